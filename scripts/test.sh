@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Passes all tests on a fresh Debian or Ubuntu machine that has Rust: installs what is missing, starts private
-# throw-away servers, checks the format, runs clippy with warnings as errors, the tests, and once more those of a build with
-# bugs planted in it, each of which must be found; stops what it started.
+# throw-away servers, checks the format, runs clippy and builds the documentation with warnings as errors, runs the
+# tests, and once more those of a build with bugs planted in it, each of which must be found; stops what it started.
 #
 #   scripts/test.sh                     everything
 #   scripts/test.sh -- FILTER…          only the tests whose names match (no format, no clippy)
@@ -44,6 +44,7 @@ missing_packages() {
     [ -n "$(postgres_programs)" ] || echo postgresql
     command -v redis-server >/dev/null || echo redis-server
     [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import aiosmtpd' 2>/dev/null || echo python3-aiosmtpd
+    [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
     command -v cc >/dev/null || echo build-essential
     [ -n "$(faketime_library)" ] || echo libfaketime
     command -v chromium >/dev/null || echo chromium
@@ -83,16 +84,28 @@ command -v cargo >/dev/null || fail "cargo is missing" "install Rust with rustup
 mapfile -t missing < <(missing_packages)
 [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
 
-# what the tests take from npm, as its lock file has it: the driver of the browser (it brings no browser of its own), and
-# an OAuth server
+# what the tests take from npm, as its lock file has it: the driver of the browser (it brings no browser of its own), an
+# OAuth server, and what makes a client of TypeScript
 from_npm() {
     local dir=$1
     [ ! "$dir/node_modules/.package-lock.json" -nt "$dir/package-lock.json" ] || return 0
     (cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) >&2 ||
         fail "npm could not install what $dir/package-lock.json names" "it needs Node 20 or later, and the npm registry once"
 }
+# what they take from the Python Package Index, each at the version that is written down: what validates the OpenAPI
+# document, what makes a client of Python, and what checks its types
+from_pip() {
+    local dir=$1 venv=$1/.venv
+    [ ! "$venv/.installed" -nt "$dir/requirements.txt" ] || return 0
+    { rm -rf "$venv" && /usr/bin/python3 -m venv "$venv" &&
+        "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$dir/requirements.txt" &&
+        "$venv/bin/pip" --disable-pip-version-check check && touch "$venv/.installed"; } >&2 ||
+        fail "pip could not install what $dir/requirements.txt names" "it needs Python 3.11 or later, and the Python Package Index once"
+}
 from_npm tests/browser
 from_npm tests/oauth
+from_npm tests/clients
+from_pip tests/clients
 REVEILLE_TEST_CHROMIUM=$(command -v chromium)
 export REVEILLE_TEST_CHROMIUM
 REVEILLE_TEST_FAKETIME=$(faketime_library)
@@ -226,6 +239,8 @@ count() {
 if [ "$mode" = all ]; then
     step format cargo fmt --check
     step clippy cargo clippy --locked --all-targets -- -D warnings
+    # links of private items, too: comments of private items cite each other
+    step docs env RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --lib --document-private-items --quiet
 fi
 step build cargo test --locked --no-run --quiet
 outcome=0

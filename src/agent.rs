@@ -1,7 +1,7 @@
 //! The agent: a message goes in, an answer comes out, and what it took is in the transcript.
 //!
 //! Owns the way of a message (prepare, judge, loop, account) and the ports it needs. Reaches storage only through
-//! [`AgentStore`] and [`crate::tool::Host`]. What survives a crash is the transcript: see `react.rs`.
+//! [`AgentStore`] and [`crate::tool::Host`]. The transcript survives a crash: see `react.rs`.
 
 mod calls;
 pub mod checkpoint;
@@ -60,6 +60,7 @@ pub enum AppendError {
     /// Another worker holds the run now: stop at once.
     #[error("the lease is lost")]
     LeaseLost,
+    /// The store is away; the entry may or may not have been written.
     #[error("the store is unavailable")]
     Unavailable,
     /// Asking again does not mend it.
@@ -97,9 +98,10 @@ pub trait AgentStore: Send + Sync {
     }
 }
 
-/// What the channel can carry that will tell the answer; the model is told of it.
+/// Limits of the channel that will carry the answer; the model is told of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChannelLimits {
+    /// Name of the channel, such as `sms`.
     pub name: String,
     /// `plain`, `markdown`, `html`, …
     pub supported_formats: Vec<String>,
@@ -107,12 +109,16 @@ pub struct ChannelLimits {
     pub max_response_length: Option<usize>,
 }
 
-/// Who answers: models, tools and measures, shared by all runs. Cheap to clone.
+/// Models, tools and measures of the agent, shared by all runs. Cheap to clone.
 #[derive(Clone)]
 pub struct Agent {
+    /// Chains of models, by the names of the settings.
     pub models: Models,
+    /// Tools that may be called.
     pub tools: Arc<Registry>,
+    /// Settings of `[react]`.
     pub settings: Settings,
+    /// Approval rules of the operator.
     pub policy: Policy,
     /// Computes what calls are judged by.
     pub compute: Compute,
@@ -120,35 +126,48 @@ pub struct Agent {
 
 /// One message, and all that its answer needs.
 pub struct Incoming {
+    /// The tenant that owns the run.
     pub tenant: Tenant,
+    /// The run, which names the transcript.
     pub run_id: Uuid,
+    /// The message to answer.
     pub text: String,
     /// Where it came from; kept in the transcript.
     pub metadata: Map<String, Value>,
+    /// Settings of the task in place of the configured ones.
     pub wishes: Wishes,
     /// The turn before its first: where several agents speak in one run, the turns of each are its own.
     pub first_turn: i64,
     /// The recipient's.
     pub timezone: Tz,
+    /// Limits of the channel that carries the answer.
     pub channel: Option<ChannelLimits>,
-    /// What a configured agent says of its own calls: see [`Configured::approvals`].
+    /// Approval rules of a configured agent for its own calls: see [`Configured::approvals`].
     pub rules: Option<Arc<Rules>>,
     /// `None`: nobody can be asked, and what needs consent is refused.
     pub asking: Option<Asking>,
+    /// The host of tools.
     pub host: Arc<dyn Host>,
+    /// The store of the transcript.
     pub store: Arc<dyn AgentStore>,
+    /// The signal to stop.
     pub stop: Stop,
+    /// The sink of live events.
     pub sink: Sink,
+    /// Time of the engine.
     pub clock: Clock,
     /// The secrets that the run has used so far.
     pub known: Known,
 }
 
-/// What a task may decide otherwise than the configuration.
+/// Settings of a task that override the configuration.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Wishes {
+    /// The system message; `None`: the configured one.
     pub system_prompt: Option<String>,
+    /// Name of the chain of models; `None`: the configured one.
     pub model: Option<String>,
+    /// Turns with tools; `None`: the configured number.
     pub max_turns: Option<u32>,
     /// The only tools that may be used; `None`: all.
     pub tools: Option<Vec<String>>,
@@ -159,6 +178,7 @@ pub struct Wishes {
 /// Whom a run may ask, and by which rules of its own.
 #[derive(Debug, Clone)]
 pub struct Asking {
+    /// The run's task, for standing grants.
     pub task_id: Option<Uuid>,
     /// `trigger` or `chat`.
     pub source: &'static str,
@@ -169,26 +189,29 @@ pub struct Asking {
 /// How a message ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Handled {
+    /// The model has answered.
     Answered(ReactLoopResult),
     /// People have to be heard before it can go on.
     Suspended(Suspension),
     /// Nothing was done, and why.
     Refused {
+        /// The reason, for the model and for people.
         reason: String,
     },
 }
 
-/// What a loop waits for.
+/// The reason for which a loop is suspended, and until when.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Suspension {
     /// Questions that are to be put, one batch, each with the one that it replaces.
     pub asks: Vec<(Approval, Option<Uuid>)>,
     /// Questions that were put before and are open.
     pub open: Vec<Uuid>,
+    /// Usage of this execution.
     pub usage: Usage,
 }
 
-/// What is ready before the first model call.
+/// Everything that is made before the first model call.
 struct Prepared<'a> {
     incoming: &'a Incoming,
     chain: Chain,

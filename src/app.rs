@@ -3,9 +3,10 @@
 //! Nothing else builds a store, a model or a channel. Embedders start here, with executors and tools of their own.
 //! What is told only once (the first admin token) is made last, so that a start that fails or is broken off loses none.
 
+mod foreign_keys;
+mod stranded;
 mod validated;
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -38,23 +39,28 @@ use crate::metrics::Metrics;
 use crate::poll::{Poller, Sources};
 use crate::store::{Store, StoredToken};
 use crate::task::Known;
+use crate::threads::LowRuntime;
 use crate::token::{Permission, TokenKind, TokenText};
 use crate::tool::{self, Tool};
 use crate::trigger::zone::{self, Zones};
 use crate::vault::credentials::Credentials;
-use crate::vault::rotation::locked_out;
 use crate::vault::{Vault, WithoutKeys, oauth};
 
+pub(crate) use foreign_keys::foreign_keys;
+use foreign_keys::refuse_foreign_keys;
+pub(crate) use stranded::{WAY_BACK, stranded};
 pub use validated::{Validated, validate};
 
-/// What an embedder adds to what is built in.
+/// Additions of an embedder to the built-in executors, tools and channels.
 #[derive(Default)]
 pub struct Extras {
+    /// Executors besides the built-in ones.
     pub executors: Vec<Arc<dyn Executor>>,
+    /// Tools besides the built-in and declared ones.
     pub tools: Vec<Arc<dyn Tool>>,
 }
 
-/// What was made at the first start, to be said once.
+/// Secrets and files that were made at the first start, to be shown once.
 #[derive(Debug, Default)]
 pub struct Made {
     /// An admin token; it is stored as its hash only.
@@ -65,9 +71,13 @@ pub struct Made {
 
 /// Everything built, nothing running: `start` runs it, tests tick it by hand.
 pub struct Built {
+    /// The opened store.
     pub store: Store,
+    /// The engine, not started yet.
     pub engine: Engine,
+    /// State of the HTTP service.
     pub http: http::State,
+    /// The event bus.
     pub bus: Arc<dyn Bus>,
     /// The key file of the vault, if it was made now.
     pub key_file: Option<PathBuf>,
@@ -90,6 +100,8 @@ pub struct App {
     engine: engine::Running,
     http: JoinHandle<()>,
     ending: Ending,
+    /// Serves requests until the service is dropped.
+    _requests: LowRuntime,
 }
 
 /// Builds a service from its configuration. `waiting` is told each time a database that is down is looked at again.
@@ -161,7 +173,7 @@ pub async fn build(
     let bus: Arc<dyn Bus> = Arc::new(Counted::new(bus, &metrics));
     let known = known(&executors, &channels, &sources);
     let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
-    let poller = Poller::new(sources, host.clone(), clock.clone());
+    let poller = Poller::new(sources, host.clone(), clock.clone(), store.computing().clone());
     let hub = Hub::new();
     let engine = Engine::new(engine::Parts {
         store: store.clone(),
@@ -225,12 +237,23 @@ impl App {
             build(config, Clock::system(), extras, ending.clone(), waiting).await?;
         warn_of_role(&store).await?;
         warn_of_bus(&*bus).await;
+        warn_of_stranded_events(config, &store).await?;
         let instance = engine.instance();
-        let engine = engine.start().await?;
+        // the engine's threads are not theirs: requests may be many
+        let requests = LowRuntime::start()?;
         let (limits, metrics, proxies) = (http.limits, http.metrics.clone(), config.server.proxies()?);
+        let engine = engine.start().await?;
         let serving = server::serve(listener, http::router(http), limits, proxies, metrics, ending.http.clone());
-        let http = tokio::spawn(serving);
-        let mut app = App { address, made: Made { admin_token: None, key_file }, store, engine, http, ending };
+        let http = requests.handle().spawn(serving);
+        let mut app = App {
+            address,
+            made: Made { admin_token: None, key_file },
+            store,
+            engine,
+            http,
+            _requests: requests,
+            ending,
+        };
         match first_admin_token(config, &app.store).await {
             Ok(token) => {
                 app.made.admin_token = token;
@@ -256,7 +279,7 @@ impl App {
         self.address
     }
 
-    /// What was made at the first start.
+    /// Secrets and files that were made at the first start.
     pub fn made(&self) -> &Made {
         &self.made
     }
@@ -279,28 +302,6 @@ fn private_dir(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// With keys that open nothing of what is stored, every use of a secret would fail, and new ones would be sealed with a key
-/// that nobody means to keep.
-async fn refuse_foreign_keys(config: &Config, store: &Store, vault: &Vault) -> anyhow::Result<()> {
-    let Some(needed) = locked_out(store, vault).await? else { return Ok(()) };
-    let why = foreign_keys(&needed, vault);
-    if config.vault.accept_lost_keys {
-        tracing::warn!("{why}; it is accepted, so these secrets have to be given anew");
-        return Ok(());
-    }
-    anyhow::bail!(
-        "{why}\nhint: put the keys into vault.master_keys (or the key file back into the data directory); if they are lost \
-         for good, set vault.accept_lost_keys = true and give the secrets anew"
-    )
-}
-
-/// What is said of keys that open nothing of what is stored.
-pub(crate) fn foreign_keys(needed: &BTreeSet<String>, vault: &Vault) -> String {
-    let named = |ids: Vec<&str>| ids.into_iter().map(|id| format!("`{id}`")).collect::<Vec<_>>().join(", ");
-    let (needed, configured) = (named(needed.iter().map(String::as_str).collect()), named(vault.key_ids()));
-    format!("no master key opens any of the secrets that are stored: they need {needed}, and there is {configured}")
-}
-
 /// The promise that tenants can't see each other has two walls; without the second one the service works on.
 async fn warn_of_role(store: &Store) -> anyhow::Result<()> {
     if store.facts().await?.above_row_security {
@@ -312,7 +313,8 @@ async fn warn_of_role(store: &Store) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What an event bus has accepted is as durable as its server is set up to be; without it the service works on.
+/// Warns of a bus server that does not keep accepted events durably, as far as it is set up; the service works on
+/// without it.
 async fn warn_of_bus(bus: &dyn Bus) {
     match bus.concerns().await {
         Ok(concerns) => concerns.iter().for_each(|concern| tracing::warn!("{concern}")),
@@ -320,7 +322,15 @@ async fn warn_of_bus(bus: &dyn Bus) {
     }
 }
 
-/// What drafts of tasks may name.
+/// A change of the bus takes no events along.
+async fn warn_of_stranded_events(config: &Config, store: &Store) -> anyhow::Result<()> {
+    if let Some(events) = stranded(&config.bus, store).await? {
+        tracing::warn!("{events}; {WAY_BACK}");
+    }
+    Ok(())
+}
+
+/// The names that drafts of tasks may use.
 fn known(executors: &Registry, channels: &Channels, sources: &Arc<Sources>) -> Known {
     let (executors, sealing, sources) = (executors.clone(), executors.clone(), Arc::clone(sources));
     Known {

@@ -1,7 +1,7 @@
 //! Which acts a person has to agree to, what exactly they are asked, and what their answer means. Decided purely:
 //! nothing here asks anybody, stores or sends.
 //!
-//! What runs is what was shown: a proposal is hashed whole, an answer names the hash, and who executes computes it again.
+//! A call runs as it was shown: a proposal is hashed whole, an answer names the hash, and who executes computes it again.
 
 pub mod arguments;
 pub mod link;
@@ -25,11 +25,11 @@ pub use proposal::{Identity, Proposal, digest};
 pub use settings::Settings;
 use voter::Vote;
 
-/// What a call that a person refused answers the model.
+/// The result that the model gets for a call that a person refused.
 pub const CANCELLED: &str = "User cancelled this action.";
-/// What a call whose question nobody answered in time answers the model.
+/// The result that the model gets for a call whose question expired.
 pub const EXPIRED: &str = "Nobody approved this action in time; it was not executed.";
-/// Who lets a call through about which nobody is asked, and which is held all the same.
+/// The decider of calls that are held and about which nobody is asked.
 pub const POLICY: &str = "policy";
 /// Longest comment of a person, in characters.
 pub const COMMENT_LENGTH: usize = 2_000;
@@ -38,16 +38,20 @@ pub const COMMENT_LENGTH: usize = 2_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalStatus {
+    /// Nobody has decided about the call yet.
     Pending,
+    /// The call may be executed.
     Approved,
     /// Approved with other arguments.
     Edited,
+    /// A person refused the call, or its run ended first.
     Cancelled,
     /// Nobody answered in time, which is a no.
     Expired,
 }
 
 impl ApprovalStatus {
+    /// Every status, in the order of the API's words.
     pub const ALL: [ApprovalStatus; 5] = [
         ApprovalStatus::Pending,
         ApprovalStatus::Approved,
@@ -67,6 +71,7 @@ impl ApprovalStatus {
         }
     }
 
+    /// The status of this word; `None` where there is none.
     pub fn parse(word: &str) -> Option<ApprovalStatus> {
         ApprovalStatus::ALL.into_iter().find(|status| status.as_str() == word)
     }
@@ -82,16 +87,19 @@ impl ApprovalStatus {
     }
 }
 
-/// What a person may answer.
+/// A person's possible answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
+    /// The call is executed as proposed.
     Approve,
+    /// The call is executed with the arguments that the person gives.
     Edit,
+    /// The call is not executed.
     Cancel,
 }
 
-/// What becomes of a run when nobody answers.
+/// The fate of a run when nobody answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExpiry {
@@ -108,12 +116,14 @@ pub enum OnExpiry {
 pub enum Via {
     /// The link page.
     Link,
+    /// A decision over the API, by a token.
     Api,
     /// The service itself: expiry, a standing grant, the end of a run.
     Service,
 }
 
 impl Via {
+    /// The word in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Via::Link => "link",
@@ -122,6 +132,7 @@ impl Via {
         }
     }
 
+    /// The way of this word; `None` where there is none.
     pub fn parse(word: &str) -> Option<Via> {
         [Via::Link, Via::Api, Via::Service].into_iter().find(|via| via.as_str() == word)
     }
@@ -130,24 +141,37 @@ impl Via {
 /// A question to a person about one pending tool call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Approval {
+    /// Id of the approval, a UUIDv7.
     pub id: Uuid,
     /// The open calls of one turn are one batch.
     pub batch_id: Uuid,
+    /// The run that waits for the decision.
     pub run_id: Uuid,
+    /// The run's task; `None` for a chat run.
     pub task_id: Option<Uuid>,
+    /// The tenant that owns the run.
     pub tenant_id: String,
+    /// The model's turn within the run, from 1.
     pub turn: i64,
     /// The model's id of the call.
     pub call_id: String,
     /// Of the proposal; an answer has to name it. Hexadecimal.
     pub digest: String,
+    /// The call as the person is shown it.
     pub proposal: Proposal,
+    /// Whether, and how, it was decided.
     pub status: ApprovalStatus,
+    /// The instant of the question.
     pub created_at: DateTime<Utc>,
+    /// The instant from which no decision is taken.
     pub expires_at: DateTime<Utc>,
+    /// The instant of the decision or of its expiry.
     pub decided_at: Option<DateTime<Utc>>,
+    /// The decider: `recipient:<id>`, `token:<id>` or `policy`.
     pub decided_by: Option<String>,
+    /// The way on which the decision came.
     pub decided_via: Option<Via>,
+    /// The decider's comment, at most [`COMMENT_LENGTH`] characters.
     pub comment: Option<String>,
     /// The arguments that were put in the place of the proposed ones.
     pub modifications: Option<Value>,
@@ -157,14 +181,16 @@ pub struct Approval {
     pub hold_until: Option<DateTime<Utc>>,
     /// When its execution began.
     pub began_at: Option<DateTime<Utc>>,
+    /// The result of the call, once it was executed.
     pub outcome: Option<CallOutcome>,
     /// The votes of those who have agreed, where more than one person has to.
     pub votes: Vec<Vote>,
 }
 
-/// What came of a call that was approved.
+/// Outcome of a call that was approved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct CallOutcome {
+    /// The call failed.
     pub is_error: bool,
     /// The beginning of the result.
     pub text: String,
@@ -173,20 +199,24 @@ pub struct CallOutcome {
 /// An answer, as it is put to the store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
+    /// The decision itself.
     pub choice: Choice,
-    /// What was shown: the digest of the approval.
+    /// Hash of the proposal that was shown: the digest of the approval.
     pub digest: String,
     /// `Edit`: the arguments, which fit the tool's schema, and the digest of the call with them.
     pub edited: Option<(Value, String)>,
+    /// A comment for the model and for the record.
     pub comment: Option<String>,
-    /// Who: `recipient:<id>` by a link, `token:<id>` over the API.
+    /// The decider: `recipient:<id>` by a link, `token:<id>` over the API.
     pub by: String,
+    /// The way on which the decision came.
     pub via: Via,
 }
 
 /// Whether the execution of an approved call begins now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begun {
+    /// The call begins with this step, and its effect is still to come.
     Now,
     /// It began before: whether it had its effect is not known.
     Before,
@@ -197,11 +227,15 @@ pub enum Begun {
 /// A call of a run, for which a standing grant is looked for.
 #[derive(Debug, Clone, Copy)]
 pub struct GrantAsk<'a> {
+    /// The model's turn within the run.
     pub turn: i64,
+    /// The model's id of the call.
     pub call_id: &'a str,
+    /// Name of the tool.
     pub tool: &'a str,
     /// The hash of the tool's definition.
     pub definition: &'a str,
+    /// Arguments of the call.
     pub arguments: &'a Value,
 }
 
@@ -278,7 +312,7 @@ impl Approval {
         self.status.allows() && self.began_at.is_none() && self.hold_until.is_some_and(|until| now < until)
     }
 
-    /// Whose call it is and which.
+    /// The identity of the call: its run, turn and id.
     pub fn identity(&self) -> Identity<'_> {
         Identity { tenant: &self.tenant_id, run_id: self.run_id, turn: self.turn, call_id: &self.call_id }
     }

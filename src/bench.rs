@@ -3,7 +3,7 @@
 //! Absolute times say little on a shared machine. So each figure has a limit: the same work by a few lines of bare SQL
 //! or bare Redis, taken in the same run. It works in schemas, and under a prefix, of its own, and leaves nothing there.
 //!
-//! Reading order: [`figure`] is what comes out, [`place`] where it is measured, [`stock`] what is measured, `limits/` what
+//! Reading order: [`figure`] is what comes out, `place` where it is measured, `stock` what is measured, `limits/` what
 //! it is measured against; one file per figure or two, [`paper`] and [`plot`] for people.
 
 mod alone;
@@ -49,7 +49,7 @@ pub use part::act as be_part;
 pub use process::ARGUMENT as PART_ARGUMENT;
 pub use size::Size;
 
-/// What can be measured: a name, and what it says.
+/// Every measurement: its name, and its description.
 pub const NAMES: [(&str, &str); 20] = [
     ("fire", "due → recorded → executed → finished, runs a second"),
     ("drain", "a backlog of queued runs, runs a second"),
@@ -96,12 +96,17 @@ impl Where {
 /// All that was measured in one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
+    /// Version of the product.
     pub reveille: String,
+    /// The instant at which the measurement began.
     pub began_at: DateTime<Utc>,
+    /// The machine and its servers.
     pub machine: Machine,
     /// Small sizes: a first look, and no figures to judge by.
     pub quick: bool,
+    /// Limits that figures are compared with.
     pub limits: Vec<Limit>,
+    /// The figures.
     pub figures: Vec<Figure>,
 }
 

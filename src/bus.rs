@@ -4,7 +4,7 @@
 //! consumer dies in between; who consumes makes that harmless by its key. Order holds for a tenant as long as no consumer
 //! dies, or has enough of that tenant. The bus never judges an event and never drops one that was not acknowledged or buried.
 
-/// What a bus around another one has no part in: the log and the dead letters are those of the one inside.
+/// Methods that a bus around another one passes on: the log and the dead letters are those of the one inside.
 macro_rules! pass_on {
     () => {
         fn longest_read(&self) -> std::time::Duration {
@@ -114,8 +114,9 @@ pub struct Entry {
 /// An entry that is no event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
-    /// What was found, as text; bytes that are no UTF-8 are replaced.
+    /// The bytes that were found, as text; bytes that are no UTF-8 are replaced.
     pub text: String,
+    /// The reason, in a sentence.
     pub why: String,
 }
 
@@ -124,6 +125,7 @@ pub struct Unreadable {
 pub struct Logged {
     /// Where reading goes on after it; opaque, safe in a URL and in `Last-Event-ID`.
     pub position: String,
+    /// The event as it was published.
     pub event: Event,
 }
 
@@ -136,12 +138,14 @@ pub struct LogFilter {
     pub kind: Option<String>,
     /// After this position, oldest first; `None`: from the oldest that is kept.
     pub after: Option<String>,
+    /// Most events of one page.
     pub limit: usize,
 }
 
 /// A part of the log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Log {
+    /// Events of the page, oldest first.
     pub events: Vec<Logged>,
     /// Where reading goes on: behind all that was looked at, whether it matched or not.
     pub position: String,
@@ -149,7 +153,7 @@ pub struct Log {
     pub more: bool,
 }
 
-/// What waits on the bus.
+/// Counts of the events that wait on the bus.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Published, and handed to no consumer yet.
@@ -161,19 +165,24 @@ pub struct Backlog {
 /// An entry that could not be handled, kept until a person replays or drops it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeadLetter {
+    /// Id of the letter, as the bus writes it.
     pub id: String,
     /// `None` where it could not be read.
     pub tenant: Option<String>,
     /// The entry as it was found.
     pub body: String,
+    /// The reason of the last failure, in a sentence.
     pub error: String,
+    /// The number of times that the entry was delivered.
     pub deliveries: u32,
+    /// The instant from which the entry is delivered no more.
     pub buried_at: DateTime<Utc>,
 }
 
 /// Which dead letters are meant. Those without a tenant belong to `Scope::Every` alone.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DeadLetterFilter {
+    /// Only events of this source.
     pub source: Option<String>,
     /// Exact, or with a trailing `*`.
     pub kind: Option<String>,
@@ -181,23 +190,34 @@ pub struct DeadLetterFilter {
     pub error: Option<String>,
     /// Older than this one (ids descend).
     pub before: Option<String>,
+    /// Most letters of one page.
     pub limit: usize,
 }
 
 /// Why the bus could not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BusError {
-    /// The same call may work later, and may have taken effect.
+    /// A repeated call may work later, and this one may have taken effect.
     #[error("the event bus is not available: {why}")]
-    Unavailable { why: String },
+    Unavailable {
+        /// The reason, in a sentence.
+        why: String,
+    },
+    /// The bus has no such letter or position.
     #[error("not found")]
     NotFound,
     /// A position that this bus did not give.
     #[error("{why}")]
-    Invalid { why: String },
+    Invalid {
+        /// The reason, in a sentence.
+        why: String,
+    },
     /// Asking again does not mend it.
     #[error("the event bus answers what can't be read: {why}")]
-    Corrupt { why: String },
+    Corrupt {
+        /// The reason, in a sentence.
+        why: String,
+    },
 }
 
 /// A way of events from those who publish to those who match.
@@ -278,6 +298,7 @@ pub trait Bus: Send + Sync {
         filter: &'a DeadLetterFilter,
     ) -> BoxFuture<'a, Result<Vec<DeadLetter>, BusError>>;
 
+    /// A dead letter by its id, if the scope sees it.
     fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<DeadLetter, BusError>>;
 
     /// Publishes it once more, under the same identity, and removes it from the dead letters. One that is no event
@@ -298,7 +319,7 @@ pub trait Bus: Send + Sync {
         Box::pin(std::future::ready(Ok(0)))
     }
 
-    /// What is wrong with the way the server behind it is set up, in sentences for the operator; empty when all is well.
+    /// Faults in the setup of the server behind the bus, in sentences for the operator; empty when all is well.
     fn concerns(&self) -> BoxFuture<'_, Result<Vec<String>, BusError>>;
 }
 

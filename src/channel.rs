@@ -44,16 +44,23 @@ pub struct Settings {
     /// A directory of templates for what messages say, in languages of the operator's choice, used before the embedded
     /// ones, which are English.
     pub templates_dir: Option<PathBuf>,
+    /// Settings of email.
     pub email: email::Settings,
+    /// Settings of open sessions.
     pub live: live::Settings,
+    /// Settings of push messages.
     pub push: push::Settings,
+    /// Settings of text messages.
     pub sms: sms::Settings,
+    /// Settings of Slack.
     pub slack: slack::Settings,
+    /// Settings of Telegram.
     pub telegram: telegram::Settings,
+    /// Settings of webhooks.
     pub webhook: webhook::Settings,
 }
 
-/// What a channel can carry; told to the model before it writes.
+/// Capabilities of a channel; told to the model before it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Capabilities {
     /// `plain`, `markdown`, `html`, `csv`.
@@ -69,22 +76,26 @@ pub struct Capabilities {
 pub struct Message<'a> {
     /// The delivery's id: the same at each attempt, so that a repeat can be recognised.
     pub id: Uuid,
-    /// Whose addresses and secrets are used: the id of the recipient.
+    /// The id of the recipient with the addresses and secrets to use.
     pub recipient_id: &'a str,
     /// When the delivery came to be: the same at each attempt.
     pub created_at: DateTime<Utc>,
     /// The instant of this attempt.
     pub now: DateTime<Utc>,
+    /// The recipient with the addresses.
     pub recipient: &'a Recipient,
+    /// The words of the message.
     pub words: &'a Words,
+    /// Urgency of the message.
     pub urgency: Urgency,
 }
 
-/// What the other side said of a message that it took.
+/// Confirmation of the other side for a message that it took.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// What the provider calls it.
+    /// The provider's id of the message.
     pub provider_id: Option<String>,
+    /// The degree to which delivery is confirmed.
     pub confirmed: Confirmed,
 }
 
@@ -102,26 +113,46 @@ pub enum Confirmed {
 pub enum ChannelError {
     /// Not taken, and may be later.
     #[error("{why}")]
-    Transient { why: String, retry_after: Option<Duration> },
+    Transient {
+        /// The reason, in a sentence.
+        why: String,
+        /// The wait that the other side asks for.
+        retry_after: Option<Duration>,
+    },
     /// Not taken now because of this recipient, or of how much was sent; it may be later. The other side is well.
     #[error("{why}")]
-    Busy { why: String },
+    Busy {
+        /// The reason, in a sentence.
+        why: String,
+    },
     /// Refused for good: the address or the message is at fault.
     #[error("{why}")]
-    Rejected { why: String },
+    Rejected {
+        /// The reason, in a sentence.
+        why: String,
+    },
     /// Never sent, and never can be: the address may not be reached, or there is none. Says nothing of the other side.
     #[error("{why}")]
-    Unsendable { why: String },
+    Unsendable {
+        /// The reason, in a sentence.
+        why: String,
+    },
     /// The operator has to change something. Retried, because that may happen meanwhile.
     #[error("{why}")]
-    Misconfigured { why: String },
+    Misconfigured {
+        /// The reason, in a sentence.
+        why: String,
+    },
     /// Handed over, and no answer came: it may have arrived. Repeated where the other side drops repeats.
     #[error("{why}")]
-    Unknown { why: String },
+    Unknown {
+        /// The reason, in a sentence.
+        why: String,
+    },
 }
 
-/// What a provider says of the operator's login, for `reveille check`. Nothing is sent to anybody for it. The sentences
-/// hold no secret.
+/// The provider's answer about the operator's login, for `reveille check`. Nothing is sent to anybody for it. The
+/// sentences hold no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Login {
     /// It is taken.
@@ -132,12 +163,14 @@ pub enum Login {
     Wrong(String),
 }
 
-/// What a provider sends to the address of a [`ticket`], as it came.
+/// A request of a provider to the address of a [`ticket`], as it came.
 #[derive(Debug, Clone, Copy)]
 pub struct Callback<'a> {
     /// The address as the provider was told it.
     pub address: &'a str,
+    /// Headers of the request.
     pub headers: &'a HeaderMap,
+    /// Body of the request, raw.
     pub body: &'a [u8],
 }
 
@@ -147,6 +180,7 @@ pub enum CallbackError {
     /// The provider signs its reports, and has not signed this one.
     #[error("the signature is missing or wrong")]
     NotSigned,
+    /// The report can't be read; the sentence says why.
     #[error("the report can't be read: {0}")]
     Unreadable(String),
     /// This channel is never reported on.
@@ -159,6 +193,7 @@ pub trait Channel: Send + Sync {
     /// The name in `addresses`, `output` and `[channels]`.
     fn name(&self) -> &'static str;
 
+    /// Capabilities of the channel.
     fn capabilities(&self) -> Capabilities;
 
     /// Whether a text has room in one message; by its characters, where the other side counts those.
@@ -169,7 +204,7 @@ pub trait Channel: Send + Sync {
     /// One attempt, within [`ATTEMPT_LIMIT`].
     fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>>;
 
-    /// What a provider reports of a message that it took on, for channels that say `sent`.
+    /// Reads a provider's report about a message that it took on, for channels that say `sent`.
     fn read_callback(&self, _callback: &Callback) -> Result<Report, CallbackError> {
         Err(CallbackError::NotExpected)
     }
@@ -214,20 +249,23 @@ impl Channels {
         Channels { list: list.into_iter().map(Arc::from).collect(), templates: Templates::embedded() }
     }
 
-    /// The same and one more.
+    /// These channels and one more.
     pub fn and(mut self, channel: impl Channel + 'static) -> Channels {
         self.list.push(Arc::new(channel));
         self
     }
 
+    /// Templates of all channels.
     pub fn templates(&self) -> &Templates {
         &self.templates
     }
 
+    /// The channel of this name.
     pub fn get(&self, name: &str) -> Option<&dyn Channel> {
         self.list.iter().find(|channel| channel.name() == name).map(|channel| &**channel)
     }
 
+    /// Names of the channels, in order.
     pub fn names(&self) -> Vec<&'static str> {
         self.list.iter().map(|channel| channel.name()).collect()
     }

@@ -135,7 +135,7 @@ enum Command {
     Completions(completions::Args),
 }
 
-/// What is computed here goes by the zone rules that a service with the usual configuration would have.
+/// Adopts the zone rules of a service with the usual configuration for computations of the command line.
 fn adopt_zones(environment: &Environment) {
     let settings = Config::load(None, environment).map(|loaded| loaded.config.time).unwrap_or_default();
     for warning in settings.renew(&Zones::of_process()) {

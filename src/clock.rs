@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_database_says_in_the_transaction_settles_it_whatever_was_measured_before() {
+    fn database_time_in_the_transaction_outweighs_earlier_measurements() {
         let said = machine_now() + TimeDelta::days(3);
         assert_eq!(Clock::system().settled_at(said), said);
         assert_eq!(Clock::manual(DateTime::UNIX_EPOCH).settled_at(said), DateTime::UNIX_EPOCH);

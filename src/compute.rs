@@ -2,15 +2,17 @@
 //! their own, so that timers, heartbeats and connections never wait for them.
 //!
 //! Every computation is bounded before it comes here; this bounds how many run at once, and serves tenants in turn: a
-//! tenant with a thousand computations queued delays another tenant's one by at most the computations that are running.
+//! tenant with a thousand computations queued delays another tenant's one by at most the computations that are running,
+//! and those that have more to compute than there is time for have equal parts of it.
 //! Nothing in here survives the process.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::Value;
 use tokio::sync::oneshot;
-use tokio::task::spawn_blocking;
+
+use crate::fair_queue::FairQueue;
+use crate::threads::LowPool;
 
 /// Steps that a computation may take where it is asked for, instead of on a thread. A step is about a nanosecond of the
 /// slowest way through an evaluator, so these are half a millisecond.
@@ -34,41 +36,31 @@ pub const ADMIN: &str = "*";
 /// A limited number of computing threads, shared fairly by tenants. Cheap to clone; all clones share the limit. A process
 /// has one: it is the store's.
 #[derive(Clone)]
-pub struct Compute(Arc<Shared>);
+pub struct Compute {
+    turns: FairQueue<String>,
+    threads: LowPool,
+}
 
 /// The computation panicked. Its thread is intact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the computation panicked")]
 pub struct Panicked;
 
-struct Shared {
-    threads: usize,
-    queue: Mutex<Queue>,
-}
-
-struct Queue {
-    /// Computations that may still start at once.
-    free: usize,
-    /// Waiting computations by tenant. A tenant without any has no entry.
-    waiting: HashMap<String, VecDeque<oneshot::Sender<Permit>>>,
-    /// The tenants in `waiting`, in the order in which they are served.
-    turns: VecDeque<String>,
-}
-
-/// The right to run one computation. Dropping it starts the next one.
-struct Permit(Arc<Shared>);
-
 impl Compute {
     /// With so many threads at most; one at least.
     pub fn new(threads: usize) -> Compute {
-        let threads = threads.max(1);
-        let queue = Queue { free: threads, waiting: HashMap::new(), turns: VecDeque::new() };
-        Compute(Arc::new(Shared { threads, queue: Mutex::new(queue) }))
+        Compute::shared(FairQueue::new(threads))
     }
 
-    /// With as many threads as the machine has processors.
+    fn shared(turns: FairQueue<String>) -> Compute {
+        let threads = LowPool::start("computing", turns.places());
+        Compute { turns, threads }
+    }
+
+    /// With as many threads as the machine has processors for each tenant, and one more for a tenant that has none.
     pub fn of_machine() -> Compute {
-        Compute::new(std::thread::available_parallelism().map_or(1, usize::from))
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Compute::shared(FairQueue::with_reserve(processors + 1, 1))
     }
 
     /// Computes `work` for a tenant, once it is its turn. Dropping the future before its turn cancels it; a computation
@@ -78,12 +70,18 @@ impl Compute {
         tenant: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Panicked> {
-        let permit = self.permit(tenant).await;
-        let computed = spawn_blocking(move || {
-            let _permit = permit;
-            work()
+        let turn = match tenant {
+            ENGINE => self.turns.take_first(ENGINE).await,
+            _ => self.turns.take(tenant).await,
+        };
+        let (sender, computed) = oneshot::channel();
+        self.threads.run(move || {
+            // the panic ends nothing but the computation: nobody sees what it leaves behind
+            let done = catch_unwind(AssertUnwindSafe(work));
+            drop(turn);
+            let _ = sender.send(done.map_err(|_| Panicked));
         });
-        computed.await.map_err(|_| Panicked)
+        computed.await.unwrap_or(Err(Panicked))
     }
 
     /// Computes `work` in place where its bound is at most [`IN_PLACE`] steps, else as [`Compute::run`] does: a
@@ -102,80 +100,22 @@ impl Compute {
 
     /// Computations that run, or may start, at once.
     pub fn threads(&self) -> usize {
-        self.0.threads
+        self.turns.places()
+    }
+
+    /// Of them, those that one tenant may have.
+    pub fn threads_of_one(&self) -> usize {
+        self.turns.places_of_one()
     }
 
     /// Computations that wait for a thread.
     pub fn waiting(&self) -> usize {
-        self.0.lock().waiting.values().map(VecDeque::len).sum()
+        self.turns.waiting()
     }
 
-    async fn permit(&self, tenant: &str) -> Permit {
-        let turn = {
-            let mut queue = self.0.lock();
-            if queue.free > 0 {
-                queue.free -= 1;
-                return Permit(Arc::clone(&self.0));
-            }
-            queue.enter(tenant)
-        };
-        // the queue holds the other end until it sends the permit
-        turn.await.unwrap_or_else(|_| Permit(Arc::clone(&self.0)))
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().expect("compute lock")
-    }
-}
-
-impl Queue {
-    fn enter(&mut self, tenant: &str) -> oneshot::Receiver<Permit> {
-        let (sender, receiver) = oneshot::channel();
-        let waiting = self.waiting.entry(tenant.to_owned()).or_default();
-        if waiting.is_empty() {
-            match tenant {
-                ENGINE => self.turns.push_front(tenant.to_owned()),
-                _ => self.turns.push_back(tenant.to_owned()),
-            }
-        }
-        waiting.push_back(sender);
-        receiver
-    }
-
-    /// The next that still waits: the first of the tenant whose turn it is.
-    fn next(&mut self) -> Option<oneshot::Sender<Permit>> {
-        while let Some(tenant) = self.turns.pop_front() {
-            let waiting = self.waiting.get_mut(&tenant)?;
-            while waiting.front().is_some_and(oneshot::Sender::is_closed) {
-                waiting.pop_front();
-            }
-            let next = waiting.pop_front();
-            match waiting.is_empty() {
-                true => drop(self.waiting.remove(&tenant)),
-                false => self.turns.push_back(tenant),
-            }
-            if next.is_some() {
-                return next;
-            }
-        }
-        None
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let next = {
-            let mut queue = self.0.lock();
-            let next = queue.next();
-            queue.free += usize::from(next.is_none());
-            next
-        };
-        // a permit that nobody takes any more is dropped here, and so given to the one after
-        if let Some(next) = next {
-            let _ = next.send(Permit(Arc::clone(&self.0)));
-        }
+    /// The queue for the threads, to be measured.
+    pub fn queue(&self) -> FairQueue<String> {
+        self.turns.clone()
     }
 }
 
@@ -189,9 +129,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn tenants_are_served_in_turn() {
+    async fn a_tenant_with_little_to_compute_is_served_before_one_that_computes_all_the_time() {
         let compute = Compute::new(1);
-        let running = compute.permit("loud").await;
+        let running = compute.turns.take("loud").await;
         let (order, served) = mpsc::channel();
         let ask = |tenant: &'static str| {
             let (compute, order) = (compute.clone(), order.clone());
@@ -203,13 +143,13 @@ mod tests {
         assert!((&mut both).now_or_never().is_none(), "the only thread is taken");
         drop(running);
         both.await;
-        assert_eq!(served.try_iter().collect::<Vec<_>>(), ["loud", "quiet", "loud", "loud"]);
+        assert_eq!(served.try_iter().collect::<Vec<_>>(), ["quiet", "loud", "loud", "loud"]);
     }
 
     #[tokio::test]
     async fn a_batch_of_the_engine_waits_for_what_is_running_and_for_no_tenant_twice() {
         let compute = Compute::new(1);
-        let running = compute.permit("loud").await;
+        let running = compute.turns.take("loud").await;
         let (order, served) = mpsc::channel();
         let ask = |tenant: &'static str| {
             let (compute, order) = (compute.clone(), order.clone());
@@ -221,7 +161,8 @@ mod tests {
         assert_eq!(compute.waiting(), 4);
         drop(running);
         all.await;
-        assert_eq!(served.try_iter().collect::<Vec<_>>(), [ENGINE, "loud", "quiet", ENGINE]);
+        let served: Vec<&str> = served.try_iter().collect();
+        assert_eq!((&served[..2], served.len()), (&[ENGINE, "quiet"][..], 4));
         assert_eq!(compute.waiting(), 0);
     }
 
@@ -244,7 +185,7 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_request_leaves_the_queue_and_a_panic_gives_its_thread_back() {
         let compute = Compute::new(1);
-        let running = compute.permit("a").await;
+        let running = compute.turns.take("a").await;
         {
             let mut dropped = pin!(compute.run("a", || unreachable!("nobody waits for it")));
             assert!((&mut dropped).now_or_never().is_none());
@@ -252,6 +193,6 @@ mod tests {
         drop(running);
         assert_eq!(compute.run("a", || panic!("on purpose")).await, Err::<(), _>(Panicked));
         assert_eq!(compute.run("b", || 7).await, Ok(7));
-        assert_eq!(compute.0.lock().free, 1);
+        assert!(compute.turns.take("c").now_or_never().is_some(), "the thread is free");
     }
 }

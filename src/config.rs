@@ -30,31 +30,50 @@ pub const REFERENCE: &str = include_str!("../config/reveille.toml");
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// Settings of `[server]`.
     pub server: http::Settings,
+    /// Settings of `[hooks]`.
     pub hooks: http::hooks::Settings,
+    /// Settings of `[database]`.
     pub database: store::Settings,
+    /// Settings of `[engine]`.
     pub engine: engine::Settings,
+    /// Settings of `[bus]`.
     pub bus: bus::Settings,
+    /// Settings of `[llm]`.
     pub llm: llm::Settings,
+    /// Settings of `[react]`.
     pub react: agent::Settings,
+    /// Declared tools, `[[tools]]`.
     pub tools: Vec<tool::http::Declared>,
+    /// Configured agents, `[[agents]]`.
     pub agents: Vec<agent::Configured>,
+    /// Settings of `[approvals]`.
     pub approvals: approval::Settings,
+    /// Settings of `[vault]`.
     pub vault: vault::Settings,
+    /// Settings of `[oauth]`.
     pub oauth: vault::oauth::Settings,
+    /// Settings of `[channels]`.
     pub channels: channel::Settings,
+    /// Settings of `[egress]`.
     pub egress: egress::Settings,
+    /// Settings of `[poll]`.
     pub poll: poll::Settings,
+    /// Settings of `[quotas]`.
     pub quotas: Quotas,
+    /// Settings of `[time]`.
     pub time: zone::Settings,
+    /// Settings of `[telemetry]`.
     pub telemetry: telemetry::Settings,
 }
 
 /// A configuration, and where each of its values was written.
 #[derive(Debug)]
 pub struct Loaded {
+    /// The configuration.
     pub config: Config,
-    /// What the file is called in messages.
+    /// Name of the file in messages.
     name: String,
     text: String,
     environment: Environment,
@@ -87,7 +106,7 @@ impl Config {
         Ok(loaded)
     }
 
-    /// What can be judged without building anything; the rest is judged by those who build it.
+    /// Checks the settings that can be judged without building anything; their builders judge the rest.
     fn check(&self) -> Result<(), Faults> {
         let mut faults = Faults::new();
         self.server.check(&mut faults);

@@ -27,11 +27,13 @@ pub const NAME_LENGTH: usize = 100;
 /// Headers that hold secrets, in small letters: nobody writes them, since what is written is stored as it is, and shown.
 pub const SECRET_HEADERS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
-/// What tools, polls, pipelines and webhooks name: `service`, or `service/account`.
+/// The name of a credential in tools, polls, pipelines and webhooks: `service`, or `service/account`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Reference {
+    /// Name of the service.
     pub service: String,
+    /// Name of the account.
     pub account: String,
 }
 
@@ -103,6 +105,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Inject {
+    /// The place of the value in a request.
     #[serde(rename = "as")]
     pub form: InjectForm,
     /// JSON pointer (RFC 6901) to the value within the document; absent: the whole document, which is then a text. For
@@ -112,12 +115,13 @@ pub struct Inject {
     /// Of the header, the query parameter, or the field of the JSON body; needed for these three.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What is put there instead of the bare value: each `{/pointer}` stands for that value of the document, as in
+    /// Text to put there instead of the bare value: each `{/pointer}` stands for that value of the document, as in
     /// `Token {/id}:{/key}`. Not together with `from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
 }
 
+/// Places of a value in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InjectForm {
@@ -125,7 +129,9 @@ pub enum InjectForm {
     Bearer,
     /// `Authorization: Basic …` (RFC 7617).
     Basic,
+    /// A header.
     Header,
+    /// A parameter of the query.
     Query,
     /// A field of the request's JSON body, which has to be an object.
     Field,
@@ -139,22 +145,28 @@ pub struct OAuth {
     /// The name of a service that the operator has described in `[oauth.*]`; then nothing else is needed here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
+    /// Token endpoint of the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_url: Option<String>,
+    /// Id of the client at the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
     /// How the client shows who it is at the token endpoint: `basic` (the usual one) or `body`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_auth: Option<ClientAuth>,
+    /// Scopes that were granted or are asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<String>,
 }
 
+/// Ways in which a client authenticates at a token endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientAuth {
+    /// HTTP Basic.
     #[default]
     Basic,
+    /// Fields of the body.
     Body,
 }
 
@@ -162,12 +174,14 @@ pub enum ClientAuth {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CredentialStatus {
+    /// It can be used.
     Active,
     /// The other side refuses to renew it: its owner has to connect the account again.
     NeedsConsent,
 }
 
 impl CredentialStatus {
+    /// The word in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             CredentialStatus::Active => "active",
@@ -175,6 +189,7 @@ impl CredentialStatus {
         }
     }
 
+    /// The status of this word; `None` where there is none.
     pub fn parse(word: &str) -> Option<CredentialStatus> {
         [CredentialStatus::Active, CredentialStatus::NeedsConsent].into_iter().find(|status| status.as_str() == word)
     }
@@ -183,18 +198,25 @@ impl CredentialStatus {
 /// All of a credential but its document: what is shown of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Credential {
+    /// Id of the credential, a UUIDv7.
     pub id: Uuid,
+    /// The tenant that owns it.
     pub tenant_id: String,
+    /// Name of the service.
     pub service: String,
+    /// Name of the account.
     pub account_name: String,
     /// Hosts that it may be sent to: `api.example.org`, `*.example.org`, with `:8443` that port only. None: no use.
     pub hosts: Vec<String>,
     /// `null`: it can't be put into requests.
     #[schema(required)]
     pub inject: Option<Inject>,
+    /// Renewal by OAuth; `None`: the document is fixed.
     #[schema(required)]
     pub oauth: Option<OAuth>,
+    /// Whether it can be used.
     pub status: CredentialStatus,
+    /// Reason of a status other than `active`.
     #[schema(required)]
     pub status_reason: Option<String>,
     /// Of the access token, where that is known.
@@ -202,8 +224,11 @@ pub struct Credential {
     pub expires_at: Option<DateTime<Utc>>,
     /// Bumped by each write.
     pub version: i64,
+    /// The instant of its creation.
     pub created_at: DateTime<Utc>,
+    /// The instant of its last change.
     pub updated_at: DateTime<Utc>,
+    /// The instant of its last use, to the minute.
     #[schema(required)]
     pub last_used_at: Option<DateTime<Utc>>,
 }
@@ -211,16 +236,23 @@ pub struct Credential {
 /// A use of a credential, or an attempt that was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct CredentialUse {
+    /// Id of the use, a UUIDv7.
     pub id: Uuid,
+    /// The tenant that owns the credential.
     pub tenant_id: String,
+    /// Name of the service.
     pub service: String,
+    /// Name of the account.
     pub account_name: String,
+    /// The instant of the use.
     pub at: DateTime<Utc>,
+    /// The run that used it.
     #[schema(required)]
     pub run_id: Option<Uuid>,
+    /// The run's task.
     #[schema(required)]
     pub task_id: Option<Uuid>,
-    /// What used it: `tool:http_send`, `poll`, `step:order`, `webhook`.
+    /// The user of the credential: `tool:http_send`, `poll`, `step:order`, `webhook`.
     pub used_by: String,
     /// Where it was to go.
     pub host: String,
@@ -232,8 +264,11 @@ pub struct CredentialUse {
 /// A task that names a credential, or goes on with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct DependentTask {
+    /// Id of the task.
     pub id: Uuid,
+    /// Name of the task.
     pub name: String,
+    /// Whether the task fires.
     pub status: TaskStatus,
     /// Of one that waits for this credential: `credential:` and its reference.
     #[schema(required)]
@@ -241,6 +276,7 @@ pub struct DependentTask {
 }
 
 impl DependentTask {
+    /// The part of a task that a credential shows.
     pub fn of(task: &Task) -> DependentTask {
         let Task { id, name, status, status_reason, .. } = task.clone();
         DependentTask { id, name, status, status_reason }
@@ -253,6 +289,7 @@ impl CredentialUse {
 }
 
 impl Credential {
+    /// The name by which tasks and tools refer to it.
     pub fn reference(&self) -> Reference {
         Reference { service: self.service.clone(), account: self.account_name.clone() }
     }

@@ -67,10 +67,13 @@ impl Default for Settings {
 /// One request to an address that a user or a model named.
 #[derive(Debug, Clone)]
 pub struct Request {
+    /// Method of the request.
     pub method: Method,
+    /// Address of the request.
     pub url: String,
     /// `Host`, lengths and hop-by-hop headers are refused; credentials are dropped at another origin.
     pub headers: HeaderMap,
+    /// Body of the request.
     pub body: Bytes,
     /// For everything: names, connections, redirects, body.
     pub timeout: Duration,
@@ -95,10 +98,12 @@ impl Request {
     }
 }
 
-/// What came back, whatever its status.
+/// The answer, whatever its status.
 #[derive(Debug, Clone)]
 pub struct Response {
+    /// Status of the answer.
     pub status: StatusCode,
+    /// Headers of the answer.
     pub headers: HeaderMap,
     /// Decompressed.
     pub body: Bytes,
@@ -111,22 +116,42 @@ pub struct Response {
 pub enum EgressError {
     /// The address may not be reached. Trying again is useless.
     #[error("the address is not allowed: {why}")]
-    Denied { why: String },
+    Denied {
+        /// The rule that denies it, in a sentence.
+        why: String,
+    },
     /// The request makes no sense as it stands. Trying again is useless.
     #[error("invalid request: {why}")]
-    Invalid { why: String },
+    Invalid {
+        /// The reason, in a sentence.
+        why: String,
+    },
     /// The request as a whole took longer than `after`.
     #[error("no complete answer within {} s", after.as_secs_f64())]
-    Timeout { after: Duration },
+    Timeout {
+        /// The time after which it was given up.
+        after: Duration,
+    },
     /// The answer has more than `limit` bytes after decompression. `status` had come before it.
     #[error("the answer (status {status}) is larger than {limit} bytes")]
-    TooLarge { status: StatusCode, limit: usize },
+    TooLarge {
+        /// Status of the answer.
+        status: StatusCode,
+        /// The most bytes that are read.
+        limit: usize,
+    },
     /// No connection: the name is unknown, nothing listens, TLS failed. Nothing was sent.
     #[error("can't connect: {why}")]
-    Connect { why: String },
+    Connect {
+        /// The reason, in a sentence.
+        why: String,
+    },
     /// The connection broke after the request may have been sent.
     #[error("the exchange broke off: {why}")]
-    Broken { why: String },
+    Broken {
+        /// The reason, in a sentence.
+        why: String,
+    },
     /// More than [`REDIRECT_LIMIT`] redirects.
     #[error("redirected more than {REDIRECT_LIMIT} times")]
     TooManyRedirects,
@@ -151,7 +176,7 @@ impl Egress {
         Egress::with_resolver(settings, resolve::System)
     }
 
-    /// The same, with names looked up by `resolver`.
+    /// Reads the rules as [`Egress::new`] does; names are looked up by `resolver`.
     pub fn with_resolver(settings: &Settings, resolver: impl Resolver + 'static) -> Result<Egress, Faults> {
         let rules = Rules::read(settings)?;
         let proxy = settings.proxy.as_ref().map(fetch::Proxy::read).transpose()?;

@@ -30,6 +30,7 @@ mod neighbours;
 pub mod notifier;
 mod places;
 pub mod rescuer;
+mod resumer;
 pub mod scheduler;
 pub mod sealer;
 mod sending;
@@ -69,6 +70,7 @@ use crate::engine::matcher::Matcher;
 use crate::engine::measures::Measures;
 use crate::engine::notifier::Notifier;
 use crate::engine::rescuer::Rescuer;
+use crate::engine::resumer::Resumer;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::sealer::Sealer;
 use crate::engine::sending::Sending;
@@ -89,14 +91,19 @@ use crate::vault::Vault;
 
 pub use settings::Settings;
 
-/// What the engine is built from.
+/// The parts from which the engine is built.
 pub struct Parts {
+    /// The store of everything.
     pub store: Store,
+    /// Executors by name.
     pub executors: Registry,
+    /// Channels by name.
     pub channels: Channels,
     /// Whether addresses that nobody proved get codes alone.
     pub require_verified: bool,
+    /// The host of tools.
     pub host: Arc<StoreHost>,
+    /// The event bus.
     pub bus: Arc<dyn Bus>,
     /// Where what tenants have written is computed.
     pub compute: Compute,
@@ -106,6 +113,7 @@ pub struct Parts {
     pub poller: Poller,
     /// Polls at the same time.
     pub polls_at_once: usize,
+    /// Watchers of runs.
     pub hub: Hub,
     /// Makes the links of questions and the hashes of the audit log.
     pub vault: Vault,
@@ -113,7 +121,9 @@ pub struct Parts {
     pub public_url: String,
     /// When people are reminded, and who else is asked.
     pub approvals: approval::Settings,
+    /// The registry of metrics.
     pub metrics: Metrics,
+    /// Settings of `[engine]`.
     pub settings: Settings,
     /// Where the rules of time zones are looked for.
     pub time: zone::Settings,
@@ -121,21 +131,39 @@ pub struct Parts {
 
 /// All services of one instance, built and not yet running: `start` loops them, tests tick them by hand.
 pub struct Engine {
+    /// Keeps the zone rules up to date.
     pub zones: Arc<ZoneKeeper>,
+    /// Records due fires.
     pub scheduler: Arc<Scheduler>,
+    /// Records runs of events.
     pub matcher: Arc<Matcher>,
+    /// Closes windows of events.
     pub windows: Arc<Windows>,
+    /// Polls conditions.
     pub watcher: Arc<Watcher>,
+    /// Starts ready runs.
     pub worker: Arc<Worker>,
+    /// Renews leases.
     pub heartbeat: Arc<Heartbeat>,
+    /// Takes back runs of dead workers.
     pub rescuer: Arc<Rescuer>,
+    /// Ends waits that have lasted too long.
     pub expirer: Arc<Expirer>,
+    /// Resumes tasks whose credential was saved.
+    pub resumer: Arc<Resumer>,
+    /// Asks people and reminds them.
     pub attendant: Arc<Attendant>,
+    /// Seals audit rows into the chain.
     pub sealer: Arc<Sealer>,
+    /// Counts rows from before the quota of stored bytes.
     pub byte_counter: Arc<ByteCounter>,
+    /// Sends messages.
     pub notifier: Arc<Notifier>,
+    /// Forwards events that were kept while the bus was away.
     pub forwarder: Arc<Forwarder>,
+    /// Deletes rows after their retention.
     pub housekeeping: Housekeeping,
+    /// Writes the ends of runs.
     pub finisher: Finisher,
     active: Active,
     store: Store,
@@ -150,6 +178,7 @@ impl Engine {
         self.worker_id
     }
 
+    /// Builds the services; nothing runs before [`Engine::start`].
     pub fn new(parts: Parts) -> Engine {
         let Parts {
             store,
@@ -224,6 +253,7 @@ impl Engine {
             heartbeat: Arc::new(Heartbeat::new(store.clone(), active.clone(), settings.lease())),
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
             expirer: Arc::new(Expirer::new(store.clone())),
+            resumer: Arc::new(Resumer::new(store.clone())),
             attendant: Arc::new(Attendant::new(store.clone(), approvals)),
             sealer: Arc::new(Sealer::new(store.clone(), vault)),
             byte_counter: Arc::new(ByteCounter::new(store.clone())),
@@ -279,6 +309,7 @@ impl Engine {
             looped.spawn(Arc::clone(&self.worker), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.rescuer), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.expirer), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.resumer), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.attendant), stop_claiming.clone()),
         ];
         let keeping = vec![

@@ -1,4 +1,4 @@
-//! An event: a fact on the bus, shaped as CloudEvents 1.0 has it (https://github.com/cloudevents/spec, version 1.0.2).
+//! An event: a fact on the bus, shaped as CloudEvents 1.0 has it (<https://github.com/cloudevents/spec>, version 1.0.2).
 //!
 //! Pure data. Its identity is tenant + source + id; what has the same identity is the same event, however often it comes.
 
@@ -46,7 +46,7 @@ fn may_be_extension(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.chars().all(lower)
 }
 
-/// What an expression names of `event` that no event can have; a sentence where there is something.
+/// The fault that an expression names a member of `event` that no event can have, as a sentence.
 pub fn impossible_member(expression: &Expression) -> Option<String> {
     let unknown = |member: &Member| !ATTRIBUTES.contains(&member.name.as_str());
     expression.members_of("event").into_iter().filter(unknown).find_map(|Member { name, position, has_members }| {
@@ -68,27 +68,35 @@ pub fn impossible_member(expression: &Expression) -> Option<String> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Value", into = "Value")]
 pub struct Event {
+    /// The tenant that owns the event: attribute `tenantid`.
     pub tenant: Tenant,
     /// Unique within tenant and source.
     pub id: String,
+    /// Source of the event, a URI reference (CloudEvents `source`).
     pub source: String,
     /// `type`.
     pub kind: String,
+    /// Subject within the source (CloudEvents `subject`).
     pub subject: Option<String>,
     /// When it happened, as its source says.
     pub time: Option<DateTime<Utc>>,
+    /// Media type of the data; absent for JSON.
     pub datacontenttype: Option<String>,
+    /// URI of the data's schema.
     pub dataschema: Option<String>,
+    /// The data itself.
     pub data: Data,
     /// Extension attributes but `tenantid`: text, numbers, true and false.
     pub extensions: Map<String, Value>,
 }
 
-/// What an event carries.
+/// The data of an event.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Data {
+    /// The event has no data.
     #[default]
     Nothing,
+    /// JSON data.
     Json(Value),
     /// Bytes that are no JSON, in base64.
     Base64(String),
@@ -177,7 +185,7 @@ impl Event {
     }
 }
 
-/// What [`Event::to_value`] makes, in another order and without a copy.
+/// The value of [`Event::to_value`], in another order and without a copy.
 struct Structured<'a>(&'a Event);
 
 impl Serialize for Structured<'_> {
@@ -197,7 +205,7 @@ impl Serialize for Structured<'_> {
     }
 }
 
-/// `sha256(tenantid ‖ 0 ‖ source ‖ 0 ‖ id)`, in hexadecimal. Source: `data.md`, "Fire keys".
+/// `sha256(tenantid ‖ 0 ‖ source ‖ 0 ‖ id)`, in hexadecimal: `docs/keys.md`, "Fires".
 pub fn event_key(tenant: &Tenant, source: &str, id: &str) -> String {
     let mut digest = Context::new(&SHA256);
     for (index, part) in [tenant.as_str(), source, id].into_iter().enumerate() {

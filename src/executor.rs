@@ -7,12 +7,14 @@ pub mod host;
 pub mod hub;
 pub mod orchestrator;
 pub mod pipeline;
+pub mod schema;
 pub mod webhook;
 
 use std::sync::Arc;
 
 use chrono_tz::Tz;
 use futures::future::BoxFuture;
+use serde_json::Value;
 
 use crate::agent::{AgentStore, ChannelLimits, Sink, Stop};
 use crate::clock::Clock;
@@ -30,6 +32,7 @@ pub const UNREADABLE_ACTION: &str = "unreadable_action";
 /// One execution of a run.
 #[derive(Clone)]
 pub struct Job {
+    /// The run to execute.
     pub run: Arc<Run>,
     /// `None` for a chat run.
     pub task: Option<Arc<Task>>,
@@ -37,10 +40,15 @@ pub struct Job {
     pub timezone: Tz,
     /// Of the first channel that will tell the answer; `None` when it is told to nobody.
     pub channel: Option<ChannelLimits>,
+    /// The store of the transcript.
     pub store: Arc<dyn AgentStore>,
+    /// The host of tools.
     pub host: Arc<dyn Host>,
+    /// The signal to stop.
     pub stop: Stop,
+    /// The sink of live events.
     pub sink: Sink,
+    /// Time of the engine.
     pub clock: Clock,
     /// The secrets that the run has used so far.
     pub known: Known,
@@ -53,6 +61,11 @@ pub trait Executor: Send + Sync {
 
     /// Adds what is wrong with an action; pointers begin with `/action`.
     fn validate(&self, action: &Action, faults: &mut Faults);
+
+    /// The JSON Schema of `action.config`: what can be said of it without knowing what is configured.
+    fn config_schema(&self) -> Value {
+        schema::any()
+    }
 
     /// Makes an action that was checked ready to be stored: seals its secrets. `before` is what is stored, where the
     /// executor is the same; a secret that is left out is kept from it.
@@ -77,10 +90,12 @@ pub trait Executor: Send + Sync {
 pub struct Registry(Vec<Arc<dyn Executor>>);
 
 impl Registry {
+    /// A registry of these executors; the first of a name counts.
     pub fn new(executors: Vec<Arc<dyn Executor>>) -> Registry {
         Registry(executors)
     }
 
+    /// The executor of this name.
     pub fn find(&self, name: &str) -> Option<&Arc<dyn Executor>> {
         self.0.iter().find(|executor| executor.name() == name)
     }
@@ -90,8 +105,14 @@ impl Registry {
         self.0.iter().any(|executor| executor.start_unconfirmed())
     }
 
+    /// Names of the executors, in order.
     pub fn names(&self) -> Vec<&'static str> {
         self.0.iter().map(|executor| executor.name()).collect()
+    }
+
+    /// Each with the JSON Schema of its settings.
+    pub fn config_schemas(&self) -> Vec<(&'static str, Value)> {
+        self.0.iter().map(|executor| (executor.name(), executor.config_schema())).collect()
     }
 
     /// Seals what is secret in an action that is meant for this executor.

@@ -1,7 +1,7 @@
-//! Expressions in CEL (https://cel.dev): read once with all guards, evaluated many times over JSON.
+//! Expressions in CEL (<https://cel.dev>): read once with all guards, evaluated many times over JSON.
 //!
 //! CEL always ends, but has no limit of its own on time, memory or stack. So what can't be bounded is refused when it is
-//! read (see [`guard`]), and what would take too much over the values at hand before it is evaluated (see [`cost`]). Whole JSON numbers are `int`, others `double`. A key that is missing is told apart from
+//! read (see `guard`), and what would take too much over the values at hand before it is evaluated (see `cost`). Whole JSON numbers are `int`, others `double`. A key that is missing is told apart from
 //! every other error, because who filters takes it for "no". Nothing is kept between evaluations.
 
 mod convert;
@@ -52,6 +52,7 @@ struct Compiled {
 pub struct ExpressionFault {
     /// Of the first character at fault, counted from 1.
     pub position: usize,
+    /// The fault and its place, in a sentence.
     pub message: String,
 }
 
@@ -100,6 +101,7 @@ pub struct Variables {
 }
 
 impl Variables {
+    /// No variables.
     pub fn new() -> Variables {
         Variables::default()
     }
@@ -110,6 +112,7 @@ impl Variables {
         self
     }
 
+    /// Sets a variable. A value that is too large makes every evaluation fail that names it.
     pub fn set(&mut self, name: &'static str, value: &Value) {
         let measured = Extent::of(value).and_then(|extent| match extent.nodes {
             ..=VALUE_NODES => Ok(extent),
@@ -142,7 +145,7 @@ impl Variables {
         self.extents.get(name).cloned()
     }
 
-    /// What all expressions are held to, whatever they name.
+    /// Refuses an expression that breaks the rules for all, whatever it names.
     fn evaluable(&self) -> Result<(), ExpressionError> {
         if let Some(why) = &self.excess {
             return Err(ExpressionError::Failed(why.clone()));
@@ -169,6 +172,7 @@ impl VariableResolver for Variables {
 }
 
 impl Expression {
+    /// The text as it was written.
     pub fn text(&self) -> &str {
         &self.0.text
     }
@@ -183,7 +187,7 @@ impl Expression {
         convert::to_json(&self.evaluate(variables)?)
     }
 
-    /// Whether it is true. What is missing makes it false; a value that is neither true nor false is an error.
+    /// Whether it is true. A missing value makes it false; a value that is neither true nor false is an error.
     pub fn holds(&self, variables: &Variables) -> Result<bool, ExpressionError> {
         Ok(self.asked(variables)? == Asked::Holds(true))
     }
@@ -201,7 +205,7 @@ impl Expression {
         fields::of(&self.0.program, variable)
     }
 
-    /// What it names of a variable that never has it: a sentence where there is something.
+    /// The fault that it names a member that a variable never has, as a sentence.
     pub fn unknown_member(&self, variable: &str, members: &[&str]) -> Option<String> {
         let unknown = |member: &Member| !members.contains(&member.name.as_str());
         self.members_of(variable).into_iter().find(unknown).map(|Member { name, position, .. }| {
@@ -353,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_no_and_what_is_wrong_is_an_error() {
+    fn missing_value_is_false_and_a_wrong_type_is_an_error() {
         let holds = |text: &str| read(text).unwrap().holds(&variables());
         assert_eq!(holds("event.data.nothing > 3"), Ok(false));
         assert_eq!(holds("event.nothing.at.all == 'x'"), Ok(false));
@@ -378,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_cost_without_limit_is_refused() {
+    fn expression_of_unbounded_cost_is_refused() {
         let refused = |text: &str, why: &str| {
             let fault = read(text).unwrap_err();
             assert!(fault.message.contains(why), "{fault}");
@@ -401,10 +405,10 @@ mod tests {
         let parts = |terms: usize| vec!["true"; terms].join("&&");
         for (largest, beyond, why) in [
             (bytes(guard::EXPRESSION_BYTES), bytes(guard::EXPRESSION_BYTES + 1), "at most 1024 bytes"),
-            (brackets(32), brackets(33), "brackets may be 32 deep at most"),
-            (nested(2), nested(3), "inside each other"),
-            (beside(3), beside(4), "comprehensions"),
-            (format!("!{}", parts(150)), parts(151), "too complex"),
+            (brackets(guard::DEPTH), brackets(guard::DEPTH + 1), "brackets may be 32 deep at most"),
+            (nested(guard::NESTED), nested(guard::NESTED + 1), "inside each other"),
+            (beside(guard::COMPREHENSIONS), beside(guard::COMPREHENSIONS + 1), "comprehensions"),
+            (format!("!{}", parts(guard::NODES / 2)), parts(guard::NODES / 2 + 1), "too complex"),
         ] {
             assert_eq!(read(&largest).map(drop), Ok(()), "{largest}");
             let fault = read(&beyond).unwrap_err();
@@ -483,6 +487,21 @@ mod tests {
     }
 
     #[test]
+    fn made_value_is_as_large_as_it_may_be_and_no_larger() {
+        let twice = read("(value + value).size() > 0").unwrap();
+        let made = |bytes: u64| twice.value(&over(json!("x".repeat(bytes as usize))));
+        // what is made has some bytes beside its text
+        let (mut most, mut beyond) = (cost::MADE_BYTES / 2 - 1_000, cost::MADE_BYTES / 2 + 1);
+        while beyond - most > 1 {
+            let middle = (most + beyond) / 2;
+            *if made(middle).is_ok() { &mut most } else { &mut beyond } = middle;
+        }
+        assert!(2 * most <= cost::MADE_BYTES, "{most}");
+        assert_eq!(made(most), Ok(json!(true)));
+        assert!(made(beyond).unwrap_err().to_string().contains("at most 8388608"));
+    }
+
+    #[test]
     fn patterns_are_bounded_where_they_are_written_and_where_they_are_made() {
         let matches = |pattern: &str| read(&format!("value.matches('{pattern}')")).map(drop);
         let most = pattern::PATTERN_POSITIONS;
@@ -498,7 +517,9 @@ mod tests {
         assert_eq!(made(format!("a?[ab]{{0,{}}}", most - 1)), Ok(json!(true)));
         assert!(made(format!("a?[ab]{{0,{most}}}")).unwrap_err().to_string().contains("at most 64"));
         assert_eq!(made(format!("^b{}$", "|abcdefghi".repeat(25) + "|ab")), Ok(json!(true)));
-        let long = made("|abcdefghi".repeat(26)).unwrap_err().to_string();
+        let bytes = |count: usize| format!("b{}", "|abcdefgh".repeat(count))[..count].to_owned();
+        assert_eq!(made(bytes(pattern::MADE_PATTERN_BYTES)), Ok(json!(true)));
+        let long = made(bytes(pattern::MADE_PATTERN_BYTES + 1)).unwrap_err().to_string();
         assert!(long.contains("at most 256 bytes"), "{long}");
     }
 

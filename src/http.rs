@@ -42,6 +42,7 @@ pub mod recipients;
 pub mod registry;
 pub mod runs;
 pub mod schedules;
+#[allow(missing_docs, reason = "the names of its types and fields are those of the API")]
 pub mod schema;
 pub mod seats;
 pub mod server;
@@ -60,6 +61,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -151,7 +153,7 @@ impl Settings {
         }
     }
 
-    /// What is wrong with the admin token, if something is: a blank or short one would let anybody in.
+    /// The fault of the admin token, if there is one: a blank or short token would let anybody in.
     fn admin_token_fault(&self) -> Option<String> {
         let length = self.admin_token.as_ref()?.expose().trim().chars().count();
         (length < ADMIN_TOKEN_LENGTH)
@@ -159,18 +161,23 @@ impl Settings {
     }
 }
 
-/// What the HTTP face is built from.
+/// The parts from which the HTTP service is built.
 pub struct Parts {
+    /// The store of everything.
     pub store: Store,
+    /// Time of the service.
     pub clock: Clock,
     /// Computes what tenants write.
     pub compute: Compute,
+    /// Executors by name.
     pub executors: Registry,
     /// For dry runs.
     pub pipeline: Pipeline,
+    /// Definitions of the tools.
     pub tools: Vec<Definition>,
-    /// What a task may name.
+    /// Names that a task may use.
     pub known: Known,
+    /// The event bus.
     pub bus: Arc<dyn Bus>,
     /// Tries conditions.
     pub poller: Poller,
@@ -182,12 +189,15 @@ pub struct Parts {
     pub push_key: Option<String>,
     /// Read the reports of their providers.
     pub channels: Channels,
-    /// Who watches which run.
+    /// Watchers of runs.
     pub hub: Hub,
+    /// The registry of metrics.
     pub metrics: Metrics,
+    /// Settings of `[server]`.
     pub settings: Settings,
-    /// Who may send webhooks.
+    /// Senders of webhooks, by hook.
     pub hooks: hooks::Settings,
+    /// Limits on requests and connections.
     pub limits: Limits,
     /// How many runs may be under way at once.
     pub runs_at_once: store::Limits,
@@ -197,7 +207,7 @@ pub struct Parts {
     pub stop: CancellationToken,
 }
 
-/// What handlers share. Cheap to clone.
+/// State that handlers share. Cheap to clone.
 #[derive(Clone)]
 pub struct State(Arc<Shared>);
 
@@ -206,16 +216,18 @@ pub struct Shared {
     parts: Parts,
     /// The hash of the configured admin token.
     pub admin_token: Option<TokenHash>,
+    /// The limit on wrong tokens per address.
     pub wrong_tokens: WrongTokens,
     /// The configured webhooks, their keys made ready.
     pub hooks: hooks::Hooks,
     /// Counts open streams.
     pub streams: StreamLimiter,
-    /// What is looked up when metrics are read.
+    /// Gauges that are looked up when metrics are read.
     pub gauges: gauges::Gauges,
 }
 
 impl State {
+    /// State of the HTTP service. An unusable admin token is left out.
     pub fn new(parts: Parts) -> State {
         // a blank token must never let anybody in, whatever the caller has checked
         let usable = parts.settings.admin_token_fault().is_none();
@@ -230,7 +242,7 @@ impl State {
 }
 
 impl State {
-    /// What a request gives to compute, when it is the turn of `name` (see [`Caller::computes_for`]), away from the threads
+    /// Computes work of a request, when it is the turn of `name` (see [`auth::Caller::computes_for`]), away from the threads
     /// that serve others.
     async fn computed<T: Send + 'static>(
         &self,
@@ -261,10 +273,12 @@ impl Deref for Shared {
 /// Every route under the guard.
 pub fn router(state: State) -> Router {
     let (routes, document) = operations().split_for_parts();
-    let document = openapi::complete(document);
-    let reference =
-        SwaggerUi::new("/docs").url("/openapi.json", document).config(Config::default().validator_url("none"));
+    let (pages, _) = pages().split_for_parts();
+    let reference = SwaggerUi::new("/docs")
+        .external_url_unchecked("/openapi.json", openapi::complete(document))
+        .config(Config::default().validator_url("none"));
     routes
+        .merge(pages)
         .merge(reference)
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::method_not_allowed)
@@ -273,11 +287,25 @@ pub fn router(state: State) -> Router {
 }
 
 /// The OpenAPI document that `/openapi.json` answers.
-pub fn document() -> utoipa::openapi::OpenApi {
+pub fn document() -> Value {
     openapi::complete(operations().split_for_parts().1)
 }
 
-/// Every operation there is: the table of contents.
+/// The operations that answer pages for people. They are no part of the API, and [`document`] does not have them.
+pub fn document_of_pages() -> utoipa::openapi::OpenApi {
+    pages().split_for_parts().1
+}
+
+/// Every page for people.
+fn pages() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(approve::show_approvals, approve::answer_approvals))
+        .routes(routes!(approve::show_outcome))
+        .routes(routes!(oauth::show_connection, oauth::make_connection))
+        .routes(routes!(messages::show_message))
+}
+
+/// Every operation of the API: the table of contents.
 fn operations() -> OpenApiRouter<State> {
     OpenApiRouter::with_openapi(openapi::Document::openapi())
         .routes(routes!(tasks::create_task, tasks::list_tasks))
@@ -302,10 +330,7 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(approvals::list_approvals))
         .routes(routes!(approvals::get_approval))
         .routes(routes!(approvals::decide_approval))
-        .routes(routes!(approve::show_approvals, approve::answer_approvals))
-        .routes(routes!(approve::show_outcome))
         .routes(routes!(oauth::connect_credential))
-        .routes(routes!(oauth::show_connection, oauth::make_connection))
         .routes(routes!(grants::list_grants))
         .routes(routes!(grants::revoke_grant))
         .routes(routes!(audit::list_audit_entries))
@@ -314,7 +339,6 @@ fn operations() -> OpenApiRouter<State> {
         .routes(routes!(deliveries::get_delivery))
         .routes(routes!(deliveries::retry_delivery))
         .routes(routes!(receipts::receive_receipt))
-        .routes(routes!(messages::show_message))
         .routes(routes!(events::publish_events, events::list_events))
         .routes(routes!(events::stream_events))
         .routes(routes!(hooks::receive_hook))

@@ -78,6 +78,7 @@ impl Tenant {
         }
     }
 
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -156,6 +157,15 @@ mod tests {
             let refused = Tenant::new(id).unwrap_err();
             assert!(refused.contains(why), "{id:?}: {refused}");
             assert_eq!(Tenant::stored(id).unwrap().as_str(), id);
+        }
+    }
+
+    #[test]
+    fn tenant_is_taken_at_its_longest_and_refused_one_beyond_it() {
+        for (character, why) in [("x", "at most 200 characters, has 201"), ("👩", "at most 800 bytes, has 804")] {
+            assert!(Tenant::new(character.repeat(200)).is_ok());
+            let refused = Tenant::new(character.repeat(201)).unwrap_err();
+            assert!(refused.contains(why), "{refused}");
         }
     }
 }

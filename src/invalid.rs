@@ -20,7 +20,7 @@ pub struct InvalidSpec {
     /// RFC 6901 pointer to the value at fault; empty for the whole document.
     #[schema(example = "/trigger/timezone")]
     pub pointer: String,
-    /// What is wrong, and what would be right.
+    /// The fault, and an advice.
     #[schema(example = "unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?")]
     pub message: String,
 }
@@ -36,6 +36,7 @@ pub fn null_is_absent<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
 }
 
 impl Faults {
+    /// No faults.
     pub fn new() -> Faults {
         Faults::default()
     }
@@ -47,11 +48,13 @@ impl Faults {
         faults
     }
 
+    /// Adds a fault at a JSON pointer. Both are shortened where they are long.
     pub fn add(&mut self, pointer: impl Into<String>, message: impl Into<String>) {
         let (pointer, message) = (brief(pointer.into(), POINTER_BYTES), brief(message.into(), MESSAGE_BYTES));
         self.0.push(InvalidSpec { pointer, message });
     }
 
+    /// Whether there is no fault.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -218,6 +221,25 @@ mod tests {
     fn unknown_fields_are_named_up_to_a_number() {
         let fields: Map<String, Value> = (0..100_000).map(|n| (format!("f{n}"), Value::Null)).collect();
         assert_eq!(unknown_fields(&fields, &["f0"]).count(), NAMED);
+        let first = |count: usize| fields.clone().into_iter().take(count).collect::<Map<String, Value>>();
+        let named = |count: usize| unknown_fields(&first(count), &[]).count();
+        assert_eq!((named(NAMED), named(NAMED + 1)), (NAMED, NAMED));
         assert!(unknown_fields(&fields, &["f0"]).all(|field| field != "f0"));
+    }
+
+    #[test]
+    fn fault_is_whole_up_to_each_bound_and_cut_one_beyond_it() {
+        let fault = |pointer: usize, message: usize| {
+            let faults = Faults::one("p".repeat(pointer), "m".repeat(message));
+            (faults.0[0].pointer.clone(), faults.0[0].message.clone())
+        };
+        let (pointer, message) = fault(POINTER_BYTES, MESSAGE_BYTES);
+        assert_eq!((pointer.len(), message.len()), (POINTER_BYTES, MESSAGE_BYTES));
+        assert!(!pointer.contains('…') && !message.contains('…'));
+        for (part, most) in
+            [(fault(POINTER_BYTES + 1, 1).0, POINTER_BYTES), (fault(1, MESSAGE_BYTES + 1).1, MESSAGE_BYTES)]
+        {
+            assert!(part.contains('…') && part.len() <= most, "{}", part.len());
+        }
     }
 }

@@ -45,7 +45,7 @@ impl JsonSchema {
         looks.saturating_add(self.heavy.saturating_mul(bytes).saturating_mul(EACH)).saturating_add(bytes)
     }
 
-    /// What is wrong with the value. Refuses one that would take too much.
+    /// Faults of the value. Refuses a value that would take too much.
     ///
     /// # Errors
     /// It takes more than [`MOST_STEPS`].
@@ -61,7 +61,7 @@ struct Count<'a> {
     root: &'a Value,
     parts: u64,
     heavy: u64,
-    /// What is being walked by way of a `$ref`.
+    /// Schemas that are being walked by way of a `$ref`.
     named: Vec<&'a str>,
 }
 

@@ -13,7 +13,7 @@
 //!
 //! # Layers, each importing only what stands above it
 //!
-//! - [`clock`], [`compute`], [`id`], [`invalid`], [`json_length`], [`json_schema`], [`retry`], [`secret`], [`signature`], [`template`], [`token`]: no I/O of the product.
+//! - [`clock`], [`compute`], [`id`], [`invalid`], [`json_length`], [`json_schema`], [`retry`], [`secret`], [`signature`], [`template`], [`threads`], [`token`]: no I/O of the product.
 //! - [`task`], [`trigger`], [`run`], [`approval`], [`credential`], [`notification`], [`quota`]: pure domain, data and transitions, no await.
 //! - [`store`]: the only place that knows a database.
 //! - [`egress`], [`vault`]; then [`llm`], [`tool`], [`channel`], [`poll`]: ports, a trait and a list each, one file per adapter.
@@ -29,6 +29,8 @@
 //! - A state changes by the table in [`run::RunState::on`] only, and a final one never.
 //! - What is acknowledged is committed.
 //! - A tenant is a typed argument of every store call that is made for a caller.
+
+#![warn(missing_docs)]
 
 #[macro_use]
 pub mod planted;
@@ -49,6 +51,7 @@ pub mod engine;
 pub mod event;
 pub mod executor;
 pub mod expr;
+pub mod fair_queue;
 pub mod http;
 pub mod id;
 pub mod invalid;
@@ -68,6 +71,7 @@ pub mod store;
 pub mod task;
 pub mod telemetry;
 pub mod template;
+pub mod threads;
 pub mod token;
 pub mod tool;
 pub mod trigger;

@@ -32,7 +32,9 @@ pub use crate::llm::settings::{ModelSettings, Settings};
 /// A tool as a model sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSchema {
+    /// Name of the tool, for the model.
     pub name: String,
+    /// Its effect and when to use it, for the model.
     pub description: String,
     /// JSON Schema of the arguments, an object.
     pub parameters: Value,
@@ -41,6 +43,7 @@ pub struct ToolSchema {
 /// Whether the model may call tools in this answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolChoice {
+    /// The model decides whether it calls a tool.
     Auto,
     /// The tools are named, because the conversation mentions them, and may not be called.
     None,
@@ -49,25 +52,33 @@ pub enum ToolChoice {
 /// One question to a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelRequest {
+    /// The conversation, oldest message first.
     pub messages: Vec<Message>,
+    /// Tools that the model may call.
     pub tools: Vec<ToolSchema>,
+    /// Whether the model may, must or must not call a tool.
     pub tool_choice: ToolChoice,
     /// Longest answer in tokens; `None`: the model's own setting.
     pub max_tokens: Option<u32>,
+    /// Randomness of the answer; `None`: the provider's default.
     pub temperature: Option<f64>,
 }
 
 /// Tokens of one call as the provider counted them; zero where it did not say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tokens {
+    /// Tokens that the model read.
     pub input: i64,
+    /// Tokens that the model wrote.
     pub output: i64,
 }
 
 /// Why the model stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
+    /// The answer is complete.
     Done,
+    /// The model waits for results of calls.
     ToolCalls,
     /// The answer was cut at the longest length.
     Length,
@@ -78,9 +89,13 @@ pub enum StopReason {
 /// One answer of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelAnswer {
+    /// Text of the answer.
     pub text: Option<String>,
+    /// Calls of tools, in order.
     pub tool_calls: Vec<ToolCall>,
+    /// The reason for which the model stopped.
     pub stop: StopReason,
+    /// Tokens of the call.
     pub tokens: Tokens,
     /// The provider's own message, where it is to be sent back as it was.
     pub echo: Option<Arc<Echo>>,
@@ -91,21 +106,42 @@ pub struct ModelAnswer {
 pub enum LlmError {
     /// Wait and ask again.
     #[error("rate limited: {message}")]
-    RateLimited { retry_after: Option<Duration>, message: String },
+    RateLimited {
+        /// The wait that the provider asks for.
+        retry_after: Option<Duration>,
+        /// The provider's words, redacted.
+        message: String,
+    },
     /// The conversation does not fit; a shorter one may.
     #[error("the conversation is too long for the model: {message}")]
-    Overflow { message: String },
+    Overflow {
+        /// The provider's words, redacted.
+        message: String,
+    },
+    /// No answer came in time.
     #[error("no answer in time: {message}")]
-    Timeout { message: String },
+    Timeout {
+        /// The reason, in a sentence.
+        message: String,
+    },
     /// This key will not do; another may.
     #[error("the key was refused: {message}")]
-    Auth { message: String },
+    Auth {
+        /// The provider's words, redacted.
+        message: String,
+    },
     /// The provider or the way to it is broken; later may do.
     #[error("unavailable: {message}")]
-    Transient { message: String },
-    /// The same request will never do.
+    Transient {
+        /// The reason, in a sentence.
+        message: String,
+    },
+    /// The request will never do.
     #[error("refused: {message}")]
-    Rejected { message: String },
+    Rejected {
+        /// The provider's words, redacted.
+        message: String,
+    },
 }
 
 /// Hears the text of an answer piece by piece.
@@ -122,16 +158,21 @@ pub trait Model: Send + Sync {
     ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>>;
 }
 
-/// What a provider makes a model of.
+/// The settings from which a provider makes a model.
 pub struct Offer<'a> {
+    /// Settings of the model.
     pub settings: &'a ModelSettings,
+    /// Key for the provider.
     pub key: Option<&'a Secret>,
+    /// Client for requests.
     pub client: &'a reqwest::Client,
+    /// Time of the service.
     pub clock: &'a Clock,
 }
 
 /// A way to models. A fault's pointer is relative to the model's settings.
 pub struct Provider {
+    /// Word in the settings.
     pub name: &'static str,
     make: fn(&Offer) -> Result<Arc<dyn Model>, InvalidSpec>,
 }

@@ -5,13 +5,11 @@ use std::process::ExitCode;
 use clap::Parser;
 use reveille::cli::{self, Cli};
 use reveille::config::Environment;
+use reveille::threads;
 
 /// Events are small pieces of JSON, thousands a second: the system's allocator took a fifth of the time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// Of worker threads, in bytes: expressions of users are evaluated on them, and CEL goes deep.
-const STACK: usize = 8 * 1024 * 1024;
 
 fn main() -> ExitCode {
     if let Err(error) = cli::keep_private() {
@@ -20,7 +18,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     // one provider for all TLS; a second call would only say that it is there
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(STACK).build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(threads::STACK).build();
     let done = runtime.map_err(anyhow::Error::from).and_then(|runtime| {
         let done = runtime.block_on(cli::run(cli, &Environment::of_process()));
         runtime.shutdown_background(); // a blocked read of standard input must not hold the exit up

@@ -1,4 +1,4 @@
-//! What the service counts and times, and how its services are doing.
+//! Counters and timers of the service, and the state of its loops.
 //!
 //! Handles are held here and shared; nothing is registered globally, and nothing survives a restart: Prometheus keeps
 //! the history. The health of the services (who ticked when) lives here because engine and http never import each
@@ -22,7 +22,7 @@ use prometheus_client::registry::{Metric, Registry};
 
 use crate::metrics::process::{FIGURES, Process};
 
-/// What all names begin with.
+/// Prefix of all names.
 const PREFIX: &str = "reveille";
 /// Seconds; a request ends after 30 at the latest.
 const DURATION_BUCKETS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
@@ -67,22 +67,24 @@ struct Pulse {
 /// A service that has not done its work lately.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Late {
+    /// Name of the service.
     pub service: &'static str,
     /// `None`: not since the start.
     pub last_success: Option<DateTime<Utc>>,
 }
 
-/// What a metric is.
+/// The description of a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Described {
     /// As it is printed; of a histogram without `_bucket`, `_sum` and `_count`.
     pub name: String,
     /// `counter`, `gauge` or `histogram`.
     pub kind: String,
+    /// Its meaning, in a sentence.
     pub help: String,
 }
 
-/// What the format adds to the name of a metric.
+/// The suffix that the format adds to the name of a metric.
 fn suffix(kind: MetricType) -> &'static str {
     match kind {
         MetricType::Counter => "_total",
@@ -102,7 +104,7 @@ pub struct Metrics(Arc<Handles>);
 #[derive(Debug)]
 struct Handles {
     registry: Mutex<Registry>,
-    /// What the system says of this process, under names of its own.
+    /// Metrics of this process from the system, under names of their own.
     process: Registry,
     described: Mutex<Vec<Described>>,
     requests: Family<Request, Counter>,
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_is_printed_with_its_labels() {
+    fn counters_are_printed_with_their_labels() {
         let metrics = Metrics::new();
         metrics.answered("GET", "/v1/tasks/{id}", 404, Duration::from_millis(3));
         metrics.ticked("worker", true, at(7));

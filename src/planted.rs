@@ -98,6 +98,7 @@ mod with_the_feature {
         std::env::var(name).ok().filter(|value| !value.is_empty())
     }
 
+    /// Whether the bug of this name is planted.
     pub fn is(name: &str) -> bool {
         debug_assert!(BUGS.contains(&name), "{name} is not among the bugs");
         BUG.as_deref() == Some(name)

@@ -19,6 +19,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::clock::Clock;
+use crate::compute::Compute;
 use crate::id::Tenant;
 use crate::invalid::{Faults, did_you_mean};
 use crate::poll::gate::Gate;
@@ -62,7 +63,7 @@ impl Default for Settings {
     }
 }
 
-/// What can be polled here.
+/// Sources that can be polled here.
 pub struct Sources {
     credentials: Credentials,
     tools: Tools,
@@ -79,9 +80,11 @@ pub struct Ask<'a> {
     pub id: Uuid,
     /// Somebody tries it out.
     pub trial: bool,
+    /// The poll to make.
     pub poll: &'a Poll,
     /// Of the answer that is known already.
     pub known: Option<&'a Validators>,
+    /// Time limit of the poll.
     pub time_limit: Duration,
 }
 
@@ -203,14 +206,16 @@ fn open_to<'a, S>(
 #[derive(Clone)]
 pub struct Poller {
     sources: Arc<Sources>,
-    /// What tools may do.
+    /// The host of tools.
     host: Arc<dyn Host>,
     clock: Clock,
+    compute: Compute,
 }
 
 impl Poller {
-    pub fn new(sources: Arc<Sources>, host: Arc<dyn Host>, clock: Clock) -> Poller {
-        Poller { sources, host, clock }
+    /// A poller of these sources; `host` calls tools.
+    pub fn new(sources: Arc<Sources>, host: Arc<dyn Host>, clock: Clock, compute: Compute) -> Poller {
+        Poller { sources, host, clock, compute }
     }
 
     /// Looks once. Safe to drop at any await.
@@ -218,8 +223,8 @@ impl Poller {
         self.poll_from(ask, "").await
     }
 
-    /// The same for somebody who tries a condition out: with a measure of the tenant's own, so that the polls of others are
-    /// never sent away for it.
+    /// Looks once for somebody who tries a condition out: with a measure of the tenant's own, so that the polls of
+    /// others are never sent away for it.
     pub async fn try_out(&self, ask: &Ask<'_>) -> Result<Seen, Missed> {
         self.poll_from(ask, ask.tenant.as_str()).await
     }
@@ -262,7 +267,7 @@ impl Poller {
         let refused = |why| PollFault::new("denied", why);
         let value = match ask.poll {
             Poll::Http(poll) => return http::look(&sources.credentials, poll, ask, self.clock.now()).await,
-            Poll::Tool(poll) => sources.tools.look(poll, ask, &self.host, &self.clock).await?,
+            Poll::Tool(poll) => sources.tools.look(poll, ask, &self.host, &self.clock, &self.compute).await?,
             Poll::Sql(poll) => {
                 let source = sources.sql_source(ask.tenant, &poll.source).map_err(refused)?;
                 source.look(&poll.query, ask.time_limit).await?

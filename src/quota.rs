@@ -18,7 +18,7 @@ pub const MOST: u64 = 1_000_000_000_000_000;
 /// Why a fire is skipped that is one too many.
 pub const REASON_QUOTA: &str = "quota";
 
-/// What is counted. The word is the key in `[quotas]`, in the API and in answers.
+/// A countable resource of a tenant. The word is the key in `[quotas]`, in the API and in answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Quota {
@@ -41,6 +41,7 @@ pub enum Quota {
 }
 
 impl Quota {
+    /// Every quota.
     pub const ALL: [Quota; 8] = [
         Quota::Tasks,
         Quota::EventTasksPerSource,
@@ -52,6 +53,7 @@ impl Quota {
         Quota::ConcurrentRuns,
     ];
 
+    /// The word in `[quotas]`, in the API and in answers.
     pub fn as_str(self) -> &'static str {
         match self {
             Quota::Tasks => "tasks",
@@ -65,7 +67,7 @@ impl Quota {
         }
     }
 
-    /// What whoever meets it can do.
+    /// Advice for the caller who meets the quota.
     pub fn advice(self) -> &'static str {
         match self {
             Quota::Tasks => "delete tasks that are not needed any more, or ask the operator for more",
@@ -84,6 +86,7 @@ impl Quota {
         }
     }
 
+    /// The quota of this word; `None` where there is none.
     pub fn parse(word: &str) -> Option<Quota> {
         Quota::ALL.into_iter().find(|quota| quota.as_str() == word)
     }
@@ -93,12 +96,19 @@ impl Quota {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quotas {
+    /// Tasks of every kind and status.
     pub tasks: u64,
+    /// Event tasks of one source.
     pub event_tasks_per_source: u64,
+    /// Published events in a minute.
     pub events_per_minute: u64,
+    /// Automatic fires in a minute.
     pub fires_per_minute: u64,
+    /// Condition tasks.
     pub polls: u64,
+    /// Stored bytes of long values.
     pub stored_bytes: u64,
+    /// Open streams and sessions.
     pub streams: u64,
     /// `None`: as many as there are places. It is set by `engine.max_runs_per_tenant`.
     #[serde(skip)]
@@ -170,30 +180,38 @@ impl Quotas {
     }
 }
 
-/// What is said for one tenant; what is absent is as `[quotas]` has it.
+/// Quotas of one tenant; an absent one is as `[quotas]` has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Overrides {
+    /// Override of `tasks`; absent or null: the configured one.
     #[schema(minimum = 1)]
     pub tasks: Option<u64>,
+    /// Override of `event_tasks_per_source`; absent or null: the configured one.
     #[schema(minimum = 1)]
     pub event_tasks_per_source: Option<u64>,
+    /// Override of `events_per_minute`; absent or null: the configured one.
     #[schema(minimum = 1)]
     pub events_per_minute: Option<u64>,
+    /// Override of `fires_per_minute`; absent or null: the configured one.
     #[schema(minimum = 1)]
     pub fires_per_minute: Option<u64>,
+    /// Override of `polls`; absent or null: the configured one.
     #[schema(minimum = 1)]
     pub polls: Option<u64>,
+    /// Override of `stored_bytes`; absent or null: the configured one.
     #[schema(minimum = 1)]
     pub stored_bytes: Option<u64>,
+    /// Override of `streams`; absent or null: the configured one.
     #[schema(minimum = 1)]
     pub streams: Option<u64>,
+    /// Runs under way at once.
     #[schema(minimum = 1)]
     pub concurrent_runs: Option<u64>,
 }
 
 impl Overrides {
-    /// What is said of a quota.
+    /// The override of a quota.
     pub fn of(&self, quota: Quota) -> Option<u64> {
         match quota {
             Quota::Tasks => self.tasks,
@@ -219,10 +237,13 @@ impl Overrides {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the quota `{}` is {limit}, and {usage} are used: {}", .quota.as_str(), .quota.advice())]
 pub struct Exceeded {
+    /// The tenant that asked.
     pub tenant: String,
+    /// The quota that refuses.
     pub quota: Quota,
+    /// The limit of the tenant.
     pub limit: u64,
-    /// What the tenant has without what was asked.
+    /// Usage of the tenant without this request.
     pub usage: u64,
     /// When it may be asked again with another outcome.
     pub retry_after: Duration,
@@ -253,7 +274,7 @@ pub struct Standing {
     /// `null`: no number of its own.
     #[schema(required, minimum = 1)]
     pub limit: Option<u64>,
-    /// What is used; `null` where each instance counts its own.
+    /// Usage; `null` where each instance counts its own.
     #[schema(required)]
     pub usage: Option<u64>,
 }

@@ -115,7 +115,7 @@ impl Redactor {
         }
     }
 
-    /// The same for bytes of any kind.
+    /// The bytes without the secrets, whatever they hold.
     pub fn bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         let mut steps = Steps::of(bytes);
         let places = self.places(bytes, &mut steps);
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_no_secret_is_as_it_was() {
+    fn text_without_a_secret_is_unchanged() {
         let redactor = Redactor::new(CANARIES);
         for text in
             ["", "%", "\\", "&", "&;", "\\u12", "&#xffffffff;", "tin", "a perfectly usual answer: 100 %", "\r\n\r\n"]

@@ -27,29 +27,42 @@ pub enum RunState {
     PendingApproval,
     /// A foreign runtime has to report.
     WaitingForCompletion,
+    /// It ended well.
     Succeeded,
+    /// Its attempts are used up, or it can't go on.
     Failed,
+    /// It was cancelled by a person, a policy or a younger run.
     Cancelled,
+    /// It waited too long for an answer.
     Expired,
     /// Considered, and not executed; `reason` says why.
     Skipped,
 }
 
-/// What can happen to a run.
+/// Events in the life of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RunEvent {
+    /// A worker starts it.
     Start,
     /// Back to the queue: a retry, or handed back by a worker that stops.
     Requeue,
+    /// It asks a person for input.
     AskInput,
+    /// It asks for approval of calls.
     AskApproval,
+    /// It waits for another system to complete it.
     AskCompletion,
-    /// What it waited for is there.
+    /// Its wait is over.
     Wake,
+    /// The executor is done.
     Succeed,
+    /// The attempt failed for good.
     Fail,
+    /// It is cancelled.
     Cancel,
+    /// Its wait has lasted too long.
     Expire,
+    /// It is recorded without being executed.
     Skip,
 }
 
@@ -57,11 +70,14 @@ pub enum RunEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a run that is {} can't {event:?}", state.as_str())]
 pub struct IllegalTransition {
+    /// The state that the run had.
     pub state: RunState,
+    /// The event that the state does not allow.
     pub event: RunEvent,
 }
 
 impl RunState {
+    /// Every state, in the order of a run's life.
     pub const ALL: [RunState; 10] = [
         RunState::Queued,
         RunState::Running,
@@ -120,6 +136,7 @@ impl RunState {
         }
     }
 
+    /// The state of this word; `None` where there is none.
     pub fn parse(word: &str) -> Option<RunState> {
         RunState::ALL.into_iter().find(|state| state.as_str() == word)
     }
@@ -136,13 +153,18 @@ pub struct Missed {
     pub count: Option<u64>,
 }
 
-/// What a run used. Money is integer micro-dollars in here and in the database, dollars in the API.
+/// Usage of a run. Money is integer micro-dollars in here and in the database, dollars in the API.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
+    /// Turns of the model.
     pub turns: i64,
+    /// Calls of tools.
     pub tool_calls: i64,
+    /// Tokens that models read.
     pub input_tokens: i64,
+    /// Tokens that models wrote.
     pub output_tokens: i64,
+    /// Cost in micro-dollars (10⁻⁶ USD).
     pub cost_micros: i64,
 }
 
@@ -156,32 +178,57 @@ impl std::ops::AddAssign for Usage {
     }
 }
 
+/// Usage of a run.
+#[derive(Serialize, utoipa::ToSchema)]
+struct UsageInDollars {
+    turns: i64,
+    tool_calls: i64,
+    input_tokens: i64,
+    output_tokens: i64,
+    cost_usd: f64,
+}
+
 impl Serialize for Usage {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        serde_json::json!({
-            "turns": self.turns, "tool_calls": self.tool_calls, "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens, "cost_usd": self.cost_micros as f64 / 1e6,
-        })
-        .serialize(to)
+        let Usage { turns, tool_calls, input_tokens, output_tokens, cost_micros } = *self;
+        let cost_usd = cost_micros as f64 / 1e6;
+        UsageInDollars { turns, tool_calls, input_tokens, output_tokens, cost_usd }.serialize(to)
     }
 }
 
+impl utoipa::PartialSchema for Usage {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        UsageInDollars::schema()
+    }
+}
+
+impl utoipa::ToSchema for Usage {}
+
 /// One fire and what became of it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = RunRecord)]
 pub struct Run {
+    /// Id of the run, a UUIDv7.
     pub id: Uuid,
     /// The task that fired; `null` for a chat run.
+    #[schema(required)]
     pub task_id: Option<Uuid>,
+    /// The tenant that owns the run.
     pub tenant_id: String,
-    /// Unique within the task; `data.md` has the forms (`s:2026-12-24T15:00:00.000Z`, `m:<request>`, …).
+    /// Unique within the task.
+    #[schema(example = "s:2026-12-24T15:00:00.000Z")]
     pub fire_key: String,
+    /// Kind of trigger: `schedule`, `event`, `condition`, or a request by hand.
     pub trigger_type: String,
     /// The nominal instant of the fire.
     pub scheduled_for: DateTime<Utc>,
+    /// State of the run.
     pub state: RunState,
     /// Why it was skipped, cancelled or expired.
+    #[schema(required)]
     pub reason: Option<String>,
     /// The run that was in the way, where `reason` is `overlap`.
+    #[schema(required)]
     pub blocked_by: Option<Uuid>,
     /// How often it was started, handed-back starts not counted.
     pub attempt: i32,
@@ -191,21 +238,35 @@ pub struct Run {
     /// How often it went back to the queue because a part of the infrastructure was away.
     #[serde(skip)]
     pub infra_retries: i32,
+    /// The missed instants that it stands for.
+    #[schema(required)]
     pub missed: Option<Missed>,
+    /// The run of which it is a retry.
+    #[schema(required)]
     pub retry_of: Option<Uuid>,
     /// The `id` of each event that it stands for.
     pub event_ids: Vec<String>,
-    /// What made the task fire; not read for lists.
+    /// Cause of the fire; not read for lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
-    /// What `run now` was given.
+    /// Input of `run now`.
+    #[schema(required)]
     pub input: Option<Value>,
+    /// The instant at which it was recorded.
     pub created_at: DateTime<Utc>,
+    /// The instant at which it was started.
+    #[schema(required)]
     pub started_at: Option<DateTime<Utc>>,
+    /// The instant of its end.
+    #[schema(required)]
     pub finished_at: Option<DateTime<Utc>>,
     /// The answer.
+    #[schema(required)]
     pub output: Option<String>,
+    /// The error, where it did not succeed.
+    #[schema(required)]
     pub error: Option<RunFault>,
+    /// Usage of all attempts together.
     pub usage: Usage,
 }
 

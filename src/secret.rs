@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use zeroize::Zeroize;
 
-/// What stands in the place of a secret wherever one would be shown.
+/// Text in the place of a secret wherever one would be shown.
 pub const REDACTED: &str = "[redacted]";
 
 /// A text that is zeroed when dropped and shown as [`REDACTED`] by `Debug` and `Serialize`.
@@ -14,6 +14,7 @@ pub const REDACTED: &str = "[redacted]";
 pub struct Secret(SecretString);
 
 impl Secret {
+    /// A secret; the text is wiped when it is dropped.
     pub fn new(text: impl Into<String>) -> Secret {
         Secret(SecretString::from(text.into()))
     }
@@ -52,6 +53,7 @@ pub fn erase(value: &mut Value) {
 pub struct SecretUrl(SecretString);
 
 impl SecretUrl {
+    /// A secret address; the text is wiped when it is dropped.
     pub fn new(text: impl Into<String>) -> SecretUrl {
         SecretUrl(SecretString::from(text.into()))
     }

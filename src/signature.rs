@@ -1,4 +1,4 @@
-//! Signed requests as Standard Webhooks has them (https://www.standardwebhooks.com).
+//! Signed requests as Standard Webhooks has them (<https://www.standardwebhooks.com>).
 
 use aws_lc_rs::hmac;
 use base64::Engine;

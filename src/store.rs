@@ -30,6 +30,7 @@ mod events;
 mod examine;
 mod failing;
 mod fires;
+mod flow;
 mod gathering;
 mod grants;
 mod holding;
@@ -44,8 +45,11 @@ mod matching;
 mod measuring;
 mod outbox;
 mod outlook;
+mod pace;
 mod parked;
 mod parking;
+mod publishing;
+mod queues;
 mod quotas;
 mod rates;
 mod recipients;
@@ -56,13 +60,17 @@ mod requests;
 mod rescue;
 mod retention;
 mod runs;
+#[cfg(test)]
+mod scratch;
 mod shares;
 mod slots;
 mod starting;
 mod stored_bytes;
 mod task_state;
 mod tasks;
+mod tenant_readers;
 mod text;
+mod to_end;
 mod tokens;
 mod told;
 mod transcript;
@@ -72,9 +80,12 @@ mod verifications;
 mod wake;
 mod whereabouts;
 mod windows;
+mod writer;
 mod zones;
 
 use std::sync::Arc;
+
+use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::compute::Compute;
@@ -120,7 +131,7 @@ pub use quotas::QuotaUsage;
 pub use recipients::{ListedRecipient, RecipientFilter, StoredRecipient};
 pub use recorded::RecordedAround;
 pub use referred::Referred;
-pub use requests::Cancelled;
+pub use requests::{Cancelled, RunRequest};
 pub use rescue::Stranded;
 pub use runs::{RunFilter, RunSummary};
 pub use shares::{Occupant, Shares, TenantShares};
@@ -145,14 +156,17 @@ pub struct Store {
     creating: Gathering<NewTask, Result<(), StoreError>>,
     marks: deliveries::Marks,
     seen: outlook::Seen,
+    /// Where a write goes on whose caller may go away, and whose threads give way to nobody.
+    runtime: Handle,
     /// Threads for what tenants wrote and the store has to compute before it writes: never in a transaction.
     computing: Compute,
     apart: Arc<fires::Apart>,
     /// The tenants whose runs are looked after next, of those that wait for people, and for other systems.
     attended: Arc<[TenantCursor; 2]>,
-    bulk: bulk::Bulk,
     quotas: quotas::Known,
     rates: rates::Rates,
+    bulk: bulk::Bulk,
+    paces: Arc<pace::Paces>,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.
@@ -177,7 +191,7 @@ pub enum StoreError {
     /// and one that asks for less is more likely to.
     #[error("the database took too long: {0}")]
     TimedOut(String),
-    /// What is stored can't be read; a person has to look.
+    /// A stored value can't be read; a person has to look.
     #[error("stored data can't be read: {0}")]
     Corrupt(String),
 }
@@ -209,8 +223,9 @@ impl From<sqlx::Error> for StoreError {
 /// Postgres, SQLSTATE `query_canceled`: the statement came to `statement_timeout`. SQLite has no such limit.
 const GIVEN_UP: &str = "57014";
 
-/// What asking again does not mend. Postgres, SQLSTATE classes: data (22), constraints (23), syntax and names (42).
-/// SQLite, primary result codes: syntax and names (1), a damaged file (11, 26), too big (18), constraints (19), types (20).
+/// Whether the error stays when the statement is repeated. Postgres, SQLSTATE classes: data (22), constraints (23),
+/// syntax and names (42). SQLite, primary result codes: syntax and names (1), a damaged file (11, 26), too big (18),
+/// constraints (19), types (20).
 fn is_our_fault(code: Option<&str>) -> bool {
     match code {
         Some(state) if state.len() == 5 => ["22", "23", "42"].contains(&&state[..2]),

@@ -40,6 +40,7 @@ pub const FIRST_EPOCH: i64 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskStatus {
+    /// It fires.
     Active,
     /// By a person, or after failures; resumable.
     Paused,
@@ -51,9 +52,11 @@ pub enum TaskStatus {
 }
 
 impl TaskStatus {
+    /// Every status.
     pub const ALL: [TaskStatus; 4] =
         [TaskStatus::Active, TaskStatus::Paused, TaskStatus::Disabled, TaskStatus::Completed];
 
+    /// The word in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             TaskStatus::Active => "active",
@@ -63,24 +66,26 @@ impl TaskStatus {
         }
     }
 
+    /// The status of this word; `None` where there is none.
     pub fn parse(word: &str) -> Option<TaskStatus> {
         TaskStatus::ALL.into_iter().find(|status| status.as_str() == word)
     }
 }
 
-/// What the executor is to do.
+/// The work of the executor.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Action {
-    /// What the agent is told, in plain words.
+    /// Instruction to the agent, in plain words.
     #[serde(default, deserialize_with = "null_is_absent")]
     pub instruction: String,
-    /// Settings of the executor.
+    /// Settings of the executor: `OrchestratorConfig`, `PipelineConfig`, `WebhookConfig`, or those of one of your own.
+    /// `/v1/executors` has the schema of each.
     #[serde(default, deserialize_with = "null_is_absent")]
     pub config: Map<String, Value>,
 }
 
-/// What begins so in `action.config` is a sealed secret.
+/// Prefix of sealed secrets in `action.config`.
 const SEALED: &str = "sealed_";
 
 impl Action {
@@ -97,6 +102,7 @@ impl Action {
 /// Where the result is told, and how much it presses.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Output {
+    /// Recipient and channels of the answer.
     pub route: Route,
     /// `None`: as urgent as messages of their kind are.
     pub urgency: Option<Urgency>,
@@ -194,9 +200,13 @@ impl Default for Retry {
 /// All of a task that its owner decides. One JSON form for API, CLI, files and storage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
+    /// The rule by which it fires.
     pub trigger: Trigger,
+    /// Name of the executor.
     pub executor: String,
+    /// The work of the executor.
     pub action: Action,
+    /// Destination of the answer.
     #[serde(default, skip_serializing_if = "Output::is_default")]
     pub output: Output,
     /// Which ends of its runs are told.
@@ -206,9 +216,11 @@ pub struct Spec {
     pub max_runs: Option<u64>,
     /// Running time only; waiting has limits of its own.
     pub timeout_seconds: u64,
+    /// Attempts of a run and the waits between them.
     pub retry: Retry,
     /// Pause after this many failed runs in a row (retries used up); `null` never.
     pub pause_after_failures: Option<u32>,
+    /// Free data of the owner, at hand in expressions and templates.
     pub metadata: Map<String, Value>,
 }
 
@@ -216,22 +228,30 @@ pub struct Spec {
 /// `Store::create_tasks`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draft {
+    /// The tenant that will own the task.
     pub tenant: Tenant,
     /// As [`Task::key`].
     pub key: Option<String>,
+    /// Name for people.
     pub name: String,
+    /// Everything that the owner decides besides the name.
     pub spec: Spec,
 }
 
 /// A stored task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
+    /// Id of the task, a UUIDv7.
     pub id: Uuid,
+    /// The tenant that owns the task.
     pub tenant_id: String,
     /// The name that its owner's files know it by: unique for its tenant, and kept as long as the task.
     pub key: Option<String>,
+    /// Name for people.
     pub name: String,
+    /// Everything that the owner decides besides the name.
     pub spec: Spec,
+    /// Whether it fires.
     pub status: TaskStatus,
     /// Why it is paused, disabled or completed.
     pub status_reason: Option<String>,
@@ -252,7 +272,9 @@ pub struct Task {
     /// Automatic fires that were recorded to run, one included that was then skipped for overlap: they count against
     /// `max_runs`.
     pub fired: i64,
+    /// The instant of its creation.
     pub created_at: DateTime<Utc>,
+    /// The instant of its last change by a person or the service.
     pub updated_at: DateTime<Utc>,
 }
 

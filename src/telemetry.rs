@@ -1,4 +1,4 @@
-//! What the service says of itself: log lines on standard error, for people or for machines.
+//! Logging of the service: lines on standard error, for people or for machines.
 //!
 //! Logged once, where handled; never a secret or a body.
 
@@ -14,6 +14,7 @@ use crate::invalid::Faults;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
+    /// Form of log lines.
     pub log_format: Format,
     /// `error`, `warn`, `info`, `debug`, `trace`, or directives by module such as `info,reveille::engine=debug`.
     pub log_level: String,
@@ -31,7 +32,9 @@ impl Default for Settings {
 pub enum Format {
     /// Text on a terminal, else JSON.
     Auto,
+    /// Lines for people.
     Text,
+    /// A JSON object on each line, for machines.
     Json,
 }
 

@@ -1,7 +1,7 @@
 //! Templates: texts with `{{ expression }}` in them, for steps of pipelines and for requests.
 //!
 //! The language is a small part of Jinja: names, filters, `if` and `for`. It has no macros, includes, assignments and no
-//! functions, a name that is missing is an error, and work and output are bounded: see [`guard`]. In a URL what is
+//! functions, a name that is missing is an error, and work and output are bounded: see `guard`. In a URL what is
 //! inserted is percent-encoded and can't leave its place. Nothing is kept between renderings.
 
 mod guard;
@@ -38,9 +38,10 @@ struct Engines {
     query: Environment<'static>,
 }
 
-/// What a template or an expression may name.
+/// Names that a template or an expression may use.
 #[derive(Debug, Clone, Copy)]
 pub struct Names<'a> {
+    /// Names of the variables.
     pub variables: &'a [&'a str],
     /// The members that `steps` has.
     pub steps: &'a [String],
@@ -142,7 +143,7 @@ impl Names<'_> {
         Ok(())
     }
 
-    /// What is wrong with `steps.<step>`, if something is.
+    /// The fault of `steps.<step>`, if there is one.
     pub fn no_step(&self, step: &str) -> Option<String> {
         if self.steps.iter().any(|known| known == step) {
             return None;
@@ -153,6 +154,7 @@ impl Names<'_> {
 }
 
 impl Values {
+    /// Sets a variable.
     pub fn set(&mut self, name: &str, value: &Value) {
         self.values.insert(name.to_owned(), insert::from_json(value));
         self.sizes.insert(name.to_owned(), Size::of(value));
@@ -200,7 +202,7 @@ impl Template {
         }
     }
 
-    /// The same as a value: one that stands alone keeps its type.
+    /// The rendered value: one that stands alone keeps its type.
     pub fn value(&self, values: &Values) -> Result<Value, TemplateError> {
         let Form::Lone(inner) = &self.form else { return self.text(values).map(Value::String) };
         self.afford(values)?;
@@ -239,7 +241,7 @@ fn render(engine: &Environment<'static>, template: &Template, values: &Values) -
     output.text()
 }
 
-/// What a writer of a template is told of a text that can't be read.
+/// The fault of a text that can't be read, for the writer of a template.
 fn fault(error: &minijinja::Error) -> TemplateFault {
     let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     match error.line() {
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error_and_never_empty() {
+    fn missing_value_is_an_error_and_never_empty() {
         let failed = |template: &str| read(template).unwrap().value(&values()).unwrap_err();
         assert_eq!(failed("{{ event.missing }}"), TemplateError::Missing(": `event.missing`".into()));
         assert!(matches!(failed("a {{ event.missing }}"), TemplateError::Missing(_)));

@@ -14,7 +14,7 @@ const SECRET_LENGTH: usize = 30;
 /// Characters of checksum: 62^6 > 2^32.
 const CHECKSUM_LENGTH: usize = 6;
 
-/// Whose a token is.
+/// Owners of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenKind {
@@ -25,6 +25,7 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
+    /// The word in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             TokenKind::Admin => "admin",
@@ -32,38 +33,61 @@ impl TokenKind {
         }
     }
 
+    /// The kind of this word; `None` where there is none.
     pub fn parse(word: &str) -> Option<TokenKind> {
         [TokenKind::Admin, TokenKind::Tenant].into_iter().find(|kind| kind.as_str() == word)
     }
 }
 
-/// What one token may do. `All` is every permission there is and will be.
+/// A permission of a token. `All` is every permission there is and will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Permission {
+    /// `*`
     All,
+    /// `tasks:read`
     TasksRead,
+    /// `tasks:write`
     TasksWrite,
+    /// `runs:read`
     RunsRead,
+    /// `runs:write`
     RunsWrite,
+    /// `recipients:read`
     RecipientsRead,
+    /// `recipients:write`
     RecipientsWrite,
+    /// `deliveries:read`
     DeliveriesRead,
+    /// `deliveries:write`
     DeliveriesWrite,
+    /// `tokens:read`
     TokensRead,
+    /// `tokens:write`
     TokensWrite,
+    /// `events:publish`
     EventsPublish,
+    /// `events:read`
     EventsRead,
+    /// `dead_letters:read`
     DeadLettersRead,
+    /// `dead_letters:write`
     DeadLettersWrite,
+    /// `stats:read`
     StatsRead,
+    /// `approvals:read`
     ApprovalsRead,
+    /// `approvals:decide`
     ApprovalsDecide,
+    /// `audit:read`
     AuditRead,
+    /// `credentials:read`
     CredentialsRead,
+    /// `credentials:write`
     CredentialsWrite,
 }
 
 impl Permission {
+    /// Every permission.
     pub const ALL: [Permission; 21] = [
         Permission::All,
         Permission::TasksRead,
@@ -115,6 +139,7 @@ impl Permission {
         }
     }
 
+    /// The permission of this word; `None` where there is none.
     pub fn parse(word: &str) -> Option<Permission> {
         Permission::ALL.into_iter().find(|permission| permission.as_str() == word)
     }
@@ -137,6 +162,7 @@ impl TokenHash {
         TokenHash(hash)
     }
 
+    /// The bytes, for the database.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -159,8 +185,10 @@ impl std::fmt::Debug for TokenHash {
 /// Why a text is not a token of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotAToken {
+    /// It does not have the form of a token.
     #[error("a token reads rv_<admin|tenant>_ and 36 letters and digits")]
     Shape,
+    /// Its checksum is wrong: a character was changed or left out.
     #[error("the token is mistyped or cut off: its checksum does not fit")]
     Checksum,
 }
@@ -201,10 +229,12 @@ impl TokenText {
         if token.text.as_str() == text { Ok(token) } else { Err(NotAToken::Checksum) }
     }
 
+    /// Owner of the token.
     pub fn kind(&self) -> TokenKind {
         self.kind
     }
 
+    /// The hash that is stored in its place.
     pub fn hash(&self) -> TokenHash {
         TokenHash::of(&self.text)
     }
@@ -214,7 +244,7 @@ impl TokenText {
         &self.text
     }
 
-    /// What may be shown of it later, so that people can tell their tokens apart.
+    /// The part that may be shown of it later, so that people can tell their tokens apart.
     pub fn hint(&self) -> String {
         let secret = self.text.len() - SECRET_LENGTH - CHECKSUM_LENGTH;
         format!("{}…", &self.text[..secret + 4])
@@ -287,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_shaped_like_a_token_is_said_to_be_none() {
+    fn text_of_another_shape_is_no_token() {
         let cut = &TokenText::new(TokenKind::Admin).expose()[..30].to_owned();
         let kind = TokenText::new(TokenKind::Admin).expose().replace("admin", "root");
         for text in

@@ -5,6 +5,7 @@
 
 pub mod builtin;
 mod exchange;
+mod failure;
 pub mod http;
 pub mod registry;
 
@@ -21,11 +22,13 @@ use crate::approval::matrix::{Category, Consequence};
 use crate::clock::Clock;
 use crate::credential::Reference;
 use crate::event::Event;
+use crate::expr::MissingField;
 use crate::id::Tenant;
 use crate::invalid::Faults;
 use crate::notification::Urgency;
 use crate::vault::credentials::{CredentialError, Trouble};
 
+pub use crate::tool::failure::Failure;
 pub use crate::tool::registry::Registry;
 pub use crate::vault::credentials::Known;
 
@@ -33,6 +36,7 @@ pub use crate::vault::credentials::Known;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolStatus {
+    /// It is offered to models.
     #[default]
     Active,
     /// Works where it is called by name, with a warning; is offered to models only where a task names it.
@@ -41,26 +45,33 @@ pub enum ToolStatus {
     Removed,
 }
 
-/// What is known of a tool before it is called.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// The definition of a tool, known before it is called.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = Tool)]
 pub struct Definition {
+    /// Name for models and rules.
     pub name: String,
-    /// What it does and when to use it, for the model.
+    /// Its effect and when to use it, for the model.
     pub description: String,
     /// JSON Schema of the arguments, an object.
     pub parameters: Value,
+    /// Kind of effect on the world.
     pub category: Category,
+    /// Weight of a mistake.
     pub consequence: Consequence,
+    /// It always needs a person's consent.
     pub requires_confirmation: bool,
     /// Time limit of one call; `None`: the loop's.
     #[serde(skip)]
     pub timeout: Option<Duration>,
+    /// Version of the definition.
     pub version: String,
+    /// Whether it is offered to models.
     pub status: ToolStatus,
     /// Whether a call may be repeated with the same idempotency key, and has its effect once.
     pub idempotent: bool,
-    /// What a person is told that a call will do; `{name}` stands for the argument of that name. `None`: the name of the
-    /// tool and its arguments.
+    /// Sentence about a call for the person who decides; `{name}` stands for the argument of that name. `None`: the
+    /// name of the tool and its arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
     /// For how long a call is held before it runs and may still be stopped, in seconds from 1 to a day: after it was
@@ -77,7 +88,7 @@ pub struct Definition {
 const SUMMARY_VALUE: usize = 80;
 
 impl Definition {
-    /// What a call with these arguments will do, in one line.
+    /// The effect of a call with these arguments, in one line.
     pub fn summary_of(&self, arguments: &Value) -> String {
         let nothing = serde_json::Map::new();
         let arguments = arguments.as_object().unwrap_or(&nothing);
@@ -102,14 +113,18 @@ fn short(value: &Value) -> String {
     }
 }
 
-/// What a call is told besides its arguments. Comes from the engine, never from the model.
+/// The context of a call, besides its arguments. Comes from the engine, never from the model.
 #[derive(Clone)]
 pub struct ToolContext {
+    /// The tenant that owns the run.
     pub tenant: Tenant,
+    /// The run that makes the call.
     pub run_id: Uuid,
     /// The task whose run or poll it is, if there is one.
     pub task_id: Option<Uuid>,
+    /// The caller of the tool.
     pub called_by: CalledBy,
+    /// The model's turn within the run.
     pub turn: i64,
     /// The model's id of the call.
     pub call_id: String,
@@ -121,15 +136,18 @@ pub struct ToolContext {
     pub timezone: Tz,
     /// How long this call may take.
     pub time_limit: Duration,
+    /// The host of tools.
     pub host: Arc<dyn Host>,
+    /// Time of the engine.
     pub clock: Clock,
     /// The secrets that the run has used so far.
     pub known: Known,
 }
 
-/// Who calls a tool.
+/// Callers of tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CalledBy {
+    /// A model.
     Model,
     /// A step of a pipeline.
     Step,
@@ -137,27 +155,11 @@ pub enum CalledBy {
     Poll,
 }
 
-/// What a call answers the model.
+/// The answer of a call to the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolOutput {
+    /// The text that the model reads.
     pub text: String,
-}
-
-/// The kinds of failure that a model is told of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Failure {
-    Timeout,
-    RateLimit,
-    ResourceError,
-    TransientError,
-    PermissionDenied,
-    InvalidParameters,
-    NotFound,
-    ValidationError,
-    ExecutionError,
-    InternalError,
-    DependencyError,
 }
 
 /// How a call failed.
@@ -166,6 +168,7 @@ pub enum ToolError {
     /// The model is told and goes on.
     #[error("{}: {message}", kind.as_str())]
     Tell {
+        /// Kind of the failure, for the model.
         kind: Failure,
         /// Stable, for programs; more exact than the kind.
         code: String,
@@ -178,17 +181,23 @@ pub enum ToolError {
     Credential(CredentialError),
     /// The run can't go on: it fails with this code.
     #[error("{code}: {message}")]
-    Abort { code: String, message: String },
+    Abort {
+        /// Code for programs.
+        code: String,
+        /// A sentence for people.
+        message: String,
+    },
 }
 
 /// One tool. The context says how long a call may take; it is dropped when it takes longer.
 pub trait Tool: Send + Sync {
+    /// The definition of the tool.
     fn definition(&self) -> &Definition;
 
     /// Executes a call whose arguments have passed the schema.
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
 
-    /// What is wrong with arguments that have passed the schema: asked before a person is.
+    /// Refuses faults of arguments that have passed the schema: asked before a person is.
     fn check(&self, _arguments: &Value) -> Result<(), ToolError> {
         Ok(())
     }
@@ -217,18 +226,22 @@ pub struct TaskFilter {
     pub status: Option<String>,
     /// Part of the name.
     pub q: Option<String>,
+    /// Most tasks.
     pub limit: u32,
 }
 
 /// A message to the tenant's own recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
+    /// The run that sends it.
     pub run_id: Uuid,
     /// `None`: the recipient's own order.
     pub channel: Option<String>,
     /// `None`: as urgent as messages are.
     pub urgency: Option<Urgency>,
+    /// Subject of the message.
     pub subject: String,
+    /// Text of the message.
     pub text: String,
     /// `call:<run>:<turn>:<call>`; a second notice with the same key is the first.
     pub dedupe_key: String,
@@ -240,6 +253,7 @@ pub enum HostError {
     /// Not there, or another tenant's.
     #[error("not found")]
     NotFound,
+    /// The draft has faults.
     #[error("{0}")]
     Invalid(Faults),
     /// It can't be done as things stand; the sentence says why.
@@ -250,7 +264,7 @@ pub enum HostError {
     Unavailable,
 }
 
-/// What tools may do inside Reveille. The tenant comes from the context of the call, never from the model.
+/// Effects of tools inside Reveille. The tenant comes from the context of the call, never from the model.
 pub trait Host: Send + Sync {
     /// Creates a task from the JSON form of the API; the same key answers the same task. Answers the task.
     fn create_task<'a>(
@@ -287,29 +301,26 @@ pub trait Host: Send + Sync {
         name: &'a str,
         value: Option<Value>,
     ) -> BoxFuture<'a, Result<(), HostError>>;
+
+    /// Tells the owner of a task of a field that one of its steps misses; once for each version of the steps.
+    fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>>;
 }
 
-impl Failure {
-    /// The word, as told to the model.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Failure::Timeout => "timeout",
-            Failure::RateLimit => "rate_limit",
-            Failure::ResourceError => "resource_error",
-            Failure::TransientError => "transient_error",
-            Failure::PermissionDenied => "permission_denied",
-            Failure::InvalidParameters => "invalid_parameters",
-            Failure::NotFound => "not_found",
-            Failure::ValidationError => "validation_error",
-            Failure::ExecutionError => "execution_error",
-            Failure::InternalError => "internal_error",
-            Failure::DependencyError => "dependency_error",
-        }
-    }
+/// A field that a step of a pipeline looked for and that is not there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MissedByStep {
+    /// The task of the pipeline.
+    pub task_id: Uuid,
+    /// The digest of all steps of the pipeline.
+    pub steps: String,
+    /// The step's name.
+    pub step: String,
+    /// The field that was looked for in vain.
+    pub field: MissingField,
 }
 
 impl ToolContext {
-    /// The key of a call: whoever repeats it repeats this, too. Source: `promises.md` P5.
+    /// The idempotency key of a call, which a repetition carries too: `docs/keys.md`, "Effects".
     pub fn key_of(run_id: Uuid, turn: i64, call_id: &str) -> String {
         let identity = format!("{run_id}|{turn}|{call_id}");
         hex::encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, identity.as_bytes()))
@@ -324,11 +335,12 @@ impl ToolOutput {
 }
 
 impl ToolError {
+    /// A failure that the model is told.
     pub fn tell(kind: Failure, code: impl Into<String>, message: impl Into<String>) -> ToolError {
         ToolError::Tell { kind, code: code.into(), message: message.into() }
     }
 
-    /// What the model is told of: the kind, the code, and a sentence; `None` where the run can't go on.
+    /// The error for the model: the kind, the code, and a sentence; `None` where the run can't go on.
     pub fn told(&self) -> Option<(Failure, &str, String)> {
         match self {
             ToolError::Tell { kind, code, message } => Some((*kind, code, message.clone())),

@@ -15,6 +15,7 @@ pub mod exclusion;
 pub mod form;
 pub mod interval;
 pub mod jitter;
+pub mod listing;
 pub mod once;
 pub mod policy;
 pub mod replan;
@@ -35,6 +36,7 @@ use crate::run::Missed;
 pub use catch_up::{Due, Next, Plan, PlannedFire, Skip};
 pub use condition::Condition;
 pub use event::EventTrigger;
+pub use listing::Listing;
 pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 pub use schedule::{Schedule, When};
 pub use timetable::Timetable;
@@ -43,12 +45,15 @@ pub use zone::zone_database_version;
 /// The kinds there are, as written in `type`.
 pub const KINDS: &[&str] = &["schedule", "event", "condition"];
 
-/// What makes a task fire.
+/// A rule that makes a task fire.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Trigger {
+    /// It fires at instants: cron, interval, date or recurrence rule.
     Schedule(Schedule),
+    /// It fires for events of the bus.
     Event(Box<EventTrigger>),
+    /// It fires when a polled condition becomes true.
     Condition(Condition),
 }
 
@@ -103,7 +108,7 @@ impl Trigger {
         }
     }
 
-    /// What a new, edited or resumed task waits for, a fire or a poll; `None`: no instant.
+    /// The instant that a new, edited or resumed task waits for, a fire or a poll; `None`: no instant.
     pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.first(task_id, anchor, now),
@@ -129,12 +134,12 @@ impl Trigger {
         }
     }
 
-    /// What is to be recorded of all instants that are due by `until`, seen at `now`.
-    pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
+    /// Plans the records of all instants that are due by `until`, seen at `now`; and counts the steps that this took.
+    pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> (Result<Plan, InvalidSpec>, u64) {
         match self {
             Trigger::Schedule(schedule) => schedule.plan(due, now, until),
-            Trigger::Event(_) => Err(no_instants("event")),
-            Trigger::Condition(_) => Err(no_instants("condition")),
+            Trigger::Event(_) => (Err(no_instants("event")), 0),
+            Trigger::Condition(_) => (Err(no_instants("condition")), 0),
         }
     }
 
@@ -169,12 +174,7 @@ impl Trigger {
     }
 
     /// The next `count` instants strictly after `from` that would fire, jitter aside.
-    pub fn preview(
-        &self,
-        from: DateTime<Utc>,
-        anchor: DateTime<Utc>,
-        count: usize,
-    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+    pub fn preview(&self, from: DateTime<Utc>, anchor: DateTime<Utc>, count: usize) -> Result<Listing, InvalidSpec> {
         match self {
             Trigger::Schedule(schedule) => schedule.preview(from, anchor, count),
             Trigger::Event(_) => Err(no_instants("event")),
@@ -248,6 +248,7 @@ impl Trigger {
         matches!(self, Trigger::Schedule(_))
     }
 
+    /// The condition, where it is one.
     pub fn condition(&self) -> Option<&Condition> {
         match self {
             Trigger::Condition(condition) => Some(condition),

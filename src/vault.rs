@@ -55,9 +55,13 @@ pub enum WithoutKeys<'a> {
 /// The place that a secret belongs to. All of it is bound into the ciphertext.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context<'a> {
+    /// The tenant that owns the secret.
     pub tenant: &'a str,
+    /// Kind of place, such as the credential's service.
     pub service: &'a str,
+    /// Account or part within the service.
     pub account: &'a str,
+    /// Name of the sealed field.
     pub field: &'a str,
 }
 
@@ -105,8 +109,8 @@ impl Vault {
         envelope::seal(self.keyring.first(), context, secret.expose().as_bytes())
     }
 
-    /// What was sealed for this place, its data key under the first master key; the secret itself is not touched.
-    /// `None`: it is under that key already.
+    /// A secret that was sealed for this place, its data key under the first master key; the secret itself is not
+    /// touched. `None`: it is under that key already.
     pub fn rewrap(&self, context: &Context, sealed: &str) -> Result<Option<String>, VaultError> {
         envelope::rewrap(&self.keyring, self.keyring.first(), context, sealed)
     }
@@ -162,7 +166,7 @@ impl Vault {
         self.keyring.all().iter().any(|key| verify_slices_are_equal(&halved(key, &text), tag).is_ok())
     }
 
-    /// What was sealed for exactly this place.
+    /// Opens a secret that was sealed for exactly this place.
     pub fn unseal(&self, context: &Context, sealed: &str) -> Result<Secret, VaultError> {
         let opened = envelope::open(&self.keyring, context, sealed)?;
         let text = std::str::from_utf8(&opened).map_err(|_| VaultError::Refused)?;

@@ -57,7 +57,7 @@ fn needs_joiner(c: Option<char>) -> bool {
     c.is_some_and(|c| c >= '\u{600}' && !is_hidden(c))
 }
 
-/// The same on one line.
+/// The text with hidden characters shown, on one line.
 pub fn on_one_line(text: &str) -> String {
     visible(&text.replace(['\n', '\r', '\t'], " "))
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_not_be_seen_is_shown() {
+    fn invisible_characters_are_shown() {
         assert_eq!(
             visible("pay\u{202e}gnp.exe\0 a\u{200b}b\r\n\u{1b}[0m\u{7f}\u{e0041}"),
             concat!(

@@ -47,7 +47,7 @@ pub struct Caller<'a> {
 /// How much of a result whoever approved it is shown, in characters.
 const OUTCOME_SHOWN: usize = 500;
 
-/// What came of one call.
+/// A call that was carried out, with its result.
 pub struct Done {
     /// Its place among the calls of the turn.
     pub index: usize,
@@ -62,7 +62,7 @@ pub struct Done {
     pub reasons: Vec<String>,
 }
 
-/// What came of one call.
+/// Outcome of one call.
 pub enum Came {
     Done(Box<Done>),
     /// A person has to be heard first.
@@ -77,7 +77,7 @@ pub enum Open {
     Put(Uuid),
 }
 
-/// What came of trying a call.
+/// Outcome of one attempt at a call.
 enum Tried {
     Open(Open),
     Done(Answered),
@@ -89,7 +89,7 @@ struct Answered {
     approval: Option<Uuid>,
     /// Why nobody was asked.
     reasons: Vec<String>,
-    /// What the model is told before the result: that a person changed the call.
+    /// A note before the result that tells the model that a person changed the call.
     preface: String,
 }
 
@@ -215,7 +215,7 @@ impl Caller<'_> {
             .unwrap_or_else(|panicked| Err(ToolError::tell(Failure::InternalError, "panicked", panicked.to_string())))
     }
 
-    /// Whoever watches is told why a call waits.
+    /// Tells watchers why a call waits.
     fn tell_of(&self, call: &ToolCall, approval: &Approval) {
         match approval.proposal.undo_window().filter(|_| approval.proposal.asks_nobody()) {
             None => self.teller.approval_required(call, &approval.proposal.summary),

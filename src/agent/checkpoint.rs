@@ -21,7 +21,7 @@ pub const STORE_CORRUPT: &str = "store_corrupt";
 /// How long a store that is away is waited for, in milliseconds: together well within a lease.
 const STORE_WAITS: [u64; 6] = [100, 200, 400, 800, 1600, 3200];
 
-/// What is stored of a run, and the way to store more.
+/// The stored transcript of a run, and the way to append to it.
 pub struct Checkpoint {
     store: Arc<dyn AgentStore>,
     clock: Clock,
@@ -30,8 +30,11 @@ pub struct Checkpoint {
 
 /// One message on its way into the transcript.
 pub struct Added {
+    /// The message as it was stored.
     pub message: Message,
+    /// Usage that the message adds.
     pub usage: Usage,
+    /// Time that it took, in milliseconds.
     pub duration_ms: Option<i64>,
 }
 
@@ -43,11 +46,13 @@ impl Added {
 }
 
 impl Checkpoint {
+    /// Loads the transcript. Fails where the store is away or an entry can't be read.
     pub async fn load(store: Arc<dyn AgentStore>, clock: Clock) -> Result<Checkpoint, RunError> {
         let entries = store.load().await.map_err(run_error)?;
         Ok(Checkpoint { store, clock, entries })
     }
 
+    /// Whether nothing is stored yet.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -164,7 +169,7 @@ fn record(call: &ToolCall, result: &Entry, length: Option<usize>) -> ToolRecord 
     }
 }
 
-/// What a store that fails means for the run.
+/// The error with which a run ends when its store fails.
 pub fn run_error(error: AppendError) -> RunError {
     match error {
         AppendError::LeaseLost => RunError::LeaseLost,

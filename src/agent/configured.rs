@@ -12,12 +12,12 @@ use crate::invalid::{Faults, did_you_mean, escape};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Configured {
-    /// What steps call it.
+    /// The name by which steps call the agent.
     pub name: String,
-    /// What it is for, for people.
+    /// Its purpose, for people.
     #[serde(default)]
     pub description: String,
-    /// Who it is and how it works: its system message.
+    /// Its role and way of working: the system message.
     pub instruction: String,
     /// The only tools that it may use; absent: all.
     #[serde(default)]
@@ -28,8 +28,8 @@ pub struct Configured {
     /// Turns with tools; absent: as `[react]` says.
     #[serde(default)]
     pub max_turns: Option<u32>,
-    /// What is decided otherwise for named tools when this agent calls them. It outweighs what the operator and the
-    /// tenant say, and is outweighed by the task.
+    /// Overrides for named tools when this agent calls them. They outweigh the settings of the operator and the tenant,
+    /// and are outweighed by the task's.
     #[serde(default)]
     pub approvals: BTreeMap<String, Override>,
 }

@@ -1,7 +1,7 @@
-//! What stands between a call and its execution, and what people have said of it.
+//! Approval before a call is executed, and the answers that people gave.
 //!
 //! Asked before every call, at a resume as well. A question that was put is found again by run, turn and call; never is
-//! a second one put while it stands. What runs is what was agreed to: its hash is made again here, from the tool as it
+//! a second one put while it stands. A call runs as it was agreed to: its hash is made again here, from the tool as it
 //! is now, and where it differs the person is asked anew.
 //!
 //! A tool that may be stopped for a while (`undo_seconds`) is held for so long even where nobody has to agree: its call
@@ -35,7 +35,7 @@ use crate::tool::{Definition, Failure, ToolError};
 /// The code of a call that a person refused: the model is told their words and no others.
 pub const REFUSED: &str = "refused_by_a_person";
 
-/// Who is asked for a run, and by which rules.
+/// The recipient and the rules by which a run asks for consent.
 pub struct Consent<'a> {
     pub policy: &'a Policy,
     /// The agent's own rules.
@@ -51,7 +51,7 @@ pub struct Consent<'a> {
     pub compute: &'a Compute,
 }
 
-/// What is to be done about a call.
+/// The decision about a call.
 pub enum Verdict {
     /// It runs.
     Run {
@@ -72,14 +72,14 @@ pub enum Verdict {
     Wait(Uuid),
 }
 
-/// What a question shows besides the tool.
+/// Facts that a question shows besides the tool.
 struct Shown<'a> {
     arguments: &'a Value,
     ruling: Ruling,
     precheck: Option<Value>,
 }
 
-/// What a resume needs to know of calls that were asked about.
+/// Earlier questions about calls, as a resume needs them.
 #[derive(Default)]
 pub struct Asked(Vec<Approval>);
 
@@ -90,7 +90,7 @@ impl Asked {
 }
 
 impl Consent<'_> {
-    /// What was asked about calls of this turn.
+    /// The questions that were asked about calls of this turn.
     pub async fn asked(&self, turn: i64) -> Result<Asked, RunError> {
         let asked = self.store.approvals(turn).await.map_err(run_error)?;
         Ok(Asked(asked))
@@ -253,7 +253,7 @@ impl Consent<'_> {
     }
 }
 
-/// What a call answers that a person refused.
+/// The result that the model gets for a call that a person refused.
 fn refusal(comment: Option<&str>) -> String {
     match comment.map(str::trim).filter(|comment| !comment.is_empty()) {
         Some(comment) => format!("{CANCELLED}\nTheir comment: {comment}"),

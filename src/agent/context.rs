@@ -1,4 +1,4 @@
-//! What of a conversation the model is shown: it must fit, and what belongs together stays together.
+//! The part of a conversation that the model is shown: it must fit, and a call stays together with its result.
 //!
 //! Works on a copy for one request; the transcript keeps everything.
 
@@ -13,7 +13,7 @@ use crate::run::transcript::Message;
 const FORCED: usize = 5;
 /// A tool result is never cut shorter than this, in characters.
 const LEAST_RESULT: usize = 2000;
-/// What stands at the end of a result that was cut.
+/// The end of a result that was cut.
 const CUT_MARK: &str = "\n[...truncated]";
 
 /// The measures of one conversation with one model.

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_is_refused() {
+    fn removed_tools_are_refused() {
         let refused = |tool: &Definition| permit(tool).unwrap_err().to_string();
         assert_eq!(permit(&tool()), Ok(()));
         let removed = Definition { status: ToolStatus::Removed, ..tool() };

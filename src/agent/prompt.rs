@@ -6,7 +6,7 @@ use chrono_tz::Tz;
 use crate::agent::ChannelLimits;
 use crate::trigger::zone::shown_in;
 
-/// What the system message is made of.
+/// The parts of the system message.
 pub struct Prompt<'a> {
     pub persona: &'a str,
     pub now: DateTime<Utc>,

@@ -1,6 +1,6 @@
 //! The loop: ask the model, carry out the calls it asks for, tell it what came of them, until it answers.
 //!
-//! What survives a crash is each finished turn, and of an unfinished one the intent: see `checkpoint.rs`. A finished
+//! Each finished turn survives a crash, and of an unfinished one the intent: see `checkpoint.rs`. A finished
 //! turn's model call is never made again. Tools that may be repeated are, with the same key; the others are reported
 //! as unknown.
 
@@ -26,10 +26,11 @@ use crate::run::Usage;
 use crate::run::outcome::{RunError, RunFault};
 use crate::run::transcript::{Echo, Message, ToolCall};
 
-/// What a person reads when shortening did not help.
+/// The error that people read when shortening did not help.
 const TOO_LONG: &str = "Conversation too long, please start a new conversation";
 
-/// What the model is told when it has had its turns. It is said in the request alone, as the system message is.
+/// The instruction to the model when it has used up its turns. It stands in the request alone, as the system message
+/// does.
 pub const CLOSING: &str = "You have executed enough steps. Please provide a final answer based on the information \
                            gathered so far.";
 
@@ -74,7 +75,7 @@ impl ReactLoop<'_> {
         }
     }
 
-    /// What has to be asked, as one batch, and what was asked before.
+    /// The suspension for these calls: the open ones as one batch, with those that were asked before.
     fn suspension(&self, calls: Vec<Open>) -> Suspension {
         let batch = new_id(self.clock.now());
         let (mut asks, mut open) = (Vec::new(), Vec::new());
@@ -249,7 +250,7 @@ pub enum Ended {
     Suspended(Suspension),
 }
 
-/// What came of the calls of a turn.
+/// Outcome of the calls of a turn.
 struct Carried {
     measured: Vec<Measured>,
     open: Vec<Open>,
@@ -304,7 +305,7 @@ async fn or_cancelled<T>(stop: &Stop, work: impl Future<Output = T>) -> Result<T
     }
 }
 
-/// What a failed chain of models means for the run.
+/// The run error for a failed chain of models.
 fn run_error(error: LlmError) -> RunError {
     let code = match &error {
         LlmError::RateLimited { .. } => "llm_rate_limited",

@@ -1,4 +1,4 @@
-//! What came of a message: the answer and the account of what it took.
+//! Outcome of a message: the answer, and the account of its tokens, tools and cost.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -13,36 +13,50 @@ const SECRET_NAMES: [&str; 6] = ["password", "passwd", "secret", "token", "api_k
 /// The outcome of the loop; its JSON form is the chat's answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReactLoopResult {
+    /// The answer.
     pub response: String,
+    /// Turns of the model.
     pub turns: i64,
+    /// Time of all executions, in milliseconds.
     pub duration_ms: i64,
+    /// Tokens of all calls of models.
     pub token_usage: TokenUsage,
     /// Always empty as long as no approval can be asked for.
     pub pending_approvals: Vec<Value>,
+    /// Calls of tools, in order.
     pub tool_calls: Vec<ToolRecord>,
-    /// The same in the form of a run, cost included.
+    /// Usage in the form of a run, cost included.
     #[serde(skip)]
     pub usage: Usage,
 }
 
+/// Tokens of several calls of models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct TokenUsage {
+    /// Tokens that models read.
     pub input_tokens: i64,
+    /// Tokens that models wrote.
     pub output_tokens: i64,
+    /// The sum of both.
     pub total: i64,
 }
 
 /// One tool call of the loop.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ToolRecord {
+    /// Name of the tool.
     pub name: String,
+    /// Arguments, long values shortened.
     pub args_summary: Value,
+    /// Time of the call, in milliseconds.
     pub duration_ms: i64,
+    /// The call did not fail.
     pub success: bool,
     /// `COMPLETED`, `WAITING_FOR_INPUT`, … of agent tools; `null` for others.
     pub result_status: Option<String>,
     /// Before truncation; of a call before a restart, as it was stored.
     pub result_chars: usize,
+    /// Tokens that its result takes in the conversation.
     pub token_attribution: Option<i64>,
 }
 

@@ -15,9 +15,13 @@ use crate::tool::registry::Registered;
 
 /// A call, and all that is asked about it.
 pub struct RulingRequest {
+    /// Rules of the operator.
     pub policy: Policy,
+    /// The tool that is called.
     pub tool: Arc<Registered>,
+    /// Arguments of the call.
     pub arguments: Value,
+    /// The tenant that owns the run.
     pub tenant: String,
     /// A credential that the call chooses by itself.
     pub credential: Option<Reference>,
@@ -26,6 +30,7 @@ pub struct RulingRequest {
 }
 
 impl RulingRequest {
+    /// Judges the call on a computing thread.
     pub async fn ruling(self, compute: &Compute) -> Ruling {
         let (tenant, steps) = (self.tenant.clone(), self.policy.steps(&self.act(), &self.more()));
         // a rule that can't be judged never lets anything through

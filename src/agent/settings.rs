@@ -11,7 +11,7 @@ use crate::llm::fallback::Retry;
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Who the agent is, for tasks that don't say.
+    /// The system message for tasks that have none of their own.
     pub system_prompt: String,
     /// Turns with tools; then one answer without them.
     pub max_turns: u32,

@@ -23,6 +23,7 @@ pub struct Stop {
 }
 
 impl Stop {
+    /// A signal that nobody has given yet.
     pub fn new() -> Stop {
         Stop::default()
     }
@@ -43,7 +44,7 @@ impl Stop {
         self.token.cancel();
     }
 
-    /// What was asked for, if anything.
+    /// The reason that was given, if a stop was asked for.
     pub fn reason(&self) -> Option<&StopReason> {
         self.reason.get()
     }
@@ -53,7 +54,7 @@ impl Stop {
         self.token.cancelled().await;
     }
 
-    /// What the run ends with when it obeys; `Ok` as long as nothing was asked for.
+    /// The error with which a run that obeys ends; `Ok` as long as no stop was asked for.
     pub fn check(&self) -> Result<(), RunError> {
         match self.reason() {
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! What a configuration decides by itself: judged as a whole, without a database, a key or the network.
+//! Validation of a configuration as a whole, without a database, a key or the network.
 //!
 //! `serve` builds from what stands here, and `check` asks for the faults alone, so neither refuses what the other takes.
 
@@ -24,8 +24,11 @@ use crate::vault::{Vault, WithoutKeys};
 
 /// The parts that need nothing but the configuration.
 pub struct Validated {
+    /// Rules for outgoing requests.
     pub egress: Egress,
+    /// Chains of models.
     pub models: Models,
+    /// Approval rules.
     pub policy: Policy,
     /// The tools of `[[tools]]`.
     pub declared: Vec<Prepared>,
@@ -69,7 +72,7 @@ pub fn validate(config: &Config, data_dir: &Path, clock: &Clock, added: &[Arc<dy
     }
 }
 
-/// What names tools: polls, agents and the rules of approvals.
+/// Checks the parts that name tools: polls, agents and the rules of approvals.
 fn with_tools(
     config: &Config,
     data_dir: &Path,

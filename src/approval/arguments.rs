@@ -1,7 +1,7 @@
 //! Arguments as a person changes them: put together with the proposed ones, and held against the tool's schema.
 
-use jsonschema::ValidationError;
-use jsonschema::error::ValidationErrorKind;
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+use jsonschema::{JsonType, ValidationError};
 use serde_json::{Map, Value};
 
 use crate::invalid::{Faults, escape};
@@ -23,38 +23,139 @@ pub fn changed(proposed: &Value, changes: &Map<String, Value>) -> Value {
     Value::Object(arguments)
 }
 
-/// Whether the arguments fit the tool's schema; each fault stands at its place below `pointer`.
-pub fn check(parameters: &Value, arguments: &Value, pointer: &str) -> Result<(), Faults> {
-    if !arguments.is_object() {
-        return Err(Faults::one(pointer, "must be a JSON object"));
-    }
-    let Ok(schema) = JsonSchema::read(parameters) else {
-        return Err(Faults::one(pointer, "can't be checked: the tool's parameters are no JSON Schema"));
-    };
-    let mut faults = Faults::new();
-    let found = schema.faults(arguments).map_err(|why| Faults::one(pointer, why))?;
-    for error in found.take(FAULTS_TOLD) {
-        add(&error, pointer, &mut faults);
-    }
-    faults.or(())
+/// A fault of an answer, for programs and, by the name of a phrase of the approval page, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Misfit {
+    /// JSON pointer to the argument at fault.
+    pub pointer: String,
+    /// In English.
+    pub message: String,
+    /// Name of the phrase that tells the fault.
+    pub phrase: &'static str,
+    /// Values for the placeholders of the phrase, by name.
+    pub parts: Vec<(&'static str, Part)>,
 }
 
-/// What is missing or too much is told at its own place, not at that of the object around it.
-fn add(error: &ValidationError, pointer: &str, faults: &mut Faults) {
+/// A value for a placeholder of a phrase.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// A text, shown as it is.
+    Text(String),
+    /// One of these, each the name of a phrase.
+    OneOf(Vec<String>),
+}
+
+impl Misfit {
+    /// One that is told in these words in every language.
+    pub fn other(pointer: impl Into<String>, message: impl Into<String>) -> Misfit {
+        let message = message.into();
+        Misfit::with(pointer, message.clone(), "fault_other", &[("why", message)])
+    }
+
+    /// One for which there is a phrase.
+    pub fn with(
+        pointer: impl Into<String>,
+        message: impl Into<String>,
+        phrase: &'static str,
+        parts: &[(&'static str, String)],
+    ) -> Misfit {
+        let parts = parts.iter().map(|(name, text)| (*name, Part::Text(text.clone()))).collect();
+        Misfit { pointer: pointer.into(), message: message.into(), phrase, parts }
+    }
+
+    /// All of them as faults of a request.
+    pub fn faults(found: Vec<Misfit>) -> Result<(), Faults> {
+        let mut faults = Faults::new();
+        found.into_iter().for_each(|misfit| faults.add(misfit.pointer, misfit.message));
+        faults.or(())
+    }
+}
+
+/// Whether the arguments fit the tool's schema; each fault stands at its place below `pointer`.
+pub fn check(parameters: &Value, arguments: &Value, pointer: &str) -> Result<(), Faults> {
+    Misfit::faults(misfits(parameters, arguments, pointer))
+}
+
+/// Every misfit between the arguments and the tool's schema, each at its place below `pointer`.
+pub fn misfits(parameters: &Value, arguments: &Value, pointer: &str) -> Vec<Misfit> {
+    if !arguments.is_object() {
+        return vec![Misfit::other(pointer, "must be a JSON object")];
+    }
+    let Ok(schema) = JsonSchema::read(parameters) else {
+        return vec![Misfit::other(pointer, "can't be checked: the tool's parameters are no JSON Schema")];
+    };
+    match schema.faults(arguments) {
+        Ok(found) => found.take(FAULTS_TOLD).flat_map(|error| of(&error, pointer)).collect(),
+        Err(why) => vec![Misfit::other(pointer, why)],
+    }
+}
+
+/// Tells a missing or surplus field at its own place, not at that of the object around it.
+fn of(error: &ValidationError, pointer: &str) -> Vec<Misfit> {
     let place = format!("{pointer}{}", error.instance_path());
+    let below = |name: &str| format!("{place}/{}", escape(name));
+    // the sentence would repeat the value, which may be long
+    let message = error.masked_with("the value").to_string();
+    let one = |phrase, name, part: String| vec![Misfit::with(place.clone(), message.clone(), phrase, &[(name, part)])];
+    let plainly = |phrase| vec![Misfit::with(place.clone(), message.clone(), phrase, &[])];
     match error.kind() {
         ValidationErrorKind::Required { property } => {
             let name = property.as_str().unwrap_or_default();
-            faults.add(format!("{place}/{}", escape(name)), "is required");
+            vec![Misfit::with(below(name), "is required", "fault_required", &[])]
         }
         ValidationErrorKind::AdditionalProperties { unexpected } => {
-            for name in unexpected {
-                faults.add(format!("{place}/{}", escape(name)), "is no argument of this tool");
-            }
+            let unknown =
+                |name: &String| Misfit::with(below(name), "is no argument of this tool", "fault_unknown_argument", &[]);
+            unexpected.iter().map(unknown).collect()
         }
-        // the sentence would repeat the value, which may be long
-        _ => faults.add(place, error.masked_with("the value").to_string()),
+        ValidationErrorKind::Type { kind } => {
+            let mut types: Vec<JsonType> = match kind {
+                TypeKind::Single(one) => vec![*one],
+                TypeKind::Multiple(several) => several.iter().collect(),
+            };
+            types.sort_by_key(|one| matches!(one, JsonType::Null));
+            let types = types.into_iter().map(|one| format!("type_{one}")).collect();
+            vec![Misfit { pointer: place, message, phrase: "fault_type", parts: vec![("types", Part::OneOf(types))] }]
+        }
+        ValidationErrorKind::Minimum { limit } => one("fault_minimum", "limit", limit.to_string()),
+        ValidationErrorKind::Maximum { limit } => one("fault_maximum", "limit", limit.to_string()),
+        ValidationErrorKind::ExclusiveMinimum { limit } => one("fault_above", "limit", limit.to_string()),
+        ValidationErrorKind::ExclusiveMaximum { limit } => one("fault_below", "limit", limit.to_string()),
+        ValidationErrorKind::MinLength { limit } => one("fault_min_length", "limit", limit.to_string()),
+        ValidationErrorKind::MaxLength { limit } => one("fault_max_length", "limit", limit.to_string()),
+        ValidationErrorKind::MinItems { limit } => one("fault_min_items", "limit", limit.to_string()),
+        ValidationErrorKind::MaxItems { limit } => one("fault_max_items", "limit", limit.to_string()),
+        ValidationErrorKind::AdditionalItems { limit } => one("fault_max_items", "limit", limit.to_string()),
+        ValidationErrorKind::MinProperties { limit } => one("fault_min_fields", "limit", limit.to_string()),
+        ValidationErrorKind::MaxProperties { limit } => one("fault_max_fields", "limit", limit.to_string()),
+        ValidationErrorKind::MultipleOf { multiple_of } => one("fault_multiple", "step", multiple_of.to_string()),
+        ValidationErrorKind::PropertyNames { error } => {
+            one("fault_field_name", "name", error.instance().as_str().unwrap_or_default().to_owned())
+        }
+        ValidationErrorKind::UnevaluatedItems { unexpected } => one("fault_surplus", "names", unexpected.join(", ")),
+        ValidationErrorKind::UnevaluatedProperties { unexpected } => {
+            one("fault_surplus", "names", unexpected.join(", "))
+        }
+        ValidationErrorKind::Contains => plainly("fault_contains"),
+        ValidationErrorKind::FalseSchema => plainly("fault_never"),
+        ValidationErrorKind::Not { .. } => plainly("fault_not"),
+        ValidationErrorKind::AnyOf { .. } | ValidationErrorKind::OneOfNotValid { .. } => plainly("fault_none_of"),
+        ValidationErrorKind::OneOfMultipleValid { .. } => plainly("fault_several_of"),
+        ValidationErrorKind::UniqueItems => plainly("fault_unique"),
+        ValidationErrorKind::Pattern { pattern } => one("fault_pattern", "pattern", pattern.clone()),
+        ValidationErrorKind::Format { format } => one("fault_format", "format", format.clone()),
+        ValidationErrorKind::Constant { expected_value } => one("fault_one_of", "words", plain(expected_value)),
+        ValidationErrorKind::Enum { options } => {
+            let options = options.as_array().map(|options| options.iter().map(plain).collect::<Vec<_>>().join(", "));
+            one("fault_one_of", "words", options.unwrap_or_default())
+        }
+        _ => vec![Misfit::other(place, message)],
     }
+}
+
+/// A text as it is, all else as JSON.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

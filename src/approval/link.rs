@@ -8,10 +8,10 @@ use uuid::Uuid;
 
 /// For how long after its questions have expired a link still shows what came of them.
 pub const SHOWS_FOR: TimeDelta = TimeDelta::days(30);
-/// What tokens are made for, among the tags of the vault.
+/// The purpose of link tokens among the tags of the vault.
 pub const PURPOSE: &str = "approval";
 
-/// What the token of a message is a tag of.
+/// The subject of the tag that is the token of a message.
 pub fn subject(batch: Uuid, recipient: &str, delivery: Uuid) -> String {
     format!("{batch}|{recipient}|{delivery}")
 }

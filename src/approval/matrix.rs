@@ -4,14 +4,19 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a tool does to the world.
+/// Kinds of effects that a tool has on the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Category {
+    /// It only reads.
     Read,
+    /// It changes data that can be changed back.
     Write,
+    /// It removes data.
     Delete,
+    /// It acts outside of the service, as a message does.
     SideEffect,
+    /// It computes, and touches no data.
     Analysis,
     /// Touches only the tenant's own things inside Reveille: its recipient, tasks, memory.
     Internal,
@@ -21,12 +26,15 @@ pub enum Category {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Consequence {
+    /// A mistake costs little.
     Low,
+    /// A mistake costs effort or money.
     Medium,
+    /// A mistake can't be made good.
     High,
 }
 
-/// What stands between a call and its execution.
+/// Degrees of approval between a call and its execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Gate {
@@ -37,6 +45,7 @@ pub enum Gate {
 }
 
 impl Category {
+    /// Every category, in the order of the matrix.
     pub const ALL: [Category; 6] = [
         Category::Read,
         Category::Write,
@@ -46,6 +55,7 @@ impl Category {
         Category::Internal,
     ];
 
+    /// The word in settings, in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Category::Read => "read",
@@ -59,8 +69,10 @@ impl Category {
 }
 
 impl Consequence {
+    /// Every degree, the lowest first.
     pub const ALL: [Consequence; 3] = [Consequence::Low, Consequence::Medium, Consequence::High];
 
+    /// The word in settings, in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Consequence::Low => "low",
@@ -71,6 +83,7 @@ impl Consequence {
 }
 
 impl Gate {
+    /// The word in settings, in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Gate::Auto => "auto",

@@ -25,25 +25,32 @@ const SMALL: usize = 1_000;
 /// The variables of `when`.
 const VARIABLES: [&str; 3] = ["args", "tool", "tenant"];
 
-/// What is to be decided about.
+/// The call that rules decide about.
 pub struct Act<'a> {
+    /// Name of the tool.
     pub tool: &'a str,
+    /// Category in the tool's definition.
     pub category: Category,
+    /// Consequence in the tool's definition.
     pub consequence: Consequence,
+    /// The tool's definition demands a person's consent.
     pub requires_confirmation: bool,
+    /// Arguments of the call.
     pub arguments: &'a Value,
+    /// The tenant that owns the run.
     pub tenant: &'a str,
     /// A credential that the call chooses by itself: the task does not name it.
     pub credential: Option<&'a Reference>,
 }
 
-/// What was decided.
+/// The decision of the rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ruling {
+    /// The degree of approval that the call needs.
     pub gate: Gate,
     /// A sentence for each rule that had a part in it, the last one that decided last.
     pub reasons: Vec<String>,
-    /// What the page says of it; what the matrix says is told there by the category.
+    /// Reasons that the page shows; the reason of the matrix is told there by the category.
     pub why: Vec<Why>,
 }
 
@@ -107,6 +114,7 @@ impl Policy {
         faults.or(Policy(Arc::new(Compiled { settings: settings.clone(), tools, tenants })))
     }
 
+    /// The settings from which the policy was made.
     pub fn settings(&self) -> &Settings {
         &self.0.settings
     }
@@ -200,7 +208,7 @@ impl Rule {
 }
 
 impl Act<'_> {
-    /// What rules may name.
+    /// Variables that rules may name.
     fn variables(&self) -> Variables {
         Variables::new()
             .with("args", self.arguments)

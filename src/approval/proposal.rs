@@ -1,4 +1,4 @@
-//! What a person is shown and agrees to, and its hash.
+//! The proposal that a person is shown and agrees to, and its hash.
 
 use aws_lc_rs::digest::{SHA256, digest as hash};
 use chrono::TimeDelta;
@@ -16,61 +16,73 @@ pub const LONGEST_UNDO: u64 = 24 * 3600;
 /// Which call of which run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity<'a> {
+    /// The tenant that owns the run.
     pub tenant: &'a str,
+    /// The run that proposes the call.
     pub run_id: Uuid,
+    /// The model's turn within the run.
     pub turn: i64,
+    /// The model's id of the call.
     pub call_id: &'a str,
 }
 
 /// All that is shown of a call, and all that decides how it is asked about. Stored as it is, whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Proposal {
+    /// Name of the tool.
     pub tool: String,
+    /// Version of the tool's definition.
     pub version: String,
     /// SHA-256 of the tool's definition, hexadecimal: another definition is another act.
     pub definition: String,
-    /// What will happen, in a sentence made from the tool's own words and the arguments, never from the model's.
+    /// The effect of the call, in a sentence made from the tool's own words and the arguments, never from the model's.
     pub summary: String,
-    /// What the tool does, as its definition says.
+    /// The description in the tool's definition.
     pub description: String,
+    /// Arguments of the call, whole.
     pub arguments: Value,
     /// JSON Schema of the arguments.
     pub parameters: Value,
+    /// Category in the tool's definition.
     pub category: Category,
+    /// Consequence in the tool's definition.
     pub consequence: Consequence,
     /// Why it is asked about: each rule that had a part in it, in order.
     pub reasons: Vec<String>,
-    /// What the page says of it. Empty: the question is older than this.
+    /// Reasons that the page shows. Empty: the question was stored before reasons were.
     #[serde(default)]
     pub why: Vec<Why>,
+    /// The decisions that a person may take.
     pub options: Vec<Choice>,
+    /// The person may change the arguments.
     pub allow_modification: bool,
     /// `trigger` or `chat`.
     pub source: String,
     /// The agents through which the call came, outermost first.
     #[serde(default)]
     pub delegation_chain: Vec<String>,
+    /// The fate of the run when nobody answers.
     #[serde(default)]
     pub on_expiry: OnExpiry,
     /// How many people have to agree; 0: nobody is asked, the call is only held for `undo_seconds`.
     pub approvers: u32,
-    /// Who may not answer: the one who asked.
+    /// The person who asked for the run and may not answer.
     #[serde(default)]
     pub barred: Option<String>,
-    /// What the person has to type on the page, for what can't be undone.
+    /// Text that the person has to type on the page, for calls that can't be undone.
     #[serde(default)]
     pub confirmation: Option<String>,
     /// For how long after it was agreed to the call may still be stopped, in seconds.
     #[serde(default)]
     pub undo_seconds: Option<u64>,
-    /// What the tool's read-only check found when it was asked about.
+    /// Finding of the tool's read-only check at the time of the question.
     #[serde(default)]
     pub precheck: Option<Value>,
     /// How long there is to answer, in seconds.
     pub timeout_seconds: u64,
 }
 
-/// SHA-256 over the canonical JSON (RFC 8785) of what will run, in hexadecimal. Source: `data.md`, "Approvals".
+/// SHA-256 over the canonical JSON (RFC 8785) of what will run, in hexadecimal: `docs/keys.md`, "Approvals".
 pub fn digest(of: &Identity, tool: &str, version: &str, definition: &str, arguments: &Value) -> String {
     canonical_hash(&json!({
         "tenant": of.tenant, "run": of.run_id, "turn": of.turn, "call": of.call_id,

@@ -19,7 +19,7 @@ pub struct Settings {
     pub timeout_minutes: u64,
     /// When who was asked is reminded, as shares of that time.
     pub reminders: Vec<f64>,
-    /// What becomes of a run when nobody answers: `expire` it, or `cancel` the call and go on.
+    /// The fate of a run when nobody answers: `expire` it, or `cancel` the call and go on.
     pub on_expiry: OnExpiry,
     /// Other recipients who are asked as well from the start, each by a link of their own.
     pub also_ask: Vec<String>,
@@ -29,22 +29,24 @@ pub struct Settings {
     pub escalate_after: f64,
     /// How many people have to agree. All links and tokens of one person count once.
     pub approvers: u32,
-    /// Whether the recipient for whom the run works may not answer, by a link or by any token of theirs.
+    /// Whether the recipient for whom the run works may not answer, by a link or by any token of theirs, and neither may the
+    /// person who asked for the run by hand, by any token that descends from the same one.
     pub bar_requester: bool,
     /// Whether the page asks for a code, shown on it, to be typed where an act is of high consequence.
     pub confirm_high: bool,
     /// Cells of the matrix that are to be otherwise: `"read.high" = "auto"`.
     pub matrix: BTreeMap<String, Gate>,
-    /// What is decided otherwise for named tools.
+    /// Overrides for named tools.
     pub tools: BTreeMap<String, Override>,
-    /// The same for the tools of one tenant.
+    /// Overrides for named tools, by tenant.
     pub tenants: BTreeMap<String, BTreeMap<String, Override>>,
 }
 
-/// What is decided otherwise for a tool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Settings of a tool that override the matrix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Override {
+    /// The degree of approval in place of the matrix's.
     pub gate: Gate,
     /// CEL over `args`, `tool`, `tenant`: the override holds only where this does. Absent: always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +73,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What is wrong, each fault under `/approvals`.
+    /// Adds each fault, under `/approvals`.
     pub fn check(&self, faults: &mut Faults) {
         if !(1..=LONGEST_TIMEOUT).contains(&self.timeout_minutes) {
             faults.add("/approvals/timeout_minutes", format!("must lie between 1 and {LONGEST_TIMEOUT}"));

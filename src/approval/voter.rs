@@ -23,6 +23,7 @@ pub struct Marks(BTreeSet<String>);
 pub struct Vote {
     /// As the record names the voter: `recipient:<id>`, `token:<id>`.
     pub by: String,
+    /// Marks by which the voter is counted as a person.
     pub marks: Marks,
 }
 

@@ -10,16 +10,24 @@ use crate::approval::matrix::Gate;
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Why {
     /// A rule that somebody has set for the tool.
-    Rule { by: RuleBy, gate: Gate },
+    Rule {
+        /// The author of the rule.
+        by: RuleBy,
+        /// The degree of approval that it sets.
+        gate: Gate,
+    },
     /// The call chooses a credential that the task does not name.
-    Credential { reference: String },
+    Credential {
+        /// The credential, as `service/account`.
+        reference: String,
+    },
     /// A rule could not be applied.
     Unjudged,
     /// The tool itself demands it.
     Always,
     /// The tool is not the one that was approved.
     ToolChanged,
-    /// What its check finds is not what was shown.
+    /// The tool's check finds another state than was shown.
     CheckChanged,
     /// A standing grant covers it.
     Grant,
@@ -31,9 +39,13 @@ pub enum Why {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleBy {
+    /// The operator's settings.
     Operator,
+    /// The settings of the tenant.
     Tenant,
+    /// The definition of the configured agent.
     Agent,
+    /// The task itself.
     Task,
 }
 

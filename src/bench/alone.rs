@@ -1,5 +1,5 @@
-//! What the service's own statements give by themselves: the store is called by two callers, one batch after the other, with
-//! no service and no executor between. What the service reaches lies below that by what it costs itself.
+//! Baseline: the rate of the service's own statements. The store is called by two callers, one batch after the other,
+//! with no service and no executor between. A figure of the service lies below it by the service's own cost.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ const BATCH: usize = 500;
 /// Longer than any measurement.
 const LEASE: TimeDelta = TimeDelta::minutes(30);
 
-/// What the statements of a figure do.
+/// Statements that a figure executes.
 #[derive(Clone, Copy)]
 enum Batch {
     /// Fire what is due, and start it.
@@ -56,7 +56,7 @@ pub fn tell(figure: Figure, rate: f64) -> Figure {
     }
 }
 
-/// What was told beside a figure.
+/// The baseline that was told beside a figure.
 pub fn told(figure: &Figure) -> Option<f64> {
     figure.parts.iter().find(|part| part.name == WHAT).map(|part| part.value)
 }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_statements_gave_is_told_with_its_share_of_the_limit() {
+    fn statement_figures_are_told_with_their_share_of_the_limit() {
         let figure = tell(Figure::new("fire", "due → finished", "runs/s", 10, 20.0).against("bare fire", 80.0), 28.0);
         let told_beside: Vec<(&str, f64)> = figure.parts.iter().map(|part| (part.name.as_str(), part.value)).collect();
         assert_eq!(told_beside, [(WHAT, 28.0), ("which is of the limit", 0.35)]);

@@ -157,7 +157,7 @@ async fn throughput(
     ])
 }
 
-/// What the run of an event has of its own.
+/// Fields of an event's run that differ from run to run.
 fn row(event: &Event, task_id: Uuid) -> Row {
     Row {
         task_id,

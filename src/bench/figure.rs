@@ -1,19 +1,22 @@
-//! What was measured, in numbers that a person and a program can read: figures, their limits, and how they are spread.
+//! Measurements, in numbers that a person and a program can read: figures, their limits, and how they are spread.
 
 use serde::{Deserialize, Serialize};
 
 /// How much two looks at the database's clock may differ, in milliseconds.
 const EARLY: f64 = 1.0;
 
-/// What the machine, the database or the runtime does by itself.
+/// The rate or time of the machine, the database or the runtime by itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
+    /// Name of the limit.
     pub name: String,
-    /// What is done, in words.
+    /// The work that is measured, in words.
     pub what: String,
     /// `rows/s`, `ms`.
     pub unit: String,
+    /// The value, in its unit.
     pub value: f64,
+    /// Spread of the single values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Distribution>,
 }
@@ -21,32 +24,35 @@ pub struct Limit {
 /// One figure beside its limit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
+    /// Name of the figure.
     pub name: String,
-    /// What was done, in words.
+    /// The work that was measured, in words.
     pub what: String,
     /// `runs/s`, `ms`, `s`.
     pub unit: String,
     /// How many were measured.
     pub of: u64,
+    /// The value, in its unit.
     pub value: f64,
-    /// What the bare work took or reached, in the same unit and the same run; absent where there is none to compare.
+    /// The time or rate of the bare work, in the same unit and the same run; absent where there is none to compare.
     pub limit: Option<f64>,
     /// `value / limit`.
     pub ratio: Option<f64>,
-    /// What the limit is.
+    /// The name of the limit.
     pub against: String,
-    /// What is to be reached, in words; absent where nothing is asked.
+    /// The target, in words; absent where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reach: Option<String>,
     /// Whether it was, in each of its parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub met: Option<bool>,
-    /// What else was seen: percentiles, memory, counts.
+    /// Further values: percentiles, memory, counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
+    /// Spread of the single values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Distribution>,
-    /// The same measured over a size.
+    /// The figure over a size.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<Point>,
 }
@@ -54,8 +60,11 @@ pub struct Figure {
 /// A number beside the figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Part {
+    /// Name of the value.
     pub name: String,
+    /// Unit of the value.
     pub unit: String,
+    /// The value.
     pub value: f64,
     /// The most that it may be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,30 +74,39 @@ pub struct Part {
 /// A figure and its limit at one size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Point {
+    /// The size at which it was measured.
     pub size: u64,
+    /// The figure at this size.
     pub value: f64,
+    /// The limit at this size.
     pub limit: f64,
 }
 
 /// How samples are spread: `[share, value]`, by growing share from 0 to 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
+    /// Unit of the values.
     pub unit: String,
+    /// Number of samples.
     pub samples: u64,
+    /// Quantiles between 0 and 1, each with its value.
     pub quantiles: Vec<(f64, f64)>,
 }
 
 impl Limit {
+    /// A limit without a spread.
     pub fn new(name: impl Into<String>, what: impl Into<String>, unit: &str, value: f64) -> Limit {
         Limit { name: name.into(), what: what.into(), unit: unit.into(), value, distribution: None }
     }
 
+    /// The limit with the spread of its values.
     pub fn spread(self, distribution: Distribution) -> Limit {
         Limit { distribution: Some(distribution), ..self }
     }
 }
 
 impl Figure {
+    /// A figure of `of` measured things.
     pub fn new(name: impl Into<String>, what: impl Into<String>, unit: &str, of: usize, value: f64) -> Figure {
         let (name, what, unit) = (name.into(), what.into(), unit.into());
         Figure { name, what, unit, of: of as u64, value, ..Figure::default() }
@@ -163,6 +181,7 @@ impl Figure {
 pub struct Samples(Vec<f64>);
 
 impl Samples {
+    /// Samples in any order.
     pub fn new(mut values: Vec<f64>) -> Samples {
         values.sort_by(f64::total_cmp);
         Samples(values)
@@ -179,6 +198,7 @@ impl Samples {
         self.0.get(index).copied().unwrap_or(f64::NAN)
     }
 
+    /// Number of samples.
     pub fn count(&self) -> usize {
         self.0.len()
     }
@@ -241,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_reached_is_met_only_where_all_of_it_is() {
+    fn figure_is_met_only_where_every_target_is() {
         let figure = |value| Figure::new("start", "run now to start", "ms", 10, value).against("notify", 2.0);
         assert_eq!(figure(2.5).at_most(1.25).met, Some(true));
         assert_eq!(figure(2.51).at_most(1.25).met, Some(false));
@@ -254,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_starts_before_its_instant_has_not_reached_anything() {
+    fn early_start_reaches_no_target() {
         let figure = |least| {
             let late = Samples::new(vec![least, 1.0, 2.0]);
             Figure::new("lone", "lateness", "ms", 3, late.at(0.99))

@@ -48,7 +48,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same on SQLite, beside its 100-row inserts.
+/// Fires on SQLite, beside its 100-row inserts.
 pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     if !bench.wants("sqlite_fire") {
         return Ok(());

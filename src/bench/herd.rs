@@ -15,7 +15,7 @@ use crate::bench::scale::Scale;
 use crate::bench::{Bench, alone};
 use crate::clock::{pause, signed};
 
-/// Whose lone task it is.
+/// Tenant of the lone task.
 const LONE: &str = "lone";
 /// When it is due, after the herd.
 const AFTER: TimeDelta = TimeDelta::milliseconds(500);

@@ -102,7 +102,7 @@ pub async fn until_recorded(place: &Place) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the database says of all runs.
+/// All runs, as the database has them.
 pub async fn record(place: &Place) -> anyhow::Result<Record> {
     let query = "select count(*) as runs, count(distinct task_id) as tasks,
                         count(case when state = 'succeeded' and attempt = 1 then 1 end) as finished,

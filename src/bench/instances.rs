@@ -17,7 +17,7 @@ use crate::clock::pause;
 /// How often it is looked whether all is done.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What so many instances came to.
+/// Result of a number of instances.
 struct Shared {
     /// Runs a second.
     rate: f64,

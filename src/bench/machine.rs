@@ -9,20 +9,26 @@ use sqlx::{Connection, PgConnection};
 use crate::bench::Where;
 use crate::store;
 
-/// What a reader of the figures has to know about the machine.
+/// Facts about the machine that a reader of the figures needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
+    /// Number of processors.
     pub cores: usize,
+    /// Model of the processor.
     pub processor: String,
+    /// Memory, in MiB.
     pub memory_mib: u64,
     /// Of the last minute, before anything was measured: what else went on here.
     pub load: f64,
     /// `postgres` and its version, or `sqlite` and its.
     pub database: String,
+    /// Version of PostgreSQL.
     pub version: String,
     /// `on`; where it is off nothing is measured.
     pub fsync: String,
+    /// Setting `synchronous_commit` of PostgreSQL.
     pub synchronous_commit: String,
+    /// A Redis was measured, too.
     pub redis: bool,
     /// `release`, or `debug`, which says little.
     pub build: String,

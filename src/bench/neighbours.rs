@@ -26,11 +26,11 @@ use sink::Sink;
 pub const NAME: &str = "neighbours";
 /// So many times what the quiet tenant takes alone.
 const TIMES: f64 = 2.0;
-/// What takes less is noise, in milliseconds.
+/// Shorter times are noise, in milliseconds.
 pub const FLOOR: f64 = 10.0;
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
 
-/// What was seen of one run.
+/// Observations of one run.
 struct Seen {
     alone: Lived,
     beside: Lived,
@@ -94,7 +94,7 @@ fn figures(seen: &Seen) -> Vec<Figure> {
     ]
 }
 
-/// What the quiet tenant takes beside the hostile ones, against what it takes alone.
+/// The quiet tenant's time beside the hostile ones, against its time alone.
 fn figure(name: &str, what: &str, alone: &Samples, beside: &Samples) -> Figure {
     let most = |share| (TIMES * alone.at(share)).max(FLOOR);
     let figure = Figure::new(format!("{NAME}.{name}"), what, "ms", beside.count(), beside.at(0.99));

@@ -68,7 +68,7 @@ fn each(
     Ok(began.elapsed().as_secs_f64() * 1e6 / count as f64)
 }
 
-/// What the heap of claims takes for each, as the kernel sees it.
+/// Memory of the heap of claims per claim, as the kernel sees it.
 fn bytes_held() -> anyhow::Result<f64> {
     let claims: Vec<Claim> = (0..CLAIMS as i64)
         .map(|token| {

@@ -16,8 +16,11 @@ const LEAST: f64 = 0.05;
 
 /// A file that belongs to the page.
 pub struct Picture {
+    /// Name of the file.
     pub file: &'static str,
+    /// Title of the picture, for readers who do not see it.
     pub title: String,
+    /// The picture, as SVG.
     pub svg: String,
 }
 
@@ -203,7 +206,10 @@ impl Report {
         for picture in self.pictures() {
             writeln!(out, "\n![{}]({images}{})", picture.title, picture.file)?;
         }
-        writeln!(out, "\n## Limits\n\nWhat this machine, its database and the runtime's timer did by themselves.\n")?;
+        writeln!(
+            out,
+            "\n## Limits\n\nThe rates and times of this machine, its database and the runtime's timer by themselves.\n"
+        )?;
         writeln!(out, "| limit | what | value |\n|---|---|---:|")?;
         for limit in &self.limits {
             writeln!(out, "| `{}` | {} | {} {} |", limit.name, cell(&limit.what), number(limit.value), limit.unit)?;

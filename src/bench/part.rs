@@ -1,4 +1,4 @@
-//! What another process of a measurement is: the same executable, told on its standard input what to be.
+//! A second process of a measurement: the same executable, told on its standard input which part it plays.
 //!
 //! It says what it has to say in lines of JSON, and ends when it is told to, or when its input ends: so none outlives
 //! the measurement, however that ends.
@@ -52,7 +52,7 @@ fn address(place: &Place) -> (String, String) {
     (place.config.database.url.expose().to_owned(), place.dir.display().to_string())
 }
 
-/// What it says.
+/// Lines that the part prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "said", rename_all = "snake_case")]
 pub enum Said {
@@ -66,7 +66,7 @@ pub enum Said {
         run_id: Uuid,
         at: Duration,
     },
-    /// What it has run on all processors since it was started.
+    /// CPU time on all processors since the part was started.
     Ran {
         cpu: Duration,
     },
@@ -76,7 +76,7 @@ pub enum Said {
     },
 }
 
-/// What it is told later.
+/// Lines that the part is told later.
 pub const GO: &str = "go";
 pub const STOP: &str = "stop";
 /// Asks for [`Said::Ran`].

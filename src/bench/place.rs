@@ -33,7 +33,7 @@ pub struct Place {
     pub config: Config,
     /// Connections without anything of ours between, for scratch tables.
     pub bare: Bare,
-    /// The same to the tables of the service.
+    /// Such connections to the tables of the service.
     pub inside: Bare,
     pub dir: PathBuf,
     schema: Option<(SecretUrl, String)>,

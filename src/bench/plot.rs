@@ -36,17 +36,22 @@ const STYLE: &str = "
 /// Lines over two axes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plot {
+    /// Title of the plot.
     pub title: String,
-    /// What a reader has to know, in one line.
+    /// The facts that a reader needs, in one line.
     pub subtitle: String,
+    /// The horizontal axis.
     pub x: Axis,
+    /// The vertical axis.
     pub y: Axis,
+    /// Lines to draw.
     pub lines: Vec<Line>,
 }
 
 /// Points that belong together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
+    /// Name of the line in the legend.
     pub name: String,
     /// Which of the colours; a figure and its limit share one.
     pub colour: usize,
@@ -54,6 +59,7 @@ pub struct Line {
     pub limit: bool,
     /// Each point is shown: they are few, and were measured each by itself.
     pub dots: bool,
+    /// Points in the order in which they are joined.
     pub points: Vec<(f64, f64)>,
     /// One point that is named.
     pub mark: Option<(f64, f64, String)>,

@@ -57,7 +57,7 @@ impl Process {
         self.tell(GO).await
     }
 
-    /// What it has run on all processors. `stat` counts in hundredths of a second, which is as much as is looked for.
+    /// CPU time on all processors. `stat` counts in hundredths of a second, which is precise enough here.
     pub async fn cpu(&mut self) -> anyhow::Result<Duration> {
         self.tell(RAN).await?;
         loop {

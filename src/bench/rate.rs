@@ -63,7 +63,7 @@ impl Rate {
         self.tell(figure, "processor time of each in this process", "elsewhere (database, system)")
     }
 
-    /// The same of its limit.
+    /// Tells beside the limit of a figure where the time of each goes.
     pub fn profile_limit(&self, figure: Figure) -> Figure {
         self.tell(figure, "of each of the limit in this process", "and elsewhere")
     }
@@ -76,13 +76,13 @@ impl Rate {
     }
 }
 
-/// What this process has run so far, on all processors.
+/// CPU time of this process so far, on all processors.
 fn here() -> Duration {
     let ran = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(ran.tv_sec as u64, ran.tv_nsec as u32)
 }
 
-/// What everything has; `None` where the system does not say.
+/// CPU time of the whole system; `None` where the system does not tell it.
 fn everywhere() -> Option<Duration> {
     busy(&std::fs::read_to_string(Path::new("/proc/stat")).ok()?)
 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_process_does_is_its_own() {
+    fn cpu_time_of_this_process_is_counted_as_its_own() {
         let watch = Watch::start();
         while here() - watch.here < Duration::from_millis(60) {}
         let took = watch.rate(1).took.expect("Linux says it");

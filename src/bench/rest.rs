@@ -77,7 +77,7 @@ async fn rest(at: &Where, place: &Place, seconds: usize) -> anyhow::Result<Resti
     Ok(Resting { ready, cpu, memory })
 }
 
-/// What a process has in memory, in bytes.
+/// Memory of a process, in bytes.
 pub fn memory(id: u32) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
     let resident = field(&status, "VmRSS").and_then(kilobytes).context("the kernel tells no VmRSS")?;

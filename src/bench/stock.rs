@@ -25,7 +25,7 @@ pub struct Stock<'a> {
     pub known: &'a Known,
 }
 
-/// What a task of the measurements is, with this trigger.
+/// The draft of a task of the measurements, with this trigger.
 pub fn draft(trigger: Value) -> Value {
     json!({ "name": "A task of the measurement", "trigger": trigger, "executor": super::noop::NAME, "output": null })
 }
@@ -36,7 +36,7 @@ pub fn hourly() -> Value {
     json!({ "type": "schedule", "interval": "1h", "overlap": "allow" })
 }
 
-/// The same with a slot, as a task has it that does not say otherwise.
+/// An hourly trigger whose runs need a slot, as they do by default.
 pub fn hourly_with_a_slot() -> Value {
     json!({ "type": "schedule", "interval": "1h" })
 }
@@ -63,12 +63,12 @@ impl Stock<'_> {
         self.due_by(hourly(), count, at).await
     }
 
-    /// The same with a trigger of one's own.
+    /// So many tasks with this trigger, of many tenants, that are all due at this instant.
     pub async fn due_by(&self, trigger: Value, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
         self.copy_due(count, at, self.tenant_of("g.n"), trigger).await
     }
 
-    /// The same of one tenant, whose name has no quotes.
+    /// So many hourly tasks of one tenant, whose name has no quotes, that are all due at this instant.
     pub async fn due_of(&self, tenant: &str, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
         self.copy_due(count, at, format!("'{tenant}'"), hourly()).await
     }

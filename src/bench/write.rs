@@ -1,4 +1,4 @@
-//! What writing costs: the limits of commits and of rows, and `sqlite_enqueue`.
+//! Costs of writing: the limits of commits and of rows, and `sqlite_enqueue`.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use crate::bench::rate::{Rate, Watch};
 use crate::bench::stock::draft;
 use crate::id::Scope;
 
-/// What a row of a limit holds besides its ids: as long as a task's spec.
+/// The body of a row of a limit: as long as a task's spec.
 pub const BODY: &str = r#"{"trigger": {"type": "schedule", "cron": "0 8 * * 1-5", "timezone": "Europe/Berlin", "catch_up": "latest", "overlap": "skip"}, "executor": "orchestrator", "action": {"instruction": "Sum up what came in since yesterday and say what is urgent.", "config": {}}, "max_runs": null, "timeout_seconds": 600, "retry": {"max_attempts": 1, "backoff_seconds": 30}, "pause_after_failures": null, "metadata": {}}"#;
 
 /// The limits that every figure may be read beside.

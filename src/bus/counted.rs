@@ -13,6 +13,7 @@ use crate::event::Event;
 use crate::id::Tenant;
 use crate::metrics::Metrics;
 
+/// A bus that counts its traffic in metrics.
 pub struct Counted {
     bus: Arc<dyn Bus>,
     published: Counter,
@@ -24,6 +25,7 @@ pub struct Counted {
 }
 
 impl Counted {
+    /// Wraps a bus, and registers its counters.
     pub fn new(bus: Arc<dyn Bus>, metrics: &Metrics) -> Counted {
         let counted = Counted {
             bus,

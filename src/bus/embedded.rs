@@ -35,6 +35,7 @@ const REST: Duration = Duration::from_millis(20);
 /// Events that are forgotten in one transaction.
 const BATCH: i64 = 500;
 
+/// The bus in the service's own database.
 pub struct Embedded {
     store: Store,
     consumer: Uuid,
@@ -64,6 +65,7 @@ impl Looks {
 }
 
 impl Embedded {
+    /// A bus over this store, with a consumer name of its own.
     pub fn new(store: Store, settings: &Settings) -> Embedded {
         let consumer = new_id(store.clock().now());
         let (lease, retention) = (signed(settings.stalled_after()), signed(settings.retention()));
@@ -291,7 +293,7 @@ impl Bus for Embedded {
         })
     }
 
-    /// What the database must have is looked at when it is opened.
+    /// Empty: the requirements on the database are checked when it is opened.
     fn concerns(&self) -> BoxFuture<'_, Result<Vec<String>, BusError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
@@ -335,7 +337,7 @@ fn place(text: &str) -> Result<i64, BusError> {
     text.parse().ok().filter(|seq| *seq >= 0).ok_or_else(|| not_ours("position"))
 }
 
-/// What is no id of ours is the id of nothing.
+/// Reads the id of a letter. A text that is no UUID is the id of no letter.
 fn letter_id(text: &str) -> Result<Uuid, BusError> {
     Uuid::try_parse(text).map_err(|_| BusError::NotFound)
 }

@@ -19,6 +19,7 @@ use crate::store::Store;
 /// Events that are forwarded at once.
 const BATCH: i64 = 200;
 
+/// A bus that keeps events in the database while the one inside is away.
 pub struct Outbox {
     bus: Arc<dyn Bus>,
     store: Store,
@@ -27,6 +28,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
+    /// Wraps a bus. `takes`: events are kept in the store while the bus inside is away; else they are only forwarded.
     pub fn new(bus: Arc<dyn Bus>, store: Store, takes: bool) -> Outbox {
         Outbox { bus, store, takes }
     }

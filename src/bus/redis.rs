@@ -30,6 +30,7 @@ use crate::id::{Scope, Tenant, new_id};
 /// An answer that takes longer counts as none.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// The bus on Redis Streams.
 pub struct Redis {
     link: Link,
     names: Names,

@@ -93,6 +93,7 @@ impl Settings {
         length.clamp(*RETENTION.start(), *RETENTION.end())
     }
 
+    /// Time after which entries of a silent consumer are taken over, between 0.1 s and an hour.
     pub fn stalled_after(&self) -> Duration {
         Duration::from_secs_f64(self.stalled_after_seconds.clamp(0.1, 3600.0))
     }
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_told_with_its_key() {
+    fn settings_errors_name_the_key() {
         let settings = Settings {
             url: SecretUrl::new("amqp://h"),
             stream_prefix: "{x}".into(),

@@ -2,7 +2,7 @@
 //!
 //! `delivered` means that the mail server took the message (its 250 after the text); what mail servers do later is not
 //! ours to see. Until the text is on its way, a failure is safe to repeat. After that, without an answer, the outcome is
-//! unknown and the message is not sent again. [`compose`] writes the mail, [`server`] knows the way there.
+//! unknown and the message is not sent again. `compose` writes the mail, `server` knows the way there.
 
 mod compose;
 mod server;
@@ -156,7 +156,7 @@ impl Channel for Email {
     }
 }
 
-/// What an answer to the text, or its absence, means.
+/// Judges an answer to the text, or its absence.
 fn judge_taken(
     answer: Result<Result<lettre::transport::smtp::response::Response, lettre::transport::smtp::Error>, impl Sized>,
 ) -> Result<Receipt, ChannelError> {
@@ -175,7 +175,8 @@ fn judge_taken(
     }
 }
 
-/// What a refusal before or after the text means. Codes: RFC 5321, section 4.2; 530 and 538 ask for what is not set up.
+/// Judges a refusal before or after the text. Codes: RFC 5321, section 4.2; 530 and 538 ask for TLS or a login that is
+/// not set up.
 fn judge_refused(error: &lettre::transport::smtp::Error) -> ChannelError {
     let code = error.status().map(|code| code.to_string());
     let why = match code {
@@ -206,7 +207,7 @@ fn transient(why: &str) -> ChannelError {
     ChannelError::Transient { why: why.into(), retry_after: None }
 }
 
-/// What the server or the network said, in one line.
+/// The words of the server or the network, in one line.
 fn said(error: &lettre::transport::smtp::Error) -> String {
     let text = match error.status() {
         Some(_) => error.to_string(),

@@ -58,6 +58,7 @@ impl Settings {
 }
 
 impl Live {
+    /// The channel of sessions that are open anywhere.
     pub fn new(settings: &Settings, store: Store, vault: Vault) -> Live {
         Live { store, vault, wait: Duration::from_secs(settings.wait_seconds) }
     }
@@ -110,7 +111,7 @@ impl Channel for Live {
     }
 }
 
-/// What a session tells, as the channel has sealed it for this tenant and message.
+/// The text that a session tells, as the channel has sealed it for this tenant and message.
 pub fn open(vault: &Vault, tenant: &Tenant, id: Uuid, sealed: &str) -> Result<Secret, VaultError> {
     vault.unseal(&Place::live(tenant.as_str(), id).context(), sealed)
 }

@@ -34,7 +34,7 @@ pub(super) struct Provider {
     client: reqwest::Client,
 }
 
-/// What a provider answered.
+/// An answer of a provider.
 pub(super) struct Answer {
     pub status: StatusCode,
     /// In what time it wants to be asked again.
@@ -70,7 +70,7 @@ impl Provider {
         self.client.post(format!("{}{path}", self.base))
     }
 
-    /// The same to be read.
+    /// A GET request to `path`, which begins with a slash.
     pub fn get(&self, path: &str) -> reqwest::RequestBuilder {
         self.client.get(format!("{}{path}", self.base))
     }
@@ -84,7 +84,7 @@ impl Provider {
         })
     }
 
-    /// What a refusal says of the login.
+    /// Reads a refusal as an answer about the login.
     pub fn refused(&self, answer: &Answer, said: &str) -> Login {
         Login::Wrong(self.judge(answer, said).to_string())
     }
@@ -103,7 +103,7 @@ impl Provider {
         Ok(Answer { status, retry_after, body: serde_json::from_slice(&body).unwrap_or_default() })
     }
 
-    /// What an answer means whose status says all that is known.
+    /// Judges an answer by its status alone.
     pub fn judge(&self, answer: &Answer, said: &str) -> ChannelError {
         let why = match said {
             "" => format!("{} answered {}", self.name, answer.status),
@@ -117,7 +117,7 @@ impl Provider {
         }
     }
 
-    /// What a provider said, for people: one line, not too long, without the secret.
+    /// The provider's words, for people: one line, not too long, without the secret.
     pub fn shown(&self, said: &str) -> String {
         let line = said.split_whitespace().collect::<Vec<_>>().join(" ");
         hide(&line, self.secret.expose()).chars().filter(|c| !c.is_control()).take(SAID_LENGTH).collect()
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_provider_says_is_shown_without_the_secret_on_one_line() {
+    fn provider_text_is_shown_on_one_line_without_the_secret() {
         let provider = provider("https://a.org", 1).unwrap();
         assert_eq!(provider.shown("no\n account\u{7} canary!"), "no account [redacted]!");
         assert_eq!(provider.shown(&"x".repeat(500)).len(), SAID_LENGTH);

@@ -35,7 +35,7 @@ use crate::vault::{Place, Vault, VaultError, WithoutKeys};
 const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=50;
 /// Largest answer that is read, in bytes.
 const ANSWER_LIMIT: usize = 64 * 1024;
-/// What stands where a text was cut.
+/// Mark at the end of a text that was cut.
 const ELLIPSIS: &str = "…";
 /// Characters of base64url that a topic of Web Push may have (RFC 8030, section 5.4).
 const TOPIC_LENGTH: usize = 32;
@@ -46,7 +46,9 @@ const TOPIC_LENGTH: usize = 32;
 pub struct Settings {
     /// For one attempt, 1 to 50.
     pub timeout_seconds: u64,
+    /// Settings of ntfy.
     pub ntfy: ntfy::Settings,
+    /// Settings of the Web Push identity.
     pub vapid: vapid::Settings,
 }
 
@@ -57,8 +59,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Who this service is before push services, and where a key file was made. They may write to `public_url` where
-    /// no other subject is set and it is one.
+    /// The VAPID identity of this service, and the path of a key file that was made. Push services may write to
+    /// `public_url` where no other subject is set and it is one.
     pub fn vapid(&self, without: WithoutKeys, public_url: &str) -> Result<(Option<Vapid>, Option<PathBuf>), Faults> {
         let mut settings = self.vapid.clone();
         let subject = public_url.starts_with("https://").then(|| public_url.to_owned());
@@ -141,7 +143,7 @@ fn unseal_auth(vault: &Vault, recipient_id: &str, endpoint: &str, sealed: &str) 
     vault.unseal(&Place::push(recipient_id, endpoint).context(), sealed)
 }
 
-/// What messages share that take each other's place: a question and its reminders, or a message and its repetition.
+/// The key of messages that take each other's place: a question and its reminders, or a message and its repetition.
 fn replaced(message: &Message) -> String {
     let thread = message.words.thread.as_deref().filter(|_| message.words.asks());
     let named = thread.map_or_else(|| message.id.to_string(), str::to_owned);
@@ -161,7 +163,7 @@ fn cut(text: &str, limit: usize) -> Cow<'_, str> {
     }
 }
 
-/// What it means that no answer came from `whom`.
+/// Judges that no answer came from `whom`.
 fn judge_no_answer(whom: &str, error: &EgressError) -> ChannelError {
     let why = format!("{whom}: {error}");
     match error {
@@ -174,8 +176,8 @@ fn judge_no_answer(whom: &str, error: &EgressError) -> ChannelError {
     }
 }
 
-/// What the answers of all addresses mean for the message. One that took it is enough. Else, where one may have taken
-/// it, nobody knows; where one may take it later, it is sent again, to all; else all have refused it.
+/// Judges the answers of all addresses together. One that took the message is enough. Else, where one may have taken
+/// it, the outcome is unknown; where one may take it later, it is sent again, to all; else all have refused it.
 fn judge(answers: Vec<Result<Receipt, ChannelError>>) -> Result<Receipt, ChannelError> {
     let several = answers.len() > 1;
     let (mut taken, mut whys, mut worst, mut wait) = (None, Vec::new(), None, None);
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_arrived_is_told_apart_from_what_can_not_have() {
+    fn messages_that_may_have_arrived_are_told_apart_from_those_that_did_not() {
         let meaning = |error: EgressError| judge_no_answer("it", &error);
         let unsendable = |error| matches!(meaning(error), ChannelError::Unsendable { .. });
         let unknown = |error| matches!(meaning(error), ChannelError::Unknown { .. });

@@ -79,7 +79,7 @@ impl Settings {
         }
     }
 
-    /// Whom the token logs in (https://docs.slack.dev/reference/methods/auth.test); `None`: there is none.
+    /// Whom the token logs in (<https://docs.slack.dev/reference/methods/auth.test>); `None`: there is none.
     ///
     /// # Errors
     /// What is wrong with the settings.
@@ -110,6 +110,7 @@ pub struct Slack {
 }
 
 impl Slack {
+    /// The channel with its settings. Fails where they contradict each other.
     pub fn new(settings: &Settings, egress: Egress, vault: Vault) -> Result<Slack, Faults> {
         let (app, webhooks) = settings.parts()?;
         Ok(Slack { app, webhooks, timeout: Duration::from_secs(settings.timeout_seconds), egress, vault })
@@ -123,7 +124,7 @@ impl Slack {
         }
     }
 
-    /// `chat.postMessage`: https://docs.slack.dev/reference/methods/chat.postMessage
+    /// `chat.postMessage`: <https://docs.slack.dev/reference/methods/chat.postMessage>
     async fn write(&self, message: &Message<'_>, channel: &str) -> Result<Receipt, ChannelError> {
         let Some(app) = &self.app else {
             let why = "channels.slack.token is not set, so only incoming webhooks can be written to".into();
@@ -136,7 +137,7 @@ impl Slack {
         judge_app(app, &answer)
     }
 
-    /// An incoming webhook: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
+    /// An incoming webhook: <https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks>
     async fn post(&self, message: &Message<'_>, sealed_url: &str) -> Result<Receipt, ChannelError> {
         let url = self.vault.unseal(&Place::slack(message.recipient_id).context(), sealed_url).map_err(|error| {
             ChannelError::Misconfigured { why: format!("the address of the Slack webhook {error}") }
@@ -243,7 +244,7 @@ fn judge_app(app: &Provider, answer: &Answer) -> Result<Receipt, ChannelError> {
     })
 }
 
-/// What a reader can do about the more frequent refusals.
+/// The refusal, with advice for the more frequent ones.
 fn explained(body: &Value) -> String {
     match body["error"].as_str() {
         Some("not_in_channel" | "channel_not_found") => "; is the app a member of the channel?".into(),

@@ -32,6 +32,7 @@ const SEGMENT_RANGE: std::ops::RangeInclusive<usize> = 1..=10;
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
+    /// Provider of text messages.
     pub provider: Name,
     /// Twilio's account SID, SignalWire's project id; absent: no text messages.
     pub account: Option<String>,
@@ -45,9 +46,9 @@ pub struct Settings {
     pub messaging_service: Option<String>,
     /// SignalWire's: `example` for example.signalwire.com.
     pub space: Option<String>,
-    /// What stands before `/2010-04-01`; absent: the provider's own.
+    /// The address before `/2010-04-01`; absent: the provider's own.
     pub base_url: Option<String>,
-    /// What reports are signed with; absent: Twilio's auth token. SignalWire's signing key, of its dashboard.
+    /// The key that signs reports; absent: Twilio's auth token. SignalWire's signing key, of its dashboard.
     pub signing_key: Option<Secret>,
     /// Parts that a message may have, 1 to 10. Each is paid for.
     pub max_segments: usize,
@@ -73,13 +74,13 @@ impl Default for Settings {
     }
 }
 
-/// Whose service it is.
+/// Providers of SMS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Name {
-    /// https://www.twilio.com/docs/messaging/api/message-resource
+    /// <https://www.twilio.com/docs/messaging/api/message-resource>
     Twilio,
-    /// https://developer.signalwire.com/compatibility-api/rest/messages
+    /// <https://developer.signalwire.com/compatibility-api/rest/messages>
     Signalwire,
 }
 
@@ -96,7 +97,7 @@ impl Name {
 pub struct Sms {
     provider: Provider,
     account: String,
-    /// Who logs in: the account itself, or a key of it.
+    /// User name of the login: the account itself, or a key of it.
     user: String,
     from: Option<String>,
     messaging_service: Option<String>,
@@ -199,7 +200,7 @@ impl Settings {
         }))
     }
 
-    /// Whose messages they are; `None`: there are none.
+    /// The account that messages are sent by; `None`: none is configured.
     fn account(&self) -> Result<Option<&String>, Faults> {
         // half of what it needs is no wish to do without
         let is_half = self.token.is_some() || self.from.is_some() || self.messaging_service.is_some();
@@ -211,7 +212,7 @@ impl Settings {
         }
     }
 
-    /// Who logs in.
+    /// User name of the login.
     fn user<'a>(&'a self, account: &'a str) -> &'a str {
         self.api_key.as_deref().unwrap_or(account)
     }
@@ -261,7 +262,7 @@ impl Settings {
         }
     }
 
-    /// What stands before the version.
+    /// The address before the version.
     fn base(&self) -> Result<String, &'static str> {
         let missing = "is needed: `example` where the space is example.signalwire.com";
         match (&self.base_url, self.provider, &self.space) {

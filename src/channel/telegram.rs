@@ -1,4 +1,4 @@
-//! Telegram: messages of the operator's bot (https://core.telegram.org/bots/api#sendmessage).
+//! Telegram: messages of the operator's bot (<https://core.telegram.org/bots/api#sendmessage>).
 //!
 //! `delivered` means that Telegram took the message. It drops no repeats, so an attempt that was not answered is `unknown`.
 //! The bot's token is a part of the address that is asked, and in no text that comes out of here. What is asked of a
@@ -59,7 +59,7 @@ impl Telegram {
         }
     }
 
-    /// Who the bot is (https://core.telegram.org/bots/api#getme).
+    /// Asks for the name of the bot (<https://core.telegram.org/bots/api#getme>).
     pub async fn login(&self) -> Login {
         let path = format!("/bot{}/getMe", self.provider.secret.expose());
         let answer = match self.provider.look(self.provider.post(&path)).await {
@@ -126,7 +126,7 @@ fn button(link: &Link) -> Option<Value> {
     has_public_name(&link.url).then(|| json!({ "text": link.label, "url": link.url }))
 }
 
-/// https://core.telegram.org/bots/api#making-requests
+/// <https://core.telegram.org/bots/api#making-requests>
 fn judge(provider: &Provider, answer: &Answer) -> Result<Receipt, ChannelError> {
     let body = &answer.body;
     if answer.status.is_success() {

@@ -1,7 +1,7 @@
 //! The templates that make the words of messages: embedded, and the operator's own over them.
 //!
 //! A template is found by purpose, language, channel and format: `ask.de.sms.txt`, else `ask.de.txt`, `ask.sms.txt`,
-//! `ask.txt`; all of the operator's before the embedded ones, which are English. A `.txt` begins with its subject; the other formats are bodies and may name that subject. Texts from outside are
+//! `ask.txt`; all of the operator's before the embedded ones, which are English and German. A `.txt` begins with its subject; the other formats are bodies and may name that subject. Texts from outside are
 //! escaped as the format needs it, so they are never markup. What an operator wrote is tried at the start; if it
 //! fails all the same, the embedded one is used: no message is lost for a template.
 
@@ -20,14 +20,13 @@ use crate::channel::templates::phrases::{Catalogue, Phrases};
 use crate::channel::templates::set::{Part, Set};
 use crate::invalid::Faults;
 use crate::notification::Delivery;
+use crate::notification::language::MessageLanguage;
 use crate::notification::telling::{DigestItem, Reader, Telling};
 use crate::notification::wording::{Link, References, Words, cut, one_line};
 
 /// The room for a message that is too long is found to such a share of the longest.
 const EXACTNESS: usize = 128;
-/// What the page of one message shows.
-const PAGE: &str = "page.html";
-/// What programs are given of a text that people alone are told, in characters.
+/// Length of the data for programs of a text that people alone are told, in characters.
 const NO_DATA: usize = 0;
 
 /// In which language a channel wants its text.
@@ -73,9 +72,11 @@ impl Format {
 /// A message in full, for the page that shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
+    /// The tag of its language.
+    pub lang: &'static str,
     /// One line.
     pub subject: String,
-    /// Whose it is and when, on one line.
+    /// The owner of the run and its instant, on one line.
     pub about: String,
     /// Markup; every text from outside is escaped in it.
     pub html: String,
@@ -131,12 +132,16 @@ impl Templates {
         let mut telling = Telling::of(delivery, about, reader, limit)?;
         let subject = self.render(&telling, channel.name(), Format::Plain, Part::Subject).unwrap_or_default();
         let subject = one_line(&subject);
-        telling.subject = Some(subject.clone());
+        telling = telling.map(|telling| telling.subject = Some(subject.clone()));
         let format = Format::of(capabilities.supported_formats.first().copied().unwrap_or("plain"));
         let text = self.fitted(&telling, channel, format);
         let whole = telling.page.as_ref().filter(|page| text.contains(&markup::escaped(page.expose(), format)));
         if let Some(page) = whole {
-            telling.link = Some(Link { label: "Open".into(), url: page.expose().to_owned() });
+            let url = page.expose().to_owned();
+            telling = telling.map(|telling| {
+                let label = telling.language.pick("Open", "Öffnen").into();
+                telling.link = Some(Link { label, url: url.clone() });
+            });
         }
         let html = capabilities.supported_formats.contains(&"html").then(|| {
             let shorter = telling.within(limit);
@@ -146,7 +151,7 @@ impl Templates {
             subject,
             text,
             html: html.flatten(),
-            link: telling.link,
+            link: telling.spoken().link.clone(),
             thread: telling.thread,
             event: telling.event,
             data: telling.data,
@@ -157,9 +162,10 @@ impl Templates {
     pub fn item(&self, member: &Delivery, about: References, reader: Reader) -> DigestItem {
         let words = Telling::of(member, about, reader, NO_DATA).map(|telling| {
             let subject = self.render(&telling, &member.channel, Format::Plain, Part::Subject).unwrap_or_default();
-            (one_line(&subject), telling.text)
+            (one_line(&subject), telling.spoken().text.clone())
         });
-        let gone = |why| (member.subject.clone().unwrap_or_else(|| "A message".into()), format!("({why})"));
+        let nameless = || MessageLanguage::of(reader.locale).pick("A message", "Eine Nachricht").to_owned();
+        let gone = |why| (member.subject.clone().unwrap_or_else(nameless), format!("({why})"));
         let (subject, text) = words.unwrap_or_else(gone);
         DigestItem::new(&subject, &text, member.created_at, reader.timezone)
     }
@@ -169,13 +175,16 @@ impl Templates {
     pub fn page(&self, delivery: &Delivery, about: References, reader: Reader) -> Result<Page, String> {
         let telling = Telling::of(delivery, about, reader, NO_DATA)?;
         let subject = self.render(&telling, &delivery.channel, Format::Plain, Part::Subject).unwrap_or_default();
-        let html = self.embedded.render_named(PAGE, &telling)?;
-        let at = telling.run.as_ref().map_or(telling.at, |run| format!("due {}", run.due));
+        let telling = telling.spoken();
+        let page = telling.language.pick("page.html", "page.de.html");
+        let html = self.embedded.render_named(page, telling)?;
+        let due = telling.language.pick("due", "fällig");
+        let at = telling.run.as_ref().map_or_else(|| telling.at.clone(), |run| format!("{due} {}", run.due));
         let about = match about.task_name {
             Some(_) => format!("{} · {at}", telling.task),
             None => at,
         };
-        Ok(Page { subject: one_line(&subject), about, html })
+        Ok(Page { lang: telling.language.tag(), subject: one_line(&subject), about, html })
     }
 
     /// The text, made shorter until it fits; of a question the link always stays.
@@ -192,13 +201,13 @@ impl Templates {
         match (&telling.link, &telling.page) {
             (Some(link), _) => link.url.clone(),
             // the link to the whole has no room
-            (None, Some(_)) => self.fitted(&Telling { page: None, ..telling.clone() }, channel, format),
+            (None, Some(_)) => self.fitted(&telling.clone().map(|telling| telling.page = None), channel, format),
             // a digest says at least how many there are
             (None, None) if !telling.digest.is_empty() => {
                 cut(&markup::escaped(telling.subject.as_deref().unwrap_or_default(), format), limit, None)
             }
             // markup that is cut anywhere may not be markup any more
-            (None, None) => cut(&markup::escaped(&telling.within(limit / 8).text, format), limit, None),
+            (None, None) => cut(&markup::escaped(&telling.spoken().within(limit / 8).text, format), limit, None),
         }
     }
 
@@ -243,7 +252,7 @@ fn longest(limit: usize, told: impl Fn(usize) -> Option<String>) -> Option<Strin
 /// The text with the link to the whole at its end, unless its template has put it elsewhere. In HTML that is for the
 /// layout to do.
 fn with_whole(text: String, telling: &Telling, format: Format) -> String {
-    let Some(whole) = telling.whole.as_ref().filter(|_| format != Format::Html) else { return text };
+    let Some(whole) = telling.spoken().whole.as_ref().filter(|_| format != Format::Html) else { return text };
     let link = markup::escaped(whole.link.expose(), format);
     match text.contains(&link) {
         true => text,
@@ -265,6 +274,7 @@ mod tests {
     use crate::channel::{Capabilities, ChannelError, Message, Receipt};
     use crate::credential::{LackKind, Reference};
     use crate::notification::Kind;
+    use crate::notification::language::MessageLanguage;
     use crate::notification::question::Question;
     use crate::notification::telling::Purpose;
     use crate::notification::trouble::{
@@ -453,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_told_with_the_instant_until_which_it_can_be_stopped() {
+    fn held_call_is_told_with_the_instant_until_which_it_can_be_stopped() {
         let mut one = asking(&["Pay 5 to bob"]);
         one.items[0].status = ApprovalStatus::Approved;
         one.items[0].hold_until = Some(on_that_day("08:05"));
@@ -515,6 +525,88 @@ mod tests {
         insta::assert_snapshot!(all);
     }
 
+    /// Every purpose in every format, as a German reader gets it.
+    #[test]
+    fn each_purpose_in_each_format_in_german() {
+        let templates = Templates::embedded();
+        let mut all = String::new();
+        for kind in [Kind::Result, Kind::Failure, Kind::Message, Kind::Ask, Kind::Reminder, Kind::Digest, Kind::Code] {
+            for (name, formats) in FORMATS {
+                let words = told_in(&templates, "de-AT", kind, &To(name, formats, 10_000));
+                all.push_str(&format!("=== {} {name}\n{}\n{}\n", kind.as_str(), words.subject, words.text));
+                if let Some(link) = &words.link {
+                    all.push_str(&format!("[{}]\n", link.label));
+                }
+                if let Some(html) = words.html {
+                    assert_eq!(
+                        html.lines().nth(1),
+                        Some(if kind == Kind::Result { EN_HTML } else { DE_HTML }),
+                        "{kind:?}"
+                    );
+                    all.push_str(&html[html.find("<h1").unwrap()..]);
+                    all.push('\n');
+                }
+            }
+        }
+        let mut held = trial::sample(Purpose::Of("held"));
+        held.locale = "de".into();
+        held.question.as_mut().unwrap().things = "2 Sachen".into();
+        for format in Format::ALL {
+            all.push_str(&templates.render(&held, "email", format, Part::Body).expect("each has one"));
+            all.push('\n');
+        }
+        for trouble in [LackKind::Missing, LackKind::NeedsConsent, LackKind::Refused] {
+            let mut telling = trial::sample(Purpose::Notice("credential".into()));
+            telling.locale = "de".into();
+            telling.credential.as_mut().unwrap().trouble = trouble;
+            for (format, part) in
+                Format::ALL.map(|format| (format, Part::Body)).into_iter().chain([(Format::Plain, Part::Subject)])
+            {
+                all.push_str(&templates.render(&telling, "email", format, part).expect("each has one"));
+                all.push('\n');
+            }
+        }
+        for word in [" the ", "The ", " and ", " of ", "Run ", "due ", "Decide", "Open", "until", "more", "Please"] {
+            let found = all.lines().find(|line| line.contains(word));
+            assert_eq!(found, None, "{word}");
+        }
+        insta::assert_snapshot!(all);
+    }
+
+    const FORMATS: [(&str, &[&str]); 3] =
+        [("email", &["plain", "html"]), ("slack", &["mrkdwn"]), ("telegram", &["telegram_html"])];
+    const EN_HTML: &str = "<html lang=\"en\">";
+    const DE_HTML: &str = "<html lang=\"de\">";
+
+    #[test]
+    fn message_that_is_cut_says_where_the_whole_is_in_the_language_of_its_reader() {
+        let page = Secret::new(WHOLE);
+        let run = run(RunState::Succeeded, Some(&"Hallo Welt. ".repeat(900)), None);
+        let about =
+            References { run: Some(&run), task_name: Some("Post"), whole: Some(&page), ..References::default() };
+        let told = |templates: &Templates, locale| {
+            let reader = Reader { locale, ..Reader::NOBODY };
+            templates.words(&delivery(Kind::Result), about, reader, &To("email", &["plain", "html"], 400)).unwrap()
+        };
+        let words = told(&Templates::embedded(), "de");
+        assert!(words.text.contains("Das Ganze, 10799 Zeichen:\n"), "{}", words.text);
+        assert!(words.html.unwrap().contains(">Öffnen</a>"));
+        assert_eq!(words.link.unwrap().label, "Öffnen");
+        assert!(told(&Templates::embedded(), "fr").text.contains("The whole, 10799 characters:\n"));
+        let shown =
+            Templates::embedded().page(&delivery(Kind::Result), about, Reader { locale: "de", ..Reader::NOBODY });
+        assert_eq!(shown.unwrap().about, "Post · fällig 2026-12-24 07:00 UTC");
+        // what an operator has written sees what it has always seen
+        let dir =
+            Dir::with(&[("failure.txt", "Subject: own\n{{ run.what }} {% if whole %}{{ whole.note }}{% endif %}")]);
+        let failed = super::tests::run(RunState::Failed, None, None);
+        let about = References { run: Some(&failed), task_name: Some("Post"), ..References::default() };
+        let reader = Reader { locale: "de", ..Reader::NOBODY };
+        let own = Templates::read(Some(&dir.0)).unwrap();
+        let words = own.words(&delivery(Kind::Failure), about, reader, &To("sms", &["plain"], 400)).unwrap();
+        assert_eq!(words.text, "failed");
+    }
+
     #[test]
     fn a_channel_gets_its_own_language_and_nothing_longer_than_it_takes() {
         let hostile = "<script>&\"*_`".repeat(10_000);
@@ -545,7 +637,7 @@ mod tests {
     const WHOLE: &str = "https://wake.example.org/messages/0123456789abcdef0123456789abcdef0123456789abcdef";
 
     #[test]
-    fn what_is_cut_ends_with_the_link_to_the_whole_in_every_format() {
+    fn cut_text_ends_with_the_link_to_the_whole_in_every_format() {
         let (run, page) =
             (run(RunState::Succeeded, Some(&"Two **mails** & more. ".repeat(1000)), None), Secret::new(WHOLE));
         let failed = Run { state: RunState::Failed, reason: run.output.clone(), output: None, ..run.clone() };
@@ -579,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_room_names_no_link_and_a_link_that_has_none_leaves_the_text_alone() {
+    fn text_that_fits_names_no_link_and_a_link_that_does_not_fit_leaves_the_text_alone() {
         let page = Secret::new(WHOLE);
         let told = |output: &str, limit| {
             let run = run(RunState::Succeeded, Some(output), None);
@@ -710,13 +802,21 @@ mod tests {
 
     #[test]
     fn trouble_with_a_credential_is_told_from_its_data_as_it_was_stored() {
+        for (language, locale) in [(MessageLanguage::English, "en"), (MessageLanguage::German, "de-AT")] {
+            trouble_is_told_as_it_was_stored(language, Reader { locale, ..Reader::NOBODY });
+        }
+    }
+
+    fn trouble_is_told_as_it_was_stored(language: MessageLanguage, reader: Reader) {
         let work = Reference::parse("google/work").unwrap();
+        let trouble = |kind, task| credential_trouble(language, &work, kind, task);
+        let why = Some("it says invalid_grant");
         let cases = [
-            (credential_trouble(&work, LackKind::Missing, Some("Mail <b>")), Some("Mail <b>"), true, None),
-            (credential_trouble(&work, LackKind::Missing, None), None, false, None),
-            (credential_trouble_of_idle(&work, LackKind::NeedsConsent, "Mail"), Some("Mail"), false, None),
-            (credential_trouble(&work, LackKind::Refused, Some("Mail")), Some("Mail"), true, None),
-            (credential_ended(&work, Some("it says invalid_grant")), None, false, Some("it says invalid_grant")),
+            (trouble(LackKind::Missing, Some("Mail <b>")), Some("Mail <b>"), true, None),
+            (trouble(LackKind::Missing, None), None, false, None),
+            (credential_trouble_of_idle(language, &work, LackKind::NeedsConsent, "Mail"), Some("Mail"), false, None),
+            (trouble(LackKind::Refused, Some("Mail")), Some("Mail"), true, None),
+            (credential_ended(language, &work, why), None, false, why),
         ];
         for ((subject, text), task, paused, reason) in cases {
             let notice = Delivery {
@@ -733,7 +833,7 @@ mod tests {
             };
             let told = |credential, formats| {
                 let about = References { credential, ..References::default() };
-                Templates::embedded().words(&notice, about, Reader::NOBODY, &To("x", formats, 10_000)).unwrap()
+                Templates::embedded().words(&notice, about, reader, &To("x", formats, 10_000)).unwrap()
             };
             let words = told(Some(&credential), &["plain"]);
             assert_eq!((&words.subject, &words.text), (&subject, &text));
@@ -801,14 +901,19 @@ mod tests {
         assert_eq!((words.subject.as_str(), words.text.as_str()), ("Connect!", "Milk is out.\nBuy some."));
     }
 
-    /// What is told of a run, or asked, to somebody who reads this language.
+    /// The message about a run, or a question, for a reader of this language.
     fn told_in(templates: &Templates, locale: &str, kind: Kind, to: &To) -> Words {
         let run = run(RunState::Succeeded, Some("done"), None);
         let question = asking(&["Pay 5 to bob"]);
+        let (code, at) = (Secret::new("123456"), on_that_day("08:00"));
+        let items = [DigestItem::new("Mail", "zwei", at, Tz::UTC), DigestItem::new("Mail", "drei", at, Tz::UTC)];
         let about = References {
             run: Some(&run),
             task_name: Some("Mail"),
             question: kind.asks().then_some(&question),
+            code: Some(&code),
+            digest: if kind == Kind::Digest { &items } else { &[] },
+            more: if kind == Kind::Digest { 3 } else { 0 },
             ..References::default()
         };
         templates.words(&delivery(kind), about, Reader { locale, ..Reader::NOBODY }, to).unwrap()

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::vault::Vault;
 
-/// What the tag of a ticket is made for.
+/// Purpose of the tag of a ticket.
 const PURPOSE: &str = "receipt";
 
 /// A ticket for reports on a delivery through this channel.

@@ -1,4 +1,4 @@
-//! Webhooks as Standard Webhooks has them (https://www.standardwebhooks.com): a signed POST to the recipient's address.
+//! Webhooks as Standard Webhooks has them (<https://www.standardwebhooks.com>): a signed POST to the recipient's address.
 //!
 //! `delivered` means that the other side answered 2xx. The id is the delivery's at each attempt, so a receiver drops
 //! what it has seen, and an attempt of unknown outcome is repeated. Redirects are never followed.
@@ -48,6 +48,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
+    /// The channel with its settings. Fails where they are out of bounds.
     pub fn new(settings: &Settings, egress: Egress, vault: Vault) -> Result<Webhook, Faults> {
         if !TIMEOUT_RANGE.contains(&settings.timeout_seconds) {
             return Err(Faults::one("/channels/webhook/timeout_seconds", "must be 1 to 50"));
@@ -103,13 +104,13 @@ pub fn seal_secret(vault: &Vault, recipient_id: &str, secret: &Secret) -> Result
     vault.seal(&Place::webhook(recipient_id).context(), secret)
 }
 
-/// The same at each attempt, so that a receiver may compare.
+/// The body of the request. It is equal at each attempt, so that a receiver may compare.
 fn body(message: &Message) -> Bytes {
     let created_at = message.created_at.to_rfc3339_opts(SecondsFormat::Millis, true);
     json!({ "type": message.words.event, "timestamp": created_at, "data": message.words.data }).to_string().into()
 }
 
-/// What an answer, or its absence, means.
+/// Judges an answer, or its absence.
 fn judge(answer: Result<Response, EgressError>, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
     match answer {
         Ok(response) => judge_status(response.status, retry_after(&response.headers, now)),
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_be_sent_what_was_not_and_what_may_have_been_are_told_apart() {
+    fn failures_tell_apart_never_sendable_not_sent_and_maybe_sent() {
         let now = DateTime::UNIX_EPOCH;
         let unsendable = |error| matches!(judge(Err(error), now), Err(ChannelError::Unsendable { .. }));
         let unknown = |error| matches!(judge(Err(error), now), Err(ChannelError::Unknown { .. }));

@@ -12,7 +12,7 @@ use crate::notification::Delivery;
 use crate::secret::Secret;
 use crate::vault::{SHORT_TAG, Vault};
 
-/// What the tag of an address is made for.
+/// Purpose of the tag of an address.
 const PURPOSE: &str = "whole-message";
 /// For how long after a message was to be sent its page can be opened.
 const SHOWS_FOR: TimeDelta = TimeDelta::days(30);

@@ -80,8 +80,8 @@ pub struct AnswerArgs {
     /// Why; the model is told, and the record keeps it
     #[arg(long, value_name = "TEXT")]
     comment: Option<String>,
-    /// What was looked at before: the answer is refused if something else is asked by now
-    /// [default: what is read and printed now]
+    /// Digest that was looked at before: the answer is refused if something else is asked by now [default: that of the
+    /// approval that is read and printed now]
     #[arg(long, value_name = "HEX")]
     digest: Option<String>,
     #[command(flatten)]
@@ -119,7 +119,7 @@ Examples:
   reveille approval edit 0193f7a2-… --set amount=80 --set 'to=[\"ann@example.org\"]'
   reveille approval edit 0193f7a2-… --file arguments.json --comment 'not so much'
 
-What is not named stays as it was proposed; null takes an argument away."
+An argument that is not named stays as it was proposed; null takes one away."
 )]
 pub struct EditArgs {
     #[command(flatten)]

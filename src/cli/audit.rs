@@ -68,7 +68,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     }
 }
 
-/// What was meant by the beginning of an id: an approval, else a grant.
+/// The approval, else the grant, whose id begins with the typed text.
 async fn subject(client: &Client, typed: Option<String>) -> anyhow::Result<Option<String>> {
     let Some(typed) = typed else { return Ok(None) };
     match client.id("approvals", &typed).await {

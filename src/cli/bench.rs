@@ -32,7 +32,7 @@ Examples:
   reveille bench neighbours --database-url postgres://…
   reveille bench events --database-url postgres://… --redis-url redis://127.0.0.1:6379")]
 pub struct Args {
-    /// What to measure; everything when absent
+    /// Measurements to make; all when absent
     #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(NAMES.map(|(name, what)| PossibleValue::new(name).help(what))))]
     names: Vec<String>,
     /// PostgreSQL to measure; its disk is what most figures hang on

@@ -18,7 +18,7 @@ use serde_json::json;
 use super::failure::Failure;
 use super::screen::{Screen, Tone};
 use super::setup::ConfigArgs;
-use crate::app;
+use crate::app::{self, WAY_BACK, stranded};
 use crate::bus::Bus;
 use crate::bus::redis::Redis;
 use crate::clock::{Clock, machine_now};
@@ -34,10 +34,10 @@ pub struct Args {
     json: bool,
 }
 
-/// What one look has found.
+/// A finding of one check.
 #[derive(Debug, PartialEq, Serialize)]
 struct Finding {
-    /// What was looked at.
+    /// The thing that was checked.
     name: String,
     verdict: Verdict,
     message: String,
@@ -124,6 +124,7 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     }
     if fine("bus") {
         findings.extend(bus(config).await);
+        findings.extend(stranded_events(config, data_dir).await);
     }
     findings.extend(channels::all(loaded).await);
     findings.extend(oauth::all(config).await);
@@ -134,7 +135,7 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     findings
 }
 
-/// What refuses a start whatever the state of database, keys and network: one finding for each section at fault.
+/// Faults that refuse a start whatever the state of database, keys and network: one finding for each section at fault.
 fn sections(loaded: &Loaded, faults: &Faults) -> Vec<Finding> {
     let mut sections: BTreeMap<&str, Faults> = BTreeMap::new();
     for fault in &faults.0 {
@@ -169,6 +170,13 @@ async fn bus(config: &Config) -> Vec<Finding> {
             ]
         }
     }
+}
+
+/// Where the database can't say, the look at it or at the keys does.
+async fn stranded_events(config: &Config, data_dir: &Path) -> Option<Finding> {
+    let looked = place::ask(config, data_dir, async |store| stranded(&config.bus, store).await).await;
+    let events = looked.ok().flatten().flatten()?;
+    Some(Finding::odd("events", events).hint(WAY_BACK))
 }
 
 fn misconfigured(name: &str, loaded: &Loaded, faults: Faults) -> Finding {

@@ -28,21 +28,22 @@ pub const USUAL_URL: &str = "http://127.0.0.1:7700";
 const TIMEOUT: Duration = Duration::from_secs(40);
 /// A stream lasts as long as its run may.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(86_400);
-/// What an instant in an address is told with; it concerns only people who write addresses themselves.
+/// The part of a service's message about instants that concerns only people who write addresses themselves.
 const IN_ADDRESSES: &str = " (a `+` is written %2B)";
-/// What is said in its place: each such instant may be typed as a length, too.
+/// The text in its place: each such instant may be typed as a length, too.
 const AS_LENGTHS: &str = ", or how long ago, such as 2h";
 /// Items asked for at once when a list is read to its end.
 const PAGE: usize = 200;
 
-/// What every client command takes.
+/// Arguments of every client command.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Service")]
 pub struct ServiceArgs {
     /// Address of the service [default: REVEILLE_URL, else that of the profile, else http://127.0.0.1:7700]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// What `reveille login` has kept under this name [default: REVEILLE_PROFILE, else `default` where REVEILLE_TOKEN is not set]
+    /// Profile that `reveille login` has kept [default: REVEILLE_PROFILE, else `default` where REVEILLE_TOKEN is not
+    /// set]
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     /// Print the service's answer as JSON
@@ -55,7 +56,7 @@ pub struct Client {
     base: Url,
     token: Option<Secret>,
     http: reqwest::Client,
-    /// What a refusal calls the fields of what was sent.
+    /// Names of the sent fields in refusals.
     typed: Typed,
 }
 
@@ -116,7 +117,7 @@ impl Client {
         self.json(self.request(Method::POST, path).header("content-type", "application/x-ndjson").body(lines)).await
     }
 
-    /// What would come of a POST or a PATCH; nothing does.
+    /// The result that a POST or a PATCH would have; nothing is changed.
     pub async fn tried(&self, method: Method, path: &[&str], body: &Value) -> anyhow::Result<Value> {
         self.json(self.request(method, path).query(&[("dry_run", "true")]).json(body)).await
     }
@@ -178,7 +179,7 @@ impl Client {
         self.stream_after(path, &[], None).await
     }
 
-    /// The same with a query, from behind the event that was seen last.
+    /// The events of an SSE stream with a query, from behind the event that was seen last.
     pub async fn stream_after(
         &self,
         path: &[&str],
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_into_a_path_can_not_leave_its_segment() {
+    fn path_parts_can_not_leave_their_segment() {
         let args = ServiceArgs { url: Some("http://x.test/base/".into()), profile: None, json: false };
         let client = Client::new(&args, &Environment::default()).unwrap();
         let request = client.request(Method::GET, &["v1", "recipients", "a/../b?c"]).build().unwrap();

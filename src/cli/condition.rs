@@ -28,13 +28,13 @@ pub struct TestArgs {
     /// A task, or a trigger alone, in JSON or YAML; `-` is standard input
     #[arg(long, value_name = "FILE")]
     file: Option<TaskFile>,
-    /// Whose condition it is; needed with an admin token
+    /// Tenant of the condition; needed with an admin token
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
     /// How often it would be polled
     #[arg(long, value_name = "LENGTH", default_value = "1m")]
     interval: String,
-    /// What the poll before is to have seen, as JSON
+    /// Value that the poll before is to have seen, as JSON
     #[arg(long, value_name = "JSON", value_parser = json_value)]
     previous: Option<Value>,
     #[command(flatten)]

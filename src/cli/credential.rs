@@ -52,7 +52,7 @@ pub struct SetArgs {
     /// `service`, which is its account `primary`, or `service/account`
     #[arg(value_name = "REFERENCE")]
     reference: String,
-    /// Whose it is; needed with an admin token
+    /// Tenant of the credential; needed with an admin token
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
     /// Read the document from this file
@@ -70,7 +70,7 @@ pub struct SetArgs {
     /// The value within the document, as a JSON pointer such as `/access_token`
     #[arg(long, value_name = "POINTER", requires = "inject")]
     from: Option<String>,
-    /// What is put there, with `{/pointer}` for values of the document, such as `Token {/id}:{/key}`
+    /// Text to put there, with `{/pointer}` for values of the document, such as `Token {/id}:{/key}`
     #[arg(long, value_name = "TEXT", requires = "inject", conflicts_with = "from")]
     template: Option<String>,
     /// Where its access token is renewed, as JSON: {"provider": …} or {"token_url": …, "client_id": …}
@@ -100,7 +100,7 @@ pub struct OneArgs {
     /// `service`, which is its account `primary`, or `service/account`
     #[arg(value_name = "REFERENCE")]
     reference: String,
-    /// Whose it is; needed with an admin token
+    /// Tenant of the credential; needed with an admin token
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
     #[command(flatten)]
@@ -120,7 +120,7 @@ pub struct UsesArgs {
     /// `service`, which is its account `primary`, or `service/account`
     #[arg(value_name = "REFERENCE")]
     reference: String,
-    /// Whose it is; needed with an admin token
+    /// Tenant of the credential; needed with an admin token
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
     /// How many at most
@@ -278,6 +278,9 @@ fn print(credential: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resu
     }
     for task in credential["resumed"].as_array().into_iter().flatten() {
         facts.push(("goes on", on_one_line(&text_of(&task["name"]))));
+    }
+    if let Some(more) = credential["resuming"].as_u64() {
+        facts.push(("goes on", format!("{more} more within moments")));
     }
     Ok(screen.facts(&facts)?)
 }

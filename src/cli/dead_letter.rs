@@ -8,7 +8,7 @@ use super::screen::{Screen, cut, text_of, time_of};
 use crate::cli::{Client, typed};
 use crate::config::Environment;
 
-/// What the service replays or drops in one request.
+/// Most letters that the service replays or drops in one request.
 const AT_ONCE: usize = 1000;
 
 #[derive(Debug, clap::Subcommand)]

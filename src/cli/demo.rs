@@ -199,7 +199,7 @@ async fn follow(
     Ok(stage.beat(finished, &format!("the run has {}", text_of(&run["state"])), Tone::Good, &how)?)
 }
 
-/// What the model has said, kept until it is known what comes next.
+/// Words of the model, kept until it is known which event comes next.
 struct Spoken {
     /// When it was heard; the stream may tell the last turn a little after the run has ended.
     at: DateTime<Utc>,
@@ -267,7 +267,7 @@ async fn ring(client: &Client, arrival: &Arrival, run: &Value, stage: &mut Stage
     Ok(stage.beat(arrival.at, "Ann's phone rings", Tone::Good, &how)?)
 }
 
-/// What the run came to, on Ann's phone. A reminder may come before it.
+/// Waits for the result of the run on Ann's phone. A reminder may come before it.
 async fn hear_the_answer(client: &Client, world: &mut World, run: &Value, stage: &mut Stage<'_>) -> anyhow::Result<()> {
     loop {
         let arrival = world.arrival().await.context("the phone is gone")?;

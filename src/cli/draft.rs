@@ -40,7 +40,7 @@ pub struct TriggerArgs {
     /// A date or cron expression that is left out; may be given again
     #[arg(long, value_name = "DATE|EXPR")]
     exclude: Vec<String>,
-    /// What is made of missed fires: latest, all, skip
+    /// Handling of missed fires: latest, all, skip
     #[arg(long, value_name = "RULE")]
     catch_up: Option<String>,
     /// How late a fire may still start
@@ -55,7 +55,7 @@ pub struct TriggerArgs {
     /// When the clock shows a fixed time of day twice: first, both
     #[arg(long, value_name = "RULE")]
     dst_fold: Option<String>,
-    /// What is made of fires that passed while the task was paused: skip, catch_up
+    /// Handling of fires that passed while the task was paused: skip, catch_up
     #[arg(long, value_name = "RULE")]
     on_resume: Option<String>,
     /// A run that waits for a person or for its completion counts as still going
@@ -63,17 +63,17 @@ pub struct TriggerArgs {
     waiting_counts: Option<bool>,
 }
 
-/// What a condition watches, every `--interval`.
+/// Arguments of a condition, which is polled every `--interval`.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "When something is so")]
 pub struct ConditionArgs {
     /// Address to poll, every `--interval`
     #[arg(long, value_name = "URL", conflicts_with = "poll")]
     poll_url: Option<String>,
-    /// What to poll instead, a JSON object with `http`, `tool`, `sql` or `redis`
+    /// The poll as a JSON object with `http`, `tool`, `sql` or `redis`
     #[arg(long, value_name = "JSON", value_parser = json_object)]
     poll: Option<Map<String, Value>>,
-    /// What must be true, in CEL over `value`, `previous`, `now` and `task`
+    /// Condition for a fire, in CEL over `value`, `previous`, `now` and `task`
     #[arg(long, value_name = "CEL")]
     expression: Option<String>,
     /// Which polls fire: on_true, every_time, on_change
@@ -82,7 +82,7 @@ pub struct ConditionArgs {
     /// With on_change: what is compared, in CEL [default: the whole value]
     #[arg(long, value_name = "CEL")]
     watch: Option<String>,
-    /// What must be true, the expression being false, before it fires again
+    /// Condition that must be true, the expression being false, before it fires again
     #[arg(long, value_name = "CEL")]
     reset: Option<String>,
     /// How long the expression must have been true
@@ -99,14 +99,14 @@ pub struct ConditionArgs {
     failure_notice_after: Option<u32>,
 }
 
-/// What a task does, and how.
+/// Arguments for the action and the options of a task.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "What")]
 pub struct SpecArgs {
     /// Name of the task
     #[arg(long)]
     name: Option<String>,
-    /// What the agent is told, in plain words
+    /// Instruction to the agent, in plain words
     #[arg(long, value_name = "TEXT")]
     instruction: Option<String>,
     /// How runs are executed [default: orchestrator]

@@ -37,22 +37,22 @@ pub struct PublishArgs {
     /// A CloudEvent or an event in the short form, or a list of them, as JSON; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["source", "kind", "data", "id", "subject"])]
     file: Option<PathBuf>,
-    /// Who says it
+    /// Source of the event
     #[arg(long, required_unless_present = "file")]
     source: Option<String>,
-    /// What has happened
+    /// Type of the event
     #[arg(long = "type", value_name = "TYPE", required_unless_present = "file")]
     kind: Option<String>,
-    /// What it carries, as JSON; `-` is standard input
+    /// Data of the event, as JSON; `-` is standard input
     #[arg(long, value_name = "JSON")]
     data: Option<String>,
     /// Unique within tenant and source: the same again does nothing [default: one is made]
     #[arg(long)]
     id: Option<String>,
-    /// What it is about
+    /// Subject of the event
     #[arg(long)]
     subject: Option<String>,
-    /// Whose it is; an admin token names it
+    /// Tenant of the event; named by an admin token
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
     #[command(flatten)]
@@ -89,7 +89,7 @@ pub struct ExplainArgs {
     /// Its source; else it is looked for among the newest events
     #[arg(long)]
     source: Option<String>,
-    /// Whose it is; an admin token names it
+    /// Tenant of the events; named by an admin token
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
     #[command(flatten)]

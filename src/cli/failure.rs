@@ -24,7 +24,7 @@ impl Failure {
         self
     }
 
-    /// What to do about it.
+    /// Adds advice to the failure.
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());
         self

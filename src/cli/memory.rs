@@ -1,4 +1,4 @@
-//! What the process holds in memory stays there: secrets are in it while they are used.
+//! Protection of secrets in the memory of this process: no core dumps, and no reading by other processes.
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 

@@ -75,7 +75,7 @@ pub struct CompleteArgs {
     /// The run: its id, or the beginning of it
     #[arg(value_name = "RUN")]
     id: String,
-    /// What it answers
+    /// Output of the run
     #[arg(long, value_name = "TEXT", conflicts_with = "error")]
     output: Option<String>,
     /// Why it failed; without this it succeeded
@@ -168,14 +168,14 @@ async fn explain(args: OneArgs, environment: &Environment, screen: &mut Screen) 
     Ok(())
 }
 
-/// What an explanation says, and what would have to hold, a line each.
+/// Prints the sentences of an explanation, and those on needed conditions, a line each.
 pub fn sentences(explained: &Value, screen: &mut Screen) -> anyhow::Result<()> {
     for sentence in explained["sentences"].as_array().into_iter().flatten() {
         screen.line(on_one_line(&text_of(sentence)))?;
     }
     let needs = explained["needs"].as_array().map(Vec::as_slice).unwrap_or_default();
     if !needs.is_empty() {
-        screen.line(format!("\n{}", screen.tone(Tone::Strong, "What would have to hold")))?;
+        screen.line(format!("\n{}", screen.tone(Tone::Strong, "Conditions that would have to hold")))?;
     }
     for need in needs {
         screen.line(format!("  {}", on_one_line(&text_of(need))))?;
@@ -228,7 +228,7 @@ pub async fn follow(client: &Client, id: &str, as_json: bool, screen: &mut Scree
     }
 }
 
-/// What a person may type while a run waits for them.
+/// Prints the commands that decide the questions for which a run waits.
 async fn how_to_decide(client: &Client, run_id: &str, screen: &mut Screen) -> anyhow::Result<()> {
     let filters = [("run_id", run_id.to_owned()), ("status", "pending".to_owned())];
     for approval in client.list(&["v1", "approvals"], &filters, MOST_SHOWN).await? {

@@ -12,12 +12,14 @@ use super::typed;
 use crate::clock;
 use crate::invalid::Faults;
 use crate::trigger::zone::{Wall, parse_instant, parse_zone, shown_in};
-use crate::trigger::{DstFold, DstGap, Trigger};
+use crate::trigger::{DstFold, DstGap, Listing, Trigger};
 
 /// How many fires are shown without being told.
 const USUAL_COUNT: u64 = 5;
 /// More would fill the memory before a line is printed.
 const LARGEST_COUNT: u64 = 100_000;
+/// Stands behind fewer fires than were asked for, where the schedule may go on.
+const CUT: &str = "cut: what follows takes too many steps to compute, or too much of it is excluded";
 /// Longest line of a batch, in bytes: a schedule is short.
 const LONGEST_LINE: u64 = 64 * 1024;
 
@@ -74,7 +76,8 @@ pub struct PreviewArgs {
     #[arg(long, value_name = "N", conflicts_with = "batch")]
     count: Option<u64>,
     /// Read a schedule from each line of standard input, as JSON with `cron`, `interval` or `rrule`, `timezone`,
-    /// `from` and `count`; answer each with a line, `{"fires": […]}` or `{"error": …}`
+    /// `from` and `count`; answer each with a line, `{"fires": […]}` (with `"cut": true` where further ones
+    /// take too many steps to compute) or `{"error": …}`
     #[arg(long)]
     batch: bool,
     /// Print as JSON
@@ -87,14 +90,23 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<()> {
     if args.batch {
         return Ok(batch(&mut BufReader::new(io::stdin().lock()), screen)?);
     }
-    let fires = preview(&question(&args), clock::machine_now()).map_err(refused)?;
+    let listing = preview(&question(&args), clock::machine_now()).map_err(refused)?;
     if args.json {
-        return Ok(screen.json(&json!({ "fires": fires.iter().map(utc).collect::<Vec<_>>() }))?);
+        return Ok(screen.json(&told(&listing))?);
     }
-    Ok(show(&fires, args.timezone.as_deref(), screen)?)
+    Ok(show(&listing, args.timezone.as_deref(), screen)?)
 }
 
-/// What was typed, in the form of a batch line.
+/// `cut` stands there only where it says something.
+fn told(Listing { instants, cut }: &Listing) -> Value {
+    let mut told = json!({ "fires": instants.iter().map(utc).collect::<Vec<_>>() });
+    if *cut {
+        told["cut"] = json!(true);
+    }
+    told
+}
+
+/// The typed arguments, in the form of a batch line.
 fn question(args: &PreviewArgs) -> Map<String, Value> {
     let texts = [
         ("cron", &args.cron),
@@ -115,7 +127,7 @@ fn question(args: &PreviewArgs) -> Map<String, Value> {
 }
 
 /// The fires that a question asks for: the fields of a schedule, and `from` and `count`.
-fn preview(question: &Map<String, Value>, now: DateTime<Utc>) -> Result<Vec<DateTime<Utc>>, Faults> {
+fn preview(question: &Map<String, Value>, now: DateTime<Utc>) -> Result<Listing, Faults> {
     let mut fields = question.clone();
     let mut faults = Faults::new();
     let (from, count) = (fields.remove("from"), fields.remove("count"));
@@ -183,15 +195,24 @@ fn answer(line: &[u8]) -> Value {
         Err(error) => return json!({ "error": format!("not a JSON object on one line: {error}") }),
     };
     match preview(&question, clock::machine_now()) {
-        Ok(fires) => json!({ "fires": fires.iter().map(utc).collect::<Vec<_>>() }),
+        Ok(listing) => told(&listing),
         Err(faults) => json!({ "error": faults.to_string() }),
     }
 }
 
-fn show(fires: &[DateTime<Utc>], timezone: Option<&str>, screen: &mut Screen) -> io::Result<()> {
-    if fires.is_empty() {
-        return screen.line("no fires");
+fn show(listing: &Listing, timezone: Option<&str>, screen: &mut Screen) -> io::Result<()> {
+    match listing.instants.as_slice() {
+        [] if !listing.cut => screen.line("no fires")?,
+        [] => {}
+        fires => show_fires(fires, timezone, screen)?,
     }
+    match listing.cut {
+        true => screen.line(CUT),
+        false => Ok(()),
+    }
+}
+
+fn show_fires(fires: &[DateTime<Utc>], timezone: Option<&str>, screen: &mut Screen) -> io::Result<()> {
     let zone = timezone.and_then(|name| parse_zone(name).ok()).filter(|zone| *zone != Tz::UTC);
     let Some(zone) = zone else {
         return fires.iter().try_for_each(|fire| screen.line(format!("{}  {}", fire.format("%a"), utc(fire))));
@@ -264,5 +285,24 @@ mod tests {
         let fault = |line: &str| answer(line.as_bytes())["error"].as_str().unwrap().to_owned();
         assert_eq!(fault(r#"{"cron": "@daily", "count": 0}"#), "/count: must be a number from 1 to 100000");
         assert!(fault(r#"{"cron": "@daily", "from": "soon"}"#).starts_with("/from: can't read `soon` as a time"));
+    }
+
+    #[test]
+    fn preview_that_is_cut_says_so() {
+        // a Sunday, and six days of seconds that are left out
+        let question =
+            json!({ "cron": "* * * * * *", "exclude": ["* * * * 1-6"], "from": "2026-11-22T23:59:58Z", "count": 9 });
+        assert_eq!(answer(question.to_string().as_bytes()), json!({ "fires": ["2026-11-22T23:59:59Z"], "cut": true }));
+        let shown = |question: &Value| {
+            let page = Page::default();
+            let mut screen = Screen::plain(page.clone());
+            let listing = preview(question.as_object().unwrap(), clock::machine_now()).unwrap();
+            show(&listing, None, &mut screen).unwrap();
+            drop(screen);
+            page.text()
+        };
+        assert_eq!(shown(&question), format!("Sun  2026-11-22T23:59:59Z\n{CUT}\n"));
+        let ends = json!({ "at": "2026-11-22T08:00:00Z", "from": "2026-11-22T07:00:00Z" });
+        assert_eq!(shown(&ends), "Sun  2026-11-22T08:00:00Z\n");
     }
 }

@@ -204,7 +204,7 @@ pub fn cut(text: &str, longest: usize) -> String {
     }
 }
 
-/// What a test's screen was given.
+/// The text that a test's screen was given.
 #[cfg(test)]
 #[derive(Clone, Default)]
 pub struct Page(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);

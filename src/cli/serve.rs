@@ -21,7 +21,7 @@ use crate::token::TokenText;
 
 /// The first admin token's file in the data directory, where standard output is no terminal.
 const TOKEN_FILE: &str = "admin.token";
-/// What a process that did not end in order answers.
+/// Exit code of a process that did not end in order.
 const STOPPED_AT_ONCE: i32 = 1;
 /// A start that is nearly done is let through: it may have stored a token that nobody has read yet.
 const NEARLY_DONE: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! What the commands that work on this machine begin with: the configuration, and failures in its terms.
+//! Setup of the commands that work on this machine: the configuration, and failures in its terms.
 
 use std::path::PathBuf;
 

@@ -63,7 +63,7 @@ pub struct CreateArgs {
     /// The task in JSON, YAML or TOML; `-` is standard input
     #[arg(long, value_name = "FILE")]
     file: Option<TaskFile>,
-    /// Whose task it is; needed with an admin token
+    /// Tenant of the task; needed with an admin token
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
     /// Stable key, which commands take as they take the id; it can't be changed

@@ -28,10 +28,10 @@ pub struct CreateArgs {
     /// It sees every tenant
     #[arg(long)]
     admin: bool,
-    /// What it is for
+    /// Purpose of the token
     #[arg(long)]
     name: String,
-    /// What it may do, such as `tasks:read`; may be given again
+    /// Permission such as `tasks:read`; may be given again
     #[arg(long, value_name = "SCOPE", default_value = "*")]
     scope: Vec<String>,
     /// When it ends, RFC 3339 [default: never]

@@ -1,4 +1,4 @@
-//! What is typed for the fields of a request, command by command: a refusal names the flag, not the field.
+//! Flags for the fields of a request, command by command: a refusal names the flag, not the field.
 
 /// Fields of a request, each with what is typed for it, and behind it for all that lies in it. The first that fits
 /// counts. `*` stands for any plain name, in the field and in the flag.
@@ -44,7 +44,7 @@ pub const RUN_LIST: Typed = &[("tenant_id", "--tenant"), ("task_id", "--task"), 
 pub const RUN_COMPLETE: Typed = &[("output", "--output"), ("error", "--error")];
 pub const APPROVAL_LIST: Typed =
     &[("tenant_id", "--tenant"), ("task_id", "--task"), ("run_id", "--run"), ("batch_id", "--batch"), ("*", "--*")];
-/// What is decided about an approval.
+/// Flags of a decision about an approval.
 pub const DECISION: Typed = &[
     ("grant.days", "--days"),
     ("grant.uses", "--uses"),
@@ -97,8 +97,8 @@ pub const TOKEN: Typed =
     &[("tenant_id", "--tenant"), ("name", "--name"), ("scopes", "--scope"), ("expires_at", "--expires-at")];
 pub const QUOTA: Typed = &[("tenant_id", "TENANT")];
 
-/// What was typed for the field at `place` (`trigger.start_at`), and where in it the fault lies; the place itself where
-/// nothing was.
+/// The flag for the field at `place` (`trigger.start_at`), and the place of the fault within it; the place itself where
+/// no flag was typed.
 pub fn name(typed: Typed, place: &str) -> String {
     let found = typed.iter().find_map(|(field, flag)| match field.split_once('*') {
         Some((before, _)) => {

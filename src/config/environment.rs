@@ -25,6 +25,7 @@ impl Environment {
         Environment(std::env::vars_os().filter_map(text).collect())
     }
 
+    /// An environment of these variables alone.
     pub fn of(variables: &[(&str, &str)]) -> Environment {
         Environment(variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect())
     }

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, told with the place where the operator has to look.
+//! Faults of a configuration, told with the place where the operator has to look.
 
 use std::path::Path;
 

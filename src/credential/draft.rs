@@ -28,13 +28,16 @@ pub struct CredentialDraft {
     pub document: Option<Secret>,
     /// Of the access token in the document, where it says so.
     pub expires_at: Option<DateTime<Utc>>,
+    /// Hosts that it may be sent to, each with an optional port.
     pub hosts: Vec<String>,
+    /// The form in which it is put into requests.
     pub inject: Option<Inject>,
+    /// Renewal by OAuth.
     pub oauth: Option<OAuth>,
 }
 
 impl CredentialDraft {
-    /// Reads the body of a PUT at `now`; every fault is named. What was read is erased.
+    /// Reads the body of a PUT at `now`; every fault is named. The body is erased after it was read.
     ///
     /// # Errors
     /// Everything that is wrong, each with its place.

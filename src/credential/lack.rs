@@ -1,4 +1,4 @@
-//! What can't go on without a credential that its owner alone can mend.
+//! Issues of a credential that its owner alone can mend, and the tasks that can't go on meanwhile.
 //!
 //! It is made by the door through which credentials leave, and by nobody else: what a foreign runtime or a model says of
 //! credentials is a word like any other.
@@ -14,12 +14,14 @@ pub struct Lack {
     /// `service`, or `service/account`.
     #[schema(value_type = String, example = "google/work")]
     pub credential: Reference,
+    /// The kind of issue.
     pub kind: LackKind,
     /// Of one that was refused: when it was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_at: Option<DateTime<Utc>>,
 }
 
+/// Kinds of issues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LackKind {
@@ -43,7 +45,7 @@ impl Lack {
     }
 }
 
-/// What tasks wait with that are paused for want of a credential.
+/// Prefix of the reason of tasks that are paused for want of a credential.
 const PAUSED_FOR: &str = "credential:";
 
 /// The reason of tasks that are paused for want of this credential.
@@ -70,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_saved_since_it_was_refused_is_worth_another_try() {
+    fn credential_saved_since_its_refusal_is_worth_another_try() {
         let at = |text: &str| -> DateTime<Utc> { text.parse().unwrap() };
         let credential = Reference::parse("google/work").unwrap();
         let lack =

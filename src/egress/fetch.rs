@@ -126,7 +126,7 @@ impl Inner {
     }
 }
 
-/// What is sent at each hop.
+/// The request of one hop.
 struct Hop {
     method: Method,
     headers: HeaderMap,
@@ -134,7 +134,7 @@ struct Hop {
 }
 
 impl Hop {
-    /// What is sent on after a redirect (RFC 9110, section 15.4; 301 and 302 turn POST into GET as browsers do).
+    /// The request after a redirect (RFC 9110, section 15.4; 301 and 302 turn POST into GET as browsers do).
     fn redirected(mut self, status: StatusCode, from: &Url, to: &Url) -> Result<Hop, EgressError> {
         let keeps = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
         let turns = status == StatusCode::SEE_OTHER || self.method == Method::POST;
@@ -157,7 +157,7 @@ impl Hop {
     }
 }
 
-/// What is asked next where an answer to `request` is a redirect; `None` where it is none. Whoever asks it checks the
+/// The next request where an answer to `request` is a redirect; `None` where it is none. The caller checks the new
 /// address again.
 pub fn redirected(request: &Request, answer: &Response) -> Option<Result<Request, EgressError>> {
     let next = |to: Url| {

@@ -1,4 +1,4 @@
-//! Names to addresses. What comes out is never trusted before the rules have judged each address.
+//! Names to addresses. An address is never trusted before the rules have judged each address.
 
 use std::io;
 use std::net::IpAddr;

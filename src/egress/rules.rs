@@ -81,13 +81,15 @@ impl Rules {
 
     /// Reads a URL and judges all of it but the addresses of its name.
     pub fn target(&self, text: &str) -> Result<Target, EgressError> {
-        let text = bounded(text, URL_BYTES).map_err(|why| EgressError::Invalid { why })?;
+        let text = bounded(text, URL_BYTES).map_err(|why| EgressError::Invalid { why: format!("the URL {why}") })?;
         let url = Url::parse(text).map_err(|error| EgressError::Invalid { why: format!("not a URL: {error}") })?;
         self.target_of(url)
     }
 
-    /// The same for a URL that has been read: the place that a redirect names.
+    /// Checks a URL that has been read, as the place that a redirect names. What is sent is bounded, too: in a URL that
+    /// is read, other characters than those of ASCII take up to three times their bytes.
     pub fn target_of(&self, mut url: Url) -> Result<Target, EgressError> {
+        bounded(url.as_str(), URL_BYTES).map_err(|why| EgressError::Invalid { why: format!("the URL {why}") })?;
         if !self.schemes.iter().any(|scheme| scheme == url.scheme()) {
             let known = self.schemes.join(" and ");
             return denied(format!("the scheme `{}` is not one of {known}", url.scheme()));
@@ -136,8 +138,8 @@ impl Rules {
         !entries.is_empty() && self.judge_port(target.port, &entries, "").is_ok()
     }
 
-    /// What a name gives away before it is looked up. A port that only an entry for a network opens passes here and is
-    /// judged with the addresses.
+    /// Judges a name before it is looked up. A port that only an entry for a network opens passes here and is judged
+    /// with the addresses.
     fn judge_name(&self, name: &str, port: u16) -> Result<(), EgressError> {
         let bare = name.trim_end_matches('.');
         if bare.is_empty() {
@@ -235,4 +237,29 @@ fn split_port(entry: &str) -> Result<(&str, Ports), String> {
 
 fn denied<T>(why: String) -> Result<T, EgressError> {
     Err(EgressError::Denied { why })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn url_is_taken_at_its_longest_and_refused_one_beyond_it() {
+        let rules = Rules::read(&Settings::default()).unwrap();
+        let url = |end: &str, bytes: usize| {
+            let start = "https://example.org/";
+            format!("{start}{}{end}", "a".repeat(bytes - start.len() - end.len()))
+        };
+        assert_eq!(rules.target(&url("", URL_BYTES)).unwrap().url.as_str().len(), URL_BYTES);
+        let beyond = |url: String| match rules.target(&url) {
+            Err(EgressError::Invalid { why }) => why,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(beyond(url("", URL_BYTES + 1)), "the URL must be at most 16384 bytes, has 16385");
+        // two bytes, of which six are sent
+        assert!(rules.target(&url("é", URL_BYTES - 4)).is_ok());
+        assert_eq!(beyond(url("é", URL_BYTES - 3)), "the URL must be at most 16384 bytes, has 16385");
+        let redirected = |bytes: usize| rules.target_of(Url::parse(&url("", bytes)).unwrap()).is_ok();
+        assert_eq!((redirected(URL_BYTES), redirected(URL_BYTES + 1)), (true, false));
+    }
 }

@@ -43,7 +43,9 @@ struct Entry {
 pub struct Place {
     active: Active,
     lease: Lease,
+    /// The signal that stops the run.
     pub stop: Stop,
+    /// The instant until which the lease holds, as it is renewed.
     pub valid_until: watch::Receiver<DateTime<Utc>>,
 }
 
@@ -59,6 +61,7 @@ impl Runs {
 }
 
 impl Active {
+    /// Adds a run for as long as the guard lives.
     pub fn add(&self, lease: Lease, tenant: &str, valid_until: DateTime<Utc>) -> Place {
         let stop = Stop::new();
         let (sender, receiver) = watch::channel(valid_until);
@@ -73,6 +76,7 @@ impl Active {
         Place { active: self.clone(), lease, stop, valid_until: receiver }
     }
 
+    /// Number of runs.
     pub fn len(&self) -> usize {
         self.0.runs.lock().expect("active lock").runs.len()
     }
@@ -82,6 +86,7 @@ impl Active {
         self.0.runs.lock().expect("active lock").held.clone()
     }
 
+    /// Whether no run is executed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

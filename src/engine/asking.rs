@@ -1,4 +1,4 @@
-//! What a question, a reminder or a code says at the moment it is sent: what is still open, the link, the digits; and
+//! The words of a question, a reminder or a code at the moment it is sent: the open calls, the link, the digits; and
 //! where the whole of any other message can be read.
 //!
 //! The link to a question is made here, each time anew and the same for one delivery. Its hash is stored before anything is sent, so
@@ -31,7 +31,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// What is asked, its link good from now on; the mark says why nothing is to be sent.
+    /// The question, its link good from now on; the mark says why nothing is to be sent.
     pub async fn question(
         &self,
         store: &Store,
@@ -76,7 +76,7 @@ impl Links {
     }
 }
 
-/// What becomes of a question that is not sent: no other channel asks it either.
+/// The mark of a question that is not sent: no other channel asks it either.
 pub fn not_asked(claim: &Claim, why: &str) -> Mark {
     match claim.in_doubt() {
         true => Mark::Unknown { error: format!("not sent again: {why}"), fall_back: None },
@@ -89,7 +89,7 @@ pub fn is_settled(mark: &Mark) -> bool {
     matches!(mark, Mark::Failed { error, .. } | Mark::Unknown { error, .. } if error.ends_with(SETTLED))
 }
 
-/// What is recorded of an attempt, without what must not be: a server that refuses a message may quote from it.
+/// The mark without these secrets: a server that refuses a message may quote from it.
 pub fn without(mut mark: Mark, secrets: &[&str]) -> Mark {
     let hide = |text: &mut String| secrets.iter().for_each(|secret| *text = text.replace(secret, REDACTED));
     match &mut mark {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_quotes_of_a_link_is_not_recorded() {
+    fn link_quoted_by_a_server_is_not_recorded() {
         let secrets = ["https://wake.example.org/approvals/5ec4e7", "5ec4e7"];
         let hidden = |text: &str| without(Mark::Unknown { error: text.into(), fall_back: None }, &secrets);
         let error = |text: &str| Mark::Unknown { error: text.into(), fall_back: None };

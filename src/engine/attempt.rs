@@ -21,23 +21,23 @@ const PATIENCE_OF_A_QUESTION: TimeDelta = TimeDelta::seconds(30);
 /// How long a claim holds: an attempt and its recording, with room.
 pub const LEASE: Duration = ATTEMPT_LIMIT.saturating_mul(2);
 
-/// What an attempt needs besides its claim, read just before it.
+/// Facts that an attempt needs besides its claim, read just before it.
 #[derive(Clone, Copy)]
 pub struct Occasion<'a> {
     /// `None` where the tenant has none.
     pub recipient: Option<&'a Recipient>,
-    /// What is said; an error says what is gone.
+    /// The words of the message; an error says which part is gone.
     pub words: &'a Result<Words, String>,
     /// For jitter, in 0..1.
     pub random: f64,
 }
 
-/// What came of an attempt.
+/// Result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempted {
     /// To be recorded.
     pub mark: Mark,
-    /// What it says about the channel.
+    /// The signal about the channel.
     pub sign: Sign,
 }
 
@@ -96,10 +96,10 @@ async fn send(
     (sign(&answer), answer)
 }
 
-/// What an answer means for the delivery. What is refused for good, or can't be sent as things are configured, goes on
-/// to the next channel at once; without one, the operator may mend the configuration before the attempts are used up.
-/// What is in doubt goes on where it was tried to the last: told twice is better than not at all. A question goes on as soon
-/// as its channel is not soon there again, or nobody knows whether it came: it is decided once, however often it is read.
+/// Judges an answer. A message that is refused for good, or can't be sent as things are configured, goes on to the next
+/// channel at once; without one, the operator may mend the configuration before the attempts are used up. A doubtful
+/// message goes on where it was tried to the last: told twice is better than not at all. A question goes on as soon as
+/// its channel is not soon there again, or its arrival is unknown: it is decided once, however often it is read.
 fn judge(
     claim: &Claim,
     answer: Result<Receipt, ChannelError>,
@@ -269,13 +269,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_taken_on_is_sent_not_delivered() {
+    async fn message_that_the_provider_took_on_is_sent_not_delivered() {
         let sent = Ok(Receipt { provider_id: None, confirmed: Confirmed::Sent });
         assert_eq!(attempted(&claim(1, &[]), false, sent).await.mark, Mark::Sent { provider_id: None });
     }
 
     #[tokio::test]
-    async fn what_may_work_later_is_tried_later_by_the_table_and_by_the_other_sides_wish() {
+    async fn temporary_failure_is_retried_by_the_table_and_by_the_other_sides_wish() {
         let retry = |seconds| again(seconds, "busy");
         assert_eq!(attempted(&claim(1, &["webhook"]), true, transient(None)).await.mark, retry(5));
         assert_eq!(attempted(&claim(6, &[]), true, transient(None)).await.mark, retry(36_000));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_refused_falls_back_at_once() {
+    async fn refused_message_falls_back_at_once() {
         let claim = claim(1, &["webhook"]);
         let fall_back = claim.delivery.fall_back().map(Box::new);
         assert_eq!(fall_back.as_ref().unwrap().channel, "webhook");
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_may_have_got_through_at_any_attempt_is_unknown_in_the_end_and_falls_back() {
+    async fn message_that_any_attempt_may_have_delivered_ends_unknown_and_falls_back() {
         let unknown = || Err(ChannelError::Unknown { why: "no answer".into() });
         let first = attempted(&claim(1, &["webhook"]), true, unknown()).await.mark;
         assert_eq!(first, Mark::Retry { at: after(5), error: "no answer".into(), asked: false, doubtful: true });
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_channel_can_do_nothing_for_says_nothing_against_it() {
+    async fn faults_outside_a_channel_do_not_count_against_it() {
         let sign = async |answer| attempted(&claim(1, &[]), false, answer).await.sign;
         let refused = ChannelError::Rejected { why: "no such user".into() };
         assert_eq!((sign(delivered()).await, sign(Err(refused)).await), (Sign::Well, Sign::Well));
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_went_nowhere_says_nothing_about_the_channel() {
+    async fn unsent_message_does_not_count_for_or_against_the_channel() {
         let sign = async |delivery: &Delivery, recipient: Option<&Recipient>, answer: ChannelError| {
             let claim = Claim { delivery: delivery.clone(), ..claim(1, &[]) };
             let scripted = Scripted { deduplicates: true, answer: Err(answer), given: Arc::default() };

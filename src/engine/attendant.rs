@@ -32,7 +32,7 @@ pub struct Attendant {
     settings: Settings,
 }
 
-/// What is due about a batch of questions.
+/// Steps that are due for a batch of questions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
     /// The latest reminder whose time has come, counted from 1.
@@ -41,13 +41,13 @@ pub struct Due {
     pub is_open: bool,
     /// Those that are asked after a while have to be asked by now.
     pub escalated: bool,
-    /// Who else was asked is reminded, too: the reminder came after that.
+    /// Reminds the others who were asked, too: the reminder came after they were.
     pub reminds_all: bool,
     /// When something else falls due.
     pub wake_at: DateTime<Utc>,
 }
 
-/// What is due at `now` about the questions of a run.
+/// Steps that are due at `now` for the questions of a run.
 pub fn due(approvals: &[Approval], settings: &Settings, now: DateTime<Utc>) -> Due {
     let open = || approvals.iter().filter(|approval| approval.status == ApprovalStatus::Pending);
     let mut instants: Vec<DateTime<Utc>> = approvals.iter().filter_map(|held| held.hold_until).collect();

@@ -35,15 +35,16 @@ const FORGOTTEN: Duration = Duration::from_secs(2 * 3600);
 /// The operator's own ntfy server, beside hosts that users name.
 const OPERATORS: &str = "ntfy";
 
-/// What a breaker guards.
+/// The channel or address that a breaker guards.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Place {
+    /// Name of the channel.
     pub channel: String,
     /// Where users name it: the host, with the port if it is an odd one; several joined by `+`.
     pub host: Option<String>,
 }
 
-/// What an attempt says about the place that it went to.
+/// The signal of an attempt about the place that it went to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sign {
     /// It answered, be it with a refusal.
@@ -91,7 +92,7 @@ struct Open {
     probing: Option<DateTime<Utc>>,
 }
 
-/// What a sign changed.
+/// The change that a sign made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Opened,
@@ -99,7 +100,7 @@ enum Change {
 }
 
 impl Place {
-    /// What the attempt of a channel to reach a recipient goes through.
+    /// The place through which a channel reaches a recipient.
     pub fn of(channel: &str, recipient: Option<&Recipient>) -> Place {
         let addresses = recipient.map(|recipient| &recipient.addresses);
         let host = |url: &str| {
@@ -135,6 +136,7 @@ impl std::fmt::Display for Place {
 }
 
 impl Breakers {
+    /// Breakers that are all closed, with their gauge.
     pub fn new(metrics: &Metrics) -> Breakers {
         let open: Family<Label, Gauge> = Family::default();
         metrics.register(
@@ -145,7 +147,7 @@ impl Breakers {
         Breakers(Arc::new(Shared { circuits: Mutex::default(), open }))
     }
 
-    /// Whether a message may go there now. Whoever may has to tell how it went.
+    /// Whether a message may go there now. A caller that is admitted has to report the outcome.
     pub fn admit(&self, place: &Place, now: DateTime<Utc>) -> Result<(), Closed> {
         let mut circuits = self.0.circuits.lock().expect("breakers");
         circuits.get_mut(place).map_or(Ok(()), |circuit| circuit.admit(now))
@@ -322,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_is_counted_for_each_channel() {
+    fn open_breakers_are_counted_for_each_channel() {
         let metrics = Metrics::new();
         let breakers = Breakers::new(&metrics);
         for host in ["a.example", "b.example"] {

@@ -1,6 +1,5 @@
-//! Many of one kind that others give way to, or wait for, as long as there are too many: runs that are about to begin go
-//! before ends, since an instant is to be met while an end may be recorded a little later; and who starts run after run
-//! lets ends be recorded first, or would run out of places that are about to be free.
+//! Backpressure: the worker, which starts run after run, lets ends be recorded first while too many are waiting. Else it
+//! would run out of places that are about to be free.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,13 +36,6 @@ impl Crowd {
         Member(self.clone())
     }
 
-    /// Lets those pass that stand in line for the processor, if they are too many.
-    pub async fn let_pass(&self) {
-        if self.is_thick() {
-            tokio::task::yield_now().await;
-        }
-    }
-
     /// Waits until they are few, though not for long.
     pub async fn thin(&self) {
         let thinned = self.0.thinned.notified();
@@ -76,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_waits_is_told_when_they_are_few_and_waits_for_no_one_that_hangs() {
+    async fn waiting_for_few_members_ends_when_they_are_few_and_skips_one_that_hangs() {
         for few in [0, 3] {
             let crowd = Crowd::above(few);
             let _few: Vec<Member> = (0..few).map(|_| crowd.enter()).collect();
@@ -86,10 +78,8 @@ mod tests {
             assert_eq!(thin.as_mut().now_or_never(), None, "there are two too many");
             drop(one);
             assert_eq!(thin.as_mut().now_or_never(), None, "there is one too many");
-            assert_eq!(crowd.let_pass().now_or_never(), None, "it goes first");
             drop(other);
             assert_eq!(thin.now_or_never(), Some(()), "it was told");
-            assert_eq!(crowd.let_pass().now_or_never(), Some(()), "there is nobody to give way to");
 
             let _hangs = crowd.enter();
             let begun = Instant::now();

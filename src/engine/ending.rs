@@ -29,13 +29,19 @@ const INFRA_BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::
 
 /// One execution, as seen at its end.
 pub struct Ending<'a> {
+    /// Lease under which the run was executed.
     pub lease: Lease,
+    /// The run as it was started.
     pub run: &'a Run,
+    /// The run's task; `None` for a chat run.
     pub task: Option<&'a Task>,
+    /// The recipient who is told.
     pub recipient: Option<&'a Recipient>,
     /// The run's usage, all attempts together.
     pub usage: Usage,
+    /// Time of this execution.
     pub ran: Duration,
+    /// The instant of the end.
     pub now: DateTime<Utc>,
     /// When it began, if that is not on the record.
     pub unconfirmed: Option<DateTime<Utc>>,
@@ -46,7 +52,7 @@ pub struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// What is to be written; an error where nothing may be (the lease is lost).
+    /// The end to write; an error where nothing may be written (the lease is lost).
     pub fn finish(&self, result: Result<Outcome, RunError>) -> Result<Option<Finish>, IllegalTransition> {
         Ok(Some(match result {
             Ok(Outcome::Succeeded { output, usage }) => {
@@ -92,7 +98,7 @@ impl Ending<'_> {
         }))
     }
 
-    /// What is to be written of a run whose process died: it goes on at once, but not for ever.
+    /// The end to write for a run whose process died: it goes on at once, but not for ever.
     pub fn crashed(&self) -> Result<Finish, IllegalTransition> {
         let crashes = self.run.crashes + 1;
         if crashes >= CRASH_LIMIT || self.attempts_left() == 0 {
@@ -272,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_infrastructure_holds_up_uses_no_attempt_and_has_a_limit_of_its_own() {
+    fn infrastructure_delays_use_no_attempt_and_have_a_limit_of_their_own() {
         let task = task(Retry { max_attempts: 1, backoff_seconds: 10 });
         let after = |infra_retries, random| {
             let run = Run { infra_retries, ..run(1, 0) };

@@ -11,12 +11,12 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use serde_json::json;
+use tokio::runtime::Handle;
 
 use crate::agent::{ChannelLimits, Stop};
 use crate::channel::Channels;
 use crate::clock;
 use crate::engine::active::{Active, Place};
-use crate::engine::crowd::Member;
 use crate::engine::ending::Ending;
 use crate::engine::finisher::Finisher;
 use crate::engine::lacking;
@@ -41,11 +41,13 @@ const RECIPIENT_FRESH: Duration = Duration::from_secs(1);
 /// The wait between two questions to a store that is away.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 
-/// What every execution needs. Cheap to clone.
+/// The parts that every execution needs. Cheap to clone.
 #[derive(Clone)]
 pub struct Executions(Arc<Shared>);
 
 struct Shared {
+    /// Executions run on the engine's threads, whoever asks for them.
+    runtime: Handle,
     store: Store,
     executors: Registry,
     channels: Channels,
@@ -59,6 +61,7 @@ struct Shared {
 }
 
 impl Executions {
+    /// The parts of every execution, with this lease time.
     #[allow(clippy::too_many_arguments)] // a list of parts, named where it is called
     pub fn new(
         store: Store,
@@ -74,6 +77,7 @@ impl Executions {
         // two instances may each be wrong by what a measurement may be wrong
         let margin = clock::signed((clock::MEASUREMENT_ERROR * 2).min(lease / 10));
         Executions(Arc::new(Shared {
+            runtime: Handle::current(),
             store,
             executors,
             channels,
@@ -117,14 +121,14 @@ impl Executions {
         shared.measures.started(&shared.store, &started, shared.store.clock().now());
         // the place is taken before the task runs: who counts free places must see it
         let place = shared.active.add(started.lease, &started.run.tenant_id, started.lease_until);
-        let beginning = shared.finisher.beginning().enter();
-        tokio::spawn(async move { shared.execute(started, place, beginning).await });
+        let runtime = shared.runtime.clone();
+        runtime.spawn(async move { shared.execute(started, place).await });
     }
 }
 
 /// There are as many of these as runs under way, so what few of them come to (the store's futures are large) is boxed.
 impl Shared {
-    async fn execute(&self, started: StartedRun, place: Place, beginning: Member) {
+    async fn execute(&self, started: StartedRun, place: Place) {
         let run_id = started.run.id;
         self.tell_state(run_id, RunState::Running, None);
         let began = self.store.clock().elapsed();
@@ -132,13 +136,12 @@ impl Shared {
         let result = tokio::select! {
             biased;
             () = self.lease_over(&place), if !planted!("no_fence") => return lost(run_id),
-            result = self.run_to_end(&started, &place, Arc::clone(&transcript), beginning) => result,
+            result = self.run_to_end(&started, &place, Arc::clone(&transcript)) => result,
             () = self.lease_gone(&place), if !planted!("no_fence") => return lost(run_id),
         };
         // Nothing has effects from here on, and what is written is fenced by the token: so an end is offered to a store
         // that is away for as long as it takes, rather than executed once more.
         let ran = self.store.clock().elapsed().saturating_sub(began);
-        self.finisher.beginning().let_pass().await;
         let told = tokio::select! {
             biased;
             () = self.lease_over(&place), if !planted!("no_fence") => return lost(run_id),
@@ -174,7 +177,6 @@ impl Shared {
         started: &StartedRun,
         place: &Place,
         transcript: Arc<LeasedTranscript>,
-        beginning: Member,
     ) -> Result<Outcome, RunError> {
         if let (Some(task_id), None) = (started.run.task_id, &started.task) {
             return Err(RunError::fail("no_task", format!("the task {task_id} is gone, or can't be read")));
@@ -185,11 +187,7 @@ impl Shared {
         };
         let stop = &place.stop;
         let job = self.job(started, transcript, stop.clone());
-        let work = async {
-            drop(beginning);
-            executor.execute(job).await
-        };
-        let work = AssertUnwindSafe(work).catch_unwind();
+        let work = AssertUnwindSafe(executor.execute(job)).catch_unwind();
         let ended = tokio::select! {
             ended = work => ended.unwrap_or_else(|_| Err(RunError::fail("panicked", "the executor panicked"))),
             () = self.store.clock().sleep_until(started.deadline_at) => Err(too_long(started)),
@@ -306,7 +304,7 @@ impl Shared {
         })
     }
 
-    /// The same, and it wakes who waits for it.
+    /// Returns when the lease was not renewed in time, or was taken, and wakes its caller.
     async fn lease_gone(&self, place: &Place) {
         let (clock, mut valid_until) = (self.store.clock(), place.valid_until.clone());
         loop {

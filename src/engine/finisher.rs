@@ -1,5 +1,4 @@
-//! Ends are written in batches of what is already waiting: no timer delays one, and a burst costs few commits. Only runs that
-//! are about to begin go first.
+//! Ends are written in batches of what is already waiting: no timer delays one, and a burst costs few commits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,22 +39,16 @@ pub struct Finisher {
     store: Store,
     requests: mpsc::UnboundedSender<Request>,
     waiting: Arc<Mutex<mpsc::UnboundedReceiver<Request>>>,
-    /// Runs that are about to begin; ends give way to them.
-    beginning: Crowd,
     /// Ends that are not recorded yet.
     unrecorded: Crowd,
 }
 
 impl Finisher {
+    /// A finisher that writes ends in batches.
     pub fn new(store: Store) -> Finisher {
         let (requests, waiting) = mpsc::unbounded_channel();
         let waiting = Arc::new(Mutex::new(waiting));
-        Finisher { store, requests, waiting, beginning: Crowd::above(0), unrecorded: Crowd::above(FEW) }
-    }
-
-    /// Runs that are about to begin; ends give way to them.
-    pub(super) fn beginning(&self) -> &Crowd {
-        &self.beginning
+        Finisher { store, requests, waiting, unrecorded: Crowd::above(FEW) }
     }
 
     /// Ends that are not recorded yet.
@@ -81,16 +74,6 @@ impl Finisher {
             let mut waiting = finisher.waiting.lock().await;
             let mut batch = Vec::new();
             while stop.run_until_cancelled(waiting.recv_many(&mut batch, BATCH)).await.is_some() {
-                // a full batch has waited already
-                if batch.len() < BATCH {
-                    finisher.beginning.thin().await;
-                }
-                // what has ended meanwhile goes along
-                while batch.len() < BATCH
-                    && let Ok(request) = waiting.try_recv()
-                {
-                    batch.push(request);
-                }
                 tokio::select! {
                     () = finisher.write(std::mem::take(&mut batch)) => {}
                     () = late(&stop) => return,

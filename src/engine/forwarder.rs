@@ -17,12 +17,14 @@ use crate::store::StoreError;
 /// When a bus that is away is tried again.
 const TRY_AGAIN: TimeDelta = TimeDelta::seconds(1);
 
+/// Forwards events that were kept while the bus was away.
 pub struct Forwarder {
     bus: Arc<dyn Bus>,
     clock: Clock,
 }
 
 impl Forwarder {
+    /// The service over this bus.
     pub fn new(bus: Arc<dyn Bus>, clock: Clock) -> Forwarder {
         Forwarder { bus, clock }
     }

@@ -14,6 +14,7 @@ use crate::store::{Beat, Store, StoreError};
 /// The clock is measured at least this often, well within the time for which a measurement is believed.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 
+/// Renews the leases of runs that are executed here.
 pub struct Heartbeat {
     store: Store,
     active: Active,
@@ -21,6 +22,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
+    /// The service for leases of this length.
     pub fn new(store: Store, active: Active, lease: Duration) -> Heartbeat {
         Heartbeat { store, active, lease }
     }

@@ -44,7 +44,7 @@ struct Claims {
     missed: bool,
 }
 
-/// What all shares have together.
+/// State that all shares have together.
 #[derive(Default)]
 struct Shared {
     room: usize,
@@ -128,6 +128,7 @@ impl Lines {
 }
 
 impl Held {
+    /// A buffer of so many claims beside the places of this instance.
     pub fn new(capacity: usize, prefetch: usize, active: Active) -> Arc<Held> {
         Arc::new(Held {
             claims: Mutex::default(),
@@ -169,8 +170,8 @@ impl Held {
     }
 
     /// Room for up to `most` runs that are leased as they are recorded, of which those that are late may start at once: beside
-    /// all that is held, so that nothing that is on time waits for them. Who is not `behind` leaves places to what is asked
-    /// for meanwhile.
+    /// all that is held, so that nothing that is on time waits for them. A caller that is not `behind` leaves places to
+    /// runs that are asked for meanwhile.
     pub fn share_as_recorded(self: &Arc<Held>, most: usize, behind: bool) -> Share {
         let mut claims = self.claims.lock().expect("held lock");
         let (room, places) = self.left_as_recorded(&claims);
@@ -215,9 +216,9 @@ impl Held {
         !self.claims.lock().expect("held lock").due.passed.is_empty()
     }
 
-    /// Room for up to `most` runs that are ready, no more than could start. Who is not `behind` leaves places to what is
-    /// asked for meanwhile. Where others have all of them just now, the bell rings as soon as they know what they need, and
-    /// they get no more before it was asked for again.
+    /// Room for up to `most` runs that are ready, no more than could start. A caller that is not `behind` leaves places
+    /// to runs that are asked for meanwhile. Where others have all of them just now, the bell rings as soon as they
+    /// know what they need, and they get no more before it was asked for again.
     pub fn share_of_ready(self: &Arc<Held>, most: usize, behind: bool) -> Share {
         let mut claims = self.claims.lock().expect("held lock");
         let (room, places) = self.left(&claims);
@@ -290,7 +291,7 @@ impl Held {
         prepared.extend(runs.take(room).map(|run| (run.lease.run_id, run)));
     }
 
-    /// What is known of a claim that may begin without being marked first; asked once.
+    /// The run of a claim that may begin without being marked first; asked once.
     pub fn prepared(&self, claim: &Claim) -> Option<StartedRun> {
         let run = self.prepared.lock().expect("prepared lock").remove(&claim.lease.run_id)?;
         (run.lease == claim.lease).then_some(StartedRun { lease_until: claim.until, confirmed: false, ..run })
@@ -467,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_leased_ahead_shrinks_with_the_places_that_are_free() {
+    fn prefetch_shrinks_with_the_free_places() {
         let active = Active::default();
         let held = lone(4, 8, active.clone());
         assert_eq!(left(&held), (12, 4));
@@ -485,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_has_asked_for_nobody_else_counts_on_until_it_is_known_what_is_needed_of_it() {
+    fn room_asked_for_by_one_is_not_counted_by_others_until_its_need_is_known() {
         let active = Active::default();
         let held = lone(6, 6, active.clone());
         let one = held.share_as_recorded(4, true);
@@ -506,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_starts_beside_what_is_held_for_its_instant() {
+    fn late_runs_start_beside_runs_held_for_their_instant() {
         let held = lone(4, 4, Active::default());
         held.add(vec![claim(1, 9), claim(2, 9), claim(3, 9)]);
         let late = held.share_as_recorded(100, true);
@@ -515,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_leased_and_does_not_start_takes_no_place() {
+    fn lease_that_does_not_start_takes_no_place() {
         let held = lone(2, 2, Active::default());
         let ahead = held.share_ahead(3);
         assert_eq!((ahead.room, ahead.places, left(&held)), (3, 0, (1, 2)));
@@ -531,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_behind_leaves_places_to_what_is_asked_for() {
+    fn worker_that_is_not_behind_leaves_places_to_runs_that_are_asked_for() {
         for capacity in [1, 3, 8] {
             let held = lone(capacity, 0, Active::default());
             assert_eq!(held.share_as_recorded(100, false).places, capacity - capacity / 4);
@@ -577,7 +578,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_missed_places_is_rung_when_they_are_given_back_and_comes_first() {
+    async fn claimer_that_missed_places_is_woken_at_their_return_and_comes_first() {
         let rings = async |held: &Held| tokio::time::timeout(Duration::ZERO, held.bell().notified()).await.is_ok();
         let held = lone(2, 0, Active::default());
         let some = (held.place(None), held.share_of_ready(2, true));

@@ -1,4 +1,4 @@
-//! What is not to be told now: the recipient's quiet hours and budget, and addresses that nobody has proved.
+//! Reasons to hold a message: the recipient's quiet hours and budget, and addresses that nobody has proved.
 //!
 //! Decided before an attempt, and uses up none. What may have gone out already is never held, nor what somebody asked
 //! for just now. A question is never put into a digest: where it does not break through the quiet hours, it waits for
@@ -28,7 +28,7 @@ pub fn quiet(claim: &Claim, recipient: &Recipient, question: Option<&Question>, 
     Some(Mark::Hold { held: Held::QuietHours, digest: Box::new(delivery.digest(at)), at })
 }
 
-/// What the day's budget says of a message.
+/// The decision of the day's budget about a message.
 pub enum Budget {
     /// It counts for nothing, or was counted before.
     Free,
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_joins_the_digest_of_its_channel_by_the_ways_it_would_have_gone() {
+    fn held_message_joins_the_digest_of_its_channel_with_its_own_fallbacks() {
         let night = recipient(json!({ "from": "22:00", "to": "07:00" }));
         let (now, end) = (at("2027-03-01T23:00:00Z"), at("2027-03-02T07:00:00Z"));
         let Some(Mark::Hold { held: Held::QuietHours, digest, at }) = quiet(&claim(Kind::Result), &night, None, now)

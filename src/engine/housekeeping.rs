@@ -37,7 +37,7 @@ const INDEX_MEMORY: TimeDelta = TimeDelta::days(1);
 /// How long a session that comes back may be told what it has missed.
 const LIVE_MEMORY: TimeDelta = TimeDelta::hours(1);
 
-/// What is forgotten.
+/// Kinds of rows that are deleted after their retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Runs,
@@ -63,6 +63,7 @@ const KINDS: [Kind; 9] = [
     Kind::EventTasks,
 ];
 
+/// Deletes rows after their retention.
 #[derive(Clone)]
 pub struct Housekeeping {
     store: Store,
@@ -90,6 +91,7 @@ pub struct Rounds {
 }
 
 impl Housekeeping {
+    /// The service with its cron expression and its retention.
     pub fn new(store: Store, bus: Arc<dyn Bus>, settings: &Settings) -> Housekeeping {
         Housekeeping { store, bus, cron: settings.housekeeping.clone(), retention: settings.retention() }
     }

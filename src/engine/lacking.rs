@@ -14,7 +14,7 @@ use crate::run::outcome::{Outcome, RunError};
 use crate::store::{Lacked, SeenTask, Store, StoreError, answered};
 use crate::task::Task;
 
-/// What a run could not go on without, if that is how it failed.
+/// The credential issue for which a run failed, if it was one.
 pub fn lack_of(result: &Result<Outcome, RunError>) -> Option<&Lack> {
     match result {
         Err(RunError::Fail { fault }) => fault.lack.as_deref(),

@@ -1,6 +1,7 @@
 //! The matcher: events from the bus become runs of the tasks that they fire.
 //!
-//! It works in rounds: read, judge, record a piece. A tenant has a bounded part of each round, and tenants take turns, so
+//! It works in rounds: read, judge, record a piece. Tenants of which few matches are to be recorded are read, judged and
+//! recorded beside a piece of many. A tenant has a bounded part of each round, and tenants take turns, so
 //! that one tenant's flood is worked off beside what others publish. Judging runs beside the rounds, and the slowest
 //! tenant's holds up no other's.
 //!
@@ -12,7 +13,9 @@ mod backlog;
 pub mod index;
 mod intake;
 mod judging;
+mod lanes;
 mod missing;
+mod recording;
 mod slice;
 mod work;
 
@@ -24,20 +27,19 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Mutex;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::task::JoinError;
 use uuid::Uuid;
 
-use crate::bus::{Bus, Entry};
+use crate::bus::{Bus, BusError, Entry};
+use crate::clock::pause;
 use crate::compute::Compute;
 use crate::engine::held::Held;
-use crate::engine::matcher::intake::{Batch, Intake, Judged, Judgement, Taken, Unjudged};
-use crate::engine::matcher::slice::{Failed, Piece, WRITE_BY_RULES};
+use crate::engine::matcher::intake::{Batch, Intake, Judged, Judgement, Unjudged};
 use crate::engine::matcher::work::Work;
 use crate::engine::service::{Next, Service, TickError};
 use crate::id::Tenant;
 use crate::metrics::Metrics;
-use crate::store::{EventsFired, FireEvents, Match, Store, StoreError};
+use crate::store::{Store, StoreError};
 
 pub use judging::matched;
 
@@ -49,6 +51,9 @@ const JUDGED_AT_ONCE: usize = 64;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 /// How often a read that is to end is told.
 const BETWEEN_ENDS: Duration = Duration::from_millis(100);
+
+/// How a task of a set ended.
+type Joined<T> = Result<T, JoinError>;
 
 /// Turns events into runs.
 pub struct Matcher {
@@ -68,7 +73,7 @@ pub struct Matcher {
     buried: Counter,
 }
 
-/// What came of one round.
+/// Result of one round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Round {
     /// Entries that are handled to their end.
@@ -77,14 +82,8 @@ pub struct Round {
     pub goes_on: bool,
 }
 
-/// Whether what was judged still held.
-#[derive(PartialEq)]
-enum Fired {
-    Done,
-    Stale,
-}
-
 impl Matcher {
+    /// The service, with its metrics. `max_deliveries`: a failing entry becomes a dead letter after so many.
     pub fn new(
         store: Store,
         bus: Arc<dyn Bus>,
@@ -132,6 +131,10 @@ impl Matcher {
         let idle = work.is_idle();
         if idle {
             self.acknowledge(&mut work.done).await?;
+            let read = work.reading.join_next().await;
+            self.take_read(work, read)?;
+        }
+        if idle && work.is_idle() {
             let wait = if work.misses.is_empty() { wait } else { Duration::ZERO };
             work.add(self.intake.read(&[], BATCH, wait).await?);
             if work.is_idle() {
@@ -151,45 +154,72 @@ impl Matcher {
         if work.is_idle() {
             self.acknowledge(&mut work.done).await?;
         }
-        Ok(Round { finished: buried + given_up + recorded, goes_on: untold || !work.is_idle() })
+        Ok(Round {
+            finished: buried + given_up + recorded,
+            goes_on: untold || !work.is_idle() || !work.reading.is_empty(),
+        })
     }
 
     /// Has events judged, and takes in what is judged; waits for the first where nothing is to be recorded. Answers how many
     /// entries were given up.
     async fn judge(&self, work: &mut Work) -> Result<usize, TickError> {
         self.start_judging(work);
-        if work.ready.is_empty() && !work.judging.is_empty() {
-            let first = timeout(BETWEEN_LOOKS, work.judging.join_next()).await;
-            match first {
-                Ok(Some(Ok(judgement))) => return Ok(self.take_in(work, judgement)? + self.take_in_all(work)?),
-                // its tenant is not known any more: nobody's turn is held up for long
-                Ok(Some(Err(_))) => work.judged_now.clear(),
-                Ok(None) | Err(_) if !work.away && work.backlog.has_room() => {
-                    let full = work.backlog.full();
-                    work.add(self.intake.read(&full, BATCH, Duration::ZERO).await?);
-                    self.start_judging(work);
+        let mut given_up = 0;
+        if work.lanes.is_empty() && !(work.judging.is_empty() && work.reading.is_empty()) {
+            let Work { reading, judging, .. } = &mut *work;
+            tokio::select! {
+                Some(judged) = judging.join_next() => given_up += self.take_judged(work, judged)?,
+                Some(read) = reading.join_next() => self.take_read(work, Some(read))?,
+                () = pause(BETWEEN_LOOKS) => {
+                    self.start_reading(work, Duration::ZERO);
                 }
-                Ok(None) | Err(_) => {}
             }
         }
-        self.take_in_all(work)
+        Ok(given_up + self.take_in_all(work)?)
     }
 
+    /// Takes in what is read and judged by now.
     fn take_in_all(&self, work: &mut Work) -> Result<usize, TickError> {
+        let read = work.reading.try_join_next();
+        self.take_read(work, read)?;
         let mut given_up = 0;
-        while let Some(Ok(judgement)) = work.judging.try_join_next() {
-            given_up += self.take_in(work, judgement)?;
+        while let Some(judged) = work.judging.try_join_next() {
+            given_up += self.take_judged(work, judged)?;
         }
         Ok(given_up)
+    }
+
+    /// Takes in what was read; nothing where the read panicked: what it had taken comes again when its lease has run out.
+    fn take_read(&self, work: &mut Work, read: Option<Joined<Result<Batch, BusError>>>) -> Result<(), TickError> {
+        match read {
+            None => {}
+            Some(Ok(batch)) => {
+                work.add(batch?);
+                self.start_judging(work);
+            }
+            Some(Err(panicked)) => tracing::error!(%panicked, "events can't be read, they come again"),
+        }
+        Ok(())
+    }
+
+    fn take_judged(&self, work: &mut Work, judged: Joined<Judgement>) -> Result<usize, TickError> {
+        match judged {
+            Ok(judgement) => self.take_in(work, judgement),
+            // its tenant is not known any more: nobody's turn is held up for long
+            Err(_) => {
+                work.judged_now.clear();
+                Ok(0)
+            }
+        }
     }
 
     /// Each tenant that waits has its turn, unless enough of it is judged already.
     fn start_judging(&self, work: &mut Work) {
         while work.judging.len() < JUDGED_AT_ONCE {
-            let (ready, now) = (&work.ready, &work.judged_now);
-            let may = |tenant: &Tenant| !now.contains(tenant) && ready.has_room(tenant);
+            let (lanes, now) = (&work.lanes, &work.judged_now);
+            let may = |tenant: &Tenant| !now.contains_key(tenant) && lanes.has_room(tenant);
             let Some(share) = work.backlog.next(BATCH, may) else { return };
-            work.judged_now.insert(share.tenant.clone());
+            work.judged_now.insert(share.tenant.clone(), share.events.len());
             work.judging.spawn(Arc::clone(&self.intake).judge(share));
         }
     }
@@ -199,7 +229,7 @@ impl Matcher {
         match came {
             Ok(Judged { slice, rest, misses }) => {
                 work.misses.add(misses);
-                work.ready.push(slice);
+                work.lanes.push(slice);
                 work.backlog.put_back(&tenant, rest, None);
                 Ok(0)
             }
@@ -215,108 +245,6 @@ impl Matcher {
                 Ok(count)
             }
         }
-    }
-
-    /// Records the next piece; meanwhile reads on, and has judged what comes. Answers how many entries are at their end.
-    async fn record(&self, work: &mut Work, first: bool) -> Result<usize, TickError> {
-        let Some(piece) = work.ready.next() else { return Ok(0) };
-        if planted!("acknowledge_before_commit") {
-            self.bus.acknowledge(&work.ready.ids_of(&piece)).await?;
-            crate::clock::pause(Duration::from_millis(300)).await;
-        }
-        let goes_on = work.many || !first || !work.backlog.is_empty() || !work.judging.is_empty();
-        let reads = goes_on && !work.away && work.backlog.has_room();
-        let (full, spent) = (work.backlog.full(), std::mem::take(&mut work.spent));
-        let ahead = async { if reads { self.read_ahead(full, spent).await } else { Ok(None) } };
-        let (fired, ahead, acknowledged) = tokio::join!(self.fire(&piece), ahead, self.acknowledge(&mut work.done));
-        let finished = self.settle(work, &piece, fired);
-        if let Some(batch) = ahead? {
-            work.add(batch);
-            self.start_judging(work);
-        }
-        acknowledged?;
-        finished
-    }
-
-    /// Reads without waiting, on another thread.
-    async fn read_ahead(&self, full: Vec<Tenant>, spent: Vec<Taken>) -> Result<Option<Batch>, TickError> {
-        let intake = Arc::clone(&self.intake);
-        let mut other = JoinSet::new();
-        other.spawn(async move {
-            drop(spent);
-            intake.read(&full, BATCH, Duration::ZERO).await
-        });
-        match other.join_next().await {
-            Some(Ok(batch)) => Ok(Some(batch?)),
-            // it panicked: what it had taken comes again when its lease has run out
-            _ => Ok(None),
-        }
-    }
-
-    /// Goes by how the recording of a piece ended. One event that fails must not hold up the others, nor one tenant another.
-    fn settle(&self, work: &mut Work, piece: &Piece, fired: Result<Fired, StoreError>) -> Result<usize, TickError> {
-        work.away = matches!(fired, Err(StoreError::Unavailable(_) | StoreError::LeaseLost));
-        let error = match fired {
-            Ok(Fired::Done) => {
-                let whole = work.ready.recorded(piece);
-                let count = whole.len();
-                self.events.inc_by(count as u64);
-                work.done.extend(whole.iter().map(|taken| taken.id.clone()));
-                work.spent.extend(whole);
-                return Ok(count);
-            }
-            Ok(Fired::Stale) => {
-                for slice in work.ready.stale(piece) {
-                    work.backlog.put_back(&slice.tenant, slice.events, Some(slice.version));
-                }
-                return Ok(0);
-            }
-            Err(error) if work.away => return Err(error.into()),
-            Err(error) => error,
-        };
-        tracing::warn!(%error, matches = piece.matches.len(), "events can't be recorded together, fewer are tried");
-        match work.ready.failed(piece) {
-            Failed::Again => Ok(0),
-            Failed::Event(taken) => {
-                self.give_up(work, taken, &error);
-                Ok(1)
-            }
-        }
-    }
-
-    /// Leaves an entry that can't be handled now: it comes again from the bus, and in the end is buried.
-    fn give_up(&self, work: &mut Work, taken: Taken, error: &StoreError) {
-        match taken.deliveries >= self.max_deliveries {
-            true => work.hopeless.push((taken.entry(), error.to_string())),
-            false => tracing::warn!(entry = taken.id, %error, "an event can't be recorded, it comes again"),
-        }
-    }
-
-    /// Records a piece.
-    async fn fire(&self, piece: &Piece) -> Result<Fired, StoreError> {
-        let rules = piece.matches.iter().filter(|matched| !matched.goes_straight());
-        let (straight, by_rules): (Vec<Match>, Vec<Match>) = match rules.count() {
-            0 => return self.fire_some(&piece.shards, &piece.matches).await,
-            _ => piece.matches.iter().cloned().partition(Match::goes_straight),
-        };
-        let straight = (!straight.is_empty()).then_some(straight.as_slice());
-        for matches in straight.into_iter().chain(by_rules.chunks(WRITE_BY_RULES)) {
-            if self.fire_some(&piece.shards, matches).await? == Fired::Stale {
-                return Ok(Fired::Stale);
-            }
-        }
-        Ok(Fired::Done)
-    }
-
-    async fn fire_some(&self, shards: &[(i32, i64)], matches: &[Match]) -> Result<Fired, StoreError> {
-        let now = self.store.clock().now();
-        let share = self.held.share_ahead(matches.len());
-        let ask = FireEvents { now, shards, matches, worker: self.worker, room: share.room };
-        let EventsFired::Done(recorded) = self.store.fire_events(&ask).await? else { return Ok(Fired::Stale) };
-        self.matched.inc_by(recorded.recorded as u64);
-        self.skipped.inc_by(recorded.skipped as u64);
-        self.held.add(recorded.claims);
-        Ok(Fired::Done)
     }
 
     async fn bury_hopeless(&self, hopeless: &mut Vec<(Entry, String)>) -> Result<usize, TickError> {
@@ -335,7 +263,7 @@ impl Matcher {
         self.store.reads_ended().await;
         loop {
             self.bus.end_waits().await;
-            crate::clock::pause(BETWEEN_ENDS).await;
+            pause(BETWEEN_ENDS).await;
         }
     }
 

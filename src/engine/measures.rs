@@ -43,6 +43,7 @@ pub struct Measures {
 }
 
 impl Measures {
+    /// The metrics of runs, registered.
     pub fn new(metrics: &Metrics) -> Measures {
         let measures = Measures {
             lag: Histogram::new(LAG_BUCKETS),
@@ -107,7 +108,7 @@ impl Measures {
         self.runs.get_or_create(&ended).observe(took.as_secs_f64());
     }
 
-    /// What came of an attempt is on the record.
+    /// Counts the recorded outcome of an attempt.
     pub(super) fn delivered(&self, channel: &str, state: DeliveryState) {
         self.deliveries.get_or_create(&Marked { channel: channel.to_owned(), state: state.as_str() }).inc();
     }

@@ -1,5 +1,5 @@
-//! What there is to know of other tenants: whether there are any, for where all tasks are of one no place is kept for
-//! others; and whether any has a limit of its own on the runs that are under way.
+//! Facts about other tenants: whether there are any, for where all tasks are of one no place is kept for others; and
+//! whether any has a limit of its own on the runs that are under way.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -34,6 +34,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// The wait before a store that is away is asked again to record an attempt.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
+/// Sends due messages.
 pub struct Notifier {
     sending: Sending,
     places: Places,
@@ -44,7 +45,7 @@ pub struct Notifier {
     under_way: TaskTracker,
 }
 
-/// What a tick is about to attempt.
+/// Deliveries that a tick is about to attempt.
 #[derive(Default)]
 struct Chosen {
     seats: HashMap<Uuid, Seat>,
@@ -65,6 +66,7 @@ impl Chosen {
 }
 
 impl Notifier {
+    /// The service, with its limits on attempts at once.
     pub fn new(sending: Sending) -> Notifier {
         Notifier {
             sending,
@@ -75,7 +77,7 @@ impl Notifier {
         }
     }
 
-    /// What there is a place for, of all that is due.
+    /// The due deliveries for which there is a place.
     async fn choose(&self) -> Result<Chosen, StoreError> {
         let mut chosen = Chosen::default();
         let due = self.sending.store.due_deliveries(LOOKED_AT as i64).await?;
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_read_was_not_sent_and_is_tried_again_as_long_as_any() {
+    fn unreadable_delivery_counts_as_not_sent_and_is_retried_as_long_as_any() {
         let now = DateTime::UNIX_EPOCH;
         let away = StoreError::Unavailable("gone".into());
         let error = "what it tells of could not be read: the database is not available: gone".to_owned();

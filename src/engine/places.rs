@@ -28,7 +28,7 @@ struct Taken {
     tenants: HashMap<String, usize>,
 }
 
-/// Who has as many places as it may have for now.
+/// Scope in which no place is left for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Full {
     Channel,

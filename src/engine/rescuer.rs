@@ -26,6 +26,7 @@ const GRACE: TimeDelta = TimeDelta::seconds(10);
 /// The time between two looks for slots that nobody has.
 const SLOTS_EVERY: Duration = Duration::from_secs(60);
 
+/// Takes back runs whose worker died or hangs.
 pub struct Rescuer {
     store: Store,
     lease: Duration,
@@ -34,6 +35,7 @@ pub struct Rescuer {
 }
 
 impl Rescuer {
+    /// The service for leases of this length.
     pub fn new(store: Store, lease: Duration) -> Rescuer {
         Rescuer { store, lease, slots_at: Mutex::default() }
     }
@@ -81,7 +83,7 @@ impl Rescuer {
         Ok(())
     }
 
-    /// What becomes of a run whose worker is gone or hangs; `None` where nothing may be written.
+    /// The end of a run whose worker is gone or hangs; `None` where nothing may be written.
     fn finish_of(&self, stranded: &Stranded, recipient: Option<&Recipient>, usage: Usage) -> Option<Finish> {
         let ending = Ending {
             lease: stranded.lease,

@@ -20,11 +20,12 @@ use crate::store::{FireDue, StartNow, Store, Topic};
 
 /// How far ahead of their instant fires are recorded and leased.
 pub const HORIZON: Duration = Duration::from_millis(1500);
-/// Tasks fired in one transaction.
+/// Tasks fired in one transaction at most.
 const BATCH: i64 = 500;
 /// Runs leased by the transactions of one tick: a task may have several that it missed.
 const SHARE: usize = 2 * BATCH as usize;
 
+/// Records due fires ahead of their instants.
 pub struct Scheduler {
     store: Store,
     held: Arc<Held>,
@@ -42,6 +43,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
+    /// The service, with its metrics.
     pub fn new(
         store: Store,
         held: Arc<Held>,
@@ -133,6 +135,7 @@ impl Scheduler {
     /// Fires a batch of what is due; answers whether it was a whole one, so that there may be more. `None`: not by these
     /// rules of time zones.
     async fn fire(&self, most: usize, behind: bool) -> Result<Option<bool>, TickError> {
+        let limit = BATCH.min(self.store.fires_at_once() as i64);
         let share = self.held.share_as_recorded(most, behind);
         let now = self.store.clock().now();
         let shares = Some(share.shares.clone());
@@ -140,7 +143,7 @@ impl Scheduler {
         let ask = FireDue {
             now,
             horizon: HORIZON,
-            limit: BATCH,
+            limit,
             worker: self.worker,
             room: share.room,
             prepare: self.executions.prepares(),
@@ -161,6 +164,6 @@ impl Scheduler {
         for started in fired.started {
             self.executions.spawn(started);
         }
-        Ok(Some((fired.tasks + fired.lost) as i64 >= BATCH))
+        Ok(Some((fired.tasks + fired.lost + fired.left) as i64 >= limit))
     }
 }

@@ -19,12 +19,14 @@ const BATCH: i64 = 500;
 /// Between two looks.
 const PAUSE: TimeDelta = TimeDelta::seconds(1);
 
+/// Seals audit rows into the hash chain.
 pub struct Sealer {
     store: Store,
     vault: Vault,
 }
 
 impl Sealer {
+    /// The service with the key of the chain.
     pub fn new(store: Store, vault: Vault) -> Sealer {
         Sealer { store, vault }
     }

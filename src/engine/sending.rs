@@ -1,4 +1,4 @@
-//! What a delivery says and to whom, read just before it is sent; and what has to be right before it may be.
+//! The words and the recipient of a delivery, read just before it is sent, and the checks before it may be.
 //!
 //! In this order: who is told, what is told, whether the address is proved, quiet hours, the breaker, the budget, the
 //! attempt. Each of them may end it with a mark; only the attempt sends. Nothing is kept here.
@@ -29,7 +29,7 @@ const IN_A_DIGEST: i64 = 50;
 /// Why a digest is not sent.
 const NOTHING_LEFT: &str = "not sent: nothing of what was held is left to be told";
 
-/// What all attempts of this process share. Cheap to clone.
+/// State that all attempts of this process share. Cheap to clone.
 #[derive(Clone)]
 pub struct Sending {
     pub store: Store,
@@ -41,7 +41,7 @@ pub struct Sending {
     pub measures: Measures,
 }
 
-/// What is told, and all that its words are made of.
+/// The message, with all that its words are made of.
 struct Told {
     delivery: Delivery,
     referred: Referred,
@@ -130,8 +130,8 @@ impl Sending {
         Ok(told.hide(attempted.mark))
     }
 
-    /// What was refused interrupted nobody. Where that can't be written, the day has one interruption less: no message
-    /// waits for it.
+    /// Gives back the interruption of a message that was refused. Where that can't be written, the day has one
+    /// interruption less: no message waits for it.
     async fn give_back(&self, recipient: &str, day: &str) {
         if let Err(error) = answered(self.store.uncount_interruption(recipient, day)).await {
             tracing::warn!(%error, "an interruption that was none could not be given back");
@@ -144,7 +144,8 @@ impl Sending {
         channel.is_some_and(|channel| !claim.in_doubt() || channel.capabilities().deduplicates)
     }
 
-    /// What is said by this channel, made on a computing thread: Markdown and templates take time. An error says what is gone.
+    /// The words for this channel, made on a computing thread: Markdown and templates take time. An error says which
+    /// part is gone.
     async fn words(
         &self,
         told: &Arc<Told>,
@@ -160,7 +161,7 @@ impl Sending {
         self.store.compute(&tenant, work).await
     }
 
-    /// What there is to tell; the mark says why nothing is.
+    /// The message to tell; the mark says why there is none.
     async fn told(&self, claim: &Claim, recipient: Option<&Arc<Recipient>>) -> Result<Result<Told, Mark>, StoreError> {
         let delivery = &claim.delivery;
         let whole = self.links.whole(delivery);
@@ -208,7 +209,7 @@ impl Sending {
         Ok(Ok(Told { digest, more, ..Told::of(delivery) }))
     }
 
-    /// What a message refers to, as it stands now.
+    /// The things to which a message refers, as they stand now.
     async fn referred(&self, delivery: &Delivery) -> Result<Told, StoreError> {
         Ok(Told { referred: answered(self.store.referred(delivery)).await?, ..Told::of(delivery) })
     }
@@ -228,8 +229,8 @@ impl Told {
     }
 }
 
-/// What becomes of a message whose channel is left alone. It can wait, but not longer than its attempts would have
-/// taken; where somebody is waited for, the next channel takes over at once.
+/// The mark of a message whose channel is left alone. It can wait, but not longer than its attempts would have taken;
+/// where somebody is waited for, the next channel takes over at once.
 fn left_alone(claim: &Claim, place: &Place, (now, closed): (DateTime<Utc>, Closed), random: f64) -> Mark {
     let delivery = &claim.delivery;
     let error = format!("not attempted: {place} fails at present, and is left alone for a while");
@@ -247,7 +248,7 @@ fn spread(closed: Closed, random: f64) -> DateTime<Utc> {
     closed.until + TimeDelta::milliseconds((closed.spread.as_millis() as f64 * random) as i64)
 }
 
-/// What is gone is none; anything else that is wrong stays an error.
+/// Reads `NotFound` as `None`; any other error stays one.
 fn found<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match read {
         Ok(value) => Ok(Some(value)),
@@ -270,7 +271,7 @@ mod tests {
         }
     }
 
-    /// What becomes of it so many hours after 1970 began, where the channel is tried again in 30 s.
+    /// The mark so many hours after 1970 began, where the channel is tried again in 30 s.
     fn after(delivery: &Delivery, hours: i64) -> Mark {
         let now = DateTime::UNIX_EPOCH + TimeDelta::hours(hours);
         let closed = Closed { until: now + TimeDelta::seconds(30), spread: Duration::from_secs(60) };

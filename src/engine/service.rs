@@ -33,12 +33,16 @@ pub enum Next {
 /// Why a tick came to nothing. Nothing is lost: the next one does it.
 #[derive(Debug, thiserror::Error)]
 pub enum TickError {
+    /// The store has failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The bus has failed.
     #[error(transparent)]
     Bus(#[from] BusError),
+    /// The database's time is not known yet.
     #[error("the database's clock is not known well enough to claim anything")]
     ClockUnknown,
+    /// The tick took longer than this.
     #[error("no answer from the database within {0:?}")]
     Slow(Duration),
 }
@@ -54,6 +58,7 @@ pub struct AtRest<S> {
 
 /// One kind of work, done in ticks.
 pub trait Service: Sized + Send + Sync + 'static {
+    /// Name of the service in logs, metrics and `/readyz`.
     const NAME: &'static str;
     /// The longest wait unless it rests: what no hint tells is found by looking.
     const LOOK_AGAIN: Duration;
@@ -84,7 +89,7 @@ pub const NOW: DateTime<Utc> = DateTime::<Utc>::MIN_UTC;
 /// A service counts as stalled when no tick succeeded for this many of its longest waits, and this long at least.
 const STALLED_AFTER: (u32, Duration) = (4, Duration::from_secs(20));
 
-/// Who knows what there is to do.
+/// Source of the counts of pending work.
 pub(super) trait Lookout: Send + Sync {
     /// `None`: it can't be told.
     fn look(&self) -> BoxFuture<'_, Option<Outlook>>;
@@ -96,7 +101,7 @@ impl Lookout for Store {
     }
 }
 
-/// What every loop needs.
+/// The parts that every loop needs.
 #[derive(Clone)]
 pub(super) struct Looped {
     pub clock: Clock,
@@ -176,7 +181,8 @@ impl Looped {
         self.metrics.forget_ticks(S::NAME);
     }
 
-    /// What a tick would come to that finds nothing, where that can be told without one; `None`: only a tick tells.
+    /// The next tick of a service that would find nothing, where that can be told without one; `None`: only a tick
+    /// tells.
     async fn foreseen<S: Service>(&self, service: &S, quiet: u32) -> Option<Next> {
         let at_rest = S::AT_REST.filter(|_| quiet > CALM && self.clock.trusted())?;
         let outlook = self.lookout.look().await?;
@@ -256,7 +262,7 @@ mod tests {
 
     use super::*;
 
-    /// What a tick does; `None`: it hangs.
+    /// One scripted tick; `None`: it hangs.
     type Act = fn() -> Option<Result<Next, TickError>>;
 
     /// Ticks as it is told, tells each tick, and then waits to be woken.
@@ -266,7 +272,7 @@ mod tests {
         wake: watch::Sender<()>,
     }
 
-    /// What the outlook shows to all who ask, and that they asked.
+    /// The outlook for all who ask, and the number of times that they asked.
     #[derive(Clone, Default)]
     struct Sky(Arc<Mutex<(Option<Outlook>, usize)>>);
 

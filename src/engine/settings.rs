@@ -53,6 +53,7 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Length of a lease, between 0.3 s and an hour.
     pub fn lease(&self) -> Duration {
         Duration::from_secs_f64(self.lease_seconds.clamp(0.3, 3600.0))
     }
@@ -87,10 +88,12 @@ impl Settings {
         }
     }
 
+    /// Limits on runs under way over all instances.
     pub fn limits(&self) -> Limits {
         Limits::new(self.max_runs_per_tenant, self.max_runs_total)
     }
 
+    /// Time that running executions have at a stop, up to an hour.
     pub fn shutdown_grace(&self) -> Duration {
         Duration::from_secs_f64(self.shutdown_grace_seconds.clamp(0.0, 3600.0))
     }

@@ -27,12 +27,12 @@ use crate::engine::service::{AtRest, Next, REST, Service, TickError};
 use crate::expr::Language;
 use crate::id::{Scope, Tenant};
 use crate::metrics::Metrics;
-use crate::notification::dedupe;
-use crate::notification::{NewDelivery, wording};
+use crate::notification::language::MessageLanguage;
+use crate::notification::{NewDelivery, notices};
 use crate::poll::{Ask, Missed, Poller};
 use crate::store::{DuePoll, Lacked, PollClaim, RecordedPoll, Store, StoreError, Topic, answered};
 use crate::trigger::Trigger;
-use crate::trigger::condition::{Condition, Failing, Notice, PollFault, Question, Seen, Step};
+use crate::trigger::condition::{Condition, Notice, PollFault, Question, Seen, Step};
 
 /// How long a poll is one worker's: longer than the longest poll and the wait for a store that is slow to record it.
 pub const CLAIM: Duration = Duration::from_secs(45);
@@ -50,6 +50,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// Polls that found no room come again up to this much later than they have to: other instances send theirs away, too.
 const SPREAD: Duration = Duration::from_millis(250);
 
+/// Polls due conditions.
 pub struct Watcher {
     work: Work,
     places: Places,
@@ -60,7 +61,7 @@ pub struct Watcher {
     done: Bell,
 }
 
-/// What each poll needs.
+/// The parts that each poll needs.
 #[derive(Clone)]
 struct Work {
     store: Store,
@@ -75,6 +76,7 @@ struct Work {
 }
 
 impl Watcher {
+    /// The service with at most so many polls at once.
     pub fn new(store: Store, poller: Poller, compute: Compute, at_once: usize, metrics: &Metrics) -> Watcher {
         let counted = |name: &str, help: &str| {
             let counter = Counter::default();
@@ -101,7 +103,7 @@ impl Watcher {
         }
     }
 
-    /// What there is a place for, of all that is due.
+    /// The due polls for which there is a place.
     async fn choose(&self, now: DateTime<Utc>) -> Result<Chosen, StoreError> {
         let mut chosen = Chosen::default();
         let due = self.work.store.due_polls(now, LOOKED_AT as i64).await?;
@@ -151,7 +153,7 @@ impl Watcher {
     }
 }
 
-/// What a tick is about to poll.
+/// Polls that a tick is about to make.
 #[derive(Default)]
 struct Chosen {
     seats: HashMap<Uuid, Seat>,
@@ -192,6 +194,11 @@ impl Service for Watcher {
         let tasks: Vec<Uuid> = chosen.seats.keys().copied().collect();
         let claims = self.work.store.claim_polls(&tasks, now, now + signed(CLAIM)).await?;
         let any = !claims.is_empty();
+        // before a poll that begins here can have ended, and is due again
+        let behind = match chosen.waits {
+            true => self.work.store.next_poll_after(now).await,
+            false => Ok(None),
+        };
         for claim in claims {
             let seat = chosen.seats.remove(&claim.subject.id);
             let (work, done) = (self.work.clone(), Arc::clone(&self.done));
@@ -203,8 +210,7 @@ impl Service for Watcher {
         }
         if chosen.waits {
             // a poll that ends gives its tenant a place; what falls due meanwhile may be another's
-            let next = self.work.store.next_poll_after(now).await?;
-            return Ok(next.map_or(Next::OnWake, |next| Next::At(next.max(now + CROWDED))));
+            return Ok(behind?.map_or(Next::OnWake, |next| Next::At(next.max(now + CROWDED))));
         }
         if chosen.more && any {
             return Ok(Next::Now);
@@ -227,7 +233,7 @@ impl Service for Watcher {
     }
 }
 
-/// What is to be done with a claim.
+/// The decision about a claim.
 enum Outcome {
     Record {
         step: Box<Step>,
@@ -300,7 +306,7 @@ impl Work {
         read.unwrap_or_else(|panicked| Err(panicked.to_string()))
     }
 
-    /// What follows from the poll; what its expressions take long over is computed on a thread of its own.
+    /// The step that follows from the poll. Slow expressions are computed on a thread of their own.
     async fn step(
         &self,
         claim: &PollClaim,
@@ -369,7 +375,7 @@ impl Work {
         Ok(())
     }
 
-    /// What the owner is told; `None` where nobody can be.
+    /// The message to the owner; `None` where nobody can be told.
     async fn notice(&self, claim: &PollClaim, notice: &Notice) -> Result<Option<NewDelivery>, StoreError> {
         let task = match self.store.get_task(&Scope::Every, claim.subject.id).await {
             Ok(task) => task,
@@ -381,18 +387,7 @@ impl Work {
             Err(StoreError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        // the instant at which it began tells one time of failing from the next
-        let since = |kind: &str, failing: &Failing| dedupe::notice(kind, task.id, failing.since.timestamp_millis());
-        let (key, words) = match notice {
-            Notice::Failing(failing) => (since("poll_failing", failing), wording::poll_failing(&task.name, failing)),
-            Notice::Recovered(failing) => {
-                (since("poll_recovered", failing), wording::poll_recovered(&task.name, failing))
-            }
-            Notice::Missing(missing) => {
-                let key = dedupe::missing_field(task.id, &missing.expression);
-                (key, wording::missing_field(&task.name, "An answer", missing))
-            }
-        };
+        let (key, words) = notices::of_poll(MessageLanguage::of_reader(recipient.as_ref()), &task, notice);
         Ok(NewDelivery::notice(&task, recipient.as_ref(), key, words))
     }
 }

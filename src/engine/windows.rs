@@ -28,6 +28,7 @@ const RELEASED: (i64, i64) = (10, 100);
 /// Of them so many are judged before another tenant has its turn.
 const JUDGED: usize = 10;
 
+/// Closes due windows of events.
 pub struct Windows {
     store: Store,
     held: Arc<Held>,
@@ -36,6 +37,7 @@ pub struct Windows {
 }
 
 impl Windows {
+    /// The service over this store.
     pub fn new(store: Store, held: Arc<Held>, compute: Compute, worker: Uuid) -> Windows {
         Windows { store, held, compute, worker }
     }
@@ -93,7 +95,7 @@ impl Windows {
         };
         let matches = self.judge(held, task).await?;
         let share = self.held.share_ahead(matches.len());
-        let ask = FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room: share.room };
+        let ask = FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room: share.room, few: false };
         // a task that changes meanwhile is read anew at the next tick
         if let EventsFired::Done(recorded) = self.store.release_events(held.window_id, held.task_id, &ask).await? {
             self.held.add(recorded.claims);
@@ -101,7 +103,7 @@ impl Windows {
         Ok(())
     }
 
-    /// What a task makes of the events that it has held, judged a few at a time in its tenant's turns.
+    /// Judges the events that a task has held, a few at a time in its tenant's turns.
     async fn judge(&self, held: &store::Held, task: Option<Task>) -> Result<Vec<Match>, StoreError> {
         let Some(task) = task.map(Arc::new) else { return Ok(Vec::new()) };
         let (runs, now) = (held.release == Release::Run, self.store.clock().now());
@@ -115,7 +117,7 @@ impl Windows {
     }
 }
 
-/// What a task makes of events that it has held; `runs`: they are not to be dropped.
+/// The matches of a task with events that it has held; `runs`: they are not to be dropped.
 fn released(events: Vec<Event>, task: &Task, runs: bool, now: DateTime<Utc>) -> Vec<Match> {
     let facts = EventTask {
         task_id: task.id,

@@ -23,6 +23,7 @@ use crate::store::{Claim, Lease, Limits, Seat, StartedRun, Starts, Store, Take, 
 /// Runs taken or started in one transaction.
 const BATCH: usize = 500;
 
+/// Starts ready runs and those whose instant has come.
 pub struct Worker {
     store: Store,
     held: Arc<Held>,
@@ -40,6 +41,7 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// The service, with its metrics.
     pub fn new(
         store: Store,
         held: Arc<Held>,
@@ -178,7 +180,7 @@ impl Worker {
         }
     }
 
-    /// What makes runs start here as they are recorded.
+    /// The desk by which runs start here as they are recorded.
     pub(super) fn desk(&self) -> Arc<Desk> {
         let (held, executions) = (Arc::clone(&self.held), self.executions.clone());
         Arc::new(Desk { held, executions, worker: self.id, lease: self.lease })

@@ -21,7 +21,8 @@ use crate::engine::Bell;
 use crate::engine::service::{Next, Service, TickError};
 use crate::id::Scope;
 use crate::metrics::Metrics;
-use crate::notification::{NewDelivery, dedupe, wording};
+use crate::notification::language::MessageLanguage;
+use crate::notification::{NewDelivery, dedupe, notices};
 use crate::store::{NewestZones, PlannedTask, Store, StoreError};
 use crate::trigger::replan::Pending;
 use crate::trigger::zone::{Database, Release, Settings, Zones};
@@ -36,10 +37,11 @@ const BACK: TimeDelta = TimeDelta::days(366);
 /// How often a task is looked at again that was changed meanwhile.
 const TRIES: usize = 3;
 
+/// Adopts newer zone rules, and plans tasks by them.
 pub struct ZoneKeeper {
     store: Store,
     settings: Settings,
-    /// What is planned by here.
+    /// The zone rules by which this instance plans.
     zones: Zones,
     metrics: Metrics,
     moved: Counter,
@@ -63,6 +65,7 @@ struct Pass {
 }
 
 impl ZoneKeeper {
+    /// The service, with its metrics.
     pub fn new(store: Store, settings: Settings, zones: Zones, metrics: Metrics) -> ZoneKeeper {
         let moved = Counter::default();
         metrics.register("zone_moves", "Tasks whose next instant moved with the rules of their zone", moved.clone());
@@ -223,7 +226,7 @@ impl ZoneKeeper {
         Ok(false)
     }
 
-    /// What the task waits for by the new rules; the outer `None`: that can't be told.
+    /// The task's next instant by the new rules; the outer `None`: it can't be told.
     async fn next(&self, pass: &Pass, seen: &PlannedTask) -> Option<Option<trigger::Next>> {
         let Trigger::Schedule(schedule) = seen.task.spec.trigger.clone() else { return None };
         let Pass { old, new, .. } = pass.clone();
@@ -244,7 +247,7 @@ impl ZoneKeeper {
         }
     }
 
-    /// What the owner is told; `None` where nobody can be.
+    /// The message to the owner; `None` where nobody can be told.
     async fn notice(
         &self,
         pass: &Pass,
@@ -258,7 +261,8 @@ impl ZoneKeeper {
             Err(error) => return Err(error),
         };
         let zone = pass.new.zone(schedule.timezone.as_deref().and_then(|name| name.parse().ok()).unwrap_or(Tz::UTC));
-        let words = wording::zone_rules(
+        let words = notices::zone_rules(
+            MessageLanguage::of_reader(recipient.as_ref()),
             &seen.task.name,
             (&zone, pass.new.release()),
             seen.nominal,

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_made() {
+    fn absent_attributes_get_their_defaults() {
         assert_eq!(
             read(&json!({"source": "mail", "type": "new", "data": {"n": 1}})).unwrap().to_value(),
             json!({"specversion": "1.0", "tenantid": "ann", "id": "made", "source": "mail", "type": "new", "data": {"n": 1},
@@ -95,5 +95,15 @@ mod tests {
         assert_eq!(places(json!({"sorce": "mail", "id": 7})), ["/0/sorce", "/0/id", "/0/source", "/0/type"]);
         let large = json!({"source": "mail", "type": "new", "data": "x".repeat(EVENT_BYTES)});
         assert_eq!(places(large), ["/0"]);
+    }
+
+    #[test]
+    fn event_is_taken_at_its_largest_and_refused_one_byte_beyond_it() {
+        let of = |data: usize| json!({ "source": "mail", "type": "new", "data": "x".repeat(data) });
+        let rest = read(&of(0)).unwrap().bytes();
+        assert_eq!(read(&of(EVENT_BYTES - rest)).unwrap().bytes(), EVENT_BYTES);
+        let faults = read(&of(EVENT_BYTES - rest + 1)).unwrap_err();
+        assert_eq!(faults.0[0].pointer, "/0");
+        assert_eq!(faults.0[0].message, "has 262145 bytes as JSON, and an event at most 262144");
     }
 }

@@ -16,22 +16,23 @@ use crate::clock::signed;
 use crate::event::Event;
 use crate::id::{Scope, Tenant, new_id};
 use crate::invalid::Faults;
+use crate::notification::language::MessageLanguage;
 use crate::notification::new_delivery::channels as order_of;
-use crate::notification::{Kind, NewDelivery, Urgency};
+use crate::notification::{Kind, NewDelivery, Urgency, dedupe, notices};
 use crate::run::transcript::Entry;
 use crate::run::{Run, Usage};
 use crate::store::{Answer, GrantUse, Idempotency, Lease, Store, StoreError, TaskFilter, answered};
 use crate::task::Known;
 use crate::task::change::TaskChange;
 use crate::task::{DEFAULT_EXECUTOR, Draft, Output, Route, Spec, Task, TaskStatus};
-use crate::tool::{self, Host, HostError, Notice};
+use crate::tool::{self, Host, HostError, MissedByStep, Notice};
 
 /// Entries of a transcript that are read at once.
 const PAGE: i64 = 500;
-/// What a tool that pauses a task gives as the reason.
+/// The reason in the record of a task that a tool has paused.
 const REASON_PAUSED: &str = "paused_by_agent";
 
-/// What tools may do, done by the store.
+/// The host of tools, backed by the store.
 pub struct StoreHost {
     store: Store,
     known: Known,
@@ -39,6 +40,7 @@ pub struct StoreHost {
 }
 
 impl StoreHost {
+    /// A host over this store; drafts are checked against `known`.
     pub fn new(store: Store, known: Known, bus: Arc<dyn Bus>) -> StoreHost {
         StoreHost { store, known, bus }
     }
@@ -129,6 +131,32 @@ impl StoreHost {
         Ok(json!({ "delivery_id": stored.id }))
     }
 
+    async fn tell_once(&self, tenant: &Tenant, missed: MissedByStep) -> Result<(), HostError> {
+        let MissedByStep { task_id, steps, step, field } = missed;
+        if answered(self.store.is_missing_told(task_id, &steps)).await.map_err(told)? {
+            return Ok(());
+        }
+        let scope = Scope::Only(tenant.clone());
+        let task = match answered(self.store.get_task(&scope, task_id)).await {
+            Ok(task) => task,
+            Err(StoreError::NotFound) => return Ok(()),
+            Err(error) => return Err(told(error)),
+        };
+        let recipient = match answered(self.store.get_recipient(&scope, tenant.as_str())).await {
+            Ok(stored) => Some(stored.recipient),
+            Err(StoreError::NotFound) => None,
+            Err(error) => return Err(told(error)),
+        };
+        let key = dedupe::missing_field_of_steps(task_id, &steps);
+        let language = MessageLanguage::of_reader(recipient.as_ref());
+        let words = notices::missing_field_of_step(language, &task.name, &step, &field);
+        let Some(notice) = NewDelivery::notice(&task, recipient.as_ref(), key, words) else { return Ok(()) };
+        if answered(self.store.tell_missing(task_id, &steps, &notice)).await.map_err(told)? {
+            tracing::info!(%task_id, step, field = field.field, "a step of a pipeline looks for a field that is not there");
+        }
+        Ok(())
+    }
+
     async fn publish(&self, tenant: &Tenant, event: Event) -> Result<Value, HostError> {
         if event.tenant != *tenant {
             return Err(HostError::Invalid(Faults::one("/tenantid", "must be the tenant of the run")));
@@ -146,8 +174,8 @@ impl StoreHost {
     }
 }
 
-/// What an agent may not give itself by making a task: effects that nobody approved. So its tasks wake an agent, which
-/// is asked for its approvals, and poll nothing but with GET.
+/// Refuses effects that nobody approved in a task that an agent makes. Such a task wakes an agent, which is asked for
+/// its approvals, and polls with GET alone.
 fn by_an_agent(draft: &Draft) -> Result<(), Faults> {
     let mut faults = Faults::new();
     let Spec { executor, trigger, .. } = &draft.spec;
@@ -255,6 +283,10 @@ impl Host for StoreHost {
             done.map_err(told)
         })
     }
+
+    fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>> {
+        Box::pin(self.tell_once(tenant, missed))
+    }
 }
 
 /// The transcript of a run that is executed here. Every append is fenced by the lease, and renews it.
@@ -274,7 +306,7 @@ impl LeasedTranscript {
         LeasedTranscript { store, lease, owner, length, usage: Mutex::default() }
     }
 
-    /// What all entries that were read or written here used.
+    /// Usage of all entries that were read or written here.
     pub fn usage(&self) -> Usage {
         *self.usage.lock().expect("usage lock")
     }
@@ -307,7 +339,7 @@ impl AgentStore for LeasedTranscript {
     fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
         Box::pin(async move {
             let until = self.store.clock().now() + signed(self.length);
-            answered(self.store.append(self.lease, until, &entries)).await.map_err(refused)?;
+            answered(self.store.append(&self.owner.1, self.lease, until, &entries)).await.map_err(refused)?;
             self.count(&entries);
             Ok(())
         })

@@ -1,5 +1,5 @@
-//! Who watches which run, in this process. Keeps nothing for runs that nobody watches, and nothing over a crash:
-//! the transcript is the truth, this is only how it is heard at once.
+//! Watchers of runs, in this process. Keeps nothing for runs that nobody watches, and nothing over a crash: the
+//! transcript is the truth, this is only how it is heard at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -25,15 +25,17 @@ pub struct Subscription {
     events: broadcast::Receiver<StreamEvent>,
 }
 
-/// What a watcher hears.
+/// An event for a watcher.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Heard {
+    /// An event of the run.
     Event(StreamEvent),
     /// Too slow: this many events are gone; the transcript has what they led to.
     Missed(u64),
 }
 
 impl Hub {
+    /// A hub without watchers.
     pub fn new() -> Hub {
         Hub::default()
     }

@@ -27,11 +27,13 @@ const PERSONA_LENGTH: usize = 32_768;
 /// Most turns that a task may ask for.
 const MOST_TURNS: u64 = 100;
 
+/// The executor that hands a run's instruction to an agent.
 pub struct Orchestrator {
     agent: Agent,
 }
 
 impl Orchestrator {
+    /// The executor with its agent.
     pub fn new(agent: Agent) -> Orchestrator {
         Orchestrator { agent }
     }
@@ -135,6 +137,10 @@ impl Executor for Orchestrator {
         "orchestrator"
     }
 
+    fn config_schema(&self) -> Value {
+        crate::executor::schema::of::<crate::executor::schema::OrchestratorConfig>()
+    }
+
     fn validate(&self, action: &Action, faults: &mut Faults) {
         if action.instruction.trim().is_empty() {
             faults.add("/action/instruction", "is missing: what the agent is to do, in plain words");
@@ -178,7 +184,7 @@ fn max_turns(value: &Value, faults: &mut Faults) -> Option<u32> {
     }
 }
 
-/// What goes with the message into the transcript.
+/// Metadata of the message in the transcript.
 fn metadata(run: &Run) -> Map<String, Value> {
     let fields = [
         ("source", json!("trigger")),
@@ -230,4 +236,17 @@ fn told_missed(missed: &Missed, job: &Job) -> String {
         local(missed.from),
         local(missed.to)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::KEYS;
+    use crate::executor::schema::{OrchestratorConfig, fields_of};
+
+    #[test]
+    fn published_settings_are_those_that_are_read() {
+        let mut read = KEYS.to_vec();
+        read.sort_unstable();
+        assert_eq!(fields_of::<OrchestratorConfig>(), read);
+    }
 }

@@ -17,6 +17,8 @@ mod map;
 mod notify;
 mod publish;
 mod reading;
+#[allow(missing_docs, reason = "the names of its types and fields are those of a task's action")]
+pub mod schema;
 mod scope;
 mod spec;
 mod store;
@@ -24,6 +26,7 @@ mod tool;
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use futures::future::BoxFuture;
@@ -49,6 +52,7 @@ pub use crate::executor::pipeline::kind::Parts;
 
 /// Why a run ended early and well: a `filter` was false, or a step with `on_error: stop` failed.
 pub const REASON_FILTERED: &str = "filtered";
+/// Reason of a run that a failed step has ended by `on_error: stop`.
 pub const REASON_STOPPED: &str = "stopped";
 /// Its last step was a `notify`: nobody is told twice.
 pub const REASON_TOLD: &str = "told";
@@ -60,6 +64,7 @@ const CONFIG: &str = "/action/config";
 pub struct Pipeline(Arc<Parts>);
 
 impl Pipeline {
+    /// The executor with its parts.
     pub fn new(parts: Parts) -> Pipeline {
         Pipeline(Arc::new(parts))
     }
@@ -67,9 +72,9 @@ impl Pipeline {
     async fn run(&self, job: Job) -> Result<Outcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
         let spec = self.spec_now(&job.run.tenant_id, &task.spec.action).await?;
-        let world = self.world(&job, task)?;
-        let (ledger, begun) = Ledger::load(job.store.clone(), job.clock.clone()).await?;
         let digest = digest_of(&task.spec.action.config);
+        let world = self.world(&job, task, &digest)?;
+        let (ledger, begun) = Ledger::load(job.store.clone(), job.clock.clone()).await?;
         let beginning = match begun {
             Some(begun) if begun.digest != digest => {
                 let message = "the steps of the task were changed while the run went on; run it again";
@@ -106,7 +111,7 @@ impl Pipeline {
         read.unwrap_or_else(|panicked| Err(RunError::fail("invalid_action", panicked.to_string())))
     }
 
-    fn world(&self, job: &Job, task: &Task) -> Result<World, RunError> {
+    fn world(&self, job: &Job, task: &Task, steps: &str) -> Result<World, RunError> {
         Ok(World {
             parts: self.0.clone(),
             tenant: Tenant::stored(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
@@ -120,6 +125,8 @@ impl Pipeline {
             sink: job.sink.clone(),
             clock: job.clock.clone(),
             known: job.known.clone(),
+            steps: steps.to_owned(),
+            missing_told: AtomicBool::new(false),
         })
     }
 }
@@ -164,7 +171,7 @@ impl Attempts<'_> {
     }
 }
 
-/// What the run answers: its `output`, else the last step's value; after a `notify` that was the last step, nothing.
+/// The answer of the run: its `output`, else the last step's value; after a `notify` that was the last step, nothing.
 async fn output(template: Option<&Tree>, world: &World, scope: &Scope, last: Value) -> Result<Value, String> {
     let Some(template) = template.cloned() else { return Ok(last) };
     let steps = template.steps(&scope.template);
@@ -200,6 +207,10 @@ fn digest_of(config: &Map<String, Value>) -> String {
 impl Executor for Pipeline {
     fn name(&self) -> &'static str {
         "pipeline"
+    }
+
+    fn config_schema(&self) -> Value {
+        crate::executor::schema::of::<schema::PipelineConfig>()
     }
 
     fn validate(&self, action: &Action, faults: &mut Faults) {

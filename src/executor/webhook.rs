@@ -36,9 +36,9 @@ use crate::vault::credentials::{Credentials, FetchError, Trouble, Use};
 
 pub use crate::executor::webhook::report::Report;
 
-/// What completion tokens begin with.
+/// Prefix of completion tokens.
 pub const TOKEN_PREFIX: &str = "rv_complete_";
-/// What the tags of completion tokens are for; the number changes when old ones are to be void.
+/// Purpose of the tags of completion tokens; the number changes when old ones are to be void.
 const TOKEN_PURPOSE: &str = "complete-run-1";
 /// Redirects that are followed on one host.
 const REDIRECTS: usize = 3;
@@ -52,6 +52,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
+    /// The executor. `public_url` is the address under which runtimes reach the service.
     pub fn new(credentials: Credentials, vault: Vault, public_url: &str) -> Webhook {
         Webhook { credentials, vault, public_url: public_url.trim_end_matches('/').to_owned() }
     }
@@ -111,7 +112,7 @@ impl Webhook {
         Ok(headers)
     }
 
-    /// The same at each attempt but for the attempt's own number and times.
+    /// The body of the request. It is equal at each attempt but for the attempt's own number and times.
     fn body(&self, job: &Job, task: &Task, expires_at: DateTime<Utc>) -> Value {
         let run = &job.run;
         let instant = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
@@ -166,7 +167,7 @@ fn again(job: &Job, hint: Option<Duration>) -> Option<Duration> {
     delivery::retry_after(attempt, hint, fastrand::f64())
 }
 
-/// What an answer, or its absence, means for the run.
+/// Judges an answer, or its absence, for the run.
 fn judge(
     answer: Result<Response, FetchError>,
     expires_at: DateTime<Utc>,
@@ -218,6 +219,10 @@ fn judge(
 impl Executor for Webhook {
     fn name(&self) -> &'static str {
         "webhook"
+    }
+
+    fn config_schema(&self) -> Value {
+        crate::executor::schema::of::<crate::executor::schema::WebhookConfig>()
     }
 
     fn validate(&self, action: &Action, faults: &mut Faults) {

@@ -27,6 +27,7 @@ pub fn to_cel(value: &Value) -> cel::Value {
     }
 }
 
+/// The JSON form of a CEL value. Fails for values without one, such as types.
 pub fn to_json(value: &cel::Value) -> Result<Value, ExpressionError> {
     value.json().map_err(|_| ExpressionError::Failed(format!("a {} has no form in JSON", value.type_of())))
 }

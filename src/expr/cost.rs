@@ -1,4 +1,4 @@
-//! What an evaluation takes at most, in steps, known before it begins.
+//! The most steps that an evaluation takes, known before it begins.
 //!
 //! Each node of the expression is walked once with the extents of the values that it may see. A step is about a
 //! nanosecond of the slowest way through the evaluator. The bound holds for every order of evaluation: nothing is
@@ -33,7 +33,7 @@ const SHOWN: u64 = 512;
 /// Memory of a value without its texts.
 const NODE_BYTES: u64 = 64;
 
-/// What takes the most, for the one who has to make it smaller.
+/// The kind of work that takes the most steps, for the author who has to make it smaller.
 #[derive(Debug, Clone, Copy)]
 enum Work {
     Nodes,
@@ -44,12 +44,14 @@ enum Work {
 
 /// The steps of the expression, and what takes the most of them.
 pub struct Cost {
+    /// Steps that the evaluation takes at most.
     pub steps: u64,
     largest: (u64, Work, u64),
     made: u64,
 }
 
 impl Cost {
+    /// The cost of a tree over these variables.
     pub fn of(node: &IdedExpr, variables: &Variables, patterns: &Patterns) -> Cost {
         let cost = Cost { steps: 0, largest: (0, Work::Nodes, 1), made: 0 };
         let mut walk = Walk { variables, patterns, bound: Vec::new(), times: 1, cost };
@@ -89,7 +91,7 @@ impl Cost {
 struct Walk<'a> {
     variables: &'a Variables,
     patterns: &'a Patterns,
-    /// What comprehensions around here have bound.
+    /// Variables of the comprehensions around this place.
     bound: Vec<(&'a str, Arc<Extent>)>,
     /// How often this place is reached.
     times: u64,

@@ -38,7 +38,7 @@ enum Inside {
     #[default]
     Unknown,
     Members(BTreeMap<String, Arc<Extent>>),
-    /// What any element is at most.
+    /// The most that any element is.
     Elements(Arc<Extent>),
 }
 
@@ -48,6 +48,7 @@ impl Extent {
         Extent::text(0)
     }
 
+    /// The extent of a text of so many bytes.
     pub fn text(bytes: u64) -> Extent {
         Extent { text: bytes, nodes: 1, bytes, longest: bytes, ..Extent::default() }
     }
@@ -84,7 +85,7 @@ impl Extent {
         object
     }
 
-    /// What two values are put together, and what a function makes of its arguments: no more than all of them.
+    /// The most that two joined values are, or a function's result from its arguments: all of them together.
     pub fn joined(parts: &[Arc<Extent>]) -> Extent {
         let mut joined = Extent::sum(parts);
         joined.text = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.text));
@@ -137,7 +138,7 @@ impl Extent {
         }
     }
 
-    /// What a member of this name is.
+    /// The extent of the member of this name.
     pub fn member(&self, name: &str) -> Arc<Extent> {
         match &self.inside {
             Inside::Members(members) => members.get(name).cloned().unwrap_or_else(|| Arc::new(Extent::plain())),
@@ -145,7 +146,7 @@ impl Extent {
         }
     }
 
-    /// What any element, key or member is.
+    /// The extent of any element, key or member.
     pub fn any(&self) -> Arc<Extent> {
         match &self.inside {
             Inside::Elements(element) => Arc::clone(element),
@@ -224,7 +225,7 @@ impl Extent {
     }
 }
 
-/// What is at most either of two elements of a list, followed by name.
+/// The most of either of two elements of a list, followed by name.
 fn widest(mut a: Extent, b: Extent) -> Extent {
     let (most_of_a, most_of_b) = (a.most, b.most);
     a.text = a.text.max(b.text);

@@ -8,6 +8,7 @@ use crate::expr::guard::position;
 /// A member of a variable that an expression names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
+    /// Name of the member.
     pub name: String,
     /// In characters from 1.
     pub position: usize,

@@ -1,4 +1,4 @@
-//! What keeps an expression small: limits on its text before it is parsed, and on its tree before it is kept.
+//! Limits that keep an expression small: on its text before it is parsed, and on its tree before it is kept.
 
 use cel::Program;
 use cel::common::ast::{EntryExpr, Expr, IdedExpr};
@@ -10,12 +10,13 @@ use crate::invalid::did_you_mean;
 /// Longest text, in bytes.
 pub const EXPRESSION_BYTES: usize = 1024;
 /// Deepest brackets, and deepest tree.
-const DEPTH: usize = 32;
+pub const DEPTH: usize = 32;
 /// Most nodes of the tree.
-const NODES: usize = 300;
+pub const NODES: usize = 300;
 /// Comprehensions (`all`, `exists`, `map`, `filter`, …) inside each other, and in all.
-const NESTED: usize = 2;
-const COMPREHENSIONS: usize = 3;
+pub const NESTED: usize = 2;
+/// Most comprehensions of one expression.
+pub const COMPREHENSIONS: usize = 3;
 
 /// Refuses texts that are too long or too deep for the parser.
 pub fn before_parsing(text: &str) -> Result<(), ExpressionFault> {

@@ -10,6 +10,7 @@ use crate::invalid::near;
 
 /// In the place of a name, where an element of a list, or anything inside of null, is asked for: these are no fields.
 pub const ELEMENT: &str = "element at this index";
+/// Name of a look-up in a null, in place of the field's.
 pub const IN_NULL: &str = "field of null";
 /// Names beside the one that is missing that are compared with it.
 const COMPARED: usize = 1_000;
@@ -42,6 +43,7 @@ impl fmt::Display for MissingField {
 /// Whether an expression is true, or what it missed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
+    /// The expression has a truth value.
     Holds(bool),
     /// A field of this name is not there: it is taken for false.
     Misses(String),

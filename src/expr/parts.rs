@@ -16,13 +16,36 @@ pub struct Part {
     pub value: Result<Value, String>,
 }
 
+/// A part of an expression, and its value; or why it has none.
+#[derive(Serialize, utoipa::ToSchema)]
+struct ShownPart<'a> {
+    #[schema(example = "value.price")]
+    expression: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+}
+
+impl utoipa::PartialSchema for Part {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        ShownPart::schema()
+    }
+}
+
+impl utoipa::ToSchema for Part {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "ExpressionPart".into()
+    }
+}
+
 impl Serialize for Part {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        match &self.value {
-            Ok(value) => serde_json::json!({ "expression": self.text, "value": value }),
-            Err(error) => serde_json::json!({ "expression": self.text, "error": error }),
-        }
-        .serialize(to)
+        let (value, error) = match &self.value {
+            Ok(value) => (Some(value), None),
+            Err(error) => (None, Some(error.as_str())),
+        };
+        ShownPart { expression: &self.text, value, error }.serialize(to)
     }
 }
 

@@ -19,6 +19,7 @@ const PATTERN_BYTES: usize = 256 * 1024;
 pub const PATTERN_POSITIONS: u64 = 1_000;
 /// Longest pattern that comes from data, in bytes, and its most positions.
 pub const MADE_PATTERN_BYTES: usize = 256;
+/// Most characters and classes of a pattern that comes from data, repetitions counted.
 pub const MADE_PATTERN_POSITIONS: u64 = 64;
 /// The largest compiled pattern of those, in bytes.
 const MADE_PATTERN_SIZE: usize = 64 * 1024;

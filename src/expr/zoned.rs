@@ -13,7 +13,7 @@ use chrono_tz::Tz;
 
 use crate::trigger::zone::{shown_at_offset, shown_in};
 
-/// What begins the names of our functions: no name that is written may.
+/// First character of the names of our functions: no name that is written may begin with it.
 pub const OURS: char = '@';
 /// Steps to look up a zone and to go through its changes: see [`crate::expr::cost`].
 pub const LOOKUP: u64 = 1_000;

@@ -31,9 +31,10 @@ use crate::token::Permission;
 
 pub use view::{ApprovalOfRun, ApprovalView};
 
-/// What became of a decision.
+/// Result of a decision.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct DecidedView {
+    /// The approval after the decision.
     #[serde(flatten)]
     pub approval: ApprovalView,
     /// The standing grant that was given with it.
@@ -44,6 +45,7 @@ pub struct DecidedView {
 /// A decision that came too late or was about something else, with how things stand.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct ApprovalProblem {
+    /// The problem that the decision met.
     #[serde(flatten)]
     pub problem: Problem,
     /// The approval as it is now.

@@ -5,6 +5,7 @@
 //! The token is looked up by its hash, stands in no log (the guard logs the route), and is not in the address of the
 //! page that shows what came of it. Nothing is kept in here.
 
+mod beginning;
 mod card;
 mod control;
 mod form;
@@ -42,16 +43,15 @@ use crate::http::path::Id;
 use crate::http::server::Peer;
 use crate::id::{Scope, Tenant};
 use crate::notification::telling::Reader;
-use crate::run::Run;
 use crate::store::{ApprovalFilter, ApprovalLink, Decided, Refusal, StoreError};
 use crate::token::TokenHash;
 
-/// What the nonce of a page is made for.
+/// Purpose of the nonce of a page.
 const NONCE: &str = "approval-page";
 /// Longest token that is looked up.
 const TOKEN_LENGTH: usize = 200;
 
-/// What a link leads to.
+/// The questions behind a link.
 struct Asked {
     hash: TokenHash,
     link: ApprovalLink,
@@ -69,7 +69,7 @@ struct Asked {
 #[utoipa::path(get, path = "/approvals/{token}", tag = "approvals", params(("token" = String, Path)),
     responses((status = 200, description = "The page", body = String, content_type = "text/html"),
         (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
-        (status = 410, description = "What it asked has changed, and is asked anew", body = String,
+        (status = 410, description = "The question has changed, and is asked anew", body = String,
             content_type = "text/html"),
         (status = 429, description = "Too many wrong links; see Retry-After", body = String, content_type = "text/html")))]
 pub async fn show_approvals(
@@ -92,7 +92,7 @@ pub async fn show_approvals(
             content_type = "text/html"),
         (status = 403, description = "It does not come from the page", body = String, content_type = "text/html"),
         (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
-        (status = 410, description = "What it asked has changed, and is asked anew", body = String,
+        (status = 410, description = "The question has changed, and is asked anew", body = String,
             content_type = "text/html"),
         (status = 409, description = "Somebody was first", body = String, content_type = "text/html"),
         (status = 422, description = "The page with the faults beside the fields", body = String,
@@ -158,7 +158,7 @@ pub async fn answer_approvals(
 #[utoipa::path(get, path = "/approvals/outcome/{ticket}", tag = "approvals", params(("ticket" = String, Path)),
     responses((status = 200, description = "The page", body = String, content_type = "text/html"),
         (status = 404, description = "The address is not known", body = String, content_type = "text/html"),
-        (status = 410, description = "What was asked has changed, and is asked anew", body = String,
+        (status = 410, description = "The question has changed, and is asked anew", body = String,
             content_type = "text/html")))]
 pub async fn show_outcome(Held(state): Held<State>, Id(ticket): Id) -> Result<Response, Response> {
     let ticket = Ticket::read(&state.vault, &ticket).filter(|ticket| state.clock.now() < ticket.expires_at);
@@ -297,7 +297,7 @@ fn of_refusal(refusal: Refusal) -> &'static str {
     }
 }
 
-/// What a nonce is bound to: the link, and every question with its digest, in order.
+/// The text to which a nonce is bound: the link, and every question with its digest, in order.
 fn bound(asked: &Asked) -> String {
     let mut text = hex::encode(asked.hash.as_bytes());
     for approval in &asked.approvals {
@@ -317,7 +317,7 @@ async fn reader(state: &State, recipient: &str) -> Result<(Tz, Phrases), Respons
     Ok((reader.timezone, state.channels.templates().phrases(reader.locale)))
 }
 
-/// Who reads, and what led here.
+/// The scene of a page: its reader, and the way to it.
 async fn scene(
     state: &State,
     scope: &Scope,
@@ -330,6 +330,7 @@ async fn scene(
         None => None,
     };
     let reader = format!("recipient:{recipient}");
+    let requester = beginning::requester(state, scope, first).await.map_err(away)?;
     Ok(Scene {
         now: state.clock.now(),
         zone,
@@ -339,19 +340,9 @@ async fn scene(
         reader,
         run_id: first.run_id,
         task: task.map(|task| task.name),
-        started: run.map(|run| (started(&run), run.scheduled_for)),
+        started: run.map(|run| (beginning::of(&run, requester.is_some()), run.scheduled_for)),
+        requester,
     })
-}
-
-/// What made a run, as the name of a phrase.
-fn started(run: &Run) -> &'static str {
-    match run.trigger_type.as_str() {
-        _ if run.fire_key.starts_with("m:") => "run_hand",
-        "schedule" => "run_schedule",
-        "event" => "run_event",
-        "condition" => "run_condition",
-        _ => "run_other",
-    }
 }
 
 fn optional<T>(found: Result<T, StoreError>) -> Result<Option<T>, StoreError> {

@@ -18,21 +18,27 @@ use crate::token::Permission;
 /// One act, as it was recorded.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct AuditView {
+    /// Id of the entry, a UUIDv7.
     pub id: Uuid,
+    /// The tenant that it concerns; `*` for all.
     pub tenant_id: String,
+    /// The instant of the act.
     pub at: DateTime<Utc>,
-    /// Who: `recipient:<id>`, `token:<id>` or `service`.
+    /// The actor: `recipient:<id>`, `token:<id>` or `service`.
     #[schema(example = "recipient:user_123")]
     pub actor: String,
     /// By which way: `link`, `api` or `service`.
     #[schema(example = "link")]
     pub via: String,
+    /// The act, such as `approval.decided`.
     #[schema(example = "approval.approved")]
     pub action: String,
+    /// Type of the thing that was changed.
     #[schema(example = "approval")]
     pub subject_type: String,
+    /// Id of the thing that was changed.
     pub subject_id: Uuid,
-    /// What was shown and what was decided, by their hashes.
+    /// Hashes of the proposal that was shown and of the call that was decided.
     pub body: Value,
     /// Its place in the chain; `null` until it is sealed, within seconds.
     #[schema(required)]
@@ -62,12 +68,12 @@ impl AuditView {
 
 /// List audit entries
 ///
-/// Who decided what, over which way, what was shown and what ran.
+/// The decisions about approvals: by which actor, over which way, what was shown and what ran.
 #[utoipa::path(get, path = "/v1/audit", tag = "operations", security(("bearer" = ["audit:read"])),
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("action" = Option<String>, Query, example = "approval.approved"),
-        ("subject_id" = Option<Uuid>, Query, description = "What it was done to, such as an approval"),
+        ("subject_id" = Option<Uuid>, Query, description = "The thing that was changed, such as an approval"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<AuditView>)))]
 pub async fn list_audit_entries(

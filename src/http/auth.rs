@@ -1,6 +1,6 @@
-//! Who calls: from the bearer token to the caller's tenant and permissions.
+//! Authentication: from the bearer token to the caller's tenant and permissions.
 //!
-//! A token is looked up by its hash on every request, so that revoking one works at once. What lies outside a
+//! A token is looked up by its hash on every request, so that revoking one works at once. A thing outside of a
 //! caller's tenant is not found; that it exists is never said.
 
 use std::net::IpAddr;
@@ -26,12 +26,12 @@ use crate::token::{Permission, TokenHash, TokenText};
 /// The configured admin token, on record.
 const ADMIN: &str = "token:admin";
 
-/// Who makes a request, and what they may do.
+/// The caller of a request, with scope and permissions.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// What they see: every tenant's things, or one's.
+    /// Tenants that the caller sees: all, or one.
     pub scope: Scope,
-    /// What they may do with it.
+    /// Permissions within that scope.
     pub permissions: Vec<Permission>,
     /// Their token; `None` is the configured admin token.
     pub token_id: Option<Uuid>,
@@ -59,7 +59,7 @@ pub async fn identify(state: &State, peer: Option<IpAddr>, text: &str) -> Result
     identify_for(state, peer, text, None).await
 }
 
-/// The same; a completion token stands for its run.
+/// Identifies a caller; a completion token stands for its run.
 async fn identify_for(
     state: &State,
     peer: Option<IpAddr>,
@@ -115,7 +115,7 @@ impl Caller {
         }
     }
 
-    /// Who the caller is, for the record: `token:<id>`, or `token:admin` for the configured one.
+    /// Name of the caller for the record: `token:<id>`, or `token:admin` for the configured one.
     pub fn name(&self) -> String {
         self.token_id.map_or_else(|| ADMIN.into(), |id| format!("token:{id}"))
     }
@@ -139,6 +139,7 @@ impl Caller {
         &self.hash
     }
 
+    /// Whether the caller may do what the permission names.
     pub fn holds(&self, permission: Permission) -> bool {
         self.permissions.iter().any(|held| held.covers(permission))
     }
@@ -160,7 +161,7 @@ impl Caller {
         }
     }
 
-    /// What the caller sees of the tenant that an address names. Another's is not found.
+    /// The tenant that an address names, as far as the caller sees it. Another's is not found.
     pub fn sees(&self, named: &str) -> Result<Tenant, ApiError> {
         match &self.scope {
             Scope::Only(own) if own.as_str() != named => Err(ApiError::NotFound("tenant")),
@@ -168,7 +169,8 @@ impl Caller {
         }
     }
 
-    /// What the caller makes something for at an address that names a tenant: an admin names one in its only form.
+    /// The tenant for which the caller makes something at an address that names one: an admin names it in its only
+    /// form.
     pub fn makes_for(&self, named: &str) -> Result<Tenant, ApiError> {
         match &self.scope {
             Scope::Only(_) => self.sees(named),

@@ -40,6 +40,7 @@ pub struct Body {
 /// The id of what a request makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
+    /// Id of the made or changed thing.
     pub id: Uuid,
     /// An earlier request with the same key has made it, or was about to.
     pub repeated: bool,
@@ -109,7 +110,7 @@ impl Body {
         known.map(|id| Identity { id, repeated: true }).ok_or_else(used_for_another)
     }
 
-    /// What the store needs so that this request takes effect once; `None` where no key was sent.
+    /// The idempotency data with which the store lets this request take effect once; `None` where no key was sent.
     pub fn once(
         &self,
         caller: &Caller,

@@ -32,12 +32,12 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Complete a run
 ///
 /// For runs of the executor `webhook` that wait for completion. Takes the token that was in the request to the runtime
-/// (`data.completion.token`), or one with `runs:write`. What the run's credentials hold is taken out of what it says. The first report counts; a second one is a conflict.
+/// (`data.completion.token`), or one with `runs:write`. Secrets of the run's credentials are taken out of its texts. The first report counts; a second one is a conflict.
 #[utoipa::path(post, path = "/v1/runs/{id}/complete", tag = "runs", security(("bearer" = ["runs:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::Completion,
-    responses((status = 200, body = schema::Run),
+    responses((status = 200, body = RunView),
         (status = 409, body = Problem, content_type = "application/problem+json",
             description = "It does not wait for completion, or not any more")))]
 pub async fn complete_run(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {

@@ -19,16 +19,16 @@ use crate::token::Permission;
 use crate::trigger::Trigger;
 use crate::trigger::condition::{Condition, FireOn, PollFault, Question, Seen, Subject};
 
-/// What the task of a trial is called in its expressions.
+/// Name of the task of a trial in its expressions.
 const NAME: &str = "a trial";
 
-/// What one poll says.
+/// Result of one poll.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Trial {
-    /// What was seen; null where the poll failed.
+    /// Value that was seen; null where the poll failed.
     #[schema(required, value_type = Option<Value>)]
     pub value: Value,
-    /// What the expression says of it; null where it can't be said, or where there is none.
+    /// Result of the expression; null where it failed, or where there is none.
     #[schema(required)]
     pub verdict: Option<bool>,
     /// With `on_change`: whether `watch` differs from what it is of `previous`; null without a `previous`.
@@ -38,7 +38,6 @@ pub struct Trial {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reset: Option<bool>,
     /// The expression (`watch`, with `on_change`), and everything it is made of, in the order of the text.
-    #[schema(value_type = Vec<schema::ExpressionPart>)]
     pub parts: Vec<Part>,
     /// The field that one of its expressions looked for, and that was not there.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -31,6 +31,7 @@ pub use keys::*;
 /// A credential with the tasks that name it.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct CredentialView {
+    /// The credential, without its document.
     #[serde(flatten)]
     pub credential: Credential,
     /// Tasks that name it, or a declared tool that is sent with it, by name: a thousand at most.
@@ -40,10 +41,18 @@ pub struct CredentialView {
 /// A credential as it was written, and what came of it.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct SavedCredentialView {
+    /// The credential after the write.
     #[serde(flatten)]
     pub view: CredentialView,
-    /// Tasks that were paused for want of it, and go on.
+    /// Tasks that were paused for want of it, and go on: the first 20.
     pub resumed: Vec<DependentTask>,
+    /// How many more tasks go on after these, one after the other within moments; absent where there are none.
+    #[serde(skip_serializing_if = "is_none")]
+    pub resuming: u64,
+}
+
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// List credentials
@@ -77,7 +86,7 @@ pub async fn list_credentials(
 #[utoipa::path(get, path = "/v1/credentials/{service}/{account_name}", tag = "credentials",
     security(("bearer" = ["credentials:read"])),
     params(("service" = String, Path), ("account_name" = String, Path),
-        ("tenant_id" = Option<String>, Query, description = "Whose it is; needed with an admin token")),
+        ("tenant_id" = Option<String>, Query, description = "Tenant of the credential; needed with an admin token")),
     responses((status = 200, body = CredentialView)))]
 pub async fn get_credential(
     Held(state): Held<State>,
@@ -101,7 +110,7 @@ pub async fn get_credential(
 #[utoipa::path(put, path = "/v1/credentials/{service}/{account_name}", tag = "credentials",
     security(("bearer" = ["credentials:write"])),
     params(("service" = String, Path), ("account_name" = String, Path),
-        ("tenant_id" = Option<String>, Query, description = "Whose it is; needed with an admin token")),
+        ("tenant_id" = Option<String>, Query, description = "Tenant of the credential; needed with an admin token")),
     request_body = schema::NewCredential, responses((status = 200, body = SavedCredentialView),
         (status = 409, body = Problem, content_type = "application/problem+json",
             description = "It was written meanwhile")))]
@@ -120,7 +129,7 @@ pub async fn put_credential(
     let make = |old: Option<&StoredCredential>| settled(&state, &caller, (&tenant, &reference), &draft, old);
     let saved = replace(&state.store, &caller.scope, tenant.as_str(), &reference, make).await?;
     let view = with_tasks(&state, &caller.scope, saved.stored).await?;
-    Ok(Json(SavedCredentialView { view, resumed: saved.resumed }))
+    Ok(Json(SavedCredentialView { view, resumed: saved.resumed, resuming: saved.resuming }))
 }
 
 /// Delete a credential
@@ -130,7 +139,7 @@ pub async fn put_credential(
 #[utoipa::path(delete, path = "/v1/credentials/{service}/{account_name}", tag = "credentials",
     security(("bearer" = ["credentials:write"])),
     params(("service" = String, Path), ("account_name" = String, Path),
-        ("tenant_id" = Option<String>, Query, description = "Whose it is; needed with an admin token")),
+        ("tenant_id" = Option<String>, Query, description = "Tenant of the credential; needed with an admin token")),
     responses((status = 204)))]
 pub async fn delete_credential(
     Held(state): Held<State>,
@@ -153,7 +162,7 @@ pub async fn delete_credential(
 #[utoipa::path(get, path = "/v1/credentials/{service}/{account_name}/uses", tag = "credentials",
     security(("bearer" = ["credentials:read"])),
     params(("service" = String, Path), ("account_name" = String, Path),
-        ("tenant_id" = Option<String>, Query, description = "Whose it is; needed with an admin token"),
+        ("tenant_id" = Option<String>, Query, description = "Tenant of the credential; needed with an admin token"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<CredentialUse>)))]
 pub async fn list_credential_uses(
@@ -177,7 +186,7 @@ pub async fn list_credential_uses(
     Ok(Json(page.items(uses, |used| used.id)))
 }
 
-/// Whose credential an address means: an admin names the tenant in the query, another's is not found.
+/// The credential that an address means: an admin names the tenant in the query, another's is not found.
 fn named(caller: &Caller, name: Pair, mut query: Query) -> Result<(Tenant, Reference), ApiError> {
     let named = query.text("tenant_id");
     let tenant = match (&caller.scope, named) {
@@ -204,7 +213,7 @@ pub(super) fn check(reference: &Reference) -> Result<(), ApiError> {
     Ok(faults.or(())?)
 }
 
-/// What is to be written in the place of `old`.
+/// The credential to write in the place of `old`.
 fn settled(
     state: &State,
     caller: &Caller,

@@ -31,6 +31,7 @@ const PAGE: usize = 100;
 /// An entry of the bus that could not be handled.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct DeadLetter {
+    /// Id of the letter.
     pub id: String,
     /// `null` where the entry is no event; then only an admin sees it.
     #[schema(required)]
@@ -45,12 +46,14 @@ pub struct DeadLetter {
     pub error: String,
     /// How often it was tried.
     pub deliveries: u32,
+    /// The instant from which the entry is delivered no more.
     pub buried_at: DateTime<Utc>,
 }
 
 /// How many dead letters were dealt with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Counted {
+    /// Number of letters that were replayed or dropped.
     pub count: u64,
 }
 

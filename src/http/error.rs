@@ -35,11 +35,11 @@ pub struct Problem {
     /// Stable, for programs: `urn:reveille:problem:` and a word.
     #[serde(rename = "type")]
     pub kind: Cow<'static, str>,
-    /// The same for every problem of this type.
+    /// Title, equal for every problem of this type.
     pub title: Cow<'static, str>,
     /// The HTTP status, repeated.
     pub status: u16,
-    /// What happened this time.
+    /// Detail of this occurrence.
     pub detail: String,
     /// For invalid input: each fault with its place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -47,8 +47,10 @@ pub struct Problem {
     /// For `quota_exceeded`: which quota, its limit, and how much is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quota>,
+    /// Limit of the quota that refuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
+    /// Usage of the tenant without this request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<u64>,
 }
@@ -59,16 +61,25 @@ pub enum ApiError {
     /// Send a valid token.
     Unauthorized(&'static str),
     /// Use a token with this permission.
-    Forbidden { permission: &'static str },
+    Forbidden {
+        /// The missing permission.
+        permission: &'static str,
+    },
     /// Use an admin token.
     AdminOnly,
     /// Nothing of this kind is there for this caller.
     NotFound(&'static str),
     /// There is no such address at all.
-    NoRoute { path: String },
+    NoRoute {
+        /// Path of the request.
+        path: String,
+    },
     /// The address takes other methods.
-    MethodNotAllowed { method: Method },
-    /// What is stored stands in the way; read it and decide again.
+    MethodNotAllowed {
+        /// Method of the request.
+        method: Method,
+    },
+    /// The stored state stands in the way; read it and decide again.
     Conflict(String),
     /// Correct what is named.
     Invalid(Faults),
@@ -79,17 +90,36 @@ pub enum ApiError {
     /// Send JSON.
     UnsupportedMediaType(String),
     /// Send less.
-    TooLarge { limit: usize },
+    TooLarge {
+        /// The most bytes of a body.
+        limit: usize,
+    },
     /// Send faster.
-    BodyTimeout { limit: Duration },
+    BodyTimeout {
+        /// The time for a body.
+        limit: Duration,
+    },
     /// Wait, then try again.
-    TooManyRequests { detail: &'static str, retry_after: Duration },
+    TooManyRequests {
+        /// The limit, in a sentence.
+        detail: &'static str,
+        /// Time after which the request may be repeated.
+        retry_after: Duration,
+    },
     /// The tenant has as much as it may have: make room, or ask for more.
     QuotaExceeded(Box<Exceeded>),
     /// Not now: a dependency is away, or this took too long.
-    Unavailable { detail: &'static str, retry_after: Duration },
+    Unavailable {
+        /// The part that is away, in a sentence.
+        detail: &'static str,
+        /// Time after which the request may be repeated.
+        retry_after: Duration,
+    },
     /// A fault of ours. `log` is written to the log and not told.
-    Internal { log: String },
+    Internal {
+        /// The error, for the log alone.
+        log: String,
+    },
 }
 
 /// The fixed part of a problem: status, `type` and title.
@@ -101,7 +131,7 @@ impl ApiError {
         ApiError::Invalid(Faults::one(pointer, message))
     }
 
-    /// What the store said, where `NotFound` means that there is no such `what`.
+    /// The error for a store's; `NotFound` means that there is no such `what`.
     pub fn of_store(error: StoreError, what: &'static str) -> ApiError {
         match error {
             StoreError::NotFound => ApiError::NotFound(what),
@@ -281,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_inside_is_not_told() {
+    fn internal_error_is_not_told() {
         let problem = ApiError::Internal { log: "password=hunter2".into() }.into_problem();
         assert!(!serde_json::to_string(&problem).unwrap().contains("hunter2"));
     }
@@ -311,5 +341,20 @@ mod tests {
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()[RETRY_AFTER], "1");
         assert_eq!(response.headers()[CONTENT_TYPE], PROBLEM_JSON);
+    }
+
+    #[test]
+    fn faults_are_told_up_to_a_number_and_counted_beyond_it() {
+        let told = |count: usize| {
+            let mut faults = Faults::new();
+            (0..count).for_each(|n| faults.add(format!("/{n}"), "is unknown"));
+            let problem = ApiError::Invalid(faults).into_problem();
+            (problem.errors.len(), problem.detail)
+        };
+        assert_eq!(told(FAULTS), (FAULTS, "100 faults; see errors".into()));
+        assert_eq!(told(FAULTS + 1), (FAULTS, "101 faults; the first 100 are in errors".into()));
+        let detail = |bytes: usize| ApiError::Conflict("x".repeat(bytes)).into_problem().detail;
+        assert_eq!(detail(DETAIL_BYTES), "x".repeat(DETAIL_BYTES));
+        assert!(detail(DETAIL_BYTES + 1).contains('…') && detail(DETAIL_BYTES + 1).len() <= DETAIL_BYTES);
     }
 }

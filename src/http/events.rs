@@ -25,7 +25,7 @@ use crate::http::error::ApiError;
 use crate::http::events::form::Reader;
 use crate::http::page::{Items, limit};
 use crate::http::query::Query;
-use crate::http::schema::{CloudEvent, NewEvent};
+use crate::http::schema::{CloudEvent, NewEvents};
 use crate::id::{Scope, Tenant, new_id};
 use crate::invalid::Faults;
 use crate::json_length::bytes_of;
@@ -47,6 +47,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// Under which ids events were taken, in the order in which they were sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct EventIds {
+    /// Ids of the events, in the order in which they were sent.
     pub ids: Vec<String>,
 }
 
@@ -82,16 +83,14 @@ impl Batch {
 
 /// Publish events
 ///
-/// One CloudEvent (structured, or binary with `ce-` headers and any body), a batch of up to 500, or the short form; a
-/// list of short forms is taken, too. A tenant's token publishes its own events; an admin's names the tenant
+/// One event or a list of up to 500, each in the short form or as a CloudEvent. The media types of CloudEvents are taken
+/// too: `application/cloudevents+json`, `application/cloudevents-batch+json`, and any body with `ce-` headers. A tenant's token publishes its own events; an admin's names the tenant
 /// (`tenantid`, `tenant_id`). Nothing of a batch is published when one of it is not valid. What was answered is durable;
 /// an event with the source and id of an earlier one does nothing. An event has at most 256 KiB, a request 1 MiB. More in a
 /// minute than the tenant's quota is 429, and nothing of it is published.
 #[utoipa::path(post, path = "/v1/events", tag = "events", security(("bearer" = ["events:publish"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    request_body(content((NewEvent = "application/json"), (CloudEvent = "application/cloudevents+json"),
-        (Vec<CloudEvent> = "application/cloudevents-batch+json"))),
-    responses((status = 202, body = EventIds)))]
+    request_body = NewEvents, responses((status = 202, body = EventIds)))]
 pub async fn publish_events(
     Held(state): Held<State>,
     caller: Caller,
@@ -215,7 +214,7 @@ pub async fn publish(state: &State, batch: &Batch) -> Result<(), ApiError> {
     outcome
 }
 
-/// What the bus said, where `NotFound` means that there is no such `what`.
+/// The error for the bus's; `NotFound` means that there is no such `what`.
 pub fn of_bus(error: BusError, what: &'static str) -> ApiError {
     match error {
         BusError::NotFound => ApiError::NotFound(what),
@@ -228,7 +227,7 @@ pub fn of_bus(error: BusError, what: &'static str) -> ApiError {
     }
 }
 
-/// The same where the query named a place.
+/// The error for the bus's where the query named a position.
 pub fn of_position(error: BusError) -> ApiError {
     match error {
         BusError::Invalid { .. } => {

@@ -40,11 +40,14 @@ const LOOKED_THROUGH: i64 = 1_000;
 /// Why a run is where it is.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Explanation {
+    /// Id of the run.
     pub run_id: Uuid,
+    /// State of the run.
     pub state: RunState,
-    /// What made it, what became of it and why, one sentence each.
+    /// Cause, state and reason of the run, one sentence each.
     pub sentences: Vec<String>,
-    /// What would have to hold, or happen, before it goes on; empty where it is over, or nothing is in its way.
+    /// Conditions that would have to hold, or happen, before it goes on; empty where it is over, or nothing is in its
+    /// way.
     pub needs: Vec<String>,
     /// Its tool calls, in order.
     pub calls: Vec<CallExplained>,
@@ -53,15 +56,19 @@ pub struct Explanation {
 /// Why a call ran, waits or did not run.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct CallExplained {
+    /// The model's turn within the run.
     pub turn: i64,
+    /// The model's id of the call.
     pub call_id: String,
+    /// Name of the tool.
     pub tool: String,
     /// The question about it; `null`: nobody was asked.
     #[schema(required)]
     pub approval_id: Option<Uuid>,
+    /// Status of the approval; absent where nobody was asked.
     #[schema(required)]
     pub status: Option<ApprovalStatus>,
-    /// What became of it.
+    /// Outcome of the instant.
     pub sentence: String,
     /// Why people were asked, or nobody was: each rule that had a part in it, in order.
     pub reasons: Vec<String>,
@@ -120,7 +127,7 @@ async fn task_of(state: &State, caller: &Caller, run: &Run) -> Result<Option<Tas
     }
 }
 
-/// Who was told of its end, or why nobody was. What the task wants is what it wants now.
+/// The recipients who were notified of its end, or why nobody was, by the task's present settings.
 fn told((run, state): (Uuid, RunState), task: &Task, deliveries: &[Delivery]) -> Option<String> {
     let key = dedupe::run_result(run);
     let sent: Vec<String> = deliveries
@@ -167,7 +174,7 @@ fn sentences(run: &Run, approvals: &[Approval], course: Vec<String>) -> Vec<Stri
     said
 }
 
-/// What made the run.
+/// The cause of the run.
 fn made(run: &Run) -> String {
     let at = instant(run.scheduled_for);
     match &run.cause {
@@ -340,7 +347,7 @@ mod tests {
     use crate::notification::DeliveryState;
 
     #[test]
-    fn who_was_told_of_an_end_or_why_nobody_was() {
+    fn explanation_names_the_notified_recipients_or_why_there_are_none() {
         let now = "2027-03-01T08:00:00Z".parse().expect("an instant");
         let id = Uuid::from_u128(2);
         let said = |state: RunState, notify: Notify, sent: &[(&str, DeliveryState)]| {

@@ -1,4 +1,4 @@
-//! What is looked up when metrics are read: how the connections are used, and how much waits.
+//! Gauges that are looked up when metrics are read: the use of connections, and the number of waiting things.
 //!
 //! The counts are of all instances together, asked of the database at most every 15 seconds, each by an index and none
 //! beyond ten thousand; in between, and while the database is away, they stay as they were.
@@ -41,6 +41,7 @@ pub struct Gauges {
 }
 
 impl Gauges {
+    /// The gauges, registered.
     pub fn new(metrics: &Metrics) -> Gauges {
         let gauges = Gauges {
             connections: Family::default(),

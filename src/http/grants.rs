@@ -20,27 +20,37 @@ use crate::token::Permission;
 /// "Always allow this": one tool of one task, with these arguments.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct GrantView {
+    /// Id of the grant.
     pub id: Uuid,
+    /// The tenant that owns the task.
     pub tenant_id: String,
+    /// The task for which it holds.
     pub task_id: Uuid,
+    /// Name of the tool.
     #[schema(example = "send_note")]
     pub tool: String,
-    /// What a call must have with exactly these values; its other arguments are free.
+    /// Arguments that a call must have with exactly these values; its others are free.
     pub arguments: Value,
     /// How often it may still be used; `null`: as often as it likes.
     #[schema(required)]
     pub uses_left: Option<i64>,
+    /// The instant at which it was given.
     pub created_at: DateTime<Utc>,
+    /// The person or token that gave it.
     #[schema(example = "recipient:user_123")]
     pub created_by: String,
+    /// The instant from which it does not hold.
     pub expires_at: DateTime<Utc>,
+    /// The instant at which it was revoked.
     #[schema(required)]
     pub revoked_at: Option<DateTime<Utc>>,
+    /// The person or token that revoked it.
     #[schema(required)]
     pub revoked_by: Option<String>,
 }
 
 impl GrantView {
+    /// The grant as the API shows it.
     pub fn of(grant: Grant) -> GrantView {
         GrantView {
             id: grant.id,

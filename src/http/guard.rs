@@ -1,4 +1,4 @@
-//! What every request goes through: an id, a time limit, a net under panics, and the count of what was answered.
+//! Layers of every request: an id, a time limit, a net under panics, and the count of answers.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_takes_too_long_is_ended_and_may_be_asked_again() {
+    async fn slow_request_is_ended_and_may_be_repeated() {
         let response = caught(timeout(Duration::ZERO, std::future::pending())).await;
         assert_eq!(
             (response.status().as_u16(), &response.headers()[header::RETRY_AFTER]),

@@ -24,6 +24,7 @@ const ASK_AGAIN: HeaderValue = HeaderValue::from_static("5");
 /// The process answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Health {
+    /// `ok`, as long as the process answers.
     #[schema(example = "ok")]
     pub status: &'static str,
 }
@@ -31,6 +32,7 @@ pub struct Health {
 /// Whether the work can be done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Readiness {
+    /// The service can take requests.
     pub ready: bool,
     /// Whether the database answers.
     pub database: bool,
@@ -39,7 +41,7 @@ pub struct Readiness {
     /// Whether the database's clock is known well enough: measured lately, and without a long wait for the answer.
     /// Without it nothing is claimed or fired.
     pub clock: bool,
-    /// What is wrong with the way the server behind the event bus is set up.
+    /// Faults in the setup of the server behind the event bus.
     pub concerns: Vec<String>,
     /// Services that have not done their work lately.
     pub late: Vec<LateService>,
@@ -50,6 +52,7 @@ pub struct Readiness {
 /// A service that is behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct LateService {
+    /// Name of the service.
     #[schema(example = "scheduler")]
     pub service: &'static str,
     /// `null`: not since the start.
@@ -66,10 +69,11 @@ pub async fn get_health() -> Json<Health> {
 /// Whether the service can do its work
 ///
 /// Ready: the database and the event bus answer, the database's clock is known, every service has ticked lately, and
-/// nobody has asked it to stop. What is not so is in the answer; `/healthz` goes on answering, because a restart would
+/// nobody has asked it to stop. The answer names each exception; `/healthz` goes on answering, because a restart would
 /// mend none of it. `Retry-After` says when to ask again.
 #[utoipa::path(get, path = "/readyz", tag = "operations",
-    responses((status = 200, body = Readiness), (status = 503, body = Readiness)))]
+    responses((status = 200, body = Readiness),
+        (status = 503, body = Readiness, description = "Not ready; see Retry-After")))]
 pub async fn get_readiness(Held(state): Held<State>) -> Response {
     let (pinged, concerns) =
         tokio::join!(timeout(DATABASE_PATIENCE, state.store.ping()), timeout(BUS_PATIENCE, state.bus.concerns()));

@@ -72,7 +72,7 @@ impl FromRequestParts<State> for WithToken {
 /// secrets takes requests with a token that has `events:publish` only; an admin's names the tenant in `tenant_id`.
 #[utoipa::path(post, path = "/v1/hooks/{source}", tag = "events", security(("bearer" = ["events:publish"]), ()),
     params(("source" = String, Path, example = "github"),
-        ("tenant_id" = Option<String>, Query, description = "Whose event it is; with an admin's token")),
+        ("tenant_id" = Option<String>, Query, description = "Tenant of the event; with an admin's token")),
     request_body = Value,
     responses((status = 202, body = EventIds),
         (status = 200, body = Value, description = "Slack asks whether the address is right"),
@@ -171,7 +171,7 @@ fn in_header(headers: &HeaderMap, name: &str) -> Option<String> {
     attribute(headers.get(name)?.to_str().ok()?)
 }
 
-/// What an attribute of an event takes.
+/// The text, if an attribute of an event may have it.
 fn attribute(text: &str) -> Option<String> {
     let fits = !text.is_empty() && text.chars().count() <= ATTRIBUTE_LENGTH && !text.chars().any(char::is_control);
     fits.then(|| text.to_owned())

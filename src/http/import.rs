@@ -42,7 +42,7 @@ const BARREN: u64 = 100_000;
 /// Where it is asked for; its time limit is of its own.
 pub const PATH: &str = "/v1/tasks/import";
 
-/// What became of an import.
+/// Result of an import.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Imported {
     /// Lines that were read; empty ones are not counted.
@@ -65,6 +65,7 @@ pub struct Imported {
 pub struct BadLine {
     /// Counted from 1, empty lines included.
     pub line: u64,
+    /// Faults of the line, each with its place.
     pub errors: Vec<InvalidSpec>,
     /// Where a quota refuses the line: which one. The line is good, and may be sent again.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +81,7 @@ pub struct BadLine {
 /// where nothing was stored because of a quota, the answer is 429. At most 64 MiB and ten minutes at once and 1 MiB a line, and at most
 /// 100,000 lines that are empty or bad; if the body breaks off or goes beyond that, what came before is stored.
 #[utoipa::path(post, path = "/v1/tasks/import", tag = "tasks", security(("bearer" = ["tasks:write"])),
-    request_body(content = schema::NewTask, content_type = "application/x-ndjson", description = "One task to a line"),
+    request_body(content = schema::TaskLines, content_type = "application/x-ndjson"),
     responses((status = 200, body = Imported), (status = 413, body = Problem, content_type = "application/problem+json",
         description = "The body is larger than 64 MiB"), (status = 429, body = Problem,
         content_type = "application/problem+json",
@@ -120,17 +121,17 @@ struct Import {
     /// Lines so far.
     number: u64,
     empty: u64,
-    /// What is to be read next, each with the number of its line.
+    /// Lines to read next, each with its number.
     group: Vec<(u64, Bytes)>,
     group_bytes: usize,
-    /// What is to be stored next.
+    /// Tasks to store next.
     batch: Vec<(u64, NewTask)>,
     bytes: usize,
     /// The first refusal of a quota.
     over: Option<Box<Exceeded>>,
 }
 
-/// What a line was understood as, and how long it was.
+/// A line as it was understood, and its length.
 enum Read {
     Empty,
     Bad(Faults),
@@ -222,7 +223,7 @@ impl Import {
         self.over.get_or_insert(over);
     }
 
-    /// What was done. Where quotas refused lines and nothing could be stored, the request as a whole is refused.
+    /// The result. Where quotas refused lines and nothing could be stored, the request as a whole is refused.
     fn outcome(mut self) -> Result<Imported, ApiError> {
         match self.over {
             Some(over) if self.done.created == 0 => Err(ApiError::QuotaExceeded(over)),

@@ -45,8 +45,9 @@ pub async fn open_stream(
 ) -> Result<Response, ApiError> {
     let tenant = query.text("tenant_id");
     query.done()?;
-    let session = admit(&state, caller, tenant.as_deref(), last_event_id(&headers)?, Connection::New).await?;
+    let mut session = admit(&state, caller, tenant.as_deref(), last_event_id(&headers)?, Connection::New).await?;
     let keep_alive = KeepAlive::new().interval(state.limits.keep_alive);
+    let permit = session.take_permit();
     let opened = Event::default().event("session").data(session.opened());
     let events = unfold((session, Some(opened)), |(mut session, opened)| async move {
         let event = match opened {
@@ -58,7 +59,7 @@ pub async fn open_stream(
         };
         Some((Ok::<_, Infallible>(event), (session, None)))
     });
-    Ok(Sse::new(events).keep_alive(keep_alive).into_response())
+    Ok(Sse::new(streams::detached(permit, events)).keep_alive(keep_alive).into_response())
 }
 
 /// Whether the connection of a session is counted as a stream already.
@@ -99,7 +100,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<Uuid>, ApiError> {
     read.map(Some).ok_or_else(|| ApiError::Malformed("Last-Event-ID must be an id of this stream".into()))
 }
 
-/// What keeps a connection counted that has become a WebSocket.
+/// The hold that keeps a connection counted after it has become a WebSocket.
 fn hold(extensions: &Extensions) -> Option<Hold> {
     extensions.get::<Hold>().cloned()
 }

@@ -14,7 +14,6 @@ use axum::response::Response;
 use uuid::Uuid;
 
 use crate::channel::templates::Page;
-use crate::channel::templates::phrases::Phrases;
 use crate::channel::whole;
 use crate::http::State;
 use crate::http::approve::html::Html;
@@ -56,10 +55,10 @@ pub async fn show_message(
         return Err(unknown());
     };
     state.wrong_tokens.right(&hash);
-    page(&state, delivery).await.map_err(away)?.map(|page| shown(&page)).ok_or_else(unknown)
+    page(&state, delivery).await.map_err(away)?.map(|page| shown(&state, &page)).ok_or_else(unknown)
 }
 
-/// What a delivery tells, as it stands now; `None` where that is nothing.
+/// The page of a delivery, as it stands now; `None` where there is nothing to tell.
 async fn page(state: &State, id: Uuid) -> Result<Option<Page>, StoreError> {
     let delivery = match state.store.get_delivery(&Scope::Every, id).await {
         Ok(delivery) if delivery.kind.asks() || delivery.kind == Kind::Code => return Ok(None),
@@ -116,14 +115,14 @@ async fn digest(state: &State, delivery: Delivery, recipient: PageReader) -> Res
     state.store.compute(&tenant, page).await
 }
 
-fn shown(page: &Page) -> Response {
+fn shown(state: &State, page: &Page) -> Response {
     let mut html = Html::default();
     html.raw("<h1 dir=\"auto\">").text(&page.subject).raw("</h1>\n<p class=\"soft\" dir=\"auto\">");
     html.text(&page.about).raw("</p>\n").markup(&page.html);
-    frame::page(Phrases::english(), StatusCode::OK, &page.subject, html)
+    frame::page(&state.channels.templates().phrases(page.lang), StatusCode::OK, &page.subject, html)
 }
 
-/// The same words for a link that is wrong, for one whose time is over, and for what may not be read here.
+/// One page for a link that is wrong, for one whose time is over, and for a message that may not be read here.
 fn unknown() -> Response {
     frame::message(
         StatusCode::NOT_FOUND,

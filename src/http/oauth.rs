@@ -15,6 +15,7 @@ use axum::response::Response;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
+use crate::channel::templates::phrases::Phrases;
 use crate::credential::Reference;
 use crate::http::State;
 use crate::http::approve::{failed, frame, is_form, origin};
@@ -35,8 +36,8 @@ const LONGEST: usize = 4096;
 /// Where a person connects an account.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 pub struct ConnectionLink {
-    /// Of the provider's login page. Whoever agrees there connects their account for the tenant, so it goes to its
-    /// owner alone.
+    /// Address of the provider's login page. Anybody who agrees there connects their account for the tenant, so it goes
+    /// to its owner alone.
     pub url: String,
     /// Until when the whole must be done.
     pub expires_at: DateTime<Utc>,
@@ -49,7 +50,7 @@ pub struct ConnectionLink {
 #[utoipa::path(get, path = "/v1/credentials/{service}/{account_name}/connect", tag = "credentials",
     security(("bearer" = ["credentials:write"])),
     params(("service" = String, Path, description = "Its name in `[oauth.*]`"),
-        ("account_name" = String, Path, description = "What the account is called in references, such as `primary`"),
+        ("account_name" = String, Path, description = "Name of the account in references, such as `primary`"),
         ("tenant_id" = Option<String>, Query, description = "For whom; an admin token names the tenant")),
     responses((status = 200, body = ConnectionLink)))]
 pub async fn connect_credential(
@@ -90,7 +91,7 @@ fn start(state: &State, tenant: &Tenant, reference: &Reference, by: &Caller) -> 
 #[utoipa::path(get, path = "/oauth/callback", tag = "credentials",
     params(("state" = Option<String>, Query), ("code" = Option<String>, Query), ("error" = Option<String>, Query),
         ("error_description" = Option<String>, Query),
-        ("iss" = Option<String>, Query, description = "Who sends them back; where the service has an `issuer`, another is refused, and none is")),
+        ("iss" = Option<String>, Query, description = "The provider that sends them back; where the service has an `issuer`, another is refused, and none is")),
     responses((status = 200, description = "The page", body = String, content_type = "text/html"),
         (status = 403, description = "Another provider sends them back, or one that does not say who it is", body = String, content_type = "text/html"),
         (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
@@ -101,15 +102,16 @@ pub async fn show_connection(Held(state): Held<State>, mut query: Query) -> Resu
     let (error, description) = (given("error"), given("error_description"));
     let issuer = given("iss");
     let offer = offered(&state, &sealed).await?;
+    let words = words_of(&state, &offer.flow).await;
     if !state.connector.is_of(&offer.flow, issuer.as_deref()) {
         let issuer = issuer.as_deref().unwrap_or("nobody");
         tracing::warn!(credential = %offer.flow.reference, issuer, "another provider than the one asked sent somebody back");
-        return Err(view::mixed_up());
+        return Err(view::mixed_up(&words));
     }
     Ok(match (code, error) {
-        (_, Some(error)) => view::declined(&offer, &error, description.as_deref()),
+        (_, Some(error)) => view::declined(&words, &offer, &error, description.as_deref()),
         (Some(code), None) => {
-            let mut page = view::question(&offer, &sealed, &code, state.clock.now());
+            let mut page = view::question(&words, &offer, &sealed, &code, state.clock.now());
             mark::set(&mut page, &state.vault, &offer.flow, &state.settings.public_url(), state.clock.now());
             page
         }
@@ -144,39 +146,48 @@ pub async fn make_connection(
     let (Some(sealed), Some(code)) = (given("state"), given("code")) else { return Err(view::unknown()) };
     let offer = offered(&state, &sealed).await?;
     let flow: Flow = offer.flow;
+    let words = words_of(&state, &flow).await;
     if !mark::is_there(&headers, &state.vault, &flow, &state.settings.public_url()) {
-        return Err(view::unmarked());
+        return Err(view::unmarked(&words));
     }
     match state.connector.finish(flow.clone(), Secret::new(code)).await {
-        Ok(connected) => Ok(view::connected(&flow, &connected)),
-        Err(ConnectError::Used { connected }) => Err(view::used(&flow, connected)),
-        Err(ConnectError::Code(why)) => Err(view::spent(&why)),
+        Ok(connected) => Ok(view::connected(&words, &flow, &connected)),
+        Err(ConnectError::Used { connected }) => Err(view::used(&words, &flow, connected)),
+        Err(ConnectError::Code(why)) => Err(view::spent(&words, &why)),
         Err(ConnectError::Misconfigured(why)) => {
             tracing::warn!(credential = %flow.reference, tenant = flow.tenant, why, "an account can't be connected");
-            Err(view::misconfigured(&why))
+            Err(view::misconfigured(&words, &why))
         }
-        Err(ConnectError::Later(why)) => Err(view::later(&why)),
+        Err(ConnectError::Later(why)) => Err(view::later(&words, &why)),
         Err(other) => Err(refused(other)),
     }
 }
 
-/// What a state is about, while the token that began it could begin it still: a link does not outlive it.
+/// The offer of a state, while the token that began it could begin it still: a link does not outlive it.
 async fn offered(state: &State, sealed: &str) -> Result<Offer, Response> {
     let offer = state.connector.offer(sealed).await.map_err(refused)?;
     let Flow { by, tenant, .. } = &offer.flow;
     match still_may(state, by, tenant, Permission::CredentialsWrite).await {
         Ok(true) => Ok(offer),
-        Ok(false) => Err(view::expired()),
+        Ok(false) => Err(view::expired(&words_of(state, &offer.flow).await)),
         Err(error) => Err(failed(ApiError::from(error))),
     }
 }
 
-/// What became of a state that leads nowhere, or of a store that is away.
+/// The words of the person whose account it is to be; English where nothing is known of them.
+async fn words_of(state: &State, flow: &Flow) -> Phrases {
+    match state.store.get_recipient(&Scope::Every, &flow.tenant).await {
+        Ok(stored) => state.channels.templates().phrases(&stored.recipient.locale),
+        Err(_) => Phrases::english().clone(),
+    }
+}
+
+/// The page for a state that leads nowhere, or for a store that is away.
 fn refused(error: ConnectError) -> Response {
     match error {
         ConnectError::Unknown => view::unknown(),
         ConnectError::NoSuchService(_) => view::gone(),
-        ConnectError::Expired => view::expired(),
+        ConnectError::Expired => view::expired(Phrases::english()),
         ConnectError::Store(error) => failed(ApiError::from(error)),
         other => {
             let mut response = failed(ApiError::Internal { log: other.to_string() });

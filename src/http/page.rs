@@ -28,6 +28,7 @@ pub struct Page {
 /// One page of a list, as it is answered.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Items<T> {
+    /// Things of this page.
     pub items: Vec<T>,
     /// For the next page; `null` on the last.
     #[schema(required)]
@@ -57,7 +58,7 @@ impl Page {
         Page { limit: limit(query), before }
     }
 
-    /// What the store is asked for: one more than is answered, to know whether there is more.
+    /// Number of rows to ask of the store: one more than is answered, to know whether there is more.
     pub fn fetch(&self) -> i64 {
         self.limit as i64 + 1
     }
@@ -82,7 +83,7 @@ impl Page {
 }
 
 impl<T> Items<T> {
-    /// The same page of other things.
+    /// The page with each item turned into another.
     pub fn map<U>(self, turn: impl FnMut(T) -> U) -> Items<U> {
         Items { items: self.items.into_iter().map(turn).collect(), next_cursor: self.next_cursor }
     }
@@ -100,7 +101,7 @@ impl Onward {
         Onward { limit: limit(query), from: from.unwrap_or(0) }
     }
 
-    /// What the store is asked for: one more than is answered.
+    /// Number of rows to ask of the store: one more than is answered.
     pub fn fetch(&self) -> i64 {
         self.limit as i64 + 1
     }
@@ -122,7 +123,7 @@ impl Named {
         Named { after: query.read("cursor", name, CURSOR), limit: limit(query) }
     }
 
-    /// What the store is asked for: one more than is answered.
+    /// Number of rows to ask of the store: one more than is answered.
     pub fn fetch(&self) -> i64 {
         self.limit as i64 + 1
     }

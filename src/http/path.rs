@@ -1,4 +1,4 @@
-//! What stands in an address. An id that can't be one is not found, like one that is not there.
+//! Parts of addresses. An id that can't be one is not found, like one that is not there.
 
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;

@@ -50,6 +50,7 @@ impl TrustedProxies {
         faults.or(TrustedProxies { networks, header })
     }
 
+    /// Whether requests from this address may name the client.
     pub fn trusts(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.networks.iter().any(|network| network.contains(&address))
@@ -153,5 +154,15 @@ mod tests {
         let faults = TrustedProxies::read(&["10.0.0.1".into(), "10.0.0.0/33".into()], Default::default()).unwrap_err();
         assert_eq!(faults.0[0].pointer, "/server/trusted_proxies/1");
         assert!(faults.0[0].message.contains("such as `10.0.0.0/8`"), "{faults}");
+    }
+
+    #[test]
+    fn header_is_followed_through_so_many_hops_and_no_further() {
+        let client = |proxies: usize| {
+            let line = format!("203.0.113.7{}", ", 10.0.0.2".repeat(proxies));
+            client(ForwardedHeader::XForwardedFor, "10.0.0.1", &[("x-forwarded-for", &line)])
+        };
+        assert_eq!(client(HOPS - 1), "203.0.113.7", "the last hop that is read");
+        assert_eq!(client(HOPS), "10.0.0.2", "the farthest that was read");
     }
 }

@@ -10,7 +10,7 @@ use crate::http::error::ApiError;
 use crate::http::query::Query;
 use crate::token::Permission;
 
-/// What a page needs to subscribe to Web Push.
+/// The key that a page needs to subscribe to Web Push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct PushKey {
     /// The public key of VAPID in base64url, for `applicationServerKey`; `null` where Web Push has no key.

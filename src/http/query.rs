@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_read_and_nothing_is_left() {
+    fn known_parameters_are_read_and_none_is_left() {
         let mut query = Query::parse("state=b&since=2026-01-01T00%3A00%3A00%2B02%3A00");
         assert_eq!(query.word("state", &[("a", 1), ("b", 2)]), Some(2));
         assert_eq!(query.instant("since").unwrap().to_rfc3339(), "2025-12-31T22:00:00+00:00");

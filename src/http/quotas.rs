@@ -22,10 +22,11 @@ use crate::token::Permission;
 /// The quotas of a tenant as they are answered.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct QuotasView {
+    /// The tenant with these quotas.
     pub tenant_id: String,
     /// Of each quota what holds, and how much of it is used.
     pub quotas: BTreeMap<Quota, Standing>,
-    /// What is said for this tenant alone; a null is as `[quotas]` has it.
+    /// Quotas of this tenant alone; a null is as `[quotas]` has it.
     pub overrides: Overrides,
 }
 
@@ -37,7 +38,7 @@ impl QuotasView {
 
 /// Read the quotas of a tenant
 ///
-/// What it may have and do, and how much of that is used. `event_tasks_per_source` shows the source with the most tasks,
+/// Answers its quotas and its usage. `event_tasks_per_source` shows the source with the most tasks,
 /// `stored_bytes` what was stored until a few seconds ago. A limit that is null is none.
 #[utoipa::path(get, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["stats:read"])),
     params(("tenant_id" = String, Path)), responses((status = 200, body = QuotasView)))]
@@ -56,7 +57,7 @@ pub async fn get_quotas(
 /// Say what a tenant may have
 ///
 /// For an admin token. Replaces what was said for this tenant; what is left out or null is as `[quotas]` has it. Numbers of
-/// tasks hold at once, the others within seconds, on every instance. What a tenant has already stays, whatever the number:
+/// tasks hold at once, the others within seconds, on every instance. Things that a tenant has already stay, whatever the number:
 /// also runs that are under way, and streams that are open.
 #[utoipa::path(put, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["*"])),
     params(("tenant_id" = String, Path)), request_body = Overrides,
@@ -78,7 +79,7 @@ pub async fn put_quotas(
 
 /// Let a tenant have what everybody may
 ///
-/// For an admin token. What was said for this tenant alone is forgotten.
+/// For an admin token. The overrides of this tenant are removed.
 #[utoipa::path(delete, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["*"])),
     params(("tenant_id" = String, Path)), responses((status = 204)))]
 pub async fn reset_quotas(Held(state): Held<State>, caller: Caller, id: Id) -> Result<StatusCode, ApiError> {

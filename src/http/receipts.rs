@@ -1,4 +1,4 @@
-//! What providers report of messages that they took on: whether they arrived.
+//! Reports of providers about messages that they took on: whether they arrived.
 //!
 //! There is no token here: whoever has the address, which only the provider was told, may report on that one delivery.
 //! Where the provider signs what it sends, that is looked at as well. Guessing addresses costs the guesser.
@@ -41,11 +41,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Place {
 /// Report on a message
 ///
 /// For providers of text messages, which are told this address with each message (Twilio's `StatusCallback`) and send
-/// form fields to it. What failed goes on to the recipient's next channel. Reports that come late, twice or in another
+/// form fields to it. A failed message goes on to the recipient's next channel. Reports that come late, twice or in another
 /// order change nothing.
 #[utoipa::path(post, path = "/v1/receipts/{channel}/{ticket}", tag = "notifications",
     params(("channel" = String, Path, example = "sms"), ("ticket" = String, Path)),
-    request_body(content = String, content_type = "application/x-www-form-urlencoded"),
+    request_body(content = std::collections::BTreeMap<String, String>, content_type = "application/x-www-form-urlencoded"),
     responses((status = 204, description = "Taken, whether it changed something or not"),
         (status = 401, body = Problem, content_type = "application/problem+json",
             description = "The provider's signature is missing or wrong"),
@@ -85,7 +85,7 @@ fn open<'a>(state: &'a State, place: &Place) -> Option<(Uuid, &'a dyn Channel)> 
     Some((delivery, state.channels.get(&place.channel)?))
 }
 
-/// Who reports, and how often was that wrong.
+/// The reporting provider, and the limit on its wrong signatures.
 struct Guard<'a> {
     state: &'a State,
     peer: Option<IpAddr>,

@@ -26,7 +26,7 @@ use crate::store::{ListedRecipient, RecipientFilter, StoreError, StoredRecipient
 use crate::token::Permission;
 use crate::vault::{Vault, VaultError};
 
-/// What a test message says.
+/// Subject of a test message.
 const TEST_SUBJECT: &str = "Reveille can reach you";
 const TEST_TEXT: &str = "This is a test message. Nothing needs to be done: that you read it shows that it arrives.";
 /// How often a write is tried against writes of others.
@@ -35,11 +35,14 @@ pub(super) const WRITES: usize = 5;
 /// A recipient as it is answered.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RecipientView {
+    /// Id of the recipient, which is its tenant's.
     pub tenant_id: String,
-    /// What was put, the secrets replaced by whether there is one.
+    /// The address that was put, the secrets replaced by whether there is one.
     #[serde(flatten)]
     pub public: Map<String, Value>,
+    /// Version of the recipient, which grows with each change.
     pub version: i64,
+    /// The instant of the last change.
     pub updated_at: DateTime<Utc>,
 }
 
@@ -125,9 +128,8 @@ pub async fn put_recipient(
             Err(StoreError::NotFound) => None,
             Err(error) => return Err(error.into()),
         };
-        let version = old.as_ref().map_or(0, |old| old.version);
         let recipient: Recipient = draft.clone().settle(old.as_ref().map(|old| &old.recipient), &seal)?;
-        match state.store.put_recipient(&caller.scope, tenant.as_str(), &recipient, version).await {
+        match state.store.put_recipient(&caller.scope, tenant.as_str(), &recipient, old.as_ref()).await {
             // somebody else was faster; the last one wins
             Err(StoreError::Conflict(_)) => continue,
             Err(error) => return Err(error.into()),
@@ -139,8 +141,9 @@ pub async fn put_recipient(
 
 /// Delete a recipient
 ///
-/// For good: addresses, their secrets and subscriptions, and what was proved of them. Tasks and questions that name it
-/// stay and find nobody to tell, until it is written again. The record of what was sent stays as long as runs are kept.
+/// For good: addresses, their secrets and subscriptions, what was proved of them, and the links to questions that were sent
+/// there, which lead nowhere from now on. Tasks and questions that name it stay and find nobody to tell, until it is written
+/// again. The record of what was sent stays as long as runs are kept.
 #[utoipa::path(delete, path = "/v1/recipients/{tenant_id}", tag = "notifications",
     security(("bearer" = ["recipients:write"])), params(("tenant_id" = String, Path)), responses((status = 204)))]
 pub async fn delete_recipient(Held(state): Held<State>, caller: Caller, id: Id) -> Result<StatusCode, ApiError> {

@@ -1,15 +1,15 @@
-//! What is registered: the tools a model may call, and the executors a task may name.
+//! Registered tools that a model may call, and executors that a task may name.
 
 use axum::Json;
 use axum::extract::State as Held;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::http::State;
 use crate::http::auth::Caller;
 use crate::http::error::ApiError;
 use crate::http::page::Items;
 use crate::http::query::Query;
-use crate::http::schema;
 use crate::task::DEFAULT_EXECUTOR;
 use crate::token::Permission;
 use crate::tool::Definition;
@@ -17,15 +17,19 @@ use crate::tool::Definition;
 /// An executor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct ExecutorView {
+    /// Name of the executor, for tasks.
     #[schema(example = "orchestrator")]
     pub name: &'static str,
     /// Whether a task that names none gets this one.
     pub default: bool,
+    /// JSON Schema of `action.config`.
+    #[schema(value_type = Object)]
+    pub config_schema: Value,
 }
 
 /// List tools
 #[utoipa::path(get, path = "/v1/tools", tag = "operations", security(("bearer" = ["tasks:read"])),
-    responses((status = 200, body = Items<schema::Tool>)))]
+    responses((status = 200, body = Items<Definition>)))]
 pub async fn list_tools(
     Held(state): Held<State>,
     caller: Caller,
@@ -37,6 +41,8 @@ pub async fn list_tools(
 }
 
 /// List executors
+///
+/// Each with the JSON Schema of its settings, `action.config` of a task.
 #[utoipa::path(get, path = "/v1/executors", tag = "operations", security(("bearer" = ["tasks:read"])),
     responses((status = 200, body = Items<ExecutorView>)))]
 pub async fn list_executors(
@@ -46,6 +52,6 @@ pub async fn list_executors(
 ) -> Result<Json<Items<ExecutorView>>, ApiError> {
     caller.may(Permission::TasksRead)?;
     query.done()?;
-    let names = state.executors.names().into_iter();
-    Ok(Json(Items::whole(names.map(|name| ExecutorView { name, default: name == DEFAULT_EXECUTOR }).collect())))
+    let view = |(name, config_schema)| ExecutorView { name, default: name == DEFAULT_EXECUTOR, config_schema };
+    Ok(Json(Items::whole(state.executors.config_schemas().into_iter().map(view).collect())))
 }

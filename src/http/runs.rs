@@ -1,5 +1,8 @@
 //! Runs over HTTP: list, read, transcript, cancel, retry.
 
+#[allow(missing_docs, reason = "the names of its types and fields are those of the API")]
+mod summary;
+
 use axum::Json;
 use axum::extract::State as Held;
 use axum::http::{StatusCode, header};
@@ -17,13 +20,14 @@ use crate::http::error::{ApiError, Problem};
 use crate::http::page::{Items, Onward, Page};
 use crate::http::path::Id;
 use crate::http::query::Query;
-use crate::http::schema;
 use crate::id;
 use crate::run::transcript::Entry;
 use crate::run::{Run, RunState, Usage};
 use crate::store::{ApprovalFilter, RunFilter, StoreError};
 use crate::task::Task;
 use crate::token::Permission;
+
+pub use summary::RunSummary;
 
 /// Why a run is cancelled by its owner.
 const CANCELLED: &str = "cancelled by its owner";
@@ -32,15 +36,18 @@ const CANCELLED: &str = "cancelled by its owner";
 const APPROVALS: i64 = 200;
 
 /// A run as it is answered.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = Run)]
 pub struct RunView {
+    /// The run, whole.
     #[serde(flatten)]
     pub run: Run,
-    /// What it asked people, oldest first.
+    /// Questions of the run to people, oldest first.
     pub approvals: Vec<ApprovalOfRun>,
 }
 
 impl RunView {
+    /// The run without its approvals.
     pub fn of(run: Run) -> RunView {
         RunView { run, approvals: Vec::new() }
     }
@@ -93,12 +100,12 @@ impl RunView {
         ("since" = Option<DateTime<Utc>>, Query, description = "Recorded at or after"),
         ("until" = Option<DateTime<Utc>>, Query, description = "Recorded before"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = Items<schema::RunSummary>)))]
+    responses((status = 200, body = Items<RunSummary>)))]
 pub async fn list_runs(
     Held(state): Held<State>,
     caller: Caller,
     mut query: Query,
-) -> Result<Json<Items<schema::RunSummary>>, ApiError> {
+) -> Result<Json<Items<RunSummary>>, ApiError> {
     caller.may(Permission::RunsRead)?;
     let tenant = query.text("tenant_id");
     let page = Page::of(&mut query);
@@ -114,12 +121,12 @@ pub async fn list_runs(
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
     let runs = state.store.run_summaries(&scope, &filter).await?;
-    Ok(Json(page.within(runs, |summary| summary.run.id).map(schema::RunSummary::of)))
+    Ok(Json(page.within(runs, |summary| summary.run.id).map(RunSummary::of)))
 }
 
 /// Read a run
 #[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", security(("bearer" = ["runs:read"])),
-    params(("id" = Uuid, Path)), responses((status = 200, body = schema::Run)))]
+    params(("id" = Uuid, Path)), responses((status = 200, body = RunView)))]
 pub async fn get_run(
     Held(state): Held<State>,
     caller: Caller,
@@ -141,7 +148,7 @@ pub async fn get_run(
 #[utoipa::path(get, path = "/v1/runs/{id}/transcript", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = Items<schema::Entry>)))]
+    responses((status = 200, body = Items<Entry>)))]
 pub async fn get_transcript(
     Held(state): Held<State>,
     caller: Caller,
@@ -166,8 +173,8 @@ pub async fn get_transcript(
 #[utoipa::path(post, path = "/v1/runs/{id}/cancel", tag = "runs", security(("bearer" = ["runs:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    responses((status = 200, body = schema::Run, description = "It is cancelled"),
-        (status = 202, body = schema::Run, description = "Its worker has been asked to end it"),
+    responses((status = 200, body = RunView, description = "It is cancelled"),
+        (status = 202, body = RunView, description = "Its worker has been asked to end it"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "It is final already")))]
 pub async fn cancel_run(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
     caller.may(Permission::RunsWrite)?;
@@ -192,7 +199,7 @@ pub async fn cancel_run(Held(state): Held<State>, caller: Caller, id: Id, body: 
 #[utoipa::path(post, path = "/v1/runs/{id}/retry", tag = "runs", security(("bearer" = ["runs:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    responses((status = 201, body = schema::Run),
+    responses((status = 201, body = RunView),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "It is not final yet")))]
 pub async fn retry_run(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
     caller.may(Permission::RunsWrite)?;
@@ -222,7 +229,8 @@ pub async fn retry_run(Held(state): Held<State>, caller: Caller, id: Id, body: B
         view
     };
     let told = |fire_key: &str| body.once(&caller, StatusCode::CREATED, &view(fire_key)).map_err(unwritable);
-    let answer = state.store.retry_run(&caller.scope, id, run_id, now, told).await.map_err(missing)?;
+    let by = caller.root();
+    let answer = state.store.retry_run(&caller.scope, id, run_id, now, told, Some(&by)).await.map_err(missing)?;
     let place = [(header::LOCATION, format!("/v1/runs/{run_id}"))];
     answered(answer, |fire_key| (StatusCode::CREATED, place, Json(view(&fire_key))).into_response())
 }

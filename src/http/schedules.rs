@@ -13,7 +13,7 @@ use crate::http::error::ApiError;
 use crate::http::schema;
 use crate::invalid::Faults;
 use crate::token::Permission;
-use crate::trigger::Trigger;
+use crate::trigger::{Listing, Trigger};
 
 /// Instants where no `count` is given.
 const COUNT: u64 = 5;
@@ -25,6 +25,8 @@ const COUNTS: std::ops::RangeInclusive<u64> = 1..=1_000;
 pub struct Preview {
     /// Oldest first; fewer than asked for where the schedule ends. Jitter is not counted in: it depends on the task.
     pub fires: Vec<DateTime<Utc>>,
+    /// Whether there are fewer than asked for though the schedule may go on: what follows takes too many steps to compute.
+    pub cut: bool,
 }
 
 /// Preview a schedule
@@ -37,11 +39,11 @@ pub async fn preview_schedule(Held(state): Held<State>, caller: Caller, body: Bo
     let value = body.json()?;
     only(&value, &["trigger", "count", "from"])?;
     let now = state.clock.now();
-    let fires = state.computed(caller.computes_for(), move || fires(&value, now)).await??;
-    Ok(Json(Preview { fires }))
+    let Listing { instants, cut } = state.computed(caller.computes_for(), move || fires(&value, now)).await??;
+    Ok(Json(Preview { fires: instants, cut }))
 }
 
-fn fires(value: &Value, now: DateTime<Utc>) -> Result<Vec<DateTime<Utc>>, Faults> {
+fn fires(value: &Value, now: DateTime<Utc>) -> Result<Listing, Faults> {
     let mut faults = Faults::new();
     let trigger = match value.get("trigger") {
         Some(trigger) => Trigger::parse(trigger, "/trigger", now, &mut faults),

@@ -41,6 +41,7 @@ struct Taken {
 }
 
 impl Seats {
+    /// A limiter of so many connections in all and of one address.
     pub fn new(all: usize, per_address: usize) -> Seats {
         Seats(Arc::new(Room { all, per_address, taken: Mutex::default() }))
     }

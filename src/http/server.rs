@@ -33,7 +33,7 @@ use crate::http::seats::{NoSeat, Seat, Seats};
 use crate::http::socket::Socket;
 use crate::metrics::{Metrics, OpenConnection};
 
-/// How much a client may ask of the server. The defaults are those of `promises.md`; tests use smaller ones.
+/// Limits on the requests and connections of a client. Tests use smaller ones than the defaults.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Until a request's header is complete, from the connection or the answer before it.
@@ -50,7 +50,7 @@ pub struct Limits {
     pub import_bytes: usize,
     /// Until an answer begins.
     pub request_time: Duration,
-    /// The same of an import.
+    /// Until an import's answer begins.
     pub import_time: Duration,
     /// How long a client may take no byte of an answer.
     pub write_stall: Duration,
@@ -105,7 +105,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub IpAddr);
 
-/// What an open connection occupies: with a clone of it, whoever goes on with a connection keeps it counted.
+/// The place of an open connection: with a clone of it, a task that goes on with the connection keeps it counted.
 #[derive(Clone)]
 pub struct Hold(#[expect(dead_code, reason = "held, and given back when the last clone is dropped")] Arc<Occupied>);
 

@@ -22,6 +22,7 @@ pub struct Socket {
 }
 
 impl Socket {
+    /// A stream that fails when a write stalls for longer than `patience`.
     pub fn new(stream: TcpStream, patience: Duration) -> Socket {
         Socket { stream, patience, stall: None }
     }

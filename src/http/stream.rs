@@ -29,7 +29,7 @@ use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::missing;
 use crate::http::stream::told::Told;
-use crate::http::streams::{self, Permit};
+use crate::http::streams;
 use crate::run::Run;
 use crate::run::stream::StreamEvent;
 use crate::run::transcript::Entry;
@@ -49,7 +49,7 @@ const ENTRIES: i64 = 100;
 /// Follow a run
 ///
 /// Server-sent events: `session`, `message_start`, `message_chunk`, `message_end`, `tool_call_start`, `tool_result`,
-/// `state_change`, `tool_warning`, `error`, and `execution_end` last. What was committed before comes first; with
+/// `state_change`, `tool_warning`, `error`, and `execution_end` last. Committed entries come first; with
 /// `Last-Event-ID`, what came after it.
 #[utoipa::path(get, path = "/v1/runs/{id}/stream", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path),
@@ -71,8 +71,8 @@ pub async fn stream_run(
     let live = state.hub.subscribe(id);
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let keep_alive = KeepAlive::new().interval(state.limits.keep_alive);
-    let follower = Follower::new(state, (caller, permit), run, live, seen);
-    Ok(Sse::new(follower.events()).keep_alive(keep_alive).into_response())
+    let follower = Follower::new(state, caller, run, live, seen);
+    Ok(Sse::new(streams::detached(permit, follower.events())).keep_alive(keep_alive).into_response())
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
@@ -85,13 +85,12 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
 struct Follower {
     state: State,
     caller: Caller,
-    _permit: Permit,
     id: Uuid,
     live: Subscription,
     told: Told,
     /// The next entry of the transcript.
     next_seq: i64,
-    /// What is to be told before anything else, in order.
+    /// Events to tell before anything else, in order.
     outbox: VecDeque<Event>,
     last_state: String,
     /// When the transcript is looked at next.
@@ -100,18 +99,11 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(
-        state: State,
-        (caller, permit): (Caller, Permit),
-        run: Run,
-        live: Subscription,
-        seen: Option<i64>,
-    ) -> Follower {
+    fn new(state: State, caller: Caller, run: Run, live: Subscription, seen: Option<i64>) -> Follower {
         let session = StreamEvent::Session { run_id: run.id.to_string() };
         Follower {
             state,
             caller,
-            _permit: permit,
             id: run.id,
             live,
             told: Told::default(),

@@ -3,6 +3,8 @@
 //! A stream keeps its connection for as long as it likes, so streams may have a part of the connections only: probes,
 //! link pages and requests have the rest. In memory only, per instance.
 
+mod detached;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -15,10 +17,12 @@ use crate::http::seats::origin;
 use crate::http::server::Limits;
 use crate::id::{Scope, Tenant};
 
+pub use detached::detached;
+
 /// When to ask again for a stream, where all are open.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// What streams are counted by.
+/// Keys by which streams are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Key {
     All,
@@ -54,6 +58,7 @@ pub struct Permit {
 }
 
 impl StreamLimiter {
+    /// A limiter without open streams.
     pub fn new(limits: Limits) -> StreamLimiter {
         StreamLimiter { limits, open: Arc::default() }
     }

@@ -23,7 +23,7 @@ use crate::http::runs::RunView;
 use crate::http::schema;
 use crate::id::{self, Scope};
 use crate::invalid::Faults;
-use crate::store::{NewTask, StoreError, TaskFilter};
+use crate::store::{NewTask, RunRequest, StoreError, TaskFilter};
 use crate::task::change::TaskChange;
 use crate::task::{Draft, LastRun, Task, TaskStatus, TaskView};
 use crate::token::Permission;
@@ -37,11 +37,12 @@ const BACKFILL: usize = 1_000;
 /// Longest reason of a pause, in characters.
 const REASON_LENGTH: usize = 500;
 
-/// What a backfill recorded.
+/// The runs that a backfill recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Backfill {
     /// Its runs have fire keys that begin with `b:` and this id.
     pub id: Uuid,
+    /// Id of the task.
     pub task_id: Uuid,
     /// The instants that are run, oldest first.
     pub fires: Vec<DateTime<Utc>>,
@@ -231,7 +232,7 @@ pub async fn pause_task(Held(state): Held<State>, caller: Caller, id: Id, body: 
 
 /// Resume a task
 ///
-/// What it missed while it was paused is not caught up, unless its trigger says so. Events that it has held run, or are
+/// Fires that it missed while it was paused are not caught up, unless its trigger says so. Events that it has held run, or are
 /// dropped.
 #[utoipa::path(post, path = "/v1/tasks/{id}/resume", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path),
@@ -262,7 +263,7 @@ pub async fn resume_task(Held(state): Held<State>, caller: Caller, id: Id, body:
 #[utoipa::path(post, path = "/v1/tasks/{id}/run", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    request_body = Option<schema::RunNow>, responses((status = 201, body = schema::Run)))]
+    request_body = Option<schema::RunNow>, responses((status = 201, body = RunView)))]
 pub async fn run_task(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let id = id.of("task")?;
@@ -277,7 +278,8 @@ pub async fn run_task(Held(state): Held<State>, caller: Caller, id: Id, body: Bo
     let run_id = id::new_id(now);
     let view = RunView::queued(&task, run_id, format!("m:{run_id}"), now, now, input.clone());
     let once = body.once(&caller, StatusCode::CREATED, &view)?;
-    let answer = state.store.run_now(&caller.scope, id, run_id, input, now, once.as_ref()).await.map_err(missing)?;
+    let request = RunRequest { input, requested_by: Some(caller.root()) };
+    let answer = state.store.run_now(&caller.scope, id, run_id, request, now, once.as_ref()).await.map_err(missing)?;
     let place = [(header::LOCATION, format!("/v1/runs/{}", view.run.id))];
     answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
 }
@@ -306,7 +308,9 @@ pub async fn backfill_task(Held(state): Held<State>, caller: Caller, id: Id, bod
     }
     let backfill = Backfill { id: id::new_id(now), task_id, fires };
     let once = body.once(&caller, StatusCode::ACCEPTED, &backfill)?;
-    let answer = state.store.backfill(&caller.scope, task_id, backfill.id, &backfill.fires, once.as_ref()).await;
+    let by = caller.root();
+    let answer =
+        state.store.backfill(&caller.scope, task_id, backfill.id, &backfill.fires, once.as_ref(), Some(&by)).await;
     answered(answer.map_err(missing)?, |()| (StatusCode::ACCEPTED, Json(backfill)).into_response())
 }
 

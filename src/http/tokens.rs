@@ -32,18 +32,24 @@ const MOST_SCOPES: usize = 100;
 /// A token as it is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct TokenView {
+    /// Id of the token.
     pub id: Uuid,
+    /// Owner of the token: admin or tenant.
     pub kind: TokenKind,
     /// `null`: an admin token.
     #[schema(required)]
     pub tenant_id: Option<String>,
+    /// Purpose of the token.
     pub name: String,
-    /// What it may do; `*` is everything.
+    /// Permissions of the token; `*` is all.
     #[schema(example = json!(["tasks:read", "tasks:write"]))]
     pub scopes: Vec<String>,
+    /// The instant of its creation.
     pub created_at: DateTime<Utc>,
+    /// The instant from which it is refused.
     #[schema(required)]
     pub expires_at: Option<DateTime<Utc>>,
+    /// The instant at which it was revoked.
     #[schema(required)]
     pub revoked_at: Option<DateTime<Utc>>,
 }
@@ -51,6 +57,7 @@ pub struct TokenView {
 /// A token that was made.
 #[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
 pub struct MadeToken {
+    /// The token as lists show it.
     #[serde(flatten)]
     pub view: TokenView,
     /// The text, shown this once; `null` where the answer is repeated for an Idempotency-Key.

@@ -56,8 +56,12 @@ pub async fn verify_recipient(
         }
         Some(_) => {
             let code = text(&wish, "code", "must be a text of 6 digits")?;
+            // a code is good once: what it was answered must not be asked of it again
+            if let Some(answer) = body.replay(&state, &caller).await? {
+                return Ok(answer);
+            }
             let stored = take(&state, &caller, &tenant, &channel, &code).await?;
-            Ok(Json(RecipientView::of(tenant.as_str(), &stored)).into_response())
+            body.settled(&state, &caller, StatusCode::OK, &RecipientView::of(tenant.as_str(), &stored)).await
         }
     }
 }
@@ -106,11 +110,12 @@ async fn take(
     let wrong = |message: String| Err(Faults::one("/code", message).into());
     let Some(code) = typed(code).map(Secret::new) else { return wrong("must be 6 digits".into()) };
     for _ in 0..WRITES {
-        let StoredRecipient { mut recipient, version, .. } = read(state, caller, tenant).await?;
+        let stored = read(state, caller, tenant).await?;
+        let mut recipient = stored.recipient.clone();
         proof(tenant, channel, Uuid::nil(), &recipient)?;
         let given = hashed(&state.vault, tenant, channel, &recipient.addresses, &code)?;
         recipient.verified.insert(channel.to_owned(), state.clock.now());
-        match state.store.try_verification(&caller.scope, &given, &recipient, version).await {
+        match state.store.try_verification(&caller.scope, &given, &recipient, &stored).await {
             Ok(Verified::Yes(stored)) => return Ok(*stored),
             Ok(Verified::Wrong { left: 0 }) => return wrong("is wrong, and was the last try; ask for another".into()),
             Ok(Verified::Wrong { left }) => return wrong(format!("is wrong; {left} more tries")),
@@ -139,7 +144,8 @@ fn proof(tenant: &Tenant, channel: &str, id: Uuid, recipient: &Recipient) -> Res
     })
 }
 
-/// What is stored of a code and its address: tags that nobody can make, or try codes against, without the master key.
+/// The stored hashes of a code and its address: tags that nobody can make, or try codes against, without the master
+/// key.
 fn hashed(
     vault: &Vault,
     tenant: &Tenant,

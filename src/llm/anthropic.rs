@@ -19,7 +19,7 @@ use crate::secret::Secret;
 
 pub(super) const DEFAULT_BASE_URL: &str = "https://api.anthropic.com/v1";
 const VERSION: &str = "2023-06-01";
-/// What a kept message's raw text is: the blocks of its content.
+/// Format of a kept message's raw text: the blocks of its content.
 const WIRE: &str = "anthropic";
 /// The API wants a number.
 const DEFAULT_MAX_TOKENS: u32 = 8192;
@@ -36,6 +36,7 @@ pub struct Anthropic {
 }
 
 impl Anthropic {
+    /// The model with its settings and its key.
     pub fn new(offer: &Offer) -> Anthropic {
         let settings = offer.settings;
         let base_url = settings.base_url.as_deref().unwrap_or(DEFAULT_BASE_URL).trim_end_matches('/');
@@ -281,7 +282,7 @@ impl Block {
         }
     }
 
-    /// What a call is called with; what is no JSON stays text, which no tool's schema accepts.
+    /// The arguments of a call; a text that is no JSON stays text, which no tool's schema accepts.
     fn input(&self) -> Value {
         let whole = || self.fields.get("input").filter(|input| !input.is_null()).cloned();
         match self.written.trim() {

@@ -19,6 +19,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// How often and how soon one key of one model is asked again.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Retry {
+    /// Repetitions of a failed call with one key.
     pub max_retries: u32,
     /// The first wait; doubled each time.
     pub base_delay: Duration,
@@ -28,10 +29,13 @@ pub struct Retry {
 pub struct Link {
     /// As in the settings.
     pub name: String,
-    /// The same model, once for each key.
+    /// The model, once for each key.
     pub keys: Vec<Arc<dyn Model>>,
+    /// Estimates tokens of requests.
     pub counter: Counter,
+    /// Most tokens of a request; `None`: there is no limit.
     pub context_token_limit: Option<u64>,
+    /// Prices of the model.
     pub rates: Rates,
 }
 
@@ -45,24 +49,27 @@ pub struct Chain {
 /// An answer, and what is known of how it came.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Completed {
+    /// The model's answer.
     pub answer: ModelAnswer,
     /// Which model gave it.
     pub model: String,
+    /// Cost of the call, in micro-dollars.
     pub cost_micros: i64,
 }
 
-/// What is heard of a call while it lasts.
+/// Events of a call while it lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress<'a> {
     /// A model is asked. What was heard before, in an attempt that failed, is void.
     Asked,
+    /// A piece of the text.
     Text(&'a str),
 }
 
 /// Hears how a call goes on.
 pub type OnProgress<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 
-/// What has been tried with one key.
+/// The attempts with one key.
 #[derive(Default)]
 struct Tried {
     retries: u32,
@@ -75,6 +82,7 @@ impl Chain {
         Chain { links, retry, clock }
     }
 
+    /// Names of the models, in the order in which they are tried.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.links.iter().map(|link| link.name.as_str())
     }
@@ -233,7 +241,8 @@ mod tests {
         }
     }
 
-    /// What came of a call, and who was asked when (in milliseconds), for models given as lists of keys' failures.
+    /// The result of a call, and the time at which each model was asked (in milliseconds), for models given as lists of
+    /// keys' failures.
     async fn call(models: Vec<Vec<(&'static str, Vec<LlmError>)>>) -> (Result<String, LlmError>, Vec<String>) {
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
         let asked = Arc::new(Mutex::new(Vec::new()));

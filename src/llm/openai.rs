@@ -16,7 +16,7 @@ use crate::run::transcript::{Message, ToolCall};
 use crate::secret::Secret;
 
 pub(super) const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
-/// What a kept message's raw text is: the message of a choice.
+/// Format of a kept message's raw text: the message of a choice.
 const WIRE: &str = "openai";
 
 /// One model behind one key.
@@ -31,6 +31,7 @@ pub struct OpenAi {
 }
 
 impl OpenAi {
+    /// The model with its settings and its key.
     pub fn new(offer: &Offer) -> OpenAi {
         let settings = offer.settings;
         let base_url = settings.base_url.as_deref().unwrap_or(DEFAULT_BASE_URL).trim_end_matches('/');

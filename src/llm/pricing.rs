@@ -1,4 +1,4 @@
-//! What a call cost, in integer micro-dollars. The rates come from the operator's settings.
+//! The cost of a call, in integer micro-dollars. The rates come from the operator's settings.
 
 use crate::llm::Tokens;
 

@@ -38,6 +38,7 @@ use crate::run::transcript::{Message, ToolCall};
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
+    /// Answers with their conditions; the first that fits is given.
     pub steps: Vec<Step>,
 }
 
@@ -45,10 +46,15 @@ pub struct Scenario {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Step {
+    /// Text that the last message has to hold.
     pub when: Option<String>,
+    /// The turn to answer, from 1.
     pub turn: Option<usize>,
+    /// Text of the answer.
     pub text: Option<String>,
+    /// Calls of tools.
     pub calls: Vec<Call>,
+    /// Time before the answer.
     pub delay_seconds: f64,
 }
 
@@ -56,7 +62,9 @@ pub struct Step {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
+    /// Name of the tool.
     pub tool: String,
+    /// Arguments of the call.
     #[serde(default)]
     pub arguments: Map<String, Value>,
 }
@@ -70,10 +78,12 @@ impl Scenario {
         scenario.map_err(|error| format!("{}: {error}", path.display()))
     }
 
+    /// Reads a scenario in TOML; the error is a sentence.
     pub fn from_toml(text: &str) -> Result<Scenario, String> {
         toml::from_str(text).map_err(|error| error.to_string()).and_then(Scenario::checked)
     }
 
+    /// Reads a scenario in JSON; the error is a sentence.
     pub fn from_json(text: &str) -> Result<Scenario, String> {
         serde_json::from_str(text).map_err(|error| error.to_string()).and_then(Scenario::checked)
     }
@@ -93,6 +103,7 @@ pub struct Scripted {
 }
 
 impl Scripted {
+    /// A model that answers by a scenario.
     pub fn new(scenario: Scenario, clock: Clock) -> Scripted {
         Scripted { scenario, clock }
     }
@@ -300,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_service_says_behind_results_is_not_the_question() {
+    async fn service_text_behind_results_is_not_the_question() {
         let first = model().complete(&request(vec![Message::user("any mail?")]), None).await.unwrap();
         let said = Message::Assistant { text: first.text, tool_calls: first.tool_calls, echo: None };
         let inbox = r#"{"unread":2,"first":{"from":"Ann"}}"#;

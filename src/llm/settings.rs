@@ -17,6 +17,7 @@ pub struct Settings {
     pub default: String,
     /// The models that are asked in turn when the one before fails.
     pub fallback: Vec<String>,
+    /// Models by name.
     pub models: BTreeMap<String, ModelSettings>,
 }
 
@@ -30,6 +31,7 @@ pub struct ModelSettings {
     pub base_url: Option<String>,
     /// The provider's name of the model.
     pub model: String,
+    /// Key for the provider.
     pub api_key: Option<Secret>,
     /// The environment variable that holds the key.
     pub api_key_env: Option<String>,
@@ -39,9 +41,11 @@ pub struct ModelSettings {
     pub context_token_limit: Option<u64>,
     /// In dollars for a million tokens.
     pub price_per_million_input: f64,
+    /// Price of a million written tokens, in dollars.
     pub price_per_million_output: f64,
     /// Longest answer in tokens; absent: the provider's own, 8192 where the provider wants a number.
     pub max_output_tokens: Option<u32>,
+    /// Randomness of answers; absent: the provider's default.
     pub temperature: Option<f64>,
     /// For the whole of one call, its answer included.
     pub timeout_seconds: u64,

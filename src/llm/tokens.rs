@@ -9,7 +9,7 @@ use crate::run::transcript::Message;
 pub const CHARS_PER_TOKEN: f64 = 4.0;
 /// Characters a token in Chinese, Japanese and Korean.
 const CJK_CHARS_PER_TOKEN: f64 = 1.5;
-/// What the frame of a message or a tool takes, besides its text.
+/// Tokens for the frame of a message or a tool, besides its text.
 const FRAME: u64 = 4;
 
 /// Counts for one model family.
@@ -32,6 +32,7 @@ impl Counter {
         Counter { margin }
     }
 
+    /// Tokens of a text.
     pub fn text(self, text: &str) -> u64 {
         let (mut wide, mut narrow) = (0_u64, 0_u64);
         for c in text.chars() {
@@ -41,6 +42,7 @@ impl Counter {
         (tokens * self.margin).ceil() as u64
     }
 
+    /// Tokens of a message, with its frame.
     pub fn message(self, message: &Message) -> u64 {
         let words = match message {
             Message::System { text } | Message::User { text, .. } => self.text(text),
@@ -56,10 +58,12 @@ impl Counter {
         FRAME + words
     }
 
+    /// Tokens of a conversation.
     pub fn messages(self, messages: &[Message]) -> u64 {
         messages.iter().map(|message| self.message(message)).sum()
     }
 
+    /// Tokens of the definitions of tools.
     pub fn tools(self, tools: &[ToolSchema]) -> u64 {
         let each = |tool: &ToolSchema| {
             FRAME + self.text(&tool.name) + self.text(&tool.description) + self.text(&tool.parameters.to_string())
@@ -67,6 +71,7 @@ impl Counter {
         tools.iter().map(each).sum()
     }
 
+    /// Tokens of a whole request.
     pub fn request(self, request: &ModelRequest) -> u64 {
         self.messages(&request.messages) + self.tools(&request.tools)
     }

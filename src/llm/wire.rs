@@ -1,4 +1,4 @@
-//! What the providers over HTTP share: sending, reading within bounds, and telling failures apart.
+//! Parts that the providers over HTTP share: sending, reading within bounds, and telling failures apart.
 
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ fn status_in(event: &Value) -> StatusCode {
     }
 }
 
-/// What a response that is no success means. `body` has passed the redactor.
+/// Judges a response that is no success. `body` has passed the redactor.
 fn failure(status: StatusCode, headers: &HeaderMap, body: &str) -> LlmError {
     let message = format!("{}: {}", status.as_u16(), message_in(body));
     match status.as_u16() {

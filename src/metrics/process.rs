@@ -1,5 +1,5 @@
-//! What the operating system says of this process, read when metrics are: under the names that dashboards of all services
-//! share, without a prefix of ours.
+//! Metrics of this process from the operating system, read when metrics are: under the names that dashboards of all
+//! services share, without a prefix of ours.
 //!
 //! Read from `/proc`. Where there is none (not Linux), only what the system answers by itself is told.
 

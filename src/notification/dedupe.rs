@@ -1,19 +1,19 @@
-//! Keys that keep a message from being made twice: `data.md`, "Deliveries".
+//! Keys that keep a message from being made twice: `docs/keys.md`, "Messages".
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use uuid::Uuid;
 
-/// What a run came to, result or failure: a run tells one of them.
+/// Key of a run's result or failure: a run tells one of them.
 pub fn run_result(run: Uuid) -> String {
     format!("run:{run}:result")
 }
 
-/// What a tool call of a run wants to be said.
+/// Key of a message that a tool call of a run sends.
 pub fn call(run: Uuid, turn: i64, call: &str) -> String {
     format!("call:{run}:{turn}:{call}")
 }
 
-/// What a step of a pipeline says, or one item of it.
+/// Key of a message that a step of a pipeline sends, or one item of it.
 pub fn step(run: Uuid, step: &str, index: Option<u32>) -> String {
     format!("step:{run}:{step}:{}", index.unwrap_or(0))
 }
@@ -43,7 +43,7 @@ pub fn notice_kind(key: &str) -> &str {
     key.strip_prefix("notice:").and_then(|rest| rest.split(':').next()).unwrap_or_default()
 }
 
-/// What a notice is about, where that has an id.
+/// The id of the subject of a notice, where it has one.
 pub fn noticed(key: &str) -> Option<Uuid> {
     key.strip_prefix("notice:")?.split(':').nth(1)?.parse().ok()
 }
@@ -51,6 +51,11 @@ pub fn noticed(key: &str) -> Option<Uuid> {
 /// That an expression of a task looks for a field in vain: once for each expression.
 pub fn missing_field(task: Uuid, expression: &str) -> String {
     notice("missing_field", task, crc32fast::hash(expression.as_bytes()).into())
+}
+
+/// That a pipeline looks for a field in vain: once for each version of its steps, by their digest.
+pub fn missing_field_of_steps(task: Uuid, steps: &str) -> String {
+    notice("missing_field", task, crc32fast::hash(steps.as_bytes()).into())
 }
 
 /// That a credential's other side has ended it, by the document that it happened to.

@@ -13,7 +13,7 @@ use uuid::Uuid;
 pub use crate::notification::dedupe;
 use crate::notification::{Held, Kind, NewDelivery, Urgency};
 
-/// Waits before the second, third, … attempt: `engine.md`, "Policies". After the last the delivery fails.
+/// Waits before the second, third, … attempt. The delivery fails with the attempt after the last of them.
 pub const BACKOFF: [Duration; 6] = [
     Duration::from_secs(5),
     Duration::from_secs(5 * 60),
@@ -43,7 +43,7 @@ pub enum DeliveryState {
     Unknown,
 }
 
-/// What can happen to a delivery.
+/// Events in the life of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeliveryEvent {
     /// The provider took it on.
@@ -64,11 +64,14 @@ pub enum DeliveryEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a delivery that is {} can't {event:?}", state.as_str())]
 pub struct IllegalTransition {
+    /// The state that the delivery had.
     pub state: DeliveryState,
+    /// The event that the state does not allow.
     pub event: DeliveryEvent,
 }
 
 impl DeliveryState {
+    /// Every state, in the order of a delivery's life.
     pub const ALL: [DeliveryState; 5] = [
         DeliveryState::Pending,
         DeliveryState::Sent,
@@ -104,6 +107,7 @@ impl DeliveryState {
         }
     }
 
+    /// The state of this word; `None` where there is none.
     pub fn parse(word: &str) -> Option<DeliveryState> {
         DeliveryState::ALL.into_iter().find(|state| state.as_str() == word)
     }
@@ -112,17 +116,29 @@ impl DeliveryState {
 /// A stored delivery, as the API shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Delivery {
+    /// Id of the delivery, a UUIDv7.
     pub id: Uuid,
+    /// The tenant that owns it.
     pub tenant_id: String,
+    /// Id of the recipient.
     pub recipient: String,
+    /// The channel of this attempt, such as `email`.
     pub channel: String,
+    /// Channels to try next, in order.
     pub fallback: Vec<String>,
+    /// Key that is unique with tenant, recipient and channel: `docs/keys.md`, "Messages".
     pub dedupe_key: String,
+    /// The run that the message is about.
     pub run_id: Option<Uuid>,
+    /// Kind of message.
     pub kind: Kind,
+    /// Urgency, which decides about quiet hours.
     pub urgency: Urgency,
+    /// Subject of a message that is stored with its words.
     pub subject: Option<String>,
+    /// Text of a message that is stored with its words.
     pub text: Option<String>,
+    /// State of the delivery.
     pub state: DeliveryState,
     /// Attempts begun; claiming begins one.
     pub attempts: i32,
@@ -139,17 +155,22 @@ pub struct Delivery {
     /// An attempt before may have got through, and nobody knows.
     #[serde(skip)]
     pub doubtful: bool,
+    /// Reason of the last failed attempt, without secrets.
     pub last_error: Option<String>,
-    /// What the provider calls it.
+    /// The provider's id of the message.
     pub provider_id: Option<String>,
+    /// The instant at which it was recorded.
     pub created_at: DateTime<Utc>,
+    /// The instant at which the other side took it on.
     pub sent_at: Option<DateTime<Utc>>,
+    /// The instant at which it is known to have arrived.
     pub delivered_at: Option<DateTime<Utc>>,
 }
 
 /// A delivery that one worker may now attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
+    /// The delivery as it was claimed.
     pub delivery: Delivery,
     /// Fences the mark: whoever claims later has another.
     pub lease_token: i64,
@@ -157,17 +178,24 @@ pub struct Claim {
     pub interrupted: bool,
 }
 
-/// What became of one attempt, to be recorded at once.
+/// The outcome of one attempt, to be recorded at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
+    /// The other side says that it arrived.
     Delivered {
+        /// The provider's id of the message.
         provider_id: Option<String>,
     },
+    /// The provider took it on; whether it arrived is reported later.
     Sent {
+        /// The provider's id of the message.
         provider_id: Option<String>,
     },
+    /// The attempt failed and is made again.
     Retry {
+        /// The instant of the next attempt.
         at: DateTime<Utc>,
+        /// The reason, without secrets.
         error: String,
         /// The other side asked to be left alone until then: its age counts from then on.
         asked: bool,
@@ -176,23 +204,32 @@ pub enum Mark {
     },
     /// Nothing was attempted, and no attempt is used up.
     Wait {
+        /// The instant from which it is due again.
         at: DateTime<Utc>,
+        /// The rule that holds it; `None`: a sick channel or the service itself.
         held: Option<Held>,
+        /// The reason, where it is an error.
         error: Option<String>,
     },
     /// Nothing was attempted, and no attempt is used up: `digest` tells it, which is made or joined.
     Hold {
+        /// The rule that holds it.
         held: Held,
+        /// The digest that will tell it.
         digest: Box<NewDelivery>,
         /// When the digest is due.
         at: DateTime<Utc>,
     },
+    /// It was refused for good, or no attempt is left.
     Failed {
+        /// The reason, without secrets.
         error: String,
-        /// The same message through the next channel, to be stored in the same transaction.
+        /// The message through the next channel, to be stored in this transaction.
         fall_back: Option<Box<NewDelivery>>,
     },
+    /// Whether it arrived is not known.
     Unknown {
+        /// The reason, without secrets.
         error: String,
         /// As with `Failed`: what was tried until no attempt was left, in doubt, is told by another way.
         fall_back: Option<Box<NewDelivery>>,
@@ -207,6 +244,7 @@ impl Claim {
 }
 
 impl Mark {
+    /// The event that the mark is for the delivery's state.
     pub fn event(&self) -> DeliveryEvent {
         match self {
             Mark::Delivered { .. } => DeliveryEvent::Confirm,
@@ -219,7 +257,7 @@ impl Mark {
 }
 
 impl Delivery {
-    /// The same message through the first channel of `fallback`; `None` when there is no further one.
+    /// The message through the first channel of `fallback`; `None` when there is no further one.
     pub fn fall_back(&self) -> Option<NewDelivery> {
         let (next, rest) = self.fallback.split_first()?;
         Some(NewDelivery {
@@ -370,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_other_side_asks_for_is_waited_for_up_to_a_day() {
+    fn retry_after_of_the_other_side_is_kept_up_to_a_day() {
         let hinted = |hint| retry_after(1, Some(Duration::from_secs(hint)), 0.5).unwrap().as_secs();
         assert_eq!((hinted(1), hinted(90), hinted(1_000_000)), (5, 90, 86_400));
         assert_eq!(retry_after(7, Some(Duration::from_secs(90)), 0.5), None);

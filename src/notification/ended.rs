@@ -1,10 +1,11 @@
-//! What the owner of a credential is told once its other side has ended it: one message for one document, whoever comes
-//! to it first, the renewal that was refused or a task that is paused for it.
+//! The message to the owner of a credential that its other side has ended: one message for one document, whichever
+//! comes to it first, the renewal that was refused or a task that is paused for it.
 //!
 //! One key and one order of channels, because a message is told from another by both. The document tells one time of
 //! trouble from the next: it is written anew by connecting the account, and not by changes around it.
 
 use crate::credential::Credential;
+use crate::notification::language::MessageLanguage;
 use crate::notification::new_delivery::channels;
 use crate::notification::trouble::credential_ended;
 use crate::notification::{Kind, NewDelivery, Recipient, dedupe};
@@ -20,7 +21,7 @@ pub fn ended(
 ) -> Option<NewDelivery> {
     let order = channels(&Output::default(), recipient);
     let (first, fallback) = order.split_first()?;
-    let (subject, text) = credential_ended(&credential.reference(), why);
+    let (subject, text) = credential_ended(MessageLanguage::of_reader(recipient), &credential.reference(), why);
     Some(NewDelivery {
         tenant_id: credential.tenant_id.clone(),
         recipient: credential.tenant_id.clone(),

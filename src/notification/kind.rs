@@ -1,8 +1,8 @@
-//! What a message tells, how much it presses, and why it may be held.
+//! Kinds of messages, their urgency, and the reasons for which they may be held.
 
 use serde::{Deserialize, Serialize};
 
-/// What a delivery tells.
+/// Kinds of deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -10,13 +10,13 @@ pub enum Kind {
     Result,
     /// That a run failed or expired, and why.
     Failure,
-    /// What an agent or a pipeline wants to be said.
+    /// A message that an agent or a pipeline sends.
     Message,
     /// Something about the tasks themselves: one was paused, a credential is missing.
     Notice,
     /// A question about what a run wants to do, with a link.
     Ask,
-    /// The same question once more, before its time is over.
+    /// A reminder of a question, before its time is over.
     Reminder,
     /// Messages that were held, together.
     Digest,
@@ -27,6 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every kind.
     pub const ALL: [Kind; 9] = [
         Kind::Result,
         Kind::Failure,
@@ -39,6 +40,7 @@ impl Kind {
         Kind::Code,
     ];
 
+    /// The word in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Kind::Result => "result",
@@ -53,25 +55,31 @@ impl Kind {
         }
     }
 
+    /// The kind of this word; `None` where there is none.
     pub fn parse(word: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 
-/// How much a message presses. What is at least as urgent as a quiet hour says breaks through it.
+/// Urgency of a message. One that is at least as urgent as quiet hours demand breaks through them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Urgency {
+    /// It can wait.
     Low,
+    /// The usual urgency.
     Normal,
     /// Somebody is waited for.
     High,
+    /// The highest urgency.
     Urgent,
 }
 
 impl Urgency {
+    /// Every degree, the lowest first.
     pub const ALL: [Urgency; 4] = [Urgency::Low, Urgency::Normal, Urgency::High, Urgency::Urgent];
 
+    /// The word in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Urgency::Low => "low",
@@ -81,6 +89,7 @@ impl Urgency {
         }
     }
 
+    /// The degree of this word; `None` where there is none.
     pub fn parse(word: &str) -> Option<Urgency> {
         Urgency::ALL.into_iter().find(|urgency| urgency.as_str() == word)
     }
@@ -111,13 +120,17 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Held {
+    /// The recipient's quiet hours.
     QuietHours,
+    /// The recipient's budget of interruptions a day.
     Budget,
 }
 
 impl Held {
+    /// Every rule that holds messages.
     pub const ALL: [Held; 2] = [Held::QuietHours, Held::Budget];
 
+    /// The word in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Held::QuietHours => "quiet_hours",
@@ -125,6 +138,7 @@ impl Held {
         }
     }
 
+    /// The rule of this word; `None` where there is none.
     pub fn parse(word: &str) -> Option<Held> {
         Held::ALL.into_iter().find(|held| held.as_str() == word)
     }

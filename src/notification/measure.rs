@@ -10,8 +10,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::notification::language::MessageLanguage;
 use crate::notification::new_delivery::channels;
-use crate::notification::{Kind, NewDelivery, Recipient, dedupe, wording};
+use crate::notification::{Kind, NewDelivery, Recipient, dedupe, notices};
 use crate::run::Run;
 use crate::task::{Route, Task};
 
@@ -25,6 +26,7 @@ const CAUSES: usize = 20;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Notify {
+    /// Every end: results and failures.
     #[default]
     Always,
     /// Results that differ from the one told last, and failures.
@@ -36,8 +38,10 @@ pub enum Notify {
 }
 
 impl Notify {
+    /// Every choice, the default first.
     pub const ALL: [Notify; 4] = [Notify::Always, Notify::OnChange, Notify::OnFailure, Notify::Never];
 
+    /// The word in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Notify::Always => "always",
@@ -47,6 +51,7 @@ impl Notify {
         }
     }
 
+    /// Whether this is the default.
     pub fn is_always(&self) -> bool {
         *self == Notify::Always
     }
@@ -55,34 +60,51 @@ impl Notify {
 /// How a run ended, as far as people hear of it.
 #[derive(Debug, Clone, Copy)]
 pub enum End<'a> {
-    Succeeded { output: Option<&'a str> },
-    Failed { code: &'a str },
+    /// The run succeeded, with its output.
+    Succeeded {
+        /// The answer; `None` where there was none.
+        output: Option<&'a str>,
+    },
+    /// The run failed for good, with the code of its error.
+    Failed {
+        /// Code of the error.
+        code: &'a str,
+    },
 }
 
 /// The end of a run that may be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
+    /// The task that the run belongs to.
     pub task_id: Uuid,
+    /// Name of the task, for the message.
     pub task_name: String,
+    /// The part of the end that is compared with earlier ones.
     pub said: Said,
-    /// What is told if it is.
+    /// In which notices about it are written.
+    pub language: MessageLanguage,
+    /// The message, if it is to be told.
     pub delivery: NewDelivery,
 }
 
+/// An end, as far as it is compared with earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
+    /// The run succeeded.
     Success {
         /// False where the task wants failures only.
         wanted: bool,
         /// Where only changes are told: of the output.
         hash: Option<Vec<u8>>,
     },
+    /// The run failed for good.
     Failure {
+        /// Code of the error, by which failures are grouped.
         code: String,
     },
 }
 
-/// What a task has told.
+/// The messages that a task has told, as far as they decide about later ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Told {
     /// Of the output that was told last.
@@ -94,8 +116,11 @@ pub struct Told {
 /// Failures of one cause that have been told of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alert {
+    /// Failures of this cause since the last success.
     pub count: i64,
+    /// The instant of the first failure.
     pub since: DateTime<Utc>,
+    /// The instant of the last message about them.
     pub told_at: DateTime<Utc>,
 }
 
@@ -117,7 +142,8 @@ impl Measure {
         };
         let order = channels(&task.spec.output, recipient);
         let delivery = NewDelivery::of_run(&run.tenant_id, run.id, kind, order)?.pressing(task.spec.output.urgency);
-        Some(Measure { task_id: task.id, task_name: task.name.clone(), said, delivery })
+        let language = MessageLanguage::of_reader(recipient);
+        Some(Measure { task_id: task.id, task_name: task.name.clone(), said, language, delivery })
     }
 
     /// Whether what was told before makes no difference to a success, and it makes none to what is told later.
@@ -125,7 +151,7 @@ impl Measure {
         matches!(self.said, Said::Success { hash: None, .. })
     }
 
-    /// What is told, where what was told before makes no difference.
+    /// The message where earlier ones make no difference.
     pub fn alone(&self) -> Option<NewDelivery> {
         let wanted = !matches!(self.said, Said::Success { wanted: false, .. });
         wanted.then(|| self.delivery.clone())
@@ -143,7 +169,7 @@ impl Measure {
 }
 
 impl Told {
-    /// What is told of an end at `now`, and what has been told then.
+    /// The messages about an end at `now`, and the state after them.
     pub fn after(self, end: &Measure, now: DateTime<Utc>) -> (Told, Vec<NewDelivery>) {
         match &end.said {
             Said::Failure { code } => self.failed(end, code, now),
@@ -151,7 +177,7 @@ impl Told {
                 let failures = self.alerts.values().map(|alert| alert.count).sum();
                 let again = self.alerts.values().map(|alert| alert.since).min().map(|since| {
                     let key = dedupe::notice("recovered", end.task_id, since.timestamp_millis());
-                    end.notice(key, wording::recovered(&end.task_name, failures))
+                    end.notice(key, notices::recovered(end.language, &end.task_name, failures))
                 });
                 let changed = hash.is_none() || *hash != self.output_hash;
                 let result = (*wanted && changed).then(|| end.delivery.clone());
@@ -175,7 +201,7 @@ impl Told {
         }
         alert.told_at = now;
         let key = dedupe::notice("failing", end.task_id, now.timestamp_millis());
-        let notice = end.notice(key, wording::still_failing(&end.task_name, alert.count, code));
+        let notice = end.notice(key, notices::still_failing(end.language, &end.task_name, alert.count, code));
         (self, vec![notice])
     }
 
@@ -193,7 +219,13 @@ mod tests {
         let run = Uuid::from_u128(2);
         let kind = if matches!(said, Said::Failure { .. }) { Kind::Failure } else { Kind::Result };
         let delivery = NewDelivery::of_run("ann", run, kind, vec!["email".into()]).unwrap();
-        Measure { task_id: Uuid::from_u128(1), task_name: "Mail".into(), said, delivery }
+        Measure {
+            task_id: Uuid::from_u128(1),
+            task_name: "Mail".into(),
+            said,
+            language: MessageLanguage::English,
+            delivery,
+        }
     }
 
     fn failure(code: &str) -> Measure {
@@ -204,7 +236,7 @@ mod tests {
         end(Said::Success { wanted: true, hash: hash.map(|byte| vec![byte]) })
     }
 
-    /// What is told of ends, each so many hours after the beginning: the kind, and the subject where it has its own.
+    /// The messages about ends, each so many hours after the beginning: the kind, and the subject where it has its own.
     fn told(ends: &[(i64, Measure)]) -> Vec<Vec<String>> {
         let start: DateTime<Utc> = "2027-03-01T08:00:00Z".parse().unwrap();
         let mut told = Told::default();

@@ -11,16 +11,21 @@ use crate::task::{Output, Route, Task};
 /// A delivery that is to be made. Storing one whose key is taken does nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewDelivery {
+    /// The tenant that owns the message.
     pub tenant_id: String,
-    /// Whose addresses: the tenant's own recipient has the tenant's id.
+    /// The recipient with the addresses: the tenant's own has the tenant's id.
     pub recipient: String,
+    /// The first channel to try.
     pub channel: String,
     /// Channels to be tried after this one has failed, in order.
     pub fallback: Vec<String>,
     /// One of the functions in [`dedupe`].
     pub dedupe_key: String,
+    /// The run that the message is about.
     pub run_id: Option<Uuid>,
+    /// Kind of message.
     pub kind: Kind,
+    /// Urgency of the message.
     pub urgency: Urgency,
     /// `None` where it is made from the run.
     pub subject: Option<String>,
@@ -29,7 +34,8 @@ pub struct NewDelivery {
 }
 
 impl NewDelivery {
-    /// What a finished run tells through the first of `channels`, the others in reserve; `None` where there are none.
+    /// The message of a finished run through the first of `channels`, the others in reserve; `None` where there are
+    /// none.
     pub fn of_run(tenant_id: &str, run_id: Uuid, kind: Kind, channels: Vec<String>) -> Option<NewDelivery> {
         let (first, rest) = channels.split_first()?;
         Some(NewDelivery {

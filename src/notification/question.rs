@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::approval::{Approval, ApprovalStatus};
 use crate::notification::Kind;
+use crate::notification::language::MessageLanguage;
 use crate::notification::telling::instant;
 use crate::notification::wording::Link;
 use crate::secret::Secret;
@@ -20,15 +21,17 @@ const NAMED: usize = 20;
 /// Longest sentence about one of them, in characters.
 const SUMMARY_LENGTH: usize = 300;
 
-/// What is asked of a person, and where it is answered.
+/// Calls that a person is asked about, and where they are answered.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// What waits for an answer, or may still be stopped; never empty.
+    /// Calls that wait for an answer, or may still be stopped; never empty.
     pub items: Vec<Approval>,
+    /// Address of the approval page.
     pub link: Secret,
 }
 
-/// What of a batch is worth a message at `now`: what waits for an answer, and what is held and may still be stopped.
+/// The part of a batch that is worth a message at `now`: calls that wait for an answer, and held ones that may still be
+/// stopped.
 pub fn still_open(batch: Vec<Approval>, now: DateTime<Utc>) -> Vec<Approval> {
     let waits = |item: &Approval| item.status == ApprovalStatus::Pending && item.expires_at > now;
     batch.into_iter().filter(|item| waits(item) || is_held(item, now)).collect()
@@ -38,7 +41,7 @@ fn is_held(item: &Approval, now: DateTime<Utc>) -> bool {
     item.status.allows() && item.began_at.is_none() && item.hold_until.is_some_and(|until| until > now)
 }
 
-/// What is asked, as the templates see it.
+/// A question as the templates see it.
 #[derive(Debug, Clone)]
 pub struct QuestionTelling {
     /// `1 thing`, `3 things`.
@@ -51,11 +54,12 @@ pub struct QuestionTelling {
     pub more: usize,
     /// Until when it can be answered, or stopped, in the recipient's zone.
     pub until: String,
+    /// Address of the approval page.
     pub link: Secret,
 }
 
 impl QuestionTelling {
-    /// The same with at most about `room` characters of sentences, the others counted.
+    /// The question with at most about `room` characters of sentences, the others counted.
     pub fn within(&self, room: usize) -> QuestionTelling {
         let mut left = room;
         let fits = |item: &&String| {
@@ -94,26 +98,31 @@ impl Question {
     }
 
     /// Where it is answered, as a button.
-    pub fn link(&self) -> Link {
-        let label = if self.waits() { "Decide" } else { "Stop it" };
+    pub fn link(&self, language: MessageLanguage) -> Link {
+        let label = match self.waits() {
+            true => language.pick("Decide", "Entscheiden"),
+            false => language.pick("Stop it", "Aufhalten"),
+        };
         Link { label: label.into(), url: self.link.expose().to_owned() }
     }
 
     /// The data for its templates, every sentence on one line and with nothing hidden in it.
-    pub fn telling(&self, timezone: Tz) -> QuestionTelling {
+    pub fn telling(&self, timezone: Tz, language: MessageLanguage) -> QuestionTelling {
         let several = self.items.len() > 1;
         let sentence = |item: &Approval| {
-            let summary = short(&on_one_line(&item.proposal.summary));
-            match item.hold_until.filter(|_| several && item.status.allows()) {
-                Some(until) => format!("{summary} (done at {} unless you stop it)", instant(until, timezone)),
-                None => summary,
+            let summary = short(&on_one_line(&item.proposal.summary), language);
+            let Some(until) = item.hold_until.filter(|_| several && item.status.allows()) else { return summary };
+            let until = instant(until, timezone);
+            match language {
+                MessageLanguage::English => format!("{summary} (done at {until} unless you stop it)"),
+                MessageLanguage::German => format!("{summary} (geschieht am {until}, wenn Sie es nicht aufhalten)"),
             }
         };
         let items: Vec<String> = self.items.iter().take(NAMED).map(sentence).collect();
         let (counted, all) = (self.counted(), self.items.len());
         QuestionTelling {
-            things: things(counted),
-            held: (counted < all).then(|| things(all - counted)),
+            things: things(counted, language),
+            held: (counted < all).then(|| things(all - counted, language)),
             more: self.items.len() - items.len(),
             items,
             until: instant(self.until(), timezone),
@@ -121,7 +130,7 @@ impl Question {
         }
     }
 
-    /// The same for programs.
+    /// The question as data for programs.
     pub fn data(&self, tenant_id: &str, task_name: Option<&str>) -> Value {
         let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
         let item = |item: &Approval| {
@@ -171,16 +180,17 @@ impl Question {
     }
 }
 
-fn things(count: usize) -> String {
+fn things(count: usize, language: MessageLanguage) -> String {
     match count {
-        1 => "1 thing".into(),
-        count => format!("{count} things"),
+        1 => language.pick("1 thing", "1 Sache").into(),
+        count => format!("{count} {}", language.pick("things", "Sachen")),
     }
 }
 
-fn short(sentence: &str) -> String {
+fn short(sentence: &str, language: MessageLanguage) -> String {
+    let note = language.pick("(the page shows all of it)", "(die Seite zeigt es ganz)");
     match sentence.char_indices().nth(SUMMARY_LENGTH) {
-        Some((end, _)) => format!("{}… (the page shows all of it)", &sentence[..end]),
+        Some((end, _)) => format!("{}… {note}", &sentence[..end]),
         None => sentence.to_owned(),
     }
 }
@@ -202,17 +212,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_and_what_is_held_are_told_apart_in_one_message() {
+    fn message_tells_asked_calls_apart_from_held_ones() {
         let mut both = asking(&["Pay 5 to bob", "Pay 7 to carl"]);
         both.items[1].status = ApprovalStatus::Approved;
         both.items[1].hold_until = Some(at("08:05"));
-        let told = both.telling(Tz::UTC);
+        let told = both.telling(Tz::UTC, MessageLanguage::English);
         assert_eq!((told.things.as_str(), told.held.as_deref()), ("1 thing", Some("1 thing")));
         assert_eq!(told.items, ["Pay 5 to bob", "Pay 7 to carl (done at 2027-03-01 08:05 UTC unless you stop it)"]);
         assert_eq!((both.purpose(Kind::Ask), told.until.as_str()), ("ask", "2027-03-01 08:30 UTC"));
         both.items[0].status = ApprovalStatus::Approved;
         both.items[0].hold_until = Some(at("08:04"));
-        let told = both.telling(Tz::UTC);
+        let told = both.telling(Tz::UTC, MessageLanguage::English);
         assert_eq!((told.things.as_str(), told.held, told.until.as_str()), ("2 things", None, "2027-03-01 08:04 UTC"));
         assert_eq!(both.purpose(Kind::Ask), "held");
     }

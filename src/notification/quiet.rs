@@ -42,15 +42,23 @@ impl<'de> Deserialize<'de> for WallTime {
     }
 }
 
+/// A day of the week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Day {
+    /// Monday.
     Mon,
+    /// Tuesday.
     Tue,
+    /// Wednesday.
     Wed,
+    /// Thursday.
     Thu,
+    /// Friday.
     Fri,
+    /// Saturday.
     Sat,
+    /// Sunday.
     Sun,
 }
 
@@ -60,12 +68,14 @@ impl Day {
     }
 }
 
-/// What is told in spite of quiet hours: messages at least so urgent.
+/// The least urgency of messages that are told in spite of quiet hours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BreaksThrough {
+    /// Messages of urgency `high` and `urgent`.
     #[default]
     High,
+    /// Messages of urgency `urgent` alone.
     Urgent,
     /// Nothing does.
     Never,
@@ -85,6 +95,7 @@ impl BreaksThrough {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuietHours {
+    /// Wall time at which they begin, in the recipient's zone.
     pub from: WallTime,
     /// Not later than `from`: on the next day. The same: a whole day.
     pub to: WallTime,
@@ -94,6 +105,7 @@ pub struct QuietHours {
     /// Empty: all that interrupt, which are all but [`SILENT`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<String>,
+    /// Urgency from which messages are told all the same.
     #[serde(default)]
     pub breaks_through: BreaksThrough,
 }
@@ -102,6 +114,7 @@ pub struct QuietHours {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DigestTimes {
+    /// Wall times of the digest, in the recipient's zone.
     pub at: BTreeSet<WallTime>,
     /// Empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -112,16 +125,20 @@ pub struct DigestTimes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
+    /// Most interruptions a day.
     pub per_day: u32,
 }
 
 /// How a recipient wants to be told.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quiet {
+    /// Quiet hours; those of one day may overlap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quiet_hours: Vec<QuietHours>,
+    /// Times of the digest; `None`: held messages go at the end of quiet hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<DigestTimes>,
+    /// Budget of interruptions; `None`: there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
 }
@@ -342,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_held_is_told_at_the_end_of_the_quiet_or_at_the_digests_next_time_that_is_not_quiet() {
+    fn held_message_goes_at_the_end_of_quiet_hours_or_at_the_next_digest_outside_of_them() {
         assert_eq!(Some(after_quiet(&night(), Tz::UTC, "2027-01-10T23:00:00Z")), some("2027-01-11T07:00:00Z"));
         let with = |at: Value| Quiet { digest: serde_json::from_value(json!({ "at": at })).unwrap(), ..night() };
         let told = |at: Value| Some(after_quiet(&with(at), Tz::UTC, "2027-01-10T23:00:00Z"));
@@ -376,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_the_budget_waits_for_the_morning_and_never_for_a_quiet_one() {
+    fn message_over_the_budget_waits_for_the_morning_and_never_for_a_quiet_one() {
         let told = |quiet: &Quiet, now: &str| {
             Some(quiet.digest_after_budget(Tz::Europe__Berlin, "email", Urgency::Normal, at(now)).to_rfc3339())
         };

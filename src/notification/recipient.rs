@@ -34,19 +34,23 @@ use crate::notification::recipient::reading::{given, object, only, text, texts, 
 use crate::notification::telling::Reader;
 use crate::trigger::zone::parse_zone;
 
-/// What is read of a recipient.
+/// Fields that are read of a recipient.
 const FIELDS: [&str; 7] = ["timezone", "locale", "addresses", "fallback", "quiet_hours", "digest", "budget"];
-/// What is shown besides, and nobody sets.
+/// Fields that are shown besides, and nobody sets.
 const READ_ONLY: [&str; 4] = ["tenant_id", "verified", "version", "updated_at"];
 /// Where a tenant is reached. Its JSON form is the stored one; [`Recipient::public`] is the one that is shown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recipient {
+    /// Zone in which instants are told.
     pub timezone: Tz,
+    /// Language tag of messages, such as `de-AT`.
     pub locale: String,
+    /// Addresses by channel, secrets sealed.
     pub addresses: Addresses,
     /// Channels in the order in which they are tried; empty: every address there is, in the order of [`Addresses::KINDS`].
     #[serde(default)]
     pub fallback: Vec<String>,
+    /// Quiet hours, digest and budget.
     #[serde(flatten)]
     pub quiet: Quiet,
     /// When which address was proved to be the tenant's own, by channel.
@@ -57,10 +61,15 @@ pub struct Recipient {
 /// A recipient as it was asked for, checked.
 #[derive(Debug, Clone)]
 pub struct RecipientDraft {
+    /// Zone in which instants are told.
     pub timezone: Tz,
+    /// Language tag of messages, such as `de-AT`.
     pub locale: String,
+    /// Addresses by channel.
     pub addresses: AddressesDraft,
+    /// Order of the channels, first choice first.
     pub fallback: Vec<String>,
+    /// Quiet hours, digest and budget.
     pub quiet: Quiet,
 }
 
@@ -78,7 +87,7 @@ impl Recipient {
         Reader { timezone: self.timezone, locale: &self.locale }
     }
 
-    /// What the API shows: everything but the secrets.
+    /// The document that the API shows: everything but the secrets.
     pub fn public(&self) -> Value {
         json!({
             "timezone": self.timezone.name(), "locale": self.locale, "addresses": self.addresses.public(),
@@ -257,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_can_be_put_back_and_keeps_the_secrets() {
+    fn shown_recipient_can_be_put_back_and_keeps_the_secrets() {
         let old = settled(everything(), None).unwrap();
         let mut shown = old.public();
         for (name, value) in [("tenant_id", json!("ann")), ("version", json!(3)), ("updated_at", json!("x"))] {
@@ -292,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_secret_and_has_none_is_refused() {
+    fn address_without_its_secret_is_refused() {
         let missing = |addresses: Value| {
             let faults = settled(json!({ "addresses": addresses }), None).unwrap_err();
             (faults.0[0].pointer.clone(), faults.0[0].message.clone())

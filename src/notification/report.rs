@@ -1,4 +1,4 @@
-//! What a provider reports later of a message that it took on, and what follows from it.
+//! A provider's later report about a message that it took on, and its consequences.
 //!
 //! Reports come in any order, more than once, and after a message was sent again; what they can no longer change, they
 //! leave as it is.
@@ -13,8 +13,9 @@ pub const PATIENCE: TimeDelta = TimeDelta::hours(24);
 /// A report on one delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// What the provider calls the message.
+    /// The provider's id of the message.
     pub provider_id: Option<String>,
+    /// The reported fate of the message.
     pub fate: Fate,
 }
 
@@ -23,9 +24,11 @@ pub struct Report {
 pub enum Fate {
     /// Nothing is decided yet.
     UnderWay,
+    /// It arrived.
     Delivered,
     /// It did not arrive, and will not. The text is shown to people.
     Failed {
+        /// The provider's reason, in a sentence.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What a message tells, as data for the templates: names, sentences and instants, nothing of how they look.
+//! The content of a message, as data for the templates: names, sentences and instants, nothing of how they look.
 //!
 //! It is made from what a delivery refers to at the moment it is sent. It knows how to say less, so that a message
 //! fits where there is little room.
@@ -9,10 +9,11 @@ use serde::Serialize;
 use serde::ser::SerializeStruct;
 use serde_json::Value;
 
+use crate::notification::language::MessageLanguage;
 use crate::notification::question::QuestionTelling;
 use crate::notification::trouble::CredentialTelling;
 use crate::notification::wording::{
-    Link, References, answer, cut, digest_data, failure, message_data, ownership_code, run_data, shortened,
+    Link, References, answer, cut_in, digest_data, failure, message_data, ownership_code, run_data, shortened,
 };
 use crate::notification::{Delivery, Kind, dedupe};
 use crate::secret::Secret;
@@ -26,10 +27,8 @@ const WORTH_SAYING: usize = 80;
 const AROUND: usize = 8;
 /// Characters that a text keeps beside a link to the whole of it; where fewer have room, the link gives way.
 const WORTH_READING: usize = 20;
-/// What a task is called that is no longer there.
-const NAMELESS: &str = "a task";
 
-/// What a message is for: the first part of the names of its templates.
+/// The purpose of a message: the first part of the names of its templates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Purpose {
@@ -69,9 +68,10 @@ impl Purpose {
     }
 }
 
-/// Who reads a message: in which zone instants are told, and in which language it is, where there are templates for it.
+/// The reader of a message: the zone in which instants are told, and the language, where there are templates for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Reader<'a> {
+    /// Zone in which instants are told.
     pub timezone: Tz,
     /// A language tag: `de-AT`.
     pub locale: &'a str,
@@ -85,8 +85,10 @@ impl Reader<'_> {
 /// The data of one message.
 #[derive(Debug, Clone, Serialize)]
 pub struct Telling {
+    /// The purpose, which names the templates.
     #[serde(skip)]
     pub purpose: Purpose,
+    /// The tenant that owns the message.
     pub tenant: String,
     /// The recipient's, as it was set: `de-AT`.
     pub locale: String,
@@ -98,7 +100,9 @@ pub struct Telling {
     pub subject: Option<String>,
     /// An answer, a message, or why something failed.
     pub text: String,
+    /// The run that the message is about.
     pub run: Option<RunTelling>,
+    /// The question, for questions and reminders.
     pub question: Option<QuestionTelling>,
     /// With a notice that a credential can't be used, where what it is about is still there.
     pub credential: Option<CredentialTelling>,
@@ -108,27 +112,40 @@ pub struct Telling {
     pub more: usize,
     /// Where all of it can be read; only where something of it was cut or counted.
     pub whole: Option<WholeTelling>,
-    /// The same address, whether it is needed or not.
+    /// The address of the whole message, whether it is needed or not.
     #[serde(skip)]
     pub page: Option<Secret>,
+    /// The link of its button.
     #[serde(skip)]
     pub link: Option<Link>,
+    /// Key that messages of one conversation share.
     #[serde(skip)]
     pub thread: Option<String>,
+    /// Type of the event, for programs.
     #[serde(skip)]
     pub event: &'static str,
+    /// The content for programs.
     #[serde(skip)]
     pub data: Value,
+    /// The language of its sentences.
+    #[serde(skip)]
+    pub language: MessageLanguage,
+    /// The text in the language of its reader, for the templates that are built in; `None` where that is this one.
+    #[serde(skip)]
+    pub translated: Option<Box<Telling>>,
 }
 
 /// Of the run that a result or a failure is about.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunTelling {
+    /// Id of the run.
     pub id: String,
     /// In the recipient's zone: `2026-12-24 08:00 CET`.
     pub due: String,
-    /// `failed`, `expired`, `was cancelled`, `was skipped`; of a result `succeeded`.
+    /// `failed`, `expired`, `was cancelled`, `was skipped`; of a result `succeeded`. In German for German templates that are
+    /// built in.
     pub what: &'static str,
+    /// Attempts that the run has used.
     pub attempts: i32,
 }
 
@@ -137,14 +154,18 @@ pub struct RunTelling {
 pub struct WholeTelling {
     /// How much it is: `The whole, 57 messages`.
     pub note: String,
+    /// Label of a button to it: `Open`.
+    pub label: String,
+    /// Address of the page.
     pub link: Secret,
 }
 
 /// For the templates alone, which have to show the link: a [`Secret`] serialises as redacted.
 impl Serialize for WholeTelling {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut fields = to.serialize_struct("whole", 2)?;
+        let mut fields = to.serialize_struct("whole", 3)?;
         fields.serialize_field("note", &self.note)?;
+        fields.serialize_field("label", &self.label)?;
         fields.serialize_field("link", self.link.expose())?;
         fields.end()
     }
@@ -153,15 +174,18 @@ impl Serialize for WholeTelling {
 /// One of several messages that are told together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DigestItem {
+    /// Subject of the message.
     pub subject: String,
+    /// Text of the message.
     pub text: String,
     /// When it would have been told, in the recipient's zone.
     pub at: String,
-    /// The same for programs.
+    /// The instant for programs.
     pub created_at: DateTime<Utc>,
 }
 
 impl DigestItem {
+    /// An item of a message that would have been told `at` this instant.
     pub fn new(subject: &str, text: &str, at: DateTime<Utc>, timezone: Tz) -> DigestItem {
         DigestItem { subject: subject.to_owned(), text: text.to_owned(), at: instant(at, timezone), created_at: at }
     }
@@ -173,11 +197,40 @@ pub(super) fn instant(at: DateTime<Utc>, timezone: Tz) -> String {
 }
 
 impl Telling {
-    /// What a delivery tells; an error says what is gone. `limit` bounds the texts that programs are given, in
-    /// characters.
+    /// The content of a delivery, in English and in the language of its reader; an error says what is gone. `limit`
+    /// bounds the texts for programs, in characters.
     pub fn of(delivery: &Delivery, about: References, reader: Reader, limit: usize) -> Result<Telling, String> {
+        let told = |language| Telling::told(delivery, about, (reader, language), limit);
+        let mut telling = told(MessageLanguage::English)?;
+        telling.translated = match MessageLanguage::of(reader.locale) {
+            MessageLanguage::English => None,
+            language => Some(Box::new(told(language)?)),
+        };
+        Ok(telling)
+    }
+
+    /// As its reader is told.
+    pub fn spoken(&self) -> &Telling {
+        self.translated.as_deref().unwrap_or(self)
+    }
+
+    /// It and its translation, changed.
+    pub fn map(mut self, change: impl Fn(&mut Telling)) -> Telling {
+        change(&mut self);
+        if let Some(translated) = self.translated.as_deref_mut() {
+            change(translated);
+        }
+        self
+    }
+
+    fn told(
+        delivery: &Delivery,
+        about: References,
+        (reader, language): (Reader, MessageLanguage),
+        limit: usize,
+    ) -> Result<Telling, String> {
         let timezone = reader.timezone;
-        let name = on_one_line(about.task_name.unwrap_or(NAMELESS));
+        let name = on_one_line(about.task_name.unwrap_or(language.pick("a task", "eine Aufgabe")));
         let at = if delivery.kind == Kind::Digest { delivery.due_since() } else { delivery.created_at };
         let mut telling = Telling {
             purpose: Purpose::Of("message"),
@@ -198,6 +251,8 @@ impl Telling {
             thread: about.run.and_then(|run| run.task_id).map(|task| task.to_string()),
             event: "message",
             data: Value::Null,
+            language,
+            translated: None,
         };
         match (delivery.kind, about.run, about.question) {
             _ if !about.digest.is_empty() => {
@@ -216,7 +271,7 @@ impl Telling {
             (Kind::Test, ..) => telling.event = "test",
             (Kind::Code, ..) => {
                 let code = about.code.ok_or("its code can't be made again")?;
-                (telling.subject, telling.text) = ownership_code(code);
+                (telling.subject, telling.text) = ownership_code(language, code);
                 telling.event = "code";
             }
             (Kind::Notice, ..) => {
@@ -225,12 +280,12 @@ impl Telling {
             }
             (Kind::Result, Some(run), _) => {
                 telling.purpose = Purpose::Of("result");
-                telling.text = answer(run);
-                telling.run = Some(RunTelling::of(run, "succeeded", timezone));
+                telling.text = answer(language, run);
+                telling.run = Some(RunTelling::of(run, language.pick("succeeded", "ist gelungen"), timezone));
                 telling.event = "run.finished";
             }
             (Kind::Failure, Some(run), _) => {
-                let (what, why) = failure(run);
+                let (what, why) = failure(language, run);
                 telling.purpose = Purpose::Of("failure");
                 telling.text = why;
                 telling.run = Some(RunTelling::of(run, what, timezone));
@@ -238,8 +293,8 @@ impl Telling {
             }
             (Kind::Ask | Kind::Reminder, _, Some(question)) => {
                 telling.purpose = Purpose::Of(question.purpose(delivery.kind));
-                telling.question = Some(question.telling(timezone));
-                telling.link = Some(question.link());
+                telling.question = Some(question.telling(timezone, language));
+                telling.link = Some(question.link(language));
                 telling.thread = Some(question.items.first().map(|item| item.batch_id.to_string()).unwrap_or_default());
                 telling.event = question.event(delivery.kind);
                 telling.data = question.data(&delivery.tenant_id, about.task_name);
@@ -255,21 +310,26 @@ impl Telling {
         Ok(telling)
     }
 
-    /// The same with at most about `room` characters in its texts: answers are cut, items are counted instead of named.
-    /// Where that takes something away it says where the whole is, or if that is nowhere, how much there was.
+    /// The content with at most about `room` characters in its texts: answers are cut, items are counted instead of
+    /// named. Where that takes something away it says where the whole is, or if that is nowhere, how much there was.
     pub fn within(&self, room: usize) -> Telling {
         let mut less = self.clone();
         less.text = match &self.page {
             Some(_) => shortened(&self.text, room),
-            None => cut(&self.text, room, None),
+            None => cut_in(self.language, &self.text, room, None),
         };
         // whose sentences are not cut
         less.credential = self.credential.clone().filter(|_| less.text == self.text);
         less.question = self.question.as_ref().map(|question| question.within(room));
         less.name_within(room);
         let takes_away = less.more > 0 || less.text != self.text || less.digest != self.digest;
-        let whole = |page: &Secret| WholeTelling { note: self.extent(), link: Secret::new(page.expose()) };
+        let whole = |page: &Secret| WholeTelling {
+            note: self.extent(),
+            label: self.language.pick("Open", "Öffnen").into(),
+            link: Secret::new(page.expose()),
+        };
         less.whole = self.page.as_ref().filter(|_| takes_away).map(whole);
+        less.translated = self.translated.as_ref().map(|translated| Box::new(translated.within(room)));
         less
     }
 
@@ -282,9 +342,11 @@ impl Telling {
     }
 
     fn extent(&self) -> String {
+        let (whole, characters, messages) =
+            self.language.pick(("The whole", "characters", "messages"), ("Das Ganze", "Zeichen", "Nachrichten"));
         match self.digest.len() {
-            0 => format!("The whole, {} characters", self.text.chars().count()),
-            named => format!("The whole, {} messages", named + self.more),
+            0 => format!("{whole}, {} {characters}", self.text.chars().count()),
+            named => format!("{whole}, {} {messages}", named + self.more),
         }
     }
 

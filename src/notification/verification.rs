@@ -10,9 +10,9 @@ use uuid::Uuid;
 use crate::notification::{Addresses, dedupe};
 use crate::secret::Secret;
 
-/// What the vault's tag over a [`Proof`] is for: the code comes from it.
+/// Purpose of the vault's tag over a [`Proof`], from which the code comes.
 pub const PURPOSE: &str = "verification code";
-/// What the vault's tag over a code is for: it is stored.
+/// Purpose of the vault's tag over a code, which is stored.
 pub const STORED: &str = "verification";
 /// How long a code is good.
 pub const LIFETIME: Duration = Duration::from_secs(600);
@@ -53,7 +53,7 @@ impl Proof {
         dedupe::code(&self.channel, self.id)
     }
 
-    /// What is tagged for [`PURPOSE`].
+    /// The subject of the tag for [`PURPOSE`].
     pub fn subject(&self) -> String {
         [&self.recipient, &self.channel, &self.id.to_string(), &self.address]
             .map(|part| part.replace('|', "||"))
@@ -67,12 +67,12 @@ impl Proof {
     }
 }
 
-/// What is tagged for [`STORED`] of an address.
+/// The subject of an address's tag for [`STORED`].
 pub fn address_subject(recipient: &str, channel: &str, addresses: &Addresses) -> Option<String> {
     Proof::new(recipient, channel, Uuid::nil(), addresses).map(|proof| format!("address | {}", proof.subject()))
 }
 
-/// What is tagged for [`STORED`] of a code.
+/// The subject of a code's tag for [`STORED`].
 pub fn code_subject(recipient: &str, channel: &str, code: &str) -> String {
     format!("code | {recipient} | {channel} | {code}")
 }

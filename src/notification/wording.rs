@@ -1,37 +1,34 @@
 //! The words of a delivery, made from what it refers to at the moment it is sent.
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::SecondsFormat;
 use serde_json::{Value, json};
 
-use crate::expr::MissingField;
 use crate::notification::Delivery;
+use crate::notification::language::MessageLanguage;
 use crate::notification::question::Question;
 use crate::notification::telling::{DigestItem, Telling};
 use crate::notification::trouble::CredentialTelling;
 use crate::run::{Run, RunState};
 use crate::secret::Secret;
-use crate::task::change::is_of_action;
-use crate::trigger::condition::Failing;
-use crate::trigger::zone::{Release, Zone};
 
 /// Longest subject, in characters.
 const SUBJECT_LENGTH: usize = 200;
 
-/// What is said, in words for people and as data for programs.
+/// A message in words for people and as data for programs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Words {
     /// One line.
     pub subject: String,
     /// In the form that the channel takes (plain, or its own markup, escaped), within its length.
     pub text: String,
-    /// The same as HTML, for email alone.
+    /// The text as HTML, for email alone.
     pub html: Option<String>,
     /// Where there is more to read or something to decide, for channels that have buttons; it is in `text` as well.
     pub link: Option<Link>,
-    /// What messages of one conversation share: the batch of a question, the task of a result.
+    /// Key that messages of one conversation share: the batch of a question, the task of a result.
     pub thread: Option<String>,
-    /// What happened, for channels that speak to programs: `run.finished`, `message`, `notice`, `approval.requested`,
-    /// `approval.reminder`, `approval.held`, `digest`, `test`, `code`.
+    /// The type of the event, for channels that speak to programs: `run.finished`, `message`, `notice`,
+    /// `approval.requested`, `approval.reminder`, `approval.held`, `digest`, `test`, `code`.
     pub event: &'static str,
     /// For `run.finished` the run as the API shows it and its task's name; else the message itself.
     pub data: Value,
@@ -44,11 +41,12 @@ impl Words {
     }
 }
 
-/// A link to be shown as a button. Whoever has the address may decide, or read, so it is not printed.
+/// A link to be shown as a button. Anybody who has the address may decide, or read, so it is not printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Link {
     /// `Decide`, `Stop it`; `Open` to read what was cut.
     pub label: String,
+    /// Address of the link.
     pub url: String,
 }
 
@@ -58,15 +56,16 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// What a delivery refers to, as it stands when it is sent.
+/// The things to which a delivery refers, as they stand when it is sent.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct References<'a> {
+    /// The run that the message is about.
     pub run: Option<&'a Run>,
     /// `None` where the task was deleted.
     pub task_name: Option<&'a str>,
-    /// What is asked, with its link; for questions and reminders only.
+    /// The question with its link; for questions and reminders only.
     pub question: Option<&'a Question>,
-    /// What a digest tells, the oldest first; empty for all else.
+    /// Messages of a digest, the oldest first; empty for all else.
     pub digest: &'a [DigestItem],
     /// How many more a digest has, which are counted alone.
     pub more: usize,
@@ -78,121 +77,47 @@ pub struct References<'a> {
     pub whole: Option<&'a Secret>,
 }
 
-/// Subject and text of the notice that a task keeps failing and is paused.
-pub fn paused(task_name: &str, failures: u32) -> (String, String) {
-    let text = format!(
-        "The task \"{task_name}\" failed {failures} times in a row and is paused now. It fires again once it is resumed."
-    );
-    (format!("Paused: {task_name}"), text)
-}
-
-/// Subject and text of the notice that a task can't go on as it is stored and is disabled.
-pub fn disabled(task_name: &str, why: &str) -> (String, String) {
-    let (what, part) = match is_of_action(why) {
-        true => ("run", "action"),
-        false => ("scheduled", "trigger"),
-    };
-    let text = format!(
-        "The task \"{task_name}\" can't be {what} any more and is disabled now: {why}. It fires again once its {part} is \
-         corrected."
-    );
-    (format!("Disabled: {task_name}"), text)
-}
-
-/// Subject and text of the notice that a task goes on failing as it was told.
-pub fn still_failing(task_name: &str, count: i64, code: &str) -> (String, String) {
-    let text = format!(
-        "The task \"{task_name}\" has failed {count} times now for the same reason ({code}), without a success in between. You hear \
-         of it once a day, and when it works again."
-    );
-    (format!("Still failing: {task_name}"), text)
-}
-
-/// Subject and text of the notice that a task works again.
-pub fn recovered(task_name: &str, count: i64) -> (String, String) {
-    let failures = if count == 1 { "1 failure".to_owned() } else { format!("{count} failures") };
-    (format!("Well again: {task_name}"), format!("The task \"{task_name}\" works again, after {failures}."))
-}
-
-/// Subject and text of the notice that what a condition polls keeps failing.
-pub fn poll_failing(task_name: &str, failing: &Failing) -> (String, String) {
-    let text = format!(
-        "What the task \"{task_name}\" polls has failed {} times in a row: {}. It is polled on, less often; it does not \
-         fire meanwhile, and you will hear when it answers again.",
-        failing.count, failing.error.message
-    );
-    (format!("Failing: {task_name}"), text)
-}
-
-/// Subject and text of the notice that an expression looks for a field that what came, an event or an answer, does not have.
-pub fn missing_field(task_name: &str, came: &str, missing: &MissingField) -> (String, String) {
-    let hint = missing.did_you_mean.as_ref().map_or(String::new(), |name| format!(" Did you mean `{name}`?"));
-    let text = format!(
-        "{came} has come for the task \"{task_name}\" in which there is no `{}`. Its expression `{}` looks for it, and does not \
-         make it fire without it.{hint} Where the field is not always there, ask with `has(…)` first. This is told once.",
-        missing.field, missing.expression
-    );
-    (format!("A field is missing: {task_name}"), text)
-}
-
-/// Subject and text of the notice that it answers again.
-pub fn poll_recovered(task_name: &str, failing: &Failing) -> (String, String) {
-    let text = format!("What the task \"{task_name}\" polls answers again, after {} failing polls.", failing.count);
-    (format!("Well again: {task_name}"), text)
-}
-
-/// Subject and text of the notice that a task fires at another instant, because the rules of its zone have changed.
-pub fn zone_rules(
-    task_name: &str,
-    (zone, release): (&Zone, &Release),
-    was: DateTime<Utc>,
-    becomes: Option<DateTime<Utc>>,
-) -> (String, String) {
-    let local = |at: DateTime<Utc>| {
-        let (here, abbreviation) = (zone.shows(at).format("%Y-%m-%d %H:%M"), zone.abbreviation(at));
-        format!("{here} {abbreviation} ({} UTC)", at.format("%Y-%m-%d %H:%M"))
-    };
-    let next = match becomes {
-        Some(at) => format!("It fires next at {}; it was planned for {}.", local(at), local(was)),
-        None => format!("It was planned for {}, and has no further fire.", local(was)),
-    };
-    let text = format!(
-        "The rules of the time zone {} have changed (release {release}), so the task \"{task_name}\" is planned anew. {next}",
-        zone.name()
-    );
-    (format!("Moved: {task_name}"), text)
-}
-
 /// Subject and text of a message with a code that proves an address.
-pub(super) fn ownership_code(code: &Secret) -> (Option<String>, String) {
-    let text = format!(
-        "{} is the code that proves that this address is yours. It is good for 10 minutes. If you did not ask for it, \
-         do nothing.",
-        code.expose()
-    );
-    (Some("Your code".into()), text)
+pub(super) fn ownership_code(language: MessageLanguage, code: &Secret) -> (Option<String>, String) {
+    let code = code.expose();
+    match language {
+        MessageLanguage::English => {
+            let text = format!(
+                "{code} is the code that proves that this address is yours. It is good for 10 minutes. If you did not ask for \
+                 it, do nothing."
+            );
+            (Some("Your code".into()), text)
+        }
+        MessageLanguage::German => {
+            let text = format!(
+                "{code} ist der Code, der zeigt, dass diese Adresse Ihre ist. Er gilt 10 Minuten. Wenn Sie ihn nicht verlangt \
+                 haben, tun Sie nichts."
+            );
+            (Some("Ihr Code".into()), text)
+        }
+    }
 }
 
 /// The answer of a run, or that it has none.
-pub(super) fn answer(run: &Run) -> String {
+pub(super) fn answer(language: MessageLanguage, run: &Run) -> String {
     match run.output.as_deref().map(str::trim) {
-        None | Some("") => "Done, without an answer.".into(),
+        None | Some("") => language.pick("Done, without an answer.", "Erledigt, ohne Antwort.").into(),
         Some(output) => output.to_owned(),
     }
 }
 
-/// What became of a run that did not succeed, and why.
-pub(super) fn failure(run: &Run) -> (&'static str, String) {
+/// The outcome of a run that did not succeed, and the reason.
+pub(super) fn failure(language: MessageLanguage, run: &Run) -> (&'static str, String) {
     let what = match run.state {
-        RunState::Expired => "expired",
-        RunState::Cancelled => "was cancelled",
-        RunState::Skipped => "was skipped",
-        _ => "failed",
+        RunState::Expired => language.pick("expired", "ist abgelaufen"),
+        RunState::Cancelled => language.pick("was cancelled", "wurde abgebrochen"),
+        RunState::Skipped => language.pick("was skipped", "wurde übersprungen"),
+        _ => language.pick("failed", "ist fehlgeschlagen"),
     };
     let why = match (&run.error, &run.reason) {
         (Some(fault), _) => format!("{} ({})", fault.message, fault.code),
         (None, Some(reason)) => reason.clone(),
-        (None, None) => "no reason was recorded".into(),
+        (None, None) => language.pick("no reason was recorded", "ein Grund ist nicht verzeichnet").into(),
     };
     (what, why)
 }
@@ -225,12 +150,20 @@ pub(super) fn message_data(delivery: &Delivery, telling: &Telling, limit: usize)
 
 /// `text` within `limit` characters, its end given up for a note where it is longer.
 pub fn cut(text: &str, limit: usize, whole: Option<&str>) -> String {
+    cut_in(MessageLanguage::English, text, limit, whole)
+}
+
+/// A text cut to `limit` characters, with a note in this language at its end.
+pub fn cut_in(language: MessageLanguage, text: &str, limit: usize, whole: Option<&str>) -> String {
     let length = text.chars().count();
     if length <= limit {
         return text.to_owned();
     }
     let whole = whole.map(|place| format!("; {place}")).unwrap_or_default();
-    let note = format!("\n\n[cut: {length} characters, {limit} at most{whole}]");
+    let note = match language {
+        MessageLanguage::English => format!("\n\n[cut: {length} characters, {limit} at most{whole}]"),
+        MessageLanguage::German => format!("\n\n[gekürzt: {length} Zeichen, höchstens {limit}{whole}]"),
+    };
     match limit.checked_sub(note.chars().count()) {
         Some(room) => format!("{}{note}", beginning(text, room)),
         None => shortened(text, limit),
@@ -287,5 +220,12 @@ mod tests {
     fn a_subject_is_one_line_without_control_characters() {
         assert_eq!(one_line("a\r\nBcc: b@c\u{7}  d"), "a Bcc: b@c d");
         assert_eq!(one_line(&"x".repeat(300)).chars().count(), 200);
+    }
+
+    #[test]
+    fn note_of_a_cut_text_is_written_in_the_language_of_its_reader() {
+        let cut_text = cut_in(MessageLanguage::German, &"é".repeat(500), 100, None);
+        assert!(cut_text.ends_with("[gekürzt: 500 Zeichen, höchstens 100]"), "{cut_text}");
+        assert_eq!(cut_text.chars().count(), 100);
     }
 }

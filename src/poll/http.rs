@@ -15,7 +15,7 @@ use crate::vault::credentials::{Credentials, FetchError, Known, Use};
 /// Longest validator that is kept, in bytes.
 const VALIDATOR_BYTES: usize = 1024;
 
-/// What a URL's host is called at the gate.
+/// Name of a URL's host at the gate.
 pub fn host(url: &str) -> String {
     let host =
         Url::parse(url).ok().and_then(|url| url.host_str().map(|host| host.trim_end_matches('.').to_ascii_lowercase()));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_asked_for_only_if_it_is_newer() {
+    fn known_document_is_asked_for_only_if_it_is_newer() {
         let answer = answered(200, &[("ETag", "\"v1\""), ("Last-Modified", "Thu, 24 Dec 2026 07:00:00 GMT")], b"1");
         let Ok(Seen::Value { validators, .. }) = seen(&poll("GET"), false, &answer, DateTime::UNIX_EPOCH) else {
             panic!()

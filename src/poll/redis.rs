@@ -24,10 +24,10 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub struct Settings {
     /// `redis://user:password@host:6379/0`; `rediss://` is encrypted. Give it a user that may only read.
     pub url: SecretUrl,
-    /// What keys may begin with; empty: none may be read. `[""]` is every key.
+    /// Prefixes of readable keys; empty: none may be read. `[""]` is every key.
     #[serde(default)]
     pub prefixes: Vec<String>,
-    /// Who may poll it: tenants, or `["*"]`; empty: nobody.
+    /// Tenants that may poll it, or `["*"]`; empty: nobody.
     #[serde(default)]
     pub tenants: Vec<String>,
 }

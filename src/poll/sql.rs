@@ -37,7 +37,7 @@ const SENT_BYTES: usize = 2 * VALUE_BYTES;
 pub struct Settings {
     /// `postgres://user:password@host/name`, with a role that may only read; or `sqlite://` and a path.
     pub url: SecretUrl,
-    /// Who may query it: tenants, or `["*"]`; empty: nobody.
+    /// Tenants that may query it, or `["*"]`; empty: nobody.
     #[serde(default)]
     pub tenants: Vec<String>,
 }
@@ -50,7 +50,7 @@ pub struct Source {
 
 enum Database {
     Postgres(sqlx::PgPool),
-    Sqlite(sqlx::SqlitePool),
+    Sqlite(sqlite::File),
 }
 
 impl Source {
@@ -58,7 +58,9 @@ impl Source {
         let url = settings.url.expose();
         let database = match url.split_once("://").map(|(scheme, _)| scheme) {
             Some("postgres" | "postgresql") => Database::Postgres(postgres::pool(url)?),
-            Some("sqlite") => Database::Sqlite(sqlite::pool(&url.replace("{data_dir}", &data_dir.to_string_lossy()))?),
+            Some("sqlite") => {
+                Database::Sqlite(sqlite::File::of(&url.replace("{data_dir}", &data_dir.to_string_lossy()))?)
+            }
             _ => return Err("must begin with postgres:// or sqlite://".into()),
         };
         Ok(Source { database, tenants: settings.tenants.clone() })
@@ -77,7 +79,7 @@ impl Source {
         let query = statement::check(query, self.dialect()).map_err(|why| PollFault::new("denied", why))?;
         let rows = match &self.database {
             Database::Postgres(pool) => postgres::rows(pool, query, time_limit).await?,
-            Database::Sqlite(pool) => sqlite::rows(pool, query, time_limit).await?,
+            Database::Sqlite(file) => sqlite::rows(file, query, time_limit).await?,
         };
         Ok(rows.value())
     }
@@ -123,21 +125,20 @@ fn too_long() -> PollFault {
     PollFault::new("too_large", format!("the rows have more than {VALUE_BYTES} bytes"))
 }
 
-/// What the database says of a query, without its address.
+fn unreadable() -> PollFault {
+    PollFault::new("sql", "a column has a type that can't be shown as JSON; cast it to text")
+}
+
+/// The fault of a query as Postgres says it, without its address.
 fn failed(error: sqlx::Error) -> PollFault {
     match error {
         sqlx::Error::Database(error) if error.code().as_deref() == Some("57014") => {
             PollFault::new("timeout", "the query took too long")
         }
-        sqlx::Error::Database(error) if error.message() == "interrupted" => {
-            PollFault::new("timeout", "the query took too long")
-        }
         sqlx::Error::Database(error) => PollFault::new("sql", error.message().to_owned()),
         sqlx::Error::PoolTimedOut => PollFault::new("timeout", "no connection to the database in time"),
         sqlx::Error::Io(error) => PollFault::new("connect", format!("no connection to the database: {}", error.kind())),
-        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => {
-            PollFault::new("sql", "a column has a type that can't be shown as JSON; cast it to text")
-        }
+        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => unreadable(),
         _ => PollFault::new("connect", "the database does not answer as it should"),
     }
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::approval::matrix::{Category, Gate, gate};
 use crate::clock::Clock;
+use crate::compute::Compute;
 use crate::invalid::Faults;
 use crate::poll::{Ask, json_or_text, of_credential};
 use crate::tool::registry::{Registered, unknown_tool};
@@ -17,7 +18,7 @@ use crate::vault::credentials::Known;
 
 pub use crate::tool::{Host, Registry};
 
-/// What calls made by polls are called, in place of a model's id.
+/// Name of calls made by polls, in place of a model's id.
 const CALL: &str = "poll";
 
 pub struct Tools(Arc<Registry>);
@@ -45,10 +46,11 @@ impl Tools {
         ask: &Ask<'_>,
         host: &Arc<dyn Host>,
         clock: &Clock,
+        compute: &Compute,
     ) -> Result<Value, PollFault> {
         let tool = self.find(&poll.name)?;
         let arguments = Value::Object(poll.args.clone());
-        tool.check(&arguments).map_err(of_tool)?;
+        check(tool, &arguments, ask.tenant.as_str(), compute).await?;
         let context = ToolContext {
             tenant: ask.tenant.clone(),
             run_id: ask.id,
@@ -69,7 +71,7 @@ impl Tools {
         Ok(json_or_text(&output.text))
     }
 
-    fn find(&self, name: &str) -> Result<&Registered, PollFault> {
+    fn find(&self, name: &str) -> Result<&Arc<Registered>, PollFault> {
         let pollable = self.0.definitions().filter(|tool| is_pollable(tool)).map(|tool| tool.name.as_str());
         match self.0.find(name) {
             Some(tool) if is_pollable(tool.definition()) => Ok(tool),
@@ -81,6 +83,13 @@ impl Tools {
             None => Err(of_tool(unknown_tool(name, pollable))),
         }
     }
+}
+
+/// Holds arguments against the schema of their tool; what takes long is computed on a thread of its own.
+async fn check(tool: &Arc<Registered>, arguments: &Value, tenant: &str, compute: &Compute) -> Result<(), PollFault> {
+    let (steps, tool, arguments) = (tool.steps(arguments), Arc::clone(tool), arguments.clone());
+    let checked = compute.run_if_costly(tenant, steps, move || tool.check(&arguments)).await;
+    checked.map_err(|panicked| PollFault::new("panicked", panicked.to_string()))?.map_err(of_tool)
 }
 
 /// A poll happens often and nobody looks on: it may look, and never act.

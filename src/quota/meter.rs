@@ -16,7 +16,7 @@ pub const UNASKED: u64 = 32;
 /// Tenants that are counted at once; those who come then make room by being asked about.
 const MOST: usize = 50_000;
 
-/// What was done in this minute, by tenant and quota.
+/// Counts of this minute, by tenant and quota.
 #[derive(Default)]
 pub struct Meter {
     minute: i64,
@@ -31,15 +31,18 @@ struct Window {
     left: u64,
     /// Whether the database was asked in this minute: from then on nothing goes without asking.
     asked: bool,
-    /// What was left to all instances when less was granted than was wanted. It only shrinks.
+    /// The rest that was left to all instances when less was granted than was wanted. It only shrinks.
     at_most: Option<u64>,
 }
 
-/// What is to be counted.
+/// A demand to be counted.
 #[derive(Debug, Clone, Copy)]
 pub struct Demand<'a> {
+    /// The tenant that asks.
     pub tenant: &'a str,
+    /// The quota that is asked.
     pub quota: Quota,
+    /// The limit of the tenant.
     pub limit: u64,
     /// So many.
     pub count: u64,
@@ -47,19 +50,21 @@ pub struct Demand<'a> {
     pub whole: bool,
 }
 
-/// What the database is to be asked.
+/// The question to the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
+    /// The minute, counted from 1970.
     pub minute: i64,
-    /// What was done here and not told.
+    /// Count that was used here and not told.
     pub report: u64,
     /// Less than this is of no use.
     pub least: u64,
+    /// Count that is wanted.
     pub want: u64,
 }
 
 impl Question {
-    /// What is granted where so much is used by all instances, and what is left to them then.
+    /// The grant where so much is used by all instances, and the rest that is left to them then.
     pub fn answer(&self, limit: u64, used: u64) -> (u64, u64) {
         let remaining = limit.saturating_sub(used);
         let granted = if remaining >= self.least { remaining.min(self.want) } else { 0 };
@@ -114,7 +119,7 @@ impl Meter {
         window.use_up(demand)
     }
 
-    /// What was allowed and not done: it may be used again here.
+    /// Gives back a count that was allowed and not used: it may be used again here.
     pub fn give_back(&mut self, tenant: &str, quota: Quota, count: u64, now: DateTime<Utc>) {
         if self.minute != minute_of(now) {
             return;
@@ -127,7 +132,7 @@ impl Meter {
         }
     }
 
-    /// What was done here and is not in the database's number, and what is there and not done.
+    /// The count that was used here and is not in the database's number, and the count that is there and not used.
     pub fn unsettled(&self, tenant: &str, quota: Quota, now: DateTime<Utc>) -> (u64, u64) {
         let window = self.windows.get(&(tenant.to_owned(), quota)).filter(|_| self.minute == minute_of(now));
         window.map_or((0, 0), |window| (window.untold, window.left))
@@ -214,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_whole_or_not_at_all_is_never_allowed_in_part() {
+    fn indivisible_demand_is_never_allowed_in_part() {
         let (mut meter, mut shared) = (Meter::default(), Shared::default());
         assert_eq!(shared.take(&mut meter, demand(10, 7, true), START), 7);
         assert_eq!(shared.take(&mut meter, demand(10, 4, true), START), 0);
@@ -251,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_done_is_there_again() {
+    fn unused_quota_is_given_back() {
         let (mut meter, mut shared) = (Meter::default(), Shared::default());
         assert_eq!(shared.take(&mut meter, demand(10, 10, true), START), 10);
         meter.give_back("a", Quota::EventsPerMinute, 4, START);

@@ -1,4 +1,4 @@
-//! What the next few bytes of a text may stand for: themselves, or what an escape in them means.
+//! Readings of the next few bytes of a text: themselves, or the meaning of an escape in them.
 
 /// At most so many readings begin at one place.
 pub const MOST_READINGS: usize = 4;
@@ -44,7 +44,7 @@ const NAMED: [(&str, u8); 36] = [
     ("rcub", b'}'),
 ];
 
-/// What `length` bytes of the text stand for: up to one character, or nothing.
+/// Reading of `length` bytes of the text: up to one character, or nothing.
 #[derive(Clone, Copy)]
 pub struct Reading {
     meant: [u8; 4],

@@ -1,12 +1,13 @@
-//! What made a task fire, as its run keeps it: the bus forgets an event long before its run is forgotten.
+//! The cause of a fire, as the run keeps it: the bus forgets an event long before its run is forgotten.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What made the task fire. Schedules, run now and backfills have none: the run's own instant says all.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Cause of a fire. Schedules, run now and backfills have none: the run's own instant says all.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Cause {
+    /// Of an event trigger.
     Event {
         /// In the structured form of CloudEvents; of a debounced or batched fire the last one.
         event: Value,
@@ -14,12 +15,13 @@ pub enum Cause {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         events: Vec<Value>,
     },
+    /// Of a condition.
     Condition {
-        /// What became true, or was watched.
+        /// The expression that became true, or was watched.
         expression: String,
-        /// What the poll saw.
+        /// Value of the poll.
         value: Value,
-        /// What the poll before saw; null at the first.
+        /// Value of the poll before; null at the first.
         #[serde(default)]
         previous: Value,
     },

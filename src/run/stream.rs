@@ -1,4 +1,4 @@
-//! What happens in a run, as it is told live to whoever watches.
+//! Events in a run, as they are told live to watchers.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,17 +7,87 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum StreamEvent {
-    Session { run_id: String },
-    MessageStart { turn: i64 },
-    MessageChunk { turn: i64, text: String },
-    MessageEnd { turn: i64, text: String },
-    ToolCallStart { tool: String, args: Value, id: String },
-    ToolResult { tool: String, id: String, result: String, error: bool },
-    StateChange { state: String, reason: Option<String> },
-    ApprovalRequired { tool: String, id: String, summary: String },
-    ToolWarning { tool: String, message: String },
-    Error { code: String, message: String },
-    ExecutionEnd { conversation_id: Option<String>, usage: Value },
+    /// The stream begins.
+    Session {
+        /// The run.
+        run_id: String,
+    },
+    /// The model begins an answer.
+    MessageStart {
+        /// The model's turn.
+        turn: i64,
+    },
+    /// A piece of the model's text.
+    MessageChunk {
+        /// The model's turn.
+        turn: i64,
+        /// The piece.
+        text: String,
+    },
+    /// The model's text of a turn, whole.
+    MessageEnd {
+        /// The model's turn.
+        turn: i64,
+        /// The whole text.
+        text: String,
+    },
+    /// The model calls a tool.
+    ToolCallStart {
+        /// Name of the tool.
+        tool: String,
+        /// Arguments of the call.
+        args: Value,
+        /// The model's id of the call.
+        id: String,
+    },
+    /// A tool has answered.
+    ToolResult {
+        /// Name of the tool.
+        tool: String,
+        /// The model's id of the call.
+        id: String,
+        /// The result, as the model reads it.
+        result: String,
+        /// The call failed.
+        error: bool,
+    },
+    /// The run changes its state.
+    StateChange {
+        /// The new state.
+        state: String,
+        /// The reason, where there is one.
+        reason: Option<String>,
+    },
+    /// A call waits for a person.
+    ApprovalRequired {
+        /// Name of the tool.
+        tool: String,
+        /// The model's id of the call.
+        id: String,
+        /// The effect of the call, in a sentence.
+        summary: String,
+    },
+    /// A call can't be executed as it is.
+    ToolWarning {
+        /// Name of the tool.
+        tool: String,
+        /// The reason, in a sentence.
+        message: String,
+    },
+    /// The run fails.
+    Error {
+        /// Code for programs.
+        code: String,
+        /// A sentence for people.
+        message: String,
+    },
+    /// The run's execution is over.
+    ExecutionEnd {
+        /// Id of the conversation, for chats.
+        conversation_id: Option<String>,
+        /// Usage of the execution.
+        usage: Value,
+    },
 }
 
 impl StreamEvent {

@@ -17,31 +17,43 @@ use crate::run::outcome::RunFault;
 pub const FORMAT: i16 = 1;
 
 /// One message between the orchestrator, the model and the tools.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum Message {
+    /// The instructions that come before all else.
     System {
+        /// The instructions' text.
         text: String,
     },
+    /// A message of a person, or of the service in a person's place.
     User {
+        /// The message's text.
         text: String,
         /// Where it came from: `{source, trigger_type, task_id, run_id, fire_key}` for a fire, empty for a person.
         #[serde(default, skip_serializing_if = "Map::is_empty")]
         metadata: Map<String, Value>,
     },
+    /// An answer of the model, and the calls that it asks for.
     Assistant {
+        /// Its text; absent where it only calls tools.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         text: Option<String>,
+        /// The calls that it makes, in order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<ToolCall>,
         /// Kept beside the message, for its model alone: no answer of the API and no stream carries it.
         #[serde(skip)]
         echo: Option<Arc<Echo>>,
     },
+    /// The result of a call.
     Tool {
+        /// Which call it answers.
         call_id: String,
+        /// Name of the tool.
         name: String,
+        /// The result, as the model reads it.
         content: String,
+        /// The call failed.
         #[serde(default)]
         is_error: bool,
         /// Why nobody was asked about the call, each rule that had a part in it; empty where somebody was.
@@ -52,24 +64,31 @@ pub enum Message {
     Pipeline {
         /// SHA-256 of the steps, in hexadecimal: other steps can't go on with this ledger.
         digest: String,
-        /// What earlier runs of the task have stored.
+        /// Values that earlier runs of the task have stored.
         state: Value,
+        /// Version of the entry.
         ledger: u8,
     },
     /// A step is about to have its effect.
     Step {
+        /// Name of the step.
         name: String,
         /// Which item of a `for_each`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         index: Option<u32>,
+        /// Version of the entry.
         ledger: u8,
     },
-    /// What came of a step.
+    /// The result of a step.
     StepResult {
+        /// Name of the step.
         name: String,
+        /// The item of a `for_each`, from 0.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         index: Option<u32>,
+        /// The outcome of this execution.
         outcome: StepOutcome,
+        /// Version of the entry.
         ledger: u8,
     },
 }
@@ -77,19 +96,29 @@ pub enum Message {
 /// The version of the entries of pipelines.
 pub const LEDGER: u8 = 1;
 
-/// What came of one execution of a step.
+/// The outcome of one execution of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum StepOutcome {
     /// It is never executed again.
-    Done { value: Value },
-    /// The same: it failed for good.
-    Failed { error: RunFault },
+    Done {
+        /// Value of the step.
+        value: Value,
+    },
+    /// It is never executed again: it failed for good.
+    Failed {
+        /// The error of the step.
+        error: RunFault,
+    },
     /// It had no effect, and is executed again.
-    Again { error: RunFault },
+    Again {
+        /// The error of the step.
+        error: RunFault,
+    },
 }
 
 impl Message {
+    /// A system message.
     pub fn system(text: impl Into<String>) -> Message {
         Message::System { text: text.into() }
     }
@@ -99,7 +128,7 @@ impl Message {
         !matches!(self, Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. })
     }
 
-    /// What a person said, or the service in a person's place.
+    /// The message of a person, or of the service in a person's place.
     pub fn user(text: impl Into<String>) -> Message {
         Message::User { text: text.into(), metadata: Map::new() }
     }
@@ -118,21 +147,26 @@ pub struct Echo {
 }
 
 /// A call that the model asked for. The id is the model's, never made by us.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ToolCall {
+    /// The model's id of the call, unique within its turn.
     pub id: String,
+    /// Name of the tool.
     pub name: String,
+    /// Arguments, as the model wrote them.
     pub arguments: Value,
 }
 
 /// One stored row of the transcript.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Entry {
     /// Counts from 0 within the run.
     pub seq: i64,
     /// The turn that it belongs to, counting from 1; 0 is what came before the first.
     pub turn: i64,
+    /// The instant at which the entry was written.
     pub at: DateTime<Utc>,
+    /// The message itself.
     #[serde(flatten)]
     pub message: Message,
     /// Tokens and cost of the call that made an assistant message.

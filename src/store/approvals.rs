@@ -28,16 +28,23 @@ pub(super) use asking::{ask, close_questions, wake};
 /// Which approvals to list. Newest first, after the approval `before`.
 #[derive(Debug, Clone, Default)]
 pub struct ApprovalFilter {
+    /// Only of this tenant.
     pub tenant: Option<String>,
+    /// Only with this status.
     pub status: Option<ApprovalStatus>,
+    /// Only of this task.
     pub task_id: Option<Uuid>,
+    /// Only of this run.
     pub run_id: Option<Uuid>,
+    /// Only of this batch.
     pub batch_id: Option<Uuid>,
+    /// Only ids before this one, for the next page.
     pub before: Option<Uuid>,
+    /// Most rows of the page.
     pub limit: i64,
 }
 
-/// What became of an answer.
+/// Result of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decided {
     /// It is the decision.
@@ -55,7 +62,7 @@ pub enum Refusal {
     Settled,
     /// It is open by its status, and its time is over.
     Expired,
-    /// What was shown is not what is asked.
+    /// The digest is not that of the question.
     OtherDigest,
     /// The one who asked may not answer, by whatever link or token.
     Barred,
@@ -66,24 +73,26 @@ pub enum Refusal {
 /// A run that waits for people, and what it waits for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Waiting {
+    /// The run that waits.
     pub run: Run,
+    /// The run's task; `None` for a chat run.
     pub task: Option<Task>,
     /// All of its batch, in the order of the calls.
     pub approvals: Vec<Approval>,
 }
 
-/// What is done about a run that waits, decided by whoever read it.
+/// The step for a run that waits, decided by its reader.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attend {
     /// When it is looked at again, where it goes on waiting.
     pub wake_at: DateTime<Utc>,
     /// Reminders and escalations.
     pub deliveries: Vec<NewDelivery>,
-    /// What is told where the run expires now.
+    /// Messages where the run expires now.
     pub if_expired: Vec<NewDelivery>,
 }
 
-/// What became of a run that was attended to.
+/// Result of attending to a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attended {
     /// It waits on.
@@ -99,14 +108,19 @@ pub enum Attended {
 /// A link to a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalLink {
+    /// The batch of questions behind the link.
     pub batch_id: Uuid,
+    /// The tenant that owns the run.
     pub tenant_id: String,
+    /// The recipient to whom the link was sent.
     pub recipient: String,
+    /// The channel on which it was sent.
     pub channel: String,
+    /// The instant from which it leads nowhere.
     pub expires_at: DateTime<Utc>,
 }
 
-/// What a page begins with: the rows that match are measured.
+/// Beginning of a page's statement: the rows that match are measured.
 const MEASURED: &str = "with page as materialized (
     select a.id, octet_length(cast(a.proposal as text)) + coalesce(octet_length(cast(a.modifications as text)), 0)
                  + coalesce(octet_length(cast(a.outcome as text)), 0) + coalesce(octet_length(a.comment), 0) as bytes

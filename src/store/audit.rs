@@ -14,35 +14,48 @@ use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UN
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError};
 
-/// Who does what the service does by itself.
+/// Actor of the service's own acts.
 pub(super) const SERVICE: &str = "service";
 
 /// One act.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditEntry {
+    /// Id of the entry, a UUIDv7.
     pub id: Uuid,
+    /// The tenant that it concerns; `*` for all.
     pub tenant_id: String,
+    /// The instant of the act.
     pub at: DateTime<Utc>,
     /// `recipient:<id>`, `token:<id>`, `service`, `policy`.
     pub actor: String,
+    /// The way of the act: `link`, `api` or `service`.
     pub via: String,
     /// Such as `approval.approved`.
     pub action: String,
+    /// Type of the thing that was changed.
     pub subject_type: String,
+    /// Id of the thing that was changed.
     pub subject_id: Uuid,
+    /// Facts of the act; secrets are never among them.
     pub body: Value,
     /// Its place in the chain; `None` before it was sealed.
     pub position: Option<i64>,
+    /// Hash of the chain, in hexadecimal; `None`: not sealed yet.
     pub hash: Option<String>,
 }
 
 /// Which entries to list. Newest first, after the entry `before`.
 #[derive(Debug, Clone, Default)]
 pub struct AuditFilter {
+    /// Only of this tenant.
     pub tenant: Option<String>,
+    /// Only of this act.
     pub action: Option<String>,
+    /// Only about this thing.
     pub subject_id: Option<Uuid>,
+    /// Only ids before this one, for the next page.
     pub before: Option<Uuid>,
+    /// Most rows of the page.
     pub limit: i64,
 }
 
@@ -130,7 +143,7 @@ impl From<EntryRow> for AuditEntry {
     }
 }
 
-/// What a page begins with: the rows that match are measured.
+/// Beginning of a page's statement: the rows that match are measured.
 const MEASURED: &str = "with page as materialized (
     select id, octet_length(cast(body as text)) as bytes from audit where true";
 const FITTING: &str = select_entry!("join fit on fit.id = audit.id");

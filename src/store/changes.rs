@@ -36,8 +36,8 @@ macro_rules! recorded_ahead {
     };
 }
 
-/// What is recorded ahead of its instant of a task whose row was read, as fires by the statement `$fires` and as skips; and
-/// the first instant that is not considered for good.
+/// The instants of a locked task that are recorded ahead, as fires by the statement `$fires` and as skips; and the
+/// first instant that is not considered for good.
 macro_rules! ahead {
     ($conn:ident, $fires:expr, $row:expr, $now:expr) => {{
         use $crate::store::changes::{RECORDED_LATELY, SKIPPED_AHEAD};
@@ -161,6 +161,9 @@ macro_rules! change_locked {
         .bind(now)
         .execute(&mut *$conn)
         .await?;
+        if (before.status, &before.status_reason) != (changed.task.status, &changed.task.status_reason) {
+            sqlx::query("delete from resumptions where task_id = $1").bind(id).execute(&mut *$conn).await?;
+        }
         if $crate::task::named_by(&before.spec) != $crate::task::named_by(&changed.task.spec) {
             name_credentials!($conn, changed.task);
         }
@@ -180,17 +183,17 @@ macro_rules! change_locked {
 }
 pub(super) use change_locked;
 
-/// What is to be changed in a task, and what goes with it.
+/// A change to a task, and its conditions.
 #[derive(Clone, Copy)]
 pub(super) struct ChangeRequest<'a> {
     pub change: &'a TaskChange,
     /// Told in the same transaction.
     pub notice: Option<&'a NewDelivery>,
-    /// What the task's tenant lacks: where it is there by now, nothing is changed.
+    /// The issue of the task's credential: where it is mended by now, nothing is changed.
     pub unless_mended: Option<(&'a str, &'a Lack)>,
 }
 
-/// What came of one try.
+/// Result of one try.
 enum Tried {
     Changed(Box<Task>),
     Mended,

@@ -14,7 +14,7 @@ use crate::store::windows::Windows;
 use crate::store::{Store, StoreError};
 use crate::task::TaskStatus;
 
-/// What becomes of the events that a paused task has held.
+/// The fate of the events that a paused task has held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
     /// Each goes the way that it would have gone.
@@ -24,6 +24,7 @@ pub enum Release {
 }
 
 impl Release {
+    /// The word in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Release::Run => "run",
@@ -35,17 +36,24 @@ impl Release {
 /// Events that a resumed task has held, some of them, oldest first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Held {
+    /// Id of the window.
     pub window_id: Uuid,
+    /// The task that has held the events.
     pub task_id: Uuid,
+    /// The fate of the events.
     pub release: Release,
+    /// Events, oldest first.
     pub events: Vec<Event>,
 }
 
 /// A window whose time has come.
 #[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
 pub struct DueWindow {
+    /// Id of the window.
     pub id: Uuid,
+    /// The task that it belongs to.
     pub task_id: Uuid,
+    /// The tenant that owns the task.
     pub tenant_id: String,
 }
 

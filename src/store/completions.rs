@@ -22,7 +22,9 @@ use crate::task::Task;
 pub struct Completion {
     /// `Succeed`, `Fail` or `Expire`.
     pub event: RunEvent,
+    /// The answer of the run.
     pub output: Option<String>,
+    /// The error of the run; `None`: it ended well.
     pub error: Option<RunFault>,
     /// Why it expired.
     pub reason: Option<String>,

@@ -31,10 +31,13 @@ pub use claiming::DuePoll;
 /// A poll that one worker may now make.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PollClaim {
+    /// The task, for its expressions.
     pub subject: Subject,
+    /// The tenant that owns the task.
     pub tenant_id: String,
     /// As it is stored: it may be unreadable by now, and that must harm no other poll.
     pub trigger: Value,
+    /// State of the condition before the poll.
     pub state: ConditionState,
     /// Until when nobody else makes it.
     pub until: DateTime<Utc>,
@@ -43,7 +46,7 @@ pub struct PollClaim {
     max_runs: Option<i64>,
 }
 
-/// What came of recording a poll.
+/// Result of recording a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordedPoll {
     /// There was no fire.
@@ -117,7 +120,7 @@ impl Store {
             *run = NewRun { state: RunState::Skipped, reason: Some(REASON_QUOTA.into()), cause: None, ..run.clone() };
         }
         let fires = run.as_ref().is_some_and(|run| run.state == RunState::Queued);
-        on_write!(self.db, |conn| {
+        on_write!(of & claim.tenant_id, self.db, |conn| {
             let due: Option<(i64, i64)> =
                 sqlx::query_as(self.db.text(LOCK_DUE)).bind(task_id).fetch_optional(&mut *conn).await?;
             let Some((_, fired)) = due.filter(|(epoch, _)| *epoch == claim.epoch) else {

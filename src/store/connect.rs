@@ -13,6 +13,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, SqlitePool};
+use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::compute::Compute;
@@ -26,8 +27,10 @@ use crate::store::gathering::Gathering;
 use crate::store::outlook::Seen;
 use crate::store::quotas::Known;
 use crate::store::rates::Rates;
+use crate::store::tenant_readers::TenantReaders;
 use crate::store::unreadable::Unreadable;
 use crate::store::wake::Hints;
+use crate::store::writer::Writer;
 use crate::store::{Split, Store, StoreError, creating, deliveries};
 
 /// Earlier ones can corrupt a WAL database that has several connections.
@@ -59,7 +62,9 @@ const MOST_CONNECTIONS: u32 = 10_000;
 pub struct Settings {
     /// `sqlite://PATH` or `postgres://…`; `{data_dir}` stands for the data directory.
     pub url: SecretUrl,
-    /// Connections to Postgres, at least 6; SQLite has one writer and this many readers at most.
+    /// Connections to Postgres, at least 6; SQLite has one writer, this many readers of the engine at most (8 in any
+    /// case), and beside them a reader for each processor and one more, by which tenants
+    /// read.
     pub max_connections: u32,
 }
 
@@ -86,27 +91,40 @@ impl Default for Settings {
 /// Why the store could not be opened; the sentence has a hint where there is one.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// The URL can't be used; the sentence says why.
     #[error("database.url is not valid: {0}")]
     Url(String),
+    /// Another process uses the SQLite file.
     #[error("another process uses {}\nhint: stop it, or give this one a data directory of its own", .0.display())]
     InUse(PathBuf),
+    /// The server or its role does not fit; the sentence says why.
     #[error("{0}")]
     Unfit(String),
+    /// The server refuses the connection; the sentence says why.
     #[error("the database refuses us: {0}")]
     Refused(String),
     /// Nobody answers there now.
     #[error("the database is away: {0}")]
     Away(String),
+    /// A migration has failed; the sentence says why.
     #[error("the tables could not be brought up to date: {0}")]
     Migration(String),
+    /// A file can't be made or read.
     #[error("{}: {source}", .path.display())]
-    File { path: PathBuf, source: std::io::Error },
+    File {
+        /// Path of the file.
+        path: PathBuf,
+        /// The error of the system.
+        source: std::io::Error,
+    },
 }
 
-/// What the database says of itself; `reveille check` shows it.
+/// Facts about the database; `reveille check` shows them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServerFacts {
+    /// `PostgreSQL` or `SQLite`.
     pub kind: &'static str,
+    /// Version of the server or library.
     pub version: String,
     /// Postgres: may the role see through row-level security? It should not.
     pub above_row_security: bool,
@@ -143,8 +161,20 @@ impl Store {
             return Store::open(settings, data_dir, clock, waiting).await;
         }
         let (options, file) = sqlite_options(&url)?;
+        let tenant_readers = TenantReaders::open(options.clone().read_only(true)).await;
+        let tenant_readers = tenant_readers.map_err(|error| unusable(&file, &error))?;
         let readers = sqlite_readers(options, settings).await.map_err(|error| unusable(&file, &error))?;
-        Store::of(Db::Sqlite { writer: readers.clone(), readers, waits: Waits::default(), _lock: None }, clock).await
+        Store::of(
+            Db::Sqlite {
+                writer: Writer::new(readers.clone()),
+                readers,
+                tenant_readers,
+                waits: Waits::default(),
+                _lock: None,
+            },
+            clock,
+        )
+        .await
     }
 
     async fn of(db: Db, clock: Clock) -> Result<Store, OpenError> {
@@ -162,12 +192,14 @@ impl Store {
             creating,
             marks,
             seen: Seen::default(),
+            runtime: Handle::current(),
             computing: Compute::of_machine(),
             apart: Arc::<Apart>::default(),
             attended: Arc::default(),
-            bulk: Bulk::default(),
             quotas: Known::default(),
             rates: Rates::default(),
+            bulk: Bulk::default(),
+            paces: Arc::default(),
         };
         store.measure_clock().await.map_err(|error| OpenError::Refused(error.to_string()))?;
         Ok(store)
@@ -184,7 +216,7 @@ impl Store {
         Ok(())
     }
 
-    /// What the database says of itself.
+    /// Reads the facts about the database.
     pub async fn facts(&self) -> Result<ServerFacts, StoreError> {
         Ok(match &self.db {
             Db::Sqlite { readers, .. } => ServerFacts {
@@ -213,7 +245,8 @@ impl Store {
                     ears.close().await;
                     tokio::join!(hot.close(), quick.close(), pool.close());
                 }
-                Db::Sqlite { readers, writer, .. } => {
+                Db::Sqlite { readers, tenant_readers, writer, .. } => {
+                    tenant_readers.close().await;
                     readers.close().await;
                     writer.close().await;
                 }
@@ -264,8 +297,9 @@ async fn open_sqlite(url: &str, settings: &Settings, clock: &Clock) -> Result<Db
     check_sqlite_version(&version)?;
     sqlx::migrate!("migrations/sqlite").run(&writer).await.map_err(|error| OpenError::Migration(error.to_string()))?;
     Store::expire_dead_leases(&writer, clock.now()).await.map_err(unusable)?;
+    let tenant_readers = TenantReaders::open(options.clone().read_only(true)).await.map_err(unusable)?;
     let readers = sqlite_readers(options, settings).await.map_err(unusable)?;
-    Ok(Db::Sqlite { readers, writer, waits: Waits::default(), _lock: Some(lock) })
+    Ok(Db::Sqlite { readers, tenant_readers, writer: Writer::new(writer), waits: Waits::default(), _lock: Some(lock) })
 }
 
 /// How a file is opened, and which.
@@ -293,7 +327,7 @@ async fn sqlite_readers(options: SqliteConnectOptions, settings: &Settings) -> R
 }
 
 /// Connections that are not asked whether they are still there: a file does not go away.
-fn sqlite_pool(most: u32) -> SqlitePoolOptions {
+pub(super) fn sqlite_pool(most: u32) -> SqlitePoolOptions {
     SqlitePoolOptions::new().max_connections(most).test_before_acquire(false)
 }
 

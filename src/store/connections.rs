@@ -19,9 +19,13 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::clock::pause;
+use crate::fair_queue::{FairQueue, Permit};
+use crate::store::flow::Flow;
 
 /// A connection is waited for no longer, nor is its beginning.
 const WAIT: Duration = Duration::from_secs(5);
+/// Connections that are had in turn, and only by a flow that has none.
+const RESERVED: usize = 1;
 /// Between two tries to connect to a server that is not up.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 /// One that was not used for longer is asked whether it is still there, and each after the end of another; a question before
@@ -35,8 +39,8 @@ const IDLE: Duration = Duration::from_secs(10 * 60);
 const LIFETIME: Duration = Duration::from_secs(30 * 60);
 /// Between two looks for those that nobody uses.
 const TIDY: Duration = Duration::from_secs(60);
-/// What is under way when one is given back is waited for no longer: the server itself ends a statement after five seconds,
-/// and who closes the store waits for ten.
+/// Time after which work under way is waited for no longer when a connection is given back: the server itself ends a
+/// statement after five seconds, and closing the store waits for ten.
 const ENDS: Duration = Duration::from_secs(6);
 const TAKEN: &str = "it is taken when it is dropped";
 /// Between two looks whether all are closed.
@@ -56,13 +60,22 @@ pub(super) fn notice(error: &sqlx::Error) {
 
 /// A few connections of one kind. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Connections(Pool<Connector, Held>);
+pub(super) struct Connections {
+    pool: Pool<Connector, Held>,
+    turns: FairQueue<Flow>,
+}
 
-pub(super) struct Connector(PgConnectOptions);
+pub(super) struct Connector {
+    options: PgConnectOptions,
+    /// Connections belong to the runtime that opened the store, whoever needs one first.
+    runtime: Handle,
+}
 
 /// A connection that nobody else has until it is dropped.
 pub(super) struct Held {
     object: Option<Object<Connector>>,
+    /// Of one that was had in turn.
+    turn: Option<Permit<Flow>>,
     /// A transaction has been asked for, and whether it has begun is not known.
     begins: bool,
 }
@@ -70,16 +83,16 @@ pub(super) struct Held {
 impl Connections {
     /// At most so many; one of them is there when this returns.
     pub(super) async fn open(options: PgConnectOptions, most: u32) -> Result<Connections, sqlx::Error> {
-        let pool = Pool::builder(Connector(options))
+        let pool = Pool::builder(Connector { options, runtime: Handle::current() })
             .max_size(most as usize)
             .queue_mode(QueueMode::Lifo)
             .recycle_timeout(Some(ASKED))
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| sqlx::Error::Configuration(error.into()))?;
-        let connections = Connections(pool);
+        let connections = Connections { pool, turns: FairQueue::with_reserve(most as usize, RESERVED) };
         drop(connections.acquire().await?);
-        let unused = connections.0.weak();
+        let unused = connections.pool.weak();
         tokio::spawn(async move {
             while let Some(pool) = unused.upgrade().filter(|pool| !pool.is_closed()) {
                 pool.retain(|_, about| about.last_used() < IDLE);
@@ -91,7 +104,7 @@ impl Connections {
     }
 
     pub(super) async fn acquire(&self) -> Result<Held, sqlx::Error> {
-        match timeout(WAIT, self.0.get()).await {
+        match timeout(WAIT, self.pool.get()).await {
             Ok(Ok(held)) => Ok(held),
             Ok(Err(PoolError::Backend(error))) => Err(error),
             Ok(Err(PoolError::Closed)) => Err(sqlx::Error::PoolClosed),
@@ -99,9 +112,22 @@ impl Connections {
         }
     }
 
+    /// One as soon as it is this flow's turn: where several want more than there are, each has its part.
+    pub(super) async fn in_turn(&self, flow: Flow) -> Result<Held, sqlx::Error> {
+        let turn = timeout(WAIT, self.turns.take(&flow)).await.map_err(|_| sqlx::Error::PoolTimedOut)?;
+        let mut held = self.acquire().await?;
+        held.turn = Some(turn);
+        Ok(held)
+    }
+
+    /// The queue of those who want one in turn, to be measured.
+    pub(super) fn queue(&self) -> FairQueue<Flow> {
+        self.turns.clone()
+    }
+
     /// Closes them, each after what it does now.
     pub(super) async fn close(&self) {
-        self.0.close();
+        self.pool.close();
         while self.counted().0 > 0 {
             pause(CLOSING).await;
         }
@@ -109,7 +135,7 @@ impl Connections {
 
     /// How many are open, how many of them nobody has, and how many there may be.
     pub(super) fn counted(&self) -> (u32, u32, u32) {
-        let status = self.0.status();
+        let status = self.pool.status();
         (status.size as u32, status.available as u32, status.max_size as u32)
     }
 }
@@ -118,18 +144,18 @@ impl Manager for Connector {
     type Type = PgConnection;
     type Error = sqlx::Error;
 
-    /// A server that starts again is waited for as long as a connection is. Boxed: else every statement would hold the room
-    /// that it takes to connect.
+    /// A server that starts again is waited for as long as a connection is.
     async fn create(&self) -> Result<PgConnection, sqlx::Error> {
-        let connected = async {
+        let options = self.options.clone();
+        let connected = async move {
             loop {
-                match self.0.connect().await {
+                match options.connect().await {
                     Err(error) if is_starting(&error) => pause(TRY_AGAIN).await,
                     done => return done,
                 }
             }
         };
-        Box::pin(connected).await
+        self.runtime.spawn(connected).await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
     }
 
     async fn recycle(&self, connection: &mut PgConnection, about: &Metrics) -> RecycleResult<sqlx::Error> {
@@ -165,14 +191,14 @@ fn is_shutdown(error: &sqlx::Error) -> bool {
 
 impl From<Object<Connector>> for Held {
     fn from(object: Object<Connector>) -> Held {
-        Held { object: Some(object), begins: false }
+        Held { object: Some(object), turn: None, begins: false }
     }
 }
 
 impl Held {
     /// A transaction, which is rolled back unless it is committed.
     pub(super) async fn begin(&mut self) -> Result<Transaction<'_, Postgres>, sqlx::Error> {
-        let Held { object, begins } = self;
+        let Held { object, begins, .. } = self;
         *begins = true;
         let begun = object.as_mut().expect(TAKEN).begin().await?;
         *begins = false;
@@ -211,5 +237,36 @@ impl Drop for Held {
             })),
             _ => drop(Object::take(object)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use futures::future::join_all;
+
+    use super::*;
+
+    /// Without a server: the pool is closed, so a call ends as soon as it has its turn.
+    #[tokio::test]
+    async fn a_tenant_that_comes_seldom_has_its_connection_before_the_backlog_of_another() {
+        let connector = Connector { options: PgConnectOptions::new(), runtime: Handle::current() };
+        let pool = Pool::builder(connector).max_size(1).build().expect("a pool");
+        pool.close();
+        let connections = Connections { pool, turns: FairQueue::new(1) };
+        let tenant = |name: &str| Flow::of(Some(name), module_path!());
+        let present = connections.turns.take(&tenant("loud")).await;
+        let order = Mutex::new(Vec::new());
+        let call = async |name: &'static str| {
+            assert!(matches!(connections.in_turn(tenant(name)).await, Err(sqlx::Error::PoolClosed)));
+            order.lock().expect("order lock").push(name);
+        };
+        let mut calls = Box::pin(join_all(["loud", "loud", "loud", "quiet"].map(call)));
+        assert!((&mut calls).now_or_never().is_none());
+        assert_eq!((connections.queue().waiting(), order.lock().expect("order lock").len()), (4, 0));
+        drop(present);
+        calls.await;
+        assert_eq!(*order.lock().expect("order lock"), ["quiet", "loud", "loud", "loud"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What the store alone can count, because only it sees the end of each transaction: instants that were recorded as
+//! Counts that the store alone knows, because only it sees the end of each transaction: instants that were recorded as
 //! skipped, writes that were refused because the lease was lost, and waits for a connection.
 //!
 //! Counted after the commit, so what was rolled back is not in it. Nothing survives a restart.
@@ -52,7 +52,7 @@ impl Counts {
         }
     }
 
-    /// The same, an instant for each reason.
+    /// Counts skipped instants, one for each reason.
     pub(super) fn each_skipped<R: AsRef<str>>(&self, reasons: &[R]) {
         reasons.iter().for_each(|reason| self.skipped(reason.as_ref(), 1));
     }
@@ -86,9 +86,11 @@ impl Waits {
 /// The connections of one pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUse {
-    /// `shared`, `hot` and `quick` on Postgres, `readers` and `writer` on SQLite.
+    /// `shared`, `hot` and `quick` on Postgres, `readers`, `tenant_readers` and `writer` on SQLite.
     pub pool: &'static str,
+    /// Connections in use.
     pub in_use: u32,
+    /// Connections that are open and free.
     pub idle: u32,
     /// Connections that may be open at most.
     pub most: u32,
@@ -137,7 +139,7 @@ impl Store {
         );
         metrics.register(
             "quota_refusals",
-            "What was refused because its tenant has as much as it may have, by quota",
+            "Requests that were refused because their tenant has as much as it may have, by quota",
             self.counts.refused.clone(),
         );
         self.unreadable.register(metrics);
@@ -145,6 +147,7 @@ impl Store {
             Db::Postgres { waits, .. } | Db::Sqlite { waits, .. } => Family::clone(&waits.0),
         };
         metrics.register("pool_waits", "Times that no connection of the pool was free when one was wanted", waits);
+        self.show_queues(metrics);
     }
 
     /// How the connections are used now.
@@ -153,7 +156,9 @@ impl Store {
             Db::Postgres { pool, hot, quick, .. } => {
                 vec![pool.usage("shared"), hot.usage("hot"), quick.usage("quick")]
             }
-            Db::Sqlite { readers, writer, .. } => vec![readers.usage("readers"), writer.usage("writer")],
+            Db::Sqlite { readers, tenant_readers, writer, .. } => {
+                vec![readers.usage("readers"), tenant_readers.pool().usage("tenant_readers"), writer.usage("writer")]
+            }
         }
     }
 }

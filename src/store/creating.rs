@@ -7,16 +7,16 @@
 //! made for a task without one stands for the task with the id in it, too (see [`exported_id`]): that one is asked for
 //! before, for no task ever gets the id of another.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::json_length::bytes_of;
 use crate::store::credentials::add_credentials;
 use crate::store::db::{Db, answered};
 use crate::store::event_index::{event_shard, index_event_task, is_indexed};
+use crate::store::flow::Flow;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::text::{document, optional, text};
 use crate::store::{Store, StoreError, Topic, listed};
@@ -86,7 +86,7 @@ impl Store {
         if !self.known_by_export(&[task]).await?.is_empty() {
             return Err(taken(task));
         }
-        self.admit_once(&task.tenant_id, bytes_of(&task.spec), idempotency, task.created_at).await?;
+        self.admit_task(task, idempotency).await?;
         let answer = match &self.db {
             Db::Postgres { .. } if idempotency.is_none() && stands_alone(task) => {
                 self.create_together((task.clone(), nominal_at)).await.map(Answer::Done)
@@ -180,12 +180,14 @@ impl Store {
     /// tenant has already, or that comes before it in the batch, is left out. Any other fault stores none of them, and so
     /// does a quota.
     pub async fn create_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
-        let known = self.known_by_export(&tasks.iter().map(|(task, _)| task).collect::<Vec<_>>()).await?;
+        let mut known = self.known_by_export(&tasks.iter().map(|(task, _)| task).collect::<Vec<_>>()).await?;
+        let new = tasks.iter().map(|(task, _)| task).filter(|task| !known.contains(&task.id));
+        known.extend(self.admit_tasks(&new.collect::<Vec<_>>()).await?);
         if known.is_empty() {
-            return self.create_unknown_tasks(tasks).await;
+            return self.create_admitted_tasks(tasks).await;
         }
         let others: Vec<NewTask> = tasks.iter().filter(|(task, _)| !known.contains(&task.id)).cloned().collect();
-        let mut made = self.create_unknown_tasks(&others).await?.into_iter();
+        let mut made = self.create_admitted_tasks(&others).await?.into_iter();
         let made = tasks.iter().map(|(task, _)| !known.contains(&task.id) && made.next().unwrap_or_default());
         Ok(made.collect())
     }
@@ -212,15 +214,9 @@ impl Store {
         Ok(tasks.iter().filter(is_known).map(|task| task.id).collect())
     }
 
-    async fn create_unknown_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
-        let mut bytes: BTreeMap<&str, usize> = BTreeMap::new();
-        for (task, _) in tasks {
-            *bytes.entry(&task.tenant_id).or_default() += bytes_of(&task.spec);
-        }
-        for (tenant, bytes) in bytes {
-            self.admit_bytes(tenant, bytes).await?;
-        }
-        let _turn = self.in_bulk(tasks.len()).await;
+    async fn create_admitted_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
+        let tenant = tasks.first().map_or("", |(task, _)| task.tenant_id.as_str());
+        let _turn = self.in_bulk(tenant, tasks.len()).await;
         let made = self.refusal(self.try_create_tasks(tasks).await);
         match (made, &self.db) {
             // SQLite counts row by row, so that its number has those of the batch in it that came first
@@ -239,7 +235,7 @@ impl Store {
         }
         let made: HashSet<Uuid> = match &self.db {
             Db::Postgres { pool, .. } if tasks.iter().any(|(task, _)| is_indexed(task)) => {
-                committed!(by pool, |conn| {
+                committed!(by pool.in_turn(flow_of(tasks)).await?, |conn| {
                     let made = create_batch(conn, tasks).await?;
                     index_batch(conn, tasks, &made).await?;
                     made
@@ -250,7 +246,7 @@ impl Store {
                 fault!();
                 made
             }
-            Db::Sqlite { writer, .. } => committed!(writer.begin_with("begin immediate").await?, |conn| {
+            Db::Sqlite { writer, .. } => committed!(writer.begin(flow_of(tasks)).await?, |conn| {
                 let mut made = HashSet::with_capacity(tasks.len());
                 for (task, nominal_at) in tasks {
                     if insert_task!(
@@ -274,8 +270,13 @@ impl Store {
     }
 }
 
+/// The tenant in whose turn these tasks are stored.
+fn flow_of(tasks: &[NewTask]) -> Flow {
+    Flow::of(tasks.first().map(|(task, _)| task.tenant_id.as_str()), module_path!())
+}
+
 /// That the tenant has a task with the key of this one.
-fn taken(task: &Task) -> StoreError {
+pub(super) fn taken(task: &Task) -> StoreError {
     StoreError::Conflict(format!("there is a task with the key `{}`", task.key.as_deref().unwrap_or_default()))
 }
 

@@ -24,7 +24,7 @@ use crate::store::credentials::resuming::{Resumptions, resume_waiting};
 use crate::store::credentials::row::{CredentialRow, LISTED, MEASURED};
 use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage};
 use crate::store::text::{document, optional_document, text};
-use crate::store::{Store, StoreError, Topic};
+use crate::store::{Store, StoreError};
 
 pub use rewrap::SealedRow;
 pub use uses::UseFilter;
@@ -33,6 +33,7 @@ pub(super) use uses::{add_credentials, name_credentials};
 /// A credential as it is stored.
 #[derive(Clone, PartialEq)]
 pub struct StoredCredential {
+    /// The credential, without its document.
     pub credential: Credential,
     /// The document, as the vault sealed it for the field `document/{generation}`.
     pub sealed: String,
@@ -45,9 +46,11 @@ pub struct StoredCredential {
 /// A document that is to be stored.
 #[derive(Clone, PartialEq)]
 pub struct SealedDocument {
+    /// The sealed document.
     pub sealed: String,
     /// That it was sealed for: [`next_generation`].
     pub generation: i64,
+    /// Id of the master key that it is sealed under.
     pub key_id: String,
     /// Of the access token in it, where that is known.
     pub expires_at: Option<DateTime<Utc>>,
@@ -56,32 +59,45 @@ pub struct SealedDocument {
 /// A credential that is to be written, in the place of the one of the same tenant, service and account if there is one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewCredential {
+    /// The tenant that owns it.
     pub tenant_id: String,
+    /// Name of the service.
     pub service: String,
+    /// Name of the account.
     pub account_name: String,
+    /// Hosts that it may be sent to.
     pub hosts: Vec<String>,
+    /// The form in which it is put into requests.
     pub inject: Option<Inject>,
+    /// Renewal by OAuth.
     pub oauth: Option<OAuth>,
     /// `None`: the stored one is kept.
     pub document: Option<SealedDocument>,
-    /// Who writes it: `token:<id>`, `recipient:<id>`, `service`.
+    /// The writer: `token:<id>`, `recipient:<id>`, `service`.
     pub by: String,
 }
 
-/// What was written, and what came of it.
+/// The written credential, and the effects of the write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SavedCredential {
+    /// The credential after the write.
     pub stored: StoredCredential,
-    /// Tasks that were paused for want of it, and go on.
+    /// Tasks that were paused for want of it, and go on: the first of them.
     pub resumed: Vec<DependentTask>,
+    /// How many more go on after them, one after the other.
+    pub resuming: u64,
 }
 
 /// Which credentials to list. Newest first, after `before`.
 #[derive(Debug, Clone, Default)]
 pub struct CredentialFilter {
+    /// Only of this tenant.
     pub tenant: Option<String>,
+    /// Only of this service.
     pub service: Option<String>,
+    /// Only ids before this one, for the next page.
     pub before: Option<Uuid>,
+    /// Most rows of the page.
     pub limit: i64,
 }
 
@@ -124,8 +140,8 @@ macro_rules! conflict {
 
 impl Store {
     /// Writes a credential, if it still has the version that was read (0: there was none). With a document it is active
-    /// again, and whoever refreshes it has lost the lease. Tasks that are paused for want of it go on, if it is active, in
-    /// the same transaction. A scope writes its own only.
+    /// again, and whoever refreshes it has lost the lease. Tasks that are paused for want of it go on, if it is active: the
+    /// first in the same transaction, the others by [`Store::resume_next`]. A scope writes its own only.
     pub async fn put_credential(
         &self,
         scope: &Scope,
@@ -140,11 +156,11 @@ impl Store {
             self.admit_bytes(&new.tenant_id, document.sealed.len()).await?;
         }
         let reference = Reference { service: new.service.clone(), account: new.account_name.clone() };
-        let mut planned = self.plan_resumptions(scope, &new.tenant_id, &reference, now).await?;
+        let mut planned = self.plan_resumptions(scope, &new.tenant_id, &reference).await?;
         for _ in 0..PLANS {
             match self.try_put(scope, new, read_version, &planned, now).await? {
                 Ok(saved) => return Ok(saved),
-                Err(unplanned) => self.plan_more(scope, unplanned, &mut planned, now).await?,
+                Err(unplanned) => self.plan_more(scope, unplanned, &mut planned).await?,
             }
         }
         Err(StoreError::Unavailable(TASKS_MOVE.into()))
@@ -159,7 +175,7 @@ impl Store {
         planned: &Resumptions,
         now: DateTime<Utc>,
     ) -> Result<Result<SavedCredential, Vec<Uuid>>, StoreError> {
-        let (saved, missed) = on_write!(self.db, scope, |conn| {
+        let (stored, went_on) = on_write!(self.db, scope, |conn| {
             in_turn!(self, conn, &new.tenant_id, &new.service, &new.account_name);
             let query = match (read_version, &new.document) {
                 (0, None) => return Err(StoreError::Conflict("the credential needs a document".into())),
@@ -186,25 +202,15 @@ impl Store {
                 .await?;
             let stored = row.ok_or_else(conflict!("has changed meanwhile"))?.stored()?;
             // the tasks before the record, whose chain everybody waits for
-            let (resumed, missed) = match resume_waiting!(self, conn, &stored.credential, scope, planned) {
-                Ok(resumed) => resumed,
+            let went_on = match resume_waiting!(self, conn, &stored.credential, scope, planned) {
+                Ok(went_on) => went_on,
                 Err(unplanned) => return Ok(Err(unplanned)),
             };
             write_audit!(conn, act(&stored.credential, "credential.put", &new.by, new.document.is_some()), now);
-            (SavedCredential { stored, resumed }, missed)
+            (stored, went_on)
         });
-        self.went_on(&saved.resumed, &missed);
-        Ok(Ok(saved))
-    }
-
-    /// Those who look for work hear of tasks that were resumed, and what these have missed is counted.
-    fn went_on(&self, resumed: &[DependentTask], missed: &[&'static str]) {
-        self.counts.each_skipped(missed);
-        if !resumed.is_empty() {
-            self.hint(Topic::Due);
-            self.hint(Topic::Queue);
-            self.hint(Topic::Windows);
-        }
+        self.tell_of(&went_on);
+        Ok(Ok(SavedCredential { stored, resumed: went_on.resumed, resuming: went_on.later }))
     }
 
     /// One credential.
@@ -276,7 +282,7 @@ impl Store {
     }
 }
 
-/// What the record says of a credential: never its document.
+/// The audit entry for a credential: never its document.
 fn act<'a>(credential: &'a Credential, action: &'a str, actor: &'a str, with_document: bool) -> Act<'a> {
     let via = match actor.split_once(':') {
         Some(("recipient", _)) => "link",

@@ -12,6 +12,8 @@ use crate::id::Scope;
 use crate::store::connections::Connections;
 use crate::store::counts::Waits;
 use crate::store::ears::Ears;
+use crate::store::tenant_readers::TenantReaders;
+use crate::store::writer::Writer;
 use crate::store::{Split, StoreError};
 
 /// A database that says nothing for this long counts as away; it gives up a statement itself after half of that.
@@ -28,10 +30,10 @@ pub async fn answered<T, E: From<sqlx::Error>>(asked: impl Future<Output = Resul
 pub(super) enum Db {
     Postgres {
         pool: Connections,
-        /// The same database by a few connections that only the engine's batches go by: warm, and never waited for
-        /// behind what callers ask.
+        /// A few connections to the database that only the engine's batches go by: warm, and never waited for behind
+        /// what callers ask.
         hot: Connections,
-        /// The same for single statements that find their rows by a key, whoever asks: planned once, and not again.
+        /// Connections for single statements that find their rows by a key, whoever asks: planned once, and not again.
         quick: Connections,
         /// Hears what other instances say, by a connection of its own.
         ears: Ears,
@@ -39,7 +41,13 @@ pub(super) enum Db {
     },
     /// One writer, because a pool of writers waits for each other's locks; and a few readers.
     /// The lock keeps other processes out for as long as the store is open; who only looks has none.
-    Sqlite { readers: SqlitePool, writer: SqlitePool, waits: Waits, _lock: Option<Arc<File>> },
+    Sqlite {
+        readers: SqlitePool,
+        tenant_readers: TenantReaders,
+        writer: Writer,
+        waits: Waits,
+        _lock: Option<Arc<File>>,
+    },
 }
 
 impl Db {
@@ -79,6 +87,24 @@ macro_rules! on_read {
     (quick $db:expr, |$conn:ident| $body:expr) => {
         on_read!($db, quick, "quick", |$conn| $body)
     };
+    // by a statement that confines itself, in the turn of a tenant
+    (of $tenant:expr, $db:expr, |$conn:ident| $body:expr) => {
+        match &$db {
+            $crate::store::db::Db::Postgres { pool, waits, .. } => {
+                waits.look("shared", pool);
+                let mut held = pool.in_turn($crate::store::flow::Flow::of($tenant, module_path!())).await?;
+                fault!();
+                let $conn = &mut *held;
+                $body
+            }
+            $crate::store::db::Db::Sqlite { readers, tenant_readers, waits, .. } => {
+                let mut held = tenant_readers.acquire($tenant, readers, waits).await?;
+                fault!();
+                let $conn = &mut *held;
+                $body
+            }
+        }
+    };
     ($db:expr, $pool:ident, $name:literal, |$conn:ident| $body:expr) => {
         match &$db {
             $crate::store::db::Db::Postgres { $pool, waits, .. } => {
@@ -101,7 +127,8 @@ macro_rules! on_read {
         match &$db {
             $crate::store::db::Db::Postgres { pool, waits, .. } => {
                 waits.look("shared", pool);
-                let mut connection = pool.acquire().await?;
+                let mut connection =
+                    pool.in_turn($crate::store::flow::Flow::of($scope.tenant(), module_path!())).await?;
                 let mut held = connection.begin().await?;
                 $crate::store::db::confine(&mut held, $scope).await?;
                 fault!();
@@ -110,9 +137,8 @@ macro_rules! on_read {
                 held.commit().await?;
                 read
             }
-            $crate::store::db::Db::Sqlite { readers, waits, .. } => {
-                waits.look("readers", readers);
-                let mut held = readers.acquire().await?;
+            $crate::store::db::Db::Sqlite { readers, tenant_readers, waits, .. } => {
+                let mut held = tenant_readers.acquire($scope.tenant(), readers, waits).await?;
                 fault!();
                 let $conn = &mut *held;
                 $body
@@ -123,8 +149,8 @@ macro_rules! on_read {
 
 /// Runs the body in a transaction that has begun; commits after it, rolls back when it returns early.
 macro_rules! committed {
-    (by $connections:expr, |$conn:ident| $body:expr) => {{
-        let mut connection = $connections.acquire().await?;
+    (by $held:expr, |$conn:ident| $body:expr) => {{
+        let mut connection = $held;
         committed!(connection.begin().await?, |$conn| $body)
     }};
     ($begun:expr, |$conn:ident| $body:expr) => {{
@@ -143,13 +169,30 @@ macro_rules! on_write {
     ($db:expr, |$conn:ident| $body:expr) => {
         on_write!($db, &$crate::id::Scope::Every, |$conn| $body)
     };
+    // what the engine writes of one tenant's, in that tenant's turn
+    (of $tenant:expr, $db:expr, |$conn:ident| $body:expr) => {
+        match &$db {
+            $crate::store::db::Db::Postgres { pool, waits, .. } => committed!(
+                by {
+                    waits.look("shared", pool);
+                    pool.in_turn($crate::store::flow::Flow::of(Some($tenant), module_path!())).await?
+                },
+                |$conn| $body
+            ),
+            $crate::store::db::Db::Sqlite { writer, waits, .. } => {
+                waits.look("writer", writer);
+                let flow = $crate::store::flow::Flow::of(Some($tenant), module_path!());
+                committed!(writer.begin(flow).await?, |$conn| $body)
+            }
+        }
+    };
     // what the engine writes first, and then what belongs to one tenant (`None`: to nobody), confined to it
     ($db:expr, |$conn:ident| $first:expr, then $tenant:expr, $body:expr) => {
         match &$db {
             $crate::store::db::Db::Postgres { pool, waits, .. } => committed!(
                 by {
                     waits.look("shared", pool);
-                    pool
+                    pool.in_turn($crate::store::flow::Flow::of($tenant, module_path!())).await?
                 },
                 |$conn| {
                     let () = $first;
@@ -159,7 +202,7 @@ macro_rules! on_write {
             ),
             $crate::store::db::Db::Sqlite { writer, waits, .. } => {
                 waits.look("writer", writer);
-                committed!(writer.begin_with("begin immediate").await?, |$conn| {
+                committed!(writer.begin($crate::store::flow::Flow::of($tenant, module_path!())).await?, |$conn| {
                     let () = $first;
                     $body
                 })
@@ -171,7 +214,7 @@ macro_rules! on_write {
             $crate::store::db::Db::Postgres { pool, waits, .. } => committed!(
                 by {
                     waits.look("shared", pool);
-                    pool
+                    pool.in_turn($crate::store::flow::Flow::of($scope.tenant(), module_path!())).await?
                 },
                 |$conn| {
                     $crate::store::db::confine(&mut *$conn, $scope).await?;
@@ -180,7 +223,10 @@ macro_rules! on_write {
             ),
             $crate::store::db::Db::Sqlite { writer, waits, .. } => {
                 waits.look("writer", writer);
-                committed!(writer.begin_with("begin immediate").await?, |$conn| $body)
+                committed!(
+                    writer.begin($crate::store::flow::Flow::of($scope.tenant(), module_path!())).await?,
+                    |$conn| $body
+                )
             }
         }
     };
@@ -189,17 +235,21 @@ macro_rules! on_write {
 /// [`on_write`] for the engine's batches.
 macro_rules! on_hot_write {
     ($db:expr, |$conn:ident| $body:expr) => {
+        on_hot_write!(by $crate::store::flow::Flow::Engine(module_path!()), $db, |$conn| $body)
+    };
+    // with a turn of its own on SQLite
+    (by $flow:expr, $db:expr, |$conn:ident| $body:expr) => {
         match &$db {
             $crate::store::db::Db::Postgres { hot, waits, .. } => committed!(
                 by {
                     waits.look("hot", hot);
-                    hot
+                    hot.acquire().await?
                 },
                 |$conn| $body
             ),
             $crate::store::db::Db::Sqlite { writer, waits, .. } => {
                 waits.look("writer", writer);
-                committed!(writer.begin_with("begin immediate").await?, |$conn| $body)
+                committed!(writer.begin($flow).await?, |$conn| $body)
             }
         }
     };
@@ -223,7 +273,7 @@ pub(super) async fn confine(conn: &mut sqlx::PgConnection, scope: &Scope) -> Res
     confine_to(conn, scope.tenant()).await
 }
 
-/// The same by the tenant's name; `None` confines to nothing.
+/// Confines the transaction to a tenant by its name; `None` confines to nothing.
 pub(super) async fn confine_to(conn: &mut sqlx::PgConnection, tenant: Option<&str>) -> Result<(), StoreError> {
     if let Some(tenant) = tenant {
         sqlx::query("select set_config('reveille.tenant', $1, true)").bind(tenant).execute(conn).await?;

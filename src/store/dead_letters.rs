@@ -13,24 +13,32 @@ use crate::store::{Store, StoreError, Topic};
 /// A dead letter, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct StoredDeadLetter {
+    /// Id of the letter, a UUIDv7.
     pub id: Uuid,
     /// `None` where it could not be read.
     pub tenant_id: Option<String>,
+    /// The entry as it was found.
     pub body: String,
+    /// The reason of the last failure, in a sentence.
     pub error: String,
+    /// The number of times that the entry was delivered.
     pub deliveries: i32,
+    /// The instant of its burial.
     pub created_at: DateTime<Utc>,
 }
 
-/// What is buried.
+/// The letter to bury.
 #[derive(Debug, Clone, Copy)]
 pub struct Burial<'a> {
     /// Its place in the queue.
     pub seq: i64,
+    /// The event; `None` where the entry can't be read.
     pub event: Option<&'a Event>,
     /// The entry as it was found.
     pub body: &'a str,
+    /// The reason of the last failure, in a sentence.
     pub error: &'a str,
+    /// The number of times that the entry was delivered.
     pub deliveries: i32,
 }
 
@@ -43,7 +51,9 @@ pub struct StoredDeadLetterFilter {
     pub kind: Option<String>,
     /// Contained in the error, whatever its case.
     pub error: Option<String>,
+    /// Only ids before this one, for the next page.
     pub before: Option<Uuid>,
+    /// Most rows of the page.
     pub limit: i64,
 }
 
@@ -129,7 +139,7 @@ impl Store {
                 return Err(StoreError::NotFound);
             }
             // the log may have forgotten the event by now
-            sqlx::query(self.db.text(super::events::IN_TURN)).execute(&mut *conn).await?;
+            sqlx::query(self.db.text(super::publishing::IN_TURN)).execute(&mut *conn).await?;
             sqlx::query(
                 "insert into events (event_key, tenant_id, source, type, body, created_at)
                  values ($1, $2, $3, $4, $5, $6) on conflict (event_key) do nothing",

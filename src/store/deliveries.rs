@@ -22,13 +22,19 @@ use crate::store::{Store, StoreError, Topic};
 /// Which deliveries to list. Newest first, after the delivery `before`.
 #[derive(Debug, Clone, Default)]
 pub struct DeliveryFilter {
+    /// Only of this tenant.
     pub tenant: Option<String>,
+    /// Only about this run.
     pub run_id: Option<Uuid>,
+    /// Only in this state.
     pub state: Option<DeliveryState>,
+    /// Only on this channel.
     pub channel: Option<String>,
     /// Told by this digest.
     pub digest_id: Option<Uuid>,
+    /// Only ids before this one, for the next page.
     pub before: Option<Uuid>,
+    /// Most rows of the page.
     pub limit: i64,
 }
 
@@ -125,7 +131,7 @@ pub(super) use marking::{Marks, TOGETHER};
 
 const SELECT_DELIVERY: &str = select_delivery!("");
 
-/// What a page begins with: the rows that match are measured by what lists have of them.
+/// Beginning of a page's statement: the rows that match are measured by what lists have of them.
 const MEASURED: &str = "with page as materialized (
     select d.id, coalesce(octet_length(d.subject), 0) + coalesce(octet_length(d.last_error), 0)
                  + octet_length(cast(d.fallback as text)) as bytes
@@ -139,6 +145,7 @@ const BRIEF: &str = select_delivery!(
 /// A delivery as a list shows it: with the beginning of its text.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct DeliverySummary {
+    /// The delivery, its long texts left out.
     #[serde(flatten)]
     pub delivery: Delivery,
     /// How long the whole text is, in bytes of UTF-8; a list has its first 1,000 characters.

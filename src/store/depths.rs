@@ -10,14 +10,17 @@ pub const COUNTED_TO: i64 = 10_000;
 /// A task that was due this long ago, and has not fired, is late: the engine records fires ahead of their instant.
 const LATE_AFTER: TimeDelta = TimeDelta::seconds(5);
 
-/// What waits, each at most [`COUNTED_TO`].
+/// Numbers of waiting rows, each at most [`COUNTED_TO`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Depths {
     /// Runs in the queue that nobody has; leased, and not started; being executed; and out of the queue, waiting for
     /// people, a completion or a slot.
     pub ready: i64,
+    /// Runs that are claimed ahead.
     pub claimed: i64,
+    /// Runs that are executed.
     pub started: i64,
+    /// Runs that wait for an answer or another run.
     pub parked: i64,
     /// Scheduled tasks whose instant came a while ago, and that have not fired.
     pub due_late: i64,

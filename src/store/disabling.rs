@@ -8,13 +8,14 @@ use serde_json::Value;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::notification::{NewDelivery, dedupe, wording};
+use crate::notification::language::MessageLanguage;
+use crate::notification::{NewDelivery, dedupe, notices};
 use crate::store::conditions::disable;
 use crate::store::event_index::index_event_task;
 use crate::store::hot::Hot;
 use crate::store::requests::LOCK_DUE;
 use crate::store::text::text;
-use crate::store::{Store, StoreError, Topic};
+use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::Output;
 
 /// A task as far as it takes to tell its owner; all else of it may be what can't be read.
@@ -27,16 +28,31 @@ struct Named {
     output: Option<Json<Value>>,
 }
 
-/// Stops a task that is active or paused and disables it; its `due` row is locked already.
+macro_rules! named {
+    ($output:literal) => {
+        concat!("select tenant_id, name, version, trigger_type, ", $output, " as output from tasks where id = $1")
+    };
+}
+/// Without what it says of messages where it is no JSON, as a text of SQLite may be.
+const NAMED: Split = Split {
+    postgres: named!("spec -> 'output'"),
+    sqlite: named!("case when json_valid(spec) then spec -> 'output' end"),
+};
+
+/// Why a task is disabled whose stored row no release up to this one can have written.
+pub(super) const UNREADABLE: &str = "the stored task can't be read";
+
+/// Stops a task that is active or paused and disables it, one row or none; its `due` row is locked already.
 macro_rules! stop_and_disable {
     ($conn:ident, $task_id:expr, $why:expr, $now:expr) => {{
         sqlx::query("update due set next_at = null, claimed_until = null where task_id = $1")
             .bind($task_id)
             .execute(&mut *$conn)
             .await?;
-        disable!($conn, $task_id, $why, $now).rows_affected() == 1
+        disable!($conn, $task_id, $why, $now)
     }};
 }
+pub(super) use stop_and_disable;
 
 impl Store {
     /// Disables a task for `why`, if it is active or paused, and still as it was seen. Its owner is told once. Answers
@@ -57,7 +73,10 @@ impl Store {
                 SeenTask::Version(seen) => version == Some(seen),
             };
             // the notice is of this version
-            if !is_as_seen || version != Some(task.version) || !stop_and_disable!(conn, id, why, now) {
+            if !is_as_seen
+                || version != Some(task.version)
+                || stop_and_disable!(conn, id, why, now).rows_affected() == 0
+            {
                 return Ok(false);
             }
             if let Some(notice) = &notice {
@@ -72,7 +91,7 @@ impl Store {
         Ok(disabled)
     }
 
-    /// What the owner of a task is told that is disabled now; `None` where nobody can be.
+    /// The message to the owner of a task that is disabled now; `None` where nobody can be told.
     pub(super) async fn disabled_notice(&self, id: Uuid, why: &str) -> Result<Option<NewDelivery>, StoreError> {
         match self.named(id).await? {
             Some(task) => self.notice_of_disabled(id, &task, why).await,
@@ -81,22 +100,16 @@ impl Store {
     }
 
     async fn named(&self, id: Uuid) -> Result<Option<Named>, StoreError> {
-        Ok(on_read!(self.db, |conn| {
-            sqlx::query_as(
-                "select tenant_id, name, version, trigger_type, spec -> 'output' as output from tasks where id = $1",
-            )
-            .bind(id)
-            .fetch_optional(conn)
-            .await?
-        }))
+        Ok(on_read!(self.db, |conn| sqlx::query_as(self.db.text(NAMED)).bind(id).fetch_optional(conn).await?))
     }
 
     async fn notice_of_disabled(&self, id: Uuid, task: &Named, why: &str) -> Result<Option<NewDelivery>, StoreError> {
         let recipients = self.recipients_by_tenant(&[&task.tenant_id]).await?;
         let output = task.output.as_ref().and_then(|written| Output::deserialize(&written.0).ok()).unwrap_or_default();
         let key = dedupe::notice("disabled", id, task.version);
-        let words = wording::disabled(&task.name, why);
-        Ok(NewDelivery::notice_of(&task.tenant_id, &output, recipients.get(&task.tenant_id), key, words))
+        let recipient = recipients.get(&task.tenant_id);
+        let words = notices::disabled(MessageLanguage::of_reader(recipient), &task.name, why);
+        Ok(NewDelivery::notice_of(&task.tenant_id, &output, recipient, key, words))
     }
 }
 

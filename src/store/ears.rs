@@ -1,4 +1,4 @@
-//! Who hears what other instances say on Postgres, each time by a new connection that does nothing else: where a wire has
+//! Listening to other instances on Postgres, each time by a new connection that does nothing else: where a wire has
 //! gone silent nobody waits for its end, which may be a quarter of an hour away.
 
 use std::sync::Arc;

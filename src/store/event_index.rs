@@ -1,8 +1,8 @@
 //! The index of event tasks, as the store keeps it: which tasks there are, and the version that says when one changed.
 //!
-//! A write to an event task bumps the version of its shard in its own transaction, and nothing else does. Who matches
-//! reads what is newer than it knows; `fire_events` compares versions before it writes, so that a task which was created
-//! before an event was published always sees it.
+//! A write to an event task bumps the version of its shard in its own transaction, and nothing else does. The matcher
+//! reads what is newer than it knows; `fire_events` compares versions before it writes, so that a task which was
+//! created before an event was published always sees it.
 
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
@@ -27,25 +27,34 @@ pub fn event_shard(tenant: &str) -> i32 {
 /// An event task, as far as who matches has to know it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventTask {
+    /// Id of the task.
     pub task_id: Uuid,
+    /// The tenant that owns the task.
     pub tenant_id: String,
+    /// Name of the task, for expressions.
     pub name: String,
+    /// Metadata of the task, for expressions.
     pub metadata: Map<String, Value>,
+    /// Epoch of the task, which grows when fires become void.
     pub epoch: i64,
+    /// Whether the task fires.
     pub status: TaskStatus,
     /// As stored: one that can't be read must not keep the others from firing.
     pub trigger: Value,
+    /// Automatic fires that the task may have in all.
     pub max_runs: Option<i64>,
 }
 
-/// What is newer in a shard.
+/// Newer tasks of a shard.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventTaskChanges {
     /// All that was known before is to be forgotten first.
     pub anew: bool,
+    /// Tasks that wait for events.
     pub live: Vec<EventTask>,
+    /// Tasks that wait for events no more.
     pub gone: Vec<Uuid>,
-    /// What is known once this is taken in.
+    /// The version that is known once this is taken in.
     pub version: i64,
     /// Whether more is newer still.
     pub more: bool,
@@ -97,8 +106,8 @@ macro_rules! index_event_task {
 pub(super) use index_event_task;
 
 impl Store {
-    /// What has changed in a shard since `known`; up to `limit` tasks, oldest change first. 0 knows nothing. `goes_on`: it
-    /// is the next page of a reading that has begun, and is not begun anew.
+    /// Changes of a shard since `known`; up to `limit` tasks, oldest change first. 0 knows nothing. `goes_on`: it is
+    /// the next page of a reading that has begun, and is not begun anew.
     pub async fn event_tasks(
         &self,
         shard: i32,

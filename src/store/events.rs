@@ -9,13 +9,13 @@ use chrono::{DateTime, Utc};
 use sqlx::QueryBuilder;
 use uuid::Uuid;
 
-use crate::event::{Event, event_key};
+use crate::event::event_key;
 use crate::id::{Scope, Tenant};
 use crate::store::db::Db;
-use crate::store::text::{document, text};
-use crate::store::{Split, Store, StoreError, Topic};
+use crate::store::text::text;
+use crate::store::{Split, Store, StoreError};
 
-/// Rows of one statement: six parameters each, and SQLite takes 32,766 of them.
+/// Entries that one statement deletes.
 const ROWS: usize = 500;
 /// Events of a tenant among which one is looked for whose source is not known.
 const NEWEST: i64 = 1000;
@@ -23,6 +23,7 @@ const NEWEST: i64 = 1000;
 /// An entry that was leased.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeasedEvent {
+    /// Position in the log.
     pub seq: i64,
     /// The event as JSON, or what somebody else has put there.
     pub body: String,
@@ -33,6 +34,7 @@ pub struct LeasedEvent {
 /// Entries that were leased together, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leased {
+    /// Events under the lease, in order.
     pub events: Vec<LeasedEvent>,
     /// After this tenant the next turn begins; empty: with the first, since all had theirs.
     pub turn: String,
@@ -47,20 +49,20 @@ pub struct EventFilter {
     pub source: Option<String>,
     /// Exact, or with a trailing `*`.
     pub kind: Option<String>,
+    /// Only positions after this one.
     pub after: i64,
+    /// Most rows of the page.
     pub limit: i64,
 }
 
 /// How much of the queue waits, and how much is leased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::FromRow)]
 pub struct EventBacklog {
+    /// Events that were not leased yet.
     pub unread: i64,
+    /// Events under a lease.
     pub leased: i64,
 }
-
-/// On Postgres a lower `seq` could commit after a higher one, and who reads the log behind the higher would never see
-/// it. One publishing transaction at a time makes the order of `seq` the order of commits.
-pub(super) const IN_TURN: Split = Split { postgres: "select pg_advisory_xact_lock(8243101700221)", sqlite: "select 1" };
 
 /// The tenants of the queue, in order, after one; each is found by a look into the index, whatever waits of it.
 const TENANTS: &str = "
@@ -135,43 +137,22 @@ const IDS: Split = Split {
       limit 2",
 };
 
-impl Store {
-    /// Takes events on, all of them or none; those that are known by their key already change nothing. Answers how many
-    /// were new.
-    pub async fn publish_events(&self, events: &[Event]) -> Result<u64, StoreError> {
-        let _turn = self.in_bulk(events.len()).await;
-        let now = self.clock.now();
-        let mut fresh = 0;
-        on_write!(self.db, &scope_of(events), |conn| {
-            sqlx::query(self.db.text(IN_TURN)).execute(&mut *conn).await?;
-            for some in events.chunks(ROWS) {
-                let mut insert =
-                    QueryBuilder::new("insert into events (event_key, tenant_id, source, type, body, created_at) ");
-                let bodies = some.iter().map(document).collect::<Result<Vec<_>, StoreError>>()?;
-                insert.push_values(some.iter().zip(bodies), |mut row, (event, body)| {
-                    row.push_bind(event.key())
-                        .push_bind(event.tenant.as_str().to_owned())
-                        .push_bind(event.source.clone())
-                        .push_bind(event.kind.clone())
-                        .push_bind(body)
-                        .push_bind(now);
-                });
-                insert.push(" on conflict (event_key) do nothing returning seq, tenant_id");
-                let made: Vec<(i64, String)> = insert.build_query_as().fetch_all(&mut *conn).await?;
-                fresh += made.len() as u64;
-                if !made.is_empty() {
-                    let mut queue = QueryBuilder::new("insert into event_queue (seq, tenant_id) ");
-                    queue.push_values(made, |mut row, (seq, tenant)| {
-                        row.push_bind(seq).push_bind(tenant);
-                    });
-                    queue.build().execute(&mut *conn).await?;
-                }
-            }
-        });
-        self.hint(Topic::Events);
-        Ok(fresh)
-    }
+macro_rules! newest_with_id {
+    ($readable:literal) => {
+        concat!(
+            "select cast(e.body as text)
+               from (select seq, ",
+            $readable,
+            " as body from events where tenant_id = $1 order by seq desc limit $3) e
+              where e.body ->> 'id' = $2 order by e.seq desc limit 1"
+        )
+    };
+}
+/// The newest event with an id, of any source; the same for one that is no JSON.
+const NEWEST_WITH_ID: Split =
+    Split { postgres: newest_with_id!("body"), sqlite: newest_with_id!("case when json_valid(body) then body end") };
 
+impl Store {
     /// Leases entries that nobody holds until `until`, those whose lease has run out among them: the oldest of each tenant,
     /// tenants in turn beginning after `after`, and none of those that are `full`. In order.
     pub async fn lease_events(
@@ -270,16 +251,12 @@ impl Store {
                         .await?
                 }
                 None => {
-                    sqlx::query_scalar(
-                        "select cast(e.body as text)
-                           from (select seq, body from events where tenant_id = $1 order by seq desc limit $3) e
-                          where e.body ->> 'id' = $2 order by e.seq desc limit 1",
-                    )
-                    .bind(tenant.as_str())
-                    .bind(text(id))
-                    .bind(NEWEST)
-                    .fetch_optional(conn)
-                    .await?
+                    sqlx::query_scalar(self.db.text(NEWEST_WITH_ID))
+                        .bind(tenant.as_str())
+                        .bind(text(id))
+                        .bind(NEWEST)
+                        .fetch_optional(conn)
+                        .await?
                 }
             }
         }))
@@ -343,16 +320,6 @@ impl Store {
             .fetch_one(conn)
             .await?
         }))
-    }
-}
-
-/// The tenant whose events these are; every tenant where they belong to several.
-fn scope_of(events: &[Event]) -> Scope {
-    match events.split_first() {
-        Some((first, rest)) if rest.iter().all(|event| event.tenant == first.tenant) => {
-            Scope::Only(first.tenant.clone())
-        }
-        _ => Scope::Every,
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a database says of itself to someone who only looks: nothing is made, migrated, locked for long or waited for.
+//! Facts about a database for a reader who changes nothing: nothing is made, migrated, locked for long or waited for.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -17,13 +17,20 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A database that could be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Examined {
+    /// A SQLite database.
     Sqlite {
+        /// Version of the library.
         version: String,
+        /// Path of the file.
         file: PathBuf,
+        /// State of the file.
         state: SqliteFile,
     },
+    /// A PostgreSQL database.
     Postgres {
+        /// Version of the server.
         version: String,
+        /// Role of the connection.
         role: String,
         /// May the role see through row-level security? It should not.
         above_row_security: bool,

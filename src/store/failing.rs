@@ -6,14 +6,15 @@ use uuid::Uuid;
 use crate::credential::{CredentialStatus, Lack, LackKind, Reference};
 use crate::id::Scope;
 use crate::notification::ended::ended;
+use crate::notification::language::MessageLanguage;
 use crate::notification::trouble::{credential_trouble, credential_trouble_of_idle};
-use crate::notification::{NewDelivery, Recipient, dedupe, wording};
+use crate::notification::{NewDelivery, Recipient, dedupe, notices};
 use crate::store::changes::ChangeRequest;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::change::TaskChange;
 use crate::task::{Task, TaskStatus};
 
-/// What became of a task that lacks a credential.
+/// Result of pausing a task that lacks a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lacked {
     /// It is paused now, and its owner told.
@@ -67,7 +68,8 @@ impl Store {
         let reason = format!("{limit} failed runs in a row");
         let recipient = self.owner(&task).await?;
         let key = dedupe::notice("paused", task.id, task.version);
-        let notice = NewDelivery::notice(&task, recipient.as_ref(), key, wording::paused(&task.name, limit));
+        let words = notices::paused(MessageLanguage::of_reader(recipient.as_ref()), &task.name, limit);
+        let notice = NewDelivery::notice(&task, recipient.as_ref(), key, words);
         self.pause(&task, reason, notice).await?;
         Ok(true)
     }
@@ -89,6 +91,7 @@ impl Store {
             return Ok(Lacked::Told);
         }
         let recipient = self.owner(&task).await?;
+        let language = MessageLanguage::of_reader(recipient.as_ref());
         let of_all = match lack.kind {
             LackKind::NeedsConsent => self.of_ended(&task, &lack.credential, recipient.as_ref()).await?,
             LackKind::Missing | LackKind::Refused => None,
@@ -101,7 +104,7 @@ impl Store {
             }
         };
         if task.status == TaskStatus::Active {
-            let words = credential_trouble(&lack.credential, lack.kind, Some(&task.name));
+            let words = credential_trouble(language, &lack.credential, lack.kind, Some(&task.name));
             match self.pause_lacking(&task, lack, notice(words)).await {
                 // it has just come to its end
                 Err(StoreError::Conflict(_)) => {}
@@ -111,7 +114,7 @@ impl Store {
         if self.is_mended(&task.tenant_id, lack).await? {
             return Ok(Lacked::Mended);
         }
-        let words = credential_trouble_of_idle(&lack.credential, lack.kind, &task.name);
+        let words = credential_trouble_of_idle(language, &lack.credential, lack.kind, &task.name);
         if let Some(notice) = notice(words) {
             self.post_delivery(&notice).await?;
         }
@@ -163,7 +166,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whoever is told of the task; `None` where nobody can be.
+    /// The recipient who is told of the task; `None` where nobody can be.
     async fn owner(&self, task: &Task) -> Result<Option<Recipient>, StoreError> {
         match self.get_recipient(&Scope::Every, &task.tenant_id).await {
             Ok(stored) => Ok(Some(stored.recipient)),

@@ -9,11 +9,12 @@
 
 mod apart;
 mod batch;
+mod planner;
 mod quota;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -21,12 +22,15 @@ use uuid::Uuid;
 use crate::clock::signed;
 use crate::compute::{Compute, ENGINE};
 use crate::run::Run;
+use crate::store::conditions::disable;
+use crate::store::disabling::{UNREADABLE, stop_and_disable};
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::Claim;
 use crate::store::rates::take_fires;
+use crate::store::requests::LOCK_DUE;
 use crate::store::shares::Shares;
 use crate::store::starting::StartedRun;
-use crate::store::text::document;
+use crate::store::text::{document, text};
 use crate::store::turns::{self, Looked, tenants_in_turn};
 use crate::store::zones::may_plan;
 use crate::store::{Split, Store, StoreError, Topic, split};
@@ -34,11 +38,13 @@ use crate::task::Task;
 use crate::trigger::zone::{self, Release};
 pub(super) use apart::Apart;
 pub(super) use batch::{AsRead, Batch, Move, Ready, all_moved};
-use batch::{DueRow, Unplannable, decide};
+use batch::{DueRow, Unplannable};
+use planner::Planner;
 
-/// What to fire.
+/// The request to fire due tasks.
 #[derive(Debug, Clone, Default)]
 pub struct FireDue {
+    /// The present.
     pub now: DateTime<Utc>,
     /// How far ahead of their instant fires are recorded.
     pub horizon: Duration,
@@ -46,8 +52,9 @@ pub struct FireDue {
     pub limit: i64,
     /// The new runs are leased to this worker as far as it has room, so that recording a fire costs one commit.
     pub worker: Uuid,
+    /// Most runs to claim ahead.
     pub room: usize,
-    /// What there is to know of runs that are due later is read now, for those who start before they are marked.
+    /// Reads the facts of runs that are due later now, for workers that start them before they are marked.
     pub prepare: bool,
     /// Of those, as many as there are places start at once if they are due, with leases until then.
     pub start: Option<StartNow>,
@@ -63,27 +70,32 @@ impl FireDue {
 /// How due runs start with the commit that records them.
 #[derive(Debug, Clone)]
 pub struct StartNow {
+    /// Free places for runs that start at once.
     pub places: usize,
+    /// The end of their leases.
     pub lease_until: DateTime<Utc>,
     /// The tenants that may have these places; `None`: every tenant.
     pub shares: Option<Shares>,
 }
 
-/// What was fired.
+/// Result of a fire.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Fired {
     /// Tasks that were due, and are recorded.
     pub tasks: usize,
     /// Tasks that were due, and that somebody else changed, moved or held meanwhile.
     pub lost: usize,
+    /// Tasks that were read as due, and are left to the next batch.
+    pub left: usize,
     /// Runs that were recorded to be executed, and instants that were recorded as skipped.
     pub recorded: usize,
+    /// Instants that were recorded as skipped.
     pub skipped: usize,
     /// Runs leased to the worker that asked, that are due later or found their task's slot taken.
     pub claims: Vec<Claim>,
     /// Runs that were started.
     pub started: Vec<StartedRun>,
-    /// What there is to know of the claims, if that was asked for.
+    /// Facts of the claims, if they were asked for.
     pub prepared: Vec<StartedRun>,
     /// Fires that had their record already; stays 0 unless an answer of the database was lost.
     pub conflicts: usize,
@@ -94,6 +106,24 @@ pub struct Fired {
     pub disabled: Vec<(Uuid, String)>,
 }
 
+impl Fired {
+    /// Adds what another piece of the same batch came to.
+    fn add(&mut self, piece: Fired) {
+        self.tasks += piece.tasks;
+        self.lost += piece.lost;
+        self.recorded += piece.recorded;
+        self.skipped += piece.skipped;
+        self.claims.extend(piece.claims);
+        self.started.extend(piece.started);
+        self.prepared.extend(piece.prepared);
+        self.conflicts += piece.conflicts;
+        self.other_zones |= piece.other_zones;
+        self.disabled.extend(piece.disabled);
+    }
+}
+
+/// Pieces of one batch. What is started begins after the last of them, and what is left is read again.
+const PIECES: usize = 16;
 /// Beside the earliest that are due, one for so many of them is of those that are due last, and one of the tenants that have
 /// their turn.
 const BESIDE: i64 = 10;
@@ -124,13 +154,35 @@ impl Store {
         let due = self.read_due(until, ask.limit, place.offset, &tenants).await?;
         let read = due.len();
         let zones = zone::current().release().clone();
-        let (mut fired, going, ahead, mut tasks) = match read {
-            0 => Default::default(),
-            _ => self.record(self.planned(ENGINE, due, ask.clone()).await?, ask, Some(&zones)).await?,
-        };
+        let mut planner = Planner::new(due, ask.clone());
+        let (mut fired, mut going, mut ahead, mut tasks) = Recorded::default();
+        let mut left = read;
+        for _ in 0..PIECES {
+            if left == 0 || fired.other_zones {
+                break;
+            }
+            match self.fire_piece(planner, ask, &zones).await {
+                // what was recorded before is good, and is to be answered
+                Ok((_, (piece, ..))) if piece.other_zones && fired.tasks > 0 => break,
+                Ok((rest, piece)) => {
+                    left = rest.len();
+                    planner = rest;
+                    fired.add(piece.0);
+                    going.extend(piece.1);
+                    ahead.extend(piece.2);
+                    tasks.extend(piece.3);
+                }
+                Err(error) if fired.tasks > 0 => {
+                    tracing::warn!(%error, "the rest of a batch was not recorded, it is read again");
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
         if !fired.other_zones {
-            fired.lost = read - fired.tasks;
-            place.settle(read, fired.tasks);
+            fired.lost = read - left - fired.tasks;
+            fired.left = left;
+            place.settle(read, fired.tasks + left);
         }
         if let Some(start) = &ask.start {
             fired.started = self.with_their_tasks(going, &mut tasks, start.lease_until).await?;
@@ -149,7 +201,8 @@ impl Store {
         });
         if let Some(tenant) = due.first().map(|row| row.tenant().to_owned()) {
             // a change that follows moves the task on: what is not recorded now would be lost
-            self.record(self.planned(&tenant, due, ask.clone()).await?, &ask, None).await?;
+            let (_, batch) = self.planned(&tenant, Planner::new(due, ask.clone())).await?;
+            self.record(batch, &ask, None).await?;
         }
         self.hint(Topic::Queue);
         Ok(())
@@ -165,7 +218,7 @@ impl Store {
         Ok(cursor.turn(looked, most.max(1) as usize))
     }
 
-    /// What is due, as it is now: nobody is kept from it.
+    /// Reads the due rows as they are now, without keeping anybody from them.
     async fn read_due(
         &self,
         until: DateTime<Utc>,
@@ -187,21 +240,57 @@ impl Store {
             self.unreadable.sift("tasks", &rows, |row: DueRow| Ok(row))
         });
         if !others.is_empty() {
-            self.disable_unreadable(&others).await?;
+            self.disable_unreadable(&others, until).await?;
         }
         Ok(due)
     }
 
-    /// What becomes of these tasks, computed aside in the turn of `name`, and what the owners of those are told that can't be scheduled.
-    async fn planned(&self, name: &str, due: Vec<DueRow>, ask: FireDue) -> Result<Batch, StoreError> {
-        let (mut batch, unplannable) = self.compute(name, move || decide(due, &ask)).await?;
+    /// Disables tasks that were due and can't be read, as far as they still are and can't: none of them may stand before the
+    /// others, and an edit may have mended one since.
+    async fn disable_unreadable(&self, tasks: &[Uuid], until: DateTime<Utc>) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        // rows are locked in the order of their ids, as everywhere
+        let mut by_id = tasks.to_vec();
+        by_id.sort();
+        on_write!(self.db, |conn| {
+            for task_id in &by_id {
+                sqlx::query(self.db.text(LOCK_DUE)).bind(task_id).fetch_optional(&mut *conn).await?;
+                let still = sqlx::query(self.db.text(DUE_TASK)).bind(until).bind(task_id).fetch_all(&mut *conn).await?;
+                for id in self.unreadable.sift("tasks", &still, |row: DueRow| Ok(row)).1 {
+                    stop_and_disable!(conn, id, UNREADABLE, now);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Plans and records one piece of a batch; the computing threads and the writer are others' until the next.
+    async fn fire_piece(
+        &self,
+        planner: Planner,
+        ask: &FireDue,
+        zones: &Release,
+    ) -> Result<(Planner, Recorded), StoreError> {
+        let (rest, batch) = self.planned(ENGINE, planner).await?;
+        Ok((rest, self.record(batch, ask, Some(zones)).await?))
+    }
+
+    /// Plans the next piece aside, in the turn of `name`; with it, the notices to the owners of tasks
+    /// that can't be scheduled.
+    async fn planned(&self, name: &str, mut planner: Planner) -> Result<(Planner, Batch), StoreError> {
+        let (planner, (mut batch, unplannable)) = self
+            .compute(name, move || {
+                let piece = planner.piece();
+                (planner, piece)
+            })
+            .await?;
         if !unplannable.is_empty() {
             let tenants: BTreeSet<&str> = unplannable.iter().map(|task| task.tenant_id.as_str()).collect();
             let recipients = self.recipients_by_tenant(&tenants.into_iter().collect::<Vec<_>>()).await?;
             let notice = |task: &Unplannable| Some((task.task_id, task.notice(recipients.get(&task.tenant_id))?));
             batch.notices = unplannable.iter().filter_map(notice).collect();
         }
-        Ok(batch)
+        Ok((planner, batch))
     }
 
     /// Writes what is still as it was read, unless another release of the zone rules plans than `zones`; those who wait for
@@ -211,6 +300,7 @@ impl Store {
         let tenants = batch.fires();
         let allowances = self.allowances(&tenants.keys().map(String::as_str).collect::<Vec<_>>()).await?;
         let (fired, going, ahead, missed, tasks) = on_hot_write!(self.db, |conn| {
+            let began = Instant::now();
             if let Some(zones) = zones
                 && !may_plan!(conn, zones)
             {
@@ -230,6 +320,7 @@ impl Store {
             let going = std::mem::take(&mut written.going);
             let ahead = if ask.prepare { ahead(&batch, &written.claims, &tasks) } else { Vec::new() };
             let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
+            self.learn(&self.paces.fires, batch.read.len(), began);
             (summary(batch, written), going, ahead, missed, tasks)
         });
         self.counts.each_skipped(&missed);
@@ -268,11 +359,11 @@ impl Store {
     }
 }
 
-/// What was fired, the runs that start, those that will at their instants, and the tasks of both that are known.
+/// The fires, the runs that start, those that will at their instants, and the tasks of both that are known.
 type Recorded = (Fired, Vec<(Going, Run)>, Vec<(Going, Run)>, HashMap<Uuid, Arc<Task>>);
 
-/// What will be the case once these claims have started at their instants. Tasks that were too long to be read with the
-/// others are read when they start.
+/// The runs as they will be once these claims have started at their instants. Tasks that were too long to be read with
+/// the others are read when they start.
 fn ahead(batch: &Batch, claims: &[Claim], tasks: &HashMap<Uuid, Arc<Task>>) -> Vec<(Going, Run)> {
     let short = batch.runs.iter().filter(|ready| tasks.contains_key(&ready.run.task_id));
     let ready: HashMap<Uuid, &Ready> = short.map(|ready| (ready.run.id, ready)).collect();
@@ -280,7 +371,7 @@ fn ahead(batch: &Batch, claims: &[Claim], tasks: &HashMap<Uuid, Arc<Task>>) -> V
     known.map(|(claim, ready)| ready.going(claim.lease, claim.run_at)).collect()
 }
 
-/// What the database took: claims with their tokens, and how many runs were new.
+/// Rows that the database took: claims with their tokens, and the number of new runs.
 #[derive(Default)]
 pub(super) struct Written {
     pub claims: Vec<Claim>,
@@ -293,6 +384,7 @@ fn summary(batch: Batch, written: Written) -> Fired {
     Fired {
         tasks: batch.read.len(),
         lost: 0,
+        left: 0,
         conflicts: (batch.runs.len() + batch.skipped.len()) - (written.recorded + written.skipped),
         recorded: written.recorded,
         skipped: written.skipped,

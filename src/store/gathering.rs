@@ -1,8 +1,9 @@
-//! What many callers write at once goes in few statements: while one is under way, those who come wait for the next, and
-//! go together. Nobody waits for others to come.
+//! Batches of concurrent writes: while one statement is under way, later callers wait for the next, and go together.
+//! Nobody waits for others to come.
 
 use std::sync::{Arc, Mutex};
 
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
 /// Statements under way at once: while the commit of one is waited for, the other is executed.
@@ -15,6 +16,8 @@ struct Shared<T, R> {
     waiting: Mutex<Vec<(T, oneshot::Sender<R>)>>,
     lanes: Semaphore,
     most: usize,
+    /// Where the work is done, whoever asks for it.
+    runtime: Handle,
 }
 
 impl<T, R> Clone for Gathering<T, R> {
@@ -26,7 +29,12 @@ impl<T, R> Clone for Gathering<T, R> {
 impl<T: Send + 'static, R: Send + 'static> Gathering<T, R> {
     /// At most so many items go together.
     pub(super) fn new(most: usize) -> Gathering<T, R> {
-        Gathering(Arc::new(Shared { waiting: Mutex::default(), lanes: Semaphore::new(LANES), most }))
+        Gathering(Arc::new(Shared {
+            waiting: Mutex::default(),
+            lanes: Semaphore::new(LANES),
+            most,
+            runtime: Handle::current(),
+        }))
     }
 
     /// Does the work for this item, together with those of others that wait. `work` answers every item that it was
@@ -39,7 +47,8 @@ impl<T: Send + 'static, R: Send + 'static> Gathering<T, R> {
         let shared = Arc::clone(&self.0);
         shared.waiting.lock().expect("gathering lock").push((item, sender));
         // a caller who goes away must not take along what others wait for
-        tokio::spawn(async move {
+        let runtime = shared.runtime.clone();
+        runtime.spawn(async move {
             let Ok(_lane) = shared.lanes.acquire().await else { return };
             let batch: Vec<_> = {
                 let mut waiting = shared.waiting.lock().expect("gathering lock");

@@ -16,9 +16,13 @@ use crate::store::{Split, Store, StoreError};
 /// "Always allow this": one tool of one task with these arguments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grant {
+    /// Id of the grant, a UUIDv7.
     pub id: Uuid,
+    /// The tenant that owns the task.
     pub tenant_id: String,
+    /// The task for which it holds.
     pub task_id: Uuid,
+    /// Name of the tool.
     pub tool: String,
     /// The epoch of the task for which it was given: an edit ends it.
     pub epoch: i64,
@@ -28,23 +32,36 @@ pub struct Grant {
     pub definition: String,
     /// `None`: as often as it likes.
     pub uses_left: Option<i64>,
+    /// The instant at which it was given.
     pub created_at: DateTime<Utc>,
+    /// The person or token that gave it.
     pub created_by: String,
+    /// The instant from which it does not hold.
     pub expires_at: DateTime<Utc>,
+    /// The instant at which it was revoked.
     pub revoked_at: Option<DateTime<Utc>>,
+    /// The person or token that revoked it.
     pub revoked_by: Option<String>,
 }
 
 /// A call that may be covered by a grant.
 #[derive(Debug, Clone, Copy)]
 pub struct GrantUse<'a> {
+    /// The tenant that owns the run.
     pub tenant: &'a str,
+    /// The run's task.
     pub task_id: Uuid,
+    /// The run that makes the call.
     pub run_id: Uuid,
+    /// The model's turn within the run.
     pub turn: i64,
+    /// The model's id of the call.
     pub call_id: &'a str,
+    /// Name of the tool.
     pub tool: &'a str,
+    /// Hash of the tool's definition.
     pub definition: &'a str,
+    /// Arguments of the call.
     pub arguments: &'a Value,
 }
 
@@ -59,7 +76,7 @@ macro_rules! select_grant {
     };
 }
 
-/// What is long in a grant is what a tenant wrote.
+/// Beginning of a page's statement: a grant is as long as the texts of its tenant.
 const MEASURED: &str = "with page as materialized (
     select g.id, octet_length(cast(g.arguments as text)) + octet_length(g.tool) + octet_length(g.created_by)
                  + coalesce(octet_length(g.revoked_by), 0) as bytes
@@ -205,7 +222,7 @@ impl Grant {
         Act { tenant: &self.tenant_id, actor, via, action, subject_type: "grant", subject_id: self.id, body }
     }
 
-    /// What the record says of it.
+    /// The body of the audit entry.
     pub(super) fn body(&self) -> Value {
         json!({
             "task_id": self.task_id, "tool": self.tool, "arguments": self.arguments, "definition": self.definition,

@@ -18,6 +18,7 @@ use crate::run::Run;
 use crate::store::StoreError;
 use crate::store::fires::{AsRead, Batch, FireDue, Written};
 use crate::store::lease::{Beat, Claim, Finish, Lease};
+use crate::store::slots::BlockedRow;
 use crate::store::starting::{Take, Turn};
 
 pub(super) use events::{GuardedEvents, HotEvents};
@@ -33,7 +34,7 @@ pub(super) struct Going {
     pub deadline_at: DateTime<Utc>,
 }
 
-/// What became of ready runs.
+/// Result of taking ready runs.
 #[derive(Debug, Default)]
 pub(super) struct TakenRuns {
     pub going: Vec<Going>,
@@ -88,6 +89,16 @@ pub(super) trait Hot {
         now: DateTime<Utc>,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<Going>, StoreError>;
+
+    /// Locks the claims among these, given in the order of their ids, that still stand: whoever took one may have done so in a
+    /// transaction before this one.
+    async fn standing(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError>;
+
+    /// Locks the slots of these tasks, given in the order of their ids; answers who has them.
+    async fn lock_slots(&mut self, tasks: &[Uuid]) -> Result<HashMap<Uuid, Uuid>, StoreError>;
+
+    /// Ends claims that are locked as skipped, each because of the other run, which has its task's slot.
+    async fn skip_blocked(&mut self, skipped: &[(Uuid, Uuid)], now: DateTime<Utc>) -> Result<(), StoreError>;
 
     /// Renews leases that are still held; answers those, with what was asked of them.
     async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError>;

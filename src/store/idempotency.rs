@@ -16,20 +16,28 @@ const REMEMBERED_HOURS: i64 = 24;
 pub struct Idempotency {
     /// Keys of different tenants never meet; an admin token's keys are those of `*`.
     pub tenant: String,
+    /// The caller's key.
     pub key: String,
     /// SHA-256 over method, path and body: the same key for another request is refused.
     pub digest: Vec<u8>,
+    /// Status of the answer.
     pub status: u16,
+    /// Body of the answer.
     pub body: Value,
 }
 
-/// What became of an effect that carries an idempotency key.
+/// Result of an effect that carries an idempotency key.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer<T> {
     /// It took effect now.
     Done(T),
     /// It had before; this was answered then.
-    Replayed { status: u16, body: Value },
+    Replayed {
+        /// Status of the first answer.
+        status: u16,
+        /// Body of the first answer.
+        body: Value,
+    },
     /// The key was used for another request.
     Mismatch,
 }
@@ -97,8 +105,8 @@ pub(super) fn expiry(now: DateTime<Utc>) -> DateTime<Utc> {
 }
 
 impl Store {
-    /// What a request of this caller with this key was answered before `now`, if it was. For callers who must not judge a repetition
-    /// anew; the effect's own transaction asks again.
+    /// The stored answer to a request of this caller with this key, made before `now`, if there is one. For callers who
+    /// must not judge a repetition anew; the effect's own transaction asks again.
     pub async fn recall_answer(
         &self,
         scope: &Scope,

@@ -1,4 +1,4 @@
-//! Who executes a run: claiming, starting, keeping and ending, each fenced by a lease token that is never reused.
+//! Execution of runs: claiming, starting, keeping and ending, each fenced by a lease token that is never reused.
 //!
 //! A write whose token is not the run's any more changes nothing. What `start` has returned is running on the record
 //! and may have effects; what `finish` has returned has ended, with its deliveries in the outbox.
@@ -20,23 +20,28 @@ use crate::store::slots::hand_over;
 use crate::store::told::measured;
 use crate::store::{Split, Store, StoreError, Topic, split};
 
-/// What is claimed ahead and not started is given up this long after its instant.
+/// Time after its instant at which a claim that was made ahead and not started is given up.
 pub const CLAIM_MARGIN: TimeDelta = TimeDelta::seconds(5);
 
 /// The right to write for a run, until someone else is given it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lease {
+    /// The run under the lease.
     pub run_id: Uuid,
+    /// Token that fences every write; it is never given twice.
     pub token: i64,
 }
 
 /// A run that is leased and waits for its instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
+    /// The lease of the claim.
     pub lease: Lease,
+    /// The instant at which the run starts.
     pub run_at: DateTime<Utc>,
+    /// The instant until which the claim holds.
     pub until: DateTime<Utc>,
-    /// The line that it stands in, its tenant's: see [`line`].
+    /// The line that it stands in, its tenant's: see [`line()`].
     pub line: u32,
 }
 
@@ -48,19 +53,26 @@ pub fn line(tenant: &str) -> u32 {
 /// A lease that is still held, and whether its run's end was asked for.
 #[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
 pub struct Beat {
+    /// The run under the lease.
     pub run_id: Uuid,
+    /// The reason for which it is to stop, if it is.
     pub cancel_reason: Option<String>,
 }
 
 /// How an execution ended, as it is to be recorded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finish {
+    /// The lease under which the run was executed.
     pub lease: Lease,
+    /// The run's task; `None` for a chat run.
     pub task_id: Option<Uuid>,
     /// Decided by `RunState::on`.
     pub state: RunState,
+    /// The word for the reason, where there is one.
     pub reason: Option<String>,
+    /// The answer of the run.
     pub output: Option<String>,
+    /// The error of the run.
     pub error: Option<RunFault>,
     /// The run's whole usage, all attempts together.
     pub usage: Usage,
@@ -84,13 +96,17 @@ pub struct Finish {
     pub waiting_counts: bool,
 }
 
-/// What a run waits for.
+/// The reason for which a run is parked.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Park {
     /// A foreign runtime, at the latest until then.
-    Completion { until: DateTime<Utc> },
+    Completion {
+        /// The instant at which the wait expires.
+        until: DateTime<Utc>,
+    },
     /// People; it is looked at then.
     Approval {
+        /// The instant of the next look at the questions.
         wake_at: DateTime<Utc>,
         /// Questions that are to be put, with those that they replace.
         asks: Vec<(Approval, Option<Uuid>)>,
@@ -119,6 +135,7 @@ impl Park {
 /// A run that goes back to the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Again {
+    /// The instant from which it is ready.
     pub run_at: DateTime<Utc>,
     /// A hand-back is no attempt.
     pub uses_attempt: bool,

@@ -46,7 +46,7 @@ pub(super) async fn one_at_a_time(conn: &mut PgConnection) -> Result<(), StoreEr
     Ok(())
 }
 
-/// What the limits leave to one take. SQLite has one writer, so nobody takes in between.
+/// The rest of the limits for one take. SQLite has one writer, so nobody takes in between.
 pub(super) struct Room {
     limits: Limits,
     shares: Option<TenantShares>,
@@ -79,13 +79,13 @@ impl Room {
         Ok(Room { limits, shares, held: held.into_iter().collect(), own: own.into_iter().collect(), all })
     }
 
-    /// What each of so many tenants may take.
+    /// Part of each of so many tenants.
     pub(super) fn share(&self, tenants: i64) -> i64 {
         let each = self.all / tenants.max(1);
         self.shares.as_ref().map_or(each, |shares| each.min(shares.each_of(tenants))).max(1)
     }
 
-    /// What is left to a tenant.
+    /// Rest of a tenant.
     pub(super) fn of_tenant(&self, tenant: &str) -> i64 {
         let held = self.held.get(tenant).copied().unwrap_or_default();
         let here = self.shares.as_ref().map_or(self.all, |shares| shares.of(tenant));

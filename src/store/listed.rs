@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_read_by_listed_keys_is_found_by_an_index() {
+    async fn reads_by_listed_keys_use_an_index() {
         let ids = [Uuid::nil(); ROWS[0]];
         let statements = [
             selecting(runs::LISTED, &ids),

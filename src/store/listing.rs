@@ -20,6 +20,7 @@ pub const SUMMARY_LENGTH: usize = 1_000;
 /// The rows of a page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowPage<T> {
+    /// Rows of the page.
     pub rows: Vec<T>,
     /// More rows were asked for than fit.
     pub is_cut: bool,

@@ -16,6 +16,7 @@ use crate::store::{Store, StoreError, Topic};
 pub struct LiveMessage {
     /// The delivery's.
     pub id: Uuid,
+    /// The instant of the message.
     pub created_at: DateTime<Utc>,
     /// It holds a link that decides.
     pub decides: bool,

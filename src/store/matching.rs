@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -13,6 +14,7 @@ use uuid::Uuid;
 
 use crate::quota::REASON_QUOTA;
 use crate::store::db::Db;
+use crate::store::flow::Flow;
 use crate::store::hot::{GuardedEvents, HotEvents};
 use crate::store::lease::Claim;
 use crate::store::recording::{Aside, Locked, Recording, Subject, write_recording};
@@ -24,12 +26,17 @@ use crate::trigger::event::{Arrival, Verdict};
 /// An event that a task was found to be fired by, or skipped for.
 #[derive(Clone)]
 pub struct Match {
+    /// The task that matched.
     pub task_id: Uuid,
+    /// Epoch of the task as it was judged.
     pub epoch: i64,
+    /// Status of the task as it was judged.
     pub status: TaskStatus,
     /// Whether the task, paused, collects.
     pub hold: bool,
+    /// Automatic fires that the task may have in all.
     pub max_runs: Option<i64>,
+    /// The event.
     pub arrival: Arc<Arrival>,
     /// Never `No`.
     pub verdict: Verdict,
@@ -58,29 +65,43 @@ impl Match {
     }
 }
 
-/// What to record.
+/// Matches to record.
 pub struct FireEvents<'a> {
+    /// The present.
     pub now: DateTime<Utc>,
     /// The shards of the events' tenants, each with the version of the index by which they were matched.
     pub shards: &'a [(i32, i64)],
+    /// Matches to record, in order.
     pub matches: &'a [Match],
     /// New runs are leased to this worker as far as it has room.
     pub worker: Uuid,
+    /// Most runs to claim at once.
     pub room: usize,
+    /// Few matches of each tenant: at SQLite's writer they do not stand behind writes of many.
+    pub few: bool,
 }
 
-/// What came of it.
+impl FireEvents<'_> {
+    fn flow(&self) -> Flow {
+        Flow::Engine(if self.few { "few matches" } else { module_path!() })
+    }
+}
+
+/// Result of recording events.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EventsFired {
     /// The index is older than the tasks: read what is newer and match again. Nothing was written.
     Stale,
+    /// The batch is written.
     Done(EventsRecorded),
 }
 
+/// Counts of a written batch of events.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EventsRecorded {
     /// Runs that were recorded to be executed, and matches that were recorded as skipped.
     pub recorded: usize,
+    /// Events that were recorded as skipped.
     pub skipped: usize,
     /// Matches that wait in a window.
     pub collected: usize,
@@ -96,7 +117,7 @@ struct Fires {
     allowed: usize,
 }
 
-/// What must still hold when a batch is written.
+/// Conditions that must still hold when a batch is written.
 #[derive(Default)]
 pub(super) struct Guard<'a> {
     /// Tasks with their epochs; in the order of the ids, in which they are locked.
@@ -185,7 +206,8 @@ impl Store {
     }
 
     async fn fire_by_rules(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
-        let (fired, opened) = on_hot_write!(self.db, |conn| {
+        let (fired, opened) = on_hot_write!(by ask.flow(), self.db, |conn| {
+            let began = Instant::now();
             if conn.versions(ask.shards).await? != ask.shards {
                 return Ok(EventsFired::Stale);
             }
@@ -204,7 +226,9 @@ impl Store {
             for matched in ask.matches {
                 recording.take(conn, matched).await?;
             }
-            write_recording!(conn, recording, ask.now, ask.worker)
+            let written = write_recording!(conn, recording, ask.now, ask.worker);
+            self.learn(&self.paces.events, ask.matches.len(), began);
+            written
         });
         Ok(EventsFired::Done(self.told_of(fired, opened)))
     }

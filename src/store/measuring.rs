@@ -1,4 +1,4 @@
-//! What time the database has, measured so that the answer's way counts and nothing else.
+//! Measurement of the database's time, so that the answer's way counts and nothing else.
 
 use std::time::Duration;
 

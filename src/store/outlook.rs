@@ -1,4 +1,4 @@
-//! What there is to do, in one statement that services at rest share: so they find what no hint told of.
+//! Pending work, in one statement that services at rest share: so they find work of which no hint told.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,8 +39,10 @@ pub struct Outlook {
     pub event: bool,
     /// An entry of the audit log has no place in the chain yet.
     pub unsealed: bool,
-    /// Bytes were stored or deleted that are not counted for their tenants yet.
+    /// Bytes were stored or deleted that are not counted for their tenants yet, lately or before there was a count.
     pub uncounted: bool,
+    /// A task is to be resumed whose credential was saved.
+    pub resumption: bool,
 }
 
 /// Each is the first entry of an index: on Postgres the connections for quick statements read no other way. Where an order
@@ -68,7 +70,9 @@ macro_rules! outlook {
                       order by closes_at limit 1) as \"window\",
                     exists (select 1 from event_queue) as event,
                     exists (select 1 from audit where position is null) as unsealed,
-                    exists (select 1 from stored_byte_changes) as uncounted"
+                    exists (select 1 from stored_byte_changes)
+                        or exists (select 1 from stored_byte_scans) as uncounted,
+                    exists (select 1 from resumptions) as resumption"
         )
     };
 }
@@ -77,11 +81,11 @@ macro_rules! outlook {
 const OUTLOOK: Split =
     Split { postgres: outlook!("", ""), sqlite: outlook!("indexed by deliveries_next", "indexed by deliveries_sent") };
 
-/// What was seen last, and when, by the clock's running time; `None`: the database did not say.
+/// The outlook that was seen last, and when, by the clock's running time; `None`: the database did not tell.
 pub(super) type Seen = Arc<Mutex<Option<(Duration, Option<Outlook>)>>>;
 
 impl Store {
-    /// What there is to do as of now.
+    /// Reads the pending work as of now.
     pub async fn outlook(&self) -> Result<Outlook, StoreError> {
         let now = self.clock.elapsed();
         let outlook = self.look_out().await?;
@@ -91,8 +95,8 @@ impl Store {
         Ok(outlook)
     }
 
-    /// The same as of some moment within the last second: who asks about the same time shares the answer, also that
-    /// there is none. It is waited for two seconds.
+    /// The outlook as of some moment within the last second: concurrent callers share the answer, also that there is
+    /// none. It is waited for two seconds.
     pub async fn shared_outlook(&self) -> Option<Outlook> {
         let asked = self.clock.elapsed();
         let mut seen = self.seen.lock().await;
@@ -128,8 +132,14 @@ mod tests {
         for step in sqlite_plan(OUTLOOK.sqlite).await {
             // whether there is any row is told by the first
             let by_an_index = !step.starts_with("SCAN") || step.contains("INDEX");
-            let first_row =
-                ["SCAN CONSTANT ROW", "SCAN event_queue", "SCAN stored_byte_changes"].contains(&step.as_str());
+            let first_row = [
+                "SCAN CONSTANT ROW",
+                "SCAN event_queue",
+                "SCAN stored_byte_changes",
+                "SCAN stored_byte_scans",
+                "SCAN resumptions",
+            ]
+            .contains(&step.as_str());
             assert!((by_an_index || first_row) && !step.contains("TEMP B-TREE"), "{step}");
             assert!(!step.contains("deliveries_of_state"), "all that is in a state: {step}");
         }

@@ -10,7 +10,7 @@ use crate::store::text::document;
 use crate::store::turns::{self, Looked, tenants_in_turn};
 use crate::store::{Split, Store, StoreError};
 
-/// What a parked run waits for, of what services look after.
+/// Reasons of parked runs that services look after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Awaited {
     People,
@@ -20,7 +20,7 @@ pub(super) enum Awaited {
 /// In words that fit no index of one reason: those are in the order of tenants, and would be walked through.
 const EARLIEST: &str = "select run_id from parked where wake_at <= $1 and why || '' = $2 order by wake_at limit $3";
 
-/// What is read of one reason, which stands in the text so that its index can be used.
+/// Statements for one reason, which stands in the text so that its index can be used.
 struct Reads {
     /// The reason.
     why: &'static str,

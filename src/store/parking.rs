@@ -1,5 +1,5 @@
-//! What an end leaves to be done about people: questions are put, a run that need not wait goes on, one whose end was
-//! asked for meanwhile ends. Steps of the transaction that writes the end, which holds the run's rows.
+//! Work about people that an end leaves to be done: questions are put, a run that need not wait goes on, one whose end
+//! was asked for meanwhile ends. Steps of the transaction that writes the end, which holds the run's rows.
 
 use crate::store::hot::Taken;
 use crate::store::lease::Finish;
@@ -44,7 +44,7 @@ macro_rules! settle_park {
                         .await?;
                     settled |= pending.is_none();
                 }
-                settled && wake!($conn, run_id, $now)
+                settled && wake!($store.db, $conn, run_id, $now)
             }
             None if end.again.is_none() && taken.has_questions => {
                 close_questions!($conn, run_id, $now);

@@ -25,7 +25,7 @@ const REMEMBERED: usize = 10_000;
 /// The row of `[quotas]`. No tenant can be called so.
 const EVERYBODY: &str = "*";
 
-/// What a tenant may have, and how much of it is stored.
+/// The quotas of a tenant, and its stored bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Allowance {
     pub quotas: Quotas,
@@ -54,7 +54,7 @@ pub(super) enum Admission {
     Unknown,
 }
 
-/// What was read of a tenant.
+/// Allowance of a tenant, as it was read.
 struct Reading {
     allowance: Allowance,
     at: DateTime<Utc>,
@@ -62,7 +62,7 @@ struct Reading {
     admitted: u64,
 }
 
-/// What was read of tenants lately.
+/// Allowances of tenants that were read lately.
 #[derive(Clone, Default)]
 pub(super) struct Known(Arc<Mutex<HashMap<String, Reading>>>);
 
@@ -114,10 +114,12 @@ impl Reading {
     }
 }
 
-/// What a tenant may have, what is said of it alone, and how much it has.
+/// Quotas of a tenant, its overrides, and its usage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuotaUsage {
+    /// Quotas of the tenant alone.
     pub overrides: Overrides,
+    /// Limit and usage of each quota.
     pub standings: BTreeMap<Quota, Standing>,
 }
 
@@ -178,7 +180,7 @@ const WRITE: &str = "
            polls = excluded.polls, stored_bytes = excluded.stored_bytes, streams = excluded.streams,
            concurrent_runs = excluded.concurrent_runs, updated_at = excluded.updated_at";
 
-/// What a tenant has.
+/// Usage of a tenant.
 #[derive(sqlx::FromRow)]
 struct Amounts {
     tasks: i64,
@@ -188,7 +190,7 @@ struct Amounts {
     concurrent_runs: i64,
 }
 
-/// What is under way is counted among all that is: no more than the instances execute.
+/// Counts of a tenant's rows. Runs under way are counted among all that are: no more than the instances execute.
 macro_rules! amounts {
     ($leased:literal) => {
         concat!(
@@ -241,7 +243,7 @@ impl Store {
         Ok(())
     }
 
-    /// What holds for a tenant, not older than a few seconds.
+    /// The quotas of a tenant, not older than a few seconds.
     pub async fn quotas_of(&self, tenant: &str) -> Result<Quotas, StoreError> {
         Ok(self.allowance(tenant).await?.quotas)
     }
@@ -253,7 +255,7 @@ impl Store {
         }
     }
 
-    /// What holds for several tenants, by one look at most.
+    /// The allowances of several tenants, by one look at most.
     pub(super) async fn allowances(&self, tenants: &[&str]) -> Result<HashMap<String, Allowance>, StoreError> {
         let now = self.clock.now();
         let mut found = HashMap::with_capacity(tenants.len());
@@ -320,7 +322,7 @@ impl Store {
         Ok(())
     }
 
-    /// What a tenant may have and has: a look into a few rows, whatever it has stored.
+    /// Quotas and usage of a tenant: a look into a few rows, whatever it has stored.
     pub async fn quota_usage(&self, tenant: &str) -> Result<QuotaUsage, StoreError> {
         let (usual, own, amounts) = on_read!(self.db, |conn| {
             let usual: Option<QuotaRow> = sqlx::query_as(READ).bind(EVERYBODY).fetch_optional(&mut *conn).await?;

@@ -19,22 +19,27 @@ use crate::store::{RowPage, Store, StoreError, listed};
 /// A recipient as it is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredRecipient {
+    /// The recipient.
     pub recipient: Recipient,
     /// Bumped by each write.
     pub version: i64,
+    /// The instant of the last change.
     pub updated_at: DateTime<Utc>,
 }
 
 /// Which recipients to list: in the order of their tenants, after the tenant `after`.
 #[derive(Debug, Clone, Default)]
 pub struct RecipientFilter {
+    /// Only ids after this one, for the next page.
     pub after: Option<String>,
+    /// Most rows of the page.
     pub limit: i64,
 }
 
 /// A recipient in a list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListedRecipient {
+    /// Id of the recipient, which is its tenant's.
     pub tenant_id: String,
     /// `None`: it is damaged.
     pub stored: Option<StoredRecipient>,
@@ -57,9 +62,13 @@ const FITTING: &str = "), fit as (
         select recipients.tenant_id, cast(body as text) as body, version, updated_at
           from recipients join fit on fit.tenant_id = recipients.tenant_id where fit.before < ";
 
-/// What is kept of a recipient beside its document, and goes with it.
-const BESIDE: [&str; 2] =
-    ["delete from verifications where tenant_id = $1", "delete from interruptions where tenant_id = $1"];
+/// Tables with rows of a recipient beside its document, which go with it.
+const BESIDE: [&str; 3] = [
+    "delete from verifications where tenant_id = $1",
+    "delete from interruptions where tenant_id = $1",
+    // sent to an address that may be another person's by now
+    "delete from approval_links where recipient = $1",
+];
 
 /// The beginning of a read by listed keys.
 pub(super) const LISTED: &str = "select tenant_id, cast(body as text) from recipients where tenant_id in ";
@@ -134,30 +143,33 @@ impl Store {
         read.inspect_err(|error| self.unreadable.tell("recipients", tenant, error)).ok()
     }
 
-    /// Writes a recipient, if it still has the version that was read (0: there was none). A scope writes its own only.
+    /// Writes a recipient, if it is still the one that was read (`None`: there was none). One that was deleted and made again
+    /// is another, though it has the version again. A scope writes its own only.
     pub async fn put_recipient(
         &self,
         scope: &Scope,
         tenant: &str,
         recipient: &Recipient,
-        read_version: i64,
+        read: Option<&StoredRecipient>,
     ) -> Result<StoredRecipient, StoreError> {
         if scope.tenant().is_some_and(|own| own != tenant) {
             return Err(StoreError::NotFound);
         }
         let now = self.clock.now();
+        let read_version = read.map_or(0, |read| read.version);
         let written = on_write!(self.db, scope, |conn| {
             sqlx::query(
                 "insert into recipients (tenant_id, body, version, updated_at)
                  select $1, $2, 1, $3 where $4 = 0 or exists (select 1 from recipients where tenant_id = $1)
                  on conflict (tenant_id) do update
                     set body = excluded.body, version = recipients.version + 1, updated_at = excluded.updated_at
-                  where recipients.version = $4",
+                  where recipients.version = $4 and recipients.updated_at = $5",
             )
             .bind(tenant)
             .bind(document(recipient)?)
             .bind(now)
             .bind(read_version)
+            .bind(read.map(|read| read.updated_at))
             .execute(conn)
             .await?
             .rows_affected()
@@ -169,13 +181,15 @@ impl Store {
     }
 
     /// Removes a recipient for good: its addresses with their sealed secrets, what is proved of them and the codes that
-    /// are open, and how often it was interrupted. What names it stays, and finds nobody. A scope removes its own only.
+    /// are open, the links to questions that were sent there, and how often it was interrupted. What names it stays, and finds
+    /// nobody. A scope removes its own only.
     pub async fn delete_recipient(&self, scope: &Scope, tenant: &str, by: &str) -> Result<(), StoreError> {
         if scope.tenant().is_some_and(|own| own != tenant) {
             return Err(StoreError::NotFound);
         }
         let now = self.clock.now();
-        on_write!(self.db, scope, |conn| {
+        // links may lead to questions of other tenants
+        on_write!(self.db, &Scope::Every, |conn| {
             let gone = sqlx::query("delete from recipients where tenant_id = $1")
                 .bind(text(tenant))
                 .execute(&mut *conn)
@@ -192,7 +206,7 @@ impl Store {
     }
 }
 
-/// What the record says of a recipient that is gone: nothing about the person.
+/// The audit entry for a recipient that is gone: nothing about the person.
 fn deleted<'a>(tenant: &'a str, by: &'a str) -> Act<'a> {
     Act {
         tenant,

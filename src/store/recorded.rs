@@ -1,4 +1,4 @@
-//! What is recorded of an instant of a task, found by the keys of its fires; and of an event.
+//! Records of an instant of a task, found by the keys of its fires; and of an event.
 //!
 //! Reads only. A record that was forgotten by age is not found.
 
@@ -28,11 +28,12 @@ pub struct RecordedAround {
     pub covering: Option<Run>,
     /// Of the nearest instants before and after it that have a record of their own.
     pub before: Option<Run>,
+    /// The first run after the instant.
     pub after: Option<Run>,
 }
 
 impl Store {
-    /// What is recorded of a task around an instant of its schedule.
+    /// The records of a task around an instant of its schedule.
     pub async fn recorded_around(
         &self,
         scope: &Scope,
@@ -41,7 +42,7 @@ impl Store {
     ) -> Result<RecordedAround, StoreError> {
         let (key, next) = (format!("s:{}", key_instant(at)), at + TimeDelta::milliseconds(1));
         let range = format!("r:{}", key_instant(next));
-        let [own, before, after, range]: [Option<RunRow>; 4] = on_read!(self.db, |conn| {
+        let [own, before, after, range]: [Option<RunRow>; 4] = on_read!(of scope.tenant(), self.db, |conn| {
             let mut found = [None, None, None, None];
             let asked = [
                 (
@@ -104,7 +105,7 @@ impl Store {
         if tasks.is_empty() {
             return Ok(HashMap::new());
         }
-        let rows: Vec<(Uuid, Uuid, String, Option<String>)> = on_read!(self.db, |conn| {
+        let rows: Vec<(Uuid, Uuid, String, Option<String>)> = on_read!(of scope.tenant(), self.db, |conn| {
             let mut query = QueryBuilder::new("select task_id, id, state, reason from runs where fire_key = ");
             query.push_bind(format!("e:{}", event.key()));
             if let Some(tenant) = scope.tenant() {

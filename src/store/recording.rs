@@ -28,7 +28,7 @@ pub(super) struct Subject<'a> {
     pub max_runs: Option<i64>,
 }
 
-/// What one transaction writes of events.
+/// Rows that one transaction writes of events.
 #[derive(Default)]
 pub(super) struct EventBatch {
     pub runs: Vec<EventRun>,
@@ -50,8 +50,8 @@ pub(super) struct Locked {
     pub fired: i64,
 }
 
-/// What is read of a task that is locked; SQLite has one writer, so that reading is locking.
-pub(super) const LOCK_TASK: &str = "select task_id, epoch, fired from due where task_id = $1";
+/// Reads tasks and locks them; SQLite has one writer, so that reading is locking.
+pub(super) const LOCK_TASKS: &str = "select task_id, epoch, fired from due where task_id in ";
 
 /// Writes a batch that is decided, and completes the tasks that have had all their runs.
 macro_rules! write_recording {
@@ -66,7 +66,7 @@ macro_rules! write_recording {
 }
 pub(super) use write_recording;
 
-/// What follows from a batch that is written.
+/// Consequences of a batch that is written.
 #[derive(Default)]
 pub(super) struct Aside {
     /// A window was opened.
@@ -86,7 +86,7 @@ pub(super) struct Recording {
     collected: usize,
     duplicates: usize,
     opened: bool,
-    /// What has its record, or its place in a window, already.
+    /// Events that have their record, or their place in a window, already.
     known: HashSet<(Uuid, String)>,
 }
 
@@ -274,7 +274,7 @@ fn new_run(task_id: Uuid, tenant: &str, fire_key: String, now: DateTime<Utc>) ->
     NewRun::of(task_id, tenant, "event", fire_key, now, now)
 }
 
-/// What the database took.
+/// Rows that the database took.
 #[derive(Default)]
 pub(super) struct EventsWritten {
     pub recorded: usize,

@@ -1,4 +1,5 @@
-//! What a delivery refers to, as it stands when somebody asks: its words are made of that, and stored nowhere.
+//! The things to which a delivery refers, as they stand when somebody asks: its words are made of them, and stored
+//! nowhere.
 
 use crate::credential::awaited;
 use crate::id::Scope;
@@ -13,13 +14,16 @@ use crate::visible::on_one_line;
 /// The run that a message is about, and the name of its task; the credential that a notice is about.
 #[derive(Debug, Clone, Default)]
 pub struct Referred {
+    /// The run that the message is about.
     pub run: Option<Run>,
+    /// Name of the task.
     pub task_name: Option<String>,
+    /// The credential that a notice is about.
     pub credential: Option<CredentialTelling>,
 }
 
 impl Referred {
-    /// The same for the message's words.
+    /// The references for the message's words.
     pub fn about(&self) -> References<'_> {
         References {
             run: self.run.as_ref(),
@@ -31,7 +35,7 @@ impl Referred {
 }
 
 impl Store {
-    /// What a delivery refers to; what is gone is none.
+    /// Reads the things to which a delivery refers; one that is gone is `None`.
     pub async fn referred(&self, delivery: &Delivery) -> Result<Referred, StoreError> {
         let run = match delivery.run_id {
             Some(run_id) => found(self.get_run(&Scope::Every, run_id).await)?,
@@ -48,7 +52,7 @@ impl Store {
         Ok(Referred { run, task_name: task.map(|task| task.name), credential })
     }
 
-    /// Who waits for the credential, and why; `None` where whom it concerns is gone.
+    /// Tasks that wait for the credential, and the reason; `None` where whom it concerns is gone.
     async fn as_it_stands(
         &self,
         telling: CredentialTelling,
@@ -67,7 +71,7 @@ impl Store {
     }
 }
 
-/// What is gone is none; anything else that is wrong stays an error.
+/// Reads `NotFound` as `None`; any other error stays one.
 fn found<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match read {
         Ok(value) => Ok(Some(value)),

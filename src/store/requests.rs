@@ -1,4 +1,4 @@
-//! What people ask of runs: run now, backfill, retry, cancel. Automatic fires are in `fires`.
+//! Requests of people for runs: run now, backfill, retry, cancel. Automatic fires are in `fires`.
 //!
 //! What has returned is recorded and in the queue, with the answer of its idempotency key. Asking again for the same
 //! run makes no second one.
@@ -15,6 +15,7 @@ use crate::json_length::bytes_of;
 use crate::run::{RunEvent, RunState};
 use crate::store::approvals::close_questions;
 use crate::store::db::{Db, answered};
+use crate::store::flow::Flow;
 use crate::store::hot::{Going, HotNow, RunNow, run_now_committed};
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::lease::Lease;
@@ -23,7 +24,7 @@ use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
 use crate::store::text::{Document, text};
 use crate::store::{Split, StartedRun, Store, StoreError, Topic};
 
-/// What a cancel did.
+/// Result of a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
     /// It had not been started; it is cancelled.
@@ -99,7 +100,47 @@ macro_rules! enqueue {
 }
 pub(super) use enqueue;
 
+/// The request for a run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RunRequest {
+    /// Input for the executor, any JSON.
+    pub input: Option<Value>,
+    /// By whom, as the record names them: the token that theirs descends from.
+    pub requested_by: Option<String>,
+}
+
+impl From<Option<Value>> for RunRequest {
+    fn from(input: Option<Value>) -> RunRequest {
+        RunRequest { input, requested_by: None }
+    }
+}
+
+/// Notes by whom a run was asked for, in the transaction that records it.
+macro_rules! note_requester {
+    ($conn:ident, $run:expr, $by:expr) => {
+        if let Some(by) = $by {
+            sqlx::query("update runs set requested_by = $2 where id = $1")
+                .bind($run)
+                .bind(by)
+                .execute(&mut *$conn)
+                .await?;
+        }
+    };
+}
+
 impl Store {
+    /// By whom a run was asked for, where somebody has asked for it.
+    pub async fn requester_of(&self, scope: &Scope, run_id: Uuid) -> Result<Option<String>, StoreError> {
+        let found: Option<Option<String>> = on_read!(self.db, scope, |conn| {
+            sqlx::query_scalar("select requested_by from runs where id = $1 and ($2 is null or tenant_id = $2)")
+                .bind(run_id)
+                .bind(scope.tenant())
+                .fetch_optional(conn)
+                .await?
+        });
+        found.ok_or(StoreError::NotFound)
+    }
+
     /// Records a run of the task now, whatever its status and limits; it starts with it if this process has a worker
     /// with room and nothing of the task runs, else overlap is resolved when it starts. `run_id` and `now` come from the
     /// caller, who answers with them.
@@ -108,14 +149,15 @@ impl Store {
         scope: &Scope,
         task_id: Uuid,
         run_id: Uuid,
-        input: Option<Value>,
+        request: impl Into<RunRequest>,
         now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
         let (store, scope, once) = (self.clone(), scope.clone(), idempotency.cloned());
+        let request = request.into();
         // a caller who goes away must not leave a run that is started and that nobody executes
-        let asked = async move { store.record_now(&scope, task_id, run_id, input, now, once.as_ref()).await };
-        tokio::spawn(asked).await.unwrap_or_else(|_| Err(StoreError::Unavailable("the request was broken off".into())))
+        let asked = async move { store.record_now(&scope, task_id, run_id, request, now, once.as_ref()).await };
+        self.run_to_end(asked).await
     }
 
     async fn record_now(
@@ -123,7 +165,7 @@ impl Store {
         scope: &Scope,
         task_id: Uuid,
         run_id: Uuid,
-        input: Option<Value>,
+        RunRequest { input, requested_by }: RunRequest,
         now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
@@ -144,6 +186,7 @@ impl Store {
             run_id,
             fire_key: &fire_key,
             input: input.as_ref(),
+            requested_by: requested_by.as_deref(),
             now,
             priority: 1,
             worker,
@@ -158,7 +201,11 @@ impl Store {
                 requested.ok_or(StoreError::NotFound)?
             }
             Db::Sqlite { writer, waits, .. } if idempotency.is_none() => {
-                let requested = run_now_committed(&mut *quickly!("writer", writer, waits), &ask).await?;
+                waits.look("writer", writer);
+                let flow = Flow::of(scope.tenant(), module_path!());
+                let mut held = writer.acquire(flow).await?;
+                fault!();
+                let requested = run_now_committed(&mut held, &ask).await?;
                 fault!();
                 requested.ok_or(StoreError::NotFound)?
             }
@@ -200,16 +247,22 @@ impl Store {
         backfill_id: Uuid,
         instants: &[DateTime<Utc>],
         idempotency: Option<&Idempotency>,
+        requested_by: Option<&str>,
     ) -> Result<Answer<()>, StoreError> {
         let now = self.clock.now();
         let task = self.get_task(scope, task_id).await?;
         self.admit_once(&task.tenant_id, 0, idempotency, now).await?;
         on_write!(self.db, scope, |conn| {
             once!(conn, idempotency, now);
-            let runs = instants.iter().map(|instant| {
+            let run = |instant: &DateTime<Utc>| {
                 NewRun::queued(&task, format!("b:{backfill_id}:{}", key_instant(*instant)), *instant, now)
-            });
+            };
+            let runs: Vec<NewRun> = instants.iter().map(run).collect();
+            let ids: Vec<Uuid> = runs.iter().map(|run| run.id).collect();
             record!(self.db, conn, task_id, runs, now, -1_i32, Some(EACH_IN_TURN));
+            for id in ids {
+                note_requester!(conn, id, requested_by);
+            }
         });
         self.hint(Topic::Queue);
         Ok(Answer::Done(()))
@@ -224,6 +277,7 @@ impl Store {
         run_id: Uuid,
         now: DateTime<Utc>,
         told: impl Fn(&str) -> Result<Option<Idempotency>, StoreError> + Send + Sync,
+        requested_by: Option<&str>,
     ) -> Result<Answer<String>, StoreError> {
         let old = self.get_run(scope, id).await?;
         if !old.state.is_final() {
@@ -245,7 +299,7 @@ impl Store {
             ..NewRun::queued(&task, String::new(), old.scheduled_for, now)
         };
         for _ in 0..RETRY_TRIES {
-            let answer = match self.try_retry(scope, task_id, &retry, &told).await? {
+            let answer = match self.try_retry(scope, task_id, (&retry, requested_by), &told).await? {
                 Answer::Done(None) => continue,
                 Answer::Done(Some(key)) => Answer::Done(key),
                 Answer::Replayed { status, body } => Answer::Replayed { status, body },
@@ -262,7 +316,7 @@ impl Store {
         &self,
         scope: &Scope,
         task_id: Uuid,
-        retry: &NewRun,
+        (retry, requested_by): (&NewRun, Option<&str>),
         told: &(impl Fn(&str) -> Result<Option<Idempotency>, StoreError> + Send + Sync),
     ) -> Result<Answer<Option<String>>, StoreError> {
         Ok(on_write!(self.db, scope, |conn| {
@@ -275,6 +329,7 @@ impl Store {
             if record!(self.db, conn, task_id, [run], retry.created_at, 1_i32, None) == 0 {
                 return Ok(Answer::Done(None));
             }
+            note_requester!(conn, retry.id, requested_by);
             Answer::Done(Some(key))
         }))
     }

@@ -1,4 +1,4 @@
-//! What is left by workers that died, hang, or lost a hand-over: found by narrow indexes, a page at a time.
+//! Runs and claims of workers that died, hang, or lost a hand-over: found by narrow indexes, a page at a time.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,7 +17,9 @@ use crate::task::Task;
 pub struct Stranded {
     /// Taken over by the rescuer: the old holder's is void.
     pub lease: Lease,
+    /// The run whose worker is gone.
     pub run: Run,
+    /// The run's task; `None` for a chat run.
     pub task: Option<Task>,
     /// The lease was not renewed; otherwise its time limit is over and its worker does not end it.
     pub crashed: bool,
@@ -200,7 +202,7 @@ impl Store {
     }
 }
 
-/// What SQLite needs to see its index can be used is said twice.
+/// Claims whose lease has ended. The state stands twice, so that SQLite sees that its index can be used.
 const LEASE_ENDED: &str = "
     select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.ran_ms
       from queue q join runs r on r.id = q.run_id

@@ -8,6 +8,7 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use crate::store::db::Db;
+use crate::store::flow::Flow;
 use crate::store::{Store, StoreError};
 
 /// Rows that one batch deletes of transcripts, deliveries and runs together; a single run that has more goes alone.
@@ -25,7 +26,7 @@ const ENDED: &str = "
 
 impl Store {
     /// Deletes up to `limit` finished runs that were recorded before `before`, with what belongs to them, as far as that
-    /// is not more than [`ROWS_AT_ONCE`]; answers how many runs. None: nothing is left to be forgotten. Ids carry their
+    /// is not more than `ROWS_AT_ONCE`; answers how many runs. None: nothing is left to be forgotten. Ids carry their
     /// time (UUIDv7), so the primary key finds the oldest.
     pub async fn forget_runs(&self, before: DateTime<Utc>, limit: i64) -> Result<usize, StoreError> {
         let bound = oldest_id(before.timestamp_millis());
@@ -40,7 +41,7 @@ impl Store {
                 forgotten as usize
             }
             Db::Sqlite { writer, .. } => {
-                committed!(writer.begin_with("begin immediate").await?, |conn| forget(conn, bound, limit).await?)
+                committed!(writer.begin(Flow::Engine(module_path!())).await?, |conn| forget(conn, bound, limit).await?)
             }
         })
     }

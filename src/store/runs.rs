@@ -17,6 +17,7 @@ use crate::run::cause::Cause;
 use crate::run::outcome::RunFault;
 use crate::run::{Missed, Run, RunState, Usage};
 use crate::store::db::Db;
+use crate::store::flow::Flow;
 use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::retention::oldest_id;
 use crate::store::text::text;
@@ -26,14 +27,19 @@ pub(super) use new_run::{NewRun, key_instant, missed_key};
 /// Which runs to list. Newest first, after the run `before`.
 #[derive(Debug, Clone, Default)]
 pub struct RunFilter {
+    /// Only of this tenant.
     pub tenant: Option<String>,
+    /// Only of this task.
     pub task_id: Option<Uuid>,
+    /// Only in this state.
     pub state: Option<RunState>,
     /// Created at or after.
     pub since: Option<DateTime<Utc>>,
     /// Created before.
     pub until: Option<DateTime<Utc>>,
+    /// Only ids before this one, for the next page.
     pub before: Option<Uuid>,
+    /// Most rows of the page.
     pub limit: i64,
 }
 
@@ -69,11 +75,21 @@ pub(super) fn event_ids(run: &NewRun) -> Option<&Vec<String>> {
     (!run.event_ids.is_empty()).then_some(&run.event_ids)
 }
 
-pub(super) const INSERT_RUN: &str = "
-    insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, reason, missed, retry_of,
-                      input, created_at, finished_at, event_ids, cause)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
-    on conflict (task_id, fire_key) do nothing";
+macro_rules! into_runs {
+    () => {
+        "insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, reason, missed, retry_of,
+                      input, created_at, finished_at, event_ids, cause) "
+    };
+}
+
+/// The beginning of a statement that records many.
+pub(super) const INTO_RUNS: &str = into_runs!();
+
+pub(super) const INSERT_RUN: &str = concat!(
+    into_runs!(),
+    "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+     on conflict (task_id, fire_key) do nothing"
+);
 
 #[derive(sqlx::FromRow)]
 pub(super) struct RunRow {
@@ -186,7 +202,7 @@ pub(super) use select_run;
 /// The beginning of a read by listed keys.
 pub(super) const LISTED: &str = select_run!(whole "where r.id in ");
 
-/// What a page of runs begins with: the rows that match are measured by what lists have of them.
+/// Beginning of the statement for a page of runs: the rows that match are measured by what lists have of them.
 const MEASURED: &str = "with page as materialized (
     select r.id, coalesce(octet_length(cast(r.event_ids as text)), 0) + coalesce(octet_length(cast(r.error as text)), 0)
                  + coalesce(octet_length(r.reason), 0) as bytes
@@ -197,8 +213,11 @@ const BRIEF: &str = select_run!(brief "join fit on fit.id = r.id");
 /// A run as a list shows it: without its input and cause, and with the beginning of its output.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunSummary {
+    /// The run, its long values left out.
     pub run: Run,
+    /// Length of the input, in bytes.
     pub input_bytes: Option<i64>,
+    /// Length of the output, in bytes.
     pub output_bytes: Option<i64>,
 }
 
@@ -219,7 +238,7 @@ impl SummaryRow {
 impl Store {
     /// One run.
     pub async fn get_run(&self, scope: &Scope, id: Uuid) -> Result<Run, StoreError> {
-        let row: Option<RunRow> = on_read!(self.db, |conn| {
+        let row: Option<RunRow> = on_read!(of scope.tenant(), self.db, |conn| {
             sqlx::query_as(select_run!(whole "where r.id = $1 and ($2 is null or r.tenant_id = $2)"))
                 .bind(id)
                 .bind(scope.tenant())
@@ -263,7 +282,9 @@ impl Store {
     /// beginning of the output. One that can't be read is left out.
     pub async fn last_runs(&self, scope: &Scope, tasks: &[Uuid]) -> Result<Vec<Run>, StoreError> {
         Ok(match &self.db {
-            Db::Postgres { pool, .. } => {
+            Db::Postgres { pool, waits, .. } => {
+                waits.look("shared", pool);
+                let mut held = pool.in_turn(Flow::of(scope.tenant(), module_path!())).await?;
                 let rows = sqlx::query(select_run!(
                     brief "where ($2 is null or r.tenant_id = $2) and r.id in (
                         select newest.id
@@ -273,13 +294,13 @@ impl Store {
                 ))
                 .bind(tasks)
                 .bind(scope.tenant())
-                .fetch_all(&mut *pool.acquire().await?)
+                .fetch_all(&mut *held)
                 .await?;
                 self.unreadable.sift("runs", &rows, RunRow::run).0
             }
             // no round trip to save: the database is in this process
-            Db::Sqlite { readers, .. } => {
-                let mut held = readers.acquire().await?;
+            Db::Sqlite { readers, tenant_readers, waits, .. } => {
+                let mut held = tenant_readers.acquire(scope.tenant(), readers, waits).await?;
                 let mut rows = Vec::with_capacity(tasks.len());
                 for task in tasks {
                     let last = sqlx::query(select_run!(
@@ -317,7 +338,7 @@ impl Store {
     where
         R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
     {
-        Ok(on_read!(self.db, |conn| {
+        Ok(on_read!(of scope.tenant(), self.db, |conn| {
             let mut query = QueryBuilder::new(MEASURED);
             for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
                 query.push(" and r.tenant_id = ").push_bind(text(tenant).into_owned());
@@ -349,7 +370,7 @@ impl Store {
 
     /// How many runs wait, are claimed, and run now; and how many are parked.
     pub async fn count_runs(&self, scope: &Scope) -> Result<Vec<(String, i64)>, StoreError> {
-        Ok(on_read!(self.db, |conn| {
+        Ok(on_read!(of scope.tenant(), self.db, |conn| {
             sqlx::query_as(
                 "select state, count(*) from queue where ($1 is null or tenant_id = $1) group by state
                  union all

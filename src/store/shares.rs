@@ -13,7 +13,9 @@ use crate::store::lease::line;
 /// How many of an instance's places each tenant has, and how many are free. Tenants are known by their lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shares {
+    /// Places that are free.
     pub free: usize,
+    /// Places in use, by the hash of the tenant.
     pub held: HashMap<u32, Occupant>,
     /// All tasks are of one tenant.
     pub alone: bool,
@@ -24,10 +26,11 @@ pub struct Shares {
 pub struct Occupant {
     /// Empty where only the line is known.
     pub tenant: Arc<str>,
+    /// Runs of the tenant.
     pub runs: usize,
 }
 
-/// What a take leaves to each tenant.
+/// The rest of a take for each tenant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TenantShares {
     /// Places that are free, of which none may have more than its part.
@@ -83,7 +86,7 @@ impl Shares {
         may
     }
 
-    /// What a take may lease of each tenant; `None`: whatever there is.
+    /// The limits by tenant that a take keeps; `None`: it leases whatever there is.
     pub fn of_tenants(&self) -> Option<TenantShares> {
         if self.alone {
             return None;
@@ -105,12 +108,12 @@ impl TenantShares {
         })
     }
 
-    /// What is left to a tenant.
+    /// Rest of a tenant.
     pub(super) fn of(&self, tenant: &str) -> i64 {
         self.less.iter().find(|(name, _)| name == tenant).map_or(self.usual, |(_, left)| *left)
     }
 
-    /// What each of so many tenants may take at the same time, so that the rule holds whichever comes first.
+    /// Part of each of so many tenants that take at the same time, so that the rule holds whichever comes first.
     pub(super) fn each_of(&self, tenants: i64) -> i64 {
         (3 * self.free / (3 * tenants + 1)).max(1)
     }

@@ -6,6 +6,8 @@
 
 pub(in crate::store) mod previous;
 
+use std::collections::{HashMap, HashSet};
+
 use chrono::TimeDelta;
 use uuid::Uuid;
 
@@ -19,7 +21,7 @@ pub(super) const LOOK_AGAIN: TimeDelta = TimeDelta::seconds(60);
 /// Why a run that `cancel_previous` ended was cancelled.
 pub(super) const REASON_SUPERSEDED: &str = "superseded";
 
-/// What a claim that did not start has to be judged by.
+/// Facts that decide about a claim that did not start.
 #[derive(Debug, sqlx::FromRow)]
 pub(super) struct BlockedRow {
     pub run_id: Uuid,
@@ -42,6 +44,11 @@ impl BlockedRow {
         let waits = held.iter().any(|held| Some(held.run_id) == holder && held.waits);
         let wanted = self.overlap == "cancel_previous" && self.cancel_reason.is_none();
         waits && wanted && waiting.iter().all(|other| *other < self.run_id)
+    }
+
+    /// Whether any run that has the slot is a reason to skip it, whoever else waits.
+    fn is_skipped_by_any(&self) -> bool {
+        self.cancel_reason.is_none() && !["queue_all", "queue_one", "cancel_previous"].contains(&self.overlap.as_str())
     }
 
     /// `waiting` are the runs of the task that wait for its slot; `held` the runs whose row this transaction has locked,
@@ -167,25 +174,24 @@ macro_rules! close_unstarted {
 pub(super) use close_unstarted;
 
 /// Judges the claims among `leases` that still stand (they did not start), and answers what became of each.
+///
+/// Locks are taken queue, runs that wait, slots, and each in the order of ids. Most are skipped, by a few statements for all
+/// of them; a policy that lets a run wait, or end another one, takes some for each.
 macro_rules! resolve_blocked {
     ($db:expr, $conn:ident, $leases:expr, $now:expr) => {{
+        use $crate::store::hot::Hot;
         use $crate::store::slots::{self, BlockedRow};
         use $crate::store::starting::Blocked;
-        let mut leases: Vec<&$crate::store::lease::Lease> = $leases.collect();
+        let mut leases: Vec<$crate::store::lease::Lease> = $leases.copied().collect();
         leases.sort_by_key(|lease| lease.run_id);
-        let mut rows: Vec<BlockedRow> = Vec::new();
-        for lease in leases {
-            let row: Option<BlockedRow> = sqlx::query_as($db.text(slots::STANDING_CLAIM))
-                .bind(lease.run_id)
-                .bind(lease.token)
-                .fetch_optional(&mut *$conn)
-                .await?;
-            rows.extend(row);
-        }
-        // locks are taken queue, runs that wait, slots, and each in the order of ids
+        let mut rows: Vec<BlockedRow> = $conn.standing(&leases).await?;
         rows.sort_by_key(|row| (row.task_id, row.run_id));
         let held = slots::previous::lock_previous!($db, $conn, rows);
-        let mut blocked: Vec<(uuid::Uuid, Blocked)> = Vec::with_capacity(rows.len());
+        let holders = $conn.lock_slots(&slots::tasks_of(&rows)).await?;
+        let (skipped, rows) = slots::skipped_at_once(rows, &holders);
+        $conn.skip_blocked(&skipped, $now).await?;
+        let mut blocked: Vec<(uuid::Uuid, Blocked)> =
+            skipped.into_iter().map(|(run_id, _)| (run_id, Blocked::Skipped)).collect();
         for row in &rows {
             let mut holder: Option<uuid::Uuid> =
                 sqlx::query_scalar($db.text(slots::LOCK_SLOT)).bind(row.task_id).fetch_optional(&mut *$conn).await?;
@@ -204,21 +210,54 @@ macro_rules! resolve_blocked {
 }
 pub(super) use resolve_blocked;
 
-macro_rules! standing_claim {
-    ($lock:literal) => {
+/// The columns by which a claim is judged, of `queue` as `q` and `tasks` as `t`. SQLite keeps tasks as texts: one that is no JSON must not
+/// hold up the others.
+macro_rules! blocked_row {
+    (postgres) => {
+        blocked_row!("t.spec -> 'trigger' ->> 'overlap'")
+    };
+    (sqlite) => {
+        blocked_row!("case when json_valid(t.spec) then t.spec -> 'trigger' ->> 'overlap' end")
+    };
+    ($overlap:literal) => {
         concat!(
-            "select q.run_id, q.task_id, q.tenant_id, q.cancel_reason,
-                    q.overlap as own_overlap, coalesce(q.overlap, t.spec -> 'trigger' ->> 'overlap', 'skip') as overlap
-               from queue q left join tasks t on t.id = q.task_id
-              where q.run_id = $1 and q.lease_token = $2 and q.state = 'claimed'",
-            $lock
+            "q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap as own_overlap, coalesce(q.overlap, ",
+            $overlap,
+            ", 'skip') as overlap"
         )
     };
 }
+pub(super) use blocked_row;
 
-/// A claim, locked: whoever took it may have done so in a transaction before this one.
-pub(super) const STANDING_CLAIM: Split =
-    Split { postgres: standing_claim!(" for update of q"), sqlite: standing_claim!("") };
+/// The tasks of these claims, in their order.
+pub(super) fn tasks_of(rows: &[BlockedRow]) -> Vec<Uuid> {
+    let mut tasks: Vec<Uuid> = rows.iter().filter_map(|row| row.task_id).collect();
+    tasks.dedup();
+    tasks
+}
+
+/// The claims that are skipped because another run has their task's slot, each with that one; and the others. A run
+/// that has a slot and is judged here, too, may give it up: that is looked at one by one.
+pub(super) fn skipped_at_once(
+    rows: Vec<BlockedRow>,
+    holders: &HashMap<Uuid, Uuid>,
+) -> (Vec<(Uuid, Uuid)>, Vec<BlockedRow>) {
+    let judged: HashSet<Uuid> = rows.iter().map(|row| row.run_id).collect();
+    let holder = |row: &BlockedRow| holders.get(&row.task_id?).copied().filter(|holder| !judged.contains(holder));
+    let mut skipped = Vec::new();
+    let others = rows.into_iter().filter_map(|row| {
+        let holder = holder(&row).filter(|_| row.is_skipped_by_any());
+        match holder {
+            Some(holder) => {
+                skipped.push((row.run_id, holder));
+                None
+            }
+            None => Some(row),
+        }
+    });
+    let others = others.collect();
+    (skipped, others)
+}
 
 /// The youngest first; runs that wait whatever the policy are in nobody's way. More than one of the others waits under
 /// `queue_all` alone, which does not ask.
@@ -282,8 +321,10 @@ macro_rules! settle_blocked {
 }
 pub(super) use settle_blocked;
 
+/// The slots that were there are locked by now. One that somebody else has taken since is not waited for, as it would be out of
+/// order: its task is tried again.
 pub(super) const LOCK_SLOT: Split = Split {
-    postgres: "select run_id from slots where task_id = $1 for update",
+    postgres: "select run_id from slots where task_id = $1 for update skip locked",
     sqlite: "select run_id from slots where task_id = $1",
 };
 
@@ -329,6 +370,29 @@ mod tests {
         assert_eq!(fates("queue_one"), [Behind, Skipped, Skipped, Again]);
         assert_eq!(fates("queue_all"), [Behind, Behind, Behind, Again]);
         assert_eq!(fates("cancel_previous"), [Behind, Behind, Cancelled, Again]);
+    }
+
+    #[test]
+    fn claims_are_skipped_together_where_another_run_has_the_slot_and_nobody_waits_by_their_policy() {
+        let of = |run: u128, task: u128, overlap: &str| BlockedRow {
+            run_id: Uuid::from_u128(run),
+            task_id: Some(Uuid::from_u128(task)),
+            ..row(overlap)
+        };
+        let cancelled = BlockedRow { cancel_reason: Some("no".into()), ..of(15, 1, "skip") };
+        let rows = vec![
+            of(10, 1, "skip"),
+            of(11, 1, "queue_one"),
+            of(12, 2, "skip"),
+            of(13, 2, "skip"),
+            of(14, 3, "skip"),
+            cancelled,
+        ];
+        let holders = [(1, 1), (2, 12)].map(|(task, run)| (Uuid::from_u128(task), Uuid::from_u128(run))).into();
+        let (skipped, others) = skipped_at_once(rows, &holders);
+        assert_eq!(skipped, [(Uuid::from_u128(10), Uuid::from_u128(1))]);
+        let others: Vec<u128> = others.iter().map(|row| row.run_id.as_u128()).collect();
+        assert_eq!(others, [11, 12, 13, 14, 15], "run 12 has the slot of run 13 and may give it up");
     }
 
     #[test]

@@ -23,14 +23,16 @@ use crate::store::slots::resolve_blocked;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::Task;
 
-/// What to take of the ready runs.
+/// The request to take ready runs.
 #[derive(Debug, Clone)]
 pub struct Take {
+    /// The instance that takes them.
     pub worker: Uuid,
+    /// The present.
     pub now: DateTime<Utc>,
     /// Runs that are due later, and until then, are leased ahead.
     pub ahead: DateTime<Utc>,
-    /// What starts has its lease until then.
+    /// End of the leases of runs that start.
     pub lease_until: DateTime<Utc>,
     /// Runs at most.
     pub limit: i64,
@@ -38,18 +40,18 @@ pub struct Take {
     pub fair: Option<Turn>,
     /// How many may be under way at once. Kept by takes in turn alone: where there are any, `fair` is there.
     pub limits: Limits,
-    /// What is left to each tenant of this instance's places; `None`: whatever there is. Kept by takes in turn alone: one of
+    /// Rest of this instance's places for each tenant; `None`: whatever there is. Kept by takes in turn alone: one of
     /// the most urgent must have no higher limit than what is left to everybody.
     pub shares: Option<TenantShares>,
 }
 
-/// Whose turn it is: tenants whose names follow this one.
+/// The turn of the tenants whose names follow this one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Turn(pub(super) String);
 
 impl Turn {
-    /// Who comes next: those who follow the last that was served. Where that was the last of so many in turn, those who
-    /// follow it if there may be any, and else the first.
+    /// The next turn: that of the tenants after the last that was served. Where that was the last of so many in turn,
+    /// those who follow it if there may be any, and else the first.
     pub(super) fn after(served: Option<String>, last: &str, tenants: i64) -> Turn {
         match served {
             Some(served) if served != last => Turn(served),
@@ -59,9 +61,10 @@ impl Turn {
     }
 }
 
-/// What was taken.
+/// Result of a take.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Taking {
+    /// The runs that started and those that did not.
     pub starts: Starts,
     /// Those that are due later.
     pub claims: Vec<Claim>,
@@ -77,6 +80,7 @@ impl Taking {
         self.leased
     }
 
+    /// Whether nothing was taken.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -85,7 +89,9 @@ impl Taking {
 /// A run that was started, with what its executor has to know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StartedRun {
+    /// The lease under which it is executed.
     pub lease: Lease,
+    /// The run as it was started.
     pub run: Arc<Run>,
     /// `None` for a chat run.
     pub task: Option<Arc<Task>>,
@@ -99,15 +105,16 @@ pub struct StartedRun {
     pub confirmed: bool,
 }
 
-/// What a start did with a batch of claims.
+/// Result of a start with a batch of claims.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Starts {
+    /// Runs that started.
     pub started: Vec<StartedRun>,
     /// Runs that found their task's slot taken, and what became of them.
     pub blocked: Vec<(Uuid, Blocked)>,
 }
 
-/// What becomes of a run whose task has another one running.
+/// The fate of a run whose task has another one running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocked {
     /// Recorded as skipped.
@@ -165,7 +172,7 @@ impl Store {
         Ok(Taking { starts, claims: taken.claims, turn: taken.turn, leased })
     }
 
-    /// What becomes of claims that were not started. Where that fails they run out, and are taken again.
+    /// Decides about claims that were not started. Where that fails they run out, and are taken again.
     async fn resolve(&self, claims: &[Lease]) -> Vec<(Uuid, Blocked)> {
         if claims.is_empty() {
             return Vec::new();
@@ -214,7 +221,7 @@ impl Store {
         Ok(Starts { started: self.read_started(going, known, lease_until).await?, blocked })
     }
 
-    /// What there is to know of runs that were just started.
+    /// Reads the facts about runs that were just started.
     async fn read_started(
         &self,
         going: Vec<Going>,
@@ -248,7 +255,7 @@ impl Store {
         Ok(going.into_iter().map(|(going, run)| around.started(going, run, lease_until)).collect())
     }
 
-    /// What runs have around them, beside the tasks that are known.
+    /// Reads the surroundings of runs, beside the tasks that are known.
     async fn around<'a>(
         &self,
         going: impl Iterator<Item = &Going> + Clone,

@@ -3,20 +3,31 @@
 //! Triggers of the database count: whatever writes or deletes leaves a row with the difference, in the transaction that it
 //! belongs to, so nothing is left out, and no writer waits for another one's row. [`Store::count_stored_bytes`] adds these
 //! rows to the tenant's number, a bounded batch at a time. What is admitted goes by that number, not older than
-//! [`MEMORY`], and by what this instance has admitted since it was read.
+//! [`MEMORY`], and by what this instance has admitted since it was read. What PostgreSQL held before there were these
+//! triggers is counted by [`Store::count_older_rows`].
 //!
 //! [`MEMORY`]: super::quotas::MEMORY
 
+mod scan;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
+
 use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
+use crate::json_length::bytes_of;
 use crate::quota::{Exceeded, Quota};
+use crate::store::creating::taken;
 use crate::store::db::Db;
+use crate::store::flow::Flow;
 use crate::store::idempotency::Idempotency;
 use crate::store::quotas::Admission;
 use crate::store::text::text;
 use crate::store::{Store, StoreError};
+use crate::task::Task;
 
 /// A refusal goes by a number that is not older than this: a tenant that has deleted something is not refused for long.
 const RECENT: TimeDelta = TimeDelta::seconds(1);
@@ -33,7 +44,7 @@ impl Store {
                     .await?;
                 Ok(counted as u64)
             }
-            Db::Sqlite { writer, .. } => Ok(committed!(writer.begin_with("begin immediate").await?, |conn| {
+            Db::Sqlite { writer, .. } => Ok(committed!(writer.begin(Flow::Engine(module_path!())).await?, |conn| {
                 let last: Option<i64> =
                     sqlx::query_scalar("select max(id) from (select id from stored_byte_changes order by id limit $1)")
                         .bind(limit)
@@ -56,15 +67,24 @@ impl Store {
         }
     }
 
-    /// Whether there is something to be counted.
+    /// Whether there is something to be counted: a difference, or rows from before there were any.
     pub async fn has_uncounted_bytes(&self) -> Result<bool, StoreError> {
         Ok(on_read!(quick self.db, |conn| {
-            sqlx::query_scalar("select exists (select 1 from stored_byte_changes)").fetch_one(conn).await?
+            sqlx::query_scalar(
+                "select exists (select 1 from stored_byte_changes) or exists (select 1 from stored_byte_scans)",
+            )
+            .fetch_one(conn)
+            .await?
         }))
     }
 
     /// Lets a tenant store so many more bytes, or refuses that. What is written takes one at least.
     pub async fn admit_bytes(&self, tenant: &str, bytes: usize) -> Result<(), StoreError> {
+        self.refusal(self.try_admit(tenant, bytes).await)
+    }
+
+    /// As [`Store::admit_bytes`]; a refusal is not counted as one yet.
+    async fn try_admit(&self, tenant: &str, bytes: usize) -> Result<(), StoreError> {
         let (bytes, now) = (bytes.max(1) as u64, self.clock.now());
         let mut admission = self.quotas.admit(tenant, bytes, now);
         let is_recent = matches!(&admission, Admission::Full { read, .. } if (now - *read).abs() < RECENT);
@@ -74,14 +94,62 @@ impl Store {
             admission = self.quotas.admit(tenant, bytes, self.clock.now());
         }
         let Admission::Full { limit, stored, .. } = admission else { return Ok(()) };
-        let exceeded = Exceeded {
+        Err(StoreError::Quota(Box::new(Exceeded {
             tenant: tenant.to_owned(),
             quota: Quota::StoredBytes,
             limit,
             usage: stored,
             retry_after: Exceeded::AMOUNT,
+        })))
+    }
+
+    /// Lets the tenants of new tasks store them, or refuses that. A task whose key a full tenant has already stores nothing
+    /// and is never refused: the ids of these are the answer, and they are to be left out.
+    pub(super) async fn admit_tasks(&self, tasks: &[&Task]) -> Result<HashSet<Uuid>, StoreError> {
+        let mut by_tenant: BTreeMap<&str, Vec<&Task>> = BTreeMap::new();
+        for task in tasks {
+            by_tenant.entry(&task.tenant_id).or_default().push(task);
+        }
+        let mut known = HashSet::new();
+        for (tenant, mut tasks) in by_tenant {
+            let bytes = |tasks: &[&Task]| tasks.iter().map(|task| bytes_of(&task.spec)).sum();
+            let admitted = self.try_admit(tenant, bytes(&tasks)).await;
+            if !matches!(admitted, Err(StoreError::Quota(_))) {
+                admitted?;
+                continue;
+            }
+            let has = self.known_by_key(tenant, &tasks).await?;
+            tasks.retain(|task| !has.contains(&task.id));
+            if has.is_empty() {
+                self.refusal(admitted)?;
+            } else if !tasks.is_empty() {
+                self.admit_bytes(tenant, bytes(&tasks)).await?;
+            }
+            known.extend(has);
+        }
+        Ok(known)
+    }
+
+    /// The ids of those tasks of a tenant whose keys it has already.
+    pub(super) async fn known_by_key(&self, tenant: &str, tasks: &[&Task]) -> Result<HashSet<Uuid>, StoreError> {
+        let keyed = || tasks.iter().filter_map(|task| Some((text(task.key.as_deref()?), task.id)));
+        let keys: Vec<Cow<'_, str>> = keyed().map(|(key, _)| key).collect();
+        if keys.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let has: Vec<String> = match &self.db {
+            Db::Postgres { quick, waits, .. } => {
+                let has = sqlx::query_scalar("select key from tasks where tenant_id = $1 and key = any($2)");
+                has.bind(tenant).bind(&keys).fetch_all(&mut *quickly!(quick, waits)).await?
+            }
+            Db::Sqlite { readers, waits, .. } => {
+                let has = "select key from tasks where tenant_id = $1 and key in (select value from json_each($2))";
+                let has = sqlx::query_scalar(has).bind(tenant).bind(Json(&keys));
+                has.fetch_all(&mut *quickly!("readers", readers, waits)).await?
+            }
         };
-        self.refusal(Err(StoreError::Quota(Box::new(exceeded))))
+        let has: HashSet<String> = has.into_iter().collect();
+        Ok(keyed().filter(|(key, _)| has.contains(key.as_ref())).map(|(_, id)| id).collect())
     }
 
     /// For whom something is stored with a task: the tenant of the scope, which has no other's tasks, or of the task.
@@ -103,7 +171,28 @@ impl Store {
         idempotency: Option<&Idempotency>,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        let admitted = self.admit_bytes(tenant, bytes).await;
+        self.refusal(self.try_admit_once(tenant, bytes, idempotency, now).await)
+    }
+
+    /// As [`Store::admit_once`] for a new task. [`StoreError::Conflict`]: its tenant is full, and has one with its key.
+    pub(super) async fn admit_task(&self, task: &Task, idempotency: Option<&Idempotency>) -> Result<(), StoreError> {
+        let bytes = bytes_of(&task.spec);
+        let admitted = self.try_admit_once(&task.tenant_id, bytes, idempotency, task.created_at).await;
+        let is_full = matches!(admitted, Err(StoreError::Quota(_)));
+        match is_full && !self.known_by_key(&task.tenant_id, &[task]).await?.is_empty() {
+            true => Err(taken(task)),
+            false => self.refusal(admitted),
+        }
+    }
+
+    async fn try_admit_once(
+        &self,
+        tenant: &str,
+        bytes: usize,
+        idempotency: Option<&Idempotency>,
+        now: DateTime<Utc>,
+    ) -> Result<(), StoreError> {
+        let admitted = self.try_admit(tenant, bytes).await;
         let (Err(StoreError::Quota(_)), Some(asked)) = (&admitted, idempotency) else { return admitted };
         let is_known: bool = on_read!(quick self.db, |conn| {
             sqlx::query_scalar(

@@ -1,5 +1,5 @@
-//! What pipelines of a task keep between runs: values by name. Written so that a repetition changes nothing; what has
-//! returned is durable. It goes with its task.
+//! Values that pipelines of a task keep between runs, by name. Written so that a repetition changes nothing; what has
+//! returned is durable. They go with their task.
 
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};

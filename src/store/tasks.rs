@@ -21,14 +21,19 @@ use crate::trigger::Trigger;
 /// Which tasks to list. Newest first, after the task `before`.
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {
+    /// Only of this tenant.
     pub tenant: Option<String>,
     /// The stable key, whole; of a task without one, that of its export.
     pub key: Option<String>,
+    /// Only with this status.
     pub status: Option<TaskStatus>,
+    /// Only with this kind of trigger.
     pub trigger_type: Option<String>,
     /// Part of the name; the case of ASCII letters does not matter, that of others as the database has it.
     pub q: Option<String>,
+    /// Only ids before this one, for the next page.
     pub before: Option<Uuid>,
+    /// Most rows of the page.
     pub limit: i64,
 }
 
@@ -90,7 +95,7 @@ impl TaskRow {
 }
 
 impl<S> TaskRow<S> {
-    /// The same with what was read of it.
+    /// The row with the spec that was read of it.
     pub(super) fn with<T>(self, spec: T) -> TaskRow<T> {
         TaskRow {
             id: self.id,
@@ -145,7 +150,7 @@ pub(super) use select_task;
 /// The beginning of a read by listed keys.
 pub(super) const LISTED: &str = select_task!("where t.id in ");
 
-/// What a page begins with: the rows that match are measured.
+/// Beginning of a page's statement: the rows that match are measured.
 const MEASURED: &str = "with page as materialized (
     select t.id, octet_length(cast(t.spec as text)) + coalesce(octet_length(t.status_reason), 0) as bytes
       from tasks t where true";
@@ -299,6 +304,7 @@ impl Store {
                 "delete from condition_state where task_id = $1",
                 "delete from task_state where task_id = $1",
                 "delete from task_told where task_id = $1",
+                "delete from resumptions where task_id = $1",
                 "delete from task_credentials where task_id = $1",
                 "delete from tasks where id = $1",
             ] {

@@ -12,7 +12,7 @@ use sqlx::types::{Json, JsonRawValue};
 
 use crate::store::StoreError;
 
-/// What stands in the place of a NUL.
+/// Text in the place of a NUL.
 const REPLACEMENT: &str = "\u{FFFD}";
 /// A NUL as serde_json writes it.
 const NUL_ESCAPE: &str = "\\u0000";
@@ -22,7 +22,7 @@ pub(super) fn text(from: &str) -> Cow<'_, str> {
     if from.contains('\0') { Cow::Owned(from.replace('\0', REPLACEMENT)) } else { Cow::Borrowed(from) }
 }
 
-/// The same for a text that may be absent.
+/// A text without NUL, which may be absent.
 pub(super) fn optional(from: Option<&str>) -> Option<Cow<'_, str>> {
     from.map(text)
 }
@@ -66,7 +66,7 @@ pub(super) fn document<T: Serialize + ?Sized>(value: &T) -> Result<Json<Box<Json
     JsonRawValue::from_string(without_nul(written.get())).map(Json).map_err(unwritable)
 }
 
-/// The same for a document that may be absent.
+/// A document without NUL, which may be absent.
 pub(super) fn optional_document<T: Serialize>(
     value: Option<&T>,
 ) -> Result<Option<Json<Box<JsonRawValue>>>, StoreError> {

@@ -14,16 +14,21 @@ use crate::store::{Store, StoreError};
 /// A token as it is stored, without its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredToken {
+    /// Id of the token, a UUIDv7.
     pub id: Uuid,
     /// `None`: an admin token.
     pub tenant_id: Option<String>,
+    /// Purpose of the token.
     pub name: String,
     /// SHA-256 of the text.
     pub hash: Vec<u8>,
     /// Words of `token::Permission`.
     pub scopes: Vec<String>,
+    /// The instant of its creation.
     pub created_at: DateTime<Utc>,
+    /// The instant from which it is refused.
     pub expires_at: Option<DateTime<Utc>>,
+    /// The instant at which it was revoked.
     pub revoked_at: Option<DateTime<Utc>>,
     /// The token that it descends from: the first of those that made one another, `token:<id>` or `token:admin`. `None`:
     /// no other token made it.

@@ -1,4 +1,5 @@
-//! What tasks have told, so that the end of a run is told with measure: a step of the transaction that ends it.
+//! The messages that tasks have told, so that the end of a run is told with measure: a step of the transaction that
+//! ends it.
 //!
 //! The row of a task is locked before it is judged: of two runs that end at once with the same fault one is told. Rows
 //! are locked in the order of their tasks, after everything else that such a transaction locks.
@@ -7,9 +8,50 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
+use crate::notification::NewDelivery;
 use crate::notification::measure::{Alert, Told};
-use crate::store::Split;
+use crate::store::hot::Hot;
 use crate::store::unreadable::Unreadable;
+use crate::store::{Split, Store, StoreError, Topic};
+
+impl Store {
+    /// Whether the owner of a task was told of a field that these steps miss.
+    pub async fn is_missing_told(&self, task_id: Uuid, steps: &str) -> Result<bool, StoreError> {
+        Ok(on_read!(quick self.db, |conn| {
+            sqlx::query_scalar("select exists (select 1 from task_told where task_id = $1 and missing = $2)")
+                .bind(task_id)
+                .bind(steps)
+                .fetch_one(conn)
+                .await?
+        }))
+    }
+
+    /// Tells the owner of a task of a field that these steps miss, unless that was told of them before; answers whether it
+    /// did. Of a task that is gone nothing is told.
+    pub async fn tell_missing(&self, task_id: Uuid, steps: &str, notice: &NewDelivery) -> Result<bool, StoreError> {
+        let now = self.clock.now();
+        let told = on_write!(self.db, |conn| (), then Some(notice.tenant_id.as_str()), {
+            sqlx::query(FIRST).bind(task_id).execute(&mut *conn).await?;
+            let told = sqlx::query(
+                "update task_told set missing = $2 where task_id = $1 and (missing is null or missing <> $2)",
+            )
+            .bind(task_id)
+            .bind(steps)
+            .execute(&mut *conn)
+            .await?
+            .rows_affected()
+                == 1;
+            if told {
+                conn.post(&[notice], now).await?;
+            }
+            told
+        });
+        if told {
+            self.hint(Topic::Outbox);
+        }
+        Ok(told)
+    }
+}
 
 #[derive(sqlx::FromRow)]
 pub(super) struct ToldRow {
@@ -18,8 +60,8 @@ pub(super) struct ToldRow {
 }
 
 impl ToldRow {
-    /// What a task has told. Where that can't be read, nothing: its runs must come to their end, and the ends that are
-    /// recorded with them.
+    /// The state of a task's messages; the default where it can't be read: its runs must come to their end, and the
+    /// ends that are recorded with them.
     pub fn told(self, task_id: Uuid, unreadable: &Unreadable) -> Told {
         let alerts = self.alerts.as_deref().map(serde_json::from_str::<BTreeMap<String, Alert>>).transpose();
         let alerts = alerts.inspect_err(|error| unreadable.tell("task_told", task_id, error));
@@ -40,7 +82,7 @@ pub(super) const FIRST: &str = "
     insert into task_told (task_id, tenant_id) select id, tenant_id from tasks where id = $1
     on conflict (task_id) do nothing";
 pub(super) const TELL: &str = "update task_told set output_hash = $2, alerts = $3 where task_id = $1";
-/// Whose ends a message told that did not arrive, itself or as a digest.
+/// Tasks with ends that a message told which did not arrive, itself or as a digest.
 pub(super) const UNTOLD_OF: &str = "
     select distinct r.task_id from deliveries d join runs r on r.id = d.run_id
      where (d.id = $1 or d.digest_id = $1) and d.state = 'failed' and r.task_id is not null
@@ -48,8 +90,9 @@ pub(super) const UNTOLD_OF: &str = "
      order by r.task_id";
 pub(super) const UNTOLD: &str = "update task_told set output_hash = null, alerts = null where task_id = $1";
 
-/// What failed through its last channel was not told: the next end is told as if nothing had been. After its state is
-/// written, so behind the delivery: nobody waits for a delivery's row with the row of a task locked here.
+/// Forgets the messages that failed through their last channel: the next end is told as if nothing had been. After
+/// their state is written, so behind the delivery: nobody waits for a delivery's row with the row of a task locked
+/// here.
 macro_rules! untell {
     ($conn:expr, $delivery:expr) => {{
         use $crate::store::told::{UNTOLD, UNTOLD_OF};

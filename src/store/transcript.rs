@@ -70,9 +70,15 @@ fn echo_text(message: &Message) -> Result<Option<String>, StoreError> {
 
 impl Store {
     /// Appends to the transcript and renews the lease, in one transaction. Appending the same entries again (because
-    /// the answer was lost) does nothing.
-    pub async fn append(&self, lease: Lease, lease_until: DateTime<Utc>, entries: &[Entry]) -> Result<(), StoreError> {
-        on_write!(self.db, |conn| {
+    /// the answer was lost) does nothing. It is written in the turn of the run's tenant.
+    pub async fn append(
+        &self,
+        tenant: &str,
+        lease: Lease,
+        lease_until: DateTime<Utc>,
+        entries: &[Entry],
+    ) -> Result<(), StoreError> {
+        on_write!(of tenant, self.db, |conn| {
             let held = sqlx::query(
                 "update queue set lease_until = $3 where run_id = $1 and lease_token = $2 and state = 'started'",
             )
@@ -112,7 +118,7 @@ impl Store {
         Ok(())
     }
 
-    /// What all entries of a run used together.
+    /// Usage of all entries of a run together.
     pub async fn usage_of(&self, run_id: Uuid) -> Result<Usage, StoreError> {
         let sums: (i64, i64, i64, i64, i64) = on_read!(self.db, |conn| {
             sqlx::query_as(
@@ -166,7 +172,7 @@ impl Store {
         bound: i64,
         with_echoes: bool,
     ) -> Result<RowPage<Entry>, StoreError> {
-        let rows: Vec<Found<TurnRow>> = on_read!(self.db, |conn| {
+        let rows: Vec<Found<TurnRow>> = on_read!(of scope.tenant(), self.db, |conn| {
             sqlx::query_as(
                 "with page as materialized (
                      select seq, octet_length(cast(body as text)) as bytes

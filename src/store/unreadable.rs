@@ -112,24 +112,25 @@ impl Unreadable {
 
 impl Store {
     /// Says once that a run which waits can't be looked after, and looks at it again in an hour: it must not stand before
-    /// the others.
+    /// the others. One that is not due any more has been parked anew meanwhile, and is left as it is.
     pub async fn set_aside_parked(&self, run_id: Uuid, why: &(dyn Display + Sync)) -> Result<(), StoreError> {
         self.unreadable.tell("parked", run_id, why);
-        let again = self.clock.now() + LOOK_AGAIN;
-        on_write!(self.db, |conn| {
-            sqlx::query("update parked set wake_at = $2 where run_id = $1")
-                .bind(run_id)
-                .bind(again)
-                .execute(conn)
-                .await?;
-        });
-        Ok(())
+        self.postpone("update parked set wake_at = $2 where run_id = $1 and wake_at <= $3", run_id).await
     }
 
-    /// Says once that a window of events can't be handled, and looks at it again in an hour.
+    /// Says once that a window of events can't be handled, and looks at it again in an hour. One that is not due any more is
+    /// left as it is.
     pub async fn set_aside_window(&self, id: Uuid, why: &(dyn Display + Sync)) -> Result<(), StoreError> {
         self.unreadable.tell("windows", id, why);
-        self.postpone_window(id, self.clock.now() + LOOK_AGAIN).await
+        self.postpone("update windows set closes_at = $2 where id = $1 and closes_at <= $3", id).await
+    }
+
+    async fn postpone(&self, update: &'static str, id: Uuid) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        on_write!(self.db, |conn| {
+            sqlx::query(update).bind(id).bind(now + LOOK_AGAIN).bind(now).execute(conn).await?;
+        });
+        Ok(())
     }
 }
 

@@ -13,20 +13,26 @@ use crate::store::{Split, Store, StoreError, StoredRecipient, Topic};
 /// A code for an address, as tags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verification {
-    /// Whose address: the id of the recipient.
+    /// The recipient with the address, by its id.
     pub recipient: String,
+    /// The channel of the address.
     pub channel: String,
+    /// Hash of the address.
     pub address_hash: Vec<u8>,
+    /// Hash of the code.
     pub code_hash: Vec<u8>,
 }
 
-/// What came of a code that was given back.
+/// Result of a code that was given back.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verified {
     /// It was right, and the recipient is written.
     Yes(Box<StoredRecipient>),
     /// It was wrong; so many tries are left.
-    Wrong { left: i64 },
+    Wrong {
+        /// Tries that are left.
+        left: i64,
+    },
     /// There is none, or no more: none was asked for, its time or its tries are over, or the address has changed.
     Gone,
 }
@@ -108,7 +114,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes a code; where it is right, `recipient` is written over the version that was read, in the same transaction.
+    /// Takes a code; where it is right, `recipient` is written over the one that was read, in the same transaction.
     ///
     /// # Errors
     /// `Conflict`: the recipient has changed meanwhile, and the code is still good. `NotFound`: in another scope.
@@ -117,7 +123,7 @@ impl Store {
         scope: &Scope,
         given: &Verification,
         recipient: &Recipient,
-        read_version: i64,
+        read: &StoredRecipient,
     ) -> Result<Verified, StoreError> {
         if scope.tenant().is_some_and(|own| own != given.recipient) {
             return Err(StoreError::NotFound);
@@ -145,12 +151,13 @@ impl Store {
             } else {
                 let written = sqlx::query(
                     "update recipients set body = $2, version = version + 1, updated_at = $3
-                      where tenant_id = $1 and version = $4",
+                      where tenant_id = $1 and version = $4 and updated_at = $5",
                 )
                 .bind(text(&given.recipient))
                 .bind(document(recipient)?)
                 .bind(now)
-                .bind(read_version)
+                .bind(read.version)
+                .bind(read.updated_at)
                 .execute(&mut *conn)
                 .await?
                 .rows_affected();
@@ -162,7 +169,7 @@ impl Store {
                     .bind(text(&given.channel))
                     .execute(&mut *conn)
                     .await?;
-                let (recipient, version) = (recipient.clone(), read_version + 1);
+                let (recipient, version) = (recipient.clone(), read.version + 1);
                 Ok(Verified::Yes(Box::new(StoredRecipient { recipient, version, updated_at: now })))
             }
         })

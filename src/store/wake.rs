@@ -23,7 +23,7 @@ use crate::store::db::answered;
 use crate::store::ears::Ears;
 use crate::store::starting::StartedRun;
 
-/// What a service may wait for.
+/// Topics on which a service may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topic {
     /// A task's next instant may be earlier than known.
@@ -40,24 +40,28 @@ pub enum Topic {
     Events,
     /// A message for an open session was laid out or taken.
     Live,
+    /// A task may be resumed whose credential was saved.
+    Resumptions,
 }
 
-const TOPICS: usize = 7;
-/// What one instance can't do alone: a run to be cancelled, or a session, may be anybody's.
+const TOPICS: usize = 8;
+/// Topics that one instance can't serve alone: a run to be cancelled, or a session, may be anybody's.
 const EVERYBODYS: [Topic; 3] = [Topic::Cancels, Topic::Events, Topic::Live];
 /// Its commit waits for nothing; the setting ends with it.
 const TELL: &str =
     "select set_config('synchronous_commit', 'off', true), pg_notify('reveille_' || current_schema(), $1)";
-/// What is called within this time after a call is one call.
+/// Time within which later calls count as one with the first.
 const GATHER: Duration = Duration::from_millis(5);
 /// How long is waited before a database that is away is asked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Who has heard nothing for this long asks whether anything would come through: a wire can go silent without an end.
+/// Time without a message after which a listener asks whether anything would come through: a wire can go silent without
+/// an end.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// The worker of this process, as the store sees it: what was just recorded may start here at once, without a look into
 /// the queue.
 pub trait Seat: Send + Sync {
+    /// Id of the instance.
     fn worker(&self) -> Uuid;
     /// How long a lease lasts.
     fn lease(&self) -> Duration;
@@ -191,7 +195,7 @@ impl Store {
         }
     }
 
-    /// The same of what this instance leaves to others though it could do some of it.
+    /// Hints at work that this instance leaves to others though it could do some of it.
     pub(super) fn hint_everybody(&self, topic: Topic) {
         self.hints.0.here[topic as usize].send_replace(());
         self.hints.0.called.fetch_or(1 << topic as u8, Ordering::AcqRel);

@@ -13,10 +13,13 @@ pub struct Queued {
     pub state: String,
     /// When it may start, or could have.
     pub run_at: DateTime<Utc>,
+    /// The instance that has claimed it.
     pub worker: Option<Uuid>,
+    /// The end of its lease.
     pub lease_until: Option<DateTime<Utc>>,
     /// The run's time limit.
     pub deadline_at: Option<DateTime<Utc>>,
+    /// The reason for which it is to stop, if it is.
     pub cancel_reason: Option<String>,
 }
 
@@ -32,17 +35,22 @@ pub struct Parked {
 /// The run that has the slot of its task.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct Holder {
+    /// The run with the slot.
     pub run_id: Uuid,
+    /// State of its queue row.
     pub state: String,
+    /// The instant at which it was started.
     pub started_at: Option<DateTime<Utc>>,
 }
 
 /// Where a run is; all empty: it is over, or is just moving.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Whereabouts {
+    /// Its row in the queue.
     pub queued: Option<Queued>,
+    /// Its row among the parked runs.
     pub parked: Option<Parked>,
-    /// Who has its task's slot; it may be the run itself.
+    /// The run with the task's slot; it may be the run itself.
     pub holder: Option<Holder>,
 }
 

@@ -1,4 +1,4 @@
-//! What events wait in, and what rules about events remember: open windows, held events, `dedup` keys, `throttle` rates.
+//! Open windows, held events, `dedup` keys, `throttle` rates: the store of rules about events.
 //!
 //! Everything is written under the lock of the task's `due` row, so two batches never decide about one key at once.
 

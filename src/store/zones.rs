@@ -19,6 +19,7 @@ use crate::trigger::zone::Release;
 /// The newest release that any instance has stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewestZones {
+    /// The newest release that any instance has.
     pub release: Release,
     /// Whether all that earlier releases had planned is planned anew.
     pub is_planned: bool,
@@ -36,7 +37,9 @@ pub struct ZonedTasks {
 /// A task, and the instant that it waits for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedTask {
+    /// The task.
     pub task: Task,
+    /// The instant that it waits for, by the schedule.
     pub nominal: DateTime<Utc>,
 }
 

@@ -1,4 +1,4 @@
-//! What a change makes of a task: decided purely here, written by `store::change_task`.
+//! The effect of a change on a task: decided purely here, written by `store::change_task`.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -11,6 +11,7 @@ use crate::trigger::{Next, Skip};
 
 /// Why a completed task has ended.
 pub const REASON_ENDED: &str = "ended";
+/// Reason of a task whose `max_runs` is used up.
 pub const REASON_MAX_RUNS: &str = reason::MAX_RUNS;
 /// Why an instant was skipped: it fell due while the task was paused or disabled, and is not caught up.
 pub const REASON_PAUSED: &str = "paused";
@@ -22,41 +23,47 @@ pub fn is_of_action(reason: &str) -> bool {
     reason.starts_with("/action/")
 }
 
-/// What is to change in a task.
+/// Changes to a task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TaskChange {
     /// Name and spec as given, if the task still has this version.
     Edit {
+        /// The version that was read before the edit.
         version: i64,
+        /// The new name.
         name: String,
+        /// The new spec, whole.
         spec: Box<Spec>,
     },
+    /// Stops firing until it is resumed.
     Pause {
+        /// Reason for the record and for the owner.
         reason: Option<String>,
     },
-    /// What a paused task has held runs.
+    /// Resumes; held events run.
     Resume,
-    /// What a paused task has held is recorded as skipped.
+    /// Resumes; held events are recorded as skipped.
     ResumeDropping,
 }
 
 /// A task after a change, and what its `due` row says then.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changed {
+    /// The task after the change.
     pub task: Task,
     /// Fires recorded ahead are void, and the `due` row is written anew.
     pub replanned: bool,
     /// The first instant that has not been considered; kept while the task is paused.
     pub nominal_at: Option<DateTime<Utc>>,
-    /// What is never fired because of this change: what fell due while the task was paused and is not caught up, or
-    /// an instant that the edited trigger lacks.
+    /// Instants that are never fired because of this change: those that fell due while the task was paused and are not
+    /// caught up, or an instant that the edited trigger lacks.
     pub skipped: Option<Skip>,
     /// An instant to record and to run in the same transaction: it waited out a jitter that the edit took away. It is
     /// counted in the task already.
     pub fires_now: Option<DateTime<Utc>>,
 }
 
-/// What becomes of an instant that waited out its jitter when the trigger was edited: exactly one of these.
+/// The fate of an instant that waited out its jitter when the trigger was edited: exactly one of these.
 #[derive(Default)]
 struct Waiting {
     /// The new trigger has it, too, and its time to run is still to come.
@@ -79,12 +86,16 @@ struct Course {
 /// Why a change can't be made.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ChangeError {
+    /// The task has this version instead of the expected one.
     #[error("the task has version {0} by now")]
     Version(i64),
+    /// A completed task does not allow the change, which the word names.
     #[error("the task is completed, so it can't be {0}\nhint: edit its trigger, or create another task")]
     Completed(&'static str),
+    /// A disabled task does not allow the change, which the word names.
     #[error("the task is disabled, so it can't be {0}\nhint: edit its trigger, or ask the operator to resume it")]
     Disabled(&'static str),
+    /// The trigger of the edit can't be planned.
     #[error("{}: {}", .0.pointer, .0.message)]
     Trigger(InvalidSpec),
 }
@@ -101,12 +112,12 @@ pub struct PlannedChange {
     answers: Result<Answers, ChangeError>,
 }
 
-/// What the triggers say.
+/// Answers of the triggers.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Answers {
     /// Where the instants of an edited trigger are counted from.
     anchor: Option<DateTime<Utc>>,
-    /// What fell due while the task did not fire, and is not caught up.
+    /// Instants that fell due while the task did not fire, and are not caught up.
     missed: Option<Missed>,
     /// The instant that waits out its jitter, as an edited trigger has it, and whether it is excluded.
     waiting: Option<(Next, bool)>,
@@ -213,7 +224,7 @@ impl Task {
         Course { edited, waited, resumed, catches_up, reopened }
     }
 
-    /// What the triggers say to the change to `task`: all of it that computes.
+    /// Asks the triggers about the change to `task`: all of it that computes.
     fn ask(
         &self,
         task: &Task,
@@ -299,7 +310,7 @@ impl Task {
         Changed { task, replanned: true, nominal_at, skipped, fires_now: waiting.fires_now }
     }
 
-    /// What becomes of an instant that is past, its time to run not, as `found` by the trigger that `self` has now.
+    /// The fate of an instant that is past, its time to run not, as `found` by the trigger that `self` has now.
     fn waiting(&self, nominal: DateTime<Utc>, found: Option<(Next, bool)>, now: DateTime<Utc>) -> Waiting {
         let skip = |reason| {
             let missed = Missed { from: nominal, to: nominal, count: Some(1) };

@@ -38,14 +38,14 @@ pub fn credentials_of(spec: &Spec) -> Vec<Reference> {
     references
 }
 
-/// What is kept of what a task names: service and account of each credential, and each tool as a service of the name
-/// `tool:NAME`, which no credential can have. Which credential a tool uses is the operator's, and may change.
+/// The credentials that a task names: service and account of each, and each tool as a service of the name `tool:NAME`,
+/// which no credential can have. The operator decides which credential a tool uses, and may change it.
 pub fn named_by(spec: &Spec) -> Vec<(String, String)> {
     let credentials = credentials_of(spec).into_iter().map(|reference| (reference.service, reference.account));
     credentials.chain(tools_of(spec).into_iter().map(|name| (kept_tool(&name), String::new()))).collect()
 }
 
-/// What a tool is kept as.
+/// Name under which a tool is kept.
 pub fn kept_tool(name: &str) -> String {
     format!("tool:{name}")
 }

@@ -1,7 +1,7 @@
 //! Reading a task from the JSON that its owner wrote, whole or as a patch, with all that is wrong in one answer.
 //!
-//! Pure: the present and what names exist are arguments. Whose task it is, the caller says: `tenant_id` is passed over
-//! in here.
+//! Pure: the present and the known names are arguments. The caller decides about the tenant of a task: `tenant_id` is
+//! passed over in here.
 
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
@@ -32,7 +32,7 @@ const CHANNELS: usize = 20;
 /// Largest metadata, in bytes of JSON.
 const METADATA_BYTES: usize = 16 * 1024;
 
-/// What the owner decides: the rest of a task is what has become of it, and is not for another service.
+/// Fields that the owner decides: the rest of a task is its state, and is not for another service.
 pub const DECIDED: [&str; 13] = [
     "tenant_id",
     "key",
@@ -48,7 +48,7 @@ pub const DECIDED: [&str; 13] = [
     "pause_after_failures",
     "metadata",
 ];
-/// What a task is answered with besides, and nobody sets.
+/// Fields that a task is answered with besides, and nobody sets.
 const READ_ONLY: [&str; 9] =
     ["id", "status", "status_reason", "next_fire_at", "condition", "last_run", "run_count", "created_at", "updated_at"];
 
@@ -256,7 +256,7 @@ impl<'a> Reader<'a> {
         written.and_then(read).is_some_and(|trigger| trigger == task.spec.trigger)
     }
 
-    /// What the executor says of an action, where both could be read and one of them is new.
+    /// Adds the executor's faults of an action, where both could be read and one of them is new.
     fn check(&mut self, new: bool, executor: Option<&str>, action: Option<&Action>) {
         let touched = new || self.fields.contains_key("executor") || self.fields.contains_key("action");
         if let (true, Some(executor), Some(action)) = (touched, executor, action) {
@@ -433,6 +433,21 @@ mod tests {
                 prop::collection::btree_map(key, inner, 0..8).prop_map(|map| Value::Object(map.into_iter().collect())),
             ]
         })
+    }
+
+    #[test]
+    fn task_names_as_many_channels_as_it_may_and_no_more() {
+        let names: Vec<String> = (0..=CHANNELS).map(|n| format!("channel {n}")).collect();
+        let known = Known { channels: names.clone(), ..known() };
+        let read = |count: usize| {
+            let draft = json!({
+                "name": "x", "trigger": { "type": "schedule", "interval": "5m" }, "output": { "channel": names[..count] },
+            });
+            let read = Draft::parse(Ok(Tenant::new("ann").unwrap()), &draft, &known, now());
+            read.map(drop).map_err(|faults| (faults.0[0].pointer.clone(), faults.0[0].message.clone()))
+        };
+        assert_eq!(read(CHANNELS), Ok(()));
+        assert_eq!(read(CHANNELS + 1), Err(("/output/channel".into(), "must name at most 20 channels".into())));
     }
 
     proptest! {

@@ -1,5 +1,5 @@
-//! What a task may name, and who checks what it says: filled from the registries, so that reading a draft knows none of
-//! them.
+//! Names that a task may use, and the checks of its parts: filled from the registries, so that reading a draft knows
+//! none of them.
 
 use std::sync::Arc;
 
@@ -18,21 +18,21 @@ pub type PollCheck = Arc<dyn Fn(&Tenant, &Poll, &str, &mut Faults) + Send + Sync
 /// executor.
 pub type ActionSeal = Arc<dyn Fn(&str, &Tenant, &mut Action, Option<&Action>) -> Result<(), Faults> + Send + Sync>;
 
-/// What a draft may name; filled from the registries.
+/// Names that a draft may use; filled from the registries.
 #[derive(Clone)]
 pub struct Known {
     /// The channels that are configured.
     pub channels: Vec<String>,
     /// The executors, and what each asks of its action.
     pub check: ActionCheck,
-    /// What may be polled.
+    /// The check of polls.
     pub poll: PollCheck,
     /// How they make it ready to be stored.
     pub seal: ActionSeal,
 }
 
 impl Known {
-    /// What is wrong with what a condition polls.
+    /// Faults of a condition's poll.
     pub(super) fn check_poll(&self, tenant: &Tenant, trigger: &Trigger) -> Result<(), Faults> {
         let mut faults = Faults::new();
         if let Some(condition) = trigger.condition() {

@@ -11,14 +11,18 @@ use crate::trigger::condition::{ConditionState, ConditionView};
 /// The newest run of a task, in short.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct LastRun {
+    /// Id of the run.
     pub id: Uuid,
+    /// State of the run.
     pub state: RunState,
     /// The nominal instant of its fire.
     pub scheduled_for: DateTime<Utc>,
+    /// The instant of its end; absent while it goes on.
     pub finished_at: Option<DateTime<Utc>>,
 }
 
 impl LastRun {
+    /// The part of a run that a task shows.
     pub fn of(run: &Run) -> LastRun {
         LastRun { id: run.id, state: run.state, scheduled_for: run.scheduled_for, finished_at: run.finished_at }
     }
@@ -27,23 +31,35 @@ impl LastRun {
 /// A task as it is answered.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskView {
+    /// Id of the task.
     pub id: Uuid,
+    /// The tenant that owns the task.
     pub tenant_id: String,
+    /// Key of the owner, unique within the tenant.
     pub key: Option<String>,
+    /// Name for people.
     pub name: String,
+    /// Everything that the owner decides besides the name.
     #[serde(flatten)]
     pub spec: Spec,
+    /// Whether it fires.
     pub status: TaskStatus,
+    /// Reason of a status other than `active`.
     pub status_reason: Option<String>,
     /// Null for a condition: nobody knows; `condition` says when it is polled next.
     pub next_fire_at: Option<DateTime<Utc>>,
     /// Where its condition stands; absent for other triggers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub condition: Option<ConditionView>,
+    /// The run with the latest instant.
     pub last_run: Option<LastRun>,
+    /// Automatic fires that were recorded to run.
     pub run_count: i64,
+    /// The instant of its creation.
     pub created_at: DateTime<Utc>,
+    /// The instant of its last change.
     pub updated_at: DateTime<Utc>,
+    /// Version of the task, which grows with each change.
     pub version: i64,
 }
 

@@ -1,4 +1,4 @@
-//! What keeps a template cheap: its length, the statements and operators that it may have, what it may give.
+//! Limits that keep a template cheap: on its length, its statements and operators, and its output.
 
 use std::io;
 
@@ -67,7 +67,8 @@ pub fn before_parsing(text: &str) -> Result<(), TemplateFault> {
     }
 }
 
-/// What may nest an expression: those within quoted texts count, too, because where a text ends is for the reader to say.
+/// Counts the signs and words that may nest an expression: those within quoted texts, too, because where a text ends is
+/// for the reader to say.
 fn operators_of(code: &str) -> usize {
     let signs = code.matches(['-', '+', '~', '/', '%', '<', '>', '=', '!', '.', '(', '[', '{', '|']).count();
     let words = code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_cost_without_limit_is_refused() {
+    fn template_of_unbounded_cost_is_refused() {
         let refused = |text: &str, why: &str| {
             let fault = read(text).unwrap_err();
             assert!(fault.0.contains(why), "{text}: {fault}");
@@ -261,5 +262,25 @@ mod tests {
         let loops =
             "{% for a in event.list %}{% for b in event.list %}{% if a > b %}.{% endif %}{% endfor %}{% endfor %}";
         assert_eq!(failed(loops), TemplateError::Failed("the template takes too much work".into()));
+    }
+
+    #[test]
+    fn rendering_has_its_fuel_and_ends_with_it() {
+        let round = read("{% for a in event %}{{ a }}{% endfor %}").unwrap();
+        let render = |items: usize| {
+            let mut values = Values::default();
+            values.set("event", &json!(vec![7; items]));
+            round.text(&values)
+        };
+        // the longest list that is gone through: each item takes some instructions of its own
+        let (mut most, mut beyond) = (FUEL as usize / 20, FUEL as usize);
+        while beyond - most > 1 {
+            let middle = (most + beyond) / 2;
+            *if render(middle).is_ok() { &mut most } else { &mut beyond } = middle;
+        }
+        let each = FUEL as usize / most;
+        assert!((3..=10).contains(&each), "{most} items of {each} instructions");
+        assert_eq!(render(most), Ok("7".repeat(most)));
+        assert_eq!(render(beyond), Err(TemplateError::Failed("the template takes too much work".into())));
     }
 }

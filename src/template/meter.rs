@@ -33,3 +33,20 @@ pub fn spend(bytes: usize) -> Result<(), Error> {
     LEFT.set(left);
     left.map(drop).ok_or_else(|| Error::from(ErrorKind::OutOfFuel))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_done_up_to_its_bound_and_not_a_byte_beyond_it() {
+        let spent = |bytes: u64| {
+            within(|| {
+                let _ = spend(1).and_then(|()| spend(bytes as usize - 1));
+                Ok(())
+            })
+        };
+        assert_eq!(spent(WORK_BYTES), Ok(()));
+        assert_eq!(spent(WORK_BYTES + 1), Err(TemplateError::Failed("the template takes too much work".into())));
+    }
+}

@@ -10,8 +10,11 @@ use crate::template::{Names, Template, TemplateError, Templates, Values};
 pub enum Tree {
     /// Without a template anywhere.
     Literal(Value),
+    /// A text.
     Text(Template),
+    /// A list.
     List(Vec<Tree>),
+    /// An object, in the order in which it was written.
     Object(Vec<(String, Tree)>),
 }
 

@@ -14,6 +14,7 @@ pub struct UrlTemplate {
 }
 
 impl UrlTemplate {
+    /// Reads an address with templates in it; a template may not stand in its host.
     pub fn read(text: &str, templates: &Templates, names: Names) -> Result<UrlTemplate, TemplateFault> {
         let fault = |why: &str| TemplateFault(why.to_owned());
         let text = text.trim();
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inserted_stays_where_it_is_put() {
+    fn inserted_value_stays_in_its_part_of_the_url() {
         let inserted = |v: &str| url("https://h.example:8443/a/{{ v }}/b?q={{ v }}&r=1", &json!(v)).unwrap();
         assert_eq!(inserted("x"), "https://h.example:8443/a/x/b?q=x&r=1");
         for hostile in

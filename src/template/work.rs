@@ -1,4 +1,5 @@
-//! What a rendering takes at most: how many instructions it may have, so that each of them may touch the longest text.
+//! The most work that a rendering takes: how many instructions it may have, so that each of them may touch the longest
+//! text.
 
 use serde_json::Value;
 
@@ -14,7 +15,7 @@ const INSTRUCTION: u64 = 200;
 /// Bytes that are compared or copied in one step.
 const COMPARED: u64 = 16;
 
-/// What a template does again and again, by the look of its text.
+/// Repeated work of a template, by the look of its text.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
     /// Insertions and statements.
@@ -61,7 +62,7 @@ impl Size {
     }
 }
 
-/// What stands behind each `in`.
+/// The text behind each `in`.
 fn searched(code: &str) -> impl Iterator<Item = &str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     code.match_indices("in").map(|(at, word)| (&code[..at], &code[at + word.len()..])).filter_map(

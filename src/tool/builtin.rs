@@ -31,7 +31,7 @@ pub fn all(credentials: &Credentials) -> Vec<Arc<dyn Tool>> {
     ]
 }
 
-/// What all of them have in common: active, of this release, and safe to repeat (they read, or the host knows the
+/// The definition of a built-in tool: active, of this release, and safe to repeat (it reads, or the host knows the
 /// idempotency key, or doing it twice is doing it once).
 fn definition(
     name: &str,

@@ -1,4 +1,4 @@
-//! What tools that speak HTTP have in common: the way out, with a credential where one is named, and what is answered.
+//! Parts that tools over HTTP share: the way out, with a credential where one is named, and the answer.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::credential::{LackKind, Reference, SECRET_HEADERS};
 use crate::egress::{EgressError, Request, Response};
+use crate::notification::language::MessageLanguage;
 use crate::notification::{dedupe, trouble};
 use crate::tool::{CalledBy, Failure, Notice, ToolContext, ToolError, ToolOutput};
 use crate::vault::credentials::{CredentialError, Credentials, FetchError, Trouble, Use};
@@ -81,7 +82,9 @@ pub(super) async fn fetch(
 }
 
 async fn tell_owner(error: &CredentialError, context: &ToolContext) {
-    let (subject, text) = trouble::credential_trouble(&error.reference, LackKind::Missing, None);
+    // the notifier words it anew from its data, in the language of the reader
+    let english = MessageLanguage::English;
+    let (subject, text) = trouble::credential_trouble(english, &error.reference, LackKind::Missing, None);
     let notice = Notice {
         run_id: context.run_id,
         channel: None,
@@ -95,7 +98,7 @@ async fn tell_owner(error: &CredentialError, context: &ToolContext) {
     }
 }
 
-/// What the model is told of an answer.
+/// The answer for the model.
 pub(super) fn answer(response: &Response) -> Result<ToolOutput, ToolError> {
     if let Some(kind) = failure(response.status) {
         let code = format!("http_{}", response.status.as_u16());
@@ -127,7 +130,7 @@ fn excerpt(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim().chars().take(ERROR_EXCERPT).collect()
 }
 
-/// What a status means to the model; `None`: it got what it asked for.
+/// The failure that a status means to the model; `None`: it got what it asked for.
 fn failure(status: StatusCode) -> Option<Failure> {
     match status.as_u16() {
         401 | 403 | 407 => Some(Failure::PermissionDenied),

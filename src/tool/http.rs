@@ -32,11 +32,13 @@ const ARGUMENTS: &str = "args";
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Declared {
-    /// What a model calls it: letters, digits, `_` and `-`, at most 64.
+    /// Name for the model: letters, digits, `_` and `-`, at most 64.
     pub name: String,
-    /// What it does and when to use it, for the model.
+    /// Its effect and when to use it, for the model.
     pub description: String,
+    /// Kind of effect on the world.
     pub category: Category,
+    /// Weight of a mistake.
     pub consequence: Consequence,
     /// A person is asked in any case.
     #[serde(default)]
@@ -44,6 +46,7 @@ pub struct Declared {
     /// For one call, 1 to 300; absent: as `[react]` says.
     #[serde(default)]
     pub timeout_seconds: Option<u64>,
+    /// Version of the definition.
     #[serde(default = "first_version")]
     pub version: String,
     /// Where it is in its life: `active`, `deprecated` or `removed`.
@@ -55,9 +58,10 @@ pub struct Declared {
     /// How long an approved call may still be stopped, in seconds.
     #[serde(default)]
     pub undo_seconds: Option<u64>,
-    /// What a person is told that a call will do; `{name}` stands for the argument of that name.
+    /// Sentence about a call for the person who decides; `{name}` stands for the argument of that name.
     #[serde(default)]
     pub summary: Option<String>,
+    /// The request that a call makes.
     pub http: Call,
 }
 

@@ -14,6 +14,7 @@ const FAULTS_TOLD: usize = 5;
 
 /// A tool, its schema compiled.
 pub struct Registered {
+    /// The tool.
     pub tool: Arc<dyn Tool>,
     schema: JsonSchema,
 }
@@ -41,6 +42,7 @@ impl Registry {
         Ok(Registry(registered))
     }
 
+    /// Definitions of all tools, in order.
     pub fn definitions(&self) -> impl Iterator<Item = &Definition> {
         self.0.iter().map(|registered| registered.tool.definition())
     }
@@ -51,6 +53,7 @@ impl Registry {
         there.map(|definition| definition.name.as_str())
     }
 
+    /// Whether the tool of this name is deprecated.
     pub fn is_deprecated(&self, name: &str) -> bool {
         self.find(name).is_some_and(|tool| tool.definition().status == ToolStatus::Deprecated)
     }
@@ -62,6 +65,7 @@ impl Registry {
 }
 
 impl Registered {
+    /// The definition of the tool.
     pub fn definition(&self) -> &Definition {
         self.tool.definition()
     }
@@ -71,7 +75,7 @@ impl Registered {
         self.schema.steps(arguments)
     }
 
-    /// What is wrong with the arguments of a call, each fault with its place.
+    /// Refuses the arguments of a call, each fault with its place.
     pub fn check(&self, arguments: &Value) -> Result<(), ToolError> {
         if !arguments.is_object() {
             return Err(ToolError::arguments("the arguments must be a JSON object"));
@@ -88,7 +92,7 @@ impl Registered {
     }
 }
 
-/// What a model is told that calls a tool which it was not offered.
+/// The error for a model that calls a tool which it was not offered.
 pub fn unknown_tool<'a>(name: &str, offered: impl IntoIterator<Item = &'a str>) -> ToolError {
     let offered: Vec<&str> = offered.into_iter().collect();
     let hint = did_you_mean(name, offered.iter().copied());

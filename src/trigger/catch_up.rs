@@ -1,4 +1,4 @@
-//! What is recorded for a schedule that has come due, decided purely: which instants run, which are coalesced into a run,
+//! The records of a schedule that has come due, decided purely: which instants run, which are coalesced into a run,
 //! which are skipped and why.
 //!
 //! Every instant that is considered ends in exactly one of the three. A range (a skip's, or a run's `missed`) stands for
@@ -33,9 +33,10 @@ pub mod reason {
     pub const EXCLUDED: &str = "excluded";
 }
 
-/// What the `due` row and its task say of a schedule that has come due.
+/// The facts of the `due` row and its task about a schedule that has come due.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Due {
+    /// The task, for its jitter and its errors.
     pub task_id: Uuid,
     /// Where intervals are counted from.
     pub anchor: DateTime<Utc>,
@@ -45,10 +46,11 @@ pub struct Due {
     pub nominal: DateTime<Utc>,
     /// Automatic fires so far, and how many there may be.
     pub fired: u64,
+    /// Automatic fires that the task may have in all; `None`: no limit.
     pub max_runs: Option<u64>,
 }
 
-/// What is to be recorded for a due task, decided purely.
+/// The records of a due task, decided purely.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
     /// Oldest first.
@@ -59,8 +61,10 @@ pub struct Plan {
     pub next: Option<Next>,
 }
 
+/// An instant that runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedFire {
+    /// The instant by the schedule.
     pub nominal: DateTime<Utc>,
     /// Nominal plus jitter.
     pub run_at: DateTime<Utc>,
@@ -71,20 +75,24 @@ pub struct PlannedFire {
 /// Instants that do not run, and why: one of [`reason`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Skip {
+    /// The instants that are skipped.
     pub missed: Missed,
+    /// The word for the reason, as it is recorded.
     pub reason: &'static str,
 }
 
 /// An instant to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Next {
+    /// The instant by the schedule.
     pub nominal: DateTime<Utc>,
+    /// The instant at which it runs, its jitter included.
     pub run_at: DateTime<Utc>,
 }
 
 impl Timetable {
-    /// What is to be recorded of all instants from `due.nominal` on that run by `until` (a little after `now`, so that
-    /// fires are recorded ahead of their time). What has passed when `max_runs` is used up is skipped in one range;
+    /// The records of all instants from `due.nominal` on that run by `until` (a little after `now`, so that fires are
+    /// recorded ahead of their time). Instants that have passed when `max_runs` is used up are skipped in one range;
     /// nothing after that is considered.
     pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Plan {
         let room = due.max_runs.map_or(u64::MAX, |most| most.saturating_sub(due.fired));
@@ -372,7 +380,7 @@ mod tests {
             let count = missed.count.map_or("?".into(), |count| count.to_string());
             format!("{} to {} ({count})", time(missed.from), time(missed.to))
         };
-        let plan = schedule.plan(due, at(now), at(now) + TimeDelta::seconds(1)).unwrap();
+        let plan = schedule.plan(due, at(now), at(now) + TimeDelta::seconds(1)).0.unwrap();
         let fires = plan.fires.iter().map(|fire| match &fire.missed {
             None => format!("fire {}", time(fire.nominal)),
             Some(missed) => format!("fire {} for {}", time(fire.nominal), range(missed)),
@@ -383,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_time_fires_and_what_is_to_come_fires_a_little_ahead() {
+    fn instant_on_time_fires_and_a_coming_one_fires_a_little_ahead() {
         let hourly = || json!({"cron": "0 * * * *"});
         let due_at_ten = due("2026-01-01T10:00:00Z");
         assert_eq!(plan(hourly(), &due_at_ten, "2026-01-01T09:59:59Z"), ["fire 01 10:00:00", "next 01 11:00:00"]);
@@ -476,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_excluded_has_its_own_record_and_is_never_the_one_that_runs() {
+    fn excluded_instant_has_its_own_record_and_is_never_the_one_that_runs() {
         let schedule = json!({"cron": "*/10 * * * *", "exclude": ["20-30 * * * *"]});
         assert_eq!(
             plan(schedule.clone(), &due("2026-01-01T10:00:00Z"), "2026-01-01T10:35:00Z"),

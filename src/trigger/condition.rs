@@ -52,15 +52,17 @@ words! {
 /// Fires by what is polled. Made by `Trigger::parse` alone; its JSON is the one of the API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Condition {
+    /// The source that is polled.
     pub poll: Poll,
     /// How often it is polled; at least a second.
     pub interval: String,
-    /// What must be true, in CEL over `value`, `previous`, `now` and `task`. `on_change` can do without.
+    /// Condition for a fire, in CEL over `value`, `previous`, `now` and `task`. `on_change` can do without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expression: Option<String>,
+    /// Which results fire.
     #[serde(default)]
     pub fire: FireOn,
-    /// What is compared from poll to poll with `on_change`; the whole value when absent.
+    /// Expression that is compared from poll to poll with `on_change`; the whole value when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watch: Option<String>,
     /// With `on_true`: what must be true, the expression being false, before it can fire again.
@@ -114,6 +116,7 @@ impl Condition {
         self.end_at.is_none_or(|end| at <= end).then_some(at)
     }
 
+    /// The time between polls. Fails where `interval` is no length of time.
     pub fn every(&self) -> Result<TimeDelta, InvalidSpec> {
         length("interval", &self.interval)
     }

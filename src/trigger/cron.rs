@@ -59,7 +59,7 @@ pub struct Cron {
 }
 
 impl Cron {
-    /// The same as [`Cron::parse`]; an expression that was asked for lately is not read again. Most tasks share theirs
+    /// Parses like [`Cron::parse`]; an expression that was asked for lately is not read again. Most tasks share theirs
     /// with others.
     pub fn lately(text: &str) -> Result<Arc<Cron>, String> {
         if let Some(cron) = LATELY.lock().expect("cron lock").get(text) {
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_for_lately_is_not_read_again_and_is_pushed_out_by_what_is_asked_for_since() {
+    fn cache_keeps_recent_expressions_and_evicts_the_oldest() {
         let mut lately = Lately::default();
         let cron = Arc::new(Cron::parse("30 8 * * *").unwrap());
         lately.add("30 8 * * *", Arc::clone(&cron));

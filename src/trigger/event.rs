@@ -25,7 +25,7 @@ pub const HELD_EVENTS: u64 = 10_000;
 pub const EVENT_RUNS: usize = 1000;
 /// The names that expressions of event triggers know.
 pub const VARIABLES: &[&str] = &["event", "task"];
-/// What `task` has in expressions of triggers.
+/// Members of `task` in expressions of triggers.
 pub const TASK_MEMBERS: &[&str] = &["id", "name", "metadata"];
 
 /// When a task fires by events. Made by `Trigger::parse` alone; its JSON is the one of the API.
@@ -88,6 +88,7 @@ pub struct Debounce {
     pub key: Option<String>,
 }
 
+/// Several events that make one run, by number and time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Batch {
     /// It fires with this many events, 2 to 1,000.
@@ -99,16 +100,19 @@ pub struct Batch {
     pub key: Option<String>,
 }
 
+/// Most fires within a time; further events are skipped.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Throttle {
     /// Fires at most, evenly refilled; a burst of as many is let through.
     pub limit: u64,
+    /// Length of that time, such as `1h`.
     pub per: String,
     /// CEL; events of different keys are throttled apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
+/// Events with one key within a time count once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Dedup {
     /// CEL.

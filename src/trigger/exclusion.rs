@@ -45,6 +45,7 @@ impl Exclusions {
         Exclusions::new(written.iter().enumerate().filter_map(read).collect())
     }
 
+    /// A set of exclusions, days and cron expressions apart.
     pub fn new(all: Vec<Exclusion>) -> Exclusions {
         let mut exclusions = Exclusions::default();
         for exclusion in all {
@@ -56,6 +57,7 @@ impl Exclusions {
         exclusions
     }
 
+    /// Whether nothing is excluded.
     pub fn is_empty(&self) -> bool {
         self.days.is_empty() && self.crons.is_empty()
     }
@@ -126,11 +128,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_refused() {
+    fn exclusion_that_is_neither_date_nor_cron_is_refused() {
         assert_eq!(
             Exclusion::parse("2026-02-30").unwrap_err(),
             "`2026-02-30` is not a date; write `2026-12-25`, or a cron expression"
         );
         assert!(Exclusion::parse("christmas").is_err());
+    }
+
+    #[test]
+    fn exclusions_are_taken_at_each_bound_and_refused_one_beyond_it() {
+        let hour = |length: usize| format!("0{}9 * * *", " ".repeat(length - "09 * * *".len()));
+        let places = |written: Vec<String>| {
+            let mut places = Vec::new();
+            Exclusions::read(&written, &mut |place, _| places.push(place.to_owned()));
+            places
+        };
+        // so long that one more character is one too many
+        let together = |last: usize| [vec![hour(MOST_TEXT / 20 - 1); 20], vec![hour(last)]].concat();
+        for (most, beyond, place) in [
+            (vec![hour(9); MOST], vec![hour(9); MOST + 1], "exclude"),
+            (vec![hour(LENGTH)], vec![hour(LENGTH + 1)], "exclude/0"),
+            (together(20), together(21), "exclude"),
+        ] {
+            assert_eq!(places(most), [""; 0]);
+            assert_eq!(places(beyond), [place]);
+        }
     }
 }

@@ -127,12 +127,16 @@ fn past(schedule: &Schedule, timetable: &Timetable, now: DateTime<Utc>) -> Optio
 
 /// The fields at one place, and where their faults go.
 pub(super) struct Form<'a> {
+    /// The fields of the object.
     pub fields: &'a Map<String, Value>,
+    /// JSON pointer to the object.
     pub pointer: &'a str,
+    /// Faults that were found so far.
     pub faults: &'a mut Faults,
 }
 
 impl Form<'_> {
+    /// Adds a fault of a field.
     pub fn fault(&mut self, field: &str, message: impl Into<String>) {
         self.faults.add(format!("{}/{field}", self.pointer), message);
     }
@@ -184,6 +188,7 @@ impl Form<'_> {
         self.fields.get(name).filter(|value| !value.is_null())
     }
 
+    /// Reads a text; a number in place of a length of time is a fault that shows the right form.
     pub fn text(&mut self, name: &str) -> Option<String> {
         match self.given(name)? {
             Value::String(text) => Some(text.trim().to_owned()),
@@ -220,11 +225,12 @@ impl Form<'_> {
         texts
     }
 
+    /// Reads one of some words; the default where it is absent or wrong.
     pub fn word<T: Default>(&mut self, name: &str, parse: fn(&str) -> Option<T>, words: &[&str]) -> T {
         self.word_or(name, parse, words, T::default())
     }
 
-    /// The same with a default of its own.
+    /// Reads a word, with a default of its own.
     pub fn word_or<T>(&mut self, name: &str, parse: fn(&str) -> Option<T>, words: &[&str], default: T) -> T {
         let Some(text) = self.text(name) else { return default };
         parse(&text).unwrap_or_else(|| {
@@ -235,6 +241,7 @@ impl Form<'_> {
         })
     }
 
+    /// Reads a boolean; false where it is absent or wrong.
     pub fn flag(&mut self, name: &str) -> bool {
         match self.given(name) {
             None => false,
@@ -248,7 +255,7 @@ impl Form<'_> {
     }
 }
 
-/// What kind of JSON a value is, in words.
+/// The JSON type of a value, in words.
 pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -293,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_given_back_with_the_defaults_that_matter() {
+    fn written_trigger_is_given_back_with_the_defaults_that_matter() {
         assert_eq!(
             stored(json!({"type": "schedule", "cron": " 0 8 * * * "})),
             json!({"type": "schedule", "cron": "0 8 * * *", "timezone": "UTC", "catch_up": "latest", "overlap": "skip"})

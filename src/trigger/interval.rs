@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_length_is_refused_with_what_would_be_right() {
+    fn invalid_interval_is_refused_with_a_valid_example() {
         for (text, part) in [
             ("P1M", "use `rrule`"),
             ("P1Y", "use `rrule`"),
@@ -227,5 +227,12 @@ mod tests {
         assert_eq!(next("2025-12-31T23:00:00Z"), "2025-12-31T23:04:00.250+00:00");
         assert_eq!(next("2026-01-01T00:07:00.2509Z"), "2026-01-01T00:14:00.250+00:00");
         assert_eq!(interval.count(anchor, anchor + TimeDelta::minutes(70)), 11);
+    }
+
+    #[test]
+    fn length_is_taken_at_its_longest_and_refused_one_beyond_it() {
+        let length = |bytes: usize| parse_length(&format!("1{}h", " ".repeat(bytes - 2)));
+        assert_eq!(length(LENGTH_BYTES), Ok(TimeDelta::hours(1)));
+        assert_eq!(length(LENGTH_BYTES + 1), Err("must be at most 100 bytes, has 101".into()));
     }
 }

@@ -15,10 +15,12 @@ macro_rules! words {
             /// Every word, the default first.
             pub const WORDS: &'static [&'static str] = &[$($word),+];
 
+            /// The word in JSON, in the database and in sentences.
             pub fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $word),+ }
             }
 
+            /// The value of this word; `None` where there is none.
             pub fn parse(word: &str) -> Option<$name> {
                 match word { $($word => Some($name::$variant),)+ _ => None }
             }
@@ -34,7 +36,7 @@ macro_rules! words {
 pub(super) use words;
 
 words! {
-    /// What becomes of instants that passed while nobody could fire them.
+    /// The fate of instants that passed while nobody could fire them.
     CatchUp {
         /// One run for all of them, told how many.
         #[default]
@@ -47,7 +49,7 @@ words! {
 }
 
 words! {
-    /// What becomes of a run that should start while another of its task is running.
+    /// The fate of a run that should start while another of its task is running.
     Overlap {
         /// It is skipped.
         #[default]
@@ -64,7 +66,7 @@ words! {
 }
 
 words! {
-    /// What becomes of a fixed wall time that the clock jumps over.
+    /// The fate of a fixed wall time that the clock jumps over.
     DstGap {
         /// It fires once, at the first instant after the gap.
         #[default]
@@ -77,14 +79,16 @@ words! {
 words! {
     /// Which of the two instants of a fixed wall time fire that the clock shows twice.
     DstFold {
+        /// The first one.
         #[default]
         First = "first",
+        /// Both of them.
         Both = "both",
     }
 }
 
 words! {
-    /// What becomes of instants that passed while the task was paused.
+    /// The fate of instants that passed while the task was paused.
     OnResume {
         /// Nothing is caught up.
         #[default]

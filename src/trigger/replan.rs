@@ -16,9 +16,10 @@ use crate::trigger::zone::{Database, Local};
 /// Instants that have fired and are passed over, at most: a day of every second has fewer.
 const MOST_PASSED: usize = 90_000;
 
-/// What a task waits for.
+/// The instant that a task waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pending {
+    /// The task, for its jitter.
     pub task_id: Uuid,
     /// Where intervals are counted from.
     pub anchor: DateTime<Utc>,
@@ -29,8 +30,8 @@ pub struct Pending {
 }
 
 impl Schedule {
-    /// What a task waits for by the rules of `new`, where it waits for `pending` by those of `old`. `None`: its schedule
-    /// has ended.
+    /// The task's next instant by the rules of `new`, where it waits for `pending` by those of `old`. `None`: its
+    /// schedule has ended.
     pub fn replan(&self, pending: &Pending, old: &Database, new: &Database) -> Result<Option<Next>, InvalidSpec> {
         let (old, new) = (self.compile_under(old, pending.anchor)?, self.compile_under(new, pending.anchor)?);
         Ok(new.moved(&old, pending).map(|nominal| new.with_run_at(pending.task_id, nominal)))

@@ -30,7 +30,7 @@ pub struct Rrule {
     start: NaiveDateTime,
     dates: Dates,
     times: Times,
-    /// What a search goes by: a rule of all periods without positions does not need its own.
+    /// The period of a search: a rule of all periods without positions does not need its own.
     span: Frequency,
     /// After the last instant of a `COUNT`.
     end: Option<NaiveDateTime>,
@@ -76,6 +76,7 @@ impl Rrule {
         self.parts.count.is_some()
     }
 
+    /// The end of the rule, where it has one.
     pub fn until(&self) -> Option<Until> {
         self.parts.until
     }

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::invalid::{Faults, InvalidSpec};
 use crate::trigger::catch_up::{Due, Next, Plan};
+use crate::trigger::listing::Listing;
 use crate::trigger::policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 use crate::trigger::steps::{Costly, LISTED, PLANNED};
 use crate::trigger::timetable::Timetable;
@@ -18,7 +19,7 @@ use crate::trigger::zone::{self, Database};
 /// Where a schedule stands in a task; faults that are found after its creation point there.
 const PLACE: &str = "/trigger";
 
-/// What is written in exactly one of four fields.
+/// The instants, as written in exactly one of four fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum When {
@@ -43,6 +44,7 @@ impl When {
         }
     }
 
+    /// The text as it was written.
     pub fn text(&self) -> &str {
         match self {
             When::Cron(text) | When::Interval(text) | When::At(text) | When::Rrule(text) => text,
@@ -53,6 +55,7 @@ impl When {
 /// When a task fires by the clock. Made by `Trigger::parse` alone; its JSON is the one of the API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
+    /// The instants.
     #[serde(flatten)]
     pub when: When,
     /// IANA name; UTC when absent.
@@ -70,17 +73,22 @@ pub struct Schedule {
     /// Dates (the whole local day) or cron expressions at which nothing fires.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
+    /// The fate of missed instants.
     #[serde(default)]
     pub catch_up: CatchUp,
     /// How late a fire may still start; one hour when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub catch_up_window: Option<String>,
+    /// The fate of runs that would overlap.
     #[serde(default)]
     pub overlap: Overlap,
+    /// The fate of wall times that the clock jumps over.
     #[serde(default, skip_serializing_if = "DstGap::is_default")]
     pub dst_gap: DstGap,
+    /// The pass of wall times that the clock shows twice.
     #[serde(default, skip_serializing_if = "DstFold::is_default")]
     pub dst_fold: DstFold,
+    /// The fate of instants that passed while the task was paused.
     #[serde(default, skip_serializing_if = "OnResume::is_default")]
     pub on_resume: OnResume,
     /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
@@ -147,15 +155,29 @@ impl Schedule {
         steps: u64,
         question: impl FnOnce(&Timetable) -> T,
     ) -> Result<T, InvalidSpec> {
-        let timetable = self.compile(anchor)?.within(steps);
+        self.ask_counted(anchor, steps, question).0
+    }
+
+    /// As [`Schedule::ask`], and how many steps it took.
+    fn ask_counted<T>(
+        &self,
+        anchor: DateTime<Utc>,
+        steps: u64,
+        question: impl FnOnce(&Timetable) -> T,
+    ) -> (Result<T, InvalidSpec>, u64) {
+        let timetable = match self.compile(anchor) {
+            Ok(timetable) => timetable.within(steps),
+            Err(fault) => return (Err(fault), 0),
+        };
         let answer = question(&timetable);
-        match timetable.exceeded() {
+        let answer = match timetable.exceeded() {
             None => Ok(answer),
             Some(part) => {
                 let (field, message) = self.too_costly(part);
                 Err(InvalidSpec { pointer: format!("{PLACE}/{field}"), message })
             }
-        }
+        };
+        (answer, timetable.taken())
     }
 
     /// The field that used up a budget, and what would be right.
@@ -185,23 +207,19 @@ impl Schedule {
         self.ask(anchor, PLANNED, |timetable| timetable.next_after(after))
     }
 
-    /// What a new, edited or resumed task waits for: strictly after `now`, but for `at` the instant itself, too.
+    /// The instant that a new, edited or resumed task waits for: strictly after `now`, but for `at` the instant itself,
+    /// too.
     pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
         self.ask(anchor, PLANNED, |timetable| timetable.first(task_id, now))
     }
 
-    /// What is to be recorded of all instants that are due by `until`, seen at `now`.
-    pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Result<Plan, InvalidSpec> {
-        self.ask(due.anchor, PLANNED, |timetable| timetable.plan(due, now, until))
+    /// Plans the records of all instants that are due by `until`, seen at `now`; and counts the steps that this took.
+    pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> (Result<Plan, InvalidSpec>, u64) {
+        self.ask_counted(due.anchor, PLANNED, |timetable| timetable.plan(due, now, until))
     }
 
-    /// The next `count` instants strictly after `from` that would fire, jitter aside; fewer where they are too far to seek.
-    pub fn preview(
-        &self,
-        from: DateTime<Utc>,
-        anchor: DateTime<Utc>,
-        count: usize,
-    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+    /// The next `count` instants strictly after `from` that would fire, jitter aside.
+    pub fn preview(&self, from: DateTime<Utc>, anchor: DateTime<Utc>, count: usize) -> Result<Listing, InvalidSpec> {
         Ok(self.compile(anchor)?.within(LISTED).preview(from, count))
     }
 

@@ -6,13 +6,13 @@
 
 use std::cell::Cell;
 
-/// What all questions at a schedule's creation may cost together, a plan after its longest outage included.
+/// Most steps of all questions at a schedule's creation together, a plan after its longest outage included.
 pub const ADMITTED: u64 = 150_000;
-/// What a stored schedule may cost each time that it is planned: more than any that was admitted does.
+/// Most steps of each planning of a stored schedule: more than any admitted one takes.
 pub const PLANNED: u64 = 500_000;
-/// What a list of instants may cost, for a preview or a backfill.
+/// Most steps of a list of instants, for a preview or a backfill.
 pub const LISTED: u64 = 2_000_000;
-/// What it costs to turn the wall times of one search into an instant.
+/// Steps of turning the wall times of one search into an instant.
 pub const ZONE: u64 = 8;
 
 /// The steps that are left, and what used them up.
@@ -26,11 +26,14 @@ pub struct Steps {
 /// Which part of a schedule used up most of its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Costly {
+    /// The search for instants.
     Search,
+    /// The comparison with exclusions.
     Exclusions,
 }
 
 impl Steps {
+    /// A budget of so many steps.
     pub fn new(most: u64) -> Steps {
         Steps { most, searched: Cell::new(0), excluded: Cell::new(0) }
     }
@@ -52,11 +55,12 @@ impl Steps {
         self.exceeded().is_none().then_some(())
     }
 
+    /// Steps that were taken so far.
     pub fn taken(&self) -> u64 {
         self.searched.get().saturating_add(self.excluded.get())
     }
 
-    /// What used the budget up, if it is.
+    /// The cause that used the budget up, if it is.
     pub fn exceeded(&self) -> Option<Costly> {
         let part = if self.excluded.get() > self.searched.get() { Costly::Exclusions } else { Costly::Search };
         (self.taken() > self.most).then_some(part)

@@ -32,8 +32,6 @@ use crate::trigger::zone::{Database, Wall, WallTimes, first_date, last_date, mid
 pub const CATCH_UP_WINDOW: TimeDelta = TimeDelta::hours(1);
 /// The longest text of a schedule, in characters.
 const LONGEST_TEXT: usize = 1000;
-/// A search for instants that fire gives up after this many excluded ones: more than a day has seconds.
-const MOST_EXCLUDED: usize = 100_000;
 /// The most instants of a range that are looked at one by one.
 pub const EXAMINED: usize = 1000;
 /// The least step of time that we tell apart.
@@ -126,9 +124,14 @@ impl Timetable {
         self
     }
 
-    /// What used up the budget, if it is used up: the answers since then are void.
+    /// The cause that used the budget up, if it is: the answers since then are void.
     pub fn exceeded(&self) -> Option<Costly> {
         self.steps.exceeded()
+    }
+
+    /// The steps that the answers have taken so far.
+    pub fn taken(&self) -> u64 {
+        self.steps.taken()
     }
 
     /// Where intervals and rrules are counted from.
@@ -305,40 +308,14 @@ impl Timetable {
         Next { nominal, run_at: self.run_at(task_id, nominal, gap) }
     }
 
-    /// What a new, edited or resumed task waits for: strictly after `now`, but for `at` the instant itself, too.
+    /// The instant that a new, edited or resumed task waits for: strictly after `now`, but for `at` the instant itself,
+    /// too.
     pub fn first(&self, task_id: Uuid, now: DateTime<Utc>) -> Option<Next> {
         let after = match self.instants {
             Instants::Once(_) => now - TICK,
             _ => now,
         };
         self.next_after(after).map(|nominal| self.with_run_at(task_id, nominal))
-    }
-
-    /// The next `count` instants strictly after `from` that would fire, jitter aside. Fewer where the schedule ends, or
-    /// where 100,000 excluded ones lie between, or its budget is used up.
-    pub fn preview(&self, from: DateTime<Utc>, count: usize) -> Vec<DateTime<Utc>> {
-        self.firing_after(from).take(count).collect()
-    }
-
-    /// The first `limit` instants from `from` (inclusive) to `to` (exclusive), exclusions applied.
-    pub fn between(&self, from: DateTime<Utc>, to: DateTime<Utc>, limit: usize) -> Vec<DateTime<Utc>> {
-        let from = from.max(first_instant()) - TICK;
-        self.firing_after(from).take_while(|instant| *instant < to).take(limit).collect()
-    }
-
-    fn firing_after(&self, from: DateTime<Utc>) -> impl Iterator<Item = DateTime<Utc>> {
-        let mut last = from;
-        let mut excluded = 0;
-        std::iter::from_fn(move || {
-            while excluded < MOST_EXCLUDED {
-                last = self.next_after(last)?;
-                if !self.excludes(last) {
-                    return Some(last);
-                }
-                excluded += 1;
-            }
-            None
-        })
     }
 }
 
@@ -357,7 +334,7 @@ impl WallTimes for Timetable {
 }
 
 /// No schedule has an instant before it.
-fn first_instant() -> DateTime<Utc> {
+pub(super) fn first_instant() -> DateTime<Utc> {
     midnight(first_date()).and_utc()
 }
 
@@ -416,14 +393,14 @@ mod tests {
         let hourly = schedule(serde_json::json!({
             "cron": "0 * * * *", "start_at": "2026-01-01T10:00:00Z", "end_at": "2026-01-01T12:00:00Z"
         }));
-        let fires = hourly.preview(at("2026-01-01T00:00:00Z"), at("2025-01-01T00:00:00Z"), 9).unwrap();
+        let fires = hourly.preview(at("2026-01-01T00:00:00Z"), at("2025-01-01T00:00:00Z"), 9).unwrap().instants;
         assert_eq!(texts(fires), ["2026-01-01T10:00:00Z", "2026-01-01T11:00:00Z", "2026-01-01T12:00:00Z"]);
     }
 
     #[test]
     fn an_interval_with_a_start_fires_first_at_it() {
         let every = schedule(serde_json::json!({"interval": "25m", "start_at": "2026-01-01T10:00:00Z"}));
-        let fires = every.preview(at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"), 2).unwrap();
+        let fires = every.preview(at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"), 2).unwrap().instants;
         assert_eq!(texts(fires), ["2026-01-01T10:00:00Z", "2026-01-01T10:25:00Z"]);
         assert_eq!(every.anchor(at("2020-01-01T00:00:00Z")).unwrap(), at("2026-01-01T10:00:00Z"));
     }
@@ -433,10 +410,11 @@ mod tests {
         let daily = schedule(serde_json::json!({
             "cron": "0 8 * * *", "timezone": "Europe/Berlin", "exclude": ["2026-12-25", "* * * * SUN"]
         }));
-        let fires = daily.preview(at("2026-12-24T00:00:00Z"), at("2026-01-01T00:00:00Z"), 3).unwrap();
+        let fires = daily.preview(at("2026-12-24T00:00:00Z"), at("2026-01-01T00:00:00Z"), 3).unwrap().instants;
         assert_eq!(texts(fires), ["2026-12-24T07:00:00Z", "2026-12-26T07:00:00Z", "2026-12-28T07:00:00Z"]);
         let never = schedule(serde_json::json!({"cron": "* * * * *", "exclude": ["* * * * *"]}));
-        assert_eq!(texts(never.preview(at("2026-12-24T00:00:00Z"), at("2026-01-01T00:00:00Z"), 3).unwrap()), [""; 0]);
+        let preview = never.preview(at("2026-12-24T00:00:00Z"), at("2026-01-01T00:00:00Z"), 3).unwrap();
+        assert_eq!((texts(preview.instants), preview.cut), (vec![], true));
     }
 
     #[test]
@@ -455,7 +433,7 @@ mod tests {
             let weekly = schedule(serde_json::json!({
                 "rrule": rrule, "timezone": "Europe/Berlin", "start_at": "2026-10-19T09:00:00"
             }));
-            texts(weekly.preview(at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"), 5).unwrap())
+            texts(weekly.preview(at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"), 5).unwrap().instants)
         };
         let three = ["2026-10-19T07:00:00Z", "2026-10-26T08:00:00Z", "2026-11-02T08:00:00Z"];
         assert_eq!(rule("FREQ=WEEKLY;COUNT=3"), three);
@@ -512,7 +490,7 @@ mod tests {
             for anchor in ends {
                 let table = schedule(when.clone()).compile(anchor).unwrap();
                 assert_eq!(table.next_after(ends[1]), None, "{when}");
-                assert!(table.preview(ends[0], 2).iter().all(|instant| *instant >= first_instant()), "{when}");
+                assert!(table.preview(ends[0], 2).instants.iter().all(|instant| *instant >= first_instant()), "{when}");
                 assert!(table.between(ends[0], ends[1], 2).iter().all(|i| *i >= first_instant()), "{when}");
                 assert!(table.last_before(ends[1], ends[0]).is_none_or(|i| i >= first_instant()), "{when}");
             }
@@ -537,6 +515,20 @@ mod tests {
         for task in 0..200 {
             let next = table.first(Uuid::from_u128(task), at("2026-01-01T00:00:00Z")).unwrap();
             assert!(next.run_at >= next.nominal && next.run_at < next.nominal + TimeDelta::seconds(2), "{next:?}");
+        }
+    }
+
+    #[test]
+    fn text_of_a_schedule_is_taken_at_its_longest_and_refused_one_beyond_it() {
+        for (field, begin, end) in [("cron", "0", "8 * * *"), ("rrule", "FREQ=DAILY", "")] {
+            let of = |length: usize| {
+                let text = format!("{begin}{}{end}", " ".repeat(length - begin.len() - end.len()));
+                schedule(serde_json::json!({ field: text })).compile(at("2026-01-01T00:00:00Z")).map(drop)
+            };
+            assert_eq!(of(LONGEST_TEXT), Ok(()));
+            let fault = of(LONGEST_TEXT + 1).unwrap_err();
+            assert_eq!(fault.pointer, format!("/trigger/{field}"));
+            assert_eq!(fault.message, "is longer than 1000 characters");
         }
     }
 }

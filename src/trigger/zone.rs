@@ -95,7 +95,7 @@ pub fn shown_at_offset(at: DateTime<Utc>, offset: FixedOffset) -> DateTime<Fixed
     at.with_timezone(&offset)
 }
 
-/// What the clock of a zone calls its time at an instant: `CET`.
+/// The abbreviation of a zone's time at an instant: `CET`.
 pub fn abbreviation(at: DateTime<Utc>, zone: Tz) -> String {
     current().zone(zone).abbreviation(at)
 }
@@ -115,16 +115,22 @@ pub fn parse_zone(name: &str) -> Result<Tz, String> {
 /// The instants that a wall time stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Local {
+    /// The clock shows it once, at this instant.
     Once(DateTime<Utc>),
     /// The clock was put back and shows it twice; wall times up to `until` (exclusive) are doubled.
     Twice {
+        /// The first instant.
         first: DateTime<Utc>,
+        /// The second instant.
         second: DateTime<Utc>,
+        /// The end of the doubled wall times.
         until: NaiveDateTime,
     },
     /// The clock was put forward past it: to `until`, at the instant `after`.
     Never {
+        /// The instant of the change.
         after: DateTime<Utc>,
+        /// The wall time after the change.
         until: NaiveDateTime,
     },
 }
@@ -158,7 +164,7 @@ impl Wall {
         Wall { zone: database.zone(zone), gap, fold }
     }
 
-    /// What the wall clock shows at an instant.
+    /// The wall time at an instant.
     pub fn shows(&self, instant: DateTime<Utc>) -> NaiveDateTime {
         instant.naive_utc() + self.offset(instant)
     }
@@ -419,5 +425,22 @@ mod tests {
         for bad in ["tomorrow", "2026-02-30T00:00:00Z", "0000-12-31T00:00:00Z", "9001-01-01T00:00:00Z", ""] {
             assert!(parse_instant(bad, &berlin).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn zone_and_instant_are_read_up_to_their_bounds() {
+        let zone = |bytes: usize| parse_zone(&"x".repeat(bytes)).unwrap_err();
+        assert!(zone(NAME_BYTES).starts_with("unknown time zone"));
+        assert_eq!(zone(NAME_BYTES + 1), "must be at most 100 bytes, has 101");
+        let text = |bytes: usize, end: &str| {
+            let start = "2026-12-24T15:00:00.";
+            format!("{start}{}{end}", "0".repeat(bytes - start.len() - end.len()))
+        };
+        let instant = |text: &str| parse_instant(text, &wall("UTC"));
+        for end in ["Z", ""] {
+            assert_eq!(instant(&text(TIME_BYTES, end)), Ok(utc("2026-12-24T15:00:00Z")));
+            assert_eq!(instant(&text(TIME_BYTES + 1, end)).unwrap_err(), "must be at most 100 bytes, has 101");
+        }
+        assert_eq!((is_local(&text(TIME_BYTES, "")), is_local(&text(TIME_BYTES + 1, ""))), (true, false));
     }
 }

@@ -54,20 +54,25 @@ struct Shelf {
     renewal: Option<Arc<dyn Renewal>>,
 }
 
-/// Who uses which credential, on whose behalf.
+/// A use of a credential: by which part, on behalf of which run and tenant.
 #[derive(Debug, Clone, Copy)]
 pub struct Use<'a> {
+    /// The tenant that owns the credential.
     pub tenant: &'a Tenant,
+    /// The name of the credential.
     pub reference: &'a Reference,
+    /// The run that uses it.
     pub run_id: Option<Uuid>,
+    /// The run's task.
     pub task_id: Option<Uuid>,
     /// `tool:http_send`, `poll`, `step:order`, `webhook`.
     pub by: &'a str,
 }
 
-/// What came back of a request.
+/// The answer to a request.
 #[derive(Debug)]
 pub struct Answer {
+    /// The answer of the other side.
     pub response: Response,
     /// The credential that was sent with it was refused (401): who can't go on without it has this for a reason.
     pub refused: Option<CredentialError>,
@@ -85,6 +90,7 @@ impl Answer {
 }
 
 impl Credentials {
+    /// Credentials of the store, with their renewal by OAuth.
     pub fn new(store: Store, vault: Vault, egress: Egress, renewal: Option<Arc<dyn Renewal>>) -> Credentials {
         Credentials { egress, shelf: Some(Shelf { store, vault, renewal }) }
     }
@@ -99,7 +105,7 @@ impl Credentials {
         &self.egress
     }
 
-    /// Sends a request, with a credential where one is named. What comes back holds none of its secrets, nor of those that
+    /// Sends a request, with a credential where one is named. The answer holds none of its secrets, nor of those that
     /// are `known`, errors included, and says where the credential itself was refused (401).
     ///
     /// Of redirects, those on the same origin are followed with the credential, others without it, as far as

@@ -34,7 +34,7 @@ pub fn open(keyring: &Keyring, context: &Context, sealed: &str) -> Result<Zeroiz
     decrypt(&key(&data_key)?, &bound(SECRET_LAYER, "", context), ciphertext)
 }
 
-/// The same secret with its data key under another master key; what is sealed in it is not touched. `None`: it is under
+/// The secret with its data key under another master key; the sealed secret itself is not touched. `None`: it is under
 /// that one already.
 pub fn rewrap(
     keyring: &Keyring,
@@ -91,7 +91,7 @@ fn decrypt(key: &RandomizedNonceKey, bound: &[u8], encoded: &str) -> Result<Zero
     Ok(text)
 }
 
-/// What a layer is bound to. Each part goes in with its length, so that no two contexts read the same.
+/// The context to which a layer is bound. Each part goes in with its length, so that no two contexts read the same.
 fn bound(layer: &str, key_id: &str, context: &Context) -> Vec<u8> {
     let parts =
         ["reveille vault", VERSION, layer, key_id, context.tenant, context.service, context.account, context.field];
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_in_its_place_and_is_never_the_same_twice() {
+    fn sealed_value_opens_in_its_place_and_is_never_the_same_twice() {
         let ring = ring(&[OLD]);
         let sealed: Vec<String> = (0..2).map(|_| seal(ring.first(), &PLACE, b"canary").unwrap()).collect();
         assert_ne!(sealed[0], sealed[1]);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_sealed_fails() {
+    fn unsealed_value_fails_to_open() {
         let ring = ring(&[OLD]);
         for text in ["", "canary", "v1", "v1:old", "v1:old::", "v2:old:AA:AA", "v1:old:AA:AA:AA"] {
             assert_eq!(open(&ring, &PLACE, text).err(), Some(VaultError::Refused), "{text:?}");

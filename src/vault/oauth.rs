@@ -34,7 +34,7 @@ pub use refresh::Refresher;
 /// Below `server.public_url`, where providers send people back to: the redirect URI that has to be registered.
 pub const CALLBACK: &str = "/oauth/callback";
 
-/// What a provider is told about where to send people back to.
+/// The address to which a provider sends people back.
 pub fn redirect_uri(public_url: &str) -> String {
     format!("{}{CALLBACK}", public_url.trim_end_matches('/'))
 }
@@ -60,13 +60,15 @@ pub enum OAuthError {
     /// Passing: another worker has been renewing it for too long.
     #[error("it is being renewed, and that takes long")]
     Busy,
+    /// The store has failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The vault has failed.
     #[error(transparent)]
     Vault(#[from] VaultError),
 }
 
-/// What both halves work with. Cheap to clone.
+/// Parts that both halves work with. Cheap to clone.
 #[derive(Clone)]
 struct Shared(Arc<Parts>);
 

@@ -18,7 +18,7 @@ pub struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// What messages to a recipient's webhook are signed with.
+    /// The place of the signing secret of messages to a recipient's webhook.
     pub fn webhook(recipient: &'a str) -> Place<'a> {
         Place::of_recipient(recipient, "webhook", "secret")
     }
@@ -47,6 +47,7 @@ impl<'a> Place<'a> {
         Place { tenant: recipient, service: "recipient", account: account.into(), field }
     }
 
+    /// The context to which a secret in this place is bound.
     pub fn context(&self) -> Context<'_> {
         Context { tenant: self.tenant, service: self.service, account: &self.account, field: self.field }
     }

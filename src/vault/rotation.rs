@@ -30,17 +30,23 @@ const NAMED: usize = 20;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "in", content = "after", rename_all = "snake_case")]
 pub enum Cursor {
+    /// Nothing is done yet.
     #[default]
     Start,
+    /// Credentials up to this id are done.
     Credentials(Uuid),
+    /// Recipients up to this id are done.
     Recipients(String),
+    /// Tasks up to this id are done.
     Tasks(Option<Uuid>),
+    /// Messages up to this id are done.
     Messages(Option<Uuid>),
 }
 
 /// Rows of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Counts {
+    /// Sealed documents of credentials.
     pub credentials: u64,
     /// Recipients with secrets among their addresses.
     pub recipients: u64,
@@ -50,12 +56,14 @@ pub struct Counts {
     pub messages: u64,
 }
 
-/// What one call has done.
+/// Counts of one call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rotated {
+    /// Secrets that were put under the first key.
     pub rewrapped: Counts,
     /// Rows that could not be, the first of them by name, and why.
     pub failed: Counts,
+    /// Secrets that could not be.
     pub failures: Vec<Failure>,
     /// Where to go on; `None`: it is done.
     pub next: Option<Cursor>,
@@ -66,11 +74,13 @@ pub struct Rotated {
 pub struct Failure {
     /// Such as `credential google/work`, `task 0193…`.
     pub what: String,
+    /// The tenant that owns the secret.
     pub tenant_id: String,
+    /// The reason, in a sentence.
     pub why: String,
 }
 
-/// What is sealed under each master key, by its id.
+/// Counts of sealed secrets under each master key, by its id.
 pub type Keys = BTreeMap<String, Counts>;
 
 /// One kind of row, as a page of it was read.
@@ -255,6 +265,7 @@ impl Rotated {
 }
 
 impl Counts {
+    /// The sum of all kinds.
     pub fn total(&self) -> u64 {
         self.credentials + self.recipients + self.tasks + self.messages
     }

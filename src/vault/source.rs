@@ -35,6 +35,7 @@ pub enum KeySource {
 }
 
 impl KeySource {
+    /// A key that is given by its value.
     pub fn value(text: impl Into<String>) -> KeySource {
         KeySource::Value(Secret::new(text.into()))
     }
@@ -54,7 +55,7 @@ impl KeySource {
     }
 }
 
-/// What a file holds that nobody but its owner may read.
+/// Reads a file that nobody but its owner may read.
 pub(super) fn read_file(path: &Path) -> Result<Zeroizing<String>, String> {
     let told = |error: std::io::Error| error.to_string();
     let file = std::fs::File::open(path).map_err(told)?;
@@ -74,7 +75,7 @@ fn within_limit(from: impl Read) -> Result<Option<Zeroizing<String>>, String> {
     Ok((bytes.len() <= LENGTH).then(|| Zeroizing::new(text.to_owned())))
 }
 
-/// What a program prints, if it ends well and in time.
+/// The output of a program, if it ends well and in time.
 fn printed_by(argv: &[String], patience: Duration) -> Result<Zeroizing<String>, String> {
     let [program, arguments @ ..] = argv else { return Err("is empty".into()) };
     let until = Instant::now() + patience;
@@ -203,7 +204,7 @@ mod tests {
 
     /// Longer than the machine holds up what ends by itself.
     const ENDS: Duration = Duration::from_secs(30);
-    /// What hangs is waited for.
+    /// Patience with a program that hangs.
     const HANGS: Duration = Duration::from_millis(500);
 
     fn printed(script: &str, limit: Duration) -> Result<String, String> {

@@ -1,7 +1,7 @@
 //! The command line, as it is typed: the real binary, its output, its exit codes.
 
 mod apply;
-mod approval;
+pub mod approval;
 mod bench;
 mod check;
 mod client;
@@ -34,7 +34,7 @@ struct Shell<'a> {
     environment: Vec<(&'static str, String)>,
 }
 
-/// What a command did.
+/// Result of a command.
 struct Done {
     code: i32,
     out: String,
@@ -77,20 +77,20 @@ impl<'a> Shell<'a> {
         Done::of(child.wait_with_output().await.expect("run the binary"))
     }
 
-    /// What a command that must succeed prints.
+    /// The output of a command that must succeed.
     async fn ok(&self, arguments: &[&str]) -> String {
         let done = self.run(arguments).await;
         assert_eq!(done.code, 0, "{arguments:?}\n{}{}", done.out, done.err);
         done.out
     }
 
-    /// What a command that must succeed answers with `--json`.
+    /// The answer of a command that must succeed, with `--json`.
     async fn json(&self, arguments: &[&str]) -> Value {
         let printed = self.ok(&[arguments, &["--json"]].concat()).await;
         serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{arguments:?}: {error}\n{printed}"))
     }
 
-    /// What a command that must be refused says.
+    /// The message of a command that must be refused.
     async fn refused(&self, arguments: &[&str]) -> String {
         let done = self.run(arguments).await;
         assert_eq!(done.code, 1, "{arguments:?}\n{}{}", done.out, done.err);

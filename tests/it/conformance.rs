@@ -1,5 +1,6 @@
-//! What the store does, proved once for both databases: each case is one function over a store and a clock that stands
-//! still, and runs on SQLite and on Postgres. After each case the database must be in order: `world::INVARIANTS`.
+//! Behaviour of the store, proved once for both databases: each case is one function over a store and a clock that
+//! stands still, and runs on SQLite and on Postgres. After each case the database must be in order:
+//! `world::INVARIANTS`.
 
 /// Makes of each case two tests, one on each database.
 macro_rules! on_both {

@@ -62,7 +62,7 @@ fn put(table: &mut Table, path: &[String], value: &Value) {
     }
 }
 
-/// What the service computes of its settings before anything is asked of it, and at each tick.
+/// Computes every setting that the service computes before anything is asked of it, and at each tick.
 fn compute(config: &Config) {
     let now = machine_now();
     let engine = &config.engine;

@@ -1,5 +1,5 @@
-//! What may break, breaks here: processes, wires, servers, clocks, disks. After each fault the checker judges from the
-//! database alone, and by what the other side has seen. `scripts/chaos.sh` runs the same for longer.
+//! Faults of processes, wires, servers, clocks, disks. After each fault the checker judges from the database alone, and
+//! by what the other side has seen. `scripts/chaos.sh` runs the same for longer.
 
 mod clock;
 mod disk;

@@ -5,6 +5,7 @@ mod api;
 mod approvals;
 mod bus;
 mod cli;
+mod clients;
 mod conditions;
 mod conformance;
 mod egress;

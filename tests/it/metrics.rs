@@ -1,4 +1,4 @@
-//! What is measured: every metric has its line in docs/metrics.md, every alert its metric, and the figures are right.
+//! Metrics: every one has its line in docs/metrics.md, every alert its metric, and the figures are right.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ on_both! {
     writes_of_a_lost_lease_are_counted
 }
 
-/// What no code knows of a metric: its name, its labels, its unit, and what a person does about it.
+/// Facts about a metric that no code knows: its name, its labels, its unit, and what a person does about it.
 const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
     (
         "approvals_open",
@@ -60,6 +60,18 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
     ("events_unread", &[], "entries", "Grows: the matcher does not keep up; add an instance, or look at `/readyz`."),
     ("fire_conflicts", &[], "fires", "Stays 0 unless an answer of the database was lost; nothing ran twice."),
     (
+        "fair_queue_wait_seconds",
+        &["resource"],
+        "seconds",
+        "p99 beyond half a second: too many want the same. `connections`: raise `[database] max_connections`. `writer`, `large_writes`, `readers` (SQLite): move to Postgres. `compute`: more processors, or another instance.",
+    ),
+    (
+        "fair_queue_waiting",
+        &["resource"],
+        "calls",
+        "Above 0 for long: as for `reveille_fair_queue_wait_seconds`. Tenants are served in turn, so a quiet one does not notice; `reveille quota show` says who asks for much.",
+    ),
+    (
         "fire_lag_seconds",
         &[],
         "seconds",
@@ -87,7 +99,7 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "pool_waits",
         &["pool"],
         "waits",
-        "Steadily more than one a second on `shared`, `hot` or `quick`: raise `[database] max_connections`. On `writer` (SQLite has one) it is the load; past hundreds a second move to Postgres.",
+        "Steadily more than one a second on `shared`, `hot` or `quick`: raise `[database] max_connections`. On `tenant_readers` (SQLite has one for each processor, and one more) tenants read much at once, and share them. On `writer` (SQLite has one) it is the load; past hundreds a second move to Postgres.",
     ),
     ("polls", &[], "polls", "Nothing; the pace of condition tasks."),
     (

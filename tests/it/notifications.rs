@@ -73,7 +73,7 @@ pub async fn deliver(channel: &dyn Channel, recipient: &Recipient) -> Result<Rec
     deliver_at(channel, recipient, created_at()).await
 }
 
-/// What an attempt came to, in a word, and the words for it.
+/// The outcome of an attempt, in a word, and the words for it.
 fn outcome(answer: Result<Receipt, ChannelError>) -> (&'static str, String) {
     match answer {
         Ok(Receipt { confirmed: Confirmed::Delivered, provider_id }) => ("delivered", provider_id.unwrap_or_default()),

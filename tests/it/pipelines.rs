@@ -3,6 +3,7 @@
 
 mod dry_run;
 mod ledger;
+mod page;
 mod refused;
 mod service;
 pub mod stage;

@@ -22,7 +22,7 @@ fn at(text: &str) -> DateTime<Utc> {
     text.parse().unwrap()
 }
 
-/// What is compiled in, and a folder: the machine's, else one with the same rules as the bundle.
+/// The rules that are compiled in, and a folder: the machine's, else one with the same rules as the bundle.
 fn sources() -> [Database; 2] {
     let machine = std::path::Path::new("/usr/share/zoneinfo");
     let folder = match Database::of_folder(machine) {
@@ -313,7 +313,7 @@ fn a_time_that_is_left_out_runs_once_after_the_gap_and_a_doubled_one_the_first_t
     ] {
         let schedule: Schedule = serde_json::from_value(json!({"cron": expression, "timezone": zone})).unwrap();
         for source in sources() {
-            let fires = schedule.compile_under(&source, DateTime::UNIX_EPOCH).unwrap().preview(at(from), 2);
+            let fires = schedule.compile_under(&source, DateTime::UNIX_EPOCH).unwrap().preview(at(from), 2).instants;
             assert_eq!(fires, expected.map(at), "{expression} {zone} {source:?}");
         }
     }
@@ -321,7 +321,7 @@ fn a_time_that_is_left_out_runs_once_after_the_gap_and_a_doubled_one_the_first_t
 
 // ---- properties ----
 
-/// The same cases in each run: what fails here fails everywhere.
+/// Equal cases in each run: a case that fails here fails everywhere.
 fn cases(cases: u32) -> ProptestConfig {
     let rng_seed = RngSeed::Fixed(20_261_120);
     ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() }
@@ -424,7 +424,7 @@ proptest! {
         for trigger in [json!({"type": "schedule", "cron": text}), json!({"type": "schedule", "rrule": rule})] {
             let mut faults = Faults::new();
             if let Some(Trigger::Schedule(schedule)) = Trigger::parse(&trigger, "/trigger", now, &mut faults) {
-                prop_assert_eq!(schedule.preview(now, now, 3).unwrap().len().min(1), 1);
+                prop_assert_eq!(schedule.preview(now, now, 3).unwrap().instants.len().min(1), 1);
             }
         }
     }
@@ -701,7 +701,7 @@ proptest! {
         let set = parsed.build(start.with_timezone(&rrule::Tz::UTC)).unwrap().limit();
         let expected: Vec<_> = set.into_iter().map(|time| time.to_utc()).take_while(|time| *time < end).take(20).collect();
         let table = compile(json!({"rrule": rule, "start_at": start.to_rfc3339()}), start);
-        let found: Vec<_> = table.preview(start - TimeDelta::seconds(1), 20).into_iter().take_while(|time| *time < end).collect();
+        let found: Vec<_> = table.preview(start - TimeDelta::seconds(1), 20).instants.into_iter().take_while(|time| *time < end).collect();
         prop_assert_eq!(found, expected, "{} from {}", rule, start);
     }
 }

@@ -1,4 +1,4 @@
-//! What integration tests stand on: databases of their own, the real binary, servers that play the other side.
+//! Foundations of integration tests: databases of their own, the real binary, servers that play the other side.
 //!
 //! Each part starts what it needs, waits until it answers, and removes it when dropped. Nothing outlives a test.
 
@@ -17,6 +17,7 @@ pub mod postgres;
 pub mod postgres_server;
 pub mod proxy;
 pub mod redis;
+pub mod reference;
 pub mod servers;
 pub mod sink;
 pub mod smtp;

@@ -1,7 +1,7 @@
 //! A database of every released schema, with what a service of that time had in it, opened by this one: it is brought up
 //! to date, everything in it can be read, what was going on goes on, and what is due fires.
 //!
-//! `upgrade/000N.sql` adds what came with schema N: a database of version N is filled with all files up to N. They are
+//! `upgrade/NNNN.sql` adds what came with schema N: a database of version N is filled with all files up to N. They are
 //! written once for both databases: `id(7)`, `bytes(0a)`, `shard(ann)` and `token_hash()` become what each understands.
 
 use std::borrow::Cow;
@@ -20,6 +20,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 use uuid::Uuid;
 
+use crate::conformance::world::STORED_BYTES;
 use crate::support::app::Instance;
 use crate::support::world::{ADMIN, World, at};
 
@@ -32,7 +33,7 @@ fn versions() -> Vec<i64> {
     sqlx::migrate!("migrations/sqlite").iter().map(|migration| migration.version).collect()
 }
 
-/// What a service of this version had stored, in the words of a database.
+/// The rows that a service of this version had stored, in the words of a database.
 fn rows(version: i64, postgres: bool, token: &TokenText) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/upgrade");
     let files = (1..=version).filter_map(|n| std::fs::read_to_string(folder.join(format!("{n:04}.sql"))).ok());
@@ -266,6 +267,52 @@ async fn stored_tool_step_says_args_after_the_upgrade_on_sqlite() {
 #[tokio::test]
 async fn stored_tool_step_says_args_after_the_upgrade_on_postgres() {
     stored_tool_step_says_args_after_the_upgrade(true).await;
+}
+
+/// Rows from before the quota of stored bytes are counted: by the upgrade itself on SQLite, a little at a time on
+/// Postgres.
+async fn rows_of_before_are_counted_after_the_upgrade(postgres: bool) {
+    const COUNTED_SINCE: i64 = 24;
+    let older = versions().into_iter().filter(|version| *version < COUNTED_SINCE).max().expect("an older version");
+    let world = left_by(older, postgres, &TokenText::new(TokenKind::Tenant)).await;
+    let instance = world.instance();
+    let uncounted = async || world.number(UNCOUNTED).await;
+    assert_eq!(uncounted().await > 0, postgres);
+    for _ in 0..20 {
+        let counter = &instance.engine().byte_counter;
+        instance.tick(counter).await.expect("a tick");
+        assert_eq!(world.number(STORED_BYTES).await, 0, "tenants whose number is not what is counted");
+    }
+    assert_eq!(uncounted().await, 0);
+    assert_eq!(world.number("select count(*) from stored_byte_scans").await, 0);
+    let ann = world.number("select stored_bytes from tenant_usage where tenant_id = 'ann'").await;
+    let bob = world.number("select stored_bytes from tenant_usage where tenant_id = 'bob'").await;
+    assert!(ann > bob && bob > 100, "{ann} and {bob}");
+    instance.crash();
+}
+
+/// Rows that hold something and count nothing.
+const UNCOUNTED: &str = "
+    select (select count(*) from tasks where stored_bytes = 0)
+         + (select count(*) from runs where stored_bytes = 0 and (input is not null or cause is not null
+                                                                  or output is not null or error is not null))
+         + (select count(*) from turns where stored_bytes = 0)
+         + (select count(*) from events where stored_bytes = 0)
+         + (select count(*) from window_events where stored_bytes = 0 and body is not null)
+         + (select count(*) from dead_letters where stored_bytes = 0)
+         + (select count(*) from deliveries where stored_bytes = 0 and body is not null)
+         + (select count(*) from credentials where stored_bytes = 0)
+         + (select count(*) from task_state where stored_bytes = 0)
+         + (select count(*) from approvals where stored_bytes = 0)";
+
+#[tokio::test]
+async fn rows_of_before_are_counted_after_the_upgrade_on_sqlite() {
+    rows_of_before_are_counted_after_the_upgrade(false).await;
+}
+
+#[tokio::test]
+async fn rows_of_before_are_counted_after_the_upgrade_on_postgres() {
+    rows_of_before_are_counted_after_the_upgrade(true).await;
 }
 
 async fn the_first_start_makes_everything_that_is_needed(world: World) {

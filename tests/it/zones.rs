@@ -125,7 +125,7 @@ fn zone_databases_are_compared_by_clocks_and_not_by_names_or_bytes() {
     assert_eq!(database.differing(&bundled, from, change - TimeDelta::days(1)), []);
 }
 
-/// What the metrics say of the rules that a service plans by.
+/// The metrics about the rules that a service plans by.
 async fn planned_by(service: &Service) -> String {
     let client = operator_client(Duration::from_secs(30));
     let asked = client.get(format!("{}/metrics", service.url())).bearer_auth(service.admin_token().unwrap());

@@ -66,7 +66,7 @@ fn ids(answer: &Value) -> Vec<String> {
     entries.iter().filter_map(|entry| list(entry).first().map(text)).collect()
 }
 
-/// What a run of an event has of its own.
+/// Fields of an event's run that differ from run to run.
 pub struct Row {
     pub task_id: Uuid,
     pub tenant: String,

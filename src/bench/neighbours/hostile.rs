@@ -14,6 +14,7 @@ use crate::bench::figure::Figure;
 use crate::bench::neighbours::service::{Service, Tenant};
 use crate::bench::neighbours::sink::Sink;
 use crate::clock::pause;
+use crate::threads::LowRuntime;
 
 const NAMES: [&str; 2] = ["a-hostile", "z-hostile"];
 /// Events of one request of a flood, and of one whose filter is dear.
@@ -38,7 +39,7 @@ const RULE: &str = "FREQ=YEARLY;BYMONTHDAY=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,1
     14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47,48,49,50,51,52,\
     53,54,55,56,57,58,59;BYSECOND=0,10,20,30,40,50";
 
-/// What they came to do.
+/// Counts of the calls of hostile tenants.
 pub struct Done {
     calls: u64,
     refused: u64,
@@ -56,15 +57,18 @@ pub struct Hostile {
     loops: JoinSet<()>,
     stop: CancellationToken,
     counts: Arc<Counts>,
+    /// Their own work is not to hold up the quiet tenant's clocks: elsewhere they have machines of their own.
+    threads: LowRuntime,
 }
 
-/// What one loop asks for, again and again.
+/// The request that one loop makes again and again.
 type Ask = dyn Fn(&Tenant) -> RequestBuilder + Send + Sync;
 
 impl Hostile {
     /// Makes their tasks, `crowd` of a kind, and begins.
     pub async fn move_in(service: &Service, sink: &Sink, crowd: usize) -> anyhow::Result<Hostile> {
-        let mut hostile = Hostile { loops: JoinSet::new(), stop: CancellationToken::new(), counts: Arc::default() };
+        let (loops, stop, threads) = (JoinSet::new(), CancellationToken::new(), LowRuntime::start()?);
+        let mut hostile = Hostile { loops, stop, counts: Arc::default(), threads };
         for (number, name) in NAMES.into_iter().enumerate() {
             let tenant = service.tenant(name, &sink.url(number + 1, 0, "/slow/3")).await?;
             tenant.import(&tasks(sink, number + 1, crowd)).await?;
@@ -77,7 +81,7 @@ impl Hostile {
 
     fn repeat(&mut self, tenant: Tenant, ask: Box<Ask>) {
         let (stop, counts) = (self.stop.clone(), Arc::clone(&self.counts));
-        self.loops.spawn(async move {
+        let calls = async move {
             for _ in 0..CALLS {
                 let Some(called) = stop.run_until_cancelled(tenant.call(ask(&tenant))).await else { return };
                 counts.calls.fetch_add(1, Ordering::Relaxed);
@@ -89,7 +93,8 @@ impl Hostile {
                     stop.run_until_cancelled(pause(asked.min(REST))).await;
                 }
             }
-        });
+        };
+        self.loops.spawn_on(calls, self.threads.handle());
     }
 
     pub async fn stop(mut self) -> Done {
@@ -161,7 +166,7 @@ fn tasks(sink: &Sink, own: usize, crowd: usize) -> Vec<Value> {
         .collect()
 }
 
-/// What is asked for, each in a loop of its own.
+/// The requests of a hostile tenant, each in a loop of its own.
 fn asks(name: &'static str) -> Vec<Box<Ask>> {
     let numbers: Vec<usize> = (0..NUMBERS).collect();
     let newlines = Bytes::from(vec![b'\n'; NEWLINES]);

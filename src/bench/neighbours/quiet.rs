@@ -26,7 +26,7 @@ const LEAST: usize = 5;
 /// The longest that is waited for those, and for the end of what has begun.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a tenant saw, in milliseconds.
+/// Times that a tenant saw, in milliseconds.
 pub struct Lived {
     /// Lateness of its schedules.
     pub schedule: Samples,

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// All addresses of this machine's own network, on every port.
 const LOOPBACK: &str = "127.0.0.0/8:*";
 
-/// What the process is told.
+/// Settings that the process is given.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Asked {
     url: String,

@@ -1,5 +1,5 @@
-//! What tools, polls and webhooks of `neighbours` reach: a small HTTP server on several addresses of this machine, which
-//! notes when a request has come, and answers some of them late.
+//! The target of tools, polls and webhooks of `neighbours`: a small HTTP server on several addresses of this machine,
+//! which notes when a request has come, and answers some of them late.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;

@@ -8,7 +8,7 @@ const TICKS: f64 = 6.0;
 /// From one value to another, in even or in equal steps of size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// What it shows, with the unit.
+    /// The quantity that it shows, with the unit.
     pub name: String,
     from: f64,
     to: f64,
@@ -65,6 +65,7 @@ impl Axis {
         grid
     }
 
+    /// The text of a value at the axis.
     pub fn label(&self, value: f64) -> String {
         match value {
             // 0.10 would say more than is meant

@@ -1,4 +1,4 @@
-//! What is wrong with the way a Redis is set up, for the operator.
+//! Faults in the setup of a Redis, for the operator.
 
 use std::collections::HashMap;
 

@@ -19,8 +19,10 @@ use crate::id::Tenant;
 
 /// The longest block of one read; answers are waited for longer than that, or a read would fail and take all the same.
 pub(super) const BLOCK: Duration = Duration::from_secs(5);
-/// The same where nobody can end it.
+/// The longest block of a read that nobody can end.
 const BLOCK_TO_THE_END: Duration = Duration::from_secs(2);
+/// Entries that are looked through at once for those of tenants that are not full, however few of them are wanted.
+const LOOKED_THROUGH: usize = 500;
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the streams of a cluster are asked: first, and at last while nothing comes.
 const CLUSTER_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
@@ -50,7 +52,7 @@ struct State {
     streams: u32,
     /// Streams that had something at the last read.
     busy: usize,
-    /// What was read beyond what was asked for.
+    /// Entries that were read beyond the number asked for.
     rest: VecDeque<Entry>,
     looked_for_stalled: Option<Instant>,
     /// Whether the last read was of stalled ones, and the stream that is looked through first for the next of them.
@@ -61,6 +63,8 @@ struct State {
 }
 
 impl Reader {
+    /// A reader of all streams for one consumer of a group. Entries of a consumer that is silent for `stalled_after`
+    /// are taken over.
     pub fn new(names: Names, group: &str, consumer: String, stalled_after: Duration) -> Reader {
         Reader {
             names,
@@ -98,7 +102,8 @@ impl Reader {
                     self.connect(link).await?
                 }
             };
-            match self.once(link, &mut connection, &mut state, limit, wait.saturating_sub(begun.elapsed())).await {
+            let look = if full.is_empty() { limit } else { limit.max(LOOKED_THROUGH) };
+            match self.once(link, &mut connection, &mut state, look, wait.saturating_sub(begun.elapsed())).await {
                 Ok(entries) => {
                     let (left, entries) = entries.into_iter().partition(|entry| is_of(entry, full));
                     let leaving = self.leave(&mut connection, left).await;

@@ -86,6 +86,7 @@ impl Servers {
         }
     }
 
+    /// Whether the servers form a Redis Cluster.
     pub fn is_cluster(&self) -> bool {
         matches!(self, Servers::Cluster(..))
     }
@@ -117,6 +118,7 @@ impl Servers {
 
 /// One connection for all short commands.
 pub(super) struct Link {
+    /// The servers to connect to.
     pub servers: Servers,
     patience: Duration,
     current: Mutex<Current>,
@@ -129,6 +131,7 @@ struct Current {
 }
 
 impl Link {
+    /// A link that connects at its first use. `patience` bounds each answer.
     pub fn new(servers: Servers, patience: Duration) -> Link {
         Link { servers, patience, current: Mutex::default() }
     }
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_url_is_told_without_its_password() {
+    fn url_errors_do_not_repeat_the_password() {
         assert_eq!(fault("redis+ring://h"), "`ring` is neither `cluster` nor `sentinel`");
         assert_eq!(fault("redis+sentinel://h1"), "the service's name is missing: …/service");
         assert_eq!(fault("redis+sentinel://h1/main?x=1"), "`x` is no parameter of this URL");

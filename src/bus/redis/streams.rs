@@ -17,14 +17,17 @@ pub(super) type Raw = (String, Fields);
 #[derive(Clone)]
 pub(super) struct Names {
     prefix: String,
+    /// Number of streams over which tenants are spread.
     pub partitions: u32,
 }
 
 impl Names {
+    /// Names of the streams under a prefix, which has no braces.
     pub fn new(prefix: &str, partitions: u32) -> Names {
         Names { prefix: prefix.to_owned(), partitions }
     }
 
+    /// Key of a partition's stream, such as `reveille:events:7`.
     pub fn stream(&self, partition: u32) -> String {
         format!("{}:{partition}", self.prefix)
     }
@@ -39,6 +42,7 @@ impl Names {
         format!("{}:partitions", self.prefix)
     }
 
+    /// The partition of a tenant's events.
     pub fn of_tenant(&self, tenant: &str) -> u32 {
         partition(tenant, self.partitions)
     }
@@ -49,6 +53,7 @@ impl Names {
 pub(super) struct StreamId(pub u64, pub u64);
 
 impl StreamId {
+    /// Reads an id of the form `<milliseconds>-<count>`.
     pub fn parse(text: &str) -> Option<StreamId> {
         let (millis, count) = text.split_once('-')?;
         Some(StreamId(millis.parse().ok()?, count.parse().ok()?))
@@ -59,6 +64,7 @@ impl StreamId {
         StreamId::parse(text).ok_or_else(|| BusError::Corrupt { why: format!("`{text}` is no id of an entry") })
     }
 
+    /// The least id after this one.
     pub fn next(self) -> StreamId {
         match self.1.checked_add(1) {
             Some(count) => StreamId(self.0, count),
@@ -88,7 +94,7 @@ pub(super) fn field<'a>(fields: &'a Fields, name: &str) -> Option<&'a [u8]> {
     fields.chunks_exact(2).find(|pair| pair[0] == name.as_bytes()).map(|pair| pair[1].as_slice())
 }
 
-/// The same as text; absent is empty.
+/// The value of a field as text; absent is empty.
 pub(super) fn text_of(fields: &Fields, name: &str) -> String {
     field(fields, name).map(|value| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
 }

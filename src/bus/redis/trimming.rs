@@ -1,6 +1,6 @@
 //! Forgetting: entries that every group has handled and that are older than the retention, and consumers that are gone.
 //!
-//! Source: `data.md`, "Bus". Never past what is pending or unread of any group, and nothing where there is no group.
+//! An entry stays as long as it is pending or unread in any group. A stream without a group is not trimmed.
 
 use std::collections::HashMap;
 
@@ -50,7 +50,7 @@ pub(super) async fn trim(link: &Link, names: &Names, group: &str, before: DateTi
     Ok(removed)
 }
 
-/// What all streams hold for the group.
+/// The backlog of all streams for the group.
 pub(super) async fn backlog(link: &Link, names: &Names, group: &str) -> Result<Backlog, BusError> {
     let mut backlog = Backlog::default();
     for partition in log::streams(link, names, &Scope::Every).await? {

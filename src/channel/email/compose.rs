@@ -14,7 +14,7 @@ use url::Url;
 
 use crate::channel::{ChannelError, Message};
 
-/// What is the same in every mail.
+/// Parts that are equal in every mail.
 pub(super) struct Composer {
     from: Mailbox,
     /// A `mailto:` or `https:` address, ASCII.

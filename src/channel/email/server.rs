@@ -19,9 +19,11 @@ use crate::secret::Secret;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartTls {
+    /// The connection has to switch to TLS.
     Required,
     /// Where the server offers it.
     Opportunistic,
+    /// The connection stays plain.
     Never,
 }
 

@@ -19,7 +19,7 @@ pub const PLAINTEXT_LIMIT: usize = RECORD_SIZE as usize - 86 - 1 - 16;
 const RECORD_SIZE: u32 = 4096;
 const SALT_LENGTH: usize = 16;
 const KEY_LENGTH: usize = 16;
-/// What follows the text in the last record (RFC 8188, section 2).
+/// The delimiter after the text in the last record (RFC 8188, section 2).
 const LAST_RECORD: u8 = 2;
 
 /// Why a message can't be encrypted for a subscription.

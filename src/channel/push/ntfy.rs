@@ -1,4 +1,4 @@
-//! ntfy (https://ntfy.sh): a message to a topic, published as JSON.
+//! ntfy (<https://ntfy.sh>): a message to a topic, published as JSON.
 //!
 //! The operator's server gets the operator's token and nobody else does: a server that a recipient names is reached as
 //! every address that users give. ntfy has no idempotency key. A message with the `sequence_id` of an earlier one takes
@@ -53,7 +53,7 @@ struct Operator {
     authorization: Option<HeaderValue>,
 }
 
-/// Whose server answered: who has to act when it refuses.
+/// Owner of the server that answered, who has to act when it refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
     Operator,
@@ -199,7 +199,7 @@ fn priority(urgency: Urgency) -> u8 {
     }
 }
 
-/// What an answer means. A refused login is the operator's to mend where it is the operator's server.
+/// Judges an answer. A refused login is the operator's to mend where it is the operator's server.
 fn judge(answer: Answer, whose: Whose, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
     let refused = |why: String| match whose {
         Whose::Operator => ChannelError::Misconfigured { why },

@@ -65,7 +65,7 @@ impl Vapid {
         Ok((Some(Vapid::of(pair, settings)), made))
     }
 
-    /// The same, and nothing is made: `None` as well where the key file is not there yet.
+    /// Reads the key pair and makes none: `None` as well where the key file is not there yet.
     pub fn look(settings: &Settings, without: WithoutKeys) -> Result<Option<Vapid>, Faults> {
         let is_there = |dir: &Path| dir.join(KEY_FILE).exists();
         match (&settings.private_key, without) {
@@ -79,7 +79,7 @@ impl Vapid {
         Vapid { pair: Arc::new(pair), public_key, subject: settings.subject.as_deref().map(Into::into) }
     }
 
-    /// What a page gives to `subscribe` as `applicationServerKey`.
+    /// The public key that a page gives to `subscribe` as `applicationServerKey`.
     pub fn public_key(&self) -> &str {
         &self.public_key
     }

@@ -103,7 +103,7 @@ fn keys(p256dh: &str, auth: &Secret) -> Result<(Vec<u8>, Zeroizing<Vec<u8>>), En
     Ok((public_key, Zeroizing::new(auth)))
 }
 
-/// What the page's service worker gets, its text cut until everything fits.
+/// The payload for the page's service worker, its text cut until everything fits.
 fn payload(tag: &str, message: &Message) -> Vec<u8> {
     let words = message.words;
     let written = |body: &str| {
@@ -137,7 +137,7 @@ fn urgency(urgency: Urgency) -> &'static str {
     }
 }
 
-/// What an answer means.
+/// Judges an answer.
 fn judge(status: StatusCode, retry_after: Option<Duration>) -> Result<Receipt, ChannelError> {
     let why = format!("the push service answered {status}");
     match status.as_u16() {

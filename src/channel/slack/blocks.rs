@@ -1,4 +1,4 @@
-//! A message in Slack's blocks: sections of its markup, and a button. https://docs.slack.dev/reference/block-kit/blocks
+//! A message in Slack's blocks: sections of its markup, and a button. <https://docs.slack.dev/reference/block-kit/blocks>
 
 use serde_json::{Value, json};
 use url::Url;
@@ -18,7 +18,7 @@ const FALLBACK_LENGTH: usize = 3900;
 /// A text of this length fits into the sections of one message, wherever it has to be parted.
 pub const MOST_CHARACTERS: usize = 40_000;
 
-/// What is sent of a message, but for its channel.
+/// The body of the request for a message, but for its channel.
 pub fn body(words: &Words) -> Value {
     let button = words.link.as_ref().and_then(button);
     let room = MOST_BLOCKS - usize::from(button.is_some());
@@ -82,7 +82,7 @@ fn before_markup(head: &str, place: usize) -> usize {
     if start == 0 { place } else { start }
 }
 
-/// The three signs that Slack reads as markup: https://docs.slack.dev/messaging/formatting-message-text#escaping
+/// The three signs that Slack reads as markup: <https://docs.slack.dev/messaging/formatting-message-text#escaping>
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,9 +1,9 @@
 //! The reports of Twilio and SignalWire on how a message went: form fields, signed over the address and all fields.
 //!
-//! https://www.twilio.com/docs/messaging/guides/outbound-message-status-in-status-callbacks and
-//! https://www.twilio.com/docs/usage/security#validating-requests
+//! <https://www.twilio.com/docs/messaging/guides/outbound-message-status-in-status-callbacks> and
+//! <https://www.twilio.com/docs/usage/security#validating-requests>
 //!
-//! SignalWire's rule is that of its own validators (https://signalwire.com/docs/platform/webhooks#verify-webhook-signature
+//! SignalWire's rule is that of its own validators (<https://signalwire.com/docs/platform/webhooks#verify-webhook-signature>
 //! and `validate_webhook_signature` of its server SDKs, whose vectors are the tests' here): the signing key of the
 //! dashboard in the place of the auth token; the header `X-SignalWire-Signature`, or on what is compatible with Twilio
 //! `X-Twilio-Signature`; in it Twilio's signature, but with fields of one name in the order in which they came, or the
@@ -25,7 +25,7 @@ use crate::secret::Secret;
 /// Fields of a report that are looked at.
 const MOST_FIELDS: usize = 200;
 
-/// Who signs the reports.
+/// The provider that signs reports, with its key.
 pub struct Signer {
     provider: Name,
     key: hmac::Key,
@@ -82,7 +82,7 @@ impl Signer {
     }
 }
 
-/// What a report says.
+/// Reads a report.
 pub fn read(body: &[u8], provider: &Provider) -> Result<Report, CallbackError> {
     let fields = fields(body);
     let field = |names: [&str; 2]| {

@@ -1,4 +1,4 @@
-//! What the answers of Twilio and SignalWire mean. Codes: https://www.twilio.com/docs/api/errors
+//! Judgement of the answers of Twilio and SignalWire. Codes: <https://www.twilio.com/docs/api/errors>
 
 use crate::channel::ChannelError;
 use crate::channel::provider::{Answer, Provider};

@@ -9,7 +9,7 @@ const BASIC: &str = "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ
                      abcdefghijklmnopqrstuvwxyzäöñüà";
 /// The extension: an escape, and one septet more.
 const EXTENSION: &str = "\u{c}^{}\\[~]|€";
-/// What stands where a text was cut.
+/// Mark at the end of a text that was cut.
 const CUT: &str = "...";
 
 /// How a text goes over the air.
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_at_most_is_as_long_as_is_told() {
+    fn longest_text_that_fits_has_the_length_that_is_told() {
         assert_eq!((most_characters(1), most_characters(3)), (160, 459));
         assert_eq!((segments(&"a".repeat(459)), segments(&"a".repeat(460))), (3, 4));
     }

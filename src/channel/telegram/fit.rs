@@ -6,7 +6,7 @@
 
 /// Longest text, counted as Telegram does.
 pub const MOST_CHARACTERS: usize = 4096;
-/// What stands where a text was cut.
+/// Mark at the end of a text that was cut.
 const CUT: &str = "…";
 
 /// A tag, a reference, or one sign.
@@ -81,20 +81,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_counted() {
+    fn length_counts_shown_characters() {
         assert_eq!(length("a<b>b</b>&amp;&lt;c"), 5);
         assert_eq!(length("😀é漢"), 4);
         assert_eq!((length("a & b;"), length("&"), length("<b")), (6, 1, 0));
     }
 
     #[test]
-    fn what_fits_stays_as_it_is() {
+    fn text_that_fits_stays_as_it_is() {
         let full = format!("<b>{}</b>", "&amp;".repeat(MOST_CHARACTERS));
         assert_eq!(fit(&full, None), full);
     }
 
     #[test]
-    fn what_is_too_long_loses_its_end_and_its_tags_are_closed() {
+    fn text_that_is_too_long_loses_its_end_and_its_tags_are_closed() {
         let long = format!("<b>Title</b>\n<i>one <code>{}</code></i> end", "😀".repeat(MOST_CHARACTERS));
         let fitted = fit(&long, None);
         assert!(fitted.starts_with("<b>Title</b>\n<i>one <code>😀") && fitted.ends_with("😀</code></i>…"), "{fitted}");

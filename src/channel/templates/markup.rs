@@ -13,7 +13,7 @@ use crate::channel::templates::markup::output::{NESTING, Output};
 use crate::channel::templates::markup::table::Table;
 use crate::visible::visible;
 
-/// What the format reads as markup, made harmless. Hidden characters are shown.
+/// The text with the format's markup made harmless. Hidden characters are shown.
 pub fn escaped(text: &str, format: Format) -> String {
     let text = visible(text);
     match format {
@@ -232,7 +232,7 @@ impl Writer {
         }
     }
 
-    /// What is seen of a link is where it leads.
+    /// Writes the address behind the text of a link, unless the text is the address.
     fn close_link(&mut self) {
         let Some((address, from)) = self.link.take() else { return };
         let shown = escaped(&address, self.format);
@@ -465,6 +465,16 @@ End
                 assert!(shown.lines().all(|line| line.len() - line.trim_start().len() <= 2 * NESTING), "{part:?}");
             }
         }
+    }
+
+    #[test]
+    fn quotations_nest_down_to_the_deepest_that_is_shown() {
+        let quotations = |deep: usize| {
+            let shown = markdown(&format!("{}a", "> ".repeat(deep)), Format::Html);
+            (shown.matches("<blockquote").count(), shown.contains('a'))
+        };
+        assert_eq!(quotations(NESTING), (NESTING, true));
+        assert_eq!(quotations(NESTING + 1), (NESTING, true));
     }
 
     #[test]

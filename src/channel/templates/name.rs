@@ -8,12 +8,12 @@ use crate::notification::Addresses;
 use crate::notification::recipient::is_language;
 use crate::notification::telling::Purpose;
 
-/// What others extend.
+/// Templates that others extend.
 const SHARED: [&str; 2] = ["layout", "question"];
 /// Before the kind of a notice.
 pub const NOTICE: &str = "notice_";
 
-/// What a name says.
+/// The parts of a template's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Name<'a> {
     pub purpose: &'a str,
@@ -76,7 +76,7 @@ fn no_channel(word: &str) -> String {
     format!("there is no channel `{word}`{hint}; there are {}", Addresses::KINDS.join(", "))
 }
 
-/// What may be a slip of a channel's name is no language, where one word might be either.
+/// Refuses a word that may be a slip of a channel's name as a language, where either might stand.
 fn check_locale(word: &str, beside_channel: bool) -> Result<(), String> {
     let is_slip = !beside_channel && !did_you_mean(word, Addresses::KINDS).is_empty();
     match is_language(word) && !is_slip {

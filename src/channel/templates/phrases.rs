@@ -10,7 +10,7 @@ use crate::channel::templates::set::LANGUAGE;
 use crate::invalid::did_you_mean;
 use crate::notification::recipient::is_language;
 
-/// What is built in.
+/// Built-in catalogues.
 const EMBEDDED: [(&str, &str); 2] =
     [(LANGUAGE, include_str!("phrases/en.toml")), ("de", include_str!("phrases/de.toml"))];
 /// Around the language in the name of an operator's file.
@@ -38,7 +38,7 @@ pub struct Phrases {
 }
 
 impl Catalogue {
-    /// What is built in, which is tested to be right.
+    /// The built-in catalogue, which is tested to be right.
     pub fn embedded() -> Catalogue {
         let read = |text| toml::from_str::<Table>(text).expect("embedded phrases are tested");
         let mut tables = EMBEDDED.into_iter().map(|(lang, text)| (lang.to_owned(), (lang.to_owned(), read(text))));
@@ -126,8 +126,9 @@ impl Phrases {
 /// A piece of a phrase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece<'a> {
+    /// Words that stand as they are.
     Words(&'a str),
-    /// What stands in braces.
+    /// The name in braces.
     Insert(&'a str),
 }
 

@@ -19,7 +19,7 @@ const FUEL: u64 = 200_000;
 const SUBJECT: &str = "Subject:";
 /// Behind the name of a template: its first line.
 const SUBJECT_PART: &str = "#subject";
-/// What the embedded templates are written in.
+/// Language of the embedded templates whose names tell none.
 pub const LANGUAGE: &str = "en";
 
 /// The text, or the name of the template that failed and why.
@@ -41,13 +41,12 @@ pub struct Set {
     own: BTreeMap<String, String>,
 }
 
-/// What a template sees.
+/// Variables that a template sees.
 #[derive(Serialize)]
 struct Scene<'a> {
     #[serde(flatten)]
     telling: &'a Telling,
-    /// What the template that was found is written in; the embedded ones in [`LANGUAGE`], an own one in what its name
-    /// says, if it does.
+    /// Language of the template that was found: the one in its name, and [`LANGUAGE`] where an embedded one tells none.
     lang: Option<&'a str>,
 }
 
@@ -84,12 +83,17 @@ impl Set {
         let found = |files: &'_ BTreeMap<String, String>| {
             names.iter().find_map(|name| files.get(&name.to_lowercase())).cloned()
         };
-        let (name, lang) = match found(&self.own) {
+        let written_in = |name: &str| Name::read(name).ok().and_then(|read| read.locale.map(str::to_owned));
+        let (name, lang, telling) = match found(&self.own) {
             Some(name) => {
-                let lang = Name::read(&name).ok().and_then(|read| read.locale.map(str::to_owned));
-                (name, lang)
+                let lang = written_in(&name);
+                (name, lang, telling)
             }
-            None => (found(&self.embedded)?, Some(LANGUAGE.to_owned())),
+            None => {
+                let name = found(&self.embedded)?;
+                let lang = written_in(&name).unwrap_or_else(|| LANGUAGE.to_owned());
+                (name, Some(lang), telling.spoken())
+            }
         };
         let whole_name = if part == Part::Subject { format!("{name}{SUBJECT_PART}") } else { name.clone() };
         let scene = Scene { telling, lang: lang.as_deref() };
@@ -98,7 +102,7 @@ impl Set {
 
     /// The template of this name, which is none of those that are looked for.
     pub fn render_named(&self, name: &str, telling: &Telling) -> Result<String, String> {
-        self.rendered(name, &Scene { telling, lang: Some(LANGUAGE) })
+        self.rendered(name, &Scene { telling, lang: Some(telling.language.tag()) })
     }
 
     fn rendered(&self, name: &str, scene: &Scene) -> Result<String, String> {

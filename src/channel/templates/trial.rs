@@ -8,6 +8,7 @@ use crate::channel::templates::name::{NOTICE, Name};
 use crate::channel::templates::set::{LANGUAGE, Part, Set};
 use crate::credential::LackKind;
 use crate::invalid::Faults;
+use crate::notification::language::MessageLanguage;
 use crate::notification::question::QuestionTelling;
 use crate::notification::telling::{DigestItem, Purpose, RunTelling, Telling, WholeTelling};
 use crate::notification::trouble::CredentialTelling;
@@ -29,7 +30,7 @@ pub fn run(own: &Set, dir: &Path) -> Result<(), Faults> {
     faults.or(())
 }
 
-/// What the operator's names say.
+/// The parsed names of the operator's templates.
 fn names(own: &Set) -> impl Iterator<Item = Name<'_>> {
     own.own().filter_map(|file| Name::read(file).ok())
 }
@@ -54,7 +55,7 @@ fn samples(own: &Set) -> Vec<Telling> {
             let told = Telling { locale: (*locale).to_owned(), ..telling.clone() };
             let note = "The whole, 9000 characters".to_owned();
             let link = Secret::new("https://wake.example.org/messages/0123456789abcdef");
-            samples.push(Telling { whole: Some(WholeTelling { note, link }), ..told.clone() });
+            samples.push(Telling { whole: Some(WholeTelling { note, label: "Open".into(), link }), ..told.clone() });
             samples.push(told);
         }
     }
@@ -110,6 +111,8 @@ pub(super) fn sample(purpose: Purpose) -> Telling {
         thread: None,
         event: "",
         data: serde_json::Value::Null,
+        language: MessageLanguage::English,
+        translated: None,
         purpose,
     }
 }
@@ -125,7 +128,7 @@ mod tests {
 
     const DOCUMENTED: &str = include_str!("../../../docs/templates.md");
 
-    /// What is in backticks at the beginning of the rows of a table.
+    /// The words in backticks at the beginning of the rows of a table.
     fn first_column(heading: &str) -> BTreeSet<String> {
         let section = DOCUMENTED.split("\n## ").find(|section| section.starts_with(heading)).expect(heading);
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::cli::screen::{Screen, Tone, text_of, time_of, tone_of};
 use crate::visible::on_one_line;
 
-/// What was asked, and how it stands.
+/// Prints a question, and how it stands.
 pub fn print(approval: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {
     if as_json {
         return Ok(screen.json(approval)?);
@@ -22,7 +22,7 @@ pub fn print(approval: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Re
     Ok(screen.facts(&facts)?)
 }
 
-/// What would run.
+/// Prints the call that would run.
 pub fn call(approval: &Value, screen: &mut Screen) -> anyhow::Result<()> {
     let facts = of_call(approval, screen);
     Ok(screen.facts(&facts)?)

@@ -57,7 +57,7 @@ async fn email(loaded: &Loaded) -> Option<Finding> {
     })
 }
 
-/// What is configured besides email, of what needs an account of the operator's.
+/// Configured channels besides email that need an account of the operator's.
 fn others(channels: &Settings) -> Vec<&'static str> {
     let configured = [
         ("SMS", channels.sms.account.is_some()),

@@ -2,20 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
-use super::Finding;
+use super::{Finding, place};
 use crate::app::foreign_keys;
-use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::sealer::chain::keys_used;
-use crate::store::{Examined, SqliteFile, Store, examine};
 use crate::vault::rotation::{Counts, Keys, locked_out, survey};
 use crate::vault::{KEY_FILE, Vault, WithoutKeys};
 
 const NAME: &str = "keys";
-/// For counting all that is sealed.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A key file is read and never made here.
 pub async fn all(config: &Config, data_dir: &Path) -> Vec<Finding> {
@@ -51,9 +46,9 @@ pub async fn all(config: &Config, data_dir: &Path) -> Vec<Finding> {
     findings
 }
 
-/// What is stored that needs keys.
+/// Stored data that needs keys.
 struct Stored {
-    /// What is sealed under which key.
+    /// Counts of sealed secrets by key.
     sealed: Keys,
     /// The keys of the audit record.
     tagged: BTreeSet<String>,
@@ -71,30 +66,15 @@ fn foreign(needed: &BTreeSet<String>, vault: &Vault, accepted: bool) -> Finding 
     }
 }
 
-/// What is stored that needs keys. `None`: the database can't be asked, which is a
-/// finding of its own, or its tables are yet to be made, and a look makes none.
-///
-/// # Errors
-/// Why it can't be counted.
+/// Reads the stored data that needs keys.
 async fn stored(config: &Config, data_dir: &Path, vault: &Vault) -> Result<Option<Stored>, String> {
-    match examine(&config.database, data_dir).await {
-        Err(_) | Ok(Examined::Sqlite { state: SqliteFile::Absent, .. }) => return Ok(None),
-        Ok(Examined::Postgres { pending, .. }) if pending > 0 => return Ok(None),
-        Ok(Examined::Sqlite { .. } | Examined::Postgres { .. }) => {}
-    }
-    let looking = async {
-        let opened = Store::look(&config.database, data_dir, Clock::system(), |_| {}).await;
-        let store = opened.map_err(|error| error.to_string())?;
-        let looked = tokio::try_join!(survey(&store), keys_used(&store, vault), locked_out(&store, vault));
-        store.close().await;
-        let stored = |(sealed, tagged, locked_out)| Some(Stored { sealed, tagged, locked_out });
-        looked.map(stored).map_err(|error| error.to_string())
-    };
-    let too_long = |_| Err(format!("it takes longer than {} s", PATIENCE.as_secs()));
-    tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(too_long)
+    let looked = place::ask(config, data_dir, async |store| {
+        tokio::try_join!(survey(store), keys_used(store, vault), locked_out(store, vault))
+    });
+    Ok(looked.await?.map(|(sealed, tagged, locked_out)| Stored { sealed, tagged, locked_out }))
 }
 
-/// What is to be said of each key but the first, and of those that are missing.
+/// A finding for each key but the first, and for each that is missing.
 fn needs(configured: &[&str], sealed: &Keys, tagged: impl Fn(&str) -> bool) -> Vec<Finding> {
     let mut findings = vec![];
     for id in configured.iter().skip(1) {

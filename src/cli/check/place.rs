@@ -2,10 +2,15 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use super::Finding;
+use crate::clock::Clock;
 use crate::config::Config;
-use crate::store::{Examined, OpenError, SqliteFile, examine};
+use crate::store::{Examined, OpenError, SqliteFile, Store, StoreError, examine};
+
+/// How long a look into the tables of the database may take: all that is sealed is counted.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether files can be made in the data directory, or in the place where the first start makes it.
 pub fn data_dir(dir: &Path) -> Finding {
@@ -56,6 +61,32 @@ pub async fn database(config: &Config, data_dir: &Path) -> Vec<Finding> {
         ],
         Err(error) => vec![Finding::failed(name, error)],
     }
+}
+
+/// Answers a question from the database without making or migrating anything. `None`: it can't be asked, which is a
+/// finding of its own, or its tables are yet to be made.
+///
+/// # Errors
+/// Why there is no answer.
+pub async fn ask<T>(
+    config: &Config,
+    data_dir: &Path,
+    question: impl AsyncFnOnce(&Store) -> Result<T, StoreError>,
+) -> Result<Option<T>, String> {
+    match examine(&config.database, data_dir).await {
+        Err(_) | Ok(Examined::Sqlite { state: SqliteFile::Absent, .. }) => return Ok(None),
+        Ok(Examined::Postgres { pending, .. }) if pending > 0 => return Ok(None),
+        Ok(Examined::Sqlite { .. } | Examined::Postgres { .. }) => {}
+    }
+    let asked = async {
+        let opened = Store::look(&config.database, data_dir, Clock::system(), |_| {}).await;
+        let store = opened.map_err(|error| error.to_string())?;
+        let answer = question(&store).await;
+        store.close().await;
+        answer.map(Some).map_err(|error| error.to_string())
+    };
+    let too_long = |_| Err(format!("it takes longer than {} s", PATIENCE.as_secs()));
+    tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(too_long)
 }
 
 /// A database file that other users of this machine may read or write.

@@ -61,7 +61,7 @@ async fn ask(url: &Url) -> Finding {
     judge(url, status, body.as_ref())
 }
 
-/// What an answer to `GET /healthz` says about the address.
+/// Judges an answer to `GET /healthz` of the public address.
 fn judge(url: &Url, status: StatusCode, body: Option<&Value>) -> Finding {
     let ours = body.is_some_and(|body| body["status"] == "ok");
     match status.as_u16() {

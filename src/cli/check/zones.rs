@@ -7,7 +7,7 @@ use crate::trigger::zone::{self, Database, Settings};
 
 const NAME: &str = "time zones";
 
-/// What a service with these settings would plan by at `now`, and what can't be read of it.
+/// Findings on the zone rules by which a service with these settings would plan at `now`, and on unreadable ones.
 pub(super) fn all(settings: &Settings, now: DateTime<Utc>) -> Vec<Finding> {
     let bundled = Database::bundled();
     let (database, warnings) = match settings.newer_than(bundled.release()) {

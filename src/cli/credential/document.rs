@@ -31,7 +31,8 @@ pub fn json_of(file: &Path) -> anyhow::Result<Value> {
     read.map_err(|error| Failure::new(format!("{} is not JSON: {error}", file.display())).into())
 }
 
-/// What begins like an object, a list or a quoted text is JSON; anything else is text: a key of digits stays one.
+/// Reads a typed document: a text that begins like an object, a list or a quoted text is JSON, any other is plain text.
+/// A key of digits stays text.
 fn document_of(text: &str) -> anyhow::Result<Value> {
     let line = text.trim_end_matches(['\r', '\n']);
     if line.is_empty() {
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_json_object_list_or_quoted_text_is_taken_as_it_stands() {
+    fn document_that_is_no_json_object_list_or_quoted_text_is_taken_as_it_stands() {
         for (text, document) in [
             ("00123\n", json!("00123")),
             ("t0ken \r\n", json!("t0ken ")),

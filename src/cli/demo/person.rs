@@ -12,7 +12,7 @@ use crate::egress;
 
 /// For one page.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// What stands before the page's nonce, and after it.
+/// The text before the page's nonce, and after it.
 const NONCE: (&str, &str) = ("name=\"nonce\" value=\"", "\"");
 
 /// Approves all that the page behind `link` asks.

@@ -21,13 +21,13 @@ use crate::cli::screen::Screen;
 use crate::config::Environment;
 use crate::task::exported_id;
 
-/// What a task file's name ends in.
+/// Extensions of task files.
 const ENDINGS: [&str; 4] = ["toml", "yaml", "yml", "json"];
 
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Each file that ends in .toml, .yaml, .yml or .json holds one task; its path below DIR, without \
-    the ending, is the task's stable key. What a file does not say has its default. A secret that alone was changed in \
+    the ending, is the task's stable key. A field that a file leaves out has its default. A secret that alone was changed in \
     a file is not noticed."
 )]
 pub struct Args {
@@ -40,7 +40,7 @@ pub struct Args {
     /// Delete the tasks whose file is gone
     #[arg(long)]
     prune: bool,
-    /// Whose tasks they are; needed with an admin token
+    /// Tenant of the tasks; needed with an admin token
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
     /// Marks the tasks of this folder; folders that share a tenant have one each

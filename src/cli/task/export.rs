@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_became_of_a_task_is_left_out_and_what_was_decided_stays() {
+    fn export_leaves_out_the_state_of_a_task_and_keeps_its_settings() {
         let task = json!({
             "id": "x", "tenant_id": "ann", "key": null, "name": "Mail", "output": null, "max_runs": null,
             "trigger": { "type": "schedule", "cron": "@daily" }, "status": "active", "run_count": 3, "version": 2,

@@ -13,7 +13,7 @@ use crate::cli::failure::Failure;
 use crate::cli::screen::Screen;
 use crate::config::Environment;
 
-/// What is sent at once: little enough to be stored well within the time that is waited for an answer.
+/// Most lines in one request: few enough to be stored well within the time that is waited for an answer.
 const LINES: usize = 5_000;
 const BYTES: usize = 8 * 1024 * 1024;
 /// Bad lines that are printed; the rest are counted.
@@ -29,20 +29,22 @@ pub struct Args {
     /// Tasks in JSON, one to a line; `-` is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Whose tasks they become, whatever the lines say
+    /// Tenant of the imported tasks, whatever the lines say
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
     #[command(flatten)]
     service: ServiceArgs,
 }
 
-/// What became of all pieces together, in the words of the service.
+/// The result of all pieces together, in the words of the service.
 #[derive(Default)]
 struct Report {
     lines: u64,
     created: u64,
     kept: u64,
     bad: u64,
+    /// Of the bad ones, those that a quota refuses.
+    over_quota: u64,
     errors: Vec<Value>,
 }
 
@@ -54,16 +56,36 @@ impl Report {
         self.created += count("created");
         self.kept += count("kept");
         self.bad += count("bad");
+        self.over_quota += count("over_quota");
         let room = PRINTED.saturating_sub(self.errors.len());
         for bad in answer["errors"].as_array().into_iter().flatten().take(room) {
             let line = before + bad["line"].as_u64().unwrap_or_default();
-            self.errors.push(json!({ "line": line, "errors": bad["errors"] }));
+            let mut shown = json!({ "line": line, "errors": bad["errors"] });
+            if let Some(quota) = bad.get("quota") {
+                shown["quota"] = quota.clone();
+            }
+            self.errors.push(shown);
         }
     }
 
     fn json(&self) -> Value {
         let (lines, created, kept, bad) = (self.lines, self.created, self.kept, self.bad);
-        json!({ "lines": lines, "created": created, "kept": kept, "bad": bad, "errors": self.errors })
+        let mut report = json!({ "lines": lines, "created": created, "kept": kept, "bad": bad, "errors": self.errors });
+        if self.over_quota > 0 {
+            report["over_quota"] = json!(self.over_quota);
+        }
+        report
+    }
+
+    /// The numbers, for a person.
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let bad = match self.over_quota {
+            0 => self.bad.to_string(),
+            over => {
+                format!("{}, {over} of them good and over a quota: import the file again once there is room", self.bad)
+            }
+        };
+        vec![("created", self.created.to_string()), ("kept", self.kept.to_string()), ("bad", bad)]
     }
 }
 
@@ -86,11 +108,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     if args.service.json {
         screen.json(&report.json())?;
     } else {
-        screen.facts(&[
-            ("created", report.created.to_string()),
-            ("kept", report.kept.to_string()),
-            ("bad", report.bad.to_string()),
-        ])?;
+        screen.facts(&report.facts())?;
     }
     if report.bad == 0 {
         return Ok(());
@@ -156,6 +174,18 @@ mod tests {
         assert_eq!(piece(&mut from, None).unwrap(), ("x\n".repeat(LINES).into_bytes(), LINES as u64));
         assert_eq!(piece(&mut from, None).unwrap(), (b"x\nx\nx\n".to_vec(), 3));
         assert_eq!(piece(&mut from, None).unwrap(), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn report_counts_the_lines_that_a_quota_refuses() {
+        let bad = json!({ "line": 2, "errors": [], "quota": "tasks" });
+        let answer = json!({ "lines": 2, "created": 1, "kept": 0, "bad": 1, "over_quota": 1, "errors": [bad] });
+        let mut report = Report::default();
+        report.add(&answer, 0);
+        assert_eq!(report.json(), answer);
+        assert!(report.facts()[2].1.starts_with("1, 1 of them good and over a quota"), "{:?}", report.facts());
+        report.add(&answer, 2);
+        assert_eq!(report.json()["over_quota"], 2);
     }
 
     #[test]

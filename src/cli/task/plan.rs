@@ -1,4 +1,4 @@
-//! What applying a folder would do, task by task, and how that is shown. Pure: nothing is asked, read or sent.
+//! The plan of applying a folder, task by task, and how it is shown. Pure: nothing is asked, read or sent.
 
 use serde_json::{Map, Value, json};
 
@@ -11,7 +11,7 @@ pub const LABEL: &str = "reveille_apply";
 /// Longest value in a line of a diff, in characters.
 const VALUE_LENGTH: usize = 100;
 
-/// What is to be done with one task.
+/// The step for one task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     Create { key: String, body: Value },
@@ -63,12 +63,12 @@ pub fn patch(body: &Value, version: &Value) -> Value {
     Value::Object(patch)
 }
 
-/// Whose file a stored task is of, if it was applied.
+/// The file of a stored task, if it was applied.
 pub fn label_of(task: &Value) -> Option<&str> {
     task["metadata"][LABEL].as_str()
 }
 
-/// What differs between two tasks, in what their owner decides, down to single values.
+/// The differences between two tasks in the fields that their owner decides, down to single values.
 pub fn differences(before: &Value, after: &Value) -> Vec<Difference> {
     let (before, after) = (Value::Object(decided(before)), Value::Object(decided(after)));
     let mut found = Vec::new();
@@ -183,7 +183,7 @@ fn shown(value: Option<&Value>) -> String {
     value.map_or("(none)".into(), |value| cut(&value.to_string(), VALUE_LENGTH))
 }
 
-/// What stands in a file can't move the cursor.
+/// Replaces control characters, so that the text of a file can't move the cursor.
 fn single(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named_down_to_single_values() {
+    fn plan_names_differences_down_to_single_values() {
         let stored = json!({
             "name": "Mail", "trigger": { "type": "schedule", "cron": "0 8 * * *", "exclude": ["2026-12-25"] },
             "max_runs": 3, "version": 4, "status": "paused",
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_does_not_say_goes_back_to_its_default() {
+    fn fields_absent_from_a_file_go_back_to_their_defaults() {
         let file = json!({ "trigger": { "type": "schedule", "cron": "@daily" } });
         let task = body(file.as_object().unwrap().clone(), "a/b", "home", Some("ann"));
         assert_eq!(

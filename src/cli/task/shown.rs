@@ -6,7 +6,7 @@ use crate::cli::condition::state_of;
 use crate::cli::screen::{Screen, text_of, time_of, tone_of};
 use crate::task::DECIDED;
 
-/// What the summary of a task has in full.
+/// Fields that the summary of a task shows in full.
 const SUMMARY: [&str; 5] = ["tenant_id", "key", "name", "executor", "action.instruction"];
 
 /// Prints a task, whole where JSON is asked for.

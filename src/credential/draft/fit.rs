@@ -33,7 +33,7 @@ const OURS: [&str; 16] = [
     "idempotency-key",
 ];
 
-/// What can be said without the document.
+/// Checks the form, as far as this is possible without the document.
 pub fn check_form(inject: &Inject, faults: &mut Faults) {
     match (inject.form, inject.name.as_deref()) {
         (InjectForm::Bearer | InjectForm::Basic, Some(_)) => {

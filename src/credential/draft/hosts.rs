@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_is_refused_without_being_repeated() {
+    fn invalid_hosts_are_refused_without_being_repeated() {
         for written in [
             "",
             "*",

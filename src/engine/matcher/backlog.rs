@@ -5,12 +5,16 @@ use std::collections::{HashMap, VecDeque};
 use crate::engine::matcher::intake::Taken;
 use crate::id::Tenant;
 
-/// Entries of one tenant; the bus is asked for those of others while there are as many.
+/// Entries of one tenant that are here or judged; the bus is asked for those of others while there are as many.
 const PER_TENANT: usize = 500;
-/// Entries of all tenants; nothing is read while there are as many.
+/// Entries of all tenants. While there are as many, only tenants are read that have none.
 const IN_ALL: usize = 2_000;
+/// Entries of all tenants, beyond which nothing is read.
+const AT_MOST: usize = 4_000;
+/// Entries that are read at once beyond [`IN_ALL`].
+const FEW: usize = 10;
 
-/// What waits, by tenant.
+/// Waiting events, by tenant.
 #[derive(Default)]
 pub struct Backlog {
     lines: HashMap<Tenant, Line>,
@@ -26,6 +30,14 @@ struct Line {
     stale: Option<i64>,
 }
 
+/// A request to the bus.
+#[derive(Debug, PartialEq)]
+pub struct Wanted {
+    /// The tenants that have enough here.
+    pub full: Vec<Tenant>,
+    pub limit: usize,
+}
+
 /// Events of one tenant that are to be judged.
 pub struct Share {
     pub tenant: Tenant,
@@ -39,14 +51,20 @@ impl Backlog {
         self.len == 0
     }
 
-    pub fn has_room(&self) -> bool {
-        self.len < IN_ALL
-    }
-
-    /// The tenants that have enough here.
-    pub fn full(&self) -> Vec<Tenant> {
-        let full = self.lines.iter().filter(|(_, line)| line.events.len() >= PER_TENANT);
-        full.map(|(tenant, _)| tenant.clone()).collect()
+    /// The next request to the bus, while those in `judged` are under way; `None`: nothing may be read.
+    pub fn wants(&self, judged: &HashMap<Tenant, usize>, batch: usize) -> Option<Wanted> {
+        let mut held = judged.clone();
+        for (tenant, line) in &self.lines {
+            *held.entry(tenant.clone()).or_default() += line.events.len();
+        }
+        let all: usize = held.values().sum();
+        let (limit, most) = match all {
+            ..IN_ALL => (batch, PER_TENANT),
+            IN_ALL..AT_MOST => (FEW, 1),
+            AT_MOST.. => return None,
+        };
+        let full = held.into_iter().filter(|(_, count)| *count >= most).map(|(tenant, _)| tenant).collect();
+        Some(Wanted { full, limit })
     }
 
     /// Puts one behind those of its tenant.
@@ -133,9 +151,40 @@ mod tests {
         let mut backlog = Backlog::default();
         (0..PER_TENANT).for_each(|id| backlog.push(taken("a", id)));
         backlog.push(taken("b", 0));
-        assert_eq!(backlog.full(), [Tenant::new("a").unwrap()]);
-        assert!(backlog.has_room());
+        let wanted = |backlog: &Backlog, judged| backlog.wants(&HashMap::from(judged), 500).unwrap();
+        let a = Tenant::new("a").unwrap();
+        assert_eq!(wanted(&backlog, [(a.clone(), 0)]), Wanted { full: vec![a.clone()], limit: 500 });
         backlog.next(1, |_| true).unwrap();
-        assert!(backlog.full().is_empty());
+        assert_eq!(wanted(&backlog, [(a.clone(), 1)]).full, std::slice::from_ref(&a), "one of them is judged now");
+        assert!(wanted(&backlog, [(a, 0)]).full.is_empty());
+    }
+
+    #[test]
+    fn tenants_that_have_none_are_read_however_many_others_have_here() {
+        let mut backlog = Backlog::default();
+        let busy: Vec<String> = (0..4).map(|tenant| format!("busy{tenant}")).collect();
+        for tenant in &busy {
+            (0..IN_ALL / 4).for_each(|id| backlog.push(taken(tenant, id)));
+        }
+        let wanted = backlog.wants(&HashMap::new(), 500).unwrap();
+        assert_eq!((wanted.full.len(), wanted.limit), (busy.len(), FEW));
+        backlog.push(taken("quiet", 0));
+        assert_eq!(backlog.wants(&HashMap::new(), 500).unwrap().full.len(), busy.len() + 1, "it has its part");
+        (0..AT_MOST).for_each(|id| backlog.push(taken("more", id)));
+        assert_eq!(backlog.wants(&HashMap::new(), 500), None);
+    }
+
+    #[test]
+    fn whole_batches_are_read_below_the_bound_and_nothing_beyond_twice_as_many() {
+        let mut backlog = Backlog::default();
+        let limit = |backlog: &Backlog| backlog.wants(&HashMap::new(), 500).map(|wanted| wanted.limit);
+        (0..IN_ALL - 1).for_each(|id| backlog.push(taken(&format!("t{}", id % 5), id)));
+        assert_eq!(limit(&backlog), Some(500));
+        backlog.push(taken("t", IN_ALL));
+        assert_eq!(limit(&backlog), Some(FEW));
+        (IN_ALL..AT_MOST - 1).for_each(|id| backlog.push(taken(&format!("t{}", id % 5), id)));
+        assert_eq!(limit(&backlog), Some(FEW));
+        backlog.push(taken("t", AT_MOST));
+        assert_eq!(limit(&backlog), None);
     }
 }

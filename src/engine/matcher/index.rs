@@ -19,11 +19,17 @@ use crate::trigger::{EventTrigger, Trigger};
 /// A task with its compiled trigger.
 #[derive(Debug)]
 pub struct Indexed {
+    /// Id of the task.
     pub task_id: Uuid,
+    /// Epoch of the task, which a batch is checked against.
     pub epoch: i64,
+    /// Whether the task fires.
     pub status: TaskStatus,
+    /// The task keeps events while it is paused.
     pub hold: bool,
+    /// Automatic fires that the task may still have.
     pub max_runs: Option<i64>,
+    /// The compiled trigger.
     pub matcher: Matcher,
     /// Whether its owner was told, or is about to be, of a field that its expressions look for in vain.
     pub told: AtomicBool,
@@ -111,6 +117,7 @@ impl Index {
         self.places.len()
     }
 
+    /// Whether no task waits for events.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
@@ -165,8 +172,11 @@ impl Index {
 
 /// A task whose trigger can't be read as it is stored, and why.
 pub struct Unreadable {
+    /// Id of the task.
     pub task_id: Uuid,
+    /// Epoch of the task.
     pub epoch: i64,
+    /// The fault of its trigger, in a sentence.
     pub why: String,
 }
 
@@ -175,7 +185,7 @@ pub fn compile(tasks: &[EventTask], language: &Language) -> Vec<Result<Compiled,
     tasks.iter().filter_map(|task| contained(task, || compile_one(task, language))).collect()
 }
 
-/// What came of compiling a task. A panic stays the task's own: its trigger can't be read.
+/// Compiles a task. A panic stays the task's own: its trigger can't be read.
 fn contained(
     task: &EventTask,
     compile: impl FnOnce() -> Option<Result<Compiled, Unreadable>>,

@@ -1,4 +1,4 @@
-//! What comes from the bus, before it is recorded: read, and judged by the tasks that it concerns.
+//! Intake of events from the bus, before they are recorded: read, and judged by the tasks that they concern.
 //!
 //! Reading an entry changes nothing but its lease. Tasks are compiled and events are judged on the threads for what
 //! tenants write, in bounded pieces between which other tenants have their turn.
@@ -52,7 +52,7 @@ pub struct Taken {
     pub arrival: Arc<Arrival>,
 }
 
-/// What came of the judging of a tenant's events.
+/// Result of judging a tenant's events.
 pub struct Judgement {
     pub tenant: Tenant,
     pub came: Result<Judged, Unjudged>,
@@ -111,7 +111,7 @@ impl Intake {
         Ok(batch)
     }
 
-    /// What tasks make of events, by the tasks as they are now, or were not long ago.
+    /// Judges events by the tasks as they are now, or were not long ago.
     pub async fn judge(self: Arc<Intake>, share: Share) -> Judgement {
         let Share { tenant, events, stale } = share;
         let came = match self.refresh(&tenant, stale).await {

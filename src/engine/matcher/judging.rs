@@ -118,8 +118,8 @@ impl Judging {
     }
 }
 
-/// What one task makes of an event; `None` where it is none of its events. A fault of one task, even a panic of its
-/// expression, stays its own.
+/// The match of one task with an event; `None` where it does not concern the task. A fault of one task, even a panic of
+/// its expression, stays its own.
 pub fn matched(task: &Indexed, arrival: &Arc<Arrival>, now: DateTime<Utc>) -> Option<Match> {
     matched_noting(task, arrival, now, &mut None)
 }

@@ -10,7 +10,9 @@ use std::sync::atomic::Ordering;
 use crate::engine::matcher::index::Indexed;
 use crate::expr::MissingField;
 use crate::id::Scope;
-use crate::notification::{NewDelivery, dedupe, wording};
+use crate::notification::language::MessageLanguage;
+use crate::notification::notices::Arrival;
+use crate::notification::{NewDelivery, dedupe, notices};
 use crate::store::{Store, StoreError};
 
 /// Owners that are told between two looks at the bus while no event is under way; else it is one a round.
@@ -75,7 +77,8 @@ async fn tell(store: &Store, miss: &Miss) -> Result<(), StoreError> {
     };
     tracing::info!(task_id = %task.id, field = miss.field.field, "an event has no such field as a task looks for");
     let key = dedupe::missing_field(task.id, &miss.field.expression);
-    let words = wording::missing_field(&task.name, "An event", &miss.field);
+    let language = MessageLanguage::of_reader(recipient.as_ref());
+    let words = notices::missing_field(language, &task.name, Arrival::Event, &miss.field);
     match NewDelivery::notice(&task, recipient.as_ref(), key, words) {
         Some(notice) => store.post_delivery(&notice).await,
         None => Ok(()),

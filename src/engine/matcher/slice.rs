@@ -18,10 +18,10 @@ pub const WRITE: usize = 500;
 pub const WRITE_BY_RULES: usize = 200;
 /// Bytes of events in one write; each match has a copy of its event.
 const WRITE_BYTES: usize = 4 * 1024 * 1024;
-/// What one slice has of a write at least, where many slices wait.
+/// Least part of one slice in a write, where many slices wait.
 const LEAST: usize = 50;
 
-/// What was judged, of one tenant.
+/// Judged events of one tenant.
 pub struct Slice {
     pub tenant: Tenant,
     pub events: Vec<Taken>,
@@ -44,11 +44,16 @@ impl Slice {
     }
 
     /// Puts one of the same tenant, judged later, behind it.
-    fn absorb(&mut self, later: Slice) {
+    pub fn absorb(&mut self, later: Slice) {
         self.events.extend(later.events);
         self.matches.extend(later.matches);
         self.version = self.version.min(later.version);
         self.alone |= later.alone;
+    }
+
+    /// How many of the matches are not recorded.
+    pub fn left(&self) -> usize {
+        self.matches.len() - self.recorded
     }
 
     fn is_recorded(&self) -> bool {
@@ -75,7 +80,7 @@ impl Slice {
 #[derive(Default)]
 pub struct Ready(VecDeque<Slice>);
 
-/// What is written at once: of the first slices a part each.
+/// The events of one write: a part of each of the first slices.
 pub struct Piece {
     parts: Vec<Range<usize>>,
     /// The shards of the tenants, each with the version of the index.
@@ -83,7 +88,7 @@ pub struct Piece {
     pub matches: Vec<Match>,
 }
 
-/// What came of a write that failed.
+/// Result of a write that failed.
 pub enum Failed {
     /// It is tried again in smaller parts.
     Again,
@@ -98,8 +103,23 @@ impl Ready {
 
     /// Whether more of a tenant may be judged: not while a write's worth of it waits here.
     pub fn has_room(&self, tenant: &Tenant) -> bool {
-        let waits = |slice: &&Slice| slice.tenant == *tenant && slice.matches.len() - slice.recorded >= WRITE;
+        let waits = |slice: &&Slice| slice.tenant == *tenant && slice.left() >= WRITE;
         !self.0.iter().any(|slice| waits(&slice))
+    }
+
+    pub fn has(&self, tenant: &Tenant) -> bool {
+        self.0.iter().any(|slice| slice.tenant == *tenant)
+    }
+
+    /// The tenants of a piece.
+    pub fn tenants_of(&self, piece: &Piece) -> Vec<Tenant> {
+        self.0.iter().take(piece.parts.len()).map(|slice| slice.tenant.clone()).collect()
+    }
+
+    /// Takes out the slice of a tenant, while nothing of it is being written.
+    pub fn take(&mut self, tenant: &Tenant) -> Option<Slice> {
+        let place = self.0.iter().position(|slice| slice.tenant == *tenant)?;
+        self.0.remove(place)
     }
 
     pub fn push(&mut self, slice: Slice) {
@@ -109,15 +129,15 @@ impl Ready {
         }
     }
 
-    /// What to write next.
-    pub fn next(&self) -> Option<Piece> {
+    /// The next piece to write, of so many matches at most.
+    pub fn next(&self, most: usize) -> Option<Piece> {
         let first = self.0.front()?;
         let together = match first.alone {
             true => 1,
             false => self.0.iter().take_while(|slice| !slice.alone).count(),
         };
-        let (mut room, mut bytes) = (WRITE, WRITE_BYTES);
-        let share = (WRITE / together).max(LEAST);
+        let (mut room, mut bytes) = (most.clamp(1, WRITE), WRITE_BYTES);
+        let share = (room / together).max(LEAST.min(room));
         let mut piece = Piece { parts: Vec::new(), shards: Vec::new(), matches: Vec::new() };
         let mut versions: BTreeMap<i32, i64> = BTreeMap::new();
         for slice in self.0.iter().take(together) {
@@ -189,7 +209,7 @@ impl Ready {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::json;
     use uuid::Uuid;
 
@@ -198,7 +218,7 @@ mod tests {
     use crate::task::TaskStatus;
     use crate::trigger::event::{Arrival, Verdict, Way};
 
-    fn slice(tenant: &str, events: usize, tasks: usize, bytes: usize) -> Slice {
+    pub fn slice(tenant: &str, events: usize, tasks: usize, bytes: usize) -> Slice {
         let taken: Vec<Taken> = (0..events)
             .map(|id| {
                 let event = json!({ "specversion": "1.0", "id": id.to_string(), "source": "s", "type": "t",
@@ -229,11 +249,11 @@ mod tests {
         let mut ready = Ready::default();
         ready.push(slice("loud", 3, 1000, 1));
         ready.push(slice("quiet", 1, 1, 1));
-        let first = ready.next().unwrap();
+        let first = ready.next(WRITE).unwrap();
         assert_eq!(first.matches.len(), WRITE / 2 + 1);
         assert_eq!(ids(ready.recorded(&first)), ["quiet0"]);
         let mut writes = 1;
-        while let Some(piece) = ready.next() {
+        while let Some(piece) = ready.next(WRITE) {
             assert!(piece.matches.len() <= WRITE);
             ready.recorded(&piece);
             writes += 1;
@@ -242,20 +262,30 @@ mod tests {
     }
 
     #[test]
+    fn a_short_write_has_a_part_of_each_tenant_too() {
+        let mut ready = Ready::default();
+        ready.push(slice("loud", 3, 1000, 1));
+        ready.push(slice("quiet", 1, 1, 1));
+        let first = ready.next(60).unwrap();
+        assert_eq!((first.matches.len(), ids(ready.recorded(&first))), (51, vec!["quiet0".to_owned()]));
+        assert_eq!(ready.next(0).unwrap().matches.len(), 1, "one at least");
+    }
+
+    #[test]
     fn a_write_is_bounded_in_bytes() {
         let mut ready = Ready::default();
         ready.push(slice("loud", 1, 1000, 256 * 1024 - 300));
-        let piece = ready.next().unwrap();
+        let piece = ready.next(WRITE).unwrap();
         assert!((15..=17).contains(&piece.matches.len()), "{}", piece.matches.len());
     }
 
     #[test]
-    fn what_fails_is_halved_down_to_the_event_and_holds_up_no_other() {
+    fn failing_slice_is_halved_down_to_the_event_and_holds_up_no_other() {
         let mut ready = Ready::default();
         ready.push(slice("loud", 4, 1, 1));
         ready.push(slice("quiet", 1, 1, 1));
         let (mut given_up, mut recorded, mut writes) = (Vec::new(), Vec::new(), 0);
-        while let Some(piece) = ready.next() {
+        while let Some(piece) = ready.next(WRITE) {
             writes += 1;
             assert!(writes < 20, "it comes to an end");
             let tenants: Vec<&str> =
@@ -282,7 +312,7 @@ mod tests {
         let mut ready = Ready::default();
         ready.push(slice("a", 1, 2, 1));
         ready.push(Slice { version: 2, ..slice("a", 1, 1, 1) });
-        let piece = ready.next().unwrap();
+        let piece = ready.next(WRITE).unwrap();
         assert_eq!((piece.matches.len(), piece.shards), (3, vec![(event_shard("a"), 2)]));
     }
 }

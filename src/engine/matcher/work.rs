@@ -1,25 +1,27 @@
 //! Events that the matcher has under way.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use tokio::task::JoinSet;
 
-use crate::bus::Entry;
+use crate::bus::{BusError, Entry};
 use crate::engine::matcher::BATCH;
-use crate::engine::matcher::backlog::Backlog;
+use crate::engine::matcher::backlog::{Backlog, Wanted};
 use crate::engine::matcher::intake::{Batch, Judgement, Taken};
+use crate::engine::matcher::lanes::Lanes;
 use crate::engine::matcher::missing::Misses;
-use crate::engine::matcher::slice::Ready;
 use crate::id::Tenant;
 
-/// What outlives a tick.
+/// State that outlives a tick.
 #[derive(Default)]
 pub struct Work {
+    /// A read of the bus that is under way; one at most.
+    pub reading: JoinSet<Result<Batch, BusError>>,
     pub backlog: Backlog,
     pub judging: JoinSet<Judgement>,
-    /// The tenants whose events are being judged.
-    pub judged_now: HashSet<Tenant>,
-    pub ready: Ready,
+    /// The tenants whose events are being judged, and how many.
+    pub judged_now: HashMap<Tenant, usize>,
+    pub lanes: Lanes,
     pub hopeless: Vec<(Entry, String)>,
     /// Committed, and not acknowledged yet.
     pub done: Vec<String>,
@@ -35,7 +37,12 @@ pub struct Work {
 
 impl Work {
     pub fn is_idle(&self) -> bool {
-        self.backlog.is_empty() && self.judging.is_empty() && self.ready.is_empty() && self.hopeless.is_empty()
+        self.backlog.is_empty() && self.judging.is_empty() && self.lanes.is_empty() && self.hopeless.is_empty()
+    }
+
+    /// The next request to the bus; none where enough is here.
+    pub fn wants(&self) -> Option<Wanted> {
+        self.backlog.wants(&self.judged_now, BATCH)
     }
 
     pub fn add(&mut self, batch: Batch) {

@@ -13,25 +13,28 @@ use serde_json::json;
 use crate::store::{AuditEntry, Store, StoreError};
 use crate::vault::Vault;
 
-/// What hashes are made for, among the tags of the vault.
+/// Purpose of the hashes, among the tags of the vault.
 const PURPOSE: &str = "audit";
 /// Entries read at once.
 const PAGE: i64 = 1_000;
 
-/// What a walk along the chain has found.
+/// Result of a walk along the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verified {
     /// Entries that are as they were sealed.
     pub sealed: i64,
     /// Entries that have no place in the chain yet.
     pub unsealed: i64,
+    /// The first break of the chain; `None`: it is whole.
     pub broken: Option<Broken>,
 }
 
 /// The first place where the chain is not as it was sealed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Broken {
+    /// Position of the row in the chain.
     pub position: i64,
+    /// The kind of the break, in words.
     pub why: &'static str,
 }
 
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_at_the_end_is_found_and_what_is_sealed_meanwhile_is_not_mistaken() {
+    fn cut_end_of_the_chain_is_found_and_rows_sealed_meanwhile_are_no_fault() {
         let vault = vault(&[OLD]);
         let entries = chain(&vault, 10);
         let hash_of = |n: usize| entries[n - 1].hash.clone().unwrap();

@@ -180,7 +180,7 @@ impl AgentStore for StepTranscript {
     }
 }
 
-/// What was said since the step's first intent, numbered anew.
+/// The entries since the step's first intent, numbered anew.
 fn own(all: &[Entry], step: &str) -> Vec<Entry> {
     use crate::run::transcript::Message;
     let begins = |entry: &Entry| matches!(&entry.message, Message::Step { name, .. } if name == step);

@@ -17,13 +17,13 @@ use crate::run::Usage;
 use crate::run::outcome::{RunError, RunFault};
 use crate::run::transcript::StepOutcome;
 
-/// The longest wait within a run. Who asks for more is asked again by the run's next attempt.
+/// The longest wait within a run. A longer wait ends the attempt, and the run's next one asks again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A step that came to its end: a value, or a failure for good.
 pub type Settled = Result<Value, RunFault>;
 
-/// What executes the steps of one run.
+/// Executor of the steps of one run.
 pub struct Attempts<'a> {
     pub world: &'a World,
     pub ledger: &'a Ledger,
@@ -225,12 +225,12 @@ fn wait(unit: Unit<'_>, fault: &StepFault, tries: u32) -> Next {
     }
 }
 
-/// What stands in the place of a value.
+/// The value of a step that failed.
 pub fn error_value(fault: &RunFault) -> Value {
     json!({ "error": { "code": fault.code, "message": fault.message } })
 }
 
-/// What a value, or several together, may not become.
+/// The fault of a value, or of several together, that is too large.
 pub fn too_large(what: &str) -> RunFault {
     RunFault::new("value_too_large", format!("{what} would have more than {VALUE_BYTES} bytes"))
 }

@@ -1,9 +1,10 @@
 //! A pipeline tried out: what each step would do with a sample, its side effects off. Saves nothing.
 //!
-//! What computes is computed. What reads is executed only where that is asked for (`live`), through a host that refuses
+//! Steps that compute are computed. Steps that read are executed only where that is asked for (`live`), through a host that refuses
 //! everything. All else is shown with everything put in, and skipped; `mocks` say what it would have given.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -27,7 +28,7 @@ use crate::id::Tenant;
 use crate::invalid::Faults;
 use crate::run::outcome::RunFault;
 use crate::run::transcript::Entry;
-use crate::tool::{Host, HostError, Notice, TaskFilter};
+use crate::tool::{Host, HostError, MissedByStep, Notice, TaskFilter};
 use crate::vault::credentials::Known;
 
 /// Items of a `for_each` that are shown.
@@ -35,13 +36,18 @@ const ITEMS_SHOWN: usize = 10;
 /// How long everything may take.
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// What a pipeline is tried out with.
+/// Sample input for a trial of a pipeline.
 #[derive(Debug, Clone, Default)]
 pub struct Sample {
+    /// Variable `event`.
     pub event: Value,
+    /// Variable `value`.
     pub value: Value,
+    /// Variable `previous`.
     pub previous: Value,
+    /// Variable `input`.
     pub input: Value,
+    /// Variable `state`, by name.
     pub state: Map<String, Value>,
     /// Values of steps by name, instead of executing them.
     pub mocks: Map<String, Value>,
@@ -49,7 +55,7 @@ pub struct Sample {
     pub live: bool,
 }
 
-/// What came of it.
+/// Result of the trial.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, utoipa::ToSchema)]
 pub struct DryRun {
     /// In order, as far as the run would come: `{name, kind}` and `value`, or `error`, or `skipped` with the `request`;
@@ -58,7 +64,7 @@ pub struct DryRun {
     pub steps: Vec<Value>,
     /// `succeeded`, `filtered`, `stopped`, `failed`; `unknown` where a value is missing that only the effect gives.
     pub outcome: String,
-    /// What the run would answer, where that is known.
+    /// The answer of the run, where that is known.
     pub output: Option<Value>,
 }
 
@@ -93,6 +99,9 @@ impl Pipeline {
             sink: Arc::new(|_| {}),
             clock: clock.clone(),
             known: Known::default(),
+            steps: String::new(),
+            // the trial itself shows what is missing
+            missing_told: AtomicBool::new(true),
         };
         Ok(Trial { world, live: sample.live, until: tokio::time::Instant::now() + LIMIT }.run(&spec, sample).await)
     }
@@ -110,7 +119,7 @@ fn read_for(parts: &Parts, config: &Map<String, Value>, mocks: &[String]) -> Res
     spec.filter(|_| faults.is_empty()).ok_or(faults)
 }
 
-/// What a pipeline's own `run` and `task` are in a trial.
+/// Stand-ins for `run` and `task` in a trial.
 fn stand_in(tenant: &Tenant, now: DateTime<Utc>) -> (Value, Value) {
     let run = json!({
         "id": Uuid::nil(), "task_id": Uuid::nil(), "tenant_id": tenant.as_str(), "fire_key": "dry-run",
@@ -128,7 +137,7 @@ struct Trial {
     until: tokio::time::Instant,
 }
 
-/// What came of one step.
+/// Result of one step.
 enum Tried {
     Value(Value),
     Failed(RunFault),
@@ -336,6 +345,10 @@ impl Host for Nobody {
         _: &'a str,
         _: Option<Value>,
     ) -> BoxFuture<'a, Result<(), HostError>> {
+        Nobody::refused()
+    }
+
+    fn tell_missing<'a>(&'a self, _: &'a Tenant, _: MissedByStep) -> BoxFuture<'a, Result<(), HostError>> {
         Nobody::refused()
     }
 }

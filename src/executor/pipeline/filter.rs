@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
 use crate::executor::pipeline::reading::Reading;
 use crate::executor::pipeline::scope::Scope;
-use crate::expr::{Expression, MissingField};
+use crate::expr::{Asked, Expression, MissingField};
 
 struct Filter(Expression);
 
@@ -33,7 +33,13 @@ impl StepKind for Filter {
             let expression = self.0.clone();
             let steps = expression.cost(&act.scope.cel);
             // what is missing makes it false
-            let holds = act.compute(steps, move |scope| Ok(expression.holds(&scope.cel)?)).await?;
+            let holds = match act.compute(steps, move |scope| Ok(expression.asked(&scope.cel)?)).await? {
+                Asked::Holds(holds) => holds,
+                Asked::Misses(name) => {
+                    act.world.tell_missing(&self.0, &name, act.step, act.scope).await;
+                    false
+                }
+            };
             Ok(Done::plain(Value::Bool(holds)))
         })
     }

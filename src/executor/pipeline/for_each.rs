@@ -14,7 +14,7 @@ use crate::expr::Expression;
 pub const ITEMS: usize = 1_000;
 /// Most items that are executed at once.
 const CONCURRENCY: std::ops::RangeInclusive<u64> = 1..=10;
-/// What the inner step may be: what a model says is not asked for once per item, and what is stored goes by one name.
+/// Kinds that the inner step may have: a model is not asked once per item, and a stored value has one name.
 const KINDS: [&str; 5] = ["http", "tool", "map", "publish", "notify"];
 
 pub struct ForEach {
@@ -56,9 +56,7 @@ impl ForEach {
 
     /// The list, as it is now.
     pub async fn list(&self, world: &World, scope: &Scope) -> Result<Vec<Value>, StepFault> {
-        let items = self.items.clone();
-        let steps = items.cost(&scope.cel);
-        match world.compute(scope, steps, move |scope| Ok(items.value(&scope.cel)?)).await? {
+        match world.value_of(&self.items, &self.step.name, scope).await? {
             Value::Array(items) if items.len() <= ITEMS => Ok(items),
             Value::Array(items) => {
                 let message = format!("the list has {} items, at most {ITEMS} can be gone through", items.len());

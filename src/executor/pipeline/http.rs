@@ -59,7 +59,7 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
     let headers = headers(fields, reading);
     let query = query(fields, reading);
     let body = reading.tree(fields, "body");
-    if body.is_some() && matches!(method, Method::GET | Method::HEAD) {
+    if given(fields, "body").is_some() && matches!(method, Method::GET | Method::HEAD) {
         reading.below("body").fault(format!("a {method} request has no body"));
     }
     let accept_status = match given(fields, "accept_status") {
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_repeated_depends_on_the_method_and_on_what_the_other_side_said() {
+    fn request_is_repeated_by_its_method_and_by_the_answer() {
         let wish = Some(Duration::from_secs(3));
         let statuses = |idempotent, wished| -> Vec<u16> {
             (400..600).filter(|code| passes(StatusCode::from_u16(*code).unwrap(), idempotent, wished)).collect()

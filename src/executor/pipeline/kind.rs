@@ -1,6 +1,7 @@
 //! The kinds of steps: the port, the list, and what an execution of a step is given.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chrono_tz::Tz;
@@ -14,33 +15,40 @@ use crate::compute::Compute;
 use crate::executor::pipeline::reading::Reading;
 use crate::executor::pipeline::scope::Scope;
 use crate::executor::pipeline::{agent, filter, http, llm, map, notify, publish, store, tool};
-use crate::expr::{ExpressionError, MissingField};
+use crate::expr::{Expression, ExpressionError, MissingField};
 use crate::id::Tenant;
 use crate::run::Usage;
 use crate::run::outcome::{RunError, RunFault};
 use crate::template::TemplateError;
-use crate::tool::{Host, HostError, Registry};
+use crate::tool::{Host, HostError, MissedByStep, Registry};
 use crate::vault::credentials::{CredentialError, Credentials, Known, Trouble};
 
-/// What all pipelines share.
+/// The parts that all pipelines share.
 pub struct Parts {
+    /// Credentials for requests.
     pub credentials: Credentials,
+    /// The agent of `agent` steps, with its tools.
     pub agent: Agent,
     /// `[[agents]]`.
     pub agents: Vec<Configured>,
+    /// Names of the channels for `notify` steps.
     pub channels: Vec<String>,
+    /// Threads for work that takes long.
     pub compute: Compute,
+    /// The language of expressions.
     pub expressions: crate::expr::Language,
+    /// The language of templates.
     pub templates: crate::template::Templates,
 }
 
 impl Parts {
+    /// Tools for `tool` steps.
     pub fn tools(&self) -> &Arc<Registry> {
         &self.agent.tools
     }
 }
 
-/// What happens when a step is executed twice.
+/// The effect of executing a step twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// It computes: nothing outside of the run hears of it.
@@ -62,7 +70,7 @@ pub trait StepKind: Send + Sync {
         0
     }
 
-    /// What would be done, everything put in: a dry run shows it.
+    /// The step with everything put in: a dry run shows it.
     fn shown(&self, scope: &Scope) -> Result<Value, StepFault>;
 
     /// Executes it. Dropped when it takes longer than its time limit.
@@ -83,7 +91,7 @@ pub trait StepKind: Send + Sync {
         false
     }
 
-    /// What later steps see of it besides its value.
+    /// Shows later steps further results besides the value.
     fn settle(&self, _value: &Value, _scope: &mut Scope) {}
 }
 
@@ -103,7 +111,7 @@ pub const KINDS: [(&str, ReadKind); 9] = [
     ("llm", llm::read),
 ];
 
-/// What steps of one run have in common.
+/// State that the steps of one run share.
 pub struct World {
     pub parts: Arc<Parts>,
     pub tenant: Tenant,
@@ -118,6 +126,10 @@ pub struct World {
     pub clock: Clock,
     /// The secrets that the run has used so far.
     pub known: Known,
+    /// The digest of the steps.
+    pub steps: String,
+    /// A missing field was told in this run, or is not to be told.
+    pub missing_told: AtomicBool,
 }
 
 /// One execution of one step.
@@ -132,11 +144,11 @@ pub struct Act<'a> {
     pub time_limit: Duration,
 }
 
-/// What a step gives.
+/// The result of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Done {
     pub value: Value,
-    /// What is not in the transcript already.
+    /// Usage that is not in the transcript already.
     pub usage: Usage,
 }
 
@@ -176,6 +188,34 @@ impl World {
         computed.unwrap_or_else(|panicked| Err(StepFault::new("computation", panicked.to_string())))
     }
 
+    /// The value of a step's expression. Where it looks for a field that is not there, the task's owner is told of the first
+    /// in a run.
+    pub async fn value_of(&self, expression: &Expression, step: &str, scope: &Scope) -> Result<Value, StepFault> {
+        let (steps, own) = (expression.cost(&scope.cel), expression.clone());
+        let value = self.compute(scope, steps, move |scope| Ok(own.value(&scope.cel))).await?;
+        if let Err(error) = &value
+            && let Some(name) = error.missing_field()
+        {
+            self.tell_missing(expression, name, step, scope).await;
+        }
+        Ok(value?)
+    }
+
+    /// Tells the task's owner of a field that an expression misses. A run goes on where that fails.
+    pub async fn tell_missing(&self, expression: &Expression, name: &str, step: &str, scope: &Scope) {
+        if self.missing_told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        // to find the place of the field is as much work as to evaluate the expression
+        let (steps, own, name) = (expression.cost(&scope.cel), expression.clone(), name.to_owned());
+        let field = self.compute(scope, steps, move |scope| Ok(own.missing(&name, &scope.cel))).await;
+        let Ok(field) = field else { return };
+        let missed = MissedByStep { task_id: self.task_id, steps: self.steps.clone(), step: step.to_owned(), field };
+        if let Err(error) = self.host.tell_missing(&self.tenant, missed).await {
+            tracing::warn!(task_id = %self.task_id, %error, "the owner of a task is not told yet of a missing field");
+        }
+    }
+
     /// The scope with more in it: large values are taken in on a thread.
     pub async fn with(&self, scope: Scope, bytes: usize, add: impl FnOnce(&mut Scope) + Send + 'static) -> Scope {
         let before = scope.clone();
@@ -198,12 +238,12 @@ impl Act<'_> {
         self.world.compute(self.scope, steps, work).await
     }
 
-    /// The same for each execution of this step and item, and no other's. Source: `promises.md` P5.
+    /// The idempotency key: equal for each execution of this step and item, and no other's. See `docs/keys.md`, "Effects".
     pub fn key(&self) -> String {
         key_of(self.world.run_id, self.step, self.index)
     }
 
-    /// What identifies the step and item within the run.
+    /// The identity of the step and item within the run.
     pub fn place(&self) -> String {
         match self.index {
             Some(index) => format!("{}:{index}", self.step),
@@ -230,7 +270,7 @@ impl StepFault {
         StepFault { fault: RunFault::new(code, message), again: Again::No }
     }
 
-    /// The same, but time may heal it.
+    /// A fault that time may heal.
     pub fn passing(code: impl Into<String>, message: impl Into<String>, after: Option<Duration>) -> StepFault {
         StepFault { fault: RunFault::new(code, message), again: Again::After(after.unwrap_or_default()) }
     }

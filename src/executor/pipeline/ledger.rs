@@ -38,7 +38,7 @@ pub struct Ledger {
     clock: Clock,
 }
 
-/// What a pipeline began with.
+/// The entry with which a pipeline began.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Beginning {
     pub digest: String,
@@ -65,7 +65,7 @@ impl Ledger {
         steps.get(&(step.to_owned(), index)).cloned().unwrap_or(Standing::Fresh)
     }
 
-    /// What all steps used together, in all attempts.
+    /// Usage of all steps together, in all attempts.
     pub async fn usage(&self) -> Usage {
         self.checkpoint.lock().await.usage()
     }

@@ -29,10 +29,6 @@ impl StepKind for Map {
     }
 
     fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
-        Box::pin(async move {
-            let expression = self.0.clone();
-            let steps = expression.cost(&act.scope.cel);
-            Ok(Done::plain(act.compute(steps, move |scope| Ok(expression.value(&scope.cel)?)).await?))
-        })
+        Box::pin(async move { Ok(Done::plain(act.world.value_of(&self.0, act.step, act.scope).await?)) })
     }
 }

@@ -12,7 +12,7 @@ use crate::expr::{Expression, Member};
 use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
 use crate::template::{Names, Template, Tree};
 
-/// What is read, where it stands, and what it may name.
+/// The text that is read, its place, and the names that it may use.
 pub struct Reading<'a> {
     pub parts: &'a Parts,
     pub faults: &'a mut Faults,
@@ -27,7 +27,7 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// The same, one level below.
+    /// The reading of `key`, one level below.
     pub fn below(&mut self, key: &str) -> Reading<'_> {
         Reading {
             parts: self.parts,

@@ -1,4 +1,4 @@
-//! What expressions and templates of a pipeline see: the fire, what steps before have given, what is stored.
+//! Variables of expressions and templates of a pipeline: the fire, the results of earlier steps, stored values.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ pub const NAMES: [&str; 9] = ["event", "events", "value", "previous", "input", "
 pub const NAMES_OF_EACH: [&str; 11] =
     ["event", "events", "value", "previous", "input", "run", "task", "steps", "state", "item", "index"];
 
-/// What `run` has, see [`run_value`].
+/// Members of `run`, see [`run_value`].
 pub const RUN_MEMBERS: [&str; 8] =
     ["id", "task_id", "tenant_id", "fire_key", "trigger_type", "scheduled_for", "missed", "event_ids"];
-/// What `task` has, see [`task_value`].
+/// Members of `task`, see [`task_value`].
 pub const TASK_MEMBERS: [&str; 5] = ["id", "name", "tenant_id", "metadata", "instruction"];
 
 /// Steps that converting one byte of JSON takes at most.
@@ -43,7 +43,7 @@ pub struct Scope {
     hops: i64,
 }
 
-/// What a fire brings along.
+/// The cause of a fire, for expressions and templates.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Fire {
     pub event: Value,
@@ -71,7 +71,7 @@ impl Fire {
     }
 }
 
-/// What steps see of a run: all that is the same at each attempt.
+/// The variable `run`: all members that are equal at each attempt.
 pub fn run_value(run: &Run) -> Value {
     json!({
         "id": run.id, "task_id": run.task_id, "tenant_id": run.tenant_id, "fire_key": run.fire_key,
@@ -80,7 +80,7 @@ pub fn run_value(run: &Run) -> Value {
     })
 }
 
-/// What steps see of a task.
+/// The variable `task`.
 pub fn task_value(task: &Task) -> Value {
     json!({
         "id": task.id, "name": task.name, "tenant_id": task.tenant_id, "metadata": task.spec.metadata,
@@ -112,7 +112,7 @@ impl Scope {
         scope
     }
 
-    /// What taking in so many bytes more takes: all steps are converted again.
+    /// Steps that it takes to take in so many bytes more: all results are converted again.
     pub fn steps_to_add(&self, bytes: usize) -> u64 {
         (self.bytes + bytes) as u64 * STEPS_A_BYTE
     }
@@ -127,14 +127,14 @@ impl Scope {
         self.hops
     }
 
-    /// What a step gave, for those behind it.
+    /// Adds the result of a step, for those behind it.
     pub fn step(&mut self, name: &str, value: Value) {
         self.bytes += weight(&value);
         Arc::make_mut(&mut self.steps).insert(name.to_owned(), value);
         self.set("steps", &Value::Object((*self.steps).clone()));
     }
 
-    /// What the pipeline has stored itself, or removed.
+    /// Sets or removes a value that the pipeline has stored.
     pub fn stored(&mut self, name: &str, value: Option<Value>) {
         match value {
             Some(value) => Arc::make_mut(&mut self.state).insert(name.to_owned(), value),
@@ -143,7 +143,7 @@ impl Scope {
         self.set("state", &Value::Object((*self.state).clone()));
     }
 
-    /// The same inside of a `for_each`.
+    /// The scope inside of a `for_each`.
     pub fn with_item(&self, index: u32, item: &Value) -> Scope {
         let mut scope = self.clone();
         scope.set("item", item);

@@ -26,7 +26,7 @@ const RETRIES: std::ops::RangeInclusive<u64> = 0..=10;
 /// First waits that may be asked for, in seconds.
 const BACK_OFFS: std::ops::RangeInclusive<u64> = 0..=60;
 const DEFAULT_BACK_OFF: Duration = Duration::from_secs(1);
-/// What a step has besides its kind.
+/// Fields of a step besides its kind.
 const FIELDS: [&str; 4] = ["name", "timeout_seconds", "retry", "on_error"];
 const FOR_EACH: &str = "for_each";
 
@@ -58,8 +58,9 @@ pub struct StepRetry {
     pub back_off: Duration,
 }
 
-/// What a failure of a step means for the run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The effect of a step's failure on the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum OnError {
     /// It fails, or is tried again where time may heal it.
     Fail,
@@ -144,7 +145,9 @@ impl Step {
         let mut named: Vec<&str> = Vec::new();
         for key in written.keys().map(String::as_str).filter(|key| !fields.contains(key)).take(NAMED + kinds.len()) {
             match kinds.iter().find(|kind| **kind == key) {
-                Some(kind) => named.push(kind),
+                Some(kind) if given(written, kind).is_some() => named.push(kind),
+                // null is as good as absent
+                Some(_) => {}
                 None => {
                     let hint = did_you_mean(key, kinds.iter().chain(fields).copied());
                     let known = kinds.join(", ");
@@ -162,7 +165,7 @@ impl Step {
                 return None;
             }
             [_, more @ ..] => {
-                reading.below(more[0]).fault(format!("a step has one kind, and this one has `{}` as well", named[0]));
+                reading.below(more[0]).fault(format!("can't stand beside `{}`: a step has one kind", named[0]));
                 return None;
             }
         };

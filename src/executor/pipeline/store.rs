@@ -35,11 +35,21 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
         reading.below("name").fault(format!("must be at most {NAME_LENGTH} letters, digits and `_`"));
         return None;
     }
-    let delete = given(fields, "delete").is_some_and(|delete| *delete == json!(true));
-    let what = match (fields.contains_key("value"), given(fields, "expression"), delete) {
-        (true, None, false) => What::Template(reading.tree(fields, "value")?),
-        (false, Some(text), false) => What::Expression(reading.below("expression").expression(text)?),
-        (false, None, true) => What::Delete,
+    let delete = match given(fields, "delete") {
+        None => false,
+        Some(Value::Bool(delete)) => *delete,
+        Some(_) => {
+            reading.below("delete").fault("must be true or false");
+            return None;
+        }
+    };
+    // by itself null is a value, beside another field it is as good as absent
+    let what = match (fields.get("value"), given(fields, "expression"), delete) {
+        (Some(_), None, false) => What::Template(reading.tree(fields, "value")?),
+        (None | Some(Value::Null), Some(text), false) => {
+            What::Expression(reading.below("expression").expression(text)?)
+        }
+        (None | Some(Value::Null), None, true) => What::Delete,
         _ => {
             reading.fault("needs exactly one of `value`, `expression` and `\"delete\": true`");
             return None;
@@ -55,21 +65,27 @@ impl Store {
             What::Expression(expression) => expression.value(&scope.cel)?,
             What::Delete => return Ok(None),
         };
-        match value.to_string().len() {
-            ..=VALUE_BYTES => Ok(Some(value)),
-            length => {
-                let message = format!("a stored value has at most {VALUE_BYTES} bytes, this one {length}");
-                Err(StepFault::new("value_too_large", message))
-            }
-        }
+        bounded(value).map(Some)
     }
 
     async fn write(&self, act: &Act<'_>) -> Result<Done, StepFault> {
-        let (this, steps) = (self.clone(), self.steps(act.scope));
-        let value = act.compute(steps, move |scope| this.value(scope)).await?;
-        let world = act.world;
+        let (world, this, steps) = (act.world, self.clone(), self.steps(act.scope));
+        let value = match &self.what {
+            What::Expression(expression) => Some(bounded(world.value_of(expression, act.step, act.scope).await?)?),
+            What::Template(_) | What::Delete => act.compute(steps, move |scope| this.value(scope)).await?,
+        };
         world.host.put_task_state(&world.tenant, world.task_id, &self.name, value.clone()).await?;
         Ok(Done::plain(value.unwrap_or_default()))
+    }
+}
+
+fn bounded(value: Value) -> Result<Value, StepFault> {
+    match value.to_string().len() {
+        ..=VALUE_BYTES => Ok(value),
+        length => {
+            let message = format!("a stored value has at most {VALUE_BYTES} bytes, this one {length}");
+            Err(StepFault::new("value_too_large", message))
+        }
     }
 }
 

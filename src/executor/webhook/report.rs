@@ -1,4 +1,4 @@
-//! What a foreign runtime reports of a run: in its answer, or later through `complete`.
+//! The report of a foreign runtime about a run: in its answer, or later through `complete`.
 
 use serde_json::{Map, Value};
 
@@ -16,8 +16,16 @@ const MESSAGE_LENGTH: usize = 2_000;
 /// How the run ended there.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
-    Succeeded { output: String },
-    Failed { error: RunFault },
+    /// The run ended well.
+    Succeeded {
+        /// The answer of the run.
+        output: String,
+    },
+    /// The run failed.
+    Failed {
+        /// The error of the run.
+        error: RunFault,
+    },
 }
 
 impl Report {
@@ -60,7 +68,7 @@ impl Report {
         }
     }
 
-    /// The same without secrets that are known: whoever was sent one may repeat it.
+    /// The report without known secrets: a runtime that was sent one may repeat it.
     pub fn without(self, known: &Known) -> Report {
         match self {
             Report::Succeeded { output } => Report::Succeeded { output: known.text(&output) },
@@ -70,6 +78,7 @@ impl Report {
         }
     }
 
+    /// The outcome of the run that the report stands for.
     pub fn outcome(self) -> Result<Outcome, RunError> {
         match self {
             Report::Succeeded { output } => Ok(Outcome::Succeeded { output, usage: Usage::default() }),

@@ -43,7 +43,7 @@ pub struct Settings {
     pub timeout: Duration,
     pub completion_timeout: Duration,
     pub headers: HeaderMap,
-    /// What the POST is sent with besides its signature.
+    /// Credential of the POST, besides its signature.
     pub credential: Option<Reference>,
 }
 
@@ -171,4 +171,17 @@ fn place_of(tenant: &str) -> Place<'_> {
 
 fn place(key: &str) -> String {
     format!("/action/config/{}", escape(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FIELDS;
+    use crate::executor::schema::{WebhookConfig, fields_of};
+
+    #[test]
+    fn published_settings_are_those_that_are_read() {
+        let mut read = FIELDS.to_vec();
+        read.sort_unstable();
+        assert_eq!(fields_of::<WebhookConfig>(), read);
+    }
 }

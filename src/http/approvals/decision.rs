@@ -5,6 +5,7 @@
 use chrono::TimeDelta;
 use serde_json::{Map, Value, json};
 
+use crate::approval::arguments::Misfit;
 use crate::approval::matrix::{Category, Consequence};
 use crate::approval::{Answer, Approval, COMMENT_LENGTH, Choice, Via, arguments};
 use crate::http::State;
@@ -20,21 +21,25 @@ pub const MOST_GRANT_DAYS: i64 = 365;
 /// How often a grant may be used at most, where that is limited.
 pub const MOST_GRANT_USES: i64 = 100_000;
 
-/// What a person wants.
+/// A person's decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
+    /// The decision itself.
     pub choice: Choice,
     /// The digest that they were shown.
     pub digest: String,
     /// `Edit`: the whole arguments with which the call is to run.
     pub arguments: Option<Value>,
+    /// A comment for the model and for the record.
     pub comment: Option<String>,
+    /// The standing grant that is asked for with an approval.
     pub grant: Option<GrantWish>,
 }
 
 /// "Always allow this", as it is asked for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GrantWish {
+    /// Days for which it holds.
     pub days: i64,
     /// `None`: as often as it likes.
     pub uses: Option<i64>,
@@ -42,10 +47,12 @@ pub struct GrantWish {
     pub arguments: Vec<String>,
 }
 
-/// Who answers, and by which way.
+/// The person or token that decides, and the way of the decision.
 #[derive(Debug, Clone)]
 pub struct Who {
+    /// Name for the record: `recipient:<id>` or `token:<id>`.
     pub by: String,
+    /// The way of the decision.
     pub via: Via,
 }
 
@@ -68,34 +75,41 @@ pub fn ungrantable(approval: &Approval) -> Option<&'static str> {
 }
 
 impl Decision {
-    /// What is wrong with it, before anything is asked of the store.
+    /// Whether nothing is wrong with it, before anything is asked of the store.
     pub fn check(&self, approval: &Approval) -> Result<(), Faults> {
-        let mut faults = Faults::new();
+        Misfit::faults(self.misfits(approval))
+    }
+
+    /// Every fault of the decision, before anything is asked of the store.
+    pub fn misfits(&self, approval: &Approval) -> Vec<Misfit> {
+        let mut found = Vec::new();
         let proposal = &approval.proposal;
         if self.comment.as_ref().is_some_and(|comment| comment.chars().count() > COMMENT_LENGTH) {
-            faults.add("/comment", format!("must have at most {COMMENT_LENGTH} characters"));
+            let message = format!("must have at most {COMMENT_LENGTH} characters");
+            found.push(Misfit::with("/comment", message, "fault_max_length", &[("limit", COMMENT_LENGTH.to_string())]));
         }
         if !proposal.options.contains(&self.choice) {
-            faults.add("/decision", "is not among the options of this approval");
+            found.push(Misfit::other("/decision", "is not among the options of this approval"));
         }
         match (&self.arguments, self.choice) {
             (Some(_), Choice::Edit) if !proposal.allow_modification => {
-                faults
-                    .add("/decision", "the arguments of this call can't be changed: approve it as it is, or reject it");
+                let why = "the arguments of this call can't be changed: approve it as it is, or reject it";
+                found.push(Misfit::other("/decision", why));
             }
             (Some(edited), Choice::Edit) => {
-                if let Err(more) = arguments::check(&proposal.parameters, edited, "/modifications") {
-                    faults.0.extend(more.0);
-                }
+                found.extend(arguments::misfits(&proposal.parameters, edited, "/modifications"));
             }
-            (None, Choice::Edit) => faults.add("/modifications", "is missing: the arguments that are to be otherwise"),
-            (Some(_), _) => faults.add("/modifications", "goes with the decision `edit` only"),
+            (None, Choice::Edit) => {
+                let why = "is missing: the arguments that are to be otherwise";
+                found.push(Misfit::other("/modifications", why));
+            }
+            (Some(_), _) => found.push(Misfit::other("/modifications", "goes with the decision `edit` only")),
             (None, _) => {}
         }
         if let Some(grant) = &self.grant {
-            grant.check(self.choice, approval, &mut faults);
+            grant.check(self.choice, approval, &mut found);
         }
-        faults.or(())
+        found
     }
 
     /// Puts the answer to the store, and gives the grant that goes with it. Answers how things stand and the grant.
@@ -142,22 +156,26 @@ impl Decision {
 }
 
 impl GrantWish {
-    fn check(&self, choice: Choice, approval: &Approval, faults: &mut Faults) {
+    fn check(&self, choice: Choice, approval: &Approval, found: &mut Vec<Misfit>) {
         if choice != Choice::Approve {
-            faults.add("/grant", "goes with the decision `approve` only");
+            let why = "goes with the decision `approve` only";
+            found.push(Misfit::with("/grant", why, "fault_grant_as_shown", &[]));
         }
         if let Some(why) = ungrantable(approval) {
-            faults.add("/grant", why);
+            found.push(Misfit::other("/grant", why));
         }
         if !(1..=MOST_GRANT_DAYS).contains(&self.days) {
-            faults.add("/grant/days", format!("must lie between 1 and {MOST_GRANT_DAYS}"));
+            let message = format!("must lie between 1 and {MOST_GRANT_DAYS}");
+            let limits = [("from", "1".to_owned()), ("to", MOST_GRANT_DAYS.to_string())];
+            found.push(Misfit::with("/grant/days", message, "fault_between", &limits));
         }
         if self.uses.is_some_and(|uses| !(1..=MOST_GRANT_USES).contains(&uses)) {
-            faults.add("/grant/uses", format!("must lie between 1 and {MOST_GRANT_USES}, or be null"));
+            let message = format!("must lie between 1 and {MOST_GRANT_USES}, or be null");
+            found.push(Misfit::other("/grant/uses", message));
         }
         for (index, name) in self.arguments.iter().enumerate() {
             if approval.proposal.arguments.get(name).is_none() {
-                faults.add(format!("/grant/arguments/{index}"), "is no argument of this call");
+                found.push(Misfit::other(format!("/grant/arguments/{index}"), "is no argument of this call"));
             }
         }
     }

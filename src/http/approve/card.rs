@@ -34,7 +34,7 @@ pub fn card(html: &mut Html, scene: &Scene, item: &Item, of: usize, form: bool) 
     if !proposal.description.is_empty() {
         html.raw("<p class=\"soft value\" dir=\"auto\">").text(&proposal.description).raw("</p>\n");
     }
-    what_runs(html, scene, item);
+    arguments_that_run(html, scene, item);
     if let Some(found) = &proposal.precheck {
         html.raw("<h3>").text(words.get("found_before")).raw("</h3>\n<p class=\"value json\" dir=\"auto\">");
         html.text(&shown(found)).raw("</p>\n");
@@ -56,7 +56,7 @@ pub fn card(html: &mut Html, scene: &Scene, item: &Item, of: usize, form: bool) 
 }
 
 /// Every argument, whole, as it runs: as it was proposed, as a person has changed it, or as it was decided.
-fn what_runs(html: &mut Html, scene: &Scene, item: &Item) {
+fn arguments_that_run(html: &mut Html, scene: &Scene, item: &Item) {
     let (approval, words) = (item.approval, &scene.words);
     let (heading, arguments) = match (is_open(approval, scene.now), approval.status.allows()) {
         (true, _) => ("will_run", item.fit_change().unwrap_or(&approval.proposal.arguments)),
@@ -88,7 +88,7 @@ fn by_name(arguments: &Value) -> BTreeMap<String, &Value> {
     arguments.as_object().map(leaves).into_iter().flatten().collect()
 }
 
-/// What is different, value by value.
+/// Writes the differences, value by value.
 pub fn differences(html: &mut Html, words: &Phrases, proposed: &Value, decided: &Value) {
     let empty = Map::new();
     let (before, after) = (proposed.as_object().unwrap_or(&empty), decided.as_object().unwrap_or(&empty));
@@ -160,7 +160,7 @@ fn why(html: &mut Html, scene: &Scene, proposal: &Proposal) {
     html.raw("</ul>\n");
 }
 
-/// What a tool of this category does.
+/// The phrase for a tool of this category.
 fn of_category(category: Category) -> &'static str {
     match category {
         Category::Read => "why_read",
@@ -190,7 +190,7 @@ fn rule_allows(by: RuleBy) -> &'static str {
     }
 }
 
-/// What whoever runs the service wants to know: the tool, the run, and the rules as they are written.
+/// Writes the details for operators: the tool, the run, and the rules as they are written.
 fn details(html: &mut Html, scene: &Scene, proposal: &Proposal) {
     let words = &scene.words;
     html.raw("<details>\n<summary>").text(words.get("details")).raw("</summary>\n<dl>\n");

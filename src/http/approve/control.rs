@@ -1,4 +1,4 @@
-//! What a person can do about one question: fields, comment, what is allowed for good, and the buttons.
+//! Controls of one question: fields, comment, standing grants, and the buttons.
 
 use std::collections::BTreeSet;
 
@@ -172,7 +172,7 @@ fn focus(item: &Item, id: &str) -> &'static str {
     if item.leads_to(id) { " autofocus" } else { "" }
 }
 
-/// What can be done about a call that was approved and is held.
+/// Writes the button that stops a call that was approved and is held.
 pub fn stop(html: &mut Html, words: &Phrases, item: &Item) {
     let number = item.number as i64;
     faults(html, item, Place::Item);

@@ -30,14 +30,14 @@ pub struct Field {
     pub shown: String,
 }
 
-/// What is wrong with a field: a phrase and what is put into it.
+/// A fault of a field: a phrase and the values for its placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     pub phrase: &'static str,
     pub part: Option<(&'static str, String)>,
 }
 
-/// What was sent: the first value of each name.
+/// The fields that were sent: the first value of each name.
 #[derive(Debug, Default)]
 pub struct Sent(HashMap<String, String>);
 
@@ -196,14 +196,14 @@ fn lines(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
     use crate::approval::OnExpiry;
     use crate::approval::matrix::{Category, Consequence};
 
-    fn proposal(parameters: Value, arguments: Value) -> Proposal {
+    pub fn proposal(parameters: Value, arguments: Value) -> Proposal {
         Proposal {
             tool: "send".into(),
             version: "1".into(),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_changed_is_read_by_its_type_and_what_is_emptied_is_left_out() {
+    fn changed_field_is_read_by_its_type_and_an_emptied_one_is_left_out() {
         let fields = fields(&odd());
         let mut sent = texts(&fields);
         let at = |name: &str| fields.iter().position(|field| field.label() == name).unwrap();
@@ -359,5 +359,20 @@ mod tests {
         assert_eq!(fields(&fixed), []);
         let unoffered = Proposal { options: vec![Choice::Approve, Choice::Cancel], ..odd() };
         assert_eq!(fields(&unoffered), []);
+    }
+
+    #[test]
+    fn form_has_as_many_fields_and_levels_as_it_may_and_the_rest_is_json() {
+        let fields_of = |arguments: Value| fields(&proposal(json!({ "type": "object" }), arguments));
+        let wide = |count: usize| {
+            let inner: Map<String, Value> = (0..count).map(|n| (format!("f{n}"), json!(n))).collect();
+            fields_of(json!({ "inner": inner })).len()
+        };
+        assert_eq!((wide(MOST), wide(MOST + 1)), (MOST, 1));
+        let deep = |levels: usize| fields_of((0..levels).fold(json!(7), |inside, _| json!({ "a": inside }))).remove(0);
+        let (deepest, beyond) = (deep(DEPTH), deep(DEPTH + 1));
+        assert_eq!((deepest.path.len(), deepest.shown.as_str()), (DEPTH, "7"));
+        assert_eq!(beyond.path.len(), DEPTH);
+        assert_eq!(serde_json::from_str::<Value>(&beyond.shown).unwrap(), json!({ "a": 7 }));
     }
 }

@@ -1,4 +1,4 @@
-//! What every page shares: the frame around it, its headers, and the short pages that only say something.
+//! Parts that every page shares: the frame around it, its headers, and the short pages that only show a sentence.
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -32,7 +32,8 @@ pub fn message(status: StatusCode, title: &str, sentences: &[&str]) -> Response 
     message_in(Phrases::english(), status, title, sentences)
 }
 
-fn message_in(words: &Phrases, status: StatusCode, title: &str, sentences: &[&str]) -> Response {
+/// A page that says one thing in these words.
+pub fn message_in(words: &Phrases, status: StatusCode, title: &str, sentences: &[&str]) -> Response {
     let mut html = Html::default();
     html.raw("<h1>").text(title).raw("</h1>\n<div class=\"card\" role=\"status\">\n");
     for sentence in sentences {
@@ -54,7 +55,7 @@ pub fn unknown() -> Response {
     )
 }
 
-/// What the link asked was asked anew, because something has changed meanwhile.
+/// The page that tells that the link's question was asked anew, because something has changed meanwhile.
 pub fn replaced(words: &Phrases) -> Response {
     let sentences = [words.get("replaced_why"), words.get("replaced_link")];
     message_in(words, StatusCode::GONE, words.get("replaced"), &sentences)

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_outside_is_never_markup() {
+    fn text_from_outside_is_never_markup() {
         let mut html = Html::default();
         html.raw("<p>").text("<script>alert('a\"&b')</script>").raw("</p>");
         assert_eq!(html.into_string(), "<p>&lt;script&gt;alert(&#39;a&quot;&amp;b&#39;)&lt;/script&gt;</p>");

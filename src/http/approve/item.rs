@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use crate::approval::arguments::{Misfit, Part};
 use crate::approval::{Approval, Choice};
 use crate::channel::templates::phrases::Phrases;
 use crate::http::approvals::decision::{Decision, GRANT_DAYS, GrantWish, ungrantable};
 use crate::http::approve::form::{self, Fault, Field, Sent};
-use crate::invalid::{Faults, escape};
+use crate::invalid::escape;
 
 /// A question and its form.
 #[derive(Debug)]
@@ -19,14 +20,14 @@ pub struct Item<'a> {
     /// In which it speaks.
     words: &'a Phrases,
     pub fields: Vec<Field>,
-    /// What each field holds.
+    /// Text of each field.
     pub texts: Vec<String>,
     pub comment: String,
     pub confirmation: String,
     pub grant: GrantForm,
-    /// What is wrong with a field, by its number.
+    /// Faults of fields, by the number of the field.
     pub faults: Vec<(usize, String)>,
-    /// What else is wrong.
+    /// Faults that belong to no field.
     pub other_faults: Vec<(Place, String)>,
     /// The arguments as changed, which the person has to look at before they are decided on.
     pub changed: Option<Value>,
@@ -36,12 +37,12 @@ pub struct Item<'a> {
     first_fault: Option<String>,
 }
 
-/// What is wrong, and where.
+/// A fault and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spot {
     /// The id of the element.
     pub id: String,
-    /// What the person knows it by; empty: the question itself.
+    /// Name of the place for the person; empty: the question itself.
     pub label: String,
     pub fault: String,
 }
@@ -55,7 +56,7 @@ pub struct GrantForm {
     pub pinned: Vec<String>,
 }
 
-/// What a fault that belongs to no argument stands beside.
+/// Places of faults that belong to no argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     Item,
@@ -148,7 +149,7 @@ impl<'a> Item<'a> {
         self.first_fault.as_deref() == Some(id)
     }
 
-    /// What is wrong with the fields, by their numbers.
+    /// Faults of the fields, by their numbers.
     pub fn faults_by_field(&self) -> BTreeMap<usize, Vec<&str>> {
         let mut faults: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
         for (number, fault) in &self.faults {
@@ -221,16 +222,29 @@ impl<'a> Item<'a> {
     }
 
     fn held(&mut self, decision: Decision) -> Option<Decision> {
-        if let Err(faults) = decision.check(self.approval) {
-            self.place(faults);
-        }
+        self.place(decision.misfits(self.approval));
         (!self.is_faulty()).then_some(decision)
     }
 
-    /// Puts faults beside what they are about.
-    pub fn place(&mut self, faults: Faults) {
+    /// In the words of the page.
+    fn said(&self, misfit: &Misfit) -> String {
+        let or = self.words.get("or");
+        let texts = misfit.parts.iter().map(|(name, part)| match part {
+            Part::Text(text) => (*name, text.clone()),
+            Part::OneOf(phrases) => {
+                (*name, phrases.iter().map(|phrase| self.words.get(phrase)).collect::<Vec<_>>().join(or))
+            }
+        });
+        let texts: Vec<(&str, String)> = texts.collect();
+        let texts: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        self.words.with(misfit.phrase, &texts)
+    }
+
+    /// Puts what is wrong beside what it is about.
+    pub fn place(&mut self, misfits: Vec<Misfit>) {
         let places: Vec<String> = self.fields.iter().map(pointer).collect();
-        for fault in faults.0 {
+        for fault in misfits {
+            let said = self.said(&fault);
             let below = |place: &str, other: &str| {
                 other.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             };
@@ -239,10 +253,10 @@ impl<'a> Item<'a> {
             let is_inside = |place: &String| fault.pointer != "/modifications" && below(&fault.pointer, place);
             let field = field.or_else(|| places.iter().position(is_inside));
             match field {
-                Some(number) => self.faults.push((number, fault.message)),
-                None if fault.pointer == "/comment" => self.other_faults.push((Place::Comment, fault.message)),
-                None if fault.pointer.starts_with("/grant") => self.other_faults.push((Place::Grant, fault.message)),
-                None => self.other_faults.push((Place::Item, fault.message)),
+                Some(number) => self.faults.push((number, said)),
+                None if fault.pointer == "/comment" => self.other_faults.push((Place::Comment, said)),
+                None if fault.pointer.starts_with("/grant") => self.other_faults.push((Place::Grant, said)),
+                None => self.other_faults.push((Place::Item, said)),
             }
         }
     }
@@ -261,4 +275,119 @@ fn pointer(field: &Field) -> String {
 /// The names of the proposed arguments, in order.
 pub fn names(approval: &Approval) -> Vec<String> {
     approval.proposal.arguments.as_object().map(Map::keys).into_iter().flatten().cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::approval::proposal::Identity;
+    use crate::channel::templates::phrases::Catalogue;
+    use crate::http::approve::form::tests::proposal;
+
+    /// The faults of these arguments for a reader of this language, by the names of the arguments.
+    fn said(locale: &str, changed: &Value) -> BTreeMap<String, String> {
+        let schema = json!({
+            "type": "object", "required": ["to"], "additionalProperties": false,
+            "properties": {
+                "to": { "type": "string" }, "kind": { "type": ["integer", "null"] },
+                "low": { "type": "number", "minimum": 2 }, "high": { "type": "number", "maximum": 9.5 },
+                "above": { "type": "number", "exclusiveMinimum": 0 }, "below": { "type": "number", "exclusiveMaximum": 1 },
+                "short": { "type": "string", "minLength": 3 }, "long": { "type": "string", "maxLength": 2 },
+                "code": { "type": "string", "pattern": "^[A-Z]+$" }, "how": { "enum": ["mail", "fax", 3] },
+                "few": { "type": "array", "minItems": 2 }, "many": { "type": "array", "maxItems": 1 },
+                "same": { "type": "array", "uniqueItems": true }, "part": { "multipleOf": 5 }, "only": { "const": "this" },
+                "empty": { "minProperties": 1 }, "wide": { "maxProperties": 1 }, "named": { "propertyNames": { "pattern": "^a" } },
+                "closed": { "properties": { "a": {} }, "unevaluatedProperties": false }, "has": { "contains": { "type": "string" } },
+                "not": { "not": { "type": "string" } }, "any": { "anyOf": [{ "type": "string" }, { "type": "boolean" }] },
+                "one": { "oneOf": [{ "type": "integer" }, { "type": "number" }] },
+            },
+        });
+        let words = Catalogue::embedded().of(locale);
+        let now = DateTime::UNIX_EPOCH;
+        let arguments = json!({ "to": "ann" });
+        let identity = Identity { tenant: "ann", run_id: Uuid::nil(), turn: 0, call_id: "c" };
+        let approval = Approval::asked((Uuid::nil(), Uuid::nil()), identity, None, proposal(schema, arguments), now);
+        let mut item = Item::fresh(0, &approval, &words);
+        item.changed = Some(changed.clone());
+        assert_eq!(item.approve(), None);
+        let beside = item.faults.iter().map(|(field, fault)| (item.fields[*field].label(), fault.clone()));
+        let others = item.other_faults.iter().map(|(_, fault)| (String::new(), fault.clone()));
+        beside.chain(others).collect()
+    }
+
+    #[test]
+    fn misfits_of_changed_arguments_are_said_in_the_language_of_the_reader() {
+        let changed = json!({
+            "kind": "x", "low": 1, "high": 10, "above": 0, "below": 1, "short": "ab", "long": "abc", "code": "ab", "how": "post",
+            "few": [1], "many": [1, 2], "same": [1, 1], "part": 7, "only": "that",
+        });
+        let expected = [
+            ("to", "is required", "fehlt"),
+            ("kind", "must be a whole number or nothing", "muss eine ganze Zahl oder leer sein"),
+            ("low", "must be 2 or more", "muss mindestens 2 sein"),
+            ("high", "must be 9.5 or less", "darf höchstens 9.5 sein"),
+            ("above", "must be more than 0", "muss größer als 0 sein"),
+            ("below", "must be less than 1", "muss kleiner als 1 sein"),
+            ("short", "the value is shorter than 3 characters", "ist kürzer als 3 Zeichen"),
+            ("long", "the value is longer than 2 characters", "ist länger als 2 Zeichen"),
+            (
+                "code",
+                "must be written as this pattern has it: ^[A-Z]+$",
+                "muss geschrieben sein, wie dieses Muster es will: ^[A-Z]+$",
+            ),
+            ("how", "must be one of mail, fax, 3", "muss eines von diesen sein: mail, fax, 3"),
+            ("few", "must have 2 elements or more", "muss mindestens 2 Elemente haben"),
+            ("many", "must have 1 elements or fewer", "darf höchstens 1 Elemente haben"),
+            ("same", "must have no element twice", "darf kein Element zweimal haben"),
+            ("part", "must be a multiple of 5", "muss ein Vielfaches von 5 sein"),
+            ("only", "must be one of this", "muss eines von diesen sein: this"),
+        ];
+        let (english, german) = (said("en", &changed), said("de-AT", &changed));
+        for (name, in_english, in_german) in expected {
+            assert_eq!((english[name].as_str(), german[name].as_str()), (in_english, in_german), "{name}");
+        }
+        assert_eq!((english.len(), german.len()), (expected.len(), expected.len()), "{german:?}");
+        let more = json!({ "to": "bob", "cc": "carol" });
+        assert_eq!(said("de", &more)[""], "gehört nicht zu diesem Werkzeug");
+    }
+
+    #[test]
+    fn misfits_of_rare_keywords_are_said_in_the_language_of_the_reader() {
+        let changed = json!({
+            "to": "ann", "empty": {}, "wide": { "a": 1, "b": 2 }, "named": { "b": 1 }, "closed": { "b": 1 }, "has": [1],
+            "not": "x", "any": 1, "one": 1,
+        });
+        let expected = [
+            ("empty", "must have 1 fields or more", "muss mindestens 1 Felder haben"),
+            ("wide", "must have 1 fields or fewer", "darf höchstens 1 Felder haben"),
+            ("named", "must have no field called b", "darf kein Feld haben, das b heißt"),
+            ("closed", "has what nothing asks for: b", "hat etwas, wonach nicht gefragt ist: b"),
+            (
+                "has",
+                "lacks an element of the kind that is asked for",
+                "braucht ein Element der Art, nach der gefragt ist",
+            ),
+            ("not", "is what it must not be", "ist, was es nicht sein darf"),
+            ("any", "is none of the kinds that are taken here", "ist nichts von dem, was hier angenommen wird"),
+            (
+                "one",
+                "is of several kinds of which only one may fit",
+                "passt zu mehrerem, von dem nur eines passen darf",
+            ),
+        ];
+        let (english, german) = (said("en", &changed), said("de-AT", &changed));
+        for (name, in_english, in_german) in expected {
+            let said = |told: &BTreeMap<String, String>| told.get(name).cloned().unwrap_or_default();
+            assert_eq!(
+                (said(&english).as_str(), said(&german).as_str()),
+                (in_english, in_german),
+                "{name}: {german:?}"
+            );
+        }
+        assert_eq!((english.len(), german.len()), (expected.len(), expected.len()), "{german:?}");
+    }
 }

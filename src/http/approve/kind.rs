@@ -22,7 +22,7 @@ pub enum Kind {
     Json,
 }
 
-/// What may stand here by the schema; `None`: it does not say.
+/// Types that the schema allows here; `None`: it names none.
 fn types(schema: &Value) -> Option<Vec<&str>> {
     match schema.get("type")? {
         Value::String(one) => Some(vec![one]),

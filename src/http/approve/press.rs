@@ -4,7 +4,7 @@ use crate::approval::arguments;
 use crate::http::approvals::decision::Decision;
 use crate::http::approve::item::Item;
 
-/// What a person pressed.
+/// The button that a person pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Press {
     /// Shows what was changed, and decides nothing.
@@ -44,8 +44,7 @@ impl Press {
         match self {
             Press::Review => {
                 if let Some(changed) = item.changed.clone() {
-                    let found = arguments::check(&item.approval.proposal.parameters, &changed, "/modifications");
-                    found.unwrap_or_else(|faults| item.place(faults));
+                    item.place(arguments::misfits(&item.approval.proposal.parameters, &changed, "/modifications"));
                 }
                 None
             }

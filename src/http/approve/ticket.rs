@@ -6,10 +6,10 @@ use uuid::Uuid;
 use crate::store::ApprovalLink;
 use crate::vault::Vault;
 
-/// What the tag of a ticket is made for.
+/// Purpose of the tag of a ticket.
 const PURPOSE: &str = "approval-outcome";
 
-/// What may be looked at, and by whom.
+/// Permission to look at the outcome of a question, with its reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
     pub batch_id: Uuid,

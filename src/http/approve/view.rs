@@ -13,7 +13,7 @@ use crate::http::approve::html::{Html, apart, around};
 use crate::http::approve::item::{Item, Spot};
 use crate::http::approve::moment::instant;
 
-/// Who reads, and what led here.
+/// The reader of a page, and the way to it.
 #[derive(Debug)]
 pub struct Scene {
     pub now: DateTime<Utc>,
@@ -28,8 +28,10 @@ pub struct Scene {
     pub run_id: Uuid,
     /// The name of the task, as far as there is one.
     pub task: Option<String>,
-    /// What made the run, as the name of a phrase, and for which instant.
+    /// The cause of the run, as the name of a phrase, and its instant.
     pub started: Option<(&'static str, DateTime<Utc>)>,
+    /// By whom it was asked for by hand, as far as that is known: the name of a token.
+    pub requester: Option<String>,
 }
 
 /// Where the form goes, and its proof that it came from here. `None`: nothing can be answered on this page.
@@ -102,7 +104,7 @@ pub fn body(scene: &Scene, items: &[Item], notice: Option<&str>, form: Option<&F
     html
 }
 
-/// What the last answer came to, with a link to each place that it is about.
+/// Writes the result of the last answer, with a link to each place that it is about.
 fn notice_of(html: &mut Html, words: &Phrases, items: &[Item], text: &str) {
     html.raw("<div class=\"notice\" role=\"alert\">\n<p>").text(text).raw("</p>\n");
     let changed = items.iter().filter(|item| item.changed.is_some() && !item.is_faulty()).map(|item| Spot {
@@ -161,7 +163,10 @@ fn origin(html: &mut Html, scene: &Scene, items: &[Item]) {
     let parts = [("task", task), ("tenant", apart(&scene.tenant)), ("agents", apart(&chain.join(" → ")))];
     html.raw("<p>").say(words.get(phrase), &parts).raw("</p>\n");
     if let Some((phrase, at)) = scene.started {
-        html.raw("<p class=\"soft\">").text(&words.with(phrase, &[("at", &instant(words, at, scene.zone))]));
+        html.raw("<p class=\"soft\">").text(&words.with(
+            phrase,
+            &[("at", &instant(words, at, scene.zone)), ("who", scene.requester.as_deref().unwrap_or_default())],
+        ));
         html.raw("</p>\n");
     }
 }

@@ -16,14 +16,15 @@ use crate::id::Scope;
 use crate::token::Permission;
 use crate::vault::rotation::{Counts, Cursor, Failure, Keys, Rotated, rotate, survey};
 
-/// What a call has put under the first master key, and how things stand after it.
+/// Counts of secrets that a call has put under the first master key, and of those that stay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct RotationView {
     /// The id of the first master key.
     #[schema(example = "k2")]
     pub key: String,
+    /// Secrets that this call put under the first key.
     pub rewrapped: Counts,
-    /// What could not be: its key is not configured, or it is damaged. Left as it is.
+    /// Secrets that could not be rewrapped: their key is not configured, or they are damaged. Left as they are.
     pub failed: Counts,
     /// Some of those.
     pub failures: Vec<Failure>,
@@ -37,18 +38,21 @@ pub struct RotationView {
 /// A master key, and what is sealed under it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct KeyView {
+    /// Id of the key.
     pub id: String,
+    /// The key is in the configuration.
     pub configured: bool,
-    /// It opens nothing any more. What was tagged with it (the audit record, completion tokens) can still be verified
+    /// It opens nothing any more. Tags that were made with it (the audit record, completion tokens) can still be verified
     /// only while it is configured; `reveille check` says whether the record is.
     pub opens_nothing: bool,
+    /// Secrets that are sealed under it.
     pub sealed: Counts,
 }
 
 /// Put every secret under the first master key
 ///
 /// For an admin token. Only data keys are wrapped anew, no secret is opened, and everything stays readable all the
-/// while. A call goes on for some seconds; where it has not come to the end, go on with `next_cursor`. What is done
+/// while. A call goes on for some seconds; where it has not come to the end, go on with `next_cursor`. The part that is done
 /// stays done: broken off, it is simply begun again.
 #[utoipa::path(post, path = "/v1/credentials/rotate-key", tag = "credentials",
     security(("bearer" = ["credentials:write"])), request_body = schema::RotateKey,

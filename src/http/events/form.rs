@@ -1,6 +1,6 @@
 //! The forms in which events are posted: CloudEvents 1.0 structured, batched and binary, and the short form.
 //!
-//! Source: CloudEvents HTTP protocol binding 1.0.2 (https://github.com/cloudevents/spec), JSON event format 1.0.2.
+//! Source: CloudEvents HTTP protocol binding 1.0.2 (<https://github.com/cloudevents/spec>), JSON event format 1.0.2.
 
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
@@ -18,10 +18,10 @@ use crate::invalid::{Faults, escape};
 
 /// Events that one request may carry.
 pub const MOST_EVENTS: usize = 500;
-/// What headers of the binary form begin with.
+/// Prefix of headers of the binary form.
 const PREFIX: &str = "ce-";
 
-/// Whose events they are, and what is made where they say nothing.
+/// Reader of events: it names their tenant, and makes the attributes that are absent.
 pub struct Reader<'a> {
     pub caller: &'a Caller,
     /// The id of the event at this place, where it has none.

@@ -21,7 +21,7 @@ use crate::http::auth::Caller;
 use crate::http::error::ApiError;
 use crate::http::events::{EVENTS_AT_ONCE, of_bus};
 use crate::http::query::Query;
-use crate::http::streams::{self, Permit};
+use crate::http::streams;
 use crate::id::Scope;
 use crate::store::Topic;
 use crate::token::Permission;
@@ -58,14 +58,14 @@ pub async fn stream_events(
     };
     let filter = LogFilter { source, kind, after: Some(seen), limit: EVENTS_AT_ONCE };
     let (outbox, behind) = (VecDeque::new(), false);
-    let mut tail = Tail { state, caller, _permit: permit, scope, filter, published, outbox, behind };
+    let mut tail = Tail { state, caller, scope, filter, published, outbox, behind };
     // a wrong id is told before the stream begins
     tail.read().await.map_err(|error| match error {
         BusError::Invalid { .. } => unknown_id(),
         error => of_bus(error, "event"),
     })?;
     let keep_alive = KeepAlive::new().interval(tail.state.limits.keep_alive);
-    Ok(Sse::new(tail.events()).keep_alive(keep_alive).into_response())
+    Ok(Sse::new(streams::detached(permit, tail.events())).keep_alive(keep_alive).into_response())
 }
 
 fn unknown_id() -> ApiError {
@@ -76,7 +76,6 @@ fn unknown_id() -> ApiError {
 struct Tail {
     state: State,
     caller: Caller,
-    _permit: Permit,
     scope: Scope,
     filter: LogFilter,
     published: watch::Receiver<()>,

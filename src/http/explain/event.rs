@@ -47,9 +47,13 @@ const BYTES: usize = 256 * 1024;
 /// Why an event fired which tasks, and not others.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct EventExplanation {
+    /// Id of the event.
     pub id: String,
+    /// Source of the event.
     pub source: String,
+    /// Type of the event.
     pub r#type: String,
+    /// Tenant of the event.
     pub tenant_id: String,
     /// One sentence each.
     pub sentences: Vec<String>,
@@ -64,11 +68,15 @@ pub struct EventExplanation {
 /// A trigger beside an event.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct ExaminedTrigger {
+    /// Id of the task.
     pub task_id: Uuid,
+    /// Name of the task.
     pub name: String,
+    /// Whether the task fires.
     pub status: TaskStatus,
     /// Whether all parts hold now.
     pub matches: bool,
+    /// The trigger's verdict, in a sentence.
     pub sentence: String,
     /// The run, or the record of the skip, that the event has with this task.
     #[schema(required)]
@@ -92,7 +100,7 @@ type Records = HashMap<Uuid, (Uuid, RunState, Option<String>)>;
 #[utoipa::path(get, path = "/v1/events/{id}/explain", tag = "events", security(("bearer" = ["events:read"])),
     params(("id" = String, Path, description = "The id of the event, or as much of its beginning as no other of the newest has"),
         ("source" = Option<String>, Query, description = "Its source; else it is looked for among the newest"),
-        ("tenant_id" = Option<String>, Query, description = "Whose event it is; an admin token names it")),
+        ("tenant_id" = Option<String>, Query, description = "Tenant of the event; an admin token names it")),
     responses((status = 200, body = EventExplanation),
         (status = 409, body = Problem, content_type = "application/problem+json",
             description = "Several events have an id that begins so")))]
@@ -131,7 +139,7 @@ async fn meant(state: &State, tenant: &Tenant, source: Option<&str>, id: &str) -
     found.ok_or(ApiError::NotFound("event"))
 }
 
-/// What was found among the event tasks of a tenant.
+/// Findings among the event tasks of a tenant.
 struct Looked {
     /// The triggers that came close, the closest first, as far as they are told.
     closest: Vec<Candidate>,

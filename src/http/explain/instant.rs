@@ -1,4 +1,4 @@
-//! What became of one instant of a task: "why not at 08:00 today?". [`explained`] is a function over what was read.
+//! Explanation of one instant of a task: "why not at 08:00 today?". [`explained`] is a function over what was read.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use chrono_tz::Tz;
@@ -22,7 +22,7 @@ const TEXT: usize = 64;
 /// The instant before is looked for this far back.
 const BACK: TimeDelta = TimeDelta::days(366);
 
-/// What became of an instant.
+/// Outcome of an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InstantOutcome {
@@ -46,11 +46,13 @@ pub enum InstantOutcome {
     NoRecord,
 }
 
-/// What became of one instant of a task.
+/// Explanation of one instant of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct InstantExplanation {
+    /// The instant that was asked about.
     #[serde(flatten)]
     pub instant: NextInstant,
+    /// Outcome of the instant.
     pub outcome: InstantOutcome,
     /// One sentence each.
     pub sentences: Vec<String>,
@@ -60,25 +62,35 @@ pub struct InstantExplanation {
     /// The nearest instants of the trigger; `null`: there is none, or none within a year before.
     #[schema(required)]
     pub before: Option<NextInstant>,
+    /// The next instant of the schedule after it.
     #[schema(required)]
     pub after: Option<NextInstant>,
 }
 
-/// What the trigger says of an instant.
+/// An instant as the trigger sees it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Place {
+    /// The schedule has this instant.
     pub is_instant: bool,
+    /// The instant is excluded.
     pub is_excluded: bool,
+    /// The instant of the schedule before it.
     pub before: Option<DateTime<Utc>>,
+    /// The instant of the schedule after it.
     pub after: Option<DateTime<Utc>>,
 }
 
-/// What was read of an instant.
+/// Facts that were read about an instant.
 pub struct Facts<'a> {
+    /// The task.
     pub task: &'a Task,
+    /// The instant that was asked about.
     pub at: DateTime<Utc>,
+    /// The instant as the trigger sees it.
     pub place: Place,
+    /// Records of the task around the instant.
     pub recorded: &'a RecordedAround,
+    /// The present.
     pub now: DateTime<Utc>,
 }
 
@@ -101,7 +113,7 @@ pub async fn place(compute: &Compute, task: &Task, at: DateTime<Utc>) -> Place {
             is_instant: own.is_some(),
             is_excluded: own.is_some_and(|(_, excluded)| excluded),
             before: trigger.last_before(anchor, at, at - BACK).ok().flatten(),
-            after: trigger.preview(at, anchor, 1).ok().and_then(|next| next.first().copied()),
+            after: trigger.preview(at, anchor, 1).ok().and_then(|next| next.instants.first().copied()),
         }
     });
     asked.await.unwrap_or_default()
@@ -229,7 +241,7 @@ fn neighbours(place: &Place) -> String {
     }
 }
 
-/// What became of the instants beside it.
+/// Outcomes of the instants beside it.
 fn nearest(recorded: &RecordedAround, place: &Place) -> Vec<String> {
     let beside = [(&recorded.before, place.before), (&recorded.after, place.after)];
     let known = beside.into_iter().filter_map(|(run, at)| {

@@ -1,5 +1,4 @@
-//! What the options of a trigger decide, in sentences that name the option: what a fire waits for, what leaves one out, and
-//! what becomes of those that meet.
+//! Options of a trigger, in sentences that name the option: conditions of a fire, exclusions, and the overlap of runs.
 
 use chrono::{DateTime, Utc};
 
@@ -17,10 +16,12 @@ const VALUE: usize = 200;
 /// How late a fire may start where the schedule says nothing.
 const CATCH_UP_WINDOW: &str = "1h";
 
-/// What is said of a task, and what would have to hold before it fires.
+/// Sentences about a task, and conditions before it fires.
 #[derive(Debug, Default)]
 pub struct Said {
+    /// Sentences about the task.
     pub sentences: Vec<String>,
+    /// Conditions before it fires.
     pub needs: Vec<String>,
 }
 
@@ -87,9 +88,9 @@ fn of_schedule(schedule: &Schedule, status: TaskStatus, said: &mut Said) {
     });
     if status == TaskStatus::Paused {
         said.say(match schedule.on_resume {
-            OnResume::Skip => "What falls due until it is resumed is not caught up (`on_resume`: skip).",
+            OnResume::Skip => "Instants that fall due until it is resumed are not caught up (`on_resume`: skip).",
             OnResume::CatchUp => {
-                "What falls due until it is resumed counts as missed, and is caught up then (`on_resume`: catch_up)."
+                "Instants that fall due until it is resumed count as missed, and are caught up then (`on_resume`: catch_up)."
             }
         });
     }
@@ -210,10 +211,10 @@ fn of_polls(condition: &Condition, state: &ConditionState, said: &mut Said) {
             condition.failure_notice_after
         ),
     });
-    said.need("What is polled answers again.");
+    said.need("The polled source answers again.");
 }
 
-/// What the last good poll saw, and what the expression says of it.
+/// Tells the value of the last good poll, and the result of the expression.
 fn of_verdict(condition: &Condition, state: &ConditionState, said: &mut Said) {
     let Some(verdict) = state.verdict else { return };
     let saw = format!("the last good poll saw {}", cut(&state.value));
@@ -268,7 +269,7 @@ fn of_level(condition: &Condition, state: &ConditionState, said: &mut Said) {
 
 /// It fires when what is watched is another than at the poll before.
 fn of_change(condition: &Condition, state: &ConditionState, said: &mut Said) {
-    let watched = condition.watch.as_ref().map_or("What is polled".into(), |watch| format!("`{watch}`"));
+    let watched = condition.watch.as_ref().map_or("The polled value".into(), |watch| format!("`{watch}`"));
     let holds = condition.expression.as_ref().map_or(String::new(), |asks| format!(", and `{asks}` is true then"));
     match state.last_good_at {
         None => said.need(format!(

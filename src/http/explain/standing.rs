@@ -9,13 +9,17 @@ use crate::store::{Holder, Limits, Parked, Queued, Whereabouts};
 use crate::task::Task;
 use crate::trigger::Trigger;
 
-/// What was read of a run.
+/// Facts that were read about a run.
 pub struct Facts<'a> {
+    /// The run.
     pub run: &'a Run,
     /// `None`: it is gone, or there was none.
     pub task: Option<&'a Task>,
+    /// The queue row or the parked row of the run.
     pub place: &'a Whereabouts,
+    /// Limits on runs under way.
     pub limits: Limits,
+    /// The present.
     pub now: DateTime<Utc>,
 }
 
@@ -53,7 +57,7 @@ pub fn course(facts: &Facts) -> Vec<String> {
     said
 }
 
-/// What has to happen before it goes on; empty where it is over, or is being executed and nothing is in its way.
+/// Conditions before it goes on; empty where it is over, or is being executed and nothing is in its way.
 pub fn needs(facts: &Facts) -> Vec<String> {
     let Facts { run, task, place, limits, now } = facts;
     if run.state.is_final() {
@@ -101,7 +105,7 @@ fn limited(limits: &Limits) -> String {
     }
 }
 
-/// What a task says of runs that would overlap.
+/// The task's rule for runs that would overlap.
 pub fn overlap(task: &Task) -> &'static str {
     match &task.spec.trigger {
         Trigger::Schedule(schedule) => schedule.overlap.as_str(),

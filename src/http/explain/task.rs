@@ -31,11 +31,13 @@ const AHEAD: usize = 5;
 /// Why a task fires, or does not.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct TaskExplanation {
+    /// Id of the task.
     pub task_id: Uuid,
+    /// Whether the task fires.
     pub status: TaskStatus,
-    /// What it waits for, and what holds it back, one sentence each.
+    /// The instant it waits for and the reasons that hold it back, one sentence each.
     pub sentences: Vec<String>,
-    /// What would have to hold, or happen, before it fires; empty: it fires by itself.
+    /// Conditions that would have to hold, or happen, before it fires; empty: it fires by itself.
     pub needs: Vec<String>,
     /// The next instants at which it fires, soonest first; none while it is not active. Jitter is not counted in.
     pub next: Vec<NextInstant>,
@@ -45,7 +47,7 @@ pub struct TaskExplanation {
     /// The last run; `null`: there was none, or it is forgotten.
     #[schema(required)]
     pub last_run: Option<LastRun>,
-    /// What became of the instant that was asked about with `at`.
+    /// Outcome of the instant that was asked about with `at`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instant: Option<InstantExplanation>,
 }
@@ -53,22 +55,29 @@ pub struct TaskExplanation {
 /// An instant as the world and as the task's zone have it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct NextInstant {
+    /// The instant, in UTC.
     pub at: DateTime<Utc>,
-    /// The same on a clock on the wall there, with its offset.
+    /// The instant on a wall clock there, with its offset.
     #[schema(example = "2027-03-01T08:00:00+08:00")]
     pub local: String,
+    /// Zone of the task.
     #[schema(example = "Asia/Shanghai")]
     pub timezone: String,
 }
 
-/// What was read of a task.
+/// Facts that were read about a task.
 pub struct Facts {
+    /// The task.
     pub task: Task,
+    /// The run that has the task's slot.
     pub holder: Option<Holder>,
+    /// State of the condition, if the task has one.
     pub condition: Option<ConditionState>,
+    /// The run with the latest instant.
     pub last_run: Option<Run>,
     /// The next instants of its schedule, whether it is active or not.
     pub ahead: Vec<DateTime<Utc>>,
+    /// The present.
     pub now: DateTime<Utc>,
 }
 
@@ -116,7 +125,7 @@ async fn ahead(state: &State, task: &Task, now: DateTime<Utc>) -> Vec<DateTime<U
     let left = task.spec.max_runs.map_or(AHEAD, |most| (most as i64 - task.fired).clamp(0, AHEAD as i64) as usize);
     let anchor = task.anchor_at;
     let asked = state.compute.run(&task.tenant_id, move || schedule.preview(now, anchor, left));
-    asked.await.ok().and_then(Result::ok).unwrap_or_default()
+    asked.await.ok().and_then(Result::ok).unwrap_or_default().instants
 }
 
 async fn at_instant(state: &State, caller: &Caller, task: &Task, text: &str) -> Result<InstantExplanation, ApiError> {
@@ -198,7 +207,7 @@ fn status(task: &Task) -> String {
     }
 }
 
-/// What has to be done about a task that is not active.
+/// Advice on a task that is not active.
 fn wanted(task: &Task) -> Vec<String> {
     match task.status {
         TaskStatus::Active => Vec::new(),
@@ -220,6 +229,7 @@ fn shown_ahead(facts: &Facts) -> Vec<NextInstant> {
     facts.ahead.iter().map(|at| shown(*at, zone, clock)).collect()
 }
 
+/// The instant in a zone of this name.
 pub fn shown(at: DateTime<Utc>, zone: &str, clock: Tz) -> NextInstant {
     let local = shown_in(at, clock).to_rfc3339_opts(SecondsFormat::Secs, false);
     NextInstant { at, local, timezone: zone.to_owned() }

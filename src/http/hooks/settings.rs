@@ -19,10 +19,11 @@ pub type Settings = BTreeMap<String, Hook>;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hook {
+    /// Signature scheme of the sender.
     pub preset: Preset,
-    /// What requests are signed with; several while they are rotated. None: only a bearer token is let in.
+    /// Secrets that sign requests; several while they are rotated. None: only a bearer token is let in.
     pub secrets: Vec<Secret>,
-    /// Whose events they become.
+    /// Tenant of the events.
     pub tenant_id: Option<String>,
     /// Where the event's type is: `header:<name>`, `body:<JSON pointer>`, or the type itself. Absent: as the preset has it.
     #[serde(rename = "type")]
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_unreadable_is_told_with_its_place() {
+    fn missing_or_unreadable_setting_is_told_with_its_place() {
         let secrets = vec![Secret::new("0123456789abcdef")];
         assert_eq!(places(Hook { preset: Preset::Github, secrets, ..Hook::default() }), ["/hooks/a~1b/tenant_id"]);
         let odd = Hook {

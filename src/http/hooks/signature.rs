@@ -19,18 +19,18 @@ const LEAST: usize = 8;
 /// Signatures of one request that are looked at.
 const MOST_SIGNATURES: usize = 16;
 
-/// Whose scheme a hook follows.
+/// Signature schemes of services.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
-    /// Standard Webhooks 1.0: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
+    /// Standard Webhooks 1.0: <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
     #[default]
     Standard,
-    /// `X-Hub-Signature-256`: https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
+    /// `X-Hub-Signature-256`: <https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries>
     Github,
-    /// `Stripe-Signature`, `v1`: https://docs.stripe.com/webhooks#verify-manually
+    /// `Stripe-Signature`, `v1`: <https://docs.stripe.com/webhooks#verify-manually>
     Stripe,
-    /// `X-Slack-Signature`, `v0`: https://docs.slack.dev/authentication/verifying-requests-from-slack
+    /// `X-Slack-Signature`, `v0`: <https://docs.slack.dev/authentication/verifying-requests-from-slack>
     Slack,
     /// A shared token in a header.
     Token,
@@ -49,12 +49,14 @@ pub enum Refusal {
 
 /// A secret as it is used.
 pub enum Key {
+    /// A key of HMAC-SHA-256.
     Hmac(Box<hmac::Key>),
     /// SHA-256 of the token: texts of any length are compared in the same time.
     Token(digest::Digest),
 }
 
 impl Preset {
+    /// Every scheme.
     pub const ALL: [Preset; 5] = [Preset::Standard, Preset::Github, Preset::Stripe, Preset::Slack, Preset::Token];
 }
 
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_service_describes_is_let_in_and_with_an_old_secret_beside_the_new_one() {
+    fn documented_signature_of_each_service_is_accepted_also_with_the_old_secret() {
         for vector in vectors() {
             assert_eq!(vector.verify(&vector.headers, vector.body, vector.at), Ok(()), "{:?}", vector.preset);
         }
@@ -287,7 +289,6 @@ mod tests {
         assert_eq!(vector.verify(&headers, vector.body, vector.at), Ok(()));
     }
 
-    /// Source: `promises.md`, P11.
     #[test]
     fn five_thousand_mutations_of_body_signature_and_time_are_all_refused() {
         let mut tried = 0;

@@ -5,6 +5,7 @@
 use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_LENGTH;
+use bytes::Buf;
 use futures::StreamExt;
 use tokio::task::yield_now;
 use tokio::time::timeout;
@@ -20,7 +21,7 @@ const LINES_AT_ONCE: usize = 256;
 pub struct Lines {
     body: BodyDataStream,
     limits: Limits,
-    /// What has come and was not given out.
+    /// Bytes that have come and were not given out.
     part: Bytes,
     /// The beginning of a line whose end has not come.
     begun: Vec<u8>,
@@ -31,7 +32,7 @@ pub struct Lines {
     since_yield: usize,
 }
 
-/// What stands between two line ends.
+/// The text between two line ends.
 pub enum Line {
     Text(Bytes),
     TooLong,
@@ -73,8 +74,9 @@ impl Lines {
         }
         loop {
             if let Some(end) = self.part.iter().position(|byte| *byte == b'\n') {
-                let text = self.part.split_to(end);
-                drop(self.part.split_to(1));
+                // an empty line is no view: each view is counted
+                let text = if end == 0 { Bytes::new() } else { self.part.split_to(end) };
+                self.part.advance(1);
                 return Ok(Some(self.end_line(text)));
             }
             let tail = std::mem::take(&mut self.part);
@@ -142,7 +144,7 @@ mod tests {
         Lines::new(Body::from_stream(futures::stream::iter(parts)).into_data_stream(), limits)
     }
 
-    /// What is read of a body that comes in these parts.
+    /// Lines of a body that comes in these parts.
     async fn read(parts: &[&str], limits: Limits) -> Result<Vec<Option<String>>, ApiError> {
         let parts: Vec<_> = parts.iter().map(|part| Ok::<_, std::io::Error>(Bytes::from(part.to_string()))).collect();
         let mut lines = of(parts, limits);

@@ -39,12 +39,12 @@ pub struct Session {
     state: State,
     caller: Caller,
     tenant: Tenant,
-    _permit: Permit,
+    permit: Option<Permit>,
     /// May have messages with a link that decides; others leave them to other sessions, or the next channel.
     decides: bool,
     /// Where rows are looked for that were taken already.
     since: DateTime<Utc>,
-    /// What was told, or is not to be, as far as a look may see it again.
+    /// Deliveries that were told, or are not to be, as far as a look may see them again.
     known: HashMap<Uuid, DateTime<Utc>>,
     /// Found and not yet told, oldest first.
     found: VecDeque<Uuid>,
@@ -80,7 +80,7 @@ impl Session {
             state,
             caller,
             tenant,
-            _permit: permit,
+            permit: Some(permit),
             decides,
             since,
             known,
@@ -90,7 +90,12 @@ impl Session {
         })
     }
 
-    /// What a session says first, as JSON.
+    /// The room of the session, for a caller that keeps it longer or gives it back sooner than the session.
+    pub fn take_permit(&mut self) -> Option<Permit> {
+        self.permit.take()
+    }
+
+    /// The first message of a session, as JSON.
     pub fn opened(&self) -> String {
         json!({ "event": "session", "tenant_id": self.tenant.as_str() }).to_string()
     }

@@ -27,7 +27,7 @@ const MESSAGE_LIMIT: usize = 16 * 1024;
 /// How long the goodbye may take.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// What a client without an `Authorization` header sends first.
+/// The first message of a client without an `Authorization` header.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Hello {
@@ -87,7 +87,7 @@ pub async fn open_socket(Held(state): Held<State>, request: Request) -> Result<R
 enum End {
     /// The client went away or broke the protocol: nothing is left to be said.
     Gone,
-    /// Who it is was not said, not in time, or not so that it can be believed; the sentence is told.
+    /// The client did not identify itself, or not in time, or not credibly; the sentence is told.
     Refused(String),
     /// There is no room; the sentence says where.
     Full(&'static str),

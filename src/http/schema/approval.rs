@@ -28,7 +28,7 @@ pub struct NewDecision {
     pub grant: Option<NewGrant>,
 }
 
-/// What is to be allowed for good: this tool of this task, with these arguments.
+/// The calls to allow for good: this tool of this task, with these arguments.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewGrant {

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"source": "email", "type": "new_email", "data": {"from": "ship-confirm@amazon.com"}}))]
 pub struct NewEvent {
-    /// Whose it is; an admin names it.
+    /// Tenant of the event; an admin names it.
     #[schema(required = false, example = "user_123")]
     pub tenant_id: Option<String>,
     #[schema(min_length = 1, max_length = 512)]
@@ -56,6 +56,22 @@ pub struct CloudEvent {
     /// Extension attributes: texts, numbers, true and false.
     #[serde(flatten)]
     pub extensions: Map<String, Value>,
+}
+
+/// An event in either form.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum AnyEvent {
+    Short(NewEvent),
+    Cloud(CloudEvent),
+}
+
+/// An event, or up to 500 in a list.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum NewEvents {
+    One(Box<AnyEvent>),
+    Several(Vec<AnyEvent>),
 }
 
 /// Which dead letters are meant; an empty object means all.

@@ -4,6 +4,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::executor::pipeline::schema::PipelineConfig;
+
 /// A pipeline to be tried, and a sample of what would make it fire.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -14,11 +16,11 @@ pub struct DryRunRequest {
     #[schema(required = false)]
     pub tenant_id: Option<String>,
     /// As in `action.config` of a task.
-    pub config: Map<String, Value>,
+    pub config: PipelineConfig,
     /// An event in the structured form of CloudEvents.
     #[schema(required = false)]
     pub event: Option<Value>,
-    /// What a poll saw.
+    /// Value that a poll saw.
     #[schema(required = false)]
     pub value: Option<Value>,
     #[schema(required = false)]
@@ -26,7 +28,7 @@ pub struct DryRunRequest {
     /// As given to `run now`.
     #[schema(required = false)]
     pub input: Option<Value>,
-    /// What earlier runs have stored.
+    /// Values that earlier runs have stored.
     #[schema(required = false)]
     pub state: Option<Map<String, Value>>,
     /// Values of steps by name, which are then not executed.

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::notification::quiet::{BreaksThrough, Day};
 
-/// Where a tenant is reached. What `GET` shows besides may be sent along and changes nothing.
+/// Where a tenant is reached. Fields that `GET` shows besides may be sent along and change nothing.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({
     "timezone": "Europe/Berlin", "locale": "en", "addresses": {"email": "ann@example.org", "sms": "+4915123456789"},
@@ -133,7 +133,7 @@ pub enum Secrets {
 pub struct NewSlack {
     #[schema(required = false, example = "C0123ABCD")]
     pub channel: Option<String>,
-    /// Whoever knows it can write there, so it is not shown again.
+    /// Anybody who knows it can write there, so it is not shown again.
     #[schema(required = false, write_only, format = Uri)]
     pub webhook_url: Option<String>,
     /// `true` keeps the stored one.
@@ -156,7 +156,8 @@ pub struct QuietHours {
     /// Absent: all but `webhook` and `live`, which interrupt nobody.
     #[schema(required = false)]
     pub channels: Vec<String>,
-    #[schema(required = false, default = "high")]
+    /// Absent: `high`.
+    #[schema(required = false)]
     pub breaks_through: BreaksThrough,
 }
 
@@ -170,7 +171,8 @@ pub struct Digest {
     pub channels: Vec<String>,
 }
 
-/// What goes over it waits for the digest. Messages of urgency `high` and more go through, and count.
+/// Most interruptions in a day. Messages over it wait for the digest. Those of urgency `high` and more go through, and
+/// count.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {

@@ -84,8 +84,9 @@ pub struct Condition {
     /// How often it is polled, at least `1s`; spread by the task's id, so that many tasks do not poll at once.
     #[schema(example = "30m")]
     pub interval: String,
-    /// What must be true, in CEL over `value`, `previous` (what the good poll before saw; at the first one the same as `value`), `now` and `task` (`id`,
-    /// `name`, `metadata`). What is missing makes it false, what is wrong a failing poll. `on_change` can do without.
+    /// Condition for a fire, in CEL over `value`, `previous` (the value of the good poll before; at the first one the
+    /// same as `value`), `now` and `task` (`id`, `name`, `metadata`). A missing value makes it false, an error makes
+    /// the poll fail. `on_change` can do without.
     #[schema(required = false, example = "value.price < 500")]
     pub expression: Option<String>,
     #[schema(required = false)]
@@ -125,7 +126,7 @@ pub struct Condition {
     pub waiting_counts: bool,
 }
 
-/// What is polled: one of these.
+/// The source to poll: one of these.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Poll {
@@ -145,24 +146,12 @@ pub struct Poll {
 pub struct ConditionTest {
     /// Of the type `condition`.
     pub trigger: Trigger,
-    /// What the poll before is to have seen.
+    /// Value of the poll before.
     #[schema(required = false)]
     pub previous: Value,
     /// Named with an admin token; with a tenant's, it is that tenant.
     #[schema(required = false)]
     pub tenant_id: Option<String>,
-}
-
-/// A part of an expression, and its value; or why it has none.
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ExpressionPart {
-    #[schema(example = "value.price")]
-    pub expression: String,
-    #[schema(required = false)]
-    pub value: Value,
-    #[schema(required = false)]
-    pub error: Option<String>,
 }
 
 /// Where the result is told: a channel, or several, the later ones when the earlier fail.
@@ -195,7 +184,7 @@ pub struct NewTask {
     /// Named with an admin token; with a tenant's, it is that tenant.
     #[schema(required = false)]
     pub tenant_id: Option<String>,
-    /// A name of your own that stays: unique for the tenant, and never changed. What is imported again under it is there
+    /// A name of your own that stays: unique for the tenant, and never changed. A task that is imported again under it is there
     /// already. `export:` and the id of a task without a key stand for that task.
     #[schema(required = false, min_length = 1, max_length = 200, example = "reports/daily")]
     pub key: Option<String>,
@@ -210,8 +199,9 @@ pub struct NewTask {
     #[schema(required = false)]
     pub output: Option<Output>,
     /// Which ends of its runs are told: `on_change`, results that differ from the one told last, and failures. A failure is
-    /// told once for its cause; the same again is counted and summed up once a day, and the next success says so.
-    #[schema(required = false, default = "always")]
+    /// told once for its cause; the same again is counted and summed up once a day, and the next success says so. Absent:
+    /// `always`.
+    #[schema(required = false)]
     pub notify: Notify,
     /// Automatic fires at most, one included that is skipped for overlap; null is no limit.
     #[schema(required = false, minimum = 1)]
@@ -229,7 +219,12 @@ pub struct NewTask {
     pub metadata: Map<String, Value>,
 }
 
-/// What is to change in a task: the fields that are there.
+/// Tasks to be made, one to a line: each line is a `NewTask`.
+#[derive(Serialize, ToSchema)]
+#[schema(value_type = String, format = Binary)]
+pub struct TaskLines(String);
+
+/// Changes to a task: the fields that are there.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"trigger": {"type": "schedule", "cron": "30 7 * * *"}, "version": 3}))]
@@ -280,6 +275,9 @@ pub struct Task {
     /// Absent: the recipient's own order. Null: the result is told to nobody.
     #[schema(required = false)]
     pub output: Option<Output>,
+    /// Absent: `always`.
+    #[schema(required = false)]
+    pub notify: Option<Notify>,
     #[schema(required)]
     pub max_runs: Option<u64>,
     pub timeout_seconds: u64,
@@ -315,7 +313,7 @@ pub struct Pause {
     pub reason: Option<String>,
 }
 
-/// What a resume does with events that a task with `hold` has collected while it was paused.
+/// Handling of events that a task with `hold` has collected while it was paused.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resume {
@@ -324,7 +322,7 @@ pub struct Resume {
     pub held: String,
 }
 
-/// What a run by hand is told.
+/// Input of a run by hand.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunNow {

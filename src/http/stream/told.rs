@@ -1,4 +1,4 @@
-//! What a client was told already, live or from the transcript, so that nothing is told twice.
+//! Events that a client was told already, live or from the transcript, so that nothing is told twice.
 
 use std::collections::HashSet;
 
@@ -57,7 +57,7 @@ impl Told {
     }
 }
 
-/// What an entry of the transcript would have been told as, live.
+/// The live events for an entry of the transcript.
 fn events(entry: &Entry) -> Vec<StreamEvent> {
     match &entry.message {
         Message::System { .. } | Message::User { .. } => Vec::new(),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_heard_is_not_read_and_what_was_read_is_not_heard() {
+    fn event_heard_live_is_not_read_again_nor_a_read_one_heard() {
         let mut told = Told::default();
         assert!(told.hears(&start(1)) && told.hears(&chunk(1)) && told.hears(&end(1)) && told.hears(&call()));
         assert_eq!(told.reads(&entry(1)), []);

@@ -14,12 +14,19 @@ use crate::notification::Addresses;
 /// The addresses as they were asked for, checked.
 #[derive(Debug, Clone, Default)]
 pub struct AddressesDraft {
+    /// Address of email.
     pub email: Option<String>,
+    /// Phone number in E.164 form, such as `+4915112345678`.
     pub sms: Option<String>,
+    /// Devices and topics for push messages.
     pub push: Vec<PushDraft>,
+    /// Target of webhooks.
     pub webhook: Option<WebhookDraft>,
+    /// Target in Slack.
     pub slack: Option<SlackDraft>,
+    /// Id of the chat with the operator's bot.
     pub telegram: Option<String>,
+    /// Messages go to open sessions.
     pub live: bool,
 }
 
@@ -54,7 +61,7 @@ impl AddressesDraft {
 }
 
 impl Addresses {
-    /// What the API shows: everything but the secrets.
+    /// The document that the API shows: everything but the secrets.
     pub fn public(&self) -> Value {
         let mut shown = Map::new();
         for kind in Addresses::KINDS.iter().filter(|kind| self.has(kind)) {

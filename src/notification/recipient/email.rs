@@ -72,4 +72,21 @@ mod tests {
             assert!(!is_email(bad), "{bad:?}");
         }
     }
+
+    #[test]
+    fn address_is_taken_at_its_longest_and_refused_one_beyond_it() {
+        let label = "d".repeat(63);
+        let of = |local: usize, last: &str| format!("{}@{label}.{label}.{label}.{last}", "l".repeat(local));
+        let longest = of(64, &label);
+        assert_eq!(longest.len(), 320);
+        let faults = |address: String| {
+            let mut faults = Faults::new();
+            read(serde_json::json!({ "email": address }).as_object().unwrap(), &mut faults);
+            faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
+        };
+        assert_eq!(faults(longest), [""; 0]);
+        for beyond in [of(65, &label), of(64, &format!("{}.d", "d".repeat(62)))] {
+            assert_eq!((beyond.len(), faults(beyond)), (321, vec!["/addresses/email".to_owned()]));
+        }
+    }
 }

@@ -7,7 +7,7 @@ use crate::invalid::Faults;
 
 /// Digits of a number with its country code (E.164: at most 15; no country has numbers shorter than 7).
 const DIGITS: std::ops::RangeInclusive<usize> = 7..=15;
-/// What people write between the digits.
+/// Characters that people write between the digits.
 const BETWEEN: [char; 8] = [' ', '\u{a0}', '-', '\u{2011}', '(', ')', '.', '/'];
 
 pub(super) fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_network_could_route_is_refused() {
+    fn unroutable_number_is_refused() {
         let bad =
             ["", "+", "015123456789", "004915123456789", "+0151234567", "+123456", "+1234567890123456", "+49x5123456"];
         for bad in bad {

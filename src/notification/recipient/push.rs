@@ -21,12 +21,18 @@ const AUTH_LENGTH: usize = 16;
 /// One address as it was asked for.
 #[derive(Debug, Clone)]
 pub enum PushDraft {
+    /// A topic of ntfy.
     Ntfy {
+        /// Topic on the server.
         topic: String,
+        /// Base address of the server; `None`: the operator's.
         server: Option<String>,
     },
+    /// A browser with Web Push.
     WebPush {
+        /// Address of the push service for this browser.
         endpoint: String,
+        /// Public key of the browser, base64url.
         p256dh: String,
         /// Absent: the one that is stored for this endpoint is kept.
         auth: Option<Secret>,
@@ -152,7 +158,7 @@ pub(super) fn settle<S: Seal>(
     drafts.into_iter().enumerate().map(|(n, draft)| draft.settle(n, old, seal)).collect()
 }
 
-/// What is shown of one.
+/// The document that is shown of one.
 pub(super) fn public(address: &PushAddress) -> Value {
     match address {
         PushAddress::Ntfy { topic, server: None } => json!({ "topic": topic }),
@@ -160,5 +166,21 @@ pub(super) fn public(address: &PushAddress) -> Value {
         PushAddress::WebPush { endpoint, p256dh, .. } => {
             json!({ "endpoint": endpoint, "keys": { "p256dh": p256dh, "auth_set": true } })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recipient_has_as_many_push_addresses_as_it_may_and_no_more() {
+        let places = |count: usize| {
+            let mut faults = Faults::new();
+            let kinds = json!({ "push": vec![json!({ "topic": "news" }); count] });
+            read(kinds.as_object().unwrap(), &mut faults);
+            faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
+        };
+        assert_eq!((places(ADDRESSES), places(ADDRESSES + 1)), (vec![], vec!["/addresses/push".to_owned()]));
     }
 }

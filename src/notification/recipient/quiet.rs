@@ -157,4 +157,18 @@ mod tests {
             assert_eq!(faults.to_string(), said, "{wrong}");
         }
     }
+
+    #[test]
+    fn stretches_and_times_are_taken_up_to_their_numbers_and_refused_one_beyond_them() {
+        let places = |body: Value| {
+            let mut faults = Faults::new();
+            read(body.as_object().unwrap(), &mut faults);
+            faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
+        };
+        let hours = |count| places(json!({ "quiet_hours": vec![json!({ "from": "22:00", "to": "07:00" }); count] }));
+        assert_eq!((hours(QUIET_HOURS), hours(QUIET_HOURS + 1)), (vec![], vec!["/quiet_hours".to_owned()]));
+        let most = *DIGEST_TIMES.end();
+        let times = |count| places(json!({ "digest": { "at": vec!["08:00"; count] } }));
+        assert_eq!((times(most), times(most + 1)), (vec![], vec!["/digest/at".to_owned()]));
+    }
 }

@@ -28,7 +28,7 @@ pub(super) fn only(fields: &Map<String, Value>, pointer: &str, known: &[&str], f
     }
 }
 
-/// What is said of a name that is not known.
+/// The fault of a name that is not known.
 pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     match did_you_mean(name, known.iter().copied()) {
         none if none.is_empty() => format!("unknown {what} `{name}`; known are {}", known.join(", ")),
@@ -141,4 +141,53 @@ pub(super) fn url(fields: &Map<String, Value>, name: &str, pointer: &str, faults
         Err(error) => faults.add(place, format!("is not a URL: {error}")),
     }
     Some(url.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::notification::recipient::RecipientDraft;
+
+    /// The places of the faults of a body.
+    fn places(body: Value) -> Vec<String> {
+        let read = RecipientDraft::parse(&body).map(drop);
+        read.err().into_iter().flat_map(|faults| faults.0).map(|fault| fault.pointer).collect()
+    }
+
+    #[test]
+    fn addresses_and_locale_are_taken_at_their_longest_and_refused_one_beyond_it() {
+        let url = |bytes: usize| format!("https://example.org/{}", "a".repeat(bytes - "https://example.org/".len()));
+        let address = |kind: &str, address: Value| json!({ "addresses": { kind: address } });
+        let language =
+            |bytes: usize| json!({ "locale": format!("en{}", "-x".repeat(bytes))[..bytes - 1].to_owned() + "x" });
+        let bodies: [(&str, &dyn Fn(usize) -> Value); 4] = [
+            ("/addresses/webhook/url", &|bytes| address("webhook", json!({ "url": url(bytes) }))),
+            ("/addresses/slack/webhook_url", &|bytes| address("slack", json!({ "webhook_url": url(bytes) }))),
+            ("/addresses/push/server", &|bytes| address("push", json!({ "topic": "a", "server": url(bytes) }))),
+            ("/locale", &language),
+        ];
+        for (place, body) in bodies {
+            assert_eq!(places(body(ADDRESS_LENGTH)), [""; 0], "{place}");
+            assert_eq!(places(body(ADDRESS_LENGTH + 1)), [place]);
+        }
+    }
+
+    #[test]
+    fn lists_are_taken_at_their_longest_and_refused_one_beyond_it() {
+        let many = |word: &str, count: usize| vec![word.to_owned(); count];
+        let quiet = |field: &str, words: Vec<String>| json!({ "quiet_hours": [{ "from": "22:00", "to": "07:00", field: words }] });
+        let bodies: [(&str, &dyn Fn(usize) -> Value); 3] = [
+            ("/quiet_hours/0/days", &|count| quiet("days", many("mon", count))),
+            ("/quiet_hours/0/channels", &|count| quiet("channels", many("sms", count))),
+            ("/digest/channels", &|count| json!({ "digest": { "at": ["08:00"], "channels": many("sms", count) } })),
+        ];
+        for (place, body) in bodies {
+            assert_eq!(places(body(LISTED)), [""; 0], "{place}");
+            assert_eq!(places(body(LISTED + 1)), [place]);
+        }
+        let fallback = |count: usize| places(json!({ "fallback": many("sms", count) }));
+        assert_eq!(fallback(LISTED + 1), ["/fallback"], "none of them is looked at");
+    }
 }

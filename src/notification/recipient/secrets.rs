@@ -8,7 +8,7 @@ use crate::secret::Secret;
 /// Which secret of a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecretPlace<'a> {
-    /// What messages to its webhook are signed with.
+    /// Signing secret of messages to the webhook.
     Webhook,
     /// The authentication secret of the browser with this endpoint.
     Push(&'a str),
@@ -18,6 +18,7 @@ pub enum SecretPlace<'a> {
 
 /// Seals the secrets of one recipient.
 pub trait Seal {
+    /// Error of the sealing, which may be a fault of the draft.
     type Error: From<Faults>;
 
     /// For its place only, as the channel will look for it.

@@ -15,11 +15,14 @@ const PLACE: &str = "/addresses/slack";
 /// An address as it was asked for.
 #[derive(Debug, Clone)]
 pub enum SlackDraft {
+    /// A channel or user, by the operator's app.
     Channel {
+        /// Id of the channel or of the user.
         channel: String,
     },
     /// Absent: the stored one is kept.
     Webhook {
+        /// Address of the webhook, which is a secret; `None` keeps the stored one.
         url: Option<Secret>,
     },
 }
@@ -74,7 +77,7 @@ fn read_channel(fields: &Map<String, Value>, faults: &mut Faults) -> Option<Slac
     Some(SlackDraft::Channel { channel: channel.to_owned() })
 }
 
-/// What is shown of it.
+/// The document that is shown of it.
 pub(super) fn public(address: &SlackAddress) -> Value {
     match address {
         SlackAddress::Channel { channel } => json!({ "channel": channel }),

@@ -11,15 +11,17 @@ use crate::secret::Secret;
 
 /// How many signing secrets a webhook may have at once, the newest first, so that they can be rotated.
 const SECRETS: usize = 4;
-/// What a signing secret begins with (Standard Webhooks).
+/// Prefix of a signing secret (Standard Webhooks).
 const SECRET_PREFIX: &str = "whsec_";
 /// How long a signing key may be, in bytes (Standard Webhooks).
 const KEY_LENGTH: std::ops::RangeInclusive<usize> = 24..=64;
 const SECRET_FORM: &str =
     "`whsec_` and 24 to 64 random bytes in base64, as `echo whsec_$(openssl rand -base64 32)` prints";
 
+/// Target of webhooks, as it is put.
 #[derive(Debug, Clone)]
 pub struct WebhookDraft {
+    /// The address that messages are posted to.
     pub url: String,
     /// Absent: the stored one is kept.
     pub secret: Option<Secret>,
@@ -50,7 +52,7 @@ impl WebhookDraft {
     }
 }
 
-/// What is shown of it.
+/// The document that is shown of it.
 pub(super) fn public(address: &WebhookAddress) -> Value {
     json!({ "url": address.url, "secret_set": true })
 }

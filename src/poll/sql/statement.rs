@@ -1,13 +1,14 @@
 //! Whether a text is one query. It reads just enough of SQL to know where texts, names and comments end.
 
-/// What is read differently.
+/// Dialects that are read differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     Postgres,
     Sqlite,
 }
 
-/// What a query may begin with. `with` may hold a writing statement: that is what read-only transactions are for.
+/// Keywords with which a query may begin. `with` may hold a writing statement: that is what read-only transactions are
+/// for.
 const BEGINNINGS: [&str; 3] = ["select", "with", "values"];
 
 /// The query without the semicolon at its end, and what may be behind that. Refuses what is more than one statement,

@@ -6,6 +6,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::approval::{Approval, POLICY};
+use crate::store::Split;
 use crate::store::audit::{Act, SERVICE};
 
 /// Puts questions, each once: one about a call that has its question already is left out, unless it replaces it. What
@@ -54,7 +55,7 @@ macro_rules! ask {
 }
 pub(in crate::store) use ask;
 
-/// What is replaced can't be answered any more.
+/// Replaces questions, which can't be answered any more.
 pub(in crate::store) const REPLACE: &str = "
     update approvals
        set replaced_by = $2,
@@ -164,7 +165,7 @@ pub(in crate::store) const CLOSE: &str = "
 /// is no new attempt. Where its task has one run at a time, and it has not kept the slot, it waits for its turn, and no
 /// policy skips it.
 macro_rules! wake {
-    ($conn:ident, $run_id:expr, $now:expr) => {{
+    ($db:expr, $conn:ident, $run_id:expr, $now:expr) => {{
         let parked: Option<(Option<uuid::Uuid>, String, Option<String>)> = sqlx::query_as(
             "delete from parked where run_id = $1 and why = 'approval' returning task_id, tenant_id, overlap",
         )
@@ -173,7 +174,7 @@ macro_rules! wake {
         .await?;
         let was_parked = parked.is_some();
         if let Some((task_id, tenant_id, overlap)) = parked {
-            sqlx::query($crate::store::approvals::asking::REQUEUE)
+            sqlx::query($db.text($crate::store::approvals::asking::REQUEUE))
                 .bind($run_id)
                 .bind(task_id)
                 .bind(tenant_id)
@@ -189,13 +190,24 @@ macro_rules! wake {
 }
 pub(in crate::store) use wake;
 
-pub(in crate::store) const REQUEUE: &str = "
-    insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
-    values ($1, $2, $3, coalesce((select d.epoch from due d where d.task_id = $2), 0), $4, 0, 'ready',
-            coalesce($5, (select case when coalesce(t.spec -> 'trigger' ->> 'overlap', 'skip') <> 'allow' then $6 end
-                            from tasks t
-                           where t.id = $2
-                             and not exists (select 1 from slots s where s.task_id = $2 and s.run_id = $1))))";
+macro_rules! requeue {
+    ($overlap:literal) => {
+        concat!(
+            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
+             values ($1, $2, $3, coalesce((select d.epoch from due d where d.task_id = $2), 0), $4, 0, 'ready',
+                     coalesce($5, (select case when coalesce(",
+            $overlap,
+            ", 'skip') <> 'allow' then $6 end
+                                     from tasks t
+                                    where t.id = $2
+                                      and not exists (select 1 from slots s where s.task_id = $2 and s.run_id = $1))))"
+        )
+    };
+}
+pub(in crate::store) const REQUEUE: Split = Split {
+    postgres: requeue!("t.spec -> 'trigger' ->> 'overlap'"),
+    sqlite: requeue!("case when json_valid(t.spec) then t.spec -> 'trigger' ->> 'overlap' end"),
+};
 
 pub(in crate::store) const GO_ON: &str = "
     update runs set state = 'queued', attempt = case when attempt > 0 then attempt - 1 else 0 end

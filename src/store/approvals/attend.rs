@@ -23,7 +23,7 @@ use crate::store::{Split, Store, StoreError, Topic};
 /// Why a run expired for which nobody answered.
 const REASON_EXPIRED: &str = "approval_expired";
 
-/// What the run waits for: the questions of its newest turn.
+/// The questions for which the run waits: those of its newest turn.
 const LATEST: Split = select_approval!(
     "where a.run_id = $1 and a.replaced_by is null and a.turn = (select max(l.turn) from approvals l where l.run_id = $1)
      order by a.id"
@@ -33,7 +33,7 @@ const EXPIRE: &str = "
     update approvals set status = 'expired', decided_at = $2, decided_by = 'service', decided_via = 'service'
      where id = $1 and status = 'pending' and expires_at <= $2";
 
-/// What becomes of a run whose questions stand like that.
+/// The fate of a run whose questions stand like that.
 #[derive(Debug, PartialEq)]
 enum Fate {
     GoesOn,
@@ -139,7 +139,7 @@ impl Store {
             }
             let (done, deliveries) = match fate(&approvals, now) {
                 Fate::GoesOn => {
-                    wake!(conn, run_id, now);
+                    wake!(self.db, conn, run_id, now);
                     (Attended::Woken, &[][..])
                 }
                 Fate::Waits(until) => {

@@ -39,7 +39,7 @@ const OPEN_SIBLINGS: &str = "
     select count(*) from approvals
      where run_id = $1 and turn = $2 and status = 'pending' and replaced_by is null";
 
-/// What an answer does.
+/// The effect of an answer.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Refused(Refusal),
@@ -79,7 +79,7 @@ fn judge(approval: &Approval, replaced: bool, answer: &Answer, voter: &Voter, no
     }
 }
 
-/// What the record says of an answer.
+/// The audit entry for an answer.
 fn act<'a>(approval: &'a Approval, answer: &'a Answer, action: &'a str, runs: Option<&str>) -> Act<'a> {
     Act {
         tenant: &approval.tenant_id,
@@ -160,8 +160,8 @@ impl Store {
         self.decide(scope, id, answer, None).await
     }
 
-    /// The same, and where it approves the call, the grant is kept with the decision: both, or neither where the task
-    /// was changed meanwhile.
+    /// Settles a question as [`Store::decide_approval`] does, and where it approves the call, keeps the grant with the
+    /// decision: both, or neither where the task was changed meanwhile.
     pub async fn decide_and_grant(
         &self,
         scope: &Scope,
@@ -193,13 +193,24 @@ impl Store {
 
     /// The person who answers a question, and whether they may.
     async fn voter(&self, scope: &Scope, id: Uuid, answer: &Answer) -> Result<Voter, StoreError> {
-        let barred = self.get_approval(scope, id).await?.proposal.barred;
+        let approval = self.get_approval(scope, id).await?;
         let marks = self.marks_of(&answer.by).await?;
-        let is_barred = match &barred {
-            Some(barred) => marks.meet(&self.marks_of(barred).await?),
+        let is_barred = match &approval.proposal.barred {
+            Some(barred) => {
+                marks.meet(&self.marks_of(barred).await?) || self.has_asked_for(scope, approval.run_id, &marks).await?
+            }
             None => false,
         };
         Ok(Voter { marks, is_barred })
+    }
+
+    /// Whether a run was asked for by hand by whom these marks may be of.
+    async fn has_asked_for(&self, scope: &Scope, run_id: Uuid, marks: &Marks) -> Result<bool, StoreError> {
+        Ok(match self.requester_of(scope, run_id).await {
+            Ok(Some(requester)) => marks.meet(&self.marks_of(&requester).await?),
+            Ok(None) | Err(StoreError::NotFound) => false,
+            Err(error) => return Err(error),
+        })
     }
 
     /// One try, and whether the run goes on by it; `None` where the run was parked while it was looked for.
@@ -293,7 +304,7 @@ impl Store {
             if let Some((action, runs)) = recorded {
                 write_audit!(conn, act(&approval, answer, action, runs.as_deref()), now);
             }
-            let woken = goes_on && parked.is_some() && wake!(conn, run_id, now);
+            let woken = goes_on && parked.is_some() && wake!(self.db, conn, run_id, now);
             let row: ApprovalRow =
                 sqlx::query_as(self.db.text(ONE)).bind(id).bind(scope.tenant()).fetch_one(&mut *conn).await?;
             let approval = row.approval()?;

@@ -1,5 +1,5 @@
-//! Which polls wait, by age and from tenant to tenant, and claiming them. Who of those that wait is taken is the watcher's
-//! to say.
+//! Waiting polls, by age and from tenant to tenant, and claiming them. The watcher decides which of those that wait are
+//! claimed.
 
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
@@ -8,6 +8,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::{PollClaim, disable};
+use crate::store::disabling::{UNREADABLE, stop_and_disable};
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError};
 use crate::trigger::condition::{ConditionState, Subject};
@@ -15,7 +16,9 @@ use crate::trigger::condition::{ConditionState, Subject};
 /// A poll that waits for its turn, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct DuePoll {
+    /// The task to poll.
     pub task_id: Uuid,
+    /// The tenant that owns the task.
     pub tenant_id: String,
 }
 
@@ -118,18 +121,19 @@ macro_rules! claim {
 const CLAIM: Split = Split { postgres: claim!("spec"), sqlite: claim!("case when json_valid(spec) then spec end") };
 const LOCKED: Split = Split { postgres: " for update of d skip locked", sqlite: "" };
 
-/// Why a task is disabled whose stored row no release up to this one can have written.
-const UNREADABLE: &str = "the stored task can't be read";
-
-/// Lets a task that can't be read wait for nothing any more.
-macro_rules! put_aside {
-    ($conn:ident, $task_id:ident, $now:expr) => {
-        sqlx::query("update due set next_at = null, claimed_until = null where task_id = $1")
-            .bind($task_id)
-            .execute(&mut *$conn)
-            .await?;
-        disable!($conn, $task_id, UNREADABLE, $now);
-    };
+/// Reads those of these polls that wait, and locks them.
+macro_rules! waiting {
+    ($db:expr, $conn:ident, $tasks:expr, $now:expr) => {{
+        let mut select = QueryBuilder::new($db.text(CLAIM));
+        select.push(" and coalesce(d.next_at <= ").push_bind($now).push(", false)");
+        select
+            .push(" and (d.claimed_until is null or d.claimed_until <= ")
+            .push_bind($now)
+            .push(") and d.task_id in (");
+        list_ids!(select, $tasks);
+        select.push(") order by d.next_at").push($db.text(LOCKED));
+        select.build().persistent(false).fetch_all(&mut *$conn).await?
+    }};
 }
 
 macro_rules! list_ids {
@@ -178,15 +182,7 @@ impl Store {
             return Ok(Vec::new());
         }
         Ok(on_write!(self.db, |conn| {
-            let mut select = QueryBuilder::new(self.db.text(CLAIM));
-            select.push(" and coalesce(d.next_at <= ").push_bind(now).push(", false)");
-            select
-                .push(" and (d.claimed_until is null or d.claimed_until <= ")
-                .push_bind(now)
-                .push(") and d.task_id in (");
-            list_ids!(select, tasks);
-            select.push(") order by d.next_at").push(self.db.text(LOCKED));
-            let rows = select.build().persistent(false).fetch_all(&mut *conn).await?;
+            let rows = waiting!(self.db, conn, tasks, now);
             let (claims, others) = self.unreadable.sift("tasks", &rows, |row: ClaimRow| Ok(row.claim(until)));
             if !claims.is_empty() {
                 let mut claim = QueryBuilder::new("update due set claimed_until = ");
@@ -194,25 +190,15 @@ impl Store {
                 list_ids!(claim, claims.iter().map(|claim| &claim.subject.id));
                 claim.push(")").build().persistent(false).execute(&mut *conn).await?;
             }
-            for task_id in others {
-                put_aside!(conn, task_id, now);
+            if !others.is_empty() {
+                // what was read before it was locked may have been mended since: it is claimed the next time
+                let rows = waiting!(self.db, conn, &others, now);
+                for task_id in self.unreadable.sift("tasks", &rows, |row: ClaimRow| Ok(row.claim(until))).1 {
+                    stop_and_disable!(conn, task_id, UNREADABLE, now);
+                }
             }
             claims
         }))
-    }
-
-    /// Disables tasks that were due and can't be read: none of them may stand before the others.
-    pub(in crate::store) async fn disable_unreadable(&self, tasks: &[Uuid]) -> Result<(), StoreError> {
-        let now = self.clock.now();
-        // rows are locked in the order of their ids, as everywhere
-        let mut by_id = tasks.to_vec();
-        by_id.sort();
-        on_write!(self.db, |conn| {
-            for task_id in &by_id {
-                put_aside!(conn, task_id, now);
-            }
-        });
-        Ok(())
     }
 
     /// The earliest poll that nobody is at; `None` where none waits.

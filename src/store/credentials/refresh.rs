@@ -8,7 +8,7 @@ use crate::credential::Reference;
 use crate::id::Scope;
 use crate::store::changes::PLANS;
 use crate::store::credentials::TASKS_MOVE;
-use crate::store::credentials::resuming::{Resumptions, in_turn, resume_waiting};
+use crate::store::credentials::resuming::{Resumptions, WentOn, in_turn, resume_waiting};
 use crate::store::credentials::row::{self, CredentialRow};
 use crate::store::text::text;
 use crate::store::{NEXT_TOKEN, SealedDocument, Store, StoreError, StoredCredential};
@@ -56,13 +56,13 @@ impl Store {
             Some(_) => Resumptions::default(),
             None => {
                 let (tenant, service, account) = self.name_of(id).await?.ok_or(StoreError::LeaseLost)?;
-                self.plan_resumptions(&Scope::Every, &tenant, &Reference { service, account }, now).await?
+                self.plan_resumptions(&Scope::Every, &tenant, &Reference { service, account }).await?
             }
         };
         for _ in 0..PLANS {
             match self.try_refreshed(id, lease, new, &planned, now).await? {
                 Ok(stored) => return Ok(stored),
-                Err(unplanned) => self.plan_more(&Scope::Every, unplanned, &mut planned, now).await?,
+                Err(unplanned) => self.plan_more(&Scope::Every, unplanned, &mut planned).await?,
             }
         }
         Err(StoreError::Unavailable(TASKS_MOVE.into()))
@@ -81,7 +81,7 @@ impl Store {
         planned: &Resumptions,
         now: DateTime<Utc>,
     ) -> Result<Result<StoredCredential, Vec<Uuid>>, StoreError> {
-        let (stored, resumed, missed) = on_write!(self.db, |conn| {
+        let (stored, went_on) = on_write!(self.db, |conn| {
             if lease.is_none() {
                 let name: Option<(String, String, String)> =
                     sqlx::query_as(NAME).bind(id).fetch_optional(&mut *conn).await?;
@@ -99,17 +99,16 @@ impl Store {
                 .fetch_optional(&mut *conn)
                 .await?;
             let stored = row.ok_or(StoreError::LeaseLost)?.stored()?;
-            let resumed = match lease {
-                Some(_) => Ok((Vec::new(), Vec::new())),
+            let went_on = match lease {
+                Some(_) => Ok(WentOn::default()),
                 None => resume_waiting!(self, conn, &stored.credential, &Scope::Every, planned),
             };
-            let (resumed, missed) = match resumed {
-                Ok(resumed) => resumed,
+            match went_on {
+                Ok(went_on) => (stored, went_on),
                 Err(unplanned) => return Ok(Err(unplanned)),
-            };
-            (stored, resumed, missed)
+            }
         });
-        self.went_on(&resumed, &missed);
+        self.tell_of(&went_on);
         Ok(Ok(stored))
     }
 

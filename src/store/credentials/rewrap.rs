@@ -1,8 +1,9 @@
-//! What is sealed under other master keys than the first, and putting it under that one. No secret is touched: its data
-//! key is wrapped anew, above the store. A row that was written since it was read is left as it is.
+//! Secrets that are sealed under other master keys than the first, and putting them under that one. No secret is
+//! touched: its data key is wrapped anew, above the store. A row that was written since it was read is left as it is.
 
 use std::fmt::Display;
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 use sqlx::Row;
 use uuid::Uuid;
@@ -16,12 +17,20 @@ use crate::store::{Store, StoreError, StoredCredential};
 /// A row with sealed texts in its document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SealedRow<Id> {
+    /// Id of the row.
     pub id: Id,
+    /// The tenant that owns the row.
     pub tenant_id: String,
+    /// Version of the row as it was read.
     pub version: i64,
+    /// With the version it tells a recipient from one that was made again under its name.
+    pub updated_at: DateTime<Utc>,
     /// `None`: nothing in it is sealed.
     pub body: Option<Value>,
 }
+
+/// Id, tenant, version, when it was written, and what is sealed.
+type TaskRow = (Uuid, String, i64, DateTime<Utc>, Option<String>);
 
 impl Store {
     /// Credentials whose data key is not wrapped with this master key, in the order of their ids, after `after`. One that
@@ -83,9 +92,10 @@ impl Store {
 
     /// A page of recipients in the order of their names, after `after`, with the documents of those that have secrets.
     pub async fn sealed_recipients(&self, after: &str, limit: i64) -> Result<Vec<SealedRow<String>>, StoreError> {
-        let rows: Vec<(String, i64, Option<String>)> = on_read!(self.db, |conn| {
+        let rows: Vec<(String, i64, DateTime<Utc>, Option<String>)> = on_read!(self.db, |conn| {
             sqlx::query_as(
-                "select tenant_id, version, case when cast(body as text) like '%\"sealed_%' then cast(body as text) end
+                "select tenant_id, version, updated_at,
+                        case when cast(body as text) like '%\"sealed_%' then cast(body as text) end
                    from recipients where tenant_id > $1 order by tenant_id limit $2",
             )
             .bind(after)
@@ -93,11 +103,12 @@ impl Store {
             .fetch_all(conn)
             .await?
         });
-        let row = |(tenant, version, body): (String, i64, Option<String>)| SealedRow {
+        let row = |(tenant, version, updated_at, body): (String, i64, DateTime<Utc>, Option<String>)| SealedRow {
             body: self.sealed_body("recipients", &tenant, body),
             id: tenant.clone(),
             tenant_id: tenant,
             version,
+            updated_at,
         };
         Ok(rows.into_iter().map(row).collect())
     }
@@ -106,22 +117,27 @@ impl Store {
     /// another version, so that who read it before does not put the old secrets back. Answers whether it did.
     pub async fn rewrap_recipient(&self, read: &SealedRow<String>, body: &Value) -> Result<bool, StoreError> {
         let written = on_write!(self.db, |conn| {
-            sqlx::query("update recipients set body = $3, version = version + 1 where tenant_id = $1 and version = $2")
-                .bind(&read.tenant_id)
-                .bind(read.version)
-                .bind(document(body)?)
-                .execute(&mut *conn)
-                .await?
-                .rows_affected()
+            sqlx::query(
+                "update recipients set body = $3, version = version + 1
+                  where tenant_id = $1 and version = $2 and updated_at = $4",
+            )
+            .bind(&read.tenant_id)
+            .bind(read.version)
+            .bind(document(body)?)
+            .bind(read.updated_at)
+            .execute(&mut *conn)
+            .await?
+            .rows_affected()
         });
         Ok(written == 1)
     }
 
     /// A page of tasks in the order of their ids, after `after`, with the specs of those that have secrets.
     pub async fn sealed_tasks(&self, after: Option<Uuid>, limit: i64) -> Result<Vec<SealedRow<Uuid>>, StoreError> {
-        let rows: Vec<(Uuid, String, i64, Option<String>)> = on_read!(self.db, |conn| {
+        let rows: Vec<TaskRow> = on_read!(self.db, |conn| {
             sqlx::query_as(
-                "select id, tenant_id, version, case when cast(spec as text) like '%\"sealed_%' then cast(spec as text) end
+                "select id, tenant_id, version, updated_at,
+                        case when cast(spec as text) like '%\"sealed_%' then cast(spec as text) end
                    from tasks where id > $1 order by id limit $2",
             )
             .bind(after.unwrap_or_default())
@@ -129,10 +145,11 @@ impl Store {
             .fetch_all(conn)
             .await?
         });
-        let row = |(id, tenant_id, version, body): (Uuid, String, i64, Option<String>)| SealedRow {
+        let row = |(id, tenant_id, version, updated_at, body): TaskRow| SealedRow {
             id,
             tenant_id,
             version,
+            updated_at,
             body: self.sealed_body("tasks", id, body),
         };
         Ok(rows.into_iter().map(row).collect())
@@ -144,7 +161,7 @@ impl Store {
         read.inspect_err(|error| self.unreadable.tell(table, id, error)).ok()
     }
 
-    /// The same for a task: another version of it, of the same epoch, so that its fires stand.
+    /// Writes a rewrapped task: another version of it, of the same epoch, so that its fires stand.
     pub async fn rewrap_task(&self, read: &SealedRow<Uuid>, spec: &Value) -> Result<bool, StoreError> {
         let written = on_write!(self.db, |conn| {
             sqlx::query("update tasks set spec = $3, version = version + 1 where id = $1 and version = $2")
@@ -177,7 +194,7 @@ impl Store {
     }
 }
 
-/// What concerns every tenant belongs to none.
+/// Tenant of audit entries that concern every tenant.
 const EVERY_TENANT: &str = "*";
 
 const NOT_UNDER: &str =

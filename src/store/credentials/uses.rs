@@ -1,5 +1,5 @@
-//! Who used which credential, and which tasks name it. A use is kept for itself; the credential's own row is written
-//! for it once a minute at most, so that a busy one stays cold.
+//! Uses of credentials, and the tasks that name them. A use is kept for itself; the credential's own row is written for
+//! it once a minute at most, so that a busy one stays cold.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::QueryBuilder;
@@ -20,12 +20,17 @@ const TASKS: i64 = 1000;
 /// Which uses to list. Newest first, after `before`.
 #[derive(Debug, Clone, Default)]
 pub struct UseFilter {
+    /// Only of this tenant.
     pub tenant: Option<String>,
+    /// Only of this service.
     pub service: Option<String>,
+    /// Only of this account.
     pub account: Option<String>,
     /// A word of [`CredentialUse::outcome`].
     pub outcome: Option<&'static str>,
+    /// Only ids before this one, for the next page.
     pub before: Option<Uuid>,
+    /// Most rows of the page.
     pub limit: i64,
 }
 

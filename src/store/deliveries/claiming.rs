@@ -1,4 +1,5 @@
-//! What of the outbox is due, and the beginning of attempts. Who of those that wait is taken is the notifier's to say.
+//! Due deliveries of the outbox, and the beginning of attempts. The notifier decides which of those that wait are
+//! claimed.
 //!
 //! Looking takes no lock and goes by an index from one end: what it reads is bounded, however much is stored.
 
@@ -15,9 +16,13 @@ use crate::store::{NEXT_TOKEN, Split, Store, StoreError};
 /// A delivery that waits for its time, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct InLine {
+    /// Id of the delivery.
     pub id: Uuid,
+    /// The channel of the attempt.
     pub channel: String,
+    /// The tenant that owns it.
     pub tenant_id: String,
+    /// The instant from which it is due.
     pub next_at: DateTime<Utc>,
 }
 

@@ -1,5 +1,5 @@
-//! What attempts came to. What only changes the delivery's own row is written together with what others write at the same
-//! time: many attempts end at once, and a commit costs more than a row.
+//! Outcomes of attempts. A write that only changes the delivery's own row is made together with what others write at
+//! the same time: many attempts end at once, and a commit costs more than a row.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -18,7 +18,7 @@ pub(in crate::store) const TOGETHER: usize = 100;
 /// Marks that wait to be written.
 pub(in crate::store) type Marks = Gathering<(Claim, Written), Result<DeliveryState, StoreError>>;
 
-/// What a mark writes into its delivery.
+/// The columns that a mark writes into its delivery.
 pub(in crate::store) struct Written {
     state: DeliveryState,
     next_at: Option<DateTime<Utc>>,

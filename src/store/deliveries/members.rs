@@ -1,8 +1,8 @@
-//! What becomes of the messages of a digest when the digest itself comes to something: steps of its transaction.
+//! The outcome of the messages of a digest when the digest itself has one: steps of its transaction.
 
 use crate::store::Split;
 
-/// What a digest came to, its messages came to.
+/// Gives the messages of a digest the digest's outcome.
 macro_rules! settle_members {
     ($conn:expr, $digest:expr, $state:expr, $error:expr, $sent:expr, $delivered:expr) => {{
         sqlx::query(

@@ -1,4 +1,4 @@
-//! What providers report of messages that they took on, and the end of waiting for it.
+//! Reports of providers about messages that they took on, and the end of waiting for them.
 //!
 //! A report settles a delivery in one transaction with its fall-back. It may come before the attempt itself is recorded:
 //! then the lease is left to the worker, whose mark finds the end written already.

@@ -1,4 +1,4 @@
-//! What a batch of due tasks becomes: decided before the first write, and pure but for the ids.
+//! The plan of a batch of due tasks: decided before the first write, and pure but for the ids.
 
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,8 @@ use uuid::Uuid;
 
 use super::FireDue;
 use crate::clock::signed;
-use crate::notification::{NewDelivery, Recipient, dedupe, wording};
+use crate::notification::language::MessageLanguage;
+use crate::notification::{NewDelivery, Recipient, dedupe, notices};
 use crate::run::{Missed, Run, RunState};
 use crate::store::StoreError;
 use crate::store::hot::Going;
@@ -24,6 +25,7 @@ use crate::store::tasks::TaskRow;
 use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
 use crate::task::{Output, Spec, Task};
 use crate::trigger::catch_up::MISFIRE_GRACE;
+use crate::trigger::steps::PLANNED;
 use crate::trigger::{Due, Plan, PlannedFire, Trigger};
 
 #[derive(sqlx::FromRow)]
@@ -51,9 +53,9 @@ pub(in crate::store) struct Batch {
     /// Statuses change by themselves here, so the epoch stays: the last fire must not be taken for void.
     pub completed: Vec<(Uuid, &'static str)>,
     pub disabled: Vec<(Uuid, String)>,
-    /// What the owners of those that are disabled are told, by the task.
+    /// Messages to the owners of those that are disabled, by the task.
     pub notices: Vec<(Uuid, NewDelivery)>,
-    /// What fires, as it will be: who starts it need not read it again.
+    /// Tasks that fire, as they will be: a worker that starts one need not read it again.
     pub tasks: HashMap<Uuid, Arc<Task>>,
 }
 
@@ -79,10 +81,10 @@ pub(super) struct Unplannable {
 }
 
 impl Unplannable {
-    /// What its owner is told; `None` where there is no way to.
+    /// The message to its owner; `None` where there is no way to tell.
     pub fn notice(&self, recipient: Option<&Recipient>) -> Option<NewDelivery> {
         let key = dedupe::notice("disabled", self.task_id, self.version);
-        let words = wording::disabled(&self.name, &self.why);
+        let words = notices::disabled(MessageLanguage::of_reader(recipient), &self.name, &self.why);
         NewDelivery::notice_of(&self.tenant_id, &self.output, recipient, key, words)
     }
 }
@@ -142,14 +144,20 @@ impl Ready {
     }
 }
 
-/// What is left of a batch while it is decided: runs that may be leased, and runs that may start.
-struct Left {
+/// The rest of a batch while it is decided: runs that may be leased, and runs that may start.
+pub(super) struct Left {
     room: usize,
     places: usize,
     shares: Option<Shares>,
 }
 
 impl Left {
+    pub fn of(ask: &FireDue) -> Left {
+        let places = ask.start.as_ref().map_or(0, |start| start.places);
+        let shares = ask.start.as_ref().and_then(|start| start.shares.clone());
+        Left { room: ask.room, places: places.min(ask.room), shares }
+    }
+
     /// Whether a run of this tenant is leased, and whether it starts. Where a tenant has all the places that it may have,
     /// neither: any instance may take it.
     fn take(&mut self, tenant: &str, is_due: bool) -> (bool, bool) {
@@ -169,46 +177,49 @@ impl Left {
     }
 }
 
+/// Bytes of a specification that are read in a step.
+const READ_BYTES: u64 = 16;
 /// Seconds that a run may take where its task does not say.
 const USUAL_LIMIT: i64 = 600;
-
-/// Plans each due task; those that can't be are answered beside the batch.
-pub(super) fn decide(due: Vec<DueRow>, ask: &FireDue) -> (Batch, Vec<Unplannable>) {
-    let (mut batch, mut unplannable) = (Batch::default(), Vec::new());
-    if ask.needs_tasks() {
-        batch.tasks.reserve(due.len());
-    }
-    let places = ask.start.as_ref().map_or(0, |start| start.places);
-    let shares = ask.start.as_ref().and_then(|start| start.shares.clone());
-    let mut left = Left { room: ask.room, places: places.min(ask.room), shares };
-    for row in due {
-        batch.read.push(row.as_read());
-        let Some(nominal) = row.task.nominal_at else {
-            batch.moves.push(row.stand_still());
-            batch.completed.push((row.task.id, row.why_completed(0)));
-            continue;
-        };
-        let planned = row.read().and_then(|(trigger, spec)| Ok((row.plan(&trigger, nominal, ask)?, trigger, spec)));
-        match planned {
-            Ok((plan, trigger, spec)) => {
-                row.add(plan, &trigger, ask, &mut left, &mut batch);
-                if let (Some(spec), Some(to)) = (spec.filter(|_| ask.needs_tasks()), batch.moves.last()) {
-                    batch.tasks.extend(row.moved(spec, to).map(|task| (task.id, Arc::new(task))));
-                }
-            }
-            Err(why) => {
-                batch.moves.push(row.stand_still());
-                batch.disabled.push((row.task.id, why.clone()));
-                unplannable.push(row.unplannable(why));
-            }
-        }
-    }
-    (batch, unplannable)
-}
 
 impl DueRow {
     pub fn tenant(&self) -> &str {
         &self.task.tenant_id
+    }
+
+    /// Adds what is to be recorded of this task to the batch, or to those that can't be planned; answers how many steps that took.
+    pub fn decide(self, ask: &FireDue, left: &mut Left, batch: &mut Batch, unplannable: &mut Vec<Unplannable>) -> u64 {
+        batch.read.push(self.as_read());
+        let Some(nominal) = self.task.nominal_at else {
+            batch.moves.push(self.stand_still());
+            batch.completed.push((self.task.id, self.why_completed(0)));
+            return 0;
+        };
+        let mut steps = self.bytes() / READ_BYTES;
+        let planned = self.read().and_then(|(trigger, spec)| {
+            let (plan, taken) = self.plan(&trigger, nominal, ask);
+            steps += taken;
+            Ok((plan?, trigger, spec))
+        });
+        match planned {
+            Ok((plan, trigger, spec)) => {
+                self.add(plan, &trigger, ask, left, batch);
+                if let (Some(spec), Some(to)) = (spec.filter(|_| ask.needs_tasks()), batch.moves.last()) {
+                    batch.tasks.extend(self.moved(spec, to).map(|task| (task.id, Arc::new(task))));
+                }
+            }
+            Err(why) => {
+                batch.moves.push(self.stand_still());
+                batch.disabled.push((self.task.id, why.clone()));
+                unplannable.push(self.unplannable(why));
+            }
+        }
+        steps
+    }
+
+    /// The bytes that there are to read of it.
+    fn bytes(&self) -> u64 {
+        self.task.spec.as_ref().or(self.trigger.as_ref()).map_or(0, |written| written.len() as u64)
     }
 
     /// The trigger, and the whole if that can be read, too; or why not.
@@ -256,22 +267,26 @@ impl DueRow {
         Unplannable { task_id, tenant_id, name, version, output, why }
     }
 
-    /// What is to be recorded, or why this task can't be scheduled any more. A fault of one task, even a panic of the
-    /// code that plans it, stays its own.
-    fn plan(&self, trigger: &Trigger, nominal: DateTime<Utc>, ask: &FireDue) -> Result<Plan, String> {
+    /// The records to make, or why this task can't be scheduled any more; and how many steps that took. A fault of one
+    /// task, even a panic of the code that plans it, stays its own.
+    fn plan(&self, trigger: &Trigger, nominal: DateTime<Utc>, ask: &FireDue) -> (Result<Plan, String>, u64) {
+        let max_runs = match self.max_runs() {
+            Ok(max_runs) => max_runs,
+            Err(why) => return (Err(why), 0),
+        };
         let due = Due {
             task_id: self.task.id,
             anchor: self.task.anchor_at,
             active_since: self.task.active_since,
             nominal,
             fired: self.task.fired.max(0) as u64,
-            max_runs: self.max_runs()?,
+            max_runs,
         };
         let until = ask.now + signed(ask.horizon);
         let planned = catch_unwind(AssertUnwindSafe(|| trigger.plan(&due, ask.now, until)));
         match planned {
-            Ok(planned) => planned.map_err(|fault| format!("{}: {}", fault.pointer, fault.message)),
-            Err(_) => Err("planning the trigger panicked".into()),
+            Ok((planned, steps)) => (planned.map_err(|fault| format!("{}: {}", fault.pointer, fault.message)), steps),
+            Err(_) => (Err("planning the trigger panicked".into()), PLANNED),
         }
     }
 

@@ -6,11 +6,11 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, SqliteConnection};
 use uuid::Uuid;
 
-use crate::store::hot::sqlite::next_tokens;
+use crate::store::hot::sqlite::recording;
 use crate::store::lease::{Claim, Lease, line};
 use crate::store::matching::Guard;
-use crate::store::recording::{EventBatch, EventsWritten, LOCK_TASK, Locked};
-use crate::store::runs::{NewRun, event_ids, insert_run};
+use crate::store::recording::{EventBatch, EventsWritten, Locked};
+use crate::store::runs::{NewRun, event_ids};
 use crate::store::text::{Document, optional, optional_document};
 use crate::store::{Match, StoreError};
 
@@ -168,26 +168,12 @@ impl HotEvents for SqliteConnection {
     }
 
     async fn lock_tasks(&mut self, tasks: &[Uuid]) -> Result<Vec<Locked>, StoreError> {
-        let mut locked = Vec::with_capacity(tasks.len());
-        for task_id in tasks {
-            let row: Option<Locked> = sqlx::query_as(LOCK_TASK).bind(task_id).fetch_optional(&mut *self).await?;
-            locked.extend(row);
-        }
-        Ok(locked)
+        recording::lock_tasks(self, tasks).await
     }
 
     async fn in_windows(&mut self, matches: &[&Match]) -> Result<Vec<(Uuid, String)>, StoreError> {
-        let mut known = Vec::new();
-        for matched in matches {
-            let row: Option<(Uuid, String)> =
-                sqlx::query_as("select task_id, event_key from window_events where task_id = $1 and event_key = $2")
-                    .bind(matched.task_id)
-                    .bind(matched.arrival.key())
-                    .fetch_optional(&mut *self)
-                    .await?;
-            known.extend(row);
-        }
-        Ok(known)
+        let keys: Vec<(Uuid, &str)> = matches.iter().map(|matched| (matched.task_id, matched.arrival.key())).collect();
+        recording::in_windows(self, &keys).await
     }
 
     async fn record_events(
@@ -196,48 +182,6 @@ impl HotEvents for SqliteConnection {
         now: DateTime<Utc>,
         worker: Uuid,
     ) -> Result<EventsWritten, StoreError> {
-        let mut written = EventsWritten::default();
-        for run in &batch.skipped {
-            written.skipped += insert_run!(self, run) as usize;
-        }
-        let until = EventsWritten::claim_until(now);
-        let mut token = next_tokens(self, batch.runs.iter().filter(|ready| ready.claimed).count()).await?;
-        for ready in &batch.runs {
-            let run = &ready.run;
-            if insert_run!(self, *run) == 0 {
-                continue;
-            }
-            written.recorded += 1;
-            let lease_token = if ready.claimed {
-                token += 1;
-                token
-            } else {
-                0
-            };
-            sqlx::query(
-                "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token,
-                                    lease_until, worker)
-                 values ($1, $2, $3, $4, $5, 0, $6, $7, $8, $9)",
-            )
-            .bind(run.id)
-            .bind(run.task_id)
-            .bind(&run.tenant_id)
-            .bind(ready.epoch)
-            .bind(now)
-            .bind(if ready.claimed { "claimed" } else { "ready" })
-            .bind(lease_token)
-            .bind(ready.claimed.then_some(until))
-            .bind(ready.claimed.then_some(worker))
-            .execute(&mut *self)
-            .await?;
-            sqlx::query("update due set fired = fired + 1, run_count = run_count + 1 where task_id = $1")
-                .bind(run.task_id)
-                .execute(&mut *self)
-                .await?;
-            let lease = Lease { run_id: run.id, token: lease_token };
-            let claim = Claim { lease, run_at: now, until, line: line(&run.tenant_id) };
-            written.claims.extend(ready.claimed.then_some(claim));
-        }
-        Ok(written)
+        recording::record(self, batch, now, worker).await
     }
 }

@@ -11,7 +11,7 @@ use crate::store::hot::Going;
 use crate::store::tasks::TaskRow;
 use crate::store::text::optional_document;
 
-/// Who asks, for what, and who would execute it.
+/// A request for a run: by whom, of which task, and on which instance.
 pub(in crate::store) struct RunNow<'a> {
     /// Of whose tasks; `None`: anybody's.
     pub tenant: Option<&'a str>,
@@ -19,6 +19,8 @@ pub(in crate::store) struct RunNow<'a> {
     pub run_id: Uuid,
     pub fire_key: &'a str,
     pub input: Option<&'a Value>,
+    /// By whom it is asked for, as the record names them.
+    pub requested_by: Option<&'a str>,
     pub now: DateTime<Utc>,
     pub priority: i32,
     /// The worker that could start it now, and until when it would have its lease.
@@ -61,6 +63,7 @@ macro_rules! run_now {
             .bind(worker.map(|(worker, _)| worker))
             .bind(worker.map(|(_, lease_until)| lease_until))
             .bind(ask.priority)
+            .bind(ask.requested_by)
             .fetch_all($conn)
             .await?;
         Ok(rows.into_iter().next().map(|row| row.requested(ask)))
@@ -79,8 +82,8 @@ impl HotNow for SqliteConnection {
     }
 }
 
-/// The same with the transaction around it, all of it on one way to the connection's thread: nobody may have begun one, and
-/// it has to be awaited to its end.
+/// Records a run with the transaction around it, all of it on one way to the connection's thread: no transaction may be
+/// open, and it has to be awaited to its end.
 pub(in crate::store) async fn run_now_committed(
     conn: &mut SqliteConnection,
     ask: &RunNow<'_>,

@@ -8,6 +8,8 @@
 
 mod firing;
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use sqlx::types::Json;
@@ -22,6 +24,7 @@ use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
 use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
 use crate::store::limits::one_at_a_time;
 use crate::store::runs::run_in;
+use crate::store::slots::{BlockedRow, blocked_row};
 use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, optional_document, text};
 
@@ -137,6 +140,61 @@ impl Hot for PgConnection {
         .await?)
     }
 
+    async fn standing(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
+        // the state is looked at behind the locks: an index on states would be read from its beginning to its end
+        let select = concat!(
+            "with listed as (
+                 select q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap, q.state
+                   from unnest($1::uuid[], $2::bigint[]) as l (run_id, lease_token)
+                   join queue q on q.run_id = any (array[l.run_id]) and q.lease_token = l.lease_token
+                  order by l.run_id
+                    for update of q
+             )
+             select ",
+            blocked_row!(postgres),
+            "  from listed q
+               left join tasks t on t.id = any (array[q.task_id])
+              where q.state = 'claimed'"
+        );
+        Ok(sqlx::query_as(select)
+            .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
+            .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())
+            .fetch_all(self)
+            .await?)
+    }
+
+    async fn lock_slots(&mut self, tasks: &[Uuid]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
+        let lock = "select s.task_id, s.run_id
+                      from unnest($1::uuid[]) as t (task_id)
+                      join slots s on s.task_id = any (array[t.task_id])
+                     order by t.task_id
+                       for update of s";
+        let held: Vec<(Uuid, Uuid)> = sqlx::query_as(lock).bind(tasks).fetch_all(self).await?;
+        Ok(held.into_iter().collect())
+    }
+
+    async fn skip_blocked(&mut self, skipped: &[(Uuid, Uuid)], now: DateTime<Utc>) -> Result<(), StoreError> {
+        if skipped.is_empty() {
+            return Ok(());
+        }
+        let skip = "with gone as (
+                        delete from queue q
+                         using unnest($1::uuid[]) as s (run_id)
+                         where q.run_id = any (array[s.run_id])
+                    )
+                    update runs r
+                       set state = 'skipped', reason = 'overlap', blocked_by = s.holder, finished_at = $3
+                      from unnest($1::uuid[], $2::uuid[]) as s (run_id, holder)
+                     where r.id = any (array[s.run_id]) and r.state = 'queued'";
+        sqlx::query(skip)
+            .bind(skipped.iter().map(|(run_id, _)| *run_id).collect::<Vec<_>>())
+            .bind(skipped.iter().map(|(_, holder)| *holder).collect::<Vec<_>>())
+            .bind(now)
+            .execute(self)
+            .await?;
+        Ok(())
+    }
+
     async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
         Ok(sqlx::query_as(include_str!("../sql/beat.postgres.sql"))
             .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
@@ -202,7 +260,7 @@ impl Hot for PgConnection {
     }
 }
 
-/// What few ends have, as `finish` reads it.
+/// The fields that few ends have, as `finish` reads them.
 fn rare(end: &Finish) -> Option<Json<Value>> {
     let few = end.again.is_some() || end.park.is_some() || end.crashed || end.infra_retry;
     few.then(|| {

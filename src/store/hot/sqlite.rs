@@ -1,7 +1,9 @@
 //! Batches on SQLite: statements over many rows, as lists of values, in the one transaction of the one writer.
 
+mod blocked;
 mod finishing;
 mod firing;
+pub(super) mod recording;
 mod starting;
 
 use std::collections::{HashMap, HashSet};
@@ -21,7 +23,7 @@ use crate::store::hot::{Going, Hot, Taken, TakenRuns};
 use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, line};
 use crate::store::limits::Room;
 use crate::store::listed::{comes_again, list, pieces};
-use crate::store::runs::insert_run;
+use crate::store::slots::BlockedRow;
 use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, text};
 
@@ -44,9 +46,7 @@ impl Hot for SqliteConnection {
     async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
         let mut written = Written::default();
         all_moved(firing::move_on(self, &batch.moves).await?, batch)?;
-        for run in &batch.skipped {
-            written.skipped += insert_run!(self, run) as usize;
-        }
+        written.skipped = recording::insert_runs(self, &batch.skipped.iter().collect::<Vec<_>>()).await?.len();
         firing::record(self, &batch.runs, ask, &mut written).await?;
         settle(self, &batch.completed, "completed", ask.now).await?;
         settle(self, &batch.disabled, "disabled", ask.now).await?;
@@ -100,6 +100,18 @@ impl Hot for SqliteConnection {
         let others: Vec<Lease> = leases.iter().filter(|lease| !before.contains(&lease.run_id)).copied().collect();
         going.extend(start_each(self, &others, now, lease_until).await?);
         Ok(going)
+    }
+
+    async fn standing(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
+        blocked::standing(self, leases).await
+    }
+
+    async fn lock_slots(&mut self, tasks: &[Uuid]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
+        blocked::lock_slots(self, tasks).await
+    }
+
+    async fn skip_blocked(&mut self, skipped: &[(Uuid, Uuid)], now: DateTime<Utc>) -> Result<(), StoreError> {
+        blocked::skip(self, skipped, now).await
     }
 
     async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {

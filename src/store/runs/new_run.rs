@@ -23,7 +23,7 @@ pub(in crate::store) struct NewRun {
     pub missed: Option<Missed>,
     pub retry_of: Option<Uuid>,
     pub event_ids: Vec<String>,
-    /// A [`Cause`].
+    /// A [`Cause`](crate::run::cause::Cause).
     pub cause: Option<Document>,
     pub input: Option<Value>,
     pub created_at: DateTime<Utc>,
@@ -40,7 +40,7 @@ impl NewRun {
         NewRun::of(task.id, &task.tenant_id, task.spec.trigger.kind(), fire_key, scheduled_for, now)
     }
 
-    /// The same of a task of which no more is known.
+    /// A new run of a task of which only these facts are known.
     pub(in crate::store) fn of(
         task_id: Uuid,
         tenant_id: &str,

@@ -87,7 +87,7 @@ pub(in crate::store) const LOCK_QUEUED_IF_FREE: Split = Split {
     sqlite: "select run_id from queue where run_id = $1",
 };
 
-/// The same for one that waits for a person or a completion; answers whether it goes by its task's policy.
+/// Locks the row of a run that waits for a person or a completion; answers whether it goes by its task's policy.
 pub(in crate::store) const LOCK_WAITING_IF_FREE: Split = Split {
     postgres: "select overlap is null from parked where run_id = $1 and why <> 'overlap' for update skip locked",
     sqlite: "select overlap is null from parked where run_id = $1 and why <> 'overlap'",

@@ -1,5 +1,6 @@
 -- Stores tasks with their due rows and the credentials that they name; answers those that are new. A task whose key its
--- tenant has already is left out, and so is all that belongs to it. Who is new is asked by `in`, never joined, see `fire`.
+-- tenant has already is left out, and so is all that belongs to it. New ones are found by `in`, never joined, see
+-- `fire`.
 with given as (
     select * from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::text[],
                          $8::text[], $9::bigint[], $10::bigint[], $11::timestamptz[], $12::timestamptz[],

@@ -13,16 +13,16 @@ with ended as materialized (
       from ended
 ), old as materialized (
     select id from weighed where place = 1 or weight <= $3
-), uncounted as (
-    insert into stored_byte_changes (tenant_id, bytes)
-    select r.tenant_id, -sum(t.stored_bytes)::bigint
-      from old join runs r on r.id = old.id join turns t on t.run_id = old.id
-     where t.stored_bytes > 0
-     group by r.tenant_id
 ), asked as materialized (
     select a.id, a.batch_id from approvals a join old on old.id = a.run_id
 ), no_turns as (
-    delete from turns where run_id in (select id from old)
+    delete from turns where run_id in (select id from old) returning run_id, stored_bytes
+), uncounted as (
+    -- as they were when they were deleted: older entries may be counted meanwhile
+    insert into stored_byte_changes (tenant_id, bytes)
+    select r.tenant_id, -sum(t.stored_bytes)::bigint from no_turns t join runs r on r.id = t.run_id
+     where t.stored_bytes > 0
+     group by r.tenant_id
 ), no_votes as (
     delete from approval_votes where approval_id in (select id from asked)
 ), no_links as (

@@ -22,9 +22,9 @@ with confined as materialized (
     returning run_id
 ), made as (
     insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, input, created_at,
-                      attempt, started_at)
+                      attempt, started_at, requested_by)
     select $3, t.id, t.tenant_id, $4, t.trigger_type, $5, case when starts.yes then 'running' else 'queued' end, $6, $5,
-           case when starts.yes then 1 else 0 end, case when starts.yes then $5 end
+           case when starts.yes then 1 else 0 end, case when starts.yes then $5 end, $10
       from t
      cross join lateral (select may_start and (overlap = 'allow' or exists (select from slotted)) as yes) starts
     on conflict (task_id, fire_key) do nothing

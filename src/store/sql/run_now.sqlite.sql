@@ -9,9 +9,10 @@ select t.id, $3
    and not exists (select 1 from runs r where r.task_id = t.id and r.fire_key = $4)
 on conflict (task_id) do nothing;
 
-insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, input, created_at, attempt, started_at)
+insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, input, created_at, attempt, started_at,
+                  requested_by)
 select $3, t.id, t.tenant_id, $4, t.trigger_type, $5, case when t.starts then 'running' else 'queued' end, $6, $5,
-       case when t.starts then 1 else 0 end, case when t.starts then $5 end
+       case when t.starts then 1 else 0 end, case when t.starts then $5 end, $10
   from (select id, tenant_id, trigger_type,
                $7 is not null and (coalesce(spec -> 'trigger' ->> 'overlap', 'skip') = 'allow'
                                    or exists (select 1 from slots s where s.task_id = tasks.id and s.run_id = $3)) as starts

@@ -14,7 +14,7 @@ use crate::invalid::Faults;
 use crate::tool::builtin::{definition, read};
 use crate::tool::{Definition, HostError, Tool, ToolContext, ToolError, ToolOutput};
 
-/// Who says it.
+/// Source of the events.
 const SOURCE: &str = "agent";
 
 pub struct PublishEvent(Definition);
@@ -40,9 +40,9 @@ impl PublishEvent {
                 "properties": {
                     "type": {
                         "type": "string", "minLength": 1, "maxLength": 512,
-                        "description": "What has happened, such as `report.ready`",
+                        "description": "Type of the event, such as `report.ready`",
                     },
-                    "data": { "description": "What the tasks need to know of it, any JSON" },
+                    "data": { "description": "Facts that the tasks need to know of it, any JSON" },
                     "subject": { "type": "string", "minLength": 1, "maxLength": 512 },
                 },
                 "required": ["type"],

@@ -53,7 +53,7 @@ impl CreateTask {
                     "name": { "type": "string", "minLength": 1, "maxLength": 200 },
                     "instruction": {
                         "type": "string", "minLength": 1, "maxLength": 65_536,
-                        "description": "What you will be told when the task fires; it must make sense by itself",
+                        "description": "Instruction that you will be given when the task fires; it must make sense by itself",
                     },
                     "cron": { "type": "string", "description": "Five fields, such as `0 8 * * *`" },
                     "interval": { "type": "string", "description": "Such as `90m` or `P1D`" },

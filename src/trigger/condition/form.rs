@@ -372,4 +372,15 @@ mod tests {
             assert!(message.contains(part), "{more}: {message}");
         }
     }
+
+    #[test]
+    fn query_is_taken_at_its_longest_and_refused_one_beyond_it() {
+        let query = |bytes: usize| {
+            let query = format!("select 1{}", " ".repeat(bytes - "select 1".len()));
+            json!({ "poll": { "sql": { "source": "shop", "query": query } } })
+        };
+        assert!(read_with(query(QUERY_BYTES)).is_ok());
+        let (place, why) = fault(query(QUERY_BYTES + 1));
+        assert_eq!((place.as_str(), why.as_str()), ("/trigger/poll/sql/query", "must have at most 16384 bytes"));
+    }
 }

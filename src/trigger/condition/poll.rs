@@ -1,4 +1,4 @@
-//! What a condition looks at: an address, a tool, a query, a key. Data only; `crate::poll` acts on it.
+//! The poll of a condition: an address, a tool, a query, a key. Data only; `crate::poll` acts on it.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,13 @@ use crate::trigger::policy::words;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Poll {
+    /// A GET of an address.
     Http(HttpPoll),
+    /// A call of a read-only tool.
     Tool(ToolPoll),
+    /// A query of a configured SQL source.
     Sql(SqlPoll),
+    /// A read of a configured Redis.
     Redis(RedisPoll),
 }
 
@@ -22,6 +26,7 @@ impl Poll {
     /// The words there are.
     pub const KINDS: [&str; 4] = ["http", "tool", "sql", "redis"];
 
+    /// The word of the source: `http`, `tool`, `sql` or `redis`.
     pub fn kind(&self) -> &'static str {
         match self {
             Poll::Http(_) => "http",
@@ -35,8 +40,10 @@ impl Poll {
 words! {
     /// How an address is asked.
     PollMethod {
+        /// The body of the answer is the value.
         #[default]
         Get = "GET",
+        /// Status and headers of the answer are the value.
         Head = "HEAD",
     }
 }
@@ -46,8 +53,10 @@ words! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HttpPoll {
+    /// Address to poll.
     #[schema(example = "https://api.example.org/price")]
     pub url: String,
+    /// Method of the request.
     #[serde(default, deserialize_with = "null_is_absent", skip_serializing_if = "PollMethod::is_default")]
     #[schema(required = false)]
     pub method: PollMethod,
@@ -68,6 +77,7 @@ pub struct ToolPoll {
     /// Its category is `read` or `analysis`, and it needs no approval.
     #[schema(example = "http_request")]
     pub name: String,
+    /// Arguments of the tool.
     #[serde(default, deserialize_with = "null_is_absent", skip_serializing_if = "Map::is_empty")]
     #[schema(required = false, value_type = Object)]
     pub args: Map<String, Value>,
@@ -78,6 +88,7 @@ pub struct ToolPoll {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SqlPoll {
+    /// Name of the source in `[poll.sql]`.
     #[schema(example = "shop")]
     pub source: String,
     /// One statement that begins with `select`, `with` or `values`; it is run in a read-only transaction.
@@ -91,11 +102,17 @@ words! {
         /// As its type says: `get`, `hgetall`, `llen`, `scard`, `zcard` or `xlen`.
         #[default]
         Auto = "auto",
+        /// The text.
         Get = "get",
+        /// The hash, as an object.
         Hgetall = "hgetall",
+        /// The length of the list.
         Llen = "llen",
+        /// The size of the set.
         Scard = "scard",
+        /// The size of the sorted set.
         Zcard = "zcard",
+        /// The length of the stream.
         Xlen = "xlen",
         /// True or false.
         Exists = "exists",
@@ -107,11 +124,13 @@ words! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RedisPoll {
+    /// Name of the source in `[poll.redis]`.
     #[schema(example = "prices")]
     pub source: String,
     /// Begins with one of the prefixes that the source allows.
     #[schema(example = "price:BTC")]
     pub key: String,
+    /// The command and its key.
     #[serde(default, deserialize_with = "null_is_absent", skip_serializing_if = "RedisRead::is_default")]
     #[schema(required = false)]
     pub read: RedisRead,

@@ -10,38 +10,51 @@ use crate::trigger::condition::{Condition, FireOn, length};
 use crate::trigger::interval::Interval;
 use crate::trigger::jitter::spread;
 
-/// What expressions may name.
+/// Variables of expressions.
 pub const VARIABLES: [&str; 4] = ["value", "previous", "now", "task"];
 /// Bytes and values that are converted wherever one is.
 const SMALL: usize = 1024;
-/// What is compared where nothing else is said.
+/// Watched expression where none is given.
 const WHOLE: &str = "value";
 
 /// The task, as expressions see it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subject {
+    /// Id of the task.
     pub id: Uuid,
+    /// Name of the task.
     pub name: String,
+    /// Metadata of the task.
     pub metadata: Map<String, Value>,
 }
 
 /// A condition that can be asked.
 #[derive(Debug, Clone)]
 pub struct Question {
+    /// Which results fire.
     pub fire: FireOn,
+    /// The expression; `None`: with `on_change` alone.
     pub expression: Option<Expression>,
+    /// The expression that is compared from poll to poll.
     pub watch: Expression,
+    /// The expression that arms the condition again.
     pub reset: Option<Expression>,
+    /// Time between polls.
     pub every: TimeDelta,
+    /// Time for which the expression has to be true before it fires.
     pub hold_for: TimeDelta,
+    /// Least time between two fires.
     pub cooldown: TimeDelta,
+    /// Time limit of one poll.
     pub time_limit: TimeDelta,
+    /// Failing polls in a row after which the owner is told.
     pub notice_after: u32,
 }
 
-/// What the expressions say of one value.
+/// Results of the expressions for one value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answers {
+    /// The expression is true.
     pub holds: bool,
     /// With `on_change`; else null.
     pub watched: Value,
@@ -104,7 +117,7 @@ impl Question {
         all.map(|expression| expression.cost(&variables)).fold(0, u64::saturating_add)
     }
 
-    /// What the expressions say of `value`.
+    /// Evaluates the expressions for `value`.
     pub fn ask(
         &self,
         value: &Value,
@@ -158,7 +171,7 @@ impl Question {
         self.shown().parts(&variables(value, previous, subject, now))
     }
 
-    /// What a run says it fired for: the expression, or what was watched.
+    /// The expression that a run names as its cause: the condition, or the watched one.
     pub fn shown(&self) -> &Expression {
         match (&self.expression, self.fire) {
             (Some(expression), FireOn::OnTrue | FireOn::EveryTime) => expression,

@@ -1,4 +1,4 @@
-//! What a condition task knows between polls, and what one poll makes of it.
+//! State of a condition task between polls, and its change by one poll.
 //!
 //! The state is stored as JSON with the number of its format, in the transaction that records the fire which it
 //! counted: after a crash both are there, or neither, and the poll is done again.
@@ -16,43 +16,51 @@ pub const FORMAT: u32 = 1;
 /// Why an edge is recorded and does not run.
 pub const REASON_COOLDOWN: &str = "cooldown";
 
-/// What is known of a condition.
+/// The state of a condition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConditionState {
+    /// Version of the stored document.
     pub format: u32,
     /// Fires counted so far, skipped ones included. Kept beside the document, so that no reset can lose it.
     #[serde(skip)]
     pub edges: i64,
-    /// What the expression said of the last good poll; `None` before the first.
+    /// Result of the expression at the last good poll; `None` before the first.
     pub verdict: Option<bool>,
     /// Since when it says so.
     pub since: Option<DateTime<Utc>>,
-    /// What the last good poll saw, and the good one before (after the first one, what that saw itself).
+    /// Values of the last good poll, and of the good one before (after the first one, that of the first itself).
     pub value: Value,
+    /// The value of the good poll before the last.
     pub previous: Value,
+    /// Validators of the last answer.
     #[serde(default)]
     pub validators: Validators,
-    /// What `watch` was at the last good poll, with `on_change`.
+    /// Value of `watch` at the last good poll, with `on_change`.
     pub watched: Value,
     /// The last poll, and the last good one.
     pub last_poll_at: Option<DateTime<Utc>>,
+    /// The instant of the last good poll.
     pub last_good_at: Option<DateTime<Utc>>,
     /// For how long the expression was seen to be true.
     pub held_ms: i64,
     /// It has fired, and was not reset since.
     pub spent: bool,
+    /// The instant until which it does not fire again.
     pub cooldown_until: Option<DateTime<Utc>>,
+    /// The failing polls since the last good one.
     pub failing: Option<Failing>,
     /// The owner was told of a field that is not there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub missing_told: bool,
 }
 
-/// What an address said of its answer, to ask only for a newer one (RFC 9110, section 8.8).
+/// Validators of an answer, to ask only for a newer one (RFC 9110, section 8.8).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Validators {
+    /// `ETag` of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
+    /// `Last-Modified` of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_modified: Option<String>,
 }
@@ -60,8 +68,11 @@ pub struct Validators {
 /// Polls that fail, in a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failing {
+    /// The instant of the first of them.
     pub since: DateTime<Utc>,
+    /// Their number.
     pub count: u32,
+    /// The fault of the last.
     pub error: PollFault,
     /// Its owner was told.
     pub told: bool,
@@ -84,28 +95,36 @@ pub struct PollFault {
 }
 
 impl PollFault {
+    /// A fault with a word for programs and a sentence for people.
     pub fn new(kind: impl Into<String>, message: impl Into<String>) -> PollFault {
         PollFault { kind: kind.into(), message: message.into(), retry_after: None, lack: None }
     }
 }
 
-/// What a good poll saw.
+/// Result of a good poll.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Seen {
+    /// The source answered with a value.
     Value {
+        /// The value that expressions see.
         value: Value,
+        /// Validators of the answer.
         validators: Validators,
     },
-    /// The same as the good poll before: the address said so itself.
+    /// The value is that of the good poll before: the address said so itself.
     Unchanged,
 }
 
-/// What one poll makes of a condition, to be written in one transaction.
+/// The effect of one poll on a condition, to be written in one transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
+    /// The state after the poll.
     pub state: ConditionState,
+    /// The fire, if the condition fires.
     pub fire: Option<Fire>,
+    /// The instant of the next poll.
     pub next_poll_at: DateTime<Utc>,
+    /// The message to the owner, if one is due.
     pub notice: Option<Notice>,
 }
 
@@ -116,12 +135,14 @@ pub struct Fire {
     pub number: i64,
     /// It is recorded and does not run, and why.
     pub skipped: Option<&'static str>,
+    /// Cause of the run.
     pub cause: Cause,
 }
 
-/// What the owner is told of polls.
+/// Messages to the owner about polls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
+    /// Polls have failed so often that the owner is told.
     Failing(Failing),
     /// They had been failing like this, and are well again.
     Recovered(Failing),
@@ -159,7 +180,7 @@ impl ConditionState {
         ConditionState { edges, ..read.unwrap_or_default() }
     }
 
-    /// What stays when another question is asked: the number of edges, and the cooldown of what has fired.
+    /// The state that stays when another question is asked: the number of edges, and the cooldown of what has fired.
     pub fn begun_anew(&self) -> ConditionState {
         ConditionState { edges: self.edges, cooldown_until: self.cooldown_until, ..ConditionState::default() }
     }
@@ -192,18 +213,19 @@ impl ConditionState {
 /// Where a condition stands.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct ConditionView {
-    /// What the expression said of the last good poll; null before the first. A failing poll leaves it as it was.
+    /// Result of the expression at the last good poll; null before the first. A failing poll leaves it as it was.
     #[schema(required)]
     pub verdict: Option<bool>,
     /// Since when it says so.
     #[schema(required)]
     pub since: Option<DateTime<Utc>>,
-    /// What the last good poll saw.
+    /// Value of the last good poll.
     #[schema(required, value_type = Option<Value>)]
     pub value: Value,
-    /// What the good poll before it saw; after the first one, what that saw itself.
+    /// Value of the good poll before it; after the first one, that of the first itself.
     #[schema(required, value_type = Option<Value>)]
     pub previous: Value,
+    /// The instant of the last poll, good or failing.
     #[schema(required)]
     pub last_poll_at: Option<DateTime<Utc>>,
     /// Null while the task is not active.
@@ -222,7 +244,9 @@ pub struct ConditionView {
 /// Polls that fail, in a row.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct FailingView {
+    /// The instant of the first failing poll.
     pub since: DateTime<Utc>,
+    /// Failing polls in a row.
     pub count: u32,
     /// Of the last one.
     pub error: PollFault,

@@ -1,4 +1,4 @@
-//! What follows from one poll: whether the condition fires, whether that is skipped, and when the next poll comes.
+//! The consequences of one poll: whether the condition fires, whether that is skipped, and when the next poll comes.
 //!
 //! The rules, for those who wonder:
 //! - A condition that is true at its first poll fires. Then it has to be false once (with `reset`: while `reset` is
@@ -137,7 +137,7 @@ impl ConditionState {
         Some(question.missing_field(missed, value, self.before(value), subject, now))
     }
 
-    /// What `previous` is beside a value.
+    /// The value of `previous` beside a value.
     fn before<'a>(&'a self, value: &'a Value) -> &'a Value {
         if self.last_good_at.is_some() { &self.value } else { value }
     }
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_expression_can_not_say_is_a_failing_poll_and_what_is_missing_is_no() {
+    fn expression_error_is_a_failing_poll_and_a_missing_value_is_no_match() {
         let wrong = [json!(600), json!("cheap"), json!(600)];
         assert_eq!(script(json!({}), &wrong), ".x.");
         let missing = json!({"expression": "value.price < 500"});

@@ -419,4 +419,11 @@ mod tests {
             assert!(Expression::read(text).is_err(), "{text}");
         }
     }
+
+    #[test]
+    fn expression_is_taken_at_its_longest_and_refused_one_beyond_it() {
+        let read = |length: usize| Expression::read(&format!("0{}8 * * *", " ".repeat(length - "08 * * *".len())));
+        assert!(read(LENGTH).is_ok());
+        assert_eq!(read(LENGTH + 1).unwrap_err(), "is longer than 1000 characters");
+    }
 }

@@ -23,15 +23,18 @@ pub struct ExaminedPart {
     /// `source`, `event_type`, `filters/<key>`, `filter`, `max_age`.
     #[schema(example = "filters/from")]
     pub part: String,
+    /// The part is true.
     pub holds: bool,
-    /// What the trigger asks for, and what was found.
+    /// The trigger's demand, and the finding.
     pub found: String,
 }
 
-/// What an examination takes: the steps that it may still take, and whether the parts of an expression's text are told.
+/// Effort of an examination: the steps that it may still take, and whether the parts of an expression's text are told.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
+    /// Steps that it may still take.
     pub steps: u64,
+    /// The truth of each part is told.
     pub with_parts: bool,
 }
 

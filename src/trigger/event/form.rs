@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_given_back() {
+    fn written_event_trigger_is_given_back() {
         let written = json!({
             "source": "shop", "event_type": "order.*", "filters": {"from": "amazon", "order.paid": true},
             "filter": "event.data.amount > 100", "debounce": {"quiet": "30s", "max_wait": "5m", "key": "event.data.id"},

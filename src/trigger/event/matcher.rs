@@ -15,10 +15,15 @@ use crate::trigger::interval::parse_length;
 
 /// Why a matched event does not run.
 pub mod reason {
+    /// The event is older than `max_age`.
     pub const TOO_OLD: &str = "too_old";
+    /// The task has used up its rate.
     pub const THROTTLED: &str = "throttled";
+    /// An event with this `dedup` key came before.
     pub const DUPLICATE: &str = "duplicate";
+    /// The task has held as many events as it may.
     pub const HOLD_FULL: &str = "hold_full";
+    /// The owner dropped the held events at the resume.
     pub const DROPPED: &str = "dropped";
     /// The event has fired as many tasks as one event may.
     pub const FAN_OUT: &str = "fan_out";
@@ -32,6 +37,7 @@ const LONGEST_QUIETS: i32 = 10;
 
 /// An event that is to be judged by many matchers: converted once.
 pub struct Arrival {
+    /// The event itself.
     pub event: Event,
     // most events match nothing, and need none of these
     key: OnceLock<String>,
@@ -41,6 +47,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
+    /// An arrival, with its keys computed at their first use.
     pub fn new(event: Event) -> Arrival {
         Arrival {
             event,
@@ -80,7 +87,7 @@ impl Arrival {
     }
 }
 
-/// What becomes of an event that a task's trigger was asked about.
+/// The trigger's verdict on an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     /// It is none of the task's events.
@@ -98,6 +105,7 @@ pub struct Way {
     pub dedup: Option<(String, TimeDelta)>,
     /// Key, fires, and the length that they are spread over.
     pub throttle: Option<(String, u64, TimeDelta)>,
+    /// The window that it waits in; `None`: it runs at once.
     pub window: Option<Window>,
 }
 
@@ -111,7 +119,9 @@ impl Way {
 /// A window that collects events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Window {
+    /// The rule that opens the window.
     pub kind: WindowKind,
+    /// Key that events of one window share.
     pub key: String,
     /// It closes with this many.
     pub size: u64,
@@ -121,15 +131,19 @@ pub struct Window {
     pub quiet: Option<TimeDelta>,
 }
 
+/// Rules that collect events in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowKind {
+    /// The window ends after a pause between events.
     Debounce,
+    /// The window ends after a number of events or a time.
     Batch,
     /// Of a paused task.
     Hold,
 }
 
 impl WindowKind {
+    /// The word in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             WindowKind::Debounce => "debounce",
@@ -164,7 +178,9 @@ pub struct Missed {
 /// An exact text, or the beginning of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
+    /// The text, without the final `*`.
     pub text: String,
+    /// The pattern ends with `*`: any rest fits.
     pub is_prefix: bool,
 }
 
@@ -178,6 +194,7 @@ impl Pattern {
         }
     }
 
+    /// Whether a text fits.
     pub fn matches(&self, text: &str) -> bool {
         if self.is_prefix { text.starts_with(&self.text) } else { text == self.text }
     }
@@ -240,10 +257,12 @@ impl Matcher {
         })
     }
 
+    /// The pattern of sources.
     pub fn source(&self) -> &Pattern {
         &self.source
     }
 
+    /// The pattern of types.
     pub fn kind(&self) -> &Pattern {
         &self.kind
     }

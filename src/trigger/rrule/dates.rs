@@ -72,6 +72,7 @@ impl<const WORDS: usize> Numbers<WORDS> {
 }
 
 impl Dates {
+    /// A search over the dates of a rule.
     pub fn new(parts: &Parts) -> Dates {
         let mut weekdays = [Numbered::default(); 7];
         for (which, weekday) in &parts.weekdays {

@@ -40,11 +40,16 @@ const WEEKDAYS: [(&str, Weekday); 7] = [
     ("SU", Weekday::Sun),
 ];
 
+/// The period of a recurrence rule; rules within a day are not supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frequency {
+    /// `DAILY`.
     Daily,
+    /// `WEEKLY`.
     Weekly,
+    /// `MONTHLY`.
     Monthly,
+    /// `YEARLY`.
     Yearly,
 }
 
@@ -60,20 +65,33 @@ pub enum Until {
 /// A rule as it was written. Empty lists were not given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parts {
+    /// `FREQ`.
     pub frequency: Frequency,
+    /// `INTERVAL`, at least 1.
     pub interval: u32,
+    /// `COUNT`.
     pub count: Option<u32>,
+    /// `UNTIL`.
     pub until: Option<Until>,
+    /// `WKST`.
     pub week_start: Weekday,
+    /// `BYMONTH`, 1 to 12.
     pub months: Vec<i32>,
+    /// `BYWEEKNO`, 1 to 53 or negative from the end of the year.
     pub week_numbers: Vec<i32>,
+    /// `BYYEARDAY`, 1 to 366 or negative from the end of the year.
     pub year_days: Vec<i32>,
+    /// `BYMONTHDAY`, 1 to 31 or negative from the end of the month.
     pub month_days: Vec<i32>,
     /// With the number before it, where there is one: `-1FR` is the last Friday.
     pub weekdays: Vec<(Option<i32>, Weekday)>,
+    /// `BYHOUR`, 0 to 23.
     pub hours: Vec<i32>,
+    /// `BYMINUTE`, 0 to 59.
     pub minutes: Vec<i32>,
+    /// `BYSECOND`, 0 to 60.
     pub seconds: Vec<i32>,
+    /// `BYSETPOS`, counted from 1 or negative from the end of the period.
     pub positions: Vec<i32>,
 }
 
@@ -150,7 +168,7 @@ impl Parts {
         Ok(())
     }
 
-    /// What RFC 5545 forbids together.
+    /// Refuses combinations that RFC 5545 forbids.
     fn agree(&self) -> Result<(), String> {
         use Frequency::*;
         let forbidden = |what: &str| Err(format!("{what} in RFC 5545"));
@@ -321,6 +339,21 @@ mod tests {
         ] {
             let fault = Parts::parse(rule).unwrap_err();
             assert!(fault.contains(why), "{rule}: {fault}");
+        }
+    }
+
+    #[test]
+    fn rule_is_taken_at_each_bound_and_refused_one_beyond_it() {
+        let values = |count: usize| format!("FREQ=YEARLY;BYYEARDAY={}", vec!["1"; count].join(","));
+        let count = |count: u32| format!("FREQ=DAILY;COUNT={count}");
+        let long = |characters: usize| format!("FREQ=DAILY{}", ";".repeat(characters - "FREQ=DAILY".len()));
+        for (most, beyond, why) in [
+            (values(MOST_VALUES), values(MOST_VALUES + 1), "`BYYEARDAY` has more than 366 values"),
+            (count(MOST_COUNT), count(MOST_COUNT + 1), "`COUNT` takes numbers from 1 to 10000, not `10001`"),
+            (long(LENGTH), long(LENGTH + 1), "is longer than 1000 characters"),
+        ] {
+            assert_eq!(Parts::parse(&most).map(drop), Ok(()));
+            assert_eq!(Parts::parse(&beyond).unwrap_err(), why);
         }
     }
 }

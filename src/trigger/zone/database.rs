@@ -37,15 +37,17 @@ pub fn current() -> Arc<Database> {
 pub struct Zones(Arc<RwLock<Arc<Database>>>);
 
 impl Zones {
+    /// Zones that plan by this database, until another takes its place.
     pub fn new(database: Database) -> Zones {
         Zones(Arc::new(RwLock::new(Arc::new(database))))
     }
 
-    /// What this process plans by.
+    /// The zones by which this process plans.
     pub fn of_process() -> Zones {
         OF_PROCESS.clone()
     }
 
+    /// The database that plans now.
     pub fn get(&self) -> Arc<Database> {
         Arc::clone(&self.0.read().expect("zone lock"))
     }
@@ -68,7 +70,7 @@ pub enum Source {
     Folder(PathBuf),
     /// Another instance has stored them in the service's database.
     Stored,
-    /// What builds before releases were stored had compiled in.
+    /// The rules that builds before releases were stored had compiled in.
     Former,
 }
 
@@ -127,15 +129,20 @@ enum Rules {
 
 /// The offsets that a wall time may have.
 pub enum Offsets {
+    /// The clock shows it once, with this offset.
     One(FixedOffset),
     /// The clock shows it twice: first with the one before a change, then with the one after.
     Two {
+        /// The offset before the change.
         before: FixedOffset,
+        /// The offset after it.
         after: FixedOffset,
     },
     /// The clock leaves it out.
     None {
+        /// The offset before the change.
         before: FixedOffset,
+        /// The offset after it.
         after: FixedOffset,
     },
 }
@@ -180,10 +187,12 @@ impl Database {
         }
     }
 
+    /// The origin of the rules.
     pub fn source(&self) -> &Source {
         &self.source
     }
 
+    /// The release of the rules.
     pub fn release(&self) -> &Release {
         &self.release
     }
@@ -220,7 +229,7 @@ impl Database {
         serde_json::to_vec(&stored).unwrap_or_default()
     }
 
-    /// What [`Database::to_bytes`] made of a release; `None` where it can't be read.
+    /// Reads the bytes that [`Database::to_bytes`] made of a release; `None` where they can't be read.
     pub fn from_bytes(release: Release, bytes: &[u8]) -> Option<Database> {
         let stored: Stored = serde_json::from_slice(bytes).ok()?;
         let rules: Vec<Vec<u8>> =
@@ -253,7 +262,7 @@ impl Entry {
     }
 }
 
-/// What stands for a zone without readable rules. There is none: a test reads all that are compiled in.
+/// The zone in place of one without readable rules. There is none: a test reads all that are compiled in.
 fn utc() -> Zone {
     Zone { name: Tz::UTC, rules: Rules::Read(TimeZone::UTC) }
 }
@@ -271,6 +280,7 @@ impl Zone {
         Ok(Zone { name, rules: Rules::Read(zone) })
     }
 
+    /// The zone's name in the IANA database.
     pub fn name(&self) -> &'static str {
         self.name.name()
     }
@@ -288,7 +298,7 @@ impl Zone {
         at.with_timezone(&self.offset(at))
     }
 
-    /// What the clock calls its time at an instant: `CET`, or `+03` where the zone has no letters.
+    /// The abbreviation of the time at an instant: `CET`, or `+03` where the zone has no letters.
     pub fn abbreviation(&self, at: DateTime<Utc>) -> String {
         match &self.rules {
             Rules::Read(zone) => zone.to_offset_info(timestamp(at)).abbreviation().to_owned(),

@@ -1,4 +1,4 @@
-//! A zoneinfo folder: which release it holds, and the file of a zone. What is read is bounded in bytes.
+//! A zoneinfo folder: which release it holds, and the file of a zone. Reads are bounded in bytes.
 
 use std::fs::File;
 use std::io::Read;

@@ -36,6 +36,7 @@ impl Release {
         (is_year && are_letters).then(|| Release(text.to_owned()))
     }
 
+    /// The name, such as `2026a`.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_has_opened_may_be_reached_without_encryption() {
+    fn host_that_the_operator_opened_may_be_reached_without_encryption() {
         let url = "http://10.0.0.1/".parse().unwrap();
         assert_eq!(bound(&["10.0.0.1".into()], &url, true), Ok(()));
         assert!(bound(&["10.0.0.2".into()], &url, true).is_err());

@@ -10,13 +10,13 @@ use zeroize::Zeroizing;
 use crate::credential::{Inject, InjectForm, check_places};
 use crate::egress::Request;
 
-/// What signs a body (Standard Webhooks).
+/// Header of a body's signature (Standard Webhooks).
 const SIGNATURE: &str = "webhook-signature";
 
 /// A text that is zeroed when it is dropped.
 type Text = Zeroizing<String>;
 
-/// What was put in: the value itself, and what of the document it was made of.
+/// The injected values: the value itself, and the parts of the document that it was made of.
 pub struct Injected {
     pub parts: Vec<Text>,
 }
@@ -58,7 +58,7 @@ pub fn inject(request: &mut Request, how: &Inject, document: &Value, replaces: b
     Ok(Injected { parts })
 }
 
-/// What of a document goes into requests.
+/// The parts of a document that go into requests.
 pub fn parts(how: &Inject, document: &Value) -> Vec<Text> {
     let mut request = Request { body: "{}".into(), ..Request::new(Method::POST, "https://example.invalid/") };
     inject(&mut request, how, document, true).map_or_else(|_| Vec::new(), |injected| injected.parts)
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_request_carries_already_is_not_replaced() {
+    fn header_that_the_request_carries_is_not_replaced() {
         let mut carried = request();
         carried.headers.insert("x-key", HeaderValue::from_static("mine"));
         let taken = |request: &Request, form, more| {

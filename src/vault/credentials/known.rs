@@ -44,13 +44,13 @@ struct Earlier {
 }
 
 impl Known {
-    /// What a run knows that is executed, for the first time or once more.
+    /// The secrets known of a run that is executed, for the first time or once more.
     pub fn of(run: &Run) -> Known {
         let earlier = Earlier { tenant: run.tenant_id.clone(), run_id: run.id, since: run.created_at - BEFORE };
         Known(Arc::new(Mutex::new(Kept { unread: Some(earlier), ..Kept::default() })))
     }
 
-    /// What a run has used, and what else it may use, read now.
+    /// The secrets that a run has used, and those it may still use, read now.
     pub async fn to(store: &Store, vault: &Vault, run: &Run, named: &[Reference]) -> Result<Known, StoreError> {
         let known = Known::of(run);
         known.recall(store, vault).await?;

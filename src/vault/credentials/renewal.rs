@@ -25,7 +25,7 @@ pub enum RenewalError {
     NeedsConsent(String),
     /// Its owner has to put something right before it can be.
     Refused(String),
-    /// Whoever runs this service has to.
+    /// The operator of this service has to.
     Operator(String),
     /// Later may do.
     Later(String),

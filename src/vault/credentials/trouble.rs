@@ -9,6 +9,7 @@ use crate::run::outcome::RunFault;
 /// Why there is no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
+    /// The request was denied or has failed.
     #[error(transparent)]
     Egress(#[from] EgressError),
     /// It was not used: nothing was sent.
@@ -20,7 +21,9 @@ pub enum FetchError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.sentence())]
 pub struct CredentialError {
+    /// The trouble.
     pub trouble: Trouble,
+    /// The name of the credential.
     pub reference: Reference,
     /// More of it, where there is more to say. Never a secret.
     pub why: String,
@@ -30,6 +33,7 @@ pub struct CredentialError {
     pub sent_at: Option<DateTime<Utc>>,
 }
 
+/// Troubles with a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     /// The tenant has none of this name.
@@ -72,7 +76,7 @@ impl CredentialError {
         }
     }
 
-    /// What its owner has to mend; `None`: they can't, or it passes.
+    /// The issue that its owner has to mend; `None`: they can't, or it passes.
     pub fn lack(&self) -> Option<Lack> {
         let kind = match self.trouble {
             Trouble::Missing => LackKind::Missing,

@@ -39,54 +39,70 @@ pub struct Connector {
 pub struct Started {
     /// Where the person goes.
     pub url: Url,
+    /// The instant from which the link leads nowhere.
     pub expires_at: DateTime<Utc>,
 }
 
-/// What a person is about to connect.
+/// The account that a person is about to connect.
 #[derive(Debug, Clone)]
 pub struct Offer {
+    /// The connection to make.
     pub flow: Flow,
     /// Where the account will be used.
     pub hosts: Vec<String>,
+    /// Scopes that will be asked for.
     pub scopes: Vec<String>,
     /// A credential is there already, and will be replaced.
     pub replaces: bool,
 }
 
-/// What came of it.
+/// Result of connecting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connected {
     /// Of the access token.
     pub expires_at: Option<DateTime<Utc>>,
     /// Whether it can be renewed when that is over.
     pub is_renewable: bool,
-    /// What was agreed to, where the provider says so.
+    /// Scope that was agreed to, where the provider says so.
     pub scope: Option<String>,
-    /// Tasks that were paused for want of it, and go on.
+    /// Tasks that were paused for want of it, and go on: the first of them.
     pub resumed: Vec<DependentTask>,
+    /// How many more go on after them.
+    pub resuming: u64,
 }
 
 /// Why nothing is connected. The texts hold no secret.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
+    /// No provider of this name is configured.
     #[error("the operator has described no service `{0}` in [oauth.*]")]
     NoSuchService(String),
+    /// The state is not of this service.
     #[error("the link is not known")]
     Unknown,
+    /// The link is too old.
     #[error("the link is too old")]
     Expired,
     /// It was ended before. `connected`: the account is connected now.
+    /// The link was used before.
     #[error("the link was used already")]
-    Used { connected: bool },
+    Used {
+        /// The account was connected by it.
+        connected: bool,
+    },
     /// The code is used up, too old, or not from this flow.
     #[error("the provider does not accept the code: {0}")]
     Code(String),
+    /// The provider is not set up rightly; the sentence says how.
     #[error("{0}")]
     Misconfigured(String),
+    /// The provider may answer later; the sentence says why it does not now.
     #[error("the provider can't be asked now: {0}")]
     Later(String),
+    /// The store has failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The vault has failed.
     #[error(transparent)]
     Vault(#[from] VaultError),
 }
@@ -121,7 +137,7 @@ impl Connector {
         Ok(Started { url, expires_at: flow.expires_at })
     }
 
-    /// What a `state` that came back is about. Changes nothing.
+    /// The offer for a `state` that came back. Changes nothing.
     pub async fn offer(&self, state: &str) -> Result<Offer, ConnectError> {
         let flow = Flow::read(&self.shared.vault, state, self.shared.now())?;
         let provider = self.provider(&flow.reference.service)?;
@@ -215,7 +231,7 @@ impl Connector {
             })
         };
         let mut waits = AGAIN.into_iter();
-        let resumed = loop {
+        let (resumed, resuming) = loop {
             match replace(&self.shared.store, &Scope::Every, &flow.tenant, &flow.reference, make).await {
                 // the code is spent: what it brought is not thrown away for a database that is away for a moment
                 Err(ConnectError::Store(StoreError::Unavailable(_) | StoreError::TimedOut(_)))
@@ -224,10 +240,10 @@ impl Connector {
                     pause(wait).await;
                 }
                 Err(error) => return Err(error),
-                Ok(saved) => break saved.resumed,
+                Ok(saved) => break (saved.resumed, saved.resuming),
             }
         };
         let is_renewable = granted.refresh_token.as_ref().is_some_and(|token| !token.expose().is_empty());
-        Ok(Connected { expires_at, is_renewable, scope: granted.scope.clone(), resumed })
+        Ok(Connected { expires_at, is_renewable, scope: granted.scope.clone(), resumed, resuming })
     }
 }

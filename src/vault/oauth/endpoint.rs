@@ -104,7 +104,7 @@ impl Endpoint {
         redactor
     }
 
-    /// What HTTP Basic encodes (RFC 6749, section 2.3.1: both are form-encoded first).
+    /// The text that HTTP Basic encodes (RFC 6749, section 2.3.1: both are form-encoded first).
     fn pair(&self, secret: &Secret) -> Zeroizing<String> {
         let encode = |text: &str| url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
         Zeroizing::new(format!("{}:{}", encode(&self.client_id), encode(secret.expose())))
@@ -170,7 +170,7 @@ impl Endpoint {
     }
 }
 
-/// What reqwest says without the address, which is the operator's to know.
+/// The error of reqwest without the address, which is the operator's to know.
 fn unreachable(error: &reqwest::Error) -> Refusal {
     let cause = std::iter::successors(std::error::Error::source(error), |cause| cause.source()).last();
     Refusal::Later(match (error.is_timeout(), cause) {
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_provider_says_is_shown_without_secrets_on_one_short_line() {
+    fn provider_error_is_shown_without_secrets_on_one_short_line() {
         let secret = Redactor::new(["can+ary/1"]);
         let body = format!(
             r#"{{"error":"invalid_grant","error_description":"no can+ary/1\nor can%2Bary%2F1 \u202e{}"}}"#,

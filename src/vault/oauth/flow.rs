@@ -20,20 +20,23 @@ use crate::vault::{Context, Vault, VaultError};
 
 /// How long a person has from the link to the button.
 pub const LIFE: TimeDelta = TimeDelta::minutes(10);
-/// What a state is sealed for: nothing else that the vault has sealed opens as one.
+/// Place for which a state is sealed: nothing else that the vault has sealed opens as one.
 const PLACE: Context<'_> = Context { tenant: "", service: "oauth", account: "", field: "connect/state/1" };
 /// Bytes of chance in a verifier (RFC 7636, section 4.1, recommends these).
 const VERIFIER_BYTES: usize = 32;
 
-/// Who is to be connected to what.
+/// A connection to make: which account for which tenant.
 #[derive(Debug, Clone)]
 pub struct Flow {
     /// Which flow this is; it can be ended once.
     pub id: Uuid,
+    /// The tenant for which the account is connected.
     pub tenant: String,
+    /// The credential that will be written.
     pub reference: Reference,
-    /// Who asked for the link: `token:<id>`.
+    /// The requester of the link: `token:<id>`.
     pub by: String,
+    /// The instant from which the link leads nowhere.
     pub expires_at: DateTime<Utc>,
     verifier: Secret,
 }
@@ -50,7 +53,7 @@ struct Sealed<'a> {
     verifier: &'a str,
 }
 
-/// The same, opened.
+/// The flow, opened.
 #[derive(Deserialize)]
 struct Opened {
     id: Uuid,
@@ -67,6 +70,7 @@ struct Opened {
 pub enum StateError {
     /// Not made by us, changed, or made for something else.
     Unknown,
+    /// The state is too old.
     Expired,
 }
 
@@ -94,7 +98,7 @@ impl Flow {
         })
     }
 
-    /// What goes to the provider as `state`, and comes back.
+    /// The text that goes to the provider as `state`, and comes back.
     pub fn state(&self, vault: &Vault) -> Result<String, VaultError> {
         let sealed = Sealed {
             id: self.id,

@@ -9,7 +9,7 @@ use crate::vault::oauth::provider::Provider;
 /// Given by nobody.
 const NO_TOKEN: &str = "reveille-check-is-no-token";
 
-/// What a look has found. The texts hold no secret.
+/// Findings of a look. The texts hold no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
     /// The client is known there, and shows itself rightly.

@@ -15,7 +15,8 @@ use crate::vault::credentials::hosts;
 /// `[oauth]`: a section per service, by the service's name in references.
 pub type Settings = BTreeMap<String, Provider>;
 
-/// What the flow itself sets at the provider's login page; `authorize_parameters` may add others, not change these.
+/// Parameters that the flow itself sets at the provider's login page; `authorize_parameters` may add others, not change
+/// these.
 const OURS: [&str; 7] =
     ["response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge", "code_challenge_method"];
 
@@ -27,8 +28,8 @@ pub struct Provider {
     pub authorize_url: String,
     /// Where codes and refresh tokens become access tokens (section 3.2).
     pub token_url: String,
-    /// What the provider calls itself in `iss` when it sends people back (RFC 9207): another is refused, and so is one
-    /// that says nothing. Absent: it is not looked at.
+    /// The provider's name for itself in `iss` when it sends people back (RFC 9207): another is refused, and so is one
+    /// that gives none. Absent: it is not looked at.
     pub issuer: Option<String>,
     /// As the provider has registered us.
     pub client_id: String,
@@ -36,9 +37,9 @@ pub struct Provider {
     pub client_secret: Option<Secret>,
     /// How the client shows who it is: `basic` or `body`.
     pub client_auth: ClientAuth,
-    /// What is asked for.
+    /// Scopes to ask for.
     pub scopes: Vec<String>,
-    /// What the login page is given besides, such as `access_type = "offline"`.
+    /// Further parameters for the login page, such as `access_type = "offline"`.
     pub authorize_parameters: BTreeMap<String, String>,
     /// Hosts that connected accounts may be used at.
     pub hosts: Vec<String>,
@@ -63,7 +64,7 @@ impl Provider {
         self.draft().map_or_else(|_| Vec::new(), |draft| draft.hosts)
     }
 
-    /// What connected accounts are put with, by the rules for all credentials.
+    /// The draft with which connected accounts are put, by the rules for all credentials.
     fn draft(&self) -> Result<CredentialDraft, Faults> {
         CredentialDraft::parse(json!({ "hosts": self.hosts, "inject": self.inject() }), DateTime::UNIX_EPOCH)
     }

@@ -1,16 +1,17 @@
 //! Renewing access tokens (RFC 6749, section 6): ahead of their end, one at a time over all instances.
 //!
-//! Who finds a token due claims a lease on its row; the others go on with the old token while it is good, else they wait
-//! for what the first one brings. The work is done in a task of its own, so that a run that is cancelled, or a tool that
-//! is out of time, does not throw away what the provider has given. What came is stored, the new refresh token with it,
-//! before anybody uses it; storing is tried again for a minute where the database is away, and the lease lasts as long. Should
-//! it be lost all the same, what came is still stored over the very document that it was made from.
+//! A caller that finds a token due claims a lease on its row; the others go on with the old token while it is good,
+//! else they wait for what the first one brings. The work is done in a task of its own, so that a run that is
+//! cancelled, or a tool that is out of time, does not throw away what the provider has given. The answer is stored, the
+//! new refresh token with it, before anybody uses it; storing is tried again for a minute where the database is away,
+//! and the lease lasts as long. Should it be lost all the same, the answer is still stored over the very document that
+//! it was made from.
 //!
-//! What survives a crash: a lease ends by itself, and the next use renews. What does not: between the provider's answer
-//! and the end of our write the rotated refresh token is in this process alone. If it dies just then, or the answer is
-//! lost on the way, the provider has already spent the old one. Providers that give some grace take it once more; those
-//! that don't answer `invalid_grant`, and the owner is asked to connect the account again. No client can do better:
-//! the provider's step and ours are not one.
+//! A crash costs nothing as a rule: a lease ends by itself, and the next use renews. One moment is an exception:
+//! between the provider's answer and the end of our write the rotated refresh token is in this process alone. If it
+//! dies just then, or the answer is lost on the way, the provider has already spent the old one. Providers that give
+//! some grace take it once more; those that don't answer `invalid_grant`, and the owner is asked to connect the account
+//! again. No client can do better: the provider's step and ours are not one.
 
 use std::time::Duration;
 
@@ -132,7 +133,7 @@ impl Refresher {
         }
     }
 
-    /// What is stored now, while it is used as `stored` was.
+    /// The credential that is stored now, while it is used as `stored` was.
     async fn read_again(&self, stored: &StoredCredential) -> Result<Held, OAuthError> {
         let read = &stored.credential;
         let (tenant, service, account) = (&read.tenant_id, &read.service, &read.account_name);
@@ -236,7 +237,7 @@ impl Turn {
         answered(self.shared.store.get_credential(&Scope::Every, &c.tenant_id, &c.service, &c.account_name)).await
     }
 
-    /// What the provider gave can't be kept, so it must not be used.
+    /// The error where the provider's answer can't be kept, so it must not be used.
     fn lost(&self, error: StoreError) -> OAuthError {
         let credential = &self.stored.credential;
         tracing::error!(tenant = credential.tenant_id, credential = %credential.reference(), %error,

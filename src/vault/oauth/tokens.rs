@@ -1,4 +1,4 @@
-//! What lies in a credential's document for OAuth, and what a token endpoint gives: read, judged by time, written back.
+//! OAuth fields of a credential's document, and the answer of a token endpoint: read, judged by time, written back.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ impl Tokens {
     }
 }
 
-/// What a token endpoint gives (RFC 6749, section 5.1).
+/// The answer of a token endpoint (RFC 6749, section 5.1).
 #[derive(Debug, Deserialize)]
 pub struct Granted {
     pub access_token: Secret,
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_takes_the_place_of_the_old_and_the_rest_stays() {
+    fn new_tokens_replace_the_old_and_the_rest_stays() {
         let old = Secret::new(
             json!({ "access_token": "a1", "refresh_token": "r1", "client_secret": "c", "expires_in": 60, "expires_at": 7, "note": [1] })
                 .to_string(),

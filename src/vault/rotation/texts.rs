@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::vault::{Place, Vault, VaultError};
 
-/// What the names of sealed fields begin with.
+/// Prefix of the names of sealed fields.
 const SEALED: &str = "sealed_";
 
 /// A recipient's document with every secret under the first master key; `None`: each is already.
@@ -49,7 +49,7 @@ fn tasks<'a>(tenant: &'a str, spec: &'a Value) -> Texts<'a> {
     texts.collect()
 }
 
-/// The same for the text of a message to open sessions.
+/// Rewraps the text of a message to open sessions.
 pub fn rewrap_message(vault: &Vault, tenant: &str, id: Uuid, sealed: &str) -> Result<Option<String>, VaultError> {
     vault.rewrap(&Place::live(tenant, id).context(), sealed)
 }

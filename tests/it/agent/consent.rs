@@ -1,4 +1,4 @@
-//! What needs a person's consent: asked once, waited for, executed as agreed to or not at all.
+//! Consent of people to calls: asked once, waited for, executed as agreed to or not at all.
 
 use std::sync::{Arc, Mutex};
 
@@ -54,7 +54,7 @@ async fn handle(stage: &Stage) -> Handled {
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
 }
 
-/// What is asked; the questions are stored, as the store would.
+/// The suspension with its questions; they are stored, as the store would.
 async fn suspended(stage: &Stage) -> Suspension {
     let Handled::Suspended(suspension) = handle(stage).await else { panic!("it went on") };
     let mut approvals = stage.store.approvals.lock().unwrap();
@@ -96,7 +96,7 @@ fn deeds_of(deeds: &Deeds) -> Vec<(String, Value)> {
 }
 
 #[tokio::test]
-async fn what_needs_no_consent_runs_and_the_rest_of_the_turn_is_asked_as_one_batch() {
+async fn calls_without_consent_run_and_the_rest_of_the_turn_is_asked_as_one_batch() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
     let suspension = suspended(&stage).await;
@@ -239,7 +239,7 @@ async fn arguments_that_no_longer_fit_a_changed_schema_are_told_and_not_run() {
 }
 
 #[tokio::test]
-async fn what_a_standing_grant_covers_is_not_asked() {
+async fn call_under_a_standing_grant_is_not_asked() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
     stage.store.granted.lock().unwrap().push("mail".into());
@@ -306,7 +306,7 @@ impl Tool for Careful {
 }
 
 #[tokio::test]
-async fn what_a_tool_s_own_look_finds_is_shown_and_a_difference_is_asked_about_again() {
+async fn check_of_a_tool_is_shown_and_a_difference_is_asked_about_again() {
     let (deeds, balance) = (Deeds::default(), Arc::new(Mutex::new(100)));
     let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
     let careful: Arc<dyn Tool> = Arc::new(Careful { pay: deed("pay", &deeds), balance: balance.clone() });
@@ -403,7 +403,7 @@ async fn a_held_call_that_was_stopped_is_not_done_and_the_model_is_told() {
 }
 
 #[tokio::test]
-async fn what_a_standing_grant_covers_is_held_as_well() {
+async fn call_under_a_standing_grant_is_held_as_well() {
     let deeds = Deeds::default();
     let pay = deed("pay", &deeds).with(|tool| tool.undo_seconds = Some(60));
     let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![pay]);
@@ -419,7 +419,7 @@ async fn what_a_standing_grant_covers_is_held_as_well() {
 }
 
 #[tokio::test]
-async fn what_would_have_to_be_held_is_refused_where_nothing_can_wait() {
+async fn call_to_be_held_is_refused_where_nothing_can_wait() {
     let deeds = Deeds::default();
     let stage = stage_with_undo(&deeds);
     stage.answer("go").await;
@@ -510,7 +510,7 @@ async fn arguments_with_a_nul_are_asked_about_once() {
 }
 
 #[tokio::test]
-async fn what_a_look_found_with_a_nul_is_the_same_when_it_finds_it_again() {
+async fn check_result_with_a_nul_equals_itself_at_the_next_check() {
     let deeds = Deeds::default();
     let pay = deed("pay", &deeds);
     let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);

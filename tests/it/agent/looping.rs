@@ -427,7 +427,7 @@ async fn a_model_that_is_not_there_fails_the_run_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn what_can_t_be_answered_is_refused_before_anything_is_done() {
+async fn unanswerable_message_is_refused_before_anything_is_done() {
     let settings = Settings { context_token_limit: 1000, ..Settings::default() };
     let stage = Stage::with_settings(vec![], vec![], settings);
     for (text, reason) in [(" \n ".to_owned(), "empty_message"), ("x".repeat(4001), "message_too_long")] {

@@ -98,7 +98,7 @@ fn job(stage: &Stage, run: Run, action: Action) -> Job {
     }
 }
 
-/// What the agent is told.
+/// The prompt that the agent is given.
 async fn told(run: Run) -> String {
     let stage = Stage::new(vec![says("done")], vec![]);
     let orchestrator = Orchestrator::new(stage.agent.clone());

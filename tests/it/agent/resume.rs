@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::stage::{Memory, Prop, Stage, call, calls, says, start};
 
-/// Who was called, by name and idempotency key, in how many tries.
+/// Calls by name and idempotency key, with the number of tries.
 type Called = Arc<Mutex<BTreeMap<(String, String), usize>>>;
 
 fn counting(name: &'static str, idempotent: bool, called: &Called) -> Prop {
@@ -119,7 +119,7 @@ async fn an_unknown_outcome_is_told_to_the_model_in_words() {
 }
 
 #[tokio::test]
-async fn what_can_t_be_repeated_is_stored_as_soon_as_it_is_done() {
+async fn unrepeatable_call_is_stored_as_soon_as_it_is_done() {
     let called = Called::default();
     let slow = Prop::new("slow", |_, _| std::future::pending());
     let asked = calls(vec![call("s", "slow", json!({})), call("w", "write", json!({}))]);

@@ -1,4 +1,4 @@
-//! What the agent's tests play on: a store in memory, a host that writes down what it is asked, models and tools that
+//! The stage of the agent's tests: a store in memory, a host that writes down what it is asked, models and tools that
 //! do as they are told, and time that passes by itself.
 
 use std::collections::VecDeque;
@@ -24,7 +24,8 @@ use reveille::run::outcome::RunError;
 use reveille::run::stream::StreamEvent;
 use reveille::run::transcript::{Entry, Message, ToolCall};
 use reveille::tool::{
-    Definition, Host, HostError, Notice, Registry, TaskFilter, Tool, ToolContext, ToolError, ToolOutput, ToolStatus,
+    Definition, Host, HostError, MissedByStep, Notice, Registry, TaskFilter, Tool, ToolContext, ToolError, ToolOutput,
+    ToolStatus,
 };
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -39,9 +40,9 @@ pub fn start() -> DateTime<Utc> {
 #[derive(Default)]
 pub struct Memory {
     pub entries: Mutex<Vec<Entry>>,
-    /// What the coming appends fail with; an empty place is one that succeeds.
+    /// Failures of the coming appends; an empty place is one that succeeds.
     pub failures: Mutex<VecDeque<Option<AppendError>>>,
-    /// What people were asked; a test answers by changing it.
+    /// Questions to people; a test answers by changing them.
     pub approvals: Mutex<Vec<Approval>>,
     /// Tools that a standing grant covers.
     pub granted: Mutex<Vec<String>>,
@@ -106,9 +107,9 @@ impl AgentStore for Memory {
 #[derive(Default)]
 pub struct Ledger {
     pub asked: Mutex<Vec<Value>>,
-    /// What the task has stored.
+    /// Values that the task has stored.
     pub state: Mutex<Map<String, Value>>,
-    /// What the coming wish fails with.
+    /// Failure of the coming wish.
     pub failure: Mutex<Option<HostError>>,
 }
 
@@ -173,6 +174,11 @@ impl Host for Ledger {
             };
             Ok(())
         })
+    }
+
+    fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>> {
+        let asked = self.note(json!({ "missed": [missed.step, missed.field], "tenant": tenant }));
+        Box::pin(async move { asked.await.map(drop) })
     }
 }
 

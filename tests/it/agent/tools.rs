@@ -129,7 +129,7 @@ async fn a_notification_carries_the_key_of_its_call() {
 }
 
 #[tokio::test]
-async fn what_the_host_refuses_is_told_to_the_model() {
+async fn refusal_of_the_host_is_told_to_the_model() {
     let table = [
         (HostError::NotFound, "type: not_found\ncode: not_found\nmessage: not found"),
         (
@@ -203,7 +203,7 @@ async fn an_address_is_fetched_with_its_headers_and_json_comes_as_json() {
 }
 
 #[tokio::test]
-async fn what_is_sent_is_sent_once_with_the_key_of_its_call_and_follows_no_redirect() {
+async fn http_send_goes_out_once_with_the_key_of_its_call_and_follows_no_redirect() {
     let server = MockServer::start().await;
     let key = reveille::tool::ToolContext::key_of(RUN, 1, "c1");
     Mock::given(method("PUT"))

@@ -1,5 +1,5 @@
-//! What goes over the wire to models and what is made of what comes back: whole request bodies, answers in one piece
-//! and in the oddest pieces, what thinking models want back, and every way to fail.
+//! Models over the wire: whole request bodies, answers in one piece and in the oddest pieces, what thinking models want
+//! back, and every way to fail.
 
 mod anthropic;
 mod openai;

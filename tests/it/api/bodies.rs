@@ -94,6 +94,43 @@ fn tasks() -> Vec<Value> {
     .collect()
 }
 
+/// A pipeline with a step of each kind.
+fn every_kind() -> Value {
+    let retry = json!({ "count": 2, "backoff_seconds": 5 });
+    let all = json!({ "timeout_seconds": 30, "retry": retry, "on_error": "continue" });
+    let mut steps = vec![
+        json!({ "http": {
+            "method": "POST", "url": "http://127.0.0.1:9/{{ input }}", "headers": { "X-A": "b" }, "query": { "q": "{{ input }}" },
+            "body": { "a": "{{ input }}" }, "credential": "shop", "accept_status": [404],
+        } }),
+        json!({ "tool": { "name": "current_time", "args": { "timezone": "UTC" } } }),
+        json!({ "filter": "true" }),
+        json!({ "map": "1" }),
+        json!({ "publish": { "type": "a", "source": "b", "subject": "c", "data": { "n": 1 } } }),
+        json!({ "notify": { "channel": "email", "urgency": "high", "subject": "s", "message": "m" } }),
+        json!({ "store": { "name": "a", "value": { "n": 1 } } }),
+        json!({ "store": { "name": "a", "expression": "1" } }),
+        json!({ "store": { "name": "a", "delete": true } }),
+        json!({ "agent": {
+            "instruction": "Go.", "system_prompt": "p", "max_turns": 3, "tools": ["current_time"], "credentials": ["shop"],
+        } }),
+        json!({ "llm": { "prompt": "p", "system": "s", "max_tokens": 10 } }),
+        json!({ "for_each": { "items": "[1]", "concurrency": 2, "do": {
+            "map": "item", "timeout_seconds": 30, "retry": retry, "on_error": "continue",
+        } } }),
+    ];
+    for (step, number) in steps.iter_mut().zip(1..) {
+        step["name"] = json!(format!("step_{number}"));
+        step.as_object_mut().unwrap().extend(all.as_object().unwrap().clone());
+    }
+    json!({ "steps": steps, "output": "{{ input }}" })
+}
+
+/// Results of the steps of [`every_kind`], so that none is executed.
+fn mocks() -> Value {
+    (1..=12).map(|number| (format!("step_{number}"), json!(1))).collect()
+}
+
 fn credentials() -> Vec<Value> {
     let document =
         json!({ "access_token": "a-canary-1", "refresh_token": "a-canary-2", "client_secret": "a-canary-3" });
@@ -176,7 +213,8 @@ fn bases() -> Vec<Base> {
         base("rotate_key", json!({})),
         base("drop_dead_letters", letters.clone()),
         base("replay_dead_letters", letters),
-        base("publish_events", event),
+        base("publish_events", event.clone()),
+        base("publish_events", json!([event])),
         Base { operation: "publish_events", kind: "application/cloudevents+json", body: cloud.clone() },
         Base { operation: "publish_events", kind: "application/cloudevents+json", body: binary.clone() },
         Base { operation: "publish_events", kind: "application/cloudevents-batch+json", body: json!([cloud, binary]) },
@@ -187,6 +225,7 @@ fn bases() -> Vec<Base> {
                 "value": 1, "state": { "a": 1 }, "mocks": { "one": 1 }, "live": false, "tenant_id": "ann",
             }),
         ),
+        base("dry_run_pipeline", json!({ "tenant_id": "ann", "config": every_kind(), "mocks": mocks() })),
         base("test_recipient", json!({ "channel": "email" })),
         base("verify_recipient", json!({ "channel": "email" })),
         base("complete_run", json!({ "state": "succeeded", "output": "done" })),
@@ -224,6 +263,20 @@ fn bases() -> Vec<Base> {
 struct Reference(Value);
 
 impl Reference {
+    /// The schema of the bodies of an operation that are of this media type. Those of CloudEvents have no place of their own
+    /// in the document: a body of JSON may have the same form.
+    fn schema_of(&self, (_, method, template): &(String, String, String), kind: &str) -> Value {
+        let event = json!({ "$ref": "#/components/schemas/CloudEvent" });
+        match kind {
+            "application/cloudevents+json" => event,
+            "application/cloudevents-batch+json" => json!({ "type": "array", "items": event }),
+            kind => {
+                let operation = &self.0["paths"][template][method.to_lowercase()];
+                operation["requestBody"]["content"][kind]["schema"].clone()
+            }
+        }
+    }
+
     fn validator(&self, schema: &Value) -> Validator {
         let mut root = schema.clone();
         root["components"] = self.0["components"].clone();
@@ -366,15 +419,14 @@ fn names(pointers: &[String], place: &str) -> bool {
 #[tokio::test]
 async fn bodies_that_the_reference_allows_are_taken_and_others_are_refused_at_their_place() {
     let stage = Stage::new().await;
-    let reference = Reference(serde_json::to_value(reveille::http::document()).unwrap());
+    let reference = Reference(stage.api.reference.document.clone());
     let operations = stage.api.operations();
     let (mut wrong, mut seen, mut asked): (Vec<String>, BTreeSet<String>, usize) = Default::default();
     let bases = bases();
     for base in &bases {
         let operation = operations.iter().find(|(id, ..)| id == base.operation).expect("an operation");
-        let content = &reference.0["paths"][&operation.2][operation.1.to_lowercase()]["requestBody"]["content"];
-        let schema = &content[base.kind]["schema"];
-        let validator = reference.validator(schema);
+        let schema = reference.schema_of(operation, base.kind);
+        let validator = reference.validator(&schema);
         let name = format!("{} {}", base.operation, base.kind);
         let taken = stage.send(operation, base.kind, &base.body).await;
         // a source that is not configured is told by its place, and the rest is read all the same
@@ -385,7 +437,7 @@ async fn bodies_that_the_reference_allows_are_taken_and_others_are_refused_at_th
             continue;
         }
         let mut found = Found::default();
-        reference.places(schema, &base.body, "", &mut found);
+        reference.places(&schema, &base.body, "", &mut found);
         seen.extend(found.seen.iter().map(|name| (*name).to_owned()));
         let mut made: Vec<(String, &str, Value)> = Vec::new();
         for (place, field) in &found.fields {

@@ -8,6 +8,7 @@ use super::service::{Api, daily, on_both};
 on_both!(
     tasks_are_taken_at_each_bound_and_refused_one_beyond_it
     tokens_are_taken_at_each_bound_and_refused_one_beyond_it
+    instant_is_explained_at_its_longest_and_refused_one_beyond_it
 );
 
 /// A task whose parts are these, besides the usual ones.
@@ -48,6 +49,12 @@ fn hours(count: usize, length: usize) -> Value {
     scheduled(json!({ "exclude": vec![hour; count] }))
 }
 
+/// An instant ahead, written so long.
+fn instant(bytes: usize) -> String {
+    let start = "2036-12-24T15:00:00.";
+    format!("{start}{}Z", "0".repeat(bytes - start.len() - 1))
+}
+
 /// A place, and the largest task of its kind with the one that is too large.
 fn tasks() -> Vec<(&'static str, Value, Value)> {
     let metadata = |bytes: usize| task(json!({ "metadata": { "m": "x".repeat(bytes - r#"{"m":""}"#.len()) } }));
@@ -56,10 +63,34 @@ fn tasks() -> Vec<(&'static str, Value, Value)> {
         listening(json!({ "filters": filters }))
     };
     let filter = |bytes: usize| listening(json!({ "filter": format!("'{}' == 'x'", "a".repeat(bytes - 9)) }));
-    let interval = |bytes: usize| {
-        task(json!({ "trigger": { "type": "schedule", "interval": format!("1{}h", " ".repeat(bytes - 2)) } }))
+    let only = |field: &str, text: String| task(json!({ "trigger": { "type": "schedule", field: text } }));
+    let length = |bytes: usize| format!("1{}h", " ".repeat(bytes - 2));
+    let interval = |bytes: usize| only("interval", length(bytes));
+    let values = |count: usize| only("rrule", format!("FREQ=YEARLY;BYYEARDAY={}", vec!["1"; count].join(",")));
+    let count = |count: u32| {
+        let counted = json!({
+            "type": "schedule", "rrule": format!("FREQ=DAILY;COUNT={count}"), "start_at": "2026-11-22T00:00:00Z" });
+        task(json!({ "trigger": counted }))
     };
+    let price = |url: String| {
+        let poll = json!({ "http": { "url": url } });
+        task(json!({ "trigger": {
+            "type": "condition", "interval": "5m", "poll": poll, "fire": "every_time", "expression": "value > 1" } }))
+    };
+    let url = |bytes: usize| price(format!("https://example.org/{}", "a".repeat(bytes - "https://example.org/".len())));
+    let held = |bytes: usize| listening(json!({ "max_age": length(bytes) }));
     vec![
+        ("/trigger/rrule", values(366), values(367)),
+        ("/trigger/rrule", count(10_000), count(10_001)),
+        ("/trigger/at", only("at", instant(100)), only("at", instant(101))),
+        (
+            "/trigger/start_at",
+            scheduled(json!({ "start_at": instant(100) })),
+            scheduled(json!({ "start_at": instant(101) })),
+        ),
+        ("/trigger/jitter", scheduled(json!({ "jitter": length(100) })), scheduled(json!({ "jitter": length(101) }))),
+        ("/trigger/max_age", held(100), held(101)),
+        ("/trigger/poll/http/url", url(16_384), url(16_385)),
         ("/trigger/interval", interval(100), interval(101)),
         ("/trigger/cron", cron(1_000), cron(1_001)),
         ("/trigger/exclude", days(200), days(201)),
@@ -88,4 +119,16 @@ async fn tokens_are_taken_at_each_bound_and_refused_one_beyond_it(api: Api) {
         let problem = api.admin("POST", "/v1/tokens", Some(beyond)).await.expect(422);
         assert_eq!(problem["errors"][0]["pointer"], place, "{problem}");
     }
+}
+
+async fn instant_is_explained_at_its_longest_and_refused_one_beyond_it(api: Api) {
+    let ann = api.token("ann", &["*"]).await;
+    let id = api.ask("POST", "/v1/tasks", Some(&ann), Some(daily())).await.expect(201)["id"].clone();
+    let place = format!("/v1/tasks/{}/explain", id.as_str().unwrap());
+    let ask = async |characters: usize| {
+        api.ask("GET", &format!("{place}?at={}", instant(characters)), Some(&ann), None).await
+    };
+    ask(64).await.expect(200);
+    let problem = ask(65).await.expect(400);
+    assert_eq!(problem["errors"][0], json!({ "pointer": "/at", "message": "must be at most 64 characters" }));
 }

@@ -1,4 +1,4 @@
-//! What a request gives to compute is computed on threads of its own: those that serve others go on.
+//! Requests compute on threads of their own: those that serve others go on.
 
 use serde_json::{Value, json};
 

@@ -12,7 +12,7 @@ on_both! {
     a_trial_says_what_was_seen_and_what_each_part_says
     a_trial_of_a_change_compares_with_what_was_given
     a_poll_that_fails_is_an_answer_without_a_verdict
-    what_can_not_be_tried_is_refused_with_every_fault
+    condition_that_can_not_be_tried_is_refused_with_every_fault
     a_task_shows_where_its_condition_stands
     a_task_that_polls_what_it_may_not_is_refused
 }
@@ -87,7 +87,7 @@ async fn a_poll_that_fails_is_an_answer_without_a_verdict(api: Api) {
     );
 }
 
-async fn what_can_not_be_tried_is_refused_with_every_fault(api: Api) {
+async fn condition_that_can_not_be_tried_is_refused_with_every_fault(api: Api) {
     let places = async |body: Value| -> Vec<String> {
         let body = api.admin("POST", "/v1/conditions/test", Some(body)).await.expect(422);
         let errors = body["errors"].as_array().unwrap_or_else(|| panic!("{body}"));

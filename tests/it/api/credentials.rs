@@ -229,7 +229,7 @@ async fn accounts_may_be_called_like_the_last_part_of_any_address() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_credential_has_its_place_and_its_secrets_are_not_repeated() {
+async fn credential_faults_have_their_place_and_repeat_no_secret() {
     let api = Api::new().await;
     let put = async |name: &str, body: Value| {
         let path = format!("/v1/credentials/{name}?tenant_id=ann");

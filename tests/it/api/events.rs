@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::service::{ADMIN, Api, Reply};
 
-/// What was published, oldest first.
+/// Published events, oldest first.
 async fn log(api: &Api, query: &str) -> Vec<Value> {
     let page = api.admin("GET", &format!("/v1/events{query}"), None).await.expect(200);
     page["items"].as_array().unwrap().clone()
@@ -269,7 +269,7 @@ async fn follow(api: &Api, query: &str, token: &str, seen: Option<&str>) -> axum
 }
 
 #[tokio::test]
-async fn who_follows_the_bus_hears_what_comes_from_now_on_or_from_where_they_left_it() {
+async fn bus_follower_hears_events_from_now_on_or_from_its_last_position() {
     let api = Api::new().await;
     let publish = async |tenant: &str, kind: &str| {
         let body = json!({ "tenant_id": tenant, "source": "mail", "type": kind, "id": kind });

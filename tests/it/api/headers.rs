@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 
 use super::service::{ADMIN, Api};
 
-/// What a service, a proxy or a browser may say.
+/// Headers that a service, a proxy or a browser may send.
 const HEADERS: [&str; 46] = [
     "accept",
     "accept-encoding",
@@ -89,7 +89,7 @@ const NUMBERS: [&str; 18] = [
     " 7 ",
 ];
 
-/// What some header may hold, so that what lies behind its first check is come to as well.
+/// Values that some header may hold, so that the code behind its first check is reached as well.
 const WORDS: [&str; 22] = [
     "",
     "application/json",
@@ -203,10 +203,9 @@ fn headers_of_any_bytes_are_answered_by_every_operation_and_never_with_a_fault()
 fn numbers_of_a_query_are_answered_at_their_extremes_and_never_with_a_fault() {
     let runtime = Runtime::new().unwrap();
     let api = api(&runtime);
-    let document = serde_json::to_value(reveille::http::document()).unwrap();
     let mut asked = 0;
     for (id, method, template) in api.operations() {
-        let operation = &document["paths"][&template][method.to_lowercase()];
+        let operation = &api.reference.document["paths"][&template][method.to_lowercase()];
         for parameter in operation["parameters"].as_array().into_iter().flatten().filter(|one| one["in"] == "query") {
             let name = parameter["name"].as_str().unwrap();
             let is_number = |schema: &Value| schema["type"].to_string().contains("integer");
@@ -245,7 +244,7 @@ proptest! {
         }
     }
 
-    /// What another side asks to wait for has a bound, and an instant can be counted from it.
+    /// Another side's wish to wait has a bound, and an instant can be counted from it.
     #[test]
     fn retry_after_of_any_bytes_is_no_longer_than_thirty_days(value in value()) {
         let mut map = HeaderMap::new();

@@ -100,7 +100,7 @@ async fn each_sender_s_own_id_and_type_are_taken() {
 }
 
 #[tokio::test]
-async fn what_is_not_signed_as_it_should_be_is_refused_in_the_same_words() {
+async fn hook_with_a_wrong_signature_is_always_refused_in_the_same_words() {
     let api = Api::new().await;
     let now = api.clock.now().timestamp();
     let body = r#"{"type":"url_verification","challenge":"x"}"#;

@@ -195,7 +195,7 @@ async fn a_dry_run_says_what_would_be_and_makes_nothing(api: Api) {
 }
 
 #[tokio::test]
-async fn what_is_too_long_is_refused_and_what_came_before_is_stored() {
+async fn import_line_that_is_too_long_is_refused_and_earlier_lines_are_stored() {
     let length = line("a").to_string().len();
     let limits = Limits { body_bytes: length + 20, import_bytes: 4 * length, ..Limits::default() };
     let api = Api::with(limits).await;

@@ -1,4 +1,4 @@
-//! What the server bears: raw sockets that are slow, large, many, or cut off.
+//! Abuse of the server: raw sockets that are slow, large, many, or cut off.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -84,7 +84,7 @@ fn post(headers: &str, body: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn who_says_nothing_or_too_little_is_let_go() {
+async fn silent_or_stalled_connection_is_closed() {
     let server = Server::with(Limits { header_time: SHORT, ..Limits::default() }).await;
     assert_eq!(rest(&mut server.connect().await).await, "", "not a byte");
     assert_eq!(server.exchange(b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-slow: ").await, "", "half a header");
@@ -193,7 +193,7 @@ async fn connections_are_limited_for_each_address_and_in_all() {
 }
 
 #[tokio::test]
-async fn who_does_not_read_is_let_go() {
+async fn client_that_does_not_read_is_disconnected() {
     let server = Server::with(Limits { write_stall: SHORT, ..Limits::default() }).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();

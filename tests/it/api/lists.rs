@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::service::{Api, daily_of, on_both};
 
-/// What a page may have: its bound, one thing more, and what JSON adds.
+/// Most bytes of a page: its bound, one thing more, and what JSON adds.
 const PAGE: usize = 4 * 1024 * 1024;
 /// A large text, of those that one request can carry.
 const LARGE: usize = 1_000_000;

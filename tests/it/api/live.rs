@@ -215,7 +215,7 @@ fn told_as_text() -> String {
 }
 
 #[tokio::test]
-async fn what_is_delivered_on_one_instance_is_told_on_another() {
+async fn delivery_on_one_instance_is_told_on_another() {
     let here = Api::on_postgres().await;
     let there = here.beside().await;
     let token = here.token("ann", &["deliveries:read", "approvals:decide"]).await;

@@ -15,15 +15,15 @@ use crate::approvals::stage::{ask, note};
 
 use super::service::{Api, daily, daily_of, on_both, only};
 
-/// What an operation needs, and what another tenant gets of it.
+/// Permission of an operation, and the answer to another tenant.
 struct Line {
     /// `None`: anybody may.
     permission: Option<Permission>,
-    /// What is sent; `{…}` of the path comes from the things of the tenant ann.
+    /// Body to send; `{…}` of the path comes from the things of the tenant ann.
     body: Option<Value>,
     /// How another tenant asks for ann's things, and what it is told.
     other: Other,
-    /// What ann is answered.
+    /// Status of ann's answer.
     done: u16,
 }
 
@@ -165,7 +165,7 @@ struct Things {
     delivery: String,
     letter: String,
     approval: String,
-    /// What the approval asks about.
+    /// Digest of the approval's question.
     digest: String,
     grant: String,
     token: String,
@@ -219,7 +219,7 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
     Things { task, run, delivery, letter, approval, digest, grant: grant.id.to_string(), token }
 }
 
-/// What is sent about these things.
+/// The body about these things.
 fn about(mut body: Value, things: &Things) -> Value {
     if body.get("digest").is_some() {
         body["digest"] = json!(things.digest);

@@ -18,7 +18,7 @@ const DELIVERED: &str = "MessageSid=SM1&MessageStatus=delivered";
 
 on_both! {
     a_signed_report_settles_the_delivery
-    what_is_not_signed_as_it_should_be_changes_nothing
+    receipt_with_a_wrong_signature_changes_nothing
     an_address_that_is_none_is_not_there
     guessing_costs_the_guesser_and_nobody_else
 }
@@ -37,7 +37,7 @@ async fn state(api: &Api) -> DeliveryState {
     api.store.list_deliveries(&Scope::Every, &filter).await.unwrap()[0].state
 }
 
-/// What Twilio signs: the address and all fields, here given in their order.
+/// Twilio's signature: over the address and all fields, here given in their order.
 fn signature(token: &str, place: &str, fields: &str) -> String {
     let signed = format!("http://127.0.0.1:7700{place}{}", fields.replace(['=', '&'], ""));
     let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, token.as_bytes());
@@ -67,7 +67,7 @@ async fn a_signed_report_settles_the_delivery(api: Api) {
     assert_eq!(unread["detail"], "the field MessageStatus is missing");
 }
 
-async fn what_is_not_signed_as_it_should_be_changes_nothing(api: Api) {
+async fn receipt_with_a_wrong_signature_changes_nothing(api: Api) {
     let (_, ticket) = sent(&api).await;
     let place = format!("/v1/receipts/sms/{ticket}");
     let other = signature(SMS_TOKEN, &place, "MessageSid=SM1&MessageStatus=failed");

@@ -1,6 +1,9 @@
 //! Recipients: put whole, shown without their secrets.
 
+use reveille::id::Scope;
+use reveille::notification::verification::{PURPOSE, Proof};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::service::{ADMIN, Api};
 
@@ -72,7 +75,7 @@ async fn recipients_are_listed_in_pages_and_gone_once_they_are_deleted() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_recipient_has_its_place() {
+async fn recipient_faults_have_their_place() {
     let api = Api::new().await;
     let put = json!({
         "timezone": "Europe/Berln", "addresses": { "emial": "x", "webhook": { "url": "ftp://x" } }, "fallback": ["email"],
@@ -186,4 +189,46 @@ async fn an_address_is_proved_by_a_code_that_stands_nowhere() {
     // a day later the key stands for another code
     api.advance(24 * 3600);
     assert_ne!(ask("k1").await.expect(202)["id"], sent["id"]);
+}
+
+#[tokio::test]
+async fn a_key_of_a_verification_stands_for_one_request_and_its_answer() {
+    let api = Api::new().await;
+    let addresses =
+        json!({ "email": "ann@example.org", "webhook": { "url": "https://example.org/in", "secret": SECRET } });
+    api.admin("PUT", "/v1/recipients/ann", Some(json!({ "addresses": addresses }))).await.expect(200);
+    let ask = async |key: &str, body: Value| {
+        api.ask_with("POST", "/v1/recipients/ann/verify", Some(ADMIN), Some(body), &[("idempotency-key", key)]).await
+    };
+    let used = json!([{ "pointer": "", "message": "this Idempotency-Key was used for another request within the last 24 hours" }]);
+    let sent = ask("k1", json!({ "channel": "email" })).await.expect(202);
+    assert_eq!(ask("k1", json!({ "channel": "email" })).await.expect(202), sent, "the same code is on its way");
+    // each of these would be taken under a key of its own
+    let code = code_of(&api, sent["id"].as_str().unwrap()).await;
+    let proof = json!({ "channel": "email", "code": code });
+    for other in [json!({ "channel": "webhook" }), proof.clone()] {
+        assert_eq!(ask("k1", other).await.expect(422)["errors"], used);
+    }
+    let deliveries = api.admin("GET", "/v1/deliveries", None).await.expect(200);
+    assert_eq!(deliveries["items"].as_array().unwrap().len(), 1, "one code was sent");
+
+    let first = ask("k2", proof.clone()).await;
+    let again = ask("k2", proof.clone()).await;
+    assert_eq!((first.header("idempotency-replayed"), again.header("idempotency-replayed")), ("", "true"));
+    let (first, again) = (first.expect(200), again.expect(200));
+    assert!(first["verified"]["email"].is_string(), "{first}");
+    assert_eq!(first, again, "a code that was right is not asked for again");
+    assert_eq!(ask("k2", json!({ "channel": "webhook" })).await.expect(422)["errors"], used);
+    ask("k3", json!({ "channel": "webhook" })).await.expect(202);
+    let gone = ask("k4", proof).await.expect(422);
+    assert_eq!(gone["errors"][0]["pointer"], "/code", "the code was good once: {gone}");
+}
+
+/// The code of a delivery, as the message has it.
+async fn code_of(api: &Api, delivery: &str) -> String {
+    let delivery = api.store.get_delivery(&Scope::Every, delivery.parse().unwrap()).await.unwrap();
+    let stored = api.store.get_recipient(&Scope::Every, "ann").await.unwrap();
+    let id: Uuid = delivery.dedupe_key.rsplit(':').next().unwrap().parse().unwrap();
+    let proof = Proof::new("ann", "email", id, &stored.recipient.addresses).unwrap();
+    proof.code(&api.vault.tag(PURPOSE, &proof.subject())).expose().to_owned()
 }

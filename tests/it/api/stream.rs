@@ -111,7 +111,7 @@ async fn started(api: &Api) -> (Uuid, Lease) {
 async fn append(api: &Api, lease: Lease, seq: i64, turn: i64, message: Message) {
     let at = api.clock.now();
     let entry = Entry { seq, turn, at, message, usage: Usage::default(), duration_ms: None };
-    api.store.append(lease, at + TimeDelta::minutes(1), &[entry]).await.unwrap();
+    api.store.append("a", lease, at + TimeDelta::minutes(1), &[entry]).await.unwrap();
 }
 
 async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault>) {
@@ -213,7 +213,7 @@ async fn a_client_that_comes_back_misses_nothing_and_hears_nothing_twice() {
 }
 
 #[tokio::test]
-async fn what_happens_live_is_told_at_once_and_not_again_when_it_is_committed() {
+async fn live_event_is_told_at_once_and_not_again_when_it_is_committed() {
     let api = Api::new().await;
     let (run, lease) = started(&api).await;
     let mut client = Client::follow(&api, run, None).await;
@@ -232,15 +232,28 @@ async fn what_happens_live_is_told_at_once_and_not_again_when_it_is_committed() 
     append(&api, lease, 0, 1, answer()).await;
     let committed = client.next().await.unwrap();
     assert_eq!((committed.name.as_str(), committed.id.as_str(), committed.data), ("", "0", Value::Null));
+    assert_eq!(api.hub.watched(), 1);
     api.hub.publish(run, || StreamEvent::ExecutionEnd { conversation_id: None, usage: json!({}) });
     finish(&api, lease, RunState::Succeeded, None).await;
     let told = client.until("execution_end").await;
     assert_eq!(names(&told), ["state_change", "execution_end"]);
     assert_eq!(told[1].data["usage"]["turns"], 2, "the end is the recorded one");
-    assert_eq!(api.hub.watched(), 1);
     assert_eq!(client.next().await, None);
+    assert_eq!(api.hub.watched(), 0, "a run that has ended is not listened for");
+}
+
+#[tokio::test]
+async fn reader_that_has_gone_is_not_listened_for() {
+    let api = Api::new().await;
+    let (run, _) = started(&api).await;
+    let mut client = Client::follow(&api, run, None).await;
+    client.until("state_change").await;
+    assert_eq!(api.hub.watched(), 1);
     drop(client);
-    assert_eq!(api.hub.watched(), 0, "who has gone is not listened for");
+    // its stream goes on in a task of its own, which ends with it
+    while api.hub.watched() > 0 {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]

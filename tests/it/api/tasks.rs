@@ -115,7 +115,7 @@ async fn a_stale_version_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_changed_is_named() {
+async fn unchangeable_fields_are_named() {
     let api = Api::new().await;
     let task = api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await.expect(201);
     let place = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
@@ -240,7 +240,7 @@ async fn a_preview_tells_the_next_fires_and_makes_nothing() {
     let api = Api::new().await;
     let body = json!({ "trigger": daily()["trigger"], "count": 2, "from": "2026-12-24T12:00:00Z" });
     let preview = api.admin("POST", "/v1/schedules/preview", Some(body)).await.expect(200);
-    assert_eq!(preview, json!({ "fires": ["2026-12-25T00:00:00Z", "2026-12-26T00:00:00Z"] }));
+    assert_eq!(preview, json!({ "fires": ["2026-12-25T00:00:00Z", "2026-12-26T00:00:00Z"], "cut": false }));
     let preview = api.admin("POST", "/v1/schedules/preview", Some(json!({ "trigger": daily()["trigger"] }))).await;
     let preview = preview.expect(200);
     assert_eq!(preview["fires"].as_array().unwrap().len(), 5);
@@ -248,6 +248,12 @@ async fn a_preview_tells_the_next_fires_and_makes_nothing() {
         preview["fires"][0].as_str().unwrap().parse::<chrono::DateTime<chrono::Utc>>().unwrap()
             > at("2026-11-21T00:00:00Z")
     );
+
+    // a Sunday, and six days of seconds that are left out
+    let sundays = json!({ "type": "schedule", "cron": "* * * * * *", "exclude": ["* * * * 1-6"] });
+    let body = json!({ "trigger": sundays, "from": "2026-11-22T23:59:58Z" });
+    let preview = api.admin("POST", "/v1/schedules/preview", Some(body)).await.expect(200);
+    assert_eq!(preview, json!({ "fires": ["2026-11-22T23:59:59Z"], "cut": true }));
 
     let body = json!({ "trigger": { "type": "schedule", "cron": "0 25 * * *" }, "count": 0, "form": 1 });
     let problem = api.admin("POST", "/v1/schedules/preview", Some(body)).await.expect(422);

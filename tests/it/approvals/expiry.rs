@@ -21,7 +21,7 @@ on_both! {
     after_a_time_of_being_down_only_the_latest_reminder_is_sent
     another_is_asked_as_well_after_his_share_of_the_time
     named_approvers_are_asked_from_the_start_by_a_link_of_their_own
-    who_is_asked_as_well_by_webhook_is_told_what_and_where
+    webhook_recipient_of_a_question_is_told_the_call_and_the_link
     a_question_that_expired_while_nobody_was_up_is_a_no
 }
 
@@ -96,7 +96,7 @@ async fn another_is_asked_as_well_after_his_share_of_the_time(mut world: World) 
     instance.recipient().await;
     let addresses = Addresses { email: Some("boss@example.org".into()), ..Addresses::default() };
     let boss = Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
-    let put = instance.on(|store| async move { store.put_recipient(&Scope::Every, "boss", &boss, 0).await }).await;
+    let put = instance.on(|store| async move { store.put_recipient(&Scope::Every, "boss", &boss, None).await }).await;
     put.expect("written");
     asking(&instance).await;
     for (time, so_far) in [
@@ -126,7 +126,7 @@ async fn named_approvers_are_asked_from_the_start_by_a_link_of_their_own(mut wor
     instance.recipient().await;
     let addresses = Addresses { email: Some("boss@example.org".into()), ..Addresses::default() };
     let boss = Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
-    let put = instance.on(|store| async move { store.put_recipient(&Scope::Every, "boss", &boss, 0).await }).await;
+    let put = instance.on(|store| async move { store.put_recipient(&Scope::Every, "boss", &boss, None).await }).await;
     put.expect("written");
     asking(&instance).await;
     for (time, so_far) in [
@@ -141,7 +141,7 @@ async fn named_approvers_are_asked_from_the_start_by_a_link_of_their_own(mut wor
     instance.crash();
 }
 
-async fn who_is_asked_as_well_by_webhook_is_told_what_and_where(mut world: World) {
+async fn webhook_recipient_of_a_question_is_told_the_call_and_the_link(mut world: World) {
     let server = MockServer::start().await;
     Mock::given(method("POST")).respond_with(ResponseTemplate::new(204)).mount(&server).await;
     world.approvals = Settings { escalate_to: Some("boss".into()), ..Settings::default() };

@@ -48,7 +48,7 @@ async fn sink() -> MockServer {
     sink
 }
 
-/// What was sent, the path and the body.
+/// Requests that came, the path and the body.
 async fn sent(sink: &MockServer) -> Vec<(String, Value)> {
     let of = |request: Request| (request.url.path().to_owned(), request.body_json().unwrap());
     sink.received_requests().await.unwrap().into_iter().map(of).collect()

@@ -1,4 +1,4 @@
-//! What is allowed for good: given with an approval, as narrow as it was said, listed, revoked.
+//! Standing grants: given with an approval, as narrow as they were asked for, listed, revoked.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use reveille::approval::matrix::{Category, Consequence};
 on_both! {
     a_grant_is_given_with_an_approval_listed_and_revoked
     the_page_gives_a_grant_where_it_is_ticked
-    what_is_grave_is_never_allowed_for_good
+    irreversible_call_is_never_allowed_for_good
 }
 
 async fn a_grant_is_given_with_an_approval_listed_and_revoked(api: Api) {
@@ -53,7 +53,7 @@ async fn the_page_gives_a_grant_where_it_is_ticked(api: Api) {
     );
 }
 
-async fn what_is_grave_is_never_allowed_for_good(api: Api) {
+async fn irreversible_call_is_never_allowed_for_good(api: Api) {
     let mut grave = note();
     grave.consequence = Consequence::High;
     let mut deletes = note();

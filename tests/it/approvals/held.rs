@@ -1,4 +1,4 @@
-//! What nobody has to agree to and may still be stopped: held in the outbox for a while, with a link to stop it, and
+//! Calls that need no consent and may still be stopped: held in the outbox for a while, with a link to stop them, and
 //! then done once, by whichever instance is there.
 
 use std::sync::{Arc, Mutex};
@@ -35,7 +35,7 @@ on_both! {
 
 const PUBLIC: &str = "https://wake.example.org";
 
-/// What was done.
+/// Calls that were executed.
 type Deeds = Arc<Mutex<Vec<Value>>>;
 
 /// A world whose agent files a note, which nobody has to agree to and which can be stopped for a minute.

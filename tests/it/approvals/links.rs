@@ -33,7 +33,7 @@ fn mailing(world: &mut World, server: &MailServer) {
     };
 }
 
-/// What was logged, by anyone in this process.
+/// Log of everything in this process.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -14,8 +14,8 @@ on_both! {
     a_fault_stands_beside_its_field_and_changes_nothing
     text_inside_of_an_object_is_edited_as_a_text
     page_speaks_the_language_of_its_recipient
-    what_was_decided_expired_or_is_unknown_is_said_clearly
-    what_was_approved_and_is_held_can_be_stopped
+    page_says_clearly_that_an_approval_was_decided_expired_or_is_unknown
+    approved_call_that_is_held_can_be_stopped
     of_two_who_answer_one_is_told_that_the_other_was_first
 }
 
@@ -196,7 +196,7 @@ async fn page_speaks_the_language_of_its_recipient(api: Api) {
     for shown in [
         "<html lang=\"de\" dir=\"ltr\">",
         "Ihre Freigaben werden gebraucht",
-        "Von Hand gestartet am 21. November 2026, 01:00 Uhr (Europe/Vienna)",
+        "Von Hand gestartet am 21. November 2026, 01:00 Uhr (Europe/Vienna) mit dem Token admin",
         "Noch 30 Minuten, bis 21. November 2026, 01:30 Uhr (Europe/Vienna)",
         "Es sendet Daten an einen anderen Dienst.",
         "0 von 2 Personen haben zugestimmt.",
@@ -209,6 +209,11 @@ async fn page_speaks_the_language_of_its_recipient(api: Api) {
     let fault = asked.send(&api, &[("do", "approve:0"), ("0.confirmation", "SENT")]).await.expect(422);
     fault.shows("Noch wurde nichts entschieden: berichtigen Sie, was markiert ist.");
     fault.shows("ist nicht, was gezeigt ist");
+    let (long, copies) = ("x".repeat(31), field(&page, "copies"));
+    let fields = [("do", "review"), ("0.f1", long.as_str()), (copies.as_str(), "0.5")];
+    let fault = asked.send(&api, &fields).await.expect(422);
+    fault.shows("id=\"i0f1e\">ist länger als 30 Zeichen</p>");
+    fault.hides("the value");
     asked.send(&api, &[("do", "approve:0"), ("0.confirmation", "SEND")]).await.expect(303);
     asked.open(&api).await.expect(200).shows("1 von 2 Personen haben zugestimmt, darunter Sie.");
     asked.send(&api, &[("do", "cancel:0")]).await.expect(303);
@@ -222,7 +227,7 @@ async fn page_speaks_the_language_of_its_recipient(api: Api) {
     }
 }
 
-/// What stands under a heading at the name of an argument, first.
+/// The text under a heading at the name of an argument, first.
 fn first_value<'a>(page: &'a Seen, heading: &str, argument: &str) -> &'a str {
     let (_, rest) = page.html.split_once(&format!("<h3>{heading}</h3>")).expect("the heading");
     let (_, rest) = rest.split_once(&format!("<dt><bdi>{argument}</bdi>")).expect("the argument");
@@ -238,7 +243,7 @@ fn field(page: &Seen, argument: &str) -> String {
     format!("{number}.f{index}")
 }
 
-async fn what_was_decided_expired_or_is_unknown_is_said_clearly(api: Api) {
+async fn page_says_clearly_that_an_approval_was_decided_expired_or_is_unknown(api: Api) {
     let decided = ask(&api, "ann", vec![note()]).await;
     let escalated = link(&api, "ann", decided.batch, "carol").await;
     decided.send(&api, &[("do", "cancel:0")]).await.expect(303);
@@ -267,7 +272,7 @@ async fn what_was_decided_expired_or_is_unknown_is_said_clearly(api: Api) {
     assert_eq!(expired.open(&api).await.expect(404).html, unknown.html);
 }
 
-async fn what_was_approved_and_is_held_can_be_stopped(api: Api) {
+async fn approved_call_that_is_held_can_be_stopped(api: Api) {
     let proposal = Proposal { undo_seconds: Some(60), ..note() };
     let asked = ask(&api, "ann", vec![proposal]).await;
     let next = asked.send(&api, &[("do", "approve:0")]).await.expect(303);

@@ -8,7 +8,7 @@ use crate::support::app::Instance;
 use crate::support::world::{MASTER_KEY, World, on_both};
 
 on_both! {
-    what_is_changed_cut_off_or_not_sealed_yet_is_found_in_the_record
+    changed_cut_or_unsealed_audit_rows_are_found
 }
 
 /// The key that the instances of the world seal with.
@@ -29,7 +29,7 @@ fn line(verified: &Verified) -> (i64, i64, Option<i64>) {
     (verified.sealed, verified.unsealed, verified.broken.as_ref().map(|broken| broken.position))
 }
 
-async fn what_is_changed_cut_off_or_not_sealed_yet_is_found_in_the_record(world: World) {
+async fn changed_cut_or_unsealed_audit_rows_are_found(world: World) {
     let instance = world.instance();
     instance.recipient().await;
     asking(&instance).await;

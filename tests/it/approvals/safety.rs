@@ -1,4 +1,4 @@
-//! What nobody can do with the page: decide from elsewhere, guess a link, hide what runs, keep or frame what it shows.
+//! Attacks on the page: decide from elsewhere, guess a link, hide what runs, keep or frame what it shows.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::api::service::{Api, on_both};
 
 on_both! {
     only_the_page_itself_can_decide
-    what_runs_is_shown_whole_and_nothing_of_it_is_markup
+    page_shows_the_whole_call_and_nothing_of_it_is_markup
 }
 
 async fn only_the_page_itself_can_decide(api: Api) {
@@ -43,7 +43,7 @@ async fn only_the_page_itself_can_decide(api: Api) {
     post(&api, &asked.path(), &[("nonce", &nonce), ("do", "approve:0")], &ours).await.expect(303);
 }
 
-async fn what_runs_is_shown_whole_and_nothing_of_it_is_markup(api: Api) {
+async fn page_shows_the_whole_call_and_nothing_of_it_is_markup(api: Api) {
     let hostile = "</textarea></p><script>alert(1)</script>\"' onfocus=x &amp;";
     let long = "long ".repeat(2_000);
     let mut proposal = note_of(json!({

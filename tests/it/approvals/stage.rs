@@ -31,7 +31,7 @@ pub struct Asked {
     pub token: String,
 }
 
-/// What is proposed: a note to a room.
+/// The proposal: a note to a room.
 pub fn note() -> Proposal {
     Proposal {
         tool: "send_note".into(),

@@ -15,7 +15,7 @@ fn with_outbox() -> Settings {
 }
 
 #[tokio::test]
-async fn what_was_taken_while_redis_was_away_is_forwarded_in_order_when_it_is_back() {
+async fn events_taken_while_redis_was_away_are_forwarded_in_order_at_its_return() {
     let mut server = RedisServer::start(&[]);
     let stage = Stage::redis_at(server.url(), with_outbox()).await;
     let forwarder = Arc::new(Forwarder::new(stage.bus.clone(), stage.world.clock.clone()));
@@ -94,7 +94,7 @@ async fn without_the_outbox_publishing_fails_and_what_is_left_is_forwarded_all_t
 }
 
 #[tokio::test]
-async fn what_goes_through_the_bus_is_counted() {
+async fn bus_traffic_is_counted() {
     let stage = Stage::redis().await;
     let metrics = reveille::metrics::Metrics::new();
     let bus: Arc<dyn reveille::bus::Bus> = Arc::new(reveille::bus::counted::Counted::new(stage.bus.clone(), &metrics));

@@ -1,4 +1,4 @@
-//! What only a real Redis can show: foreign writers, dead consumers, restarts, trimming, and a Redis that is away.
+//! Behaviour of a real Redis: foreign writers, dead consumers, restarts, trimming, and a Redis that is away.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ async fn an_entry_that_does_not_parse_is_handed_over_as_what_it_is_and_buried() 
 }
 
 #[tokio::test]
-async fn what_was_deleted_while_a_dead_consumer_held_it_is_acknowledged() {
+async fn entry_deleted_while_a_dead_consumer_held_it_is_acknowledged() {
     let stage = Stage::redis().await;
     stage.publish(&[event("a", "1"), event("a", "2")]).await;
     let dead = stage.another().await;

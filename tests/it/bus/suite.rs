@@ -1,4 +1,4 @@
-//! What every bus does: each case runs on SQLite, on Postgres, and on Redis.
+//! Behaviour of every bus: each case runs on SQLite, on Postgres, and on Redis.
 
 use std::time::Duration;
 
@@ -42,11 +42,11 @@ macro_rules! on_every_bus {
 }
 
 on_every_bus!(
-    what_is_published_is_read_in_order_and_once,
+    published_events_are_read_in_order_and_once,
     a_waiting_reader_gets_what_is_published_meanwhile,
     no_more_is_answered_than_was_asked_for,
-    what_was_published_before_anybody_read_is_read,
-    what_a_dead_consumer_holds_comes_again_and_is_counted,
+    events_published_before_the_first_reader_are_read,
+    entries_of_a_dead_consumer_come_again_and_are_counted,
     an_acknowledged_entry_never_comes_again,
     two_consumers_share_what_comes,
     entries_of_a_full_tenant_are_left_uncounted_and_those_behind_them_are_read,
@@ -56,10 +56,10 @@ on_every_bus!(
     events_are_found_by_their_ids_and_ids_by_their_beginnings,
     a_tail_begins_behind_the_newest,
     another_busses_positions_are_refused,
-    what_waits_is_counted,
+    bus_backlog_is_counted,
 );
 
-async fn what_is_published_is_read_in_order_and_once(stage: &Stage) {
+async fn published_events_are_read_in_order_and_once(stage: &Stage) {
     let bus = &*stage.bus;
     read_nothing(bus).await;
     let events: Vec<_> = (0..50).map(|n| event("a", &n.to_string())).collect();
@@ -97,13 +97,13 @@ async fn no_more_is_answered_than_was_asked_for(stage: &Stage) {
     assert_eq!(ids, (0..40).collect::<Vec<_>>());
 }
 
-async fn what_was_published_before_anybody_read_is_read(stage: &Stage) {
+async fn events_published_before_the_first_reader_are_read(stage: &Stage) {
     stage.publish(&[event("a", "1")]).await;
     let late = stage.another().await;
     assert_eq!(ids_of(&read(&*late, 1).await), ["1"]);
 }
 
-async fn what_a_dead_consumer_holds_comes_again_and_is_counted(stage: &Stage) {
+async fn entries_of_a_dead_consumer_come_again_and_are_counted(stage: &Stage) {
     stage.publish(&[event("a", "1"), event("a", "2"), event("b", "3")]).await;
     let dead = stage.another().await;
     let held = read(&*dead, 3).await;
@@ -291,7 +291,7 @@ async fn another_busses_positions_are_refused(stage: &Stage) {
     assert!(matches!(stage.bus.acknowledge(&["x".into()]).await, Err(BusError::Invalid { .. })));
 }
 
-async fn what_waits_is_counted(stage: &Stage) {
+async fn bus_backlog_is_counted(stage: &Stage) {
     let bus = &*stage.bus;
     read_nothing(bus).await;
     assert_eq!(bus.backlog().await.unwrap(), Backlog::default());

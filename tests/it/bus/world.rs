@@ -13,7 +13,7 @@ use crate::conformance::world::World;
 use crate::support::redis::{self, Redis};
 use crate::support::servers;
 
-/// What the case's clock shows first, and what its bus and its database are.
+/// The first instant of the case's clock, its bus and its database.
 pub struct Stage {
     pub bus: Arc<dyn Bus>,
     pub settings: Settings,
@@ -35,7 +35,7 @@ impl Stage {
         Stage::redis_at(servers::redis_url(), Settings::default()).await
     }
 
-    /// The same on another Redis, or with other settings.
+    /// Streams on another Redis, or with other settings.
     pub async fn redis_at(url: String, settings: Settings) -> Stage {
         let settings = Settings {
             url: SecretUrl::new(url.clone()),

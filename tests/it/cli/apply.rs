@@ -32,7 +32,7 @@ fn write(folder: &Path, file: &str, text: &str) {
 const DAILY: &str = "trigger = { type = \"schedule\", cron = \"0 8 * * *\" }\n[action]\ninstruction = \"\"\"\nRead my mail.\nBe short.\n\"\"\"\n";
 
 #[tokio::test]
-async fn what_is_exported_can_be_imported_elsewhere_and_again() {
+async fn exported_tasks_can_be_imported_elsewhere_and_again() {
     let (from, to) = (service().await, service().await);
     let (here, there) = (Shell::beside(&from), Shell::beside(&to));
     let lines = [

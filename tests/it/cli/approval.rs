@@ -15,16 +15,21 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A service that asks before its model may look at the clock.
-async fn asking() -> Service {
+pub async fn asking() -> Service {
+    asking_by("").await
+}
+
+/// A service like that of [`asking`], with more under `[approvals]`.
+async fn asking_by(rules: &str) -> Service {
     let service = Service::new();
     let scenario = "[[steps]]\nturn = 1\n[[steps.calls]]\ntool = \"current_time\"\n\
         arguments = { timezone = \"Europe/Berlin\" }\n\
         [[steps]]\nturn = 2\ntext = \"In {{ current_time/timezone }}.\"\n";
     std::fs::write(service.dir.path().join("scenario.toml"), scenario).unwrap();
-    let mut service = service.with_config(
+    let mut service = service.with_config(&format!(
         "[llm.models.main]\nprovider = \"scripted\"\nscenario = \"scenario.toml\"\n\
-        [approvals.tools.current_time]\ngate = \"confirm\"\n",
-    );
+        [approvals]\n{rules}\n[approvals.tools.current_time]\ngate = \"confirm\"\n"
+    ));
     service.start().await;
     service
 }
@@ -66,7 +71,7 @@ async fn asked(shell: &Shell<'_>, run: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_asked_is_listed_shown_approved_edited_and_cancelled() {
+async fn approval_is_listed_shown_approved_edited_and_cancelled() {
     let service = asking().await;
     let shell = Shell::beside(&service);
     let task = task(&shell).await;
@@ -138,7 +143,7 @@ async fn what_is_asked_is_listed_shown_approved_edited_and_cancelled() {
 }
 
 #[tokio::test]
-async fn what_is_allowed_for_good_is_listed_and_revoked() {
+async fn standing_grant_is_listed_and_revoked() {
     let service = asking().await;
     let shell = Shell::beside(&service);
     let task = task(&shell).await;
@@ -202,4 +207,24 @@ async fn the_record_is_verified_beside_the_running_service_and_without_it() {
     let done = shell.run(&["audit", "verify", "--json"]).await;
     let verified: Value = serde_json::from_str(&done.out).expect("JSON");
     assert_eq!((done.code, &verified["broken"]["position"]), (1, &json!(2)));
+}
+
+#[tokio::test]
+async fn person_who_started_a_run_may_not_answer_it_where_the_configuration_bars_the_requester() {
+    for (rules, may) in [("bar_requester = true", false), ("bar_requester = false", true)] {
+        let service = asking_by(rules).await;
+        let shell = Shell::beside(&service);
+        let task = task(&shell).await;
+        let run = ran(&shell, &task, "pending_approval").await;
+        let approval_id = id(&asked(&shell, &run).await);
+        let done = shell.run(&["approval", "approve", &approval_id]).await;
+        if may {
+            assert_eq!((done.code, done.err.as_str()), (0, ""));
+            until(&shell, &run, "succeeded").await;
+        } else {
+            assert_eq!(done.code, 1, "{}", done.out);
+            assert!(done.err.contains("asked for"), "{}", done.err);
+            assert_eq!(asked(&shell, &run).await["status"], "pending");
+        }
+    }
 }

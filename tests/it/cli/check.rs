@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 
+use reveille::clock::Clock;
+use reveille::event::Event;
+use reveille::store::{self, Store};
 use serde_json::{Value, json};
 use wiremock::matchers::path;
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -181,4 +184,32 @@ async fn logins_of_sms_slack_and_telegram_are_tried_and_counted_among_the_ways_t
         assert!(done.out.contains(line), "{}", done.out);
     }
     assert!(!done.out.contains("canary"), "{}", done.out);
+}
+
+#[tokio::test]
+async fn events_that_a_change_of_the_bus_left_in_the_database_are_told_of() {
+    let redis = servers::redis_url();
+    let prefix = format!("t{:016x}", fastrand::u64(..));
+    let mut service = Service::new().with("REVEILLE_BUS__URL", &redis).with("REVEILLE_BUS__STREAM_PREFIX", prefix);
+    let data = service.dir.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let store = Store::open(&store::Settings::default(), &data, Clock::system(), |_| {}).await.unwrap();
+    let event = |id: &str| {
+        let fields = json!({ "specversion": "1.0", "tenantid": "ann", "id": id, "source": "shop", "type": "order" });
+        Event::try_from(fields).unwrap()
+    };
+    store.publish_events(&[event("1"), event("2")]).await.unwrap();
+    store.close().await;
+    drop(store);
+    let told = "2 events wait on the bus in the database, which nothing reads while bus.url names a Redis";
+    let back = "set bus.url back to `embedded`";
+    let shell = Shell { dir: service.dir.path(), environment: Vec::new() };
+    let said = shell.ok(&["check"]).await;
+    assert!(!said.contains("wait on the bus"), "a start with this bus handles them: {said}");
+    let said = shell.with("REVEILLE_BUS__URL", &redis).ok(&["check"]).await;
+    assert!(said.contains(told) && said.contains(back), "{said}");
+    service.start().await;
+    let log = service.log();
+    assert!(log.contains(told) && log.contains(back), "{log}");
+    assert!(service.terminate().await.success());
 }

@@ -1,4 +1,4 @@
-//! What `--help` says is locked: a changed word is seen in review.
+//! Texts of `--help` are locked: a changed word is seen in review.
 
 use clap::CommandFactory;
 use reveille::cli::Cli;

@@ -1,4 +1,4 @@
-//! What a process of ours holds in memory is written nowhere when it dies.
+//! Memory of a process of ours is written nowhere when it dies.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;

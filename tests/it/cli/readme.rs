@@ -243,7 +243,7 @@ impl Reader {
         }
     }
 
-    /// What a command prints, errors where they come.
+    /// The output of a command, errors where they come.
     async fn typed(&self, command: &str, typed: &str) -> String {
         let feed = if typed.is_empty() { "</dev/null".to_owned() } else { format!("<<'END'\n{typed}END") };
         let mut shell = self.shell(&format!("{{ {command}\n}} 2>&1 {feed}\n"));
@@ -258,7 +258,7 @@ impl Reader {
         shell
     }
 
-    /// What the page does not show, and has to work.
+    /// Executes a command that the page does not show, and that has to work.
     async fn quietly(&self, command: &str) {
         let done = self.shell(command).output().await.expect("run it");
         let said = [done.stdout, done.stderr].concat();
@@ -357,7 +357,8 @@ impl Reader {
         self.start_again().await;
     }
 
-    /// What the page tells of before it applies its folder: it was applied, then somebody has edited it.
+    /// Makes the state of which the page tells before it applies its folder: it was applied, then somebody has edited
+    /// it.
     async fn apply_and_edit(&self) {
         let folder: PathBuf = self.dir.path().join("tasks");
         std::fs::copy(folder.join("reports/daily.toml"), folder.join("orders.toml")).unwrap();

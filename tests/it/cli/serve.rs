@@ -164,7 +164,7 @@ async fn a_key_that_opens_nothing_of_what_is_stored_stops_the_start_and_the_chec
 }
 
 #[tokio::test]
-async fn what_is_stored_is_nobody_elses_to_read() {
+async fn data_folder_is_readable_by_its_owner_alone() {
     let mut service = Service::new();
     service.start().await;
     let data = service.dir.path().join("data");
@@ -300,4 +300,34 @@ async fn migrate_makes_the_tables_and_serve_needs_keys_on_postgres() {
     assert_eq!(shell.ok(&["migrate"]).await, said, "a second time changes nothing");
     let said = shell.refused(&["serve", "--listen", "127.0.0.1:0"]).await;
     assert!(said.contains("no master key"), "{said}");
+}
+
+#[tokio::test]
+async fn trusted_proxies_and_their_header_are_read_from_the_configuration_file() {
+    let client = reveille::egress::operator_client(Duration::from_secs(30));
+    let at_most = 48; // streams of one address
+    for (config, expected) in [
+        ("", [429, 429]),
+        ("[server]\ntrusted_proxies = [\"192.0.2.7\"]\nforwarded_header = \"forwarded\"\n", [429, 429]),
+        ("[server]\ntrusted_proxies = [\"127.0.0.0/8\"]\n", [429, 429]),
+        ("[server]\ntrusted_proxies = [\"127.0.0.0/8\"]\nforwarded_header = \"forwarded\"\n", [429, 200]),
+    ] {
+        let mut service = Service::new().with_config(config);
+        service.start().await;
+        let (url, token) = (format!("{}/v1/events/stream", service.url()), service.admin_token().unwrap().to_owned());
+        let follow = async |last: u8| {
+            let asked = client.get(&url).bearer_auth(&token).header("forwarded", format!("for=203.0.113.{last}"));
+            asked.send().await.expect("an answer")
+        };
+        let mut open = Vec::new();
+        for number in 0..at_most {
+            let stream = follow(1).await;
+            assert_eq!(stream.status().as_u16(), 200, "stream {number} under {config:?}");
+            open.push(stream);
+        }
+        let beyond = [follow(1).await.status().as_u16(), follow(2).await.status().as_u16()];
+        assert_eq!(beyond, expected, "a client of its own under {config:?}");
+        drop(open);
+        service.kill().await;
+    }
 }

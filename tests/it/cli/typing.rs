@@ -1,5 +1,5 @@
-//! What makes typing bearable: beginnings of ids, keys, other words for commands, lengths of time, profiles, a question
-//! before what can't be taken back, and faults in the words of who typed.
+//! Comforts of typing: beginnings of ids, keys, other words for commands, lengths of time, profiles, a question before
+//! what can't be taken back, and faults in the words of who typed.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -83,7 +83,7 @@ async fn commands_have_the_names_that_people_try_and_a_change_of_nothing_is_said
     assert!(said.contains("  --max-attempts: "), "{said}");
 }
 
-/// What a command prints on a terminal, and whether it succeeded, when this is typed.
+/// The output of a command on a terminal, and whether it succeeded, when this is typed.
 async fn on_a_terminal(shell: &Shell<'_>, arguments: &str, typed: &str) -> (bool, String) {
     let mut command = Command::new("script");
     let program = reveille(shell.dir);
@@ -103,7 +103,7 @@ async fn on_a_terminal(shell: &Shell<'_>, arguments: &str, typed: &str) -> (bool
 }
 
 #[tokio::test]
-async fn what_cannot_be_taken_back_is_asked_about_on_a_terminal_only() {
+async fn irreversible_command_asks_on_a_terminal_only() {
     let service = running().await;
     let shell = Shell::beside(&service);
     let id = create(&shell, "Precious", None).await;

@@ -9,10 +9,10 @@ use crate::support::world::{World, on_both};
 
 on_both! {
     an_answer_that_did_not_change_is_not_sent_again_and_counts_as_the_same
-    who_asks_to_be_left_alone_is_left_alone
+    server_that_asks_for_a_pause_gets_it
     a_host_is_not_polled_more_often_than_allowed
     a_private_address_is_a_failing_poll_with_its_reason
-    what_is_too_large_is_a_failing_poll
+    answer_that_is_too_large_is_a_failing_poll
     head_sees_status_and_headers
 }
 
@@ -46,7 +46,7 @@ async fn an_answer_that_did_not_change_is_not_sent_again_and_counts_as_the_same(
     instance.finish(&world).await;
 }
 
-async fn who_asks_to_be_left_alone_is_left_alone(mut world: World) {
+async fn server_that_asks_for_a_pause_gets_it(mut world: World) {
     let shop = Shop::open(&mut world).await;
     let instance = world.instance();
     let task = instance.task(watching(&shop, json!({}))).await;
@@ -99,7 +99,7 @@ async fn a_private_address_is_a_failing_poll_with_its_reason(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_is_too_large_is_a_failing_poll(mut world: World) {
+async fn answer_that_is_too_large_is_a_failing_poll(mut world: World) {
     let shop = Shop::open(&mut world).await;
     let instance = world.instance();
     let task = instance.task(watching(&shop, json!({}))).await;

@@ -15,7 +15,7 @@ fn flight() -> Value {
     serde_json::from_str(json).expect("JSON")
 }
 
-/// What the run says that the first fire of these prices makes.
+/// The answer of the run that the first fire of these prices makes.
 fn said(prices: &[i64]) -> String {
     let (flight, language) = (flight(), Language::default());
     let trigger: Trigger = serde_json::from_value(flight["trigger"].clone()).expect("a trigger");

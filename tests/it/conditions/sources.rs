@@ -8,6 +8,7 @@ use futures::FutureExt;
 use redis::AsyncCommands;
 use reveille::bus;
 use reveille::clock::Clock;
+use reveille::compute::Compute;
 use reveille::egress::{self, Egress};
 use reveille::executor::host::StoreHost;
 use reveille::id::Tenant;
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection, Executor, SqliteConnection};
 
 use crate::support::binary::TempDir;
+use crate::support::computing::{HeldThreads, until_waiting};
 use crate::support::postgres::Database;
 use crate::support::servers;
 
@@ -28,6 +30,7 @@ use crate::support::servers;
 struct Looking {
     sources: std::sync::Arc<Sources>,
     poller: reveille::poll::Poller,
+    compute: Compute,
 }
 
 impl Looking {
@@ -46,11 +49,13 @@ impl Looking {
             poll: std::sync::Arc::new(|_, _, _, _| {}),
             seal: std::sync::Arc::new(|_, _, _, _| Ok(())),
         };
+        let compute = store.computing().clone();
         let host = std::sync::Arc::new(StoreHost::new(store, known, bus));
-        Looking { poller: reveille::poll::Poller::new(sources.clone(), host, Clock::system()), sources }
+        let poller = reveille::poll::Poller::new(sources.clone(), host, Clock::system(), compute.clone());
+        Looking { poller, sources, compute }
     }
 
-    /// What is wrong with such a poll, by its place.
+    /// The fault of such a poll, by its place.
     fn fault(&self, tenant: &str, poll: &Value) -> Option<String> {
         let mut faults = Faults::new();
         let poll: Poll = serde_json::from_value(poll.clone()).expect("a poll");
@@ -76,7 +81,7 @@ impl Looking {
         }
     }
 
-    /// What is seen, or the kind of the fault.
+    /// The value that is seen, or the kind of the fault.
     async fn look(&self, poll: &Value) -> Result<Value, String> {
         let poll: Poll = serde_json::from_value(poll.clone()).expect("a poll");
         match self.poll(Ask { poll, ..Looking::ask("ann", "") }).await {
@@ -101,7 +106,7 @@ fn sql(query: &str) -> Value {
     json!({ "sql": { "source": "shop", "query": query } })
 }
 
-/// What no source may do, whatever else it can.
+/// Tries every write: no source may do one, whatever else it can.
 async fn nothing_is_written(looking: &Looking, count: impl AsyncFn() -> i64) {
     for query in [
         "insert into orders values (9, 'x')",
@@ -341,4 +346,57 @@ async fn a_tool_is_polled_only_where_it_reads() {
         assert!(looking.look(&tool(acts, json!({}))).await.is_err(), "{acts}");
     }
     assert!(looking.fault("ann", &tool("curent_time", json!({}))).unwrap().contains("did you mean `current_time`?"));
+}
+
+#[tokio::test]
+async fn long_arguments_of_a_polled_tool_are_held_against_its_schema_on_a_computing_thread() {
+    let dir = TempDir::new();
+    let looking = Looking::at(json!({}), dir.path()).await;
+    let poll = json!({ "tool": { "name": "current_time", "args": { "timezone": "x".repeat(600_000) } } });
+    let poll: Poll = serde_json::from_value(poll).expect("a poll");
+    let threads = HeldThreads::all(&looking.compute).await;
+    let meanwhile = async {
+        until_waiting(&looking.compute, 1).await;
+        drop(threads);
+    };
+    let time_limit = Duration::from_secs(600);
+    let (seen, ()) = tokio::join!(looking.poll(Ask { poll, time_limit, ..Looking::ask("ann", "") }), meanwhile);
+    assert!(matches!(&seen, Err(Missed::Fault(fault)) if fault.kind != "timeout"), "{seen:?}");
+}
+
+#[tokio::test]
+async fn redis_hashes_and_texts_are_read_at_their_bounds_and_too_large_one_beyond_them() {
+    let client = redis::Client::open(servers::redis_url()).unwrap();
+    let mut redis = client.get_multiplexed_async_connection().await.unwrap();
+    let prefix = format!("t{:016x}:", fastrand::u64(..));
+    let key = |name: &str| format!("{prefix}{name}");
+    for (name, fields) in [("most fields", 1_000), ("more fields", 1_001)] {
+        let fields: Vec<(String, u32)> = (0..fields).map(|n| (format!("f{n}"), n)).collect();
+        let _: () = redis.hset_multiple(key(name), &fields).await.unwrap();
+    }
+    // as JSON it has two quotes
+    for (name, bytes) in [("longest text", 65_534), ("longer text", 65_535)] {
+        let _: () = redis.set(key(name), "x".repeat(bytes)).await.unwrap();
+    }
+    let dir = TempDir::new();
+    let settings =
+        json!({ "redis": { "prices": { "url": servers::redis_url(), "prefixes": [prefix], "tenants": ["*"] } } });
+    let looking = Looking::at(settings, dir.path()).await;
+    let look = async |name: &str| {
+        let poll = json!({ "redis": { "source": "prices", "key": key(name) } });
+        let poll = serde_json::from_value(poll).expect("a poll");
+        looking.poll(Ask { poll, time_limit: Duration::from_secs(60), ..Looking::ask("ann", "") }).await
+    };
+    let seen = async |name: &str| match look(name).await {
+        Ok(Seen::Value { value, .. }) => value,
+        other => panic!("{name}: {other:?}"),
+    };
+    assert_eq!(seen("most fields").await.as_object().unwrap().len(), 1_000);
+    assert_eq!(seen("longest text").await.as_str().unwrap().len(), 65_534);
+    for beyond in ["more fields", "longer text"] {
+        let refused = look(beyond).await;
+        assert!(matches!(&refused, Err(Missed::Fault(fault)) if fault.kind == "too_large"), "{beyond}: {refused:?}");
+    }
+    let keys: Vec<String> = redis.keys(format!("{prefix}*")).await.unwrap();
+    let _: () = redis.del(keys).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! What a watcher does about polls that fail: it never takes them for an answer, comes less often, tells the owner once.
+//! The watcher and failing polls: it never takes them for an answer, comes less often, tells the owner once.
 
 use reveille::engine::service::{Next, Service};
 use reveille::id::new_id;

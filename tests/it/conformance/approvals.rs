@@ -1,4 +1,4 @@
-//! What people are asked: put with the parking of the run, settled once, with what follows for the run.
+//! Questions to people: put with the parking of the run, settled once, with their consequences for the run.
 
 use chrono::TimeDelta;
 use reveille::approval::voter::{Marks, Vote};
@@ -22,19 +22,19 @@ on_both!(
     a_run_that_asks_is_parked_and_its_questions_are_found,
     an_answer_is_the_decision_once_and_the_run_goes_on,
     an_answer_that_may_not_be_changes_nothing,
-    what_was_edited_runs_as_edited_and_nothing_else,
-    what_was_agreed_to_has_the_same_hash_when_it_is_read,
+    edited_call_runs_as_edited_and_not_otherwise,
+    approved_proposal_has_the_same_hash_when_it_is_read,
     one_that_is_allowed_wakes_the_run_and_one_that_is_cancelled_waits_for_the_others,
-    what_is_settled_while_the_run_goes_on_keeps_it_from_being_parked,
+    question_settled_while_the_run_goes_on_keeps_it_from_being_parked,
     as_many_as_are_wanted_have_to_agree_to_the_same,
     an_approved_call_is_held_and_can_be_stopped,
     a_held_call_runs_when_its_time_has_come,
-    what_nobody_is_asked_about_is_held_and_runs_after_its_time,
-    what_nobody_is_asked_about_can_be_stopped_and_not_approved,
-    what_is_held_of_a_run_that_is_cancelled_is_withdrawn,
-    what_is_held_of_a_run_that_ends_meanwhile_is_withdrawn,
+    call_without_a_question_is_held_and_runs_after_its_time,
+    call_without_a_question_can_be_stopped_and_not_approved,
+    held_call_of_a_cancelled_run_is_withdrawn,
+    held_call_of_a_run_that_ends_meanwhile_is_withdrawn,
     nobody_answers_and_the_run_expires,
-    what_expires_is_a_no_and_the_rest_goes_on,
+    expired_question_is_a_no_and_the_rest_goes_on,
     one_that_waits_is_looked_at_again_and_told_of_once,
     a_question_takes_the_place_of_another,
     a_call_is_asked_about_once,
@@ -42,7 +42,7 @@ on_both!(
     a_run_that_goes_on_waits_for_its_turn_and_is_not_skipped,
     a_run_whose_end_was_asked_for_is_not_parked,
     a_link_leads_to_its_batch_until_its_time_is_over,
-    what_was_asked_is_forgotten_with_its_run,
+    approvals_are_deleted_with_their_run,
     of_a_hundred_answers_one_has_its_effect,
     of_an_answer_and_an_expiry_one_wins,
     pending_ones_are_found_among_many_decided_ones,
@@ -198,7 +198,7 @@ async fn an_answer_that_may_not_be_changes_nothing(world: &World) {
     assert_eq!(acts(world, one.id).await, ["service: approval.asked"]);
 }
 
-async fn what_was_edited_runs_as_edited_and_nothing_else(world: &World) {
+async fn edited_call_runs_as_edited_and_not_otherwise(world: &World) {
     let (_, started, asked) = asked(world, &["c1"]).await;
     let one = &asked[0];
     let edit = answer(Edit, one, "token:t");
@@ -215,7 +215,7 @@ async fn what_was_edited_runs_as_edited_and_nothing_else(world: &World) {
     world.succeed(&again).await;
 }
 
-async fn what_was_agreed_to_has_the_same_hash_when_it_is_read(world: &World) {
+async fn approved_proposal_has_the_same_hash_when_it_is_read(world: &World) {
     let odd = json!({ "to\0": "a\0n", "amounts": [1.0, 1e3, "\0", "\\u0000"] });
     for choice in [Approve, Edit] {
         let (_, started, asked) = asked_with(world, &["c1"], |asked| {
@@ -255,7 +255,7 @@ async fn one_that_is_allowed_wakes_the_run_and_one_that_is_cancelled_waits_for_t
     world.succeed(&go_on(world, started.run.id).await).await;
 }
 
-async fn what_is_settled_while_the_run_goes_on_keeps_it_from_being_parked(world: &World) {
+async fn question_settled_while_the_run_goes_on_keeps_it_from_being_parked(world: &World) {
     let (_, started, both) = asked(world, &["c1", "c2"]).await;
     decide(world, &both[0], Approve).await;
     let again = go_on(world, started.run.id).await;
@@ -353,7 +353,7 @@ async fn held(world: &World) -> (StartedRun, Approval) {
     (started, held.into_iter().next().unwrap())
 }
 
-async fn what_nobody_is_asked_about_is_held_and_runs_after_its_time(world: &World) {
+async fn call_without_a_question_is_held_and_runs_after_its_time(world: &World) {
     let (started, put) = held(world).await;
     let until = world.now() + TimeDelta::seconds(60);
     let one = get(world, put.id).await;
@@ -384,7 +384,7 @@ async fn what_nobody_is_asked_about_is_held_and_runs_after_its_time(world: &Worl
     world.succeed(&again).await;
 }
 
-async fn what_nobody_is_asked_about_can_be_stopped_and_not_approved(world: &World) {
+async fn call_without_a_question_can_be_stopped_and_not_approved(world: &World) {
     let (started, one) = held(world).await;
     world.pass(30);
     for choice in [Approve, Edit] {
@@ -399,7 +399,7 @@ async fn what_nobody_is_asked_about_can_be_stopped_and_not_approved(world: &Worl
     world.succeed(&again).await;
 }
 
-async fn what_is_held_of_a_run_that_is_cancelled_is_withdrawn(world: &World) {
+async fn held_call_of_a_cancelled_run_is_withdrawn(world: &World) {
     let (started, one) = held(world).await;
     world.store.cancel_run(EVERY, started.run.id, "no longer needed").await.unwrap();
     assert_eq!(state(world, &started).await, RunState::Cancelled);
@@ -408,7 +408,7 @@ async fn what_is_held_of_a_run_that_is_cancelled_is_withdrawn(world: &World) {
     assert_eq!(acts(world, one.id).await, ["policy: approval.held", "service: approval.cancelled"]);
 }
 
-async fn what_is_held_of_a_run_that_ends_meanwhile_is_withdrawn(world: &World) {
+async fn held_call_of_a_run_that_ends_meanwhile_is_withdrawn(world: &World) {
     let (_, started, asked) = asked_with(world, &["c1", "c2"], |asked| {
         if asked.call_id == "c2" {
             let (ids, of) = ((asked.id, asked.batch_id), asked.identity());
@@ -449,7 +449,7 @@ async fn nobody_answers_and_the_run_expires(world: &World) {
     assert_eq!(world.store.next_waiting().await.unwrap(), None);
 }
 
-async fn what_expires_is_a_no_and_the_rest_goes_on(world: &World) {
+async fn expired_question_is_a_no_and_the_rest_goes_on(world: &World) {
     // told to go on, a chat, and one of which a part may run
     let cases: [fn(&mut Approval); 3] = [
         |asked| asked.proposal.on_expiry = OnExpiry::Cancel,
@@ -620,7 +620,7 @@ async fn a_link_leads_to_its_batch_until_its_time_is_over(world: &World) {
     assert_eq!(find([8; 32]).await.unwrap().1, [], "a link of another tenant leads nowhere");
 }
 
-async fn what_was_asked_is_forgotten_with_its_run(world: &World) {
+async fn approvals_are_deleted_with_their_run(world: &World) {
     let (_, started, asked) = asked_with(world, &["c1"], |asked| asked.proposal.approvers = 2).await;
     let link = |days| ApprovalLink {
         batch_id: if days == 0 { new_id(world.now()) } else { asked[0].batch_id },
@@ -724,7 +724,7 @@ pub async fn plan(world: &World, statement: &str) -> String {
     plan_under(world, &[], statement).await
 }
 
-/// The same where the engine's own connections ask, which have no way to scan.
+/// The plan where the engine's own connections ask, which have no way to scan.
 pub async fn quick_plan(world: &World, statement: &str) -> String {
     let settings = ["set enable_seqscan = off", "set enable_bitmapscan = off", "set enable_sort = off"];
     plan_under(world, &settings, statement).await

@@ -92,7 +92,7 @@ async fn an_instant_that_moves_between_reading_and_locking_is_planned_anew(world
 async fn a_task_that_is_another_at_each_try_is_refused_in_the_end(world: &World) {
     let task = world.task(json!({"interval": "1m"})).await;
     let computing = world.store.computing().clone();
-    let mut threads = HeldThreads::all(&computing).await;
+    let mut threads = HeldThreads::all_of(&computing, "a").await;
     let (store, id) = (world.store.clone(), task.id);
     let asked = tokio::spawn(async move { store.change_task(&Scope::Every, id, &pause()).await });
     let tries = 20;

@@ -18,7 +18,7 @@ on_both!(
     a_parked_run_has_no_slot_and_no_lease_and_waits,
     a_completion_is_recorded_once_with_its_deliveries,
     a_failure_and_an_expiry_are_recorded_with_their_reasons,
-    what_does_not_wait_or_is_another_tenant_s_is_not_completed,
+    run_that_does_not_wait_or_is_another_tenants_is_not_completed,
     overdue_ones_are_found_the_longest_first,
     of_two_who_end_one_one_wins,
     a_repeated_request_is_answered_alike,
@@ -95,7 +95,7 @@ async fn a_failure_and_an_expiry_are_recorded_with_their_reasons(world: &World) 
     assert_eq!((run.state, run.reason), (RunState::Expired, reason));
 }
 
-async fn what_does_not_wait_or_is_another_tenant_s_is_not_completed(world: &World) {
+async fn run_that_does_not_wait_or_is_another_tenants_is_not_completed(world: &World) {
     let (_, waits) = waiting(world, 60).await;
     let other = world.store.complete_run(&only("b"), waits.run.id, &succeeded(), world.now(), None).await;
     assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");

@@ -21,7 +21,7 @@ on_both!(
     a_poll_is_claimed_by_one_and_again_when_the_claim_ran_out,
     the_edge_its_run_and_the_next_poll_are_recorded_together,
     two_who_polled_at_once_count_one_edge,
-    what_was_polled_before_a_change_is_void,
+    poll_result_from_before_a_change_is_void,
     a_pause_keeps_what_is_known_and_another_question_forgets_it,
     an_edge_within_a_cooldown_is_a_skipped_run,
     an_edge_beyond_the_fires_of_a_minute_is_a_skipped_run,
@@ -39,7 +39,7 @@ on_both!(
     the_tenant_of_a_poll_that_an_older_release_stored_is_written_when_it_is_polled,
 );
 
-fn condition(more: Value) -> Value {
+pub(super) fn condition(more: Value) -> Value {
     let mut trigger = json!({
         "type": "condition", "poll": {"redis": {"source": "s", "key": "k"}}, "interval": "1m",
         "expression": "value < 500", "fire": "on_true", "overlap": "queue_one",
@@ -62,7 +62,7 @@ async fn due(world: &World) -> PollClaim {
     claims.remove(0)
 }
 
-fn step(claim: &PollClaim, polled: Result<Value, &str>, now: DateTime<Utc>) -> Step {
+pub(super) fn step(claim: &PollClaim, polled: Result<Value, &str>, now: DateTime<Utc>) -> Step {
     let trigger: Trigger = serde_json::from_value(claim.trigger.clone()).unwrap();
     let question = trigger.condition().unwrap().compile(&Language::default()).unwrap();
     let polled = match polled {
@@ -146,7 +146,7 @@ async fn two_who_polled_at_once_count_one_edge(world: &World) {
     assert_eq!(world.get_task(task.id).await.fired, 1);
 }
 
-async fn what_was_polled_before_a_change_is_void(world: &World) {
+async fn poll_result_from_before_a_change_is_void(world: &World) {
     let task = world.task(condition(json!({}))).await;
     for change in ["edit", "pause", "delete"] {
         let claim = due(world).await;

@@ -74,7 +74,7 @@ async fn a_second_one_on_the_same_sqlite_file_is_refused_and_a_later_one_finds_e
 }
 
 #[tokio::test]
-async fn who_only_looks_reads_beside_a_service_and_makes_and_changes_nothing() {
+async fn read_only_store_reads_beside_a_service_and_changes_nothing() {
     let dir = TempDir::new();
     let (nothing, clock) = (Settings::default(), Clock::manual(START));
     let refused = Store::look(&nothing, dir.path(), clock.clone(), never_waits).await.err();
@@ -123,7 +123,7 @@ async fn a_second_name_of_the_same_sqlite_file_is_the_same_file() {
 }
 
 #[tokio::test]
-async fn what_a_process_that_is_gone_had_leased_is_free_when_its_sqlite_file_is_opened_again() {
+async fn leases_of_a_dead_process_are_free_when_its_sqlite_file_is_opened_again() {
     let dir = TempDir::new();
     let store = open_sqlite(dir.path()).await.unwrap();
     let (task, nominal) = new_task("a", json!({"interval": "1h", "overlap": "allow"}), json!({}), START);

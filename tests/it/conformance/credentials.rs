@@ -12,8 +12,8 @@ use reveille::store::{
     AuditFilter, CredentialFilter, DeliveryFilter, Lacked, NewCredential, SealedDocument, SealedRow, Store, StoreError,
     StoredCredential, UseFilter, next_generation,
 };
-use reveille::task::TaskStatus;
 use reveille::task::change::TaskChange;
+use reveille::task::{Task, TaskStatus};
 use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use serde_json::json;
 use sqlx::{Connection, PgConnection, SqliteConnection};
@@ -31,20 +31,23 @@ on_both!(
     after_a_deletion_the_generation_is_another,
     a_scope_writes_its_own_only,
     credentials_are_listed_by_tenant_and_service,
-    what_is_done_to_a_credential_is_on_record,
+    changes_of_a_credential_are_on_record,
     a_use_is_kept_and_moves_the_row_once_a_minute,
     its_last_use_is_found_among_many_that_were_refused,
-    what_a_run_has_used_is_found_by_the_run,
+    credential_uses_are_found_by_the_run,
     old_uses_are_forgotten,
     the_tasks_that_name_a_credential_are_found,
     tasks_that_wait_for_a_credential_go_on_with_what_is_saved,
     a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting,
     tasks_that_go_on_are_changed_by_others_at_the_same_time,
+    many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_own_instant,
+    task_that_is_to_go_on_is_left_alone_where_it_was_changed_meanwhile,
+    task_that_is_to_go_on_is_resumed_by_another_instance_where_one_has_died,
     one_refreshes_at_a_time,
     a_refresh_is_kept_only_by_who_holds_the_lease,
     without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_from,
     a_new_document_takes_the_lease_from_who_refreshes,
-    what_needs_consent_says_why_until_a_new_document_comes,
+    credential_that_needs_consent_says_why_until_a_new_document_comes,
     a_notice_of_trouble_says_whom_it_concerns_and_why,
     only_what_is_under_another_key_is_rewrapped,
     recipients_with_secrets_are_found_and_written_over_what_was_read,
@@ -265,7 +268,7 @@ async fn credentials_are_listed_by_tenant_and_service(world: &World) {
     assert_eq!(names(&listed(EVERY, behind).await), ["a google/home"]);
 }
 
-async fn what_is_done_to_a_credential_is_on_record(world: &World) {
+async fn changes_of_a_credential_are_on_record(world: &World) {
     let first = put(world).await;
     let new = NewCredential { document: None, by: "token:u".into(), hosts: vec![], ..credential("a") };
     world.store.put_credential(EVERY, &new, 1).await.unwrap();
@@ -375,7 +378,7 @@ async fn refused_often(world: &World) {
     }
 }
 
-async fn what_a_run_has_used_is_found_by_the_run(world: &World) {
+async fn credential_uses_are_found_by_the_run(world: &World) {
     refused_often(world).await;
     let run = Uuid::from_u128(7);
     let by = |service: &str, run_id| CredentialUse { service: service.into(), run_id, ..used("a", world.now()) };
@@ -524,6 +527,123 @@ async fn tasks_that_go_on_are_changed_by_others_at_the_same_time(world: &World) 
     }
 }
 
+/// So many tasks of tenant `a` that are paused for want of the credential, in the order of their ids.
+async fn paused_tasks(world: &World, count: usize) -> Vec<Task> {
+    let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
+    let mut tasks = Vec::new();
+    for _ in 0..count {
+        let task = world.task(json!({"interval": "1h"})).await;
+        assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), Lacked::Paused);
+        tasks.push(task);
+        world.pass(1);
+    }
+    tasks
+}
+
+async fn are_active(world: &World, tasks: &[Task]) -> Vec<bool> {
+    let mut active = Vec::new();
+    for task in tasks {
+        active.push(world.get_task(task.id).await.status == TaskStatus::Active);
+    }
+    active
+}
+
+async fn many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_own_instant(world: &World) {
+    let tasks = paused_tasks(world, 26).await;
+    let foreign = world.task_with("b", json!({"interval": "1h"}), json!({})).await;
+    assert!(!world.outlook().await.resumption);
+    let saved = world.store.put_credential(&only("a"), &credential("a"), 0).await.unwrap();
+    let ids = |tasks: &[Task]| tasks.iter().map(|task| task.id).collect::<Vec<_>>();
+    assert_eq!(saved.resumed.iter().map(|task| task.id).collect::<Vec<_>>(), ids(&tasks[..20]));
+    assert_eq!((saved.resuming, world.outlook().await.resumption), (6, true));
+    let first = world.get_task(tasks[0].id).await;
+    world.pass(60);
+    // saved once more, by who has refreshed it or by a person: nothing is resumed twice
+    let again =
+        world.store.put_credential(EVERY, &NewCredential { document: None, ..credential("a") }, 1).await.unwrap();
+    assert_eq!((again.resumed.len(), again.resuming), (6, 0));
+    assert_eq!(world.store.resume_next(9).await.unwrap(), 0, "they went on with the second save");
+    assert_eq!(are_active(world, &tasks).await, [true; 26]);
+    assert_eq!(world.get_task(tasks[0].id).await, first);
+    // and now in pieces
+    world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
+    let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
+    for task in &tasks {
+        assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), Lacked::Paused);
+    }
+    world.store.put_credential(&only("a"), &credential("a"), 0).await.unwrap();
+    for (limit, resumed, goes_on) in [(2, 2, 22), (3, 3, 25), (3, 1, 26)] {
+        world.pass(7);
+        assert_eq!(world.store.resume_next(limit).await.unwrap(), resumed);
+        let active = are_active(world, &tasks).await;
+        assert_eq!(active.iter().filter(|active| **active).count(), goes_on);
+        assert!(active[..goes_on].iter().all(|active| *active), "in their order: {active:?}");
+        let last = world.get_task(tasks[goes_on - 1].id).await;
+        assert_eq!((last.active_since, last.updated_at), (world.now(), world.now()), "at its own instant");
+        assert!(last.next_fire_at.is_some_and(|next| next > world.now()));
+    }
+    assert_eq!(world.store.resume_next(9).await.unwrap(), 0);
+    assert!(!world.outlook().await.resumption);
+    assert_eq!(world.get_task(foreign.id).await.version, 1);
+}
+
+async fn task_that_is_to_go_on_is_left_alone_where_it_was_changed_meanwhile(world: &World) {
+    let tasks = paused_tasks(world, 26).await;
+    let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
+    world.store.put_credential(EVERY, &credential("a"), 0).await.unwrap();
+    let [by_hand, otherwise, deleted, edited, again, plain] = &tasks[20..] else { panic!("six are left") };
+    world.store.change_task(EVERY, by_hand.id, &TaskChange::Resume).await.unwrap();
+    let holiday = TaskChange::Pause { reason: Some("holiday".into()) };
+    world.store.change_task(EVERY, otherwise.id, &holiday).await.unwrap();
+    world.store.delete_task(EVERY, deleted.id).await.unwrap();
+    let stored = world.get_task(edited.id).await;
+    let edit = TaskChange::Edit { version: stored.version, name: "renamed".into(), spec: Box::new(stored.spec) };
+    world.store.change_task(EVERY, edited.id, &edit).await.unwrap();
+    // it went on by hand, and lacks the credential still: that is no reason to resume it once more
+    world.store.change_task(EVERY, again.id, &TaskChange::Resume).await.unwrap();
+    let refused = Lack { kind: LackKind::Refused, sent_at: Some(in_seconds(world, 1)), ..lack };
+    assert_eq!(world.store.pause_for_credential(again.id, &refused).await.unwrap(), Lacked::Paused);
+    let resumed_by_hand = world.get_task(by_hand.id).await;
+    world.pass(5);
+    assert_eq!(world.store.resume_next(9).await.unwrap(), 2, "the others are there no more");
+    assert_eq!(world.get_task(by_hand.id).await, resumed_by_hand);
+    let renamed = world.get_task(edited.id).await;
+    assert_eq!((renamed.status, renamed.name.as_str()), (TaskStatus::Active, "renamed"));
+    assert_eq!(world.get_task(plain.id).await.status, TaskStatus::Active);
+    assert_eq!(world.get_task(otherwise.id).await.status_reason.as_deref(), Some("holiday"));
+    assert_eq!(world.get_task(again.id).await.status, TaskStatus::Paused);
+    // what is saved and ended again resumes nothing
+    world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
+    let more = paused_tasks(world, 22).await;
+    world.store.put_credential(EVERY, &credential("a"), 0).await.unwrap();
+    world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
+    assert!(world.store.resume_next(9).await.unwrap() > 0);
+    assert_eq!(world.store.resume_next(9).await.unwrap(), 0);
+    assert_eq!(world.get_task(more[21].id).await.status, TaskStatus::Paused);
+}
+
+async fn task_that_is_to_go_on_is_resumed_by_another_instance_where_one_has_died(world: &World) {
+    let tasks = paused_tasks(world, 24).await;
+    world.store.put_credential(EVERY, &credential("a"), 0).await.unwrap();
+    // an instance claims two, and dies before it resumes them
+    let until = if world.is_postgres() { "timestamptz" } else { "text" };
+    let instant = in_seconds(world, 30).to_rfc3339();
+    let claimed = format!("update resumptions set claimed_until = cast('{instant}' as {until}) where seq <= 2");
+    world.plant(&claimed).await;
+    let other = world.other_instance().await;
+    let (here, there) = tokio::join!(world.store.resume_next(1), other.resume_next(1));
+    assert_eq!((here.unwrap(), there.unwrap()), (1, 1), "each takes another one");
+    assert_eq!(other.resume_next(9).await.unwrap(), 0);
+    assert_eq!(are_active(world, &tasks[20..]).await, [false, false, true, true]);
+    assert!(world.outlook().await.resumption);
+    world.pass(30);
+    assert_eq!(other.resume_next(9).await.unwrap(), 2);
+    assert_eq!(are_active(world, &tasks[20..]).await, [true; 4]);
+    if world.is_postgres() {
+        other.close().await;
+    }
+}
+
 fn in_seconds(world: &World, seconds: i64) -> DateTime<Utc> {
     world.now() + TimeDelta::seconds(seconds)
 }
@@ -623,7 +743,7 @@ async fn a_new_document_takes_the_lease_from_who_refreshes(world: &World) {
     assert!(claim(&world.store, world, &given).await.is_some());
 }
 
-async fn what_needs_consent_says_why_until_a_new_document_comes(world: &World) {
+async fn credential_that_needs_consent_says_why_until_a_new_document_comes(world: &World) {
     let read = put(world).await;
     let lease = claim(&world.store, world, &read).await.unwrap();
     let marked = world.store.mark_needs_consent(read.credential.id, lease, "invalid_grant: revoked").await.unwrap();
@@ -647,7 +767,7 @@ async fn what_needs_consent_says_why_until_a_new_document_comes(world: &World) {
 async fn a_notice_of_trouble_says_whom_it_concerns_and_why(world: &World) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient = Recipient { addresses, ..Recipient::default() };
-    world.store.put_recipient(EVERY, "a", &recipient, 0).await.unwrap();
+    world.store.put_recipient(EVERY, "a", &recipient, None).await.unwrap();
     let task = world.task(json!({"interval": "1h"})).await;
     let newest = async || {
         let newest = DeliveryFilter { limit: 1, ..DeliveryFilter::default() };
@@ -723,7 +843,7 @@ async fn recipients_with_secrets_are_found_and_written_over_what_was_read(world:
             quiet: Default::default(),
             verified: Default::default(),
         };
-        world.store.put_recipient(EVERY, tenant, &recipient, 0).await.unwrap();
+        world.store.put_recipient(EVERY, tenant, &recipient, None).await.unwrap();
     }
     let found = world.store.sealed_recipients("", 9).await.unwrap();
     let shown: Vec<_> = found.iter().map(|row| (row.id.as_str(), row.version, row.body.is_some())).collect();
@@ -734,6 +854,7 @@ async fn recipients_with_secrets_are_found_and_written_over_what_was_read(world:
     let ann = &found[0];
     let mut body = ann.body.clone().unwrap();
     body["addresses"]["webhook"]["sealed_secret"] = json!("v1:new:3:4");
+    let read = world.store.get_recipient(EVERY, "ann").await.unwrap();
     assert!(world.store.rewrap_recipient(ann, &body).await.unwrap());
     let stored = world.store.get_recipient(EVERY, "ann").await.unwrap();
     assert_eq!(stored.version, 2);
@@ -741,7 +862,7 @@ async fn recipients_with_secrets_are_found_and_written_over_what_was_read(world:
     // who read it before does not put the old one back, neither here nor there
     assert!(!world.store.rewrap_recipient(ann, ann.body.as_ref().unwrap()).await.unwrap());
     let old: Recipient = serde_json::from_value(ann.body.clone().unwrap()).unwrap();
-    let refused = world.store.put_recipient(EVERY, "ann", &old, 1).await;
+    let refused = world.store.put_recipient(EVERY, "ann", &old, Some(&read)).await;
     assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
 }
 
@@ -753,7 +874,10 @@ async fn tasks_with_secrets_are_found_and_written_over_what_was_read(world: &Wor
     let shown: Vec<_> = found.iter().map(|row| (row.id, row.tenant_id.as_str(), row.body.is_some())).collect();
     assert_eq!(shown, [(task.id, "a", true), (plain.id, "a", false)]);
     let behind = world.store.sealed_tasks(Some(task.id), 9).await.unwrap();
-    assert_eq!(behind, [SealedRow { id: plain.id, tenant_id: "a".into(), version: 1, body: None }]);
+    assert_eq!(
+        behind,
+        [SealedRow { id: plain.id, tenant_id: "a".into(), version: 1, updated_at: plain.updated_at, body: None }]
+    );
 
     let mut spec = found[0].body.clone().unwrap();
     spec["action"]["config"]["sealed_secret"] = json!("v1:new:3:4");

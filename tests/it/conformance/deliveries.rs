@@ -17,13 +17,13 @@ on_both!(
     deliveries_are_claimed_in_order_and_by_one_worker,
     two_instances_never_claim_the_same,
     a_claim_that_was_never_marked_is_claimed_again_and_says_so,
-    what_waits_is_looked_at_in_the_order_due_and_line_by_line,
-    what_was_asked_for_and_what_is_in_doubt_is_kept,
+    due_deliveries_are_read_in_due_order_line_by_line,
+    requested_wait_and_doubt_of_a_delivery_are_kept,
     doubt_falls_back_in_the_same_transaction,
     deliveries_are_looked_up_by_indexes_among_many,
-    what_came_of_an_attempt_is_recorded,
+    outcome_of_an_attempt_is_recorded,
     waiting_uses_up_no_attempt,
-    what_is_held_joins_a_digest_and_comes_to_what_it_comes_to,
+    held_delivery_joins_a_digest_and_shares_its_outcome,
     a_digest_that_falls_back_takes_its_messages_along,
     interruptions_are_counted_up_to_a_limit,
     counts_and_codes_are_forgotten,
@@ -31,7 +31,7 @@ on_both!(
     a_late_mark_changes_nothing,
     marks_that_are_written_at_once_have_each_its_own_answer,
     a_failed_or_doubtful_one_is_sent_again,
-    what_is_pending_or_delivered_is_not_sent_again,
+    pending_or_delivered_message_is_not_sent_again,
     a_report_settles_what_was_taken_on_once,
     a_report_of_failure_falls_back_in_the_same_transaction,
     a_report_that_comes_before_the_attempt_is_recorded_stands,
@@ -39,12 +39,12 @@ on_both!(
     a_doubt_is_settled_by_a_late_report,
     a_doubtful_digest_is_settled_with_its_messages_by_a_late_report,
     messages_whose_next_digest_has_gone_already_fail_with_theirs,
-    what_is_never_reported_on_is_unknown_in_batches,
+    deliveries_without_a_report_become_unknown_in_batches,
     deliveries_are_listed_newest_first_by_every_filter,
-    what_a_delivery_refers_to_is_read_as_it_stands,
+    reference_of_a_delivery_is_read_as_it_stands,
 );
 
-async fn what_a_delivery_refers_to_is_read_as_it_stands(world: &World) {
+async fn reference_of_a_delivery_is_read_as_it_stands(world: &World) {
     let task = world.task(serde_json::json!({"interval": "1h"})).await;
     let run = world.run_now(&task).await;
     let told = post(world, &NewDelivery { run_id: Some(run), ..message("k1") }).await;
@@ -182,7 +182,7 @@ async fn a_claim_that_was_never_marked_is_claimed_again_and_says_so(world: &Worl
     assert_ne!(second.lease_token, first.lease_token);
 }
 
-async fn what_waits_is_looked_at_in_the_order_due_and_line_by_line(world: &World) {
+async fn due_deliveries_are_read_in_due_order_line_by_line(world: &World) {
     let of = |tenant: &str, channel: &str, key: &str| NewDelivery {
         tenant_id: tenant.into(),
         recipient: tenant.into(),
@@ -215,7 +215,7 @@ async fn what_waits_is_looked_at_in_the_order_due_and_line_by_line(world: &World
     assert_eq!(next("", None).await, Some(line("email", "b", 60)));
 }
 
-async fn what_was_asked_for_and_what_is_in_doubt_is_kept(world: &World) {
+async fn requested_wait_and_doubt_of_a_delivery_are_kept(world: &World) {
     let posted = post(world, &message("k")).await;
     let day = |days: i64| at(days * 86_400);
     let mark = |at, asked, doubtful| Mark::Retry { at, error: "busy".into(), asked, doubtful };
@@ -323,7 +323,7 @@ async fn deliveries_are_looked_up_by_indexes_among_many(world: &World) {
     assert_eq!(get(world, posted.id).await, posted);
 }
 
-async fn what_came_of_an_attempt_is_recorded(world: &World) {
+async fn outcome_of_an_attempt_is_recorded(world: &World) {
     let named = || Some("queued as 7".to_owned());
     let error = || "mailbox full".to_owned();
     let marks = [
@@ -390,7 +390,7 @@ async fn hold(world: &World, at: DateTime<Utc>) -> Delivery {
     digests.into_iter().find(|delivery| delivery.kind == Kind::Digest).expect("a digest")
 }
 
-async fn what_is_held_joins_a_digest_and_comes_to_what_it_comes_to(world: &World) {
+async fn held_delivery_joins_a_digest_and_shares_its_outcome(world: &World) {
     let first = post(world, &message("1")).await;
     let second = post(world, &NewDelivery { fallback: vec!["sms".into()], ..message("2") }).await;
     let digest = hold(world, at(600)).await;
@@ -585,7 +585,7 @@ async fn a_failed_or_doubtful_one_is_sent_again(world: &World) {
     }
 }
 
-async fn what_is_pending_or_delivered_is_not_sent_again(world: &World) {
+async fn pending_or_delivered_message_is_not_sent_again(world: &World) {
     let posted = post(world, &message("k")).await;
     for _ in 0..2 {
         let refused = world.store.retry_delivery(&Scope::Every, posted.id, |_| Ok(None)).await;
@@ -801,7 +801,7 @@ async fn messages_whose_next_digest_has_gone_already_fail_with_theirs(world: &Wo
     assert_eq!((late.state, late.last_error.as_deref()), (DeliveryState::Failed, Some("no")));
 }
 
-async fn what_is_never_reported_on_is_unknown_in_batches(world: &World) {
+async fn deliveries_without_a_report_become_unknown_in_batches(world: &World) {
     let mut taken = Vec::new();
     for n in 0..3 {
         taken.push(taken_on(world, &n.to_string()).await);

@@ -15,7 +15,7 @@ use super::world::{OTHER_WORKER, START, WORKER, World, only};
 on_both!(
     an_event_is_taken_once_by_its_key,
     a_batch_is_taken_whole_or_not_at_all,
-    what_one_has_leased_no_other_gets_until_the_lease_is_over,
+    leased_events_go_to_no_other_until_the_lease_is_over,
     tenants_have_turns_in_what_is_leased,
     more_tenants_than_one_look_have_their_turns_after_each_other,
     the_log_is_read_by_source_type_tenant_and_place,
@@ -121,7 +121,7 @@ async fn on_sqlite_what_the_dead_process_held_is_free_when_the_next_one_opens() 
     assert_eq!(again.iter().map(|entry| entry.deliveries).collect::<Vec<_>>(), [2]);
 }
 
-async fn what_one_has_leased_no_other_gets_until_the_lease_is_over(world: &World) {
+async fn leased_events_go_to_no_other_until_the_lease_is_over(world: &World) {
     let events = ["1", "2", "3"].map(|id| event("a", id));
     world.store.publish_events(&events).await.unwrap();
     let first = lease(world, 2).await;

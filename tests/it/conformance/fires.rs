@@ -12,13 +12,13 @@ use crate::support::world::claim_ready;
 
 on_both!(
     a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next,
-    what_has_no_room_is_ready_for_anyone,
-    what_falls_due_within_the_horizon_is_recorded_ahead,
+    fire_without_room_is_ready_for_anyone,
+    instants_within_the_horizon_are_recorded_ahead,
     nothing_is_due_before_its_millisecond,
     a_limit_takes_the_earliest_tasks_first,
     a_few_that_are_due_last_fire_with_each_batch_of_the_earliest,
     firing_again_what_is_recorded_already_makes_no_second_run,
-    what_is_recorded_already_holds_up_nothing_else_of_its_batch,
+    recorded_instant_holds_up_nothing_else_of_its_batch,
     skips_that_are_recorded_already_are_not_recorded_again,
     two_instances_firing_at_once_never_double,
     a_task_that_another_instance_holds_is_passed_over,
@@ -89,7 +89,7 @@ async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(wo
     assert_eq!(world.fire().await, Fired::default());
 }
 
-async fn what_has_no_room_is_ready_for_anyone(world: &World) {
+async fn fire_without_room_is_ready_for_anyone(world: &World) {
     world.task(json!({"interval": "1m"})).await;
     world.task(json!({"interval": "1m"})).await;
     world.pass(60);
@@ -100,7 +100,7 @@ async fn what_has_no_room_is_ready_for_anyone(world: &World) {
     assert_ne!(claims[0].lease.run_id, fired.claims[0].lease.run_id);
 }
 
-async fn what_falls_due_within_the_horizon_is_recorded_ahead(world: &World) {
+async fn instants_within_the_horizon_are_recorded_ahead(world: &World) {
     let task = world.task(json!({"interval": "10s"})).await;
     let fired = world.store.fire_due(&world.ask(25, 9)).await.unwrap();
     let instants: Vec<_> = fired.claims.iter().map(|claim| (claim.run_at, claim.until)).collect();
@@ -168,7 +168,7 @@ async fn firing_again_what_is_recorded_already_makes_no_second_run(world: &World
     assert_eq!(world.count("select count(*) from queue").await, 1);
 }
 
-async fn what_is_recorded_already_holds_up_nothing_else_of_its_batch(world: &World) {
+async fn recorded_instant_holds_up_nothing_else_of_its_batch(world: &World) {
     for _ in 0..3 {
         world.task(json!({"interval": "1m"})).await;
     }

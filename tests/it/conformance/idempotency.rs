@@ -67,9 +67,9 @@ async fn every_effect_with_a_key_happens_once_and_is_answered_alike(world: &Worl
         let answers = [
             store.create_task(&task, nominal, Some(&keys[0])).await,
             store.run_now(&Scope::Every, task_id, new_id(START), None, START, Some(&keys[1])).await,
-            store.backfill(&Scope::Every, task_id, new_id(START), &[START], Some(&keys[2])).await,
+            store.backfill(&Scope::Every, task_id, new_id(START), &[START], Some(&keys[2]), None).await,
             store
-                .retry_run(&Scope::Every, ended.run.id, new_id(START), START, |_| Ok(Some(keys[3].clone())))
+                .retry_run(&Scope::Every, ended.run.id, new_id(START), START, |_| Ok(Some(keys[3].clone())), None)
                 .await
                 .map(done),
             store.create_token(&token(), Some(&keys[4])).await,

@@ -18,7 +18,7 @@ use crate::support::world::claim_ready;
 on_both!(
     the_most_urgent_are_claimed_first,
     a_run_is_claimed_once_with_a_token_of_its_own,
-    what_is_ready_later_is_not_claimed_now,
+    run_that_is_ready_later_is_not_claimed_now,
     a_started_run_is_running_on_the_record,
     a_claim_that_does_not_stand_any_more_does_not_start,
     starting_again_after_a_lost_answer_answers_alike,
@@ -34,7 +34,7 @@ on_both!(
     a_run_that_the_infrastructure_held_up_is_counted_apart,
     ends_of_every_kind_go_in_one_batch,
     a_run_that_can_not_be_read_keeps_no_other_from_starting,
-    what_is_committed_is_hinted,
+    commits_are_hinted,
 );
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -47,7 +47,7 @@ fn every_minute() -> serde_json::Value {
 
 async fn the_most_urgent_are_claimed_first(world: &World) {
     let task = world.task(json!({"interval": "10s", "catch_up": "all", "overlap": "allow"})).await;
-    world.store.backfill(&Scope::Every, task.id, Uuid::from_u128(7), &[at(-60)], None).await.unwrap();
+    world.store.backfill(&Scope::Every, task.id, Uuid::from_u128(7), &[at(-60)], None, None).await.unwrap();
     world.pass(20);
     world.store.fire_due(&world.ask(0, 0)).await.unwrap();
     let asked_for = world.run_now(&task).await;
@@ -90,7 +90,7 @@ async fn a_run_is_claimed_once_with_a_token_of_its_own(world: &World) {
     assert!(!tokens.contains(&0), "0 is no token");
 }
 
-async fn what_is_ready_later_is_not_claimed_now(world: &World) {
+async fn run_that_is_ready_later_is_not_claimed_now(world: &World) {
     let task = world.task(every_minute()).await;
     let started = world.started(&task).await;
     let retry_at = at(5) + TimeDelta::milliseconds(1);
@@ -357,7 +357,7 @@ async fn claims_are_given_back(world: &World) {
     assert_eq!(world.store.heartbeat(&[running.lease], world.now() + LEASE).await.unwrap().len(), 1);
 }
 
-async fn what_is_committed_is_hinted(world: &World) {
+async fn commits_are_hinted(world: &World) {
     let topics = [Topic::Due, Topic::Queue, Topic::Cancels, Topic::Outbox];
     let mut ears = topics.map(|topic| world.store.listen(topic));
     let mut heard = || {

@@ -15,11 +15,11 @@ use super::world::{LEASE, OTHER_WORKER, WORKER, World, end_of};
 
 on_both!(
     no_take_of_two_workers_goes_beyond_a_limit_and_all_come_to_their_end,
-    what_is_leased_ahead_counts_and_what_ends_makes_room,
+    leases_ahead_count_and_an_end_makes_room,
     a_tenant_with_ten_thousand_runs_leaves_the_second_take_to_one_that_has_one,
     under_limits_the_first_take_is_shared,
     tenants_that_have_had_their_share_are_passed_over,
-    what_waits_is_counted_by_its_place,
+    waiting_runs_are_counted_by_their_place,
     a_tenants_own_limit_is_in_the_place_of_everybodys,
     runs_that_are_asked_for_start_by_a_take_where_their_tenant_has_a_limit,
 );
@@ -65,7 +65,7 @@ async fn no_take_of_two_workers_goes_beyond_a_limit_and_all_come_to_their_end(wo
     assert!(most.0 >= 3, "{most:?}");
 }
 
-async fn what_is_leased_ahead_counts_and_what_ends_makes_room(world: &World) {
+async fn leases_ahead_count_and_an_end_makes_room(world: &World) {
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     for _ in 0..3 {
         world.run_now(&task).await;
@@ -164,7 +164,7 @@ async fn tenants_that_have_had_their_share_are_passed_over(world: &World) {
     assert!(tenants.contains(&"t256") && tenants.contains(&"t257"), "{tenants:?}");
 }
 
-async fn what_waits_is_counted_by_its_place(world: &World) {
+async fn waiting_runs_are_counted_by_their_place(world: &World) {
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let running = world.started(&task).await;
     world.run_now(&task).await;
@@ -177,7 +177,8 @@ async fn what_waits_is_counted_by_its_place(world: &World) {
     assert_eq!((depths.ready, depths.claimed, depths.due_late), (0, 1, 1));
     world.succeed(&running).await;
     let pools: Vec<_> = world.store.pools().into_iter().map(|pool| (pool.pool, pool.in_use <= pool.most)).collect();
-    let names: &[_] = if world.is_postgres() { &["shared", "hot", "quick"] } else { &["readers", "writer"] };
+    let names: &[_] =
+        if world.is_postgres() { &["shared", "hot", "quick"] } else { &["readers", "tenant_readers", "writer"] };
     assert_eq!(pools, names.iter().map(|name| (*name, true)).collect::<Vec<_>>());
 }
 

@@ -9,7 +9,7 @@ use super::world::World;
 
 on_both!(
     a_message_is_laid_out_taken_and_read_by_every_session,
-    what_is_withdrawn_can_not_be_taken_and_what_is_taken_not_withdrawn,
+    withdrawn_message_can_not_be_taken_and_a_taken_one_not_withdrawn,
     of_taking_and_withdrawing_one_wins,
     a_look_sees_what_nobody_has_and_what_is_new,
     another_tenant_sees_and_takes_nothing,
@@ -44,7 +44,7 @@ async fn a_message_is_laid_out_taken_and_read_by_every_session(world: &World) {
     assert_eq!(world.store.take_live_message(&ann, TWO).await.unwrap(), None);
 }
 
-async fn what_is_withdrawn_can_not_be_taken_and_what_is_taken_not_withdrawn(world: &World) {
+async fn withdrawn_message_can_not_be_taken_and_a_taken_one_not_withdrawn(world: &World) {
     let ann = tenant("a");
     put(world, ONE).await;
     assert!(world.store.withdraw_live_message(&ann, ONE).await.unwrap());

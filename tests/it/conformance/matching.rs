@@ -26,7 +26,7 @@ on_both!(
     an_event_of_a_window_fires_no_second_time_when_the_window_is_edited_away,
     the_same_id_of_another_source_or_tenant_is_another_event,
     a_task_of_another_tenant_is_not_fired,
-    what_has_no_room_is_ready_for_anyone,
+    event_run_without_room_is_ready_for_anyone,
     only_tasks_that_an_event_leads_to_are_asked,
     an_index_that_is_older_than_a_task_is_stale,
     only_what_has_changed_is_read_again,
@@ -90,7 +90,7 @@ async fn refresh(index: &mut Index, world: &World, shard: i32) -> i64 {
     changes.version
 }
 
-/// What the engine's matcher makes of events, step by step.
+/// The engine's matcher, step by step.
 struct Matching {
     index: Index,
     matches: Vec<Match>,
@@ -114,7 +114,14 @@ impl Matching {
     }
 
     async fn record(&self, world: &World, room: usize) -> EventsFired {
-        let ask = FireEvents { now: world.now(), shards: &self.shards, matches: &self.matches, worker: WORKER, room };
+        let ask = FireEvents {
+            now: world.now(),
+            shards: &self.shards,
+            matches: &self.matches,
+            worker: WORKER,
+            room,
+            few: false,
+        };
         world.store.fire_events(&ask).await.unwrap()
     }
 }
@@ -219,7 +226,7 @@ async fn a_task_of_another_tenant_is_not_fired(world: &World) {
     assert_eq!((recorded, world.runs_of(&task).await.len()), (EventsRecorded::default(), 0));
 }
 
-async fn what_has_no_room_is_ready_for_anyone(world: &World) {
+async fn event_run_without_room_is_ready_for_anyone(world: &World) {
     task(world, json!({})).await;
     let matching = Matching::of(world, vec![event("e1"), event("e2")]).await;
     let EventsFired::Done(recorded) = matching.record(world, 1).await else { panic!("stale") };
@@ -496,7 +503,7 @@ pub async fn release(world: &World, verdict: Option<Verdict>) -> Vec<EventsRecor
                 verdict: verdict.clone().unwrap_or(Verdict::Fires(Default::default())),
             })
             .collect();
-        let ask = FireEvents { now: world.now(), shards: &[], matches: &matches, worker: WORKER, room: 9 };
+        let ask = FireEvents { now: world.now(), shards: &[], matches: &matches, worker: WORKER, room: 9, few: false };
         match world.store.release_events(held.window_id, held.task_id, &ask).await.unwrap() {
             EventsFired::Done(done) => recorded.push(done),
             EventsFired::Stale => panic!("stale"),
@@ -601,7 +608,7 @@ async fn a_retry_of_an_event_run_has_the_event(world: &World) {
     let first = world.runs_of(&task).await[0].id;
     world.store.cancel_run(&Scope::Every, first, "no").await.unwrap();
     let retry = new_id(world.now());
-    world.store.retry_run(&Scope::Every, first, retry, world.now(), |_| Ok(None)).await.unwrap();
+    world.store.retry_run(&Scope::Every, first, retry, world.now(), |_| Ok(None), None).await.unwrap();
     let run = world.get_run(retry).await;
     assert_eq!((run.event_ids, run.state), (vec!["e1".to_owned()], RunState::Queued));
     assert_eq!(run.cause, Some(Cause::Event { event: event("e1").to_value(), events: vec![] }));

@@ -5,9 +5,9 @@ use serde_json::json;
 
 use super::world::{World, tenant_of};
 
-on_both!(what_is_kept_waits_in_order_until_it_is_forgotten,);
+on_both!(kept_events_wait_in_order_until_they_are_forgotten,);
 
-async fn what_is_kept_waits_in_order_until_it_is_forgotten(world: &World) {
+async fn kept_events_wait_in_order_until_they_are_forgotten(world: &World) {
     let event = |tenant: &str, id: u32| {
         let fields = json!({"specversion": "1.0", "tenantid": tenant, "id": id.to_string(), "source": "s", "type": "t",
             "data": "a\0b"});

@@ -6,10 +6,7 @@ use serde_json::json;
 
 use super::world::{START, World};
 
-on_both!(
-    of_a_run_it_shows_that_it_is_ready_then_its_lease_and_its_time_limit,
-    who_asks_about_the_same_time_shares_the_answer,
-);
+on_both!(of_a_run_it_shows_that_it_is_ready_then_its_lease_and_its_time_limit, concurrent_callers_share_one_outlook,);
 
 fn at(seconds: i64) -> DateTime<Utc> {
     START + TimeDelta::seconds(seconds)
@@ -31,7 +28,7 @@ async fn of_a_run_it_shows_that_it_is_ready_then_its_lease_and_its_time_limit(wo
     assert_eq!(world.outlook().await, tells);
 }
 
-async fn who_asks_about_the_same_time_shares_the_answer(world: &World) {
+async fn concurrent_callers_share_one_outlook(world: &World) {
     let shared = async || world.store.shared_outlook().await.expect("an outlook");
     assert_eq!(shared().await, Outlook::default());
     world.task(json!({"interval": "1h"})).await;

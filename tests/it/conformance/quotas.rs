@@ -52,7 +52,7 @@ async fn create(world: &World, (task, nominal_at): NewTask) -> Result<Task, Stor
     Ok(task)
 }
 
-/// What stands in the way, and how much of it is used.
+/// The quota that refuses, its limit and its usage.
 fn refusal<T: std::fmt::Debug>(result: Result<T, StoreError>) -> (Quota, u64, u64, String) {
     match result {
         Err(StoreError::Quota(over)) => {

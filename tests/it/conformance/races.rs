@@ -28,7 +28,7 @@ use super::world::{LEASE, START, World, end_of, leases, open_postgres, spec};
 use crate::support::gate::Gate;
 use crate::support::world::claim_ready;
 
-/// What one of the two does, by its name; its answer is what it says of itself.
+/// The act of one of the two, by its name; its answer is what it says of itself.
 struct Act(&'static str, Box<dyn Fn(Store, Arc<Scene>) -> Doing>);
 
 type Doing = BoxFuture<'static, Result<String, StoreError>>;
@@ -45,7 +45,7 @@ where
     Act(name, Box::new(does))
 }
 
-/// What the two meet over; made anew for each round.
+/// The scene in which the two meet; made anew for each round.
 struct Scene {
     task: Task,
     /// The run that has the slot.
@@ -56,7 +56,7 @@ struct Scene {
     ready: Uuid,
     /// One that waits for the slot, where the policy lets one wait.
     parked: Option<Uuid>,
-    /// What people are asked about the running one, where they are.
+    /// Questions of the running one, where there are any.
     asked: Vec<Approval>,
     /// Of two questions the first was answered, and the run goes on: this is how it would be parked again.
     parks: Option<Finish>,
@@ -295,7 +295,7 @@ fn append() -> Act {
     act("append", |store, scene| async move {
         let message = Message::user("hello");
         let entry = Entry { seq: 0, turn: 0, at: START, message, usage: Default::default(), duration_ms: None };
-        store.append(scene.running.lease, START + TimeDelta::seconds(200), &[entry]).await
+        store.append("a", scene.running.lease, START + TimeDelta::seconds(200), &[entry]).await
     })
 }
 

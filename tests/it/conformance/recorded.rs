@@ -1,4 +1,4 @@
-//! What is recorded of an instant, and of an event: found by their keys, for their tenant alone.
+//! Records of an instant, and of an event: found by their keys, for their tenant alone.
 
 use chrono::TimeDelta;
 use reveille::id::{Scope, Tenant};

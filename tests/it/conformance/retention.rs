@@ -42,7 +42,7 @@ async fn ended(world: &World, state: RunState) -> StartedRun {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let (message, id) = (Message::user("hello"), started.run.id);
     let entry = Entry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
-    world.store.append(started.lease, started.lease_until, &[entry]).await.unwrap();
+    world.store.append("a", started.lease, started.lease_until, &[entry]).await.unwrap();
     let deliveries = vec![self::message(Some(id), &id.to_string())];
     world.store.finish_runs(&[Finish { deliveries, ..end_of(&started, state) }]).await.unwrap();
     started

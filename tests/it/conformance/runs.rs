@@ -48,7 +48,7 @@ async fn a_run_that_is_not_there_is_not_found(world: &World) {
     let nobody = Uuid::from_u128(1);
     missing(world.store.get_run(&Scope::Every, nobody).await);
     missing(world.store.cancel_run(&Scope::Every, nobody, "no").await);
-    missing(world.store.retry_run(&Scope::Every, nobody, new_id(START), START, |_| Ok(None)).await);
+    missing(world.store.retry_run(&Scope::Every, nobody, new_id(START), START, |_| Ok(None), None).await);
 }
 
 async fn runs_are_listed_newest_first_by_every_filter(world: &World) {
@@ -146,8 +146,9 @@ async fn nothing_is_run_for_a_task_that_is_gone(world: &World) {
     world.succeed(&ended).await;
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
     missing(world.store.run_now(&Scope::Every, task.id, new_id(START), None, START, None).await);
-    missing(world.store.backfill(&Scope::Every, task.id, Uuid::nil(), &[START], None).await);
-    let why = conflict(world.store.retry_run(&Scope::Every, ended.run.id, new_id(START), START, |_| Ok(None)).await);
+    missing(world.store.backfill(&Scope::Every, task.id, Uuid::nil(), &[START], None, None).await);
+    let why =
+        conflict(world.store.retry_run(&Scope::Every, ended.run.id, new_id(START), START, |_| Ok(None), None).await);
     assert_eq!(why, "the task of the run was deleted");
     assert_eq!(world.runs_of(&task).await.len(), 1);
 }
@@ -156,7 +157,7 @@ async fn a_backfill_makes_a_run_for_each_instant(world: &World) {
     let task = world.task(allowing()).await;
     let id = Uuid::from_u128(0xBF);
     let instants = [at(-7200), at(-3600) + TimeDelta::milliseconds(5)];
-    world.store.backfill(&Scope::Every, task.id, id, &instants, None).await.unwrap();
+    world.store.backfill(&Scope::Every, task.id, id, &instants, None, None).await.unwrap();
     let runs = world.runs_of(&task).await;
     let told: Vec<_> = runs.iter().map(|run| (run.fire_key.clone(), run.scheduled_for, run.created_at)).collect();
     let expected = ["06:00:00.000Z", "07:00:00.005Z"].map(|time| format!("b:{id}:2026-03-01T{time}"));
@@ -165,7 +166,7 @@ async fn a_backfill_makes_a_run_for_each_instant(world: &World) {
     let after = world.get_task(task.id).await;
     assert_eq!((after.run_count, after.fired, after.next_fire_at), (2, 0, task.next_fire_at));
     // the same again (its answer was lost) makes no second run
-    world.store.backfill(&Scope::Every, task.id, id, &instants, None).await.unwrap();
+    world.store.backfill(&Scope::Every, task.id, id, &instants, None, None).await.unwrap();
     assert_eq!(world.runs_of(&task).await.len(), 2);
     assert_eq!(world.get_task(task.id).await.run_count, 2);
 }
@@ -179,7 +180,7 @@ async fn a_retry_is_a_new_run_that_names_the_old(world: &World) {
     let old = world.get_run(started.run.id).await;
     world.pass(5);
     let id = new_id(world.now());
-    world.store.retry_run(&Scope::Every, old.id, id, world.now(), |_| Ok(None)).await.unwrap();
+    world.store.retry_run(&Scope::Every, old.id, id, world.now(), |_| Ok(None), None).await.unwrap();
     assert!(old.missed.is_some());
     let expected = Run {
         id,
@@ -200,7 +201,7 @@ async fn a_retry_is_a_new_run_that_names_the_old(world: &World) {
 async fn a_run_that_has_not_ended_is_not_retried(world: &World) {
     let task = world.task(allowing()).await;
     let queued = world.run_now(&task).await;
-    let retry = |id: Uuid| world.store.retry_run(&Scope::Every, id, Uuid::from_u128(9), START, |_| Ok(None));
+    let retry = |id: Uuid| world.store.retry_run(&Scope::Every, id, Uuid::from_u128(9), START, |_| Ok(None), None);
     assert_eq!(conflict(retry(queued).await), "the run is queued, so it can't be retried yet");
     let starts = world.store.start_runs(&leases(&world.claim().await), at(45)).await.unwrap();
     assert_eq!(conflict(retry(queued).await), "the run is running, so it can't be retried yet");
@@ -216,7 +217,7 @@ async fn retries_of_a_run_are_numbered_whoever_asks_at_once(world: &World) {
     let other = world.other_instance().await;
     for round in 0..4 {
         let retry = |store: reveille::store::Store| async move {
-            store.retry_run(&Scope::Every, id, new_id(START), START, |_| Ok(None)).await.unwrap()
+            store.retry_run(&Scope::Every, id, new_id(START), START, |_| Ok(None), None).await.unwrap()
         };
         let (one, two) = tokio::join!(retry(world.store.clone()), retry(other.clone()));
         let mut keys = [one, two].map(|answer| match answer {

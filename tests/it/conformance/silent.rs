@@ -34,7 +34,7 @@ async fn until_done(ask: impl AsyncFn() -> Result<(), StoreError>) {
 }
 
 #[tokio::test]
-async fn who_asks_over_a_wire_that_has_gone_silent_is_told_so_and_the_next_is_served() {
+async fn caller_over_a_silent_wire_is_told_so_and_the_next_is_served() {
     let world = World::postgres().await;
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let proxy = Proxy::before(&world.url()).await;
@@ -67,7 +67,7 @@ async fn who_asks_over_a_wire_that_has_gone_silent_is_told_so_and_the_next_is_se
 }
 
 #[tokio::test]
-async fn what_is_done_after_a_beginning_was_broken_off_is_done_for_all_to_see() {
+async fn work_after_an_abandoned_begin_is_committed_for_all_to_see() {
     let world = World::postgres().await;
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let proxy = Proxy::before(&world.url()).await;

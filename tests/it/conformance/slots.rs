@@ -72,7 +72,7 @@ async fn blocked(world: &World, task: &Task) -> (Run, Blocked) {
     (world.get_run(id).await, starts.blocked[0].1)
 }
 
-/// Who starts when everything that is ready is claimed.
+/// The run that starts when everything that is ready is claimed.
 async fn next(world: &World) -> StartedRun {
     let starts = start_all(world).await;
     let [started] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
@@ -292,7 +292,7 @@ async fn a_backfill_runs_each_in_turn_under_every_policy(world: &World) {
     for policy in ["skip", "allow", "queue_one", "queue_all", "cancel_previous"] {
         let task = overlapping(world, policy).await;
         let instants = [1, 2, 3, 4, 5].map(|hour| at(hour * 3600 - 36_000));
-        world.store.backfill(&Scope::Every, task.id, task.id, &instants, None).await.unwrap();
+        world.store.backfill(&Scope::Every, task.id, task.id, &instants, None, None).await.unwrap();
         let first = next_of(world, &instants[0]).await;
         // a run in between goes by its own policy, and takes nobody's place
         let between = world.run_now(&task).await;

@@ -26,12 +26,12 @@ on_both!(
     a_due_fire_starts_with_its_record,
     of_fires_that_are_caught_up_with_one_starts_and_the_others_are_leased,
     only_as_many_fires_start_as_there_are_places,
-    what_began_unmarked_is_marked_by_its_end,
+    run_that_began_unmarked_is_marked_by_its_end,
     fires_start_in_their_tenants_shares_of_the_places,
     a_take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_share,
     tasks_of_one_tenant_are_told_from_those_of_two,
     a_run_that_is_asked_for_starts_where_there_is_a_free_seat,
-    who_asks_for_a_run_once_more_changes_nothing,
+    second_request_for_a_run_changes_nothing,
     other_instances_hear_of_what_can_not_be_done_here,
 );
 
@@ -75,7 +75,7 @@ async fn runs_that_are_taken_bring_their_tasks_and_who_is_told(world: &World) {
     for (tenant, locale) in [("ann", Some("de")), ("bob", None), ("cleo", Some("fr"))] {
         if let Some(locale) = locale {
             let recipient = Recipient { locale: locale.into(), ..Recipient::default() };
-            world.store.put_recipient(&Scope::Every, tenant, &recipient, 0).await.unwrap();
+            world.store.put_recipient(&Scope::Every, tenant, &recipient, None).await.unwrap();
         }
         for _ in 0..2 {
             let task = world.task_with(tenant, json!({"interval": "1h"}), json!({})).await;
@@ -239,7 +239,7 @@ async fn tasks_of_one_tenant_are_told_from_those_of_two(world: &World) {
     assert_eq!(told, [true, true, true, false]);
 }
 
-async fn what_began_unmarked_is_marked_by_its_end(world: &World) {
+async fn run_that_began_unmarked_is_marked_by_its_end(world: &World) {
     let task = world.task(json!({"interval": "10s", "overlap": "allow"})).await;
     let ahead = world.store.fire_due(&FireDue { prepare: true, ..world.ask(10, 9) }).await.expect("a fire, ahead");
     let [prepared] = ahead.prepared.as_slice() else { panic!("{ahead:?}") };
@@ -297,7 +297,7 @@ impl Noting {
         Arc::new(Noting { places: Mutex::new(1), ..Noting::default() })
     }
 
-    /// What was given to it last.
+    /// The run that was given to it last.
     pub fn last(&self) -> Option<StartedRun> {
         assert_eq!(Arc::strong_count(&self.asked), 1, "and given back whatever came of it");
         self.given.lock().unwrap().pop()
@@ -338,7 +338,7 @@ async fn a_run_that_is_asked_for_starts_where_there_is_a_free_seat(world: &World
     assert_eq!(world.get_task(task.id).await.run_count, 4);
 }
 
-async fn who_asks_for_a_run_once_more_changes_nothing(world: &World) {
+async fn second_request_for_a_run_changes_nothing(world: &World) {
     for overlap in ["skip", "allow"] {
         let seat = Noting::free();
         world.store.seat(Arc::clone(&seat) as Arc<dyn Seat>);

@@ -3,13 +3,15 @@
 
 use chrono::TimeDelta;
 use reveille::id::{Scope, new_id};
+use reveille::metrics::Metrics;
 use reveille::quota::{Overrides, Quota, Quotas};
 use reveille::run::transcript::{Entry, Message};
 use reveille::run::{RunState, Usage};
-use reveille::store::{Answer, Burial, Finish, Idempotency, StoreError};
+use reveille::store::{Answer, Burial, Finish, Idempotency, StoreError, TaskFilter};
 use reveille::task::Task;
 use reveille::task::change::TaskChange;
 use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
 
 use super::credentials::credential;
 use super::world::{START, World, end_of, new_task, tenant_of};
@@ -20,10 +22,138 @@ on_both!(
     bytes_up_to_the_quota_are_admitted_and_one_beyond_it_is_refused,
     every_new_thing_of_a_full_tenant_is_refused,
     repetition_of_what_was_done_is_answered_to_a_full_tenant,
+    tasks_that_a_full_tenant_has_by_their_keys_are_left_as_they_are,
     fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end,
     deletion_makes_room_within_seconds,
     instances_that_count_together_count_everything_once,
+    older_rows_are_counted_once_piece_by_piece_whatever_is_written_meanwhile,
+    older_rows_that_others_have_locked_are_counted_later,
 );
+
+/// Makes of everything that is stored what was there before anything was counted, as the upgrade finds it. SQLite has
+/// counted it by then.
+async fn forget_the_counts(world: &World) {
+    count(world).await;
+    for table in ["tasks", "runs", "turns", "deliveries", "credentials", "task_state"] {
+        world.plant(&format!("update {table} set stored_bytes = 0")).await;
+        world.plant(&format!("insert into stored_byte_scans (table_name) values ('{table}')")).await;
+    }
+    world.plant("update tenant_usage set stored_bytes = 0").await;
+}
+
+async fn older_rows_are_counted_once_piece_by_piece_whatever_is_written_meanwhile(world: &World) {
+    let mut tasks = Vec::new();
+    for tenant in ["a", "a", "b", "a", "b", "a"] {
+        tasks.push(world.task_with(tenant, json!({ "interval": "1h", "overlap": "allow" }), json!({})).await);
+    }
+    for task in &tasks[..3] {
+        let started = world.started(task).await;
+        let message = Message::user("hello ".repeat(20));
+        let entry = |seq| Entry {
+            seq,
+            turn: 0,
+            at: START,
+            message: message.clone(),
+            usage: Usage::default(),
+            duration_ms: None,
+        };
+        world.store.append("a", started.lease, started.lease_until, &[entry(0), entry(1), entry(2)]).await.unwrap();
+        let mut told = retention::message(Some(started.run.id), &format!("told {}", task.id));
+        told.text = Some("it is done".into());
+        let end =
+            Finish { output: Some("y".repeat(50)), deliveries: vec![told], ..end_of(&started, RunState::Succeeded) };
+        world.store.finish_runs(&[end]).await.unwrap();
+        let tenant = tenant_of(&task.tenant_id);
+        world.store.put_task_state(&tenant, task.id, "seen", &json!("z"), world.now()).await.unwrap();
+    }
+    world.store.put_credential(&Scope::Every, &credential("a"), 0).await.unwrap();
+    if !world.is_postgres() {
+        assert!(!world.store.count_older_rows(1).await.unwrap());
+        return;
+    }
+    let everything = stored(world).await;
+    forget_the_counts(world).await;
+    assert_eq!((stored_now(world).await, world.store.has_uncounted_bytes().await.unwrap()), (0, true));
+    // one that is not counted yet is deleted, others are written anew, and what is new is counted once
+    world.store.delete_task(&Scope::Every, tasks[5].id).await.unwrap();
+    edit(world, &tasks[3], "say more").await.unwrap();
+    let tenant = tenant_of("a");
+    world.store.put_task_state(&tenant, tasks[0].id, "seen", &json!("another"), world.now()).await.unwrap();
+    let mut pieces = 0;
+    let mut restarted = world.other_instance().await;
+    loop {
+        // two instances at once, of which one is started anew after each piece
+        let (here, there) = tokio::join!(world.store.count_older_rows(2), restarted.count_older_rows(2));
+        pieces += 1;
+        restarted.close().await;
+        if !here.unwrap() && !there.unwrap() {
+            break;
+        }
+        world.check().await;
+        restarted = world.other_instance().await;
+        if pieces == 3 {
+            world.task(json!({ "interval": "1h" })).await;
+            world.store.delete_task(&Scope::Every, tasks[1].id).await.unwrap();
+        }
+    }
+    assert!(pieces > 6, "{pieces} pieces");
+    assert!(!world.store.count_older_rows(2).await.unwrap());
+    for table in ["tasks", "turns", "deliveries", "credentials", "task_state"] {
+        assert_eq!(world.count(&format!("select count(*) from {table} where stored_bytes = 0")).await, 0, "{table}");
+    }
+    assert!(stored(world).await > everything / 3);
+    // what was counted so is given back when it is deleted, by its task and by its age
+    for task in world.store.list_tasks(&Scope::Every, &all_tasks()).await.unwrap() {
+        world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    }
+    for tenant in ["a", "b"] {
+        let _ = world.store.delete_credential(&Scope::Every, tenant, "google", "work", "token:t").await;
+    }
+    world.pass(3600);
+    world.plant("update deliveries set state = 'delivered'").await;
+    world.store.forget_runs(world.now(), 9).await.unwrap();
+    world.store.forget_deliveries(world.now(), 9).await.unwrap();
+    assert_eq!(stored(world).await, 0);
+}
+
+fn all_tasks() -> TaskFilter {
+    TaskFilter { limit: 100, ..TaskFilter::default() }
+}
+
+async fn stored_now(world: &World) -> i64 {
+    world.count("select coalesce(sum(stored_bytes), 0)::bigint from tenant_usage").await
+}
+
+async fn older_rows_that_others_have_locked_are_counted_later(world: &World) {
+    if !world.is_postgres() {
+        // one writer: nothing is locked
+        assert!(!world.store.count_older_rows(1).await.unwrap());
+        return;
+    }
+    let (free, locked) = (world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await);
+    forget_the_counts(world).await;
+    world.plant("delete from stored_byte_scans where table_name <> 'tasks'").await;
+    let mut other = PgConnection::connect(&world.url()).await.unwrap();
+    let mut holding = other.begin().await.unwrap();
+    for statement in [
+        "set local reveille.tenant = '*'".to_owned(),
+        format!("select 1 from tasks where id = {} for update", world.id(locked.id)),
+    ] {
+        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&mut *holding).await.unwrap();
+    }
+    let counted = async |task: &Task| {
+        let counted = format!("select stored_bytes from tasks where id = {}", world.id(task.id));
+        world.count(&counted).await > 0
+    };
+    for _ in 0..2 {
+        assert!(world.store.count_older_rows(9).await.unwrap());
+        assert_eq!((counted(&free).await, counted(&locked).await), (true, false));
+    }
+    holding.rollback().await.unwrap();
+    assert!(!world.store.count_older_rows(9).await.unwrap());
+    assert!(counted(&locked).await);
+    other.close().await.unwrap();
+}
 
 async fn count(world: &World) {
     assert_eq!(world.store.outlook().await.unwrap().uncounted, world.store.has_uncounted_bytes().await.unwrap());
@@ -31,7 +161,7 @@ async fn count(world: &World) {
     assert!(!world.store.has_uncounted_bytes().await.unwrap());
 }
 
-/// What is counted of tenant `a` now.
+/// Counted bytes of tenant `a` now.
 async fn stored(world: &World) -> u64 {
     count(world).await;
     world.store.quota_usage("a").await.unwrap().standings[&Quota::StoredBytes].usage.unwrap()
@@ -83,7 +213,7 @@ async fn whatever_is_kept_counts_until_it_is_deleted(world: &World) {
     let message = Message::user("hello ".repeat(100));
     let entry = Entry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
     for _ in 0..2 {
-        world.store.append(started.lease, started.lease_until, std::slice::from_ref(&entry)).await.unwrap();
+        world.store.append("a", started.lease, started.lease_until, std::slice::from_ref(&entry)).await.unwrap();
     }
     grown("an entry of a transcript", 600).await;
     let mut told = retention::message(Some(started.run.id), "told");
@@ -166,8 +296,11 @@ async fn every_new_thing_of_a_full_tenant_is_refused(world: &World) {
     for scope in [Scope::Every, super::world::only("a")] {
         assert_eq!(is_full(store.run_now(&scope, task.id, new_id(now), None, now, None).await), refused);
     }
-    assert_eq!(is_full(store.retry_run(&Scope::Every, started.run.id, new_id(now), now, |_| Ok(None)).await), refused);
-    assert_eq!(is_full(store.backfill(&Scope::Every, task.id, new_id(now), &[START], None).await), refused);
+    assert_eq!(
+        is_full(store.retry_run(&Scope::Every, started.run.id, new_id(now), now, |_| Ok(None), None).await),
+        refused
+    );
+    assert_eq!(is_full(store.backfill(&Scope::Every, task.id, new_id(now), &[START], None, None).await), refused);
     assert_eq!(is_full(store.put_credential(&Scope::Every, &credential("a"), saved.credential.version).await), refused);
     assert_eq!(is_full(store.put_task_state(&tenant_of("a"), task.id, "n", &json!(1), now).await), refused);
     assert_eq!(is_full(store.admit_bytes("a", 1).await), refused);
@@ -198,6 +331,45 @@ async fn repetition_of_what_was_done_is_answered_to_a_full_tenant(world: &World)
     assert_eq!(world.count("select count(*) from idempotency").await, 1, "a refusal is not remembered");
 }
 
+async fn tasks_that_a_full_tenant_has_by_their_keys_are_left_as_they_are(world: &World) {
+    let keyed = |tenant: &str, key: &str| {
+        let (task, nominal) = new_task(tenant, json!({ "interval": "1h" }), json!({}), world.now());
+        (Task { key: Some(key.into()), ..task }, nominal)
+    };
+    let store = &world.store;
+    store.create_tasks(&[keyed("a", "one"), keyed("a", "two"), keyed("b", "three")]).await.unwrap();
+    let full = stored(world).await;
+    limit(world, full).await;
+    let metrics = Metrics::new();
+    store.show_counts(&metrics);
+    for (key, once) in [("one", None), ("two", Some("never asked"))] {
+        let (task, nominal) = keyed("a", key);
+        let once = once.map(|once| Idempotency {
+            tenant: "a".into(),
+            key: once.into(),
+            digest: vec![1],
+            status: 201,
+            body: json!({}),
+        });
+        let conflict = store.create_task(&task, nominal, once.as_ref()).await;
+        let why = format!("there is a task with the key `{key}`");
+        assert!(matches!(&conflict, Err(StoreError::Conflict(said)) if *said == why), "{conflict:?}");
+    }
+    assert_eq!(store.create_tasks(&[keyed("a", "two"), keyed("a", "one")]).await.unwrap(), [false; 2]);
+    let of_both = [keyed("a", "one"), keyed("b", "one"), keyed("b", "three")];
+    assert_eq!(store.create_tasks(&of_both).await.unwrap(), [false, true, false], "the other tenant has room");
+    let refusals = metrics.text();
+    assert!(!refusals.contains("quota=\"stored_bytes\""), "nothing was refused: {refusals}");
+    // the rest goes by what it takes itself
+    let (new, nominal) = keyed("a", "four");
+    let with_new = [keyed("a", "one"), (new.clone(), nominal), keyed("a", "two")];
+    let bytes = serde_json::to_string(&new.spec).unwrap().len() as u64;
+    limit(world, full + bytes - 1).await;
+    assert_eq!(is_full(store.create_tasks(&with_new).await), (full + bytes - 1, full), "a batch is all or nothing");
+    limit(world, full + bytes).await;
+    assert_eq!(store.create_tasks(&with_new).await.unwrap(), [false, true, false]);
+}
+
 async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world: &World) {
     let schedule = world.task(json!({ "interval": "1m", "overlap": "allow" })).await;
     let straight = matching::task(world, json!({})).await;
@@ -220,7 +392,7 @@ async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world
     // what is under way is recorded to its end
     let message = Message::user("still here");
     let entry = Entry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
-    world.store.append(under_way.lease, under_way.lease_until, &[entry]).await.unwrap();
+    world.store.append("a", under_way.lease, under_way.lease_until, &[entry]).await.unwrap();
     let output = Some("a result".to_owned());
     world.store.finish_runs(&[Finish { output, ..end_of(&under_way, RunState::Succeeded) }]).await.unwrap();
     assert_eq!(world.get_run(under_way.run.id).await.output.as_deref(), Some("a result"));

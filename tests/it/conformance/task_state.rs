@@ -1,4 +1,4 @@
-//! What pipelines of a task keep between runs.
+//! Values that pipelines of a task keep between runs.
 
 use reveille::id::Scope;
 use reveille::store::{STATE_NAMES, StoreError};
@@ -8,12 +8,12 @@ use uuid::Uuid;
 use super::world::{World, tenant_of};
 
 on_both!(
-    what_is_stored_is_read_by_its_tenant_and_written_over,
+    task_state_is_read_by_its_tenant_and_written_over,
     a_task_has_so_many_names_and_no_more,
     it_goes_with_its_task,
 );
 
-async fn what_is_stored_is_read_by_its_tenant_and_written_over(world: &World) {
+async fn task_state_is_read_by_its_tenant_and_written_over(world: &World) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let (a, b) = (tenant_of("a"), tenant_of("b"));
     let put = |name: &'static str, value: Value| {

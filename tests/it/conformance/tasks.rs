@@ -22,9 +22,9 @@ on_both!(
     renaming_leaves_the_schedule_alone,
     an_edit_of_an_old_version_is_refused,
     a_pause_takes_back_what_was_fired_ahead,
-    what_is_due_stays_when_the_task_is_paused,
-    what_is_due_and_not_recorded_yet_is_fired_before_the_change,
-    what_fell_due_while_paused_is_one_skipped_range,
+    recorded_run_stays_when_the_task_is_paused,
+    due_instant_that_is_not_recorded_is_fired_before_the_change,
+    instants_missed_while_paused_are_one_skipped_range,
     a_task_that_catches_up_on_resume_runs_what_it_missed,
     an_edit_keeps_the_anchor_of_an_interval,
     an_edit_of_the_limit_reopens_a_completed_task,
@@ -159,7 +159,7 @@ async fn a_pause_takes_back_what_was_fired_ahead(world: &World) {
     assert_eq!(world.get_task(task.id).await.fired, 1, "the newest runs for both");
 }
 
-async fn what_is_due_stays_when_the_task_is_paused(world: &World) {
+async fn recorded_run_stays_when_the_task_is_paused(world: &World) {
     let task = world.task(json!({"interval": "10s", "overlap": "allow"})).await;
     let ahead = world.store.fire_due(&world.ask(20, 9)).await.unwrap();
     world.pass(10);
@@ -171,7 +171,7 @@ async fn what_is_due_stays_when_the_task_is_paused(world: &World) {
     assert_eq!(starts.started.iter().map(|s| s.run.id).collect::<Vec<_>>(), [runs[0].id]);
 }
 
-async fn what_is_due_and_not_recorded_yet_is_fired_before_the_change(world: &World) {
+async fn due_instant_that_is_not_recorded_is_fired_before_the_change(world: &World) {
     let task = world.task(json!({"interval": "1m"})).await;
     world.pass(61);
     let paused = pause(world, &task).await;
@@ -181,7 +181,7 @@ async fn what_is_due_and_not_recorded_yet_is_fired_before_the_change(world: &Wor
     assert_eq!(world.claim().await.len(), 1);
 }
 
-async fn what_fell_due_while_paused_is_one_skipped_range(world: &World) {
+async fn instants_missed_while_paused_are_one_skipped_range(world: &World) {
     let task = world.task(json!({"interval": "1m"})).await;
     pause(world, &task).await;
     world.pass(150);
@@ -250,7 +250,7 @@ async fn an_edit_of_the_limit_alone_loses_no_spread_fire(world: &World) {
     assert_eq!(world.runs_of(&task).await[0].scheduled_for, at(3600));
 }
 
-/// What has become of each instant of a task: `+seconds state reason`, in order.
+/// The record of each instant of a task: `+seconds state reason`, in order.
 async fn records(world: &World, task: &Task) -> Vec<String> {
     let mut runs = world.runs_of(task).await;
     runs.sort_by_key(|run| (run.scheduled_for, run.id));
@@ -552,7 +552,7 @@ async fn a_task_that_keeps_failing_is_paused_and_its_owner_told(world: &World) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient =
         Recipient { locale: "en".into(), addresses, fallback: vec!["email".into()], ..Recipient::default() };
-    world.store.put_recipient(&Scope::Every, "a", &recipient, 0).await.unwrap();
+    world.store.put_recipient(&Scope::Every, "a", &recipient, None).await.unwrap();
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let run = async |state: RunState| {
         world.pass(1);
@@ -587,7 +587,7 @@ async fn a_task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_ti
         quiet: Default::default(),
         verified: Default::default(),
     };
-    world.store.put_recipient(&Scope::Every, "a", &recipient, 0).await.unwrap();
+    world.store.put_recipient(&Scope::Every, "a", &recipient, None).await.unwrap();
     let task = world.task(json!({"interval": "1h"})).await;
     let lack = async |kind| world.store.pause_for_credential(task.id, &lacks(kind)).await.unwrap();
     assert_eq!(lack(LackKind::Missing).await, Lacked::Paused);
@@ -620,7 +620,7 @@ fn lacks(kind: LackKind) -> Lack {
 async fn the_owner_of_a_task_that_is_over_is_told_of_its_credential_too(world: &World) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient = Recipient { addresses, fallback: vec!["email".into()], ..Recipient::default() };
-    world.store.put_recipient(&Scope::Every, "a", &recipient, 0).await.unwrap();
+    world.store.put_recipient(&Scope::Every, "a", &recipient, None).await.unwrap();
     let task = world.task(json!({"at": "2026-03-01T08:01:00Z"})).await;
     world.pass(60);
     world.fire().await;

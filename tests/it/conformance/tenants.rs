@@ -47,7 +47,7 @@ async fn things(world: &World) -> Things {
     let ended = world.started(&task).await;
     let (message, usage) = (Message::user("hello"), Usage::default());
     let entry = Entry { seq: 0, turn: 0, at: START, message, usage, duration_ms: None };
-    world.store.append(ended.lease, ended.lease_until, &[entry]).await.unwrap();
+    world.store.append("a", ended.lease, ended.lease_until, &[entry]).await.unwrap();
     world.store.remember_answer(&remembered(), START).await.unwrap();
     world.store.finish_runs(&[end_of(&ended, RunState::Failed)]).await.unwrap();
     let queued = world.run_now(&task).await;
@@ -78,7 +78,7 @@ async fn things(world: &World) -> Things {
         root: None,
     };
     world.store.create_token(&token, None).await.unwrap();
-    world.store.put_recipient(&only("a"), "a", &recipient(), 0).await.unwrap();
+    world.store.put_recipient(&only("a"), "a", &recipient(), None).await.unwrap();
     let grant = grant(&task, START);
     world.store.create_grant(&only("a"), &grant).await.unwrap();
     world.store.put_credential(&only("a"), &credential("a"), 0).await.unwrap();
@@ -104,15 +104,15 @@ async fn another_tenants_things_are_not_found_and_not_changed(world: &World) {
     unseen("change_task", store.change_task(b, a.task, &TaskChange::Resume).await);
     unseen("delete_task", store.delete_task(b, a.task).await);
     unseen("run_now", store.run_now(b, a.task, new_id(START), None, START, None).await);
-    unseen("backfill", store.backfill(b, a.task, new_id(START), &[START], None).await);
+    unseen("backfill", store.backfill(b, a.task, new_id(START), &[START], None, None).await);
     unseen("get_run", store.get_run(b, a.ended).await);
-    unseen("retry_run", store.retry_run(b, a.ended, new_id(START), START, |_| Ok(None)).await);
+    unseen("retry_run", store.retry_run(b, a.ended, new_id(START), START, |_| Ok(None), None).await);
     unseen("cancel_run", store.cancel_run(b, a.queued, "no").await);
     unseen("get_delivery", store.get_delivery(b, a.delivery).await);
     unseen("find_delivery", store.find_delivery(b, "a", "k").await);
     unseen("retry_delivery", store.retry_delivery(b, a.delivery, |_| Ok(None)).await);
     unseen("get_recipient", store.get_recipient(b, "a").await);
-    unseen("put_recipient", store.put_recipient(b, "a", &recipient(), 1).await);
+    unseen("put_recipient", store.put_recipient(b, "a", &recipient(), None).await);
     unseen("revoke_token", store.revoke_token(b, a.token).await);
     unseen("get_approval", store.get_approval(b, a.asked[0].id).await);
     let yes = answer(Choice::Approve, &a.asked[0], "token:b");
@@ -194,9 +194,9 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
     store.retry_delivery(a, things.delivery, |_| Ok(None)).await.unwrap();
     store.get_delivery(a, things.delivery).await.unwrap();
     store.cancel_run(a, things.queued, "no").await.unwrap();
-    store.retry_run(a, things.ended, new_id(START), START, |_| Ok(None)).await.unwrap();
+    store.retry_run(a, things.ended, new_id(START), START, |_| Ok(None), None).await.unwrap();
     store.run_now(a, things.task, new_id(START), None, START, None).await.unwrap();
-    store.backfill(a, things.task, new_id(START), &[START], None).await.unwrap();
+    store.backfill(a, things.task, new_id(START), &[START], None, None).await.unwrap();
     let yes = answer(Choice::Approve, &things.asked[0], "token:a");
     assert!(matches!(store.decide_approval(a, things.asked[0].id, &yes).await.unwrap(), Decided::Done(_)));
     world.pass(3601);
@@ -209,7 +209,7 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
-const WALLED: [&str; 25] = [
+const WALLED: [&str; 26] = [
     "tasks",
     "recipients",
     "deliveries",
@@ -235,6 +235,7 @@ const WALLED: [&str; 25] = [
     "event_task_counts",
     "quota_minutes",
     "stored_byte_changes",
+    "resumptions",
 ];
 
 /// Walled as well, but for the row of `*`, which everybody may read.
@@ -275,6 +276,7 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
         "insert into task_told (task_id, tenant_id) values (gen_random_uuid(), 'a')",
         "insert into live_messages (id, tenant_id, body, decides, created_at)
          values (gen_random_uuid(), 'a', '{}', false, now())",
+        "insert into resumptions (task_id, tenant_id, service, account) values (gen_random_uuid(), 'a', 's', 'p')",
         "insert into task_credentials (task_id, tenant_id, service, account) values (gen_random_uuid(), 'a', 's', 'p')",
         "insert into quota_minutes (tenant_id, quota, minute, used, granted) values ('a', 'fires_per_minute', 1, 1, 1)",
         "insert into tenant_quotas (tenant_id, tasks, updated_at) values ('a', 9, now())",

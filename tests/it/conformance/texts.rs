@@ -15,7 +15,7 @@ use crate::support::outbox::claim_due;
 on_both!(
     transcripts_outputs_and_errors_are_kept_without_nul,
     messages_and_their_errors_are_kept_without_nul,
-    what_people_send_is_kept_without_nul,
+    texts_of_people_are_kept_without_nul,
     looking_for_a_nul_finds_nothing_and_harms_nothing,
 );
 
@@ -41,7 +41,7 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &World) {
         .zip(said(SENT))
         .map(|(seq, message)| Entry { seq, turn: 1, at: START, message, usage: Usage::default(), duration_ms: None })
         .collect();
-    world.store.append(started.lease, started.lease_until, &entries).await.unwrap();
+    world.store.append("a", started.lease, started.lease_until, &entries).await.unwrap();
     let kept: Vec<Message> = world
         .store
         .transcript(&Scope::Every, started.run.id, 0, 9)
@@ -92,7 +92,7 @@ async fn messages_and_their_errors_are_kept_without_nul(world: &World) {
     assert_eq!(kept.provider_id.as_deref(), Some(KEPT));
 }
 
-async fn what_people_send_is_kept_without_nul(world: &World) {
+async fn texts_of_people_are_kept_without_nul(world: &World) {
     let more = |text: &str| json!({"action": {"instruction": text}, "metadata": {text: text}});
     let (mut task, nominal) = new_task("a", json!({"interval": "1h"}), more(SENT), START);
     task.name = SENT.into();

@@ -3,6 +3,7 @@
 use chrono::TimeDelta;
 use futures::future::BoxFuture;
 use reveille::id::Scope;
+use reveille::notification::language::MessageLanguage;
 use reveille::notification::measure::{Measure, Said};
 use reveille::notification::{Claim, Delivery, Fate, Held, Kind, Mark, NewDelivery, Report};
 use reveille::run::RunState;
@@ -17,17 +18,57 @@ use crate::support::outbox::claim_due;
 on_both!(
     a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_is_well,
     a_result_is_told_when_it_changed,
-    what_did_not_arrive_was_not_told,
-    what_goes_on_to_another_channel_is_still_being_told,
+    undelivered_message_counts_as_not_told,
+    message_that_falls_back_is_still_being_told,
     a_summary_that_did_not_arrive_leaves_the_next_failure_to_be_told,
     a_deleted_task_leaves_nothing_of_what_it_told,
+    missing_field_is_told_once_for_each_version_of_the_steps_and_never_of_a_deleted_task,
 );
+
+async fn missing_field_is_told_once_for_each_version_of_the_steps_and_never_of_a_deleted_task(world: &World) {
+    let task = world.task(json!({ "interval": "1h" })).await;
+    let notice = |steps: &str| NewDelivery {
+        tenant_id: "a".into(),
+        recipient: "a".into(),
+        channel: "email".into(),
+        fallback: vec![],
+        dedupe_key: format!("notice:missing_field:{steps}"),
+        run_id: None,
+        kind: Kind::Notice,
+        urgency: Kind::Notice.urgency(),
+        subject: Some(format!("missing in {steps}")),
+        text: Some("a field".into()),
+    };
+    let tell = async |steps: &str| {
+        let known = world.store.is_missing_told(task.id, steps).await.unwrap();
+        let told = world.store.tell_missing(task.id, steps, &notice(steps)).await.unwrap();
+        assert!(world.store.is_missing_told(task.id, steps).await.unwrap() || !told);
+        assert!(!(known && told));
+        told
+    };
+    assert!(tell("one").await);
+    assert!(!tell("one").await);
+    let second = notice("two");
+    let (first, second) = tokio::join!(
+        world.store.tell_missing(task.id, "two", &second),
+        world.store.tell_missing(task.id, "two", &second)
+    );
+    assert!(first.unwrap() != second.unwrap(), "of two at once one tells");
+    assert_eq!(told(world).await, ["missing in one", "missing in two"]);
+    // what the ends of the task's runs have told stands beside it
+    ends(world, &task, failed("away")).await;
+    assert!(!tell("two").await);
+    assert_eq!(told(world).await.len(), 3);
+    world.store.delete_task(&Scope::Every, task.id).await.unwrap();
+    assert!(!tell("three").await);
+    assert_eq!(world.count("select count(*) from task_told").await, 0);
+}
 
 /// The end of a run that is told by email.
 pub fn tells(task: &Task, run: Uuid, said: Said) -> Option<Measure> {
     let kind = if matches!(said, Said::Failure { .. }) { Kind::Failure } else { Kind::Result };
     let delivery = NewDelivery::of_run(&task.tenant_id, run, kind, vec!["email".into()])?;
-    Some(Measure { task_id: task.id, task_name: task.name.clone(), said, delivery })
+    Some(Measure { task_id: task.id, task_name: task.name.clone(), said, language: MessageLanguage::English, delivery })
 }
 
 fn failed(code: &str) -> Said {
@@ -93,7 +134,7 @@ async fn a_result_is_told_when_it_changed(world: &World) {
     assert_eq!(told(world).await, ["result"; 3]);
 }
 
-async fn what_did_not_arrive_was_not_told(world: &World) {
+async fn undelivered_message_counts_as_not_told(world: &World) {
     for way in [refused, reported, in_a_digest] {
         let task = world.task(json!({ "interval": "1h" })).await;
         for expected in [1, 1] {
@@ -108,7 +149,7 @@ async fn what_did_not_arrive_was_not_told(world: &World) {
     }
 }
 
-async fn what_goes_on_to_another_channel_is_still_being_told(world: &World) {
+async fn message_that_falls_back_is_still_being_told(world: &World) {
     let task = world.task(json!({ "interval": "1h" })).await;
     ends(world, &task, succeeded(Some(1))).await;
     let claim = claimed(world).await;

@@ -19,7 +19,7 @@ on_both!(
     appending_again_after_a_lost_answer_changes_nothing,
     appending_renews_the_lease,
     without_the_lease_nothing_is_appended,
-    what_was_used_adds_up,
+    usage_of_turns_adds_up,
     an_unknown_format_is_not_guessed_at,
 );
 
@@ -48,8 +48,8 @@ fn conversation() -> Vec<Entry> {
 async fn entries_read_back_as_they_were_appended(world: &World) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let entries = conversation();
-    world.store.append(started.lease, started.lease_until, &entries[..1]).await.unwrap();
-    world.store.append(started.lease, started.lease_until, &entries[1..]).await.unwrap();
+    world.store.append("a", started.lease, started.lease_until, &entries[..1]).await.unwrap();
+    world.store.append("a", started.lease, started.lease_until, &entries[1..]).await.unwrap();
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.unwrap(), entries);
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 2, 1).await.unwrap(), entries[2..3]);
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 4, 9).await.unwrap(), []);
@@ -63,7 +63,7 @@ async fn a_provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &Wo
     let echo = Echo { wire: "openai".into(), model: "m".into(), raw: raw.into() };
     let said = |echo| Message::Assistant { text: Some("hi".into()), tool_calls: vec![], echo };
     let entries = [entry(0, said(Some(Arc::new(echo)))), entry(1, said(None))];
-    world.store.append(started.lease, started.lease_until, &entries).await.unwrap();
+    world.store.append("a", started.lease, started.lease_until, &entries).await.unwrap();
     assert_eq!(world.store.checkpoint(started.run.id, 0, 9).await.unwrap(), entries);
     let shown = [entry(0, said(None)), entry(1, said(None))];
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), shown);
@@ -77,7 +77,7 @@ async fn page_of_a_transcript_ends_at_a_bound_and_goes_on_behind_it(world: &Worl
     let large = "x".repeat(PAGE_BYTES as usize * 2 / 3);
     let entries: Vec<Entry> = (0..5).map(|seq| entry(seq, Message::user(&large))).collect();
     for entry in &entries {
-        world.store.append(started.lease, started.lease_until, std::slice::from_ref(entry)).await.unwrap();
+        world.store.append("a", started.lease, started.lease_until, std::slice::from_ref(entry)).await.unwrap();
     }
     let (mut read, mut pages) = (Vec::new(), Vec::new());
     loop {
@@ -102,14 +102,14 @@ async fn appending_again_after_a_lost_answer_changes_nothing(world: &World) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let entries = conversation();
     for known in [2, 4, 4] {
-        world.store.append(started.lease, started.lease_until, &entries[..known]).await.unwrap();
+        world.store.append("a", started.lease, started.lease_until, &entries[..known]).await.unwrap();
     }
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.unwrap(), entries);
 }
 
 async fn appending_renews_the_lease(world: &World) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
-    world.store.append(started.lease, START + TimeDelta::seconds(200), &[]).await.unwrap();
+    world.store.append("a", started.lease, START + TimeDelta::seconds(200), &[]).await.unwrap();
     let stranded = async |seconds: i64| {
         let now = START + TimeDelta::seconds(seconds);
         world.store.take_stranded(now, TimeDelta::seconds(10), now, 9).await.unwrap().len()
@@ -121,26 +121,26 @@ async fn without_the_lease_nothing_is_appended(world: &World) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let stale = Lease { token: started.lease.token + 1, ..started.lease };
     for lease in [stale, Lease { run_id: Uuid::nil(), ..started.lease }] {
-        let refused = world.store.append(lease, started.lease_until, &conversation()).await;
+        let refused = world.store.append("a", lease, started.lease_until, &conversation()).await;
         assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     }
     world.succeed(&started).await;
-    let refused = world.store.append(started.lease, started.lease_until, &conversation()).await;
+    let refused = world.store.append("a", started.lease, started.lease_until, &conversation()).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), []);
 }
 
-async fn what_was_used_adds_up(world: &World) {
+async fn usage_of_turns_adds_up(world: &World) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     assert_eq!(world.store.usage_of(started.run.id).await.unwrap(), Usage::default());
-    world.store.append(started.lease, started.lease_until, &conversation()).await.unwrap();
+    world.store.append("a", started.lease, started.lease_until, &conversation()).await.unwrap();
     let sum = Usage { turns: 3, tool_calls: 6, input_tokens: 3, output_tokens: 9, cost_micros: 12 };
     assert_eq!(world.store.usage_of(started.run.id).await.unwrap(), sum);
 }
 
 async fn an_unknown_format_is_not_guessed_at(world: &World) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
-    world.store.append(started.lease, started.lease_until, &conversation()).await.unwrap();
+    world.store.append("a", started.lease, started.lease_until, &conversation()).await.unwrap();
     world.plant("update turns set format = 99 where seq = 1").await;
     let unread = world.store.transcript(&Scope::Every, started.run.id, 0, 9).await;
     assert!(matches!(&unread, Err(StoreError::Corrupt(why)) if why.contains("99")), "{unread:?}");

@@ -1,21 +1,36 @@
 //! Tenants in turn: what is due of a quiet tenant is found within a counted number of batches, whatever is due of others.
 
+use std::collections::HashMap;
+use std::future::pending;
+use std::sync::Mutex;
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta, Utc};
+use futures::FutureExt;
+use futures::future::{BoxFuture, Either, join_all, select};
+use reveille::clock::pause;
 use reveille::event::Event;
-use reveille::run::RunState;
-use reveille::store::{EventFilter, Finish, FireDue, Park};
+use reveille::metrics::Metrics;
+use reveille::run::transcript::{Entry, Message};
+use reveille::run::{RunState, Usage};
+use reveille::store::{CredentialFilter, Finish, FireDue, Park, RunFilter, StoreError};
 use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::asked::{LIMIT, asked};
-use super::world::{START, World, end_of, new_task, only};
+use super::conditions;
+use super::world::{LEASE, START, World, end_of, new_task, only};
 
 on_both!(
     due_tasks_of_a_quiet_tenant_fire_in_the_second_batch_beside_thousands_of_others,
     tenants_with_nothing_due_take_no_turn_from_those_that_have,
     run_of_a_quiet_tenant_that_waits_for_people_is_in_the_first_look_beside_others,
     overdue_completion_of_a_quiet_tenant_is_in_the_first_look_beside_others,
-    short_write_stands_behind_one_large_write_of_a_caller_at_most,
+    write_of_a_quiet_tenant_waits_for_no_backlog_of_another,
+    transcript_of_a_quiet_tenant_waits_for_no_backlog_of_another,
+    poll_of_a_quiet_tenant_is_recorded_before_the_backlog_of_another,
+    turns_that_were_waited_for_are_in_the_metrics_by_what_was_waited_for,
 );
 
 /// Their names stand before and behind that of the quiet tenant.
@@ -132,27 +147,225 @@ async fn overdue_completion_of_a_quiet_tenant_is_in_the_first_look_beside_others
     assert_eq!(world.store.overdue_completions(world.now(), 100).await.unwrap().len(), 13, "all, where all fit");
 }
 
-/// Where each event stands in the log says in which order they were written.
-async fn short_write_stands_behind_one_large_write_of_a_caller_at_most(world: &World) {
-    const LARGE: usize = 200;
-    if world.is_postgres() {
-        return; // each caller has a connection there
-    }
-    let events = |tenant: &str, id: &str, count: usize| -> Vec<Event> {
-        let event = |number: usize| {
-            let id = format!("{id}-{number}");
-            json!({ "specversion": "1.0", "id": id, "source": "s", "type": "t", "tenantid": tenant })
-        };
-        (0..count).map(|number| Event::try_from(event(number)).expect("an event")).collect()
+fn events(tenant: &str, id: &str, count: usize) -> Vec<Event> {
+    let event = |number: usize| {
+        let id = format!("{id}-{number}");
+        json!({ "specversion": "1.0", "id": id, "source": "s", "type": "t", "tenantid": tenant })
     };
-    let large: Vec<Vec<Event>> = (0..5).map(|number| events(LOUD[number % 2], &number.to_string(), LARGE)).collect();
-    let short = events(QUIET, "quiet", 1);
-    let loud = futures::future::join_all(large.iter().map(|events| world.store.publish_events(events)));
-    // the large ones have all asked before the short one does
-    let (written, quiet) = futures::future::join(loud, world.store.publish_events(&short)).await;
-    assert!(written.into_iter().all(|written| written.unwrap() == LARGE as u64));
-    assert_eq!(quiet.unwrap(), 1);
-    let filter = EventFilter { limit: 9, ..EventFilter::default() };
-    let found = world.store.read_events(&only(QUIET), &filter).await.unwrap();
-    assert!(found[0].0 <= LARGE as i64 + 1, "{} were written before it", found[0].0 - 1);
+    (0..count).map(|number| Event::try_from(event(number)).expect("an event")).collect()
+}
+
+/// A call of a tenant that has a name.
+type Call<'a> = (&'static str, BoxFuture<'a, Result<(), StoreError>>);
+
+/// One call of the quiet tenant behind several of another.
+fn behind_others<'a>(call: impl Fn(&'static str, usize) -> BoxFuture<'a, Result<(), StoreError>>) -> Vec<Call<'a>> {
+    let tenants = [LOUD[0], LOUD[0], LOUD[0], LOUD[0], QUIET];
+    tenants.into_iter().enumerate().map(|(number, tenant)| (tenant, call(tenant, number))).collect()
+}
+
+/// The order of calls of which the quiet tenant's waits for the present one and for no backlog.
+const IN_TURN: [&str; 5] = [LOUD[0], QUIET, LOUD[0], LOUD[0], LOUD[0]];
+
+/// Attempts at a case in which the database must not give up a statement.
+const ATTEMPTS: i64 = 10;
+/// Looks whether all have asked; they need no more than their turns of the runtime.
+const LOOKS: usize = 2_000;
+
+/// The order in which calls end that wait behind each other, and how many waited once all had asked. On Postgres others have
+/// all connections but one until all have ended. The first call is held up by the database until all have asked: it needs
+/// this table, or SQLite's writer. An attempt in which the database gave up a statement does not count.
+async fn order_of<'a>(world: &World, table: &str, calls: impl Fn(i64) -> Vec<Call<'a>>) -> (Vec<&'static str>, usize) {
+    let metrics = Metrics::new();
+    world.store.show_counts(&metrics);
+    for attempt in 0..ATTEMPTS {
+        let (lock, others) = others_connections(world).await;
+        let mut others = std::pin::pin!(others);
+        assert!((&mut others).now_or_never().is_none());
+        world.plant(if world.is_postgres() { "begin" } else { "begin immediate" }).await;
+        if world.is_postgres() {
+            world.plant(&format!("lock table {table} in access exclusive mode")).await;
+        }
+        let order = Mutex::new(Vec::new());
+        let ended = calls(attempt).into_iter().map(async |(name, call): Call<'a>| {
+            let answer = call.await;
+            order.lock().unwrap().push(name);
+            match answer {
+                Err(StoreError::TimedOut(_) | StoreError::Unavailable(_)) => false,
+                answer => answer.map(|()| true).unwrap(),
+            }
+        });
+        let mut ended = std::pin::pin!(join_all(ended));
+        assert!((&mut ended).now_or_never().is_none(), "the first is held up");
+        // some calls go on in tasks of their own, which ask as soon as they run
+        let behind = calls_behind(&metrics).await;
+        world.plant("rollback").await;
+        let (counts, all) = match select(&mut others, &mut ended).await {
+            Either::Left(_) => (false, ended.await),
+            Either::Right((all, _)) => (true, all),
+        };
+        if let Some(lock) = lock {
+            lock.close().await.unwrap();
+            if counts {
+                others.await;
+            }
+        }
+        if counts && all.into_iter().all(|in_time| in_time) {
+            return (order.lock().unwrap().clone(), behind);
+        }
+    }
+    panic!("the database gave up a statement in each of {ATTEMPTS} attempts")
+}
+
+/// Calls that have all shared connections of Postgres but one for as long as a table is locked that nothing else reads here.
+async fn others_connections(world: &World) -> (Option<PgConnection>, BoxFuture<'_, ()>) {
+    if !world.is_postgres() {
+        return (None, pending().boxed());
+    }
+    let mut lock = PgConnection::connect(&world.url()).await.unwrap();
+    for statement in ["begin", "lock table credentials in access exclusive mode"] {
+        sqlx::query(statement).execute(&mut lock).await.unwrap();
+    }
+    let shared = world.store.pools().into_iter().find(|pool| pool.pool == "shared").expect("shared connections");
+    let filter = CredentialFilter { limit: 1, ..CredentialFilter::default() };
+    let calls = (1..shared.most).map(move |number| {
+        let (filter, scope) = (filter.clone(), only(&format!("other-{number}")));
+        async move { world.store.list_credentials(&scope, &filter).await.map(drop) }
+    });
+    (Some(lock), join_all(calls).map(drop).boxed())
+}
+
+/// How many wait in all fair queues, once all calls but the one that is held up have asked.
+async fn calls_behind(metrics: &Metrics) -> usize {
+    let all = IN_TURN.len() - 1;
+    for _ in 0..LOOKS {
+        if waiting(&metrics.text()) >= all {
+            break;
+        }
+        pause(Duration::from_millis(1)).await;
+    }
+    waiting(&metrics.text())
+}
+
+/// How many wait in all fair queues.
+fn waiting(metrics: &str) -> usize {
+    let gauges = metrics.lines().filter(|line| line.starts_with("reveille_fair_queue_waiting{"));
+    gauges.map(|line| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap()).sum()
+}
+
+async fn write_of_a_quiet_tenant_waits_for_no_backlog_of_another(world: &World) {
+    let publish = |attempt: i64, tenant: &str, number: usize| {
+        let events = events(tenant, &format!("{attempt}-{number}"), 5);
+        async move { world.store.publish_events(&events).await.map(drop) }.boxed()
+    };
+    let calls = |attempt| behind_others(|tenant, number| publish(attempt, tenant, number));
+    assert_eq!(order_of(world, "events", calls).await, (IN_TURN.to_vec(), 4));
+}
+
+async fn transcript_of_a_quiet_tenant_waits_for_no_backlog_of_another(world: &World) {
+    let mut leases = HashMap::new();
+    for tenant in [LOUD[0], QUIET] {
+        let task = world.task_with(tenant, json!({ "interval": "1h" }), json!({})).await;
+        leases.insert(tenant, world.started(&task).await);
+    }
+    let append = |attempt: i64, tenant: &'static str, number: usize| {
+        let started = leases[tenant].clone();
+        let seq = attempt * 10 + number as i64;
+        let message = Message::user("hello");
+        let entry = Entry { seq, turn: 0, at: world.now(), message, usage: Usage::default(), duration_ms: None };
+        async move { world.store.append(tenant, started.lease, started.lease_until, &[entry]).await }.boxed()
+    };
+    let calls = |attempt| behind_others(|tenant, number| append(attempt, tenant, number));
+    assert_eq!(order_of(world, "turns", calls).await, (IN_TURN.to_vec(), 4));
+}
+
+async fn poll_of_a_quiet_tenant_is_recorded_before_the_backlog_of_another(world: &World) {
+    let mut claims = Vec::new();
+    for tenant in [LOUD[0], LOUD[0], LOUD[0], LOUD[0], QUIET] {
+        let task = world.task_with(tenant, conditions::condition(json!({})), json!({})).await;
+        world.pass(600);
+        let now = world.now();
+        claims.push(world.store.claim_polls(&[task.id], now, now + LEASE).await.unwrap().remove(0));
+    }
+    let claims = &claims;
+    let record = |number: usize| {
+        let (claim, now) = (&claims[number], world.now());
+        let step = conditions::step(claim, Ok(json!(1000)), now);
+        async move { world.store.record_poll(claim, &step, Some(step.next_poll_at), None, now).await.map(drop) }.boxed()
+    };
+    let calls = |_| behind_others(|_, number| record(number));
+    assert_eq!(order_of(world, "condition_state", calls).await, (IN_TURN.to_vec(), 4));
+}
+
+/// On SQLite as many read at once as there are processors; `store::tenant_readers` has its cases.
+#[tokio::test]
+async fn on_postgres_each_read_of_runs_of_a_quiet_tenant_is_before_the_backlog_of_another() {
+    let world = &World::postgres().await;
+    let task = &world.task(json!({ "interval": "1h" })).await;
+    let (filter, event) = (&RunFilter { limit: 9, ..RunFilter::default() }, &events("a", "1", 1)[0]);
+    for read in
+        ["get_run", "last_runs", "recorded_around", "recorded_of_event", "list_runs", "run_summaries", "transcript"]
+    {
+        let call = |tenant: &'static str, _| {
+            let (scope, store, ids) = (only(tenant), &world.store, [task.id]);
+            async move {
+                match read {
+                    "get_run" => match store.get_run(&scope, task.id).await {
+                        Err(StoreError::NotFound) => Ok(()),
+                        read => read.map(drop),
+                    },
+                    "last_runs" => store.last_runs(&scope, &ids).await.map(drop),
+                    "recorded_around" => store.recorded_around(&scope, task.id, START).await.map(drop),
+                    "recorded_of_event" => store.recorded_of_event(&scope, event, &ids).await.map(drop),
+                    "list_runs" => store.list_runs(&scope, filter).await.map(drop),
+                    "run_summaries" => store.run_summaries(&scope, filter).await.map(drop),
+                    _ => store.transcript(&scope, task.id, 0, 9).await.map(drop),
+                }
+            }
+            .boxed()
+        };
+        let calls = |_| behind_others(call);
+        assert_eq!(order_of(world, "runs", calls).await, (IN_TURN.to_vec(), 4), "{read}");
+    }
+    world.clone().leave().await;
+}
+
+/// On Postgres each caller has a connection.
+#[tokio::test]
+async fn on_sqlite_a_short_write_stands_behind_one_large_write_of_its_tenant_at_most() {
+    let world = &World::sqlite().await;
+    let publish = |name: &'static str, id: String, count: usize| -> Call<'_> {
+        let events = events(LOUD[0], &id, count);
+        (name, async move { world.store.publish_events(&events).await.map(drop) }.boxed())
+    };
+    let calls = |attempt: i64| {
+        let large = (0..4).map(|number| publish("large", format!("{attempt}-{number}"), 200));
+        large.chain([publish("short", format!("{attempt}"), 1)]).collect()
+    };
+    assert_eq!(order_of(world, "events", calls).await, (vec!["large", "short", "large", "large", "large"], 4));
+    world.clone().leave().await;
+}
+
+async fn turns_that_were_waited_for_are_in_the_metrics_by_what_was_waited_for(world: &World) {
+    let metrics = Metrics::new();
+    world.store.show_counts(&metrics);
+    let resource = if world.is_postgres() { "connections" } else { "writer" };
+    let count = |text: &str, name: &str| {
+        let line = format!("reveille_fair_queue_{name}{{resource=\"{resource}\"}} ");
+        let value =
+            text.lines().find_map(|found| found.strip_prefix(&line)).unwrap_or_else(|| panic!("{line}\n{text}"));
+        value.parse::<f64>().unwrap()
+    };
+    assert_eq!(["waiting", "wait_seconds_count"].map(|name| count(&metrics.text(), name)), [0.0, 0.0]);
+    let publish = |attempt: i64, tenant: &str, number: usize| {
+        let events = events(tenant, &format!("{attempt}-{number}"), 1);
+        async move { world.store.publish_events(&events).await.map(drop) }.boxed()
+    };
+    let calls = |attempt| behind_others(|tenant, number| publish(attempt, tenant, number));
+    let (order, waited) = order_of(world, "events", calls).await;
+    assert_eq!((order.len(), waited), (5, 4));
+    let text = metrics.text();
+    assert_eq!(count(&text, "waiting"), 0.0);
+    assert!(count(&text, "wait_seconds_count") >= 4.0 && count(&text, "wait_seconds_sum") > 0.0, "{text}");
+    assert!(!LOUD.iter().chain([&QUIET]).any(|tenant| text.contains(tenant)), "no tenant is named");
 }

@@ -1,18 +1,21 @@
 //! Where several people have to agree: each person counts once, by however many links and tokens.
 
+use chrono::TimeDelta;
 use reveille::approval::{Approval, ApprovalStatus, Choice};
 use reveille::id::{Scope, new_id};
 use reveille::notification::{Addresses, Recipient};
-use reveille::store::{Decided, Refusal, StoredToken};
+use reveille::store::{Decided, Refusal, RunRequest, StartedRun, StoredToken};
+use serde_json::json;
 
 use super::asked::{answer, asked_with, go_on};
-use super::world::World;
+use super::world::{LEASE, World, leases};
 use Choice::{Approve, Cancel, Edit};
 
 on_both!(
     votes_of_one_person_count_once_and_of_two_people_twice,
     a_vote_for_something_else_takes_back_the_other_votes_of_the_same_person,
     the_requester_is_barred_with_all_that_descends_from_them,
+    person_who_asked_for_the_run_by_hand_is_barred_with_all_that_descends_from_them,
     votes_that_were_given_before_their_marks_were_kept_count_by_their_names,
 );
 
@@ -40,7 +43,7 @@ async fn token(world: &World, tenant: Option<&str>, made_with: Option<&str>) -> 
 async fn reached(world: &World, tenant: &str, email: &str) -> String {
     let addresses = Addresses { email: Some(email.into()), ..Addresses::default() };
     let recipient = Recipient { locale: "en".into(), addresses, ..Recipient::default() };
-    world.store.put_recipient(EVERY, tenant, &recipient, 0).await.unwrap();
+    world.store.put_recipient(EVERY, tenant, &recipient, None).await.unwrap();
     format!("recipient:{tenant}")
 }
 
@@ -140,6 +143,65 @@ async fn the_requester_is_barred_with_all_that_descends_from_them(world: &World)
             }
         }
     }
+}
+
+async fn person_who_asked_for_the_run_by_hand_is_barred_with_all_that_descends_from_them(world: &World) {
+    reached(world, "a", "ann@example.org").await;
+    let boss = reached(world, "boss", "boss@example.org").await;
+    let operator = token(world, None, None).await;
+    let minted = token(world, None, Some(&operator)).await;
+    let other = token(world, None, None).await;
+    let task = world.task(json!({ "interval": "1h" })).await;
+    let (ended, instant) = (new_id(world.now()), world.now() - TimeDelta::hours(1));
+    world.store.run_now(EVERY, task.id, ended, None, world.now(), None).await.unwrap();
+    let started = start(world).await;
+    assert_eq!(world.store.requester_of(EVERY, ended).await.unwrap(), None);
+    world.succeed(&started).await;
+    for way in ["run", "retry", "backfill"] {
+        for (by, bars, may) in [
+            (&operator, true, false),
+            (&minted, true, false),
+            (&boss, true, true),
+            (&other, true, true),
+            (&operator, false, true),
+        ] {
+            let (id, now, asker) = (new_id(world.now()), world.now(), Some(operator.as_str()));
+            match way {
+                "run" => {
+                    let request = RunRequest { input: None, requested_by: asker.map(Into::into) };
+                    world.store.run_now(EVERY, task.id, id, request, now, None).await.map(drop)
+                }
+                "retry" => world.store.retry_run(EVERY, ended, id, now, |_| Ok(None), asker).await.map(drop),
+                _ => world.store.backfill(EVERY, task.id, id, &[instant], None, asker).await.map(drop),
+            }
+            .unwrap();
+            let started = start(world).await;
+            assert_eq!(world.store.requester_of(EVERY, started.run.id).await.unwrap().as_ref(), Some(&operator));
+            let mut asked = super::asked::question(world, &started, "c1");
+            asked.proposal.barred = bars.then(|| "recipient:a".into());
+            super::asked::park(world, &started, &[(asked.clone(), None)], &[]).await;
+            let refused = match put(world, &asked, Approve, by).await {
+                Decided::Done(done) => {
+                    end(world, &done).await;
+                    false
+                }
+                Decided::Refused(Refusal::Barred, _) => {
+                    let done = put(world, &asked, Approve, &boss).await;
+                    let Decided::Done(done) = done else { panic!("{done:?}") };
+                    end(world, &done).await;
+                    true
+                }
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(refused, !may, "{way}: {by}");
+        }
+    }
+}
+
+/// Starts the one run that is ready.
+async fn start(world: &World) -> StartedRun {
+    let claims = leases(&world.claim().await);
+    world.store.start_runs(&claims, world.now() + LEASE).await.unwrap().started.remove(0)
 }
 
 async fn votes_that_were_given_before_their_marks_were_kept_count_by_their_names(world: &World) {

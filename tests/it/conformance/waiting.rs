@@ -17,18 +17,18 @@ use super::asked::{LIMIT, answer, parked, question};
 use super::world::{LEASE, World, end_of, leases, spec};
 
 on_both!(
-    who_waits_for_a_completion_is_in_the_way_until_it_is_completed_or_expires,
-    who_is_answered_goes_on_with_the_slot_and_hands_it_on_at_its_end,
-    who_expires_hands_the_slot_on,
-    who_is_cancelled_while_it_waits_hands_the_slot_on,
-    who_was_to_end_while_it_was_parked_keeps_nothing,
+    run_that_waits_for_a_completion_keeps_the_slot_until_it_is_completed_or_expires,
+    answered_run_goes_on_with_the_slot_and_hands_it_on_at_its_end,
+    expired_run_hands_the_slot_on,
+    run_cancelled_while_it_waits_hands_the_slot_on,
+    run_cancelled_before_it_was_parked_keeps_nothing,
     a_younger_run_takes_the_place_of_one_that_waits_for_people,
     a_younger_run_takes_the_place_of_one_that_waits_for_a_completion,
     the_youngest_takes_the_place_of_those_that_waited_behind_as_well,
-    who_went_on_is_superseded_as_any_that_runs,
-    who_does_not_count_is_not_superseded,
+    resumed_run_is_superseded_as_any_running_one,
+    waiting_run_that_does_not_count_is_not_superseded,
     a_backfill_that_waits_is_not_superseded,
-    who_counts_no_more_gives_the_slot_up_and_waits_for_its_turn,
+    run_that_no_longer_counts_gives_the_slot_up_and_waits_for_its_turn,
     a_deleted_task_leaves_no_slot,
     a_takeover_and_an_answer_at_once_leave_one_run,
 );
@@ -74,7 +74,7 @@ async fn blocked(world: &World, task: &Task) -> (Run, Blocked) {
     (world.get_run(id).await, starts.blocked[0].1)
 }
 
-/// Who starts when everything that is ready is claimed.
+/// The run that starts when everything that is ready is claimed.
 async fn next(world: &World) -> StartedRun {
     let starts = start_all(world).await;
     assert_eq!(starts.blocked, []);
@@ -89,7 +89,7 @@ async fn assert_superseded(world: &World, id: Uuid, by: Uuid) {
     assert_eq!((run.blocked_by, run.finished_at), (Some(by), Some(world.now())));
 }
 
-async fn who_waits_for_a_completion_is_in_the_way_until_it_is_completed_or_expires(world: &World) {
+async fn run_that_waits_for_a_completion_keeps_the_slot_until_it_is_completed_or_expires(world: &World) {
     let task = counting(world, "skip").await;
     for end in [RunEvent::Succeed, RunEvent::Fail, RunEvent::Expire] {
         let waits = world.started(&task).await;
@@ -113,7 +113,7 @@ async fn who_waits_for_a_completion_is_in_the_way_until_it_is_completed_or_expir
     assert_eq!(next(world).await.run.id, behind.id);
 }
 
-async fn who_is_answered_goes_on_with_the_slot_and_hands_it_on_at_its_end(world: &World) {
+async fn answered_run_goes_on_with_the_slot_and_hands_it_on_at_its_end(world: &World) {
     let task = counting(world, "queue_all").await;
     let waits = world.started(&task).await;
     let asked = ask(world, &waits).await;
@@ -132,7 +132,7 @@ async fn who_is_answered_goes_on_with_the_slot_and_hands_it_on_at_its_end(world:
     assert_eq!(next(world).await.run.id, behind.id);
 }
 
-async fn who_expires_hands_the_slot_on(world: &World) {
+async fn expired_run_hands_the_slot_on(world: &World) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     ask(world, &waits).await;
@@ -143,7 +143,7 @@ async fn who_expires_hands_the_slot_on(world: &World) {
     assert_eq!(next(world).await.run.id, behind.id);
 }
 
-async fn who_is_cancelled_while_it_waits_hands_the_slot_on(world: &World) {
+async fn run_cancelled_while_it_waits_hands_the_slot_on(world: &World) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     await_completion(world, &waits).await;
@@ -152,7 +152,7 @@ async fn who_is_cancelled_while_it_waits_hands_the_slot_on(world: &World) {
     assert_eq!(next(world).await.run.id, behind.id);
 }
 
-async fn who_was_to_end_while_it_was_parked_keeps_nothing(world: &World) {
+async fn run_cancelled_before_it_was_parked_keeps_nothing(world: &World) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     let (behind, _) = blocked(world, &task).await;
@@ -212,7 +212,7 @@ async fn the_youngest_takes_the_place_of_those_that_waited_behind_as_well(world:
     assert_eq!(next(world).await.run.id, young.id);
 }
 
-async fn who_went_on_is_superseded_as_any_that_runs(world: &World) {
+async fn resumed_run_is_superseded_as_any_running_one(world: &World) {
     let task = counting(world, "cancel_previous").await;
     let waits = world.started(&task).await;
     let asked = ask(world, &waits).await;
@@ -226,7 +226,7 @@ async fn who_went_on_is_superseded_as_any_that_runs(world: &World) {
     assert_eq!(next(world).await.run.id, young.id);
 }
 
-async fn who_does_not_count_is_not_superseded(world: &World) {
+async fn waiting_run_that_does_not_count_is_not_superseded(world: &World) {
     let task = world.task(json!({ "interval": "1h", "overlap": "cancel_previous" })).await;
     let waits = world.started(&task).await;
     let asked = question(world, &waits, "c1");
@@ -239,7 +239,7 @@ async fn who_does_not_count_is_not_superseded(world: &World) {
 async fn a_backfill_that_waits_is_not_superseded(world: &World) {
     let task = counting(world, "cancel_previous").await;
     let instants = [1, 2].map(|hours| world.now() - TimeDelta::hours(hours));
-    world.store.backfill(EVERY, task.id, task.id, &instants, None).await.unwrap();
+    world.store.backfill(EVERY, task.id, task.id, &instants, None, None).await.unwrap();
     let starts = start_all(world).await;
     let [first] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
     await_completion(world, &first).await;
@@ -253,7 +253,7 @@ async fn a_backfill_that_waits_is_not_superseded(world: &World) {
     assert_eq!(next(world).await.run.id, young.id);
 }
 
-async fn who_counts_no_more_gives_the_slot_up_and_waits_for_its_turn(world: &World) {
+async fn run_that_no_longer_counts_gives_the_slot_up_and_waits_for_its_turn(world: &World) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     let asked = ask(world, &waits).await;

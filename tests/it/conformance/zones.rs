@@ -57,7 +57,7 @@ async fn planned(world: &World, cron: &str, zone: &str, nominal: &str) -> Task {
 async fn reachable(world: &World) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
-    world.store.put_recipient(&Scope::Every, "a", &ann, 0).await.unwrap();
+    world.store.put_recipient(&Scope::Every, "a", &ann, None).await.unwrap();
 }
 
 async fn told(world: &World) -> Vec<Delivery> {

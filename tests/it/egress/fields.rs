@@ -148,7 +148,7 @@ async fn an_http_step_takes_none_of_them_written_or_inserted() {
 }
 
 #[tokio::test]
-async fn what_a_template_inserts_never_names_another_host() {
+async fn template_values_never_name_another_host() {
     let stage = Stage::new(vec![], vec![]);
     let names = Names::default().with("api.example.org", &[&["10.0.0.1"]]);
     let pipeline = pipeline(Egress::with_resolver(&super::settings(&[]), names.clone()).unwrap(), &stage);

@@ -31,7 +31,7 @@ fn secrets() -> HeaderMap {
     headers
 }
 
-/// What the last request to a server carried.
+/// The last request to a server.
 async fn last(server: &MockServer) -> wiremock::Request {
     server.received_requests().await.unwrap().pop().expect("a request")
 }
@@ -64,7 +64,7 @@ async fn at_another_origin_no_secret_is_carried_on() {
 }
 
 #[tokio::test]
-async fn what_was_dropped_on_the_way_does_not_come_back() {
+async fn header_dropped_at_a_redirect_does_not_come_back() {
     let (here, there) = (MockServer::start().await, MockServer::start().await);
     redirecting(&here, "/a", 302, &format!("{}/b", there.uri())).await;
     redirecting(&there, "/b", 302, &format!("{}/c", here.uri())).await;

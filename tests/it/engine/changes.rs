@@ -1,4 +1,4 @@
-//! What people do to tasks while they fire: pause, edit, run now, backfill, delete.
+//! Acts of people on tasks while they fire: pause, edit, run now, backfill, delete.
 
 use reveille::id::{Scope, new_id};
 use reveille::notification::Kind;
@@ -114,7 +114,7 @@ async fn a_backfill_runs_each_past_instant_behind_everything_else(mut world: Wor
     let instants = task.spec.trigger.between(at("05:30"), at("08:00"), task.anchor_at, 10).unwrap();
     let (id, backfill) = (task.id, new_id(at("08:00")));
     instance
-        .on(move |store| async move { store.backfill(&Scope::Every, id, backfill, &instants, None).await })
+        .on(move |store| async move { store.backfill(&Scope::Every, id, backfill, &instants, None, None).await })
         .await
         .unwrap();
     instance.run_now(&task).await;

@@ -20,8 +20,8 @@ on_both! {
     a_failed_run_is_not_fired_again_until_its_next_instant
     a_failed_one_shot_ends_and_never_runs_again
     a_run_ends_at_its_time_limit_whatever_it_does
-    what_was_not_started_is_cancelled_at_once
-    what_is_executed_is_cancelled_by_asking_first
+    run_that_was_not_started_is_cancelled_at_once
+    executing_run_is_cancelled_by_asking_first
     a_panic_ends_its_run_alone
     an_executor_that_is_gone_fails_the_run
     a_task_that_can_not_be_read_fails_its_run_alone
@@ -145,7 +145,7 @@ async fn a_run_ends_at_its_time_limit_whatever_it_does(world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_was_not_started_is_cancelled_at_once(world: World) {
+async fn run_that_was_not_started_is_cancelled_at_once(world: World) {
     let instance = world.instance();
     let ready = instance.task(json!({})).await;
     instance.change(&ready, TaskChange::Pause { reason: None }).await;
@@ -164,7 +164,7 @@ async fn what_was_not_started_is_cancelled_at_once(world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_is_executed_is_cancelled_by_asking_first(world: World) {
+async fn executing_run_is_cancelled_by_asking_first(world: World) {
     let instance = world.instance();
     let mut runs = Vec::new();
     for act in ["hang", "give_up", "deaf"] {

@@ -1,4 +1,4 @@
-//! What became of one instant of a task: each outcome, in words.
+//! Explanations of one instant of a task: each outcome, in words.
 
 use reveille::task::Task;
 use reveille::task::change::TaskChange;

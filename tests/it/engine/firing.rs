@@ -1,4 +1,4 @@
-//! What falls due is fired at its instant, once, and every instant has its record.
+//! Due instants are fired at their time, once, and every instant has its record.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use crate::support::world::{World, at, on_both};
 on_both! {
     every_kind_of_schedule_fires_at_its_instants_and_goes_on_after_a_restart
     nothing_starts_before_its_instant_though_it_is_recorded_ahead
-    what_was_missed_is_caught_up_as_the_task_says
+    missed_instants_are_caught_up_as_the_task_says
     every_instant_of_an_outage_has_exactly_one_record
     jitter_spreads_tasks_by_their_ids_and_keeps_the_nominal_instant
     a_task_ends_at_its_limit_and_at_its_end
     excluded_instants_are_recorded_as_such
-    who_is_behind_fires_two_batches_at_once_and_starts_no_more_than_there_is_room
+    scheduler_that_is_behind_fires_two_batches_at_once_and_starts_no_more_than_there_is_room
     a_trigger_that_can_not_be_read_any_more_stops_only_its_own_task
 }
 
@@ -81,7 +81,7 @@ async fn nothing_starts_before_its_instant_though_it_is_recorded_ahead(world: Wo
     instance.finish(&world).await;
 }
 
-async fn what_was_missed_is_caught_up_as_the_task_says(world: World) {
+async fn missed_instants_are_caught_up_as_the_task_says(world: World) {
     let before = world.instance();
     let schedule = |catch_up: &str| {
         let trigger = json!({ "type": "schedule", "interval": "10m", "catch_up": catch_up, "catch_up_window": "35m",
@@ -264,7 +264,7 @@ async fn a_trigger_that_can_not_be_read_any_more_stops_only_its_own_task(world: 
     instance.finish(&world).await;
 }
 
-async fn who_is_behind_fires_two_batches_at_once_and_starts_no_more_than_there_is_room(mut world: World) {
+async fn scheduler_that_is_behind_fires_two_batches_at_once_and_starts_no_more_than_there_is_room(mut world: World) {
     (world.settings.max_concurrent_runs, world.settings.prefetch) = (800, 0);
     let instance = world.instance();
     let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "allow" });

@@ -1,4 +1,4 @@
-//! Who may execute a run, and what becomes of it when that instance is slow, cut off, or dead.
+//! Leases of runs, and their fate when an instance is slow, cut off, or dead.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ on_both! {
     a_run_of_a_dead_instance_goes_on_elsewhere
     a_run_that_kills_its_instances_fails_and_its_owner_hears_of_it
     a_claim_of_a_dead_instance_is_started_elsewhere
-    who_holds_all_that_it_can_start_leaves_the_rest_to_the_others
+    full_instance_leaves_the_rest_to_the_others
     a_run_that_hangs_past_its_limit_is_closed_for_its_worker
     the_end_that_was_asked_for_outlives_the_worker
     a_start_whose_answer_was_lost_is_answered_again
@@ -210,7 +210,7 @@ async fn a_claim_of_a_dead_instance_is_started_elsewhere(world: World) {
     other.finish(&world).await;
 }
 
-async fn who_holds_all_that_it_can_start_leaves_the_rest_to_the_others(mut world: World) {
+async fn full_instance_leaves_the_rest_to_the_others(mut world: World) {
     world.settings.max_concurrent_runs = 2;
     world.settings.prefetch = 0;
     let instance = world.instance();
@@ -238,7 +238,7 @@ async fn who_holds_all_that_it_can_start_leaves_the_rest_to_the_others(mut world
 }
 
 #[tokio::test]
-async fn what_an_instance_leaves_to_others_or_gives_back_is_told_to_them() {
+async fn runs_left_or_given_back_by_an_instance_wake_the_others() {
     let mut world = World::postgres().await;
     (world.settings.max_concurrent_runs, world.settings.prefetch) = (2, 0);
     let (mut one, other) = (world.instance(), world.instance());

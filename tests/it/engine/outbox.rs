@@ -30,12 +30,12 @@ const MAILS: usize = 60;
 const CRASHES: usize = 5;
 /// Attempts that an instance has under way at most.
 const AT_WORK: usize = 96;
-/// What falls due within so much time is sent together.
+/// Due messages within so much time are sent together.
 const AT_ONCE: TimeDelta = TimeDelta::seconds(20);
 /// How long all of it may take on a loaded machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What the sink does with an id, by a number that is made from it: most are well, some after a while, some are refused.
+/// The sink's answer to an id, by a number that is made from it: most are well, some after a while, some are refused.
 fn script(id: &str, number: usize) -> Answer {
     let fate = fate(id);
     match (fate, number) {

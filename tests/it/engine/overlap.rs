@@ -1,4 +1,4 @@
-//! What becomes of a run whose task has another one running: all five policies, end to end.
+//! Runs whose task has another one running: all five policies, end to end.
 
 use reveille::approval::{Answer, ApprovalStatus, Choice, Via};
 use reveille::id::Scope;

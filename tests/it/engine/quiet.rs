@@ -1,5 +1,5 @@
-//! What is told when: quiet hours, digests, budgets, sick channels, addresses that have to be proved. By real webhooks
-//! and a real mail server.
+//! The time of messages: quiet hours, digests, budgets, sick channels, addresses that have to be proved. By real
+//! webhooks and a real mail server.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ use crate::support::smtp::MailServer;
 use crate::support::world::{ADMIN, World, at, on_both};
 
 on_both! {
-    what_comes_at_night_is_told_together_in_the_morning
+    messages_of_the_night_are_told_together_in_the_morning
     a_digest_of_one_is_that_message
     a_digest_that_fails_goes_to_the_next_channel_with_its_messages
     a_digest_that_failed_is_sent_again_with_its_messages
     a_message_that_comes_when_its_digest_is_under_way_joins_none
-    what_is_held_is_told_on_the_minute_over_every_change_of_the_clock
-    what_is_over_the_budget_of_the_day_is_told_the_next_morning
+    held_message_goes_on_the_minute_over_every_change_of_the_clock
+    message_over_the_budget_of_the_day_goes_the_next_morning
     a_test_message_comes_whatever_the_hour
     a_question_waits_for_the_end_of_quiet_hours_and_joins_no_digest
     a_sick_channel_is_left_alone_without_using_up_attempts
     a_backlog_goes_on_as_soon_as_there_is_a_place
-    what_is_refused_uses_up_nothing_of_the_budget
-    what_the_budget_holds_is_no_probe_of_a_sick_channel
+    refused_message_uses_up_nothing_of_the_budget
+    message_held_by_the_budget_is_no_probe_of_a_sick_channel
     a_question_does_not_wait_for_a_sick_channel
     only_proved_addresses_are_told_where_the_operator_says_so
 }
@@ -105,7 +105,7 @@ fn events(sink: &Sink) -> Vec<String> {
     sink.taken().into_iter().map(|taken| taken.event).collect()
 }
 
-async fn what_comes_at_night_is_told_together_in_the_morning(mut world: World) {
+async fn messages_of_the_night_are_told_together_in_the_morning(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     let instance = world.instance();
     put(&instance, reached(&sink, json!({ "quiet_hours": night(json!({})) }))).await;
@@ -249,7 +249,7 @@ async fn a_message_that_comes_when_its_digest_is_under_way_joins_none(mut world:
     instance.finish(&world).await;
 }
 
-async fn what_is_held_is_told_on_the_minute_over_every_change_of_the_clock(mut world: World) {
+async fn held_message_goes_on_the_minute_over_every_change_of_the_clock(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     let instance = world.instance();
     let instant = |text: &str| -> DateTime<Utc> { text.parse().unwrap() };
@@ -282,7 +282,7 @@ async fn what_is_held_is_told_on_the_minute_over_every_change_of_the_clock(mut w
     instance.finish(&world).await;
 }
 
-async fn what_is_over_the_budget_of_the_day_is_told_the_next_morning(mut world: World) {
+async fn message_over_the_budget_of_the_day_goes_the_next_morning(mut world: World) {
     let server = MailServer::start().await;
     world.channels.email.url = Some(Secret::new(format!("smtp://{}", server.address())));
     world.channels.email.from = Some("Reveille <reveille@example.org>".into());
@@ -418,7 +418,7 @@ async fn a_backlog_goes_on_as_soon_as_there_is_a_place(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_is_refused_uses_up_nothing_of_the_budget(mut world: World) {
+async fn refused_message_uses_up_nothing_of_the_budget(mut world: World) {
     let server = MailServer::start().await;
     world.channels.email.url = Some(Secret::new(format!("smtp://{}", server.address())));
     world.channels.email.from = Some("Reveille <reveille@example.org>".into());
@@ -439,7 +439,7 @@ async fn what_is_refused_uses_up_nothing_of_the_budget(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_the_budget_holds_is_no_probe_of_a_sick_channel(mut world: World) {
+async fn message_held_by_the_budget_is_no_probe_of_a_sick_channel(mut world: World) {
     // nobody listens there
     world.channels.email.url = Some(Secret::new("smtp://127.0.0.1:1"));
     world.channels.email.from = Some("Reveille <reveille@example.org>".into());

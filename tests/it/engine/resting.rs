@@ -1,4 +1,4 @@
-//! What a service at rest goes by: each is woken for its own work.
+//! Services at rest: each is woken for its own work.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::engine::service::Service;

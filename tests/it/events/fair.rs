@@ -1,6 +1,9 @@
 //! One tenant's flood of events beside a quiet tenant: what it takes of each round, and what becomes of it.
 
+use std::time::Duration;
+
 use reveille::bus::{Backlog, DeadLetterFilter};
+use reveille::clock::pause;
 use reveille::id::Scope;
 use reveille::quota::Overrides;
 use serde_json::{Value, json};
@@ -9,6 +12,8 @@ use super::{on, told};
 use crate::support::app::Instance;
 use crate::support::world::World;
 
+/// Between two looks at the database.
+const LOOK: Duration = Duration::from_millis(10);
 /// Tasks of the flood, and events: 1,800 matches, which are more than three writes.
 const TASKS: usize = 6;
 const EVENTS: usize = 300;
@@ -17,6 +22,21 @@ on_each_bus! {
     a_quiet_tenant_has_its_turn_beside_a_flood_within_a_counted_number_of_rounds
     a_flood_is_recorded_once_though_its_instance_dies_halfway
     entries_beyond_a_quota_are_recorded_as_skipped_and_none_is_lost
+}
+
+/// Postgres alone writes for two tenants at once.
+mod few_matches_of_a_tenant_are_recorded_beside_a_write_of_many {
+    use crate::support::world::World;
+
+    #[tokio::test]
+    async fn embedded_on_postgres() {
+        super::few_matches_of_a_tenant_are_recorded_beside_a_write_of_many(World::postgres().await).await;
+    }
+
+    #[tokio::test]
+    async fn redis() {
+        super::few_matches_of_a_tenant_are_recorded_beside_a_write_of_many(World::redis().await).await;
+    }
 }
 
 async fn flooded(instance: &Instance) -> Vec<reveille::task::Task> {
@@ -58,7 +78,38 @@ async fn a_quiet_tenant_has_its_turn_beside_a_flood_within_a_counted_number_of_r
     instance.crash();
 }
 
-/// What comes by the bus itself asks no quota on its way in, as what other services add to a stream.
+/// When the write began that waits for a row which another transaction has; 0: none waits.
+const WAITING_SINCE: &str = "select coalesce((extract(epoch from min(query_start)) * 1000000)::bigint, 0)
+                               from pg_stat_activity
+                              where datname = current_database() and wait_event in ('transactionid', 'tuple')";
+
+async fn few_matches_of_a_tenant_are_recorded_beside_a_write_of_many(world: World) {
+    let instance = world.instance();
+    flooded(&instance).await;
+    let quiet = instance.task(on(json!({}))).await;
+    let of_loud = "select 1 from due d join tasks t on t.id = d.task_id where t.tenant_id = 'loud' for update of d";
+    let held = world.begin(of_loud).await;
+    let published = async {
+        let since = loop {
+            match world.number(WAITING_SINCE).await {
+                0 => pause(LOOK).await,
+                since => break since,
+            }
+        };
+        instance.publish(&[json!({ "id": "1" })]).await;
+        while instance.runs(&quiet).await.is_empty() {
+            pause(LOOK).await;
+        }
+        assert_eq!(world.number(WAITING_SINCE).await, since, "the flood's first write is still under way");
+        drop(held);
+    };
+    tokio::join!(instance.match_events(), published);
+    instance.match_events().await;
+    assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default(), "everything is acknowledged");
+    instance.crash();
+}
+
+/// Entries that come by the bus itself ask no quota on their way in, as those that other services add to a stream.
 async fn entries_beyond_a_quota_are_recorded_as_skipped_and_none_is_lost(world: World) {
     let instance = world.instance();
     let of = |tenant: &str| {

@@ -46,7 +46,7 @@ fn task(name: &str, filter: &str, more: Value) -> Value {
     })
 }
 
-/// What a query over the runs of a task says, once it says so, or at the end of all patience.
+/// The answer of a query over the runs of a task, once it is the wanted one, or at the end of all patience.
 async fn until(
     connection: &mut PgConnection,
     query: &'static str,

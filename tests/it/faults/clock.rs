@@ -61,7 +61,7 @@ fn pausing() -> TaskChange {
     TaskChange::Pause { reason: None }
 }
 
-/// What a process needs to go by the clock in this file.
+/// The environment that makes a process go by the clock in this file.
 fn by_the_clock_in(file: &Path) -> [(&'static str, String); 4] {
     [
         ("LD_PRELOAD", servers::faketime()),

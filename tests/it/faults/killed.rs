@@ -69,7 +69,7 @@ async fn on_postgres_three_instances_of_which_any_is_killed_lose_and_double_noth
 
 /// Until services that find nothing have come to rest.
 const REST: Duration = Duration::from_secs(25);
-/// What the loss of an instance may cost a run, and what a loaded machine may add.
+/// Most time that the loss of an instance may cost a run, and what a loaded machine may add.
 const LOSS: TimeDelta = TimeDelta::seconds(10 + 2);
 
 #[tokio::test]

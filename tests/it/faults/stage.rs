@@ -93,7 +93,7 @@ impl Stage {
         self
     }
 
-    /// The same while others use it: no service of it is running.
+    /// Sets an environment variable while others use the stage: no service of it is running.
     pub fn set(&mut self, name: &str, value: &str) {
         let services = std::mem::take(&mut self.services);
         self.services = services.into_iter().map(|service| service.with(name, value)).collect();
@@ -215,7 +215,7 @@ impl Stage {
         self.task_unless_past(trigger).await.unwrap_or_else(|why| panic!("the task was not made: {why}"))
     }
 
-    /// The same; why not, where it is refused for good.
+    /// Makes a task; an error says why, where it is refused for good.
     async fn task_unless_past(&mut self, trigger: Value) -> Result<String, String> {
         let key = format!("{:016x}", fastrand::u64(..));
         let body = json!({
@@ -281,7 +281,7 @@ impl Stage {
         self.publish_as(&format!("{:016x}", fastrand::u64(..))).await;
     }
 
-    /// The same under an id of its own.
+    /// Publishes an event under an id of its own.
     pub async fn publish_as(&mut self, id: &str) {
         let event = json!({
             "specversion": "1.0", "source": "shop", "type": "order", "tenantid": "ann", "id": id,
@@ -340,7 +340,7 @@ impl Stage {
         self.services.iter().enumerate().map(last).collect::<Vec<_>>().join("\n")
     }
 
-    /// What the judge finds now, and whether each event that was accepted is there.
+    /// The judge's findings now, and whether each event that was accepted is there.
     pub async fn verdict(&mut self) -> Verdict {
         let seen_before = self.effects.journal().len();
         let records = self.source.read().await;
@@ -376,7 +376,7 @@ impl Stage {
     }
 }
 
-/// What an instance answered; why not, where it did not or it was a problem.
+/// The answer of an instance; an error says why, where there was none or it was a problem.
 async fn answer(request: reqwest::RequestBuilder) -> Result<Value, String> {
     match request.bearer_auth(TOKEN).send().await {
         Ok(answer) if answer.status().is_success() => Ok(answer.json().await.unwrap_or(Value::Null)),

@@ -232,7 +232,7 @@ async fn a_line_that_must_be_encrypted_is_not_used_in_clear() {
 }
 
 #[tokio::test]
-async fn what_is_delivered_is_what_the_server_said_it_took() {
+async fn delivered_means_the_server_took_the_text() {
     let server = scripted(&[(".", "250 2.0.0 Ok: queued as 4F2A")]).await;
     let answer = outcome(deliver(&email(&server.url), &ann()).await);
     assert_eq!(answer, ("delivered", "2.0.0 Ok: queued as 4F2A".into()));

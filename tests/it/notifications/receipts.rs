@@ -18,8 +18,8 @@ const TOKEN: &str = "auth-token";
 const PUBLIC: &str = "https://wake.example.org";
 
 on_both! {
-    what_the_provider_says_decides
-    what_failed_goes_on_to_the_next_channel
+    provider_report_decides_the_outcome
+    failed_message_goes_on_to_the_next_channel
     silence_for_a_day_is_a_doubt_that_a_late_report_settles
 }
 
@@ -38,7 +38,7 @@ async fn told(world: &mut World) -> (Instance, MockServer, Delivery) {
     let instance = world.instance();
     let addresses = Addresses { sms: Some("+4915112345678".into()), ..Addresses::default() };
     let ann = reveille::notification::Recipient { timezone: Tz::UTC, ..recipient(addresses) };
-    instance.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, 0).await }).await.unwrap();
+    instance.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, None).await }).await.unwrap();
     instance.task(json!({ "output": { "channel": ["sms", "webhook"] }, "max_runs": 1 })).await;
     world.advance_to("08:01");
     instance.live(0).await;
@@ -62,7 +62,7 @@ async fn report(instance: &Instance, twilio: &MockServer, fields: &[(&str, &str)
     instance.post_form(path, ("x-twilio-signature", &signature), fields).await
 }
 
-async fn what_the_provider_says_decides(mut world: World) {
+async fn provider_report_decides_the_outcome(mut world: World) {
     let (instance, twilio, sent) = told(&mut world).await;
     for (status, state) in [
         ("sending", DeliveryState::Sent),
@@ -81,7 +81,7 @@ async fn what_the_provider_says_decides(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_failed_goes_on_to_the_next_channel(mut world: World) {
+async fn failed_message_goes_on_to_the_next_channel(mut world: World) {
     let (instance, twilio, sent) = told(&mut world).await;
     let fields = [("MessageSid", "SM42"), ("MessageStatus", "undelivered"), ("ErrorCode", "30005")];
     for _ in 0..2 {

@@ -50,7 +50,7 @@ fn told() -> Words {
     }
 }
 
-/// What is sent of [`told`].
+/// The request that is sent for [`told`].
 fn expected() -> Value {
     let text = "*Morgenpost*\n\nGrüße &amp; <https://example.org|mehr>";
     json!({
@@ -196,7 +196,7 @@ async fn a_busy_slack_is_asked_again_when_it_wants_to_be() {
 }
 
 #[tokio::test]
-async fn what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_tried_again() {
+async fn unanswered_message_is_unknown_and_an_unsent_one_is_retried() {
     for (line, base, _listener) in bad_lines().await {
         for ann in [member(), hooked(&format!("{base}{PLACE}"))] {
             let (word, why) = outcome(deliver(&slack(&base, Some(TOKEN)), &ann).await);

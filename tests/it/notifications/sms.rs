@@ -187,7 +187,7 @@ async fn an_answer_that_is_no_json_is_judged_by_its_status() {
 }
 
 #[tokio::test]
-async fn what_is_refused_in_the_answer_that_took_it_is_refused() {
+async fn message_refused_in_the_accepting_answer_is_refused() {
     let failed = json!({ "sid": "SM1", "status": "failed", "error_code": 30005, "error_message": null });
     let server = answering(ResponseTemplate::new(201).set_body_json(failed)).await;
     let why = "the message did not arrive: the number is not known (error 30005)";
@@ -204,7 +204,7 @@ async fn a_busy_provider_is_asked_again_when_it_wants_to_be() {
 }
 
 #[tokio::test]
-async fn what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_tried_again() {
+async fn unanswered_message_is_unknown_and_an_unsent_one_is_retried() {
     for (line, base, _listener) in bad_lines().await {
         let (word, why) = outcome(deliver(&sms(&base), &ann()).await);
         let expected = if line == "nobody" { "transient" } else { "unknown" };

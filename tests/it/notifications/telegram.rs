@@ -137,7 +137,7 @@ async fn every_answer_has_its_meaning_and_none_repeats_the_token() {
 }
 
 #[tokio::test]
-async fn what_telegram_asks_for_is_read_from_its_parameters() {
+async fn telegram_retry_after_is_read_from_its_parameters() {
     let busy = json!({
         "ok": false, "error_code": 429, "description": "Too Many Requests", "parameters": { "retry_after": 35 },
     });
@@ -156,7 +156,7 @@ async fn what_telegram_asks_for_is_read_from_its_parameters() {
 }
 
 #[tokio::test]
-async fn what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_tried_again() {
+async fn unanswered_message_is_unknown_and_an_unsent_one_is_retried() {
     for (line, base, _listener) in bad_lines().await {
         let (word, why) = outcome(deliver(&telegram(&base), &ann()).await);
         let expected = if line == "nobody" { "transient" } else { "unknown" };
@@ -167,7 +167,7 @@ async fn what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_trie
     assert_eq!(outcome(nowhere), ("unsendable", "the recipient has no Telegram chat".into()));
 }
 
-/// What is logged by the thread of a test.
+/// Log of the thread of a test.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -56,7 +56,7 @@ async fn a_result_is_told_in_the_markup_of_its_channel() {
         ..Addresses::default()
     };
     let ann = Recipient { timezone: Tz::UTC, ..recipient(addresses) };
-    instance.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, 0).await }).await.unwrap();
+    instance.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, None).await }).await.unwrap();
     for channel in ["telegram", "slack"] {
         let output = json!({ "channel": channel });
         instance.task(json!({ "name": "Tea & <toast>", "output": output, "max_runs": 1 })).await;

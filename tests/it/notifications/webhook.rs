@@ -58,7 +58,7 @@ fn delivered() -> Result<Receipt, ChannelError> {
     Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered })
 }
 
-/// What a receiver does: recompute the signature over the raw body, and compare with each that was sent.
+/// Verifies as a receiver does: it recomputes the signature over the raw body, and compares it with each that was sent.
 fn verifies(request: &wiremock::Request, secret: &str) -> bool {
     let header = |name: &str| request.headers[name].to_str().unwrap();
     let key = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();

@@ -22,7 +22,8 @@ on_both! {
     a_link_that_a_provider_quotes_is_recorded_nowhere
     a_long_answer_is_cut_in_its_mail_and_read_in_full_behind_its_link
     all_messages_of_a_digest_are_read_behind_its_link
-    what_asks_and_what_proves_is_not_shown
+    page_of_a_message_names_the_language_in_which_it_speaks
+    questions_and_codes_are_not_shown
 }
 
 const PUBLIC: &str = "https://wake.example.org";
@@ -42,7 +43,7 @@ struct Seen {
     html: String,
 }
 
-/// What a browser without any token gets.
+/// The answer to a browser without any token.
 async fn open(instance: &Instance, method: &str, token: &str) -> Seen {
     let request = Request::builder().method(method).uri(format!("/messages/{token}")).body(Body::empty());
     let (router, request) = (http::router(instance.http().clone()), request.expect("a request"));
@@ -182,6 +183,26 @@ async fn all_messages_of_a_digest_are_read_behind_its_link(mut world: World) {
     instance.crash();
 }
 
+async fn page_of_a_message_names_the_language_in_which_it_speaks(mut world: World) {
+    let server = MailServer::start().await;
+    mailing(&mut world, &server);
+    let instance = world.instance();
+    for (tenant, locale, lang) in [("ann", "de-AT", "de"), ("bob", "en", "en"), ("cid", "fr", "en")] {
+        let put = json!({ "locale": locale, "addresses": { "email": "ann@example.org" } });
+        assert_eq!(instance.ask("PUT", &format!("/v1/recipients/{tenant}"), ADMIN, Some(put)).await.0, 200);
+        let told = message(Kind::Message, tenant, "something");
+        let posted = told.clone();
+        instance.on(|store| async move { store.post_delivery(&posted).await }).await.expect("posted");
+        let delivery = instance
+            .on(move |store| async move { store.find_delivery(&Scope::Every, tenant, &told.dedupe_key).await })
+            .await
+            .expect("a delivery");
+        let page = open(&instance, "GET", &token_of(&instance, &delivery)).await;
+        assert!(page.html.contains(&format!("<html lang=\"{lang}\" dir=\"ltr\">")), "{locale}: {}", page.html);
+    }
+    instance.crash();
+}
+
 async fn a_link_that_a_provider_quotes_is_recorded_nowhere(mut world: World) {
     let server = MockServer::start().await;
     let quoting = |request: &wiremock::Request| {
@@ -229,7 +250,7 @@ async fn guessing_links_costs_the_guesser_and_nobody_else() {
     fetch_from(&api, other, "/messages/guess").await.expect(404);
 }
 
-async fn what_asks_and_what_proves_is_not_shown(world: World) {
+async fn questions_and_codes_are_not_shown(world: World) {
     let instance = world.instance();
     for kind in [Kind::Ask, Kind::Reminder, Kind::Code] {
         let new = message(kind, "ann", "x");

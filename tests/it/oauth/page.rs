@@ -54,7 +54,7 @@ async fn press(api: &Api, page: &Seen, headers: &[(&str, &str)]) -> Seen {
     post(api, CALLBACK, &[("state", &state), ("code", &code)], &headers).await
 }
 
-/// What a browser sends back of the cookie that a page has set.
+/// The cookie that a browser sends back after a page has set it.
 fn cookie(page: &Seen) -> String {
     let (pair, rest) = page.header("set-cookie").split_once("; ").expect("a cookie");
     assert!(rest.contains("HttpOnly; SameSite=Lax"), "{rest}");
@@ -318,4 +318,35 @@ async fn nobody_is_connected_whom_another_provider_sends_back_or_one_that_does_n
     let page = fetch(&api, "GET", &path(&back)).await.expect(200);
     press(&api, &page, &[("origin", "null"), ("sec-fetch-site", "same-origin")]).await.expect(200);
     assert!(is_connected(&api, "work").await);
+}
+
+#[tokio::test]
+async fn pages_of_a_connection_are_in_the_language_of_its_owner() {
+    let (server, api) = stage().await;
+    api.admin("PUT", "/v1/recipients/ann", Some(json!({ "locale": "de-AT", "addresses": {} }))).await.expect(200);
+    let back = server.agree(&link(&api, "work").await, "ann-at-the-provider").await;
+    let page = fetch(&api, "GET", &path(&back)).await.expect(200);
+    for shown in [
+        "<html lang=\"de\"",
+        "<title>Ihr Konto verbinden?</title>",
+        "Aufgaben von <bdi>ann</bdi> werden mit Ihrem Konto handeln.",
+        "Noch 10 Minuten. Ohne Antwort wird nichts verbunden.",
+        "<button class=\"yes\">Verbinden</button>",
+    ] {
+        page.shows(shown);
+    }
+    let declined = format!("{}&error=access_denied", path(&back));
+    fetch(&api, "GET", &declined).await.expect(200).shows("Der Anbieter sagt, dass der Zugang nicht gewährt wurde.");
+    let state = page.hidden("state").unwrap();
+    let code = page.hidden("code").unwrap();
+    let unmarked =
+        post(&api, CALLBACK, &[("state", &state), ("code", &code)], &[("origin", "http://127.0.0.1:7700")]).await;
+    unmarked.expect(403).shows("Diesem Browser wurde die Seite nicht gezeigt");
+    let ours = [("origin", "null"), ("sec-fetch-site", "same-origin")];
+    let done = press(&api, &page, &ours).await.expect(200);
+    done.shows("<bdi>calendar/work</bdi> von <bdi>ann</bdi> ist verbunden.");
+    done.shows("Sie können diese Seite schließen.");
+    let again = press(&api, &page, &ours).await.expect(409);
+    again.shows("calendar/work von ann ist verbunden. Jetzt wurde nichts getan.");
+    again.shows("<html lang=\"de\"");
 }

@@ -137,7 +137,7 @@ async fn an_owner_s_own_token_endpoint_is_asked_with_the_secret_of_the_document_
     assert!(denied.starts_with("it can't be renewed: its token endpoint: the address is not allowed"), "{denied}");
 }
 
-/// What an owner writes in the place of a credential: host, document, OAuth.
+/// The fields that an owner writes in the place of a credential: host, document, OAuth.
 type Written = (String, Option<Value>, Option<OAuth>);
 
 /// A host that holds the first request until the owner has written this, refuses it, and would take the next ones. What
@@ -176,7 +176,7 @@ async fn written_while_refused(one: &Instance, written: impl FnOnce(&str) -> Wri
 }
 
 #[tokio::test]
-async fn what_an_owner_writes_while_the_old_token_is_refused_is_not_sent_to_the_old_host() {
+async fn credential_written_while_the_old_token_is_refused_is_not_sent_to_the_old_host() {
     let stage = Stage::on_sqlite().await;
     let one = stage.instance().await;
     let provider = || Some(OAuth { provider: Some("calendar".into()), ..OAuth::default() });
@@ -224,7 +224,7 @@ const NO_WRITE: (&str, &str) = (
 );
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_provider_gave_is_handed_out_once_it_is_stored() {
+async fn new_token_is_handed_out_once_it_is_stored() {
     for stage in [Stage::on_sqlite().await, Stage::on_postgres().await] {
         let one = stage.instance().await;
         stage.connect(&one).await;

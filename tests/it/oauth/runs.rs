@@ -123,7 +123,7 @@ async fn a_run_renews_a_token_that_has_ended_and_the_other_side_gets_the_new_one
     instance.finish(&world).await;
 }
 
-/// Who comes to an account that is taken back.
+/// Users of an account that is taken back.
 #[derive(Debug, Clone, Copy)]
 enum Who {
     Steps,

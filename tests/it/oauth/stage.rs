@@ -169,7 +169,7 @@ async fn open(url: Option<String>, dir: &Path, clock: Clock) -> Store {
 }
 
 impl Instance {
-    /// What is stored, and its document.
+    /// The stored credential, and its document.
     pub async fn stored(&self) -> (StoredCredential, Secret) {
         let stored = self.store.get_credential(&Scope::Every, "ann", "calendar", "primary").await.expect("stored");
         let document = self.vault.open_document(&stored).expect("it opens");
@@ -193,7 +193,7 @@ impl Instance {
         self.refresher.fresh(&stored, document, false).await.map_err(|error: OAuthError| error.to_string())
     }
 
-    /// The same after the API has refused the token.
+    /// The document after the API has refused the token, or the sentence that says why there is none.
     pub async fn renewed(&self) -> Result<Secret, String> {
         let (stored, document) = self.stored().await;
         self.refresher.fresh(&stored, document, true).await.map_err(|error| error.to_string())
@@ -219,7 +219,8 @@ impl Instance {
         self.put_at(self.host.clone(), Some(document), oauth, expires_at).await;
     }
 
-    /// The same, bound to this host. Without a document the stored one is kept, without OAuth it is a plain one.
+    /// Writes the credential as [`Stage::put`] does, bound to this host. Without a document the stored one is kept,
+    /// without OAuth it is a plain one.
     pub async fn put_at(
         &self,
         host: String,
@@ -267,7 +268,7 @@ impl Instance {
             quiet: Default::default(),
             verified: Default::default(),
         };
-        self.store.put_recipient(&Scope::Every, "ann", &ann, 0).await.expect("written");
+        self.store.put_recipient(&Scope::Every, "ann", &ann, None).await.expect("written");
     }
 
     /// The notices that ann was sent, as subject and text.
@@ -286,7 +287,7 @@ pub fn text(document: &Secret, name: &str) -> String {
     document[name].as_str().unwrap_or_else(|| panic!("no {name}")).to_owned()
 }
 
-/// What userinfo answers.
+/// The answer of userinfo.
 pub fn ann() -> Result<(u16, Value), String> {
     Ok((200, json!({ "sub": "ann-at-the-provider" })))
 }

@@ -1,4 +1,4 @@
-//! What goes wrong between us and a provider, and what is left of it.
+//! Failures between us and a provider, and their effects.
 
 use std::time::Duration;
 

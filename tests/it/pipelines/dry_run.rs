@@ -78,7 +78,7 @@ async fn live_reads_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_not_known_is_said_and_a_filter_ends_the_trial() {
+async fn dry_run_names_unknown_values_and_ends_at_a_filter() {
     let (server, stage) = (server().await, Stage::new(vec![], vec![]));
     let needs = json!([
         { "name": "read", "http": { "url": server.uri() } },

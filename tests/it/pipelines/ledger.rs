@@ -1,4 +1,4 @@
-//! What a crash leaves: a worker dies before and after each write, another one goes on, and the effects are counted.
+//! Crashes: a worker dies before and after each write, another one goes on, and the effects are counted.
 
 use std::sync::{Arc, Mutex};
 

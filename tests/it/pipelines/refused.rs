@@ -1,4 +1,4 @@
-//! What is refused when a task is saved, each fault at its place, and what an agent can't give itself by making tasks.
+//! Refusals when a task is saved, each fault at its place, and effects that an agent can't give itself by making tasks.
 
 use reveille::approval::matrix::Category;
 use reveille::approval::policy::Policy;
@@ -166,7 +166,7 @@ fn every_fault_of_a_step_is_told_at_its_place() {
 }
 
 #[test]
-fn what_is_right_is_taken() {
+fn valid_pipelines_are_accepted() {
     let steps = json!([
         { "name": "one", "http": { "url": "https://api.example.org/{{ event.data.id }}" }, "retry": 2, "timeout_seconds": 5 },
         { "name": "two", "for_each": { "items": "steps.one.body.list", "do": { "tool": {

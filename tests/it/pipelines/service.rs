@@ -10,13 +10,53 @@ use reveille::tool::{Tool, ToolOutput};
 use serde_json::{Value, json};
 
 use crate::agent::stage::Prop;
+use crate::support::app::Instance;
 use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
     a_filtered_run_succeeds_and_nobody_is_told
-    what_one_run_stores_and_publishes_is_there_afterwards
+    values_and_events_of_a_run_are_there_afterwards
     an_agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason
     a_stored_pipeline_beyond_a_bound_disables_its_task_and_tells_its_owner_once
+    missing_field_of_a_step_is_told_to_its_owner_once_for_each_version_of_the_steps
+}
+
+async fn missing_field_of_a_step_is_told_to_its_owner_once_for_each_version_of_the_steps(world: World) {
+    let instance = world.instance();
+    instance.recipient().await;
+    let action = |filter: &str| {
+        let steps = json!([{ "name": "got", "map": "{'amount': 500}" }, { "name": "large", "filter": filter }]);
+        json!({ "config": { "steps": steps } })
+    };
+    let action_of = |filter: &str| json!({ "action": action(filter) });
+    let first = action("steps.got.amuont > 100");
+    let task = instance.task(json!({ "name": "Large orders", "executor": "pipeline", "action": first })).await;
+    let run = async |instance: &Instance| {
+        let id = instance.run_now(&task).await;
+        instance.settle(0).await;
+        let run = instance.until(id, |run| run.state.is_final()).await;
+        assert_eq!((run.state, run.reason.as_deref()), (RunState::Succeeded, Some("filtered")));
+        instance.deliveries().await
+    };
+    let told = run(&instance).await;
+    let [told] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!(told.subject.as_deref(), Some("A field is missing: Large orders"));
+    let text = told.text.as_deref().unwrap();
+    assert!(text.contains("The step `large`") && text.contains("`steps.got.amuont`"), "{text}");
+    assert!(text.contains("`steps.got.amuont > 100`") && text.contains("Did you mean `amount`?"), "{text}");
+    assert_eq!(run(&instance).await.len(), 1, "not again");
+    // neither by another instance, nor once the message is forgotten
+    instance.crash();
+    world.execute("delete from deliveries", "delete from deliveries").await;
+    let instance = world.instance();
+    assert_eq!(run(&instance).await, []);
+    let edited = instance.edit(&instance.stored(&task).await, action_of("steps.got.amount > 1000")).await;
+    assert_eq!(run(&instance).await, [], "nothing is missing");
+    instance.edit(&edited, action_of("steps.got.amt > 100")).await;
+    for _ in 0..2 {
+        assert_eq!(run(&instance).await.len(), 1, "of the new steps");
+    }
+    instance.finish(&world).await;
 }
 
 async fn a_stored_pipeline_beyond_a_bound_disables_its_task_and_tells_its_owner_once(world: World) {
@@ -66,7 +106,7 @@ async fn a_filtered_run_succeeds_and_nobody_is_told(world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_one_run_stores_and_publishes_is_there_afterwards(world: World) {
+async fn values_and_events_of_a_run_are_there_afterwards(world: World) {
     let instance = world.instance();
     let steps = json!([
         { "name": "count", "store": { "name": "n", "expression": "has(state.n) ? state.n + 1 : 1" } },

@@ -51,7 +51,7 @@ pub fn pipeline(stage: &Stage) -> Pipeline {
     })
 }
 
-/// What is wrong with these steps.
+/// The faults of these steps.
 pub fn faults(stage: &Stage, config: Value) -> Vec<(String, String)> {
     let mut faults = Faults::new();
     let action = Action { instruction: String::new(), config: config.as_object().cloned().unwrap_or_default() };
@@ -126,7 +126,7 @@ pub async fn run(stage: &Stage, config: Value, cause: Option<Cause>) -> Result<O
     pipeline(stage).execute(job(stage, stage.store.clone(), config, cause)).await
 }
 
-/// What a pipeline of one attempt answers.
+/// The answer of a pipeline of one attempt.
 pub async fn answer(stage: &Stage, steps: Value, cause: Option<Cause>) -> String {
     match run(stage, json!({ "steps": steps }), cause).await {
         Ok(Outcome::Succeeded { output, .. }) => output,

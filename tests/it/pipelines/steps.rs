@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reveille::run::Usage;
 use reveille::run::outcome::{Outcome, RunError};
-use reveille::tool::{Failure, ToolError};
+use reveille::tool::{Failure, HostError, ToolError};
 use serde_json::{Value, json};
 use wiremock::matchers::{body_json, header, method, path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -51,6 +51,44 @@ async fn the_pipeline_of_the_contract_runs_from_event_to_message() {
 }
 
 #[tokio::test]
+async fn field_that_a_step_misses_is_told_once_in_a_run_with_its_place() {
+    let total = Some(event(json!({ "total": 120 })));
+    let missed = |step: &str, expression: &str, field: &str, near: Option<&str>| {
+        let mut field = json!({ "expression": expression, "field": field });
+        if let Some(near) = near {
+            field["did_you_mean"] = json!(near);
+        }
+        json!({ "missed": [step, field], "tenant": "ann" })
+    };
+    let expected = missed("a", "event.data.totl > 100", "event.data.totl", Some("total"));
+    for step in [
+        json!({ "filter": "event.data.totl > 100" }),
+        json!({ "map": "event.data.totl > 100", "on_error": "stop" }),
+        json!({ "store": { "name": "n", "expression": "event.data.totl > 100" }, "on_error": "stop" }),
+        json!({ "for_each": { "items": "event.data.totl > 100", "do": { "map": "item" } }, "on_error": "stop" }),
+        json!({ "for_each": { "items": "[1, 2, 3]", "do": { "map": "event.data.totl > 100" } }, "on_error": "stop" }),
+    ] {
+        let stage = stage();
+        let mut first = step;
+        first["name"] = json!("a");
+        let steps = json!([first, { "name": "b", "map": "event.data.ttl" }]);
+        let ended = run(&stage, json!({ "steps": steps }), total.clone()).await;
+        assert!(matches!(ended, Ok(Outcome::Quiet { .. })), "{ended:?}");
+        assert_eq!(*stage.host.asked.lock().unwrap(), std::slice::from_ref(&expected));
+    }
+    // a guard misses nothing; and a run goes on where its owner can't be told
+    let stage = stage();
+    *stage.host.failure.lock().unwrap() = Some(HostError::Unavailable);
+    let steps = json!([
+        { "name": "a", "filter": "!has(event.data.vip) || event.data.vip" },
+        { "name": "b", "map": "event.data.vip", "on_error": "continue" },
+        { "name": "c", "map": "event.data.total" },
+    ]);
+    assert_eq!(answer(&stage, steps, total).await, "120");
+    assert_eq!(*stage.host.asked.lock().unwrap(), [missed("b", "event.data.vip", "event.data.vip", None)]);
+}
+
+#[tokio::test]
 async fn a_false_filter_ends_the_run_quietly() {
     let stage = stage();
     let steps = json!([
@@ -63,7 +101,7 @@ async fn a_false_filter_ends_the_run_quietly() {
 }
 
 #[tokio::test]
-async fn what_a_run_answers_is_its_output_or_the_last_value() {
+async fn answer_of_a_run_is_its_output_or_the_last_value() {
     let steps = json!([{ "name": "one", "map": "{'a': 1}" }, { "name": "two", "map": "2" }]);
     assert_eq!(answer(&stage(), steps.clone(), None).await, "2");
     let whole = run(&stage(), json!({ "steps": steps, "output": { "a": "{{ steps.one.a }}" } }), None).await;
@@ -142,7 +180,7 @@ async fn the_next_attempt_goes_on_at_the_step_that_failed() {
 }
 
 #[tokio::test]
-async fn what_would_happen_twice_is_repeated_only_where_the_other_side_did_nothing() {
+async fn unsafe_request_is_repeated_only_where_the_other_side_did_nothing() {
     let post = |url: String| json!({ "steps": [{ "name": "pay", "http": { "method": "POST", "url": url }, "retry": { "count": 1, "backoff_seconds": 0 } }] });
     for (template, sent, told) in [
         (ResponseTemplate::new(500), 1, "fail http_500"),
@@ -256,7 +294,7 @@ async fn events_are_published_under_the_step_s_own_id_and_circles_end() {
 }
 
 #[tokio::test]
-async fn what_is_stored_is_there_for_later_steps_and_later_runs() {
+async fn stored_value_is_there_for_later_steps_and_later_runs() {
     let stage = stage();
     stage.host.state.lock().unwrap().insert("seen".into(), json!(3));
     stage.host.state.lock().unwrap().insert("old".into(), json!("x"));
@@ -298,5 +336,24 @@ async fn an_agent_that_hangs_ends_at_the_limit_that_the_configuration_sets_for_a
         let failed = passing(&stage.clock, run(&stage, json!({ "steps": [step] }), None)).await;
         assert!(matches!(failed, Err(RunError::Fail { .. } | RunError::Retry { .. })), "{failed:?}");
         assert!((limit..limit + 500).contains(&stage.elapsed()), "{} of {limit}", stage.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn items_and_values_are_taken_at_their_bounds_and_fail_the_step_one_beyond_them() {
+    let text = |bytes: usize| json!({ "it": "x".repeat(bytes - "\"\"".len()) });
+    let items = |count: usize| json!({ "it": vec![0; count] });
+    let each = json!([{ "name": "s", "for_each": { "items": "event.data.it", "do": { "map": "item" } } }]);
+    let value = json!([{ "name": "s", "map": "event.data.it" }]);
+    let stored = json!([{ "name": "s", "store": { "name": "kept", "expression": "event.data.it" } }]);
+    for (steps, most, beyond, code) in [
+        (each, items(1_000), items(1_001), "too_many_items"),
+        (value, text(262_144), text(262_145), "value_too_large"),
+        (stored, text(65_536), text(65_537), "value_too_large"),
+    ] {
+        let config = json!({ "steps": steps });
+        let taken = run(&stage(), config.clone(), Some(event(most))).await;
+        assert!(matches!(taken, Ok(Outcome::Succeeded { .. })), "{code}: {taken:?}");
+        assert_eq!(failure(run(&stage(), config, Some(event(beyond))).await), format!("fail {code}"));
     }
 }

@@ -19,7 +19,7 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 on_both! {
     a_parked_run_is_completed_once_with_its_own_token
-    what_is_not_completed_in_time_expires_and_the_owner_is_told
+    step_not_completed_in_time_expires_and_the_owner_is_told
     a_parked_run_frees_its_slot_and_can_be_cancelled
     a_deleted_task_takes_its_parked_runs_along
     every_answer_has_its_meaning
@@ -124,7 +124,7 @@ async fn a_parked_run_is_completed_once_with_its_own_token(world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_is_not_completed_in_time_expires_and_the_owner_is_told(world: World) {
+async fn step_not_completed_in_time_expires_and_the_owner_is_told(world: World) {
     let world = reaching_here(world);
     let instance = world.instance();
     instance.recipient().await;

@@ -1,5 +1,5 @@
-//! The same by the real binary, as it is run: what it logs at trace level, prints, answers and keeps in its directory, and
-//! what is left when it is aborted with secrets in its memory.
+//! Secrets and the real binary, as it is run: what it logs at trace level, prints, answers and keeps in its directory,
+//! and what is left when it is aborted with secrets in its memory.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;

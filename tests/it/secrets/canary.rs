@@ -211,7 +211,7 @@ async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
     let fallback = vec!["live".into(), "email".into()];
     let ann =
         Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, fallback, ..Recipient::default() };
-    instance.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, 0).await }).await.unwrap();
+    instance.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, None).await }).await.unwrap();
     let key = json!({ "key": CANARY, "note": "nothing" });
     let account = |path: &str| {
         let document = json!({

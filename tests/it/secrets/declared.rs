@@ -59,7 +59,7 @@ async fn approve(instance: &Instance, approval: &Value) {
     instance.attend().await;
 }
 
-/// What a model is offered of a tool with this status, and what its call comes to.
+/// The offer to a model of a tool with this status, and the result of its call.
 async fn called_with(world: World, status: &str) -> (World, Value, String) {
     let server = echo("").await;
     let mut world = noting(world, &server.uri(), "notes");

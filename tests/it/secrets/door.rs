@@ -25,9 +25,9 @@ on_both! {
     key_that_comes_back_in_other_letter_case_is_taken_out
     it_goes_to_its_hosts_alone_and_a_refusal_is_on_record
     a_redirect_takes_it_nowhere_else
-    what_was_refused_is_renewed_and_sent_once_more
-    what_can_not_be_used_says_why_and_nothing_is_sent
-    what_a_run_has_used_comes_back_by_no_other_request_of_it
+    refused_token_is_renewed_and_the_request_sent_once_more
+    unusable_credential_says_why_and_nothing_is_sent
+    secret_used_by_a_run_comes_back_by_no_other_request_of_it
 }
 
 const SECRET: &str = "c4nary/+%41&=7Zq";
@@ -294,7 +294,7 @@ async fn a_redirect_takes_it_nowhere_else(world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_was_refused_is_renewed_and_sent_once_more(world: World) {
+async fn refused_token_is_renewed_and_the_request_sent_once_more(world: World) {
     let world = open(world);
     let (instance, server) = (world.instance(), MockServer::start().await);
     Mock::given(header("authorization", "Bearer a-new-token"))
@@ -345,7 +345,7 @@ async fn what_was_refused_is_renewed_and_sent_once_more(world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_can_not_be_used_says_why_and_nothing_is_sent(world: World) {
+async fn unusable_credential_says_why_and_nothing_is_sent(world: World) {
     let world = open(world);
     let (instance, server) = (world.instance(), echo("").await);
     let get = || Request::new(Method::GET, format!("{}/echo?key=mine", server.uri()));
@@ -386,7 +386,7 @@ async fn what_can_not_be_used_says_why_and_nothing_is_sent(world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_a_run_has_used_comes_back_by_no_other_request_of_it(world: World) {
+async fn secret_used_by_a_run_comes_back_by_no_other_request_of_it(world: World) {
     let world = open(world);
     let (instance, server) = (world.instance(), MockServer::start().await);
     let says = ResponseTemplate::new(200).set_body_string(format!("kept: {SECRET}"));

@@ -17,8 +17,8 @@ use crate::support::world::{World, on_both};
 on_both! {
     an_owner_is_told_once_though_the_end_of_the_run_is_not_recorded
     a_run_does_not_end_before_its_owner_is_told
-    what_was_saved_meanwhile_pauses_nothing_and_the_failure_is_told_as_any_other
-    what_a_foreign_runtime_says_of_credentials_is_an_ordinary_failure
+    credential_saved_meanwhile_pauses_nothing_and_the_failure_is_told_as_any_other
+    credential_error_of_a_foreign_runtime_is_an_ordinary_failure
 }
 
 /// No run fails from now on.
@@ -124,7 +124,7 @@ async fn a_run_does_not_end_before_its_owner_is_told(world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_was_saved_meanwhile_pauses_nothing_and_the_failure_is_told_as_any_other(world: World) {
+async fn credential_saved_meanwhile_pauses_nothing_and_the_failure_is_told_as_any_other(world: World) {
     let world = open(world);
     let instance = world.instance();
     instance.recipient().await;
@@ -140,7 +140,7 @@ async fn what_was_saved_meanwhile_pauses_nothing_and_the_failure_is_told_as_any_
     instance.finish(&world).await;
 }
 
-async fn what_a_foreign_runtime_says_of_credentials_is_an_ordinary_failure(world: World) {
+async fn credential_error_of_a_foreign_runtime_is_an_ordinary_failure(world: World) {
     let world = open(world);
     let server = MockServer::start().await;
     let said = json!({ "code": "credential_missing", "message": "Please connect google/work: there is none",

@@ -21,7 +21,7 @@ on_both! {
     a_poll_that_lacks_its_credential_pauses_its_task
     a_task_goes_on_with_what_is_saved
     an_agent_is_told_what_to_connect_and_its_owner_once
-    what_is_refused_pauses_what_can_not_go_on_and_an_agent_is_told
+    refused_credential_pauses_tasks_that_need_it_and_an_agent_is_told
 }
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -238,7 +238,7 @@ async fn an_agent_is_told_what_to_connect_and_its_owner_once(world: World) {
     instance.finish(&world).await;
 }
 
-async fn what_is_refused_pauses_what_can_not_go_on_and_an_agent_is_told(world: World) {
+async fn refused_credential_pauses_tasks_that_need_it_and_an_agent_is_told(world: World) {
     let mut world = open(world);
     let server = MockServer::start().await;
     Mock::given(any()).respond_with(ResponseTemplate::new(401).set_body_string("no such key")).mount(&server).await;

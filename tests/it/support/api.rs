@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use reqwest::Method;
 use reveille::clock::pause;
 use serde_json::Value;
 
 use super::binary::Service;
+use super::reference::{Exchange, reference};
 
 /// How often something that comes by itself is looked for.
 const LOOK: Duration = Duration::from_millis(50);
@@ -28,15 +30,15 @@ impl Api {
     }
 
     pub async fn get(&self, path: &str) -> Value {
-        self.answer(self.client.get(format!("{}{path}", self.url))).await
+        self.answer(Method::GET, path, None).await
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Value {
-        self.answer(self.client.post(format!("{}{path}", self.url)).json(body)).await
+        self.answer(Method::POST, path, Some(body)).await
     }
 
     pub async fn put(&self, path: &str, body: &Value) -> Value {
-        self.answer(self.client.put(format!("{}{path}", self.url)).json(body)).await
+        self.answer(Method::PUT, path, Some(body)).await
     }
 
     /// The value of a metric without labels; 0 where it is not there.
@@ -69,10 +71,25 @@ impl Api {
         }
     }
 
-    async fn answer(&self, request: reqwest::RequestBuilder) -> Value {
-        let answer = request.bearer_auth(&self.token).send().await.expect("an answer");
-        let (status, text) = (answer.status(), answer.text().await.expect("a body"));
+    /// The answer, which must be a success; it and what was asked are held against the reference.
+    async fn answer(&self, method: Method, path: &str, body: Option<&Value>) -> Value {
+        let mut request = self.client.request(method.clone(), format!("{}{path}", self.url)).bearer_auth(&self.token);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let answer = request.send().await.expect("an answer");
+        let (status, kind) = (answer.status(), answer.headers().get("content-type").cloned());
+        let text = answer.text().await.expect("a body");
         assert!(status.is_success(), "{status}: {text}");
-        serde_json::from_str(&text).unwrap_or(Value::Null)
+        let kind = kind.as_ref().map_or("", |kind| kind.to_str().expect("a media type"));
+        let answer = serde_json::from_str(&text).unwrap_or(Value::Null);
+        reference().hold(&Exchange {
+            method: method.as_str(),
+            path,
+            sent: body.map(|body| ("application/json", body)),
+            status: status.as_u16(),
+            answered: kind.contains("json").then_some((kind, &answer)),
+        });
+        answer
     }
 }

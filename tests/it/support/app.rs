@@ -32,15 +32,16 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use uuid::Uuid;
 
+use super::reference::{Exchange, reference};
 use super::world::{World, at};
 
-/// What a fault says that `src/planted.rs` makes. Nothing does, without the feature.
+/// Text of a fault that `src/planted.rs` makes. Nothing does, without the feature.
 const PLANTED_FAULT: &str = "a planted fault";
 
 #[cfg(feature = "planted")]
 use reveille::planted::spared;
 
-/// What a test asks by itself is asked of a store that does not fail on purpose.
+/// Spares a test's own question to the store from faults that are made on purpose.
 #[cfg(not(feature = "planted"))]
 async fn spared<F: Future>(ask: F) -> F::Output {
     ask.await
@@ -105,7 +106,7 @@ impl Instance {
         task
     }
 
-    /// What is known of the task's condition.
+    /// The state of the task's condition.
     pub async fn condition(&self, task: &Task) -> ConditionState {
         let id = task.id;
         let states = self.on(move |store| async move { store.condition_states(&Scope::Every, &[id]).await }).await;
@@ -134,7 +135,7 @@ impl Instance {
     pub async fn recipient(&self) {
         let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
         let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
-        self.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, 0).await })
+        self.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, None).await })
             .await
             .expect("written");
     }
@@ -238,7 +239,7 @@ impl Instance {
         self.tick(&self.engine().rescuer).await.expect("a rescue");
     }
 
-    /// What the worker waits for from now on; older hints are used up.
+    /// The next hint to the worker from now on; older hints are used up.
     pub fn worker_hint(&self) -> BoxFuture<'static, ()> {
         loop {
             let mut hint = self.engine().worker.hint();
@@ -343,15 +344,26 @@ impl Instance {
         if body.is_some() {
             request = request.header("content-type", "application/json");
         }
-        let body = body.map_or(Body::empty(), |body| Body::from(body.to_string()));
-        let (router, request) = (http::router(self.http().clone()), request.body(body).expect("a request"));
-        self.on(|_| async move {
-            let answer = router.oneshot(request).await.expect("an answer");
-            let status = answer.status().as_u16();
-            let bytes = axum::body::to_bytes(answer.into_body(), usize::MAX).await.expect("a body");
-            (status, serde_json::from_slice(&bytes).unwrap_or_default())
-        })
-        .await
+        let bytes = body.as_ref().map_or(Body::empty(), |body| Body::from(body.to_string()));
+        let (router, request) = (http::router(self.http().clone()), request.body(bytes).expect("a request"));
+        let (status, kind, answer) = self
+            .on(|_| async move {
+                let (parts, body) = router.oneshot(request).await.expect("an answer").into_parts();
+                let kind =
+                    parts.headers.get("content-type").map(|kind| kind.to_str().expect("a media type").to_owned());
+                let bytes = axum::body::to_bytes(body, usize::MAX).await.expect("a body");
+                let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+                (parts.status.as_u16(), kind.filter(|kind| kind.contains("json")), answer)
+            })
+            .await;
+        reference().hold(&Exchange {
+            method,
+            path,
+            sent: body.as_ref().map(|body| ("application/json", body)),
+            status,
+            answered: kind.as_deref().map(|kind| (kind, &answer)),
+        });
+        (status, answer)
     }
 
     /// Posts a form as a provider does, with a signature in a header; the status of the answer.
@@ -366,7 +378,7 @@ impl Instance {
         self.on(|_| async move { router.oneshot(request).await.expect("an answer").status().as_u16() }).await
     }
 
-    /// What a GET answers an admin, as text.
+    /// The answer to a GET of an admin, as text.
     pub async fn page(&self, path: &str) -> String {
         let request = Request::get(path).header("authorization", format!("Bearer {}", super::world::ADMIN));
         let (router, request) = (http::router(self.http().clone()), request.body(Body::empty()).expect("a request"));
@@ -425,7 +437,7 @@ impl Instance {
         self.on(move |store| async move { store.get_task(&Scope::Every, id).await }).await.expect("a task")
     }
 
-    /// What is in the outbox, oldest first.
+    /// Deliveries in the outbox, oldest first.
     pub async fn deliveries(&self) -> Vec<Delivery> {
         let filter = DeliveryFilter { limit: 1000, ..DeliveryFilter::default() };
         let listed = self.on(|store| async move { store.list_deliveries(&Scope::Every, &filter).await }).await;

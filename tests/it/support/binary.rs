@@ -39,7 +39,7 @@ impl Drop for TempDir {
 pub struct Service {
     pub dir: TempDir,
     settings: Vec<(String, String)>,
-    /// What the first start printed; later ones know it and print nothing.
+    /// The token that the first start printed; later ones know it and print nothing.
     admin_token: Option<String>,
     running: Option<Running>,
 }
@@ -108,7 +108,7 @@ impl Service {
         self.admin_token.as_deref()
     }
 
-    /// What this start printed until it was ready.
+    /// The text that this start printed until it was ready.
     pub fn announced(&self) -> &str {
         &self.running().announced
     }
@@ -156,7 +156,7 @@ impl Service {
         }
     }
 
-    /// What it has logged, over all starts.
+    /// The log of all starts.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }

@@ -24,12 +24,12 @@ pub const PATIENCE: TimeDelta = TimeDelta::seconds(10);
 /// Fires are recorded this long ahead of their instant, so an outage may begin as much later and still lose one.
 const AHEAD: TimeDelta = TimeDelta::milliseconds(1500);
 
-/// What the test knows besides the database.
+/// Facts that the test knows besides the database.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     /// When nobody could record anything: no instance, no database, no clock.
     pub outages: Vec<(DateTime<Utc>, DateTime<Utc>)>,
-    /// What the other side of the webhook tasks has seen.
+    /// Requests that the other side of the webhook tasks has seen.
     pub effects: Vec<Effect>,
     /// How many of these, the last ones, came while the database was read: it need not know of them.
     pub newer: usize,
@@ -52,7 +52,7 @@ pub struct Violation {
     pub what: String,
 }
 
-/// What was judged, and what was found.
+/// The judged counts, and the findings.
 #[derive(Debug, Clone, Default)]
 pub struct Verdict {
     /// Instants that were due, by the oracle.

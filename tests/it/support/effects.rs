@@ -102,7 +102,7 @@ impl Effects {
     }
 }
 
-/// What an attempt is answered with; it becomes the output of its run.
+/// The answer to an attempt; it becomes the output of its run.
 pub fn answer_to(run_id: Uuid, attempt: i64) -> String {
     format!("{run_id} attempt {attempt}")
 }

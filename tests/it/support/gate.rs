@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::servers;
 
-/// What a client's message begins with when it ends a request.
+/// First bytes of a client's message that ends a request.
 const ENDS_REQUEST: [u8; 2] = [b'S', b'Q'];
 
 pub struct Gate {

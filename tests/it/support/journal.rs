@@ -25,7 +25,7 @@ use uuid::Uuid;
 /// How long a start may take on a loaded machine with two cores.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What an execution was given.
+/// The facts of an execution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Begun {
     pub run_id: Uuid,
@@ -45,7 +45,7 @@ pub enum Ended {
     Dropped,
 }
 
-/// What was executed, by all instances. Clones share one journal.
+/// Executions of all instances. Clones share one journal.
 #[derive(Clone)]
 pub struct Journal(Arc<Shared>);
 

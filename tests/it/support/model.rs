@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
 
-/// What differs between providers.
+/// Differences between providers.
 pub trait WireFormat: Send + Sync + 'static {
     /// As in `[llm.models.…] provider`.
     const PROVIDER: &'static str;
     const PATH: &'static str;
-    /// What follows the server's address in `base_url`.
+    /// Path behind the server's address in `base_url`.
     const BASE: &'static str;
 
     /// The stream that asks for the tool `current_time`.

@@ -102,7 +102,7 @@ impl OAuthServer {
         self.hand("seen", json!({})).await["granted"][kind].as_u64().unwrap_or(0)
     }
 
-    /// What was refused, as `refresh_token: invalid_grant`.
+    /// Refusals, as `refresh_token: invalid_grant`.
     pub async fn refused(&self) -> Vec<String> {
         serde_json::from_value(self.hand("seen", json!({})).await["refused"].clone()).expect("a list")
     }
@@ -117,7 +117,7 @@ impl OAuthServer {
         self.answer(authorize_url, &[("login", login), ("do", "agree")]).await
     }
 
-    /// The same, and refuses.
+    /// Logs in as [`agree`](Self::agree) does, and refuses.
     pub async fn refuse(&self, authorize_url: &str) -> Url {
         self.answer(authorize_url, &[("do", "refuse")]).await
     }

@@ -1,4 +1,4 @@
-//! What is due of the outbox, claimed as the notifier does that has a place for all of it.
+//! Due deliveries of the outbox, claimed as the notifier does that has a place for all of them.
 
 use chrono::{DateTime, Utc};
 use reveille::notification::Claim;

@@ -31,6 +31,7 @@ impl Database {
     /// Tests run in processes of their own, so an advisory lock of the server decides who fills it. The template gets
     /// its name only once it is whole: a test that dies while filling it leaves nothing that looks finished.
     pub async fn copy_of<F: Future<Output = ()>>(name: &str, fill: impl FnOnce(String) -> F) -> Database {
+        let name = &format!("{name}_{:016x}", schema_hash());
         let mut server = connect(&servers::postgres_url()).await;
         let lock = "select pg_advisory_lock(hashtextextended('reveille-tests', 0))";
         server.execute(lock).await.expect("lock the templates");
@@ -71,6 +72,16 @@ impl Drop for Database {
             panic!("the database {} could not be dropped", self.name);
         }
     }
+}
+
+/// A template is good for one schema.
+fn schema_hash() -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    for migration in sqlx::migrate!("migrations/postgres").iter() {
+        migration.checksum.hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// As the owner of the server: the database's own role may not end an autovacuum that is at work in there.

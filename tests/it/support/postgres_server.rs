@@ -16,7 +16,7 @@ pub struct PostgresServer {
     pub port: u16,
     dir: TempDir,
     programs: PathBuf,
-    /// Who may run it: not root.
+    /// User that runs it: not root.
     user: Option<&'static str>,
     /// Its files are on a disk of their own of so many MiB, which nobody else sees.
     disk: Option<u32>,
@@ -30,7 +30,7 @@ impl PostgresServer {
         PostgresServer::start_with(&[]).await
     }
 
-    /// The same with more in its environment.
+    /// Starts the server with more in its environment.
     pub async fn start_with(environment: &[(&str, String)]) -> PostgresServer {
         PostgresServer::make(None, environment).await.expect("no disk is asked for")
     }

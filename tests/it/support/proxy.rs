@@ -16,7 +16,7 @@ use tokio::sync::watch;
 /// The longest message that is looked into: a `COMMIT` is short.
 const SHORT: usize = 64;
 
-/// What a connection does: something, or nothing outside of a transaction; or that whose answer is to be lost.
+/// States of a connection: something, or nothing outside of a transaction; or that whose answer is to be lost.
 const BUSY: u8 = 0;
 const IDLE: u8 = 1;
 const LOSES_COMMIT: u8 = 2;
@@ -77,7 +77,7 @@ impl Proxy {
         Proxy { address, state }
     }
 
-    /// The same URL by way of the proxy; to Postgres without TLS, so that messages can be told apart.
+    /// The URL by way of the proxy; to Postgres without TLS, so that messages can be told apart.
     pub fn url(&self, url: &str) -> String {
         let mut url = url::Url::parse(url).expect("a URL");
         url.set_port(Some(self.address.port())).expect("a URL with a host");
@@ -101,7 +101,8 @@ impl Proxy {
         self.state.commits.one_of.store(one_of, Ordering::Relaxed);
     }
 
-    /// The same of prepared statements outside of a transaction, which commit by themselves if they write.
+    /// From now on the answer to one of so many prepared statements outside of a transaction is lost; they commit by
+    /// themselves if they write.
     pub fn lose_statements(&self, one_of: u64) {
         self.state.statements.one_of.store(one_of, Ordering::Relaxed);
     }

@@ -57,7 +57,7 @@ impl Redis {
         answer
     }
 
-    /// The same as a number.
+    /// The answer as a number.
     pub fn number(&self, words: &[&str]) -> i64 {
         self.ask(words).parse().unwrap_or_else(|_| panic!("{words:?} answers no number: {}", self.ask(words)))
     }

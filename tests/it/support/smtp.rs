@@ -34,7 +34,7 @@ impl MailServer {
         MailServer { certificate_dir: Some(dir), ..server }
     }
 
-    /// The same with TLS from the first byte.
+    /// Starts the server with TLS from the first byte.
     pub async fn start_with_tls() -> MailServer {
         let (dir, key, certificate) = self_signed().await;
         let server = MailServer::start_with(&["--smtpscert", &certificate, "--smtpskey", &key]).await;

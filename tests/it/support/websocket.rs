@@ -15,7 +15,7 @@ pub struct WebSocket {
     stream: TcpStream,
 }
 
-/// What came in one frame.
+/// A message, as it came in one frame.
 #[derive(Debug, PartialEq)]
 pub enum Frame {
     Text(Value),

@@ -1,4 +1,4 @@
-//! What outlives the instances of a test: a database, a clock that stands still, the journal of what was executed.
+//! The world that outlives the instances of a test: a database, a clock that stands still, the journal of executions.
 //!
 //! It can be damaged and taken away behind the service's back. It goes with the test.
 
@@ -70,12 +70,12 @@ pub fn at(text: &str) -> DateTime<Utc> {
     format!("2027-03-{day}T{time}{seconds}Z").parse().unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// What outlives an instance. It begins at 08:00.
+/// State that outlives an instance. It begins at 08:00.
 pub struct World {
     pub clock: Clock,
     pub journal: Journal,
     pub settings: engine::Settings,
-    /// What can be polled, and which networks are open.
+    /// Sources that can be polled, and networks that are open.
     pub poll: poll::Settings,
     pub egress: egress::Settings,
     pub bus: bus::Settings,

@@ -1,4 +1,4 @@
-//! Who may import whom. The table is the one of the architecture; a module that is not in it fails.
+//! Layers of imports. The table is the one of the architecture; a module that is not in it fails.
 
 use super::source::Source;
 
@@ -7,6 +7,7 @@ const L0: &[&str] = &[
     "clock",
     "compute",
     "expr",
+    "fair_queue",
     "id",
     "invalid",
     "json_length",
@@ -19,6 +20,7 @@ const L0: &[&str] = &[
     "shutdown",
     "signature",
     "template",
+    "threads",
     "token",
     "visible",
 ];
@@ -76,7 +78,7 @@ fn layers() -> impl Iterator<Item = &'static [&'static str]> {
     [L0, L1, L2, L3A, L3B, L4, L5, L6, L7].into_iter()
 }
 
-/// What the module may import besides itself; `None` for a module that nobody has thought about.
+/// The modules that the module may import besides itself; `None` for a module that nobody has thought about.
 fn allowed(module: &str) -> Option<Vec<&'static str>> {
     let in_layer = |layer: &[&str]| layer.contains(&module);
     let of = |layers: &[&[&'static str]]| Some(layers.concat());

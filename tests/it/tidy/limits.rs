@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-/// What a row says, and the constants that it names, each with its file.
-struct Row {
+/// The text of a row, and the constants that it names, each with its file.
+pub struct Row {
     what: String,
     bound: String,
-    constants: Vec<(String, String)>,
+    pub constants: Vec<(String, String)>,
 }
 
 #[test]
@@ -33,8 +33,8 @@ fn each_fault_of_a_row_is_found() {
     assert_eq!(fault("7", "GONE"), "a text: there is no number `GONE` in a.rs");
 }
 
-/// The rows that name constants, as `` `src/file.rs: NAME` ``.
-fn rows(page: &str) -> Vec<Row> {
+/// The rows that name constants, as `` `FILE: NAME` ``.
+pub fn rows(page: &str) -> Vec<Row> {
     let cells = |line: &str| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     let lines = page.lines().filter(|line| line.starts_with('|') && line.contains(".rs: "));
     lines
@@ -65,13 +65,13 @@ fn faults(row: &Row, read: impl Fn(&str) -> Result<String, String>) -> Vec<Strin
 }
 
 /// The value of `const NAME: … = 2 * 1_024;`, also where it is the end of a range.
-fn constant(source: &str, name: &str) -> Option<u64> {
+pub fn constant(source: &str, name: &str) -> Option<u64> {
     let (_, rest) = source.split_once(&format!("const {name}: "))?;
     let value = rest.split_once(';')?.0.split_once('=')?.1;
     value.split('*').map(|factor| factor.trim().replace('_', "").parse::<u64>().ok()).product()
 }
 
-fn thousands(number: u64) -> String {
+pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap()).collect();

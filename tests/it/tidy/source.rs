@@ -11,6 +11,28 @@ pub struct Source {
     code: String,
 }
 
+/// A comment of one or more lines.
+pub struct Comment {
+    pub marker: &'static str,
+    /// The text of each line without the marker, with the line's number.
+    pub lines: Vec<(usize, String)>,
+}
+
+impl Comment {
+    fn ends_at(&self) -> usize {
+        self.lines.last().map_or(0, |(line, _)| *line)
+    }
+
+    pub fn is_doc(&self) -> bool {
+        matches!(self.marker, "///" | "//!")
+    }
+
+    /// The words of all lines, each with the number of its line.
+    pub fn words(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.lines.iter().flat_map(|(line, text)| text.split_whitespace().map(|word| (*line, word)))
+    }
+}
+
 /// A path into this crate, without the leading `crate::`.
 #[derive(Debug, PartialEq)]
 pub struct Import {
@@ -24,8 +46,8 @@ impl Source {
         Source { path: path.to_owned(), raw: raw.to_owned(), code: blank(raw) }
     }
 
-    /// Every `.rs` file below `folders` of `root`, in order.
-    pub fn read_all(root: &Path, folders: &[&str]) -> Vec<Source> {
+    /// Every file with one of these extensions below `folders` of `root`, in order.
+    pub fn read_all(root: &Path, folders: &[&str], extensions: &[&str]) -> Vec<Source> {
         let mut found = Vec::new();
         let mut folders: Vec<_> = folders.iter().map(|folder| root.join(folder)).collect();
         while let Some(folder) = folders.pop() {
@@ -33,7 +55,7 @@ impl Source {
                 let path = entry.expect("an entry").path();
                 if path.is_dir() {
                     folders.push(path);
-                } else if path.extension().is_some_and(|extension| extension == "rs") {
+                } else if path.extension().is_some_and(|extension| extensions.iter().any(|one| extension == *one)) {
                     let name =
                         path.strip_prefix(root).expect("a path below the root").to_str().expect("a name in UTF-8");
                     found.push(Source::new(name, &std::fs::read_to_string(&path).expect("a source in UTF-8")));
@@ -63,8 +85,43 @@ impl Source {
         self.before_tests().lines().enumerate().map(|(index, line)| (index + 1, line))
     }
 
+    /// The code's lines with those of the tests, numbered from 1.
+    pub fn all_code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.code.lines().enumerate().map(|(index, line)| (index + 1, line))
+    }
+
     pub fn lines_without_tests(&self) -> usize {
         self.before_tests().lines().count()
+    }
+
+    /// The comments, each with its marker, in order: lines that follow each other are one comment.
+    pub fn comments(&self) -> Vec<Comment> {
+        let mut comments: Vec<Comment> = Vec::new();
+        for (index, (raw, code)) in self.raw.lines().zip(self.code.lines()).enumerate() {
+            let Some((marker, text)) = self.comment_of(raw, code) else { continue };
+            let line = (index + 1, text.trim().to_owned());
+            match comments.last_mut() {
+                Some(last) if last.marker == marker && last.ends_at() + 1 == line.0 => last.lines.push(line),
+                _ => comments.push(Comment { marker, lines: vec![line] }),
+            }
+        }
+        comments
+    }
+
+    /// The marker and the text of the comment at the end of a line.
+    fn comment_of<'a>(&self, raw: &'a str, code: &str) -> Option<(&'static str, &'a str)> {
+        let (text, markers): (&str, &[&str]) = match self.path.rsplit_once('.') {
+            Some((_, "rs")) => {
+                let length = code.trim_end().chars().count();
+                let from = raw.char_indices().nth(length).map_or(raw.len(), |(at, _)| at);
+                (&raw[from..], &["///", "//!", "//"])
+            }
+            Some((_, "sql")) => (raw, &["--"]),
+            _ => (raw, &["#"]),
+        };
+        let text = text.trim_start();
+        let marker = markers.iter().find(|marker| text.starts_with(**marker))?;
+        Some((marker, &text[marker.len()..]))
     }
 
     /// Every `crate::…`, in `use` lists and inline.

@@ -27,7 +27,7 @@ const BROWSERS: [&str; 2] = ["https://push.example.org/1", "https://push.example
 
 on_both!(
     under_load_and_broken_off_again_and_again_every_credential_opens_at_every_moment,
-    what_cannot_be_rewrapped_is_told_and_left_as_it_is,
+    unrewrappable_secret_is_told_and_left_as_it_is,
     keys_that_open_nothing_of_what_is_stored_are_told_with_those_that_are_needed,
 );
 
@@ -86,7 +86,7 @@ async fn others(world: &World, vault: &Vault) {
             quiet: Default::default(),
             verified: Default::default(),
         };
-        world.store.put_recipient(&Scope::Every, &tenant, &recipient, 0).await.unwrap();
+        world.store.put_recipient(&Scope::Every, &tenant, &recipient, None).await.unwrap();
     }
     for _ in 0..TASKS {
         let place = Place::task("a", "webhook", "secret");
@@ -211,7 +211,7 @@ async fn under_load_and_broken_off_again_and_again_every_credential_opens_at_eve
     other.close().await;
 }
 
-async fn what_cannot_be_rewrapped_is_told_and_left_as_it_is(world: &World) {
+async fn unrewrappable_secret_is_told_and_left_as_it_is(world: &World) {
     let (lost, both) = (vault(&["lost"]), vault(&["new", "old"]));
     let first = next_generation(None, world.now());
     world.store.put_credential(&Scope::Every, &sealed(&lost, "shop", first, 0), 0).await.unwrap();
@@ -272,7 +272,7 @@ async fn keys_that_open_nothing_of_what_is_stored_are_told_with_those_that_are_n
         quiet: Default::default(),
         verified: Default::default(),
     };
-    world.store.put_recipient(&Scope::Every, "t", &recipient, 0).await.unwrap();
+    world.store.put_recipient(&Scope::Every, "t", &recipient, None).await.unwrap();
     assert_eq!(needed(&new).await, ["old".to_owned(), "older".into()].into());
     assert_eq!(needed(&vault(&["new", "older"])).await, [].into());
     let first = next_generation(None, world.now());

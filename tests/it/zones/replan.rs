@@ -42,7 +42,7 @@ impl Case {
         self
     }
 
-    /// What it waits for where the clock was nine hours ahead and is `hours` ahead.
+    /// The instant it waits for where the clock was nine hours ahead and is `hours` ahead.
     fn waits_for(&self, hours: i32) -> Option<DateTime<Utc>> {
         let next = self.schedule.replan(&self.pending, &Database::bundled(), &tokyo(hours)).unwrap();
         next.map(|next| next.nominal)

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_and_never_repeated() {
+    fn invalid_keys_are_refused_and_never_repeated() {
         let truncated = SEC1.replace("-----END", "");
         let zeros = "A".repeat(43);
         for text in ["", "canary", &RAW[1..], &truncated, OTHER_CURVE, &zeros, "-----BEGIN PRIVATE KEY-----"] {

@@ -7,7 +7,7 @@ pub const NESTING: usize = 12;
 /// Stands where a text was cut off.
 const CUT: &str = "…";
 
-/// What has been written, and what has to be closed.
+/// The text that has been written, and the tags that have to be closed.
 #[derive(Default)]
 pub struct Output {
     text: String,
@@ -80,5 +80,33 @@ impl Output {
             self.text.push_str(closing.unwrap_or_default());
         }
         self.text.trim().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_is_whole_at_its_bound_and_cut_one_beyond_it() {
+        let written = |bytes: usize| {
+            let mut out = Output::default();
+            out.push(&"x".repeat(MARKUP_BYTES - 1));
+            out.push(&"y".repeat(bytes + 1 - MARKUP_BYTES));
+            (out.is_full(), out.finish())
+        };
+        let (full, whole) = written(MARKUP_BYTES);
+        assert!(!full && whole.len() == MARKUP_BYTES && whole.ends_with('y'));
+        let (full, cut) = written(MARKUP_BYTES + 1);
+        assert!(full && cut == format!("{}{CUT}", "x".repeat(MARKUP_BYTES - 1)), "{}", cut.len());
+    }
+
+    #[test]
+    fn parts_open_down_to_the_deepest_and_stand_in_it_beyond() {
+        let mut out = Output::default();
+        let opened = (0..=NESTING).filter(|_| out.open("<b>", "</b>")).count();
+        assert_eq!(opened, NESTING);
+        out.push("x");
+        assert_eq!(out.finish(), format!("{}x{}", "<b>".repeat(NESTING), "</b>".repeat(NESTING)));
     }
 }

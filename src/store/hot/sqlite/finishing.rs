@@ -14,10 +14,10 @@ use crate::store::lease::{Finish, Lease};
 use crate::store::listed::{comes_again, list, pieces};
 use crate::store::text::{optional, optional_document};
 
-/// What the queue says of a run whose lease still stands: run, token, task, why it is to be cancelled, its own overlap.
+/// The queue row of a run whose lease still stands: run, token, task, reason to cancel, its own overlap.
 type HeldRow = (Uuid, i64, Option<Uuid>, Option<String>, Option<String>);
 
-/// The same, without what it is found by.
+/// The queue row, without what it is found by.
 struct Held {
     task_id: Option<Uuid>,
     cancel_reason: Option<String>,

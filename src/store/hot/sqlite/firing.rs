@@ -84,7 +84,7 @@ pub(super) async fn record(
     Ok(())
 }
 
-/// Who has the slots of the tasks whose runs start now and need one.
+/// The holders of the slots of tasks whose runs start now and need one.
 async fn slots_of(conn: &mut SqliteConnection, runs: &[Ready]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
     let wanted = runs.iter().filter(|ready| ready.starts && ready.needs_slot);
     let wanted: Vec<(Uuid, Uuid)> = wanted.map(|ready| (ready.run.task_id, ready.run.id)).collect();

@@ -70,7 +70,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// What is left of the time limit; one that no release can have written counts as the usual one.
+    /// The rest of the time limit; one that no release can have written counts as the usual one.
     fn left_ms(&self) -> i64 {
         let seconds = if self.timeout_seconds < 1_000_000_000 { self.timeout_seconds } else { 600 };
         (seconds * 1000 - self.ran_ms).max(0)

@@ -177,7 +177,7 @@ pub fn settings(server: &Server, change: impl FnOnce(&mut ModelSettings)) -> Mod
     settings
 }
 
-/// What a provider makes its model of.
+/// The settings from which a provider makes its model.
 pub fn offer<T>(settings: &ModelSettings, make: impl FnOnce(&Offer) -> T) -> T {
     let client = reveille::egress::operator_client(Duration::from_secs(settings.timeout_seconds));
     make(&Offer { settings, key: settings.api_key.as_ref(), client: &client, clock: &Clock::system() })

@@ -18,7 +18,7 @@ struct Vendor {
     /// The first answer, in one piece and streamed.
     whole: String,
     streamed: String,
-    /// What the second request must hold, byte for byte, after each form of the first answer.
+    /// Bytes that the second request must hold, after each form of the first answer.
     wanted: [&'static [&'static str]; 2],
 }
 

@@ -120,7 +120,7 @@ async fn a_browser_says_who_it_is_in_its_first_message() {
 }
 
 #[tokio::test]
-async fn who_is_nobody_or_may_not_gets_no_session() {
+async fn caller_without_a_valid_token_or_permission_gets_no_session() {
     let limits = Limits { header_time: Duration::from_millis(300), ..Limits::default() };
     let server = Server::with(limits).await;
     server.api.streams_per_tenant(1).await;

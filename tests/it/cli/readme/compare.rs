@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// What an id, a token or a key's name on the page is called in this run.
+/// Names in this run for an id, a token or a key's name on the page.
 #[derive(Debug, Default)]
 pub struct Names {
     real: HashMap<String, String>,
@@ -25,7 +25,7 @@ static NAME: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&forms.join("|")).unwrap()
 });
 
-/// What is another at another time, with what stands for it.
+/// Texts that differ at another time, with their stand-ins.
 static INSTANTS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let forms = [
         // a mail's date, an instant, a weekday, a time of day in a sentence

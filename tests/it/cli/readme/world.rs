@@ -1,4 +1,4 @@
-//! What stands around the reader of the README: a model, a mail server, Redis, the shop and the office of its examples.
+//! Surroundings of the reader of the README: a model, a mail server, Redis, the shop and the office of its examples.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ impl Places {
         self.commands.iter().fold(text, |text, (page, here)| text.replace(page, here))
     }
 
-    /// What was printed here as it has to be on the page.
+    /// The printed text as it has to be on the page.
     pub fn on_the_page(&self, text: &str) -> String {
         with_ports(text, self.ports.iter().map(|(page, here)| (*here, *page)))
     }

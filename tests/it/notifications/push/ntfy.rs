@@ -132,7 +132,7 @@ async fn without_a_server_a_topic_leads_nowhere() {
 }
 
 #[tokio::test]
-async fn what_the_server_says_decides_and_is_passed_on() {
+async fn server_answer_decides_and_is_passed_on() {
     let forbidden = r#"{"code":40301,"http":403,"error":"forbidden","link":"https://ntfy.sh/docs"}"#;
     let said = async |status: u16, body: &str| {
         let server = answering(status, body).await;

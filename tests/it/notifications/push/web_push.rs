@@ -21,7 +21,7 @@ use super::{
 };
 use crate::notifications::{DELIVERY, created_at, words};
 
-/// What the other side does, by the words of RFC 8188, 8291 and 8292.
+/// The part of the other side, by the words of RFC 8188, 8291 and 8292.
 const OTHER_SIDE: &str = r#"
 const crypto = require('node:crypto');
 const given = JSON.parse(require('node:fs').readFileSync(0, 'utf8'));

@@ -171,7 +171,7 @@ fn range_of(row: &RunRow) -> Option<Range<'_>> {
     Some(Range { row, from, to, count: missed["count"].as_u64(), stands_for: 0 })
 }
 
-/// What is excluded is told apart and never runs; what is not is never told to be.
+/// Whether a row may stand for an instant: an excluded one is told apart and never runs; another is never told to be.
 fn may_stand_for(row: &RunRow, is_excluded: bool) -> bool {
     let skip = row.reason.as_deref().filter(|_| row.state == "skipped").unwrap_or_default();
     tells_of_excluded(row) == is_excluded || is_excluded && WHOLE_SKIPS.contains(&skip)

@@ -8,7 +8,7 @@ use chrono::{DateTime, Datelike, TimeDelta, Timelike, Utc};
 use chrono_tz::Tz;
 use serde_json::Value;
 
-/// What a wall clock shows at some instants.
+/// Wall times at some instants.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pattern {
     /// Seconds, minutes, hours, days, months and weekdays.
@@ -29,7 +29,7 @@ impl Pattern {
     }
 }
 
-/// What a trigger excludes.
+/// The exclusions of a trigger.
 pub fn excluded(trigger: &Value) -> Vec<Pattern> {
     let expressions = trigger["exclude"].as_array().into_iter().flatten();
     expressions.map(|text| Pattern::of(text.as_str().expect("an exclusion"), trigger)).collect()

@@ -1,4 +1,4 @@
-//! What a database holds of tasks and their runs, read by statements of the checker's own.
+//! Records of tasks and their runs in a database, read by statements of the checker's own.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -161,7 +161,7 @@ impl Source {
         assert!(done.rows_affected() > 0, "nothing was changed by {statement}");
     }
 
-    /// What is still on its way: queued, started or parked.
+    /// Runs still on their way: queued, started or parked.
     pub async fn unfinished(&self) -> Result<i64, sqlx::Error> {
         let count = "select (select count(*) from queue) + (select count(*) from parked)
                           + (select count(*) from event_queue)";

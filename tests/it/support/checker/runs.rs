@@ -151,8 +151,8 @@ fn slots(records: &Records, verdict: &mut Verdict) {
     }
 }
 
-/// What the other side has seen: each attempt once, in order, not before its time, not after the end; and what is
-/// recorded as the answer was the answer to the attempt that is recorded.
+/// Judges the requests that the other side has seen: each attempt once, in order, not before its time, not after the
+/// end; and the recorded answer was the answer to the attempt that is recorded.
 fn effects(runs: &HashMap<Uuid, &RunRow>, known: &Known, verdict: &mut Verdict) {
     let mut of_run: HashMap<Uuid, Vec<&Effect>> = HashMap::new();
     let (older, _) = known.effects.split_at(known.effects.len() - known.newer);

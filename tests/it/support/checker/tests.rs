@@ -93,7 +93,7 @@ fn found(change: impl FnOnce(&mut Records, &mut Known)) -> Vec<&'static str> {
 }
 
 #[test]
-fn what_is_well_is_found_well() {
+fn sound_records_are_found_sound() {
     let (records, known) = well();
     let verdict = judge(&records, &known);
     assert_eq!((verdict.violations.as_slice(), verdict.instants, verdict.fires), ([].as_slice(), 4, 4));
@@ -157,7 +157,7 @@ fn an_instant_is_owed_by_a_task_that_completed_and_by_none_that_was_paused_befor
 }
 
 #[test]
-fn what_was_missed_needs_an_outage_its_count_and_its_policy() {
+fn missed_instants_need_an_outage_their_count_and_their_policy() {
     let outage = |known: &mut Known| known.outages.push((at(1.2), at(59.0)));
     let with_outage = |count| {
         found(|records, known| {
@@ -342,7 +342,7 @@ fn a_task_that_is_forgotten_is_found() {
 }
 
 #[test]
-fn what_is_excluded_is_told_apart_and_runs_never() {
+fn excluded_instants_are_told_apart_and_never_run() {
     // of four seconds the second and the third
     let excluding = |runs: Vec<RunRow>, fired: i64| {
         found(|records, known| {

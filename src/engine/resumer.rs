@@ -1,0 +1,43 @@
+//! The resumer: tasks that were paused for want of a credential go on once it is saved. The first few go on with what saves
+//! it; where many wait, the others go on here, in their order, each planned at its own instant.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use crate::engine::service::{AtRest, NOW, Next, REST, Service, TickError};
+use crate::store::{Store, Topic};
+
+/// Tasks that are resumed in one tick.
+const BATCH: i64 = 20;
+
+pub struct Resumer {
+    store: Store,
+}
+
+impl Resumer {
+    pub fn new(store: Store) -> Resumer {
+        Resumer { store }
+    }
+}
+
+impl Service for Resumer {
+    const NAME: &'static str = "resumer";
+    const LOOK_AGAIN: Duration = Duration::from_secs(2);
+    const AT_REST: Option<AtRest<Self>> =
+        Some(AtRest { longest: REST, next: |_, outlook| outlook.resumption.then_some(NOW) });
+
+    async fn tick(&self) -> Result<Next, TickError> {
+        Ok(match self.store.resume_next(BATCH).await? {
+            0 => Next::OnWake,
+            _ => Next::Now,
+        })
+    }
+
+    fn hint(&self) -> BoxFuture<'static, ()> {
+        let mut hints = self.store.listen(Topic::Resumptions);
+        Box::pin(async move {
+            let _ = hints.changed().await;
+        })
+    }
+}

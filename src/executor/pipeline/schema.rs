@@ -1,0 +1,268 @@
+//! The settings of a pipeline as they are published: in the reference, at `/v1/executors`, and in `docs/pipelines.md`.
+//!
+//! Nothing is read into these: `Spec` reads value by value, with every fault at its place. The tests hold
+//! the reader against each field that stands here.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::executor::pipeline::spec::OnError;
+use crate::notification::Urgency;
+
+/// `action.config` of a pipeline: steps in order, and what the run answers.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "steps": [
+        {"name": "large", "filter": "event.data.total > 100"},
+        {"name": "customer", "http": {"url": "https://shop.example.org/customers/{{ event.data.customer }}"}},
+        {"name": "told", "notify": {"message": "{{ steps.customer.body.name }} has ordered for {{ event.data.total }}."}}
+    ],
+    "output": "told {{ steps.customer.body.name }}"
+}))]
+pub struct PipelineConfig {
+    #[schema(min_items = 1, max_items = 50)]
+    pub steps: Vec<PipelineStep>,
+    /// A template of any form: what the run answers. Absent: the value of the last step.
+    #[schema(required = false)]
+    pub output: Value,
+}
+
+/// A step: its name, exactly one kind, and what holds for all kinds.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PipelineStep {
+    /// By which later steps name its value, as `steps.NAME`. Letters, digits and `_`; not twice in a pipeline.
+    #[schema(min_length = 1, max_length = 64, example = "customer")]
+    pub name: String,
+    /// How long one execution may take. Absent: `30`; of `llm` it is 300, and of `agent` what `[react]` says.
+    #[schema(minimum = 1, maximum = 3600)]
+    pub timeout_seconds: Option<u64>,
+    /// How often a failure that time may heal is tried again within the run. Absent: `0`.
+    pub retry: Option<StepRetries>,
+    /// The effect of a failure on the run: `fail` ends it, or tries it again where time may heal it; with `continue` it goes on,
+    /// and the value is `{"error": {"code", "message"}}`; `stop` ends it as succeeded, and nobody is told. Absent: `fail`.
+    pub on_error: Option<OnError>,
+    pub http: Option<HttpStep>,
+    pub tool: Option<ToolStep>,
+    /// Ends the run, quietly, unless this CEL expression is true. What is missing makes it false.
+    #[schema(example = "event.data.total > 100")]
+    pub filter: Option<String>,
+    /// Gives the value of this CEL expression.
+    #[schema(example = "event.data.items.map(i, i.price)")]
+    pub map: Option<String>,
+    pub publish: Option<PublishStep>,
+    pub notify: Option<NotifyStep>,
+    pub store: Option<StoreStep>,
+    pub agent: Option<AgentStep>,
+    pub llm: Option<LlmStep>,
+    pub for_each: Option<ForEachStep>,
+}
+
+/// So many repetitions, 0 to 10, or with the first wait.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum StepRetries {
+    Count(u64),
+    Paced(PacedRetries),
+}
+
+/// Repetitions, and how long is waited before the first; doubled each time up to a minute, with full jitter.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PacedRetries {
+    /// Absent: `0`.
+    #[schema(minimum = 0, maximum = 10)]
+    pub count: Option<u64>,
+    /// Absent: `1`.
+    #[schema(minimum = 0, maximum = 60)]
+    pub backoff_seconds: Option<u64>,
+}
+
+/// Sends one request to an address outside. The value is `{"status", "headers", "body"}`, the body as JSON where it is JSON.
+///
+/// Each request carries an `Idempotency-Key`. POST and PATCH are repeated only where nothing was sent, or where the other
+/// side says that it did nothing.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "method": "POST", "url": "https://shop.example.org/orders/{{ event.data.id }}/note", "credential": "shop",
+    "body": {"text": "seen by {{ task.name }}"}
+}))]
+pub struct HttpStep {
+    /// Absent: `GET`.
+    pub method: Option<StepMethod>,
+    /// A template; what it inserts is encoded, and can't choose the host.
+    pub url: String,
+    /// Templates by name, 30 at most; none that holds a secret, and none that is ours.
+    pub headers: Option<BTreeMap<String, String>>,
+    /// Templates by name.
+    pub query: Option<BTreeMap<String, String>>,
+    /// A template of any form: a text is sent as it is, all else as JSON. Not with GET and HEAD.
+    #[schema(required = false)]
+    pub body: Value,
+    /// A credential of the tenant's that it is sent with: `service`, or `service/account`.
+    #[schema(example = "shop")]
+    pub credential: Option<String>,
+    /// Answers from 400 on that are no failure.
+    #[schema(example = json!([404]))]
+    pub accept_status: Option<Vec<u16>>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum StepMethod {
+    Get,
+    Head,
+    Post,
+    Put,
+    Patch,
+    Delete,
+    Options,
+}
+
+/// Calls a tool. The value is what it answers, as JSON where it is JSON. A tool that needs a person's approval is refused: a
+/// pipeline can't ask.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "current_time", "args": {"timezone": "{{ event.data.timezone }}"}}))]
+pub struct ToolStep {
+    /// As `/v1/tools` lists it.
+    pub name: String,
+    /// Its arguments, templates in any place.
+    pub args: Option<Map<String, Value>>,
+}
+
+/// Publishes an event of the tenant's. The value is its `id`, `source` and `type`. An event that came through 16 pipelines makes
+/// none.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"type": "order.large", "subject": "{{ event.data.id }}", "data": "{{ event.data }}"}))]
+pub struct PublishStep {
+    /// A template.
+    pub r#type: String,
+    /// A template. Absent: `reveille/pipeline`.
+    pub source: Option<String>,
+    /// A template.
+    pub subject: Option<String>,
+    /// A template of any form.
+    #[schema(required = false)]
+    pub data: Value,
+}
+
+/// Tells the tenant something. Where it is the last step, the end of the run is not told as well.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"message": "A large order: {{ event.data.total }}", "urgency": "high"}))]
+pub struct NotifyStep {
+    /// A template.
+    pub message: String,
+    /// A template. Absent: the first line of the message.
+    pub subject: Option<String>,
+    /// Absent: the recipient's own order.
+    #[schema(example = "email")]
+    pub channel: Option<String>,
+    /// Against the recipient's quiet hours and budget. Absent: `normal`.
+    pub urgency: Option<Urgency>,
+}
+
+/// Keeps a value for later runs of the task, which find it as `state.NAME`: exactly one of `value`, `expression` and
+/// `"delete": true`. At most 64 KiB.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"name": "last_order", "value": "{{ event.data.id }}"}))]
+pub struct StoreStep {
+    /// Letters, digits and `_`.
+    #[schema(min_length = 1, max_length = 64)]
+    pub name: String,
+    /// A template of any form; `null` is a value.
+    #[schema(required = false)]
+    pub value: Value,
+    /// A CEL expression.
+    pub expression: Option<String>,
+    /// Forgets what is kept.
+    pub delete: Option<bool>,
+}
+
+/// Lets an agent work on an instruction. The value is its answer.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"instruction": "Find out why {{ event.data.service }} is down.", "tools": ["http_request"]}))]
+pub struct AgentStep {
+    /// A template.
+    pub instruction: String,
+    /// One of `[[agents]]`: what is not said here, it says.
+    pub name: Option<String>,
+    pub system_prompt: Option<String>,
+    /// One of `[llm.models]`. Absent: the default.
+    pub model: Option<String>,
+    #[schema(minimum = 1, maximum = 100)]
+    pub max_turns: Option<u32>,
+    /// The tools that it may call. Absent: all that it is offered.
+    pub tools: Option<Vec<String>>,
+    /// The tenant's credentials that it may use.
+    pub credentials: Option<Vec<String>>,
+}
+
+/// Asks a model one question, without tools. The value is its answer. There is one such step in a pipeline at most.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"prompt": "Summarize in one sentence: {{ event.data.text }}", "max_tokens": 200}))]
+pub struct LlmStep {
+    /// A template.
+    pub prompt: String,
+    /// A template.
+    pub system: Option<String>,
+    /// One of `[llm.models]`. Absent: the default.
+    pub model: Option<String>,
+    #[schema(minimum = 1, maximum = 100_000)]
+    pub max_tokens: Option<u32>,
+}
+
+/// Executes a step for each item of a list of at most 1,000. The value is the list of their values. In it `item` and `index`
+/// are known.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "items": "event.data.rooms", "do": {"http": {"url": "https://house.example.org/rooms/{{ item }}"}}, "concurrency": 4
+}))]
+pub struct ForEachStep {
+    /// A CEL expression that gives a list.
+    pub items: String,
+    pub r#do: ItemStep,
+    /// Items at once. Absent: `1`.
+    #[schema(minimum = 1, maximum = 10)]
+    pub concurrency: Option<u64>,
+}
+
+/// The work for each item: exactly one kind, and the fields that all kinds have.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ItemStep {
+    /// As in a step.
+    #[schema(minimum = 1, maximum = 3600)]
+    pub timeout_seconds: Option<u64>,
+    /// As in a step.
+    pub retry: Option<StepRetries>,
+    /// As in a step, without `stop`.
+    pub on_error: Option<ItemFailure>,
+    pub http: Option<HttpStep>,
+    pub tool: Option<ToolStep>,
+    /// As in a step.
+    pub map: Option<String>,
+    pub publish: Option<PublishStep>,
+    pub notify: Option<NotifyStep>,
+}
+
+/// The effect of an item's failure.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ItemFailure {
+    /// The step fails.
+    Fail,
+    /// The others go on; the item's value is `{"error": {"code", "message"}}`.
+    Continue,
+}

@@ -1,0 +1,63 @@
+//! Claims that find their task's slot taken, on SQLite.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, Utc};
+use sqlx::{QueryBuilder, SqliteConnection};
+use uuid::Uuid;
+
+use crate::store::StoreError;
+use crate::store::hot::sqlite::starting::with_leases;
+use crate::store::lease::Lease;
+use crate::store::listed::{comes_again, list, pieces};
+use crate::store::slots::{BlockedRow, blocked_row};
+
+pub(super) async fn standing(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
+    let mut standing = Vec::new();
+    for leases in pieces(leases) {
+        let mut select = with_leases(leases);
+        select.push(concat!(
+            "select ",
+            blocked_row!(sqlite),
+            " from leases l cross join queue q
+                on q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'claimed'
+              left join tasks t on t.id = q.task_id"
+        ));
+        let rows: Vec<BlockedRow> =
+            select.build_query_as().persistent(comes_again(leases.len())).fetch_all(&mut *conn).await?;
+        standing.extend(rows);
+    }
+    Ok(standing)
+}
+
+pub(super) async fn lock_slots(conn: &mut SqliteConnection, tasks: &[Uuid]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
+    let mut holders = HashMap::new();
+    for tasks in pieces(tasks) {
+        let mut select = QueryBuilder::new("select task_id, run_id from slots where task_id in ");
+        list(&mut select, tasks.iter().copied());
+        let rows: Vec<(Uuid, Uuid)> =
+            select.build_query_as().persistent(comes_again(tasks.len())).fetch_all(&mut *conn).await?;
+        holders.extend(rows);
+    }
+    Ok(holders)
+}
+
+pub(super) async fn skip(
+    conn: &mut SqliteConnection,
+    skipped: &[(Uuid, Uuid)],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    for skipped in pieces(skipped) {
+        let mut delete = QueryBuilder::new("delete from queue where run_id in ");
+        list(&mut delete, skipped.iter().map(|(run_id, _)| *run_id));
+        delete.build().persistent(comes_again(skipped.len())).execute(&mut *conn).await?;
+        let mut update = QueryBuilder::new("with skipped (run_id, holder) as (");
+        update.push_values(skipped, |mut row, (run_id, holder)| {
+            row.push_bind(*run_id).push_bind(*holder);
+        });
+        update.push(") update runs set state = 'skipped', reason = 'overlap', blocked_by = s.holder, finished_at = ");
+        update.push_bind(now).push(" from skipped s where runs.id = s.run_id and runs.state = 'queued'");
+        update.build().persistent(comes_again(skipped.len())).execute(&mut *conn).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! Events on SQLite: their records of runs, and the places of these in the queue.
+
+use std::collections::{BTreeMap, HashSet};
+
+use chrono::{DateTime, Utc};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+use uuid::Uuid;
+
+use crate::store::StoreError;
+use crate::store::hot::sqlite::next_tokens;
+use crate::store::lease::{Claim, Lease, line};
+use crate::store::listed::{comes_again, list, pieces};
+use crate::store::recording::{EventBatch, EventRun, EventsWritten, LOCK_TASKS, Locked};
+use crate::store::runs::{INTO_RUNS, NewRun, event_ids};
+use crate::store::text::{Document, optional_document};
+
+/// A run for the queue, and the token of its lease if it is leased.
+type Entry<'a> = (&'a EventRun, Option<i64>);
+
+/// Records runs as they are; answers those that had no record yet.
+pub(super) async fn insert_runs(conn: &mut SqliteConnection, runs: &[&NewRun]) -> Result<HashSet<Uuid>, StoreError> {
+    let mut made = HashSet::with_capacity(runs.len());
+    for runs in pieces(runs) {
+        let inserted = inserting(runs)?.build().persistent(comes_again(runs.len())).execute(&mut *conn).await?;
+        if inserted.rows_affected() == runs.len() as u64 {
+            made.extend(runs.iter().map(|run| run.id));
+            continue;
+        }
+        let mut select = QueryBuilder::new("select id from runs where id in ");
+        list(&mut select, runs.iter().map(|run| run.id));
+        let ids: Vec<Uuid> = select.build_query_scalar().fetch_all(&mut *conn).await?;
+        made.extend(ids);
+    }
+    Ok(made)
+}
+
+fn inserting(runs: &[&NewRun]) -> Result<QueryBuilder<Sqlite>, StoreError> {
+    let mut documents = Vec::with_capacity(runs.len());
+    for run in runs {
+        let (missed, input) = (optional_document(run.missed.as_ref())?, optional_document(run.input.as_ref())?);
+        documents.push((missed, input, optional_document(event_ids(run))?));
+    }
+    let mut insert = QueryBuilder::new(INTO_RUNS);
+    insert.push_values(runs.iter().zip(documents), |mut row, (run, (missed, input, event_ids))| {
+        row.push_bind(run.id).push_bind(run.task_id).push_bind(run.tenant_id.clone()).push_bind(run.fire_key.clone());
+        row.push_bind(run.trigger_type.clone()).push_bind(run.scheduled_for).push_bind(run.state.as_str());
+        row.push_bind(run.reason.clone()).push_bind(missed).push_bind(run.retry_of).push_bind(input);
+        row.push_bind(run.created_at).push_bind(run.finished_at()).push_bind(event_ids);
+        row.push_bind(run.cause.as_ref().map(Document::json));
+    });
+    insert.push(" on conflict (task_id, fire_key) do nothing");
+    Ok(insert)
+}
+
+/// Records a batch and queues its runs.
+pub(in crate::store::hot) async fn record(
+    conn: &mut SqliteConnection,
+    batch: &EventBatch,
+    now: DateTime<Utc>,
+    worker: Uuid,
+) -> Result<EventsWritten, StoreError> {
+    let skipped = insert_runs(conn, &batch.skipped.iter().collect::<Vec<_>>()).await?.len();
+    let made = insert_runs(conn, &batch.runs.iter().map(|ready| &ready.run).collect::<Vec<_>>()).await?;
+    let runs: Vec<&EventRun> = batch.runs.iter().filter(|ready| made.contains(&ready.run.id)).collect();
+    let mut token = next_tokens(conn, runs.iter().filter(|ready| ready.claimed).count()).await?;
+    let entries = runs.into_iter().map(|ready| {
+        token += i64::from(ready.claimed);
+        (ready, ready.claimed.then_some(token))
+    });
+    let entries: Vec<Entry> = entries.collect();
+    let until = EventsWritten::claim_until(now);
+    enter_queue(conn, &entries, now, until, worker).await?;
+    count_fires(conn, &entries).await?;
+    let recorded = entries.len();
+    let claims = entries.into_iter().filter_map(|(ready, token)| {
+        let lease = Lease { run_id: ready.run.id, token: token? };
+        Some(Claim { lease, run_at: now, until, line: line(&ready.run.tenant_id) })
+    });
+    Ok(EventsWritten { recorded, skipped, claims: claims.collect() })
+}
+
+async fn enter_queue(
+    conn: &mut SqliteConnection,
+    entries: &[Entry<'_>],
+    now: DateTime<Utc>,
+    until: DateTime<Utc>,
+    worker: Uuid,
+) -> Result<(), StoreError> {
+    for entries in pieces(entries) {
+        let mut insert = QueryBuilder::new(
+            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token, lease_until,
+                                worker) ",
+        );
+        insert.push_values(entries, |mut row, (ready, token)| {
+            let run = &ready.run;
+            row.push_bind(run.id).push_bind(run.task_id).push_bind(&run.tenant_id).push_bind(ready.epoch);
+            row.push_bind(now).push("0").push_bind(if token.is_some() { "claimed" } else { "ready" });
+            row.push_bind(token.unwrap_or(0)).push_bind(token.map(|_| until)).push_bind(token.map(|_| worker));
+        });
+        insert.build().persistent(comes_again(entries.len())).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
+/// Counts the runs of each task.
+async fn count_fires(conn: &mut SqliteConnection, entries: &[Entry<'_>]) -> Result<(), StoreError> {
+    let mut fires: BTreeMap<Uuid, i64> = BTreeMap::new();
+    for (ready, _) in entries {
+        *fires.entry(ready.run.task_id).or_default() += 1;
+    }
+    let fires: Vec<(Uuid, i64)> = fires.into_iter().collect();
+    for fires in pieces(&fires) {
+        counting(fires).build().persistent(comes_again(fires.len())).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
+fn counting(fires: &[(Uuid, i64)]) -> QueryBuilder<Sqlite> {
+    let mut update = QueryBuilder::new("with fires (task_id, fired) as (");
+    update.push_values(fires, |mut row, (task_id, fired)| {
+        row.push_bind(*task_id).push_bind(*fired);
+    });
+    update.push(
+        ") update due set fired = due.fired + f.fired, run_count = due.run_count + f.fired
+             from fires f where due.task_id = f.task_id",
+    );
+    update
+}
+
+/// The `due` rows of these tasks.
+pub(in crate::store::hot) async fn lock_tasks(
+    conn: &mut SqliteConnection,
+    tasks: &[Uuid],
+) -> Result<Vec<Locked>, StoreError> {
+    let mut locked = Vec::with_capacity(tasks.len());
+    for tasks in pieces(tasks) {
+        let rows: Vec<Locked> =
+            locking(tasks).build_query_as().persistent(comes_again(tasks.len())).fetch_all(&mut *conn).await?;
+        locked.extend(rows);
+    }
+    Ok(locked)
+}
+
+fn locking(tasks: &[Uuid]) -> QueryBuilder<Sqlite> {
+    let mut select = QueryBuilder::new(LOCK_TASKS);
+    list(&mut select, tasks.iter().copied());
+    select
+}
+
+/// Those of these matches, by task and key of the event, that have a place in a window.
+pub(in crate::store::hot) async fn in_windows(
+    conn: &mut SqliteConnection,
+    matches: &[(Uuid, &str)],
+) -> Result<Vec<(Uuid, String)>, StoreError> {
+    let mut known = Vec::new();
+    for matches in pieces(matches) {
+        let rows: Vec<(Uuid, String)> =
+            windowed(matches).build_query_as().persistent(comes_again(matches.len())).fetch_all(&mut *conn).await?;
+        known.extend(rows);
+    }
+    Ok(known)
+}
+
+fn windowed(matches: &[(Uuid, &str)]) -> QueryBuilder<Sqlite> {
+    let mut select = QueryBuilder::new("with matches (task_id, event_key) as (");
+    select.push_values(matches, |mut row, (task_id, key)| {
+        row.push_bind(*task_id).push_bind((*key).to_owned());
+    });
+    select.push(
+        ") select w.task_id, w.event_key
+             from matches m cross join window_events w on w.task_id = m.task_id and w.event_key = m.event_key",
+    );
+    select
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::sqlite_plan;
+
+    #[tokio::test]
+    async fn rows_that_a_batch_of_events_concerns_are_found_by_an_index() {
+        let id = Uuid::nil();
+        let statements = [counting(&[(id, 1); 100]), locking(&[id; 100]), windowed(&[(id, "k"); 100])];
+        for statement in statements {
+            let plan = sqlite_plan(statement.sql().as_str()).await;
+            assert!(plan.iter().any(|step| step.starts_with("SEARCH")), "{plan:?}");
+            let tables = ["due", "w", "window_events"];
+            let scanned = |step: &String| step.strip_prefix("SCAN ").is_some_and(|of| tables.contains(&of));
+            assert!(!plan.iter().any(scanned), "{plan:?}");
+        }
+    }
+}

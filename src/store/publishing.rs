@@ -1,0 +1,98 @@
+//! Publishing: events are stored, each with its place in the queue of the matcher.
+
+use std::collections::VecDeque;
+
+use serde_json::value::RawValue;
+use sqlx::QueryBuilder;
+use sqlx::types::Json;
+
+use crate::event::Event;
+use crate::id::Scope;
+use crate::store::text::document;
+use crate::store::{Split, Store, StoreError, Topic};
+
+/// Rows of one statement: six parameters each, and SQLite takes 32,766 of them.
+const ROWS: usize = 500;
+
+/// On Postgres a lower `seq` could commit after a higher one, and who reads the log behind the higher would never see
+/// it. One publishing transaction at a time makes the order of `seq` the order of commits.
+pub(super) const IN_TURN: Split = Split { postgres: "select pg_advisory_xact_lock(8243101700221)", sqlite: "select 1" };
+
+/// An event as it is stored.
+struct NewEvent {
+    key: String,
+    tenant: String,
+    source: String,
+    kind: String,
+    body: Json<Box<RawValue>>,
+}
+
+impl NewEvent {
+    fn of(event: &Event) -> Result<NewEvent, StoreError> {
+        Ok(NewEvent {
+            key: event.key(),
+            tenant: event.tenant.as_str().to_owned(),
+            source: event.source.clone(),
+            kind: event.kind.clone(),
+            body: document(event)?,
+        })
+    }
+}
+
+impl Store {
+    /// Takes events on, all of them or none; those that are known by their key already change nothing. Answers how many
+    /// were new.
+    pub async fn publish_events(&self, events: &[Event]) -> Result<u64, StoreError> {
+        let scope = scope_of(events);
+        let _turn = self.in_bulk(scope.tenant().unwrap_or_default(), events.len()).await;
+        // written out before anybody waits for this transaction
+        let rows = events.iter().map(NewEvent::of).collect::<Result<Vec<_>, StoreError>>()?;
+        let store = self.clone();
+        let fresh = self.run_for_caller(async move { store.write_events(&scope, rows).await }).await?;
+        self.hint(Topic::Events);
+        Ok(fresh)
+    }
+
+    async fn write_events(&self, scope: &Scope, rows: Vec<NewEvent>) -> Result<u64, StoreError> {
+        let now = self.clock.now();
+        let mut fresh = 0;
+        let mut rows = VecDeque::from(rows);
+        on_write!(self.db, scope, |conn| {
+            sqlx::query(self.db.text(IN_TURN)).execute(&mut *conn).await?;
+            while !rows.is_empty() {
+                let some = rows.drain(..rows.len().min(ROWS));
+                let mut insert =
+                    QueryBuilder::new("insert into events (event_key, tenant_id, source, type, body, created_at) ");
+                insert.push_values(some, |mut row, event| {
+                    row.push_bind(event.key)
+                        .push_bind(event.tenant)
+                        .push_bind(event.source)
+                        .push_bind(event.kind)
+                        .push_bind(event.body)
+                        .push_bind(now);
+                });
+                insert.push(" on conflict (event_key) do nothing returning seq, tenant_id");
+                let made: Vec<(i64, String)> = insert.build_query_as().fetch_all(&mut *conn).await?;
+                fresh += made.len() as u64;
+                if !made.is_empty() {
+                    let mut queue = QueryBuilder::new("insert into event_queue (seq, tenant_id) ");
+                    queue.push_values(made, |mut row, (seq, tenant)| {
+                        row.push_bind(seq).push_bind(tenant);
+                    });
+                    queue.build().execute(&mut *conn).await?;
+                }
+            }
+        });
+        Ok(fresh)
+    }
+}
+
+/// The tenant whose events these are; every tenant where they belong to several.
+fn scope_of(events: &[Event]) -> Scope {
+    match events.split_first() {
+        Some((first, rest)) if rest.iter().all(|event| event.tenant == first.tenant) => {
+            Scope::Only(first.tenant.clone())
+        }
+        _ => Scope::Every,
+    }
+}

@@ -1,0 +1,130 @@
+//! Threads that give way to the engine's: those that serve requests, compute what tenants wrote, and read for tenants.
+//!
+//! A machine may be kept busy by requests alone. The threads of the engine have the ordinary priority of the process, these
+//! threads a lower one; so the system runs a fire that is due first, and requests share what is left. Linux keeps a
+//! priority for each thread; elsewhere all threads of the process have the same.
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use rustix::process::{getpriority_process, setpriority_process};
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// Bytes of the stack of a thread that may evaluate an expression: they go deep.
+pub const STACK: usize = 8 * 1024 * 1024;
+
+/// How much the niceness of these threads is above that of the process: about a quarter of the weight of the engine's.
+const NICENESS: i32 = if cfg!(target_os = "linux") { 6 } else { 0 };
+
+/// The niceness of the process, as the first thread that gives way has found it.
+static OF_PROCESS: OnceLock<i32> = OnceLock::new();
+
+/// Lowers the priority of the calling thread, for good. Doing it twice lowers it once.
+pub fn give_way() {
+    let of_process = *OF_PROCESS.get_or_init(|| getpriority_process(None).unwrap_or(0));
+    // the call concerns the calling thread alone; where it is refused, requests are served with the engine's priority
+    let _ = setpriority_process(None, of_process + NICENESS);
+}
+
+/// A runtime whose threads give way. What runs on it is left where it is when this is dropped.
+pub struct LowRuntime(Option<Runtime>);
+
+impl LowRuntime {
+    /// With as many threads as the machine has processors.
+    ///
+    /// # Errors
+    /// The system gives no more threads.
+    pub fn start() -> io::Result<LowRuntime> {
+        let runtime = Builder::new_multi_thread()
+            .enable_all()
+            .thread_name("requests")
+            .thread_stack_size(STACK)
+            .on_thread_start(give_way)
+            .build()?;
+        Ok(LowRuntime(Some(runtime)))
+    }
+
+    /// The way to run tasks on it.
+    pub fn handle(&self) -> &Handle {
+        self.0.as_ref().expect("a runtime that is there until it is dropped").handle()
+    }
+}
+
+impl Drop for LowRuntime {
+    fn drop(&mut self) {
+        // it may be dropped where nothing may block
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A number of threads that give way and run jobs. They end when the last clone is dropped.
+#[derive(Clone)]
+pub struct LowPool(Sender<Job>);
+
+impl LowPool {
+    /// With so many threads.
+    pub fn start(name: &str, count: usize) -> LowPool {
+        let (jobs, waiting) = channel::<Job>();
+        let waiting = Arc::new(Mutex::new(waiting));
+        for _ in 0..count {
+            let waiting = Arc::clone(&waiting);
+            let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK);
+            let started = thread.spawn(move || {
+                give_way();
+                while let Some(job) = next(&waiting) {
+                    job();
+                }
+            });
+            started.expect("a thread of the service");
+        }
+        LowPool(jobs)
+    }
+
+    /// Has a job run by the next thread that is free. The job must not panic: its thread would end with it.
+    pub fn run(&self, job: impl FnOnce() + Send + 'static) {
+        // the threads end after this end of the channel
+        self.0.send(Box::new(job)).expect("threads that wait for jobs");
+    }
+}
+
+/// Waits for a job; `None`: nobody can ask for one any more.
+fn next(waiting: &Mutex<Receiver<Job>>) -> Option<Job> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_threads_that_give_way_have_a_lower_priority() {
+        let before = getpriority_process(None).unwrap();
+        let low = std::thread::spawn(|| {
+            give_way();
+            give_way();
+            // a thread that it starts inherits the priority, and gives way no further
+            let inherits = std::thread::spawn(|| {
+                give_way();
+                getpriority_process(None).unwrap()
+            });
+            (getpriority_process(None).unwrap(), inherits.join().unwrap())
+        });
+        assert_eq!(low.join().unwrap(), (before + NICENESS, before + NICENESS));
+        assert_eq!(getpriority_process(None).unwrap(), before);
+    }
+
+    #[tokio::test]
+    async fn tasks_of_the_low_runtime_give_way_and_it_ends_where_nothing_may_block() {
+        let before = getpriority_process(None).unwrap();
+        let low = LowRuntime::start().unwrap();
+        let priority = low.handle().spawn(async { getpriority_process(None).unwrap() }).await.unwrap();
+        assert_eq!(priority, before + NICENESS);
+        drop(low);
+    }
+}

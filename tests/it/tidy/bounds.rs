@@ -1,0 +1,198 @@
+//! The bounds of `docs/limits.md`, and the test that stands at each and one beyond it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::limits::{constant, rows, thousands};
+use super::source::Source;
+
+/// Where a bound stands: a test at the number and one beyond it, or why there is none.
+enum Tested {
+    By(&'static str),
+    Not(&'static str),
+}
+use Tested::{By, Not};
+
+/// Of one that only says how much is done at once.
+const IN_TURNS: Tested = Not("nothing is refused: what is beyond it comes with the next turn");
+
+/// Every constant that the page names.
+const TESTED: &[(&str, Tested)] = &[
+    ("src/channel/templates/markup/output.rs: MARKUP_BYTES", By("markup_is_whole_at_its_bound_and_cut_one_beyond_it")),
+    ("src/channel/templates/markup/output.rs: NESTING", By("parts_open_down_to_the_deepest_and_stand_in_it_beyond")),
+    ("src/channel/templates/markup/table.rs: COLUMNS", By("table_of_many_columns_shows_the_first")),
+    ("src/credential/draft/fit.rs: POINTER_BYTES", By("pointers_and_templates_are_bounded_in_length_and_parts")),
+    ("src/credential/draft/fit.rs: POINTER_PARTS", By("pointers_and_templates_are_bounded_in_length_and_parts")),
+    ("src/credential/draft/fit.rs: TEMPLATE_PLACES", By("pointers_and_templates_are_bounded_in_length_and_parts")),
+    ("src/egress/rules.rs: URL_BYTES", By("url_is_taken_at_its_longest_and_refused_one_beyond_it")),
+    (
+        "src/engine/matcher/backlog.rs: AT_MOST",
+        By("whole_batches_are_read_below_the_bound_and_nothing_beyond_twice_as_many"),
+    ),
+    (
+        "src/engine/matcher/backlog.rs: IN_ALL",
+        By("whole_batches_are_read_below_the_bound_and_nothing_beyond_twice_as_many"),
+    ),
+    ("src/engine/matcher/backlog.rs: PER_TENANT", By("a_tenant_with_many_waiting_is_full_and_another_is_not")),
+    ("src/engine/matcher/slice.rs: WRITE", By("a_write_is_bounded_and_a_quiet_tenant_is_in_the_first")),
+    ("src/engine/matcher/slice.rs: WRITE_BY_RULES", IN_TURNS),
+    ("src/engine/windows.rs: JUDGED", IN_TURNS),
+    ("src/event.rs: ATTRIBUTE_LENGTH", By("attributes_are_taken_at_their_longest_and_refused_one_beyond_it")),
+    ("src/event.rs: EVENT_BYTES", By("event_is_taken_at_its_largest_and_refused_one_byte_beyond_it")),
+    (
+        "src/executor/pipeline/for_each.rs: ITEMS",
+        By("items_and_values_are_taken_at_their_bounds_and_fail_the_step_one_beyond_them"),
+    ),
+    (
+        "src/executor/pipeline/ledger.rs: VALUE_BYTES",
+        By("items_and_values_are_taken_at_their_bounds_and_fail_the_step_one_beyond_them"),
+    ),
+    ("src/executor/pipeline/spec.rs: STEPS", By("steps_of_a_pipeline_are_fifty_at_most")),
+    (
+        "src/executor/pipeline/store.rs: VALUE_BYTES",
+        By("items_and_values_are_taken_at_their_bounds_and_fail_the_step_one_beyond_them"),
+    ),
+    ("src/expr/cost.rs: MADE_BYTES", By("made_value_is_as_large_as_it_may_be_and_no_larger")),
+    ("src/expr/cost.rs: MOST_STEPS", By("steps_are_affordable_up_to_their_bound")),
+    ("src/expr/extent.rs: VALUE_DEPTH", By("made_values_and_given_ones_are_bounded")),
+    ("src/expr/extent.rs: VALUE_NODES", By("made_values_and_given_ones_are_bounded")),
+    ("src/expr/guard.rs: COMPREHENSIONS", By("expression_is_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/expr/guard.rs: DEPTH", By("expression_is_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/expr/guard.rs: EXPRESSION_BYTES", By("expression_is_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/expr/guard.rs: NESTED", By("expression_is_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/expr/guard.rs: NODES", By("expression_is_taken_at_each_bound_and_refused_one_beyond_it")),
+    (
+        "src/expr/pattern.rs: MADE_PATTERN_BYTES",
+        By("patterns_are_bounded_where_they_are_written_and_where_they_are_made"),
+    ),
+    (
+        "src/expr/pattern.rs: MADE_PATTERN_POSITIONS",
+        By("patterns_are_bounded_where_they_are_written_and_where_they_are_made"),
+    ),
+    (
+        "src/expr/pattern.rs: PATTERN_POSITIONS",
+        By("patterns_are_bounded_where_they_are_written_and_where_they_are_made"),
+    ),
+    ("src/http/approve/form.rs: DEPTH", By("form_has_as_many_fields_and_levels_as_it_may_and_the_rest_is_json")),
+    ("src/http/approve/form.rs: MOST", By("form_has_as_many_fields_and_levels_as_it_may_and_the_rest_is_json")),
+    ("src/http/error.rs: FAULTS", By("faults_are_told_up_to_a_number_and_counted_beyond_it")),
+    (
+        "src/http/explain/event.rs: LOOKED_AT",
+        Not("pages are read until then; a test of 5,000 tasks would take a minute"),
+    ),
+    ("src/http/explain/event.rs: STEPS", Not("it is passed to `examine`, whose tests end an effort at each step")),
+    ("src/http/explain/event.rs: TAKEN_APART", By("triggers_that_are_not_told_are_counted")),
+    ("src/http/explain/event.rs: TOLD", By("triggers_that_are_not_told_are_counted")),
+    ("src/http/explain/instant.rs: TEXT", By("instant_is_explained_at_its_longest_and_refused_one_beyond_it")),
+    ("src/http/host.rs: HOST_BYTES", By("host_is_there_once_and_can_be_read_in_one_way")),
+    ("src/http/import.rs: BARREN", By("import_of_nothing_but_empty_or_bad_lines_ends_at_its_bound")),
+    ("src/http/import.rs: GROUP", IN_TURNS),
+    ("src/http/proxies.rs: HOPS", By("header_is_followed_through_so_many_hops_and_no_further")),
+    ("src/http/tokens.rs: MOST_SCOPES", By("tokens_are_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/invalid.rs: HINT_BYTES", By("hint_is_not_looked_for_beyond_the_longest_name")),
+    ("src/invalid.rs: MESSAGE_BYTES", By("fault_is_whole_up_to_each_bound_and_cut_one_beyond_it")),
+    ("src/invalid.rs: NAMED", By("unknown_fields_are_named_up_to_a_number")),
+    ("src/invalid.rs: POINTER_BYTES", By("fault_is_whole_up_to_each_bound_and_cut_one_beyond_it")),
+    ("src/json_schema.rs: MOST_STEPS", By("check_is_refused_by_steps_before_it_is_done")),
+    ("src/json_schema.rs: SCHEMAS", By("schema_has_so_many_parts_and_levels_and_does_not_name_itself")),
+    ("src/json_schema.rs: SCHEMA_DEPTH", By("schema_has_so_many_parts_and_levels_and_does_not_name_itself")),
+    ("src/notification/recipient/push.rs: ADDRESSES", By("recipient_has_as_many_push_addresses_as_it_may_and_no_more")),
+    (
+        "src/notification/recipient/quiet.rs: QUIET_HOURS",
+        By("stretches_and_times_are_taken_up_to_their_numbers_and_refused_one_beyond_them"),
+    ),
+    (
+        "src/notification/recipient/reading.rs: ADDRESS_LENGTH",
+        By("addresses_and_locale_are_taken_at_their_longest_and_refused_one_beyond_it"),
+    ),
+    ("src/notification/recipient/reading.rs: LISTED", By("lists_are_taken_at_their_longest_and_refused_one_beyond_it")),
+    ("src/poll.rs: VALUE_BYTES", By("a_value_that_is_too_large_to_keep_is_a_failing_poll")),
+    ("src/poll/redis.rs: FIELDS", By("redis_hashes_and_texts_are_read_at_their_bounds_and_too_large_one_beyond_them")),
+    ("src/poll/sql.rs: POLLED", By("one_tenant_never_holds_all_connections_of_a_database")),
+    ("src/poll/sql.rs: ROWS", By("too_many_rows_and_too_long_ones_are_failing_polls")),
+    ("src/poll/sql.rs: TRIED", By("one_tenant_never_holds_all_connections_of_a_database")),
+    ("src/poll/sql/sqlite.rs: COLUMNS", By("row_has_as_many_columns_as_it_may_and_no_more")),
+    (
+        "src/poll/sql/sqlite.rs: LONGEST",
+        By("value_that_is_read_or_made_is_taken_at_the_bound_and_refused_one_byte_beyond_it"),
+    ),
+    (
+        "src/store/credentials/resuming.rs: AT_ONCE",
+        By("many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_own_instant"),
+    ),
+    ("src/task/draft.rs: CHANNELS", By("task_names_as_many_channels_as_it_may_and_no_more")),
+    ("src/task/draft.rs: METADATA_BYTES", By("tasks_are_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/template/guard.rs: BRANCHES", By("deepest_expression_that_is_admitted_fits_the_smallest_stack")),
+    ("src/template/guard.rs: FUEL", By("rendering_has_its_fuel_and_ends_with_it")),
+    ("src/template/guard.rs: JOINTS", By("template_of_unbounded_cost_is_refused")),
+    ("src/template/guard.rs: OPERATORS", By("deepest_expression_that_is_admitted_fits_the_smallest_stack")),
+    ("src/template/guard.rs: OUTPUT_BYTES", By("work_and_output_are_bounded")),
+    ("src/template/guard.rs: TEMPLATE_BYTES", By("template_of_unbounded_cost_is_refused")),
+    ("src/template/meter.rs: WORK_BYTES", By("work_is_done_up_to_its_bound_and_not_a_byte_beyond_it")),
+    (
+        "src/template/work.rs: MOST_STEPS",
+        By("looks_at_long_texts_that_are_written_out_one_after_the_other_are_bounded"),
+    ),
+    ("src/trigger/condition/form.rs: QUERY_BYTES", By("query_is_taken_at_its_longest_and_refused_one_beyond_it")),
+    ("src/trigger/cron/expression.rs: LENGTH", By("expression_is_taken_at_its_longest_and_refused_one_beyond_it")),
+    ("src/trigger/event/form.rs: FILTERS", By("tasks_are_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/trigger/exclusion.rs: LENGTH", By("exclusions_are_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/trigger/exclusion.rs: MOST", By("exclusions_are_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/trigger/exclusion.rs: MOST_TEXT", By("exclusions_are_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/trigger/interval.rs: LENGTH_BYTES", By("length_is_taken_at_its_longest_and_refused_one_beyond_it")),
+    ("src/trigger/rrule/parts.rs: MOST_COUNT", By("rule_is_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/trigger/rrule/parts.rs: MOST_VALUES", By("rule_is_taken_at_each_bound_and_refused_one_beyond_it")),
+    (
+        "src/trigger/timetable.rs: LONGEST_TEXT",
+        By("text_of_a_schedule_is_taken_at_its_longest_and_refused_one_beyond_it"),
+    ),
+    ("src/trigger/zone.rs: NAME_BYTES", By("zone_and_instant_are_read_up_to_their_bounds")),
+    ("src/trigger/zone.rs: TIME_BYTES", By("zone_and_instant_are_read_up_to_their_bounds")),
+];
+
+#[test]
+fn each_bound_of_the_page_has_its_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("docs/limits.md")).expect("the page");
+    let named = rows(&page).into_iter().flat_map(|row| row.constants);
+    let named: BTreeSet<String> = named.map(|(path, name)| format!("{path}: {name}")).collect();
+    let listed: BTreeSet<String> = TESTED.iter().map(|(bound, _)| (*bound).to_owned()).collect();
+    assert_eq!(named, listed, "what the page names, and what is listed here");
+    let sources = Source::read_all(root, &["src", "tests"], &["rs"]);
+    let found: Vec<String> = TESTED.iter().filter_map(|(bound, tested)| fault(bound, tested, &sources)).collect();
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+#[test]
+fn bound_without_a_test_that_knows_it_is_found() {
+    let unit = "const MOST: usize = 1_000;\nmod tests {\nfn most_is_taken() { take(MOST); take(MOST + 1) }\n}\n";
+    let sources =
+        [Source::new("src/a.rs", unit), Source::new("tests/it/a.rs", "fn a_list() { take(1_000) }\nfn other() {}")];
+    let of = |test| fault("src/a.rs: MOST", &By(test), &sources).unwrap_or_default();
+    assert_eq!((of("most_is_taken"), of("a_list")), (String::new(), String::new()));
+    assert_eq!(of("gone"), "src/a.rs: MOST: there is no test `gone`");
+    let blind = [Source::new("src/a.rs", unit), Source::new("tests/it/b.rs", "fn blind() { take(10_000) }")];
+    let found = fault("src/a.rs: MOST", &By("blind"), &blind).unwrap();
+    assert_eq!(found, "src/a.rs: MOST: where `blind` stands there is neither its name nor 1,000");
+    assert_eq!(fault("src/a.rs: MOST", &IN_TURNS, &blind), None);
+}
+
+/// The fault of a bound's test: it is not there, or the tests where it stands know neither the constant nor its number.
+fn fault(bound: &str, tested: &Tested, sources: &[Source]) -> Option<String> {
+    let test = match tested {
+        By(test) => test,
+        Not(why) => return why.is_empty().then(|| format!("{bound}: has neither a test nor a reason")),
+    };
+    let (path, name) = bound.split_once(": ")?;
+    let beside: Vec<&Source> = sources.iter().filter(|source| source.raw.contains(&format!("fn {test}("))).collect();
+    if beside.is_empty() {
+        return Some(format!("{bound}: there is no test `{test}`"));
+    }
+    let number = thousands(constant(&sources.iter().find(|source| source.path == path)?.raw, name)?);
+    let is_it = |word: &str| word == name || word.replace('_', "") == number.replace(',', "");
+    let is_known = beside.iter().any(|source| {
+        let tests = source.raw.split_once("mod tests {").map_or(source.raw.as_str(), |(_, tests)| tests);
+        tests.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(is_it)
+    });
+    (!is_known).then(|| format!("{bound}: where `{test}` stands there is neither its name nor {number}"))
+}
