@@ -29,7 +29,8 @@ use crate::channel::templates::Templates;
 use crate::egress::Egress;
 use crate::invalid::Faults;
 use crate::notification::wording::Words;
-use crate::notification::{Recipient, Report, Urgency};
+use crate::notification::{Recipient, Report};
+use crate::task::Urgency;
 use crate::vault::Vault;
 
 /// No attempt may take longer than this: deliveries are leased for longer.

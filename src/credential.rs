@@ -12,7 +12,6 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::invalid::Faults;
-use crate::task::{Task, TaskStatus};
 
 pub use draft::{CredentialDraft, check_places};
 pub use lack::{Lack, LackKind, awaited, paused_for};
@@ -259,28 +258,6 @@ pub struct CredentialUse {
     /// `used`; `refused` by the other side, which answered 401; or why it was not sent: `missing`, `needs_consent`,
     /// `not_for_host`, `no_inject`, `taken`, `unreadable`, `misconfigured` (for whoever runs this service), `busy`.
     pub outcome: String,
-}
-
-/// A task that names a credential, or goes on with it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct DependentTask {
-    /// Id of the task.
-    pub id: Uuid,
-    /// Name of the task.
-    pub name: String,
-    /// Whether the task fires.
-    pub status: TaskStatus,
-    /// Of one that waits for this credential: `credential:` and its reference.
-    #[schema(required)]
-    pub status_reason: Option<String>,
-}
-
-impl DependentTask {
-    /// The part of a task that a credential shows.
-    pub fn of(task: &Task) -> DependentTask {
-        let Task { id, name, status, status_reason, .. } = task.clone();
-        DependentTask { id, name, status, status_reason }
-    }
 }
 
 impl CredentialUse {

@@ -213,7 +213,7 @@ mod tests {
         assert!(fault.message.ends_with("ü`; write `Europe/Berlin`"), "{fault:?}");
         let read = serde_json::json!({ "tenant_id": long });
         let mut faults = Faults::new();
-        assert!(faults.read::<std::collections::HashMap<String, crate::notification::Urgency>>(&read, "").is_none());
+        assert!(faults.read::<std::collections::HashMap<String, crate::task::Urgency>>(&read, "").is_none());
         assert!(faults.0[0].message.len() <= MESSAGE_BYTES);
     }
 

@@ -7,6 +7,7 @@
 pub mod address;
 pub mod dedupe;
 pub mod delivery;
+pub mod digest;
 pub mod ended;
 pub mod kind;
 pub mod language;
@@ -18,13 +19,14 @@ pub mod quiet;
 pub mod recipient;
 pub mod report;
 pub mod telling;
+pub mod text;
 pub mod trouble;
 pub mod verification;
 pub mod wording;
 
 pub use address::{Addresses, PushAddress, SlackAddress, WebhookAddress};
 pub use delivery::{Claim, Delivery, DeliveryEvent, DeliveryState, Mark};
-pub use kind::{Held, Kind, Urgency};
+pub use kind::{Held, Kind};
 pub use new_delivery::NewDelivery;
 pub use recipient::{Recipient, RecipientDraft};
 pub use report::{Fate, Report};

@@ -2,9 +2,11 @@
 
 pub mod change;
 mod credentials;
+mod dependent;
 mod draft;
 mod exported;
 mod known;
+mod output;
 mod view;
 
 use chrono::{DateTime, Utc};
@@ -14,14 +16,14 @@ use uuid::Uuid;
 
 use crate::id::Tenant;
 use crate::invalid::{InvalidSpec, null_is_absent};
-use crate::notification::Urgency;
-use crate::notification::measure::Notify;
 use crate::trigger::{Next, Trigger};
 
 pub use credentials::{credentials_of, kept_tool, named_by};
+pub use dependent::DependentTask;
 pub use draft::{DECIDED, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT};
 pub use exported::{exported_id, exported_key};
 pub use known::{ActionCheck, ActionSeal, Known, PollCheck};
+pub use output::{Notify, Output, Route, Urgency};
 pub use view::{LastRun, TaskView};
 
 /// Longest stable key of a task, in characters.
@@ -96,88 +98,6 @@ impl Action {
             None => (key.clone(), value.clone()),
         };
         Action { instruction: self.instruction.clone(), config: self.config.iter().map(shown).collect() }
-    }
-}
-
-/// Where the result is told, and how much it presses.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Output {
-    /// Recipient and channels of the answer.
-    pub route: Route,
-    /// `None`: as urgent as messages of their kind are.
-    pub urgency: Option<Urgency>,
-}
-
-/// The channels that a result takes.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub enum Route {
-    /// `output` is absent: the recipient's own order.
-    #[default]
-    RecipientOrder,
-    /// `null`: the result is told to nobody.
-    Nobody,
-    /// The named channels, the later ones when the earlier fail.
-    Channels(Vec<String>),
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OutputShape {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    channel: Option<OneOrMany>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    urgency: Option<Urgency>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(String),
-    Many(Vec<String>),
-}
-
-impl Output {
-    /// Told to nobody.
-    pub fn nobody() -> Output {
-        Output { route: Route::Nobody, urgency: None }
-    }
-
-    /// Told through these channels.
-    pub fn channels(names: Vec<String>) -> Output {
-        Output { route: Route::Channels(names), urgency: None }
-    }
-
-    /// Whether it is what a task has that says nothing of it.
-    pub fn is_default(&self) -> bool {
-        *self == Output::default()
-    }
-}
-
-impl Serialize for Output {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let channel = match &self.route {
-            Route::Nobody => return to.serialize_none(),
-            Route::RecipientOrder => None,
-            Route::Channels(names) => Some(match names.as_slice() {
-                [one] => OneOrMany::One(one.clone()),
-                many => OneOrMany::Many(many.to_vec()),
-            }),
-        };
-        OutputShape { channel, urgency: self.urgency }.serialize(to)
-    }
-}
-
-impl<'de> Deserialize<'de> for Output {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Output, D::Error> {
-        let Some(OutputShape { channel, urgency }) = Option::<OutputShape>::deserialize(from)? else {
-            return Ok(Output::nobody());
-        };
-        let route = match channel {
-            None => Route::RecipientOrder,
-            Some(OneOrMany::One(name)) => Route::Channels(vec![name]),
-            Some(OneOrMany::Many(names)) => Route::Channels(names),
-        };
-        Ok(Output { route, urgency })
     }
 }
 

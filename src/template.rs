@@ -6,6 +6,7 @@
 
 mod guard;
 mod insert;
+mod limits;
 mod meter;
 mod tree;
 mod url;
@@ -21,7 +22,7 @@ use crate::invalid::did_you_mean;
 use crate::template::insert::Insert;
 use crate::template::work::{Size, Work};
 
-pub use guard::{OUTPUT_BYTES, TEMPLATE_BYTES};
+pub use limits::{OUTPUT_BYTES, TEMPLATE_BYTES};
 pub use tree::Tree;
 pub use url::UrlTemplate;
 

@@ -25,7 +25,7 @@ use crate::event::Event;
 use crate::expr::MissingField;
 use crate::id::Tenant;
 use crate::invalid::Faults;
-use crate::notification::Urgency;
+use crate::task::Urgency;
 use crate::vault::credentials::{CredentialError, Trouble};
 
 pub use crate::tool::failure::Failure;

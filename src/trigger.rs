@@ -7,6 +7,7 @@
 //! is its compiled form over [`cron`], [`interval`], [`once`] and [`rrule`]; [`zone`] turns wall time into instants;
 //! [`catch_up`] decides what is recorded for a task that is due, [`replan`] what it waits for when the rules of its zone change. [`condition`] is the kind that polls.
 
+mod answers;
 pub mod catch_up;
 pub mod condition;
 pub mod cron;
@@ -16,6 +17,7 @@ pub mod form;
 pub mod interval;
 pub mod jitter;
 pub mod listing;
+mod next;
 pub mod once;
 pub mod policy;
 pub mod replan;
@@ -33,10 +35,11 @@ use uuid::Uuid;
 use crate::invalid::{Faults, InvalidSpec, did_you_mean};
 use crate::run::Missed;
 
-pub use catch_up::{Due, Next, Plan, PlannedFire, Skip};
+pub use catch_up::{Due, Plan, PlannedFire, Skip};
 pub use condition::Condition;
 pub use event::EventTrigger;
 pub use listing::Listing;
+pub use next::Next;
 pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 pub use schedule::{Schedule, When};
 pub use timetable::Timetable;

@@ -329,9 +329,10 @@ fn is_sender(from: &str) -> bool {
 mod tests {
     use super::*;
     use crate::channel::templates::Templates;
-    use crate::notification::telling::Reader;
+    use crate::notification::recipient::Reader;
     use crate::notification::wording::References;
-    use crate::notification::{Delivery, Kind, Recipient, Urgency};
+    use crate::notification::{Delivery, Kind, Recipient};
+    use crate::task::Urgency;
     use crate::vault::WithoutKeys;
 
     fn made(settings: &Settings) -> Result<Option<Sms>, Faults> {

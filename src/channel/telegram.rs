@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 use crate::channel::provider::{Answer, Provider, has_public_name};
 use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Login, Message, Receipt};
 use crate::invalid::Faults;
-use crate::notification::Urgency;
-use crate::notification::wording::{Link, Words};
+use crate::notification::text::Link;
+use crate::notification::wording::Words;
 use crate::secret::Secret;
+use crate::task::Urgency;
 
 /// `[channels.telegram]`.
 #[derive(Debug, Clone, Deserialize, Serialize)]

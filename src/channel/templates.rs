@@ -20,9 +20,12 @@ use crate::channel::templates::phrases::{Catalogue, Phrases};
 use crate::channel::templates::set::{Part, Set};
 use crate::invalid::Faults;
 use crate::notification::Delivery;
+use crate::notification::digest::DigestItem;
 use crate::notification::language::MessageLanguage;
-use crate::notification::telling::{DigestItem, Reader, Telling};
-use crate::notification::wording::{Link, References, Words, cut, one_line};
+use crate::notification::recipient::Reader;
+use crate::notification::telling::Telling;
+use crate::notification::text::{Link, cut, one_line};
+use crate::notification::wording::{References, Words};
 
 /// The room for a message that is too long is found to such a share of the longest.
 const EXACTNESS: usize = 128;
@@ -277,10 +280,10 @@ mod tests {
     use crate::notification::language::MessageLanguage;
     use crate::notification::question::Question;
     use crate::notification::telling::Purpose;
+    use crate::notification::text::Link;
     use crate::notification::trouble::{
         CredentialTelling, credential_ended, credential_trouble, credential_trouble_of_idle,
     };
-    use crate::notification::wording::Link;
     use crate::run::outcome::RunFault;
     use crate::run::{Run, RunState, Usage};
     use crate::secret::Secret;

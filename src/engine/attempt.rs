@@ -10,7 +10,6 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::channel::{ATTEMPT_LIMIT, Channel, ChannelError, Channels, Confirmed, Message, Receipt};
 use crate::clock::Clock;
-use crate::engine::breaker::Sign;
 use crate::notification::delivery::retry_at;
 use crate::notification::wording::Words;
 use crate::notification::{Claim, Delivery, Mark, Recipient};
@@ -20,6 +19,17 @@ const PATIENCE_OF_A_QUESTION: TimeDelta = TimeDelta::seconds(30);
 
 /// How long a claim holds: an attempt and its recording, with room.
 pub const LEASE: Duration = ATTEMPT_LIMIT.saturating_mul(2);
+
+/// The signal of an attempt about the place that it went to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sign {
+    /// It answered, be it with a refusal.
+    Well,
+    /// It did not take the message, and may later; or gave no answer.
+    Ill,
+    /// Nothing was sent, or nothing can be said.
+    Silent,
+}
 
 /// Facts that an attempt needs besides its claim, read just before it.
 #[derive(Clone, Copy)]

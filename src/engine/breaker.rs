@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use url::Url;
 
 use crate::clock::signed;
-use crate::engine::attempt::LEASE;
+use crate::engine::attempt::{LEASE, Sign};
 use crate::metrics::Metrics;
 use crate::notification::{PushAddress, Recipient};
 
@@ -42,17 +42,6 @@ pub struct Place {
     pub channel: String,
     /// Where users name it: the host, with the port if it is an odd one; several joined by `+`.
     pub host: Option<String>,
-}
-
-/// The signal of an attempt about the place that it went to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sign {
-    /// It answered, be it with a refusal.
-    Well,
-    /// It did not take the message, and may later; or gave no answer.
-    Ill,
-    /// Nothing was sent, or nothing can be said.
-    Silent,
 }
 
 /// That a place is left alone for now.

@@ -81,8 +81,9 @@ mod tests {
 
     use super::*;
     use crate::approval::test_question;
-    use crate::notification::{Addresses, Delivery, Urgency};
+    use crate::notification::{Addresses, Delivery};
     use crate::secret::Secret;
+    use crate::task::Urgency;
 
     fn at(text: &str) -> DateTime<Utc> {
         text.parse().unwrap()

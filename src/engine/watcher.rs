@@ -27,8 +27,7 @@ use crate::engine::service::{AtRest, Next, REST, Service, TickError};
 use crate::expr::Language;
 use crate::id::{Scope, Tenant};
 use crate::metrics::Metrics;
-use crate::notification::language::MessageLanguage;
-use crate::notification::{NewDelivery, notices};
+use crate::notification::{NewDelivery, Recipient, notices};
 use crate::poll::{Ask, Missed, Poller};
 use crate::store::{DuePoll, Lacked, PollClaim, RecordedPoll, Store, StoreError, Topic, answered};
 use crate::trigger::Trigger;
@@ -387,7 +386,7 @@ impl Work {
             Err(StoreError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        let (key, words) = notices::of_poll(MessageLanguage::of_reader(recipient.as_ref()), &task, notice);
+        let (key, words) = notices::of_poll(Recipient::language_of(recipient.as_ref()), &task, notice);
         Ok(NewDelivery::notice(&task, recipient.as_ref(), key, words))
     }
 }

@@ -21,8 +21,7 @@ use crate::engine::Bell;
 use crate::engine::service::{Next, Service, TickError};
 use crate::id::Scope;
 use crate::metrics::Metrics;
-use crate::notification::language::MessageLanguage;
-use crate::notification::{NewDelivery, dedupe, notices};
+use crate::notification::{NewDelivery, Recipient, dedupe, notices};
 use crate::store::{NewestZones, PlannedTask, Store, StoreError};
 use crate::trigger::replan::Pending;
 use crate::trigger::zone::{Database, Release, Settings, Zones};
@@ -262,7 +261,7 @@ impl ZoneKeeper {
         };
         let zone = pass.new.zone(schedule.timezone.as_deref().and_then(|name| name.parse().ok()).unwrap_or(Tz::UTC));
         let words = notices::zone_rules(
-            MessageLanguage::of_reader(recipient.as_ref()),
+            Recipient::language_of(recipient.as_ref()),
             &seen.task.name,
             (&zone, pass.new.release()),
             seen.nominal,

@@ -16,15 +16,13 @@ use crate::clock::signed;
 use crate::event::Event;
 use crate::id::{Scope, Tenant, new_id};
 use crate::invalid::Faults;
-use crate::notification::language::MessageLanguage;
 use crate::notification::new_delivery::channels as order_of;
-use crate::notification::{Kind, NewDelivery, Urgency, dedupe, notices};
+use crate::notification::{Kind, NewDelivery, Recipient, dedupe, notices};
 use crate::run::transcript::Entry;
 use crate::run::{Run, Usage};
 use crate::store::{Answer, GrantUse, Idempotency, Lease, Store, StoreError, TaskFilter, answered};
-use crate::task::Known;
 use crate::task::change::TaskChange;
-use crate::task::{DEFAULT_EXECUTOR, Draft, Output, Route, Spec, Task, TaskStatus};
+use crate::task::{DEFAULT_EXECUTOR, Draft, Known, Output, Route, Spec, Task, TaskStatus, Urgency};
 use crate::tool::{self, Host, HostError, MissedByStep, Notice};
 
 /// Entries of a transcript that are read at once.
@@ -148,7 +146,7 @@ impl StoreHost {
             Err(error) => return Err(told(error)),
         };
         let key = dedupe::missing_field_of_steps(task_id, &steps);
-        let language = MessageLanguage::of_reader(recipient.as_ref());
+        let language = Recipient::language_of(recipient.as_ref());
         let words = notices::missing_field_of_step(language, &task.name, &step, &field);
         let Some(notice) = NewDelivery::notice(&task, recipient.as_ref(), key, words) else { return Ok(()) };
         if answered(self.store.tell_missing(task_id, &steps, &notice)).await.map_err(told)? {

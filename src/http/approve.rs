@@ -42,7 +42,7 @@ use crate::http::error::ApiError;
 use crate::http::path::Id;
 use crate::http::server::Peer;
 use crate::id::{Scope, Tenant};
-use crate::notification::telling::Reader;
+use crate::notification::recipient::Reader;
 use crate::store::{ApprovalFilter, ApprovalLink, Decided, Refusal, StoreError};
 use crate::token::TokenHash;
 

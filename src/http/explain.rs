@@ -24,14 +24,12 @@ use crate::http::error::ApiError;
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::missing;
-use crate::notification::Delivery;
-use crate::notification::dedupe;
-use crate::notification::measure::Notify;
+use crate::notification::{Delivery, dedupe};
 use crate::run::cause::Cause;
 use crate::run::transcript::{Entry, Message};
 use crate::run::{Run, RunState};
 use crate::store::{ApprovalFilter, DeliveryFilter, Limits, StoreError};
-use crate::task::{Route, Task};
+use crate::task::{Notify, Route, Task};
 use crate::token::Permission;
 
 /// Entries of a transcript that are looked through for calls, and approvals that are read.

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use crate::notification::dedupe;
-use crate::notification::{Held, Kind, NewDelivery, Urgency};
+use crate::notification::{Held, Kind, NewDelivery};
+use crate::task::Urgency;
 
 /// Waits before the second, third, … attempt. The delivery fails with the attempt after the last of them.
 pub const BACKOFF: [Duration; 6] = [

@@ -5,7 +5,6 @@
 //! trouble from the next: it is written anew by connecting the account, and not by changes around it.
 
 use crate::credential::Credential;
-use crate::notification::language::MessageLanguage;
 use crate::notification::new_delivery::channels;
 use crate::notification::trouble::credential_ended;
 use crate::notification::{Kind, NewDelivery, Recipient, dedupe};
@@ -21,7 +20,7 @@ pub fn ended(
 ) -> Option<NewDelivery> {
     let order = channels(&Output::default(), recipient);
     let (first, fallback) = order.split_first()?;
-    let (subject, text) = credential_ended(MessageLanguage::of_reader(recipient), &credential.reference(), why);
+    let (subject, text) = credential_ended(Recipient::language_of(recipient), &credential.reference(), why);
     Some(NewDelivery {
         tenant_id: credential.tenant_id.clone(),
         recipient: credential.tenant_id.clone(),

@@ -1,6 +1,8 @@
-//! Kinds of messages, their urgency, and the reasons for which they may be held.
+//! Kinds of messages, how urgent each is, and the reasons for which they may be held.
 
 use serde::{Deserialize, Serialize};
+
+use crate::task::Urgency;
 
 /// Kinds of deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
@@ -61,40 +63,6 @@ impl Kind {
     }
 }
 
-/// Urgency of a message. One that is at least as urgent as quiet hours demand breaks through them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Urgency {
-    /// It can wait.
-    Low,
-    /// The usual urgency.
-    Normal,
-    /// Somebody is waited for.
-    High,
-    /// The highest urgency.
-    Urgent,
-}
-
-impl Urgency {
-    /// Every degree, the lowest first.
-    pub const ALL: [Urgency; 4] = [Urgency::Low, Urgency::Normal, Urgency::High, Urgency::Urgent];
-
-    /// The word in the API and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Urgency::Low => "low",
-            Urgency::Normal => "normal",
-            Urgency::High => "high",
-            Urgency::Urgent => "urgent",
-        }
-    }
-
-    /// The degree of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<Urgency> {
-        Urgency::ALL.into_iter().find(|urgency| urgency.as_str() == word)
-    }
-}
-
 impl Kind {
     /// How urgent a message of this kind is, unless somebody says otherwise.
     pub fn urgency(self) -> Urgency {
@@ -152,9 +120,6 @@ mod tests {
     fn every_word_reads_back() {
         for kind in Kind::ALL {
             assert_eq!(Kind::parse(kind.as_str()), Some(kind));
-        }
-        for urgency in Urgency::ALL {
-            assert_eq!(Urgency::parse(urgency.as_str()), Some(urgency));
         }
         for held in Held::ALL {
             assert_eq!(Held::parse(held.as_str()), Some(held));

@@ -1,7 +1,5 @@
 //! The languages in which messages are built in.
 
-use crate::notification::Recipient;
-
 /// A language of built-in messages. The default is the one that they are written in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MessageLanguage {
@@ -19,11 +17,6 @@ impl MessageLanguage {
             Some(tag) if tag.eq_ignore_ascii_case(MessageLanguage::German.tag()) => MessageLanguage::German,
             _ => MessageLanguage::English,
         }
-    }
-
-    /// That of a recipient, as far as there is one.
-    pub fn of_reader(recipient: Option<&Recipient>) -> MessageLanguage {
-        recipient.map_or(MessageLanguage::English, |recipient| MessageLanguage::of(&recipient.locale))
     }
 
     /// Its tag.

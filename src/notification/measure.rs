@@ -14,48 +14,13 @@ use crate::notification::language::MessageLanguage;
 use crate::notification::new_delivery::channels;
 use crate::notification::{Kind, NewDelivery, Recipient, dedupe, notices};
 use crate::run::Run;
-use crate::task::{Route, Task};
+use crate::task::{Notify, Route, Task};
 
 /// How long the same failures of a task are counted before they are told of again.
 const SUM_UP_EVERY: TimeDelta = TimeDelta::days(1);
 
 /// Causes that are known of one task at most; beyond, the one that was told longest ago is told anew.
 const CAUSES: usize = 20;
-
-/// Which ends of a task's runs are told.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Notify {
-    /// Every end: results and failures.
-    #[default]
-    Always,
-    /// Results that differ from the one told last, and failures.
-    OnChange,
-    /// Failures, and that all is well again.
-    OnFailure,
-    /// Neither; questions reach people all the same.
-    Never,
-}
-
-impl Notify {
-    /// Every choice, the default first.
-    pub const ALL: [Notify; 4] = [Notify::Always, Notify::OnChange, Notify::OnFailure, Notify::Never];
-
-    /// The word in the API and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Notify::Always => "always",
-            Notify::OnChange => "on_change",
-            Notify::OnFailure => "on_failure",
-            Notify::Never => "never",
-        }
-    }
-
-    /// Whether this is the default.
-    pub fn is_always(&self) -> bool {
-        *self == Notify::Always
-    }
-}
 
 /// How a run ended, as far as people hear of it.
 #[derive(Debug, Clone, Copy)]
@@ -142,7 +107,7 @@ impl Measure {
         };
         let order = channels(&task.spec.output, recipient);
         let delivery = NewDelivery::of_run(&run.tenant_id, run.id, kind, order)?.pressing(task.spec.output.urgency);
-        let language = MessageLanguage::of_reader(recipient);
+        let language = Recipient::language_of(recipient);
         Some(Measure { task_id: task.id, task_name: task.name.clone(), said, language, delivery })
     }
 

@@ -5,8 +5,8 @@
 
 use uuid::Uuid;
 
-use crate::notification::{Kind, Recipient, Urgency, dedupe};
-use crate::task::{Output, Route, Task};
+use crate::notification::{Kind, Recipient, dedupe};
+use crate::task::{Output, Route, Task, Urgency};
 
 /// A delivery that is to be made. Storing one whose key is taken does nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 use crate::approval::{Approval, ApprovalStatus};
 use crate::notification::Kind;
 use crate::notification::language::MessageLanguage;
-use crate::notification::telling::instant;
-use crate::notification::wording::Link;
+use crate::notification::text::{Link, instant};
 use crate::secret::Secret;
 use crate::visible::on_one_line;
 

@@ -10,7 +10,7 @@ use chrono::{DateTime, Datelike, Days, NaiveDate, NaiveTime, Utc, Weekday};
 use chrono_tz::Tz;
 use serde::{Deserialize, Serialize};
 
-use crate::notification::Urgency;
+use crate::task::Urgency;
 use crate::trigger::policy::{DstFold, DstGap};
 use crate::trigger::zone::{Wall, shown_in};
 

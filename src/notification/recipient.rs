@@ -8,6 +8,7 @@ mod email;
 mod phone;
 mod push;
 mod quiet;
+mod reader;
 mod reading;
 mod secrets;
 mod slack;
@@ -23,15 +24,16 @@ use serde_json::{Map, Value, json};
 
 pub use addresses::AddressesDraft;
 pub use push::PushDraft;
+pub use reader::Reader;
 pub use secrets::{Seal, SecretPlace};
 pub use slack::SlackDraft;
 pub use webhook::{WebhookDraft, signing_keys};
 
 use crate::invalid::Faults;
 use crate::notification::Addresses;
+use crate::notification::language::MessageLanguage;
 use crate::notification::quiet::Quiet;
 use crate::notification::recipient::reading::{given, object, only, text, texts, unknown};
-use crate::notification::telling::Reader;
 use crate::trigger::zone::parse_zone;
 
 /// Fields that are read of a recipient.
@@ -80,6 +82,11 @@ impl Recipient {
             [] => Addresses::KINDS.into_iter().filter(|kind| self.addresses.has(kind)).map(str::to_owned).collect(),
             order => order.to_vec(),
         }
+    }
+
+    /// The language of built-in messages for a recipient; English where none is known.
+    pub fn language_of(recipient: Option<&Recipient>) -> MessageLanguage {
+        recipient.map_or(MessageLanguage::English, |recipient| MessageLanguage::of(&recipient.locale))
     }
 
     /// For whom messages are written.

@@ -3,21 +3,20 @@
 //! It is made from what a delivery refers to at the moment it is sent. It knows how to say less, so that a message
 //! fits where there is little room.
 
-use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use serde::Serialize;
 use serde::ser::SerializeStruct;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::notification::digest::{DigestItem, digest_data};
 use crate::notification::language::MessageLanguage;
 use crate::notification::question::QuestionTelling;
+use crate::notification::recipient::Reader;
+use crate::notification::text::{Link, cut, cut_in, instant, one_line, shortened};
 use crate::notification::trouble::CredentialTelling;
-use crate::notification::wording::{
-    Link, References, answer, cut_in, digest_data, failure, message_data, ownership_code, run_data, shortened,
-};
+use crate::notification::wording::{References, answer, failure, ownership_code, run_data};
 use crate::notification::{Delivery, Kind, dedupe};
 use crate::secret::Secret;
-use crate::trigger::zone::{abbreviation, shown_in};
 use crate::visible::on_one_line;
 
 /// Room that a message of a digest has at least for its text, in characters, so that few are told in words rather than
@@ -66,20 +65,6 @@ impl Purpose {
             Purpose::Notice(kind) => vec![format!("notice_{kind}"), "notice".to_owned(), "message".to_owned()],
         }
     }
-}
-
-/// The reader of a message: the zone in which instants are told, and the language, where there are templates for it.
-#[derive(Debug, Clone, Copy)]
-pub struct Reader<'a> {
-    /// Zone in which instants are told.
-    pub timezone: Tz,
-    /// A language tag: `de-AT`.
-    pub locale: &'a str,
-}
-
-impl Reader<'_> {
-    /// Nobody of whom anything is known.
-    pub const NOBODY: Reader<'static> = Reader { timezone: Tz::UTC, locale: "en" };
 }
 
 /// The data of one message.
@@ -169,31 +154,6 @@ impl Serialize for WholeTelling {
         fields.serialize_field("link", self.link.expose())?;
         fields.end()
     }
-}
-
-/// One of several messages that are told together.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DigestItem {
-    /// Subject of the message.
-    pub subject: String,
-    /// Text of the message.
-    pub text: String,
-    /// When it would have been told, in the recipient's zone.
-    pub at: String,
-    /// The instant for programs.
-    pub created_at: DateTime<Utc>,
-}
-
-impl DigestItem {
-    /// An item of a message that would have been told `at` this instant.
-    pub fn new(subject: &str, text: &str, at: DateTime<Utc>, timezone: Tz) -> DigestItem {
-        DigestItem { subject: subject.to_owned(), text: text.to_owned(), at: instant(at, timezone), created_at: at }
-    }
-}
-
-/// As people read it.
-pub(super) fn instant(at: DateTime<Utc>, timezone: Tz) -> String {
-    format!("{} {}", shown_in(at, timezone).format("%Y-%m-%d %H:%M"), abbreviation(at, timezone))
 }
 
 impl Telling {
@@ -373,4 +333,12 @@ impl RunTelling {
     fn of(run: &crate::run::Run, what: &'static str, timezone: Tz) -> RunTelling {
         RunTelling { id: run.id.to_string(), due: instant(run.scheduled_for, timezone), what, attempts: run.attempt }
     }
+}
+
+fn message_data(delivery: &Delivery, telling: &Telling, limit: usize) -> Value {
+    let subject = telling.subject.clone().unwrap_or_else(|| format!("Message from {}", telling.task));
+    json!({
+        "tenant_id": delivery.tenant_id, "run_id": delivery.run_id, "subject": one_line(&subject),
+        "text": cut(&telling.text, limit, None),
+    })
 }

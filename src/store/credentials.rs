@@ -15,7 +15,7 @@ use serde_json::json;
 use sqlx::QueryBuilder;
 use uuid::Uuid;
 
-use crate::credential::{Credential, DependentTask, Inject, OAuth, Reference};
+use crate::credential::{Credential, Inject, OAuth, Reference};
 use crate::id::{Scope, new_id};
 use crate::store::audit::{Act, write_audit};
 use crate::store::changes::PLANS;
@@ -25,6 +25,7 @@ use crate::store::credentials::row::{CredentialRow, LISTED, MEASURED};
 use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage};
 use crate::store::text::{document, optional_document, text};
 use crate::store::{Store, StoreError};
+use crate::task::DependentTask;
 
 pub use rewrap::SealedRow;
 pub use uses::UseFilter;

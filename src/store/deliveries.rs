@@ -12,12 +12,13 @@ use sqlx::{FromRow, QueryBuilder};
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::notification::{Delivery, DeliveryEvent, DeliveryState, Held, Kind, NewDelivery, Urgency};
+use crate::notification::{Delivery, DeliveryEvent, DeliveryState, Held, Kind, NewDelivery};
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::text::text;
 use crate::store::{Store, StoreError, Topic};
+use crate::task::Urgency;
 
 /// Which deliveries to list. Newest first, after the delivery `before`.
 #[derive(Debug, Clone, Default)]

@@ -8,8 +8,7 @@ use serde_json::Value;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::notification::language::MessageLanguage;
-use crate::notification::{NewDelivery, dedupe, notices};
+use crate::notification::{NewDelivery, Recipient, dedupe, notices};
 use crate::store::conditions::disable;
 use crate::store::event_index::index_event_task;
 use crate::store::hot::Hot;
@@ -108,7 +107,7 @@ impl Store {
         let output = task.output.as_ref().and_then(|written| Output::deserialize(&written.0).ok()).unwrap_or_default();
         let key = dedupe::notice("disabled", id, task.version);
         let recipient = recipients.get(&task.tenant_id);
-        let words = notices::disabled(MessageLanguage::of_reader(recipient), &task.name, why);
+        let words = notices::disabled(Recipient::language_of(recipient), &task.name, why);
         Ok(NewDelivery::notice_of(&task.tenant_id, &output, recipient, key, words))
     }
 }

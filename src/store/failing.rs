@@ -6,7 +6,6 @@ use uuid::Uuid;
 use crate::credential::{CredentialStatus, Lack, LackKind, Reference};
 use crate::id::Scope;
 use crate::notification::ended::ended;
-use crate::notification::language::MessageLanguage;
 use crate::notification::trouble::{credential_trouble, credential_trouble_of_idle};
 use crate::notification::{NewDelivery, Recipient, dedupe, notices};
 use crate::store::changes::ChangeRequest;
@@ -68,7 +67,7 @@ impl Store {
         let reason = format!("{limit} failed runs in a row");
         let recipient = self.owner(&task).await?;
         let key = dedupe::notice("paused", task.id, task.version);
-        let words = notices::paused(MessageLanguage::of_reader(recipient.as_ref()), &task.name, limit);
+        let words = notices::paused(Recipient::language_of(recipient.as_ref()), &task.name, limit);
         let notice = NewDelivery::notice(&task, recipient.as_ref(), key, words);
         self.pause(&task, reason, notice).await?;
         Ok(true)
@@ -91,7 +90,7 @@ impl Store {
             return Ok(Lacked::Told);
         }
         let recipient = self.owner(&task).await?;
-        let language = MessageLanguage::of_reader(recipient.as_ref());
+        let language = Recipient::language_of(recipient.as_ref());
         let of_all = match lack.kind {
             LackKind::NeedsConsent => self.of_ended(&task, &lack.credential, recipient.as_ref()).await?,
             LackKind::Missing | LackKind::Refused => None,

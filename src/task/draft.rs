@@ -8,10 +8,9 @@ use serde_json::{Map, Value};
 
 use crate::id::Tenant;
 use crate::invalid::{Faults, NAMED, did_you_mean, escape, unknown_fields};
-use crate::notification::Urgency;
-use crate::notification::measure::Notify;
 use crate::task::{
-    Action, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, Known, NAME_LENGTH, Output, Retry, Route, Spec, TIMEOUT_RANGE, Task,
+    Action, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, Known, NAME_LENGTH, Notify, Output, Retry, Route, Spec,
+    TIMEOUT_RANGE, Task, Urgency,
 };
 use crate::trigger::Trigger;
 

@@ -6,14 +6,9 @@ use serde_json::Value;
 
 use crate::invalid::did_you_mean;
 use crate::template::insert::FILTERS;
+use crate::template::limits::{OUTPUT_BYTES, TEMPLATE_BYTES};
 use crate::template::{TemplateError, TemplateFault};
 
-/// Longest template, in bytes.
-pub const TEMPLATE_BYTES: usize = 64 * 1024;
-/// Longest text or largest value that one gives, in bytes.
-pub const OUTPUT_BYTES: usize = 256 * 1024;
-/// Instructions of one rendering.
-pub const FUEL: u64 = 20_000;
 /// Places where texts or lists are put together inside of expressions: each may double what there is.
 const JOINTS: usize = 16;
 /// Operators, calls, members and tests in the code of one template, and `elif` among them. Each may nest what stands before
@@ -164,6 +159,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::template::limits::FUEL;
     use crate::template::{Names, Templates, Values};
 
     fn read(text: &str) -> Result<crate::template::Template, TemplateFault> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use minijinja::value::{Enumerator, Kwargs, Object, ObjectExt, ObjectRepr};
 use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value, filters, tests};
 
-use crate::template::guard::{FUEL, OUTPUT_BYTES};
+use crate::template::limits::{FUEL, OUTPUT_BYTES};
 use crate::template::meter;
 
 /// The filters that there are.

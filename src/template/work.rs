@@ -3,7 +3,8 @@
 
 use serde_json::Value;
 
-use crate::template::guard::{FUEL, parts};
+use crate::template::guard::parts;
+use crate::template::limits::FUEL;
 use crate::template::meter::WORK_BYTES;
 
 /// Steps of one rendering beside those that are counted while it goes on.

@@ -9,6 +9,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
 use crate::run::Missed;
+use crate::trigger::next::Next;
 use crate::trigger::policy::CatchUp;
 use crate::trigger::timetable::{EXAMINED, TICK, Timetable};
 
@@ -79,15 +80,6 @@ pub struct Skip {
     pub missed: Missed,
     /// The word for the reason, as it is recorded.
     pub reason: &'static str,
-}
-
-/// An instant to come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Next {
-    /// The instant by the schedule.
-    pub nominal: DateTime<Utc>,
-    /// The instant at which it runs, its jitter included.
-    pub run_at: DateTime<Utc>,
 }
 
 impl Timetable {

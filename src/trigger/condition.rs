@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::invalid::InvalidSpec;
-use crate::trigger::catch_up::Next;
+use crate::trigger::Next;
 use crate::trigger::interval::parse_length;
 use crate::trigger::jitter::spread;
 use crate::trigger::policy::{Overlap, words};

@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::invalid::InvalidSpec;
-use crate::trigger::catch_up::Next;
+use crate::trigger::Next;
 use crate::trigger::schedule::Schedule;
 use crate::trigger::timetable::{TICK, Timetable};
 use crate::trigger::zone::{Database, Local};

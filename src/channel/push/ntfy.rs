@@ -20,8 +20,8 @@ use crate::channel::push::{ANSWER_LIMIT, cut, judge_no_answer};
 use crate::channel::{ChannelError, Confirmed, Message, Receipt};
 use crate::egress::{Egress, EgressError, Request, operator_client, retry_after};
 use crate::invalid::Faults;
-use crate::notification::Urgency;
 use crate::secret::Secret;
+use crate::task::Urgency;
 
 /// Longest text in bytes; ntfy makes an attachment of a longer one, or refuses it.
 const TEXT_LIMIT: usize = 4096;

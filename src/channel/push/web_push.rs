@@ -19,8 +19,8 @@ use crate::channel::push::vapid::Vapid;
 use crate::channel::push::{ANSWER_LIMIT, ELLIPSIS, judge_no_answer};
 use crate::channel::{ChannelError, Confirmed, Message, Receipt};
 use crate::egress::{Egress, EgressError, Request, retry_after};
-use crate::notification::Urgency;
 use crate::secret::Secret;
+use crate::task::Urgency;
 
 /// How long a push service keeps a message for a device that is off, in seconds.
 const TTL: &str = "86400";

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::notification::wording::{Link, Words};
+use crate::notification::text::Link;
+use crate::notification::wording::Words;
 
 /// Longest text of a section, in characters.
 const SECTION_LENGTH: usize = 3000;

@@ -8,9 +8,10 @@ use crate::channel::templates::name::{NOTICE, Name};
 use crate::channel::templates::set::{LANGUAGE, Part, Set};
 use crate::credential::LackKind;
 use crate::invalid::Faults;
+use crate::notification::digest::DigestItem;
 use crate::notification::language::MessageLanguage;
 use crate::notification::question::QuestionTelling;
-use crate::notification::telling::{DigestItem, Purpose, RunTelling, Telling, WholeTelling};
+use crate::notification::telling::{Purpose, RunTelling, Telling, WholeTelling};
 use crate::notification::trouble::CredentialTelling;
 use crate::secret::Secret;
 

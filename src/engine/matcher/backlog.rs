@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::engine::matcher::intake::Taken;
+use crate::engine::matcher::received::ReceivedEvent;
 use crate::id::Tenant;
 
 /// Entries of one tenant that are here or judged; the bus is asked for those of others while there are as many.
@@ -25,7 +25,7 @@ pub struct Backlog {
 
 #[derive(Default)]
 struct Line {
-    events: VecDeque<Taken>,
+    events: VecDeque<ReceivedEvent>,
     /// The version of the index by which they were judged in vain.
     stale: Option<i64>,
 }
@@ -41,7 +41,7 @@ pub struct Wanted {
 /// Events of one tenant that are to be judged.
 pub struct Share {
     pub tenant: Tenant,
-    pub events: Vec<Taken>,
+    pub events: Vec<ReceivedEvent>,
     /// The index is to be newer than this version.
     pub stale: Option<i64>,
 }
@@ -68,7 +68,7 @@ impl Backlog {
     }
 
     /// Puts one behind those of its tenant.
-    pub fn push(&mut self, taken: Taken) {
+    pub fn push(&mut self, taken: ReceivedEvent) {
         let tenant = taken.arrival.event.tenant.clone();
         self.line(&tenant).events.push_back(taken);
         self.len += 1;
@@ -76,7 +76,7 @@ impl Backlog {
 
     /// Puts some back before those of their tenant. `stale`: they were judged by that version of the index, which was too
     /// old.
-    pub fn put_back(&mut self, tenant: &Tenant, events: Vec<Taken>, stale: Option<i64>) {
+    pub fn put_back(&mut self, tenant: &Tenant, events: Vec<ReceivedEvent>, stale: Option<i64>) {
         if events.is_empty() {
             return;
         }
@@ -91,7 +91,7 @@ impl Backlog {
         let at = self.turns.iter().position(may)?;
         let tenant = self.turns.remove(at)?;
         let line = self.lines.get_mut(&tenant)?;
-        let events: Vec<Taken> = line.events.drain(..limit.min(line.events.len())).collect();
+        let events: Vec<ReceivedEvent> = line.events.drain(..limit.min(line.events.len())).collect();
         let stale = line.stale.take();
         self.len -= events.len();
         match line.events.is_empty() {
@@ -119,11 +119,11 @@ mod tests {
     use crate::event::Event;
     use crate::trigger::event::Arrival;
 
-    fn taken(tenant: &str, id: usize) -> Taken {
+    fn taken(tenant: &str, id: usize) -> ReceivedEvent {
         let event =
             json!({ "specversion": "1.0", "id": id.to_string(), "source": "s", "type": "t", "tenantid": tenant });
         let arrival = Arc::new(Arrival::new(Event::try_from(event).unwrap()));
-        Taken { id: format!("{tenant}{id}"), deliveries: 1, arrival }
+        ReceivedEvent { id: format!("{tenant}{id}"), deliveries: 1, arrival }
     }
 
     fn names(share: &Share) -> Vec<&str> {

@@ -11,9 +11,8 @@ use crate::bus::{Bus, BusError, Entry};
 use crate::compute::Compute;
 use crate::engine::matcher::backlog::Share;
 use crate::engine::matcher::index::{Compiled, Index, Unreadable, compile};
-use crate::engine::matcher::judging::Judging;
-use crate::engine::matcher::missing::Miss;
-use crate::engine::matcher::slice::Slice;
+use crate::engine::matcher::judging::{Judged, Judging};
+use crate::engine::matcher::received::ReceivedEvent;
 use crate::expr::Language;
 use crate::id::Tenant;
 use crate::store::{EVENT_SHARDS, EventTask, SeenTask, Store, StoreError, event_shard};
@@ -40,16 +39,9 @@ pub struct Intake {
 /// Entries that were read together.
 #[derive(Default)]
 pub struct Batch {
-    pub taken: Vec<Taken>,
+    pub taken: Vec<ReceivedEvent>,
     /// Can't be handled, and why; to be put among the dead letters.
     pub hopeless: Vec<(Entry, String)>,
-}
-
-/// An entry that is an event.
-pub struct Taken {
-    pub id: String,
-    pub deliveries: u32,
-    pub arrival: Arc<Arrival>,
 }
 
 /// Result of judging a tenant's events.
@@ -58,24 +50,10 @@ pub struct Judgement {
     pub came: Result<Judged, Unjudged>,
 }
 
-/// The events that were judged; and those that were not, because there was enough to record.
-pub struct Judged {
-    pub slice: Slice,
-    pub rest: Vec<Taken>,
-    /// Fields that tasks looked for in vain, whose owners are to be told.
-    pub misses: Vec<Miss>,
-}
-
 /// Events that could not be judged.
 pub struct Unjudged {
-    pub events: Vec<Taken>,
+    pub events: Vec<ReceivedEvent>,
     pub error: StoreError,
-}
-
-impl Taken {
-    pub fn entry(&self) -> Entry {
-        Entry { id: self.id.clone(), event: Ok(self.arrival.event.clone()), deliveries: self.deliveries }
-    }
 }
 
 impl Batch {
@@ -101,7 +79,7 @@ impl Intake {
                     let why = format!("was taken on {deliveries} times, and nobody came to its end");
                     batch.hopeless.push((Entry { id, event: Ok(event), deliveries }, why));
                 }
-                Ok(event) => batch.taken.push(Taken { id, deliveries, arrival: Arc::new(Arrival::new(event)) }),
+                Ok(event) => batch.taken.push(ReceivedEvent { id, deliveries, arrival: Arc::new(Arrival::new(event)) }),
                 Err(unreadable) => {
                     let why = unreadable.why.clone();
                     batch.hopeless.push((Entry { id, event: Err(unreadable), deliveries }, why));
@@ -121,7 +99,7 @@ impl Intake {
         Judgement { tenant, came }
     }
 
-    async fn judged(&self, tenant: &Tenant, events: Vec<Taken>, alone: bool) -> Result<Judged, Unjudged> {
+    async fn judged(&self, tenant: &Tenant, events: Vec<ReceivedEvent>, alone: bool) -> Result<Judged, Unjudged> {
         let mut judging = Judging::new(tenant.clone(), events, alone);
         loop {
             let (index, clock) = (Arc::clone(&self.index), self.store.clock().clone());

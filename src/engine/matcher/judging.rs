@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, Utc};
 
 use crate::engine::matcher::index::{Index, Indexed};
-use crate::engine::matcher::intake::{Judged, Taken};
 use crate::engine::matcher::missing::Miss;
+use crate::engine::matcher::received::ReceivedEvent;
 use crate::engine::matcher::slice::{Slice, WRITE};
 use crate::id::Tenant;
 use crate::store::{Match, event_shard};
@@ -30,12 +30,12 @@ pub struct Judging {
     tenant: Tenant,
     alone: bool,
     /// Those that are not judged; the first one may be judged in part.
-    waiting: VecDeque<Taken>,
+    waiting: VecDeque<ReceivedEvent>,
     /// The tasks that the first one still has to be shown to; `None`: they are not looked up.
     candidates: Option<std::vec::IntoIter<Arc<Indexed>>>,
     /// Tasks that the first one fires.
     fires: usize,
-    judged: Vec<Taken>,
+    judged: Vec<ReceivedEvent>,
     matches: Vec<Match>,
     misses: Vec<Miss>,
     /// The version of the index at the first look.
@@ -43,8 +43,16 @@ pub struct Judging {
     asked: usize,
 }
 
+/// The events that were judged; and those that were not, because there was enough to record.
+pub struct Judged {
+    pub slice: Slice,
+    pub rest: Vec<ReceivedEvent>,
+    /// Fields that tasks looked for in vain, whose owners are to be told.
+    pub misses: Vec<Miss>,
+}
+
 impl Judging {
-    pub fn new(tenant: Tenant, events: Vec<Taken>, alone: bool) -> Judging {
+    pub fn new(tenant: Tenant, events: Vec<ReceivedEvent>, alone: bool) -> Judging {
         Judging {
             tenant,
             alone,
@@ -177,9 +185,9 @@ mod tests {
         RwLock::new(index)
     }
 
-    fn events(count: usize) -> Vec<Taken> {
+    fn events(count: usize) -> Vec<ReceivedEvent> {
         let event = |id: usize| json!({ "specversion": "1.0", "id": id.to_string(), "source": "shop", "type": "t", "tenantid": "a" });
-        let taken = |id: usize| Taken {
+        let taken = |id: usize| ReceivedEvent {
             id: id.to_string(),
             deliveries: 1,
             arrival: Arc::new(Arrival::new(Event::try_from(event(id)).unwrap())),
@@ -187,7 +195,7 @@ mod tests {
         (0..count).map(taken).collect()
     }
 
-    fn judged(index: &RwLock<Index>, events: Vec<Taken>) -> Judged {
+    fn judged(index: &RwLock<Index>, events: Vec<ReceivedEvent>) -> Judged {
         let mut judging = Judging::new(Tenant::new("a").unwrap(), events, false);
         loop {
             match judging.go_on(index, "2027-03-01T08:00:00Z".parse().unwrap()) {

@@ -1,7 +1,7 @@
 //! Slices that wait to be recorded, in two lanes. A tenant of which few matches are to be recorded waits for no write of
 //! many: its lane goes on beside it.
 
-use crate::engine::matcher::intake::Taken;
+use crate::engine::matcher::received::ReceivedEvent;
 use crate::engine::matcher::slice::{Failed, Piece, Ready, Slice};
 use crate::id::Tenant;
 
@@ -80,7 +80,7 @@ impl Lanes {
     }
 
     /// The piece is recorded. Answers the events that are recorded whole.
-    pub fn recorded(&mut self, lane: Lane, piece: &Piece) -> Vec<Taken> {
+    pub fn recorded(&mut self, lane: Lane, piece: &Piece) -> Vec<ReceivedEvent> {
         let whole = self.lane(lane).recorded(piece);
         self.settled(lane);
         whole

@@ -10,9 +10,8 @@ use std::sync::atomic::Ordering;
 use crate::engine::matcher::index::Indexed;
 use crate::expr::MissingField;
 use crate::id::Scope;
-use crate::notification::language::MessageLanguage;
 use crate::notification::notices::Arrival;
-use crate::notification::{NewDelivery, dedupe, notices};
+use crate::notification::{NewDelivery, Recipient, dedupe, notices};
 use crate::store::{Store, StoreError};
 
 /// Owners that are told between two looks at the bus while no event is under way; else it is one a round.
@@ -77,7 +76,7 @@ async fn tell(store: &Store, miss: &Miss) -> Result<(), StoreError> {
     };
     tracing::info!(task_id = %task.id, field = miss.field.field, "an event has no such field as a task looks for");
     let key = dedupe::missing_field(task.id, &miss.field.expression);
-    let language = MessageLanguage::of_reader(recipient.as_ref());
+    let language = Recipient::language_of(recipient.as_ref());
     let words = notices::missing_field(language, &task.name, Arrival::Event, &miss.field);
     match NewDelivery::notice(&task, recipient.as_ref(), key, words) {
         Some(notice) => store.post_delivery(&notice).await,

@@ -7,8 +7,8 @@ use tokio::sync::Notify;
 
 use crate::clock::pause;
 use crate::engine::matcher::backlog::Wanted;
-use crate::engine::matcher::intake::Taken;
 use crate::engine::matcher::lanes::Lane;
+use crate::engine::matcher::received::ReceivedEvent;
 use crate::engine::matcher::slice::{Failed, Piece, WRITE_BY_RULES};
 use crate::engine::matcher::work::Work;
 use crate::engine::matcher::{BETWEEN_LOOKS, Matcher};
@@ -158,7 +158,7 @@ impl Matcher {
     }
 
     /// Leaves an entry that can't be handled now: it comes again from the bus, and in the end is buried.
-    pub(super) fn give_up(&self, work: &mut Work, taken: Taken, error: &StoreError) {
+    pub(super) fn give_up(&self, work: &mut Work, taken: ReceivedEvent, error: &StoreError) {
         match taken.deliveries >= self.max_deliveries {
             true => work.hopeless.push((taken.entry(), error.to_string())),
             false => tracing::warn!(entry = taken.id, %error, "an event can't be recorded, it comes again"),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::engine::matcher::intake::Taken;
+use crate::engine::matcher::received::ReceivedEvent;
 use crate::id::Tenant;
 use crate::store::{Match, event_shard};
 
@@ -24,7 +24,7 @@ const LEAST: usize = 50;
 /// Judged events of one tenant.
 pub struct Slice {
     pub tenant: Tenant,
-    pub events: Vec<Taken>,
+    pub events: Vec<ReceivedEvent>,
     /// Those that become runs whatever else there was stand before those that rules decide.
     pub matches: Vec<Match>,
     /// The version of the index by which they were judged.
@@ -38,7 +38,13 @@ pub struct Slice {
 }
 
 impl Slice {
-    pub fn new(tenant: Tenant, events: Vec<Taken>, mut matches: Vec<Match>, version: i64, alone: bool) -> Slice {
+    pub fn new(
+        tenant: Tenant,
+        events: Vec<ReceivedEvent>,
+        mut matches: Vec<Match>,
+        version: i64,
+        alone: bool,
+    ) -> Slice {
         matches.sort_by_key(|matched| !matched.goes_straight());
         Slice { tenant, events, matches, version, recorded: 0, most: WRITE, alone }
     }
@@ -93,7 +99,7 @@ pub enum Failed {
     /// It is tried again in smaller parts.
     Again,
     /// The event is what fails; it is out of its slice.
-    Event(Taken),
+    Event(ReceivedEvent),
 }
 
 impl Ready {
@@ -156,7 +162,7 @@ impl Ready {
     }
 
     /// The piece is recorded. Answers the events that are recorded whole; the other slices wait behind all others.
-    pub fn recorded(&mut self, piece: &Piece) -> Vec<Taken> {
+    pub fn recorded(&mut self, piece: &Piece) -> Vec<ReceivedEvent> {
         let mut whole = Vec::new();
         for (part, mut slice) in piece.parts.iter().zip(self.0.drain(..piece.parts.len()).collect::<Vec<_>>()) {
             slice.recorded = part.end;
@@ -219,15 +225,15 @@ pub(super) mod tests {
     use crate::trigger::event::{Arrival, Verdict, Way};
 
     pub fn slice(tenant: &str, events: usize, tasks: usize, bytes: usize) -> Slice {
-        let taken: Vec<Taken> = (0..events)
+        let taken: Vec<ReceivedEvent> = (0..events)
             .map(|id| {
                 let event = json!({ "specversion": "1.0", "id": id.to_string(), "source": "s", "type": "t",
                                     "tenantid": tenant, "data": "x".repeat(bytes) });
                 let arrival = Arc::new(Arrival::new(Event::try_from(event).unwrap()));
-                Taken { id: format!("{tenant}{id}"), deliveries: 1, arrival }
+                ReceivedEvent { id: format!("{tenant}{id}"), deliveries: 1, arrival }
             })
             .collect();
-        let matched = |taken: &Taken, task: usize| Match {
+        let matched = |taken: &ReceivedEvent, task: usize| Match {
             task_id: Uuid::from_u128(task as u128),
             epoch: 1,
             status: TaskStatus::Active,
@@ -240,7 +246,7 @@ pub(super) mod tests {
         Slice::new(Tenant::new(tenant).unwrap(), taken, matches, 3, false)
     }
 
-    fn ids(taken: Vec<Taken>) -> Vec<String> {
+    fn ids(taken: Vec<ReceivedEvent>) -> Vec<String> {
         taken.into_iter().map(|taken| taken.id).collect()
     }
 

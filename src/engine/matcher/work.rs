@@ -7,9 +7,10 @@ use tokio::task::JoinSet;
 use crate::bus::{BusError, Entry};
 use crate::engine::matcher::BATCH;
 use crate::engine::matcher::backlog::{Backlog, Wanted};
-use crate::engine::matcher::intake::{Batch, Judgement, Taken};
+use crate::engine::matcher::intake::{Batch, Judgement};
 use crate::engine::matcher::lanes::Lanes;
 use crate::engine::matcher::missing::Misses;
+use crate::engine::matcher::received::ReceivedEvent;
 use crate::id::Tenant;
 
 /// State that outlives a tick.
@@ -32,7 +33,7 @@ pub struct Work {
     /// Owners that are to be told of fields that their expressions look for in vain.
     pub misses: Misses,
     /// Of no use any more; to be forgotten where there is time for it.
-    pub spent: Vec<Taken>,
+    pub spent: Vec<ReceivedEvent>,
 }
 
 impl Work {

@@ -7,8 +7,8 @@ use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, S
 use crate::executor::pipeline::reading::Reading;
 use crate::executor::pipeline::scope::Scope;
 use crate::invalid::did_you_mean;
-use crate::notification::Urgency;
 use crate::notification::dedupe;
+use crate::task::Urgency;
 use crate::template::Template;
 use crate::tool::Notice;
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::executor::pipeline::spec::OnError;
-use crate::notification::Urgency;
+use crate::task::Urgency;
 
 /// `action.config` of a pipeline: steps in order, and what the run answers.
 #[derive(Serialize, ToSchema)]

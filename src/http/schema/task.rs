@@ -6,9 +6,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::notification::Urgency;
-use crate::notification::measure::Notify;
-use crate::task::{Action, LastRun, Retry, TaskStatus};
+use crate::task::{Action, LastRun, Notify, Retry, TaskStatus, Urgency};
 use crate::trigger::condition::{ConditionView, FireOn, HttpPoll, RedisPoll, SqlPoll, ToolPoll};
 use crate::trigger::{CatchUp, DstFold, DstGap, EventTrigger, OnResume, Overlap};
 

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
-use crate::credential::{CredentialStatus, DependentTask, Reference, paused_for};
+use crate::credential::{CredentialStatus, Reference, paused_for};
 use crate::id::Scope;
 use crate::store::changes::{PLANS, as_planned, change_locked};
 use crate::store::credentials::TASKS_MOVE;
@@ -18,6 +18,7 @@ use crate::store::failing::STANDS;
 use crate::store::tasks::lock_task;
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError, Topic};
+use crate::task::DependentTask;
 use crate::task::change::{PlannedChange, TaskChange};
 
 /// Tasks that go on in the transaction that saves their credential.
@@ -317,7 +318,7 @@ macro_rules! resume_waiting {
                 Some((task, ahead)) => {
                     let (task, skipped) =
                         $crate::store::changes::change_locked!($store, $conn, task, ahead, &resume, $scope, plan);
-                    went_on.resumed.push($crate::credential::DependentTask::of(&task));
+                    went_on.resumed.push($crate::task::DependentTask::of(&task));
                     went_on.missed.extend(skipped);
                 }
                 None => unplanned.push(id),

@@ -5,12 +5,12 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::QueryBuilder;
 use uuid::Uuid;
 
-use crate::credential::{CredentialUse, DependentTask, Reference};
+use crate::credential::{CredentialUse, Reference};
 use crate::id::Scope;
 use crate::store::retention::oldest_id;
 use crate::store::text::text;
 use crate::store::{Store, StoreError};
-use crate::task::{TaskStatus, kept_tool};
+use crate::task::{DependentTask, TaskStatus, kept_tool};
 
 /// How far `last_used_at` may lag behind.
 const LAG: TimeDelta = TimeDelta::minutes(1);

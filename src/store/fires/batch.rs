@@ -12,7 +12,6 @@ use uuid::Uuid;
 
 use super::FireDue;
 use crate::clock::signed;
-use crate::notification::language::MessageLanguage;
 use crate::notification::{NewDelivery, Recipient, dedupe, notices};
 use crate::run::{Missed, Run, RunState};
 use crate::store::StoreError;
@@ -84,7 +83,7 @@ impl Unplannable {
     /// The message to its owner; `None` where there is no way to tell.
     pub fn notice(&self, recipient: Option<&Recipient>) -> Option<NewDelivery> {
         let key = dedupe::notice("disabled", self.task_id, self.version);
-        let words = notices::disabled(MessageLanguage::of_reader(recipient), &self.name, &self.why);
+        let words = notices::disabled(Recipient::language_of(recipient), &self.name, &self.why);
         NewDelivery::notice_of(&self.tenant_id, &self.output, recipient, key, words)
     }
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::approval::matrix::{Category, Consequence};
-use crate::notification::Urgency;
+use crate::task::Urgency;
 use crate::tool::builtin::{definition, read};
 use crate::tool::{Definition, Notice, Tool, ToolContext, ToolError, ToolOutput};
 

@@ -13,10 +13,11 @@ use serde_json::json;
 use url::Url;
 
 use crate::clock::pause;
-use crate::credential::{CredentialStatus, DependentTask, OAuth, Reference};
+use crate::credential::{CredentialStatus, OAuth, Reference};
 use crate::id::{Scope, new_id};
 use crate::secret::Secret;
 use crate::store::{Answer, Idempotency, NewCredential, StoreError, StoredCredential, next_generation};
+use crate::task::DependentTask;
 use crate::token::TokenHash;
 use crate::vault::VaultError;
 use crate::vault::credentials::replace;

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::credential::{
-    Credential, CredentialStatus, CredentialUse, DependentTask, Inject, InjectForm, Lack, LackKind, OAuth, Reference,
+    Credential, CredentialStatus, CredentialUse, Inject, InjectForm, Lack, LackKind, OAuth, Reference,
 };
 use reveille::id::{Scope, new_id};
 use reveille::notification::trouble::CredentialTelling;
@@ -13,7 +13,7 @@ use reveille::store::{
     StoredCredential, UseFilter, next_generation,
 };
 use reveille::task::change::TaskChange;
-use reveille::task::{Task, TaskStatus};
+use reveille::task::{DependentTask, Task, TaskStatus};
 use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use serde_json::json;
 use sqlx::{Connection, PgConnection, SqliteConnection};

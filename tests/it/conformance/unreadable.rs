@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use chrono::TimeDelta;
 use reveille::approval::Choice;
-use reveille::credential::{DependentTask, Lack, LackKind, Reference};
+use reveille::credential::{Lack, LackKind, Reference};
 use reveille::event::Event;
 use reveille::id::Scope;
 use reveille::metrics::Metrics;
@@ -19,7 +19,7 @@ use reveille::store::{
     AuditEntry, EventsRecorded, Finish, Lacked, Limits, NewCredential, Park, SealedDocument, SeenTask, Take,
     event_shard,
 };
-use reveille::task::{Task, TaskStatus};
+use reveille::task::{DependentTask, Task, TaskStatus};
 use reveille::trigger::zone::Release;
 use serde_json::{Value, json};
 use uuid::Uuid;

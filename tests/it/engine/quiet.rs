@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::engine::service::Service;
-use reveille::notification::{Delivery, DeliveryState, Held, Kind, NewDelivery, Urgency};
+use reveille::notification::{Delivery, DeliveryState, Held, Kind, NewDelivery};
 use reveille::secret::Secret;
+use reveille::task::Urgency;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

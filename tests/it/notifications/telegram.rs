@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use reveille::channel::telegram::{Settings, Telegram};
 use reveille::channel::{Channel, ChannelError, Confirmed, Login, Message, Receipt};
-use reveille::notification::wording::{Link, Words};
-use reveille::notification::{Addresses, Recipient, Urgency};
+use reveille::notification::text::Link;
+use reveille::notification::wording::Words;
+use reveille::notification::{Addresses, Recipient};
 use reveille::secret::Secret;
+use reveille::task::Urgency;
 use serde_json::{Value, json};
 use wiremock::ResponseTemplate;
 

@@ -3,8 +3,10 @@
 use chrono::{DateTime, Utc};
 use reveille::channel::push::Push;
 use reveille::channel::{Channel, ChannelError, Message, Receipt};
-use reveille::notification::wording::{Link, Words};
-use reveille::notification::{Recipient, Urgency};
+use reveille::notification::Recipient;
+use reveille::notification::text::Link;
+use reveille::notification::wording::Words;
+use reveille::task::Urgency;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use wiremock::matchers::method;

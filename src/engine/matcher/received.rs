@@ -1,0 +1,19 @@
+//! An event that was read from the bus and is not acknowledged yet.
+
+use std::sync::Arc;
+
+use crate::bus::Entry;
+use crate::trigger::event::Arrival;
+
+/// An entry that is an event.
+pub struct ReceivedEvent {
+    pub id: String,
+    pub deliveries: u32,
+    pub arrival: Arc<Arrival>,
+}
+
+impl ReceivedEvent {
+    pub fn entry(&self) -> Entry {
+        Entry { id: self.id.clone(), event: Ok(self.arrival.event.clone()), deliveries: self.deliveries }
+    }
+}
