@@ -164,6 +164,50 @@ pub enum Login {
     Wrong(String),
 }
 
+/// The operator's account at the provider of a channel.
+pub struct Account<'a> {
+    /// The channel.
+    pub channel: &'static str,
+    /// The channel, as a sentence names it.
+    pub called: &'static str,
+    /// Whether one is configured.
+    pub is_there: bool,
+    /// Asks the provider whether it takes the login; `None` where none is configured. A fault of the settings is told with
+    /// those of their section.
+    pub login: BoxFuture<'a, Result<Option<Login>, Faults>>,
+    /// The settings to look at where it does not.
+    pub hint: &'static str,
+}
+
+impl Settings {
+    /// The accounts of all channels but email, whose server is looked at in another way.
+    pub fn accounts(&self) -> Vec<Account<'_>> {
+        vec![
+            Account {
+                channel: "sms",
+                called: "SMS",
+                is_there: self.sms.account.is_some(),
+                login: Box::pin(self.sms.login()),
+                hint: "channels.sms: are account, token and api_key of one account there?",
+            },
+            Account {
+                channel: "slack",
+                called: "Slack",
+                is_there: self.slack.token.is_some(),
+                login: Box::pin(self.slack.login()),
+                hint: "channels.slack.token is the bot token of an app that is installed: xoxb-…",
+            },
+            Account {
+                channel: "telegram",
+                called: "Telegram",
+                is_there: self.telegram.token.is_some(),
+                login: Box::pin(self.telegram.login()),
+                hint: "channels.telegram.token is what @BotFather gave: 123456:ABC…",
+            },
+        ]
+    }
+}
+
 /// A request of a provider to the address of a [`ticket`], as it came.
 #[derive(Debug, Clone, Copy)]
 pub struct Callback<'a> {

@@ -36,6 +36,14 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// Asks the provider whether it takes the token; `None` where there is none.
+    pub async fn login(&self) -> Result<Option<Login>, Faults> {
+        let Some(telegram) = Telegram::new(self)? else { return Ok(None) };
+        Ok(Some(telegram.login().await))
+    }
+}
+
 /// The channel.
 pub struct Telegram {
     provider: Provider,

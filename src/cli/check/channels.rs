@@ -1,29 +1,21 @@
 //! Looks at the ways to tell people: does each provider that is configured take our login? Nothing is sent to anybody.
 
+use futures::future::join_all;
+
 use super::Finding;
 use crate::channel::email::Email;
-use crate::channel::telegram::Telegram;
-use crate::channel::{Login, Settings};
+use crate::channel::{Account, Login, Settings};
 use crate::config::Loaded;
 
 pub async fn all(loaded: &Loaded) -> Vec<Finding> {
-    let channels = &loaded.config.channels;
-    let telegram = async {
-        match Telegram::new(&channels.telegram)? {
-            Some(telegram) => Ok(Some(telegram.login().await)),
-            None => Ok(None),
-        }
-    };
-    // a fault of the settings was told with those of their section
-    let (email, sms, slack, telegram) =
-        tokio::join!(email(loaded), channels.sms.login(), channels.slack.login(), telegram);
-    let found = [
-        ("sms", sms, "channels.sms: are account, token and api_key of one account there?"),
-        ("slack", slack, "channels.slack.token is the bot token of an app that is installed: xoxb-…"),
-        ("telegram", telegram, "channels.telegram.token is what @BotFather gave: 123456:ABC…"),
-    ];
-    let found = found.into_iter().filter_map(|(name, login, hint)| Some(finding(name, login.ok()??, hint)));
-    email.into_iter().chain(found).collect()
+    let accounts = join_all(loaded.config.channels.accounts().into_iter().map(account));
+    let (email, accounts) = tokio::join!(email(loaded), accounts);
+    email.into_iter().chain(accounts.into_iter().flatten()).collect()
+}
+
+/// A fault of the settings was told with those of their section.
+async fn account(Account { channel, login, hint, .. }: Account<'_>) -> Option<Finding> {
+    Some(finding(channel, login.await.ok()??, hint))
 }
 
 /// Whether somebody is told of anything by a link that they open elsewhere.
@@ -59,12 +51,7 @@ async fn email(loaded: &Loaded) -> Option<Finding> {
 
 /// Configured channels besides email that need an account of the operator's.
 fn others(channels: &Settings) -> Vec<&'static str> {
-    let configured = [
-        ("SMS", channels.sms.account.is_some()),
-        ("Slack", channels.slack.token.is_some()),
-        ("Telegram", channels.telegram.token.is_some()),
-    ];
-    configured.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
+    channels.accounts().iter().filter(|account| account.is_there).map(|account| account.called).collect()
 }
 
 #[cfg(test)]
