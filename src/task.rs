@@ -1,10 +1,14 @@
 //! A task: a stored intent. What a person wrote (`Draft`), and what has become of it (`Task`).
 
+#[macro_use]
+mod spec;
+
 pub mod change;
 mod credentials;
 mod dependent;
 mod draft;
 mod exported;
+mod fields;
 mod known;
 mod output;
 mod view;
@@ -16,12 +20,13 @@ use uuid::Uuid;
 
 use crate::id::Tenant;
 use crate::invalid::{InvalidSpec, null_is_absent};
-use crate::trigger::{Next, Trigger};
+use crate::trigger::Next;
 
 pub use credentials::{credentials_of, kept_tool, named_by};
 pub use dependent::DependentTask;
-pub use draft::{DECIDED, DEFAULT_EXECUTOR, DEFAULT_TIMEOUT};
+pub use draft::{DEFAULT_EXECUTOR, DEFAULT_TIMEOUT};
 pub use exported::{exported_id, exported_key};
+pub use fields::{DECIDED, Spec};
 pub use known::{ActionCheck, ActionSeal, Known, PollCheck};
 pub use output::{Notify, Output, Route, Urgency};
 pub use view::{LastRun, TaskView};
@@ -115,33 +120,6 @@ impl Default for Retry {
     fn default() -> Retry {
         Retry { max_attempts: 3, backoff_seconds: 10 }
     }
-}
-
-/// All of a task that its owner decides. One JSON form for API, CLI, files and storage.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Spec {
-    /// The rule by which it fires.
-    pub trigger: Trigger,
-    /// Name of the executor.
-    pub executor: String,
-    /// The work of the executor.
-    pub action: Action,
-    /// Destination of the answer.
-    #[serde(default, skip_serializing_if = "Output::is_default")]
-    pub output: Output,
-    /// Which ends of its runs are told.
-    #[serde(default, skip_serializing_if = "Notify::is_always")]
-    pub notify: Notify,
-    /// Automatic fires that are recorded to run, at most; one that is then skipped for overlap counts.
-    pub max_runs: Option<u64>,
-    /// Running time only; waiting has limits of its own.
-    pub timeout_seconds: u64,
-    /// Attempts of a run and the waits between them.
-    pub retry: Retry,
-    /// Pause after this many failed runs in a row (retries used up); `null` never.
-    pub pause_after_failures: Option<u32>,
-    /// Free data of the owner, at hand in expressions and templates.
-    pub metadata: Map<String, Value>,
 }
 
 /// A task as it was asked for, checked. The only way to a new task: `Draft::parse`, then `Store::create_task` or

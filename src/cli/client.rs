@@ -315,7 +315,7 @@ mod tests {
             refusal(StatusCode::UNPROCESSABLE_ENTITY, &body, true, &[]).to_string(),
             "the request is not valid\n  trigger.timezone: unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?\n  must be an object"
         );
-        let said = refusal(StatusCode::UNPROCESSABLE_ENTITY, &body, true, typed::TASK).to_string();
+        let said = refusal(StatusCode::UNPROCESSABLE_ENTITY, &body, true, &typed::TASK).to_string();
         assert!(said.contains("\n  --timezone: unknown time zone"), "{said}");
     }
 

@@ -2,12 +2,12 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
+use super::flags::{FlagArgs, OfTask, object_in};
 
 /// When a task fires.
 #[derive(Debug, Default, clap::Args)]
@@ -121,24 +121,8 @@ pub struct SpecArgs {
     /// Tell the result to nobody
     #[arg(long)]
     no_output: bool,
-    /// Which ends of runs are told: always, on_change, on_failure or never
-    #[arg(long, value_name = "WHEN")]
-    notify: Option<String>,
-    /// Stop after so many fires
-    #[arg(long, value_name = "N")]
-    max_runs: Option<u64>,
-    /// Longest running time of a run, such as `10m`
-    #[arg(long, value_name = "LENGTH", value_parser = humantime::parse_duration)]
-    timeout: Option<Duration>,
-    /// Attempts at a run in all
-    #[arg(long, value_name = "N")]
-    max_attempts: Option<u32>,
-    /// First wait between attempts, doubled each time
-    #[arg(long, value_name = "LENGTH", value_parser = humantime::parse_duration)]
-    backoff: Option<Duration>,
-    /// Pause the task after so many failed runs in a row
-    #[arg(long, value_name = "N")]
-    pause_after_failures: Option<u32>,
+    #[command(flatten)]
+    fields: FlagArgs<OfTask>,
     /// Something of your own to keep with the task; may be given again
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     metadata: Vec<(String, String)>,
@@ -197,23 +181,15 @@ impl ConditionArgs {
 
 impl SpecArgs {
     /// Writes what was typed into a task.
-    pub fn write_into(&self, task: &mut Map<String, Value>) {
+    pub fn write_into(&self, task: &mut Map<String, Value>) -> anyhow::Result<()> {
         set(task, "name", self.name.as_ref());
         set(task, "executor", self.executor.as_ref());
-        set(task, "notify", self.notify.as_ref());
-        set(task, "max_runs", self.max_runs);
-        set(task, "timeout_seconds", self.timeout.map(|length| length.as_secs()));
-        set(task, "pause_after_failures", self.pause_after_failures);
         if self.instruction.is_some() || self.config.is_some() {
             let action = object_in(task, "action");
             set(action, "instruction", self.instruction.as_ref());
             set(action, "config", self.config.as_ref());
         }
-        if self.max_attempts.is_some() || self.backoff.is_some() {
-            let retry = object_in(task, "retry");
-            set(retry, "max_attempts", self.max_attempts);
-            set(retry, "backoff_seconds", self.backoff.map(|length| length.as_secs()));
-        }
+        self.fields.write_into(task)?;
         if !self.metadata.is_empty() {
             object_in(task, "metadata").extend(self.metadata.iter().map(|(key, value)| (key.clone(), json!(value))));
         }
@@ -223,6 +199,7 @@ impl SpecArgs {
             [one] => drop(task.insert("output".into(), json!({ "channel": one }))),
             many => drop(task.insert("output".into(), json!({ "channel": many }))),
         }
+        Ok(())
     }
 }
 
@@ -280,14 +257,6 @@ fn set(object: &mut Map<String, Value>, key: &str, value: Option<impl serde::Ser
     }
 }
 
-fn object_in<'a>(object: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
-    let slot = object.entry(key.to_owned()).or_insert(Value::Null);
-    if !slot.is_object() {
-        *slot = json!({});
-    }
-    slot.as_object_mut().expect("made an object above")
-}
-
 /// A JSON object on the command line.
 pub fn json_object(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))
@@ -319,7 +288,7 @@ mod tests {
         let mut task = base.as_object().unwrap().clone();
         typed.trigger.write_into(object_in(&mut task, "trigger"));
         typed.condition.write_into(object_in(&mut task, "trigger"));
-        typed.spec.write_into(&mut task);
+        typed.spec.write_into(&mut task).unwrap();
         Value::Object(task)
     }
 

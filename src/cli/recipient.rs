@@ -1,7 +1,5 @@
 //! `reveille recipient`: where a tenant is reached.
 
-use std::io::Read;
-
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 
@@ -10,6 +8,8 @@ use super::confirm::YesArgs;
 use super::delivery::print_delivery;
 use super::failure::Failure;
 use super::screen::{Screen, text_of, time_of};
+use crate::cli::flags::{FlagArgs, OfAddresses, ids, standard_input};
+use crate::cli::typed::Typed;
 use crate::cli::{Client, typed};
 use crate::config::Environment;
 use crate::visible::on_one_line;
@@ -31,43 +31,18 @@ pub enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(group(clap::ArgGroup::new("addresses").required(true).multiple(true).args([
-    "file", "email", "sms", "ntfy_topic", "webhook", "slack_channel", "telegram", "live",
-])))]
+#[command(group(clap::ArgGroup::new("addresses").required(true).multiple(true).arg("file").args(ids::<OfAddresses>())))]
 pub struct SetArgs {
     /// The tenant
     #[arg(value_name = "TENANT")]
     tenant: String,
     /// The whole recipient as JSON, `-` for standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "email", "sms", "ntfy_topic", "webhook", "slack_channel", "telegram", "live", "timezone", "locale", "fallback",
-        "quiet_hours", "digest_at", "interruptions_per_day",
-    ])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ids::<OfAddresses>().chain([
+        "timezone", "locale", "fallback", "quiet_hours", "digest_at", "interruptions_per_day",
+    ]))]
     file: Option<std::path::PathBuf>,
-    /// Address for the channel `email`
-    #[arg(long, value_name = "ADDRESS")]
-    email: Option<String>,
-    /// Telephone number for the channel `sms`, with its country code
-    #[arg(long, value_name = "NUMBER")]
-    sms: Option<String>,
-    /// Topic of the configured ntfy server for the channel `push`; browsers and other servers go by --file
-    #[arg(long, value_name = "TOPIC")]
-    ntfy_topic: Option<String>,
-    /// Address for the channel `webhook`; its secret is read from standard input with --webhook-secret-stdin
-    #[arg(long, value_name = "URL")]
-    webhook: Option<String>,
-    /// Read the webhook's secret (`whsec_…`) from standard input: flags can be seen by others on this machine
-    #[arg(long, requires = "webhook")]
-    webhook_secret_stdin: bool,
-    /// Channel or member id for the channel `slack`; an incoming webhook is a secret and goes by --file
-    #[arg(long, value_name = "ID")]
-    slack_channel: Option<String>,
-    /// Chat id or @name for the channel `telegram`
-    #[arg(long, value_name = "CHAT", allow_hyphen_values = true)]
-    telegram: Option<String>,
-    /// Tell sessions that the tenant has open
-    #[arg(long)]
-    live: bool,
+    #[command(flatten)]
+    addresses: FlagArgs<OfAddresses>,
     /// Hold what is not urgent between these times, such as 22:00-07:00; may be repeated
     #[arg(long, value_name = "FROM-TO", value_parser = quiet_hours)]
     quiet_hours: Vec<Value>,
@@ -135,7 +110,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     match command {
         Command::Set(args) => {
             let recipient = typed(&args)?;
-            let typed = if args.file.is_some() { typed::RECIPIENT_IN_FILE } else { typed::RECIPIENT };
+            let typed: Typed = if args.file.is_some() { typed::RECIPIENT_IN_FILE } else { &typed::RECIPIENT };
             let client = Client::new(&args.service, environment)?.typed_as(typed);
             let set = client.put(&["v1", "recipients", &args.tenant], &recipient).await?;
             print(&set, args.service.json, screen)
@@ -197,7 +172,8 @@ fn typed(args: &SetArgs) -> anyhow::Result<Value> {
     if let Some(file) = &args.file {
         return from_file(file);
     }
-    let mut recipient = Map::from_iter([("addresses".to_owned(), addresses(args)?)]);
+    let mut recipient = Map::new();
+    args.addresses.write_into(&mut recipient)?;
     let texts = [("timezone", &args.timezone), ("locale", &args.locale)];
     recipient.extend(texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json!(text.as_ref()?)))));
     for (name, list) in [("fallback", json!(args.fallback)), ("quiet_hours", json!(args.quiet_hours))] {
@@ -210,29 +186,6 @@ fn typed(args: &SetArgs) -> anyhow::Result<Value> {
         recipient.insert("budget".into(), json!({ "per_day": per_day }));
     }
     Ok(Value::Object(recipient))
-}
-
-fn addresses(args: &SetArgs) -> anyhow::Result<Value> {
-    let texts = [("email", &args.email), ("sms", &args.sms), ("telegram", &args.telegram)];
-    let mut addresses: Map<String, Value> =
-        texts.into_iter().filter_map(|(kind, text)| Some((kind.to_owned(), json!(text.as_ref()?)))).collect();
-    if let Some(topic) = &args.ntfy_topic {
-        addresses.insert("push".into(), json!({ "topic": topic }));
-    }
-    if let Some(channel) = &args.slack_channel {
-        addresses.insert("slack".into(), json!({ "channel": channel }));
-    }
-    if args.live {
-        addresses.insert("live".into(), json!(true));
-    }
-    if let Some(url) = &args.webhook {
-        let mut webhook = Map::from_iter([("url".to_owned(), json!(url))]);
-        if args.webhook_secret_stdin {
-            webhook.insert("secret".into(), json!(standard_input()?.trim()));
-        }
-        addresses.insert("webhook".into(), Value::Object(webhook));
-    }
-    Ok(Value::Object(addresses))
 }
 
 /// `22:00-07:00`; whether these are times is for the service to say.
@@ -250,12 +203,6 @@ fn from_file(file: &std::path::Path) -> anyhow::Result<Value> {
     };
     let read = serde_json::from_str(&text);
     read.map_err(|error| Failure::new(format!("{} is not JSON: {error}", file.display())).into())
-}
-
-fn standard_input() -> anyhow::Result<String> {
-    let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).context("read standard input")?;
-    Ok(text)
 }
 
 fn print(recipient: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {

@@ -15,7 +15,7 @@ use super::draft::{self, ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
 use super::run::{follow, print_run};
 use super::screen::{Screen, Tone, text_of, time_of};
 use crate::cli::Client;
-use crate::cli::typed;
+use crate::cli::typed::{self, Typed};
 use crate::config::Environment;
 use crate::visible::on_one_line;
 use shown::{print_task, print_whole, trigger_of};
@@ -237,8 +237,8 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
         args.trigger.write_into(trigger);
         args.condition.write_into(trigger);
     }
-    args.spec.write_into(&mut task);
-    let typed = if args.file.is_some() { typed::TASK_IN_FILE } else { typed::TASK };
+    args.spec.write_into(&mut task)?;
+    let typed: Typed = if args.file.is_some() { typed::TASK_IN_FILE } else { &typed::TASK };
     let client = Client::new(&args.service, environment)?.typed_as(typed);
     let created = client.post(&["v1", "tasks"], &Value::Object(task)).await?;
     print_task(&created, args.service.json, screen)
@@ -282,7 +282,7 @@ async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> 
 /// Sends only what was typed, on top of what is stored: a nested object is replaced whole by the service. The version
 /// that was read goes with it, so that a change in between is refused and not undone.
 async fn update(args: UpdateArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?.typed_as(typed::TASK);
+    let client = Client::new(&args.service, environment)?.typed_as(&typed::TASK);
     let id = client.id("tasks", &args.id).await?;
     let stored = client.get(&["v1", "tasks", &id], &[]).await?;
     let mut task = stored.as_object().cloned().unwrap_or_default();
@@ -290,7 +290,7 @@ async fn update(args: UpdateArgs, environment: &Environment, screen: &mut Screen
         args.trigger.write_into(trigger);
         args.condition.write_into(trigger);
     }
-    args.spec.write_into(&mut task);
+    args.spec.write_into(&mut task)?;
     let mut changes: Map<String, Value> =
         task.into_iter().filter(|(key, value)| stored.get(key) != Some(value)).collect();
     if !changes.is_empty() {

@@ -1,27 +1,35 @@
 //! Flags for the fields of a request, command by command: a refusal names the flag, not the field.
 
+use std::sync::LazyLock;
+
+use crate::field::Flag;
+use crate::notification::Addresses;
+use crate::task::Spec;
+
 /// Fields of a request, each with what is typed for it, and behind it for all that lies in it. The first that fits
 /// counts. `*` stands for any plain name, in the field and in the flag.
 pub type Typed = &'static [(&'static str, &'static str)];
 
 /// A task by its flags.
-pub const TASK: Typed = &[
-    ("tenant_id", "--tenant"),
-    ("timeout_seconds", "--timeout"),
-    ("retry.backoff_seconds", "--backoff"),
-    ("trigger.poll.http.url", "--poll-url"),
-    ("trigger.poll", "--poll"),
-    ("trigger.timeout", "--poll-timeout"),
-    ("trigger.exclude", "--exclude"),
-    ("output.channel", "--channel"),
-    ("output", "--channel"),
-    ("action.config", "--config"),
-    ("metadata", "--metadata"),
-    ("trigger.*", "--*"),
-    ("action.*", "--*"),
-    ("retry.*", "--*"),
-    ("*", "--*"),
-];
+pub static TASK: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new(|| {
+    let mut typed = vec![("tenant_id", "--tenant")];
+    typed.extend(Spec::FLAGS.iter().copied().flatten().map(|flag| (flag.field, flag.name)));
+    typed.extend([
+        ("trigger.poll.http.url", "--poll-url"),
+        ("trigger.poll", "--poll"),
+        ("trigger.timeout", "--poll-timeout"),
+        ("trigger.exclude", "--exclude"),
+        ("output.channel", "--channel"),
+        ("output", "--channel"),
+        ("action.config", "--config"),
+        ("metadata", "--metadata"),
+        ("trigger.*", "--*"),
+        ("action.*", "--*"),
+        ("retry.*", "--*"),
+        ("*", "--*"),
+    ]);
+    typed
+});
 pub const TASK_IN_FILE: Typed = &[("tenant_id", "--tenant")];
 pub const TASK_LIST: Typed = &[("tenant_id", "--tenant"), ("q", "--query"), ("*", "--*")];
 pub const TASK_RUN: Typed = &[("input", "--input")];
@@ -62,22 +70,25 @@ pub const EVENT: Typed = &[("tenant_id", "--tenant"), ("data", "--data"), ("curs
 pub const EVENT_IN_FILE: Typed = &[("tenant_id", "--tenant"), ("tenantid", "--tenant")];
 pub const DEAD_LETTERS: Typed = &[("tenant_id", "--tenant"), ("*", "--*")];
 pub const DELIVERY_LIST: Typed = &[("tenant_id", "--tenant"), ("run_id", "--run"), ("*", "--*")];
-pub const RECIPIENT: Typed = &[
-    ("tenant_id", "TENANT"),
-    ("addresses.push.topic", "--ntfy-topic"),
-    ("addresses.push", "--ntfy-topic"),
-    ("addresses.slack", "--slack-channel"),
-    ("addresses.webhook.url", "--webhook"),
-    ("addresses.webhook.secret", "--webhook-secret-stdin"),
-    ("addresses.*", "--*"),
-    ("fallback", "--fallback"),
-    ("quiet_hours", "--quiet-hours"),
-    ("digest.at", "--digest-at"),
-    ("digest", "--digest-at"),
-    ("budget.per_day", "--interruptions-per-day"),
-    ("budget", "--interruptions-per-day"),
-    ("*", "--*"),
-];
+/// A recipient by its flags; those of an address are of its kind.
+pub static RECIPIENT: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new(|| {
+    let of_kind = |(kind, flags): &(&'static str, &'static [Flag])| {
+        let fields = flags.iter().map(|flag| (flag.field, flag.name));
+        fields.chain(flags.first().map(|flag| (*kind, flag.name))).collect::<Vec<_>>()
+    };
+    let mut typed = vec![("tenant_id", "TENANT")];
+    typed.extend(Addresses::FLAGS.iter().flat_map(of_kind));
+    typed.extend([
+        ("fallback", "--fallback"),
+        ("quiet_hours", "--quiet-hours"),
+        ("digest.at", "--digest-at"),
+        ("digest", "--digest-at"),
+        ("budget.per_day", "--interruptions-per-day"),
+        ("budget", "--interruptions-per-day"),
+        ("*", "--*"),
+    ]);
+    typed
+});
 pub const RECIPIENT_IN_FILE: Typed = &[("tenant_id", "TENANT")];
 pub const RECIPIENT_LIST: Typed = &[("limit", "--limit")];
 pub const VERIFY: Typed = &[("tenant_id", "TENANT"), ("channel", "--channel"), ("code", "--code")];
@@ -127,22 +138,26 @@ mod tests {
 
     #[test]
     fn fields_are_named_by_what_was_typed_for_them() {
-        for (typed, place, named) in [
-            (TASK, "trigger.start_at", "--start-at"),
-            (TASK, "trigger.exclude.2", "--exclude"),
-            (TASK, "retry.backoff_seconds", "--backoff"),
-            (TASK, "trigger.poll.http.url", "--poll-url"),
-            (TASK, "action.config.steps.0.filter", "--config steps.0.filter"),
+        let cases: [(Typed, &str, &str); 17] = [
+            (&TASK, "trigger.start_at", "--start-at"),
+            (&TASK, "trigger.exclude.2", "--exclude"),
+            (&TASK, "retry.backoff_seconds", "--backoff"),
+            (&TASK, "trigger.poll.http.url", "--poll-url"),
+            (&TASK, "action.config.steps.0.filter", "--config steps.0.filter"),
             (TASK_IN_FILE, "trigger.start_at", "trigger.start_at"),
             (DECISION, "modifications.amount", "--set amount"),
             (DECISION, "grant.arguments.1", "--argument"),
-            (RECIPIENT, "quiet_hours.0.from", "--quiet-hours from"),
-            (RECIPIENT, "addresses.sms", "--sms"),
+            (&RECIPIENT, "quiet_hours.0.from", "--quiet-hours from"),
+            (&RECIPIENT, "addresses.sms", "--sms"),
+            (&RECIPIENT, "addresses.slack.channel", "--slack-channel"),
+            (&RECIPIENT, "addresses.push.topic", "--ntfy-topic"),
+            (&TASK, "pause_after_failures", "--pause-after-failures"),
             (CREDENTIAL, "inject.name", "--inject name"),
             (CREDENTIAL, "hosts.0", "--host"),
             (CREDENTIAL, "document", "document"),
             (EVENT, "", ""),
-        ] {
+        ];
+        for (typed, place, named) in cases {
             assert_eq!(name(typed, place), named, "{place}");
         }
     }
@@ -150,7 +165,7 @@ mod tests {
     #[test]
     fn every_name_is_one_that_can_be_typed() {
         let commands: [(&str, Typed); 31] = [
-            ("task create", TASK),
+            ("task create", &TASK),
             ("task create", TASK_IN_FILE),
             ("task list", TASK_LIST),
             ("task run", TASK_RUN),
@@ -172,7 +187,7 @@ mod tests {
             ("event publish", EVENT_IN_FILE),
             ("dead-letter list", DEAD_LETTERS),
             ("delivery list", DELIVERY_LIST),
-            ("recipient set", RECIPIENT),
+            ("recipient set", &RECIPIENT),
             ("recipient set", RECIPIENT_IN_FILE),
             ("recipient list", RECIPIENT_LIST),
             ("recipient verify", VERIFY),

@@ -6,6 +6,7 @@
 mod approval;
 mod credential;
 mod event;
+mod fields;
 mod pipeline;
 mod recipient;
 mod task;

@@ -1,121 +1,138 @@
-//! The addresses of a recipient, as they are stored: one for each kind of channel. Secrets among them are sealed.
+//! Kinds of addresses: the port of one kind, and what follows from the list of them in `recipient`.
+//!
+//! A kind says how its address is written, stored, shown, documented and typed. The stored document, the reader of a
+//! request, the schema of the API and the flags of the command line follow from that; none of them names a kind.
 
-use serde::{Deserialize, Serialize};
+use std::fmt::Debug;
 
-/// One address for each kind of channel.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Addresses {
-    /// Address of email.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub email: Option<String>,
-    /// E.164: `+` and up to 15 digits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sms: Option<String>,
-    /// Devices and topics; a message goes to each, and has arrived when one has it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub push: Vec<PushAddress>,
-    /// Target of webhooks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub webhook: Option<WebhookAddress>,
-    /// Channel or user in Slack.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slack: Option<SlackAddress>,
-    /// A chat id, or `@name` of a channel.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub telegram: Option<String>,
-    /// Sessions that the tenant has open, if any.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub live: bool,
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use crate::field::Flag;
+use crate::invalid::Faults;
+use crate::notification::recipient::Seal;
+
+pub use crate::notification::recipient::{Addresses, PushAddress, SlackAddress, WebhookAddress};
+
+/// One kind of address, with the channel of the same name.
+pub trait AddressKind {
+    /// The address as it was asked for, checked; the default stands for none.
+    type Draft: Debug + Clone + Default;
+    /// The address as it is stored, its secrets sealed; the default stands for none.
+    type Stored: Debug + Clone + Default + PartialEq + Serialize + DeserializeOwned;
+    /// Schema of what a request writes: an object with the one field of this kind.
+    type Written: ToSchema;
+    /// Schema of what an answer shows: an object with the one field of this kind.
+    type Shown: ToSchema;
+
+    /// Flags of `reveille recipient set`.
+    const FLAGS: &'static [Flag];
+
+    /// Reads the field of this kind among the addresses. Every fault is added with its place and what would be right.
+    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Self::Draft;
+
+    /// The address to be stored in the place of `old`: new secrets sealed, those that are not given kept.
+    fn settle<S: Seal>(draft: Self::Draft, old: &Self::Stored, seal: &S) -> Result<Self::Stored, S::Error>;
+
+    /// The document that is shown of an address: everything but the secrets.
+    fn public(stored: &Self::Stored) -> Value {
+        json!(stored)
+    }
+
+    /// Where an address leads to, as a document that is another for every other place.
+    fn identity(stored: &Self::Stored) -> Value {
+        Self::public(stored)
+    }
+
+    /// Each place that messages go to, as a text that is the same for the same place.
+    fn places(stored: &Self::Stored) -> Vec<String>;
 }
 
-/// Target of webhooks: an address, and the secrets that sign messages to it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct WebhookAddress {
-    /// The address that messages are posted to.
-    pub url: String,
-    /// The signing secrets, as the vault sealed them.
-    pub sealed_secret: String,
+/// Whether a stored address stands for none.
+pub(crate) fn is_none<T: Default + PartialEq>(address: &T) -> bool {
+    *address == T::default()
 }
 
-/// One device or topic for push messages.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum PushAddress {
-    /// A topic of the operator's ntfy server, or of another one.
-    Ntfy {
-        /// Topic on the server.
-        topic: String,
-        /// Base address of the server; `None`: the operator's.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        server: Option<String>,
-    },
-    /// A browser's subscription (RFC 8030); its keys as RFC 8291 has them, base64url without padding.
-    WebPush {
-        /// Address of the push service for this browser.
-        endpoint: String,
-        /// Public key of the browser, base64url.
-        p256dh: String,
-        /// The authentication secret, as the vault sealed it.
-        sealed_auth: String,
-    },
-}
-
-/// Target in Slack: a channel by the operator's app, or an incoming webhook.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum SlackAddress {
-    /// A channel or member id, written to with the operator's token (`chat.postMessage`).
-    Channel {
-        /// Id of the channel or of the user.
-        channel: String,
-    },
-    /// An incoming webhook; whoever knows its URL can write there, so it is sealed.
-    Webhook {
-        /// Address of the webhook, sealed by the vault.
-        sealed_url: String,
-    },
-}
-
-impl Addresses {
-    /// The kinds of address, each with the channel of that name, in the order in which they are tried where a recipient
-    /// names none: what costs money or has few words comes late.
-    pub const KINDS: [&str; 7] = ["email", "push", "telegram", "slack", "sms", "webhook", "live"];
-
-    /// Whether there is an address of this kind, such as `email`.
-    pub fn has(&self, kind: &str) -> bool {
-        match kind {
-            "email" => self.email.is_some(),
-            "sms" => self.sms.is_some(),
-            "push" => !self.push.is_empty(),
-            "webhook" => self.webhook.is_some(),
-            "slack" => self.slack.is_some(),
-            "telegram" => self.telegram.is_some(),
-            "live" => self.live,
-            _ => false,
+/// Makes [`Addresses`] and its draft of the list of kinds. Faults, schema and flags come in the order of the list; behind
+/// it stands the order in which channels are tried.
+macro_rules! address_kinds {
+    ($($(#[$about:meta])* $name:ident: $kind:ty),+; tried as $($tried:ident),+) => {
+        /// One address for each kind of channel, as it is stored. Secrets among them are sealed.
+        #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+        pub struct Addresses {
+            $(
+                $(#[$about])*
+                #[serde(default, skip_serializing_if = "crate::notification::address::is_none")]
+                pub $name: <$kind as AddressKind>::Stored,
+            )+
         }
-    }
 
-    /// Each place that messages go to, as a text that is the same for the same place. Sessions are the tenant's own, and a
-    /// webhook of Slack can't be told from another while it is sealed.
-    pub fn places(&self) -> Vec<String> {
-        let push = self.push.iter().map(|push| match push {
-            PushAddress::Ntfy { topic, server } => format!("ntfy {} {topic}", server.as_deref().unwrap_or_default()),
-            PushAddress::WebPush { endpoint, .. } => format!("browser {endpoint}"),
-        });
-        let slack = match &self.slack {
-            Some(SlackAddress::Channel { channel }) => Some(format!("slack {channel}")),
-            Some(SlackAddress::Webhook { .. }) | None => None,
-        };
-        let mut places: Vec<String> = push.collect();
-        places.extend(self.email.iter().map(|email| format!("email {}", email.to_lowercase())));
-        places.extend(self.sms.iter().map(|phone| format!("phone {phone}")));
-        places.extend(self.webhook.iter().map(|webhook| format!("webhook {}", webhook.url)));
-        places.extend(slack);
-        places.extend(self.telegram.iter().map(|chat| format!("telegram {}", chat.to_lowercase())));
-        places
-    }
-}
+        /// The addresses as they were asked for, checked.
+        #[derive(Debug, Clone, Default)]
+        pub struct AddressesDraft {
+            $($(#[$about])* pub $name: <$kind as AddressKind>::Draft,)+
+        }
 
-fn is_false(flag: &bool) -> bool {
-    !flag
+        impl Addresses {
+            /// The kinds of address, each with the channel of that name, in the order in which they are tried where a
+            /// recipient names none: what costs money or has few words comes late.
+            pub const KINDS: [&'static str; [$(stringify!($name)),+].len()] = [$(stringify!($tried)),+];
+            /// The flags of each kind, in the order of the list.
+            pub const FLAGS: &'static [(&'static str, &'static [Flag])] =
+                &[$((concat!("addresses.", stringify!($name)), <$kind as AddressKind>::FLAGS)),+];
+
+            /// Whether there is an address of this kind, such as `email`.
+            pub fn has(&self, kind: &str) -> bool {
+                match kind {
+                    $(stringify!($name) => !crate::notification::address::is_none(&self.$name),)+
+                    _ => false,
+                }
+            }
+
+            /// Each place that messages go to, as a text that is the same for the same place. Sessions are the tenant's
+            /// own, and a webhook of Slack can't be told from another while it is sealed.
+            pub fn places(&self) -> Vec<String> {
+                [$(<$kind as AddressKind>::places(&self.$name)),+].concat()
+            }
+
+            /// Schemas of what a request writes, kind by kind.
+            pub fn written() -> Vec<Form> {
+                vec![$(Form::of::<<$kind as AddressKind>::Written>()),+]
+            }
+
+            /// Schemas of what an answer shows, kind by kind.
+            pub fn shown() -> Vec<Form> {
+                vec![$(Form::of::<<$kind as AddressKind>::Shown>()),+]
+            }
+
+            fn public_of(&self, kind: &str) -> Value {
+                match kind {
+                    $(stringify!($name) => <$kind as AddressKind>::public(&self.$name),)+
+                    _ => Value::Null,
+                }
+            }
+
+            fn identity_of(&self, kind: &str) -> Value {
+                match kind {
+                    $(stringify!($name) => <$kind as AddressKind>::identity(&self.$name),)+
+                    _ => Value::Null,
+                }
+            }
+        }
+
+        impl AddressesDraft {
+            fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> AddressesDraft {
+                only(kinds, "/addresses", &Addresses::KINDS, faults);
+                AddressesDraft { $($name: <$kind as AddressKind>::read(kinds, faults),)+ }
+            }
+
+            /// The addresses to be stored in the place of `old`: new secrets sealed, those that are not given kept.
+            fn settle<S: Seal>(self, old: &Addresses, seal: &S) -> Result<Addresses, S::Error> {
+                Ok(Addresses { $($name: <$kind as AddressKind>::settle(self.$name, &old.$name, seal)?,)+ })
+            }
+        }
+    };
 }
+pub(crate) use address_kinds;

@@ -5,6 +5,7 @@
 
 mod addresses;
 mod email;
+mod live;
 mod phone;
 mod push;
 mod quiet;
@@ -22,19 +23,37 @@ use chrono_tz::Tz;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-pub use addresses::AddressesDraft;
-pub use push::PushDraft;
+pub use push::{PushAddress, PushDraft};
 pub use reader::Reader;
 pub use secrets::{Seal, SecretPlace};
-pub use slack::SlackDraft;
-pub use webhook::{WebhookDraft, signing_keys};
+pub use slack::{SlackAddress, SlackDraft};
+pub use webhook::{WebhookAddress, WebhookDraft, signing_keys};
 
+use crate::field::{Flag, Form};
 use crate::invalid::Faults;
-use crate::notification::Addresses;
+use crate::notification::address::{AddressKind, address_kinds};
 use crate::notification::language::MessageLanguage;
 use crate::notification::quiet::Quiet;
 use crate::notification::recipient::reading::{given, object, only, text, texts, unknown};
 use crate::trigger::zone::parse_zone;
+
+address_kinds! {
+    /// One plain mailbox.
+    email: email::Email,
+    /// E.164: `+` and up to 15 digits.
+    sms: phone::Phone,
+    /// Devices and topics; a message goes to each, and has arrived when one has it.
+    push: push::Push,
+    /// Target of webhooks.
+    webhook: webhook::Webhook,
+    /// Channel or user in Slack.
+    slack: slack::Slack,
+    /// A chat id, or `@name` of a channel.
+    telegram: telegram::Telegram,
+    /// Sessions that the tenant has open, if any.
+    live: live::Live;
+    tried as email, push, telegram, slack, sms, webhook, live
+}
 
 /// Fields that are read of a recipient.
 const FIELDS: [&str; 7] = ["timezone", "locale", "addresses", "fallback", "quiet_hours", "digest", "budget"];
@@ -128,9 +147,9 @@ impl RecipientDraft {
     /// The recipient to be stored in the place of `old`. New secrets are sealed, those that are not given are kept; an
     /// address that has changed is no longer verified.
     pub fn settle<S: Seal>(self, old: Option<&Recipient>, seal: &S) -> Result<Recipient, S::Error> {
-        let addresses = self.addresses.settle(old.map(|old| &old.addresses), seal)?;
-        let mut verified = old.map(|old| old.verified.clone()).unwrap_or_default();
         let before = old.map(|old| old.addresses.clone()).unwrap_or_default();
+        let addresses = self.addresses.settle(&before, seal)?;
+        let mut verified = old.map(|old| old.verified.clone()).unwrap_or_default();
         verified.retain(|kind, _| addresses.has(kind) && addresses.identity(kind) == before.identity(kind));
         let RecipientDraft { timezone, locale, fallback, quiet, .. } = self;
         Ok(Recipient { timezone, locale, addresses, fallback, quiet, verified })
@@ -179,7 +198,6 @@ fn read_fallback(fields: &Map<String, Value>, addresses: &Value, faults: &mut Fa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notification::{PushAddress, SlackAddress, WebhookAddress};
     use crate::secret::Secret;
 
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -362,6 +380,19 @@ mod tests {
         /digest/at: expected 1 to 24 times such as `08:00`
         /budget/per_day: expected a whole number from 0 to 10000
         "#);
+    }
+
+    #[test]
+    fn each_kind_of_address_is_tried_once_and_each_of_its_flags_writes_into_it() {
+        let mut tried = Addresses::KINDS.map(|kind| format!("addresses.{kind}"));
+        let mut listed: Vec<&str> = Addresses::FLAGS.iter().map(|(kind, _)| *kind).collect();
+        tried.sort();
+        listed.sort();
+        assert_eq!(tried.as_slice(), listed);
+        for (kind, flags) in Addresses::FLAGS {
+            let writes = |flag: &Flag| flag.field == *kind || flag.field.starts_with(&format!("{kind}."));
+            assert!(!flags.is_empty() && flags.iter().all(writes), "{kind}: {flags:?}");
+        }
     }
 
     #[test]

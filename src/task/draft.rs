@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 
 use crate::id::Tenant;
 use crate::invalid::{Faults, NAMED, did_you_mean, escape, unknown_fields};
+use crate::task::fields::Listed;
 use crate::task::{
-    Action, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, Known, NAME_LENGTH, Notify, Output, Retry, Route, Spec,
-    TIMEOUT_RANGE, Task, Urgency,
+    Action, DECIDED, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, Known, NAME_LENGTH, Output, Route, Spec, Task, Urgency,
 };
 use crate::trigger::Trigger;
 
@@ -18,35 +18,8 @@ use crate::trigger::Trigger;
 pub const DEFAULT_EXECUTOR: &str = "orchestrator";
 /// Running time of a run where none is given, in seconds.
 pub const DEFAULT_TIMEOUT: u64 = 600;
-/// Attempts that may be asked for.
-const ATTEMPTS: std::ops::RangeInclusive<u64> = 1..=20;
-/// First waits that may be asked for, in seconds.
-const BACKOFF: std::ops::RangeInclusive<u64> = 0..=3_600;
-/// Failures after which a task may be paused.
-const FAILURES: std::ops::RangeInclusive<u64> = 1..=1_000;
-/// Runs that a task may be limited to.
-const RUNS: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
 /// Channels that a task may name.
 const CHANNELS: usize = 20;
-/// Largest metadata, in bytes of JSON.
-const METADATA_BYTES: usize = 16 * 1024;
-
-/// Fields that the owner decides: the rest of a task is its state, and is not for another service.
-pub const DECIDED: [&str; 13] = [
-    "tenant_id",
-    "key",
-    "name",
-    "trigger",
-    "executor",
-    "action",
-    "output",
-    "notify",
-    "max_runs",
-    "timeout_seconds",
-    "retry",
-    "pause_after_failures",
-    "metadata",
-];
 /// Fields that a task is answered with besides, and nobody sets.
 const READ_ONLY: [&str; 9] =
     ["id", "status", "status_reason", "next_fire_at", "condition", "last_run", "run_count", "created_at", "updated_at"];
@@ -99,11 +72,11 @@ impl Draft {
 }
 
 /// Reads field by field and collects the faults. A reading of one field is `None` exactly when a fault was added.
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     fields: &'a Map<String, Value>,
     known: &'a Known,
     now: DateTime<Utc>,
-    faults: Faults,
+    pub(super) faults: Faults,
 }
 
 impl<'a> Reader<'a> {
@@ -136,36 +109,16 @@ impl<'a> Reader<'a> {
         let action = self.field("action", Reader::action, was.map(|s| &s.action), Some(Action::default()));
         self.check(before.is_none(), executor.as_deref(), action.as_ref());
         let output = self.output(was.map(|s| &s.output));
-        let notify = self.field("notify", Reader::notify, was.map(|s| &s.notify), Some(Notify::Always));
-        let max_runs = self.field("max_runs", Reader::max_runs, was.map(|s| &s.max_runs), Some(None));
-        let timeout =
-            self.field("timeout_seconds", Reader::timeout, was.map(|s| &s.timeout_seconds), Some(DEFAULT_TIMEOUT));
-        let retry = self.field("retry", Reader::retry, was.map(|s| &s.retry), Some(Retry::default()));
-        let failures =
-            self.field("pause_after_failures", Reader::failures, was.map(|s| &s.pause_after_failures), Some(None));
-        let metadata = self.field("metadata", Reader::metadata, was.map(|s| &s.metadata), Some(Map::new()));
-        let spec = || {
-            Some(Spec {
-                trigger: trigger?,
-                executor: executor?,
-                action: action?,
-                output: output?,
-                notify: notify?,
-                max_runs: max_runs?,
-                timeout_seconds: timeout?,
-                retry: retry?,
-                pause_after_failures: failures?,
-                metadata: metadata?,
-            })
-        };
-        match name.zip(spec()) {
+        let listed = Listed::read(&mut self, was);
+        let spec = listed.spec(trigger, executor, action, output);
+        match name.zip(spec) {
             Some(read) if self.faults.is_empty() => Ok(read),
             _ => Err(self.faults),
         }
     }
 
     /// A field that is there, or what it was, or its default. Null is the default; without one the field must be there.
-    fn field<T: Clone>(
+    pub(super) fn field<T: Clone>(
         &mut self,
         field: &str,
         read: impl Fn(&mut Self, &str, &Value) -> Option<T>,
@@ -183,14 +136,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn text(&mut self, at: &str, value: &Value) -> Option<String> {
+    pub(super) fn text(&mut self, at: &str, value: &Value) -> Option<String> {
         if value.as_str().is_none() {
             self.faults.add(at, "must be a text");
         }
         value.as_str().map(str::to_owned)
     }
 
-    fn number(&mut self, at: &str, value: &Value, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
+    pub(super) fn number(&mut self, at: &str, value: &Value, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
         let number = value.as_u64().filter(|n| range.contains(n));
         if number.is_none() {
             self.faults.add(at, format!("must be a whole number from {} to {}", range.start(), range.end()));
@@ -299,17 +252,6 @@ impl<'a> Reader<'a> {
         (self.faults.0.len() == before).then_some(Output { route: Route::Channels(names), urgency })
     }
 
-    fn notify(&mut self, at: &str, value: &Value) -> Option<Notify> {
-        let word = self.text(at, value)?;
-        let read = Notify::ALL.into_iter().find(|notify| notify.as_str() == word);
-        if read.is_none() {
-            let words = Notify::ALL.map(Notify::as_str);
-            let message = format!("must be one of {}{}", words.join(", "), did_you_mean(&word, words));
-            self.faults.add(at, message);
-        }
-        read
-    }
-
     fn channels(&mut self, written: Vec<(String, &Value)>) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         if written.is_empty() {
@@ -335,54 +277,6 @@ impl<'a> Reader<'a> {
             }
         }
         names
-    }
-
-    fn max_runs(&mut self, at: &str, value: &Value) -> Option<Option<u64>> {
-        self.number(at, value, RUNS).map(Some)
-    }
-
-    fn timeout(&mut self, at: &str, value: &Value) -> Option<u64> {
-        self.number(at, value, TIMEOUT_RANGE)
-    }
-
-    fn failures(&mut self, at: &str, value: &Value) -> Option<Option<u32>> {
-        self.number(at, value, FAILURES).map(|n| u32::try_from(n).ok())
-    }
-
-    fn retry(&mut self, at: &str, value: &Value) -> Option<Retry> {
-        let Some(fields) = value.as_object() else {
-            self.faults.add(at, "must be an object, such as {\"max_attempts\": 3, \"backoff_seconds\": 10}");
-            return None;
-        };
-        let mut retry = Retry::default();
-        let before = self.faults.0.len();
-        for (field, value) in fields {
-            let place = format!("{at}/{}", escape(field));
-            match field.as_str() {
-                // null is as good as absent
-                "max_attempts" | "backoff_seconds" if value.is_null() => {}
-                "max_attempts" => retry.max_attempts = self.number(&place, value, ATTEMPTS).unwrap_or(1) as u32,
-                "backoff_seconds" => retry.backoff_seconds = self.number(&place, value, BACKOFF).unwrap_or(0),
-                unknown => {
-                    let near = did_you_mean(unknown, ["max_attempts", "backoff_seconds"]);
-                    self.faults.add(place, format!("unknown field{near}"));
-                }
-            }
-        }
-        (self.faults.0.len() == before).then_some(retry)
-    }
-
-    fn metadata(&mut self, at: &str, value: &Value) -> Option<Map<String, Value>> {
-        let Some(metadata) = value.as_object() else {
-            self.faults.add(at, "must be an object");
-            return None;
-        };
-        let bytes = value.to_string().len();
-        if bytes > METADATA_BYTES {
-            self.faults.add(at, format!("must be at most {METADATA_BYTES} bytes of JSON, is {bytes}"));
-            return None;
-        }
-        Some(metadata.clone())
     }
 }
 

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
+use super::fields::{parts, with_fields};
+use crate::notification;
 use crate::notification::quiet::{BreaksThrough, Day};
 
 /// Where a tenant is reached. Fields that `GET` shows besides may be sent along and change nothing.
@@ -34,111 +37,6 @@ pub struct NewRecipient {
     /// Interruptions on a day of the recipient's calendar. Absent: any number.
     #[schema(required = false)]
     pub budget: Option<Budget>,
-}
-
-/// One address for each kind of channel.
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewAddresses {
-    #[schema(required = false)]
-    pub email: Option<String>,
-    /// With its country code; kept as `+` and digits.
-    #[schema(required = false, example = "+4915123456789")]
-    pub sms: Option<String>,
-    /// Up to 8; a message goes to each.
-    #[schema(required = false)]
-    pub push: Option<NewPushes>,
-    #[schema(required = false)]
-    pub webhook: Option<NewWebhook>,
-    #[schema(required = false)]
-    pub slack: Option<NewSlack>,
-    /// A chat's id, or the name of a channel.
-    #[schema(required = false, example = "-1001234567890")]
-    pub telegram: Option<String>,
-    /// Whether sessions that the tenant has open are told.
-    #[schema(required = false, default = false)]
-    pub live: bool,
-}
-
-#[derive(Serialize, ToSchema)]
-#[serde(untagged)]
-pub enum NewPushes {
-    One(NewPush),
-    Several(Vec<NewPush>),
-}
-
-#[derive(Serialize, ToSchema)]
-#[serde(untagged)]
-pub enum NewPush {
-    Ntfy(Ntfy),
-    Browser(NewBrowser),
-}
-
-/// A topic of ntfy.
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Ntfy {
-    #[schema(min_length = 1, max_length = 64)]
-    pub topic: String,
-    /// Absent: the server of the configuration.
-    #[schema(required = false, format = Uri)]
-    pub server: Option<String>,
-}
-
-/// A browser's subscription, as `PushSubscription.toJSON()` writes it.
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewBrowser {
-    #[schema(format = Uri)]
-    pub endpoint: String,
-    #[serde(rename = "expirationTime")]
-    #[schema(required = false)]
-    pub expiration_time: Option<i64>,
-    pub keys: NewKeys,
-}
-
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewKeys {
-    pub p256dh: String,
-    /// Left out, the one stored for this endpoint is kept.
-    #[schema(required = false, write_only)]
-    pub auth: Option<String>,
-    #[schema(required = false)]
-    pub auth_set: Option<bool>,
-}
-
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewWebhook {
-    #[schema(format = Uri)]
-    pub url: String,
-    /// A signing secret, or several while they are rotated. Left out, the stored one is kept.
-    #[schema(required = false, write_only)]
-    pub secret: Option<Secrets>,
-    #[schema(required = false)]
-    pub secret_set: Option<bool>,
-}
-
-#[derive(Serialize, ToSchema)]
-#[serde(untagged)]
-pub enum Secrets {
-    One(String),
-    Several(Vec<String>),
-}
-
-/// A channel or member that the operator's token writes to, or an incoming webhook.
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewSlack {
-    #[schema(required = false, example = "C0123ABCD")]
-    pub channel: Option<String>,
-    /// Anybody who knows it can write there, so it is not shown again.
-    #[schema(required = false, write_only, format = Uri)]
-    pub webhook_url: Option<String>,
-    /// `true` keeps the stored one.
-    #[schema(required = false)]
-    pub webhook_url_set: Option<bool>,
 }
 
 /// A stretch of the recipient's day in which messages are held that are less urgent than what breaks through.
@@ -200,58 +98,39 @@ pub struct Recipient {
     pub updated_at: DateTime<Utc>,
 }
 
+/// One address for each kind of channel.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Addresses {
-    #[schema(required = false)]
-    pub email: Option<String>,
-    #[schema(required = false)]
-    pub sms: Option<String>,
-    #[schema(required = false)]
-    pub push: Vec<Push>,
-    #[schema(required = false)]
-    pub webhook: Option<Webhook>,
-    #[schema(required = false)]
-    pub slack: Option<Slack>,
-    #[schema(required = false)]
-    pub telegram: Option<String>,
-    #[schema(required = false)]
-    pub live: bool,
+pub struct AnyAddresses {}
+
+/// One address for each kind of channel, as a request writes it.
+#[derive(Serialize)]
+pub struct NewAddresses;
+
+impl PartialSchema for NewAddresses {
+    fn schema() -> RefOr<Schema> {
+        with_fields(AnyAddresses::schema(), &notification::Addresses::written())
+    }
 }
 
-#[derive(Serialize, ToSchema)]
-#[serde(untagged)]
-pub enum Push {
-    Ntfy(Ntfy),
-    Browser(Browser),
+impl ToSchema for NewAddresses {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        parts(&notification::Addresses::written(), schemas);
+    }
 }
 
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Browser {
-    pub endpoint: String,
-    pub keys: Keys,
+/// One address for each kind of channel, without the secrets.
+#[derive(Serialize)]
+pub struct Addresses;
+
+impl PartialSchema for Addresses {
+    fn schema() -> RefOr<Schema> {
+        with_fields(AnyAddresses::schema(), &notification::Addresses::shown())
+    }
 }
 
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Keys {
-    pub p256dh: String,
-    pub auth_set: bool,
-}
-
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Webhook {
-    pub url: String,
-    pub secret_set: bool,
-}
-
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Slack {
-    #[schema(required = false)]
-    pub channel: Option<String>,
-    #[schema(required = false)]
-    pub webhook_url_set: Option<bool>,
+impl ToSchema for Addresses {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        parts(&notification::Addresses::shown(), schemas);
+    }
 }

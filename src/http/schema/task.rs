@@ -2,11 +2,14 @@
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use serde_json::{Map, Value};
-use utoipa::ToSchema;
+use serde_json::Value;
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
-use crate::task::{Action, LastRun, Notify, Retry, TaskStatus, Urgency};
+use super::fields::{parts, with_changes, with_fields};
+use crate::field::Form;
+use crate::task::{Action, LastRun, Spec, TaskStatus, Urgency};
 use crate::trigger::condition::{ConditionView, FireOn, HttpPoll, RedisPoll, SqlPoll, ToolPoll};
 use crate::trigger::{CatchUp, DstFold, DstGap, EventTrigger, OnResume, Overlap};
 
@@ -166,6 +169,7 @@ pub struct Output {
 
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
+#[allow(dead_code, reason = "nothing is read into it: it is a shape for the document of the API")]
 pub enum Channels {
     One(String),
     Several(Vec<String>),
@@ -178,7 +182,7 @@ pub enum Channels {
     "name": "Morning mail", "trigger": {"type": "schedule", "cron": "0 8 * * *", "timezone": "Asia/Shanghai"},
     "action": {"instruction": "Summarize my unread emails"}, "output": {"channel": "email"}
 }))]
-pub struct NewTask {
+pub struct NewTaskOwn {
     /// Named with an admin token; with a tenant's, it is that tenant.
     #[schema(required = false)]
     pub tenant_id: Option<String>,
@@ -196,25 +200,23 @@ pub struct NewTask {
     /// Absent: the recipient's own order. Null: the result is told to nobody.
     #[schema(required = false)]
     pub output: Option<Output>,
-    /// Which ends of its runs are told: `on_change`, results that differ from the one told last, and failures. A failure is
-    /// told once for its cause; the same again is counted and summed up once a day, and the next success says so. Absent:
-    /// `always`.
-    #[schema(required = false)]
-    pub notify: Notify,
-    /// Automatic fires at most, one included that is skipped for overlap; null is no limit.
-    #[schema(required = false, minimum = 1)]
-    pub max_runs: Option<u64>,
-    /// Of running, not of waiting.
-    #[schema(required = false, default = 600, minimum = 1, maximum = 86400)]
-    pub timeout_seconds: u64,
-    #[schema(required = false)]
-    pub retry: Retry,
-    /// Pause after this many failed runs in a row; null never.
-    #[schema(required = false, minimum = 1, maximum = 1000)]
-    pub pause_after_failures: Option<u32>,
-    /// Yours: at most 16 KiB.
-    #[schema(required = false)]
-    pub metadata: Map<String, Value>,
+}
+
+/// A task to be made.
+#[derive(Serialize)]
+pub struct NewTask;
+
+impl PartialSchema for NewTask {
+    fn schema() -> RefOr<Schema> {
+        with_fields(NewTaskOwn::schema(), &Spec::written())
+    }
+}
+
+impl ToSchema for NewTask {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        NewTaskOwn::schemas(schemas);
+        parts(&Spec::written(), schemas);
+    }
 }
 
 /// Tasks to be made, one to a line: each line is a `NewTask`.
@@ -226,7 +228,7 @@ pub struct TaskLines(String);
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"trigger": {"type": "schedule", "cron": "30 7 * * *"}, "version": 3}))]
-pub struct TaskPatch {
+pub struct TaskPatchOwn {
     #[schema(required = false, min_length = 1, max_length = 200)]
     pub name: String,
     #[schema(required = false)]
@@ -237,18 +239,6 @@ pub struct TaskPatch {
     pub action: Option<Action>,
     #[schema(required = false)]
     pub output: Option<Output>,
-    #[schema(required = false)]
-    pub notify: Option<Notify>,
-    #[schema(required = false, minimum = 1)]
-    pub max_runs: Option<u64>,
-    #[schema(required = false, minimum = 1, maximum = 86400)]
-    pub timeout_seconds: Option<u64>,
-    #[schema(required = false)]
-    pub retry: Option<Retry>,
-    #[schema(required = false, minimum = 1, maximum = 1000)]
-    pub pause_after_failures: Option<u32>,
-    #[schema(required = false)]
-    pub metadata: Option<Map<String, Value>>,
     /// As it is: it can't be changed.
     #[schema(required = false)]
     pub key: Option<String>,
@@ -257,10 +247,27 @@ pub struct TaskPatch {
     pub version: Option<i64>,
 }
 
+/// Changes to a task.
+#[derive(Serialize)]
+pub struct TaskPatch;
+
+impl PartialSchema for TaskPatch {
+    fn schema() -> RefOr<Schema> {
+        with_changes(TaskPatchOwn::schema(), &Spec::written())
+    }
+}
+
+impl ToSchema for TaskPatch {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        TaskPatchOwn::schemas(schemas);
+        parts(&Spec::written(), schemas);
+    }
+}
+
 /// A task.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Task {
+pub struct TaskOwn {
     pub id: Uuid,
     pub tenant_id: String,
     /// The stable key that it was made with, if it was.
@@ -273,16 +280,11 @@ pub struct Task {
     /// Absent: the recipient's own order. Null: the result is told to nobody.
     #[schema(required = false)]
     pub output: Option<Output>,
-    /// Absent: `always`.
-    #[schema(required = false)]
-    pub notify: Option<Notify>,
-    #[schema(required)]
-    pub max_runs: Option<u64>,
-    pub timeout_seconds: u64,
-    pub retry: Retry,
-    #[schema(required)]
-    pub pause_after_failures: Option<u32>,
-    pub metadata: Map<String, Value>,
+}
+
+/// State of a task: all that its owner does not decide.
+#[derive(Serialize, ToSchema)]
+pub struct TaskState {
     pub status: TaskStatus,
     /// Why it is paused, disabled or completed.
     #[schema(required)]
@@ -301,6 +303,26 @@ pub struct Task {
     pub updated_at: DateTime<Utc>,
     /// Bumped by every change.
     pub version: i64,
+}
+
+/// A task.
+#[derive(Serialize)]
+pub struct Task;
+
+impl PartialSchema for Task {
+    fn schema() -> RefOr<Schema> {
+        let mut fields = Spec::shown();
+        fields.push(Form::of::<TaskState>());
+        with_fields(TaskOwn::schema(), &fields)
+    }
+}
+
+impl ToSchema for Task {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        TaskOwn::schemas(schemas);
+        parts(&Spec::shown(), schemas);
+        TaskState::schemas(schemas);
+    }
 }
 
 /// Why a task is paused.

@@ -1,13 +1,54 @@
 //! Email addresses: one plain mailbox.
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 use unicode_normalization::is_nfkc;
+use utoipa::ToSchema;
 
 use super::reading::text;
+use super::secrets::Seal;
+use crate::field::{Flag, Takes};
 use crate::invalid::Faults;
+use crate::notification::address::AddressKind;
 use crate::visible::is_traceless;
 
-pub(super) fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
+/// The address of the channel `email`.
+pub struct Email;
+
+/// An address of email in the API.
+#[derive(Serialize, ToSchema)]
+pub struct Form {
+    #[schema(required = false)]
+    email: Option<String>,
+}
+
+impl AddressKind for Email {
+    type Draft = Option<String>;
+    type Stored = Option<String>;
+    type Written = Form;
+    type Shown = Form;
+
+    const FLAGS: &'static [Flag] = &[Flag {
+        name: "--email",
+        takes: Takes::Text("ADDRESS"),
+        field: "addresses.email",
+        help: "Address for the channel `email`",
+    }];
+
+    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
+        read(kinds, faults)
+    }
+
+    fn settle<S: Seal>(draft: Option<String>, _: &Option<String>, _: &S) -> Result<Option<String>, S::Error> {
+        Ok(draft)
+    }
+
+    fn places(stored: &Option<String>) -> Vec<String> {
+        stored.iter().map(|email| format!("email {}", email.to_lowercase())).collect()
+    }
+}
+
+fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
     let address = text(kinds, "email", "/addresses", faults)?;
     if !is_email(address) {
         faults.add("/addresses/email", format!("`{address}` is not an address such as `ann@example.org`"));

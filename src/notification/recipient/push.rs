@@ -2,12 +2,14 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::reading::{flag, given, object, only, text, url};
 use super::secrets::{Seal, SecretPlace};
+use crate::field::{Flag, Takes};
 use crate::invalid::Faults;
-use crate::notification::PushAddress;
+use crate::notification::address::AddressKind;
 use crate::secret::Secret;
 
 /// Addresses of a recipient at most.
@@ -17,6 +19,32 @@ const TOPIC_LENGTH: usize = 64;
 /// An uncompressed point of P-256, as RFC 8291 has the browser's key, and its authentication secret, in bytes.
 const KEY_LENGTH: usize = 65;
 const AUTH_LENGTH: usize = 16;
+
+/// The addresses of the channel `push`.
+pub struct Push;
+
+/// One device or topic for push messages.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PushAddress {
+    /// A topic of the operator's ntfy server, or of another one.
+    Ntfy {
+        /// Topic on the server.
+        topic: String,
+        /// Base address of the server; `None`: the operator's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        server: Option<String>,
+    },
+    /// A browser's subscription (RFC 8030); its keys as RFC 8291 has them, base64url without padding.
+    WebPush {
+        /// Address of the push service for this browser.
+        endpoint: String,
+        /// Public key of the browser, base64url.
+        p256dh: String,
+        /// The authentication secret, as the vault sealed it.
+        sealed_auth: String,
+    },
+}
 
 /// One address as it was asked for.
 #[derive(Debug, Clone)]
@@ -39,8 +67,42 @@ pub enum PushDraft {
     },
 }
 
+impl AddressKind for Push {
+    type Draft = Vec<PushDraft>;
+    type Stored = Vec<PushAddress>;
+    type Written = schema::Written;
+    type Shown = schema::Shown;
+
+    const FLAGS: &'static [Flag] = &[Flag {
+        name: "--ntfy-topic",
+        takes: Takes::Text("TOPIC"),
+        field: "addresses.push.topic",
+        help: "Topic of the configured ntfy server for the channel `push`; browsers and other servers go by --file",
+    }];
+
+    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Vec<PushDraft> {
+        read(kinds, faults)
+    }
+
+    fn settle<S: Seal>(drafts: Vec<PushDraft>, old: &Vec<PushAddress>, seal: &S) -> Result<Vec<PushAddress>, S::Error> {
+        drafts.into_iter().enumerate().map(|(n, draft)| draft.settle(n, old, seal)).collect()
+    }
+
+    fn public(stored: &Vec<PushAddress>) -> Value {
+        stored.iter().map(public).collect()
+    }
+
+    fn places(stored: &Vec<PushAddress>) -> Vec<String> {
+        let place = |push: &PushAddress| match push {
+            PushAddress::Ntfy { topic, server } => format!("ntfy {} {topic}", server.as_deref().unwrap_or_default()),
+            PushAddress::WebPush { endpoint, .. } => format!("browser {endpoint}"),
+        };
+        stored.iter().map(place).collect()
+    }
+}
+
 /// One address, or a list of them.
-pub(super) fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Vec<PushDraft> {
+fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Vec<PushDraft> {
     let place = "/addresses/push";
     match given(kinds, "push") {
         None => vec![],
@@ -150,22 +212,105 @@ fn stored_auth<'a>(old: &'a [PushAddress], endpoint: &str, p256dh: &str) -> Opti
     })
 }
 
-pub(super) fn settle<S: Seal>(
-    drafts: Vec<PushDraft>,
-    old: &[PushAddress],
-    seal: &S,
-) -> Result<Vec<PushAddress>, S::Error> {
-    drafts.into_iter().enumerate().map(|(n, draft)| draft.settle(n, old, seal)).collect()
-}
-
 /// The document that is shown of one.
-pub(super) fn public(address: &PushAddress) -> Value {
+fn public(address: &PushAddress) -> Value {
     match address {
         PushAddress::Ntfy { topic, server: None } => json!({ "topic": topic }),
         PushAddress::Ntfy { topic, server } => json!({ "topic": topic, "server": server }),
         PushAddress::WebPush { endpoint, p256dh, .. } => {
             json!({ "endpoint": endpoint, "keys": { "p256dh": p256dh, "auth_set": true } })
         }
+    }
+}
+
+/// Its schemas in the API.
+#[allow(dead_code, reason = "nothing is read into these enums: they are shapes for the document of the API")]
+mod schema {
+    use serde::Serialize;
+    use utoipa::ToSchema;
+
+    /// Addresses as a request writes them.
+    #[derive(Serialize, ToSchema)]
+    pub struct Written {
+        /// Up to 8; a message goes to each.
+        #[schema(required = false)]
+        push: Option<NewPushes>,
+    }
+
+    /// Addresses as they are shown.
+    #[derive(Serialize, ToSchema)]
+    pub struct Shown {
+        #[schema(required = false)]
+        push: Vec<Push>,
+    }
+
+    #[derive(Serialize, ToSchema)]
+    #[serde(untagged)]
+    pub enum NewPushes {
+        One(NewPush),
+        Several(Vec<NewPush>),
+    }
+
+    #[derive(Serialize, ToSchema)]
+    #[serde(untagged)]
+    pub enum NewPush {
+        Ntfy(Ntfy),
+        Browser(NewBrowser),
+    }
+
+    /// A topic of ntfy.
+    #[derive(Serialize, ToSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct Ntfy {
+        #[schema(min_length = 1, max_length = 64)]
+        pub topic: String,
+        /// Absent: the server of the configuration.
+        #[schema(required = false, format = Uri)]
+        pub server: Option<String>,
+    }
+
+    /// A browser's subscription, as `PushSubscription.toJSON()` writes it.
+    #[derive(Serialize, ToSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct NewBrowser {
+        #[schema(format = Uri)]
+        pub endpoint: String,
+        #[serde(rename = "expirationTime")]
+        #[schema(required = false)]
+        pub expiration_time: Option<i64>,
+        pub keys: NewKeys,
+    }
+
+    #[derive(Serialize, ToSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct NewKeys {
+        pub p256dh: String,
+        /// Left out, the one stored for this endpoint is kept.
+        #[schema(required = false, write_only)]
+        pub auth: Option<String>,
+        #[schema(required = false)]
+        pub auth_set: Option<bool>,
+    }
+
+    #[derive(Serialize, ToSchema)]
+    #[serde(untagged)]
+    pub enum Push {
+        Ntfy(Ntfy),
+        Browser(Browser),
+    }
+
+    #[derive(Serialize, ToSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct Browser {
+        pub endpoint: String,
+        pub keys: Keys,
+    }
+
+    #[derive(Serialize, ToSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct Keys {
+        pub p256dh: String,
+        pub auth_set: bool,
     }
 }
 

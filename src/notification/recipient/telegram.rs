@@ -1,25 +1,70 @@
 //! Telegram addresses: the id of a chat, or the `@name` of a channel.
 
+use serde::Serialize;
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use super::reading::{given, text};
+use super::secrets::Seal;
+use crate::field::{Flag, Takes};
 use crate::invalid::Faults;
+use crate::notification::address::AddressKind;
 
 /// Letters of a public name (Telegram's own limits), and digits of an id (52 bits).
 const NAME_LENGTH: std::ops::RangeInclusive<usize> = 4..=32;
 const ID_LENGTH: std::ops::RangeInclusive<usize> = 1..=16;
 
-pub(super) fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
-    let address = match given(kinds, "telegram")? {
-        Value::Number(id) if id.is_i64() => id.to_string(),
-        _ => text(kinds, "telegram", "/addresses", faults)?.to_owned(),
-    };
-    if !is_chat(&address) {
-        let message =
-            format!("`{address}` is not the id of a chat such as `-1001234567890`, or a name such as `@news`");
-        faults.add("/addresses/telegram", message);
+/// The address of the channel `telegram`.
+pub struct Telegram;
+
+/// A chat as a request writes it.
+#[derive(Serialize, ToSchema)]
+pub struct Written {
+    /// A chat's id, or the name of a channel.
+    #[schema(required = false, example = "-1001234567890")]
+    telegram: Option<String>,
+}
+
+/// A chat as it is shown.
+#[derive(Serialize, ToSchema)]
+pub struct Shown {
+    #[schema(required = false)]
+    telegram: Option<String>,
+}
+
+impl AddressKind for Telegram {
+    type Draft = Option<String>;
+    type Stored = Option<String>;
+    type Written = Written;
+    type Shown = Shown;
+
+    const FLAGS: &'static [Flag] = &[Flag {
+        name: "--telegram",
+        takes: Takes::Hyphened("CHAT"),
+        field: "addresses.telegram",
+        help: "Chat id or @name for the channel `telegram`",
+    }];
+
+    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
+        let address = match given(kinds, "telegram")? {
+            Value::Number(id) if id.is_i64() => id.to_string(),
+            _ => text(kinds, "telegram", "/addresses", faults)?.to_owned(),
+        };
+        if !is_chat(&address) {
+            let message =
+                format!("`{address}` is not the id of a chat such as `-1001234567890`, or a name such as `@news`");
+            faults.add("/addresses/telegram", message);
+        }
+        Some(address)
     }
-    Some(address)
+
+    fn settle<S: Seal>(draft: Option<String>, _: &Option<String>, _: &S) -> Result<Option<String>, S::Error> {
+        Ok(draft)
+    }
+
+    fn places(stored: &Option<String>) -> Vec<String> {
+        stored.iter().map(|chat| format!("telegram {}", chat.to_lowercase())).collect()
+    }
 }
 
 fn is_chat(address: &str) -> bool {

@@ -1,12 +1,14 @@
 //! Webhooks of a recipient: where messages are posted to, and the secrets that they are signed with.
 
 use secrecy::zeroize::Zeroizing;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::reading::{flag, given, object, only, url};
 use super::secrets::{Seal, SecretPlace};
+use crate::field::{Flag, Takes};
 use crate::invalid::Faults;
-use crate::notification::WebhookAddress;
+use crate::notification::address::AddressKind;
 use crate::secret::Secret;
 
 /// How many signing secrets a webhook may have at once, the newest first, so that they can be rotated.
@@ -18,6 +20,18 @@ const KEY_LENGTH: std::ops::RangeInclusive<usize> = 24..=64;
 const SECRET_FORM: &str =
     "`whsec_` and 24 to 64 random bytes in base64, as `echo whsec_$(openssl rand -base64 32)` prints";
 
+/// The address of the channel `webhook`.
+pub struct Webhook;
+
+/// Target of webhooks: an address, and the secrets that sign messages to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WebhookAddress {
+    /// The address that messages are posted to.
+    pub url: String,
+    /// The signing secrets, as the vault sealed them.
+    pub sealed_secret: String,
+}
+
 /// Target of webhooks, as it is put.
 #[derive(Debug, Clone)]
 pub struct WebhookDraft {
@@ -27,8 +41,50 @@ pub struct WebhookDraft {
     pub secret: Option<Secret>,
 }
 
+impl AddressKind for Webhook {
+    type Draft = Option<WebhookDraft>;
+    type Stored = Option<WebhookAddress>;
+    type Written = schema::Written;
+    type Shown = schema::Shown;
+
+    const FLAGS: &'static [Flag] = &[
+        Flag {
+            name: "--webhook",
+            takes: Takes::Text("URL"),
+            field: "addresses.webhook.url",
+            help: "Address for the channel `webhook`; its secret is read from standard input with --webhook-secret-stdin",
+        },
+        Flag {
+            name: "--webhook-secret-stdin",
+            takes: Takes::StandardInput("--webhook"),
+            field: "addresses.webhook.secret",
+            help: "Read the webhook's secret (`whsec_…`) from standard input: flags can be seen by others on this machine",
+        },
+    ];
+
+    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<WebhookDraft> {
+        WebhookDraft::read(kinds, faults)
+    }
+
+    fn settle<S: Seal>(
+        draft: Option<WebhookDraft>,
+        old: &Option<WebhookAddress>,
+        seal: &S,
+    ) -> Result<Option<WebhookAddress>, S::Error> {
+        draft.map(|draft| draft.settle(old.as_ref(), seal)).transpose()
+    }
+
+    fn public(stored: &Option<WebhookAddress>) -> Value {
+        stored.as_ref().map(|address| json!({ "url": address.url, "secret_set": true })).unwrap_or_default()
+    }
+
+    fn places(stored: &Option<WebhookAddress>) -> Vec<String> {
+        stored.iter().map(|webhook| format!("webhook {}", webhook.url)).collect()
+    }
+}
+
 impl WebhookDraft {
-    pub(super) fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<WebhookDraft> {
+    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<WebhookDraft> {
         let place = "/addresses/webhook";
         let fields = object(given(kinds, "webhook")?, place, faults)?;
         only(fields, place, &["url", "secret", "secret_set"], faults);
@@ -42,7 +98,7 @@ impl WebhookDraft {
     }
 
     /// With its secret sealed, or the one that is stored.
-    pub(super) fn settle<S: Seal>(self, old: Option<&WebhookAddress>, seal: &S) -> Result<WebhookAddress, S::Error> {
+    fn settle<S: Seal>(self, old: Option<&WebhookAddress>, seal: &S) -> Result<WebhookAddress, S::Error> {
         let missing = || Faults::one("/addresses/webhook/secret", format!("is needed: {SECRET_FORM}"));
         let sealed_secret = match self.secret {
             Some(secret) => seal.seal(SecretPlace::Webhook, &secret)?,
@@ -50,11 +106,6 @@ impl WebhookDraft {
         };
         Ok(WebhookAddress { url: self.url, sealed_secret })
     }
-}
-
-/// The document that is shown of it.
-pub(super) fn public(address: &WebhookAddress) -> Value {
-    json!({ "url": address.url, "secret_set": true })
 }
 
 /// The keys in a text of signing secrets, which stand apart by spaces, the newest first.
@@ -90,6 +141,53 @@ fn read_secret(fields: &Map<String, Value>, place: &str, faults: &mut Faults) ->
         faults.add(format!("{place}/secret"), why);
     }
     Some(secret)
+}
+
+/// Its schemas in the API.
+#[allow(dead_code, reason = "nothing is read into these enums: they are shapes for the document of the API")]
+mod schema {
+    use serde::Serialize;
+    use utoipa::ToSchema;
+
+    /// An address as a request writes it.
+    #[derive(Serialize, ToSchema)]
+    pub struct Written {
+        #[schema(required = false)]
+        webhook: Option<NewWebhook>,
+    }
+
+    /// An address as it is shown.
+    #[derive(Serialize, ToSchema)]
+    pub struct Shown {
+        #[schema(required = false)]
+        webhook: Option<Webhook>,
+    }
+
+    #[derive(Serialize, ToSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct NewWebhook {
+        #[schema(format = Uri)]
+        pub url: String,
+        /// A signing secret, or several while they are rotated. Left out, the stored one is kept.
+        #[schema(required = false, write_only)]
+        pub secret: Option<Secrets>,
+        #[schema(required = false)]
+        pub secret_set: Option<bool>,
+    }
+
+    #[derive(Serialize, ToSchema)]
+    #[serde(untagged)]
+    pub enum Secrets {
+        One(String),
+        Several(Vec<String>),
+    }
+
+    #[derive(Serialize, ToSchema)]
+    #[serde(deny_unknown_fields)]
+    pub struct Webhook {
+        pub url: String,
+        pub secret_set: bool,
+    }
 }
 
 #[cfg(test)]

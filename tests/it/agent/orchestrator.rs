@@ -11,7 +11,7 @@ use reveille::run::cause::Cause;
 use reveille::run::outcome::{Outcome, RunError};
 use reveille::run::transcript::Message;
 use reveille::run::{Missed, Run, RunState, Usage};
-use reveille::task::{Action, Output, Retry, Spec, Task, TaskStatus};
+use reveille::task::{Action, Spec, Task, TaskStatus};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -28,18 +28,7 @@ fn task(action: Action) -> Task {
         tenant_id: "ann".into(),
         key: None,
         name: "Morning mail".into(),
-        spec: Spec {
-            trigger: serde_json::from_value(trigger).unwrap(),
-            executor: "orchestrator".into(),
-            action,
-            output: Output::default(),
-            notify: Default::default(),
-            max_runs: None,
-            timeout_seconds: 600,
-            retry: Retry::default(),
-            pause_after_failures: None,
-            metadata: Default::default(),
-        },
+        spec: Spec { action, ..Spec::of(serde_json::from_value(trigger).unwrap()) },
         status: TaskStatus::Active,
         status_reason: None,
         epoch: 1,

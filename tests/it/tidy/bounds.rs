@@ -121,7 +121,7 @@ const TESTED: &[(&str, Tested)] = &[
         By("many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_own_instant"),
     ),
     ("src/task/draft.rs: CHANNELS", By("task_names_as_many_channels_as_it_may_and_no_more")),
-    ("src/task/draft.rs: METADATA_BYTES", By("tasks_are_taken_at_each_bound_and_refused_one_beyond_it")),
+    ("src/task/fields.rs: METADATA_BYTES", By("tasks_are_taken_at_each_bound_and_refused_one_beyond_it")),
     ("src/template/guard.rs: BRANCHES", By("deepest_expression_that_is_admitted_fits_the_smallest_stack")),
     ("src/template/guard.rs: FUEL", By("rendering_has_its_fuel_and_ends_with_it")),
     ("src/template/guard.rs: JOINTS", By("template_of_unbounded_cost_is_refused")),

@@ -8,6 +8,7 @@ const L0: &[&str] = &[
     "compute",
     "expr",
     "fair_queue",
+    "field",
     "id",
     "invalid",
     "json_length",

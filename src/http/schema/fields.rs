@@ -1,0 +1,46 @@
+//! Shapes that are put together of described fields.
+
+use utoipa::openapi::{RefOr, Schema};
+
+use crate::field::Form;
+
+/// An object with further fields, each as it is described.
+pub fn with_fields(object: RefOr<Schema>, fields: &[Form]) -> RefOr<Schema> {
+    fields.iter().fold(object, |object, field| joined(object, (field.schema)()))
+}
+
+/// An object of changes with further fields. What is absent is kept, so nothing is said of a default.
+pub fn with_changes(object: RefOr<Schema>, fields: &[Form]) -> RefOr<Schema> {
+    fields.iter().fold(object, |object, field| {
+        let mut field = (field.schema)();
+        if let RefOr::T(Schema::Object(field)) = &mut field {
+            field.required.clear();
+            field.properties.values_mut().for_each(say_nothing);
+        }
+        joined(object, field)
+    })
+}
+
+/// Adds what the shapes of fields refer to.
+pub fn parts(fields: &[Form], schemas: &mut Vec<(String, RefOr<Schema>)>) {
+    fields.iter().for_each(|field| (field.parts)(schemas));
+}
+
+fn joined(mut object: RefOr<Schema>, field: RefOr<Schema>) -> RefOr<Schema> {
+    if let (RefOr::T(Schema::Object(object)), RefOr::T(Schema::Object(field))) = (&mut object, field) {
+        object.properties.extend(field.properties);
+        object.required.extend(field.required);
+    }
+    object
+}
+
+/// Takes the description and the default away.
+fn say_nothing(schema: &mut RefOr<Schema>) {
+    match schema {
+        RefOr::Ref(place) => place.description.clear(),
+        RefOr::T(Schema::Object(object)) => (object.description, object.default) = (None, None),
+        RefOr::T(Schema::Array(array)) => (array.description, array.default) = (None, None),
+        RefOr::T(Schema::OneOf(one)) => one.items.iter_mut().for_each(say_nothing),
+        RefOr::T(_) => {}
+    }
+}
