@@ -3,6 +3,7 @@
 //! Nothing else builds a store, a model or a channel. Embedders start here, with executors and tools of their own.
 //! What is told only once (the first admin token) is made last, so that a start that fails or is broken off loses none.
 
+mod embedded;
 mod foreign_keys;
 mod stranded;
 mod validated;
@@ -46,6 +47,7 @@ use crate::trigger::zone::{self, Zones};
 use crate::vault::credentials::Credentials;
 use crate::vault::{Vault, WithoutKeys, oauth};
 
+pub use embedded::Builder;
 pub(crate) use foreign_keys::foreign_keys;
 use foreign_keys::refuse_foreign_keys;
 pub(crate) use stranded::{WAY_BACK, stranded};
@@ -100,6 +102,10 @@ pub struct App {
     engine: engine::Running,
     http: JoinHandle<()>,
     ending: Ending,
+    /// The names that tasks made in this process may use.
+    known: Known,
+    /// A folder that goes with the service.
+    scratch: Option<PathBuf>,
     /// Serves requests until the service is dropped.
     _requests: LowRuntime,
 }
@@ -242,6 +248,7 @@ impl App {
         // the engine's threads are not theirs: requests may be many
         let requests = LowRuntime::start()?;
         let (limits, metrics, proxies) = (http.limits, http.metrics.clone(), config.server.proxies()?);
+        let known = http.known.clone();
         let engine = engine.start().await?;
         let serving = server::serve(listener, http::router(http), limits, proxies, metrics, ending.http.clone());
         let http = requests.handle().spawn(serving);
@@ -253,6 +260,8 @@ impl App {
             http,
             _requests: requests,
             ending,
+            known,
+            scratch: None,
         };
         match first_admin_token(config, &app.store).await {
             Ok(token) => {
@@ -294,6 +303,9 @@ impl App {
             tracing::error!(%error, "the HTTP server ended badly");
         }
         self.store.close().await;
+        if let Some(Err(error)) = self.scratch.map(std::fs::remove_dir_all) {
+            tracing::warn!(%error, "the folder of the service could not be removed");
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! nothing: what a call did is in the transcript and, where it matters, behind its idempotency key.
 
 pub mod builtin;
+mod definition;
 mod exchange;
 mod failure;
 pub mod http;

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::approval::matrix::{Category, Consequence};
-use crate::tool::{Definition, Tool, ToolError, ToolStatus};
+use crate::tool::{Definition, Tool, ToolError};
 use crate::vault::credentials::Credentials;
 
 /// All of them.
@@ -40,21 +40,7 @@ fn definition(
     category: Category,
     consequence: Consequence,
 ) -> Definition {
-    Definition {
-        name: name.into(),
-        description: description.into(),
-        parameters,
-        category,
-        consequence,
-        requires_confirmation: false,
-        timeout: None,
-        version: "1.0.0".into(),
-        status: ToolStatus::Active,
-        idempotent: true,
-        summary: None,
-        undo_seconds: None,
-        request: None,
-    }
+    Definition::new(name, description, parameters, category, consequence)
 }
 
 /// Arguments that have passed the schema, as the tool's own type.

@@ -11,6 +11,7 @@ mod conformance;
 mod egress;
 mod engine;
 mod events;
+mod examples;
 mod extremes;
 mod faults;
 mod metrics;

@@ -1,0 +1,109 @@
+//! A service inside another program: started from code with additions of its own, and asked without HTTP.
+//!
+//! It is the service of `reveille serve`, whole: what is created here is stored, fires and is seen over HTTP as well.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::Value;
+
+use crate::app::{App, Extras};
+use crate::clock::pause;
+use crate::config::Config;
+use crate::executor::Executor;
+use crate::id::{Scope, Tenant, new_id};
+use crate::run::{Run, RunState};
+use crate::task::{Draft, Task};
+use crate::tool::Tool;
+
+/// Between two looks at a run.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A service to be started.
+#[derive(Default)]
+pub struct Builder {
+    config: Config,
+    extras: Extras,
+    scratch: Option<PathBuf>,
+}
+
+impl Builder {
+    /// Takes this configuration instead of the defaults.
+    pub fn config(mut self, config: Config) -> Builder {
+        self.config = config;
+        self
+    }
+
+    /// Keeps everything in a new folder, which is removed when the service is stopped, and listens on a free port.
+    pub fn in_scratch(mut self) -> Builder {
+        let dir = std::env::temp_dir().join(format!("reveille-{:016x}", fastrand::u64(..)));
+        self.config.server.data_dir = dir.display().to_string();
+        self.config.server.listen = "127.0.0.1:0".into();
+        self.scratch = Some(dir);
+        self
+    }
+
+    /// Adds an executor; tasks name it in `executor`.
+    pub fn executor(mut self, executor: impl Executor + 'static) -> Builder {
+        self.extras.executors.push(Arc::new(executor));
+        self
+    }
+
+    /// Adds a tool for agents, steps and conditions.
+    pub fn tool(mut self, tool: impl Tool + 'static) -> Builder {
+        self.extras.tools.push(Arc::new(tool));
+        self
+    }
+
+    /// Starts the service. Where the program has chosen no provider for TLS, it becomes that of this crate.
+    ///
+    /// # Errors
+    /// As [`App::start`].
+    pub async fn start(self) -> anyhow::Result<App> {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let waiting = |why: &str| tracing::warn!("waiting for the database: {why}");
+        let mut app = App::start(&self.config, self.extras, waiting).await?;
+        app.scratch = self.scratch;
+        Ok(app)
+    }
+}
+
+impl App {
+    /// A service with the built-in executors and tools and no configuration, for further additions.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Creates a task of a tenant from the JSON form of the API. It is active at once.
+    ///
+    /// # Errors
+    /// Every fault of the task with its place, or why it can't be stored.
+    pub async fn create_task(&self, tenant: &str, task: &Value) -> anyhow::Result<Task> {
+        let tenant = Tenant::new(tenant).map_err(|why| anyhow::anyhow!("the tenant: {why}"))?;
+        let now = self.store.clock().now();
+        let draft = Draft::parse(Ok(tenant), task, &self.known, now)?;
+        let (task, next) = Task::new(new_id(now), draft, now).map_err(|fault| anyhow::anyhow!(fault.message))?;
+        self.store.create_task(&task, next.map(|next| next.nominal), None).await?;
+        Ok(task)
+    }
+
+    /// Runs a task now, whatever its trigger says, and waits until the run has ended, or waits for a person or another
+    /// system.
+    ///
+    /// # Errors
+    /// Why it can't be asked for. A run that fails is no error: its state says so.
+    pub async fn run_task(&self, task: &Task, input: Option<Value>) -> anyhow::Result<Run> {
+        let now = self.store.clock().now();
+        let id = new_id(now);
+        self.store.run_now(&Scope::Every, task.id, id, input, now, None).await?;
+        loop {
+            let run = self.store.get_run(&Scope::Every, id).await.context("the run that was asked for")?;
+            if !matches!(run.state, RunState::Queued | RunState::Running) {
+                return Ok(run);
+            }
+            pause(LOOK).await;
+        }
+    }
+}
