@@ -18,6 +18,7 @@ mod demo;
 mod draft;
 mod event;
 mod failure;
+mod flags;
 mod grant;
 mod login;
 mod memory;

@@ -3,6 +3,7 @@
 //! It reads the sources as text. Each rule is proved to find a planted violation.
 
 mod bounds;
+mod guide;
 mod layers;
 mod limits;
 mod prose;
