@@ -31,6 +31,7 @@ pub mod messages;
 pub mod oauth;
 pub mod openapi;
 pub mod page;
+pub mod pages;
 pub mod path;
 pub mod pipelines;
 pub mod proxies;

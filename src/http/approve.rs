@@ -7,16 +7,15 @@
 
 mod beginning;
 mod card;
+mod changes;
 mod control;
 mod form;
-pub(super) mod frame;
-pub(super) mod html;
 mod item;
 mod kind;
 pub(super) mod moment;
 pub(super) mod origin;
 mod press;
-mod style;
+mod scene;
 mod ticket;
 mod view;
 
@@ -35,10 +34,11 @@ use crate::http::approvals::decision::{Decision, Who};
 use crate::http::approve::form::Sent;
 use crate::http::approve::item::{Item, Place};
 use crate::http::approve::press::Press;
+use crate::http::approve::scene::{Form, Scene, is_answerable, is_open};
 use crate::http::approve::ticket::Ticket;
-use crate::http::approve::view::{Form, Scene, is_answerable, is_open};
 use crate::http::body::Body;
 use crate::http::error::ApiError;
+use crate::http::pages::{self, away, failed, too_many};
 use crate::http::path::Id;
 use crate::http::server::Peer;
 use crate::id::{Scope, Tenant};
@@ -109,7 +109,7 @@ pub async fn answer_approvals(
     let body = body.map_err(failed)?;
     let sent = Sent::parse(body.bytes());
     let nonce = sent.get("nonce").unwrap_or_default();
-    let is_ours = origin::is_own(&headers, &state.settings.public_url()) && is_form(&headers);
+    let is_ours = origin::is_own(&headers, &state.settings.public_url()) && origin::is_form(&headers);
     if !is_ours || !state.vault.is_tag(NONCE, &bound(&asked), nonce) {
         return again(&state, &asked, &token, "nothing_foreign", StatusCode::FORBIDDEN).await;
     }
@@ -162,19 +162,19 @@ pub async fn answer_approvals(
             content_type = "text/html")))]
 pub async fn show_outcome(Held(state): Held<State>, Id(ticket): Id) -> Result<Response, Response> {
     let ticket = Ticket::read(&state.vault, &ticket).filter(|ticket| state.clock.now() < ticket.expires_at);
-    let Some(Ticket { batch_id, recipient, .. }) = ticket else { return Err(frame::unknown()) };
+    let Some(Ticket { batch_id, recipient, .. }) = ticket else { return Err(view::unknown()) };
     let filter = ApprovalFilter { batch_id: Some(batch_id), limit: 1, ..ApprovalFilter::default() };
     let found = state.store.list_approvals(&Scope::Every, &filter).await.map_err(away)?;
-    let Some(first) = found.first() else { return Err(frame::unknown()) };
+    let Some(first) = found.first() else { return Err(view::unknown()) };
     // those that were replaced aside
     let mut approvals = state.store.approvals_of_turn(first.run_id, first.turn).await.map_err(away)?;
     approvals.retain(|approval| approval.batch_id == batch_id);
     let reader = reader(&state, &recipient).await?;
-    let Some(first) = approvals.first() else { return Err(frame::replaced(&reader.1)) };
+    let Some(first) = approvals.first() else { return Err(view::replaced(&reader.1)) };
     let scope = scope(&first.tenant_id).map_err(failed)?;
     let scene = scene(&state, &scope, (&recipient, reader), first).await?;
     let items = fresh(&approvals, &scene.words);
-    Ok(shown(StatusCode::OK, &scene, &items, None, None))
+    Ok(view::page(StatusCode::OK, &scene, &items, None, None))
 }
 
 /// Looks a link up. Guessing costs the guesser.
@@ -198,7 +198,7 @@ async fn asked(state: &State, peer: Option<Extension<Peer>>, token: &str) -> Res
             if let Some(peer) = peer {
                 state.wrong_tokens.wrong(peer, now);
             }
-            Err(frame::unknown())
+            Err(view::unknown())
         }
         Err(error) => Err(away(error)),
     }
@@ -240,7 +240,7 @@ async fn settle(
         false => Ticket::of(&asked.link).address(&state.vault),
     };
     let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, place)], body::Body::empty()).into_response();
-    frame::guard(&mut response);
+    pages::guard(&mut response);
     Ok(response)
 }
 
@@ -253,11 +253,11 @@ async fn page(
     notice: Option<&str>,
     status: StatusCode,
 ) -> Result<Response, Response> {
-    let Some(first) = asked.approvals.first() else { return Err(frame::replaced(&asked.words)) };
+    let Some(first) = asked.approvals.first() else { return Err(view::replaced(&asked.words)) };
     let reader = (asked.zone, asked.words.clone());
     let scene = scene(state, &asked.scope, (&asked.link.recipient, reader), first).await?;
     let form = Form { action: format!("/approvals/{token}"), nonce: state.vault.tag(NONCE, &bound(asked)) };
-    Ok(shown(status, &scene, items, notice, Some(&form)))
+    Ok(view::page(status, &scene, items, notice, Some(&form)))
 }
 
 /// The page as it is at first, with why nothing came of an answer.
@@ -270,11 +270,6 @@ async fn again(
 ) -> Result<Response, Response> {
     let items = fresh(&asked.approvals, &asked.words);
     page(state, asked, token, &items, Some(asked.words.get(phrase)), status).await
-}
-
-fn shown(status: StatusCode, scene: &Scene, items: &[Item], notice: Option<&str>, form: Option<&Form>) -> Response {
-    let title = view::title(&scene.words, items, scene.now);
-    frame::page(&scene.words, status, title, view::body(scene, items, notice, form))
 }
 
 /// Marks where the person is led: to the first thing that is wrong, else to the first that was changed.
@@ -312,7 +307,7 @@ fn fresh<'a>(approvals: &'a [Approval], words: &'a Phrases) -> Vec<Item<'a>> {
 
 /// In which zone and words a recipient reads.
 async fn reader(state: &State, recipient: &str) -> Result<(Tz, Phrases), Response> {
-    let stored = optional(state.store.get_recipient(&Scope::Every, recipient).await).map_err(away)?;
+    let stored = beginning::optional(state.store.get_recipient(&Scope::Every, recipient).await).map_err(away)?;
     let reader = stored.as_ref().map_or(Reader::NOBODY, |stored| stored.recipient.reader());
     Ok((reader.timezone, state.channels.templates().phrases(reader.locale)))
 }
@@ -324,9 +319,9 @@ async fn scene(
     (recipient, (zone, words)): (&str, (Tz, Phrases)),
     first: &Approval,
 ) -> Result<Scene, Response> {
-    let run = optional(state.store.get_run(scope, first.run_id).await).map_err(away)?;
+    let run = beginning::optional(state.store.get_run(scope, first.run_id).await).map_err(away)?;
     let task = match first.task_id {
-        Some(task) => optional(state.store.get_task(scope, task).await).map_err(away)?,
+        Some(task) => beginning::optional(state.store.get_task(scope, task).await).map_err(away)?,
         None => None,
     };
     let reader = format!("recipient:{recipient}");
@@ -345,37 +340,6 @@ async fn scene(
     })
 }
 
-fn optional<T>(found: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
-    match found {
-        Ok(found) => Ok(Some(found)),
-        Err(StoreError::NotFound) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 fn scope(tenant: &str) -> Result<Scope, ApiError> {
     Tenant::stored(tenant).map(Scope::Only).map_err(|log| ApiError::Internal { log })
-}
-
-pub(super) fn is_form(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/x-www-form-urlencoded"))
-}
-
-pub(super) fn away(error: StoreError) -> Response {
-    failed(ApiError::from(error))
-}
-
-/// A fault as a page; what it is about was logged where it became a problem.
-pub(super) fn failed(error: ApiError) -> Response {
-    let problem = error.into_problem();
-    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    frame::message(status, "This can’t be done now", &[&problem.title, "Try it again in a moment."])
-}
-
-pub(super) fn too_many(seconds: u64) -> Response {
-    let sentences = ["Too many links that are not known were opened from your address.", "Try it again in a minute."];
-    let mut response = frame::message(StatusCode::TOO_MANY_REQUESTS, "Please wait", &sentences);
-    response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
-    response
 }

@@ -11,13 +11,14 @@ use axum::Extension;
 use axum::extract::State as Held;
 use axum::http::StatusCode;
 use axum::response::Response;
+use serde::Serialize;
 use uuid::Uuid;
 
 use crate::channel::templates::Page;
+use crate::channel::templates::phrases::Phrases;
 use crate::channel::whole;
 use crate::http::State;
-use crate::http::approve::html::Html;
-use crate::http::approve::{away, frame, too_many};
+use crate::http::pages::{self, View, away, too_many};
 use crate::http::path::Id;
 use crate::http::server::Peer;
 use crate::id::Scope;
@@ -56,7 +57,11 @@ pub async fn show_message(
         return Err(unknown());
     };
     state.wrong_tokens.right(&hash);
-    page(&state, delivery).await.map_err(away)?.map(|page| shown(&state, &page)).ok_or_else(unknown)
+    page(&state, delivery)
+        .await
+        .map_err(away)?
+        .map(|page| shown(&state.channels.templates().phrases(page.lang), &page))
+        .ok_or_else(unknown)
 }
 
 /// The page of a delivery, as it stands now; `None` where there is nothing to tell.
@@ -116,16 +121,24 @@ async fn digest(state: &State, delivery: Delivery, recipient: PageReader) -> Res
     state.store.compute(&tenant, page).await
 }
 
-fn shown(state: &State, page: &Page) -> Response {
-    let mut html = Html::default();
-    html.raw("<h1 dir=\"auto\">").text(&page.subject).raw("</h1>\n<p class=\"soft\" dir=\"auto\">");
-    html.text(&page.about).raw("</p>\n").markup(&page.html);
-    frame::page(&state.channels.templates().phrases(page.lang), StatusCode::OK, &page.subject, html)
+/// A message in full; its template has made it markup.
+#[derive(Debug, Serialize)]
+struct Whole<'a> {
+    about: &'a str,
+    html: &'a str,
+}
+
+impl View for Whole<'_> {
+    const TEMPLATE: &'static str = "message.html";
+}
+
+fn shown(words: &Phrases, page: &Page) -> Response {
+    pages::page(words, StatusCode::OK, &page.subject, &Whole { about: &page.about, html: &page.html })
 }
 
 /// One page for a link that is wrong, for one whose time is over, and for a message that may not be read here.
 fn unknown() -> Response {
-    frame::message(
+    pages::message(
         StatusCode::NOT_FOUND,
         "This link is not known",
         &[
@@ -133,4 +146,20 @@ fn unknown() -> Response {
             "Open it again from the message that you got.",
         ],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::pages::tests::{assert_inert, text_of};
+
+    #[test]
+    fn subject_and_origin_of_a_message_are_not_markup_and_its_text_is_what_its_template_made() {
+        let shown = |text: &str| {
+            let page = Page { lang: "en", subject: text.into(), about: [text; 9].concat(), html: "<p>made</p>".into() };
+            text_of(shown(Phrases::english(), &page))
+        };
+        assert_inert(shown);
+        assert!(shown("x").contains("</p>\n<p>made</p>\n</main>"), "{}", shown("x"));
+    }
 }

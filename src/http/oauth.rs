@@ -18,11 +18,12 @@ use serde::Serialize;
 use crate::channel::templates::phrases::Phrases;
 use crate::credential::Reference;
 use crate::http::State;
-use crate::http::approve::{failed, frame, is_form, origin};
+use crate::http::approve::origin::{is_form, is_own};
 use crate::http::auth::{Caller, still_may};
 use crate::http::body::Body;
 use crate::http::credentials::check;
 use crate::http::error::ApiError;
+use crate::http::pages::{self, failed};
 use crate::http::path::Pair;
 use crate::http::query::Query;
 use crate::id::{Scope, Tenant};
@@ -138,7 +139,7 @@ pub async fn make_connection(
     body: Result<Body, ApiError>,
 ) -> Result<Response, Response> {
     let body = body.map_err(failed)?;
-    if !is_form(&headers) || !origin::is_own(&headers, &state.settings.public_url()) {
+    if !is_form(&headers) || !is_own(&headers, &state.settings.public_url()) {
         return Err(view::foreign());
     }
     let mut form = Query::of_form(&String::from_utf8_lossy(body.bytes()));
@@ -192,7 +193,7 @@ fn refused(error: ConnectError) -> Response {
         other => {
             let mut response = failed(ApiError::Internal { log: other.to_string() });
             *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-            frame::guard(&mut response);
+            pages::guard(&mut response);
             response
         }
     }

@@ -103,9 +103,14 @@ impl Phrases {
 
     /// The phrase of this name.
     pub fn get(&self, name: &str) -> &str {
-        let found = self.tables.iter().find_map(|table| table.get(name));
+        let found = self.find(name);
         debug_assert!(found.is_some(), "there is no phrase `{name}`");
-        found.map_or("", String::as_str)
+        found.unwrap_or_default()
+    }
+
+    /// The phrase of this name, where there is one.
+    pub fn find(&self, name: &str) -> Option<&str> {
+        self.tables.iter().find_map(|table| table.get(name)).map(String::as_str)
     }
 
     /// The phrase of this name with texts put in.

@@ -2,7 +2,6 @@
 
 use crate::approval::Approval;
 use crate::http::State;
-use crate::http::approve::optional;
 use crate::id::Scope;
 use crate::run::Run;
 use crate::store::StoreError;
@@ -28,5 +27,14 @@ pub fn of(run: &Run, is_requester_known: bool) -> &'static str {
         "event" => "run_event",
         "condition" => "run_condition",
         _ => "run_other",
+    }
+}
+
+/// Turns the absence of a thing into `None`.
+pub fn optional<T>(found: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(StoreError::NotFound) => Ok(None),
+        Err(error) => Err(error),
     }
 }

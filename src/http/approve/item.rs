@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::approval::arguments::{Misfit, Part};
@@ -38,7 +39,7 @@ pub struct Item<'a> {
 }
 
 /// A fault and its place.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Spot {
     /// The id of the element.
     pub id: String,
@@ -156,6 +157,16 @@ impl<'a> Item<'a> {
             faults.entry(*number).or_default().push(fault);
         }
         faults
+    }
+
+    /// Faults of a place that is no argument.
+    pub fn faults_at(&self, place: Place) -> Vec<&str> {
+        self.other_faults.iter().filter(|(at, _)| *at == place).map(|(_, fault)| fault.as_str()).collect()
+    }
+
+    /// Whether the question offers this choice.
+    pub fn offers(&self, choice: Choice) -> bool {
+        self.approval.proposal.options.contains(&choice)
     }
 
     /// Whether something has to be corrected.

@@ -22,6 +22,12 @@ pub fn is_own(headers: &HeaderMap, public_url: &str) -> bool {
         })
 }
 
+/// Whether the body is said to be that of a form.
+pub fn is_form(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/x-www-form-urlencoded"))
+}
+
 /// Whether it is the origin of this address.
 fn is_of(origin: &str, address: &str) -> bool {
     Url::parse(address).is_ok_and(|address| address.origin().ascii_serialization() == origin.to_ascii_lowercase())

@@ -1,63 +1,91 @@
 //! The page: who asks, and what can be answered, all at once or each question by itself. It reads what it is given and
 //! changes nothing.
 
+use axum::http::StatusCode;
+use axum::response::Response;
 use chrono::{DateTime, Utc};
-use chrono_tz::Tz;
-use uuid::Uuid;
+use serde::Serialize;
 
-use crate::approval::voter::Marks;
-use crate::approval::{Approval, ApprovalStatus};
 use crate::channel::templates::phrases::Phrases;
-use crate::http::approve::card::card;
-use crate::http::approve::html::{Html, apart, around};
+use crate::http::approve::card::Card;
 use crate::http::approve::item::{Item, Spot};
 use crate::http::approve::moment::instant;
+use crate::http::approve::scene::{Form, Scene, is_answerable, is_expired, is_open};
+use crate::http::pages::{self, View};
 
-/// The reader of a page, and the way to it.
-#[derive(Debug)]
-pub struct Scene {
-    pub now: DateTime<Utc>,
-    pub zone: Tz,
-    /// In the reader's language.
-    pub words: Phrases,
-    pub tenant: String,
-    /// As the record names the reader: `recipient:<id>`.
-    pub reader: String,
-    /// By what else the reader is known.
-    pub marks: Marks,
-    pub run_id: Uuid,
-    /// The name of the task, as far as there is one.
-    pub task: Option<String>,
-    /// The cause of the run, as the name of a phrase, and its instant.
-    pub started: Option<(&'static str, DateTime<Utc>)>,
-    /// By whom it was asked for by hand, as far as that is known: the name of a token.
-    pub requester: Option<String>,
+/// The page of a link, or of what came of an answer.
+#[derive(Debug, Serialize)]
+struct Approvals<'a> {
+    tenant: &'a str,
+    notice: Option<Notice<'a>>,
+    origin: Origin<'a>,
+    start: Option<Start<'a>>,
+    form: Option<&'a Form>,
+    /// The open questions, where there are several.
+    together: Vec<Question<'a>>,
+    cards: Vec<Card<'a>>,
+    /// A question is open, and no answer is a no.
+    waits: bool,
 }
 
-/// Where the form goes, and its proof that it came from here. `None`: nothing can be answered on this page.
-#[derive(Debug)]
-pub struct Form {
-    pub action: String,
-    pub nonce: String,
+impl View for Approvals<'_> {
+    const TEMPLATE: &'static str = "approval.html";
 }
 
-/// Whether the question can be answered now.
-pub fn is_open(approval: &Approval, now: DateTime<Utc>) -> bool {
-    approval.status == ApprovalStatus::Pending && now < approval.expires_at
+/// The result of the last answer, with a link to each place that it is about.
+#[derive(Debug, Serialize)]
+struct Notice<'a> {
+    text: &'a str,
+    spots: Vec<Spot>,
 }
 
-/// Whether anything can be answered now: an open question, or a held call that can be stopped.
-pub fn is_answerable(approval: &Approval, now: DateTime<Utc>) -> bool {
-    is_open(approval, now) || approval.is_held(now)
+/// By whom it is asked.
+#[derive(Debug, Serialize)]
+struct Origin<'a> {
+    phrase: &'static str,
+    task: &'a str,
+    agents: String,
 }
 
-/// Whether nobody has answered in time.
-pub fn is_expired(approval: &Approval) -> bool {
-    matches!(approval.status, ApprovalStatus::Pending | ApprovalStatus::Expired)
+/// How the run began.
+#[derive(Debug, Serialize)]
+struct Start<'a> {
+    phrase: &'static str,
+    at: String,
+    who: &'a str,
 }
 
-/// The page's title.
-pub fn title<'a>(words: &'a Phrases, items: &[Item], now: DateTime<Utc>) -> &'a str {
+#[derive(Debug, Serialize)]
+struct Question<'a> {
+    number: usize,
+    summary: &'a str,
+}
+
+/// The page with these questions; without a form nothing can be answered on it.
+pub fn page(status: StatusCode, scene: &Scene, items: &[Item], notice: Option<&str>, form: Option<&Form>) -> Response {
+    let title = title(&scene.words, items, scene.now);
+    pages::page(&scene.words, status, title, &Approvals::of(scene, items, notice, form))
+}
+
+/// Nobody knows this link, or not any more. One page for both: nothing is learnt from it.
+pub fn unknown() -> Response {
+    pages::message(
+        StatusCode::NOT_FOUND,
+        "This link is not known",
+        &[
+            "It may be cut off or mistyped, or it is so old that it was forgotten.",
+            "Open it again from the message that you got. Nothing was decided by opening it.",
+        ],
+    )
+}
+
+/// The page that tells that the link's question was asked anew, because something has changed meanwhile.
+pub fn replaced(words: &Phrases) -> Response {
+    let sentences = [words.get("replaced_why"), words.get("replaced_link")];
+    pages::message_in(words, StatusCode::GONE, words.get("replaced"), &sentences)
+}
+
+fn title<'a>(words: &'a Phrases, items: &[Item], now: DateTime<Utc>) -> &'a str {
     let open = items.iter().filter(|item| is_open(item.approval, now)).count();
     words.get(match open {
         0 if items.iter().any(|item| item.approval.is_held(now)) => "title_held",
@@ -68,105 +96,267 @@ pub fn title<'a>(words: &'a Phrases, items: &[Item], now: DateTime<Utc>) -> &'a 
     })
 }
 
-/// All of the page but its frame.
-pub fn body(scene: &Scene, items: &[Item], notice: Option<&str>, form: Option<&Form>) -> Html {
-    let words = &scene.words;
-    let open: Vec<&Item> = items.iter().filter(|item| is_open(item.approval, scene.now)).collect();
-    let mut html = Html::default();
-    html.raw("<h1>").text(title(words, items, scene.now)).raw("</h1>\n");
-    if let Some(text) = notice {
-        notice_of(&mut html, words, items, text);
-    }
-    origin(&mut html, scene, items);
-    let form = form.filter(|_| items.iter().any(|item| is_answerable(item.approval, scene.now)));
-    if let Some(form) = form {
-        html.raw("<form method=\"post\" action=\"").exact(&form.action).raw("\" autocomplete=\"off\">\n");
-        html.raw("<input type=\"hidden\" name=\"nonce\" value=\"").exact(&form.nonce).raw("\">\n");
-        // what the Enter key in a field presses: it shows changes, and decides nothing
-        html.raw("<button class=\"skip\" name=\"do\" value=\"review\" tabindex=\"-1\" aria-hidden=\"true\">");
-        html.text(words.get("show_changes")).raw("</button>\n");
-        if open.len() > 1 {
-            together(&mut html, words, &open, true);
+impl<'a> Approvals<'a> {
+    fn of(scene: &'a Scene, items: &'a [Item<'a>], notice: Option<&'a str>, form: Option<&'a Form>) -> Approvals<'a> {
+        let open = items.iter().filter(|item| is_open(item.approval, scene.now));
+        let open: Vec<Question> =
+            open.map(|item| Question { number: item.number, summary: &item.approval.proposal.summary }).collect();
+        let form = form.filter(|_| items.iter().any(|item| is_answerable(item.approval, scene.now)));
+        Approvals {
+            tenant: &scene.tenant,
+            notice: notice.map(|text| Notice { text, spots: spots(&scene.words, items) }),
+            origin: Origin::of(scene, items),
+            start: scene.started.map(|(phrase, at)| Start {
+                phrase,
+                at: instant(&scene.words, at, scene.zone),
+                who: scene.requester.as_deref().unwrap_or_default(),
+            }),
+            form,
+            waits: !open.is_empty(),
+            together: if open.len() > 1 { open } else { Vec::new() },
+            cards: items.iter().map(|item| Card::of(scene, item, form.is_some())).collect(),
         }
     }
-    for item in items {
-        card(&mut html, scene, item, items.len(), form.is_some());
-    }
-    if form.is_some() {
-        if open.len() > 1 {
-            together(&mut html, words, &open, false);
-        }
-        html.raw("</form>\n");
-        if !open.is_empty() {
-            html.raw("<p class=\"soft\">").text(words.get("no_answer")).raw("</p>\n");
-        }
-    }
-    html
 }
 
-/// Writes the result of the last answer, with a link to each place that it is about.
-fn notice_of(html: &mut Html, words: &Phrases, items: &[Item], text: &str) {
-    html.raw("<div class=\"notice\" role=\"alert\">\n<p>").text(text).raw("</p>\n");
-    let changed = items.iter().filter(|item| item.changed.is_some() && !item.is_faulty()).map(|item| Spot {
+/// The places to which a notice leads: what is wrong, else what was changed.
+fn spots(words: &Phrases, items: &[Item]) -> Vec<Spot> {
+    if items.iter().any(Item::is_faulty) {
+        return items.iter().flat_map(Item::spots).collect();
+    }
+    let changed = items.iter().filter(|item| item.changed.is_some()).map(|item| Spot {
         id: format!("c{}", item.number),
         label: words.get("your_changes").to_owned(),
         fault: item.approval.proposal.summary.clone(),
     });
-    let faulty = items.iter().any(Item::is_faulty);
-    let spots: Vec<Spot> = match faulty {
-        true => items.iter().flat_map(Item::spots).collect(),
-        false => changed.collect(),
-    };
-    if !spots.is_empty() {
-        html.raw("<ul>\n");
-        for Spot { id, label, fault } in spots {
-            html.raw("<li><a href=\"#").exact(&id).raw("\">");
-            if !label.is_empty() {
-                html.raw("<bdi>").text(&label).raw("</bdi>: ");
+    changed.collect()
+}
+
+impl<'a> Origin<'a> {
+    fn of(scene: &'a Scene, items: &[Item]) -> Origin<'a> {
+        let chain = items.first().map(|item| item.approval.proposal.delegation_chain.as_slice()).unwrap_or_default();
+        let phrase = match (&scene.task, chain) {
+            (Some(_), []) => "by_task",
+            (Some(_), _) => "by_task_through",
+            (None, []) => "by_chat",
+            (None, _) => "by_chat_through",
+        };
+        Origin { phrase, task: scene.task.as_deref().unwrap_or_default(), agents: chain.join(" → ") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+    use serde_json::{Value, json};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::approval::matrix::{Category, Consequence, Gate};
+    use crate::approval::proposal::Identity;
+    use crate::approval::voter::{Marks, Vote};
+    use crate::approval::why::{RuleBy, Why};
+    use crate::approval::{Approval, ApprovalStatus, CallOutcome, Choice, Proposal};
+    use crate::channel::templates::phrases::Catalogue;
+    use crate::http::approve::form::Sent;
+    use crate::http::approve::item::Place;
+    use crate::http::pages::tests::{assert_inert, text_of};
+
+    /// A call in which every text from outside is this one.
+    fn proposal(text: &str) -> Proposal {
+        let described = |kind: &str| json!({ "type": kind, "description": text });
+        Proposal {
+            tool: text.into(),
+            version: text.into(),
+            definition: "d".into(),
+            summary: text.into(),
+            description: text.into(),
+            arguments: json!({
+                text: text, "lines": format!("{text}\n{text}"), "list": [text, text], "json": [{ text: text }], "count": 7,
+                "flag": true, "how": text, "nested": { text: text, "empty": {} },
+            }),
+            parameters: json!({
+                "type": "object", "required": ["flag", "count"],
+                "properties": {
+                    text: described("string"), "lines": described("string"), "list": described("array"), "count": described("integer"),
+                    "flag": described("boolean"), "how": { "type": "string", "enum": [text, "fax"] }, "more": described("string"),
+                    "maybe": described("boolean"),
+                },
+            }),
+            category: Category::SideEffect,
+            consequence: Consequence::High,
+            reasons: vec![text.into(), "a rule".into()],
+            why: vec![
+                Why::Rule { by: RuleBy::Tenant, gate: Gate::Confirm },
+                Why::Credential { reference: text.into() },
+                Why::Always,
+            ],
+            options: vec![Choice::Approve, Choice::Edit, Choice::Cancel],
+            allow_modification: true,
+            source: "trigger".into(),
+            delegation_chain: vec![text.into(), "helper".into()],
+            on_expiry: Default::default(),
+            approvers: 1,
+            barred: None,
+            confirmation: None,
+            undo_seconds: None,
+            precheck: Some(json!({ text: [text] })),
+            timeout_seconds: 1800,
+        }
+    }
+
+    fn now() -> DateTime<Utc> {
+        "2026-11-21T00:00:00Z".parse().unwrap()
+    }
+
+    fn approval(proposal: Proposal) -> Approval {
+        let identity = Identity { tenant: "ann", run_id: Uuid::from_u128(3), turn: 1, call_id: "c" };
+        let ids = (Uuid::from_u128(1), Uuid::from_u128(2));
+        Approval::asked(ids, identity, Some(Uuid::from_u128(4)), proposal, now() - TimeDelta::minutes(5))
+    }
+
+    fn settled(text: &str, status: ApprovalStatus, by: &str) -> Approval {
+        Approval {
+            status,
+            decided_at: Some(now()),
+            decided_by: Some(by.to_owned()),
+            comment: Some(text.to_owned()),
+            ..approval(proposal(text))
+        }
+    }
+
+    fn html(scene: &Scene, items: &[Item], notice: Option<&str>, form: Option<&Form>) -> String {
+        text_of(page(StatusCode::OK, scene, items, notice, form))
+    }
+
+    /// Every state of the page, with this text in each place for a text from outside.
+    fn pages(locale: &str, text: &str) -> String {
+        let words = Catalogue::embedded().of(locale);
+        let scene = Scene {
+            now: now(),
+            zone: chrono_tz::Europe::Vienna,
+            words: words.clone(),
+            tenant: text.into(),
+            reader: "recipient:ann".into(),
+            marks: Marks::of_name("recipient:ann"),
+            run_id: Uuid::from_u128(3),
+            task: Some(text.into()),
+            started: Some(("run_hand_by", now())),
+            requester: Some(text.into()),
+        };
+        let form = Form { action: format!("/approvals/{text}"), nonce: text.into() };
+        let code = Proposal { confirmation: Some(text.into()), approvers: 2, ..proposal(text) };
+        let bare = Proposal {
+            arguments: json!({}),
+            parameters: Value::Null,
+            options: vec![Choice::Cancel],
+            consequence: Consequence::Low,
+            precheck: None,
+            description: String::new(),
+            ..proposal(text)
+        };
+        let vote = Vote { by: "recipient:ann".into(), marks: Marks::of_name("recipient:ann") };
+        let open = [
+            approval(proposal(text)),
+            Approval { votes: vec![vote], ..approval(code) },
+            approval(bare),
+            approval(Proposal { arguments: json!([text]), delegation_chain: vec![], ..proposal(text) }),
+        ];
+        let fresh = |approvals: &'_ [Approval]| -> String {
+            let items: Vec<Item> =
+                approvals.iter().enumerate().map(|(number, one)| Item::fresh(number, one, &words)).collect();
+            html(&scene, &items, Some(text), Some(&form)) + &html(&scene, &items, None, None)
+        };
+        let sent = |fields: &[(&str, &str)], press: bool| -> String {
+            let fields = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+            let sent = Sent::parse(fields.as_bytes());
+            let mut items: Vec<Item> =
+                open.iter().enumerate().map(|(number, one)| Item::sent(number, one, &sent, &words)).collect();
+            if press {
+                for item in &mut items {
+                    item.approve();
+                }
+                items[0].other_faults.extend([Place::Item, Place::Grant].map(|place| (place, text.to_owned())));
             }
-            html.raw("<bdi>").text(&fault).raw("</bdi></a></li>\n");
-        }
-        html.raw("</ul>\n");
+            items[0].take_focus();
+            html(&scene, &items, Some(text), Some(&form))
+        };
+        let changed = settled(text, ApprovalStatus::Edited, "recipient:ann");
+        let mut arguments = changed.proposal.arguments.clone();
+        arguments["lines"] = json!(text);
+        arguments["added"] = json!({ text: text });
+        arguments.as_object_mut().unwrap().remove("list");
+        let outcome = |is_error| Some(CallOutcome { is_error, text: text.to_owned() });
+        let held_until = Some(now() + TimeDelta::minutes(1));
+        let over = [
+            Approval { modifications: Some(arguments), outcome: outcome(false), ..changed },
+            Approval {
+                outcome: outcome(true),
+                ..settled(text, ApprovalStatus::Approved, &format!("recipient:{text}"))
+            },
+            settled(text, ApprovalStatus::Approved, "token:1"),
+            Approval { hold_until: held_until, ..settled(text, ApprovalStatus::Approved, "service") },
+            settled(text, ApprovalStatus::Cancelled, "recipient:ann"),
+            settled(text, ApprovalStatus::Expired, "service"),
+        ];
+        let of = Identity { tenant: "ann", run_id: Uuid::from_u128(3), turn: 1, call_id: "c" };
+        let ids = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let granted = Proposal { why: vec![Why::Grant, Why::Held], ..proposal(text) };
+        let held = [Approval::held(ids, of, None, granted, (TimeDelta::minutes(1), now()))];
+        let changes = [
+            ("0.f0", "3"),
+            ("0.f3", text),
+            ("0.comment", text),
+            ("0.grant", "yes"),
+            ("0.g1", "yes"),
+            ("0.days", "7"),
+            ("1.confirmation", text),
+            ("1.f1", "false"),
+        ];
+        let long = "x".repeat(2_001);
+        let wrong = [
+            ("0.f0", "many"),
+            ("0.f1", ""),
+            ("0.f2", text),
+            ("0.f3", text),
+            ("0.f4", text),
+            ("0.f5", text),
+            ("0.f6", text),
+            ("0.f7", text),
+            ("0.grant", "yes"),
+            ("0.days", "1"),
+            ("0.comment", &long),
+            ("1.f2", "fax"),
+            ("1.confirmation", text),
+        ];
+        let pages = [
+            fresh(&open),
+            fresh(&open[..1]),
+            sent(&changes, false),
+            sent(&wrong, false),
+            sent(&wrong, true),
+            fresh(&over),
+            fresh(&over[5..]),
+            fresh(&held),
+        ];
+        pages.join("\n=====\n")
     }
-    html.raw("</div>\n");
-}
 
-/// The buttons for all open questions; before the questions with a link to each.
-fn together(html: &mut Html, words: &Phrases, open: &[&Item], is_first: bool) {
-    let id = if is_first { "all" } else { "all-again" };
-    html.raw("<section class=\"card\" aria-labelledby=\"").raw(id).raw("\">\n<h2 id=\"").raw(id).raw("\">");
-    html.text(&words.with("all", &[("count", &open.len().to_string())])).raw("</h2>\n");
-    if is_first {
-        html.raw("<ol>\n");
-        for item in open {
-            html.raw("<li><a href=\"#h").number(item.number as i64).raw("\"><bdi>");
-            html.text(&item.approval.proposal.summary).raw("</bdi></a></li>\n");
-        }
-        html.raw("</ol>\n");
+    #[test]
+    fn every_state_of_the_page_in_both_languages() {
+        insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
+            insta::assert_snapshot!("approval_page_en", pages("en", "zq text"));
+            // an open and a decided page are enough to see the other language
+            let german = pages("de", "zq text");
+            let german: Vec<&str> = german.split("\n=====\n").collect();
+            insta::assert_snapshot!("approval_page_de", [german[0], german[5]].join("\n=====\n"));
+        });
     }
-    html.raw("<div class=\"actions\">\n<button class=\"yes\" name=\"do\" value=\"approve:all\">");
-    html.text(words.get("approve_all")).raw("</button>\n<button class=\"no\" name=\"do\" value=\"cancel:all\">");
-    html.text(words.get("reject_all")).raw("</button>\n</div>\n</section>\n");
-}
 
-fn origin(html: &mut Html, scene: &Scene, items: &[Item]) {
-    let words = &scene.words;
-    let chain = items.first().map(|item| item.approval.proposal.delegation_chain.as_slice()).unwrap_or_default();
-    let phrase = match (&scene.task, chain) {
-        (Some(_), []) => "by_task",
-        (Some(_), _) => "by_task_through",
-        (None, []) => "by_chat",
-        (None, _) => "by_chat_through",
-    };
-    let task = scene.task.as_deref().unwrap_or_default();
-    let task = around("<strong><bdi>", task, "</bdi></strong>");
-    let parts = [("task", task), ("tenant", apart(&scene.tenant)), ("agents", apart(&chain.join(" → ")))];
-    html.raw("<p>").say(words.get(phrase), &parts).raw("</p>\n");
-    if let Some((phrase, at)) = scene.started {
-        html.raw("<p class=\"soft\">").text(&words.with(
-            phrase,
-            &[("at", &instant(words, at, scene.zone)), ("who", scene.requester.as_deref().unwrap_or_default())],
-        ));
-        html.raw("</p>\n");
+    #[test]
+    fn no_text_from_outside_is_markup_in_any_state_of_the_page() {
+        for locale in ["en", "de"] {
+            assert_inert(|text| pages(locale, text));
+        }
     }
 }

@@ -1,104 +1,121 @@
 //! The pages of a connection: the question, what came of it, and why it came to nothing; in the words of the reader.
 
+use std::borrow::Cow;
+
 use axum::http::StatusCode;
 use axum::response::Response;
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
+use serde::Serialize;
 
 use crate::channel::templates::phrases::Phrases;
-use crate::http::approve::frame::{message_in, page};
-use crate::http::approve::html::{Html, apart, around};
 use crate::http::approve::moment::{instant, left};
+use crate::http::pages::{Row, View, message_in, page};
 use crate::vault::oauth::{CALLBACK, Connected, Flow, Offer};
 
 /// How much of a provider's own words is shown, in characters.
 const SHOWN: usize = 300;
 
 /// The page that names the account to connect, with the button.
-pub fn question(words: &Phrases, offer: &Offer, state: &str, code: &str, now: DateTime<Utc>) -> Response {
-    let Flow { reference, tenant, expires_at, .. } = &offer.flow;
-    let title = words.get("connect_title");
-    let mut html = Html::default();
-    html.raw("<h1>").text(title).raw("</h1>\n<section class=\"card\">\n<dl>\n");
-    row(&mut html, words.get("connect_service"), &reference.service);
-    row(&mut html, words.get("connect_account"), &reference.account);
-    row(&mut html, words.get("connect_owner"), tenant);
-    row(&mut html, words.get("connect_hosts"), &offer.hosts.join(", "));
-    if !offer.scopes.is_empty() {
-        row(&mut html, words.get("connect_scopes"), &offer.scopes.join(", "));
-    }
-    html.raw("</dl>\n");
-    if offer.replaces {
-        html.raw("<p>").text(words.get("connect_replaces")).raw("</p>\n");
-    }
-    html.raw("<p class=\"notice\" role=\"note\">").say(words.get("connect_acts"), &[("tenant", apart(tenant))]);
-    html.raw("</p>\n<form method=\"post\" action=\"").exact(CALLBACK).raw("\" autocomplete=\"off\">\n");
-    for (name, value) in [("state", state), ("code", code)] {
-        html.raw("<input type=\"hidden\" name=\"").exact(name).raw("\" value=\"").exact(value).raw("\">\n");
-    }
-    html.raw("<div class=\"actions\">\n<button class=\"yes\">").text(words.get("connect_button"));
-    html.raw("</button>\n</div>\n</form>\n</section>\n<p class=\"soft\">");
-    html.text(&words.with("connect_left", &[("left", &left(words, *expires_at, now))])).raw("</p>\n");
-    page(words, StatusCode::OK, title, html)
+#[derive(Debug, Serialize)]
+struct Question<'a> {
+    rows: Vec<Row<'a>>,
+    replaces: bool,
+    tenant: &'a str,
+    action: &'static str,
+    state: &'a str,
+    code: &'a str,
+    left: String,
 }
 
-fn row(html: &mut Html, name: &str, value: &str) {
-    html.raw("<dt>").text(name).raw("</dt>\n<dd class=\"value\" dir=\"auto\">").text(value).raw("</dd>\n");
+impl View for Question<'_> {
+    const TEMPLATE: &'static str = "connect.html";
+}
+
+/// The provider has sent an error.
+#[derive(Debug, Serialize)]
+struct Declined<'a> {
+    reason: &'static str,
+    rows: [Row<'a>; 2],
+}
+
+impl View for Declined<'_> {
+    const TEMPLATE: &'static str = "connect_declined.html";
+}
+
+/// The account is connected.
+#[derive(Debug, Serialize)]
+struct Done<'a> {
+    account: String,
+    tenant: &'a str,
+    /// The phrase that says how long it stays so.
+    lasts: &'static str,
+    ends_at: String,
+    rows: Vec<Row<'a>>,
+    /// Names of the tasks that go on.
+    resumed: Vec<&'a str>,
+    /// How many more go on after them.
+    resuming: u64,
+}
+
+impl View for Done<'_> {
+    const TEMPLATE: &'static str = "connect_done.html";
+}
+
+/// Asks whether the account is to be connected.
+pub fn question(words: &Phrases, offer: &Offer, state: &str, code: &str, now: DateTime<Utc>) -> Response {
+    let Flow { reference, tenant, expires_at, .. } = &offer.flow;
+    let mut rows = vec![
+        row("connect_service", &reference.service),
+        row("connect_account", &reference.account),
+        row("connect_owner", tenant),
+        row("connect_hosts", offer.hosts.join(", ")),
+    ];
+    if !offer.scopes.is_empty() {
+        rows.push(row("connect_scopes", offer.scopes.join(", ")));
+    }
+    let left = left(words, *expires_at, now);
+    let view = Question { rows, replaces: offer.replaces, tenant, action: CALLBACK, state, code, left };
+    page(words, StatusCode::OK, words.get("connect_title"), &view)
+}
+
+fn row<'a>(name: &'static str, value: impl Into<Cow<'a, str>>) -> Row<'a> {
+    Row { name, value: value.into() }
 }
 
 /// The provider has sent an error.
 pub fn declined(words: &Phrases, offer: &Offer, error: &str, description: Option<&str>) -> Response {
-    let title = words.get("connect_nothing");
-    let why = words.get(match error {
+    let reason = match error {
         "access_denied" => "connect_denied",
         "temporarily_unavailable" | "server_error" => "connect_trouble",
         _ => "connect_not_accepted",
-    });
+    };
     let said = match description {
         Some(description) => format!("{error}: {description}"),
         None => error.to_owned(),
     };
-    let mut html = Html::default();
-    html.raw("<h1>").text(title).raw("</h1>\n<div class=\"card\" role=\"status\">\n<p>").text(why).raw("</p>\n<dl>\n");
-    row(&mut html, words.get("connect_service"), &offer.flow.reference.service);
-    row(&mut html, words.get("connect_words"), &said.chars().take(SHOWN).collect::<String>());
-    html.raw("</dl>\n</div>\n");
-    page(words, StatusCode::OK, title, html)
+    let said: String = said.chars().take(SHOWN).collect();
+    let rows = [row("connect_service", &offer.flow.reference.service), row("connect_words", said)];
+    page(words, StatusCode::OK, words.get("connect_nothing"), &Declined { reason, rows })
 }
 
 /// Done.
 pub fn connected(words: &Phrases, flow: &Flow, connected: &Connected) -> Response {
-    let title = words.get("connect_done_title");
-    let (account, tenant) = (apart(&flow.reference.to_string()), apart(&flow.tenant));
-    let mut html = Html::default();
-    html.raw("<h1>").text(title).raw("</h1>\n<section class=\"card\" role=\"status\">\n<p class=\"state good\">");
-    html.say(words.get("connect_done"), &[("account", account), ("tenant", tenant)]).raw("</p>\n<p>");
-    match (connected.is_renewable, connected.expires_at) {
-        (true, _) => html.text(words.get("connect_stays")),
-        (false, Some(end)) => {
-            html.say(words.get("connect_ends"), &[("at", around("", &instant(words, end, Tz::UTC), ""))])
-        }
-        (false, None) => html.text(words.get("connect_no_end")),
+    let (lasts, ends_at) = match (connected.is_renewable, connected.expires_at) {
+        (true, _) => ("connect_stays", String::new()),
+        (false, Some(end)) => ("connect_ends", instant(words, end, Tz::UTC)),
+        (false, None) => ("connect_no_end", String::new()),
     };
-    html.raw("</p>\n");
-    if let Some(scope) = &connected.scope {
-        html.raw("<dl>\n");
-        row(&mut html, words.get("connect_granted"), scope);
-        html.raw("</dl>\n");
-    }
-    if !connected.resumed.is_empty() {
-        html.raw("<p>").text(words.get("connect_resumed")).raw("</p>\n<ul>\n");
-        for task in &connected.resumed {
-            html.raw("<li><bdi>").text(&task.name).raw("</bdi></li>\n");
-        }
-        if connected.resuming > 0 {
-            let more = words.with("connect_more", &[("count", &connected.resuming.to_string())]);
-            html.raw("<li>").text(&more).raw("</li>\n");
-        }
-        html.raw("</ul>\n");
-    }
-    html.raw("</section>\n<p class=\"soft\">").text(words.get("connect_close")).raw("</p>\n");
-    page(words, StatusCode::OK, title, html)
+    let view = Done {
+        account: flow.reference.to_string(),
+        tenant: &flow.tenant,
+        lasts,
+        ends_at,
+        rows: connected.scope.iter().map(|scope| row("connect_granted", scope)).collect(),
+        resumed: connected.resumed.iter().map(|task| task.name.as_str()).collect(),
+        resuming: connected.resuming,
+    };
+    page(words, StatusCode::OK, words.get("connect_done_title"), &view)
 }
 
 /// The button was pressed before.
@@ -169,4 +186,81 @@ pub fn mixed_up(words: &Phrases) -> Response {
 pub fn foreign() -> Response {
     let words = Phrases::english();
     nothing(words, StatusCode::FORBIDDEN, &[words.get("connect_foreign"), words.get("connect_new_link")])
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::channel::templates::phrases::Catalogue;
+    use crate::credential::{DependentTask, Reference};
+    use crate::http::pages::tests::{assert_inert, text_of};
+    use crate::task::TaskStatus;
+
+    /// Every page, with this text in each place for a text from outside.
+    fn pages(locale: &str, text: &str) -> String {
+        let words = Catalogue::embedded().of(locale);
+        let now: DateTime<Utc> = "2026-11-21T00:00:00Z".parse().unwrap();
+        let reference = Reference { service: text.into(), account: text.into() };
+        let known = Reference::parse("calendar").unwrap();
+        let mut flow = Flow::begin(Uuid::from_u128(7), text, &known, "token:t", now).unwrap();
+        flow.reference = reference;
+        let offer = Offer { flow: flow.clone(), hosts: vec![text.into()], scopes: vec![text.into()], replaces: true };
+        let plain = Offer { scopes: vec![], replaces: false, ..offer.clone() };
+        let task = DependentTask {
+            id: Uuid::from_u128(8),
+            name: text.into(),
+            status: TaskStatus::Active,
+            status_reason: None,
+        };
+        let done = Connected {
+            expires_at: Some(now + TimeDelta::hours(1)),
+            is_renewable: false,
+            scope: Some(text.into()),
+            resumed: vec![task],
+            resuming: 3,
+        };
+        let renewed = Connected { is_renewable: true, scope: None, resumed: vec![], resuming: 0, ..done.clone() };
+        let endless = Connected { expires_at: None, is_renewable: false, ..renewed.clone() };
+        let long = format!("{text} {}", "x".repeat(SHOWN));
+        let pages = [
+            question(&words, &offer, text, text, now),
+            question(&words, &plain, text, text, now),
+            declined(&words, &offer, "access_denied", Some(text)),
+            declined(&words, &offer, text, Some(&long)),
+            declined(&words, &offer, "server_error", None),
+            connected(&words, &flow, &done),
+            connected(&words, &flow, &renewed),
+            connected(&words, &flow, &endless),
+            used(&words, &flow, true),
+            used(&words, &flow, false),
+            spent(&words, text),
+            misconfigured(&words, text),
+            later(&words, text),
+            unknown(),
+            gone(),
+            expired(&words),
+            unmarked(&words),
+            mixed_up(&words),
+            foreign(),
+        ];
+        pages.map(text_of).join("\n=====\n")
+    }
+
+    #[test]
+    fn every_page_of_a_connection_in_both_languages() {
+        insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
+            insta::assert_snapshot!("connection_pages_en", pages("en", "zq text"));
+            insta::assert_snapshot!("connection_pages_de", pages("de", "zq text"));
+        });
+    }
+
+    #[test]
+    fn no_text_from_outside_is_markup_on_any_page() {
+        for locale in ["en", "de"] {
+            assert_inert(|text| pages(locale, text));
+        }
+    }
 }
