@@ -131,18 +131,6 @@ impl Default for Quotas {
 }
 
 impl Quotas {
-    /// So large that nobody meets them: for measurements, which say that they use them.
-    pub const OPEN: Quotas = Quotas {
-        tasks: MOST,
-        event_tasks_per_source: MOST,
-        events_per_minute: MOST,
-        fires_per_minute: MOST,
-        polls: MOST,
-        stored_bytes: MOST,
-        streams: MOST,
-        concurrent_runs: None,
-    };
-
     /// The number; `None` where the quota has none.
     pub fn of(&self, quota: Quota) -> Option<u64> {
         match quota {

@@ -37,6 +37,11 @@ const L6: &[&str] = &["engine", "http"];
 /// Sees everything, and nothing below sees it.
 const L7: &[&str] = &["app", "bench", "cli", "config", "lib", "main", "telemetry"];
 
+/// The measurements are a guest: they import the product, and only these places may name them. The two files that
+/// declare the modules name them in that declaration and, for the subcommand, as their own child.
+const GUEST: (&str, &[&str]) = ("bench", &["src/bench", "src/cli/bench"]);
+const GUEST_DECLARED: [(&str, &str); 2] = [("src/lib.rs", "pub mod bench;"), ("src/cli.rs", "bench")];
+
 /// Single files that may reach further than their layer.
 const EXCEPTIONS: [(&str, &str); 12] = [
     ("src/vault/credentials", "egress"),
@@ -67,6 +72,13 @@ pub fn faults(source: &Source) -> Vec<String> {
         if is_module && top != module && !allowed.contains(&top) && !is_exception(source, &import.path) {
             let named = if module == "vault" && top == "store" { &import.path } else { top };
             found.push(format!("{}:{}: `{module}` must not import `{named}`", source.path, import.line));
+        }
+    }
+    let (guest, homes) = GUEST;
+    if !source.is_one_of(homes) {
+        let declared = GUEST_DECLARED.iter().find(|(file, _)| *file == source.path).map(|(_, text)| *text);
+        for line in source.lines_that_name(guest, declared) {
+            found.push(format!("{}:{line}: only `bench` and `cli/bench` may name `{guest}`", source.path));
         }
     }
     for line in source.climbs_to_the_root() {

@@ -140,6 +140,15 @@ impl Source {
         found
     }
 
+    /// The lines whose code has this name, those aside that name it only as `declared` does and not from the root.
+    pub fn lines_that_name(&self, name: &str, declared: Option<&str>) -> Vec<usize> {
+        let names_it = |line: &str| line.split(|c| !is_name(c)).any(|word| word == name);
+        let is_declared =
+            |line: &str| declared.is_some_and(|text| line.contains(text)) && !line.contains(&format!("crate::{name}"));
+        let lines = self.all_code_lines().filter(|(_, line)| names_it(line) && !is_declared(line));
+        lines.map(|(line, _)| line).collect()
+    }
+
     /// The lines where a chain of `super::` reaches the top of the crate.
     pub fn climbs_to_the_root(&self) -> Vec<usize> {
         let depth = self.path.matches('/').count();
