@@ -13,7 +13,7 @@
 //!
 //! # Layers, each importing only what stands above it
 //!
-//! - [`clock`], [`compute`], [`field`], [`id`], [`invalid`], [`json_length`], [`json_schema`], [`retry`], [`secret`], [`signature`], [`template`], [`threads`], [`token`]: no I/O of the product.
+//! - [`clock`], [`compute`], [`field`], [`id`], [`invalid`], [`json_length`], [`json_schema`], [`limiter`], [`retry`], [`secret`], [`signature`], [`template`], [`threads`], [`token`]: no I/O of the product.
 //! - [`task`], [`trigger`], [`run`], [`approval`], [`credential`], [`notification`], [`quota`]: pure domain, data and transitions, no await.
 //! - [`store`]: the only place that knows a database.
 //! - [`egress`], [`vault`]; then [`llm`], [`tool`], [`channel`], [`poll`]: ports, a trait and a list each, one file per adapter.
@@ -58,6 +58,7 @@ pub mod id;
 pub mod invalid;
 pub mod json_length;
 pub mod json_schema;
+pub mod limiter;
 pub mod llm;
 pub mod metrics;
 pub mod notification;

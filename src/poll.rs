@@ -69,7 +69,7 @@ pub struct Sources {
     tools: Tools,
     sql: BTreeMap<String, sql::Source>,
     redis: BTreeMap<String, RedisSource>,
-    gate: Arc<Gate>,
+    gate: Gate,
 }
 
 /// One look.
@@ -142,7 +142,7 @@ impl Sources {
                 Err(why) => faults.add(format!("/poll/redis/{name}/url"), why),
             }
         }
-        let gate = Arc::new(Gate::new(settings.per_host_concurrent, settings.per_host_per_second));
+        let gate = Gate::new(settings.per_host_concurrent, settings.per_host_per_second);
         faults.or(Sources { credentials: credentials.clone(), tools: Tools::new(tools), sql, redis, gate })
     }
 
@@ -253,12 +253,12 @@ impl Poller {
             Poll::Sql(poll) => {
                 let (kind, most) = if whose.is_empty() { ("", sql::POLLED) } else { ("trial", sql::TRIED) };
                 let place = format!("{kind}\nsql:{}", poll.source);
-                return Gate::enter_few(gate, place, tenant, (false, most), now).map_err(Missed::Busy);
+                return gate.enter_few(place, tenant, (false, most), now).map_err(Missed::Busy);
             }
             Poll::Redis(redis) => (format!("redis:{}", redis.source), false),
         };
         let place = format!("{whose}\n{place}");
-        Gate::enter(gate, place, tenant, rated, now).map_err(Missed::Busy)
+        gate.enter(place, tenant, rated, now).map_err(Missed::Busy)
     }
 
     async fn look(&self, ask: &Ask<'_>) -> Result<Seen, PollFault> {

@@ -3,29 +3,24 @@
 //!
 //! What may be taken follows what is left: a channel may have three times as many places as are free, a tenant half as
 //! many. So whoever hangs stops taking long before nothing is left, and the next one finds room, and so on. Nobody's
-//! number has to be known beforehand. Counts of this process only; a restart begins with all places free.
+//! number has to be known beforehand.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use crate::limiter::{self, ConcurrencyLimiter, Limit, LimitReached};
 
-use tokio::sync::Notify;
+/// A channel's part: at most three quarters of all, where no other one is there.
+const OF_CHANNEL: Limit = Limit::OfFree { times: 3, per: 1 };
+/// A tenant's part: at most a third of all, where no other one is there.
+const OF_TENANT: Limit = Limit::OfFree { times: 1, per: 2 };
 
-/// Places for one kind of work. Cheap to clone; all clones share them. One tenant alone has at most a third of them, one
-/// channel three quarters.
+/// Places for one kind of work. Cheap to clone; all clones share them.
 #[derive(Clone)]
-pub struct Places(Arc<Shared>);
+pub struct Places(ConcurrencyLimiter<Key>);
 
-struct Shared {
-    all: usize,
-    taken: Mutex<Taken>,
-    freed: Notify,
-}
-
-#[derive(Default)]
-struct Taken {
-    all: usize,
-    channels: HashMap<String, usize>,
-    tenants: HashMap<String, usize>,
+/// Keys by which places are counted.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Key {
+    Channel(String),
+    Tenant(String),
 }
 
 /// Scope in which no place is left for now.
@@ -36,71 +31,36 @@ pub enum Full {
 }
 
 /// A place that is taken; dropping it frees it.
-pub struct Seat {
-    places: Places,
-    channel: Option<String>,
-    tenant: String,
-}
+pub type Seat = limiter::Permit<Key>;
 
 impl Places {
     pub fn new(all: usize) -> Places {
-        Places(Arc::new(Shared { all: all.max(1), taken: Mutex::default(), freed: Notify::new() }))
+        Places(ConcurrencyLimiter::new(all.max(1)))
     }
 
     /// How many are free.
     pub fn free(&self) -> usize {
-        self.0.all - self.0.taken.lock().expect("places").all
+        self.0.free()
     }
 
     /// Takes one for a delivery of this channel and tenant.
     pub fn take(&self, channel: &str, tenant: &str) -> Result<Seat, Full> {
-        self.take_for(Some(channel), tenant)
+        let channel = (Key::Channel(channel.to_owned()), OF_CHANNEL);
+        let tenant = (Key::Tenant(tenant.to_owned()), OF_TENANT);
+        self.0.acquire([channel, tenant]).map_err(|reached| match reached {
+            LimitReached::All | LimitReached::Key(Key::Channel(_)) => Full::Channel,
+            LimitReached::Key(Key::Tenant(_)) => Full::Tenant,
+        })
     }
 
     /// Takes one for a tenant, whatever for.
     pub fn take_any(&self, tenant: &str) -> Result<Seat, Full> {
-        self.take_for(None, tenant)
-    }
-
-    fn take_for(&self, channel: Option<&str>, tenant: &str) -> Result<Seat, Full> {
-        let mut taken = self.0.taken.lock().expect("places");
-        let free = self.0.all - taken.all;
-        if channel.is_some_and(|channel| taken.channels.get(channel).copied().unwrap_or(0) >= 3 * free) {
-            return Err(Full::Channel);
-        }
-        if 2 * taken.tenants.get(tenant).copied().unwrap_or(0) >= free {
-            return Err(Full::Tenant);
-        }
-        taken.all += 1;
-        if let Some(channel) = channel {
-            *taken.channels.entry(channel.to_owned()).or_default() += 1;
-        }
-        *taken.tenants.entry(tenant.to_owned()).or_default() += 1;
-        Ok(Seat { places: self.clone(), channel: channel.map(str::to_owned), tenant: tenant.to_owned() })
+        self.0.acquire([(Key::Tenant(tenant.to_owned()), OF_TENANT)]).map_err(|_| Full::Tenant)
     }
 
     /// Until a place is freed; at once where one was since this was waited for last.
     pub async fn freed(&self) {
-        self.0.freed.notified().await;
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut taken = self.places.0.taken.lock().expect("places");
-        taken.all -= 1;
-        let Taken { channels, tenants, .. } = &mut *taken;
-        let channel = self.channel.as_ref().map(|channel| (channels, channel));
-        for (counts, name) in channel.into_iter().chain([(tenants, &self.tenant)]) {
-            if let Some(count) = counts.get_mut(name) {
-                *count -= 1;
-                if *count == 0 {
-                    counts.remove(name);
-                }
-            }
-        }
-        drop(taken);
-        self.places.0.freed.notify_one();
+        self.0.released().await;
     }
 }
 
@@ -150,7 +110,6 @@ mod tests {
         let seats = hog(&places, "webhook", "a");
         drop(seats);
         places.freed().await;
-        let taken = places.0.taken.lock().unwrap();
-        assert_eq!((taken.all, taken.channels.len(), taken.tenants.len()), (0, 0, 0));
+        assert!(places.free() == 96 && places.0.is_idle());
     }
 }

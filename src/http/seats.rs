@@ -1,10 +1,10 @@
 //! How many connections are open, in all and per address, and whether there is room for another.
 //!
-//! In memory only. An IPv6 address counts as its /64, which one customer is given whole.
+//! An IPv6 address counts as its /64, which one customer is given whole.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex};
+
+use crate::limiter::{self, ConcurrencyLimiter, Limit};
 
 /// The address that limits are kept by: an IPv4 address, or the /64 of an IPv6 one.
 pub fn origin(address: IpAddr) -> IpAddr {
@@ -14,98 +14,39 @@ pub fn origin(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Why there is no seat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoSeat {
-    /// All are taken.
-    Full,
-    /// This address has taken its share.
-    AddressFull,
-}
+/// Why there is no seat: all are taken, or this address has taken its share.
+pub type NoSeat = limiter::LimitReached<IpAddr>;
+
+/// Room for one connection, or for one request that comes through a proxy.
+pub type Seat = limiter::Permit<IpAddr>;
 
 /// The seats of one server.
 #[derive(Debug, Clone)]
-pub struct Seats(Arc<Room>);
-
-#[derive(Debug)]
-struct Room {
-    all: usize,
-    per_address: usize,
-    taken: Mutex<Taken>,
-}
-
-#[derive(Debug, Default)]
-struct Taken {
-    all: usize,
-    by_address: HashMap<IpAddr, usize>,
+pub struct Seats {
+    taken: ConcurrencyLimiter<IpAddr>,
+    per_address: Limit,
 }
 
 impl Seats {
     /// A limiter of so many connections in all and of one address.
     pub fn new(all: usize, per_address: usize) -> Seats {
-        Seats(Arc::new(Room { all, per_address, taken: Mutex::default() }))
+        Seats { taken: ConcurrencyLimiter::new(all), per_address: Limit::Fixed(per_address) }
     }
 
     /// A seat for a connection from `address`, given back when it is dropped.
     pub fn take(&self, address: IpAddr) -> Result<Seat, NoSeat> {
-        let address = origin(address);
-        let mut taken = self.0.taken.lock().expect("seat lock");
-        if taken.all >= self.0.all {
-            return Err(NoSeat::Full);
-        }
-        let here = taken.by_address.entry(address).or_default();
-        if *here >= self.0.per_address {
-            return Err(NoSeat::AddressFull);
-        }
-        *here += 1;
-        taken.all += 1;
-        Ok(Seat { room: self.0.clone(), address: Some(address), is_connection: true })
+        self.taken.acquire([(origin(address), self.per_address)])
     }
 
     /// A seat for a connection of a trusted proxy: it is one of all, and counts for no address.
     pub fn take_for_proxy(&self) -> Result<Seat, NoSeat> {
-        let mut taken = self.0.taken.lock().expect("seat lock");
-        if taken.all >= self.0.all {
-            return Err(NoSeat::Full);
-        }
-        taken.all += 1;
-        Ok(Seat { room: self.0.clone(), address: None, is_connection: true })
+        self.taken.acquire([])
     }
 
-    /// A seat for a request that `address` makes through a trusted proxy, as long as it is under way.
+    /// A seat for a request that `address` makes through a trusted proxy, as long as it is under way: it counts for its
+    /// address alone, because its connection is counted already.
     pub fn take_in_proxy(&self, address: IpAddr) -> Result<Seat, NoSeat> {
-        let address = origin(address);
-        let mut taken = self.0.taken.lock().expect("seat lock");
-        let here = taken.by_address.entry(address).or_default();
-        if *here >= self.0.per_address {
-            return Err(NoSeat::AddressFull);
-        }
-        *here += 1;
-        Ok(Seat { room: self.0.clone(), address: Some(address), is_connection: false })
-    }
-}
-
-/// Room for one connection, or for one request that comes through a proxy.
-#[derive(Debug)]
-pub struct Seat {
-    room: Arc<Room>,
-    /// `None`: a connection of a proxy, which counts as nobody's.
-    address: Option<IpAddr>,
-    /// A request counts for its address alone: its connection is counted already.
-    is_connection: bool,
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut taken = self.room.taken.lock().expect("seat lock");
-        taken.all -= usize::from(self.is_connection);
-        let Some(address) = self.address else { return };
-        if let Some(here) = taken.by_address.get_mut(&address) {
-            *here -= 1;
-            if *here == 0 {
-                taken.by_address.remove(&address);
-            }
-        }
+        self.taken.acquire_of_keys([(origin(address), self.per_address)])
     }
 }
 
@@ -116,31 +57,31 @@ mod tests {
     #[test]
     fn a_seat_is_free_again_when_it_was_given_back() {
         let seats = Seats::new(2, 1);
-        let (ann, bob, eve) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), [10, 0, 0, 3].into());
+        let [ann, bob, eve] = [1, 2, 3].map(|n| IpAddr::from([10, 0, 0, n]));
         let first = seats.take(ann).unwrap();
-        assert_eq!(seats.take(ann).unwrap_err(), NoSeat::AddressFull);
-        let _second = seats.take(bob).unwrap();
-        assert_eq!(seats.take(eve).unwrap_err(), NoSeat::Full);
+        assert_eq!(seats.take(ann).unwrap_err(), NoSeat::Key(ann));
+        let second = seats.take(bob).unwrap();
+        assert_eq!(seats.take(eve).unwrap_err(), NoSeat::All);
         drop(first);
         drop(seats.take(eve).unwrap());
-        assert_eq!(seats.0.taken.lock().unwrap().by_address.len(), 1, "an address without connections is forgotten");
+        drop(second);
+        assert!(seats.taken.is_idle(), "an address without connections is forgotten");
     }
 
     #[test]
     fn proxy_counts_as_nobody_and_its_clients_each_for_themselves() {
         let seats = Seats::new(3, 1);
-        let (ann, bob) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let [ann, bob] = [1, 2].map(|n| IpAddr::from([10, 0, 0, n]));
         let connections: Vec<Seat> = (0..3).map(|_| seats.take_for_proxy().unwrap()).collect();
-        assert_eq!(seats.take_for_proxy().unwrap_err(), NoSeat::Full);
+        assert_eq!(seats.take_for_proxy().unwrap_err(), NoSeat::All);
         let request = seats.take_in_proxy(ann).unwrap();
-        assert_eq!(seats.take_in_proxy(ann).unwrap_err(), NoSeat::AddressFull);
+        assert_eq!(seats.take_in_proxy(ann).unwrap_err(), NoSeat::Key(ann));
         drop(seats.take_in_proxy(bob).unwrap());
         drop(request);
         drop(seats.take_in_proxy(ann).unwrap());
-        assert_eq!(seats.take(bob).unwrap_err(), NoSeat::Full, "requests take no connection");
+        assert_eq!(seats.take(bob).unwrap_err(), NoSeat::All, "requests take no connection");
         drop(connections);
-        let taken = seats.0.taken.lock().unwrap();
-        assert_eq!((taken.all, taken.by_address.len()), (0, 0));
+        assert!(seats.taken.free() == 3 && seats.taken.is_idle());
     }
 
     #[test]

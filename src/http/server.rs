@@ -248,14 +248,12 @@ impl Server {
 /// Tells a client that there is no room, without having read a byte of what it wants.
 async fn refuse(mut stream: TcpStream, why: NoSeat) -> std::io::Result<()> {
     let (status, line, kind, detail) = match why {
-        NoSeat::Full => (503, "503 Service Unavailable", "unavailable", "all connections are taken"),
-        NoSeat::AddressFull => {
-            (429, "429 Too Many Requests", "too-many-requests", "this address has too many connections")
-        }
+        NoSeat::All => (503, "503 Service Unavailable", "unavailable", "all connections are taken"),
+        NoSeat::Key(_) => (429, "429 Too Many Requests", "too-many-requests", "this address has too many connections"),
     };
     let title = match why {
-        NoSeat::Full => "The service can't do this now",
-        NoSeat::AddressFull => "Too many requests",
+        NoSeat::All => "The service can't do this now",
+        NoSeat::Key(_) => "Too many requests",
     };
     let problem = Problem {
         kind: format!("urn:reveille:problem:{kind}").into(),

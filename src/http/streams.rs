@@ -1,13 +1,11 @@
 //! How many streams (server-sent events, WebSockets) are open: in all, and per address, token and tenant.
 //!
 //! A stream keeps its connection for as long as it likes, so streams may have a part of the connections only: probes,
-//! link pages and requests have the rest. In memory only, per instance.
+//! link pages and requests have the rest. Per instance.
 
 mod detached;
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::http::State;
@@ -16,6 +14,7 @@ use crate::http::error::ApiError;
 use crate::http::seats::origin;
 use crate::http::server::Limits;
 use crate::id::{Scope, Tenant};
+use crate::limiter::{self, ConcurrencyLimiter, Limit, LimitReached};
 
 pub use detached::detached;
 
@@ -24,104 +23,79 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Keys by which streams are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Key {
-    All,
+pub enum Key {
+    /// A client's address, by [`origin`].
     Address(IpAddr),
+    /// A token, by its hash.
     Token([u8; 32]),
+    /// A tenant whose rows are told of.
     Tenant(Tenant),
-}
-
-impl Key {
-    fn is_full(&self) -> ApiError {
-        let detail = match self {
-            Key::All => "all streams of this instance are open",
-            Key::Address(_) => "this address has too many open streams; close one first",
-            Key::Token(_) => "this token has too many open streams; close one first",
-            Key::Tenant(_) => "the tenant has too many open streams; close one first",
-        };
-        ApiError::TooManyRequests { detail, retry_after: ASK_AGAIN }
-    }
 }
 
 /// Counts the open streams of one instance.
 #[derive(Debug, Clone)]
 pub struct StreamLimiter {
     limits: Limits,
-    open: Arc<Mutex<HashMap<Key, usize>>>,
+    open: ConcurrencyLimiter<Key>,
 }
 
 /// Room for one stream, given back when it is dropped.
-#[derive(Debug)]
-pub struct Permit {
-    keys: Vec<Key>,
-    open: Arc<Mutex<HashMap<Key, usize>>>,
-}
+pub type Permit = limiter::Permit<Key>;
 
 impl StreamLimiter {
     /// A limiter without open streams.
     pub fn new(limits: Limits) -> StreamLimiter {
-        StreamLimiter { limits, open: Arc::default() }
+        StreamLimiter { limits, open: ConcurrencyLimiter::new(limits.streams) }
     }
 
     /// Room for a stream of this caller, which tells what `scope` holds; its tenant may have so many.
     fn take(&self, caller: &Caller, scope: &Scope, of_tenant: usize) -> Result<Permit, ApiError> {
-        let mut wanted = self.of_connection(caller.address);
-        wanted.extend(self.of_caller(caller, scope, of_tenant));
-        self.permit(wanted)
+        let keys = self.of_address(caller.address).into_iter().chain(self.of_caller(caller, scope, of_tenant));
+        self.open.acquire(keys).map_err(refuse)
     }
 
     /// Room for a connection that becomes a stream before it is known whose it is.
     pub fn take_unknown(&self, address: Option<IpAddr>) -> Result<Permit, ApiError> {
-        self.permit(self.of_connection(address))
+        self.open.acquire(self.of_address(address)).map_err(refuse)
     }
 
     fn take_known(&self, caller: &Caller, scope: &Scope, of_tenant: usize) -> Result<Permit, ApiError> {
-        self.permit(self.of_caller(caller, scope, of_tenant))
+        self.open.acquire_of_keys(self.of_caller(caller, scope, of_tenant)).map_err(refuse)
     }
 
-    fn of_connection(&self, address: Option<IpAddr>) -> Vec<(Key, usize)> {
-        let address = address.map(|address| (Key::Address(origin(address)), self.limits.streams_per_address));
-        [(Key::All, self.limits.streams)].into_iter().chain(address).collect()
+    fn of_address(&self, address: Option<IpAddr>) -> Option<(Key, Limit)> {
+        address.map(|address| (Key::Address(origin(address)), Limit::Fixed(self.limits.streams_per_address)))
     }
 
     /// A token has half of what its tenant has, so that no token closes the others out; an admin's acts for many tenants
     /// and has half of all.
-    fn of_caller(&self, caller: &Caller, scope: &Scope, of_tenant: usize) -> Vec<(Key, usize)> {
+    fn of_caller(
+        &self,
+        caller: &Caller,
+        scope: &Scope,
+        of_tenant: usize,
+    ) -> impl Iterator<Item = (Key, Limit)> + use<> {
         let most = match caller.scope {
             Scope::Every => self.limits.streams,
             Scope::Only(_) => of_tenant,
         };
-        let token = (Key::Token(*caller.hash().as_bytes()), most.div_ceil(2));
+        let token = (Key::Token(*caller.hash().as_bytes()), Limit::Fixed(most.div_ceil(2)));
         let tenant = match scope {
             Scope::Every => None,
-            Scope::Only(tenant) => Some((Key::Tenant(tenant.clone()), of_tenant)),
+            Scope::Only(tenant) => Some((Key::Tenant(tenant.clone()), Limit::Fixed(of_tenant))),
         };
-        [token].into_iter().chain(tenant).collect()
-    }
-
-    fn permit(&self, wanted: Vec<(Key, usize)>) -> Result<Permit, ApiError> {
-        let mut open = self.open.lock().expect("stream lock");
-        if let Some((full, _)) = wanted.iter().find(|(key, most)| open.get(key).is_some_and(|open| open >= most)) {
-            return Err(full.is_full());
-        }
-        let keys: Vec<Key> = wanted.into_iter().map(|(key, _)| key).collect();
-        for key in &keys {
-            *open.entry(key.clone()).or_default() += 1;
-        }
-        Ok(Permit { keys, open: Arc::clone(&self.open) })
+        [token].into_iter().chain(tenant)
     }
 }
 
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let mut open = self.open.lock().expect("stream lock");
-        for key in &self.keys {
-            match open.get_mut(key) {
-                Some(count) if *count > 1 => *count -= 1,
-                _ => drop(open.remove(key)),
-            }
-        }
-    }
+fn refuse(reached: LimitReached<Key>) -> ApiError {
+    let detail = match reached {
+        LimitReached::All => "all streams of this instance are open",
+        LimitReached::Key(Key::Address(_)) => "this address has too many open streams; close one first",
+        LimitReached::Key(Key::Token(_)) => "this token has too many open streams; close one first",
+        LimitReached::Key(Key::Tenant(_)) => "the tenant has too many open streams; close one first",
+    };
+    ApiError::TooManyRequests { detail, retry_after: ASK_AGAIN }
 }
 
 /// Room for a stream of this caller, which tells what `scope` holds.
@@ -180,7 +154,7 @@ mod tests {
             (2, "this address has too many open streams; close one first")
         );
         drop((first, second, others));
-        assert!(limiter.open.lock().unwrap().is_empty(), "what has no streams is forgotten");
+        assert!(limiter.open.is_idle(), "what has no streams is forgotten");
     }
 
     #[test]

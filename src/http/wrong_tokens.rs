@@ -1,14 +1,15 @@
 //! Addresses that send wrong tokens, and tokens that were right: guessing costs the guesser, and nobody else.
 //!
 //! An address that has sent too many wrong tokens within a minute is refused without asking the database, unless its
-//! token has been right before. In memory only, per instance, and bounded.
+//! token has been right before. Per instance, and bounded.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::http::seats::origin;
+use crate::limiter::{RateLimiter, Window};
 use crate::token::TokenHash;
 
 /// How long wrong tokens are remembered, from the first of a row.
@@ -23,46 +24,31 @@ pub struct WrongTokens {
     seen: Mutex<Seen>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Seen {
-    wrong: HashMap<IpAddr, Wrong>,
+    wrong: RateLimiter<IpAddr, Window>,
     right: HashSet<[u8; 32]>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Wrong {
-    since: Duration,
-    count: u32,
 }
 
 impl WrongTokens {
     /// Remembers nothing yet; `limit` wrong tokens a minute are borne.
     pub fn new(limit: u32) -> WrongTokens {
-        WrongTokens { limit, seen: Mutex::default() }
+        let seen = Seen { wrong: RateLimiter::new(REMEMBERED), right: HashSet::new() };
+        WrongTokens { limit, seen: Mutex::new(seen) }
     }
 
     /// How long the sender has to wait at `now` (a clock's `elapsed`) before this token is looked at; `None`: not.
     pub fn wait(&self, address: IpAddr, token: &TokenHash, now: Duration) -> Option<Duration> {
         let seen = self.seen.lock().expect("token lock");
-        let wrong = seen.wrong.get(&origin(address)).filter(|wrong| wrong.count >= self.limit)?;
-        let left = (wrong.since + WINDOW).checked_sub(now).filter(|left| !left.is_zero())?;
+        let left = seen.wrong.get(&origin(address))?.wait(self.limit, now)?;
         (!seen.right.contains(token.as_bytes())).then_some(left)
     }
 
     /// A token of this address was wrong.
     pub fn wrong(&self, address: IpAddr, now: Duration) {
         let mut seen = self.seen.lock().expect("token lock");
-        if seen.wrong.len() >= REMEMBERED {
-            seen.wrong.retain(|_, wrong| now.saturating_sub(wrong.since) < WINDOW);
-        }
-        if seen.wrong.len() >= REMEMBERED {
-            seen.wrong.clear();
-        }
-        let wrong = seen.wrong.entry(origin(address)).or_insert(Wrong { since: now, count: 0 });
-        if now.saturating_sub(wrong.since) >= WINDOW {
-            *wrong = Wrong { since: now, count: 0 };
-        }
-        wrong.count = wrong.count.saturating_add(1);
+        seen.wrong.forget_all_if_full(now);
+        seen.wrong.update(origin(address), now, || Window::new(WINDOW), |window| window.count(now));
     }
 
     /// A token was right.

@@ -13,6 +13,7 @@ const L0: &[&str] = &[
     "invalid",
     "json_length",
     "json_schema",
+    "limiter",
     "metrics",
     "planted",
     "redact",
