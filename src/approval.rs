@@ -20,6 +20,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::clock::signed;
+use crate::words::words;
 
 pub use proposal::{Identity, Proposal, digest};
 pub use settings::Settings;
@@ -34,48 +35,24 @@ pub const POLICY: &str = "policy";
 /// Longest comment of a person, in characters.
 pub const COMMENT_LENGTH: usize = 2_000;
 
-/// Where a question stands. All but `Pending` are final.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ApprovalStatus {
-    /// Nobody has decided about the call yet.
-    Pending,
-    /// The call may be executed.
-    Approved,
-    /// Approved with other arguments.
-    Edited,
-    /// A person refused the call, or its run ended first.
-    Cancelled,
-    /// Nobody answered in time, which is a no.
-    Expired,
+words! {
+    /// Where a question stands. All but `Pending` are final.
+    #[derive(utoipa::ToSchema)]
+    pub enum ApprovalStatus {
+        /// Nobody has decided about the call yet.
+        Pending = "pending",
+        /// The call may be executed.
+        Approved = "approved",
+        /// Approved with other arguments.
+        Edited = "edited",
+        /// A person refused the call, or its run ended first.
+        Cancelled = "cancelled",
+        /// Nobody answered in time, which is a no.
+        Expired = "expired",
+    }
 }
 
 impl ApprovalStatus {
-    /// Every status, in the order of the API's words.
-    pub const ALL: [ApprovalStatus; 5] = [
-        ApprovalStatus::Pending,
-        ApprovalStatus::Approved,
-        ApprovalStatus::Edited,
-        ApprovalStatus::Cancelled,
-        ApprovalStatus::Expired,
-    ];
-
-    /// The word, in API and database alike.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ApprovalStatus::Pending => "pending",
-            ApprovalStatus::Approved => "approved",
-            ApprovalStatus::Edited => "edited",
-            ApprovalStatus::Cancelled => "cancelled",
-            ApprovalStatus::Expired => "expired",
-        }
-    }
-
-    /// The status of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<ApprovalStatus> {
-        ApprovalStatus::ALL.into_iter().find(|status| status.as_str() == word)
-    }
-
     /// Whether nothing follows any more.
     pub fn is_settled(self) -> bool {
         self != ApprovalStatus::Pending
@@ -110,31 +87,16 @@ pub enum OnExpiry {
     Cancel,
 }
 
-/// The way by which an answer came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Via {
-    /// The link page.
-    Link,
-    /// A decision over the API, by a token.
-    Api,
-    /// The service itself: expiry, a standing grant, the end of a run.
-    Service,
-}
-
-impl Via {
-    /// The word in the API and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Via::Link => "link",
-            Via::Api => "api",
-            Via::Service => "service",
-        }
-    }
-
-    /// The way of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<Via> {
-        [Via::Link, Via::Api, Via::Service].into_iter().find(|via| via.as_str() == word)
+words! {
+    /// The way by which an answer came.
+    #[derive(utoipa::ToSchema)]
+    pub enum Via {
+        /// The link page.
+        Link = "link",
+        /// A decision over the API, by a token.
+        Api = "api",
+        /// The service itself: expiry, a standing grant, the end of a run.
+        Service = "service",
     }
 }
 

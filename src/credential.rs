@@ -12,6 +12,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::invalid::Faults;
+use crate::words::words;
 
 pub use draft::{CredentialDraft, check_places};
 pub use lack::{Lack, LackKind, awaited, paused_for};
@@ -169,28 +170,14 @@ pub enum ClientAuth {
     Body,
 }
 
-/// Whether a credential can be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CredentialStatus {
-    /// It can be used.
-    Active,
-    /// The other side refuses to renew it: its owner has to connect the account again.
-    NeedsConsent,
-}
-
-impl CredentialStatus {
-    /// The word in the API and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            CredentialStatus::Active => "active",
-            CredentialStatus::NeedsConsent => "needs_consent",
-        }
-    }
-
-    /// The status of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<CredentialStatus> {
-        [CredentialStatus::Active, CredentialStatus::NeedsConsent].into_iter().find(|status| status.as_str() == word)
+words! {
+    /// Whether a credential can be used.
+    #[derive(utoipa::ToSchema)]
+    pub enum CredentialStatus {
+        /// It can be used.
+        Active = "active",
+        /// The other side refuses to renew it: its owner has to connect the account again.
+        NeedsConsent = "needs_consent",
     }
 }
 

@@ -13,7 +13,7 @@
 //!
 //! # Layers, each importing only what stands above it
 //!
-//! - [`clock`], [`compute`], [`field`], [`id`], [`invalid`], [`json_length`], [`json_schema`], [`limiter`], [`retry`], [`secret`], [`signature`], [`template`], [`threads`], [`token`]: no I/O of the product.
+//! - [`clock`], [`compute`], [`field`], [`id`], [`invalid`], [`json_length`], [`json_schema`], [`limiter`], [`retry`], [`secret`], [`signature`], [`template`], [`threads`], [`token`], [`words`]: no I/O of the product.
 //! - [`task`], [`trigger`], [`run`], [`approval`], [`credential`], [`notification`], [`quota`]: pure domain, data and transitions, no await.
 //! - [`store`]: the only place that knows a database.
 //! - [`egress`], [`vault`]; then [`llm`], [`tool`], [`channel`], [`poll`]: ports, a trait and a list each, one file per adapter.
@@ -79,3 +79,4 @@ pub mod tool;
 pub mod trigger;
 pub mod vault;
 pub mod visible;
+pub mod words;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Faults;
+use crate::words::words;
 
 /// Largest number that a quota takes; every JSON reader holds it exactly.
 pub const MOST: u64 = 1_000_000_000_000_000;
@@ -18,55 +19,30 @@ pub const MOST: u64 = 1_000_000_000_000_000;
 /// Why a fire is skipped that is one too many.
 pub const REASON_QUOTA: &str = "quota";
 
-/// A countable resource of a tenant. The word is the key in `[quotas]`, in the API and in answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Quota {
-    /// Tasks of every kind and status.
-    Tasks,
-    /// Event tasks that listen to one source; those without a source count together.
-    EventTasksPerSource,
-    /// Events that are published within a minute, over HTTP, by hooks and by tools.
-    EventsPerMinute,
-    /// Fires that are recorded to run within a minute.
-    FiresPerMinute,
-    /// Condition tasks, each of which polls.
-    Polls,
-    /// Bytes of tasks, runs, transcripts, events, messages, approvals, credentials and data that are kept.
-    StoredBytes,
-    /// Streams (SSE, live sessions) that are open at once on one instance.
-    Streams,
-    /// Runs that are under way at once, over all instances.
-    ConcurrentRuns,
+words! {
+    /// A countable resource of a tenant. The word is the key in `[quotas]`, in the API and in answers.
+    #[derive(PartialOrd, Ord, utoipa::ToSchema)]
+    pub enum Quota {
+        /// Tasks of every kind and status.
+        Tasks = "tasks",
+        /// Event tasks that listen to one source; those without a source count together.
+        EventTasksPerSource = "event_tasks_per_source",
+        /// Events that are published within a minute, over HTTP, by hooks and by tools.
+        EventsPerMinute = "events_per_minute",
+        /// Fires that are recorded to run within a minute.
+        FiresPerMinute = "fires_per_minute",
+        /// Condition tasks, each of which polls.
+        Polls = "polls",
+        /// Bytes of tasks, runs, transcripts, events, messages, approvals, credentials and data that are kept.
+        StoredBytes = "stored_bytes",
+        /// Streams (SSE, live sessions) that are open at once on one instance.
+        Streams = "streams",
+        /// Runs that are under way at once, over all instances.
+        ConcurrentRuns = "concurrent_runs",
+    }
 }
 
 impl Quota {
-    /// Every quota.
-    pub const ALL: [Quota; 8] = [
-        Quota::Tasks,
-        Quota::EventTasksPerSource,
-        Quota::EventsPerMinute,
-        Quota::FiresPerMinute,
-        Quota::Polls,
-        Quota::StoredBytes,
-        Quota::Streams,
-        Quota::ConcurrentRuns,
-    ];
-
-    /// The word in `[quotas]`, in the API and in answers.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Quota::Tasks => "tasks",
-            Quota::EventTasksPerSource => "event_tasks_per_source",
-            Quota::EventsPerMinute => "events_per_minute",
-            Quota::FiresPerMinute => "fires_per_minute",
-            Quota::Polls => "polls",
-            Quota::StoredBytes => "stored_bytes",
-            Quota::Streams => "streams",
-            Quota::ConcurrentRuns => "concurrent_runs",
-        }
-    }
-
     /// Advice for the caller who meets the quota.
     pub fn advice(self) -> &'static str {
         match self {
@@ -84,11 +60,6 @@ impl Quota {
             Quota::Streams => "close streams that nobody reads, or ask the operator for more",
             Quota::ConcurrentRuns => "wait until runs have ended, or ask the operator for more",
         }
-    }
-
-    /// The quota of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<Quota> {
-        Quota::ALL.into_iter().find(|quota| quota.as_str() == word)
     }
 }
 

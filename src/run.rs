@@ -12,31 +12,33 @@ use uuid::Uuid;
 
 use crate::run::cause::Cause;
 use crate::run::outcome::RunFault;
+use crate::words::words;
 
-/// Where a run stands. Succeeded, failed, cancelled, expired and skipped are final.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RunState {
-    /// Recorded, and waiting for its instant, a worker, or a run before it.
-    Queued,
-    /// A worker executes it.
-    Running,
-    /// A person has to supply something that is missing.
-    WaitingForInput,
-    /// A person has to approve something.
-    PendingApproval,
-    /// A foreign runtime has to report.
-    WaitingForCompletion,
-    /// It ended well.
-    Succeeded,
-    /// Its attempts are used up, or it can't go on.
-    Failed,
-    /// It was cancelled by a person, a policy or a younger run.
-    Cancelled,
-    /// It waited too long for an answer.
-    Expired,
-    /// Considered, and not executed; `reason` says why.
-    Skipped,
+words! {
+    /// Where a run stands. Succeeded, failed, cancelled, expired and skipped are final.
+    #[derive(utoipa::ToSchema)]
+    pub enum RunState {
+        /// Recorded, and waiting for its instant, a worker, or a run before it.
+        Queued = "queued",
+        /// A worker executes it.
+        Running = "running",
+        /// A person has to supply something that is missing.
+        WaitingForInput = "waiting_for_input",
+        /// A person has to approve something.
+        PendingApproval = "pending_approval",
+        /// A foreign runtime has to report.
+        WaitingForCompletion = "waiting_for_completion",
+        /// It ended well.
+        Succeeded = "succeeded",
+        /// Its attempts are used up, or it can't go on.
+        Failed = "failed",
+        /// It was cancelled by a person, a policy or a younger run.
+        Cancelled = "cancelled",
+        /// It waited too long for an answer.
+        Expired = "expired",
+        /// Considered, and not executed; `reason` says why.
+        Skipped = "skipped",
+    }
 }
 
 /// Events in the life of a run.
@@ -77,20 +79,6 @@ pub struct IllegalTransition {
 }
 
 impl RunState {
-    /// Every state, in the order of a run's life.
-    pub const ALL: [RunState; 10] = [
-        RunState::Queued,
-        RunState::Running,
-        RunState::WaitingForInput,
-        RunState::PendingApproval,
-        RunState::WaitingForCompletion,
-        RunState::Succeeded,
-        RunState::Failed,
-        RunState::Cancelled,
-        RunState::Expired,
-        RunState::Skipped,
-    ];
-
     /// The state after `event`. Total: every pair that is not listed is illegal.
     pub fn on(self, event: RunEvent) -> Result<RunState, IllegalTransition> {
         use RunEvent::*;
@@ -118,27 +106,6 @@ impl RunState {
     pub fn is_final(self) -> bool {
         use RunState::*;
         matches!(self, Succeeded | Failed | Cancelled | Expired | Skipped)
-    }
-
-    /// The word, in API and database alike.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            RunState::Queued => "queued",
-            RunState::Running => "running",
-            RunState::WaitingForInput => "waiting_for_input",
-            RunState::PendingApproval => "pending_approval",
-            RunState::WaitingForCompletion => "waiting_for_completion",
-            RunState::Succeeded => "succeeded",
-            RunState::Failed => "failed",
-            RunState::Cancelled => "cancelled",
-            RunState::Expired => "expired",
-            RunState::Skipped => "skipped",
-        }
-    }
-
-    /// The state of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<RunState> {
-        RunState::ALL.into_iter().find(|state| state.as_str() == word)
     }
 }
 

@@ -21,6 +21,7 @@ use uuid::Uuid;
 use crate::id::Tenant;
 use crate::invalid::{InvalidSpec, null_is_absent};
 use crate::trigger::Next;
+use crate::words::words;
 
 pub use credentials::{credentials_of, kept_tool, named_by};
 pub use dependent::DependentTask;
@@ -43,39 +44,19 @@ pub const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=86_400;
 /// The epoch of a task that was never edited, paused or resumed.
 pub const FIRST_EPOCH: i64 = 1;
 
-/// Whether a task fires.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TaskStatus {
-    /// It fires.
-    Active,
-    /// By a person, or after failures; resumable.
-    Paused,
-    /// Because it can't go on: its trigger can't be read any more. The operator may resume it; an edit of its trigger
-    /// makes it active again.
-    Disabled,
-    /// Fired once, or its `max_runs` or `end_at` reached.
-    Completed,
-}
-
-impl TaskStatus {
-    /// Every status.
-    pub const ALL: [TaskStatus; 4] =
-        [TaskStatus::Active, TaskStatus::Paused, TaskStatus::Disabled, TaskStatus::Completed];
-
-    /// The word in the API and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            TaskStatus::Active => "active",
-            TaskStatus::Paused => "paused",
-            TaskStatus::Disabled => "disabled",
-            TaskStatus::Completed => "completed",
-        }
-    }
-
-    /// The status of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<TaskStatus> {
-        TaskStatus::ALL.into_iter().find(|status| status.as_str() == word)
+words! {
+    /// Whether a task fires.
+    #[derive(utoipa::ToSchema)]
+    pub enum TaskStatus {
+        /// It fires.
+        Active = "active",
+        /// By a person, or after failures; resumable.
+        Paused = "paused",
+        /// Because it can't go on: its trigger can't be read any more. The operator may resume it; an edit of its trigger
+        /// makes it active again.
+        Disabled = "disabled",
+        /// Fired once, or its `max_runs` or `end_at` reached.
+        Completed = "completed",
     }
 }
 

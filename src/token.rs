@@ -5,8 +5,9 @@
 //! know one when they see it. Only the SHA-256 of the text is ever stored; the text is shown once.
 
 use aws_lc_rs::{constant_time, digest, rand};
-use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
+
+use crate::words::words;
 
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 /// Characters of chance.
@@ -14,136 +15,67 @@ const SECRET_LENGTH: usize = 30;
 /// Characters of checksum: 62^6 > 2^32.
 const CHECKSUM_LENGTH: usize = 6;
 
-/// Owners of tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TokenKind {
-    /// Sees every tenant, and names one where it acts for one.
-    Admin,
-    /// Belongs to one tenant, and sees nothing else.
-    Tenant,
-}
-
-impl TokenKind {
-    /// The word in the API and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            TokenKind::Admin => "admin",
-            TokenKind::Tenant => "tenant",
-        }
-    }
-
-    /// The kind of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<TokenKind> {
-        [TokenKind::Admin, TokenKind::Tenant].into_iter().find(|kind| kind.as_str() == word)
+words! {
+    /// Owners of tokens.
+    #[derive(utoipa::ToSchema)]
+    pub enum TokenKind {
+        /// Sees every tenant, and names one where it acts for one.
+        Admin = "admin",
+        /// Belongs to one tenant, and sees nothing else.
+        Tenant = "tenant",
     }
 }
 
-/// A permission of a token. `All` is every permission there is and will be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Permission {
-    /// `*`
-    All,
-    /// `tasks:read`
-    TasksRead,
-    /// `tasks:write`
-    TasksWrite,
-    /// `runs:read`
-    RunsRead,
-    /// `runs:write`
-    RunsWrite,
-    /// `recipients:read`
-    RecipientsRead,
-    /// `recipients:write`
-    RecipientsWrite,
-    /// `deliveries:read`
-    DeliveriesRead,
-    /// `deliveries:write`
-    DeliveriesWrite,
-    /// `tokens:read`
-    TokensRead,
-    /// `tokens:write`
-    TokensWrite,
-    /// `events:publish`
-    EventsPublish,
-    /// `events:read`
-    EventsRead,
-    /// `dead_letters:read`
-    DeadLettersRead,
-    /// `dead_letters:write`
-    DeadLettersWrite,
-    /// `stats:read`
-    StatsRead,
-    /// `approvals:read`
-    ApprovalsRead,
-    /// `approvals:decide`
-    ApprovalsDecide,
-    /// `audit:read`
-    AuditRead,
-    /// `credentials:read`
-    CredentialsRead,
-    /// `credentials:write`
-    CredentialsWrite,
+words! {
+    /// A permission of a token. `All` is every permission there is and will be.
+    #[derive(PartialOrd, Ord)]
+    pub enum Permission {
+        /// `*`
+        All = "*",
+        /// `tasks:read`
+        TasksRead = "tasks:read",
+        /// `tasks:write`
+        TasksWrite = "tasks:write",
+        /// `runs:read`
+        RunsRead = "runs:read",
+        /// `runs:write`
+        RunsWrite = "runs:write",
+        /// `recipients:read`
+        RecipientsRead = "recipients:read",
+        /// `recipients:write`
+        RecipientsWrite = "recipients:write",
+        /// `deliveries:read`
+        DeliveriesRead = "deliveries:read",
+        /// `deliveries:write`
+        DeliveriesWrite = "deliveries:write",
+        /// `tokens:read`
+        TokensRead = "tokens:read",
+        /// `tokens:write`
+        TokensWrite = "tokens:write",
+        /// `events:publish`
+        EventsPublish = "events:publish",
+        /// `events:read`
+        EventsRead = "events:read",
+        /// `dead_letters:read`
+        DeadLettersRead = "dead_letters:read",
+        /// `dead_letters:write`
+        DeadLettersWrite = "dead_letters:write",
+        /// `stats:read`
+        StatsRead = "stats:read",
+        /// `approvals:read`
+        ApprovalsRead = "approvals:read",
+        /// `approvals:decide`
+        ApprovalsDecide = "approvals:decide",
+        /// `audit:read`
+        AuditRead = "audit:read",
+        /// `credentials:read`
+        CredentialsRead = "credentials:read",
+        /// `credentials:write`
+        CredentialsWrite = "credentials:write",
+    }
 }
 
 impl Permission {
-    /// Every permission.
-    pub const ALL: [Permission; 21] = [
-        Permission::All,
-        Permission::TasksRead,
-        Permission::TasksWrite,
-        Permission::RunsRead,
-        Permission::RunsWrite,
-        Permission::RecipientsRead,
-        Permission::RecipientsWrite,
-        Permission::DeliveriesRead,
-        Permission::DeliveriesWrite,
-        Permission::TokensRead,
-        Permission::TokensWrite,
-        Permission::EventsPublish,
-        Permission::EventsRead,
-        Permission::DeadLettersRead,
-        Permission::DeadLettersWrite,
-        Permission::StatsRead,
-        Permission::ApprovalsRead,
-        Permission::ApprovalsDecide,
-        Permission::AuditRead,
-        Permission::CredentialsRead,
-        Permission::CredentialsWrite,
-    ];
-
-    /// The word, in API and database alike.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Permission::All => "*",
-            Permission::TasksRead => "tasks:read",
-            Permission::TasksWrite => "tasks:write",
-            Permission::RunsRead => "runs:read",
-            Permission::RunsWrite => "runs:write",
-            Permission::RecipientsRead => "recipients:read",
-            Permission::RecipientsWrite => "recipients:write",
-            Permission::DeliveriesRead => "deliveries:read",
-            Permission::DeliveriesWrite => "deliveries:write",
-            Permission::TokensRead => "tokens:read",
-            Permission::TokensWrite => "tokens:write",
-            Permission::EventsPublish => "events:publish",
-            Permission::EventsRead => "events:read",
-            Permission::DeadLettersRead => "dead_letters:read",
-            Permission::DeadLettersWrite => "dead_letters:write",
-            Permission::StatsRead => "stats:read",
-            Permission::ApprovalsRead => "approvals:read",
-            Permission::ApprovalsDecide => "approvals:decide",
-            Permission::AuditRead => "audit:read",
-            Permission::CredentialsRead => "credentials:read",
-            Permission::CredentialsWrite => "credentials:write",
-        }
-    }
-
-    /// The permission of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<Permission> {
-        Permission::ALL.into_iter().find(|permission| permission.as_str() == word)
-    }
-
     /// Whether who holds `self` holds `wanted`, too.
     pub fn covers(self, wanted: Permission) -> bool {
         self == Permission::All || self == wanted

@@ -2,93 +2,48 @@
 //!
 //! Risk classes come from our registry of tools, never from what a tool or a model says about itself.
 
-use serde::{Deserialize, Serialize};
+use crate::words::words;
 
-/// Kinds of effects that a tool has on the world.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Category {
-    /// It only reads.
-    Read,
-    /// It changes data that can be changed back.
-    Write,
-    /// It removes data.
-    Delete,
-    /// It acts outside of the service, as a message does.
-    SideEffect,
-    /// It computes, and touches no data.
-    Analysis,
-    /// Touches only the tenant's own things inside Reveille: its recipient, tasks, memory.
-    Internal,
-}
-
-/// How much it matters when a call was wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Consequence {
-    /// A mistake costs little.
-    Low,
-    /// A mistake costs effort or money.
-    Medium,
-    /// A mistake can't be made good.
-    High,
-}
-
-/// Degrees of approval between a call and its execution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Gate {
-    /// Nothing: it runs.
-    Auto,
-    /// A person's consent.
-    Confirm,
-}
-
-impl Category {
-    /// Every category, in the order of the matrix.
-    pub const ALL: [Category; 6] = [
-        Category::Read,
-        Category::Write,
-        Category::Delete,
-        Category::SideEffect,
-        Category::Analysis,
-        Category::Internal,
-    ];
-
-    /// The word in settings, in the API and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Category::Read => "read",
-            Category::Write => "write",
-            Category::Delete => "delete",
-            Category::SideEffect => "side_effect",
-            Category::Analysis => "analysis",
-            Category::Internal => "internal",
-        }
+words! {
+    /// Kinds of effects that a tool has on the world.
+    #[derive(utoipa::ToSchema)]
+    pub enum Category {
+        /// It only reads.
+        Read = "read",
+        /// It changes data that can be changed back.
+        Write = "write",
+        /// It removes data.
+        Delete = "delete",
+        /// It acts outside of the service, as a message does.
+        SideEffect = "side_effect",
+        /// It computes, and touches no data.
+        Analysis = "analysis",
+        /// Touches only the tenant's own things inside Reveille: its recipient, tasks, memory.
+        Internal = "internal",
     }
 }
 
-impl Consequence {
-    /// Every degree, the lowest first.
-    pub const ALL: [Consequence; 3] = [Consequence::Low, Consequence::Medium, Consequence::High];
-
-    /// The word in settings, in the API and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Consequence::Low => "low",
-            Consequence::Medium => "medium",
-            Consequence::High => "high",
-        }
+words! {
+    /// How much it matters when a call was wrong.
+    #[derive(utoipa::ToSchema)]
+    pub enum Consequence {
+        /// A mistake costs little.
+        Low = "low",
+        /// A mistake costs effort or money.
+        Medium = "medium",
+        /// A mistake can't be made good.
+        High = "high",
     }
 }
 
-impl Gate {
-    /// The word in settings, in the API and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Gate::Auto => "auto",
-            Gate::Confirm => "confirm",
-        }
+words! {
+    /// Degrees of approval between a call and its execution.
+    #[derive(utoipa::ToSchema)]
+    pub enum Gate {
+        /// Nothing: it runs.
+        Auto = "auto",
+        /// A person's consent.
+        Confirm = "confirm",
     }
 }
 

@@ -119,8 +119,8 @@ impl Settings {
 
 fn read_cell(cell: &str) -> Option<(Category, Consequence)> {
     let (category, consequence) = cell.split_once('.')?;
-    let category = Category::ALL.into_iter().find(|known| known.as_str() == category)?;
-    let consequence = Consequence::ALL.into_iter().find(|known| known.as_str() == consequence)?;
+    let category = Category::parse(category)?;
+    let consequence = Consequence::parse(consequence)?;
     Some((category, consequence))
 }
 

@@ -48,7 +48,7 @@ pub struct SetArgs {
 }
 
 fn assignment(written: &str) -> Result<(Quota, Option<u64>), String> {
-    let names = || Quota::ALL.map(Quota::as_str).join(", ");
+    let names = || Quota::WORDS.join(", ");
     let (name, number) = written.split_once('=').ok_or("it must be QUOTA=NUMBER, such as `tasks=500`")?;
     let quota = Quota::parse(name).ok_or_else(|| format!("there is no quota `{name}`; there are {}", names()))?;
     match number {

@@ -180,7 +180,7 @@ fn name(value: &Value, faults: &mut Faults) -> String {
 }
 
 fn scopes(value: &Value, caller: &Caller, faults: &mut Faults) -> Vec<String> {
-    let words = Permission::ALL.map(Permission::as_str);
+    let words = Permission::WORDS;
     let listed = value.get("scopes").and_then(Value::as_array);
     let Some(listed) = listed.filter(|listed| !listed.is_empty()) else {
         faults.add("/scopes", format!("must be a list of at least one of {}", words.join(", ")));

@@ -7,12 +7,13 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use uuid::Uuid;
 
 pub use crate::notification::dedupe;
 use crate::notification::{Held, Kind, NewDelivery};
 use crate::task::Urgency;
+use crate::words::words;
 
 /// Waits before the second, third, … attempt. The delivery fails with the attempt after the last of them.
 pub const BACKOFF: [Duration; 6] = [
@@ -28,20 +29,21 @@ const JITTER: f64 = 0.2;
 /// A Retry-After longer than this is not believed.
 const LONGEST_HINT: Duration = Duration::from_secs(24 * 3600);
 
-/// Where a delivery stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum DeliveryState {
-    /// To be sent, at once or at `next_at`.
-    Pending,
-    /// The provider took it on and will report how it went.
-    Sent,
-    /// The other side said so: a webhook answered 2xx; for email, the mail server took it.
-    Delivered,
-    /// Refused, or given up; `last_error` says why.
-    Failed,
-    /// It may have arrived or not, and nobody can say; it is not sent again by itself. A late report settles it.
-    Unknown,
+words! {
+    /// Where a delivery stands.
+    #[derive(utoipa::ToSchema)]
+    pub enum DeliveryState {
+        /// To be sent, at once or at `next_at`.
+        Pending = "pending",
+        /// The provider took it on and will report how it went.
+        Sent = "sent",
+        /// The other side said so: a webhook answered 2xx; for email, the mail server took it.
+        Delivered = "delivered",
+        /// Refused, or given up; `last_error` says why.
+        Failed = "failed",
+        /// It may have arrived or not, and nobody can say; it is not sent again by itself. A late report settles it.
+        Unknown = "unknown",
+    }
 }
 
 /// Events in the life of a delivery.
@@ -72,15 +74,6 @@ pub struct IllegalTransition {
 }
 
 impl DeliveryState {
-    /// Every state, in the order of a delivery's life.
-    pub const ALL: [DeliveryState; 5] = [
-        DeliveryState::Pending,
-        DeliveryState::Sent,
-        DeliveryState::Delivered,
-        DeliveryState::Failed,
-        DeliveryState::Unknown,
-    ];
-
     /// The state after `event`. Total: every pair that is not listed is illegal.
     pub fn on(self, event: DeliveryEvent) -> Result<DeliveryState, IllegalTransition> {
         use DeliveryEvent::*;
@@ -95,22 +88,6 @@ impl DeliveryState {
             (Failed | Unknown, Again) => Pending,
             (state, event) => return Err(IllegalTransition { state, event }),
         })
-    }
-
-    /// The word, in API and database alike.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            DeliveryState::Pending => "pending",
-            DeliveryState::Sent => "sent",
-            DeliveryState::Delivered => "delivered",
-            DeliveryState::Failed => "failed",
-            DeliveryState::Unknown => "unknown",
-        }
-    }
-
-    /// The state of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<DeliveryState> {
-        DeliveryState::ALL.into_iter().find(|state| state.as_str() == word)
     }
 }
 

@@ -1,65 +1,30 @@
 //! Kinds of messages, how urgent each is, and the reasons for which they may be held.
 
-use serde::{Deserialize, Serialize};
-
 use crate::task::Urgency;
+use crate::words::words;
 
-/// Kinds of deliveries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// The answer of a run.
-    Result,
-    /// That a run failed or expired, and why.
-    Failure,
-    /// A message that an agent or a pipeline sends.
-    Message,
-    /// Something about the tasks themselves: one was paused, a credential is missing.
-    Notice,
-    /// A question about what a run wants to do, with a link.
-    Ask,
-    /// A reminder of a question, before its time is over.
-    Reminder,
-    /// Messages that were held, together.
-    Digest,
-    /// That the channel works; somebody has asked for it.
-    Test,
-    /// A code that proves the address; somebody has asked for it.
-    Code,
-}
-
-impl Kind {
-    /// Every kind.
-    pub const ALL: [Kind; 9] = [
-        Kind::Result,
-        Kind::Failure,
-        Kind::Message,
-        Kind::Notice,
-        Kind::Ask,
-        Kind::Reminder,
-        Kind::Digest,
-        Kind::Test,
-        Kind::Code,
-    ];
-
-    /// The word in the API and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Result => "result",
-            Kind::Failure => "failure",
-            Kind::Message => "message",
-            Kind::Notice => "notice",
-            Kind::Ask => "ask",
-            Kind::Reminder => "reminder",
-            Kind::Digest => "digest",
-            Kind::Test => "test",
-            Kind::Code => "code",
-        }
-    }
-
-    /// The kind of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.as_str() == word)
+words! {
+    /// Kinds of deliveries.
+    #[derive(utoipa::ToSchema)]
+    pub enum Kind {
+        /// The answer of a run.
+        Result = "result",
+        /// That a run failed or expired, and why.
+        Failure = "failure",
+        /// A message that an agent or a pipeline sends.
+        Message = "message",
+        /// Something about the tasks themselves: one was paused, a credential is missing.
+        Notice = "notice",
+        /// A question about what a run wants to do, with a link.
+        Ask = "ask",
+        /// A reminder of a question, before its time is over.
+        Reminder = "reminder",
+        /// Messages that were held, together.
+        Digest = "digest",
+        /// That the channel works; somebody has asked for it.
+        Test = "test",
+        /// A code that proves the address; somebody has asked for it.
+        Code = "code",
     }
 }
 
@@ -84,31 +49,14 @@ impl Kind {
     }
 }
 
-/// Why a message was held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Held {
-    /// The recipient's quiet hours.
-    QuietHours,
-    /// The recipient's budget of interruptions a day.
-    Budget,
-}
-
-impl Held {
-    /// Every rule that holds messages.
-    pub const ALL: [Held; 2] = [Held::QuietHours, Held::Budget];
-
-    /// The word in the API and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Held::QuietHours => "quiet_hours",
-            Held::Budget => "budget",
-        }
-    }
-
-    /// The rule of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<Held> {
-        Held::ALL.into_iter().find(|held| held.as_str() == word)
+words! {
+    /// Why a message was held.
+    #[derive(utoipa::ToSchema)]
+    pub enum Held {
+        /// The recipient's quiet hours.
+        QuietHours = "quiet_hours",
+        /// The recipient's budget of interruptions a day.
+        Budget = "budget",
     }
 }
 

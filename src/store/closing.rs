@@ -13,23 +13,15 @@ use crate::store::recording::{Aside, Locked, Recording, Subject, write_recording
 use crate::store::windows::Windows;
 use crate::store::{Store, StoreError};
 use crate::task::TaskStatus;
+use crate::words::words;
 
-/// The fate of the events that a paused task has held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Release {
-    /// Each goes the way that it would have gone.
-    Run,
-    /// Each is recorded as skipped.
-    Drop,
-}
-
-impl Release {
-    /// The word in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Release::Run => "run",
-            Release::Drop => "drop",
-        }
+words! {
+    /// The fate of the events that a paused task has held.
+    pub enum Release {
+        /// Each goes the way that it would have gone.
+        Run = "run",
+        /// Each is recorded as skipped.
+        Drop = "drop",
     }
 }
 

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::words::words;
+
 /// Where the result is told, and how much it presses.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Output {
@@ -84,83 +86,40 @@ impl<'de> Deserialize<'de> for Output {
     }
 }
 
-/// Urgency of a message. One that is at least as urgent as quiet hours demand breaks through them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Urgency {
-    /// It can wait.
-    Low,
-    /// The usual urgency.
-    Normal,
-    /// Somebody is waited for.
-    High,
-    /// The highest urgency.
-    Urgent,
-}
-
-impl Urgency {
-    /// Every degree, the lowest first.
-    pub const ALL: [Urgency; 4] = [Urgency::Low, Urgency::Normal, Urgency::High, Urgency::Urgent];
-
-    /// The word in the API and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Urgency::Low => "low",
-            Urgency::Normal => "normal",
-            Urgency::High => "high",
-            Urgency::Urgent => "urgent",
-        }
-    }
-
-    /// The degree of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<Urgency> {
-        Urgency::ALL.into_iter().find(|urgency| urgency.as_str() == word)
+words! {
+    /// Urgency of a message. One that is at least as urgent as quiet hours demand breaks through them.
+    #[derive(PartialOrd, Ord, utoipa::ToSchema)]
+    pub enum Urgency {
+        /// It can wait.
+        Low = "low",
+        /// The usual urgency.
+        Normal = "normal",
+        /// Somebody is waited for.
+        High = "high",
+        /// The highest urgency.
+        Urgent = "urgent",
     }
 }
 
-/// Which ends of a task's runs are told.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Notify {
-    /// Every end: results and failures.
-    #[default]
-    Always,
-    /// Results that differ from the one told last, and failures.
-    OnChange,
-    /// Failures, and that all is well again.
-    OnFailure,
-    /// Neither; questions reach people all the same.
-    Never,
+words! {
+    /// Which ends of a task's runs are told.
+    #[derive(Default, utoipa::ToSchema)]
+    pub enum Notify {
+        /// Every end: results and failures.
+        #[default]
+        Always = "always",
+        /// Results that differ from the one told last, and failures.
+        OnChange = "on_change",
+        /// Failures, and that all is well again.
+        OnFailure = "on_failure",
+        /// Neither; questions reach people all the same.
+        Never = "never",
+    }
 }
 
 impl Notify {
-    /// Every choice, the default first.
-    pub const ALL: [Notify; 4] = [Notify::Always, Notify::OnChange, Notify::OnFailure, Notify::Never];
-
-    /// The word in the API and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Notify::Always => "always",
-            Notify::OnChange => "on_change",
-            Notify::OnFailure => "on_failure",
-            Notify::Never => "never",
-        }
-    }
-
     /// Whether this is the default.
     pub fn is_always(&self) -> bool {
         *self == Notify::Always
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_urgency_reads_back() {
-        for urgency in Urgency::ALL {
-            assert_eq!(Urgency::parse(urgency.as_str()), Some(urgency));
-        }
     }
 }

@@ -21,7 +21,8 @@ use crate::invalid::InvalidSpec;
 use crate::trigger::Next;
 use crate::trigger::interval::parse_length;
 use crate::trigger::jitter::spread;
-use crate::trigger::policy::{Overlap, words};
+use crate::trigger::policy::Overlap;
+use crate::words::words;
 
 pub use poll::{HttpPoll, Poll, RedisPoll, SqlPoll, ToolPoll};
 pub use question::{Question, Subject};
@@ -38,7 +39,8 @@ const SOON: TimeDelta = TimeDelta::seconds(10);
 
 words! {
     /// Which polls fire.
-    FireOn {
+    #[derive(Default, utoipa::ToSchema)]
+    pub enum FireOn {
         /// The one at which the expression has become true.
         #[default]
         OnTrue = "on_true",

@@ -61,11 +61,11 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faul
     schedule.jitter = form.text("jitter");
     schedule.exclude = form.texts("exclude");
     schedule.catch_up_window = form.text("catch_up_window");
-    schedule.catch_up = form.word("catch_up", CatchUp::parse, CatchUp::WORDS);
-    schedule.overlap = form.word("overlap", Overlap::parse, Overlap::WORDS);
-    schedule.dst_gap = form.word("dst_gap", DstGap::parse, DstGap::WORDS);
-    schedule.dst_fold = form.word("dst_fold", DstFold::parse, DstFold::WORDS);
-    schedule.on_resume = form.word("on_resume", OnResume::parse, OnResume::WORDS);
+    schedule.catch_up = form.word("catch_up", CatchUp::parse, &CatchUp::WORDS);
+    schedule.overlap = form.word("overlap", Overlap::parse, &Overlap::WORDS);
+    schedule.dst_gap = form.word("dst_gap", DstGap::parse, &DstGap::WORDS);
+    schedule.dst_fold = form.word("dst_fold", DstFold::parse, &DstFold::WORDS);
+    schedule.on_resume = form.word("on_resume", OnResume::parse, &OnResume::WORDS);
     schedule.waiting_counts = form.flag("waiting_counts");
     if schedule.timezone.is_none() && needs_zone(&schedule) {
         schedule.timezone = Some("UTC".into());

@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::trigger::policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
+use crate::words::is_default;
 
 /// The instants, as written in exactly one of four fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -72,13 +73,13 @@ pub struct Schedule {
     #[serde(default)]
     pub overlap: Overlap,
     /// The fate of wall times that the clock jumps over.
-    #[serde(default, skip_serializing_if = "DstGap::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub dst_gap: DstGap,
     /// The pass of wall times that the clock shows twice.
-    #[serde(default, skip_serializing_if = "DstFold::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub dst_fold: DstFold,
     /// The fate of instants that passed while the task was paused.
-    #[serde(default, skip_serializing_if = "OnResume::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub on_resume: OnResume,
     /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
     /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.

@@ -37,7 +37,7 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
     }
     let urgency = match reading.text(fields, "urgency").map(|word| (Urgency::parse(&word), word)) {
         Some((None, word)) => {
-            let known = Urgency::ALL.map(Urgency::as_str);
+            let known = Urgency::WORDS;
             let hint = did_you_mean(&word, known);
             reading.below("urgency").fault(format!("unknown urgency `{word}`; there are {}{hint}", known.join(", ")));
             None

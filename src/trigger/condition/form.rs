@@ -55,7 +55,7 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faul
     if form.given("interval").is_none() {
         form.fault("interval", "is missing; write how often it is polled, such as `5m`");
     }
-    let fire = form.word("fire", FireOn::parse, FireOn::WORDS);
+    let fire = form.word("fire", FireOn::parse, &FireOn::WORDS);
     let language = Language::default();
     let expression = form.expression("expression", &language);
     let watch = form.expression("watch", &language);
@@ -65,7 +65,7 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faul
     let timeout = form.length("timeout");
     let (start_at, end_at) = form.bounds(now);
     let failure_notice_after = form.notice();
-    let overlap = form.word_or("overlap", Overlap::parse, Overlap::WORDS, Overlap::QueueOne);
+    let overlap = form.word_or("overlap", Overlap::parse, &Overlap::WORDS, Overlap::QueueOne);
     let waiting_counts = form.flag("waiting_counts");
     form.refuse_what_does_not_go_together(fire);
     if timeout.as_deref().is_some_and(|text| parse_length(text).is_ok_and(|limit| limit > LONGEST_TIMEOUT)) {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::invalid::null_is_absent;
-use crate::trigger::policy::words;
+use crate::words::{is_default, words};
 
 /// One of four.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -39,7 +39,8 @@ impl Poll {
 
 words! {
     /// How an address is asked.
-    PollMethod {
+    #[derive(Default, utoipa::ToSchema)]
+    pub enum PollMethod {
         /// The body of the answer is the value.
         #[default]
         Get = "GET",
@@ -57,7 +58,7 @@ pub struct HttpPoll {
     #[schema(example = "https://api.example.org/price")]
     pub url: String,
     /// Method of the request.
-    #[serde(default, deserialize_with = "null_is_absent", skip_serializing_if = "PollMethod::is_default")]
+    #[serde(default, deserialize_with = "null_is_absent", skip_serializing_if = "is_default")]
     #[schema(required = false)]
     pub method: PollMethod,
     /// Sent along; none that holds a secret belongs here, for they are shown with the task.
@@ -98,7 +99,8 @@ pub struct SqlPoll {
 
 words! {
     /// How a key is read.
-    RedisRead {
+    #[derive(Default, utoipa::ToSchema)]
+    pub enum RedisRead {
         /// As its type says: `get`, `hgetall`, `llen`, `scard`, `zcard` or `xlen`.
         #[default]
         Auto = "auto",
@@ -131,7 +133,7 @@ pub struct RedisPoll {
     #[schema(example = "price:BTC")]
     pub key: String,
     /// The command and its key.
-    #[serde(default, deserialize_with = "null_is_absent", skip_serializing_if = "RedisRead::is_default")]
+    #[serde(default, deserialize_with = "null_is_absent", skip_serializing_if = "is_default")]
     #[schema(required = false)]
     pub read: RedisRead,
 }

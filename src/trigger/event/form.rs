@@ -52,7 +52,7 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, faults: &mut Faults) -> 
         dedup: part(&mut form, "dedup", &["key", "window"], "", dedup),
         max_age: length(&mut form, "max_age"),
         hold: form.flag("hold"),
-        overlap: form.word_or("overlap", Overlap::parse, Overlap::WORDS, Overlap::Allow),
+        overlap: form.word_or("overlap", Overlap::parse, &Overlap::WORDS, Overlap::Allow),
         waiting_counts: form.flag("waiting_counts"),
     };
     if trigger.debounce.is_some() && trigger.batch.is_some() {

@@ -12,6 +12,7 @@ use crate::expr::{Asked, Expression, ExpressionError, Language, MissingField, Va
 use crate::run::cause::Cause;
 use crate::trigger::event::{EventTrigger, VARIABLES, WINDOW_EVENTS};
 use crate::trigger::interval::parse_length;
+use crate::words::words;
 
 /// Why a matched event does not run.
 pub mod reason {
@@ -131,25 +132,15 @@ pub struct Window {
     pub quiet: Option<TimeDelta>,
 }
 
-/// Rules that collect events in a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WindowKind {
-    /// The window ends after a pause between events.
-    Debounce,
-    /// The window ends after a number of events or a time.
-    Batch,
-    /// Of a paused task.
-    Hold,
-}
-
-impl WindowKind {
-    /// The word in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            WindowKind::Debounce => "debounce",
-            WindowKind::Batch => "batch",
-            WindowKind::Hold => "hold",
-        }
+words! {
+    /// Rules that collect events in a window.
+    pub enum WindowKind {
+        /// The window ends after a pause between events.
+        Debounce = "debounce",
+        /// The window ends after a number of events or a time.
+        Batch = "batch",
+        /// Of a paused task.
+        Hold = "hold",
     }
 }
 

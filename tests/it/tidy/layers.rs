@@ -25,6 +25,7 @@ const L0: &[&str] = &[
     "threads",
     "token",
     "visible",
+    "words",
 ];
 /// The domain: data and transitions.
 const L1: &[&str] =
