@@ -3,10 +3,12 @@
 //! An address that has sent too many wrong tokens within a minute is refused without asking the database, unless its
 //! token has been right before. Per instance, and bounded.
 
-use std::collections::HashSet;
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::time::Duration;
+
+use lru::LruCache;
 
 use crate::http::seats::origin;
 use crate::limiter::{RateLimiter, Window};
@@ -15,7 +17,7 @@ use crate::token::TokenHash;
 /// How long wrong tokens are remembered, from the first of a row.
 const WINDOW: Duration = Duration::from_secs(60);
 /// Addresses and tokens that are remembered at most.
-const REMEMBERED: usize = 10_000;
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// The memory.
 #[derive(Debug)]
@@ -27,13 +29,13 @@ pub struct WrongTokens {
 #[derive(Debug)]
 struct Seen {
     wrong: RateLimiter<IpAddr, Window>,
-    right: HashSet<[u8; 32]>,
+    right: LruCache<[u8; 32], ()>,
 }
 
 impl WrongTokens {
     /// Remembers nothing yet; `limit` wrong tokens a minute are borne.
     pub fn new(limit: u32) -> WrongTokens {
-        let seen = Seen { wrong: RateLimiter::new(REMEMBERED), right: HashSet::new() };
+        let seen = Seen { wrong: RateLimiter::new(REMEMBERED.get()), right: LruCache::new(REMEMBERED) };
         WrongTokens { limit, seen: Mutex::new(seen) }
     }
 
@@ -53,11 +55,7 @@ impl WrongTokens {
 
     /// A token was right.
     pub fn right(&self, token: &TokenHash) {
-        let mut seen = self.seen.lock().expect("token lock");
-        if seen.right.len() >= REMEMBERED {
-            seen.right.clear();
-        }
-        seen.right.insert(*token.as_bytes());
+        self.seen.lock().expect("token lock").right.put(*token.as_bytes(), ());
     }
 }
 

@@ -6,9 +6,11 @@
 //! [`MEMORY`], and with it how much is stored: so long an override of another kind may take to reach an instance.
 
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use lru::LruCache;
 use serde_json::json;
 use sqlx::QueryBuilder;
 use uuid::Uuid;
@@ -21,7 +23,7 @@ use crate::store::{Split, Store, StoreError, Topic};
 /// How long the quotas of a tenant are remembered.
 pub(super) const MEMORY: TimeDelta = TimeDelta::seconds(5);
 /// Tenants whose quotas are remembered, at most; a few bytes each.
-const REMEMBERED: usize = 10_000;
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// The row of `[quotas]`. No tenant can be called so.
 const EVERYBODY: &str = "*";
 
@@ -63,12 +65,18 @@ struct Reading {
 }
 
 /// Allowances of tenants that were read lately.
-#[derive(Clone, Default)]
-pub(super) struct Known(Arc<Mutex<HashMap<String, Reading>>>);
+#[derive(Clone)]
+pub(super) struct Known(Arc<Mutex<LruCache<String, Reading>>>);
+
+impl Default for Known {
+    fn default() -> Known {
+        Known(Arc::new(Mutex::new(LruCache::new(REMEMBERED))))
+    }
+}
 
 impl Known {
     fn lately(&self, tenant: &str, now: DateTime<Utc>) -> Option<Allowance> {
-        let known = self.lock();
+        let mut known = self.lock();
         known.get(tenant).filter(|reading| reading.is_fresh(now)).map(|reading| reading.allowance)
     }
 
@@ -88,11 +96,7 @@ impl Known {
     }
 
     fn remember(&self, tenant: &str, allowance: Allowance, at: DateTime<Utc>) {
-        let mut known = self.lock();
-        if known.len() >= REMEMBERED {
-            known.clear();
-        }
-        known.insert(tenant.to_owned(), Reading { allowance, at, admitted: 0 });
+        self.lock().put(tenant.to_owned(), Reading { allowance, at, admitted: 0 });
     }
 
     fn forget(&self) {
@@ -100,10 +104,10 @@ impl Known {
     }
 
     pub(super) fn forget_tenant(&self, tenant: &str) {
-        self.lock().remove(tenant);
+        self.lock().pop(tenant);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Reading>> {
+    fn lock(&self) -> MutexGuard<'_, LruCache<String, Reading>> {
         self.0.lock().expect("quotas lock")
     }
 }

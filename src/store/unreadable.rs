@@ -3,11 +3,12 @@
 //! A service that works off a table reads its rows one by one by this. What can't be read it sets aside, by whatever its
 //! table has for that (a later instant, a state, a mark), so that it is not read again at once and starves none behind it.
 
-use std::collections::HashSet;
 use std::fmt::Display;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
 use chrono::TimeDelta;
+use lru::LruCache;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -19,8 +20,9 @@ use crate::store::{Store, StoreError};
 
 /// When a row that can't be read is looked at again, where its table has an instant for that: a newer release may read it.
 pub const LOOK_AGAIN: TimeDelta = TimeDelta::hours(1);
-/// Rows that are remembered as told of. Beyond that all are forgotten, and may be told of once more.
-const REMEMBERED: usize = 10_000;
+/// Rows that are remembered as told of. Beyond that those are forgotten that were not read for the longest time, and may be
+/// told of once more.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Table {
@@ -28,10 +30,16 @@ struct Table {
 }
 
 /// The rows of this process's store that were found unreadable. Cheap to clone; all clones remember together.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Unreadable {
-    known: Arc<Mutex<HashSet<(&'static str, String)>>>,
+    known: Arc<Mutex<LruCache<(&'static str, String), ()>>>,
     found: Family<Table, Counter>,
+}
+
+impl Default for Unreadable {
+    fn default() -> Unreadable {
+        Unreadable { known: Arc::new(Mutex::new(LruCache::new(REMEMBERED))), found: Family::default() }
+    }
 }
 
 impl Unreadable {
@@ -100,10 +108,7 @@ impl Unreadable {
     /// Says once that a row can't be read.
     pub(super) fn tell(&self, table: &'static str, id: impl Display, why: &dyn Display) {
         let mut known = self.known.lock().expect("unreadable lock");
-        if known.len() >= REMEMBERED {
-            known.clear();
-        }
-        if known.insert((table, id.to_string())) {
+        if known.put((table, id.to_string()), ()).is_none() {
             self.found.get_or_create(&Table { table }).inc();
             tracing::error!(table, %id, %why, "a stored row can't be read, it is set aside and the others go on");
         }
@@ -148,9 +153,9 @@ mod tests {
         }
         let told = |count| format!(r#"reveille_unreadable_rows_total{{table="approvals"}} {count}"#);
         assert!(metrics.text().contains(&told(1)), "{}", metrics.text());
-        for id in 0..2 * REMEMBERED as u128 {
+        for id in 0..2 * REMEMBERED.get() as u128 {
             unreadable.tell("approvals", Uuid::from_u128(id), &"no such status");
         }
-        assert!(unreadable.known.lock().unwrap().len() <= REMEMBERED);
+        assert!(unreadable.known.lock().unwrap().len() <= REMEMBERED.get());
     }
 }

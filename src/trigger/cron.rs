@@ -5,46 +5,25 @@
 
 pub mod expression;
 
-use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use chrono::{Datelike, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
 use croner::parser::{CronParser, Seconds, Year};
 use croner::{CronComponent, CronPattern};
+use lru::LruCache;
 
 use crate::trigger::cron::expression::Expression;
 use crate::trigger::steps::Steps;
 use crate::trigger::zone::midnight;
 
-/// Expressions that were asked for lately and are kept compiled; as many again are kept until they are pushed out.
-const KEPT: usize = 256;
+/// Expressions that were asked for lately and are kept compiled.
+const KEPT: NonZeroUsize = NonZeroUsize::new(512).unwrap();
 
-static LATELY: LazyLock<Mutex<Lately>> = LazyLock::new(Mutex::default);
+/// One for the process, because a text means one thing in it: nothing is in it that could not be compiled again.
+static LATELY: LazyLock<Mutex<Lately>> = LazyLock::new(|| Mutex::new(LruCache::new(KEPT)));
 
-/// Two generations: what was asked for since the older one was put aside, and the older one.
-#[derive(Default)]
-struct Lately {
-    young: HashMap<Box<str>, Arc<Cron>>,
-    old: HashMap<Box<str>, Arc<Cron>>,
-}
-
-impl Lately {
-    fn get(&mut self, text: &str) -> Option<Arc<Cron>> {
-        if let Some(cron) = self.young.get(text) {
-            return Some(Arc::clone(cron));
-        }
-        let cron = self.old.remove(text)?;
-        self.add(text, Arc::clone(&cron));
-        Some(cron)
-    }
-
-    fn add(&mut self, text: &str, cron: Arc<Cron>) {
-        if self.young.len() >= KEPT {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(text.into(), cron);
-    }
-}
+type Lately = LruCache<Box<str>, Arc<Cron>>;
 
 /// The wall times of one expression. About 6 KiB of heap: no task keeps its own, see [`Cron::lately`].
 #[derive(Debug, Clone)]
@@ -62,11 +41,15 @@ impl Cron {
     /// Parses like [`Cron::parse`]; an expression that was asked for lately is not read again. Most tasks share theirs
     /// with others.
     pub fn lately(text: &str) -> Result<Arc<Cron>, String> {
-        if let Some(cron) = LATELY.lock().expect("cron lock").get(text) {
-            return Ok(cron);
+        Cron::kept(&LATELY, text)
+    }
+
+    fn kept(lately: &Mutex<Lately>, text: &str) -> Result<Arc<Cron>, String> {
+        if let Some(cron) = lately.lock().expect("cron lock").get(text) {
+            return Ok(Arc::clone(cron));
         }
         let cron = Arc::new(Cron::parse(text)?);
-        LATELY.lock().expect("cron lock").add(text, Arc::clone(&cron));
+        lately.lock().expect("cron lock").put(text.into(), Arc::clone(&cron));
         Ok(cron)
     }
 
@@ -179,18 +162,16 @@ mod tests {
 
     #[test]
     fn cache_keeps_recent_expressions_and_evicts_the_oldest() {
-        let mut lately = Lately::default();
-        let cron = Arc::new(Cron::parse("30 8 * * *").unwrap());
-        lately.add("30 8 * * *", Arc::clone(&cron));
-        for number in 0..KEPT {
-            lately.add(&format!("{number}"), Arc::clone(&cron));
-        }
-        assert!(lately.get("30 8 * * *").is_some_and(|found| Arc::ptr_eq(&found, &cron)));
-        assert!(lately.young.len() + lately.old.len() <= 2 * KEPT);
-        for number in 0..2 * KEPT {
-            lately.add(&format!("other {number}"), Arc::clone(&cron));
-        }
-        assert!(lately.get("30 8 * * *").is_none());
+        let lately = Mutex::new(LruCache::new(NonZeroUsize::new(2).unwrap()));
+        let read = |text: &str| Cron::kept(&lately, text).unwrap();
+        let first = read("30 8 * * *");
+        read("31 8 * * *");
+        assert!(Arc::ptr_eq(&first, &read("30 8 * * *")));
+        read("32 8 * * *");
+        assert!(Arc::ptr_eq(&first, &read("30 8 * * *")), "it was asked for after the other one");
+        read("33 8 * * *");
+        read("34 8 * * *");
+        assert!(!Arc::ptr_eq(&first, &read("30 8 * * *")));
         assert!(Cron::lately("61 * * * *").is_err());
     }
 
