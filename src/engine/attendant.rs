@@ -153,11 +153,7 @@ impl Attendant {
     }
 
     async fn recipient(&self, id: &str) -> Result<Option<Recipient>, StoreError> {
-        match self.store.get_recipient(&Scope::Every, id).await {
-            Ok(stored) => Ok(Some(stored.recipient)),
-            Err(StoreError::NotFound) => Ok(None),
-            Err(error) => Err(error),
-        }
+        Ok(self.store.find_recipient(&Scope::Every, id).await?.map(|stored| stored.recipient))
     }
 }
 

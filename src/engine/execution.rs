@@ -277,10 +277,9 @@ impl Shared {
     /// The tenant's recipient; a store that is away is asked until it answers.
     async fn recipient(&self, tenant: &str) -> Option<Arc<Recipient>> {
         loop {
-            match answered(self.store.get_recipient(&Scope::Every, tenant)).await {
-                Ok(stored) => return Some(Arc::new(stored.recipient)),
+            match answered(self.store.find_recipient(&Scope::Every, tenant)).await {
+                Ok(found) => return found.map(|stored| Arc::new(stored.recipient)),
                 Err(StoreError::Unavailable(_) | StoreError::TimedOut(_)) => clock::pause(ASK_AGAIN).await,
-                Err(StoreError::NotFound) => return None,
                 Err(error) => {
                     tracing::error!(tenant_id = tenant, %error, "a recipient can't be read");
                     return None;

@@ -29,11 +29,7 @@ impl Expirer {
     }
 
     async fn expire(&self, run: &Run, task: Option<&Task>) -> Result<(), StoreError> {
-        let recipient = match self.store.get_recipient(&Scope::Every, &run.tenant_id).await {
-            Ok(stored) => Some(stored.recipient),
-            Err(StoreError::NotFound) => None,
-            Err(error) => return Err(error),
-        };
+        let recipient = self.store.find_recipient(&Scope::Every, &run.tenant_id).await?.map(|stored| stored.recipient);
         let completion = Completion {
             event: RunEvent::Expire,
             output: None,

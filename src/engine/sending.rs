@@ -84,7 +84,7 @@ impl Sending {
     /// Does what there is to be done for a claim, and says what is to be recorded.
     pub async fn tell(&self, claim: &Claim) -> Result<Mark, StoreError> {
         let delivery = &claim.delivery;
-        let stored = found(answered(self.store.get_recipient(&Scope::Every, &delivery.recipient)).await)?;
+        let stored = answered(self.store.find_recipient(&Scope::Every, &delivery.recipient)).await?;
         let stored = stored.map(|stored| Arc::new(stored.recipient));
         let recipient = stored.as_deref();
         let told = match self.told(claim, stored.as_ref()).await? {
@@ -247,15 +247,6 @@ fn left_alone(claim: &Claim, place: &Place, (now, closed): (DateTime<Utc>, Close
 
 fn spread(closed: Closed, random: f64) -> DateTime<Utc> {
     closed.until + TimeDelta::milliseconds((closed.spread.as_millis() as f64 * random) as i64)
-}
-
-/// Reads `NotFound` as `None`; any other error stays one.
-fn found<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
-    match read {
-        Ok(value) => Ok(Some(value)),
-        Err(StoreError::NotFound) => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

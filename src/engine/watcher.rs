@@ -376,16 +376,8 @@ impl Work {
 
     /// The message to the owner; `None` where nobody can be told.
     async fn notice(&self, claim: &PollClaim, notice: &Notice) -> Result<Option<NewDelivery>, StoreError> {
-        let task = match self.store.get_task(&Scope::Every, claim.subject.id).await {
-            Ok(task) => task,
-            Err(StoreError::NotFound) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let recipient = match self.store.get_recipient(&Scope::Every, &task.tenant_id).await {
-            Ok(stored) => Some(stored.recipient),
-            Err(StoreError::NotFound) => None,
-            Err(error) => return Err(error),
-        };
+        let Some(task) = self.store.find_task(&Scope::Every, claim.subject.id).await? else { return Ok(None) };
+        let recipient = self.store.find_recipient(&Scope::Every, &task.tenant_id).await?.map(|stored| stored.recipient);
         let (key, words) = notices::of_poll(Recipient::language_of(recipient.as_ref()), &task, notice);
         Ok(NewDelivery::notice(&task, recipient.as_ref(), key, words))
     }

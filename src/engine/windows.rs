@@ -88,11 +88,7 @@ impl Windows {
     }
 
     async fn release_one(&self, held: &store::Held, now: DateTime<Utc>) -> Result<(), StoreError> {
-        let task = match self.store.get_task(&Scope::Every, held.task_id).await {
-            Ok(task) => Some(task),
-            Err(StoreError::NotFound) => None,
-            Err(error) => return Err(error),
-        };
+        let task = self.store.find_task(&Scope::Every, held.task_id).await?;
         let matches = self.judge(held, task).await?;
         let share = self.held.share_ahead(matches.len());
         let ask = FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room: share.room, few: false };

@@ -254,11 +254,8 @@ impl ZoneKeeper {
         next: Option<trigger::Next>,
     ) -> Result<Option<NewDelivery>, StoreError> {
         let Trigger::Schedule(schedule) = &seen.task.spec.trigger else { return Ok(None) };
-        let recipient = match self.store.get_recipient(&Scope::Every, &seen.task.tenant_id).await {
-            Ok(stored) => Some(stored.recipient),
-            Err(StoreError::NotFound) => None,
-            Err(error) => return Err(error),
-        };
+        let recipient =
+            self.store.find_recipient(&Scope::Every, &seen.task.tenant_id).await?.map(|stored| stored.recipient);
         let zone = pass.new.zone(schedule.timezone.as_deref().and_then(|name| name.parse().ok()).unwrap_or(Tz::UTC));
         let words = notices::zone_rules(
             Recipient::language_of(recipient.as_ref()),

@@ -93,11 +93,10 @@ impl StoreHost {
 
     async fn post(&self, tenant: &Tenant, notice: Notice) -> Result<Value, HostError> {
         let scope = Scope::Only(tenant.clone());
-        let recipient = match answered(self.store.get_recipient(&scope, tenant.as_str())).await {
-            Ok(stored) => Some(stored.recipient),
-            Err(StoreError::NotFound) => None,
-            Err(error) => return Err(told(error)),
-        };
+        let recipient = answered(self.store.find_recipient(&scope, tenant.as_str()))
+            .await
+            .map_err(told)?
+            .map(|stored| stored.recipient);
         let output = notice.channel.map_or_else(Output::default, |name| Output::channels(vec![name]));
         let mut order = order_of(&output, recipient.as_ref());
         if output.route == Route::RecipientOrder {
@@ -135,16 +134,11 @@ impl StoreHost {
             return Ok(());
         }
         let scope = Scope::Only(tenant.clone());
-        let task = match answered(self.store.get_task(&scope, task_id)).await {
-            Ok(task) => task,
-            Err(StoreError::NotFound) => return Ok(()),
-            Err(error) => return Err(told(error)),
-        };
-        let recipient = match answered(self.store.get_recipient(&scope, tenant.as_str())).await {
-            Ok(stored) => Some(stored.recipient),
-            Err(StoreError::NotFound) => None,
-            Err(error) => return Err(told(error)),
-        };
+        let Some(task) = answered(self.store.find_task(&scope, task_id)).await.map_err(told)? else { return Ok(()) };
+        let recipient = answered(self.store.find_recipient(&scope, tenant.as_str()))
+            .await
+            .map_err(told)?
+            .map(|stored| stored.recipient);
         let key = dedupe::missing_field_of_steps(task_id, &steps);
         let language = Recipient::language_of(recipient.as_ref());
         let words = notices::missing_field_of_step(language, &task.name, &step, &field);

@@ -307,7 +307,7 @@ fn fresh<'a>(approvals: &'a [Approval], words: &'a Phrases) -> Vec<Item<'a>> {
 
 /// In which zone and words a recipient reads.
 async fn reader(state: &State, recipient: &str) -> Result<(Tz, Phrases), Response> {
-    let stored = beginning::optional(state.store.get_recipient(&Scope::Every, recipient).await).map_err(away)?;
+    let stored = state.store.find_recipient(&Scope::Every, recipient).await.map_err(away)?;
     let reader = stored.as_ref().map_or(Reader::NOBODY, |stored| stored.recipient.reader());
     Ok((reader.timezone, state.channels.templates().phrases(reader.locale)))
 }
@@ -319,9 +319,9 @@ async fn scene(
     (recipient, (zone, words)): (&str, (Tz, Phrases)),
     first: &Approval,
 ) -> Result<Scene, Response> {
-    let run = beginning::optional(state.store.get_run(scope, first.run_id).await).map_err(away)?;
+    let run = state.store.find_run(scope, first.run_id).await.map_err(away)?;
     let task = match first.task_id {
-        Some(task) => beginning::optional(state.store.get_task(scope, task).await).map_err(away)?,
+        Some(task) => state.store.find_task(scope, task).await.map_err(away)?,
         None => None,
     };
     let reader = format!("recipient:{recipient}");

@@ -225,10 +225,7 @@ async fn of_run(state: &State, run: Uuid, text: &str, hash: &TokenHash) -> Resul
     if !is_completion_token(&state.vault, run, text) {
         return Err(refused());
     }
-    let run = match state.store.get_run(&Scope::Every, run).await {
-        Err(StoreError::NotFound) => return Err(refused()),
-        found => found?,
-    };
+    let run = state.store.find_run(&Scope::Every, run).await?.ok_or_else(refused)?;
     let tenant = Tenant::stored(run.tenant_id).map_err(|why| ApiError::Internal { log: why })?;
     let permissions = vec![Permission::RunsWrite];
     Ok(Caller {

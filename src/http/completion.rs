@@ -50,11 +50,7 @@ pub async fn complete_run(Held(state): Held<State>, caller: Caller, id: Id, body
     let run = waiting(&state, &caller.scope, id).await.map_err(missing)?;
     let task = match run.task_id {
         None => None,
-        Some(task) => match state.store.get_task(&caller.scope, task).await {
-            Ok(task) => Some(task),
-            Err(StoreError::NotFound) => None,
-            Err(error) => return Err(error.into()),
-        },
+        Some(task) => state.store.find_task(&caller.scope, task).await?,
     };
     let named = task.as_ref().map_or_else(Vec::new, |task| credentials_of(&task.spec));
     let report = report.without(&Known::to(&state.store, &state.vault, &run, &named).await?);
@@ -93,11 +89,7 @@ async fn waiting(state: &State, scope: &Scope, id: Uuid) -> Result<Run, StoreErr
 }
 
 async fn completion(state: &State, run: &Run, task: Option<&Task>, report: Report) -> Result<Completion, ApiError> {
-    let recipient = match state.store.get_recipient(&Scope::Every, &run.tenant_id).await {
-        Ok(stored) => Some(stored.recipient),
-        Err(StoreError::NotFound) => None,
-        Err(error) => return Err(error.into()),
-    };
+    let recipient = state.store.find_recipient(&Scope::Every, &run.tenant_id).await?.map(|stored| stored.recipient);
     let (event, output, error) = match report {
         Report::Succeeded { output } => (RunEvent::Succeed, Some(output), None),
         Report::Failed { error } => (RunEvent::Fail, None, Some(error)),

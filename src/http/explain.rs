@@ -113,9 +113,8 @@ pub async fn explain_run(
 
 async fn task_of(state: &State, caller: &Caller, run: &Run) -> Result<Option<Task>, ApiError> {
     let Some(id) = run.task_id else { return Ok(None) };
-    match state.store.get_task(&caller.scope, id).await {
-        Ok(task) => Ok(Some(task)),
-        Err(StoreError::NotFound) => Ok(None),
+    match state.store.find_task(&caller.scope, id).await {
+        Ok(task) => Ok(task),
         // what is recorded of the run is told all the same
         Err(StoreError::Corrupt(why)) => {
             tracing::error!(task_id = %id, why, "a task can't be read, its run is explained without it");

@@ -66,17 +66,11 @@ pub async fn show_message(
 
 /// The page of a delivery, as it stands now; `None` where there is nothing to tell.
 async fn page(state: &State, id: Uuid) -> Result<Option<Page>, StoreError> {
-    let delivery = match state.store.get_delivery(&Scope::Every, id).await {
-        Ok(delivery) if delivery.kind.asks() || delivery.kind == Kind::Code => return Ok(None),
-        Ok(delivery) => delivery,
-        Err(StoreError::NotFound) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let recipient = match state.store.get_recipient(&Scope::Every, &delivery.recipient).await {
-        Ok(stored) => Some(stored.recipient),
-        Err(StoreError::NotFound) => None,
-        Err(error) => return Err(error),
-    };
+    let shown = |delivery: &Delivery| !delivery.kind.asks() && delivery.kind != Kind::Code;
+    let found = state.store.find_delivery_by_id(&Scope::Every, id).await?;
+    let Some(delivery) = found.filter(shown) else { return Ok(None) };
+    let recipient =
+        state.store.find_recipient(&Scope::Every, &delivery.recipient).await?.map(|stored| stored.recipient);
     let recipient = Arc::new(recipient);
     match delivery.kind {
         Kind::Digest => digest(state, delivery, recipient).await,

@@ -123,11 +123,7 @@ pub async fn put_recipient(
     let draft = RecipientDraft::parse(&body.json()?)?;
     let seal = Sealing { vault: &state.vault, recipient_id: tenant.as_str() };
     for _ in 0..WRITES {
-        let old = match state.store.get_recipient(&caller.scope, tenant.as_str()).await {
-            Ok(old) => Some(old),
-            Err(StoreError::NotFound) => None,
-            Err(error) => return Err(error.into()),
-        };
+        let old = state.store.find_recipient(&caller.scope, tenant.as_str()).await?;
         let recipient: Recipient = draft.clone().settle(old.as_ref().map(|old| &old.recipient), &seal)?;
         match state.store.put_recipient(&caller.scope, tenant.as_str(), &recipient, old.as_ref()).await {
             // somebody else was faster; the last one wins

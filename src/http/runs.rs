@@ -210,14 +210,9 @@ pub async fn retry_run(Held(state): Held<State>, caller: Caller, id: Id, body: B
     only(&body.json_or_nothing()?, &[])?;
     let now = state.clock.now();
     let old = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
-    let task = match old.task_id {
-        Some(task) => state.store.get_task(&caller.scope, task).await,
-        None => return Err(ApiError::Conflict("the run has no task, so it can't be run again".into())),
-    };
-    let task = task.map_err(|error| match error {
-        StoreError::NotFound => ApiError::Conflict("the task of the run was deleted".into()),
-        other => other.into(),
-    })?;
+    let no_task = || ApiError::Conflict("the run has no task, so it can't be run again".into());
+    let task = state.store.find_task(&caller.scope, old.task_id.ok_or_else(no_task)?).await?;
+    let task = task.ok_or_else(|| ApiError::Conflict("the task of the run was deleted".into()))?;
     let run_id = id::new_id(now);
     let view = |fire_key: &str| {
         let key = fire_key.to_owned();

@@ -215,6 +215,9 @@ impl Store {
     }
 
     /// One credential.
+    ///
+    /// # Errors
+    /// `NotFound`: there is none in the scope.
     pub async fn get_credential(
         &self,
         scope: &Scope,
@@ -222,6 +225,17 @@ impl Store {
         service: &str,
         account: &str,
     ) -> Result<StoredCredential, StoreError> {
+        self.find_credential(scope, tenant, service, account).await?.ok_or(StoreError::NotFound)
+    }
+
+    /// One credential, if it is there.
+    pub async fn find_credential(
+        &self,
+        scope: &Scope,
+        tenant: &str,
+        service: &str,
+        account: &str,
+    ) -> Result<Option<StoredCredential>, StoreError> {
         let row: Option<CredentialRow> = on_read!(self.db, scope, |conn| {
             sqlx::query_as(SELECT_ONE)
                 .bind(text(tenant))
@@ -231,7 +245,7 @@ impl Store {
                 .fetch_optional(conn)
                 .await?
         });
-        row.ok_or(StoreError::NotFound)?.stored()
+        row.map(CredentialRow::stored).transpose()
     }
 
     /// Credentials that match, newest first.

@@ -193,7 +193,15 @@ impl Store {
     }
 
     /// One delivery.
+    ///
+    /// # Errors
+    /// `NotFound`: there is none in the scope.
     pub async fn get_delivery(&self, scope: &Scope, id: Uuid) -> Result<Delivery, StoreError> {
+        self.find_delivery_by_id(scope, id).await?.ok_or(StoreError::NotFound)
+    }
+
+    /// One delivery, if it is there.
+    pub async fn find_delivery_by_id(&self, scope: &Scope, id: Uuid) -> Result<Option<Delivery>, StoreError> {
         let row: Option<DeliveryRow> = on_read!(self.db, scope, |conn| {
             sqlx::query_as(select_delivery!("where d.id = $1 and ($2 is null or d.tenant_id = $2)"))
                 .bind(id)
@@ -201,7 +209,7 @@ impl Store {
                 .fetch_optional(conn)
                 .await?
         });
-        row.ok_or(StoreError::NotFound)?.delivery()
+        row.map(DeliveryRow::delivery).transpose()
     }
 
     /// Deliveries that match, newest first.

@@ -81,11 +81,7 @@ impl Store {
     /// What was saved or connected since is looked at while nobody saves it: so either the task is not paused, or it goes
     /// on with what is saved.
     pub async fn pause_for_credential(&self, id: Uuid, lack: &Lack) -> Result<Lacked, StoreError> {
-        let task = match self.get_task(&Scope::Every, id).await {
-            Ok(task) => task,
-            Err(StoreError::NotFound) => return Ok(Lacked::Mended),
-            Err(error) => return Err(error),
-        };
+        let Some(task) = self.find_task(&Scope::Every, id).await? else { return Ok(Lacked::Mended) };
         if task.status == TaskStatus::Paused && task.status_reason == Some(lack.reason()) {
             return Ok(Lacked::Told);
         }
@@ -146,11 +142,8 @@ impl Store {
         recipient: Option<&Recipient>,
     ) -> Result<Option<Option<NewDelivery>>, StoreError> {
         let Reference { service, account } = reference;
-        let stored = match self.get_credential(&Scope::Every, &task.tenant_id, service, account).await {
-            Ok(stored) => stored,
-            Err(StoreError::NotFound) => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let stored = self.find_credential(&Scope::Every, &task.tenant_id, service, account).await?;
+        let Some(stored) = stored else { return Ok(None) };
         let credential = &stored.credential;
         let is_ended = credential.status == CredentialStatus::NeedsConsent;
         let why = credential.status_reason.as_deref();
@@ -167,11 +160,7 @@ impl Store {
 
     /// The recipient who is told of the task; `None` where nobody can be.
     async fn owner(&self, task: &Task) -> Result<Option<Recipient>, StoreError> {
-        match self.get_recipient(&Scope::Every, &task.tenant_id).await {
-            Ok(stored) => Ok(Some(stored.recipient)),
-            Err(StoreError::NotFound) => Ok(None),
-            Err(error) => Err(error),
-        }
+        Ok(self.find_recipient(&Scope::Every, &task.tenant_id).await?.map(|stored| stored.recipient))
     }
 }
 

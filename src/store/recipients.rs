@@ -75,7 +75,15 @@ pub(super) const LISTED: &str = "select tenant_id, cast(body as text) from recip
 
 impl Store {
     /// Where the tenant is reached.
+    ///
+    /// # Errors
+    /// `NotFound`: it has no recipient, or is in another scope.
     pub async fn get_recipient(&self, scope: &Scope, tenant: &str) -> Result<StoredRecipient, StoreError> {
+        self.find_recipient(scope, tenant).await?.ok_or(StoreError::NotFound)
+    }
+
+    /// Where the tenant is reached, if it has said so.
+    pub async fn find_recipient(&self, scope: &Scope, tenant: &str) -> Result<Option<StoredRecipient>, StoreError> {
         let row: Option<(Json<Recipient>, i64, DateTime<Utc>)> = on_read!(self.db, scope, |conn| {
             sqlx::query_as(
                 "select body, version, updated_at from recipients
@@ -86,8 +94,7 @@ impl Store {
             .fetch_optional(conn)
             .await?
         });
-        let (body, version, updated_at) = row.ok_or(StoreError::NotFound)?;
-        Ok(StoredRecipient { recipient: body.0, version, updated_at })
+        Ok(row.map(|(body, version, updated_at)| StoredRecipient { recipient: body.0, version, updated_at }))
     }
 
     /// A page of recipients, in the order of their tenants.

@@ -38,11 +38,11 @@ impl Store {
     /// Reads the things to which a delivery refers; one that is gone is `None`.
     pub async fn referred(&self, delivery: &Delivery) -> Result<Referred, StoreError> {
         let run = match delivery.run_id {
-            Some(run_id) => found(self.get_run(&Scope::Every, run_id).await)?,
+            Some(run_id) => self.find_run(&Scope::Every, run_id).await?,
             None => None,
         };
         let task = match run.as_ref().and_then(|run| run.task_id) {
-            Some(task_id) => found(self.get_task(&Scope::Every, task_id).await)?,
+            Some(task_id) => self.find_task(&Scope::Every, task_id).await?,
             None => None,
         };
         let credential = match CredentialTelling::of(delivery) {
@@ -59,23 +59,14 @@ impl Store {
         delivery: &Delivery,
     ) -> Result<Option<CredentialTelling>, StoreError> {
         let Some(id) = dedupe::noticed(&delivery.dedupe_key) else { return Ok(Some(telling)) };
-        if let Some(task) = found(self.get_task(&Scope::Every, id).await)? {
+        if let Some(task) = self.find_task(&Scope::Every, id).await? {
             let awaited = task.status_reason.as_deref().and_then(awaited).map(|reference| reference.to_string());
             let paused = task.status == TaskStatus::Paused && awaited.as_ref() == Some(&telling.reference);
             return Ok(Some(CredentialTelling { task: Some(on_one_line(&task.name)), paused, ..telling }));
         }
         let tenant = &delivery.tenant_id;
-        let stored = found(self.get_credential(&Scope::Every, tenant, &telling.service, &telling.account).await)?;
+        let stored = self.find_credential(&Scope::Every, tenant, &telling.service, &telling.account).await?;
         let credential = stored.map(|stored| stored.credential).filter(|credential| credential.id == id);
         Ok(credential.map(|credential| CredentialTelling { reason: credential.status_reason, ..telling }))
-    }
-}
-
-/// Reads `NotFound` as `None`; any other error stays one.
-fn found<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
-    match read {
-        Ok(value) => Ok(Some(value)),
-        Err(StoreError::NotFound) => Ok(None),
-        Err(error) => Err(error),
     }
 }

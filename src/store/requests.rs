@@ -138,7 +138,7 @@ impl Store {
                 .fetch_optional(conn)
                 .await?
         });
-        found.ok_or(StoreError::NotFound)
+        Ok(found.flatten())
     }
 
     /// Records a run of the task now, whatever its status and limits; it starts with it if this process has a worker
@@ -284,10 +284,8 @@ impl Store {
             return Err(StoreError::Conflict(format!("the run is {}, so it can't be retried yet", old.state.as_str())));
         }
         let task_id = old.task_id.ok_or_else(|| StoreError::Conflict("the run has no task".into()))?;
-        let task = self.get_task(scope, task_id).await.map_err(|error| match error {
-            StoreError::NotFound => StoreError::Conflict("the task of the run was deleted".into()),
-            other => other,
-        })?;
+        let task = self.find_task(scope, task_id).await?;
+        let task = task.ok_or_else(|| StoreError::Conflict("the task of the run was deleted".into()))?;
         self.admit_bytes(&task.tenant_id, bytes_of(&(&old.input, &old.cause))).await?;
         let retry = NewRun {
             id: run_id,

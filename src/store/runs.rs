@@ -237,7 +237,15 @@ impl SummaryRow {
 
 impl Store {
     /// One run.
+    ///
+    /// # Errors
+    /// `NotFound`: there is none in the scope.
     pub async fn get_run(&self, scope: &Scope, id: Uuid) -> Result<Run, StoreError> {
+        self.find_run(scope, id).await?.ok_or(StoreError::NotFound)
+    }
+
+    /// One run, if it is there.
+    pub async fn find_run(&self, scope: &Scope, id: Uuid) -> Result<Option<Run>, StoreError> {
         let row: Option<RunRow> = on_read!(of scope.tenant(), self.db, |conn| {
             sqlx::query_as(select_run!(whole "where r.id = $1 and ($2 is null or r.tenant_id = $2)"))
                 .bind(id)
@@ -245,7 +253,7 @@ impl Store {
                 .fetch_optional(conn)
                 .await?
         });
-        row.ok_or(StoreError::NotFound)?.run()
+        row.map(RunRow::run).transpose()
     }
 
     /// Runs by their ids; those that are gone or can't be read are left out: one must not keep the others from starting.

@@ -171,7 +171,15 @@ impl Store {
     }
 
     /// One task.
+    ///
+    /// # Errors
+    /// `NotFound`: there is none in the scope.
     pub async fn get_task(&self, scope: &Scope, id: Uuid) -> Result<Task, StoreError> {
+        self.find_task(scope, id).await?.ok_or(StoreError::NotFound)
+    }
+
+    /// One task, if it is there.
+    pub async fn find_task(&self, scope: &Scope, id: Uuid) -> Result<Option<Task>, StoreError> {
         let row: Option<TaskRow> = on_read!(self.db, scope, |conn| {
             sqlx::query_as(select_task!("where t.id = $1 and ($2 is null or t.tenant_id = $2)"))
                 .bind(id)
@@ -179,7 +187,7 @@ impl Store {
                 .fetch_optional(conn)
                 .await?
         });
-        row.ok_or(StoreError::NotFound)?.task()
+        row.map(TaskRow::task).transpose()
     }
 
     /// Tasks by their ids; those that are gone are left out, and those that can't be read: one task that is damaged

@@ -248,13 +248,10 @@ impl Shelf {
         let trouble = |trouble, why: String| CredentialError::new(trouble, with.reference, why);
         let Reference { service, account } = with.reference;
         let scope = Scope::Only(with.tenant.clone());
-        let stored = match answered(self.store.get_credential(&scope, with.tenant.as_str(), service, account)).await {
-            Ok(stored) => stored,
-            Err(StoreError::NotFound) => {
-                let last_used = self.last_used(with).await.map_err(|error| busy(with, &error))?;
-                return Err(CredentialError { last_used, ..trouble(Trouble::Missing, String::new()) });
-            }
-            Err(error) => return Err(busy(with, &error)),
+        let asked = self.store.find_credential(&scope, with.tenant.as_str(), service, account);
+        let Some(stored) = answered(asked).await.map_err(|error| busy(with, &error))? else {
+            let last_used = self.last_used(with).await.map_err(|error| busy(with, &error))?;
+            return Err(CredentialError { last_used, ..trouble(Trouble::Missing, String::new()) });
         };
         let Credential { hosts, inject, status, status_reason, .. } = &stored.credential;
         if *status == CredentialStatus::NeedsConsent {

@@ -64,16 +64,8 @@ impl Misses {
 }
 
 async fn tell(store: &Store, miss: &Miss) -> Result<(), StoreError> {
-    let task = match store.get_task(&Scope::Every, miss.task.task_id).await {
-        Ok(task) => task,
-        Err(StoreError::NotFound) => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    let recipient = match store.get_recipient(&Scope::Every, &task.tenant_id).await {
-        Ok(stored) => Some(stored.recipient),
-        Err(StoreError::NotFound) => None,
-        Err(error) => return Err(error),
-    };
+    let Some(task) = store.find_task(&Scope::Every, miss.task.task_id).await? else { return Ok(()) };
+    let recipient = store.find_recipient(&Scope::Every, &task.tenant_id).await?.map(|stored| stored.recipient);
     tracing::info!(task_id = %task.id, field = miss.field.field, "an event has no such field as a task looks for");
     let key = dedupe::missing_field(task.id, &miss.field.expression);
     let language = Recipient::language_of(recipient.as_ref());

@@ -183,13 +183,10 @@ impl GrantWish {
     async fn grant(&self, state: &State, scope: &Scope, approval: &Approval, by: &str) -> Result<Grant, ApiError> {
         let gone = || Faults::one("/grant", "the task was deleted; there is nothing to allow for good");
         let task = match approval.task_id {
-            Some(task) => state.store.get_task(scope, task).await,
-            None => Err(StoreError::NotFound),
+            Some(task) => state.store.find_task(scope, task).await?,
+            None => None,
         };
-        let task = match task {
-            Err(StoreError::NotFound) => return Err(gone().into()),
-            task => task?,
-        };
+        let task = task.ok_or_else(gone)?;
         let now = state.clock.now();
         let proposal = &approval.proposal;
         let pinned = self

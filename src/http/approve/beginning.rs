@@ -8,7 +8,7 @@ use crate::store::StoreError;
 
 /// By whom the run was asked for by hand, by the name of their token.
 pub async fn requester(state: &State, scope: &Scope, first: &Approval) -> Result<Option<String>, StoreError> {
-    let Some(by) = optional(state.store.requester_of(scope, first.run_id).await)?.flatten() else { return Ok(None) };
+    let Some(by) = state.store.requester_of(scope, first.run_id).await? else { return Ok(None) };
     let id = by.strip_prefix("token:").and_then(|id| id.parse().ok());
     let token = match id {
         Some(id) => state.store.get_token(id).await?,

@@ -206,10 +206,9 @@ impl Store {
 
     /// Whether a run was asked for by hand by whom these marks may be of.
     async fn has_asked_for(&self, scope: &Scope, run_id: Uuid, marks: &Marks) -> Result<bool, StoreError> {
-        Ok(match self.requester_of(scope, run_id).await {
-            Ok(Some(requester)) => marks.meet(&self.marks_of(&requester).await?),
-            Ok(None) | Err(StoreError::NotFound) => false,
-            Err(error) => return Err(error),
+        Ok(match self.requester_of(scope, run_id).await? {
+            Some(requester) => marks.meet(&self.marks_of(&requester).await?),
+            None => false,
         })
     }
 

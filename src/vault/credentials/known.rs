@@ -104,12 +104,8 @@ impl Known {
     /// Opens these credentials; what is gone, or can't be opened, is left out.
     async fn read(&self, store: &Store, vault: &Vault, tenant: &str, named: &[Reference]) -> Result<(), StoreError> {
         for reference in named {
-            let asked = store.get_credential(&Scope::Every, tenant, &reference.service, &reference.account);
-            let stored = match answered(asked).await {
-                Ok(stored) => stored,
-                Err(StoreError::NotFound) => continue,
-                Err(error) => return Err(error),
-            };
+            let asked = store.find_credential(&Scope::Every, tenant, &reference.service, &reference.account);
+            let Some(stored) = answered(asked).await? else { continue };
             let Some(document) = vault.open_document(&stored).ok().and_then(|secret| Document::read(&secret)) else {
                 tracing::warn!(tenant_id = tenant, credential = %reference, "a credential that a run has used can't be opened");
                 continue;

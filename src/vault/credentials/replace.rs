@@ -23,11 +23,7 @@ pub async fn replace<E: From<StoreError>>(
 ) -> Result<SavedCredential, E> {
     let Reference { service, account } = reference;
     for _ in 0..WRITES {
-        let old = match store.get_credential(scope, tenant, service, account).await {
-            Ok(old) => Some(old),
-            Err(StoreError::NotFound) => None,
-            Err(error) => return Err(error.into()),
-        };
+        let old = store.find_credential(scope, tenant, service, account).await?;
         let new = make(old.as_ref())?;
         match store.put_credential(scope, &new, old.map_or(0, |old| old.credential.version)).await {
             Err(StoreError::Conflict(_)) if new.document.is_some() => {}

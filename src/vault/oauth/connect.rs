@@ -204,11 +204,7 @@ impl Connector {
 
     async fn stored(&self, flow: &Flow) -> Result<Option<StoredCredential>, StoreError> {
         let Reference { service, account } = &flow.reference;
-        match self.shared.store.get_credential(&Scope::Every, &flow.tenant, service, account).await {
-            Ok(stored) => Ok(Some(stored)),
-            Err(StoreError::NotFound) => Ok(None),
-            Err(error) => Err(error),
-        }
+        self.shared.store.find_credential(&Scope::Every, &flow.tenant, service, account).await
     }
 
     async fn store(&self, flow: &Flow, provider: &Provider, granted: &Granted) -> Result<Connected, ConnectError> {

@@ -7,12 +7,8 @@ use crate::store::{Store, StoreError, StoredCredential};
 /// Puts the notice into the outbox; telling again tells nothing. An owner who has no address can't be told; the
 /// credential says it all the same.
 pub async fn needs_consent(store: &Store, stored: &StoredCredential, why: &str) -> Result<(), StoreError> {
-    let recipient = match store.get_recipient(&Scope::Every, &stored.credential.tenant_id).await {
-        Ok(stored) => stored.recipient,
-        Err(StoreError::NotFound) => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    match ended(&stored.credential, stored.generation, Some(&recipient), Some(why)) {
+    let Some(found) = store.find_recipient(&Scope::Every, &stored.credential.tenant_id).await? else { return Ok(()) };
+    match ended(&stored.credential, stored.generation, Some(&found.recipient), Some(why)) {
         Some(notice) => store.post_delivery(&notice).await,
         None => Ok(()),
     }
