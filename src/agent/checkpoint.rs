@@ -163,9 +163,7 @@ fn record(call: &ToolCall, result: &Entry, length: Option<usize>) -> ToolRecord 
         args_summary: args_summary(&call.arguments),
         duration_ms: result.duration_ms.unwrap_or_default(),
         success,
-        result_status: None,
         result_chars: length.unwrap_or(stored),
-        token_attribution: None,
     }
 }
 

@@ -237,7 +237,6 @@ impl ReactLoop<'_> {
             turns: usage.turns,
             duration_ms: took.as_millis() as i64,
             token_usage: usage.into(),
-            pending_approvals: vec![],
             tool_calls,
             usage,
         }

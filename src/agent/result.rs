@@ -21,8 +21,6 @@ pub struct ReactLoopResult {
     pub duration_ms: i64,
     /// Tokens of all calls of models.
     pub token_usage: TokenUsage,
-    /// Always empty as long as no approval can be asked for.
-    pub pending_approvals: Vec<Value>,
     /// Calls of tools, in order.
     pub tool_calls: Vec<ToolRecord>,
     /// Usage in the form of a run, cost included.
@@ -52,12 +50,8 @@ pub struct ToolRecord {
     pub duration_ms: i64,
     /// The call did not fail.
     pub success: bool,
-    /// `COMPLETED`, `WAITING_FOR_INPUT`, … of agent tools; `null` for others.
-    pub result_status: Option<String>,
     /// Before truncation; of a call before a restart, as it was stored.
     pub result_chars: usize,
-    /// Tokens that its result takes in the conversation.
-    pub token_attribution: Option<i64>,
 }
 
 impl From<Usage> for TokenUsage {
@@ -128,16 +122,13 @@ mod tests {
             args_summary: json!({}),
             duration_ms: 5,
             success: true,
-            result_status: None,
             result_chars: 120,
-            token_attribution: None,
         };
         let result = ReactLoopResult {
             response: "done".into(),
             turns: 3,
             duration_ms: 812,
             token_usage: usage.into(),
-            pending_approvals: vec![],
             tool_calls: vec![record],
             usage,
         };
@@ -145,10 +136,10 @@ mod tests {
             serde_json::to_value(result).unwrap(),
             json!({
                 "response": "done", "turns": 3, "duration_ms": 812,
-                "token_usage": { "input_tokens": 20, "output_tokens": 4, "total": 24 }, "pending_approvals": [],
+                "token_usage": { "input_tokens": 20, "output_tokens": 4, "total": 24 },
                 "tool_calls": [{
                     "name": "current_time", "args_summary": {}, "duration_ms": 5, "success": true,
-                    "result_status": null, "result_chars": 120, "token_attribution": null,
+                    "result_chars": 120,
                 }],
             })
         );

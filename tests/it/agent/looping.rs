@@ -56,10 +56,10 @@ async fn a_message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_a
         serde_json::to_value(&result).unwrap(),
         json!({
             "response": "One.", "turns": 2, "duration_ms": 0,
-            "token_usage": { "input_tokens": 300, "output_tokens": 40, "total": 340 }, "pending_approvals": [],
+            "token_usage": { "input_tokens": 300, "output_tokens": 40, "total": 340 },
             "tool_calls": [{
                 "name": "echo", "args_summary": { "n": 1 }, "duration_ms": 0, "success": true,
-                "result_status": null, "result_chars": 7, "token_attribution": null,
+                "result_chars": 7,
             }],
         })
     );
