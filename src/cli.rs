@@ -20,6 +20,7 @@ mod event;
 mod failure;
 mod flags;
 mod grant;
+mod list;
 mod login;
 mod memory;
 mod migrate;

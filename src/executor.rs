@@ -54,6 +54,19 @@ pub struct Job {
     pub known: Known,
 }
 
+impl Job {
+    /// The span of the execution, by which its lines in the log are found.
+    pub fn span(&self) -> tracing::Span {
+        tracing::info_span!(
+            "run",
+            run_id = %self.run.id,
+            task_id = self.run.task_id.map(tracing::field::display),
+            fire_key = %self.run.fire_key,
+            trigger_type = %self.run.trigger_type,
+        )
+    }
+}
+
 /// A way to execute runs.
 pub trait Executor: Send + Sync {
     /// The word in a task's `executor`.

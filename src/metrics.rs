@@ -174,6 +174,12 @@ impl Metrics {
         self.0.registry.lock().expect("registry lock").register(name, help, metric);
     }
 
+    /// Adds a metric, and gives back the handle of its owner.
+    pub fn registered<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
+        self.register(name, help, metric.clone());
+        metric
+    }
+
     /// Every metric that is registered, those too that have no value yet; in the order of their names.
     pub fn described(&self) -> Vec<Described> {
         let mut described = self.0.described.lock().expect("registry lock").clone();

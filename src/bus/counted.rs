@@ -27,32 +27,17 @@ pub struct Counted {
 impl Counted {
     /// Wraps a bus, and registers its counters.
     pub fn new(bus: Arc<dyn Bus>, metrics: &Metrics) -> Counted {
-        let counted = Counted {
+        let counter = |name: &str, help: &str| metrics.registered(name, help, Counter::default());
+        let gauge = |name: &str, help: &str| metrics.registered(name, help, Gauge::default());
+        Counted {
             bus,
-            published: Counter::default(),
-            read: Counter::default(),
-            acknowledged: Counter::default(),
-            buried: Counter::default(),
-            unread: Gauge::default(),
-            pending: Gauge::default(),
-        };
-        let counters = [
-            ("events_published", "Events that were accepted here", &counted.published),
-            ("events_read", "Entries of the bus that were read here, repeated deliveries included", &counted.read),
-            ("events_acknowledged", "Entries of the bus that were handled here", &counted.acknowledged),
-            ("events_buried", "Entries of the bus that became dead letters here", &counted.buried),
-        ];
-        for (name, help, counter) in counters {
-            metrics.register(name, help, counter.clone());
+            published: counter("events_published", "Events that were accepted here"),
+            read: counter("events_read", "Entries of the bus that were read here, repeated deliveries included"),
+            acknowledged: counter("events_acknowledged", "Entries of the bus that were handled here"),
+            buried: counter("events_buried", "Entries of the bus that became dead letters here"),
+            unread: gauge("events_unread", "Entries of the bus that nobody has read, over all instances"),
+            pending: gauge("events_pending", "Entries of the bus that are read and not acknowledged, over all"),
         }
-        let gauges = [
-            ("events_unread", "Entries of the bus that nobody has read, over all instances", &counted.unread),
-            ("events_pending", "Entries of the bus that are read and not acknowledged, over all", &counted.pending),
-        ];
-        for (name, help, gauge) in gauges {
-            metrics.register(name, help, gauge.clone());
-        }
-        counted
     }
 }
 

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::{ServiceArgs, given};
 use super::failure::Failure;
+use super::list::ListOptions;
 use super::screen::{Screen, cut, text_of, time_of};
 use super::typed::{self, Typed};
 use crate::cli::Client;
@@ -56,11 +57,8 @@ pub struct ListArgs {
     /// Only those that were asked together: the id of their batch, or the beginning of it
     #[arg(long, value_name = "BATCH")]
     batch: Option<String>,
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
     #[command(flatten)]
-    service: ServiceArgs,
+    page: ListOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -156,7 +154,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?.typed_as(typed::APPROVAL_LIST);
+    let client = Client::new(&args.page.service, environment)?.typed_as(typed::APPROVAL_LIST);
     let filters = given([
         ("tenant_id", args.tenant),
         ("status", args.status),
@@ -164,12 +162,8 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         ("run_id", client.id_if("runs", args.run.as_deref()).await?),
         ("batch_id", client.batch_if(args.batch.as_deref()).await?),
     ]);
-    let approvals = client.list(&["v1", "approvals"], &filters, args.limit).await?;
-    if args.service.json {
-        return Ok(screen.json(&json!({ "items": approvals }))?);
-    }
     let row = |approval: &Value| {
-        vec![
+        [
             text_of(&approval["id"]),
             text_of(&approval["tenant_id"]),
             text_of(&approval["status"]),
@@ -178,7 +172,15 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
             cut(&on_one_line(&text_of(&approval["action_summary"])), 80),
         ]
     };
-    Ok(screen.table(&["id", "tenant", "status", "expires", "tool", "what"], approvals.iter().map(row).collect())?)
+    args.page
+        .print(
+            &client,
+            &["v1", "approvals"],
+            &filters,
+            (["id", "tenant", "status", "expires", "tool", "what"], row),
+            screen,
+        )
+        .await
 }
 
 /// Shows the whole call, then answers about exactly this one.

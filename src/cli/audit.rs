@@ -4,8 +4,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::client::{ServiceArgs, given};
+use super::client::given;
 use super::failure::Failure;
+use super::list::ListOptions;
 use super::screen::{Screen, text_of, time_of};
 use super::setup::ConfigArgs;
 use crate::app::keys_without_setting;
@@ -41,11 +42,8 @@ pub struct ListArgs {
     /// Only what was done with this approval, grant, …: its id, of the first two the beginning of it
     #[arg(long, value_name = "ID")]
     subject: Option<String>,
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
     #[command(flatten)]
-    service: ServiceArgs,
+    page: ListOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -78,15 +76,11 @@ async fn subject(client: &Client, typed: Option<String>) -> anyhow::Result<Optio
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?.typed_as(typed::AUDIT_LIST);
+    let client = Client::new(&args.page.service, environment)?.typed_as(typed::AUDIT_LIST);
     let subject = subject(&client, args.subject).await?;
     let filters = given([("tenant_id", args.tenant), ("action", args.action), ("subject_id", subject)]);
-    let entries = client.list(&["v1", "audit"], &filters, args.limit).await?;
-    if args.service.json {
-        return Ok(screen.json(&json!({ "items": entries }))?);
-    }
     let row = |entry: &Value| {
-        vec![
+        [
             time_of(&entry["at"]),
             text_of(&entry["tenant_id"]),
             on_one_line(&text_of(&entry["actor"])),
@@ -97,7 +91,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         ]
     };
     let heading = ["at", "tenant", "who", "via", "what", "of", "sealed as"];
-    Ok(screen.table(&heading, entries.iter().map(row).collect())?)
+    args.page.print(&client, &["v1", "audit"], &filters, (heading, row), screen).await
 }
 
 async fn verify_chain(args: VerifyArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::client::{ServiceArgs, given};
 use super::confirm::YesArgs;
 use super::failure::Failure;
+use super::list::ListOptions;
 use super::screen::{Screen, text_of, time_of};
 use crate::cli::{Client, typed};
 use crate::config::Environment;
@@ -88,11 +89,8 @@ pub struct ListArgs {
     /// Only of this service
     #[arg(long, value_name = "NAME")]
     of: Option<String>,
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
     #[command(flatten)]
-    service: ServiceArgs,
+    page: ListOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -123,11 +121,8 @@ pub struct UsesArgs {
     /// Tenant of the credential; needed with an admin token
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
     #[command(flatten)]
-    service: ServiceArgs,
+    page: ListOptions,
 }
 
 pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
@@ -164,13 +159,9 @@ async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> a
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let filters = given([("tenant_id", args.tenant), ("service", args.of)]);
-    let client = Client::new(&args.service, environment)?.typed_as(typed::CREDENTIAL_LIST);
-    let found = client.list(&["v1", "credentials"], &filters, args.limit).await?;
-    if args.service.json {
-        return Ok(screen.json(&json!({ "items": found }))?);
-    }
+    let client = Client::new(&args.page.service, environment)?.typed_as(typed::CREDENTIAL_LIST);
     let row = |credential: &Value| {
-        vec![
+        [
             on_one_line(&text_of(&credential["tenant_id"])),
             shown(credential),
             text_of(&credential["status"]),
@@ -180,7 +171,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         ]
     };
     let heading = ["tenant", "credential", "status", "hosts", "put as", "last used"];
-    Ok(screen.table(&heading, found.iter().map(row).collect())?)
+    args.page.print(&client, &["v1", "credentials"], &filters, (heading, row), screen).await
 }
 
 async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
@@ -210,14 +201,10 @@ async fn delete(
 
 async fn uses(args: UsesArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let Reference { service, account } = reference(&args.reference)?;
-    let client = Client::new(&args.service, environment)?.typed_as(typed::CREDENTIAL);
+    let client = Client::new(&args.page.service, environment)?.typed_as(typed::CREDENTIAL);
     let path = ["v1", "credentials", &service, &account, "uses"];
-    let uses = client.list(&path, &given([("tenant_id", args.tenant)]), args.limit).await?;
-    if args.service.json {
-        return Ok(screen.json(&json!({ "items": uses }))?);
-    }
     let row = |used: &Value| {
-        vec![
+        [
             time_of(&used["at"]),
             on_one_line(&text_of(&used["used_by"])),
             on_one_line(&text_of(&used["host"])),
@@ -226,7 +213,15 @@ async fn uses(args: UsesArgs, environment: &Environment, screen: &mut Screen) ->
             text_of(&used["task_id"]),
         ]
     };
-    Ok(screen.table(&["at", "by", "host", "outcome", "run", "task"], uses.iter().map(row).collect())?)
+    args.page
+        .print(
+            &client,
+            &path,
+            &given([("tenant_id", args.tenant)]),
+            (["at", "by", "host", "outcome", "run", "task"], row),
+            screen,
+        )
+        .await
 }
 
 fn reference(text: &str) -> anyhow::Result<Reference> {

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::{ServiceArgs, given};
 use super::confirm::YesArgs;
+use super::list::ListOptions;
 use super::screen::{Screen, cut, text_of, time_of};
 use crate::cli::{Client, typed};
 use crate::config::Environment;
@@ -53,11 +54,8 @@ impl Which {
 pub struct ListArgs {
     #[command(flatten)]
     which: Which,
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
     #[command(flatten)]
-    service: ServiceArgs,
+    page: ListOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -117,13 +115,9 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let filters = args.which.fields();
-    let client = Client::new(&args.service, environment)?.typed_as(typed::DEAD_LETTERS);
-    let letters = client.list(&["v1", "dead-letters"], &filters, args.limit).await?;
-    if args.service.json {
-        return Ok(screen.json(&json!({ "items": letters }))?);
-    }
+    let client = Client::new(&args.page.service, environment)?.typed_as(typed::DEAD_LETTERS);
     let row = |letter: &Value| {
-        vec![
+        [
             text_of(&letter["id"]),
             text_of(&letter["tenant_id"]),
             text_of(&letter["event"]["source"]),
@@ -134,7 +128,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         ]
     };
     let heading = ["id", "tenant", "source", "type", "tried", "buried", "error"];
-    Ok(screen.table(&heading, letters.iter().map(row).collect())?)
+    args.page.print(&client, &["v1", "dead-letters"], &filters, (heading, row), screen).await
 }
 
 fn show(letter: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {

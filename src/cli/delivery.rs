@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::client::{ServiceArgs, given};
+use super::list::ListOptions;
 use super::screen::{Screen, cut, text_of, time_of, tone_of};
 use crate::cli::{Client, typed};
 use crate::config::Environment;
@@ -27,11 +28,8 @@ pub struct ListArgs {
     /// Only those in this state: pending, sent, delivered, failed, unknown
     #[arg(long)]
     state: Option<String>,
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
     #[command(flatten)]
-    service: ServiceArgs,
+    page: ListOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -56,15 +54,11 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?.typed_as(typed::DELIVERY_LIST);
+    let client = Client::new(&args.page.service, environment)?.typed_as(typed::DELIVERY_LIST);
     let run = client.id_if("runs", args.run.as_deref()).await?;
     let filters = given([("tenant_id", args.tenant), ("run_id", run), ("state", args.state)]);
-    let deliveries = client.list(&["v1", "deliveries"], &filters, args.limit).await?;
-    if args.service.json {
-        return Ok(screen.json(&json!({ "items": deliveries }))?);
-    }
     let row = |delivery: &Value| {
-        vec![
+        [
             text_of(&delivery["id"]),
             text_of(&delivery["tenant_id"]),
             text_of(&delivery["channel"]),
@@ -76,7 +70,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         ]
     };
     let heading = ["id", "tenant", "channel", "kind", "state", "attempts", "created", "last error"];
-    Ok(screen.table(&heading, deliveries.iter().map(row).collect())?)
+    args.page.print(&client, &["v1", "deliveries"], &filters, (heading, row), screen).await
 }
 
 pub fn print_delivery(delivery: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {

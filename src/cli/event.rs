@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::{ServiceArgs, given};
 use super::failure::Failure;
+use super::list::ListOptions;
 use super::run::sentences;
 use super::screen::{Screen, Tone, cut, text_of, time_of};
 use crate::cli::{Client, typed};
@@ -74,11 +75,8 @@ pub struct TailArgs {
 pub struct ListArgs {
     #[command(flatten)]
     which: Which,
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
     #[command(flatten)]
-    service: ServiceArgs,
+    page: ListOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -124,13 +122,9 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::Explain(args) => explain(args, environment, screen).await,
         Command::List(args) => {
             let query = args.which.query();
-            let client = Client::new(&args.service, environment)?.typed_as(typed::EVENT);
-            let events = client.list(&["v1", "events"], &query, args.limit).await?;
-            if args.service.json {
-                return Ok(screen.json(&json!({ "items": events }))?);
-            }
+            let client = Client::new(&args.page.service, environment)?.typed_as(typed::EVENT);
             let heading = ["time", "tenant", "source", "type", "id", "data"];
-            Ok(screen.table(&heading, events.iter().map(row).collect())?)
+            args.page.print(&client, &["v1", "events"], &query, (heading, row), screen).await
         }
     }
 }
@@ -237,8 +231,8 @@ async fn tail(args: TailArgs, environment: &Environment, screen: &mut Screen) ->
     Ok(())
 }
 
-fn row(event: &Value) -> Vec<String> {
-    vec![
+fn row(event: &Value) -> [String; 6] {
+    [
         time_of(&event["time"]),
         text_of(&event["tenantid"]),
         text_of(&event["source"]),

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::client::{ServiceArgs, given};
+use super::list::ListOptions;
 use super::screen::{Screen, cut, text_of, time_of};
 use crate::cli::{Client, typed};
 use crate::config::Environment;
@@ -29,11 +30,8 @@ pub struct ListArgs {
     /// Only this task's: its id, the beginning of it, or its key
     #[arg(long, value_name = "TASK")]
     task: Option<String>,
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
     #[command(flatten)]
-    service: ServiceArgs,
+    page: ListOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -50,26 +48,33 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::List(args) => list(args, environment, screen).await,
         Command::Revoke(args) => {
             let client = Client::new(&args.service, environment)?;
-            let id = client.id("grants", &args.id).await?;
-            client.delete(&["v1", "grants", &id]).await?;
-            match args.service.json {
-                true => Ok(screen.json(&json!({ "id": id, "revoked": true }))?),
-                false => Ok(screen.line(format!("revoked {id}"))?),
-            }
+            revoke(&client, "grants", &args.id, args.service.json, screen).await
         }
     }
 }
 
+/// Revokes one of a kind, by its id or the beginning of it.
+pub async fn revoke(
+    client: &Client,
+    kind: &str,
+    typed: &str,
+    as_json: bool,
+    screen: &mut Screen,
+) -> anyhow::Result<()> {
+    let id = client.id(kind, typed).await?;
+    client.delete(&["v1", kind, &id]).await?;
+    match as_json {
+        true => Ok(screen.json(&json!({ "id": id, "revoked": true }))?),
+        false => Ok(screen.line(format!("revoked {id}"))?),
+    }
+}
+
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?.typed_as(typed::GRANT_LIST);
+    let client = Client::new(&args.page.service, environment)?.typed_as(typed::GRANT_LIST);
     let task = client.id_if("tasks", args.task.as_deref()).await?;
     let filters = given([("tenant_id", args.tenant), ("task_id", task)]);
-    let grants = client.list(&["v1", "grants"], &filters, args.limit).await?;
-    if args.service.json {
-        return Ok(screen.json(&json!({ "items": grants }))?);
-    }
     let row = |grant: &Value| {
-        vec![
+        [
             text_of(&grant["id"]),
             text_of(&grant["tenant_id"]),
             text_of(&grant["task_id"]),
@@ -84,5 +89,5 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         ]
     };
     let heading = ["id", "tenant", "task", "tool", "arguments", "uses left", "expires", "revoked"];
-    Ok(screen.table(&heading, grants.iter().map(row).collect())?)
+    args.page.print(&client, &["v1", "grants"], &filters, (heading, row), screen).await
 }

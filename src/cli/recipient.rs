@@ -7,6 +7,7 @@ use super::client::ServiceArgs;
 use super::confirm::YesArgs;
 use super::delivery::print_delivery;
 use super::failure::Failure;
+use super::list::ListOptions;
 use super::screen::{Screen, text_of, time_of};
 use crate::cli::flags::{FlagArgs, OfAddresses, ids, standard_input};
 use crate::cli::typed::Typed;
@@ -76,11 +77,8 @@ pub struct ShowArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
     #[command(flatten)]
-    service: ServiceArgs,
+    page: ListOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -138,19 +136,15 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?.typed_as(typed::RECIPIENT_LIST);
-    let recipients = client.list(&["v1", "recipients"], &[], args.limit).await?;
-    if args.service.json {
-        return Ok(screen.json(&json!({ "items": recipients }))?);
-    }
+    let client = Client::new(&args.page.service, environment)?.typed_as(typed::RECIPIENT_LIST);
     let row = |recipient: &Value| {
         let channels = recipient["addresses"].as_object().into_iter().flat_map(Map::keys);
         let channels = channels.map(String::as_str).collect::<Vec<_>>().join(", ");
         let [tenant, zone, locale] = ["tenant_id", "timezone", "locale"].map(|name| text_of(&recipient[name]));
-        vec![on_one_line(&tenant), zone, locale, channels, time_of(&recipient["updated_at"])]
+        [on_one_line(&tenant), zone, locale, channels, time_of(&recipient["updated_at"])]
     };
     let heading = ["tenant", "time zone", "locale", "channels", "updated"];
-    Ok(screen.table(&heading, recipients.iter().map(row).collect())?)
+    args.page.print(&client, &["v1", "recipients"], &[], (heading, row), screen).await
 }
 
 async fn delete(

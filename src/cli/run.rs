@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::client::{ServiceArgs, given};
 use super::failure::Failure;
+use super::list::ListOptions;
 use super::moment::moment;
 use super::screen::{Screen, Tone, cut, text_of, time_of, tone_of};
 use super::transcript::{self, Live};
@@ -54,11 +55,8 @@ pub struct ListArgs {
     /// Only those scheduled before this time: RFC 3339, or how long ago
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
     #[command(flatten)]
-    service: ServiceArgs,
+    page: ListOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -103,7 +101,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let at = |typed: Option<String>| typed.map(|typed| moment(&typed, machine_now())).transpose();
-    let client = Client::new(&args.service, environment)?.typed_as(typed::RUN_LIST);
+    let client = Client::new(&args.page.service, environment)?.typed_as(typed::RUN_LIST);
     let task = client.id_if("tasks", args.task.as_deref()).await?;
     let filters = given([
         ("tenant_id", args.tenant),
@@ -112,12 +110,8 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         ("since", at(args.since)?),
         ("until", at(args.until)?),
     ]);
-    let runs = client.list(&["v1", "runs"], &filters, args.limit).await?;
-    if args.service.json {
-        return Ok(screen.json(&json!({ "items": runs }))?);
-    }
     let row = |run: &Value| {
-        vec![
+        [
             text_of(&run["id"]),
             text_of(&run["tenant_id"]),
             time_of(&run["scheduled_for"]),
@@ -127,7 +121,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         ]
     };
     let heading = ["id", "tenant", "scheduled for", "state", "attempt", "outcome"];
-    Ok(screen.table(&heading, runs.iter().map(row).collect())?)
+    args.page.print(&client, &["v1", "runs"], &filters, (heading, row), screen).await
 }
 
 async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::client::{ServiceArgs, given};
 use super::confirm::YesArgs;
 use super::draft::{self, ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
+use super::list::ListOptions;
 use super::run::{follow, print_run};
 use super::screen::{Screen, Tone, text_of, time_of};
 use crate::cli::Client;
@@ -135,11 +136,8 @@ pub struct ListArgs {
     /// Only those whose name holds this
     #[arg(short, long, value_name = "TEXT")]
     query: Option<String>,
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
     #[command(flatten)]
-    service: ServiceArgs,
+    page: ListOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -252,13 +250,9 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         ("key", args.key),
         ("q", args.query),
     ]);
-    let client = Client::new(&args.service, environment)?.typed_as(typed::TASK_LIST);
-    let tasks = client.list(&["v1", "tasks"], &filters, args.limit).await?;
-    if args.service.json {
-        return Ok(screen.json(&json!({ "items": tasks }))?);
-    }
+    let client = Client::new(&args.page.service, environment)?.typed_as(typed::TASK_LIST);
     let row = |task: &Value| {
-        vec![
+        [
             text_of(&task["id"]),
             text_of(&task["tenant_id"]),
             text_of(&task["name"]),
@@ -269,7 +263,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         ]
     };
     let heading = ["id", "tenant", "name", "trigger", "status", "next fire", "last run"];
-    Ok(screen.table(&heading, tasks.iter().map(row).collect())?)
+    args.page.print(&client, &["v1", "tasks"], &filters, (heading, row), screen).await
 }
 
 async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {

@@ -4,6 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::client::ServiceArgs;
 use super::failure::Failure;
+use super::grant::revoke;
+use super::list::ListOptions;
 use super::screen::{Screen, Tone, text_of, time_of};
 use crate::cli::{Client, typed};
 use crate::config::Environment;
@@ -46,11 +48,8 @@ pub struct ListArgs {
     /// Only this tenant's
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
-    /// How many at most
-    #[arg(long, default_value_t = 50, value_name = "N")]
-    limit: usize,
     #[command(flatten)]
-    service: ServiceArgs,
+    page: ListOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -68,12 +67,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::List(args) => list(args, environment, screen).await,
         Command::Revoke(args) => {
             let client = Client::new(&args.service, environment)?;
-            let id = client.id("tokens", &args.id).await?;
-            client.delete(&["v1", "tokens", &id]).await?;
-            match args.service.json {
-                true => Ok(screen.json(&json!({ "id": id, "revoked": true }))?),
-                false => Ok(screen.line(format!("revoked {id}"))?),
-            }
+            revoke(&client, "tokens", &args.id, args.service.json, screen).await
         }
     }
 }
@@ -107,13 +101,9 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let filters: Vec<_> = args.tenant.map(|tenant| ("tenant_id", tenant)).into_iter().collect();
-    let client = Client::new(&args.service, environment)?.typed_as(typed::TOKEN);
-    let tokens = client.list(&["v1", "tokens"], &filters, args.limit).await?;
-    if args.service.json {
-        return Ok(screen.json(&json!({ "items": tokens }))?);
-    }
+    let client = Client::new(&args.page.service, environment)?.typed_as(typed::TOKEN);
     let row = |token: &Value| {
-        vec![
+        [
             text_of(&token["id"]),
             text_of(&token["kind"]),
             text_of(&token["tenant_id"]),
@@ -124,7 +114,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
         ]
     };
     let heading = ["id", "kind", "tenant", "name", "scopes", "expires", "revoked"];
-    Ok(screen.table(&heading, tokens.iter().map(row).collect())?)
+    args.page.print(&client, &["v1", "tokens"], &filters, (heading, row), screen).await
 }
 
 fn scopes_of(token: &Value) -> String {

@@ -127,12 +127,8 @@ impl std::fmt::Display for Place {
 impl Breakers {
     /// Breakers that are all closed, with their gauge.
     pub fn new(metrics: &Metrics) -> Breakers {
-        let open: Family<Label, Gauge> = Family::default();
-        metrics.register(
-            "channel_breakers_open",
-            "Channels, or hosts of one, that are left alone for now",
-            open.clone(),
-        );
+        let help = "Channels, or hosts of one, that are left alone for now";
+        let open = metrics.registered("channel_breakers_open", help, Family::default());
         Breakers(Arc::new(Shared { circuits: Mutex::default(), open }))
     }
 

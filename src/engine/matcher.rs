@@ -95,7 +95,8 @@ impl Matcher {
         max_deliveries: u32,
         metrics: &Metrics,
     ) -> Matcher {
-        let matcher = Matcher {
+        let counted = |name: &str, help: &str| metrics.registered(name, help, Counter::default());
+        Matcher {
             intake: Arc::new(Intake::new(store.clone(), Arc::clone(&bus), compute, max_deliveries)),
             store,
             bus,
@@ -104,16 +105,11 @@ impl Matcher {
             max_deliveries,
             work: Mutex::default(),
             well: AtomicBool::new(false),
-            events: Counter::default(),
-            matched: Counter::default(),
-            skipped: Counter::default(),
-            buried: Counter::default(),
-        };
-        metrics.register("events_matched", "Events that were judged, and acknowledged", matcher.events.clone());
-        metrics.register("event_fires", "Runs that events became", matcher.matched.clone());
-        metrics.register("event_skips", "Matches that were recorded as skipped", matcher.skipped.clone());
-        metrics.register("events_buried", "Entries of the bus put among the dead letters", matcher.buried.clone());
-        matcher
+            events: counted("events_matched", "Events that were judged, and acknowledged"),
+            matched: counted("event_fires", "Runs that events became"),
+            skipped: counted("event_skips", "Matches that were recorded as skipped"),
+            buried: counted("events_buried", "Entries of the bus put among the dead letters"),
+        }
     }
 
     /// Does rounds until entries are handled, or nothing is left; waits up to `wait` for the first entry. Answers how many.

@@ -45,33 +45,28 @@ pub struct Measures {
 impl Measures {
     /// The metrics of runs, registered.
     pub fn new(metrics: &Metrics) -> Measures {
-        let measures = Measures {
-            lag: Histogram::new(LAG_BUCKETS),
-            queued: Histogram::new(LAG_BUCKETS),
-            runs: Family::new_with_constructor(|| Histogram::new(RUN_BUCKETS)),
-            deliveries: Family::default(),
-        };
-        metrics.register(
-            "fire_lag_seconds",
-            "Start of a scheduled run minus the instant that it is for, its jitter included",
-            measures.lag.clone(),
-        );
-        metrics.register(
-            "run_queue_seconds",
-            "From when a run could have started, recorded and due, to its first start",
-            measures.queued.clone(),
-        );
-        metrics.register(
-            "run_seconds",
-            "How long executions took, by executor and by what they ended in; queued is one that goes back",
-            measures.runs.clone(),
-        );
-        metrics.register(
-            "deliveries",
-            "Attempts at a delivery that are recorded, by channel and by the state they left it in",
-            measures.deliveries.clone(),
-        );
-        measures
+        Measures {
+            lag: metrics.registered(
+                "fire_lag_seconds",
+                "Start of a scheduled run minus the instant that it is for, its jitter included",
+                Histogram::new(LAG_BUCKETS),
+            ),
+            queued: metrics.registered(
+                "run_queue_seconds",
+                "From when a run could have started, recorded and due, to its first start",
+                Histogram::new(LAG_BUCKETS),
+            ),
+            runs: metrics.registered(
+                "run_seconds",
+                "How long executions took, by executor and by what they ended in; queued is one that goes back",
+                Family::new_with_constructor(|| Histogram::new(RUN_BUCKETS)),
+            ),
+            deliveries: metrics.registered(
+                "deliveries",
+                "Attempts at a delivery that are recorded, by channel and by the state they left it in",
+                Family::default(),
+            ),
+        }
     }
 
     /// A run starts now. Only first starts are measured: later ones wait on purpose.

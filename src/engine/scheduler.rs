@@ -54,7 +54,8 @@ impl Scheduler {
     ) -> Scheduler {
         let lease = executions.lease();
         let neighbours = Neighbours::new(store.clone(), Arc::clone(&held));
-        let scheduler = Scheduler {
+        let counted = |name: &str, help: &str| metrics.registered(name, help, Counter::default());
+        Scheduler {
             store,
             neighbours,
             held,
@@ -63,18 +64,10 @@ impl Scheduler {
             lease,
             zones,
             behind: AtomicBool::default(),
-            fired: Counter::default(),
-            skipped: Counter::default(),
-            conflicts: Counter::default(),
-        };
-        metrics.register("fires", "Fires that became runs", scheduler.fired.clone());
-        metrics.register("fires_skipped", "Instants recorded as skipped when they fell due", scheduler.skipped.clone());
-        metrics.register(
-            "fire_conflicts",
-            "Fires that had their record already; should stay 0",
-            scheduler.conflicts.clone(),
-        );
-        scheduler
+            fired: counted("fires", "Fires that became runs"),
+            skipped: counted("fires_skipped", "Instants recorded as skipped when they fell due"),
+            conflicts: counted("fire_conflicts", "Fires that had their record already; should stay 0"),
+        }
     }
 }
 

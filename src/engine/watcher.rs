@@ -77,11 +77,7 @@ struct Work {
 impl Watcher {
     /// The service with at most so many polls at once.
     pub fn new(store: Store, poller: Poller, compute: Compute, at_once: usize, metrics: &Metrics) -> Watcher {
-        let counted = |name: &str, help: &str| {
-            let counter = Counter::default();
-            metrics.register(name, help, counter.clone());
-            counter
-        };
+        let counted = |name: &str, help: &str| metrics.registered(name, help, Counter::default());
         let work = Work {
             store,
             poller,

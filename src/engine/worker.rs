@@ -51,8 +51,8 @@ impl Worker {
         limits: Limits,
         metrics: &Metrics,
     ) -> Worker {
-        let (started, lease) = (Counter::default(), executions.lease());
-        metrics.register("run_starts", "Runs started by this instance", started.clone());
+        let started = metrics.registered("run_starts", "Runs started by this instance", Counter::default());
+        let lease = executions.lease();
         let neighbours = Neighbours::new(store.clone(), Arc::clone(&held));
         Worker {
             store,

@@ -66,8 +66,8 @@ struct Pass {
 impl ZoneKeeper {
     /// The service, with its metrics.
     pub fn new(store: Store, settings: Settings, zones: Zones, metrics: Metrics) -> ZoneKeeper {
-        let moved = Counter::default();
-        metrics.register("zone_moves", "Tasks whose next instant moved with the rules of their zone", moved.clone());
+        let help = "Tasks whose next instant moved with the rules of their zone";
+        let moved = metrics.registered("zone_moves", help, Counter::default());
         ZoneKeeper {
             store,
             settings,

@@ -150,13 +150,7 @@ impl Executor for Orchestrator {
     }
 
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
-        let span = tracing::info_span!(
-            "run",
-            run_id = %job.run.id,
-            task_id = job.run.task_id.map(tracing::field::display),
-            fire_key = %job.run.fire_key,
-            trigger_type = %job.run.trigger_type,
-        );
+        let span = job.span();
         Box::pin(self.run(job).instrument(span))
     }
 }

@@ -43,40 +43,34 @@ pub struct Gauges {
 impl Gauges {
     /// The gauges, registered.
     pub fn new(metrics: &Metrics) -> Gauges {
-        let gauges = Gauges {
-            connections: Family::default(),
-            runs: Family::default(),
-            due_late: Gauge::default(),
-            approvals: Gauge::default(),
-            deliveries: Gauge::default(),
+        Gauges {
+            connections: metrics.registered(
+                "pool_connections",
+                "Connections to the database: in use, idle, and how many there may be (most)",
+                Family::default(),
+            ),
+            runs: metrics.registered(
+                "queue_runs",
+                "Runs that are not over, by where they are, over all instances; 10000 is that many or more",
+                Family::default(),
+            ),
+            due_late: metrics.registered(
+                "tasks_late",
+                "Tasks whose instant came over 5 s ago and that have not fired; 10000 is that many or more",
+                Gauge::default(),
+            ),
+            approvals: metrics.registered(
+                "approvals_open",
+                "Questions that people have not answered; 10000 is that many or more",
+                Gauge::default(),
+            ),
+            deliveries: metrics.registered(
+                "deliveries_pending",
+                "Messages that are still to be sent; 10000 is that many or more",
+                Gauge::default(),
+            ),
             counted: Mutex::default(),
-        };
-        metrics.register(
-            "pool_connections",
-            "Connections to the database: in use, idle, and how many there may be (most)",
-            gauges.connections.clone(),
-        );
-        metrics.register(
-            "queue_runs",
-            "Runs that are not over, by where they are, over all instances; 10000 is that many or more",
-            gauges.runs.clone(),
-        );
-        metrics.register(
-            "tasks_late",
-            "Tasks whose instant came over 5 s ago and that have not fired; 10000 is that many or more",
-            gauges.due_late.clone(),
-        );
-        metrics.register(
-            "approvals_open",
-            "Questions that people have not answered; 10000 is that many or more",
-            gauges.approvals.clone(),
-        );
-        metrics.register(
-            "deliveries_pending",
-            "Messages that are still to be sent; 10000 is that many or more",
-            gauges.deliveries.clone(),
-        );
-        gauges
+        }
     }
 
     /// Looks up what has no owner that would set it.

@@ -4,13 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::llm::wire::{Body, raw};
+use crate::llm::wire::{Body, Format, Progress, raw};
 use crate::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, Offer, OnDelta, StopReason, Tokens, ToolChoice, echo, wire,
 };
@@ -53,6 +52,32 @@ impl Anthropic {
         }
     }
 
+    /// The answer with its blocks as they are to come back.
+    fn keeping(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
+        let echo = echo::keep(WIRE, &self.model, raw(&blocks).to_string(), self.key.as_ref());
+        ModelAnswer { echo, ..answer }
+    }
+}
+
+impl Format for Anthropic {
+    type Gathered = Gathered;
+
+    fn post(&self) -> Result<reqwest::RequestBuilder, LlmError> {
+        let post = self.client.post(&self.url).header("anthropic-version", VERSION);
+        Ok(match &self.key {
+            Some(key) => post.header("x-api-key", wire::key_header("", key)?),
+            None => post,
+        })
+    }
+
+    fn key(&self) -> Option<&Secret> {
+        self.key.as_ref()
+    }
+
+    fn streams(&self) -> bool {
+        self.stream
+    }
+
     fn body(&self, request: &ModelRequest, stream: bool) -> Body {
         let mut body = Map::new();
         body.insert("model".into(), json!(self.model));
@@ -82,41 +107,6 @@ impl Anthropic {
         Body { messages: messages(&request.messages, &self.model), rest: body }
     }
 
-    async fn ask(&self, request: &ModelRequest, on_delta: Option<OnDelta<'_>>) -> Result<ModelAnswer, LlmError> {
-        let stream = self.stream && on_delta.is_some();
-        let mut post = self.client.post(&self.url).header("anthropic-version", VERSION);
-        if let Some(key) = &self.key {
-            post = post.header("x-api-key", wire::key_header("", key)?);
-        }
-        let response = wire::send(post.json(&self.body(request, stream)), self.key.as_ref()).await?;
-        if stream && wire::is_event_stream(&response) {
-            return self.streamed(response, on_delta).await;
-        }
-        let (body, text) = wire::json(response, self.key.as_ref()).await?;
-        let answer = self.whole(&body, &text)?;
-        if let (Some(on_delta), Some(text)) = (on_delta, &answer.text) {
-            on_delta(text);
-        }
-        Ok(answer)
-    }
-
-    async fn streamed(
-        &self,
-        response: reqwest::Response,
-        on_delta: Option<OnDelta<'_>>,
-    ) -> Result<ModelAnswer, LlmError> {
-        let mut events = wire::events(response, self.key.as_ref());
-        let mut gathered = Gathered::default();
-        while let Some(event) = events.next().await {
-            if gathered.add(&event?, on_delta) == Progress::Ended {
-                let written = gathered.written();
-                return Ok(self.keeping(written, gathered.answer()?));
-            }
-        }
-        Err(wire::transient("the stream ended before the answer did"))
-    }
-
-    /// An answer that came in one piece.
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {
         let blocks = body["content"].as_array().ok_or_else(|| wire::transient("the answer has no content"))?;
         let mut gathered = Gathered::default();
@@ -129,10 +119,13 @@ impl Anthropic {
         Ok(self.keeping(content, gathered.answer()?))
     }
 
-    /// The answer with its blocks as they are to come back.
-    fn keeping(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
-        let echo = echo::keep(WIRE, &self.model, raw(&blocks).to_string(), self.key.as_ref());
-        ModelAnswer { echo, ..answer }
+    fn add(gathered: &mut Gathered, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
+        gathered.add(event, on_delta)
+    }
+
+    fn streamed(&self, gathered: Gathered) -> Option<Result<ModelAnswer, LlmError>> {
+        let written = gathered.written();
+        gathered.ended.then(|| Ok(self.keeping(written, gathered.answer()?)))
     }
 }
 
@@ -148,7 +141,7 @@ impl Model for Anthropic {
         request: &'a ModelRequest,
         on_delta: Option<OnDelta<'a>>,
     ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
-        Box::pin(self.ask(request, on_delta))
+        Box::pin(wire::ask(self, request, on_delta))
     }
 }
 
@@ -231,18 +224,14 @@ fn object(input: &Value) -> Value {
     }
 }
 
-#[derive(PartialEq)]
-enum Progress {
-    GoesOn,
-    Ended,
-}
-
 /// An answer, as far as it has come.
 #[derive(Default)]
-struct Gathered {
+pub struct Gathered {
     blocks: BTreeMap<u64, Block>,
     stop_reason: Option<String>,
     tokens: Tokens,
+    /// The stream has said that it is all.
+    ended: bool,
 }
 
 /// Text, a call, thinking, or what is yet to be invented.
@@ -318,7 +307,10 @@ impl Gathered {
                 self.usage(&event["usage"]);
                 self.stop_reason = event["delta"]["stop_reason"].as_str().map(str::to_owned);
             }
-            "message_stop" => return Progress::Ended,
+            "message_stop" => {
+                self.ended = true;
+                return Progress::Ended;
+            }
             _ => {} // ping, content_block_stop, and what is yet to be invented
         }
         Progress::GoesOn

@@ -2,13 +2,12 @@
 //!
 //! Source of the shapes: <https://platform.openai.com/docs/api-reference/chat>.
 
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::llm::wire::{Body, raw};
+use crate::llm::wire::{Body, Format, Progress, raw};
 use crate::llm::{
     LlmError, Model, ModelAnswer, ModelRequest, Offer, OnDelta, StopReason, Tokens, ToolChoice, ToolSchema, echo, wire,
 };
@@ -46,6 +45,44 @@ impl OpenAi {
         }
     }
 
+    /// A message as it is sent. What this model wrote itself goes back as it was, foreign fields included: some models go
+    /// on with their calls only when they get their thinking back.
+    fn message(&self, said: &Message) -> Box<RawValue> {
+        let kept = echo::of(said, WIRE, &self.model).and_then(|kept| RawValue::from_string(kept.to_owned()).ok());
+        kept.unwrap_or_else(|| raw(&message(said)))
+    }
+
+    /// OpenAI itself has renamed the limit and refuses the old name; the others know the old one.
+    fn limit_key(&self) -> &'static str {
+        if self.url.starts_with("https://api.openai.com/") { "max_completion_tokens" } else { "max_tokens" }
+    }
+
+    /// The answer with its message as it is to come back.
+    fn keeping(&self, written: Option<String>, answer: ModelAnswer) -> ModelAnswer {
+        let echo = written.and_then(|raw| echo::keep(WIRE, &self.model, raw, self.key.as_ref()));
+        ModelAnswer { echo, ..answer }
+    }
+}
+
+impl Format for OpenAi {
+    type Gathered = Gathered;
+
+    fn post(&self) -> Result<reqwest::RequestBuilder, LlmError> {
+        let post = self.client.post(&self.url);
+        Ok(match &self.key {
+            Some(key) => post.header(http::header::AUTHORIZATION, wire::key_header("Bearer ", key)?),
+            None => post,
+        })
+    }
+
+    fn key(&self) -> Option<&Secret> {
+        self.key.as_ref()
+    }
+
+    fn streams(&self) -> bool {
+        self.stream
+    }
+
     fn body(&self, request: &ModelRequest, stream: bool) -> Body {
         let mut body = Map::new();
         body.insert("model".into(), json!(self.model));
@@ -71,57 +108,20 @@ impl OpenAi {
         Body { messages: said.map(|message| self.message(message)).collect(), rest: body }
     }
 
-    /// A message as it is sent. What this model wrote itself goes back as it was, foreign fields included: some models go
-    /// on with their calls only when they get their thinking back.
-    fn message(&self, said: &Message) -> Box<RawValue> {
-        let kept = echo::of(said, WIRE, &self.model).and_then(|kept| RawValue::from_string(kept.to_owned()).ok());
-        kept.unwrap_or_else(|| raw(&message(said)))
+    fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {
+        Ok(self.keeping(written(text), whole(body)?))
     }
 
-    /// OpenAI itself has renamed the limit and refuses the old name; the others know the old one.
-    fn limit_key(&self) -> &'static str {
-        if self.url.starts_with("https://api.openai.com/") { "max_completion_tokens" } else { "max_tokens" }
+    fn add(gathered: &mut Gathered, chunk: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
+        gathered.add(chunk, on_delta);
+        // the count of tokens comes behind the end of the answer
+        Progress::GoesOn
     }
 
-    async fn ask(&self, request: &ModelRequest, on_delta: Option<OnDelta<'_>>) -> Result<ModelAnswer, LlmError> {
-        let stream = self.stream && on_delta.is_some();
-        let mut post = self.client.post(&self.url).json(&self.body(request, stream));
-        if let Some(key) = &self.key {
-            post = post.header(http::header::AUTHORIZATION, wire::key_header("Bearer ", key)?);
-        }
-        let response = wire::send(post, self.key.as_ref()).await?;
-        if stream && wire::is_event_stream(&response) {
-            return self.streamed(response, on_delta).await;
-        }
-        let (body, text) = wire::json(response, self.key.as_ref()).await?;
-        let answer = self.keeping(written(&text), whole(&body)?);
-        if let (Some(on_delta), Some(text)) = (on_delta, &answer.text) {
-            on_delta(text);
-        }
-        Ok(answer)
-    }
-
-    async fn streamed(
-        &self,
-        response: reqwest::Response,
-        on_delta: Option<OnDelta<'_>>,
-    ) -> Result<ModelAnswer, LlmError> {
-        let mut events = wire::events(response, self.key.as_ref());
-        let mut gathered = Gathered::default();
-        while let Some(event) = events.next().await {
-            gathered.add(&event?, on_delta);
-        }
-        if gathered.finish_reason.is_none() {
-            return Err(wire::transient("the stream ended before the answer did"));
-        }
+    fn streamed(&self, mut gathered: Gathered) -> Option<Result<ModelAnswer, LlmError>> {
+        gathered.finish_reason.as_ref()?;
         let written = gathered.written();
-        Ok(self.keeping(written, gathered.answer()))
-    }
-
-    /// The answer with its message as it is to come back.
-    fn keeping(&self, written: Option<String>, answer: ModelAnswer) -> ModelAnswer {
-        let echo = written.and_then(|raw| echo::keep(WIRE, &self.model, raw, self.key.as_ref()));
-        ModelAnswer { echo, ..answer }
+        Some(Ok(self.keeping(written, gathered.answer())))
     }
 }
 
@@ -147,7 +147,7 @@ impl Model for OpenAi {
         request: &'a ModelRequest,
         on_delta: Option<OnDelta<'a>>,
     ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
-        Box::pin(self.ask(request, on_delta))
+        Box::pin(wire::ask(self, request, on_delta))
     }
 }
 
@@ -202,7 +202,7 @@ fn whole(body: &Value) -> Result<ModelAnswer, LlmError> {
 
 /// An answer, as far as it has come.
 #[derive(Default)]
-struct Gathered {
+pub struct Gathered {
     /// All that was streamed of the message.
     message: Map<String, Value>,
     text: String,

@@ -9,7 +9,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use sse_stream::SseStream;
 
-use crate::llm::LlmError;
+use crate::llm::{LlmError, ModelAnswer, ModelRequest, OnDelta};
 use crate::secret::{REDACTED, Secret};
 
 /// Largest answer of a model in bytes, frames of a stream included.
@@ -19,8 +19,76 @@ const ERROR_LIMIT: usize = 64 * 1024;
 /// As much of a provider's error message as is passed on, in characters.
 const MESSAGE_LENGTH: usize = 300;
 
+/// A provider's wire format: how a question is written, and how its answer is read.
+pub trait Format: Sync {
+    /// Each event of a stream, put together.
+    type Gathered: Default + Send;
+
+    /// The request with its address and the headers of the format, and the key, if one is needed.
+    fn post(&self) -> Result<reqwest::RequestBuilder, LlmError>;
+
+    /// The key with which the request goes.
+    fn key(&self) -> Option<&Secret>;
+
+    /// Whether answers are streamed where somebody reads along.
+    fn streams(&self) -> bool;
+
+    /// The body of a request.
+    fn body(&self, request: &ModelRequest, stream: bool) -> Body;
+
+    /// An answer that came in one piece, as JSON and as it was written.
+    fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError>;
+
+    /// Adds an event of a stream.
+    fn add(gathered: &mut Self::Gathered, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress;
+
+    /// The answer that was streamed; `None`: it is not there to its end.
+    fn streamed(&self, gathered: Self::Gathered) -> Option<Result<ModelAnswer, LlmError>>;
+}
+
+/// Whether a stream goes on behind an event.
+#[derive(PartialEq)]
+pub enum Progress {
+    GoesOn,
+    Ended,
+}
+
+/// Asks a model, and tells of its text as it comes.
+pub async fn ask<F: Format>(
+    format: &F,
+    request: &ModelRequest,
+    on_delta: Option<OnDelta<'_>>,
+) -> Result<ModelAnswer, LlmError> {
+    let stream = format.streams() && on_delta.is_some();
+    let response = send(format.post()?.json(&format.body(request, stream)), format.key()).await?;
+    if stream && is_event_stream(&response) {
+        return streamed(format, response, on_delta).await;
+    }
+    let (body, text) = json(response, format.key()).await?;
+    let answer = format.whole(&body, &text)?;
+    if let (Some(on_delta), Some(text)) = (on_delta, &answer.text) {
+        on_delta(text);
+    }
+    Ok(answer)
+}
+
+async fn streamed<F: Format>(
+    format: &F,
+    response: reqwest::Response,
+    on_delta: Option<OnDelta<'_>>,
+) -> Result<ModelAnswer, LlmError> {
+    let mut events = events(response, format.key());
+    let mut gathered = F::Gathered::default();
+    while let Some(event) = events.next().await {
+        if F::add(&mut gathered, &event?, on_delta) == Progress::Ended {
+            break;
+        }
+    }
+    format.streamed(gathered).unwrap_or_else(|| Err(transient("the stream ended before the answer did")))
+}
+
 /// Sends a request and returns the response, if it is a success.
-pub async fn send(request: reqwest::RequestBuilder, key: Option<&Secret>) -> Result<reqwest::Response, LlmError> {
+async fn send(request: reqwest::RequestBuilder, key: Option<&Secret>) -> Result<reqwest::Response, LlmError> {
     let response = request.send().await.map_err(broken)?;
     let status = response.status();
     if status.is_success() {
@@ -32,7 +100,7 @@ pub async fn send(request: reqwest::RequestBuilder, key: Option<&Secret>) -> Res
 }
 
 /// The whole answer as JSON, and as it was written.
-pub async fn json(response: reqwest::Response, key: Option<&Secret>) -> Result<(Value, Vec<u8>), LlmError> {
+async fn json(response: reqwest::Response, key: Option<&Secret>) -> Result<(Value, Vec<u8>), LlmError> {
     let body = read(response, ANSWER_LIMIT).await?;
     let answer = serde_json::from_slice(&body).map_err(|error| transient(format!("the answer is no JSON: {error}")))?;
     Ok((without_error(answer, key)?, body))
@@ -60,13 +128,13 @@ pub fn key_header(prefix: &str, key: &Secret) -> Result<HeaderValue, LlmError> {
 }
 
 /// Whether the server took the wish for a stream.
-pub fn is_event_stream(response: &reqwest::Response) -> bool {
+fn is_event_stream(response: &reqwest::Response) -> bool {
     let kind = response.headers().get(http::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
 }
 
 /// Each server-sent event as it comes, up to OpenAI's `[DONE]` or the end.
-pub fn events<'a>(
+fn events<'a>(
     response: reqwest::Response,
     key: Option<&'a Secret>,
 ) -> impl Stream<Item = Result<Value, LlmError>> + Send + Unpin + 'a {

@@ -16,9 +16,26 @@ use crate::store::text::text;
 use crate::store::{Split, Store, StoreError};
 
 /// Entries that one statement deletes.
-const ROWS: usize = 500;
+pub(super) const ROWS: usize = 500;
 /// Events of a tenant among which one is looked for whose source is not known.
 const NEWEST: i64 = 1000;
+
+/// Deletes the rows of a table that are numbered so.
+macro_rules! delete_by_seq {
+    ($conn:ident, $table:literal, $seqs:expr) => {
+        for some in $seqs.chunks($crate::store::events::ROWS) {
+            let mut query = sqlx::QueryBuilder::new(concat!("delete from ", $table, " where seq in ("));
+            let mut list = query.separated(", ");
+            for seq in some {
+                list.push_bind(*seq);
+            }
+            query.push(")");
+            query.build().execute(&mut *$conn).await?;
+        }
+    };
+}
+
+pub(super) use delete_by_seq;
 
 /// An entry that was leased.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,15 +227,7 @@ impl Store {
             return Ok(());
         }
         on_write!(self.db, |conn| {
-            for some in seqs.chunks(ROWS) {
-                let mut query = QueryBuilder::new("delete from event_queue where seq in (");
-                let mut list = query.separated(", ");
-                for seq in some {
-                    list.push_bind(*seq);
-                }
-                query.push(")");
-                query.build().execute(&mut *conn).await?;
-            }
+            delete_by_seq!(conn, "event_queue", seqs);
         });
         Ok(())
     }

@@ -4,6 +4,7 @@ use sqlx::QueryBuilder;
 
 use crate::event::Event;
 use crate::id::{Scope, Tenant};
+use crate::store::events::delete_by_seq;
 use crate::store::text::document;
 use crate::store::{Store, StoreError};
 
@@ -52,15 +53,7 @@ impl Store {
     /// Forgets what was forwarded.
     pub async fn forget_kept_events(&self, seqs: &[i64]) -> Result<(), StoreError> {
         on_write!(self.db, |conn| {
-            for some in seqs.chunks(ROWS) {
-                let mut query = QueryBuilder::new("delete from bus_outbox where seq in (");
-                let mut list = query.separated(", ");
-                for seq in some {
-                    list.push_bind(*seq);
-                }
-                query.push(")");
-                query.build().execute(&mut *conn).await?;
-            }
+            delete_by_seq!(conn, "bus_outbox", seqs);
         });
         Ok(())
     }

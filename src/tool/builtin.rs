@@ -1,5 +1,6 @@
 //! The tools that are always there.
 
+mod http;
 mod http_request;
 mod http_send;
 mod notify;
@@ -20,8 +21,8 @@ use crate::vault::credentials::Credentials;
 pub fn all(credentials: &Credentials) -> Vec<Arc<dyn Tool>> {
     vec![
         Arc::new(time::CurrentTime::new()),
-        Arc::new(http_request::HttpRequest::new(credentials.clone())),
-        Arc::new(http_send::HttpSend::new(credentials.clone())),
+        Arc::new(http_request::tool(credentials.clone())),
+        Arc::new(http_send::tool(credentials.clone())),
         Arc::new(notify::SendNotification::new()),
         Arc::new(publish_event::PublishEvent::new()),
         Arc::new(tasks::CreateTask::new()),
