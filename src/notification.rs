@@ -1,5 +1,5 @@
 //! Telling people: who is reached where (`recipient`, `address`), one message on its way (`delivery`), what is reported
-//! of it later (`report`), and its words (`telling`, `wording`, `question`, `trouble`).
+//! of it later (`report`), what it is about (`subject_ref`), and its words (`telling`, `wording`, `question`, `trouble`).
 //!
 //! Data and transitions only: nothing here sends, stores or waits. A delivery stores references; its words are made
 //! when it is sent, and a secret is never part of it.
@@ -18,6 +18,7 @@ pub mod question;
 pub mod quiet;
 pub mod recipient;
 pub mod report;
+pub mod subject_ref;
 pub mod telling;
 pub mod text;
 pub mod trouble;
@@ -30,3 +31,4 @@ pub use kind::{Held, Kind};
 pub use new_delivery::NewDelivery;
 pub use recipient::{Recipient, RecipientDraft};
 pub use report::{Fate, Report};
+pub use subject_ref::{NoticeKind, SubjectRef};

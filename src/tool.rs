@@ -26,6 +26,7 @@ use crate::event::Event;
 use crate::expr::MissingField;
 use crate::id::Tenant;
 use crate::invalid::Faults;
+use crate::notification::SubjectRef;
 use crate::task::Urgency;
 use crate::vault::credentials::{CredentialError, Trouble};
 
@@ -244,6 +245,8 @@ pub struct Notice {
     pub subject: String,
     /// Text of the message.
     pub text: String,
+    /// What it is about beside its run, where the host is to know it as data.
+    pub subject_ref: Option<SubjectRef>,
     /// `call:<run>:<turn>:<call>`; a second notice with the same key is the first.
     pub dedupe_key: String,
 }

@@ -276,7 +276,6 @@ mod tests {
     use crate::approval::{ApprovalStatus, test_question};
     use crate::channel::{Capabilities, ChannelError, Message, Receipt};
     use crate::credential::{LackKind, Reference};
-    use crate::notification::Kind;
     use crate::notification::language::MessageLanguage;
     use crate::notification::question::Question;
     use crate::notification::telling::Purpose;
@@ -284,6 +283,7 @@ mod tests {
     use crate::notification::trouble::{
         CredentialTelling, credential_ended, credential_trouble, credential_trouble_of_idle,
     };
+    use crate::notification::{Kind, NoticeKind, SubjectRef};
     use crate::run::outcome::RunFault;
     use crate::run::{Run, RunState, Usage};
     use crate::secret::Secret;
@@ -512,7 +512,7 @@ mod tests {
     #[test]
     fn each_purpose_in_each_format() {
         let templates = Templates::embedded();
-        let purposes = Purpose::WORDS.map(Purpose::Of).into_iter().chain([Purpose::Notice("credential".into())]);
+        let purposes = Purpose::WORDS.map(Purpose::Of).into_iter().chain([Purpose::Notice(NoticeKind::Credential)]);
         let mut all = String::new();
         for purpose in purposes {
             let mut telling = trial::sample(purpose);
@@ -559,7 +559,7 @@ mod tests {
             all.push('\n');
         }
         for trouble in [LackKind::Missing, LackKind::NeedsConsent, LackKind::Refused] {
-            let mut telling = trial::sample(Purpose::Notice("credential".into()));
+            let mut telling = trial::sample(Purpose::Notice(NoticeKind::Credential));
             telling.locale = "de".into();
             telling.credential.as_mut().unwrap().trouble = trouble;
             for (format, part) in
@@ -812,18 +812,19 @@ mod tests {
 
     fn trouble_is_told_as_it_was_stored(language: MessageLanguage, reader: Reader) {
         let work = Reference::parse("google/work").unwrap();
-        let trouble = |kind, task| credential_trouble(language, &work, kind, task);
+        let trouble = |kind, task| (kind, credential_trouble(language, &work, kind, task));
         let why = Some("it says invalid_grant");
+        let idle = credential_trouble_of_idle(language, &work, LackKind::NeedsConsent, "Mail");
         let cases = [
             (trouble(LackKind::Missing, Some("Mail <b>")), Some("Mail <b>"), true, None),
             (trouble(LackKind::Missing, None), None, false, None),
-            (credential_trouble_of_idle(language, &work, LackKind::NeedsConsent, "Mail"), Some("Mail"), false, None),
+            ((LackKind::NeedsConsent, idle), Some("Mail"), false, None),
             (trouble(LackKind::Refused, Some("Mail")), Some("Mail"), true, None),
-            (credential_ended(language, &work, why), None, false, why),
+            ((LackKind::NeedsConsent, credential_ended(language, &work, why)), None, false, why),
         ];
-        for ((subject, text), task, paused, reason) in cases {
+        for ((kind, (subject, text)), task, paused, reason) in cases {
             let notice = Delivery {
-                dedupe_key: "notice:credential:1:1".into(),
+                subject_ref: Some(SubjectRef::lacking(&work, kind, Uuid::from_u128(7), 1).0),
                 subject: Some(subject.clone()),
                 text: Some(text.clone()),
                 ..delivery(Kind::Notice)
@@ -898,7 +899,8 @@ mod tests {
         };
         assert_eq!(told("email"), ("Re: Mail".into(), "Ann, done".into()));
         assert_eq!(told("sms"), ("x".into(), "DONE".into()));
-        let notice = Delivery { dedupe_key: "notice:credential:1:1".into(), ..delivery(Kind::Notice) };
+        let (about, _) = SubjectRef::notice(NoticeKind::Credential, Uuid::from_u128(7), 1);
+        let notice = Delivery { subject_ref: Some(about), ..delivery(Kind::Notice) };
         let words =
             templates.words(&notice, References::default(), read_in(Tz::UTC), &To("email", &["plain"], 100)).unwrap();
         assert_eq!((words.subject.as_str(), words.text.as_str()), ("Connect!", "Milk is out.\nBuy some."));

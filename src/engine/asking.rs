@@ -8,10 +8,9 @@
 use crate::approval::link;
 use crate::channel::whole;
 use crate::id::Scope;
-use crate::notification::dedupe;
 use crate::notification::question::{Question, still_open};
 use crate::notification::verification::{self, Proof};
-use crate::notification::{Claim, Delivery, Kind, Mark, Recipient};
+use crate::notification::{Claim, Delivery, Kind, Mark, Recipient, SubjectRef};
 use crate::secret::{REDACTED, Secret};
 use crate::store::{ApprovalFilter, ApprovalLink, Store, StoreError};
 use crate::token::TokenHash;
@@ -19,8 +18,30 @@ use crate::vault::Vault;
 
 /// Most questions of one batch.
 const BATCH: i64 = 500;
-/// Why a message about a batch is not sent any more.
-const SETTLED: &str = "nothing of what it asks is open any more";
+
+/// Why a message is not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unsent {
+    /// It is a question and names none.
+    #[error("it names no batch of questions")]
+    Nameless,
+    /// People were quicker, and nothing is wrong.
+    #[error("nothing of what it asks is open any more")]
+    Settled,
+    /// It is a digest without messages.
+    #[error("nothing of what was held is left to be told")]
+    NothingHeld,
+}
+
+impl Unsent {
+    /// The mark of such a message: no other channel tells it either.
+    pub fn mark(self, claim: &Claim) -> Mark {
+        match self != Unsent::NothingHeld && claim.in_doubt() {
+            true => Mark::Unknown { error: format!("not sent again: {self}"), fall_back: None },
+            false => Mark::Failed { error: format!("not sent: {self}"), fall_back: None },
+        }
+    }
+}
 
 /// Makes links to questions and to messages. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -31,14 +52,10 @@ pub struct Links {
 }
 
 impl Links {
-    /// The question, its link good from now on; the mark says why nothing is to be sent.
-    pub async fn question(
-        &self,
-        store: &Store,
-        delivery: &Delivery,
-    ) -> Result<Result<Question, &'static str>, StoreError> {
-        let Some(batch_id) = dedupe::batch_of(&delivery.dedupe_key) else {
-            return Ok(Err("its key names no batch of questions"));
+    /// The question, its link good from now on, or why nothing is to be sent.
+    pub async fn question(&self, store: &Store, delivery: &Delivery) -> Result<Result<Question, Unsent>, StoreError> {
+        let Some(SubjectRef::Questions { batch_id }) = delivery.subject_ref else {
+            return Ok(Err(Unsent::Nameless));
         };
         let filter = ApprovalFilter {
             tenant: Some(delivery.tenant_id.clone()),
@@ -50,7 +67,7 @@ impl Links {
         batch.reverse();
         let last = batch.iter().map(|item| item.expires_at).max();
         let items = still_open(batch, store.clock().now());
-        let (Some(last), false) = (last, items.is_empty()) else { return Ok(Err(SETTLED)) };
+        let (Some(last), false) = (last, items.is_empty()) else { return Ok(Err(Unsent::Settled)) };
         let token = self.vault.tag(link::PURPOSE, &link::subject(batch_id, &delivery.recipient, delivery.id));
         let remembered = ApprovalLink {
             batch_id,
@@ -71,22 +88,9 @@ impl Links {
 
     /// The code that this delivery carries to the recipient's present address; `None` where it carries none.
     pub fn code(&self, delivery: &Delivery, recipient: &Recipient) -> Option<Secret> {
-        let proof = Proof::of_key(&delivery.recipient, &delivery.dedupe_key, &recipient.addresses)?;
+        let proof = Proof::of(&delivery.recipient, delivery.subject_ref.as_ref(), &recipient.addresses)?;
         Some(proof.code(&self.vault.tag(verification::PURPOSE, &proof.subject())))
     }
-}
-
-/// The mark of a question that is not sent: no other channel asks it either.
-pub fn not_asked(claim: &Claim, why: &str) -> Mark {
-    match claim.in_doubt() {
-        true => Mark::Unknown { error: format!("not sent again: {why}"), fall_back: None },
-        false => Mark::Failed { error: format!("not sent: {why}"), fall_back: None },
-    }
-}
-
-/// Whether nothing was sent because nothing is open any more: people were quicker, and nothing is wrong.
-pub fn is_settled(mark: &Mark) -> bool {
-    matches!(mark, Mark::Failed { error, .. } | Mark::Unknown { error, .. } if error.ends_with(SETTLED))
 }
 
 /// The mark without these secrets: a server that refuses a message may quote from it.
@@ -109,16 +113,16 @@ mod tests {
     fn a_question_that_may_have_been_read_is_not_called_unsent() {
         let delivery = Delivery::sample(Kind::Ask);
         let first = Claim { delivery: delivery.clone(), lease_token: 3, interrupted: false };
-        let error = |begin: &str| format!("{begin}: {SETTLED}");
+        let error = |begin: &str| format!("{begin}: nothing of what it asks is open any more");
         let unsent = Mark::Failed { error: error("not sent"), fall_back: None };
         let in_doubt = Mark::Unknown { error: error("not sent again"), fall_back: None };
         let doubtful = Claim { delivery: Delivery { doubtful: true, ..delivery }, ..first.clone() };
         let died = Claim { interrupted: true, ..first.clone() };
-        for (claim, mark) in [(first, unsent), (doubtful, in_doubt.clone()), (died, in_doubt)] {
-            assert_eq!(not_asked(&claim, SETTLED), mark);
-            assert!(is_settled(&mark));
+        for (claim, mark) in [(first, unsent), (doubtful.clone(), in_doubt.clone()), (died, in_doubt)] {
+            assert_eq!(Unsent::Settled.mark(&claim), mark);
         }
-        assert!(!is_settled(&Mark::Failed { error: "refused".into(), fall_back: None }));
+        let empty = "not sent: nothing of what was held is left to be told".to_owned();
+        assert_eq!(Unsent::NothingHeld.mark(&doubtful), Mark::Failed { error: empty, fall_back: None });
     }
 
     #[test]

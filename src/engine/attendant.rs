@@ -14,7 +14,6 @@ use uuid::Uuid;
 use crate::approval::{Approval, ApprovalStatus, Settings};
 use crate::engine::service::{AtRest, Next, Service, TickError};
 use crate::id::Scope;
-use crate::notification::dedupe;
 use crate::notification::new_delivery::channels;
 use crate::notification::{Kind, NewDelivery, Recipient};
 use crate::store::{Attend, Attended, Store, StoreError, Waiting};
@@ -125,20 +124,17 @@ impl Attendant {
         for (batch, approvals) in by_batch(approvals) {
             let due = due(&approvals, &self.settings, now);
             wake_at = wake_at.min(due.wake_at);
-            let put = |kind, key, to: (&str, Option<&Recipient>), output| {
-                NewDelivery::question((&run.tenant_id, run.id), to, output, kind, key)
+            let put = |reminder, to: (&str, Option<&Recipient>), output| {
+                NewDelivery::question((&run.tenant_id, run.id), to, output, batch, reminder)
             };
             // the task's channels are its owner's; another recipient has an order of their own
             let own = task.as_ref().map(|task| &task.spec.output);
-            let reminder = due.reminder.map(|n| dedupe::reminder(batch, n));
-            let to_owner =
-                reminder.clone().and_then(|key| put(Kind::Reminder, key, (&run.tenant_id, owner.as_ref()), own));
-            deliveries.extend(to_owner);
+            deliveries.extend(due.reminder.and_then(|n| put(Some(n), (&run.tenant_id, owner.as_ref()), own)));
             for (other, reminds) in others(&self.settings, &due, &run.tenant_id) {
                 let recipient = self.recipient(other).await?;
-                deliveries.extend(put(Kind::Ask, dedupe::ask(batch), (other, recipient.as_ref()), None));
-                let again = reminder.clone().filter(|_| reminds);
-                deliveries.extend(again.and_then(|key| put(Kind::Reminder, key, (other, recipient.as_ref()), None)));
+                deliveries.extend(put(None, (other, recipient.as_ref()), None));
+                let again = due.reminder.filter(|_| reminds);
+                deliveries.extend(again.and_then(|n| put(Some(n), (other, recipient.as_ref()), None)));
             }
         }
         // who was asked hears of the end, even where results are told to nobody

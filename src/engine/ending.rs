@@ -6,9 +6,8 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::clock::{cut, signed};
-use crate::notification::dedupe;
 use crate::notification::measure::{End, Measure};
-use crate::notification::{Kind, NewDelivery, Recipient};
+use crate::notification::{NewDelivery, Recipient};
 use crate::retry::full_jitter;
 use crate::run::outcome::{Outcome, RunError, RunFault};
 use crate::run::{IllegalTransition, Run, RunEvent, RunState, Usage};
@@ -148,7 +147,7 @@ impl Ending<'_> {
         let Run { id, tenant_id, .. } = self.run;
         let output = self.task.map(|task| &task.spec.output);
         let to = (tenant_id.as_str(), self.recipient);
-        NewDelivery::question((tenant_id, *id), to, output, Kind::Ask, dedupe::ask(batch))
+        NewDelivery::question((tenant_id, *id), to, output, batch, None)
     }
 
     fn end(&self, event: RunEvent) -> Result<Finish, IllegalTransition> {
@@ -169,6 +168,7 @@ mod tests {
 
     use super::*;
     use crate::id::Tenant;
+    use crate::notification::{Kind, SubjectRef};
     use crate::task::{Draft, Spec};
 
     fn now() -> DateTime<Utc> {
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(finish.park, Some(Park::Approval { wake_at: now(), asks: vec![], open }));
         let ask = ending.ask(Uuid::from_u128(5)).unwrap();
         assert_eq!((ask.channel.as_str(), ask.kind, ask.run_id), ("email", Kind::Ask, Some(run.id)));
-        assert_eq!(dedupe::batch_of(&ask.dedupe_key), Some(Uuid::from_u128(5)));
+        assert_eq!(ask.subject_ref, Some(SubjectRef::Questions { batch_id: Uuid::from_u128(5) }));
     }
 
     #[test]

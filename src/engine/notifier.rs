@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::clock::{self, signed};
-use crate::engine::asking::is_settled;
+use crate::engine::asking::Unsent;
 use crate::engine::attempt::{LEASE, given_up};
 use crate::engine::places::{Full, Places, Seat};
 use crate::engine::sending::Sending;
@@ -129,12 +129,14 @@ impl Notifier {
 async fn deliver(sending: Sending, claim: Claim) {
     let (id, store) = (claim.delivery.id, &sending.store);
     // what takes longer than its claim may be under way elsewhere by then
-    let mark = match tokio::time::timeout(LEASE, sending.tell(&claim)).await {
+    let told = match tokio::time::timeout(LEASE, sending.tell(&claim)).await {
         Err(_) => return tracing::error!(delivery_id = %id, "an attempt did not come to its end in time"),
-        Ok(Ok(mark)) => mark,
-        Ok(Err(error)) => unread(&claim, &error, store.clock().now(), fastrand::f64()),
+        Ok(Ok(told)) => told,
+        Ok(Err(error)) => Ok(unread(&claim, &error, store.clock().now(), fastrand::f64())),
     };
-    if is_settled(&mark) {
+    let is_settled = told == Err(Unsent::Settled);
+    let mark = told.unwrap_or_else(|unsent| unsent.mark(&claim));
+    if is_settled {
         tracing::debug!(delivery_id = %id, "a question was answered before it was sent");
     } else if let Mark::Failed { error, .. } | Mark::Unknown { error, .. } | Mark::Retry { error, .. } = &mark {
         tracing::warn!(delivery_id = %id, channel = claim.delivery.channel, error, "a delivery did not get through");

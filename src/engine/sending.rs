@@ -10,7 +10,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::channel::Channels;
 use crate::clock::signed;
-use crate::engine::asking::{Links, not_asked, without};
+use crate::engine::asking::{Links, Unsent, without};
 use crate::engine::attempt::{Occasion, Sign, attempt, given_up};
 use crate::engine::breaker::{Breakers, Closed, Place};
 use crate::engine::holding::{self, Budget};
@@ -27,8 +27,6 @@ use crate::store::{Referred, Store, StoreError, answered};
 
 /// Messages that a digest tells in their own words.
 const IN_A_DIGEST: i64 = 50;
-/// Why a digest is not sent.
-const NOTHING_LEFT: &str = "not sent: nothing of what was held is left to be told";
 
 /// State that all attempts of this process share. Cheap to clone.
 #[derive(Clone)]
@@ -81,16 +79,19 @@ impl Told {
 }
 
 impl Sending {
-    /// Does what there is to be done for a claim, and says what is to be recorded.
-    pub async fn tell(&self, claim: &Claim) -> Result<Mark, StoreError> {
-        let delivery = &claim.delivery;
-        let stored = answered(self.store.find_recipient(&Scope::Every, &delivery.recipient)).await?;
+    /// Does what there is to be done for a claim, and says what is to be recorded, or why nothing is to be sent.
+    pub async fn tell(&self, claim: &Claim) -> Result<Result<Mark, Unsent>, StoreError> {
+        let stored = answered(self.store.find_recipient(&Scope::Every, &claim.delivery.recipient)).await?;
         let stored = stored.map(|stored| Arc::new(stored.recipient));
+        match self.told(&claim.delivery, stored.as_ref()).await? {
+            Ok(told) => self.send(claim, Arc::new(told), stored).await.map(Ok),
+            Err(unsent) => Ok(Err(unsent)),
+        }
+    }
+
+    async fn send(&self, claim: &Claim, told: Arc<Told>, stored: Option<Arc<Recipient>>) -> Result<Mark, StoreError> {
+        let delivery = &claim.delivery;
         let recipient = stored.as_deref();
-        let told = match self.told(claim, stored.as_ref()).await? {
-            Ok(told) => Arc::new(told),
-            Err(unsent) => return Ok(unsent),
-        };
         let now = self.store.clock().now();
         if let Some(recipient) = recipient {
             let unverified = || self.require_verified.then(|| holding::unverified(claim, recipient)).flatten();
@@ -162,9 +163,12 @@ impl Sending {
         self.store.compute(&tenant, work).await
     }
 
-    /// The message to tell; the mark says why there is none.
-    async fn told(&self, claim: &Claim, recipient: Option<&Arc<Recipient>>) -> Result<Result<Told, Mark>, StoreError> {
-        let delivery = &claim.delivery;
+    /// The message to tell, or why there is none.
+    async fn told(
+        &self,
+        delivery: &Delivery,
+        recipient: Option<&Arc<Recipient>>,
+    ) -> Result<Result<Told, Unsent>, StoreError> {
         let whole = self.links.whole(delivery);
         if delivery.kind == Kind::Digest {
             let gathered = self.gathered(delivery, recipient).await?;
@@ -174,7 +178,7 @@ impl Sending {
         if delivery.kind.asks() {
             match answered(self.links.question(&self.store, delivery)).await? {
                 Ok(question) => told.question = Some(question),
-                Err(why) => return Ok(Err(not_asked(claim, why))),
+                Err(unsent) => return Ok(Err(unsent)),
             }
         }
         if delivery.kind == Kind::Code {
@@ -188,13 +192,13 @@ impl Sending {
         &self,
         delivery: &Delivery,
         recipient: Option<&Arc<Recipient>>,
-    ) -> Result<Result<Told, Mark>, StoreError> {
+    ) -> Result<Result<Told, Unsent>, StoreError> {
         let (members, count) = answered(self.store.digest_members(&Scope::Every, delivery.id, IN_A_DIGEST)).await?;
         if let [only] = members.as_slice() {
             return Ok(Ok(self.referred(only).await?));
         }
         if members.is_empty() {
-            return Ok(Err(Mark::Failed { error: NOTHING_LEFT.into(), fall_back: None }));
+            return Ok(Err(Unsent::NothingHeld));
         }
         let mut digest = Vec::with_capacity(members.len());
         for member in members {
@@ -253,7 +257,7 @@ fn spread(closed: Closed, random: f64) -> DateTime<Utc> {
 mod tests {
 
     use super::*;
-    use crate::notification::dedupe;
+    use crate::notification::SubjectRef;
 
     fn delivery(kind: Kind, fallback: &[&str]) -> Delivery {
         Delivery {
@@ -296,7 +300,8 @@ mod tests {
         let due = DateTime::UNIX_EPOCH + TimeDelta::hours(9);
         let held = Delivery { due_at: Some(due), ..message };
         assert!(matches!(after(&held, 26), Mark::Wait { .. }), "what was held counts from its end");
-        let digest = Delivery { dedupe_key: dedupe::digest("sms", due), ..delivery(Kind::Digest, &[]) };
+        let about = Some(SubjectRef::Digest { due_at: due });
+        let digest = Delivery { subject_ref: about, ..delivery(Kind::Digest, &[]) };
         assert!(matches!(after(&digest, 18), Mark::Wait { .. }), "a digest counts from its own time");
         assert!(matches!(after(&digest, 27), Mark::Failed { .. }));
     }

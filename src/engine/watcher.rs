@@ -374,7 +374,7 @@ impl Work {
     async fn notice(&self, claim: &PollClaim, notice: &Notice) -> Result<Option<NewDelivery>, StoreError> {
         let Some(task) = self.store.find_task(&Scope::Every, claim.subject.id).await? else { return Ok(None) };
         let recipient = self.store.find_recipient(&Scope::Every, &task.tenant_id).await?.map(|stored| stored.recipient);
-        let (key, words) = notices::of_poll(Recipient::language_of(recipient.as_ref()), &task, notice);
-        Ok(NewDelivery::notice(&task, recipient.as_ref(), key, words))
+        let (about, words) = notices::of_poll(Recipient::language_of(recipient.as_ref()), &task, notice);
+        Ok(NewDelivery::notice(&task, recipient.as_ref(), about, words))
     }
 }

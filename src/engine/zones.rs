@@ -21,7 +21,7 @@ use crate::engine::Bell;
 use crate::engine::service::{Next, Service, TickError};
 use crate::id::Scope;
 use crate::metrics::Metrics;
-use crate::notification::{NewDelivery, Recipient, dedupe, notices};
+use crate::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::store::{NewestZones, PlannedTask, Store, StoreError};
 use crate::trigger::replan::Pending;
 use crate::trigger::zone::{Database, Release, Settings, Zones};
@@ -265,8 +265,8 @@ impl ZoneKeeper {
             next.map(|next| next.nominal),
         );
         // the instant that moved tells one change of rules from the next
-        let key = dedupe::notice("zone_rules", seen.task.id, seen.nominal.timestamp_millis());
-        Ok(NewDelivery::notice(&seen.task, recipient.as_ref(), key, words))
+        let about = SubjectRef::notice(NoticeKind::ZoneRules, seen.task.id, seen.nominal.timestamp_millis());
+        Ok(NewDelivery::notice(&seen.task, recipient.as_ref(), about, words))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::event::Event;
 use crate::id::{Scope, Tenant, new_id};
 use crate::invalid::Faults;
 use crate::notification::new_delivery::channels as order_of;
-use crate::notification::{Kind, NewDelivery, Recipient, dedupe, notices};
+use crate::notification::{Kind, NewDelivery, Recipient, SubjectRef, notices};
 use crate::run::transcript::Entry;
 use crate::run::{Run, Usage};
 use crate::store::{Answer, GrantUse, Idempotency, Lease, Store, StoreError, TaskFilter, answered};
@@ -117,6 +117,7 @@ impl StoreHost {
             fallback: rest.to_vec(),
             dedupe_key: notice.dedupe_key.clone(),
             run_id: Some(notice.run_id),
+            subject_ref: notice.subject_ref,
             kind: Kind::Message,
             urgency: notice.urgency.unwrap_or(Kind::Message.urgency()),
             subject: Some(notice.subject),
@@ -139,10 +140,10 @@ impl StoreHost {
             .await
             .map_err(told)?
             .map(|stored| stored.recipient);
-        let key = dedupe::missing_field_of_steps(task_id, &steps);
+        let about = SubjectRef::missing_field(task_id, &steps);
         let language = Recipient::language_of(recipient.as_ref());
         let words = notices::missing_field_of_step(language, &task.name, &step, &field);
-        let Some(notice) = NewDelivery::notice(&task, recipient.as_ref(), key, words) else { return Ok(()) };
+        let Some(notice) = NewDelivery::notice(&task, recipient.as_ref(), about, words) else { return Ok(()) };
         if answered(self.store.tell_missing(task_id, &steps, &notice)).await.map_err(told)? {
             tracing::info!(%task_id, step, field = field.field, "a step of a pipeline looks for a field that is not there");
         }

@@ -173,7 +173,7 @@ pub async fn test_recipient(
     let recipient = stored.map_err(|error| ApiError::of_store(error, "recipient"))?.recipient;
     let order = channels_to_test(&wish, &recipient, &state.known.channels)?;
     let made = body.identity(&state, &caller, new_id(state.clock.now())).await?;
-    let key = dedupe::notice("test", made.id, 1);
+    let key = dedupe::test(made.id);
     let message = NewDelivery {
         tenant_id: tenant.as_str().to_owned(),
         recipient: tenant.as_str().to_owned(),
@@ -181,6 +181,7 @@ pub async fn test_recipient(
         fallback: order[1..].to_vec(),
         dedupe_key: key.clone(),
         run_id: None,
+        subject_ref: None,
         kind: Kind::Test,
         urgency: Kind::Test.urgency(),
         subject: Some(TEST_SUBJECT.into()),

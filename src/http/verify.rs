@@ -89,6 +89,7 @@ async fn send(
         fallback: vec![],
         dedupe_key: proof.dedupe_key(),
         run_id: None,
+        subject_ref: Some(proof.subject_ref()),
         kind: Kind::Code,
         urgency: Kind::Code.urgency(),
         subject: None,

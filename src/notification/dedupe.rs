@@ -1,7 +1,12 @@
 //! Keys that keep a message from being made twice: `docs/keys.md`, "Messages".
+//!
+//! Keys are made and compared, and never read: what a message is about stands in its
+//! [`SubjectRef`](crate::notification::SubjectRef).
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use uuid::Uuid;
+
+use crate::notification::NoticeKind;
 
 /// Key of a run's result or failure: a run tells one of them.
 pub fn run_result(run: Uuid) -> String {
@@ -28,49 +33,24 @@ pub fn reminder(batch: Uuid, n: usize) -> String {
     format!("batch:{batch}:reminder:{n}")
 }
 
-/// The batch that a question or a reminder is about.
-pub fn batch_of(key: &str) -> Option<Uuid> {
-    key.strip_prefix("batch:")?.split(':').next()?.parse().ok()
-}
-
 /// The `n`th notice of a kind about one thing.
-pub fn notice(kind: &str, id: impl std::fmt::Display, n: i64) -> String {
-    format!("notice:{kind}:{id}:{n}")
+pub fn notice(kind: NoticeKind, id: impl std::fmt::Display, n: i64) -> String {
+    format!("notice:{}:{id}:{n}", kind.as_str())
 }
 
-/// `notice:paused:…` is of the kind `paused`; what is no notice is of none.
-pub fn notice_kind(key: &str) -> &str {
-    key.strip_prefix("notice:").and_then(|rest| rest.split(':').next()).unwrap_or_default()
-}
-
-/// The id of the subject of a notice, where it has one.
-pub fn noticed(key: &str) -> Option<Uuid> {
-    key.strip_prefix("notice:")?.split(':').nth(1)?.parse().ok()
-}
-
-/// That an expression of a task looks for a field in vain: once for each expression.
-pub fn missing_field(task: Uuid, expression: &str) -> String {
-    notice("missing_field", task, crc32fast::hash(expression.as_bytes()).into())
-}
-
-/// That a pipeline looks for a field in vain: once for each version of its steps, by their digest.
-pub fn missing_field_of_steps(task: Uuid, steps: &str) -> String {
-    notice("missing_field", task, crc32fast::hash(steps.as_bytes()).into())
+/// A message that somebody asked for to see that a channel works.
+pub fn test(id: Uuid) -> String {
+    format!("notice:test:{id}:1")
 }
 
 /// That a credential's other side has ended it, by the document that it happened to.
 pub fn ended(credential: Uuid, generation: i64) -> String {
-    notice("credential", credential, generation)
+    notice(NoticeKind::Credential, credential, generation)
 }
 
 /// The digest that a recipient gets on a channel at an instant.
 pub fn digest(channel: &str, at: DateTime<Utc>) -> String {
     format!("digest:{channel}:{}", at.to_rfc3339_opts(SecondsFormat::Millis, true))
-}
-
-/// When the digest of this key is due.
-pub fn digest_at(key: &str) -> Option<DateTime<Utc>> {
-    key.strip_prefix("digest:")?.split_once(':')?.1.parse().ok()
 }
 
 /// A code that proves an address of a channel.

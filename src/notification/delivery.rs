@@ -11,7 +11,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 pub use crate::notification::dedupe;
-use crate::notification::{Held, Kind, NewDelivery};
+use crate::notification::{Held, Kind, NewDelivery, SubjectRef};
 use crate::task::Urgency;
 use crate::words::words;
 
@@ -108,6 +108,9 @@ pub struct Delivery {
     pub dedupe_key: String,
     /// The run that the message is about.
     pub run_id: Option<Uuid>,
+    /// What it is about beside its run, as data.
+    #[serde(skip)]
+    pub subject_ref: Option<SubjectRef>,
     /// Kind of message.
     pub kind: Kind,
     /// Urgency, which decides about quiet hours.
@@ -245,6 +248,7 @@ impl Delivery {
             fallback: rest.to_vec(),
             dedupe_key: self.dedupe_key.clone(),
             run_id: self.run_id,
+            subject_ref: self.subject_ref.clone(),
             kind: self.kind,
             urgency: self.urgency,
             subject: self.subject.clone(),
@@ -255,7 +259,10 @@ impl Delivery {
     /// Since when it is to be sent: what was held, was to wait or is sent again from then on, a digest from its own time
     /// on, all else from its beginning.
     pub fn due_since(&self) -> DateTime<Utc> {
-        let of_digest = (self.kind == Kind::Digest).then(|| dedupe::digest_at(&self.dedupe_key)).flatten();
+        let of_digest = match &self.subject_ref {
+            Some(SubjectRef::Digest { due_at }) => Some(*due_at),
+            _ => None,
+        };
         self.due_at.or(of_digest).unwrap_or(self.created_at)
     }
 
@@ -268,6 +275,7 @@ impl Delivery {
             fallback: self.fallback.clone(),
             dedupe_key: dedupe::digest(&self.channel, at),
             run_id: None,
+            subject_ref: Some(SubjectRef::Digest { due_at: at }),
             kind: Kind::Digest,
             urgency: Kind::Digest.urgency(),
             subject: None,
@@ -305,6 +313,7 @@ impl Delivery {
             fallback: vec![],
             dedupe_key: "k".into(),
             run_id: None,
+            subject_ref: None,
             kind,
             urgency: kind.urgency(),
             subject: None,
@@ -328,6 +337,7 @@ impl Delivery {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notification::NoticeKind;
 
     const EVENTS: [DeliveryEvent; 6] = [
         DeliveryEvent::Accept,
@@ -403,6 +413,7 @@ mod tests {
             fallback: new.fallback.clone(),
             dedupe_key: new.dedupe_key.clone(),
             run_id: new.run_id,
+            subject_ref: new.subject_ref.clone(),
             urgency: new.urgency,
             ..Delivery::sample(new.kind)
         };
@@ -413,13 +424,26 @@ mod tests {
     }
 
     #[test]
+    fn digest_is_due_as_its_subject_ref_says_whatever_its_key_says() {
+        let at = DateTime::UNIX_EPOCH + TimeDelta::hours(9);
+        let digest = Delivery {
+            dedupe_key: "a key".into(),
+            subject_ref: Delivery::sample(Kind::Message).digest(at).subject_ref,
+            ..Delivery::sample(Kind::Digest)
+        };
+        assert_eq!(digest.due_since(), at);
+        let keyed = Delivery { dedupe_key: dedupe::digest("email", at), ..Delivery::sample(Kind::Digest) };
+        assert_eq!(keyed.due_since(), keyed.created_at);
+    }
+
+    #[test]
     fn keys_have_the_forms_of_the_data_page() {
         let id = Uuid::from_u128(0x42);
         assert_eq!(
             [
                 dedupe::run_result(id),
                 dedupe::call(id, 3, "call_9"),
-                dedupe::notice("paused", id, 2),
+                dedupe::notice(NoticeKind::Paused, id, 2),
                 dedupe::ask(id),
                 dedupe::reminder(id, 2),
                 dedupe::digest("sms", DateTime::UNIX_EPOCH),
@@ -435,7 +459,5 @@ mod tests {
                 "code:sms:00000000-0000-0000-0000-000000000042",
             ]
         );
-        assert_eq!(dedupe::batch_of(&dedupe::reminder(id, 2)), Some(id));
-        assert_eq!((dedupe::batch_of("run:7:result"), dedupe::batch_of("batch:x:ask")), (None, None));
     }
 }

@@ -4,10 +4,10 @@
 //! One key and one order of channels, because a message is told from another by both. The document tells one time of
 //! trouble from the next: it is written anew by connecting the account, and not by changes around it.
 
-use crate::credential::Credential;
+use crate::credential::{Credential, LackKind};
 use crate::notification::new_delivery::channels;
 use crate::notification::trouble::credential_ended;
-use crate::notification::{Kind, NewDelivery, Recipient, dedupe};
+use crate::notification::{Kind, NewDelivery, Recipient, SubjectRef, dedupe};
 use crate::task::Output;
 
 /// The message; `None` where the owner has no address. `generation` is the document's, `why` a sentence's end without
@@ -28,6 +28,12 @@ pub fn ended(
         fallback: fallback.to_vec(),
         dedupe_key: dedupe::ended(credential.id, generation),
         run_id: None,
+        subject_ref: Some(SubjectRef::Credential {
+            credential: credential.reference(),
+            issue: LackKind::NeedsConsent,
+            task_id: None,
+            credential_id: Some(credential.id),
+        }),
         kind: Kind::Notice,
         urgency: Kind::Notice.urgency(),
         subject: Some(subject),

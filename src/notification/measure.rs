@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::notification::language::MessageLanguage;
 use crate::notification::new_delivery::channels;
-use crate::notification::{Kind, NewDelivery, Recipient, dedupe, notices};
+use crate::notification::{Kind, NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::run::Run;
 use crate::task::{Notify, Route, Task};
 
@@ -122,9 +122,12 @@ impl Measure {
         wanted.then(|| self.delivery.clone())
     }
 
-    fn notice(&self, key: String, (subject, text): (String, String)) -> NewDelivery {
+    /// The `n`th notice of a kind about its task.
+    fn notice(&self, kind: NoticeKind, n: i64, (subject, text): (String, String)) -> NewDelivery {
+        let (subject_ref, dedupe_key) = SubjectRef::notice(kind, self.task_id, n);
         NewDelivery {
-            dedupe_key: key,
+            dedupe_key,
+            subject_ref: Some(subject_ref),
             kind: Kind::Notice,
             subject: Some(subject),
             text: Some(text),
@@ -141,8 +144,8 @@ impl Told {
             Said::Success { wanted, hash } => {
                 let failures = self.alerts.values().map(|alert| alert.count).sum();
                 let again = self.alerts.values().map(|alert| alert.since).min().map(|since| {
-                    let key = dedupe::notice("recovered", end.task_id, since.timestamp_millis());
-                    end.notice(key, notices::recovered(end.language, &end.task_name, failures))
+                    let words = notices::recovered(end.language, &end.task_name, failures);
+                    end.notice(NoticeKind::Recovered, since.timestamp_millis(), words)
                 });
                 let changed = hash.is_none() || *hash != self.output_hash;
                 let result = (*wanted && changed).then(|| end.delivery.clone());
@@ -165,8 +168,8 @@ impl Told {
             return (self, vec![]);
         }
         alert.told_at = now;
-        let key = dedupe::notice("failing", end.task_id, now.timestamp_millis());
-        let notice = end.notice(key, notices::still_failing(end.language, &end.task_name, alert.count, code));
+        let words = notices::still_failing(end.language, &end.task_name, alert.count, code);
+        let notice = end.notice(NoticeKind::Failing, now.timestamp_millis(), words);
         (self, vec![notice])
     }
 

@@ -5,7 +5,7 @@
 
 use uuid::Uuid;
 
-use crate::notification::{Kind, Recipient, dedupe};
+use crate::notification::{Kind, Recipient, SubjectRef, dedupe};
 use crate::task::{Output, Route, Task, Urgency};
 
 /// A delivery that is to be made. Storing one whose key is taken does nothing.
@@ -23,6 +23,8 @@ pub struct NewDelivery {
     pub dedupe_key: String,
     /// The run that the message is about.
     pub run_id: Option<Uuid>,
+    /// What it is about beside its run; `None` where it tells of its run, or says what it says.
+    pub subject_ref: Option<SubjectRef>,
     /// Kind of message.
     pub kind: Kind,
     /// Urgency of the message.
@@ -45,6 +47,7 @@ impl NewDelivery {
             fallback: rest.to_vec(),
             dedupe_key: dedupe::run_result(run_id),
             run_id: Some(run_id),
+            subject_ref: None,
             kind,
             urgency: kind.urgency(),
             subject: None,
@@ -57,15 +60,19 @@ impl NewDelivery {
         NewDelivery { urgency: urgency.unwrap_or(self.urgency), ..self }
     }
 
-    /// A question, or a reminder of one, to a recipient, through the channels of `output` first; `None` where there is no
-    /// way to. It reaches people whatever becomes of the run's result.
+    /// The question about a batch of calls, or its `reminder`th reminder, to a recipient, through the channels of `output`
+    /// first; `None` where there is no way to. It reaches people whatever becomes of the run's result.
     pub fn question(
         of: (&str, Uuid),
         to: (&str, Option<&Recipient>),
         output: Option<&Output>,
-        kind: Kind,
-        dedupe_key: String,
+        batch_id: Uuid,
+        reminder: Option<usize>,
     ) -> Option<NewDelivery> {
+        let (kind, dedupe_key) = match reminder {
+            None => (Kind::Ask, dedupe::ask(batch_id)),
+            Some(n) => (Kind::Reminder, dedupe::reminder(batch_id, n)),
+        };
         let (to, recipient) = to;
         let order = channels_of_questions(output, recipient);
         let (first, rest) = order.split_first()?;
@@ -76,6 +83,7 @@ impl NewDelivery {
             fallback: rest.to_vec(),
             dedupe_key,
             run_id: Some(of.1),
+            subject_ref: Some(SubjectRef::Questions { batch_id }),
             kind,
             urgency: kind.urgency(),
             subject: None,
@@ -84,14 +92,14 @@ impl NewDelivery {
     }
 
     /// Something about a task that its owner is told, even where its results are told to nobody; `None` where there is
-    /// no way to.
+    /// no way to. `about` has its key beside it.
     pub fn notice(
         task: &Task,
         recipient: Option<&Recipient>,
-        dedupe_key: String,
+        about: (SubjectRef, String),
         words: (String, String),
     ) -> Option<NewDelivery> {
-        NewDelivery::notice_of(&task.tenant_id, &task.spec.output, recipient, dedupe_key, words)
+        NewDelivery::notice_of(&task.tenant_id, &task.spec.output, recipient, about, words)
     }
 
     /// A notice about a task of which no more than its tenant and its output can be read.
@@ -99,7 +107,7 @@ impl NewDelivery {
         tenant_id: &str,
         output: &Output,
         recipient: Option<&Recipient>,
-        dedupe_key: String,
+        (subject_ref, dedupe_key): (SubjectRef, String),
         (subject, text): (String, String),
     ) -> Option<NewDelivery> {
         let order = match output.route {
@@ -114,6 +122,7 @@ impl NewDelivery {
             fallback: rest.to_vec(),
             dedupe_key,
             run_id: None,
+            subject_ref: Some(subject_ref),
             kind: Kind::Notice,
             urgency: Kind::Notice.urgency(),
             subject: Some(subject),

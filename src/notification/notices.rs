@@ -4,23 +4,27 @@
 use chrono::{DateTime, Utc};
 
 use crate::expr::MissingField;
-use crate::notification::dedupe;
 use crate::notification::language::MessageLanguage;
+use crate::notification::{NoticeKind, SubjectRef};
 use crate::task::Task;
 use crate::task::change::is_of_action;
 use crate::trigger::condition::{Failing, Notice};
 use crate::trigger::zone::{Release, Zone};
 
-/// The key, and subject and text, of what a condition's owner is told of a poll.
-pub fn of_poll(language: MessageLanguage, task: &Task, notice: &Notice) -> (String, (String, String)) {
+/// What a condition's owner is told of a poll: what it is about with its key, and subject and text.
+pub fn of_poll(language: MessageLanguage, task: &Task, notice: &Notice) -> ((SubjectRef, String), (String, String)) {
     // the instant at which it began tells one time of failing from the next
-    let since = |kind: &str, failing: &Failing| dedupe::notice(kind, task.id, failing.since.timestamp_millis());
+    let since = |kind, failing: &Failing| SubjectRef::notice(kind, task.id, failing.since.timestamp_millis());
     match notice {
-        Notice::Failing(failing) => (since("poll_failing", failing), poll_failing(language, &task.name, failing)),
-        Notice::Recovered(failing) => (since("poll_recovered", failing), poll_recovered(language, &task.name, failing)),
+        Notice::Failing(failing) => {
+            (since(NoticeKind::PollFailing, failing), poll_failing(language, &task.name, failing))
+        }
+        Notice::Recovered(failing) => {
+            (since(NoticeKind::PollRecovered, failing), poll_recovered(language, &task.name, failing))
+        }
         Notice::Missing(missing) => {
-            let key = dedupe::missing_field(task.id, &missing.expression);
-            (key, missing_field(language, &task.name, Arrival::Answer, missing))
+            let about = SubjectRef::missing_field(task.id, &missing.expression);
+            (about, missing_field(language, &task.name, Arrival::Answer, missing))
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::notification::recipient::Reader;
 use crate::notification::text::{Link, cut, cut_in, instant, one_line, shortened};
 use crate::notification::trouble::CredentialTelling;
 use crate::notification::wording::{References, answer, failure, ownership_code, run_data};
-use crate::notification::{Delivery, Kind, dedupe};
+use crate::notification::{Delivery, Kind, NoticeKind, SubjectRef};
 use crate::secret::Secret;
 use crate::visible::on_one_line;
 
@@ -33,8 +33,8 @@ const WORTH_READING: usize = 20;
 pub enum Purpose {
     /// A word of [`Purpose::WORDS`].
     Of(&'static str),
-    /// A notice, with the kind that its key names: `notice_credential`, else `notice`, else as a message.
-    Notice(String),
+    /// A notice of a kind: `notice_credential`, else `notice`, else as a message.
+    Notice(NoticeKind),
 }
 
 impl Purpose {
@@ -62,7 +62,9 @@ impl Purpose {
             Purpose::Of("reminder") => vec!["reminder".to_owned(), "ask".to_owned()],
             Purpose::Of("notice") => vec!["notice".to_owned(), "message".to_owned()],
             Purpose::Of(word) => vec![(*word).to_owned()],
-            Purpose::Notice(kind) => vec![format!("notice_{kind}"), "notice".to_owned(), "message".to_owned()],
+            Purpose::Notice(kind) => {
+                vec![format!("notice_{}", kind.as_str()), "notice".to_owned(), "message".to_owned()]
+            }
         }
     }
 }
@@ -224,7 +226,7 @@ impl Telling {
             }
             // of what an agent came to while it ran
             (Kind::Message, ..) if telling.credential.is_some() => {
-                telling.purpose = Purpose::Notice("credential".into());
+                telling.purpose = Purpose::Notice(NoticeKind::Credential);
             }
             (Kind::Message, ..) => {}
             (Kind::Digest, ..) => return Err("nothing of what was held is left to be told".into()),
@@ -235,7 +237,8 @@ impl Telling {
                 telling.event = "code";
             }
             (Kind::Notice, ..) => {
-                telling.purpose = Purpose::Notice(dedupe::notice_kind(&delivery.dedupe_key).to_owned());
+                let kind = delivery.subject_ref.as_ref().and_then(SubjectRef::notice_kind);
+                telling.purpose = kind.map_or(Purpose::Of("notice"), Purpose::Notice);
                 telling.event = "notice";
             }
             (Kind::Result, Some(run), _) => {

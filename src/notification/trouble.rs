@@ -1,28 +1,14 @@
 //! That a credential can't be used, and who waits for it: the sentences that a delivery keeps, and the data that its
 //! templates are given.
 //!
-//! What a delivery stores is enough to tell it. Which credential it is about stands in its subject, whom it concerns in its
-//! key; the rest is looked up when it is sent, and where that is gone, the stored sentences are told.
+//! What a delivery stores is enough to tell it. The credential, its issue and whom it concerns stand in its
+//! [`SubjectRef`]; the rest is looked up when it is sent, and where that is gone, the stored sentences are told.
 
 use serde::Serialize;
 
 use crate::credential::{LackKind, Reference};
 use crate::notification::language::MessageLanguage;
-use crate::notification::{Delivery, dedupe};
-
-/// How a subject is written around the reference, in one language.
-struct SubjectForm {
-    /// Before it: its owner is to connect it.
-    please: &'static str,
-    /// Behind it: it was connected once.
-    again: &'static str,
-    /// Behind it: it was sent, and not taken.
-    refused: &'static str,
-}
-
-const ENGLISH: SubjectForm = SubjectForm { please: "Please connect ", again: " again", refused: " is refused" };
-const GERMAN: SubjectForm =
-    SubjectForm { please: "Bitte verbinden Sie ", again: " noch einmal", refused: " wird nicht angenommen" };
+use crate::notification::{Delivery, SubjectRef};
 
 /// Of a credential that can't be used, as the templates see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -46,34 +32,17 @@ pub struct CredentialTelling {
 impl CredentialTelling {
     /// The credential that a delivery names; `None` where it is about none.
     pub fn of(delivery: &Delivery) -> Option<CredentialTelling> {
-        let subject =
-            delivery.subject.as_deref().filter(|_| dedupe::notice_kind(&delivery.dedupe_key) == "credential")?;
-        let (reference, trouble) = named(subject)?;
+        let Some(SubjectRef::Credential { credential, issue, .. }) = &delivery.subject_ref else { return None };
         Some(CredentialTelling {
-            reference: reference.to_string(),
-            service: reference.service,
-            account: reference.account,
-            trouble,
+            reference: credential.to_string(),
+            service: credential.service.clone(),
+            account: credential.account.clone(),
+            trouble: *issue,
             task: None,
             paused: false,
             reason: None,
         })
     }
-}
-
-/// The credential that a subject of [`credential_trouble`] is about, in whichever language it was written, and its trouble.
-fn named(subject: &str) -> Option<(Reference, LackKind)> {
-    [ENGLISH, GERMAN].iter().find_map(|form| {
-        let (name, lack) = match (subject.strip_prefix(form.please), subject.strip_suffix(form.refused)) {
-            (Some(rest), _) => match rest.strip_suffix(form.again) {
-                Some(name) => (name, LackKind::NeedsConsent),
-                None => (rest, LackKind::Missing),
-            },
-            (None, Some(name)) => (name, LackKind::Refused),
-            (None, None) => return None,
-        };
-        Some((Reference::parse(name).ok()?, lack))
-    })
 }
 
 /// Subject and text of the notice that a credential can't be used, and what follows for the task that needs it (if it is
@@ -84,17 +53,24 @@ pub fn credential_trouble(
     trouble: LackKind,
     paused_task: Option<&str>,
 ) -> (String, String) {
-    let SubjectForm { please, again, refused } = language.pick(ENGLISH, GERMAN);
-    let subject = match trouble {
-        LackKind::Missing => format!("{please}{reference}"),
-        LackKind::NeedsConsent => format!("{please}{reference}{again}"),
-        LackKind::Refused => format!("{reference}{refused}"),
-    };
-    let text = match language {
-        MessageLanguage::English => in_english(reference, trouble, paused_task),
-        MessageLanguage::German => in_german(reference, trouble, paused_task),
-    };
-    (subject, text)
+    match language {
+        MessageLanguage::English => {
+            let subject = match trouble {
+                LackKind::Missing => format!("Please connect {reference}"),
+                LackKind::NeedsConsent => format!("Please connect {reference} again"),
+                LackKind::Refused => format!("{reference} is refused"),
+            };
+            (subject, in_english(reference, trouble, paused_task))
+        }
+        MessageLanguage::German => {
+            let subject = match trouble {
+                LackKind::Missing => format!("Bitte verbinden Sie {reference}"),
+                LackKind::NeedsConsent => format!("Bitte verbinden Sie {reference} noch einmal"),
+                LackKind::Refused => format!("{reference} wird nicht angenommen"),
+            };
+            (subject, in_german(reference, trouble, paused_task))
+        }
+    }
 }
 
 fn in_english(reference: &Reference, trouble: LackKind, paused_task: Option<&str>) -> String {
@@ -169,8 +145,10 @@ pub fn credential_ended(language: MessageLanguage, reference: &Reference, why: O
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
-    use crate::notification::Kind;
+    use crate::notification::{Kind, NoticeKind, dedupe};
 
     #[test]
     fn trouble_with_a_credential_says_what_to_do_and_what_waits_for_it() {
@@ -189,23 +167,33 @@ mod tests {
     }
 
     #[test]
-    fn stored_notice_names_its_credential() {
+    fn stored_notice_names_its_credential_whatever_its_subject_and_key_say() {
         for (name, account) in [("google", "primary"), ("google/work", "work")] {
-            let kinds = [LackKind::Missing, LackKind::NeedsConsent, LackKind::Refused];
-            let languages = [MessageLanguage::English, MessageLanguage::German];
-            for (trouble, language) in kinds.into_iter().flat_map(|kind| languages.map(|language| (kind, language))) {
-                let (subject, text) = credential_trouble(language, &Reference::parse(name).unwrap(), trouble, None);
+            let reference = Reference::parse(name).unwrap();
+            for trouble in [LackKind::Missing, LackKind::NeedsConsent, LackKind::Refused] {
+                let (about, _) = SubjectRef::lacking(&reference, trouble, Uuid::from_u128(7), 2);
                 let notice = Delivery {
-                    dedupe_key: dedupe::notice("credential", "google/work", 7),
-                    subject: Some(subject),
-                    text: Some(text),
+                    dedupe_key: "a key".into(),
+                    subject_ref: Some(about),
+                    subject: Some("Veuillez connecter votre compte".into()),
+                    text: Some("…".into()),
                     ..Delivery::sample(Kind::Notice)
                 };
                 let told = CredentialTelling::of(&notice).unwrap();
                 assert_eq!((told.reference.as_str(), told.account.as_str(), told.trouble), (name, account, trouble));
-                let other = Delivery { dedupe_key: dedupe::notice("paused", "google", 7), ..notice };
-                assert_eq!(CredentialTelling::of(&other), None);
             }
+        }
+        let words =
+            credential_trouble(MessageLanguage::English, &Reference::parse("google").unwrap(), LackKind::Missing, None);
+        let (about, _) = SubjectRef::notice(NoticeKind::Paused, Uuid::from_u128(7), 2);
+        for subject_ref in [None, Some(about)] {
+            let other = Delivery {
+                dedupe_key: dedupe::notice(NoticeKind::Credential, Uuid::from_u128(7), 2),
+                subject_ref,
+                subject: Some(words.0.clone()),
+                ..Delivery::sample(Kind::Notice)
+            };
+            assert_eq!(CredentialTelling::of(&other), None);
         }
     }
 }

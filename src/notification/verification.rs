@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::notification::{Addresses, dedupe};
+use crate::notification::{Addresses, SubjectRef, dedupe};
 use crate::secret::Secret;
 
 /// Purpose of the vault's tag over a [`Proof`], from which the code comes.
@@ -42,10 +42,15 @@ impl Proof {
         Some(Proof { recipient: recipient.to_owned(), channel: channel.to_owned(), id, address })
     }
 
-    /// The proof that a delivery carries.
-    pub fn of_key(recipient: &str, key: &str, addresses: &Addresses) -> Option<Proof> {
-        let (channel, id) = key.strip_prefix("code:")?.split_once(':')?;
-        Proof::new(recipient, channel, id.parse().ok()?, addresses)
+    /// The proof that a delivery carries which is about `subject_ref`.
+    pub fn of(recipient: &str, subject_ref: Option<&SubjectRef>, addresses: &Addresses) -> Option<Proof> {
+        let Some(SubjectRef::Code { channel, id }) = subject_ref else { return None };
+        Proof::new(recipient, channel, *id, addresses)
+    }
+
+    /// What its delivery is about.
+    pub fn subject_ref(&self) -> SubjectRef {
+        SubjectRef::Code { channel: self.channel.clone(), id: self.id }
     }
 
     /// The key of its delivery.
@@ -95,7 +100,7 @@ mod tests {
     fn a_proof_is_bound_to_recipient_channel_id_and_address() {
         let id = Uuid::from_u128(7);
         let proof = Proof::new("ann", "email", id, &addresses("a@b.org")).unwrap();
-        assert_eq!(Proof::of_key("ann", &proof.dedupe_key(), &addresses("a@b.org")), Some(proof.clone()));
+        assert_eq!(Proof::of("ann", Some(&proof.subject_ref()), &addresses("a@b.org")), Some(proof.clone()));
         let others = [
             Proof::new("bob", "email", id, &addresses("a@b.org")),
             Proof::new("ann", "email", Uuid::from_u128(8), &addresses("a@b.org")),
@@ -106,7 +111,10 @@ mod tests {
         }
         assert_eq!(Proof::new("ann", "sms", id, &addresses("a@b.org")), None);
         assert_eq!(Proof::new("ann", "live", id, &addresses("a@b.org")), None, "whoever has a session has a token");
-        assert_eq!(Proof::of_key("ann", "run:7:result", &addresses("a@b.org")), None);
+        let questions = SubjectRef::Questions { batch_id: id };
+        for subject_ref in [None, Some(&questions)] {
+            assert_eq!(Proof::of("ann", subject_ref, &addresses("a@b.org")), None);
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use sqlx::{FromRow, QueryBuilder};
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::notification::{Delivery, DeliveryEvent, DeliveryState, Held, Kind, NewDelivery};
+use crate::notification::{Delivery, DeliveryEvent, DeliveryState, Held, Kind, NewDelivery, SubjectRef};
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
@@ -65,6 +65,7 @@ pub(super) struct DeliveryRow {
     due_at: Option<DateTime<Utc>>,
     digest_id: Option<Uuid>,
     doubtful: bool,
+    subject_ref: Option<Json<SubjectRef>>,
 }
 
 impl DeliveryRow {
@@ -84,6 +85,7 @@ impl DeliveryRow {
             fallback: self.fallback.0,
             dedupe_key: self.dedupe_key,
             run_id: self.run_id,
+            subject_ref: self.subject_ref.map(|read| read.0),
             kind,
             urgency,
             subject: self.subject,
@@ -114,7 +116,7 @@ macro_rules! select_delivery {
             $body,
             ", d.fallback, d.state, d.attempts, d.next_at, d.lease_token, d.last_error, d.provider_id,
                     d.created_at, d.sent_at, d.delivered_at, d.urgency, d.held, d.due_at, d.digest_id,
-                    d.doubtful
+                    d.doubtful, d.subject_ref
                from deliveries d ",
             $rest
         )

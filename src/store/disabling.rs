@@ -8,7 +8,7 @@ use serde_json::Value;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::notification::{NewDelivery, Recipient, dedupe, notices};
+use crate::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::store::conditions::disable;
 use crate::store::event_index::index_event_task;
 use crate::store::hot::Hot;
@@ -105,10 +105,10 @@ impl Store {
     async fn notice_of_disabled(&self, id: Uuid, task: &Named, why: &str) -> Result<Option<NewDelivery>, StoreError> {
         let recipients = self.recipients_by_tenant(&[&task.tenant_id]).await?;
         let output = task.output.as_ref().and_then(|written| Output::deserialize(&written.0).ok()).unwrap_or_default();
-        let key = dedupe::notice("disabled", id, task.version);
+        let about = SubjectRef::notice(NoticeKind::Disabled, id, task.version);
         let recipient = recipients.get(&task.tenant_id);
         let words = notices::disabled(Recipient::language_of(recipient), &task.name, why);
-        Ok(NewDelivery::notice_of(&task.tenant_id, &output, recipient, key, words))
+        Ok(NewDelivery::notice_of(&task.tenant_id, &output, recipient, about, words))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::credential::{CredentialStatus, Lack, LackKind, Reference};
 use crate::id::Scope;
 use crate::notification::ended::ended;
 use crate::notification::trouble::{credential_trouble, credential_trouble_of_idle};
-use crate::notification::{NewDelivery, Recipient, dedupe, notices};
+use crate::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::store::changes::ChangeRequest;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::change::TaskChange;
@@ -66,9 +66,9 @@ impl Store {
         }
         let reason = format!("{limit} failed runs in a row");
         let recipient = self.owner(&task).await?;
-        let key = dedupe::notice("paused", task.id, task.version);
+        let about = SubjectRef::notice(NoticeKind::Paused, task.id, task.version);
         let words = notices::paused(Recipient::language_of(recipient.as_ref()), &task.name, limit);
-        let notice = NewDelivery::notice(&task, recipient.as_ref(), key, words);
+        let notice = NewDelivery::notice(&task, recipient.as_ref(), about, words);
         self.pause(&task, reason, notice).await?;
         Ok(true)
     }
@@ -94,8 +94,8 @@ impl Store {
         let notice = |words| match &of_all {
             Some(of_all) => of_all.clone(),
             None => {
-                let key = dedupe::notice("credential", task.id, task.version);
-                NewDelivery::notice(&task, recipient.as_ref(), key, words)
+                let about = SubjectRef::lacking(&lack.credential, lack.kind, task.id, task.version);
+                NewDelivery::notice(&task, recipient.as_ref(), about, words)
             }
         };
         if task.status == TaskStatus::Active {

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::id::{Scope, new_id};
 use crate::notification::{Claim, Delivery, DeliveryState, Held, NewDelivery};
 use crate::store::deliveries::{DeliveryRow, select_delivery};
-use crate::store::text::{document, text};
+use crate::store::text::{document, optional_document, text};
 use crate::store::{Split, Store, StoreError, Topic};
 
 /// A digest as whoever joins it finds it: id, fallback, and whether it takes more.
@@ -47,8 +47,8 @@ impl Store {
         on_write!(self.db, |conn| {
             sqlx::query(
                 "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, kind, fallback, state, next_at,
-                                         created_at, urgency)
-                 values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10)
+                                         created_at, urgency, subject_ref)
+                 values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10, $11)
                  on conflict (tenant_id, recipient, channel, dedupe_key) do nothing",
             )
             .bind(new_id(now))
@@ -61,6 +61,7 @@ impl Store {
             .bind(at)
             .bind(now)
             .bind(digest.urgency.as_str())
+            .bind(optional_document(digest.subject_ref.as_ref())?)
             .execute(&mut *conn)
             .await?;
             let (id, mut fallback, open): Found = sqlx::query_as(self.db.text(DIGEST))

@@ -5,7 +5,7 @@ use crate::credential::awaited;
 use crate::id::Scope;
 use crate::notification::trouble::CredentialTelling;
 use crate::notification::wording::References;
-use crate::notification::{Delivery, dedupe};
+use crate::notification::{Delivery, SubjectRef};
 use crate::run::Run;
 use crate::store::{Store, StoreError};
 use crate::task::TaskStatus;
@@ -58,15 +58,26 @@ impl Store {
         telling: CredentialTelling,
         delivery: &Delivery,
     ) -> Result<Option<CredentialTelling>, StoreError> {
-        let Some(id) = dedupe::noticed(&delivery.dedupe_key) else { return Ok(Some(telling)) };
-        if let Some(task) = self.find_task(&Scope::Every, id).await? {
-            let awaited = task.status_reason.as_deref().and_then(awaited).map(|reference| reference.to_string());
-            let paused = task.status == TaskStatus::Paused && awaited.as_ref() == Some(&telling.reference);
-            return Ok(Some(CredentialTelling { task: Some(on_one_line(&task.name)), paused, ..telling }));
+        let Some(SubjectRef::Credential { task_id, credential_id, .. }) = &delivery.subject_ref else {
+            return Ok(None);
+        };
+        match (task_id, credential_id) {
+            (Some(task_id), _) => {
+                let task = self.find_task(&Scope::Every, *task_id).await?;
+                Ok(task.map(|task| {
+                    let awaited = task.status_reason.as_deref().and_then(awaited);
+                    let awaited = awaited.map(|reference| reference.to_string());
+                    let paused = task.status == TaskStatus::Paused && awaited.as_ref() == Some(&telling.reference);
+                    CredentialTelling { task: Some(on_one_line(&task.name)), paused, ..telling }
+                }))
+            }
+            (None, Some(id)) => {
+                let (tenant, CredentialTelling { service, account, .. }) = (&delivery.tenant_id, &telling);
+                let stored = self.find_credential(&Scope::Every, tenant, service, account).await?;
+                let credential = stored.map(|stored| stored.credential).filter(|credential| credential.id == *id);
+                Ok(credential.map(|credential| CredentialTelling { reason: credential.status_reason, ..telling }))
+            }
+            (None, None) => Ok(Some(telling)),
         }
-        let tenant = &delivery.tenant_id;
-        let stored = self.find_credential(&Scope::Every, tenant, &telling.service, &telling.account).await?;
-        let credential = stored.map(|stored| stored.credential).filter(|credential| credential.id == id);
-        Ok(credential.map(|credential| CredentialTelling { reason: credential.status_reason, ..telling }))
     }
 }

@@ -86,7 +86,7 @@ pub(super) const TELL: &str = "update task_told set output_hash = $2, alerts = $
 pub(super) const UNTOLD_OF: &str = "
     select distinct r.task_id from deliveries d join runs r on r.id = d.run_id
      where (d.id = $1 or d.digest_id = $1) and d.state = 'failed' and r.task_id is not null
-       and (d.dedupe_key like 'run:%:result' or d.dedupe_key like 'notice:failing:%')
+       and (d.kind in ('result', 'failure') or d.subject_ref ->> 'notice' = 'failing')
      order by r.task_id";
 pub(super) const UNTOLD: &str = "update task_told set output_hash = null, alerts = null where task_id = $1";
 
@@ -141,3 +141,16 @@ macro_rules! measured {
     }};
 }
 pub(super) use measured;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::sqlite_plan;
+
+    #[tokio::test]
+    async fn on_sqlite_tasks_of_a_message_that_did_not_arrive_are_found_by_indexes() {
+        let plan = sqlite_plan(UNTOLD_OF).await;
+        assert!(!plan.iter().any(|step| step.starts_with("SCAN")), "{plan:?}");
+        assert!(plan.iter().any(|step| step.contains("deliveries_of_digest")), "{plan:?}");
+    }
+}

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::credential::{LackKind, Reference, SECRET_HEADERS};
 use crate::egress::{EgressError, Request, Response};
 use crate::notification::language::MessageLanguage;
-use crate::notification::{dedupe, trouble};
+use crate::notification::{NoticeKind, SubjectRef, dedupe, trouble};
 use crate::tool::{CalledBy, Failure, Notice, ToolContext, ToolError, ToolOutput};
 use crate::vault::credentials::{CredentialError, Credentials, FetchError, Trouble, Use};
 
@@ -91,7 +91,13 @@ async fn tell_owner(error: &CredentialError, context: &ToolContext) {
         urgency: None,
         subject,
         text,
-        dedupe_key: dedupe::notice("credential", &error.reference, error.last_used),
+        subject_ref: Some(SubjectRef::Credential {
+            credential: error.reference.clone(),
+            issue: LackKind::Missing,
+            task_id: None,
+            credential_id: None,
+        }),
+        dedupe_key: dedupe::notice(NoticeKind::Credential, &error.reference, error.last_used),
     };
     if let Err(error) = context.host.notify(&context.tenant, notice).await {
         tracing::debug!(%error, "the owner of a missing credential could not be told");

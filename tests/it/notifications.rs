@@ -5,6 +5,7 @@ mod push;
 mod receipts;
 mod slack;
 mod sms;
+mod subjects;
 mod telegram;
 mod told;
 mod webhook;

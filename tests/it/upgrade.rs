@@ -269,6 +269,122 @@ async fn stored_tool_step_says_args_after_the_upgrade_on_postgres() {
     stored_tool_step_says_args_after_the_upgrade(true).await;
 }
 
+/// Deliveries of before say what they are about by their keys, and notices about credentials by their subjects.
+async fn older_deliveries_say_what_they_are_about_after_the_upgrade(postgres: bool) {
+    const BEFORE: i64 = 30;
+    let older = versions().into_iter().filter(|version| *version < BEFORE).max().expect("an older version");
+    let world = left_by(older, postgres, &TokenText::new(TokenKind::Tenant)).await;
+    let (task, credential, gone) = (id("1"), id("701"), id("999"));
+    let of_task = |credential: &str, issue: &str, task_id: Uuid| json!({ "type": "credential", "credential": credential, "issue": issue, "task_id": task_id });
+    let cases = [
+        ("ask", format!("batch:{task}:ask"), None, json!({ "type": "questions", "batch_id": task })),
+        ("reminder", format!("batch:{task}:reminder:2"), None, json!({ "type": "questions", "batch_id": task })),
+        (
+            "digest",
+            "digest:sms:2027-03-02T07:00:00.000Z".to_owned(),
+            None,
+            json!({ "type": "digest", "due_at": "2027-03-02T07:00:00Z" }),
+        ),
+        ("code", format!("code:sms:{task}"), None, json!({ "type": "code", "channel": "sms", "id": task })),
+        (
+            "notice",
+            format!("notice:poll_failing:{task}:7"),
+            Some("Failing: mail"),
+            json!({ "type": "notice", "notice": "poll_failing", "task_id": task }),
+        ),
+        (
+            "notice",
+            format!("notice:credential:{task}:7"),
+            Some("Please connect google"),
+            of_task("google", "missing", task),
+        ),
+        (
+            "notice",
+            format!("notice:credential:{task}:8"),
+            Some("Please connect shop/work again"),
+            of_task("shop/work", "needs_consent", task),
+        ),
+        (
+            "notice",
+            format!("notice:credential:{task}:9"),
+            Some("Bitte verbinden Sie shop noch einmal"),
+            of_task("shop", "needs_consent", task),
+        ),
+        (
+            "notice",
+            format!("notice:credential:{gone}:9"),
+            Some("shop/work wird nicht angenommen"),
+            of_task("shop/work", "refused", gone),
+        ),
+        ("notice", format!("notice:credential:{gone}:1"), Some("shop is refused"), of_task("shop", "refused", gone)),
+        (
+            "notice",
+            format!("notice:credential:{credential}:7"),
+            Some("Please connect shop/work again"),
+            json!({ "type": "credential", "credential": "shop/work", "issue": "needs_consent", "credential_id": credential }),
+        ),
+        (
+            "message",
+            "notice:credential:google/work:7".to_owned(),
+            Some("Bitte verbinden Sie google/work"),
+            json!({ "type": "credential", "credential": "google/work", "issue": "missing" }),
+        ),
+        // whatever else there is says nothing
+        ("notice", format!("notice:credential:{task}:6"), Some("It is refused by all"), Value::Null),
+        ("notice", format!("notice:unheard_of:{task}:7"), Some("x"), Value::Null),
+        ("test", format!("notice:test:{task}:1"), Some("x"), Value::Null),
+        ("ask", "batch:odd:ask".to_owned(), None, Value::Null),
+        ("result", format!("run:{task}:result"), None, Value::Null),
+        ("message", format!("call:{task}:3:call_9"), Some("Please connect google"), Value::Null),
+        ("message", format!("step:{task}:batch:0"), Some("x"), Value::Null),
+    ];
+    let insert = |first: usize| {
+        let row = |(n, (kind, key, subject, _)): (usize, &(&str, String, Option<&str>, Value))| {
+            let id = id(&format!("{}", 800 + first + n));
+            let id = if postgres { format!("'{id}'::uuid") } else { format!("x'{}'", id.simple()) };
+            let subject = subject.map_or("null".to_owned(), |subject| format!("'{subject}'"));
+            format!(
+                "({id}, 'upgraded', 'upgraded', '{first}', '{key}', '{kind}', {subject}, '[]', 'failed',
+                  '2027-03-01T03:00:00+00:00', 'low')"
+            )
+        };
+        format!(
+            "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, kind, subject, fallback, state,
+                                     created_at, urgency) values {}",
+            cases.iter().enumerate().map(row).collect::<Vec<_>>().join(", ")
+        )
+    };
+    let rows = insert(0);
+    world.execute(&rows, &rows).await;
+    let instance = world.instance();
+    let about = async |channel: &str| -> Vec<Value> {
+        let deliveries = instance.deliveries().await.into_iter();
+        let of_channel =
+            deliveries.filter(|delivery| (&*delivery.tenant_id, &*delivery.channel) == ("upgraded", channel));
+        of_channel.map(|delivery| serde_json::to_value(delivery.subject_ref).expect("JSON")).collect()
+    };
+    let expected: Vec<Value> = cases.iter().map(|(.., expected)| expected.clone()).collect();
+    assert_eq!(about("0").await, expected);
+    if postgres {
+        // an instance of before goes on beside this one
+        let rows = insert(100);
+        world.execute("", &rows).await;
+        assert_eq!(about("100").await, expected);
+    }
+    // what others left is not this test's
+    instance.crash();
+}
+
+#[tokio::test]
+async fn older_deliveries_say_what_they_are_about_after_the_upgrade_on_sqlite() {
+    older_deliveries_say_what_they_are_about_after_the_upgrade(false).await;
+}
+
+#[tokio::test]
+async fn older_deliveries_say_what_they_are_about_after_the_upgrade_on_postgres() {
+    older_deliveries_say_what_they_are_about_after_the_upgrade(true).await;
+}
+
 /// Rows from before the quota of stored bytes are counted: by the upgrade itself on SQLite, a little at a time on
 /// Postgres.
 async fn rows_of_before_are_counted_after_the_upgrade(postgres: bool) {

@@ -8,6 +8,7 @@ use crate::channel::templates::name::{NOTICE, Name};
 use crate::channel::templates::set::{LANGUAGE, Part, Set};
 use crate::credential::LackKind;
 use crate::invalid::Faults;
+use crate::notification::NoticeKind;
 use crate::notification::digest::DigestItem;
 use crate::notification::language::MessageLanguage;
 use crate::notification::question::QuestionTelling;
@@ -48,7 +49,7 @@ fn ways(own: &Set) -> Vec<(&str, Format, Part)> {
 fn samples(own: &Set) -> Vec<Telling> {
     let notices: BTreeSet<&str> =
         own.own().filter_map(|file| Name::read(file).ok()?.purpose.strip_prefix(NOTICE)).collect();
-    let notices = notices.into_iter().map(|kind| Purpose::Notice(kind.to_owned()));
+    let notices = notices.into_iter().filter_map(NoticeKind::parse).map(Purpose::Notice);
     let locales: BTreeSet<&str> = names(own).filter_map(|name| name.locale).chain([""]).collect();
     let mut samples = Vec::new();
     for telling in Purpose::WORDS.into_iter().map(Purpose::Of).chain(notices).map(sample) {
@@ -103,7 +104,7 @@ pub(super) fn sample(purpose: Purpose) -> Telling {
         text: "Two **mails**, none urgent.".into(),
         run: is(&["result", "failure"]).then_some(run),
         question: is(&["ask", "held", "reminder"]).then_some(question),
-        credential: (purpose == Purpose::Notice("credential".into())).then_some(credential),
+        credential: (purpose == Purpose::Notice(NoticeKind::Credential)).then_some(credential),
         digest: if is(&["digest"]) { vec![item.clone(), item] } else { vec![] },
         more: if is(&["digest"]) { 3 } else { 0 },
         whole: None,

@@ -11,7 +11,7 @@ use crate::engine::matcher::index::Indexed;
 use crate::expr::MissingField;
 use crate::id::Scope;
 use crate::notification::notices::Arrival;
-use crate::notification::{NewDelivery, Recipient, dedupe, notices};
+use crate::notification::{NewDelivery, Recipient, SubjectRef, notices};
 use crate::store::{Store, StoreError};
 
 /// Owners that are told between two looks at the bus while no event is under way; else it is one a round.
@@ -67,10 +67,10 @@ async fn tell(store: &Store, miss: &Miss) -> Result<(), StoreError> {
     let Some(task) = store.find_task(&Scope::Every, miss.task.task_id).await? else { return Ok(()) };
     let recipient = store.find_recipient(&Scope::Every, &task.tenant_id).await?.map(|stored| stored.recipient);
     tracing::info!(task_id = %task.id, field = miss.field.field, "an event has no such field as a task looks for");
-    let key = dedupe::missing_field(task.id, &miss.field.expression);
+    let about = SubjectRef::missing_field(task.id, &miss.field.expression);
     let language = Recipient::language_of(recipient.as_ref());
     let words = notices::missing_field(language, &task.name, Arrival::Event, &miss.field);
-    match NewDelivery::notice(&task, recipient.as_ref(), key, words) {
+    match NewDelivery::notice(&task, recipient.as_ref(), about, words) {
         Some(notice) => store.post_delivery(&notice).await,
         None => Ok(()),
     }

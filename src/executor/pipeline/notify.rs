@@ -71,6 +71,7 @@ impl Notify {
             urgency: self.urgency,
             subject,
             text,
+            subject_ref: None,
             dedupe_key: dedupe::step(act.world.run_id, act.step, act.index),
         };
         Ok(Done::plain(act.world.host.notify(&act.world.tenant, notice).await?))

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::FireDue;
 use crate::clock::signed;
-use crate::notification::{NewDelivery, Recipient, dedupe, notices};
+use crate::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::run::{Missed, Run, RunState};
 use crate::store::StoreError;
 use crate::store::hot::Going;
@@ -82,9 +82,9 @@ pub(super) struct Unplannable {
 impl Unplannable {
     /// The message to its owner; `None` where there is no way to tell.
     pub fn notice(&self, recipient: Option<&Recipient>) -> Option<NewDelivery> {
-        let key = dedupe::notice("disabled", self.task_id, self.version);
+        let about = SubjectRef::notice(NoticeKind::Disabled, self.task_id, self.version);
         let words = notices::disabled(Recipient::language_of(recipient), &self.name, &self.why);
-        NewDelivery::notice_of(&self.tenant_id, &self.output, recipient, key, words)
+        NewDelivery::notice_of(&self.tenant_id, &self.output, recipient, about, words)
     }
 }
 

@@ -241,6 +241,8 @@ impl Hot for PgConnection {
 
     async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
         let fallbacks = deliveries.iter().map(|d| document(&d.fallback)).collect::<Result<Vec<_>, _>>()?;
+        let subjects = deliveries.iter().map(|d| optional_document(d.subject_ref.as_ref()));
+        let subjects = subjects.collect::<Result<Vec<_>, _>>()?;
         sqlx::query(include_str!("../sql/post.postgres.sql"))
             .bind(deliveries.iter().map(|_| new_id(now)).collect::<Vec<_>>())
             .bind(deliveries.iter().map(|d| d.tenant_id.as_str()).collect::<Vec<_>>())
@@ -254,6 +256,7 @@ impl Hot for PgConnection {
             .bind(fallbacks)
             .bind(now)
             .bind(deliveries.iter().map(|d| d.urgency.as_str()).collect::<Vec<_>>())
+            .bind(subjects)
             .execute(self)
             .await?;
         Ok(())

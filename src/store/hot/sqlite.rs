@@ -25,7 +25,7 @@ use crate::store::limits::Room;
 use crate::store::listed::{comes_again, list, pieces};
 use crate::store::slots::BlockedRow;
 use crate::store::starting::{Take, Turn};
-use crate::store::text::{document, optional, text};
+use crate::store::text::{document, optional, optional_document, text};
 
 impl Hot for SqliteConnection {
     /// The one writer has them all.
@@ -147,21 +147,25 @@ impl Hot for SqliteConnection {
 
     async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
         for deliveries in pieces(deliveries) {
-            let mut fallbacks = Vec::with_capacity(deliveries.len());
-            for delivery in deliveries {
-                fallbacks.push(document(&delivery.fallback)?);
+            let mut documents = Vec::with_capacity(deliveries.len());
+            for d in deliveries {
+                documents.push((document(&d.fallback)?, optional_document(d.subject_ref.as_ref())?));
             }
             let mut insert = QueryBuilder::new(
                 "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, run_id, kind, subject, body,
-                                         fallback, state, next_at, created_at, urgency) ",
+                                         fallback, state, next_at, created_at, urgency, subject_ref) ",
             );
-            insert.push_values(deliveries.iter().zip(fallbacks), |mut row, (d, fallback)| {
+            insert.push_values(deliveries.iter().zip(documents), |mut row, (d, (fallback, subject_ref))| {
                 row.push_bind(new_id(now)).push_bind(&d.tenant_id).push_bind(&d.recipient).push_bind(text(&d.channel));
                 row.push_bind(text(&d.dedupe_key)).push_bind(d.run_id).push_bind(d.kind.as_str());
                 row.push_bind(optional(d.subject.as_deref()))
                     .push_bind(optional(d.text.as_deref()))
                     .push_bind(fallback);
-                row.push("'pending'").push_bind(now).push_bind(now).push_bind(d.urgency.as_str());
+                row.push("'pending'")
+                    .push_bind(now)
+                    .push_bind(now)
+                    .push_bind(d.urgency.as_str())
+                    .push_bind(subject_ref);
             });
             insert.push(" on conflict (tenant_id, recipient, channel, dedupe_key) do nothing");
             insert.build().persistent(comes_again(deliveries.len())).execute(&mut *self).await?;

@@ -68,6 +68,7 @@ impl Tool for SendNotification {
                 urgency,
                 subject: subject.unwrap_or_else(|| first_line(&text)),
                 text,
+                subject_ref: None,
                 dedupe_key: format!("call:{}:{}:{}", context.run_id, context.turn, context.call_id),
             };
             let answer = context.host.notify(&context.tenant, notice).await?;

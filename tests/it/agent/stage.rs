@@ -144,7 +144,7 @@ impl Host for Ledger {
     }
 
     fn notify<'a>(&'a self, tenant: &'a Tenant, notice: Notice) -> BoxFuture<'a, Result<Value, HostError>> {
-        let Notice { run_id, channel, urgency: _, subject, text, dedupe_key } = notice;
+        let Notice { run_id, channel, urgency: _, subject, text, subject_ref: _, dedupe_key } = notice;
         let words = [Some(subject), Some(text), channel, Some(dedupe_key)];
         self.note(json!({ "notify": words, "run": run_id, "tenant": tenant }))
     }

@@ -17,6 +17,7 @@ async fn post(api: &Api, tenant: &str, channel: &str, key: &str) -> String {
         fallback: Vec::new(),
         dedupe_key: key.into(),
         run_id: None,
+        subject_ref: None,
         kind: Kind::Message,
         urgency: Kind::Message.urgency(),
         subject: Some("Hello".into()),

@@ -188,6 +188,7 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
         fallback: Vec::new(),
         dedupe_key: dedupe::run_result(run_id),
         run_id: Some(run_id),
+        subject_ref: None,
         kind: Kind::Result,
         urgency: Kind::Result.urgency(),
         subject: None,

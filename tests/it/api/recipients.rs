@@ -3,7 +3,6 @@
 use reveille::id::Scope;
 use reveille::notification::verification::{PURPOSE, Proof};
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use super::service::{ADMIN, Api};
 
@@ -228,7 +227,6 @@ async fn a_key_of_a_verification_stands_for_one_request_and_its_answer() {
 async fn code_of(api: &Api, delivery: &str) -> String {
     let delivery = api.store.get_delivery(&Scope::Every, delivery.parse().unwrap()).await.unwrap();
     let stored = api.store.get_recipient(&Scope::Every, "ann").await.unwrap();
-    let id: Uuid = delivery.dedupe_key.rsplit(':').next().unwrap().parse().unwrap();
-    let proof = Proof::new("ann", "email", id, &stored.recipient.addresses).unwrap();
+    let proof = Proof::of("ann", delivery.subject_ref.as_ref(), &stored.recipient.addresses).unwrap();
     proof.code(&api.vault.tag(PURPOSE, &proof.subject())).expose().to_owned()
 }

@@ -126,6 +126,7 @@ async fn a_delivery_is_sent_again_once_for_each_key(api: Api) {
         fallback: Vec::new(),
         dedupe_key: "notice:x:1".into(),
         run_id: None,
+        subject_ref: None,
         kind: Kind::Message,
         urgency: Kind::Message.urgency(),
         subject: None,

@@ -274,6 +274,7 @@ async fn a_notice_is_stored_with_the_poll(world: &World) {
         fallback: Vec::new(),
         dedupe_key: format!("notice:poll_failing:{}:1", task.id),
         run_id: None,
+        subject_ref: None,
         kind: Kind::Notice,
         urgency: Kind::Notice.urgency(),
         subject: Some("Failing".into()),

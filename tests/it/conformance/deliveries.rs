@@ -3,7 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::join_all;
 use reveille::id::Scope;
-use reveille::notification::{Claim, Delivery, DeliveryState, Fate, Held, Kind, Mark, NewDelivery, Report};
+use reveille::notification::{Claim, Delivery, DeliveryState, Fate, Held, Kind, Mark, NewDelivery, Report, SubjectRef};
 use reveille::store::{Answer, DeliveryFilter, InLine, Outlook, StoreError};
 use uuid::Uuid;
 
@@ -68,6 +68,7 @@ fn message(key: &str) -> NewDelivery {
         fallback: vec!["webhook".into()],
         dedupe_key: key.into(),
         run_id: Some(Uuid::from_u128(5)),
+        subject_ref: Some(SubjectRef::Questions { batch_id: Uuid::from_u128(6) }),
         kind: Kind::Message,
         urgency: Kind::Message.urgency(),
         subject: Some("Hello".into()),
@@ -102,6 +103,7 @@ async fn a_message_is_stored_once_for_each_key_and_channel(world: &World) {
         fallback: vec!["webhook".into()],
         dedupe_key: "k".into(),
         run_id: Some(Uuid::from_u128(5)),
+        subject_ref: Some(SubjectRef::Questions { batch_id: Uuid::from_u128(6) }),
         kind: Kind::Message,
         urgency: Kind::Message.urgency(),
         subject: Some("Hello".into()),

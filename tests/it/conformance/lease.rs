@@ -198,6 +198,7 @@ fn message(run_id: Uuid) -> NewDelivery {
         fallback: vec!["webhook".into()],
         dedupe_key: format!("run:{run_id}:result"),
         run_id: Some(run_id),
+        subject_ref: None,
         kind: Kind::Failure,
         urgency: Kind::Failure.urgency(),
         subject: None,

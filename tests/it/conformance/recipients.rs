@@ -120,6 +120,7 @@ async fn ask(world: &World, asked: &Verification) -> Result<(), StoreError> {
         fallback: vec![],
         dedupe_key: format!("code:email:{}", String::from_utf8_lossy(&asked.code_hash)),
         run_id: None,
+        subject_ref: None,
         kind: Kind::Code,
         urgency: Kind::Code.urgency(),
         subject: None,

@@ -30,6 +30,7 @@ pub(super) fn message(run_id: Option<Uuid>, key: &str) -> NewDelivery {
         fallback: vec![],
         dedupe_key: key.into(),
         run_id,
+        subject_ref: None,
         kind: Kind::Result,
         urgency: Kind::Result.urgency(),
         subject: None,

@@ -58,6 +58,7 @@ async fn things(world: &World) -> Things {
         fallback: vec![],
         dedupe_key: "k".into(),
         run_id: Some(ended.run.id),
+        subject_ref: None,
         kind: Kind::Result,
         urgency: Kind::Result.urgency(),
         subject: None,

@@ -71,6 +71,7 @@ async fn messages_and_their_errors_are_kept_without_nul(world: &World) {
         fallback: vec![],
         dedupe_key: SENT.into(),
         run_id: None,
+        subject_ref: None,
         kind: Kind::Message,
         urgency: Kind::Message.urgency(),
         subject: Some(SENT.into()),

@@ -5,7 +5,7 @@ use futures::future::BoxFuture;
 use reveille::id::Scope;
 use reveille::notification::language::MessageLanguage;
 use reveille::notification::measure::{Measure, Said};
-use reveille::notification::{Claim, Delivery, Fate, Held, Kind, Mark, NewDelivery, Report};
+use reveille::notification::{Claim, Delivery, Fate, Held, Kind, Mark, NewDelivery, NoticeKind, Report, SubjectRef};
 use reveille::run::RunState;
 use reveille::store::{DeliveryFilter, Finish};
 use reveille::task::Task;
@@ -19,6 +19,7 @@ on_both!(
     a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_is_well,
     a_result_is_told_when_it_changed,
     undelivered_message_counts_as_not_told,
+    undelivered_message_counts_as_not_told_whatever_its_subject_and_key,
     message_that_falls_back_is_still_being_told,
     a_summary_that_did_not_arrive_leaves_the_next_failure_to_be_told,
     a_deleted_task_leaves_nothing_of_what_it_told,
@@ -34,6 +35,7 @@ async fn missing_field_is_told_once_for_each_version_of_the_steps_and_never_of_a
         fallback: vec![],
         dedupe_key: format!("notice:missing_field:{steps}"),
         run_id: None,
+        subject_ref: None,
         kind: Kind::Notice,
         urgency: Kind::Notice.urgency(),
         subject: Some(format!("missing in {steps}")),
@@ -147,6 +149,44 @@ async fn undelivered_message_counts_as_not_told(world: &World) {
         assert_eq!(told(world).await.len(), before + 1);
         world.plant("delete from deliveries").await;
     }
+}
+
+async fn undelivered_message_counts_as_not_told_whatever_its_subject_and_key(world: &World) {
+    let fail = async |claim: Claim| {
+        world.plant("update deliveries set subject = 'Bonjour', dedupe_key = 'k' || created_at").await;
+        let failed = Mark::Failed { error: "no such address".into(), fall_back: None };
+        world.store.mark_delivery(&claim, &failed).await.unwrap();
+    };
+    let task = world.task(json!({ "interval": "1h" })).await;
+    for so_far in [1, 2] {
+        ends(world, &task, succeeded(Some(1))).await;
+        assert_eq!(told(world).await.len(), so_far, "of a result");
+        fail(claimed(world).await).await;
+    }
+    ends(world, &task, failed("http_500")).await;
+    world.store.mark_delivery(&claimed(world).await, &Mark::Delivered { provider_id: None }).await.unwrap();
+    world.pass(25 * 3600);
+    ends(world, &task, failed("http_500")).await;
+    fail(claimed(world).await).await;
+    ends(world, &task, failed("http_500")).await;
+    assert_eq!(told(world).await[4..], ["failure"], "of a summary");
+    // a message about the task that tells of no end
+    let notice = NewDelivery {
+        dedupe_key: "notice:failing:1:1".into(),
+        kind: Kind::Notice,
+        subject_ref: Some(SubjectRef::Notice { notice: NoticeKind::Recovered, task_id: task.id }),
+        ..NewDelivery::of_run("a", Uuid::from_u128(1), Kind::Notice, vec!["sms".into()]).unwrap()
+    };
+    world.plant("delete from deliveries where state = 'pending'").await;
+    world
+        .store
+        .post_delivery(&NewDelivery { run_id: world.runs_of(&task).await.first().map(|run| run.id), ..notice })
+        .await
+        .unwrap();
+    fail(claimed(world).await).await;
+    let before = told(world).await.len();
+    ends(world, &task, failed("http_500")).await;
+    assert_eq!(told(world).await.len(), before, "the failure was told already");
 }
 
 async fn message_that_falls_back_is_still_being_told(world: &World) {

@@ -463,6 +463,7 @@ async fn an_unreadable_delivery_is_not_claimed_and_those_beside_it_are(world: &W
             fallback: Vec::new(),
             dedupe_key: key.into(),
             run_id: None,
+            subject_ref: None,
             kind: Kind::Message,
             urgency: Kind::Message.urgency(),
             subject: None,

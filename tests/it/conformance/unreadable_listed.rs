@@ -38,6 +38,7 @@ async fn unreadable_runs_and_deliveries_are_out_of_their_lists_and_hide_no_other
             fallback: Vec::new(),
             dedupe_key: key.into(),
             run_id: None,
+            subject_ref: None,
             kind: Kind::Message,
             urgency: Kind::Message.urgency(),
             subject: None,

@@ -63,6 +63,7 @@ async fn post(instance: &Instance, tenant: &str, channels: &[&str], text: &str) 
         fallback: channels[1..].iter().map(|name| (*name).to_owned()).collect(),
         dedupe_key: format!("message:{text}"),
         run_id: None,
+        subject_ref: None,
         kind: Kind::Message,
         urgency: Kind::Message.urgency(),
         subject: Some(format!("About {text}")),

@@ -169,6 +169,7 @@ async fn make(instance: &Instance, world: &World, tenant: &str, channel: &str, c
         fallback: vec![],
         dedupe_key: "message:0".into(),
         run_id: None,
+        subject_ref: None,
         kind: Kind::Message,
         urgency: Kind::Message.urgency(),
         subject: Some("A message".into()),

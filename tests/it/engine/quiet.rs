@@ -76,6 +76,7 @@ fn message(channels: &[&str], text: &str, urgency: Urgency) -> NewDelivery {
         fallback: channels[1..].iter().map(|name| (*name).to_owned()).collect(),
         dedupe_key: format!("message:{text}"),
         run_id: None,
+        subject_ref: None,
         kind: Kind::Message,
         urgency,
         subject: Some(format!("About {text}")),

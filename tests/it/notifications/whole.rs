@@ -76,6 +76,7 @@ fn message(kind: Kind, tenant: &str, text: &str) -> NewDelivery {
         fallback: vec![],
         dedupe_key: format!("{}:{text}", kind.as_str()),
         run_id: None,
+        subject_ref: None,
         kind,
         urgency: Urgency::Normal,
         subject: Some(format!("About {text}")),

@@ -1,0 +1,58 @@
+-- What a delivery is about, as data, so that nothing is read out of its key or its subject.
+-- Same number, tables and columns as migrations/sqlite/0030_delivery_subjects.sql.
+
+alter table deliveries add column subject_ref jsonb;
+
+-- From the key, and of a notice about a credential from the subject, as releases before this one wrote both.
+create function subject_ref_of_key(key text, subject text) returns jsonb language plpgsql stable as $$
+declare
+    uuid_form constant text := '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$';
+    parts constant text[] := string_to_array(key, ':');
+    digest_at constant text := substring(key from '^digest:[^:]*:(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z)$');
+    to_connect constant text[] := regexp_match(subject, '^(?:Please connect|Bitte verbinden Sie) (\S+)( again| noch einmal)?$');
+    refused constant text := substring(subject from '^(\S+) (?:is refused|wird nicht angenommen)$');
+    is_uuid constant boolean := coalesce(parts[3] ~ uuid_form, false);
+    of_credential boolean;
+begin
+    if parts[1] = 'batch' and parts[2] ~ uuid_form then
+        return jsonb_build_object('type', 'questions', 'batch_id', parts[2]);
+    elsif digest_at is not null then
+        return jsonb_build_object('type', 'digest', 'due_at', digest_at);
+    elsif parts[1] = 'code' and is_uuid then
+        return jsonb_build_object('type', 'code', 'channel', parts[2], 'id', parts[3]);
+    elsif parts[1] <> 'notice' then
+        return null;
+    elsif parts[2] = 'credential' and coalesce(to_connect[1], refused) is not null then
+        of_credential := is_uuid and not exists (select from tasks where id = parts[3]::uuid)
+                                 and exists (select from credentials where id = parts[3]::uuid);
+        return jsonb_strip_nulls(jsonb_build_object(
+            'type', 'credential',
+            'credential', coalesce(to_connect[1], refused),
+            'issue', case when refused is not null then 'refused'
+                          when to_connect[2] is not null then 'needs_consent'
+                          else 'missing' end,
+            'task_id', case when is_uuid and not of_credential then parts[3] end,
+            'credential_id', case when of_credential then parts[3] end));
+    elsif is_uuid and parts[2] in ('failing', 'paused', 'disabled', 'recovered', 'poll_failing', 'poll_recovered', 'zone_rules',
+                                   'missing_field') then
+        return jsonb_build_object('type', 'notice', 'notice', parts[2], 'task_id', parts[3]);
+    end if;
+    return null;
+end
+$$;
+
+-- Row-level security would hide the rows from whoever owns them.
+select set_config('reveille.tenant', '*', true);
+update deliveries set subject_ref = subject_ref_of_key(dedupe_key, subject)
+ where kind not in ('result', 'failure') and subject_ref_of_key(dedupe_key, subject) is not null;
+
+-- An instance of a release before this one goes on for a while and writes no such column.
+create function fill_subject_ref() returns trigger language plpgsql as $$
+begin
+    new.subject_ref := subject_ref_of_key(new.dedupe_key, new.subject);
+    return new;
+end
+$$;
+create trigger subject_ref_of_older_instance before insert on deliveries for each row
+    when (new.subject_ref is null and new.kind in ('notice', 'message', 'ask', 'reminder', 'digest', 'code'))
+    execute function fill_subject_ref();
