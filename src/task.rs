@@ -134,6 +134,8 @@ pub struct Task {
     pub status: TaskStatus,
     /// Why it is paused, disabled or completed.
     pub status_reason: Option<String>,
+    /// Of a disabled task, the part for which it is.
+    pub faulty_part: Option<change::FaultyPart>,
     /// Bumped by each change of trigger, policies or status: what was claimed before is void.
     pub epoch: i64,
     /// Bumped by every change.
@@ -170,6 +172,7 @@ impl Task {
             spec: draft.spec,
             status: TaskStatus::Active,
             status_reason: None,
+            faulty_part: None,
             epoch: FIRST_EPOCH,
             version: 1,
             anchor_at,

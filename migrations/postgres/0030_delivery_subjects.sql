@@ -1,4 +1,4 @@
--- What a delivery is about, as data, so that nothing is read out of its key or its subject.
+-- What a delivery is about and why a task is disabled, as data, so that nothing is read out of keys, subjects and reasons.
 -- Same number, tables and columns as migrations/sqlite/0030_delivery_subjects.sql.
 
 alter table deliveries add column subject_ref jsonb;
@@ -56,3 +56,20 @@ $$;
 create trigger subject_ref_of_older_instance before insert on deliveries for each row
     when (new.subject_ref is null and new.kind in ('notice', 'message', 'ask', 'reminder', 'digest', 'code'))
     execute function fill_subject_ref();
+
+-- Of a disabled task the part for which it is: `trigger` or `action`. Null: the trigger.
+alter table tasks add column faulty_part text;
+update tasks set faulty_part = 'action' where status = 'disabled' and starts_with(status_reason, '/action/');
+
+-- An instance of a release before this one tells the action by the reason alone.
+create function fill_faulty_part() returns trigger language plpgsql as $$
+begin
+    new.faulty_part := case when new.status = 'disabled' then 'action' end;
+    return new;
+end
+$$;
+create trigger faulty_part_of_older_instance before update of status_reason on tasks for each row
+    when (new.faulty_part is not distinct from old.faulty_part
+          and (new.faulty_part is not null and new.status <> 'disabled'
+               or new.faulty_part is null and new.status = 'disabled' and starts_with(new.status_reason, '/action/')))
+    execute function fill_faulty_part();

@@ -1,4 +1,4 @@
--- What a delivery is about, as data, so that nothing is read out of its key or its subject.
+-- What a delivery is about and why a task is disabled, as data, so that nothing is read out of keys, subjects and reasons.
 -- Same number, tables and columns as migrations/postgres/0030_delivery_subjects.sql.
 
 alter table deliveries add column subject_ref text;
@@ -63,3 +63,7 @@ update deliveries
                      'credential_id', case when told.of_credential then told.about end))
   from told
  where deliveries.id = told.id;
+
+-- Of a disabled task the part for which it is: `trigger` or `action`. Null: the trigger.
+alter table tasks add column faulty_part text;
+update tasks set faulty_part = 'action' where status = 'disabled' and status_reason glob '/action/*';

@@ -13,6 +13,7 @@ use crate::retry::full_jitter;
 use crate::run::outcome::{Outcome, RunError};
 use crate::store::{Lacked, SeenTask, Store, StoreError, answered};
 use crate::task::Task;
+use crate::task::change::FaultyPart;
 
 /// The credential issue for which a run failed, if it was one.
 pub fn lack_of(result: &Result<Outcome, RunError>) -> Option<&Lack> {
@@ -34,7 +35,7 @@ pub fn unreadable(result: &Result<Outcome, RunError>) -> Option<&str> {
 /// told by that.
 pub async fn disable(store: &Store, task: &Task, why: &str) -> bool {
     let seen = SeenTask::Version(task.version);
-    match until_answered(|| store.disable_task(task.id, seen, why)).await {
+    match until_answered(|| store.disable_task(task.id, seen, FaultyPart::Action, why)).await {
         Ok(true) => {
             tracing::error!(task_id = %task.id, why, "the action of a task can't be read, it is disabled");
             true

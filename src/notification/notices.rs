@@ -7,7 +7,7 @@ use crate::expr::MissingField;
 use crate::notification::language::MessageLanguage;
 use crate::notification::{NoticeKind, SubjectRef};
 use crate::task::Task;
-use crate::task::change::is_of_action;
+use crate::task::change::FaultyPart;
 use crate::trigger::condition::{Failing, Notice};
 use crate::trigger::zone::{Release, Zone};
 
@@ -49,10 +49,13 @@ pub fn paused(language: MessageLanguage, task_name: &str, failures: u32) -> (Str
 }
 
 /// Subject and text of the notice that a task can't go on as it is stored and is disabled.
-pub fn disabled(language: MessageLanguage, task_name: &str, why: &str) -> (String, String) {
+pub fn disabled(language: MessageLanguage, task_name: &str, faulty: FaultyPart, why: &str) -> (String, String) {
     match language {
         MessageLanguage::English => {
-            let (what, part) = if is_of_action(why) { ("run", "action") } else { ("scheduled", "trigger") };
+            let (what, part) = match faulty {
+                FaultyPart::Action => ("run", "action"),
+                FaultyPart::Trigger => ("scheduled", "trigger"),
+            };
             let text = format!(
                 "The task \"{task_name}\" can't be {what} any more and is disabled now: {why}. It fires again once its {part} \
                  is corrected."
@@ -60,8 +63,10 @@ pub fn disabled(language: MessageLanguage, task_name: &str, why: &str) -> (Strin
             (format!("Disabled: {task_name}"), text)
         }
         MessageLanguage::German => {
-            let (what, part) =
-                if is_of_action(why) { ("ausgeführt", "ihre Aktion") } else { ("geplant", "ihr Auslöser") };
+            let (what, part) = match faulty {
+                FaultyPart::Action => ("ausgeführt", "ihre Aktion"),
+                FaultyPart::Trigger => ("geplant", "ihr Auslöser"),
+            };
             let text = format!(
                 "Die Aufgabe „{task_name}“ kann nicht mehr {what} werden und ist jetzt abgeschaltet: {why}. Sie läuft wieder, \
                  sobald {part} berichtigt ist."
@@ -279,8 +284,8 @@ mod tests {
         let of = |language| {
             [
                 paused(language, "Post", 3),
-                disabled(language, "Post", "/trigger/cron: 7"),
-                disabled(language, "Post", "/action/config: 7"),
+                disabled(language, "Post", FaultyPart::Trigger, "/trigger/cron: 7"),
+                disabled(language, "Post", FaultyPart::Action, "/action/config: 7"),
                 still_failing(language, "Post", 9, "timeout"),
                 recovered(language, "Post", 1),
                 recovered(language, "Post", 2),

@@ -144,7 +144,7 @@ macro_rules! change_locked {
         }
         sqlx::query(
             "update tasks set name = $2, trigger_type = $3, spec = $4, status = $5, status_reason = $6, epoch = $7,
-                    version = $8, anchor_at = $9, active_since = $10, zone_database = $11, updated_at = $12
+                    version = $8, anchor_at = $9, active_since = $10, zone_database = $11, updated_at = $12, faulty_part = $13
               where id = $1",
         )
         .bind(id)
@@ -159,6 +159,7 @@ macro_rules! change_locked {
         .bind(changed.task.active_since)
         .bind($crate::trigger::zone_database_version())
         .bind(now)
+        .bind(changed.task.faulty_part.map($crate::task::change::FaultyPart::as_str))
         .execute(&mut *$conn)
         .await?;
         if (before.status, &before.status_reason) != (changed.task.status, &changed.task.status_reason) {

@@ -20,7 +20,7 @@ use crate::store::requests::enqueue;
 use crate::store::runs::{NewRun, insert_run};
 use crate::store::text::{Document, document, text};
 use crate::store::{Split, Store, StoreError, Topic};
-use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
+use crate::task::change::{FaultyPart, REASON_ENDED, REASON_MAX_RUNS};
 use crate::trigger::Trigger;
 use crate::trigger::condition::{ConditionState, Fire, Step, Subject};
 
@@ -80,14 +80,16 @@ const LOCK_DUE: Split = Split {
 
 /// Its `due` row stands still already.
 macro_rules! disable {
-    ($conn:ident, $task_id:expr, $why:expr, $now:expr) => {
+    ($conn:ident, $task_id:expr, $part:expr, $why:expr, $now:expr) => {
         sqlx::query(
-            "update tasks set status = 'disabled', status_reason = $2, version = version + 1, updated_at = $3
+            "update tasks set status = 'disabled', status_reason = $2, version = version + 1, updated_at = $3,
+                    faulty_part = $4
               where id = $1 and status in ('active', 'paused')",
         )
         .bind($task_id)
         .bind(text($why))
         .bind($now)
+        .bind($crate::task::change::FaultyPart::as_str($part))
         .execute(&mut *$conn)
         .await?
     };
@@ -226,7 +228,7 @@ impl Store {
             if stopped.rows_affected() == 0 {
                 return Ok(false);
             }
-            disable!(conn, claim.subject.id, why, now);
+            disable!(conn, claim.subject.id, FaultyPart::Trigger, why, now);
             if let Some(notice) = &notice {
                 conn.post(&[notice], now).await?;
             }

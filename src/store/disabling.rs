@@ -16,6 +16,7 @@ use crate::store::requests::LOCK_DUE;
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::Output;
+use crate::task::change::FaultyPart;
 
 /// A task as far as it takes to tell its owner; all else of it may be what can't be read.
 #[derive(sqlx::FromRow)]
@@ -43,23 +44,29 @@ pub(super) const UNREADABLE: &str = "the stored task can't be read";
 
 /// Stops a task that is active or paused and disables it, one row or none; its `due` row is locked already.
 macro_rules! stop_and_disable {
-    ($conn:ident, $task_id:expr, $why:expr, $now:expr) => {{
+    ($conn:ident, $task_id:expr, $part:expr, $why:expr, $now:expr) => {{
         sqlx::query("update due set next_at = null, claimed_until = null where task_id = $1")
             .bind($task_id)
             .execute(&mut *$conn)
             .await?;
-        disable!($conn, $task_id, $why, $now)
+        disable!($conn, $task_id, $part, $why, $now)
     }};
 }
 pub(super) use stop_and_disable;
 
 impl Store {
     /// Disables a task for `why`, if it is active or paused, and still as it was seen. Its owner is told once. Answers
-    /// whether it did; an edit mends it.
-    pub async fn disable_task(&self, id: Uuid, seen: SeenTask, why: &str) -> Result<bool, StoreError> {
+    /// whether it did; an edit of the faulty part mends it.
+    pub async fn disable_task(
+        &self,
+        id: Uuid,
+        seen: SeenTask,
+        part: FaultyPart,
+        why: &str,
+    ) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let Some(task) = self.named(id).await? else { return Ok(false) };
-        let notice = self.notice_of_disabled(id, &task, why).await?;
+        let notice = self.notice_of_disabled(id, &task, (part, why)).await?;
         let disabled = on_write!(self.db, |conn| {
             let epoch: Option<i64> =
                 sqlx::query_scalar(self.db.text(LOCK_DUE)).bind(id).fetch_optional(&mut *conn).await?;
@@ -74,7 +81,7 @@ impl Store {
             // the notice is of this version
             if !is_as_seen
                 || version != Some(task.version)
-                || stop_and_disable!(conn, id, why, now).rows_affected() == 0
+                || stop_and_disable!(conn, id, part, why, now).rows_affected() == 0
             {
                 return Ok(false);
             }
@@ -90,10 +97,10 @@ impl Store {
         Ok(disabled)
     }
 
-    /// The message to the owner of a task that is disabled now; `None` where nobody can be told.
+    /// The message to the owner of a task that is disabled now for its trigger; `None` where nobody can be told.
     pub(super) async fn disabled_notice(&self, id: Uuid, why: &str) -> Result<Option<NewDelivery>, StoreError> {
         match self.named(id).await? {
-            Some(task) => self.notice_of_disabled(id, &task, why).await,
+            Some(task) => self.notice_of_disabled(id, &task, (FaultyPart::Trigger, why)).await,
             None => Ok(None),
         }
     }
@@ -102,12 +109,17 @@ impl Store {
         Ok(on_read!(self.db, |conn| sqlx::query_as(self.db.text(NAMED)).bind(id).fetch_optional(conn).await?))
     }
 
-    async fn notice_of_disabled(&self, id: Uuid, task: &Named, why: &str) -> Result<Option<NewDelivery>, StoreError> {
+    async fn notice_of_disabled(
+        &self,
+        id: Uuid,
+        task: &Named,
+        (part, why): (FaultyPart, &str),
+    ) -> Result<Option<NewDelivery>, StoreError> {
         let recipients = self.recipients_by_tenant(&[&task.tenant_id]).await?;
         let output = task.output.as_ref().and_then(|written| Output::deserialize(&written.0).ok()).unwrap_or_default();
         let about = SubjectRef::notice(NoticeKind::Disabled, id, task.version);
         let recipient = recipients.get(&task.tenant_id);
-        let words = notices::disabled(Recipient::language_of(recipient), &task.name, why);
+        let words = notices::disabled(Recipient::language_of(recipient), &task.name, part, why);
         Ok(NewDelivery::notice_of(&task.tenant_id, &output, recipient, about, words))
     }
 }

@@ -35,6 +35,7 @@ use crate::store::turns::{self, Looked, tenants_in_turn};
 use crate::store::zones::may_plan;
 use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::Task;
+use crate::task::change::FaultyPart;
 use crate::trigger::zone::{self, Release};
 pub(super) use apart::Apart;
 pub(super) use batch::{AsRead, Batch, Move, Ready, all_moved};
@@ -257,7 +258,7 @@ impl Store {
                 sqlx::query(self.db.text(LOCK_DUE)).bind(task_id).fetch_optional(&mut *conn).await?;
                 let still = sqlx::query(self.db.text(DUE_TASK)).bind(until).bind(task_id).fetch_all(&mut *conn).await?;
                 for id in self.unreadable.sift("tasks", &still, |row: DueRow| Ok(row)).1 {
-                    stop_and_disable!(conn, id, UNREADABLE, now);
+                    stop_and_disable!(conn, id, FaultyPart::Trigger, UNREADABLE, now);
                 }
             }
         });

@@ -15,6 +15,7 @@ use crate::store::event_index::index_event_task;
 use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError, Topic, listed};
+use crate::task::change::FaultyPart;
 use crate::task::{Spec, Task, TaskStatus, exported_id};
 use crate::trigger::Trigger;
 
@@ -47,6 +48,9 @@ pub(super) struct TaskRow<S = Json<Spec>> {
     pub(super) spec: S,
     status: String,
     status_reason: Option<String>,
+    /// Not read where a task is read to be fired: it is not disabled then.
+    #[sqlx(default)]
+    faulty_part: Option<String>,
     pub(super) epoch: i64,
     pub(super) version: i64,
     pub(super) anchor_at: DateTime<Utc>,
@@ -80,6 +84,7 @@ impl TaskRow {
             spec: self.spec.0,
             status,
             status_reason: self.status_reason,
+            faulty_part: self.faulty_part.as_deref().and_then(FaultyPart::parse),
             epoch: self.epoch,
             version: self.version,
             anchor_at: self.anchor_at,
@@ -105,6 +110,7 @@ impl<S> TaskRow<S> {
             spec,
             status: self.status,
             status_reason: self.status_reason,
+            faulty_part: self.faulty_part,
             epoch: self.epoch,
             version: self.version,
             anchor_at: self.anchor_at,
@@ -122,8 +128,8 @@ impl<S> TaskRow<S> {
 macro_rules! select_task {
     ($rest:literal) => {
         concat!(
-            "select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.epoch, t.version, t.anchor_at,
-                    t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at
+            "select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.faulty_part, t.epoch, t.version,
+                    t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at
                from tasks t join due d on d.task_id = t.id ",
             $rest
         )

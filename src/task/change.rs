@@ -18,9 +18,28 @@ pub const REASON_PAUSED: &str = "paused";
 /// Why an instant was skipped: it waited out its jitter when an edit took it out of the schedule.
 pub const REASON_EDITED: &str = "edited";
 
-/// Whether the reason of a disabled task is about its action, and not about its trigger.
-pub fn is_of_action(reason: &str) -> bool {
-    reason.starts_with("/action/")
+/// The part of a task for which it is disabled; another one in its place mends the task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultyPart {
+    /// Its trigger can't be computed.
+    Trigger,
+    /// Its action can't be executed.
+    Action,
+}
+
+impl FaultyPart {
+    /// The word in the database.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FaultyPart::Trigger => "trigger",
+            FaultyPart::Action => "action",
+        }
+    }
+
+    /// The part of this word; `None` where there is none.
+    pub fn parse(word: &str) -> Option<FaultyPart> {
+        [FaultyPart::Trigger, FaultyPart::Action].into_iter().find(|part| part.as_str() == word)
+    }
 }
 
 /// Changes to a task.
@@ -201,9 +220,9 @@ impl Task {
 
     /// Whether a spec is another in what could not be read.
     fn is_mended_by(&self, spec: &Spec) -> bool {
-        match self.status_reason.as_deref().is_some_and(is_of_action) {
-            true => self.spec.action != spec.action,
-            false => self.spec.trigger != spec.trigger,
+        match self.faulty_part {
+            Some(FaultyPart::Action) => self.spec.action != spec.action,
+            Some(FaultyPart::Trigger) | None => self.spec.trigger != spec.trigger,
         }
     }
 
@@ -337,5 +356,6 @@ impl Task {
     fn set_status(&mut self, status: TaskStatus, reason: Option<String>) {
         self.status = status;
         self.status_reason = reason;
+        self.faulty_part = None;
     }
 }

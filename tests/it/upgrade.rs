@@ -356,7 +356,16 @@ async fn older_deliveries_say_what_they_are_about_after_the_upgrade(postgres: bo
     };
     let rows = insert(0);
     world.execute(&rows, &rows).await;
+    let unfit = |path: &str, task: &str| {
+        let id = id(task);
+        let id = if postgres { format!("'{id}'") } else { format!("x'{}'", id.simple()) };
+        format!("update tasks set status = 'disabled', status_reason = '{path}: is too long' where id = {id}")
+    };
+    for (path, task) in [("/action/config", "1"), ("/trigger/cron", "2")] {
+        world.execute(&unfit(path, task), &unfit(path, task)).await;
+    }
     let instance = world.instance();
+    assert_eq!(world.number(OF_ACTIONS).await, 1);
     let about = async |channel: &str| -> Vec<Value> {
         let deliveries = instance.deliveries().await.into_iter();
         let of_channel =
@@ -370,10 +379,19 @@ async fn older_deliveries_say_what_they_are_about_after_the_upgrade(postgres: bo
         let rows = insert(100);
         world.execute("", &rows).await;
         assert_eq!(about("100").await, expected);
+        world.execute("", &unfit("/action/config", "2")).await;
+        assert_eq!(world.number(OF_ACTIONS).await, 2);
+        world
+            .execute("", "update tasks set status = 'active', status_reason = null where faulty_part = 'action'")
+            .await;
+        assert_eq!(world.number(OF_ACTIONS).await, 0);
     }
     // what others left is not this test's
     instance.crash();
 }
+
+/// Tasks that are disabled for their action.
+const OF_ACTIONS: &str = "select count(*) from tasks where faulty_part = 'action'";
 
 #[tokio::test]
 async fn older_deliveries_say_what_they_are_about_after_the_upgrade_on_sqlite() {

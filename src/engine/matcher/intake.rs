@@ -16,6 +16,7 @@ use crate::engine::matcher::received::ReceivedEvent;
 use crate::expr::Language;
 use crate::id::Tenant;
 use crate::store::{EVENT_SHARDS, EventTask, SeenTask, Store, StoreError, event_shard};
+use crate::task::change::FaultyPart;
 use crate::trigger::event::Arrival;
 
 /// Tasks that are read at once.
@@ -168,7 +169,7 @@ impl Intake {
     /// owners are told. Only a store that is away keeps the others from going on.
     async fn disable(&self, unreadable: Vec<Unreadable>) -> Result<(), StoreError> {
         for Unreadable { task_id, epoch, why } in unreadable {
-            match self.store.disable_task(task_id, SeenTask::Epoch(epoch), &why).await {
+            match self.store.disable_task(task_id, SeenTask::Epoch(epoch), FaultyPart::Trigger, &why).await {
                 Ok(true) => tracing::error!(%task_id, why, "the trigger of a task can't be read, it is disabled"),
                 Ok(false) => {}
                 Err(error @ (StoreError::Unavailable(_) | StoreError::TimedOut(_))) => return Err(error),

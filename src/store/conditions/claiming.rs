@@ -11,6 +11,7 @@ use super::{PollClaim, disable};
 use crate::store::disabling::{UNREADABLE, stop_and_disable};
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError};
+use crate::task::change::FaultyPart;
 use crate::trigger::condition::{ConditionState, Subject};
 
 /// A poll that waits for its turn, and whose it is.
@@ -194,7 +195,7 @@ impl Store {
                 // what was read before it was locked may have been mended since: it is claimed the next time
                 let rows = waiting!(self.db, conn, &others, now);
                 for task_id in self.unreadable.sift("tasks", &rows, |row: ClaimRow| Ok(row.claim(until))).1 {
-                    stop_and_disable!(conn, task_id, UNREADABLE, now);
+                    stop_and_disable!(conn, task_id, FaultyPart::Trigger, UNREADABLE, now);
                 }
             }
             claims

@@ -21,7 +21,7 @@ use crate::store::runs::{NewRun, key_instant, missed_key};
 use crate::store::shares::Shares;
 use crate::store::slots::EACH_IN_TURN;
 use crate::store::tasks::TaskRow;
-use crate::task::change::{REASON_ENDED, REASON_MAX_RUNS};
+use crate::task::change::{FaultyPart, REASON_ENDED, REASON_MAX_RUNS};
 use crate::task::{Output, Spec, Task};
 use crate::trigger::catch_up::MISFIRE_GRACE;
 use crate::trigger::steps::PLANNED;
@@ -83,7 +83,8 @@ impl Unplannable {
     /// The message to its owner; `None` where there is no way to tell.
     pub fn notice(&self, recipient: Option<&Recipient>) -> Option<NewDelivery> {
         let about = SubjectRef::notice(NoticeKind::Disabled, self.task_id, self.version);
-        let words = notices::disabled(Recipient::language_of(recipient), &self.name, &self.why);
+        let words =
+            notices::disabled(Recipient::language_of(recipient), &self.name, FaultyPart::Trigger, &self.why);
         NewDelivery::notice_of(&self.tenant_id, &self.output, recipient, about, words)
     }
 }

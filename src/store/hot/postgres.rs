@@ -296,7 +296,8 @@ async fn settle<S: AsRef<str>>(
         return Ok(());
     }
     sqlx::query(
-        "update tasks t set status = $3, status_reason = s.reason, version = version + 1, updated_at = $4
+        "update tasks t set status = $3, status_reason = s.reason, faulty_part = null, version = version + 1,
+                updated_at = $4
            from unnest($1::uuid[], $2::text[]) as s (id, reason)
           where t.id = any (array[s.id]) and t.status = 'active'",
     )

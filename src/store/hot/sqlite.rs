@@ -221,7 +221,7 @@ async fn settle<S: AsRef<str>>(
 ) -> Result<(), StoreError> {
     for (id, reason) in tasks {
         sqlx::query(
-            "update tasks set status = $2, status_reason = $3, version = version + 1, updated_at = $4
+            "update tasks set status = $2, status_reason = $3, faulty_part = null, version = version + 1, updated_at = $4
               where id = $1 and status = 'active'",
         )
         .bind(id)

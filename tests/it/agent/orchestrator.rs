@@ -31,6 +31,7 @@ fn task(action: Action) -> Task {
         spec: Spec { action, ..Spec::of(serde_json::from_value(trigger).unwrap()) },
         status: TaskStatus::Active,
         status_reason: None,
+        faulty_part: None,
         epoch: 1,
         version: 1,
         anchor_at: start(),

@@ -3,7 +3,7 @@
 use reveille::id::{Scope, Tenant};
 use reveille::store::{SeenTask, event_shard};
 use reveille::task::TaskStatus;
-use reveille::task::change::TaskChange;
+use reveille::task::change::{FaultyPart, TaskChange};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -21,7 +21,8 @@ async fn an_event_task_beyond_a_bound_is_disabled_leaves_the_index_and_its_owner
     let task = world.task_with("a", trigger, json!({"output": {"channel": "email"}})).await;
     let known = world.store.event_tasks(event_shard("a"), 0, 9, false).await.unwrap();
     assert_eq!(known.live.len(), 1);
-    let disable = async |seen, why: &str| world.store.disable_task(task.id, seen, why).await.unwrap();
+    let disable =
+        async |seen, why: &str| world.store.disable_task(task.id, seen, FaultyPart::Trigger, why).await.unwrap();
     assert!(!disable(SeenTask::Epoch(task.epoch + 1), "of an earlier trigger").await);
     assert!(disable(SeenTask::Epoch(task.epoch), "/trigger/filter: is too large").await);
     assert!(!disable(SeenTask::Epoch(task.epoch), "again").await);
@@ -31,14 +32,15 @@ async fn an_event_task_beyond_a_bound_is_disabled_leaves_the_index_and_its_owner
     assert_eq!(world.count(TOLD).await, 1);
     let changes = world.store.event_tasks(event_shard("a"), known.version, 9, false).await.unwrap();
     assert_eq!((changes.live.len(), changes.gone), (0, vec![task.id]));
-    assert!(!world.store.disable_task(Uuid::nil(), SeenTask::Version(1), "nobody").await.unwrap());
+    assert!(!world.store.disable_task(Uuid::nil(), SeenTask::Version(1), FaultyPart::Trigger, "nobody").await.unwrap());
 }
 
 async fn a_task_whose_action_is_beyond_a_bound_is_disabled_until_its_action_is_edited(world: &World) {
     let task = world.task_with("a", json!({"interval": "1m"}), json!({"output": {"channel": "email"}})).await;
-    let why = "/action/config/steps: must be a list of 1 to 50 steps";
-    assert!(!world.store.disable_task(task.id, SeenTask::Version(2), why).await.unwrap());
-    assert!(world.store.disable_task(task.id, SeenTask::Version(1), why).await.unwrap());
+    // in whichever words, and however they begin
+    let why = "/trigger: die Aktion ist zu lang";
+    assert!(!world.store.disable_task(task.id, SeenTask::Version(2), FaultyPart::Action, why).await.unwrap());
+    assert!(world.store.disable_task(task.id, SeenTask::Version(1), FaultyPart::Action, why).await.unwrap());
     world.pass(120);
     assert_eq!(world.fire().await.tasks, 0);
     let edit = async |version, trigger, more| {

@@ -19,6 +19,7 @@ use reveille::store::{
     AuditEntry, EventsRecorded, Finish, Lacked, Limits, NewCredential, Park, SealedDocument, SeenTask, Take,
     event_shard,
 };
+use reveille::task::change::FaultyPart;
 use reveille::task::{DependentTask, Task, TaskStatus};
 use reveille::trigger::zone::Release;
 use serde_json::{Value, json};
@@ -245,7 +246,7 @@ async fn an_unreadable_task_is_disabled_by_its_version(world: &World) {
     let broken = if world.is_postgres() { "7" } else { "{" };
     world.plant(&format!("update tasks set spec = '{broken}' where id = {}", world.id(task.id))).await;
     let seen = SeenTask::Version(task.version);
-    assert!(world.store.disable_task(task.id, seen, "its pipeline can't be read").await.unwrap());
+    assert!(world.store.disable_task(task.id, seen, FaultyPart::Action, "its pipeline can't be read").await.unwrap());
     assert_eq!(disabled_for(world, "pipeline").await, 1);
     respecified(world, &task, |_| {}).await;
 }
