@@ -13,7 +13,6 @@ pub mod attempt;
 mod attendant;
 pub mod breaker;
 pub mod byte_counter;
-mod crowd;
 pub mod ending;
 pub mod execution;
 mod expirer;
@@ -321,7 +320,7 @@ impl Engine {
             finisher,
         ];
         self.store.begin_reads();
-        self.store.seat(self.worker.desk());
+        self.store.begin_work();
         Ok(Running { engine: self, stop_claiming, stop_all, claiming, keeping, housekeeping })
     }
 }
@@ -340,13 +339,10 @@ impl Running {
     /// Stops claiming, gives runs their grace, hands back the rest, and returns once nothing is executed or sent here.
     pub async fn stop(self) {
         let Running { engine, stop_claiming, stop_all, claiming, keeping, housekeeping } = self;
-        engine.store.unseat();
+        engine.store.end_work();
         stop_claiming.cancel();
         engine.store.end_reads();
         futures::future::join_all(claiming).await;
-        if tokio::time::timeout(engine.grace, engine.worker.all_settled()).await.is_err() {
-            tracing::warn!("the database does not say whether a run that was asked for has started");
-        }
         engine.watcher.drain().await;
         if let Err(error) = answered(engine.store.release_claims(engine.worker_id)).await {
             tracing::warn!(%error, "claims could not be given back; they run out by themselves");

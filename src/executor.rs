@@ -86,13 +86,6 @@ pub trait Executor: Send + Sync {
         Ok(())
     }
 
-    /// Whether a run whose start was recorded ahead may begin at its instant, before it is marked as started: for what
-    /// has no effects and ends within [`CLAIM_MARGIN`](crate::store::CLAIM_MARGIN), as measurements do. Then the mark
-    /// is made with the end.
-    fn start_unconfirmed(&self) -> bool {
-        false
-    }
-
     /// Executes a run, or goes on with it where its transcript ends. Safe to drop at any await: what was appended
     /// stays, the rest is done again.
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>>;
@@ -111,11 +104,6 @@ impl Registry {
     /// The executor of this name.
     pub fn find(&self, name: &str) -> Option<&Arc<dyn Executor>> {
         self.0.iter().find(|executor| executor.name() == name)
-    }
-
-    /// Whether any begins before its start is marked.
-    pub fn any_unconfirmed(&self) -> bool {
-        self.0.iter().any(|executor| executor.start_unconfirmed())
     }
 
     /// Names of the executors, in order.

@@ -140,7 +140,7 @@ pub use task_state::STATE_NAMES;
 pub use tasks::TaskFilter;
 pub use tokens::StoredToken;
 pub use verifications::{Verification, Verified};
-pub use wake::{Seat, Topic};
+pub use wake::Topic;
 pub use whereabouts::{Holder, Parked, Queued, Whereabouts};
 pub use zones::{NewestZones, PlannedTask, ZonedTasks};
 

@@ -49,7 +49,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let what = format!("lateness of {tasks} tasks that are due at one instant, p99");
         let figure = Figure::new(name, what, "ms", starts.count(), starts.at(0.99));
         let figure = figure.against("timer burst of that size, p99", limit).at_most(TIMES).never_early(&starts);
-        let words = "p99 where each start is committed before it begins";
+        let words = "p99 of runs that take their task's slot";
         let mut figure = figure.spread(&starts).part(words, "ms", slotted.at(0.99));
         if name == CLEANED.0 {
             let amid = bursts(bench, tasks, rounds, hourly, tasks * CLEANED.1).await?;

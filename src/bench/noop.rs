@@ -94,10 +94,6 @@ impl Executor for Noop {
 
     fn validate(&self, _: &Action, _: &mut Faults) {}
 
-    fn start_unconfirmed(&self) -> bool {
-        true
-    }
-
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
         let at = job.clock.elapsed();
         let shared = &*self.0;

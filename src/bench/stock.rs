@@ -30,8 +30,8 @@ pub fn draft(trigger: Value) -> Value {
     json!({ "name": "A task of the measurement", "trigger": trigger, "executor": super::noop::NAME, "output": null })
 }
 
-/// A trigger that fires each hour, from the instant that the copies of its row are given. Its runs need no slot, so their
-/// starts are not confirmed by the database before they begin.
+/// A trigger that fires each hour, from the instant that the copies of its row are given. Its runs need
+/// no slot.
 pub fn hourly() -> Value {
     json!({ "type": "schedule", "interval": "1h", "overlap": "allow" })
 }

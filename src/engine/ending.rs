@@ -42,8 +42,6 @@ pub struct Ending<'a> {
     pub ran: Duration,
     /// The instant of the end.
     pub now: DateTime<Utc>,
-    /// When it began, if that is not on the record.
-    pub unconfirmed: Option<DateTime<Utc>>,
     /// Its owner has been told of its failure: the task was paused for it.
     pub told: bool,
     /// For jitter, in 0..1.
@@ -154,7 +152,6 @@ impl Ending<'_> {
         Ok(Finish {
             usage: self.usage,
             ran_ms: self.ran.as_millis() as i64,
-            unconfirmed: self.unconfirmed,
             waiting_counts: self.task.is_some_and(|task| task.spec.trigger.waiting_counts()),
             ..Finish::of(self.lease, self.run.task_id, RunState::Running.on(event)?)
         })
@@ -224,7 +221,6 @@ mod tests {
             usage: Usage::default(),
             ran: Duration::from_millis(1500),
             now: now(),
-            unconfirmed: None,
             told: false,
             random,
         })
@@ -290,7 +286,6 @@ mod tests {
                 usage: Usage::default(),
                 ran: Duration::ZERO,
                 now: now(),
-                unconfirmed: None,
                 told: false,
                 random,
             };
@@ -324,7 +319,6 @@ mod tests {
             usage: Usage::default(),
             ran: Duration::ZERO,
             now: now(),
-            unconfirmed: None,
             told: false,
             random: 0.0,
         };

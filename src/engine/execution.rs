@@ -31,7 +31,7 @@ use crate::run::outcome::{Outcome, RunError, RunFault};
 use crate::run::stream::StreamEvent;
 use crate::run::{Run, RunState};
 use crate::store::{Finish, StartedRun, Store, StoreError, answered};
-use crate::task::{Output, Task};
+use crate::task::Output;
 use crate::vault::credentials::Known;
 
 /// How long an executor may take to hand its run back once it was asked to.
@@ -96,25 +96,6 @@ impl Executions {
         self.0.lease
     }
 
-    /// Lets ends be recorded before more is started.
-    pub async fn catch_up(&self) {
-        self.0.finisher.unrecorded().thin().await;
-    }
-
-    /// Whether there are executors that begin before their start is marked.
-    pub fn prepares(&self) -> bool {
-        self.0.executors.any_unconfirmed()
-    }
-
-    /// Whether this run may begin before its start is marked: it needs no slot, and its executor says so.
-    pub fn may_begin(&self, run: &StartedRun) -> bool {
-        let may = |task: &Task| {
-            let executor = self.0.executors.find(&task.spec.executor);
-            task.spec.trigger.may_overlap() && executor.is_some_and(|executor| executor.start_unconfirmed())
-        };
-        run.task.as_deref().is_some_and(may)
-    }
-
     /// Executes a started run in a task of its own.
     pub fn spawn(&self, started: StartedRun) {
         let shared = Arc::clone(&self.0);
@@ -160,7 +141,6 @@ impl Shared {
             usage: transcript.usage(),
             ran,
             now: self.store.clock().now(),
-            unconfirmed: started.run.started_at.filter(|_| !started.confirmed),
             told,
             random: fastrand::f64(),
         };

@@ -8,7 +8,6 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::engine::crowd::Crowd;
 use crate::notification::measure::{Measure, Said};
 use crate::notification::{Kind, NewDelivery};
 use crate::retry::full_jitter;
@@ -18,8 +17,6 @@ use crate::store::{Finish, Store, StoreError, answered};
 
 /// Ends written in one transaction.
 const BATCH: usize = 500;
-/// Ends that are about to be recorded, and that nobody minds.
-const FEW: usize = 2 * BATCH;
 /// The first and the longest wait before a store that is away is asked again.
 pub(super) const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long a store that is away is waited for when the service stops.
@@ -39,8 +36,6 @@ pub struct Finisher {
     store: Store,
     requests: mpsc::UnboundedSender<Request>,
     waiting: Arc<Mutex<mpsc::UnboundedReceiver<Request>>>,
-    /// Ends that are not recorded yet.
-    unrecorded: Crowd,
 }
 
 impl Finisher {
@@ -48,17 +43,11 @@ impl Finisher {
     pub fn new(store: Store) -> Finisher {
         let (requests, waiting) = mpsc::unbounded_channel();
         let waiting = Arc::new(Mutex::new(waiting));
-        Finisher { store, requests, waiting, unrecorded: Crowd::above(FEW) }
-    }
-
-    /// Ends that are not recorded yet.
-    pub(super) fn unrecorded(&self) -> &Crowd {
-        &self.unrecorded
+        Finisher { store, requests, waiting }
     }
 
     /// Records an end; false where the lease was lost. A store that is away is waited for.
     pub async fn finish(&self, finish: Box<Finish>) -> bool {
-        let _unrecorded = self.unrecorded.enter();
         let (taken, answer) = oneshot::channel();
         if self.requests.send(Request { finish, taken }).is_err() {
             return false;

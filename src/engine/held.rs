@@ -8,20 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use chrono::{DateTime, Utc};
-use uuid::Uuid;
 
 use crate::engine::Bell;
 use crate::engine::active::Active;
-use crate::store::{CLAIM_MARGIN, Claim, Shares, StartedRun, line};
-
-/// Runs that are kept whole before their instant, at most: a few thousand bytes each.
-const PREPARED: usize = 32 * 1024;
+use crate::store::{Claim, Shares};
 
 /// Claims of this instance that are not started.
 pub struct Held {
     claims: Mutex<Claims>,
-    /// Runs that may begin at their instant, before their start is marked.
-    prepared: Mutex<HashMap<Uuid, StartedRun>>,
     capacity: usize,
     prefetch: usize,
     /// Where limits on runs are kept, a take alone leases.
@@ -132,7 +126,6 @@ impl Held {
     pub fn new(capacity: usize, prefetch: usize, active: Active) -> Arc<Held> {
         Arc::new(Held {
             claims: Mutex::default(),
-            prepared: Mutex::default(),
             capacity,
             prefetch,
             limited: false,
@@ -145,9 +138,9 @@ impl Held {
 
     /// Of an instance that keeps limits: nothing is leased but by a take.
     pub fn under_limits(capacity: usize, active: Active) -> Arc<Held> {
-        let (claims, prepared, bell) = (Mutex::default(), Mutex::default(), Bell::default());
+        let (claims, bell) = (Mutex::default(), Bell::default());
         let (own_limits, alone) = (AtomicBool::default(), AtomicBool::default());
-        Arc::new(Held { claims, prepared, capacity, prefetch: 0, limited: true, own_limits, alone, active, bell })
+        Arc::new(Held { claims, capacity, prefetch: 0, limited: true, own_limits, alone, active, bell })
     }
 
     /// From now on tenants have limits of their own, or have none: as long as they do, nothing is leased but by a take.
@@ -171,7 +164,7 @@ impl Held {
 
     /// Room for up to `most` runs that are leased as they are recorded, of which those that are late may start at once: beside
     /// all that is held, so that nothing that is on time waits for them. A caller that is not `behind` leaves places to
-    /// runs that are asked for meanwhile.
+    /// runs that become ready meanwhile.
     pub fn share_as_recorded(self: &Arc<Held>, most: usize, behind: bool) -> Share {
         let mut claims = self.claims.lock().expect("held lock");
         let (room, places) = self.left_as_recorded(&claims);
@@ -184,24 +177,6 @@ impl Held {
         let mut claims = self.claims.lock().expect("held lock");
         let (room, _) = self.left_as_recorded(&claims);
         self.share(&mut claims, room.min(most), 0)
-    }
-
-    /// The place of a run of this tenant (`None`: of whichever) that is asked for and may start as it is recorded.
-    pub fn place(self: &Arc<Held>, tenant: Option<&str>) -> Option<Share> {
-        let mut claims = self.claims.lock().expect("held lock");
-        self.may_start(&claims, tenant).then(|| self.share(&mut claims, 1, 1))
-    }
-
-    /// Whether a run that is asked for may start as it is recorded, whosever it is.
-    pub fn is_open(&self) -> bool {
-        self.may_start(&self.claims.lock().expect("held lock"), None)
-    }
-
-    fn may_start(&self, claims: &Claims, tenant: Option<&str>) -> bool {
-        let (_, places) = self.left_as_recorded(claims);
-        let shares = self.shares(places);
-        let left = tenant.map_or_else(|| shares.left_to_each(), |tenant| shares.left_to(line(tenant)));
-        left > 0
     }
 
     /// The shares of places that are free.
@@ -217,7 +192,7 @@ impl Held {
     }
 
     /// Room for up to `most` runs that are ready, no more than could start. A caller that is not `behind` leaves places
-    /// to runs that are asked for meanwhile. Where others have all of them just now, the bell rings as soon as they
+    /// to runs that become ready meanwhile. Where others have all of them just now, the bell rings as soon as they
     /// know what they need, and they get no more before it was asked for again.
     pub fn share_of_ready(self: &Arc<Held>, most: usize, behind: bool) -> Share {
         let mut claims = self.claims.lock().expect("held lock");
@@ -225,20 +200,6 @@ impl Held {
         claims.missed = places == 0 && claims.shared.places > 0;
         let places = asked_for(places, behind).min(most);
         self.share_of_tenants(&mut claims, room.min(places), places)
-    }
-
-    /// Returns once nobody has a place that nothing is executed in.
-    pub async fn all_settled(&self) {
-        loop {
-            {
-                let mut claims = self.claims.lock().expect("held lock");
-                if claims.shared.places == 0 {
-                    return;
-                }
-                claims.missed = true;
-            }
-            self.bell.notified().await;
-        }
     }
 
     /// Leased ahead may be those that could start now, and of the prefetch the same part: so a busy instance leaves to the
@@ -284,19 +245,6 @@ impl Held {
         self.bell.notify_one();
     }
 
-    /// Keeps what is known of runs that may begin before their start is marked, as many as memory allows.
-    pub fn prepare(&self, runs: impl Iterator<Item = StartedRun>) {
-        let mut prepared = self.prepared.lock().expect("prepared lock");
-        let room = PREPARED.saturating_sub(prepared.len());
-        prepared.extend(runs.take(room).map(|run| (run.lease.run_id, run)));
-    }
-
-    /// The run of a claim that may begin without being marked first; asked once.
-    pub fn prepared(&self, claim: &Claim) -> Option<StartedRun> {
-        let run = self.prepared.lock().expect("prepared lock").remove(&claim.lease.run_id)?;
-        (run.lease == claim.lease).then_some(StartedRun { lease_until: claim.until, confirmed: false, ..run })
-    }
-
     /// Forgets claims that have run out: they are someone else's to take.
     pub fn forget_expired(&self, now: DateTime<Utc>) {
         let mut claims = self.claims.lock().expect("held lock");
@@ -304,14 +252,6 @@ impl Held {
         // one runs out after its instant, so none that waits behind one that stands has
         while let Some(first) = claims.waiting.first_entry().filter(|first| first.get().until <= now) {
             first.remove();
-        }
-    }
-
-    /// Forgets what was known of runs whose claim is gone.
-    pub fn forget_prepared(&self, now: DateTime<Utc>) {
-        let mut prepared = self.prepared.lock().expect("prepared lock");
-        if !prepared.is_empty() {
-            prepared.retain(|_, run| run.run.started_at.is_none_or(|at| at + CLAIM_MARGIN > now));
         }
     }
 
@@ -384,9 +324,10 @@ mod tests {
     use std::time::Duration;
 
     use chrono::TimeDelta;
+    use uuid::Uuid;
 
     use super::*;
-    use crate::store::Lease;
+    use crate::store::{Lease, line};
 
     fn at(seconds: i64) -> DateTime<Utc> {
         DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds)
@@ -454,8 +395,6 @@ mod tests {
         let mut runs: Vec<_> = (1..=6).map(|token| active.add(claim(token, 0).lease, "a", at(60))).collect();
         assert!(due(&held, 5, 10).is_empty() && held.passes_over() && held.has_place());
         assert_eq!((held.next(), left(&held).1), (None, 2), "nothing is waited for, and others may start");
-        assert!(held.place(Some("a")).is_none() && held.place(None).is_none() && !held.is_open());
-        assert!(held.place(Some("b")).is_some());
         let shares = held.share_as_recorded(9, true).shares.clone();
         assert_eq!([shares.left_to(line("a")), shares.left_to(line("b")), shares.left_to_each()], [0, 2, 0]);
         held.add(vec![of(line("b"), 10, 5)]);
@@ -523,12 +462,12 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_places_for_what_is_asked_for_as_runs_that_may_start() {
+    fn as_many_places_are_shared_out_as_runs_may_start() {
         let held = lone(2, 0, Active::default());
-        let (one, other, third) = (held.place(None), held.place(None), held.place(None));
-        assert!(one.is_some() && other.is_some() && third.is_none());
+        let [one, other, third] = std::array::from_fn(|_| held.share_of_ready(1, true));
+        assert_eq!([one.places, other.places, third.places], [1, 1, 0]);
         drop(one);
-        assert!(held.place(None).is_some());
+        assert_eq!(held.share_of_ready(1, true).places, 1);
     }
 
     #[test]
@@ -537,28 +476,16 @@ mod tests {
             let held = lone(capacity, 0, Active::default());
             assert_eq!(held.share_as_recorded(100, false).places, capacity - capacity / 4);
             let ready = held.share_of_ready(100, false);
-            assert_eq!((ready.places, held.is_open()), (capacity - capacity / 4, capacity >= 4));
+            assert_eq!((ready.places, left(&held).1), (capacity - capacity / 4, capacity / 4));
         }
-    }
-
-    #[tokio::test]
-    async fn a_stop_waits_for_places_in_which_something_may_yet_start() {
-        let held = lone(2, 0, Active::default());
-        held.all_settled().await;
-        let asked = held.place(None);
-        let mut settled = std::pin::pin!(held.all_settled());
-        assert!(futures::poll!(&mut settled).is_pending());
-        drop(asked);
-        assert!(futures::poll!(&mut settled).is_ready());
     }
 
     #[test]
     fn where_limits_are_kept_nothing_is_leased_as_it_is_recorded() {
         let held = Held::under_limits(4, Active::default());
         held.set_alone(true);
-        let (recorded, ahead, place) = (held.share_as_recorded(4, true), held.share_ahead(4), held.place(None));
-        assert_eq!((recorded.room, recorded.places, ahead.room, place.is_none()), (0, 0, 0, true));
-        assert!(!held.is_open());
+        let (recorded, ahead) = (held.share_as_recorded(4, true), held.share_ahead(4));
+        assert_eq!((recorded.room, recorded.places, ahead.room), (0, 0, 0));
         let ready = held.share_of_ready(4, true);
         assert_eq!((ready.room, ready.places), (4, 4));
     }
@@ -568,20 +495,19 @@ mod tests {
         let held = lone(4, 4, Active::default());
         held.set_own_limits(true);
         let (recorded, ahead) = (held.share_as_recorded(4, true), held.share_ahead(4));
-        assert_eq!((recorded.room, recorded.places, ahead.room, held.is_open()), (0, 0, 0, false));
+        assert_eq!((recorded.room, recorded.places, ahead.room), (0, 0, 0));
         let ready = held.share_of_ready(4, true);
         assert_eq!((ready.room, ready.places), (4, 4));
         drop(ready);
         held.set_own_limits(false);
         assert_eq!(held.share_as_recorded(4, true).room, 4);
-        assert!(held.is_open());
     }
 
     #[tokio::test]
     async fn claimer_that_missed_places_is_woken_at_their_return_and_comes_first() {
         let rings = async |held: &Held| tokio::time::timeout(Duration::ZERO, held.bell().notified()).await.is_ok();
         let held = lone(2, 0, Active::default());
-        let some = (held.place(None), held.share_of_ready(2, true));
+        let some = (held.share_as_recorded(1, true), held.share_of_ready(2, true));
         assert_eq!(some.1.places, 1);
         drop(some);
         assert!(!rings(&held).await, "nobody missed all of it");
@@ -590,11 +516,10 @@ mod tests {
         assert!(!rings(&held).await);
         drop(all);
         assert!(rings(&held).await);
-        assert!(held.place(None).is_none());
         assert_eq!((held.share_as_recorded(2, true).places, held.share_ahead(2).room), (0, 0));
         assert_eq!(held.share_of_ready(1, true).places, 1);
-        let (one, other) = (held.place(None), held.place(None));
-        assert!(one.is_some() && other.is_some() && !held.has_place());
+        let (one, other) = (held.share_as_recorded(1, true), held.share_as_recorded(1, true));
+        assert_eq!((one.places, other.places, held.has_place()), (1, 1, false));
         drop(one);
         assert!(rings(&held).await);
     }

@@ -93,7 +93,6 @@ impl Rescuer {
             usage,
             ran: stranded.ran,
             now: self.store.clock().now(),
-            unconfirmed: None,
             told: false,
             random: fastrand::f64(),
         };

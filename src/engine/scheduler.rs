@@ -88,9 +88,6 @@ impl Service for Scheduler {
         }
         self.neighbours.look().await;
         let behind = self.behind.load(Ordering::Relaxed);
-        if behind {
-            self.executions.catch_up().await;
-        }
         let fired = match behind {
             false => self.fire(SHARE, behind).await?,
             // while one batch is planned the other is written
@@ -133,15 +130,7 @@ impl Scheduler {
         let now = self.store.clock().now();
         let shares = Some(share.shares.clone());
         let start = StartNow { places: share.places, lease_until: now + signed(self.lease), shares };
-        let ask = FireDue {
-            now,
-            horizon: HORIZON,
-            limit,
-            worker: self.worker,
-            room: share.room,
-            prepare: self.executions.prepares(),
-            start: Some(start),
-        };
+        let ask = FireDue { now, horizon: HORIZON, limit, worker: self.worker, room: share.room, start: Some(start) };
         let fired = self.store.fire_due(&ask).await?;
         if fired.other_zones {
             return Ok(None);
@@ -152,7 +141,6 @@ impl Scheduler {
         for (task_id, why) in &fired.disabled {
             tracing::error!(%task_id, why, "a task can't be scheduled any more, it is disabled");
         }
-        self.held.prepare(fired.prepared.into_iter().filter(|run| self.executions.may_begin(run)));
         self.held.add(fired.claims);
         for started in fired.started {
             self.executions.spawn(started);

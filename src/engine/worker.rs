@@ -1,7 +1,6 @@
 //! The worker: takes ready runs, starts claimed ones at their instant in batches, and hears when one is to be cancelled.
 //! Each run is a task of its own, so a slow one delays no other.
 
-use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use crate::engine::neighbours::Neighbours;
 use crate::engine::scheduler::HORIZON;
 use crate::engine::service::{AtRest, NOW, Next, REST, Service, TickError};
 use crate::metrics::Metrics;
-use crate::store::{Claim, Lease, Limits, Seat, StartedRun, Starts, Store, Take, Topic, Turn, answered};
+use crate::store::{Lease, Limits, Starts, Store, Take, Topic, Turn, answered};
 
 /// Runs taken or started in one transaction.
 const BATCH: usize = 500;
@@ -75,9 +74,6 @@ impl Worker {
         let in_turn = self.turn.lock().expect("turn lock").is_some();
         let limits = Limits { own: self.held.has_own_limits(), ..self.limits };
         let by_two = in_turn && !limits.any();
-        if in_turn {
-            self.executions.catch_up().await;
-        }
         let share = self.held.share_of_ready(if by_two { 2 * BATCH } else { BATCH }, in_turn);
         self.short_of_room.store(share.places == 0, Ordering::Relaxed);
         if share.places == 0 {
@@ -139,38 +135,18 @@ impl Worker {
         }
     }
 
-    /// Starts those whose instant has come; answers whether there may be more. Those that may begin as they are all begin
-    /// before the database is asked about any other.
+    /// Starts those whose instant has come; answers whether there may be more.
     async fn start_due(&self) -> Result<bool, TickError> {
-        loop {
-            let (mut due, _places) = self.held.take_due(self.store.clock().now(), BATCH);
-            let more = due.len() == BATCH;
-            due.retain(|claim| match self.held.prepared(claim) {
-                Some(prepared) => {
-                    self.started.inc();
-                    self.executions.spawn(prepared);
-                    false
-                }
-                None => true,
-            });
-            if !due.is_empty() {
-                self.mark_and_start(due).await?;
-                return Ok(more);
-            }
-            if !more {
-                return Ok(false);
-            }
+        let (due, _places) = self.held.take_due(self.store.clock().now(), BATCH);
+        if due.is_empty() {
+            return Ok(false);
         }
-    }
-
-    /// Starts claims that the database has to agree to.
-    async fn mark_and_start(&self, due: Vec<Claim>) -> Result<(), TickError> {
-        let leases: Vec<Lease> = due.iter().map(|claim: &Claim| claim.lease).collect();
+        let leases: Vec<Lease> = due.iter().map(|claim| claim.lease).collect();
         let lease_until = self.store.clock().now() + signed(self.lease);
         match answered(self.store.start_runs(&leases, lease_until)).await {
             Ok(starts) => {
                 self.spawn(starts);
-                Ok(())
+                Ok(due.len() == BATCH)
             }
             Err(error) => {
                 // it may have taken effect; the next tick asks again, which is safe
@@ -178,17 +154,6 @@ impl Worker {
                 Err(error.into())
             }
         }
-    }
-
-    /// The desk by which runs start here as they are recorded.
-    pub(super) fn desk(&self) -> Arc<Desk> {
-        let (held, executions) = (Arc::clone(&self.held), self.executions.clone());
-        Arc::new(Desk { held, executions, worker: self.id, lease: self.lease })
-    }
-
-    /// Returns once no run that was asked for may yet start here.
-    pub(super) async fn all_settled(&self) {
-        self.held.all_settled().await;
     }
 
     async fn hear_cancels(&self) -> Result<(), TickError> {
@@ -199,36 +164,6 @@ impl Worker {
             self.active.cancel(beat.run_id, beat.cancel_reason.as_deref().unwrap_or("cancelled"));
         }
         Ok(())
-    }
-}
-
-/// The way for a run that is asked for to start with the commit that records it.
-pub(super) struct Desk {
-    pub held: Arc<Held>,
-    pub executions: Executions,
-    pub worker: Uuid,
-    pub lease: Duration,
-}
-
-impl Seat for Desk {
-    fn worker(&self) -> Uuid {
-        self.worker
-    }
-
-    fn lease(&self) -> Duration {
-        self.lease
-    }
-
-    fn is_free(&self) -> bool {
-        self.held.is_open()
-    }
-
-    fn place(&self, tenant: Option<&str>) -> Option<Box<dyn Any + Send>> {
-        self.held.place(tenant).map(|place| Box::new(place) as Box<dyn Any + Send>)
-    }
-
-    fn start(&self, run: StartedRun) {
-        self.executions.spawn(run);
     }
 }
 
@@ -251,23 +186,24 @@ impl Service for Worker {
         self.held.forget_expired(self.store.clock().now());
         self.neighbours.look().await;
         let more_due = self.start_due().await?;
-        // once those that were due have begun: few are left to look at
-        self.held.forget_prepared(self.store.clock().now());
         let more_ready = self.take().await?;
         self.hear_cancels().await?;
         if self.held.passes_over() {
             self.short_of_room.store(true, Ordering::Relaxed);
         }
         let next = match (more_due || more_ready, self.held.next()) {
-            (true, _) => Next::Now,
-            (false, Some(next)) => Next::At(next),
-            (false, None) => return Ok(Next::OnWake),
+            (true, _) if self.held.has_place() => Next::Now,
+            (false, Some(next)) if self.held.has_place() => Next::At(next),
+            (false, None) => Next::OnWake,
+            _ => {
+                self.short_of_room.store(true, Ordering::Relaxed);
+                Next::OnWake
+            }
         };
-        if self.held.has_place() {
-            return Ok(next);
+        if self.short_of_room.load(Ordering::Relaxed) {
+            self.store.pass_on(Topic::Queue);
         }
-        self.short_of_room.store(true, Ordering::Relaxed);
-        Ok(Next::OnWake)
+        Ok(next)
     }
 
     fn hint(&self) -> BoxFuture<'static, ()> {

@@ -21,7 +21,6 @@ use uuid::Uuid;
 
 use crate::clock::signed;
 use crate::compute::{Compute, ENGINE};
-use crate::run::Run;
 use crate::store::conditions::disable;
 use crate::store::disabling::{UNREADABLE, stop_and_disable};
 use crate::store::hot::{Going, Hot};
@@ -55,17 +54,8 @@ pub struct FireDue {
     pub worker: Uuid,
     /// Most runs to claim ahead.
     pub room: usize,
-    /// Reads the facts of runs that are due later now, for workers that start them before they are marked.
-    pub prepare: bool,
     /// Of those, as many as there are places start at once if they are due, with leases until then.
     pub start: Option<StartNow>,
-}
-
-impl FireDue {
-    /// Whether the tasks of what fires are asked for.
-    fn needs_tasks(&self) -> bool {
-        self.start.is_some() || self.prepare
-    }
 }
 
 /// How due runs start with the commit that records them.
@@ -96,8 +86,6 @@ pub struct Fired {
     pub claims: Vec<Claim>,
     /// Runs that were started.
     pub started: Vec<StartedRun>,
-    /// Facts of the claims, if they were asked for.
-    pub prepared: Vec<StartedRun>,
     /// Fires that had their record already; stays 0 unless an answer of the database was lost.
     pub conflicts: usize,
     /// Nothing was fired: instances plan by other rules of time zones than this one, or what earlier ones have planned is
@@ -116,7 +104,6 @@ impl Fired {
         self.skipped += piece.skipped;
         self.claims.extend(piece.claims);
         self.started.extend(piece.started);
-        self.prepared.extend(piece.prepared);
         self.conflicts += piece.conflicts;
         self.other_zones |= piece.other_zones;
         self.disabled.extend(piece.disabled);
@@ -156,7 +143,7 @@ impl Store {
         let read = due.len();
         let zones = zone::current().release().clone();
         let mut planner = Planner::new(due, ask.clone());
-        let (mut fired, mut going, mut ahead, mut tasks) = Recorded::default();
+        let (mut fired, mut going, mut tasks) = Recorded::default();
         let mut left = read;
         for _ in 0..PIECES {
             if left == 0 || fired.other_zones {
@@ -170,8 +157,7 @@ impl Store {
                     planner = rest;
                     fired.add(piece.0);
                     going.extend(piece.1);
-                    ahead.extend(piece.2);
-                    tasks.extend(piece.3);
+                    tasks.extend(piece.2);
                 }
                 Err(error) if fired.tasks > 0 => {
                     tracing::warn!(%error, "the rest of a batch was not recorded, it is read again");
@@ -186,10 +172,7 @@ impl Store {
             place.settle(read, fired.tasks + left);
         }
         if let Some(start) = &ask.start {
-            fired.started = self.with_their_tasks(going, &mut tasks, start.lease_until).await?;
-        }
-        if !ahead.is_empty() {
-            fired.prepared = self.with_their_tasks(ahead, &mut tasks, until).await?;
+            fired.started = self.read_started(going, &mut tasks, start.lease_until).await?;
         }
         Ok(fired)
     }
@@ -300,12 +283,12 @@ impl Store {
         let ids: Vec<Uuid> = batch.read.iter().map(|row| row.task_id).collect();
         let tenants = batch.fires();
         let allowances = self.allowances(&tenants.keys().map(String::as_str).collect::<Vec<_>>()).await?;
-        let (fired, going, ahead, missed, tasks) = on_hot_write!(self.db, |conn| {
+        let (fired, going, missed, tasks) = on_hot_write!(self.db, |conn| {
             let began = Instant::now();
             if let Some(zones) = zones
                 && !may_plan!(conn, zones)
             {
-                return Ok((Fired { other_zones: true, ..Fired::default() }, Vec::new(), Vec::new(), HashMap::new()));
+                return Ok((Fired { other_zones: true, ..Fired::default() }, Vec::new(), HashMap::new()));
             }
             if !planted!("no_compare_and_set") {
                 batch.keep(conn.due_as_read(&ids).await?);
@@ -319,10 +302,9 @@ impl Store {
             }
             let tasks = std::mem::take(&mut batch.tasks);
             let going = std::mem::take(&mut written.going);
-            let ahead = if ask.prepare { ahead(&batch, &written.claims, &tasks) } else { Vec::new() };
             let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
             self.learn(&self.paces.fires, batch.read.len(), began);
-            (summary(batch, written), going, ahead, missed, tasks)
+            (summary(batch, written), going, missed, tasks)
         });
         self.counts.each_skipped(&missed);
         if fired.recorded > fired.claims.len() + going.len() {
@@ -331,7 +313,7 @@ impl Store {
         if !fired.disabled.is_empty() {
             self.hint(Topic::Outbox);
         }
-        Ok((fired, going, ahead, tasks))
+        Ok((fired, going, tasks))
     }
 
     /// Computes what a tenant wrote, when it is its turn, away from the threads that serve others.
@@ -360,23 +342,14 @@ impl Store {
     }
 }
 
-/// The fires, the runs that start, those that will at their instants, and the tasks of both that are known.
-type Recorded = (Fired, Vec<(Going, Run)>, Vec<(Going, Run)>, HashMap<Uuid, Arc<Task>>);
-
-/// The runs as they will be once these claims have started at their instants. Tasks that were too long to be read with
-/// the others are read when they start.
-fn ahead(batch: &Batch, claims: &[Claim], tasks: &HashMap<Uuid, Arc<Task>>) -> Vec<(Going, Run)> {
-    let short = batch.runs.iter().filter(|ready| tasks.contains_key(&ready.run.task_id));
-    let ready: HashMap<Uuid, &Ready> = short.map(|ready| (ready.run.id, ready)).collect();
-    let known = claims.iter().filter_map(|claim| Some((claim, ready.get(&claim.lease.run_id)?)));
-    known.map(|(claim, ready)| ready.going(claim.lease, claim.run_at)).collect()
-}
+/// The fires, the runs that start, and those of their tasks that are known.
+type Recorded = (Fired, Vec<Going>, HashMap<Uuid, Arc<Task>>);
 
 /// Rows that the database took: claims with their tokens, and the number of new runs.
 #[derive(Default)]
 pub(super) struct Written {
     pub claims: Vec<Claim>,
-    pub going: Vec<(Going, Run)>,
+    pub going: Vec<Going>,
     pub recorded: usize,
     pub skipped: usize,
 }
@@ -391,7 +364,6 @@ fn summary(batch: Batch, written: Written) -> Fired {
         skipped: written.skipped,
         claims: written.claims,
         started: Vec::new(),
-        prepared: Vec::new(),
         other_zones: false,
         disabled: batch.disabled,
     }

@@ -24,22 +24,23 @@ use crate::store::starting::{Take, Turn};
 pub(super) use events::{GuardedEvents, HotEvents};
 pub(super) use now::{HotNow, RunNow, run_now_committed};
 
-/// A run that may start, and until when it may run.
+/// A run that has started, and until when it may run.
 #[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
 pub(super) struct Going {
-    pub run_id: Uuid,
+    #[sqlx(flatten)]
+    pub lease: Lease,
     pub task_id: Option<Uuid>,
     pub tenant_id: String,
-    pub lease_token: i64,
     pub deadline_at: DateTime<Utc>,
+    /// Its record, where the statement that started it knew it or answered it along.
+    #[sqlx(skip)]
+    pub run: Option<Run>,
 }
 
 /// Result of taking ready runs.
 #[derive(Debug, Default)]
 pub(super) struct TakenRuns {
     pub going: Vec<Going>,
-    /// Those of them that were answered along.
-    pub runs: HashMap<Uuid, Run>,
     /// Due, and leased, but not to be started as it is.
     pub stopped: Vec<Lease>,
     /// Due later.

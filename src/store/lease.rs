@@ -24,11 +24,12 @@ use crate::store::{Split, Store, StoreError, Topic, split};
 pub const CLAIM_MARGIN: TimeDelta = TimeDelta::seconds(5);
 
 /// The right to write for a run, until someone else is given it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, sqlx::FromRow)]
 pub struct Lease {
     /// The run under the lease.
     pub run_id: Uuid,
     /// Token that fences every write; it is never given twice.
+    #[sqlx(rename = "lease_token")]
     pub token: i64,
 }
 
@@ -90,8 +91,6 @@ pub struct Finish {
     pub infra_retry: bool,
     /// It waits instead of ending.
     pub park: Option<Park>,
-    /// When it began, if no start was recorded: then this end records it.
-    pub unconfirmed: Option<DateTime<Utc>>,
     /// While it waits it counts as running: its task's slot stays with it.
     pub waiting_counts: bool,
 }
@@ -159,7 +158,6 @@ impl Finish {
             crashed: false,
             infra_retry: false,
             park: None,
-            unconfirmed: None,
             waiting_counts: false,
         }
     }

@@ -3,26 +3,22 @@
 //! What has returned is recorded and in the queue, with the answer of its idempotency key. Asking again for the same
 //! run makes no second one.
 
-use std::sync::Arc;
-
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::clock::signed;
 use crate::id::Scope;
 use crate::json_length::bytes_of;
 use crate::run::{RunEvent, RunState};
 use crate::store::approvals::close_questions;
 use crate::store::db::{Db, answered};
 use crate::store::flow::Flow;
-use crate::store::hot::{Going, HotNow, RunNow, run_now_committed};
+use crate::store::hot::{HotNow, RunNow, run_now_committed};
 use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::lease::Lease;
 use crate::store::runs::{NewRun, insert_run, key_instant};
 use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
 use crate::store::text::{Document, text};
-use crate::store::{Split, StartedRun, Store, StoreError, Topic};
+use crate::store::{Split, Store, StoreError, Topic};
 
 /// Result of a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,9 +137,8 @@ impl Store {
         Ok(found.flatten())
     }
 
-    /// Records a run of the task now, whatever its status and limits; it starts with it if this process has a worker
-    /// with room and nothing of the task runs, else overlap is resolved when it starts. `run_id` and `now` come from the
-    /// caller, who answers with them.
+    /// Records a run of the task that is ready now, whatever its status and limits; overlap is resolved when it starts.
+    /// `run_id` and `now` come from the caller, who answers with them.
     pub async fn run_now(
         &self,
         scope: &Scope,
@@ -155,7 +150,7 @@ impl Store {
     ) -> Result<Answer<()>, StoreError> {
         let (store, scope, once) = (self.clone(), scope.clone(), idempotency.cloned());
         let request = request.into();
-        // a caller who goes away must not leave a run that is started and that nobody executes
+        // on SQLite the transaction is part of the text: a caller who goes away must not leave it open
         let asked = async move { store.record_now(&scope, task_id, run_id, request, now, once.as_ref()).await };
         self.run_to_end(asked).await
     }
@@ -175,67 +170,38 @@ impl Store {
             (tenant, _) => tenant?,
         };
         self.admit_once(&tenant, input.as_ref().map_or(0, bytes_of), idempotency, now).await?;
-        // where a tenant has a limit on its runs, they start by a take, which counts those that are under way
-        let is_limited = self.allowance(&tenant).await?.quotas.concurrent_runs.is_some();
-        let seat = if is_limited { None } else { self.free_seat(scope.tenant()) };
-        let worker = seat.as_ref().map(|(seat, _)| (seat.worker(), now + signed(seat.lease())));
-        let fire_key = format!("m:{run_id}");
-        let ask = RunNow {
-            tenant: scope.tenant(),
-            task_id,
-            run_id,
-            fire_key: &fire_key,
-            input: input.as_ref(),
-            requested_by: requested_by.as_deref(),
-            now,
-            priority: 1,
-            worker,
-        };
-        let requested = match &self.db {
+        let (input, requested_by) = (input.as_ref(), requested_by.as_deref());
+        let ask = RunNow { tenant: scope.tenant(), task_id, run_id, input, requested_by, now };
+        let is_there = match &self.db {
             // one statement, which confines itself
             Db::Postgres { quick, waits, .. } if idempotency.is_none() => {
                 let mut quick = quickly!(quick, waits);
                 // a wire that has gone silent must not keep the place
-                let requested = answered(quick.run_now(&ask)).await?;
+                let is_there = answered(quick.run_now(&ask)).await?;
                 fault!();
-                requested.ok_or(StoreError::NotFound)?
+                is_there
             }
             Db::Sqlite { writer, waits, .. } if idempotency.is_none() => {
                 waits.look("writer", writer);
                 let flow = Flow::of(scope.tenant(), module_path!());
                 let mut held = writer.acquire(flow).await?;
                 fault!();
-                let requested = run_now_committed(&mut held, &ask).await?;
+                let is_there = run_now_committed(&mut held, &ask).await?;
                 fault!();
-                requested.ok_or(StoreError::NotFound)?
+                is_there
             }
             _ => on_write!(self.db, scope, |conn| {
                 once!(conn, idempotency, now);
-                conn.run_now(&ask).await?.ok_or(StoreError::NotFound)?
+                if !conn.run_now(&ask).await? {
+                    return Err(StoreError::NotFound);
+                }
+                true
             }),
         };
-        match (seat, worker, requested.going) {
-            (
-                Some((seat, _place)),
-                Some((_, lease_until)),
-                Some(Going { lease_token: token, deadline_at, tenant_id, .. }),
-            ) => {
-                let task = requested.task.task()?;
-                let run = NewRun { id: run_id, input, ..NewRun::queued(&task, fire_key, now, now) }.running(now);
-                let recipient = requested
-                    .recipient
-                    .and_then(|body| self.readable(&tenant_id, serde_json::from_value(body)))
-                    .map(Arc::new);
-                let lease = Lease { run_id, token };
-                let (run, task) = (Arc::new(run), Some(Arc::new(task)));
-                seat.start(StartedRun { lease, run, task, recipient, lease_until, deadline_at, confirmed: true });
-            }
-            (seat, ..) => {
-                // who hears of it finds the place free
-                drop(seat);
-                self.hint(Topic::Queue);
-            }
+        if !is_there {
+            return Err(StoreError::NotFound);
         }
+        self.hint(Topic::Queue);
         Ok(Answer::Done(()))
     }
 

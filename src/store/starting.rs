@@ -101,8 +101,6 @@ pub struct StartedRun {
     pub lease_until: DateTime<Utc>,
     /// The run's time limit.
     pub deadline_at: DateTime<Utc>,
-    /// Whether the record says that it runs; else its end says so.
-    pub confirmed: bool,
 }
 
 /// Result of a start with a batch of claims.
@@ -168,7 +166,7 @@ impl Store {
             }),
         };
         let leased = taken.going.len() + taken.stopped.len() + taken.claims.len();
-        let starts = self.starts(taken.going, taken.runs, blocked, take.lease_until).await?;
+        let starts = self.starts(taken.going, blocked, take.lease_until).await?;
         Ok(Taking { starts, claims: taken.claims, turn: taken.turn, leased })
     }
 
@@ -194,19 +192,17 @@ impl Store {
         let (going, blocked) = on_hot_write!(self.db, |conn| {
             let now = self.clock.now();
             let going = conn.start(leases, now, lease_until).await?;
-            let gone: HashSet<Uuid> = going.iter().map(|g| g.run_id).collect();
+            let gone: HashSet<Uuid> = going.iter().map(|g| g.lease.run_id).collect();
             let left = leases.iter().filter(|lease| !gone.contains(&lease.run_id));
             let blocked = resolve_blocked!(self.db, conn, left, now);
             (going, blocked)
         });
-        self.starts(going, HashMap::new(), blocked, lease_until).await
+        self.starts(going, blocked, lease_until).await
     }
 
-    /// `known` are those of the runs that need not be read.
     async fn starts(
         &self,
         going: Vec<Going>,
-        known: HashMap<Uuid, Run>,
         blocked: Vec<(Uuid, Blocked)>,
         lease_until: DateTime<Utc>,
     ) -> Result<Starts, StoreError> {
@@ -218,52 +214,40 @@ impl Store {
         if blocked.iter().any(|(_, fate)| matches!(fate, Blocked::Again | Blocked::Cancelled)) {
             self.hint(Topic::Queue);
         }
-        Ok(Starts { started: self.read_started(going, known, lease_until).await?, blocked })
+        Ok(Starts { started: self.read_started(going, &mut HashMap::new(), lease_until).await?, blocked })
     }
 
-    /// Reads the facts about runs that were just started.
-    async fn read_started(
+    /// Adds to runs that were just started their records, their tasks, and who is told of them. What is not known is read;
+    /// tasks are known from then on.
+    pub(super) async fn read_started(
         &self,
         going: Vec<Going>,
-        mut runs: HashMap<Uuid, Run>,
+        tasks: &mut HashMap<Uuid, Arc<Task>>,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<StartedRun>, StoreError> {
         if going.is_empty() {
             return Ok(Vec::new());
         }
-        let unread: Vec<Uuid> = going.iter().map(|g| g.run_id).filter(|id| !runs.contains_key(id)).collect();
-        let mut tasks = HashMap::new();
+        let unread: Vec<Uuid> = going.iter().filter(|g| g.run.is_none()).map(|g| g.lease.run_id).collect();
         let read = async { insist!(self.runs_by_id(&unread)) };
-        let (read, around) = tokio::try_join!(read, self.around(going.iter(), &mut tasks))?;
-        runs.extend(read);
-        let going = going.into_iter().filter_map(|g| runs.remove(&g.run_id).map(|run| (g, run)));
-        Ok(going.map(|(going, run)| around.started(going, run, lease_until)).collect())
-    }
-
-    /// Adds to runs that were just started their tasks, and who is told of them. Tasks that are not known are read, and
-    /// known from then on.
-    pub(super) async fn with_their_tasks(
-        &self,
-        going: Vec<(Going, Run)>,
-        known: &mut HashMap<Uuid, Arc<Task>>,
-        lease_until: DateTime<Utc>,
-    ) -> Result<Vec<StartedRun>, StoreError> {
-        if going.is_empty() {
-            return Ok(Vec::new());
-        }
-        let around = self.around(going.iter().map(|(going, _)| going), known).await?;
-        Ok(going.into_iter().map(|(going, run)| around.started(going, run, lease_until)).collect())
+        let (mut runs, around) = tokio::try_join!(read, self.around(&going, tasks))?;
+        let started = going.into_iter().filter_map(|mut going| {
+            // one that can't be read is told of, and left to its lease
+            let run = going.run.take().or_else(|| runs.remove(&going.lease.run_id))?;
+            Some(around.started(going, run, lease_until))
+        });
+        Ok(started.collect())
     }
 
     /// Reads the surroundings of runs, beside the tasks that are known.
     async fn around<'a>(
         &self,
-        going: impl Iterator<Item = &Going> + Clone,
+        going: &[Going],
         tasks: &'a mut HashMap<Uuid, Arc<Task>>,
     ) -> Result<Around<'a>, StoreError> {
-        let unknown = going.clone().filter_map(|going| going.task_id).filter(|id| !tasks.contains_key(id));
+        let unknown = going.iter().filter_map(|going| going.task_id).filter(|id| !tasks.contains_key(id));
         let unknown: BTreeSet<Uuid> = unknown.collect();
-        let tenants: BTreeSet<&str> = going.map(|going| going.tenant_id.as_str()).collect();
+        let tenants: BTreeSet<&str> = going.iter().map(|going| going.tenant_id.as_str()).collect();
         let (unknown, tenants): (Vec<_>, Vec<_>) = (unknown.into_iter().collect(), tenants.into_iter().collect());
         let (read, recipients) =
             insist!(async { tokio::try_join!(self.tasks_by_id(&unknown), self.recipients_by_tenant(&tenants)) })?;
@@ -282,13 +266,12 @@ struct Around<'a> {
 impl Around<'_> {
     fn started(&self, going: Going, run: Run, lease_until: DateTime<Utc>) -> StartedRun {
         StartedRun {
-            lease: Lease { run_id: going.run_id, token: going.lease_token },
+            lease: going.lease,
             task: run.task_id.and_then(|id| self.tasks.get(&id)).cloned(),
             recipient: self.recipients.get(&run.tenant_id).cloned(),
             run: Arc::new(run),
             lease_until,
             deadline_at: going.deadline_at,
-            confirmed: true,
         }
     }
 }

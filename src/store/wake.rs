@@ -3,25 +3,23 @@
 //!
 //! Between instances they go by LISTEN and NOTIFY. A transaction that notifies takes a lock of the whole database when it
 //! commits, so ours do not: what is called is gathered for a moment and told in a statement of its own, and only what this
-//! instance can't do at once itself. The commit of that statement doesn't wait for the disk: a crash may lose a hint.
+//! instance can't do itself: its services pass it on. The commit of that statement doesn't wait for the disk: a crash may
+//! lose a hint.
 
-use std::any::Any;
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::PgListener;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
-use uuid::Uuid;
 
 use crate::clock::pause;
 use crate::store::Store;
 use crate::store::connections::{Connections, notice};
 use crate::store::db::answered;
 use crate::store::ears::Ears;
-use crate::store::starting::StartedRun;
 
 /// Topics on which a service may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,29 +56,16 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// an end.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// The worker of this process, as the store sees it: what was just recorded may start here at once, without a look into
-/// the queue.
-pub trait Seat: Send + Sync {
-    /// Id of the instance.
-    fn worker(&self) -> Uuid;
-    /// How long a lease lasts.
-    fn lease(&self) -> Duration;
-    /// Whether a run could start here now, whosever it is.
-    fn is_free(&self) -> bool;
-    /// A place for a run of this tenant (`None`: of whichever) that could start here now; it is nobody else's until it is
-    /// dropped.
-    fn place(&self, tenant: Option<&str>) -> Option<Box<dyn Any + Send>>;
-    /// Executes a run that is started on the record.
-    fn start(&self, run: StartedRun);
-}
-
 /// One hint per topic; many at once are one. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Hints(Arc<Shared>);
 
 struct Shared {
     here: [watch::Sender<()>; TOPICS],
-    seat: RwLock<Option<Arc<dyn Seat>>>,
+    /// Whether services of this process see to what is hinted at here.
+    works: AtomicBool,
+    /// Topics that were hinted at in this process alone, a bit each.
+    kept: AtomicU8,
     /// Topics to be told to other instances, a bit each.
     called: AtomicU8,
     bell: Notify,
@@ -92,11 +77,19 @@ impl Hints {
     pub(super) fn new() -> Hints {
         Hints(Arc::new(Shared {
             here: std::array::from_fn(|_| watch::channel(()).0),
-            seat: RwLock::default(),
+            works: AtomicBool::new(false),
+            kept: AtomicU8::new(0),
             called: AtomicU8::new(0),
             bell: Notify::new(),
             reading: watch::channel(true).0,
         }))
+    }
+
+    fn tell_others(&self, topics: u8) {
+        if topics != 0 {
+            self.0.called.fetch_or(topics, Ordering::AcqRel);
+            self.0.bell.notify_one();
+        }
     }
 
     fn wake_all(&self) {
@@ -187,9 +180,11 @@ impl Store {
         self.hints.0.here[topic as usize].subscribe()
     }
 
-    /// Tells those who wait that something was committed: in this process, and elsewhere if it may not be done here.
+    /// Tells those who wait that something was committed: in this process, and elsewhere if nobody sees to it here.
     pub(super) fn hint(&self, topic: Topic) {
-        match EVERYBODYS.contains(&topic) || !self.could_start() {
+        // before it is asked who works: either this sees that the work has ended, or `end_work` sees the hint
+        self.hints.0.kept.fetch_or(1 << topic as u8, Ordering::SeqCst);
+        match EVERYBODYS.contains(&topic) || !self.hints.0.works.load(Ordering::SeqCst) {
             true => self.hint_everybody(topic),
             false => self.hints.0.here[topic as usize].send_replace(()),
         }
@@ -198,8 +193,9 @@ impl Store {
     /// Hints at work that this instance leaves to others though it could do some of it.
     pub(super) fn hint_everybody(&self, topic: Topic) {
         self.hints.0.here[topic as usize].send_replace(());
-        self.hints.0.called.fetch_or(1 << topic as u8, Ordering::AcqRel);
-        self.hints.0.bell.notify_one();
+        let bit = 1 << topic as u8;
+        self.hints.0.kept.fetch_and(!bit, Ordering::SeqCst);
+        self.hints.tell_others(bit);
     }
 
     /// From now on events may be waited for in this process, as they may from the beginning.
@@ -218,25 +214,21 @@ impl Store {
         let _ = reading.wait_for(|reading| !reading).await;
     }
 
-    /// From now on runs may start in this process as they are recorded.
-    pub fn seat(&self, seat: Arc<dyn Seat>) {
-        *self.hints.0.seat.write().expect("seat lock") = Some(seat);
+    /// From now on the services of this process see to what is hinted at here, and pass on what they can't do.
+    pub fn begin_work(&self) {
+        self.hints.0.works.store(true, Ordering::SeqCst);
     }
 
-    /// From now on none starts in this process as it is recorded.
-    pub fn unseat(&self) {
-        *self.hints.0.seat.write().expect("seat lock") = None;
+    /// From now on others are to see to what is hinted at here, and to what was and is not passed on.
+    pub fn end_work(&self) {
+        self.hints.0.works.store(false, Ordering::SeqCst);
+        self.hints.tell_others(self.hints.0.kept.swap(0, Ordering::SeqCst));
     }
 
-    fn could_start(&self) -> bool {
-        self.hints.0.seat.read().expect("seat lock").as_ref().is_some_and(|seat| seat.is_free())
-    }
-
-    /// The worker of this process, with a place for a run of this tenant, if it could start one now.
-    pub(super) fn free_seat(&self, tenant: Option<&str>) -> Option<(Arc<dyn Seat>, Box<dyn Any + Send>)> {
-        // under the lock: after `unseat` nobody gets a place any more
-        let seat = self.hints.0.seat.read().expect("seat lock");
-        let seat = seat.as_ref()?;
-        Some((Arc::clone(seat), seat.place(tenant)?))
+    /// Tells other instances what was hinted at here alone since that was passed on last: this one has no room for it.
+    /// A hint that came from another instance is not told on, or two that are full would wake each other for ever.
+    pub fn pass_on(&self, topic: Topic) {
+        let bit = 1 << topic as u8;
+        self.hints.tell_others(self.hints.0.kept.fetch_and(!bit, Ordering::SeqCst) & bit);
     }
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::FireDue;
 use crate::clock::signed;
 use crate::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
-use crate::run::{Missed, Run, RunState};
+use crate::run::{Missed, RunState};
 use crate::store::StoreError;
 use crate::store::hot::Going;
 use crate::store::lease::{CLAIM_MARGIN, Lease, line};
@@ -137,10 +137,10 @@ impl Ready {
     }
 
     /// The run, started then with this lease.
-    pub fn going(&self, lease: Lease, at: DateTime<Utc>) -> (Going, Run) {
+    pub fn going(&self, lease: Lease, at: DateTime<Utc>) -> Going {
         let run = self.run.running(at);
-        let (task_id, tenant_id, deadline_at) = (run.task_id, run.tenant_id.clone(), self.deadline(at));
-        (Going { run_id: lease.run_id, task_id, tenant_id, lease_token: lease.token, deadline_at }, run)
+        let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
+        Going { lease, task_id, tenant_id, deadline_at: self.deadline(at), run: Some(run) }
     }
 }
 
@@ -204,7 +204,7 @@ impl DueRow {
         match planned {
             Ok((plan, trigger, spec)) => {
                 self.add(plan, &trigger, ask, left, batch);
-                if let (Some(spec), Some(to)) = (spec.filter(|_| ask.needs_tasks()), batch.moves.last()) {
+                if let (Some(spec), Some(to)) = (spec.filter(|_| ask.start.is_some()), batch.moves.last()) {
                     batch.tasks.extend(self.moved(spec, to).map(|task| (task.id, Arc::new(task))));
                 }
             }

@@ -34,7 +34,7 @@ impl Planner {
     /// Plans the next piece, one task at least; those that can't be planned are answered beside the batch.
     pub fn piece(&mut self) -> (Batch, Vec<Unplannable>) {
         let (mut batch, mut unplannable) = (Batch::default(), Vec::new());
-        if self.ask.needs_tasks() {
+        if self.ask.start.is_some() {
             batch.tasks.reserve(self.rows.len());
         }
         let mut steps = 0;

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::id::new_id;
 use crate::notification::NewDelivery;
+use crate::run::Run;
 use crate::store::StoreError;
 use crate::store::fires::{AsRead, Batch, FireDue, Written};
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
@@ -42,18 +43,13 @@ struct TakenRow {
 }
 
 impl TakenRow {
-    fn add_to(self, taken: &mut TakenRuns, run_id: Uuid, now: DateTime<Utc>) {
+    fn add_to(self, taken: &mut TakenRuns, run_id: Uuid, run: Option<Run>, now: DateTime<Utc>) {
         let lease = Lease { run_id, token: self.lease_token };
         let tenant_id = self.tenant_id.unwrap_or_default();
         let (run_at, until) = (self.run_at.unwrap_or(now), self.lease_until.unwrap_or(now));
         let claim = Claim { lease, run_at, until, line: line(&tenant_id) };
-        let going = self.deadline_at.map(|deadline_at| Going {
-            run_id,
-            task_id: self.task_id,
-            tenant_id,
-            lease_token: self.lease_token,
-            deadline_at,
-        });
+        let task_id = self.task_id;
+        let going = self.deadline_at.map(|deadline_at| Going { lease, task_id, tenant_id, deadline_at, run });
         taken.add(claim, going, now);
     }
 }
@@ -108,10 +104,8 @@ impl Hot for PgConnection {
             match row.id {
                 Some(run_id) => {
                     served = served.max(row.tenant_id.clone());
-                    if row.deadline_at.is_some() {
-                        taken.runs.extend(run_in(&whole).map(|run| (run_id, run)));
-                    }
-                    row.add_to(&mut taken, run_id, take.now);
+                    let run = row.deadline_at.and_then(|_| run_in(&whole));
+                    row.add_to(&mut taken, run_id, run, take.now);
                 }
                 None => (last, tenants) = (row.tenant_id.unwrap_or_default(), row.lease_token),
             }
@@ -221,7 +215,6 @@ impl Hot for PgConnection {
             .bind(ends.iter().map(|f| f.usage.cost_micros).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.ran_ms).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.keeps_slot()).collect::<Vec<_>>())
-            .bind(ends.iter().map(|f| f.unconfirmed).collect::<Vec<_>>())
             .bind(now)
             .bind(ends.iter().map(rare).collect::<Vec<_>>())
             .fetch_all(self)

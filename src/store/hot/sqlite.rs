@@ -82,7 +82,7 @@ impl Hot for SqliteConnection {
         claim(self, &claims, take.worker).await?;
         let due: Vec<Lease> = claims.iter().filter(|claim| claim.run_at <= take.now).map(|claim| claim.lease).collect();
         let going = start_each(self, &due, take.now, take.lease_until).await?;
-        let mut going: HashMap<Uuid, Going> = going.into_iter().map(|going| (going.run_id, going)).collect();
+        let mut going: HashMap<Uuid, Going> = going.into_iter().map(|going| (going.lease.run_id, going)).collect();
         for claim in claims {
             taken.add(claim, going.remove(&claim.lease.run_id), take.now);
         }
@@ -96,7 +96,7 @@ impl Hot for SqliteConnection {
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<Going>, StoreError> {
         let mut going = started_before(self, leases, lease_until).await?;
-        let before: HashSet<Uuid> = going.iter().map(|going| going.run_id).collect();
+        let before: HashSet<Uuid> = going.iter().map(|going| going.lease.run_id).collect();
         let others: Vec<Lease> = leases.iter().filter(|lease| !before.contains(&lease.run_id)).copied().collect();
         going.extend(start_each(self, &others, now, lease_until).await?);
         Ok(going)

@@ -1,27 +1,27 @@
 -- One statement to finish: only whose lease still stands is taken; the row leaves the queue (or waits there again,
--- or among the parked ones), the slot is freed unless it waits and keeps it, the record is written. What began before its
--- start was marked has it marked now. Everything that is known of an end goes along from where its row is locked, so
--- that nothing has to be joined to it again. A column of a batch costs about half a microsecond per row, so what few ends
--- have stands in one document (`rare`), which is null for the others.
+-- or among the parked ones), the slot is freed unless it waits and keeps it, the record is written. Everything that is
+-- known of an end goes along from where its row is locked, so that nothing has to be joined to it again. A column of a
+-- batch costs about half a microsecond per row, so what few ends have stands in one document (`rare`), which is null for
+-- the others.
 with mine as (
-  select *, was = 'claimed' as unmarked
+  select *
     from (select q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap, q.state as was, f.state, f.reason, f.output,
                  f.error, f.turns, f.tool_calls, f.input_tokens, f.output_tokens, f.cost_micros, f.ran_ms, f.keeps_slot,
-                 f.began_at, (f.rare ->> 'run_at')::timestamptz as run_at,
+                 (f.rare ->> 'run_at')::timestamptz as run_at,
                  coalesce((f.rare ->> 'attempts_back')::int, 0) as attempts_back,
                  coalesce((f.rare ->> 'crashes')::int, 0) as crashes,
                  coalesce((f.rare ->> 'infra_retries')::int, 0) as infra_retries,
                  (f.rare ->> 'park_at')::timestamptz as park_at, f.rare ->> 'park_why' as park_why
             from unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::bigint[],
                         $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bool[],
-                        $14::timestamptz[], $16::jsonb[])
+                        $15::jsonb[])
                  as f (run_id, lease_token, state, reason, output, error, turns, tool_calls, input_tokens, output_tokens,
-                       cost_micros, ran_ms, keeps_slot, began_at, rare)
+                       cost_micros, ran_ms, keeps_slot, rare)
             join queue q on q.run_id = any (array[f.run_id]) and q.lease_token = f.lease_token
            order by f.run_id
           offset 0 -- the state is asked of rows that were found: it has indexes, which would be walked
              for update of q) listed
-   where was = 'started' or (was = 'claimed' and began_at is not null)
+   where was = 'started'
 ), gone as (
     delete from queue q using mine where q.run_id = any (array[mine.run_id]) and mine.run_at is null
 ), waits as (
@@ -49,10 +49,9 @@ with mine as (
 update runs r
    set state = f.state, reason = f.reason, output = f.output, error = f.error, turns = f.turns,
        tool_calls = f.tool_calls, input_tokens = f.input_tokens, output_tokens = f.output_tokens,
-       cost_micros = f.cost_micros, ran_ms = r.ran_ms + f.ran_ms, attempt = r.attempt - f.attempts_back + f.unmarked::int,
-       started_at = case when f.unmarked then coalesce(r.started_at, f.began_at) else r.started_at end,
+       cost_micros = f.cost_micros, ran_ms = r.ran_ms + f.ran_ms, attempt = r.attempt - f.attempts_back,
        crashes = r.crashes + f.crashes, infra_retries = r.infra_retries + f.infra_retries,
-       finished_at = case when f.run_at is null and f.park_at is null then $15 end
+       finished_at = case when f.run_at is null and f.park_at is null then $14 end
   from mine f
  where r.id = any (array[f.run_id])
 returning r.id as run_id, case when f.run_at is null then f.cancel_reason end as cancel_reason,
@@ -60,4 +59,4 @@ returning r.id as run_id, case when f.run_at is null then f.cancel_reason end as
                    where a.run_id = r.id
                      and (a.status = 'pending'
                           or (a.status in ('approved', 'edited') and a.replaced_by is null and a.began_at is null
-                              and a.hold_until > $15))) as has_questions
+                              and a.hold_until > $14))) as has_questions

@@ -13,7 +13,6 @@ use reveille::store::{Answer, Idempotency, OpenError, Settings, Store, StoreErro
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use super::starting::Noting;
 use super::world::{LEASE, START, WORKER, World, leases, never_waits, new_task, open_postgres};
 use crate::support::binary::TempDir;
 use crate::support::gate::Gate;
@@ -336,8 +335,8 @@ async fn a_transaction_whose_wire_is_cut_leaves_nothing_half_done() {
     let gate = Gate::before(&world.url()).await;
     gate.open().await;
     let store = open_postgres(&gate.url(&world.url()), &world.clock).await;
-    // with a worker here other instances are told nothing: only the transaction goes over the wire
-    store.seat(Noting::free());
+    // while there is work here other instances are told nothing: only the transaction goes over the wire
+    store.begin_work();
     for pass in 0.. {
         let (task, nominal) = new_task("a", json!({"interval": "1h"}), json!({}), START);
         let key = format!("pass {pass}");

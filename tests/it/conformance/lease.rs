@@ -116,7 +116,6 @@ async fn a_started_run_is_running_on_the_record(world: &World) {
         recipient: None,
         lease_until: at(46),
         deadline_at: at(91),
-        confirmed: true,
     };
     assert_eq!(starts, Starts { started: vec![started], blocked: vec![] });
     assert_eq!(world.get_run(run_id).await, run);

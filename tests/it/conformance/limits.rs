@@ -1,13 +1,9 @@
 //! Limits on what is under way, over all instances; and the turns that keep one tenant from holding up the others.
 
-use std::any::Any;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
 use chrono::DateTime;
 use reveille::quota::{Overrides, Quota};
 use reveille::run::RunState;
-use reveille::store::{Limits, Seat, StartedRun, Store, Take, Taking, Turn};
+use reveille::store::{Limits, StartedRun, Store, Take, Taking, Turn};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -21,7 +17,6 @@ on_both!(
     tenants_that_have_had_their_share_are_passed_over,
     waiting_runs_are_counted_by_their_place,
     a_tenants_own_limit_is_in_the_place_of_everybodys,
-    runs_that_are_asked_for_start_by_a_take_where_their_tenant_has_a_limit,
 );
 
 async fn take(store: &Store, worker: Uuid, limit: i64, fair: Option<Turn>, limits: Limits) -> Taking {
@@ -227,42 +222,4 @@ async fn a_tenants_own_limit_is_in_the_place_of_everybodys(world: &World) {
     world.store.reset_quotas("b", "token:admin").await.unwrap();
     let rest = started(Limits::default()).await;
     assert_eq!(["a", "b", "c"].map(|tenant| of(&rest, tenant)), [7, 4, 0]);
-}
-
-/// A worker that would start whatever is asked for.
-struct Open(Mutex<usize>);
-
-impl Seat for Open {
-    fn worker(&self) -> Uuid {
-        WORKER
-    }
-
-    fn lease(&self) -> Duration {
-        Duration::from_secs(60)
-    }
-
-    fn is_free(&self) -> bool {
-        true
-    }
-
-    fn place(&self, _tenant: Option<&str>) -> Option<Box<dyn Any + Send>> {
-        Some(Box::new(()))
-    }
-
-    fn start(&self, _run: StartedRun) {
-        *self.0.lock().unwrap() += 1;
-    }
-}
-
-async fn runs_that_are_asked_for_start_by_a_take_where_their_tenant_has_a_limit(world: &World) {
-    let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
-    let seat = Arc::new(Open(Mutex::default()));
-    world.store.seat(Arc::clone(&seat) as Arc<dyn Seat>);
-    world.run_now(&task).await;
-    assert_eq!(*seat.0.lock().unwrap(), 1);
-    own(world, "a", 2).await;
-    world.run_now(&task).await;
-    assert_eq!(world.count("select count(*) from queue where state = 'ready'").await, 1);
-    assert_eq!(*seat.0.lock().unwrap(), 1);
-    world.store.unseat();
 }

@@ -330,7 +330,6 @@ fn fire_ahead() -> Act {
             limit: 9,
             worker: super::world::OTHER_WORKER,
             room: 9,
-            prepare: false,
             start: None,
         };
         let fired = store.fire_due(&ask).await?;

@@ -1,8 +1,6 @@
 //! Runs that start with the commit that records or takes them, here or where somebody else hears of them.
 
-use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -10,14 +8,14 @@ use reveille::id::Scope;
 use reveille::notification::Recipient;
 use reveille::run::RunState;
 use reveille::store::{
-    Blocked, FireDue, Fired, Limits, Occupant, Seat, Shares, StartNow, StartedRun, Take, Taking, Topic, Turn, line,
+    Blocked, FireDue, Fired, Limits, Occupant, Shares, StartNow, StartedRun, Take, Taking, Topic, Turn, line,
 };
 use reveille::task::Task;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use super::world::{LEASE, START, WORKER, World, end_of};
+use super::world::{LEASE, START, WORKER, World};
 
 on_both!(
     ready_runs_that_are_due_start_when_they_are_taken_and_later_ones_are_leased,
@@ -26,11 +24,10 @@ on_both!(
     a_due_fire_starts_with_its_record,
     of_fires_that_are_caught_up_with_one_starts_and_the_others_are_leased,
     only_as_many_fires_start_as_there_are_places,
-    run_that_began_unmarked_is_marked_by_its_end,
     fires_start_in_their_tenants_shares_of_the_places,
     a_take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_share,
     tasks_of_one_tenant_are_told_from_those_of_two,
-    a_run_that_is_asked_for_starts_where_there_is_a_free_seat,
+    a_run_that_is_asked_for_is_ready_at_once_and_starts_by_a_take,
     second_request_for_a_run_changes_nothing,
     other_instances_hear_of_what_can_not_be_done_here,
 );
@@ -239,125 +236,58 @@ async fn tasks_of_one_tenant_are_told_from_those_of_two(world: &World) {
     assert_eq!(told, [true, true, true, false]);
 }
 
-async fn run_that_began_unmarked_is_marked_by_its_end(world: &World) {
-    let task = world.task(json!({"interval": "10s", "overlap": "allow"})).await;
-    let ahead = world.store.fire_due(&FireDue { prepare: true, ..world.ask(10, 9) }).await.expect("a fire, ahead");
-    let [prepared] = ahead.prepared.as_slice() else { panic!("{ahead:?}") };
-    assert_eq!((prepared.lease, prepared.task.as_ref().map(|t| t.id)), (ahead.claims[0].lease, Some(task.id)));
-    world.pass(10);
-    let at = prepared.run.started_at.expect("its instant");
-    assert_eq!(at, world.now());
-    let mut end = end_of(prepared, RunState::Succeeded);
-    assert_eq!(
-        world.store.finish_runs(std::slice::from_ref(&end)).await.unwrap(),
-        [prepared.run.id],
-        "it was not started"
-    );
-    end.unconfirmed = Some(at);
-    assert_eq!(world.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
-    let run = world.get_run(prepared.run.id).await;
-    assert_eq!((run.state, run.attempt, run.started_at), (RunState::Succeeded, 1, Some(at)));
-}
-
-/// A worker with so many places, which notes what it is given.
-#[derive(Default)]
-pub struct Noting {
-    places: Mutex<usize>,
-    /// Has a clone for each place that somebody has just now.
-    asked: Arc<()>,
-    given: Mutex<Vec<StartedRun>>,
-}
-
-impl Seat for Noting {
-    fn worker(&self) -> Uuid {
-        WORKER
-    }
-
-    fn lease(&self) -> Duration {
-        LEASE.to_std().expect("a lease")
-    }
-
-    fn is_free(&self) -> bool {
-        *self.places.lock().unwrap() > 0
-    }
-
-    fn place(&self, _tenant: Option<&str>) -> Option<Box<dyn Any + Send>> {
-        self.is_free().then(|| Box::new(Arc::clone(&self.asked)) as Box<dyn Any + Send>)
-    }
-
-    fn start(&self, run: StartedRun) {
-        assert!(Arc::strong_count(&self.asked) > 1, "the place is kept until the run has it");
-        self.given.lock().unwrap().push(run);
-    }
-}
-
-impl Noting {
-    /// With a place.
-    pub fn free() -> Arc<Noting> {
-        Arc::new(Noting { places: Mutex::new(1), ..Noting::default() })
-    }
-
-    /// The run that was given to it last.
-    pub fn last(&self) -> Option<StartedRun> {
-        assert_eq!(Arc::strong_count(&self.asked), 1, "and given back whatever came of it");
-        self.given.lock().unwrap().pop()
-    }
-}
-
-async fn a_run_that_is_asked_for_starts_where_there_is_a_free_seat(world: &World) {
-    let seat = Noting::free();
-    world.store.seat(Arc::clone(&seat) as Arc<dyn Seat>);
+async fn a_run_that_is_asked_for_is_ready_at_once_and_starts_by_a_take(world: &World) {
     let task = world.task(json!({"interval": "1h", "overlap": "skip"})).await;
     let first = world.run_now(&task).await;
-    let started = seat.last().expect("a start");
+    let recorded = world.get_run(first).await;
+    assert_eq!((recorded.state, recorded.attempt, recorded.started_at), (RunState::Queued, 0, None));
+    let taken = take(world, 0).await;
+    let [started] = taken.starts.started.as_slice() else { panic!("{taken:?}") };
     assert_eq!(world.get_run(first).await, *started.run);
     assert_eq!((started.run.state, started.run.attempt, started.run.input.as_ref()), (RunState::Running, 1, None));
     assert_eq!(started.task.as_deref().map(|task: &Task| task.id), Some(task.id));
 
     let second = world.run_now(&task).await;
-    assert_eq!((seat.last(), world.get_run(second).await.state), (None, RunState::Queued), "the slot is taken");
-    world.succeed(&started).await;
+    assert_eq!(world.get_run(second).await.state, RunState::Queued, "judged when it is to start");
+    world.succeed(started).await;
     let taken = take(world, 0).await;
     world.succeed(&taken.starts.started[0]).await;
 
-    *seat.places.lock().unwrap() = 0;
-    let third = world.run_now(&task).await;
-    assert_eq!((seat.last(), world.get_run(third).await.state), (None, RunState::Queued), "there is no place");
-    let taken = take(world, 0).await;
-    world.succeed(&taken.starts.started[0]).await;
-
-    *seat.places.lock().unwrap() = 1;
     let unknown = world.store.run_now(&Scope::Every, Uuid::nil(), Uuid::from_u128(5), None, world.now(), None).await;
     assert!(matches!(unknown, Err(reveille::store::StoreError::NotFound)), "{unknown:?}");
     let others = super::world::only("somebody-else");
     let hidden = world.store.run_now(&others, task.id, Uuid::from_u128(6), None, world.now(), None).await;
     assert!(matches!(hidden, Err(reveille::store::StoreError::NotFound)), "{hidden:?}");
-    world.store.unseat();
-    let last = world.run_now(&task).await;
-    assert_eq!((seat.last(), world.get_run(last).await.state), (None, RunState::Queued), "nobody sits there");
-    assert_eq!(world.get_task(task.id).await.run_count, 4);
+    assert_eq!((world.get_task(task.id).await.run_count, world.count("select count(*) from queue").await), (2, 0));
 }
 
 async fn second_request_for_a_run_changes_nothing(world: &World) {
     for overlap in ["skip", "allow"] {
-        let seat = Noting::free();
-        world.store.seat(Arc::clone(&seat) as Arc<dyn Seat>);
         let task = world.task(json!({"interval": "1h", "overlap": overlap})).await;
         let (id, now) = (reveille::id::new_id(START), START + TimeDelta::microseconds(1_234_567));
-        let ask = async || world.store.run_now(&Scope::Every, task.id, id, Some(json!("in")), now, None).await;
-        ask().await.expect("a run");
-        let started = seat.last().expect("a start");
-        assert_eq!(started.task.as_ref().map(|task| task.run_count), Some(0), "as it was before");
-        let late = started.deadline_at - (now + TimeDelta::seconds(600));
+        let ask = async || {
+            let asked = world.store.run_now(&Scope::Every, task.id, id, Some(json!("in")), now, None).await;
+            asked.expect("a run");
+        };
+        let counts = async || {
+            let queued = world.count("select count(*) from queue").await;
+            (queued, world.get_task(task.id).await.run_count)
+        };
+        ask().await;
+        ask().await;
+        assert_eq!(counts().await, (1, 1), "it is in the queue already");
+        world.pass(2);
+        let taken = take(world, 0).await;
+        let [started] = taken.starts.started.as_slice() else { panic!("{taken:?}") };
+        assert_eq!((started.run.id, started.run.input.as_ref()), (id, Some(&json!("in"))));
+        let late = started.deadline_at - (world.now() + TimeDelta::seconds(600));
         assert!(late.abs() <= TimeDelta::milliseconds(1), "it may run for ten minutes, and is {late} off");
-        ask().await.expect("the same run");
-        assert_eq!(seat.last(), None, "it is started already");
-        assert_eq!((world.get_run(id).await, world.get_task(task.id).await.run_count), ((*started.run).clone(), 1));
-        world.succeed(&started).await;
-        ask().await.expect("the run that is over");
-        assert_eq!((seat.last(), world.get_run(id).await.state), (None, RunState::Succeeded));
-        let next = world.run_now(&task).await;
-        assert_eq!(seat.last().map(|started| started.run.id), Some(next), "the slot was given back");
+        ask().await;
+        assert!(take(world, 0).await.is_empty(), "it is started already");
+        assert_eq!((world.get_run(id).await, counts().await), ((*started.run).clone(), (1, 1)));
+        world.succeed(started).await;
+        ask().await;
+        assert_eq!((world.get_run(id).await.state, counts().await), (RunState::Succeeded, (0, 1)));
     }
 }
 
@@ -385,14 +315,30 @@ async fn other_instances_hear_of_what_can_not_be_done_here(world: &World) {
     sqlx::query(lost).execute(&mut look).await.expect("cut off");
     tokio::time::timeout(patience, queue.changed()).await.expect("woken").expect("open");
 
-    let seat = Noting::free();
-    world.store.seat(Arc::clone(&seat) as Arc<dyn Seat>);
+    let mut here = world.store.listen(Topic::Queue);
+    world.store.begin_work();
     reveille::clock::pause(Duration::from_millis(300)).await;
     queue.borrow_and_update();
+    let mut is_heard = async |within| tokio::time::timeout(within, queue.changed()).await.is_ok();
+    let quiet = Duration::from_millis(500);
+    world.store.pass_on(Topic::Queue);
+    assert!(!is_heard(quiet).await, "nothing was hinted at here alone");
     world.run_now(&task).await;
-    let heard = tokio::time::timeout(Duration::from_millis(500), queue.changed()).await;
-    assert!(heard.is_err(), "what starts here is nobody else's");
-    world.succeed(&seat.last().expect("a start")).await;
+    assert!(!is_heard(quiet).await && here.has_changed().expect("open"), "what starts here is nobody else's");
+    world.store.pass_on(Topic::Due);
+    assert!(!is_heard(quiet).await, "another topic was passed on");
+    world.store.pass_on(Topic::Queue);
+    assert!(is_heard(patience).await, "what does not start here is another one's");
+    world.store.pass_on(Topic::Queue);
+    assert!(!is_heard(quiet).await, "once is enough");
+
+    world.run_now(&task).await;
+    assert!(!is_heard(quiet).await);
+    here.borrow_and_update();
+    world.store.end_work();
+    assert!(is_heard(patience).await, "what is left at the end is another one's");
+    world.run_now(&task).await;
+    assert!(is_heard(patience).await, "and so is all that comes after it");
     other.close().await;
 }
 

@@ -115,7 +115,7 @@ impl World {
 
     pub fn ask(&self, horizon_seconds: u64, room: usize) -> FireDue {
         let horizon = Duration::from_secs(horizon_seconds);
-        FireDue { now: self.now(), horizon, limit: 1000, worker: WORKER, room, prepare: false, start: None }
+        FireDue { now: self.now(), horizon, limit: 1000, worker: WORKER, room, start: None }
     }
 
     /// A run of the task, recorded now and ready.

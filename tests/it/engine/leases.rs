@@ -264,6 +264,28 @@ async fn runs_left_or_given_back_by_an_instance_wake_the_others() {
     other.crash();
 }
 
+#[tokio::test]
+async fn a_run_that_is_asked_for_where_there_is_no_place_wakes_the_others() {
+    let mut world = World::postgres().await;
+    (world.settings.max_concurrent_runs, world.settings.prefetch) = (1, 0);
+    let (mut one, other) = (world.instance(), world.instance());
+    let trigger = json!({ "type": "schedule", "interval": "1h", "overlap": "allow" });
+    let task = one.task(json!({ "acts": ["wait"], "trigger": trigger })).await;
+    let running = one.start().await;
+    let first = one.run_now(&task).await;
+    one.until(first, |run| run.state == RunState::Running).await;
+    // one that is full after a take does not know whether there was more
+    pause(Duration::from_millis(500)).await;
+    let told = other.worker_hint();
+    one.run_now(&task).await;
+    timeout(PATIENCE, told).await.expect("the second one is left to others");
+    assert_eq!(other.queue().await, [("ready".into(), 1), ("started".into(), 1)]);
+    world.journal.open_gate();
+    one.on(|_| async move { running.stop().await }).await;
+    one.crash();
+    other.crash();
+}
+
 /// It asks first what there is at all, and that reads more than rescue needs.
 #[tokio::test]
 async fn a_locked_table_that_rescue_does_not_need_keeps_nobody_from_it() {
@@ -318,7 +340,6 @@ async fn a_start_whose_answer_was_lost_is_answered_again(world: World) {
         limit: 10,
         worker: Uuid::nil(),
         room: 10,
-        prepare: false,
         start: None,
     };
     let fired = instance.on(move |store| async move { store.fire_due(&ask).await }).await.unwrap();

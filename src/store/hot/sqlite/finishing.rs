@@ -57,17 +57,16 @@ pub(super) async fn finish(
 async fn held(conn: &mut SqliteConnection, ends: &[Finish]) -> Result<HashMap<Lease, Held>, StoreError> {
     let mut held = HashMap::with_capacity(ends.len());
     for ends in pieces(ends) {
-        let mut select = QueryBuilder::new("with ends (run_id, lease_token, unconfirmed) as (");
+        let mut select = QueryBuilder::new("with ends (run_id, lease_token) as (");
         select.push_values(ends, |mut row, end| {
-            row.push_bind(end.lease.run_id).push_bind(end.lease.token).push_bind(end.unconfirmed.is_some());
+            row.push_bind(end.lease.run_id).push_bind(end.lease.token);
         });
         select.push(
             // one row for them all: each that is handed over may wake a thread
             ") select json_group_array(json_array(hex(q.run_id), q.lease_token, iif(q.task_id is null, null, hex(q.task_id)),
                                                   q.cancel_reason, q.overlap))
                  from ends e cross join queue q
-                   on q.run_id = e.run_id and q.lease_token = e.lease_token
-                      and (q.state = 'started' or e.unconfirmed and q.state = 'claimed')",
+                   on q.run_id = e.run_id and q.lease_token = e.lease_token and q.state = 'started'",
         );
         let rows: Json<Vec<HeldRow>> =
             select.build_query_scalar().persistent(comes_again(ends.len())).fetch_one(&mut *conn).await?;
@@ -140,7 +139,7 @@ pub(super) fn recording(ends: &[&Finish], now: DateTime<Utc>) -> Result<QueryBui
     }
     let mut update = QueryBuilder::new(
         "with ends (id, state, reason, output, error, turns, tool_calls, input_tokens, output_tokens, cost_micros, ran_ms,
-                    attempts_back, finished_at, crashes, infra_retries, began_at) as (",
+                    attempts_back, finished_at, crashes, infra_retries) as (",
     );
     update.push_values(ends.iter().zip(errors), |mut row, (end, error)| {
         row.push_bind(end.lease.run_id).push_bind(end.state.as_str()).push_bind(optional(end.reason.as_deref()));
@@ -148,17 +147,15 @@ pub(super) fn recording(ends: &[&Finish], now: DateTime<Utc>) -> Result<QueryBui
         row.push_bind(end.usage.turns).push_bind(end.usage.tool_calls).push_bind(end.usage.input_tokens);
         row.push_bind(end.usage.output_tokens).push_bind(end.usage.cost_micros).push_bind(end.ran_ms);
         row.push_bind(end.attempts_back()).push_bind(end.finished_at(now)).push_bind(i32::from(end.crashed));
-        row.push_bind(i32::from(end.infra_retry)).push_bind(end.unconfirmed);
+        row.push_bind(i32::from(end.infra_retry));
     });
     update.push(
         ") update runs
               set state = e.state, reason = e.reason, output = e.output, error = e.error, turns = e.turns,
                   tool_calls = e.tool_calls, input_tokens = e.input_tokens, output_tokens = e.output_tokens,
                   cost_micros = e.cost_micros, ran_ms = runs.ran_ms + e.ran_ms,
-                  attempt = runs.attempt - e.attempts_back + (runs.state = 'queued'), finished_at = e.finished_at,
-                  crashes = runs.crashes + e.crashes, infra_retries = runs.infra_retries + e.infra_retries,
-                  started_at = case when runs.state = 'queued' then coalesce(runs.started_at, e.began_at)
-                                    else runs.started_at end
+                  attempt = runs.attempt - e.attempts_back, finished_at = e.finished_at,
+                  crashes = runs.crashes + e.crashes, infra_retries = runs.infra_retries + e.infra_retries
              from ends e where runs.id = e.id",
     );
     Ok(update)

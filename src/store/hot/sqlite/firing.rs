@@ -15,14 +15,6 @@ use crate::store::listed::{comes_again, list, pieces};
 use crate::store::slots::free;
 use crate::store::text::optional_document;
 
-/// A run for the queue, with what it enters it as.
-struct Queued<'a> {
-    ready: &'a Ready,
-    claim: Option<Claim>,
-    /// It is started, and may run until then.
-    deadline_at: Option<DateTime<Utc>>,
-}
-
 /// Answers how many moved.
 pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[Move]) -> Result<u64, StoreError> {
     let mut moved = 0;
@@ -57,7 +49,7 @@ pub(super) async fn record(
     let holders = slots_of(conn, runs).await?;
     let starts =
         |ready: &Ready| ready.starts && (!ready.needs_slot || holders.get(&ready.run.task_id) == Some(&ready.run.id));
-    let made = insert_runs(conn, runs, starts, ask.now).await?;
+    let made = insert_runs(conn, runs, &starts, ask.now).await?;
     for known in runs.iter().filter(|ready| !made.contains(&ready.run.id)) {
         free!(conn, known.run.task_id, known.run.id);
     }
@@ -69,16 +61,15 @@ pub(super) async fn record(
             let lease = Lease { run_id: ready.run.id, token };
             Claim { lease, run_at: ready.run_at, until, line: line(&ready.run.tenant_id) }
         });
-        let deadline_at = starts(ready).then(|| ready.deadline(ask.now));
-        Queued { ready, claim, deadline_at }
+        (ready, claim)
     });
-    let entries: Vec<Queued> = entries.collect();
-    enter_queue(conn, &entries, ask).await?;
+    let entries: Vec<(&Ready, Option<Claim>)> = entries.collect();
+    enter_queue(conn, &entries, &starts, ask).await?;
     written.recorded += entries.len();
-    for Queued { ready, claim, deadline_at } in entries {
-        match (claim, deadline_at) {
-            (Some(claim), Some(_)) => written.going.push(ready.going(claim.lease, ask.now)),
-            (claim, _) => written.claims.extend(claim),
+    for (ready, claim) in entries {
+        match claim {
+            Some(claim) if starts(ready) => written.going.push(ready.going(claim.lease, ask.now)),
+            claim => written.claims.extend(claim),
         }
     }
     Ok(())
@@ -129,24 +120,31 @@ async fn insert_runs(
     Ok(made)
 }
 
-async fn enter_queue(conn: &mut SqliteConnection, entries: &[Queued<'_>], ask: &FireDue) -> Result<(), StoreError> {
+/// Puts runs into the queue: those that start as started, others with a claim as claimed, and the rest as ready.
+async fn enter_queue(
+    conn: &mut SqliteConnection,
+    entries: &[(&Ready, Option<Claim>)],
+    starts: impl Fn(&Ready) -> bool,
+    ask: &FireDue,
+) -> Result<(), StoreError> {
     for entries in pieces(entries) {
         let mut insert = QueryBuilder::new(
             "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token, lease_until, worker,
                                 overlap, deadline_at) ",
         );
-        insert.push_values(entries, |mut row, Queued { ready, claim, deadline_at }| {
-            let state = match (claim, deadline_at) {
+        insert.push_values(entries, |mut row, (ready, claim)| {
+            let started = ask.start.as_ref().filter(|_| starts(ready));
+            let state = match (claim, started) {
                 (_, Some(_)) => "started",
                 (Some(_), None) => "claimed",
                 (None, None) => "ready",
             };
-            let started = ask.start.as_ref().filter(|_| deadline_at.is_some());
             row.push_bind(ready.run.id).push_bind(ready.run.task_id).push_bind(&ready.run.tenant_id);
             row.push_bind(ready.epoch).push_bind(ready.run_at).push("0").push_bind(state);
             row.push_bind(claim.map_or(0, |claim| claim.lease.token));
             row.push_bind(started.map(|start| start.lease_until).or(ready.lease_until));
-            row.push_bind(claim.map(|_| ask.worker)).push_bind(ready.overlap).push_bind(*deadline_at);
+            row.push_bind(claim.map(|_| ask.worker)).push_bind(ready.overlap);
+            row.push_bind(started.map(|_| ready.deadline(ask.now)));
         });
         insert.build().persistent(comes_again(entries.len())).execute(&mut *conn).await?;
     }

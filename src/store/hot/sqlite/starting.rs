@@ -60,8 +60,8 @@ pub(in crate::store::hot) async fn tenants_in_turn(
 /// A claim that may start, and what bounds it.
 #[derive(sqlx::FromRow)]
 struct Asked {
-    run_id: Uuid,
-    lease_token: i64,
+    #[sqlx(flatten)]
+    lease: Lease,
     task_id: Option<Uuid>,
     tenant_id: String,
     overlap: String,
@@ -86,17 +86,17 @@ pub(in crate::store::hot) async fn start_each(
 ) -> Result<Vec<Going>, StoreError> {
     let asked = asked(conn, leases).await?;
     let needs_slot = asked.iter().filter(|asked| asked.overlap != "allow");
-    let wanted: Vec<(Uuid, Uuid)> = needs_slot.filter_map(|asked| Some((asked.task_id?, asked.run_id))).collect();
+    let wanted: Vec<(Uuid, Uuid)> = needs_slot.filter_map(|asked| Some((asked.task_id?, asked.lease.run_id))).collect();
     let holders = take_slots(conn, &wanted).await?;
     let may = |asked: &Asked| {
-        asked.overlap == "allow" || asked.task_id.is_none_or(|task| holders.get(&task) == Some(&asked.run_id))
+        asked.overlap == "allow" || asked.task_id.is_none_or(|task| holders.get(&task) == Some(&asked.lease.run_id))
     };
     let going = asked.into_iter().filter(may).map(|asked| Going {
-        run_id: asked.run_id,
+        lease: asked.lease,
         deadline_at: now + TimeDelta::milliseconds(asked.left_ms()),
         task_id: asked.task_id,
         tenant_id: asked.tenant_id,
-        lease_token: asked.lease_token,
+        run: None,
     });
     let going: Vec<Going> = going.collect();
     mark(conn, &going, now, lease_until).await?;
@@ -135,7 +135,7 @@ async fn mark(
     for going in pieces(going) {
         let mut queue = QueryBuilder::new("with going (run_id, deadline_at) as (");
         queue.push_values(going, |mut row, going| {
-            row.push_bind(going.run_id).push_bind(going.deadline_at);
+            row.push_bind(going.lease.run_id).push_bind(going.deadline_at);
         });
         queue.push(") update queue set state = 'started', lease_until = ").push_bind(lease_until);
         queue.push(", deadline_at = g.deadline_at from going g where queue.run_id = g.run_id");
@@ -144,7 +144,7 @@ async fn mark(
             "update runs set state = 'running', attempt = attempt + 1, started_at = coalesce(started_at, ",
         );
         runs.push_bind(now).push(") where id in ");
-        list(&mut runs, going.iter().map(|going| going.run_id));
+        list(&mut runs, going.iter().map(|going| going.lease.run_id));
         runs.build().persistent(comes_again(going.len())).execute(&mut *conn).await?;
     }
     Ok(())
