@@ -29,12 +29,3 @@ pub fn of(run: &Run, is_requester_known: bool) -> &'static str {
         _ => "run_other",
     }
 }
-
-/// Turns the absence of a thing into `None`.
-pub fn optional<T>(found: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
-    match found {
-        Ok(found) => Ok(Some(found)),
-        Err(StoreError::NotFound) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
