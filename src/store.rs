@@ -6,8 +6,6 @@
 //! Locks are taken in one order everywhere: due, queue, slots, parked, runs, approvals. Rows of `parked` that wait for
 //! people or a completion come before slots.
 
-#[macro_use]
-mod db;
 mod approvals;
 mod audit;
 mod bulk;
@@ -20,6 +18,7 @@ mod connections;
 mod counts;
 mod creating;
 mod credentials;
+mod db;
 mod dead_letters;
 mod deliveries;
 mod depths;
@@ -64,6 +63,7 @@ mod runs;
 mod scratch;
 mod shares;
 mod slots;
+mod sql;
 mod starting;
 mod stored_bytes;
 mod task_state;
@@ -75,6 +75,7 @@ mod tokens;
 mod told;
 mod transcript;
 mod turns;
+mod tx;
 mod unreadable;
 mod verifications;
 mod wake;

@@ -9,16 +9,15 @@ mod row;
 mod voters;
 
 use chrono::{DateTime, Utc};
-use sqlx::{FromRow, QueryBuilder};
 use uuid::Uuid;
 
 use crate::approval::{Approval, ApprovalStatus, Begun, CallOutcome};
 use crate::id::Scope;
 use crate::notification::NewDelivery;
 use crate::run::Run;
-use crate::store::approvals::row::ApprovalRow;
-use crate::store::connect::settled_at;
+use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
 use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::sql::sql;
 use crate::store::text::{document, text};
 use crate::store::{Lease, Split, Store, StoreError};
 use crate::task::Task;
@@ -125,14 +124,17 @@ const MEASURED: &str = "with page as materialized (
     select a.id, octet_length(cast(a.proposal as text)) + coalesce(octet_length(cast(a.modifications as text)), 0)
                  + coalesce(octet_length(cast(a.outcome as text)), 0) + coalesce(octet_length(a.comment), 0) as bytes
       from approvals a where true";
-const FITTING: Split = row::select_approval!("join fit on fit.id = a.id");
+const FITTING: Split = Split {
+    postgres: sql!(SELECT_APPROVAL.postgres, "join fit on fit.id = a.id"),
+    sqlite: sql!(SELECT_APPROVAL.sqlite, "join fit on fit.id = a.id"),
+};
 
 impl Store {
     /// One question.
     pub async fn get_approval(&self, scope: &Scope, id: Uuid) -> Result<Approval, StoreError> {
-        let row: Option<ApprovalRow> = on_read!(self.db, scope, |conn| {
-            sqlx::query_as(self.db.text(ONE)).bind(id).bind(scope.tenant()).fetch_optional(conn).await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let row: Option<ApprovalRow> = read.query(ONE).bind(id).bind(scope.tenant()).optional().await?;
+        read.end().await?;
         row.ok_or(StoreError::NotFound)?.approval()
     }
 
@@ -156,67 +158,61 @@ impl Store {
         filter: &ApprovalFilter,
         bound: i64,
     ) -> Result<RowPage<Approval>, StoreError> {
-        Ok(on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(MEASURED);
-            for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-                query.push(" and a.tenant_id = ").push_bind(text(tenant).into_owned());
+        let mut read = self.db.read_in(scope).await?;
+        let mut query = read.build(MEASURED);
+        for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+            query.push(" and a.tenant_id = ").push_bind(text(tenant).into_owned());
+        }
+        if let Some(status) = filter.status {
+            // said in the text, or the index of the pending ones can't be used
+            query.push(" and a.status = '").push(status.as_str()).push("'");
+        }
+        for (column, id) in [("task_id", filter.task_id), ("run_id", filter.run_id), ("batch_id", filter.batch_id)] {
+            if let Some(id) = id {
+                query.push(" and a.").push(column).push(" = ").push_bind(id);
             }
-            if let Some(status) = filter.status {
-                // said in the text, or the index of the pending ones can't be used
-                query.push(" and a.status = '").push(status.as_str()).push("'");
-            }
-            for (column, id) in [("task_id", filter.task_id), ("run_id", filter.run_id), ("batch_id", filter.batch_id)]
-            {
-                if let Some(id) = id {
-                    query.push(" and a.").push(column).push(" = ").push_bind(id);
-                }
-            }
-            if let Some(before) = filter.before {
-                query.push(" and a.id < ").push_bind(before);
-            }
-            query.push(" order by a.id desc limit ").push_bind(filter.limit).push(FIT).push(self.db.text(FITTING));
-            query.push(BOUND).push_bind(bound).push(IN_ORDER);
-            let rows = query.build().fetch_all(conn).await?;
-            match bound {
-                // a decision about all of them must not miss one
-                UNBOUNDED => {
-                    let rows = rows.iter().map(Found::<ApprovalRow>::from_row).collect::<Result<_, _>>()?;
-                    RowPage::of(rows, ApprovalRow::approval)?
-                }
-                _ => RowPage::sifted(&self.unreadable, "approvals", &rows, filter.limit, ApprovalRow::approval),
-            }
-        }))
+        }
+        if let Some(before) = filter.before {
+            query.push(" and a.id < ").push_bind(before);
+        }
+        query.push(" order by a.id desc limit ").push_bind(filter.limit).push(FIT).push_of(FITTING);
+        query.push(BOUND).push_bind(bound).push(IN_ORDER);
+        let rows = query.finish().rows().await?;
+        let found = match bound {
+            // a decision about all of them must not miss one
+            UNBOUNDED => RowPage::of(rows.read::<Found<ApprovalRow>>()?, ApprovalRow::approval)?,
+            _ => RowPage::sifted(&self.unreadable, "approvals", &rows, filter.limit, ApprovalRow::approval),
+        };
+        read.end().await?;
+        Ok(found)
     }
 
     /// The questions about calls of one turn in their order, those that were replaced aside.
     pub async fn approvals_of_turn(&self, run_id: Uuid, turn: i64) -> Result<Vec<Approval>, StoreError> {
-        let rows: Vec<ApprovalRow> = on_read!(self.db, |conn| {
-            sqlx::query_as(self.db.text(OF_TURN)).bind(run_id).bind(turn).fetch_all(conn).await?
-        });
+        let rows: Vec<ApprovalRow> = self.db.read().await?.query(OF_TURN).bind(run_id).bind(turn).all().await?;
         rows.into_iter().map(ApprovalRow::approval).collect()
     }
 
     /// Marks that an approved call is about to be executed, under the run's lease. A run whose end was asked for begins
     /// nothing.
     pub async fn begin_approved(&self, lease: Lease, id: Uuid, digest: &str) -> Result<Begun, StoreError> {
-        Ok(on_write!(self.db, |conn| {
-            let cancel_reason: Option<Option<String>> = sqlx::query_scalar(self.db.text(LOCK_LEASE))
-                .bind(lease.run_id)
-                .bind(lease.token)
-                .fetch_optional(&mut *conn)
-                .await?;
-            let ends = cancel_reason.ok_or(StoreError::LeaseLost)?.is_some();
-            let now = settled_at!(self, conn);
-            let began: Option<Option<DateTime<Utc>>> =
-                sqlx::query_scalar("select began_at from approvals where id = $1 and run_id = $2")
-                    .bind(id)
-                    .bind(lease.run_id)
-                    .fetch_optional(&mut *conn)
-                    .await?;
-            match began {
-                Some(Some(_)) => Begun::Before,
-                Some(None) if !ends => {
-                    let begun = sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let cancel_reason: Option<Option<String>> =
+            tx.query(LOCK_LEASE).bind(lease.run_id).bind(lease.token).optional_scalar().await?;
+        let ends = cancel_reason.ok_or(StoreError::LeaseLost)?.is_some();
+        let now = self.settled_at(tx).await?;
+        let began: Option<Option<DateTime<Utc>>> = tx
+            .query("select began_at from approvals where id = $1 and run_id = $2")
+            .bind(id)
+            .bind(lease.run_id)
+            .optional_scalar()
+            .await?;
+        let done = match began {
+            Some(Some(_)) => Begun::Before,
+            Some(None) if !ends => {
+                let begun = tx
+                    .query(
                         "update approvals set began_at = $2
                           where id = $1 and began_at is null and status in ('approved', 'edited')
                             and replaced_by is null and decided_digest = $3
@@ -225,32 +221,41 @@ impl Store {
                     .bind(id)
                     .bind(now)
                     .bind(digest)
-                    .execute(&mut *conn)
+                    .execute()
                     .await?;
-                    if begun.rows_affected() == 1 { Begun::Now } else { Begun::Refused }
-                }
-                _ => Begun::Refused,
+                if begun == 1 { Begun::Now } else { Begun::Refused }
             }
-        }))
+            _ => Begun::Refused,
+        };
+        write.commit().await?;
+        Ok(done)
     }
 
     /// Notes what came of an approved call, for the page.
     pub async fn note_outcome(&self, id: Uuid, outcome: &CallOutcome) -> Result<(), StoreError> {
-        let noted = on_write!(self.db, |conn| {
-            sqlx::query("update approvals set outcome = $2 where id = $1")
-                .bind(id)
-                .bind(document(outcome)?)
-                .execute(conn)
-                .await?
-                .rows_affected()
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let noted = write
+            .query("update approvals set outcome = $2 where id = $1")
+            .bind(id)
+            .bind(document(outcome)?)
+            .execute()
+            .await?;
+        write.commit().await?;
         if noted == 1 { Ok(()) } else { Err(StoreError::NotFound) }
     }
 }
 
-const ONE: Split = row::select_approval!("where a.id = $1 and ($2 is null or a.tenant_id = $2)");
-const OF_TURN: Split =
-    row::select_approval!("where a.run_id = $1 and a.turn = $2 and a.replaced_by is null order by a.id");
+const ONE: Split = Split {
+    postgres: sql!(SELECT_APPROVAL.postgres, "where a.id = $1 and ($2 is null or a.tenant_id = $2)"),
+    sqlite: sql!(SELECT_APPROVAL.sqlite, "where a.id = $1 and ($2 is null or a.tenant_id = $2)"),
+};
+const OF_TURN: Split = Split {
+    postgres: sql!(
+        SELECT_APPROVAL.postgres,
+        "where a.run_id = $1 and a.turn = $2 and a.replaced_by is null order by a.id"
+    ),
+    sqlite: sql!(SELECT_APPROVAL.sqlite, "where a.run_id = $1 and a.turn = $2 and a.replaced_by is null order by a.id"),
+};
 
 /// The right to write for a run, held until this transaction ends.
 const LOCK_LEASE: Split = Split {

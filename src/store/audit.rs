@@ -5,13 +5,14 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
-use sqlx::QueryBuilder;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::id::Scope;
+use crate::id::{Scope, new_id};
 use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
-use crate::store::text::text;
+use crate::store::sql::sql;
+use crate::store::text::{document, text};
+use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError};
 
 /// Actor of the service's own acts.
@@ -71,25 +72,21 @@ pub(super) struct Act<'a> {
 }
 
 /// Records an act, in the transaction of what it tells of.
-macro_rules! write_audit {
-    ($conn:ident, $act:expr, $now:expr) => {{
-        let act: $crate::store::audit::Act = $act;
-        let now: chrono::DateTime<chrono::Utc> = $now;
-        sqlx::query($crate::store::audit::INSERT)
-            .bind($crate::id::new_id(now))
-            .bind($crate::store::text::text(act.tenant))
-            .bind(now)
-            .bind($crate::store::text::text(act.actor))
-            .bind(act.via)
-            .bind(act.action)
-            .bind(act.subject_type)
-            .bind(act.subject_id)
-            .bind($crate::store::text::document(&act.body)?)
-            .execute(&mut *$conn)
-            .await?;
-    }};
+pub(super) async fn write_audit(tx: &mut Tx<'_>, act: Act<'_>, now: DateTime<Utc>) -> Result<(), StoreError> {
+    tx.query(INSERT)
+        .bind(new_id(now))
+        .bind(text(act.tenant))
+        .bind(now)
+        .bind(text(act.actor))
+        .bind(act.via)
+        .bind(act.action)
+        .bind(act.subject_type)
+        .bind(act.subject_id)
+        .bind(document(&act.body)?)
+        .execute()
+        .await?;
+    Ok(())
 }
-pub(super) use write_audit;
 
 pub(super) const INSERT: &str = "
     insert into audit (id, tenant_id, at, actor, via, action, subject_type, subject_id, body)
@@ -100,15 +97,9 @@ const LOCK_END: Split = Split {
     sqlite: "select position, hash from audit_chain where id = 1",
 };
 
-macro_rules! select_entry {
-    ($rest:literal) => {
-        concat!(
-            "select audit.id, tenant_id, at, actor, via, action, subject_type, subject_id, body, position, hash
-               from audit ",
-            $rest
-        )
-    };
-}
+const SELECT_ENTRY: &str = "
+    select audit.id, tenant_id, at, actor, via, action, subject_type, subject_id, body, position, hash
+      from audit ";
 
 #[derive(sqlx::FromRow)]
 struct EntryRow {
@@ -146,25 +137,8 @@ impl From<EntryRow> for AuditEntry {
 /// Beginning of a page's statement: the rows that match are measured.
 const MEASURED: &str = "with page as materialized (
     select id, octet_length(cast(body as text)) as bytes from audit where true";
-const FITTING: &str = select_entry!("join fit on fit.id = audit.id");
-/// The first entries without a place that can be read: behind a page of others the search goes on.
-macro_rules! readable {
-    ($store:ident, $conn:ident, $limit:expr) => {{
-        let mut after = Uuid::nil();
-        loop {
-            let rows = sqlx::query(select_entry!("where position is null and id > $2 order by id limit $1"))
-                .bind($limit)
-                .bind(after)
-                .fetch_all(&mut *$conn)
-                .await?;
-            let (readable, others) = $store.unreadable.sift("audit", &rows, |row: EntryRow| Ok(row));
-            match others.last() {
-                Some(last) if readable.is_empty() && rows.len() as i64 == $limit => after = *last,
-                _ => break readable,
-            }
-        }
-    }};
-}
+const FITTING: &str = sql!(SELECT_ENTRY, "join fit on fit.id = audit.id");
+const UNSEALED: &str = sql!(SELECT_ENTRY, "where position is null and id > $2 order by id limit $1");
 
 impl Store {
     /// Entries that match, newest first.
@@ -183,25 +157,38 @@ impl Store {
         filter: &AuditFilter,
         bound: i64,
     ) -> Result<RowPage<AuditEntry>, StoreError> {
-        let rows: Vec<Found<EntryRow>> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(MEASURED);
-            for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-                query.push(" and tenant_id = ").push_bind(text(tenant).into_owned());
-            }
-            if let Some(action) = &filter.action {
-                query.push(" and action = ").push_bind(text(action).into_owned());
-            }
-            if let Some(subject) = filter.subject_id {
-                query.push(" and subject_id = ").push_bind(subject);
-            }
-            if let Some(before) = filter.before {
-                query.push(" and id < ").push_bind(before);
-            }
-            query.push(" order by id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
-            query.push(BOUND).push_bind(bound).push(IN_ORDER);
-            query.build_query_as().fetch_all(conn).await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let mut query = read.build(MEASURED);
+        for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+            query.push(" and tenant_id = ").push_bind(text(tenant).into_owned());
+        }
+        if let Some(action) = &filter.action {
+            query.push(" and action = ").push_bind(text(action).into_owned());
+        }
+        if let Some(subject) = filter.subject_id {
+            query.push(" and subject_id = ").push_bind(subject);
+        }
+        if let Some(before) = filter.before {
+            query.push(" and id < ").push_bind(before);
+        }
+        query.push(" order by id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
+        query.push(BOUND).push_bind(bound).push(IN_ORDER);
+        let rows: Vec<Found<EntryRow>> = query.finish().all().await?;
+        read.end().await?;
         RowPage::of(rows, |row| Ok(row.into()))
+    }
+
+    /// The first entries without a place that can be read: behind a page of others the search goes on.
+    async fn unsealed(&self, tx: &mut Tx<'_>, limit: i64) -> Result<Vec<EntryRow>, StoreError> {
+        let mut after = Uuid::nil();
+        loop {
+            let rows = tx.query(UNSEALED).bind(limit).bind(after).rows().await?;
+            let (readable, others) = self.unreadable.sift("audit", &rows, |row: EntryRow| Ok(row));
+            match others.last() {
+                Some(last) if readable.is_empty() && rows.len() as i64 == limit => after = *last,
+                _ => return Ok(readable),
+            }
+        }
     }
 
     /// Gives entries that have none a place in the chain, in the order of their ids; `hash` makes each one's from the
@@ -211,54 +198,56 @@ impl Store {
         hash: &(dyn Fn(&str, &AuditEntry) -> String + Send + Sync),
         limit: i64,
     ) -> Result<usize, StoreError> {
-        Ok(on_write!(self.db, |conn| {
-            let (mut position, mut last): (i64, String) =
-                sqlx::query_as(self.db.text(LOCK_END)).fetch_one(&mut *conn).await?;
-            let rows = readable!(self, conn, limit);
-            let sealed = rows.len();
-            for row in rows {
-                position += 1;
-                let entry = AuditEntry { position: Some(position), ..row.into() };
-                last = hash(&last, &entry);
-                sqlx::query("update audit set position = $2, hash = $3 where id = $1 and position is null")
-                    .bind(entry.id)
-                    .bind(position)
-                    .bind(&last)
-                    .execute(&mut *conn)
-                    .await?;
-            }
-            if sealed > 0 {
-                sqlx::query("update audit_chain set position = $1, hash = $2 where id = 1")
-                    .bind(position)
-                    .bind(&last)
-                    .execute(&mut *conn)
-                    .await?;
-            }
-            sealed
-        }))
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let (mut position, mut last): (i64, String) = tx.query(LOCK_END).one().await?;
+        let rows = self.unsealed(tx, limit).await?;
+        let sealed = rows.len();
+        for row in rows {
+            position += 1;
+            let entry = AuditEntry { position: Some(position), ..row.into() };
+            last = hash(&last, &entry);
+            tx.query("update audit set position = $2, hash = $3 where id = $1 and position is null")
+                .bind(entry.id)
+                .bind(position)
+                .bind(&last)
+                .execute()
+                .await?;
+        }
+        if sealed > 0 {
+            tx.query("update audit_chain set position = $1, hash = $2 where id = 1")
+                .bind(position)
+                .bind(&last)
+                .execute()
+                .await?;
+        }
+        write.commit().await?;
+        Ok(sealed)
     }
 
     /// Entries of the chain behind a position, in its order.
     pub async fn audit_chain(&self, after: i64, limit: i64) -> Result<Vec<AuditEntry>, StoreError> {
-        let rows: Vec<EntryRow> = on_read!(self.db, |conn| {
-            sqlx::query_as(select_entry!("where position > $1 order by position limit $2"))
-                .bind(after)
-                .bind(limit)
-                .fetch_all(conn)
-                .await?
-        });
+        let rows: Vec<EntryRow> = self
+            .db
+            .read()
+            .await?
+            .query(sql!(SELECT_ENTRY, "where position > $1 order by position limit $2"))
+            .bind(after)
+            .bind(limit)
+            .all()
+            .await?;
         Ok(rows.into_iter().map(AuditEntry::from).collect())
     }
 
     /// The end of the chain, position and hash, and how many entries are not sealed yet.
     pub async fn audit_end(&self) -> Result<(i64, String, i64), StoreError> {
-        Ok(on_read!(self.db, |conn| {
-            sqlx::query_as(
+        let mut read = self.db.read().await?;
+        Ok(read
+            .query(
                 "select c.position, c.hash, (select count(*) from audit where position is null)
                    from audit_chain c where c.id = 1",
             )
-            .fetch_one(conn)
-            .await?
-        }))
+            .one()
+            .await?)
     }
 }

@@ -11,178 +11,194 @@ use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
 use crate::credential::Lack;
-use crate::id::Scope;
+use crate::id::{Scope, first_id};
 use crate::json_length::bytes_of;
 use crate::notification::NewDelivery;
-use crate::store::credentials::in_turn;
+use crate::store::closing::{RELEASE, Release};
+use crate::store::conditions::{asks_anew, begin_anew};
+use crate::store::credentials::{in_turn, name_credentials};
+use crate::store::event_index::{index_event_task, is_indexed};
 use crate::store::failing::is_mended;
 use crate::store::hot::Hot;
-use crate::store::tasks::{TaskRow, lock_task, select_task};
+use crate::store::runs::{NewRun, enqueue, insert_run, key_instant};
+use crate::store::slots::previous::LOCK_WAITING;
+use crate::store::slots::{free, hand_over};
+use crate::store::sql::sql;
+use crate::store::tasks::{SELECT_TASK, TaskRow, lock_task};
+use crate::store::text::{document, optional, text};
+use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
-use crate::task::Task;
-use crate::task::change::{PlannedChange, TaskChange};
+use crate::task::change::{Changed, FaultyPart, PlannedChange, TaskChange};
+use crate::task::{Task, TaskStatus, named_by};
+use crate::trigger::zone_database_version;
 
 /// How often a change is planned for a task that others change meanwhile.
 pub(super) const PLANS: usize = 20;
 
-macro_rules! recorded_ahead {
-    () => {
-        "select q.run_id, r.scheduled_for
-           from queue q join runs r on r.id = q.run_id
-          where q.task_id = $1 and q.state <> 'started' and q.run_at > $2 and r.attempt = 0
-            and r.started_at is null and r.fire_key like 's:%'
-            and not exists (select 1 from slots s where s.task_id = q.task_id and s.run_id = q.run_id)
-          order by q.run_id"
-    };
+/// Runs, each with the instant that it is scheduled for.
+type Instants = Vec<(Uuid, DateTime<Utc>)>;
+
+/// The instants of a task that are recorded ahead.
+pub(super) struct RecordedAhead {
+    fires: Instants,
+    skips: Instants,
 }
 
-/// The instants of a locked task that are recorded ahead, as fires by the statement `$fires` and as skips; and the
-/// first instant that is not considered for good.
-macro_rules! ahead {
-    ($conn:ident, $fires:expr, $row:expr, $now:expr) => {{
-        use $crate::store::changes::{RECORDED_LATELY, SKIPPED_AHEAD};
-        let row: &$crate::store::tasks::TaskRow = $row;
-        let now: chrono::DateTime<chrono::Utc> = $now;
-        let fires: Vec<(uuid::Uuid, chrono::DateTime<chrono::Utc>)> =
-            sqlx::query_as($fires).bind(row.id).bind(now).fetch_all(&mut *$conn).await?;
-        let skips: Vec<(uuid::Uuid, chrono::DateTime<chrono::Utc>)> = sqlx::query_as(SKIPPED_AHEAD)
-            .bind(row.id)
-            .bind(now)
-            .bind($crate::id::first_id(now - RECORDED_LATELY))
-            .fetch_all(&mut *$conn)
-            .await?;
-        let considered = row.nominal_at.filter(|_| row.spec.0.trigger.fires_by_the_clock());
-        let unconsidered = fires.iter().chain(&skips).map(|(_, nominal)| *nominal).chain(considered).min();
-        (fires, skips, unconsidered)
-    }};
+/// The instants of a task that are recorded ahead, the fires by the statement `fires`; and the first instant that is not
+/// considered for good.
+async fn recorded_ahead(
+    tx: &mut Tx<'_>,
+    fires: impl Into<Split>,
+    row: &TaskRow,
+    now: DateTime<Utc>,
+) -> Result<(RecordedAhead, Option<DateTime<Utc>>), StoreError> {
+    let fires: Instants = tx.query(fires).bind(row.id).bind(now).all().await?;
+    let since = first_id(now - RECORDED_LATELY);
+    let skips: Instants = tx.query(SKIPPED_AHEAD).bind(row.id).bind(now).bind(since).all().await?;
+    let considered = row.nominal_at.filter(|_| row.spec.0.trigger.fires_by_the_clock());
+    let unconsidered = fires.iter().chain(&skips).map(|(_, nominal)| *nominal).chain(considered).min();
+    Ok((RecordedAhead { fires, skips }, unconsidered))
 }
-pub(super) use ahead;
 
 /// A task whose `due` row is locked, and what is recorded ahead of it, if it is still as a change was planned for it.
-macro_rules! as_planned {
-    ($store:ident, $conn:ident, $row:expr, $planned:expr) => {{
-        use $crate::store::changes::RECORDED_AHEAD;
-        let row: $crate::store::tasks::TaskRow = $row;
-        let planned: &$crate::task::change::PlannedChange = $planned;
-        let (fires, skips, unconsidered) =
-            $crate::store::changes::ahead!($conn, $store.db.text(RECORDED_AHEAD), &row, planned.now);
-        let task = row.task()?;
-        planned.is_of(&task, unconsidered).then_some((task, (fires, skips)))
-    }};
+pub(super) async fn as_planned(
+    tx: &mut Tx<'_>,
+    row: TaskRow,
+    planned: &PlannedChange,
+) -> Result<Option<(Task, RecordedAhead)>, StoreError> {
+    let (ahead, unconsidered) = recorded_ahead(tx, LOCK_AHEAD, &row, planned.now).await?;
+    let task = row.task()?;
+    Ok(planned.is_of(&task, unconsidered).then_some((task, ahead)))
 }
-pub(super) use as_planned;
 
 /// Makes a change of a task that is locked and [`as_planned`], as [`Store::change_task`] says; the task as it is then, and
 /// why instants were recorded as skipped, if any were: to be counted after the commit. The caller has seen that no instant
 /// is due that has to be fired first.
-macro_rules! change_locked {
-    ($store:ident, $conn:ident, $before:expr, $ahead:expr, $change:expr, $scope:expr, $planned:expr) => {{
-        use $crate::store::closing::{RELEASE, Release};
-        use $crate::store::conditions::{asks_anew, begin_anew};
-        use $crate::store::credentials::name_credentials;
-        use $crate::store::event_index::{index_event_task, is_indexed};
-        use $crate::store::requests::enqueue;
-        use $crate::store::runs::{NewRun, insert_run, key_instant};
-        use $crate::store::slots::previous::LOCK_WAITING;
-        use $crate::store::slots::{free, hand_over};
-        use $crate::store::text::{document, optional, text};
-        let change: &$crate::task::change::TaskChange = $change;
-        let mut before: $crate::task::Task = $before;
-        let (taken_back, skipped_ahead) = $ahead;
-        let planned: &$crate::task::change::PlannedChange = $planned;
-        let (id, now) = (before.id, planned.now);
-        before.fired -= taken_back.len() as i64;
-        before.run_count -= taken_back.len() as i64;
-        let mut changed =
-            before.change(change, $scope, planned).map_err(|e| $crate::store::StoreError::Conflict(e.to_string()))?;
-        if changed.replanned {
-            for (run_id, _) in &taken_back {
-                sqlx::query("delete from queue where run_id = $1").bind(run_id).execute(&mut *$conn).await?;
-            }
-            for (run_id, _) in taken_back.iter().chain(&skipped_ahead) {
-                sqlx::query("delete from runs where id = $1").bind(run_id).execute(&mut *$conn).await?;
-            }
-            sqlx::query(
-                "update due set next_at = $2, nominal_at = $3, epoch = $4, fired = $5, run_count = $6, kind = $7,
-                                claimed_until = null
-                  where task_id = $1",
-            )
-            .bind(id)
-            .bind(changed.task.next_fire_at)
-            .bind(changed.nominal_at)
-            .bind(changed.task.epoch)
-            .bind(changed.task.fired)
-            .bind(changed.task.run_count)
-            .bind(changed.task.spec.trigger.kind())
-            .execute(&mut *$conn)
-            .await?;
-        } else {
-            changed.task.fired += taken_back.len() as i64;
-            changed.task.run_count += taken_back.len() as i64;
+pub(super) async fn change_locked(
+    tx: &mut Tx<'_>,
+    (mut before, ahead): (Task, RecordedAhead),
+    change: &TaskChange,
+    scope: &Scope,
+    planned: &PlannedChange,
+) -> Result<(Task, Option<&'static str>), StoreError> {
+    let now = planned.now;
+    let taken_back = ahead.fires.len() as i64;
+    before.fired -= taken_back;
+    before.run_count -= taken_back;
+    let mut changed = before.change(change, scope, planned).map_err(|error| StoreError::Conflict(error.to_string()))?;
+    if changed.replanned {
+        plan_anew(tx, &changed, &ahead).await?;
+    } else {
+        changed.task.fired += taken_back;
+        changed.task.run_count += taken_back;
+    }
+    if before.spec.trigger.waiting_counts() && !changed.task.spec.trigger.waiting_counts() {
+        give_up_slots(tx, before.id, now).await?;
+    }
+    if asks_anew(&before.spec.trigger, &changed.task.spec.trigger) {
+        begin_anew(tx, before.id, now).await?;
+    }
+    if let Some(skip) = &changed.skipped {
+        insert_run(tx, &NewRun::skipped(&changed.task, &skip.missed, skip.reason, now)).await?;
+    }
+    if let Some(nominal) = changed.fires_now {
+        let run = NewRun::queued(&changed.task, format!("s:{}", key_instant(nominal)), nominal, now);
+        if insert_run(tx, &run).await? == 1 {
+            enqueue(tx, &run, changed.task.epoch, now, 0, None).await?;
         }
-        if before.spec.trigger.waiting_counts() && !changed.task.spec.trigger.waiting_counts() {
-            let waiting: Vec<uuid::Uuid> =
-                sqlx::query_scalar($store.db.text(LOCK_WAITING)).bind(id).fetch_all(&mut *$conn).await?;
-            for run_id in waiting {
-                if free!($conn, id, run_id) > 0 {
-                    hand_over!($conn, id, now);
-                }
-            }
-        }
-        if asks_anew(&before.spec.trigger, &changed.task.spec.trigger) {
-            begin_anew!($conn, id, now);
-        }
-        if let Some(skip) = &changed.skipped {
-            let skipped = NewRun::skipped(&changed.task, &skip.missed, skip.reason, now);
-            insert_run!($conn, skipped);
-        }
-        if let Some(nominal) = changed.fires_now {
-            let run = NewRun::queued(&changed.task, format!("s:{}", key_instant(nominal)), nominal, now);
-            if insert_run!($conn, run) == 1 {
-                enqueue!($conn, run, changed.task.epoch, now, 0_i32, None);
-            }
-        }
-        sqlx::query(
-            "update tasks set name = $2, trigger_type = $3, spec = $4, status = $5, status_reason = $6, epoch = $7,
-                    version = $8, anchor_at = $9, active_since = $10, zone_database = $11, updated_at = $12, faulty_part = $13
-              where id = $1",
-        )
-        .bind(id)
-        .bind(text(&changed.task.name))
-        .bind(changed.task.spec.trigger.kind())
-        .bind(document(&changed.task.spec)?)
-        .bind(changed.task.status.as_str())
-        .bind(optional(changed.task.status_reason.as_deref()))
-        .bind(changed.task.epoch)
-        .bind(changed.task.version)
-        .bind(changed.task.anchor_at)
-        .bind(changed.task.active_since)
-        .bind($crate::trigger::zone_database_version())
-        .bind(now)
-        .bind(changed.task.faulty_part.map($crate::task::change::FaultyPart::as_str))
-        .execute(&mut *$conn)
-        .await?;
-        if (before.status, &before.status_reason) != (changed.task.status, &changed.task.status_reason) {
-            sqlx::query("delete from resumptions where task_id = $1").bind(id).execute(&mut *$conn).await?;
-        }
-        if $crate::task::named_by(&before.spec) != $crate::task::named_by(&changed.task.spec) {
-            name_credentials!($conn, changed.task);
-        }
-        let (was, is) = (is_indexed(&before), is_indexed(&changed.task));
-        let resumed = before.status != $crate::task::TaskStatus::Active
-            && changed.task.status == $crate::task::TaskStatus::Active;
-        if is && resumed {
-            let release =
-                if *change == $crate::task::change::TaskChange::ResumeDropping { Release::Drop } else { Release::Run };
-            sqlx::query(RELEASE).bind(id).bind(release.as_str()).bind(now).execute(&mut *$conn).await?;
-        }
-        if was || is {
-            index_event_task!($conn, id, &changed.task.tenant_id, is, now);
-        }
-        (changed.task, changed.skipped.map(|skip| skip.reason))
-    }};
+    }
+    write_task(tx, &changed.task, now).await?;
+    settle_surroundings(tx, &before, &changed.task, change, now).await?;
+    Ok((changed.task, changed.skipped.map(|skip| skip.reason)))
 }
-pub(super) use change_locked;
+
+/// Takes back what is recorded ahead, and writes the `due` row.
+async fn plan_anew(tx: &mut Tx<'_>, changed: &Changed, ahead: &RecordedAhead) -> Result<(), StoreError> {
+    for (run_id, _) in &ahead.fires {
+        tx.query("delete from queue where run_id = $1").bind(run_id).execute().await?;
+    }
+    for (run_id, _) in ahead.fires.iter().chain(&ahead.skips) {
+        tx.query("delete from runs where id = $1").bind(run_id).execute().await?;
+    }
+    tx.query(
+        "update due set next_at = $2, nominal_at = $3, epoch = $4, fired = $5, run_count = $6, kind = $7,
+                        claimed_until = null
+          where task_id = $1",
+    )
+    .bind(changed.task.id)
+    .bind(changed.task.next_fire_at)
+    .bind(changed.nominal_at)
+    .bind(changed.task.epoch)
+    .bind(changed.task.fired)
+    .bind(changed.task.run_count)
+    .bind(changed.task.spec.trigger.kind())
+    .execute()
+    .await?;
+    Ok(())
+}
+
+/// Runs of the task that wait for people or a completion do not count as running any more.
+async fn give_up_slots(tx: &mut Tx<'_>, id: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
+    let waiting: Vec<Uuid> = tx.query(LOCK_WAITING).bind(id).scalars().await?;
+    for run_id in waiting {
+        if free(tx, id, run_id).await? > 0 {
+            hand_over(tx, id, now).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn write_task(tx: &mut Tx<'_>, task: &Task, now: DateTime<Utc>) -> Result<(), StoreError> {
+    tx.query(
+        "update tasks set name = $2, trigger_type = $3, spec = $4, status = $5, status_reason = $6, epoch = $7,
+                version = $8, anchor_at = $9, active_since = $10, zone_database = $11, updated_at = $12,
+                faulty_part = $13
+          where id = $1",
+    )
+    .bind(task.id)
+    .bind(text(&task.name))
+    .bind(task.spec.trigger.kind())
+    .bind(document(&task.spec)?)
+    .bind(task.status.as_str())
+    .bind(optional(task.status_reason.as_deref()))
+    .bind(task.epoch)
+    .bind(task.version)
+    .bind(task.anchor_at)
+    .bind(task.active_since)
+    .bind(zone_database_version())
+    .bind(now)
+    .bind(task.faulty_part.map(FaultyPart::as_str))
+    .execute()
+    .await?;
+    Ok(())
+}
+
+/// Writes what follows from a change for what is stored beside the task.
+async fn settle_surroundings(
+    tx: &mut Tx<'_>,
+    before: &Task,
+    after: &Task,
+    change: &TaskChange,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let id = after.id;
+    if (before.status, &before.status_reason) != (after.status, &after.status_reason) {
+        tx.query("delete from resumptions where task_id = $1").bind(id).execute().await?;
+    }
+    if named_by(&before.spec) != named_by(&after.spec) {
+        name_credentials(tx, after).await?;
+    }
+    let (was, is) = (is_indexed(before), is_indexed(after));
+    let resumed = before.status != TaskStatus::Active && after.status == TaskStatus::Active;
+    if is && resumed {
+        let release = if *change == TaskChange::ResumeDropping { Release::Drop } else { Release::Run };
+        tx.query(RELEASE).bind(id).bind(release.as_str()).bind(now).execute().await?;
+    }
+    if was || is {
+        index_event_task(tx, id, &after.tenant_id, is, now).await?;
+    }
+    Ok(())
+}
 
 /// A change to a task, and its conditions.
 #[derive(Clone, Copy)]
@@ -261,23 +277,24 @@ impl Store {
         change: &TaskChange,
         now: DateTime<Utc>,
     ) -> Result<Option<PlannedChange>, StoreError> {
-        let read = on_read!(self.db, scope, |conn| {
-            let row: Option<TaskRow> =
-                sqlx::query_as(select_task!("where t.id = $1 and ($2 is null or t.tenant_id = $2)"))
-                    .bind(id)
-                    .bind(scope.tenant())
-                    .fetch_optional(&mut *conn)
-                    .await?;
-            let row = row.ok_or(StoreError::NotFound)?;
-            match row.is_due(now) {
-                true => None,
-                false => {
-                    let (_, _, unconsidered) = ahead!(conn, recorded_ahead!(), &row, now);
-                    Some((row, unconsidered))
-                }
+        let mut read = self.db.read_in(scope).await?;
+        let tx = &mut read.tx();
+        let row: Option<TaskRow> = tx
+            .query(sql!(SELECT_TASK, "where t.id = $1 and ($2 is null or t.tenant_id = $2)"))
+            .bind(id)
+            .bind(scope.tenant())
+            .optional()
+            .await?;
+        let row = row.ok_or(StoreError::NotFound)?;
+        let planned_for = match row.is_due(now) {
+            true => None,
+            false => {
+                let (_, unconsidered) = recorded_ahead(tx, AHEAD, &row, now).await?;
+                Some((row, unconsidered))
             }
-        });
-        let Some((row, unconsidered)) = read else { return Ok(None) };
+        };
+        read.end().await?;
+        let Some((row, unconsidered)) = planned_for else { return Ok(None) };
         let (task, change, scope) = (row.task()?, change.clone(), scope.clone());
         let tenant = task.tenant_id.clone();
         self.compute(&tenant, move || Some(task.plan_change(&change, &scope, unconsidered, now))).await
@@ -291,26 +308,26 @@ impl Store {
         request: ChangeRequest<'_>,
         planned: &PlannedChange,
     ) -> Result<Tried, StoreError> {
-        let (changed, missed) = on_write!(self.db, scope, |conn| {
-            if let Some((tenant, lack)) = request.unless_mended {
-                in_turn!(self, conn, tenant, &lack.credential.service, &lack.credential.account);
-            }
-            let row = lock_task!(self.db, conn, id, scope);
-            if row.is_due(planned.now) {
-                return Ok(Tried::Due);
-            }
-            if let Some((_, lack)) = request.unless_mended
-                && is_mended!(conn, &row.tenant_id, lack)
-            {
-                return Ok(Tried::Mended);
-            }
-            let Some((task, ahead)) = as_planned!(self, conn, row, planned) else { return Ok(Tried::Moved) };
-            let changed = change_locked!(self, conn, task, ahead, request.change, scope, planned);
-            if let Some(notice) = request.notice {
-                conn.post(&[notice], planned.now).await?;
-            }
-            changed
-        });
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        if let Some((tenant, lack)) = request.unless_mended {
+            in_turn(tx, tenant, &lack.credential.service, &lack.credential.account).await?;
+        }
+        let row = lock_task(tx, id, scope).await?;
+        if row.is_due(planned.now) {
+            return Ok(Tried::Due);
+        }
+        if let Some((_, lack)) = request.unless_mended
+            && is_mended(tx, &row.tenant_id, lack).await?
+        {
+            return Ok(Tried::Mended);
+        }
+        let Some((task, ahead)) = as_planned(tx, row, planned).await? else { return Ok(Tried::Moved) };
+        let (changed, missed) = change_locked(tx, (task, ahead), request.change, scope, planned).await?;
+        if let Some(notice) = request.notice {
+            tx.post(&[notice], planned.now).await?;
+        }
+        write.commit().await?;
         self.counts.each_skipped(missed.as_slice());
         Ok(Tried::Changed(Box::new(changed)))
     }
@@ -318,15 +335,22 @@ impl Store {
 
 /// Instants to come that are recorded as skipped already: a change takes them back, too. What was recorded longer ago
 /// than [`RECORDED_LATELY`] is not looked at, so that the history of a task is not walked.
-pub(super) const SKIPPED_AHEAD: &str = "
+const SKIPPED_AHEAD: &str = "
     select id, scheduled_for from runs
      where task_id = $1 and scheduled_for > $2 and id >= $3 and state = 'skipped' and fire_key like 's:%'
      order by id";
 
 /// Longer than the horizon within which instants are recorded ahead, by more than clocks differ.
-pub(super) const RECORDED_LATELY: TimeDelta = TimeDelta::seconds(10);
+const RECORDED_LATELY: TimeDelta = TimeDelta::seconds(10);
 
 /// Automatic fires that are recorded, not started, and not due: a change takes them back. One that has its task's slot was
 /// due: it has waited, and whoever handed the slot to it may be a little ahead of this clock.
-pub(super) const RECORDED_AHEAD: Split =
-    Split { postgres: concat!(recorded_ahead!(), " for update of q"), sqlite: recorded_ahead!() };
+const LOCK_AHEAD: Split = Split { postgres: sql!(AHEAD, " for update of q"), sqlite: AHEAD };
+
+const AHEAD: &str = "
+    select q.run_id, r.scheduled_for
+      from queue q join runs r on r.id = q.run_id
+     where q.task_id = $1 and q.state <> 'started' and q.run_at > $2 and r.attempt = 0
+       and r.started_at is null and r.fire_key like 's:%'
+       and not exists (select 1 from slots s where s.task_id = q.task_id and s.run_id = q.run_id)
+     order by q.run_id";

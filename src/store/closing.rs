@@ -7,10 +7,11 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::event::Event;
+use crate::id::Scope;
 use crate::store::hot::HotEvents;
 use crate::store::matching::{EventsFired, EventsRecorded, FireEvents};
 use crate::store::recording::{Aside, Locked, Recording, Subject, write_recording};
-use crate::store::windows::Windows;
+use crate::store::windows;
 use crate::store::{Store, StoreError};
 use crate::task::TaskStatus;
 use crate::words::words;
@@ -79,32 +80,32 @@ pub(super) const FORGET_TASK: [&str; 4] = [
 impl Store {
     /// When the next window closes; `None` where none is open.
     pub async fn next_window(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        Ok(on_read!(self.db, |conn| {
-            sqlx::query_scalar("select closes_at from windows where closes_at is not null order by closes_at limit 1")
-                .fetch_optional(conn)
-                .await?
-        }))
+        let mut read = self.db.read().await?;
+        Ok(read
+            .query("select closes_at from windows where closes_at is not null order by closes_at limit 1")
+            .optional_scalar()
+            .await?)
     }
 
     /// Up to `limit` windows that are due at `now`, the earliest first.
     pub async fn due_windows(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<DueWindow>, StoreError> {
-        Ok(on_read!(self.db, |conn| {
-            sqlx::query_as(
+        let mut read = self.db.read().await?;
+        Ok(read
+            .query(
                 "select id, task_id, tenant_id from windows
                   where closes_at <= $1 and kind <> 'hold' order by closes_at limit $2",
             )
             .bind(now)
             .bind(limit)
-            .fetch_all(conn)
-            .await?
-        }))
+            .all()
+            .await?)
     }
 
     /// Looks at a window again at `until`: it could not be closed, and must not keep the others from it.
     pub async fn postpone_window(&self, id: Uuid, until: DateTime<Utc>) -> Result<(), StoreError> {
-        on_write!(self.db, |conn| {
-            sqlx::query("update windows set closes_at = $2 where id = $1").bind(id).bind(until).execute(conn).await?;
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        write.query("update windows set closes_at = $2 where id = $1").bind(id).bind(until).execute().await?;
+        write.commit().await?;
         Ok(())
     }
 
@@ -123,59 +124,64 @@ impl Store {
         let mut tasks: Vec<Uuid> = due.iter().map(|window| window.task_id).collect();
         tasks.sort_unstable();
         tasks.dedup();
-        let (recorded, opened) = on_write!(self.db, |conn| {
-            let locked: HashMap<Uuid, Locked> =
-                conn.lock_tasks(&tasks).await?.into_iter().map(|row| (row.task_id, row)).collect();
-            let mut recording = Recording::new(now, room, locked);
-            for window in due {
-                // another event may have kept it open meanwhile, another instance may have closed it
-                let still: Option<i32> = sqlx::query_scalar("select 1 from windows where id = $1 and closes_at <= $2")
-                    .bind(window.id)
-                    .bind(now)
-                    .fetch_optional(&mut *conn)
-                    .await?;
-                let owner: Option<Owner> =
-                    sqlx::query_as(OWNER).bind(window.task_id).fetch_optional(&mut *conn).await?;
-                let (Some(_), Some(owner)) = (still, owner) else { continue };
-                let events = conn.close(window.id).await?;
-                let of = Subject {
-                    task_id: window.task_id,
-                    tenant: &window.tenant_id,
-                    epoch: owner.epoch,
-                    max_runs: owner.max_runs,
-                };
-                let active = owner.status == TaskStatus::Active.as_str();
-                recording.close_window(of, window.id, events, (!active).then_some(owner.status.as_str()))?;
-            }
-            write_recording!(conn, recording, now, worker)
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let locked: HashMap<Uuid, Locked> =
+            tx.lock_tasks(&tasks).await?.into_iter().map(|row| (row.task_id, row)).collect();
+        let mut recording = Recording::new(now, room, locked);
+        for window in due {
+            // another event may have kept it open meanwhile, another instance may have closed it
+            let still: Option<i32> = tx
+                .query("select 1 from windows where id = $1 and closes_at <= $2")
+                .bind(window.id)
+                .bind(now)
+                .optional_scalar()
+                .await?;
+            let owner: Option<Owner> = tx.query(OWNER).bind(window.task_id).optional().await?;
+            let (Some(_), Some(owner)) = (still, owner) else { continue };
+            let events = windows::close(tx, window.id).await?;
+            let of = Subject {
+                task_id: window.task_id,
+                tenant: &window.tenant_id,
+                epoch: owner.epoch,
+                max_runs: owner.max_runs,
+            };
+            let active = owner.status == TaskStatus::Active.as_str();
+            recording.close_window(of, window.id, events, (!active).then_some(owner.status.as_str()))?;
+        }
+        let (recorded, opened) = write_recording(tx, recording, now, worker).await?;
+        write.commit().await?;
         Ok(self.told_of(recorded, opened))
     }
 
     /// Events that resumed tasks have held: of up to `tasks` tasks, `limit` events each.
     pub async fn released_events(&self, now: DateTime<Utc>, tasks: i64, limit: i64) -> Result<Vec<Held>, StoreError> {
-        let due: Vec<(Uuid, Uuid, Option<String>)> = on_read!(self.db, |conn| {
-            sqlx::query_as(
+        let due: Vec<(Uuid, Uuid, Option<String>)> = self
+            .db
+            .read()
+            .await?
+            .query(
                 "select id, task_id, release from windows
                   where closes_at <= $1 and kind = 'hold' order by closes_at limit $2",
             )
             .bind(now)
             .bind(tasks)
-            .fetch_all(conn)
-            .await?
-        });
+            .all()
+            .await?;
         let mut held = Vec::with_capacity(due.len());
         for (window_id, task_id, release) in due {
-            let bodies: Vec<String> = on_read!(self.db, |conn| {
-                sqlx::query_scalar(
+            let bodies: Vec<String> = self
+                .db
+                .read()
+                .await?
+                .query(
                     "select cast(body as text) from window_events
                       where window_id = $1 and body is not null order by seq limit $2",
                 )
                 .bind(window_id)
                 .bind(limit)
-                .fetch_all(conn)
-                .await?
-            });
+                .scalars()
+                .await?;
             let release = if release.as_deref() == Some("drop") { Release::Drop } else { Release::Run };
             let mut events = Vec::with_capacity(bodies.len());
             for body in &bodies {
@@ -202,54 +208,53 @@ impl Store {
         task_id: Uuid,
         ask: &FireEvents<'_>,
     ) -> Result<EventsFired, StoreError> {
-        let (recorded, opened) = on_write!(self.db, |conn| {
-            let locked: HashMap<Uuid, Locked> =
-                conn.lock_tasks(&[task_id]).await?.into_iter().map(|row| (row.task_id, row)).collect();
-            let owner: Option<Owner> = sqlx::query_as(OWNER).bind(task_id).fetch_optional(&mut *conn).await?;
-            if owner.as_ref().is_some_and(|owner| owner.status == TaskStatus::Paused.as_str()) {
-                sqlx::query("update windows set release = null, closes_at = null where id = $1")
-                    .bind(window_id)
-                    .execute(&mut *conn)
-                    .await?;
-                (EventsRecorded::default(), Aside::default())
-            } else if ask.matches.iter().any(|m| locked.get(&task_id).is_none_or(|at| at.epoch != m.epoch)) {
-                return Ok(EventsFired::Stale);
-            } else {
-                if ask.matches.is_empty() {
-                    sqlx::query(
-                        "delete from windows where id = $1 and not exists (
-                            select 1 from window_events where window_id = $1 and body is not null)",
-                    )
-                    .bind(window_id)
-                    .execute(&mut *conn)
-                    .await?;
-                }
-                let mut recording = Recording::new(ask.now, ask.room, locked);
-                let mut left = 0;
-                for matched in ask.matches {
-                    let taken = sqlx::query(
-                        "delete from window_events where task_id = $1 and event_key = $2 and window_id = $3",
-                    )
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let locked: HashMap<Uuid, Locked> =
+            tx.lock_tasks(&[task_id]).await?.into_iter().map(|row| (row.task_id, row)).collect();
+        let owner: Option<Owner> = tx.query(OWNER).bind(task_id).optional().await?;
+        let (recorded, opened) = if owner.as_ref().is_some_and(|owner| owner.status == TaskStatus::Paused.as_str()) {
+            tx.query("update windows set release = null, closes_at = null where id = $1")
+                .bind(window_id)
+                .execute()
+                .await?;
+            (EventsRecorded::default(), Aside::default())
+        } else if ask.matches.iter().any(|m| locked.get(&task_id).is_none_or(|at| at.epoch != m.epoch)) {
+            return Ok(EventsFired::Stale);
+        } else {
+            if ask.matches.is_empty() {
+                tx.query(
+                    "delete from windows where id = $1 and not exists (
+                        select 1 from window_events where window_id = $1 and body is not null)",
+                )
+                .bind(window_id)
+                .execute()
+                .await?;
+            }
+            let mut recording = Recording::new(ask.now, ask.room, locked);
+            let mut left = 0;
+            for matched in ask.matches {
+                let taken = tx
+                    .query("delete from window_events where task_id = $1 and event_key = $2 and window_id = $3")
                     .bind(task_id)
                     .bind(matched.arrival.key())
                     .bind(window_id)
-                    .execute(&mut *conn)
-                    .await?
-                    .rows_affected();
-                    // another instance may have released it
-                    if taken == 1 {
-                        left += 1;
-                        recording.take(conn, matched).await?;
-                    }
-                }
-                sqlx::query("update windows set events = events - $2 where id = $1")
-                    .bind(window_id)
-                    .bind(left)
-                    .execute(&mut *conn)
+                    .execute()
                     .await?;
-                write_recording!(conn, recording, ask.now, ask.worker)
+                // another instance may have released it
+                if taken == 1 {
+                    left += 1;
+                    recording.take(tx, matched).await?;
+                }
             }
-        });
+            tx.query("update windows set events = events - $2 where id = $1")
+                .bind(window_id)
+                .bind(left)
+                .execute()
+                .await?;
+            write_recording(tx, recording, ask.now, ask.worker).await?
+        };
+        write.commit().await?;
         Ok(EventsFired::Done(self.told_of(recorded, opened)))
     }
 
@@ -262,29 +267,29 @@ impl Store {
         limit: i64,
     ) -> Result<u64, StoreError> {
         let runs_before = runs_before - TimeDelta::days(1); // a window is older than its run
-        Ok(on_write!(self.db, |conn| {
-            let mut forgotten = 0;
-            for (statement, before) in [
-                (
-                    "delete from window_events where (task_id, event_key) in (
-                        select task_id, event_key from window_events
-                         where created_at < $1 and body is null order by created_at limit $2)",
-                    runs_before,
-                ),
-                (
-                    "delete from dedups where (task_id, key) in (
-                        select task_id, key from dedups where expires_at <= $1 order by expires_at limit $2)",
-                    now,
-                ),
-                (
-                    "delete from throttles where (task_id, key) in (
-                        select task_id, key from throttles where arrival_at <= $1 order by arrival_at limit $2)",
-                    now,
-                ),
-            ] {
-                forgotten += sqlx::query(statement).bind(before).bind(limit).execute(&mut *conn).await?.rows_affected();
-            }
-            forgotten
-        }))
+        let mut write = self.db.write(&Scope::Every).await?;
+        let mut forgotten = 0;
+        for (statement, before) in [
+            (
+                "delete from window_events where (task_id, event_key) in (
+                    select task_id, event_key from window_events
+                     where created_at < $1 and body is null order by created_at limit $2)",
+                runs_before,
+            ),
+            (
+                "delete from dedups where (task_id, key) in (
+                    select task_id, key from dedups where expires_at <= $1 order by expires_at limit $2)",
+                now,
+            ),
+            (
+                "delete from throttles where (task_id, key) in (
+                    select task_id, key from throttles where arrival_at <= $1 order by arrival_at limit $2)",
+                now,
+            ),
+        ] {
+            forgotten += write.query(statement).bind(before).bind(limit).execute().await?;
+        }
+        write.commit().await?;
+        Ok(forgotten)
     }
 }

@@ -49,10 +49,14 @@ impl Store {
     ) -> Result<Answer<()>, StoreError> {
         let next = RunState::WaitingForCompletion.on(completion.event);
         let next = next.map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
-        let handed = on_write!(self.db, scope, |conn| {
-            once!(conn, idempotency, now);
-            // the parked row is the right to end it: who deletes it has won
-            let waited = sqlx::query(
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        if let Some(answer) = once(tx, idempotency, now).await? {
+            return Ok(answer);
+        }
+        // the parked row is the right to end it: who deletes it has won
+        let waited = tx
+            .query(
                 "delete from parked
                   where run_id = $1 and why = 'completion' and ($2 is null or tenant_id = $2) and ($3 or wake_at > $4)",
             )
@@ -60,23 +64,23 @@ impl Store {
             .bind(scope.tenant())
             .bind(completion.event == RunEvent::Expire)
             .bind(now)
-            .execute(&mut *conn)
-            .await?
-            .rows_affected();
-            if waited == 0 {
-                let state: Option<String> =
-                    sqlx::query_scalar("select state from runs where id = $1 and ($2 is null or tenant_id = $2)")
-                        .bind(id)
-                        .bind(scope.tenant())
-                        .fetch_optional(&mut *conn)
-                        .await?;
-                let state = state.ok_or(StoreError::NotFound)?;
-                if state == RunState::WaitingForCompletion.as_str() {
-                    return Err(StoreError::Conflict("the time limit for its completion is over".into()));
-                }
-                return Err(StoreError::Conflict(format!("the run is {state}, it does not wait for completion")));
+            .execute()
+            .await?;
+        if waited == 0 {
+            let state: Option<String> = tx
+                .query("select state from runs where id = $1 and ($2 is null or tenant_id = $2)")
+                .bind(id)
+                .bind(scope.tenant())
+                .optional_scalar()
+                .await?;
+            let state = state.ok_or(StoreError::NotFound)?;
+            if state == RunState::WaitingForCompletion.as_str() {
+                return Err(StoreError::Conflict("the time limit for its completion is over".into()));
             }
-            let task_id: Option<Option<Uuid>> = sqlx::query_scalar(
+            return Err(StoreError::Conflict(format!("the run is {state}, it does not wait for completion")));
+        }
+        let task_id: Option<Option<Uuid>> = tx
+            .query(
                 "update runs set state = $2, output = $3, error = $4, reason = $5, finished_at = $6
                   where id = $1 and state = 'waiting_for_completion'
                  returning task_id",
@@ -87,19 +91,18 @@ impl Store {
             .bind(optional_document(completion.error.as_ref())?)
             .bind(optional(completion.reason.as_deref()))
             .bind(now)
-            .fetch_optional(&mut *conn)
+            .optional_scalar()
             .await?;
-            // it has its task's slot where it counted as running
-            let handed = match task_id.flatten() {
-                Some(task_id) if free!(conn, task_id, id) > 0 => hand_over!(conn, task_id, now),
-                _ => false,
-            };
-            let told = measured!(self, conn, completion.tells.iter().collect(), now);
-            if !told.is_empty() {
-                conn.post(&told.iter().collect::<Vec<_>>(), now).await?;
-            }
-            handed
-        });
+        // it has its task's slot where it counted as running
+        let handed = match task_id.flatten() {
+            Some(task_id) if free(tx, task_id, id).await? > 0 => hand_over(tx, task_id, now).await?,
+            _ => false,
+        };
+        let told = measured(self, tx, completion.tells.iter().collect(), now).await?;
+        if !told.is_empty() {
+            tx.post(&told.iter().collect::<Vec<_>>(), now).await?;
+        }
+        write.commit().await?;
         if handed {
             self.hint(Topic::Queue);
         }
@@ -135,10 +138,10 @@ impl Store {
 
     /// When the next completion is overdue, if any is waited for.
     pub async fn next_overdue(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        Ok(on_read!(self.db, |conn| {
-            sqlx::query_scalar("select wake_at from parked where why || '' = 'completion' order by wake_at limit 1")
-                .fetch_optional(conn)
-                .await?
-        }))
+        let mut read = self.db.read().await?;
+        Ok(read
+            .query("select wake_at from parked where why || '' = 'completion' order by wake_at limit 1")
+            .optional_scalar()
+            .await?)
     }
 }

@@ -16,9 +16,9 @@ use crate::notification::NewDelivery;
 use crate::quota::REASON_QUOTA;
 use crate::run::RunState;
 use crate::store::hot::Hot;
-use crate::store::requests::enqueue;
-use crate::store::runs::{NewRun, insert_run};
+use crate::store::runs::{NewRun, enqueue, insert_run};
 use crate::store::text::{Document, document, text};
+use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::change::{FaultyPart, REASON_ENDED, REASON_MAX_RUNS};
 use crate::trigger::Trigger;
@@ -79,22 +79,25 @@ const LOCK_DUE: Split = Split {
 };
 
 /// Its `due` row stands still already.
-macro_rules! disable {
-    ($conn:ident, $task_id:expr, $part:expr, $why:expr, $now:expr) => {
-        sqlx::query(
+pub(super) async fn disable(
+    tx: &mut Tx<'_>,
+    task_id: Uuid,
+    (part, why): (FaultyPart, &str),
+    now: DateTime<Utc>,
+) -> Result<u64, StoreError> {
+    Ok(tx
+        .query(
             "update tasks set status = 'disabled', status_reason = $2, version = version + 1, updated_at = $3,
                     faulty_part = $4
               where id = $1 and status in ('active', 'paused')",
         )
-        .bind($task_id)
-        .bind(text($why))
-        .bind($now)
-        .bind($crate::task::change::FaultyPart::as_str($part))
-        .execute(&mut *$conn)
-        .await?
-    };
+        .bind(task_id)
+        .bind(text(why))
+        .bind(now)
+        .bind(part.as_str())
+        .execute()
+        .await?)
 }
-pub(super) use disable;
 
 /// Writes a state over the version that was read (0: none was there), and over no other.
 const WRITE_STATE: &str = "
@@ -122,59 +125,60 @@ impl Store {
             *run = NewRun { state: RunState::Skipped, reason: Some(REASON_QUOTA.into()), cause: None, ..run.clone() };
         }
         let fires = run.as_ref().is_some_and(|run| run.state == RunState::Queued);
-        on_write!(of & claim.tenant_id, self.db, |conn| {
-            let due: Option<(i64, i64)> =
-                sqlx::query_as(self.db.text(LOCK_DUE)).bind(task_id).fetch_optional(&mut *conn).await?;
-            let Some((_, fired)) = due.filter(|(epoch, _)| *epoch == claim.epoch) else {
-                return Ok(RecordedPoll::Void);
-            };
-            let written = sqlx::query(WRITE_STATE)
-                .bind(task_id)
-                .bind(claim.version)
-                .bind(step.state.edges)
-                .bind(document(&step.state)?)
-                .bind(now)
-                .execute(&mut *conn)
-                .await?;
-            if written.rows_affected() == 0 {
-                return Ok(RecordedPoll::Void);
+        let mut write = self.db.write_of(Some(&claim.tenant_id)).await?;
+        let tx = &mut write.tx();
+        let due: Option<(i64, i64)> = tx.query(LOCK_DUE).bind(task_id).optional().await?;
+        let Some((_, fired)) = due.filter(|(epoch, _)| *epoch == claim.epoch) else {
+            return Ok(RecordedPoll::Void);
+        };
+        let written = tx
+            .query(WRITE_STATE)
+            .bind(task_id)
+            .bind(claim.version)
+            .bind(step.state.edges)
+            .bind(document(&step.state)?)
+            .bind(now)
+            .execute()
+            .await?;
+        if written == 0 {
+            return Ok(RecordedPoll::Void);
+        }
+        if let Some(run) = &run {
+            insert_run(tx, run).await?;
+            if fires {
+                enqueue(tx, run, claim.epoch, now, 0, None).await?;
             }
-            if let Some(run) = &run {
-                insert_run!(conn, *run);
-                if fires {
-                    enqueue!(conn, run, claim.epoch, now, 0_i32, None);
-                }
-            }
-            let fired = fired + i64::from(fires);
-            let spent = claim.max_runs.is_some_and(|most| fired >= most);
-            let next_at = next_at.filter(|_| !spent);
-            sqlx::query(
-                "update due set next_at = $2, nominal_at = $2, claimed_until = null, fired = $3, run_count = run_count + $4,
-                                tenant_id = $5
-                  where task_id = $1",
+        }
+        let fired = fired + i64::from(fires);
+        let spent = claim.max_runs.is_some_and(|most| fired >= most);
+        let next_at = next_at.filter(|_| !spent);
+        tx.query(
+            "update due set next_at = $2, nominal_at = $2, claimed_until = null, fired = $3, run_count = run_count + $4,
+                            tenant_id = $5
+              where task_id = $1",
+        )
+        .bind(task_id)
+        .bind(next_at)
+        .bind(fired)
+        .bind(i64::from(fires))
+        .bind(&claim.tenant_id)
+        .execute()
+        .await?;
+        if next_at.is_none() {
+            tx.query(
+                "update tasks set status = 'completed', status_reason = $2, version = version + 1, updated_at = $3
+                  where id = $1 and status = 'active'",
             )
             .bind(task_id)
-            .bind(next_at)
-            .bind(fired)
-            .bind(i64::from(fires))
-            .bind(&claim.tenant_id)
-            .execute(&mut *conn)
+            .bind(if spent { REASON_MAX_RUNS } else { REASON_ENDED })
+            .bind(now)
+            .execute()
             .await?;
-            if next_at.is_none() {
-                sqlx::query(
-                    "update tasks set status = 'completed', status_reason = $2, version = version + 1, updated_at = $3
-                      where id = $1 and status = 'active'",
-                )
-                .bind(task_id)
-                .bind(if spent { REASON_MAX_RUNS } else { REASON_ENDED })
-                .bind(now)
-                .execute(&mut *conn)
-                .await?;
-            }
-            if let Some(notice) = notice {
-                conn.post(&[notice], now).await?;
-            }
-        });
+        }
+        if let Some(notice) = notice {
+            tx.post(&[notice], now).await?;
+        }
+        write.commit().await?;
         if fires {
             self.hint(Topic::Queue);
         }
@@ -194,8 +198,9 @@ impl Store {
 
     /// Gives a claim back unused, to be polled at `at`: there was no room for it. Answers whether it was still held.
     pub async fn postpone_poll(&self, claim: &PollClaim, at: DateTime<Utc>) -> Result<bool, StoreError> {
-        let given_back = on_write!(self.db, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let given_back = write
+            .query(
                 "update due set next_at = $4, nominal_at = $4, claimed_until = null
                   where task_id = $1 and epoch = $2 and claimed_until = $3",
             )
@@ -203,10 +208,9 @@ impl Store {
             .bind(claim.epoch)
             .bind(claim.until)
             .bind(at)
-            .execute(conn)
-            .await?
-            .rows_affected()
-        });
+            .execute()
+            .await?;
+        write.commit().await?;
         Ok(given_back == 1)
     }
 
@@ -215,25 +219,27 @@ impl Store {
     pub async fn disable_condition(&self, claim: &PollClaim, why: &str) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let notice = self.disabled_notice(claim.subject.id, why).await?;
-        let disabled = on_write!(self.db, |conn| {
-            let stopped = sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let stopped = tx
+            .query(
                 "update due set next_at = null, claimed_until = null
                   where task_id = $1 and epoch = $2 and claimed_until = $3",
             )
             .bind(claim.subject.id)
             .bind(claim.epoch)
             .bind(claim.until)
-            .execute(&mut *conn)
+            .execute()
             .await?;
-            if stopped.rows_affected() == 0 {
-                return Ok(false);
-            }
-            disable!(conn, claim.subject.id, FaultyPart::Trigger, why, now);
-            if let Some(notice) = &notice {
-                conn.post(&[notice], now).await?;
-            }
-            true
-        });
+        if stopped == 0 {
+            return Ok(false);
+        }
+        disable(tx, claim.subject.id, (FaultyPart::Trigger, why), now).await?;
+        if let Some(notice) = &notice {
+            tx.post(&[notice], now).await?;
+        }
+        let disabled = true;
+        write.commit().await?;
         self.hint(Topic::Outbox);
         Ok(disabled)
     }
@@ -248,20 +254,16 @@ impl Store {
         if ids.is_empty() {
             return Ok(states);
         }
-        let rows: Vec<(Uuid, i64, Json<Value>)> = on_read!(self.db, scope, |conn| {
-            let mut query = sqlx::QueryBuilder::new(
-                "select c.task_id, c.edges, c.body from condition_state c join tasks t on t.id = c.task_id where t.id in (",
-            );
-            let mut listed = query.separated(", ");
-            for id in ids {
-                listed.push_bind(*id);
-            }
-            query.push(")");
-            if let Some(tenant) = scope.tenant() {
-                query.push(" and t.tenant_id = ").push_bind(tenant.to_owned());
-            }
-            query.build_query_as().fetch_all(conn).await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let mut query = read.build(
+            "select c.task_id, c.edges, c.body from condition_state c join tasks t on t.id = c.task_id where t.id in (",
+        );
+        query.list(ids.iter()).push(")");
+        if let Some(tenant) = scope.tenant() {
+            query.push(" and t.tenant_id = ").push_bind(tenant.to_owned());
+        }
+        let rows: Vec<(Uuid, i64, Json<Value>)> = query.finish().all().await?;
+        read.end().await?;
         states.extend(rows.into_iter().map(|(id, edges, body)| (id, ConditionState::read(&body.0, edges))));
         Ok(states)
     }
@@ -276,24 +278,17 @@ pub(super) fn asks_anew(before: &Trigger, after: &Trigger) -> bool {
 }
 
 /// Forgets what is known of a task's condition, but for the number of its fires; its `due` row is locked.
-macro_rules! begin_anew {
-    ($conn:ident, $task_id:expr, $now:expr) => {{
-        let known: Option<(i64, sqlx::types::Json<serde_json::Value>)> =
-            sqlx::query_as("select edges, body from condition_state where task_id = $1")
-                .bind($task_id)
-                .fetch_optional(&mut *$conn)
-                .await?;
-        if let Some((edges, body)) = known {
-            let state = $crate::trigger::condition::ConditionState::read(&body.0, edges).begun_anew();
-            sqlx::query(
-                "update condition_state set version = version + 1, body = $2, updated_at = $3 where task_id = $1",
-            )
-            .bind($task_id)
-            .bind($crate::store::text::document(&state)?)
-            .bind($now)
-            .execute(&mut *$conn)
+pub(super) async fn begin_anew(tx: &mut Tx<'_>, task_id: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
+    let known: Option<(i64, Json<Value>)> =
+        tx.query("select edges, body from condition_state where task_id = $1").bind(task_id).optional().await?;
+    if let Some((edges, body)) = known {
+        let state = ConditionState::read(&body.0, edges).begun_anew();
+        tx.query("update condition_state set version = version + 1, body = $2, updated_at = $3 where task_id = $1")
+            .bind(task_id)
+            .bind(document(&state)?)
+            .bind(now)
+            .execute()
             .await?;
-        }
-    }};
+    }
+    Ok(())
 }
-pub(super) use begin_anew;

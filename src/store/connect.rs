@@ -28,6 +28,7 @@ use crate::store::outlook::Seen;
 use crate::store::quotas::Known;
 use crate::store::rates::Rates;
 use crate::store::tenant_readers::TenantReaders;
+use crate::store::tx::Tx;
 use crate::store::unreadable::Unreadable;
 use crate::store::wake::Hints;
 use crate::store::writer::Writer;
@@ -36,21 +37,7 @@ use crate::store::{Split, Store, StoreError, creating, deliveries};
 /// Earlier ones can corrupt a WAL database that has several connections.
 const OLDEST_SQLITE: (u32, u32, u32) = (3, 51, 3);
 
-/// In a transaction, after its locks: the database's own time, by which answers and their time limits are judged.
-/// SQLite's clock is the machine's, which is ours.
-macro_rules! settled_at {
-    ($store:ident, $conn:ident) => {{
-        let database_now: chrono::DateTime<chrono::Utc> =
-            sqlx::query_scalar($store.db.text($crate::store::connect::DATABASE_NOW))
-                .bind($store.clock.now())
-                .fetch_one(&mut *$conn)
-                .await?;
-        $store.clock.settled_at(database_now)
-    }};
-}
-pub(super) use settled_at;
-
-pub(super) const DATABASE_NOW: Split =
+const DATABASE_NOW: Split =
     Split { postgres: "select clock_timestamp() where $1::timestamptz is not null", sqlite: "select $1" };
 
 /// Connections that one instance may have.
@@ -210,9 +197,16 @@ impl Store {
         &self.clock
     }
 
+    /// In a transaction, after its locks: the database's own time, by which answers and their time limits are judged.
+    /// SQLite's clock is the machine's, which is ours.
+    pub(super) async fn settled_at(&self, tx: &mut Tx<'_>) -> Result<DateTime<Utc>, StoreError> {
+        let database_now = tx.query(DATABASE_NOW).bind(self.clock.now()).scalar().await?;
+        Ok(self.clock.settled_at(database_now))
+    }
+
     /// Whether the database answers.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        on_read!(self.db, |conn| sqlx::query("select 1").execute(conn).await.map(drop))?;
+        self.db.read().await?.query("select 1").execute().await.map(drop)?;
         Ok(())
     }
 

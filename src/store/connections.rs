@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use deadpool::Runtime;
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult};
 use futures::FutureExt;
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Connection, PgConnection, Postgres, Transaction};
+use sqlx::postgres::{PgConnectOptions, PgTransactionManager};
+use sqlx::{ConnectOptions, Connection, PgConnection};
+use sqlx_core::transaction::TransactionManager;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
@@ -78,6 +79,12 @@ pub(super) struct Held {
     turn: Option<Permit<Flow>>,
     /// A transaction has been asked for, and whether it has begun is not known.
     begins: bool,
+}
+
+/// A transaction, with its connection. What is not committed is rolled back.
+pub(super) struct PostgresTransaction {
+    held: Held,
+    is_open: bool,
 }
 
 impl Connections {
@@ -197,12 +204,42 @@ impl From<Object<Connector>> for Held {
 
 impl Held {
     /// A transaction, which is rolled back unless it is committed.
-    pub(super) async fn begin(&mut self) -> Result<Transaction<'_, Postgres>, sqlx::Error> {
-        let Held { object, begins, .. } = self;
-        *begins = true;
-        let begun = object.as_mut().expect(TAKEN).begin().await?;
-        *begins = false;
+    pub(super) async fn begin(mut self) -> Result<PostgresTransaction, sqlx::Error> {
+        self.begins = true;
+        let mut begun = PostgresTransaction { held: self, is_open: true };
+        PgTransactionManager::begin(&mut begun.held, None).await?;
+        begun.held.begins = false;
         Ok(begun)
+    }
+}
+
+impl PostgresTransaction {
+    pub(super) async fn commit(mut self) -> Result<(), sqlx::Error> {
+        PgTransactionManager::commit(&mut self.held).await?;
+        self.is_open = false;
+        Ok(())
+    }
+}
+
+impl Drop for PostgresTransaction {
+    fn drop(&mut self) {
+        if self.is_open {
+            PgTransactionManager::start_rollback(&mut self.held);
+        }
+    }
+}
+
+impl Deref for PostgresTransaction {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.held
+    }
+}
+
+impl DerefMut for PostgresTransaction {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.held
     }
 }
 
@@ -255,7 +292,7 @@ mod tests {
         let pool = Pool::builder(connector).max_size(1).build().expect("a pool");
         pool.close();
         let connections = Connections { pool, turns: FairQueue::new(1) };
-        let tenant = |name: &str| Flow::of(Some(name), module_path!());
+        let tenant = |name: &str| Flow::of(Some(name));
         let present = connections.turns.take(&tenant("loud")).await;
         let order = Mutex::new(Vec::new());
         let call = async |name: &'static str| {

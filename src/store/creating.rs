@@ -14,11 +14,13 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::store::credentials::add_credentials;
-use crate::store::db::{Db, answered};
+use crate::store::db::{Db, answered, connection, fault};
 use crate::store::event_index::{event_shard, index_event_task, is_indexed};
 use crate::store::flow::Flow;
 use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::sql::sql;
 use crate::store::text::{document, optional, text};
+use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic, listed};
 use crate::task::{Task, exported_id, named_by};
 use crate::trigger;
@@ -29,49 +31,54 @@ pub(super) const TOGETHER: usize = 100;
 /// A new task as `Task::new` made it, with the nominal instant of its first fire.
 pub type NewTask = (Task, Option<DateTime<Utc>>);
 
-/// In a transaction: writes the rows of a task; answers how many tasks that made, one or, with this end of the
-/// statement, none.
-macro_rules! insert_task {
-    ($conn:ident, $task:expr, $nominal_at:expr, $end:literal) => {{
-        let made = sqlx::query(concat!(
-            "insert into tasks (id, tenant_id, key, name, trigger_type, spec, status, status_reason, epoch, version,
-                                anchor_at, active_since, zone_database, created_at, updated_at)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $14) ",
-            $end
-        ))
-        .bind($task.id)
-        .bind(&$task.tenant_id)
-        .bind(optional($task.key.as_deref()))
-        .bind(text(&$task.name))
-        .bind($task.spec.trigger.kind())
-        .bind(document(&$task.spec)?)
-        .bind($task.status.as_str())
-        .bind(optional($task.status_reason.as_deref()))
-        .bind($task.epoch)
-        .bind($task.version)
-        .bind($task.anchor_at)
-        .bind($task.active_since)
+const INSERT: &str = "
+    insert into tasks (id, tenant_id, key, name, trigger_type, spec, status, status_reason, epoch, version, anchor_at,
+                       active_since, zone_database, created_at, updated_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $14) ";
+
+/// Leaves a task out whose key its tenant has.
+const INSERT_NEW: &str = sql!(INSERT, "on conflict (tenant_id, key) where key is not null do nothing");
+
+/// In a transaction: writes the rows of a task by one of the statements above; answers how many tasks that made, one or none.
+async fn insert_task(
+    tx: &mut Tx<'_>,
+    insert: &'static str,
+    task: &Task,
+    nominal_at: Option<DateTime<Utc>>,
+) -> Result<u64, StoreError> {
+    let made = tx
+        .query(insert)
+        .bind(task.id)
+        .bind(&task.tenant_id)
+        .bind(optional(task.key.as_deref()))
+        .bind(text(&task.name))
+        .bind(task.spec.trigger.kind())
+        .bind(document(&task.spec)?)
+        .bind(task.status.as_str())
+        .bind(optional(task.status_reason.as_deref()))
+        .bind(task.epoch)
+        .bind(task.version)
+        .bind(task.anchor_at)
+        .bind(task.active_since)
         .bind(trigger::zone_database_version())
-        .bind($task.created_at)
-        .execute(&mut *$conn)
-        .await?
-        .rows_affected();
-        if made == 1 {
-            sqlx::query(
-                "insert into due (task_id, tenant_id, kind, next_at, nominal_at, epoch) values ($1, $2, $3, $4, $5, $6)",
-            )
-            .bind($task.id)
-            .bind(&$task.tenant_id)
-            .bind($task.spec.trigger.kind())
-            .bind($task.next_fire_at)
-            .bind($nominal_at)
-            .bind($task.epoch)
-            .execute(&mut *$conn)
-            .await?;
-            add_credentials!($conn, $task);
-        }
-        made
-    }};
+        .bind(task.created_at)
+        .execute()
+        .await?;
+    if made == 1 {
+        tx.query(
+            "insert into due (task_id, tenant_id, kind, next_at, nominal_at, epoch) values ($1, $2, $3, $4, $5, $6)",
+        )
+        .bind(task.id)
+        .bind(&task.tenant_id)
+        .bind(task.spec.trigger.kind())
+        .bind(task.next_fire_at)
+        .bind(nominal_at)
+        .bind(task.epoch)
+        .execute()
+        .await?;
+        add_credentials(tx, task).await?;
+    }
+    Ok(made)
 }
 
 impl Store {
@@ -153,8 +160,8 @@ impl Store {
     async fn create_one(&self, task: &Task, nominal_at: Option<DateTime<Utc>>) -> Result<(), StoreError> {
         match &self.db {
             Db::Postgres { quick, waits, .. } => {
-                answered(create_alone(&mut *quickly!(quick, waits), task, nominal_at)).await?;
-                fault!();
+                answered(create_alone(&mut *connection("quick", quick, waits).await?, task, nominal_at)).await?;
+                fault()?;
                 Ok(())
             }
             Db::Sqlite { .. } => self.create_with_more(task, nominal_at, None).await.map(drop),
@@ -167,12 +174,18 @@ impl Store {
         nominal_at: Option<DateTime<Utc>>,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
-        on_write!(self.db, |conn| once!(conn, idempotency, task.created_at), then Some(task.tenant_id.as_str()), {
-            insert_task!(conn, task, nominal_at, "");
-            if is_indexed(task) {
-                index_event_task!(conn, task.id, &task.tenant_id, true, task.created_at);
-            }
-        });
+        let mut write = self.db.write_of(Some(task.tenant_id.as_str())).await?;
+        let tx = &mut write.tx();
+        if let Some(answer) = once(tx, idempotency, task.created_at).await? {
+            return Ok(answer);
+        }
+        write.confine(Some(task.tenant_id.as_str())).await?;
+        let tx = &mut write.tx();
+        insert_task(tx, INSERT, task, nominal_at).await?;
+        if is_indexed(task) {
+            index_event_task(tx, task.id, &task.tenant_id, true, task.created_at).await?;
+        }
+        write.commit().await?;
         Ok(Answer::Done(()))
     }
 
@@ -201,7 +214,7 @@ impl Store {
         }
         let owners: Vec<(Uuid, String)> = match &self.db {
             Db::Postgres { quick, waits, .. } => {
-                let mut held = quickly!(quick, waits);
+                let mut held = connection("quick", quick, waits).await?;
                 let owners = sqlx::query_as("select id, tenant_id from tasks where id = any($1)").bind(&ids);
                 owners.fetch_all(&mut *held).await?
             }
@@ -235,35 +248,36 @@ impl Store {
         }
         let made: HashSet<Uuid> = match &self.db {
             Db::Postgres { pool, .. } if tasks.iter().any(|(task, _)| is_indexed(task)) => {
-                committed!(by pool.in_turn(flow_of(tasks)).await?, |conn| {
-                    let made = create_batch(conn, tasks).await?;
-                    index_batch(conn, tasks, &made).await?;
-                    made
-                })
-            }
-            Db::Postgres { quick, waits, .. } => {
-                let made = answered(create_batch(&mut *quickly!(quick, waits), tasks)).await?;
-                fault!();
+                let mut write = pool.in_turn(flow_of(tasks)).await?.begin().await?;
+                fault()?;
+                let made = create_batch(&mut write, tasks).await?;
+                index_batch(&mut write, tasks, &made).await?;
+                write.commit().await?;
+                fault()?;
                 made
             }
-            Db::Sqlite { writer, .. } => committed!(writer.begin(flow_of(tasks)).await?, |conn| {
+            Db::Postgres { quick, waits, .. } => {
+                let made = answered(create_batch(&mut *connection("quick", quick, waits).await?, tasks)).await?;
+                fault()?;
+                made
+            }
+            Db::Sqlite { writer, .. } => {
+                let mut write = writer.begin(flow_of(tasks)).await?;
+                fault()?;
+                let tx = &mut Tx::Sqlite(&mut write);
                 let mut made = HashSet::with_capacity(tasks.len());
                 for (task, nominal_at) in tasks {
-                    if insert_task!(
-                        conn,
-                        task,
-                        nominal_at,
-                        "on conflict (tenant_id, key) where key is not null do nothing"
-                    ) == 1
-                    {
+                    if insert_task(tx, INSERT_NEW, task, *nominal_at).await? == 1 {
                         made.insert(task.id);
                     }
                 }
                 for (task, _) in tasks.iter().filter(|(task, _)| made.contains(&task.id) && is_indexed(task)) {
-                    index_event_task!(conn, task.id, &task.tenant_id, true, task.created_at);
+                    index_event_task(tx, task.id, &task.tenant_id, true, task.created_at).await?;
                 }
+                write.commit().await?;
+                fault()?;
                 made
-            }),
+            }
         };
         self.hint(Topic::Due);
         Ok(tasks.iter().map(|(task, _)| made.contains(&task.id)).collect())
@@ -272,7 +286,7 @@ impl Store {
 
 /// The tenant in whose turn these tasks are stored.
 fn flow_of(tasks: &[NewTask]) -> Flow {
-    Flow::of(tasks.first().map(|(task, _)| task.tenant_id.as_str()), module_path!())
+    Flow::of(tasks.first().map(|(task, _)| task.tenant_id.as_str()))
 }
 
 /// That the tenant has a task with the key of this one.

@@ -12,17 +12,17 @@ mod uses;
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
-use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use crate::credential::{Credential, Inject, OAuth, Reference};
 use crate::id::{Scope, new_id};
 use crate::store::audit::{Act, write_audit};
 use crate::store::changes::PLANS;
-pub(super) use crate::store::credentials::resuming::{IN_TURN, in_turn};
+pub(super) use crate::store::credentials::resuming::in_turn;
 use crate::store::credentials::resuming::{Resumptions, resume_waiting};
 use crate::store::credentials::row::{CredentialRow, LISTED, MEASURED};
 use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage};
+use crate::store::sql::sql;
 use crate::store::text::{document, optional_document, text};
 use crate::store::{Store, StoreError};
 use crate::task::DependentTask;
@@ -133,12 +133,6 @@ impl std::fmt::Debug for SealedDocument {
 /// Said where tasks that wait for a credential are other ones at each try to write it.
 const TASKS_MOVE: &str = "the tasks that wait for the credential are being changed all the time";
 
-macro_rules! conflict {
-    ($what:literal) => {
-        || StoreError::Conflict(concat!("the credential ", $what).into())
-    };
-}
-
 impl Store {
     /// Writes a credential, if it still has the version that was read (0: there was none). With a document it is active
     /// again, and whoever refreshes it has lost the lease. Tasks that are paused for want of it go on, if it is active: the
@@ -176,40 +170,41 @@ impl Store {
         planned: &Resumptions,
         now: DateTime<Utc>,
     ) -> Result<Result<SavedCredential, Vec<Uuid>>, StoreError> {
-        let (stored, went_on) = on_write!(self.db, scope, |conn| {
-            in_turn!(self, conn, &new.tenant_id, &new.service, &new.account_name);
-            let query = match (read_version, &new.document) {
-                (0, None) => return Err(StoreError::Conflict("the credential needs a document".into())),
-                (0, Some(_)) => sqlx::query_as(INSERT).bind(new_id(now)),
-                _ => sqlx::query_as(UPDATE).bind(read_version),
-            };
-            let (sealed, generation, key_id, expires_at) = match &new.document {
-                Some(new) => (Some(&new.sealed), Some(new.generation), Some(&new.key_id), new.expires_at),
-                None => (None, None, None, None),
-            };
-            let row: Option<CredentialRow> = query
-                .bind(text(&new.tenant_id))
-                .bind(text(&new.service))
-                .bind(text(&new.account_name))
-                .bind(document(&new.hosts)?)
-                .bind(optional_document(new.inject.as_ref())?)
-                .bind(optional_document(new.oauth.as_ref())?)
-                .bind(now)
-                .bind(sealed)
-                .bind(generation)
-                .bind(key_id)
-                .bind(expires_at)
-                .fetch_optional(&mut *conn)
-                .await?;
-            let stored = row.ok_or_else(conflict!("has changed meanwhile"))?.stored()?;
-            // the tasks before the record, whose chain everybody waits for
-            let went_on = match resume_waiting!(self, conn, &stored.credential, scope, planned) {
-                Ok(went_on) => went_on,
-                Err(unplanned) => return Ok(Err(unplanned)),
-            };
-            write_audit!(conn, act(&stored.credential, "credential.put", &new.by, new.document.is_some()), now);
-            (stored, went_on)
-        });
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        in_turn(tx, &new.tenant_id, &new.service, &new.account_name).await?;
+        let query = match (read_version, &new.document) {
+            (0, None) => return Err(StoreError::Conflict("the credential needs a document".into())),
+            (0, Some(_)) => tx.query(INSERT).bind(new_id(now)),
+            _ => tx.query(UPDATE).bind(read_version),
+        };
+        let (sealed, generation, key_id, expires_at) = match &new.document {
+            Some(new) => (Some(&new.sealed), Some(new.generation), Some(&new.key_id), new.expires_at),
+            None => (None, None, None, None),
+        };
+        let row: Option<CredentialRow> = query
+            .bind(text(&new.tenant_id))
+            .bind(text(&new.service))
+            .bind(text(&new.account_name))
+            .bind(document(&new.hosts)?)
+            .bind(optional_document(new.inject.as_ref())?)
+            .bind(optional_document(new.oauth.as_ref())?)
+            .bind(now)
+            .bind(sealed)
+            .bind(generation)
+            .bind(key_id)
+            .bind(expires_at)
+            .optional()
+            .await?;
+        let stored =
+            row.ok_or_else(|| StoreError::Conflict("the credential has changed meanwhile".into()))?.stored()?;
+        // the tasks before the record, whose chain everybody waits for
+        let went_on = match resume_waiting(self, tx, &stored.credential, scope, planned).await? {
+            Ok(went_on) => went_on,
+            Err(unplanned) => return Ok(Err(unplanned)),
+        };
+        write_audit(tx, act(&stored.credential, "credential.put", &new.by, new.document.is_some()), now).await?;
+        write.commit().await?;
         self.tell_of(&went_on);
         Ok(Ok(SavedCredential { stored, resumed: went_on.resumed, resuming: went_on.later }))
     }
@@ -236,15 +231,16 @@ impl Store {
         service: &str,
         account: &str,
     ) -> Result<Option<StoredCredential>, StoreError> {
-        let row: Option<CredentialRow> = on_read!(self.db, scope, |conn| {
-            sqlx::query_as(SELECT_ONE)
-                .bind(text(tenant))
-                .bind(text(service))
-                .bind(text(account))
-                .bind(scope.tenant())
-                .fetch_optional(conn)
-                .await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let row: Option<CredentialRow> = read
+            .query(SELECT_ONE)
+            .bind(text(tenant))
+            .bind(text(service))
+            .bind(text(account))
+            .bind(scope.tenant())
+            .optional()
+            .await?;
+        read.end().await?;
         row.map(CredentialRow::stored).transpose()
     }
 
@@ -254,21 +250,21 @@ impl Store {
         scope: &Scope,
         filter: &CredentialFilter,
     ) -> Result<RowPage<Credential>, StoreError> {
-        let rows: Vec<Found<CredentialRow>> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(MEASURED);
-            for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-                query.push(" and c.tenant_id = ").push_bind(text(tenant).into_owned());
-            }
-            if let Some(service) = &filter.service {
-                query.push(" and c.service = ").push_bind(text(service).into_owned());
-            }
-            if let Some(before) = filter.before {
-                query.push(" and c.id < ").push_bind(before);
-            }
-            query.push(" order by c.id desc limit ").push_bind(filter.limit).push(FIT).push(LISTED);
-            query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
-            query.build_query_as().fetch_all(conn).await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let mut query = read.build(MEASURED);
+        for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+            query.push(" and c.tenant_id = ").push_bind(text(tenant).into_owned());
+        }
+        if let Some(service) = &filter.service {
+            query.push(" and c.service = ").push_bind(text(service).into_owned());
+        }
+        if let Some(before) = filter.before {
+            query.push(" and c.id < ").push_bind(before);
+        }
+        query.push(" order by c.id desc limit ").push_bind(filter.limit).push(FIT).push(LISTED);
+        query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
+        let rows: Vec<Found<CredentialRow>> = query.finish().all().await?;
+        read.end().await?;
         RowPage::of(rows, |row: CredentialRow| Ok(row.stored()?.credential))
     }
 
@@ -282,17 +278,19 @@ impl Store {
         by: &str,
     ) -> Result<(), StoreError> {
         let now = self.clock.now();
-        on_write!(self.db, scope, |conn| {
-            let row: Option<CredentialRow> = sqlx::query_as(DELETE)
-                .bind(text(tenant))
-                .bind(text(service))
-                .bind(text(account))
-                .bind(scope.tenant())
-                .fetch_optional(&mut *conn)
-                .await?;
-            let deleted = row.ok_or(StoreError::NotFound)?.stored()?;
-            write_audit!(conn, act(&deleted.credential, "credential.deleted", by, false), now);
-        });
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        let row: Option<CredentialRow> = tx
+            .query(DELETE)
+            .bind(text(tenant))
+            .bind(text(service))
+            .bind(text(account))
+            .bind(scope.tenant())
+            .optional()
+            .await?;
+        let deleted = row.ok_or(StoreError::NotFound)?.stored()?;
+        write_audit(tx, act(&deleted.credential, "credential.deleted", by, false), now).await?;
+        write.commit().await?;
         Ok(())
     }
 }
@@ -319,15 +317,15 @@ fn act<'a>(credential: &'a Credential, action: &'a str, actor: &'a str, with_doc
     }
 }
 
-const INSERT: &str = concat!(
+const INSERT: &str = sql!(
     "insert into credentials (id, tenant_id, service, account, hosts, inject, oauth, created_at, updated_at, sealed,
                               generation, key_id, expires_at, status, version)
      values ($1, $2, $3, $4, $5, $6, $7, $8, $8, $9, $10, $11, $12, 'active', 1)
      on conflict do nothing returning ",
-    row::columns!()
+    row::COLUMNS
 );
 
-const UPDATE: &str = concat!(
+const UPDATE: &str = sql!(
     "update credentials
         set hosts = $5, inject = $6, oauth = $7, updated_at = $8, version = version + 1,
             sealed = coalesce($9, sealed), generation = coalesce($10, generation), key_id = coalesce($11, key_id),
@@ -339,18 +337,18 @@ const UPDATE: &str = concat!(
       where tenant_id = $2 and service = $3 and account = $4 and version = $1
         and ($10 is null or generation + 1 = $10)
      returning ",
-    row::columns!()
+    row::COLUMNS
 );
 
-const SELECT_ONE: &str = concat!(
+const SELECT_ONE: &str = sql!(
     "select ",
-    row::columns!(),
+    row::COLUMNS,
     " from credentials
        where tenant_id = $1 and service = $2 and account = $3 and ($4 is null or tenant_id = $4)"
 );
 
-const DELETE: &str = concat!(
+const DELETE: &str = sql!(
     "delete from credentials
       where tenant_id = $1 and service = $2 and account = $3 and ($4 is null or tenant_id = $4) returning ",
-    row::columns!()
+    row::COLUMNS
 );

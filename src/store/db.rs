@@ -1,20 +1,23 @@
-//! Two databases, one text: the pools, and the macros through which every statement goes.
+//! Two databases, one text: the pools, and the connections and transactions by which every statement goes.
 
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::SqlitePool;
+use sqlx::pool::PoolConnection;
+use sqlx::{PgConnection, Sqlite, SqlitePool};
 use tokio::time::timeout;
 
 use crate::id::Scope;
-use crate::store::connections::Connections;
+use crate::store::Split;
+use crate::store::connections::{Connections, Held, PostgresTransaction};
 use crate::store::counts::Waits;
 use crate::store::ears::Ears;
-use crate::store::tenant_readers::TenantReaders;
-use crate::store::writer::Writer;
-use crate::store::{Split, StoreError};
+use crate::store::flow::Flow;
+use crate::store::tenant_readers::{self, TenantReaders};
+use crate::store::tx::{Builder, Query, Tx};
+use crate::store::writer::{Writer, Writing};
 
 /// A database that says nothing for this long counts as away; it gives up a statement itself after half of that.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -50,233 +53,214 @@ pub(super) enum Db {
     },
 }
 
+/// A connection to read by, which is given back when this is dropped.
+pub(super) enum Reader {
+    Postgres(Held),
+    /// In a transaction that sees the rows of one tenant.
+    Confined(PostgresTransaction),
+    Sqlite(PoolConnection<Sqlite>),
+    Tenant(tenant_readers::Reader),
+}
+
+/// A transaction that writes. It is rolled back when this is dropped.
+pub(super) enum Transaction {
+    Postgres(PostgresTransaction),
+    Sqlite(Writing),
+}
+
 impl Db {
-    /// The text for this database.
-    pub(super) fn text(&self, split: Split) -> &'static str {
+    /// A connection of the engine to read by, in no turn.
+    pub(super) async fn read(&self) -> Result<Reader, sqlx::Error> {
         match self {
-            Db::Postgres { .. } => split.postgres,
-            Db::Sqlite { .. } => split.sqlite,
+            Db::Postgres { pool, waits, .. } => Ok(Reader::Postgres(connection("shared", pool, waits).await?)),
+            Db::Sqlite { readers, waits, .. } => Ok(Reader::Sqlite(sqlite_reader(readers, waits).await?)),
+        }
+    }
+
+    /// A connection for a single statement that finds its rows by an index.
+    pub(super) async fn read_quick(&self) -> Result<Reader, sqlx::Error> {
+        match self {
+            Db::Postgres { quick, waits, .. } => Ok(Reader::Postgres(connection("quick", quick, waits).await?)),
+            Db::Sqlite { readers, waits, .. } => Ok(Reader::Sqlite(sqlite_reader(readers, waits).await?)),
+        }
+    }
+
+    /// A connection for a statement that confines itself, in the turn of a tenant.
+    #[track_caller]
+    pub(super) fn read_of(&self, tenant: Option<&str>) -> impl Future<Output = Result<Reader, sqlx::Error>> {
+        let flow = Flow::of(tenant);
+        async move {
+            let reader = match self {
+                Db::Postgres { pool, waits, .. } => Reader::Postgres(in_turn(pool, waits, flow).await?),
+                Db::Sqlite { readers, tenant_readers, waits, .. } => {
+                    Reader::Tenant(tenant_readers.acquire(tenant, readers, waits).await?)
+                }
+            };
+            fault()?;
+            Ok(reader)
+        }
+    }
+
+    /// A connection for what belongs to a scope, in its turn. Postgres is told the tenant, so that its row-level security is
+    /// the second wall.
+    #[track_caller]
+    pub(super) fn read_in(&self, scope: &Scope) -> impl Future<Output = Result<Reader, sqlx::Error>> {
+        let flow = Flow::of(scope.tenant());
+        async move {
+            let reader = match self {
+                Db::Postgres { pool, waits, .. } => {
+                    let mut begun = in_turn(pool, waits, flow).await?.begin().await?;
+                    confine(&mut begun, scope.tenant()).await?;
+                    Reader::Confined(begun)
+                }
+                Db::Sqlite { readers, tenant_readers, waits, .. } => {
+                    Reader::Tenant(tenant_readers.acquire(scope.tenant(), readers, waits).await?)
+                }
+            };
+            fault()?;
+            Ok(reader)
+        }
+    }
+
+    /// A transaction that writes what belongs to a scope, in its turn and confined to it.
+    #[track_caller]
+    pub(super) fn write(&self, scope: &Scope) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
+        let begun = self.write_of(scope.tenant());
+        async move {
+            let mut begun = begun.await?;
+            begun.confine(scope.tenant()).await?;
+            Ok(begun)
+        }
+    }
+
+    /// A transaction that writes, in the turn of a tenant and confined to nobody.
+    #[track_caller]
+    pub(super) fn write_of(&self, tenant: Option<&str>) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
+        let flow = Flow::of(tenant);
+        async move {
+            match self {
+                Db::Postgres { pool, waits, .. } => Transaction::begin(in_turn(pool, waits, flow).await?).await,
+                Db::Sqlite { writer, waits, .. } => Transaction::begin_sqlite(writer, waits, flow).await,
+            }
+        }
+    }
+
+    /// A transaction that writes a batch of the engine; on SQLite in this turn.
+    pub(super) async fn write_hot(&self, flow: Flow) -> Result<Transaction, sqlx::Error> {
+        match self {
+            Db::Postgres { hot, waits, .. } => {
+                waits.look("hot", hot);
+                Transaction::begin(hot.acquire().await?).await
+            }
+            Db::Sqlite { writer, waits, .. } => Transaction::begin_sqlite(writer, waits, flow).await,
         }
     }
 }
 
-/// Where a call may be told that it failed, if faults are planted: before it took effect, or after.
-macro_rules! fault {
-    () => {
-        #[cfg(feature = "planted")]
-        $crate::store::db::fault()?;
-    };
-}
+impl Reader {
+    pub(super) fn tx(&mut self) -> Tx<'_> {
+        match self {
+            Reader::Postgres(held) => Tx::Postgres(held),
+            Reader::Confined(begun) => Tx::Postgres(begun),
+            Reader::Sqlite(connection) => Tx::Sqlite(connection),
+            Reader::Tenant(reader) => Tx::Sqlite(reader),
+        }
+    }
 
-/// The failure of a connection, as often as the environment asks for.
-#[cfg(feature = "planted")]
-pub(super) fn fault() -> Result<(), sqlx::Error> {
-    match crate::planted::store_fails() {
-        true => Err(sqlx::Error::Io(std::io::Error::other("a planted fault"))),
-        false => Ok(()),
+    pub(super) fn query(&mut self, sql: impl Into<Split>) -> Query<'_> {
+        self.tx().into_query(sql)
+    }
+
+    pub(super) fn build(&mut self, text: impl Into<Split>) -> Builder<'_> {
+        self.tx().into_builder(text)
+    }
+
+    /// Ends the transaction, if it is one, and gives the connection back.
+    pub(super) async fn end(self) -> Result<(), sqlx::Error> {
+        match self {
+            Reader::Confined(begun) => begun.commit().await,
+            Reader::Postgres(_) | Reader::Sqlite(_) | Reader::Tenant(_) => Ok(()),
+        }
     }
 }
 
-/// Runs the body with a connection to read from. The body is typed once for each database.
-/// With a scope, Postgres is told the tenant, so that its row-level security is the second wall.
-macro_rules! on_read {
-    ($db:expr, |$conn:ident| $body:expr) => {
-        on_read!($db, pool, "shared", |$conn| $body)
-    };
-    // by a single statement that finds its rows by an index
-    (quick $db:expr, |$conn:ident| $body:expr) => {
-        on_read!($db, quick, "quick", |$conn| $body)
-    };
-    // by a statement that confines itself, in the turn of a tenant
-    (of $tenant:expr, $db:expr, |$conn:ident| $body:expr) => {
-        match &$db {
-            $crate::store::db::Db::Postgres { pool, waits, .. } => {
-                waits.look("shared", pool);
-                let mut held = pool.in_turn($crate::store::flow::Flow::of($tenant, module_path!())).await?;
-                fault!();
-                let $conn = &mut *held;
-                $body
-            }
-            $crate::store::db::Db::Sqlite { readers, tenant_readers, waits, .. } => {
-                let mut held = tenant_readers.acquire($tenant, readers, waits).await?;
-                fault!();
-                let $conn = &mut *held;
-                $body
-            }
-        }
-    };
-    ($db:expr, $pool:ident, $name:literal, |$conn:ident| $body:expr) => {
-        match &$db {
-            $crate::store::db::Db::Postgres { $pool, waits, .. } => {
-                waits.look($name, $pool);
-                let mut held = $pool.acquire().await?;
-                fault!();
-                let $conn = &mut *held;
-                $body
-            }
-            $crate::store::db::Db::Sqlite { readers, waits, .. } => {
-                waits.look("readers", readers);
-                let mut held = readers.acquire().await?;
-                fault!();
-                let $conn = &mut *held;
-                $body
-            }
-        }
-    };
-    ($db:expr, $scope:expr, |$conn:ident| $body:expr) => {
-        match &$db {
-            $crate::store::db::Db::Postgres { pool, waits, .. } => {
-                waits.look("shared", pool);
-                let mut connection =
-                    pool.in_turn($crate::store::flow::Flow::of($scope.tenant(), module_path!())).await?;
-                let mut held = connection.begin().await?;
-                $crate::store::db::confine(&mut held, $scope).await?;
-                fault!();
-                let $conn = &mut *held;
-                let read = $body;
-                held.commit().await?;
-                read
-            }
-            $crate::store::db::Db::Sqlite { readers, tenant_readers, waits, .. } => {
-                let mut held = tenant_readers.acquire($scope.tenant(), readers, waits).await?;
-                fault!();
-                let $conn = &mut *held;
-                $body
-            }
-        }
-    };
-}
+impl Transaction {
+    pub(super) async fn begin(held: Held) -> Result<Transaction, sqlx::Error> {
+        let begun = held.begin().await?;
+        fault()?;
+        Ok(Transaction::Postgres(begun))
+    }
 
-/// Runs the body in a transaction that has begun; commits after it, rolls back when it returns early.
-macro_rules! committed {
-    (by $held:expr, |$conn:ident| $body:expr) => {{
-        let mut connection = $held;
-        committed!(connection.begin().await?, |$conn| $body)
-    }};
-    ($begun:expr, |$conn:ident| $body:expr) => {{
-        let mut held = $begun;
-        fault!();
-        let $conn = &mut *held;
-        let written = $body;
-        held.commit().await?;
-        fault!();
-        written
-    }};
-}
+    async fn begin_sqlite(writer: &Writer, waits: &Waits, flow: Flow) -> Result<Transaction, sqlx::Error> {
+        waits.look("writer", writer);
+        let writing = writer.begin(flow).await?;
+        fault()?;
+        Ok(Transaction::Sqlite(writing))
+    }
 
-/// Runs the body in one transaction that writes.
-macro_rules! on_write {
-    ($db:expr, |$conn:ident| $body:expr) => {
-        on_write!($db, &$crate::id::Scope::Every, |$conn| $body)
-    };
-    // what the engine writes of one tenant's, in that tenant's turn
-    (of $tenant:expr, $db:expr, |$conn:ident| $body:expr) => {
-        match &$db {
-            $crate::store::db::Db::Postgres { pool, waits, .. } => committed!(
-                by {
-                    waits.look("shared", pool);
-                    pool.in_turn($crate::store::flow::Flow::of(Some($tenant), module_path!())).await?
-                },
-                |$conn| $body
-            ),
-            $crate::store::db::Db::Sqlite { writer, waits, .. } => {
-                waits.look("writer", writer);
-                let flow = $crate::store::flow::Flow::of(Some($tenant), module_path!());
-                committed!(writer.begin(flow).await?, |$conn| $body)
-            }
+    pub(super) fn tx(&mut self) -> Tx<'_> {
+        match self {
+            Transaction::Postgres(begun) => Tx::Postgres(begun),
+            Transaction::Sqlite(writing) => Tx::Sqlite(writing),
         }
-    };
-    // what the engine writes first, and then what belongs to one tenant (`None`: to nobody), confined to it
-    ($db:expr, |$conn:ident| $first:expr, then $tenant:expr, $body:expr) => {
-        match &$db {
-            $crate::store::db::Db::Postgres { pool, waits, .. } => committed!(
-                by {
-                    waits.look("shared", pool);
-                    pool.in_turn($crate::store::flow::Flow::of($tenant, module_path!())).await?
-                },
-                |$conn| {
-                    let () = $first;
-                    $crate::store::db::confine_to(&mut *$conn, $tenant).await?;
-                    $body
-                }
-            ),
-            $crate::store::db::Db::Sqlite { writer, waits, .. } => {
-                waits.look("writer", writer);
-                committed!(writer.begin($crate::store::flow::Flow::of($tenant, module_path!())).await?, |$conn| {
-                    let () = $first;
-                    $body
-                })
-            }
-        }
-    };
-    ($db:expr, $scope:expr, |$conn:ident| $body:expr) => {
-        match &$db {
-            $crate::store::db::Db::Postgres { pool, waits, .. } => committed!(
-                by {
-                    waits.look("shared", pool);
-                    pool.in_turn($crate::store::flow::Flow::of($scope.tenant(), module_path!())).await?
-                },
-                |$conn| {
-                    $crate::store::db::confine(&mut *$conn, $scope).await?;
-                    $body
-                }
-            ),
-            $crate::store::db::Db::Sqlite { writer, waits, .. } => {
-                waits.look("writer", writer);
-                committed!(
-                    writer.begin($crate::store::flow::Flow::of($scope.tenant(), module_path!())).await?,
-                    |$conn| $body
-                )
-            }
-        }
-    };
-}
+    }
 
-/// [`on_write`] for the engine's batches.
-macro_rules! on_hot_write {
-    ($db:expr, |$conn:ident| $body:expr) => {
-        on_hot_write!(by $crate::store::flow::Flow::Engine(module_path!()), $db, |$conn| $body)
-    };
-    // with a turn of its own on SQLite
-    (by $flow:expr, $db:expr, |$conn:ident| $body:expr) => {
-        match &$db {
-            $crate::store::db::Db::Postgres { hot, waits, .. } => committed!(
-                by {
-                    waits.look("hot", hot);
-                    hot.acquire().await?
-                },
-                |$conn| $body
-            ),
-            $crate::store::db::Db::Sqlite { writer, waits, .. } => {
-                waits.look("writer", writer);
-                committed!(writer.begin($flow).await?, |$conn| $body)
-            }
+    pub(super) fn query(&mut self, sql: impl Into<Split>) -> Query<'_> {
+        self.tx().into_query(sql)
+    }
+
+    /// Tells Postgres for the rest of this transaction whose rows may be seen; `None` confines to nothing. Sessions start as
+    /// the engine's: `*`.
+    pub(super) async fn confine(&mut self, tenant: Option<&str>) -> Result<(), sqlx::Error> {
+        match self {
+            Transaction::Postgres(begun) => confine(begun, tenant).await,
+            Transaction::Sqlite(_) => Ok(()),
         }
-    };
+    }
+
+    pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
+        match self {
+            Transaction::Postgres(begun) => begun.commit().await?,
+            Transaction::Sqlite(writing) => writing.commit().await?,
+        }
+        fault()
+    }
 }
 
 /// A connection for a single statement, which is its own transaction: one that finds its rows by a key, or a batch.
-macro_rules! quickly {
-    ($quick:ident, $waits:ident) => {
-        quickly!("quick", $quick, $waits)
-    };
-    ($name:literal, $pool:ident, $waits:ident) => {{
-        $waits.look($name, $pool);
-        let held = $pool.acquire().await?;
-        fault!();
-        held
-    }};
+pub(super) async fn connection(name: &'static str, pool: &Connections, waits: &Waits) -> Result<Held, sqlx::Error> {
+    waits.look(name, pool);
+    let held = pool.acquire().await?;
+    fault()?;
+    Ok(held)
 }
 
-/// Tells Postgres for the rest of this transaction whose rows may be seen. Sessions start as the engine's: `*`.
-pub(super) async fn confine(conn: &mut sqlx::PgConnection, scope: &Scope) -> Result<(), StoreError> {
-    confine_to(conn, scope.tenant()).await
+/// As [`connection`], to read SQLite by.
+pub(super) async fn sqlite_reader(readers: &SqlitePool, waits: &Waits) -> Result<PoolConnection<Sqlite>, sqlx::Error> {
+    waits.look("readers", readers);
+    let held = readers.acquire().await?;
+    fault()?;
+    Ok(held)
 }
 
-/// Confines the transaction to a tenant by its name; `None` confines to nothing.
-pub(super) async fn confine_to(conn: &mut sqlx::PgConnection, tenant: Option<&str>) -> Result<(), StoreError> {
+async fn in_turn(pool: &Connections, waits: &Waits, flow: Flow) -> Result<Held, sqlx::Error> {
+    waits.look("shared", pool);
+    pool.in_turn(flow).await
+}
+
+async fn confine(conn: &mut PgConnection, tenant: Option<&str>) -> Result<(), sqlx::Error> {
     if let Some(tenant) = tenant {
         sqlx::query("select set_config('reveille.tenant', $1, true)").bind(tenant).execute(conn).await?;
+    }
+    Ok(())
+}
+
+/// Where a call may be told that it failed, if faults are planted: before it took effect, or after. The failure of a
+/// connection, as often as the environment asks for.
+pub(super) fn fault() -> Result<(), sqlx::Error> {
+    #[cfg(feature = "planted")]
+    if crate::planted::store_fails() {
+        return Err(sqlx::Error::Io(io::Error::other("a planted fault")));
     }
     Ok(())
 }

@@ -1,7 +1,6 @@
 //! Entries of the embedded bus that could not be handled, kept until a person replays or drops them.
 
 use chrono::{DateTime, Utc};
-use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use crate::event::Event;
@@ -62,24 +61,25 @@ impl Store {
     pub async fn bury_event(&self, burial: Burial<'_>) -> Result<(), StoreError> {
         let now = self.clock.now();
         let event = burial.event;
-        on_write!(self.db, |conn| {
-            sqlx::query(
-                "insert into dead_letters (id, tenant_id, source, type, entry, body, error, deliveries, created_at)
-                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict (entry) do nothing",
-            )
-            .bind(new_id(now))
-            .bind(event.map(|event| event.tenant.as_str()))
-            .bind(optional(event.map(|event| event.source.as_str())))
-            .bind(optional(event.map(|event| event.kind.as_str())))
-            .bind(burial.seq.to_string())
-            .bind(text(burial.body))
-            .bind(text(burial.error))
-            .bind(burial.deliveries)
-            .bind(now)
-            .execute(&mut *conn)
-            .await?;
-            sqlx::query("delete from event_queue where seq = $1").bind(burial.seq).execute(&mut *conn).await?;
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        tx.query(
+            "insert into dead_letters (id, tenant_id, source, type, entry, body, error, deliveries, created_at)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict (entry) do nothing",
+        )
+        .bind(new_id(now))
+        .bind(event.map(|event| event.tenant.as_str()))
+        .bind(optional(event.map(|event| event.source.as_str())))
+        .bind(optional(event.map(|event| event.kind.as_str())))
+        .bind(burial.seq.to_string())
+        .bind(text(burial.body))
+        .bind(text(burial.error))
+        .bind(burial.deliveries)
+        .bind(now)
+        .execute()
+        .await?;
+        tx.query("delete from event_queue where seq = $1").bind(burial.seq).execute().await?;
+        write.commit().await?;
         Ok(())
     }
 
@@ -89,91 +89,91 @@ impl Store {
         scope: &Scope,
         filter: &StoredDeadLetterFilter,
     ) -> Result<Vec<StoredDeadLetter>, StoreError> {
-        Ok(on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(
-                "select id, tenant_id, body, error, deliveries, created_at from dead_letters where true",
-            );
-            narrow!(query, scope, filter);
-            if let Some(error) = &filter.error {
-                let escaped = error.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
-                query.push(" and lower(error) like lower(").push_bind(format!("%{}%", text(&escaped)));
-                query.push(") escape '\\'");
-            }
-            if let Some(before) = filter.before {
-                query.push(" and id < ").push_bind(before);
-            }
-            query.push(" order by id desc limit ").push_bind(filter.limit);
-            query.build_query_as().fetch_all(conn).await?
-        }))
+        let mut read = self.db.read_in(scope).await?;
+        let mut query =
+            read.build("select id, tenant_id, body, error, deliveries, created_at from dead_letters where true");
+        narrow(&mut query, scope, filter.source.as_deref(), filter.kind.as_deref());
+        if let Some(error) = &filter.error {
+            let escaped = error.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
+            query.push(" and lower(error) like lower(").push_bind(format!("%{}%", text(&escaped)));
+            query.push(") escape '\\'");
+        }
+        if let Some(before) = filter.before {
+            query.push(" and id < ").push_bind(before);
+        }
+        query.push(" order by id desc limit ").push_bind(filter.limit);
+        let found = query.finish().all().await?;
+        read.end().await?;
+        Ok(found)
     }
 
     /// One dead letter.
     pub async fn get_dead_letter(&self, scope: &Scope, id: Uuid) -> Result<StoredDeadLetter, StoreError> {
-        let row: Option<StoredDeadLetter> = on_read!(self.db, scope, |conn| {
-            sqlx::query_as(
+        let mut read = self.db.read_in(scope).await?;
+        let row: Option<StoredDeadLetter> = read
+            .query(
                 "select id, tenant_id, body, error, deliveries, created_at from dead_letters
                   where id = $1 and ($2 is null or tenant_id = $2)",
             )
             .bind(id)
             .bind(scope.tenant())
-            .fetch_optional(conn)
-            .await?
-        });
+            .optional()
+            .await?;
+        read.end().await?;
         row.ok_or(StoreError::NotFound)
     }
 
     /// Puts the event of a dead letter into the queue once more, under the same key, and removes the letter.
     pub async fn replay_dead_letter(&self, scope: &Scope, id: Uuid, event: &Event) -> Result<(), StoreError> {
         let now = self.clock.now();
-        on_write!(self.db, scope, |conn| {
-            let removed = sqlx::query(
-                "delete from dead_letters where id = $1 and tenant_id = $2 and ($3 is null or tenant_id = $3)",
-            )
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        let removed = tx
+            .query("delete from dead_letters where id = $1 and tenant_id = $2 and ($3 is null or tenant_id = $3)")
             .bind(id)
             .bind(event.tenant.as_str())
             .bind(scope.tenant())
-            .execute(&mut *conn)
-            .await?
-            .rows_affected();
-            if removed == 0 {
-                return Err(StoreError::NotFound);
-            }
-            // the log may have forgotten the event by now
-            sqlx::query(self.db.text(super::publishing::IN_TURN)).execute(&mut *conn).await?;
-            sqlx::query(
-                "insert into events (event_key, tenant_id, source, type, body, created_at)
-                 values ($1, $2, $3, $4, $5, $6) on conflict (event_key) do nothing",
-            )
-            .bind(event.key())
-            .bind(event.tenant.as_str())
-            .bind(&event.source)
-            .bind(&event.kind)
-            .bind(document(event)?)
-            .bind(now)
-            .execute(&mut *conn)
+            .execute()
             .await?;
-            sqlx::query(
-                "insert into event_queue (seq, tenant_id)
-                 select seq, tenant_id from events where event_key = $1 on conflict (seq) do nothing",
-            )
-            .bind(event.key())
-            .execute(&mut *conn)
-            .await?;
-        });
+        if removed == 0 {
+            return Err(StoreError::NotFound);
+        }
+        // the log may have forgotten the event by now
+        tx.query(super::publishing::IN_TURN).execute().await?;
+        tx.query(
+            "insert into events (event_key, tenant_id, source, type, body, created_at)
+             values ($1, $2, $3, $4, $5, $6) on conflict (event_key) do nothing",
+        )
+        .bind(event.key())
+        .bind(event.tenant.as_str())
+        .bind(&event.source)
+        .bind(&event.kind)
+        .bind(document(event)?)
+        .bind(now)
+        .execute()
+        .await?;
+        tx.query(
+            "insert into event_queue (seq, tenant_id)
+             select seq, tenant_id from events where event_key = $1 on conflict (seq) do nothing",
+        )
+        .bind(event.key())
+        .execute()
+        .await?;
+        write.commit().await?;
         self.hint(Topic::Events);
         Ok(())
     }
 
     /// Removes a dead letter for good.
     pub async fn drop_dead_letter(&self, scope: &Scope, id: Uuid) -> Result<(), StoreError> {
-        let removed = on_write!(self.db, scope, |conn| {
-            sqlx::query("delete from dead_letters where id = $1 and ($2 is null or tenant_id = $2)")
-                .bind(id)
-                .bind(scope.tenant())
-                .execute(conn)
-                .await?
-                .rows_affected()
-        });
+        let mut write = self.db.write(scope).await?;
+        let removed = write
+            .query("delete from dead_letters where id = $1 and ($2 is null or tenant_id = $2)")
+            .bind(id)
+            .bind(scope.tenant())
+            .execute()
+            .await?;
+        write.commit().await?;
         if removed == 0 { Err(StoreError::NotFound) } else { Ok(()) }
     }
 }

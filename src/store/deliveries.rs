@@ -5,10 +5,10 @@
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use sqlx::FromRow;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 use sqlx::types::Json;
-use sqlx::{FromRow, QueryBuilder};
 use uuid::Uuid;
 
 use crate::id::Scope;
@@ -16,6 +16,7 @@ use crate::notification::{Delivery, DeliveryEvent, DeliveryState, Held, Kind, Ne
 use crate::store::hot::Hot;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::sql::sql;
 use crate::store::text::text;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::Urgency;
@@ -106,23 +107,13 @@ impl DeliveryRow {
     }
 }
 
-macro_rules! select_delivery {
-    ($rest:literal) => {
-        $crate::store::deliveries::select_delivery!("d.body", $rest)
-    };
-    ($body:literal, $rest:literal) => {
-        concat!(
-            "select d.id, d.tenant_id, d.recipient, d.channel, d.dedupe_key, d.run_id, d.kind, d.subject, ",
-            $body,
-            ", d.fallback, d.state, d.attempts, d.next_at, d.lease_token, d.last_error, d.provider_id,
-                    d.created_at, d.sent_at, d.delivered_at, d.urgency, d.held, d.due_at, d.digest_id,
-                    d.doubtful, d.subject_ref
-               from deliveries d ",
-            $rest
-        )
-    };
-}
-pub(super) use select_delivery;
+const DELIVERY_COLUMNS: &str =
+    "select d.id, d.tenant_id, d.recipient, d.channel, d.dedupe_key, d.run_id, d.kind, d.subject, ";
+const OTHER_COLUMNS: &str = ", d.fallback, d.state, d.attempts, d.next_at, d.lease_token, d.last_error, d.provider_id,
+                                    d.created_at, d.sent_at, d.delivered_at, d.urgency, d.held, d.due_at, d.digest_id,
+                                    d.doubtful, d.subject_ref
+                               from deliveries d ";
+pub(super) const SELECT_DELIVERY: &str = sql!(DELIVERY_COLUMNS, "d.body", OTHER_COLUMNS);
 
 mod claiming;
 mod marking;
@@ -132,16 +123,16 @@ mod receipts;
 pub use claiming::InLine;
 pub(super) use marking::{Marks, TOGETHER};
 
-const SELECT_DELIVERY: &str = select_delivery!("");
-
 /// Beginning of a page's statement: the rows that match are measured by what lists have of them.
 const MEASURED: &str = "with page as materialized (
     select d.id, coalesce(octet_length(d.subject), 0) + coalesce(octet_length(d.last_error), 0)
                  + octet_length(cast(d.fallback as text)) as bytes
       from deliveries d where true";
-const WHOLE: &str = select_delivery!("join fit on fit.id = d.id");
-const BRIEF: &str = select_delivery!(
+const WHOLE: &str = sql!(SELECT_DELIVERY, "join fit on fit.id = d.id");
+const BRIEF: &str = sql!(
+    DELIVERY_COLUMNS,
     "substr(d.body, 1, 1000) as body, cast(octet_length(d.body) as bigint) as text_bytes",
+    OTHER_COLUMNS,
     "join fit on fit.id = d.id"
 );
 
@@ -173,24 +164,30 @@ impl Store {
     /// Puts one message into the outbox; none where its key is taken.
     pub async fn post_delivery(&self, delivery: &NewDelivery) -> Result<(), StoreError> {
         let now = self.clock.now();
-        on_write!(self.db, |conn| (), then Some(delivery.tenant_id.as_str()), conn.post(&[delivery], now).await?);
+        let mut write = self.db.write_of(Some(delivery.tenant_id.as_str())).await?;
+        write.confine(Some(delivery.tenant_id.as_str())).await?;
+        let tx = &mut write.tx();
+        tx.post(&[delivery], now).await?;
+        write.commit().await?;
         self.hint(Topic::Outbox);
         Ok(())
     }
 
     /// The delivery of this key on any channel, if there is one: the first that was made.
     pub async fn find_delivery(&self, scope: &Scope, tenant: &str, key: &str) -> Result<Delivery, StoreError> {
-        let row: Option<DeliveryRow> = on_read!(self.db, scope, |conn| {
-            sqlx::query_as(select_delivery!(
+        let mut read = self.db.read_in(scope).await?;
+        let row: Option<DeliveryRow> = read
+            .query(sql!(
+                SELECT_DELIVERY,
                 "where d.tenant_id = $1 and d.recipient = $1 and d.dedupe_key = $2 and ($3 is null or d.tenant_id = $3)
                  order by d.id limit 1"
             ))
             .bind(text(tenant))
             .bind(text(key))
             .bind(scope.tenant())
-            .fetch_optional(conn)
-            .await?
-        });
+            .optional()
+            .await?;
+        read.end().await?;
         row.ok_or(StoreError::NotFound)?.delivery()
     }
 
@@ -204,13 +201,14 @@ impl Store {
 
     /// One delivery, if it is there.
     pub async fn find_delivery_by_id(&self, scope: &Scope, id: Uuid) -> Result<Option<Delivery>, StoreError> {
-        let row: Option<DeliveryRow> = on_read!(self.db, scope, |conn| {
-            sqlx::query_as(select_delivery!("where d.id = $1 and ($2 is null or d.tenant_id = $2)"))
-                .bind(id)
-                .bind(scope.tenant())
-                .fetch_optional(conn)
-                .await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let row: Option<DeliveryRow> = read
+            .query(sql!(SELECT_DELIVERY, "where d.id = $1 and ($2 is null or d.tenant_id = $2)"))
+            .bind(id)
+            .bind(scope.tenant())
+            .optional()
+            .await?;
+        read.end().await?;
         row.map(DeliveryRow::delivery).transpose()
     }
 
@@ -234,36 +232,37 @@ impl Store {
         filter: &DeliveryFilter,
         select: &'static str,
         bound: i64,
-        read: impl Fn(R) -> Result<T, StoreError>,
+        parse: impl Fn(R) -> Result<T, StoreError>,
     ) -> Result<RowPage<T>, StoreError>
     where
         R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
     {
-        Ok(on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(MEASURED);
-            for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-                query.push(" and d.tenant_id = ").push_bind(text(tenant).into_owned());
-            }
-            if let Some(run_id) = filter.run_id {
-                query.push(" and d.run_id = ").push_bind(run_id);
-            }
-            if let Some(state) = filter.state {
-                query.push(" and d.state = ").push_bind(state.as_str());
-            }
-            if let Some(channel) = &filter.channel {
-                query.push(" and d.channel = ").push_bind(text(channel).into_owned());
-            }
-            if let Some(digest) = filter.digest_id {
-                query.push(" and d.digest_id = ").push_bind(digest);
-            }
-            if let Some(before) = filter.before {
-                query.push(" and d.id < ").push_bind(before);
-            }
-            query.push(" order by d.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
-            query.push(BOUND).push_bind(bound).push(IN_ORDER);
-            let rows = query.build().fetch_all(conn).await?;
-            RowPage::sifted(&self.unreadable, "deliveries", &rows, filter.limit, &read)
-        }))
+        let mut read = self.db.read_in(scope).await?;
+        let mut query = read.build(MEASURED);
+        for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+            query.push(" and d.tenant_id = ").push_bind(text(tenant).into_owned());
+        }
+        if let Some(run_id) = filter.run_id {
+            query.push(" and d.run_id = ").push_bind(run_id);
+        }
+        if let Some(state) = filter.state {
+            query.push(" and d.state = ").push_bind(state.as_str());
+        }
+        if let Some(channel) = &filter.channel {
+            query.push(" and d.channel = ").push_bind(text(channel).into_owned());
+        }
+        if let Some(digest) = filter.digest_id {
+            query.push(" and d.digest_id = ").push_bind(digest);
+        }
+        if let Some(before) = filter.before {
+            query.push(" and d.id < ").push_bind(before);
+        }
+        query.push(" order by d.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
+        query.push(BOUND).push_bind(bound).push(IN_ORDER);
+        let rows = query.finish().rows().await?;
+        let found = RowPage::sifted(&self.unreadable, "deliveries", &rows, filter.limit, parse);
+        read.end().await?;
+        Ok(found)
     }
 
     /// Sends a failed or doubtful delivery again, with all its attempts before it; answers how it stands then. A digest
@@ -290,8 +289,15 @@ impl Store {
             ..before.clone()
         };
         let idempotency = told(&again)?;
-        on_write!(self.db, |conn| once!(conn, idempotency.as_ref(), now), then scope.tenant(), {
-            let changed = sqlx::query(
+        let mut write = self.db.write_of(scope.tenant()).await?;
+        let tx = &mut write.tx();
+        if let Some(answer) = once(tx, idempotency.as_ref(), now).await? {
+            return Ok(answer);
+        }
+        write.confine(scope.tenant()).await?;
+        let tx = &mut write.tx();
+        let changed = tx
+            .query(
                 "update deliveries set state = $3, attempts = 0, next_at = $4, lease_token = 0, held = null,
                         due_at = $4, digest_id = null, doubtful = false
                   where id = $1 and state = $2 and ($5 is null or tenant_id = $5)",
@@ -301,36 +307,35 @@ impl Store {
             .bind(state.as_str())
             .bind(now)
             .bind(scope.tenant())
-            .execute(&mut *conn)
-            .await?
-            .rows_affected();
-            if changed == 0 {
-                return Err(StoreError::Conflict("the delivery has changed meanwhile".into()));
-            }
-            if before.kind == Kind::Digest {
-                sqlx::query(
-                    "update deliveries set state = 'pending'
-                      where digest_id = $1 and state in ('failed', 'unknown') and ($2 is null or tenant_id = $2)",
-                )
-                .bind(id)
-                .bind(scope.tenant())
-                .execute(&mut *conn)
-                .await?;
-            }
-        });
+            .execute()
+            .await?;
+        if changed == 0 {
+            return Err(StoreError::Conflict("the delivery has changed meanwhile".into()));
+        }
+        if before.kind == Kind::Digest {
+            tx.query(
+                "update deliveries set state = 'pending'
+                  where digest_id = $1 and state in ('failed', 'unknown') and ($2 is null or tenant_id = $2)",
+            )
+            .bind(id)
+            .bind(scope.tenant())
+            .execute()
+            .await?;
+        }
+        write.commit().await?;
         self.hint(Topic::Outbox);
         Ok(Answer::Done(again))
     }
 
     /// How many deliveries are pending.
     pub async fn count_deliveries(&self, scope: &Scope) -> Result<i64, StoreError> {
-        Ok(on_read!(self.db, scope, |conn| {
-            sqlx::query_scalar(
-                "select count(*) from deliveries where state = 'pending' and ($1 is null or tenant_id = $1)",
-            )
+        let mut read = self.db.read_in(scope).await?;
+        let found = read
+            .query("select count(*) from deliveries where state = 'pending' and ($1 is null or tenant_id = $1)")
             .bind(scope.tenant())
-            .fetch_one(conn)
-            .await?
-        }))
+            .scalar()
+            .await?;
+        read.end().await?;
+        Ok(found)
     }
 }

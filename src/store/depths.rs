@@ -34,8 +34,11 @@ impl Store {
     /// Counts what waits.
     pub async fn depths(&self) -> Result<Depths, StoreError> {
         let late = self.clock.now() - LATE_AFTER;
-        let counts: (i64, i64, i64, i64, i64, i64, i64) = on_read!(self.db, |conn| {
-            sqlx::query_as(
+        let counts: (i64, i64, i64, i64, i64, i64, i64) = self
+            .db
+            .read()
+            .await?
+            .query(
                 "select (select count(*) from (select 1 from queue where state = 'ready' limit $2) q),
                         (select count(*) from (select 1 from queue
                                                 where state <> 'ready' and state = 'claimed' limit $2) q),
@@ -48,9 +51,8 @@ impl Store {
             )
             .bind(late)
             .bind(COUNTED_TO)
-            .fetch_one(conn)
-            .await?
-        });
+            .one()
+            .await?;
         let (ready, claimed, started, parked, due_late, approvals_open, deliveries_pending) = counts;
         Ok(Depths { ready, claimed, started, parked, due_late, approvals_open, deliveries_pending })
     }

@@ -3,17 +3,20 @@
 //! What is stored and exceeds a bound is found by whoever would compute it. It is disabled at once, so that it is found
 //! once: not again with the next event, poll or run, and not after a restart.
 
+use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::Value;
 use sqlx::types::Json;
 use uuid::Uuid;
 
+use crate::id::Scope;
 use crate::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::store::conditions::disable;
 use crate::store::event_index::index_event_task;
 use crate::store::hot::Hot;
 use crate::store::requests::LOCK_DUE;
-use crate::store::text::text;
+use crate::store::sql::sql;
+use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::Output;
 use crate::task::change::FaultyPart;
@@ -28,31 +31,27 @@ struct Named {
     output: Option<Json<Value>>,
 }
 
-macro_rules! named {
-    ($output:literal) => {
-        concat!("select tenant_id, name, version, trigger_type, ", $output, " as output from tasks where id = $1")
-    };
-}
+const NAMED_BY: &str = "
+    select tenant_id, name, version, trigger_type, {output} as output from tasks where id = $1";
 /// Without what it says of messages where it is no JSON, as a text of SQLite may be.
 const NAMED: Split = Split {
-    postgres: named!("spec -> 'output'"),
-    sqlite: named!("case when json_valid(spec) then spec -> 'output' end"),
+    postgres: sql!(NAMED_BY; "{output}" = "spec -> 'output'"),
+    sqlite: sql!(NAMED_BY; "{output}" = "case when json_valid(spec) then spec -> 'output' end"),
 };
 
 /// Why a task is disabled whose stored row no release up to this one can have written.
 pub(super) const UNREADABLE: &str = "the stored task can't be read";
 
 /// Stops a task that is active or paused and disables it, one row or none; its `due` row is locked already.
-macro_rules! stop_and_disable {
-    ($conn:ident, $task_id:expr, $part:expr, $why:expr, $now:expr) => {{
-        sqlx::query("update due set next_at = null, claimed_until = null where task_id = $1")
-            .bind($task_id)
-            .execute(&mut *$conn)
-            .await?;
-        disable!($conn, $task_id, $part, $why, $now)
-    }};
+pub(super) async fn stop_and_disable(
+    tx: &mut Tx<'_>,
+    task_id: Uuid,
+    fault: (FaultyPart, &str),
+    now: DateTime<Utc>,
+) -> Result<u64, StoreError> {
+    tx.query("update due set next_at = null, claimed_until = null where task_id = $1").bind(task_id).execute().await?;
+    disable(tx, task_id, fault, now).await
 }
-pub(super) use stop_and_disable;
 
 impl Store {
     /// Disables a task for `why`, if it is active or paused, and still as it was seen. Its owner is told once. Answers
@@ -67,32 +66,27 @@ impl Store {
         let now = self.clock.now();
         let Some(task) = self.named(id).await? else { return Ok(false) };
         let notice = self.notice_of_disabled(id, &task, (part, why)).await?;
-        let disabled = on_write!(self.db, |conn| {
-            let epoch: Option<i64> =
-                sqlx::query_scalar(self.db.text(LOCK_DUE)).bind(id).fetch_optional(&mut *conn).await?;
-            let version: Option<i64> = sqlx::query_scalar("select version from tasks where id = $1")
-                .bind(id)
-                .fetch_optional(&mut *conn)
-                .await?;
-            let is_as_seen = match seen {
-                SeenTask::Epoch(seen) => epoch == Some(seen),
-                SeenTask::Version(seen) => version == Some(seen),
-            };
-            // the notice is of this version
-            if !is_as_seen
-                || version != Some(task.version)
-                || stop_and_disable!(conn, id, part, why, now).rows_affected() == 0
-            {
-                return Ok(false);
-            }
-            if let Some(notice) = &notice {
-                conn.post(&[notice], now).await?;
-            }
-            if task.trigger_type == "event" {
-                index_event_task!(conn, id, &task.tenant_id, false, now);
-            }
-            true
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let epoch: Option<i64> = tx.query(LOCK_DUE).bind(id).optional_scalar().await?;
+        let version: Option<i64> =
+            tx.query("select version from tasks where id = $1").bind(id).optional_scalar().await?;
+        let is_as_seen = match seen {
+            SeenTask::Epoch(seen) => epoch == Some(seen),
+            SeenTask::Version(seen) => version == Some(seen),
+        };
+        // the notice is of this version
+        if !is_as_seen || version != Some(task.version) || stop_and_disable(tx, id, (part, why), now).await? == 0 {
+            return Ok(false);
+        }
+        if let Some(notice) = &notice {
+            tx.post(&[notice], now).await?;
+        }
+        if task.trigger_type == "event" {
+            index_event_task(tx, id, &task.tenant_id, false, now).await?;
+        }
+        let disabled = true;
+        write.commit().await?;
         self.hint(Topic::Outbox);
         Ok(disabled)
     }
@@ -106,7 +100,8 @@ impl Store {
     }
 
     async fn named(&self, id: Uuid) -> Result<Option<Named>, StoreError> {
-        Ok(on_read!(self.db, |conn| sqlx::query_as(self.db.text(NAMED)).bind(id).fetch_optional(conn).await?))
+        let mut read = self.db.read().await?;
+        Ok(read.query(NAMED).bind(id).optional().await?)
     }
 
     async fn notice_of_disabled(

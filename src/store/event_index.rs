@@ -6,12 +6,12 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
-use sqlx::Row as _;
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::event::partition;
-use crate::id::Tenant;
+use crate::id::{Scope, Tenant};
+use crate::store::tx::Tx;
 use crate::store::{Store, StoreError};
 use crate::task::{Task, TaskStatus};
 use crate::trigger::Trigger;
@@ -88,22 +88,18 @@ pub(super) const INDEX: &str = "
        set shard = excluded.shard, version = excluded.version, live = excluded.live, changed_at = excluded.changed_at";
 
 /// Records that an event task has changed. The last statement of its transaction: until it ends, others of the shard wait.
-macro_rules! index_event_task {
-    ($conn:ident, $task_id:expr, $tenant:expr, $live:expr, $now:expr) => {{
-        let shard = $crate::store::event_index::event_shard($tenant);
-        let version: i64 =
-            sqlx::query_scalar($crate::store::event_index::BUMP).bind(shard).fetch_one(&mut *$conn).await?;
-        sqlx::query($crate::store::event_index::INDEX)
-            .bind($task_id)
-            .bind(shard)
-            .bind(version)
-            .bind($live)
-            .bind($now)
-            .execute(&mut *$conn)
-            .await?;
-    }};
+pub(super) async fn index_event_task(
+    tx: &mut Tx<'_>,
+    task_id: Uuid,
+    tenant: &str,
+    live: bool,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let shard = event_shard(tenant);
+    let version: i64 = tx.query(BUMP).bind(shard).scalar().await?;
+    tx.query(INDEX).bind(task_id).bind(shard).bind(version).bind(live).bind(now).execute().await?;
+    Ok(())
 }
-pub(super) use index_event_task;
 
 impl Store {
     /// Changes of a shard since `known`; up to `limit` tasks, oldest change first. 0 knows nothing. `goes_on`: it is
@@ -115,17 +111,20 @@ impl Store {
         limit: i64,
         goes_on: bool,
     ) -> Result<EventTaskChanges, StoreError> {
-        let index: Option<(i64, i64)> = on_read!(self.db, |conn| {
-            sqlx::query_as("select version, forgotten from event_index where shard = $1")
-                .bind(shard)
-                .fetch_optional(conn)
-                .await?
-        });
+        let index: Option<(i64, i64)> = self
+            .db
+            .read()
+            .await?
+            .query("select version, forgotten from event_index where shard = $1")
+            .bind(shard)
+            .optional()
+            .await?;
         let (version, forgotten) = index.unwrap_or_default();
         let anew = !goes_on && known > 0 && known < forgotten;
         let known = if anew { 0 } else { known };
-        let (rows, others, newest) = on_read!(self.db, |conn| {
-            let rows = sqlx::query(
+        let mut read = self.db.read().await?;
+        let rows = read
+            .query(
                 "select e.task_id, e.version, t.tenant_id, t.name, t.spec -> 'metadata' as metadata, t.epoch, t.status,
                         t.spec -> 'trigger' as trigger, t.spec -> 'max_runs' as max_runs
                    from event_tasks e
@@ -137,12 +136,12 @@ impl Store {
             .bind(shard)
             .bind(known)
             .bind(limit)
-            .fetch_all(conn)
+            .rows()
             .await?;
-            let newest: Option<i64> = rows.last().map(|row| row.try_get("version")).transpose()?;
-            let (readable, others) = self.unreadable.sift("tasks", &rows, |row: Row| Ok(row));
-            (readable, others, newest)
-        });
+        let newest: Option<i64> = rows.last_of("version")?;
+        let (readable, others) = self.unreadable.sift("tasks", &rows, |row: Row| Ok(row));
+        let (rows, others, newest) = (readable, others, newest);
+        read.end().await?;
         let more = (rows.len() + others.len()) as i64 == limit;
         let newest = newest.unwrap_or(known);
         let mut changes = EventTaskChanges {
@@ -170,8 +169,11 @@ impl Store {
         after: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<EventTask>, StoreError> {
-        let rows: Vec<Row> = on_read!(self.db, |conn| {
-            sqlx::query_as(
+        let rows: Vec<Row> = self
+            .db
+            .read()
+            .await?
+            .query(
                 "select e.task_id, e.version, t.tenant_id, t.name, t.spec -> 'metadata' as metadata, t.epoch, t.status,
                         t.spec -> 'trigger' as trigger, t.spec -> 'max_runs' as max_runs
                    from tasks t join event_tasks e on e.task_id = t.id and e.live
@@ -182,16 +184,17 @@ impl Store {
             .bind(tenant.as_str())
             .bind(after.unwrap_or_default())
             .bind(limit)
-            .fetch_all(conn)
-            .await?
-        });
+            .all()
+            .await?;
         Ok(rows.into_iter().filter_map(Row::task).collect())
     }
 
     /// Forgets tasks of the index that were gone before `before`; who knows less than that reads its shard anew.
     pub async fn forget_event_tasks(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        Ok(on_write!(self.db, |conn| {
-            let gone: Vec<(i32, i64)> = sqlx::query_as(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let gone: Vec<(i32, i64)> = tx
+            .query(
                 "select shard, max(version) from (
                     select shard, version from event_tasks where not live and changed_at < $1
                      order by version limit $2) old
@@ -199,24 +202,24 @@ impl Store {
             )
             .bind(before)
             .bind(limit)
-            .fetch_all(&mut *conn)
+            .all()
             .await?;
-            let mut forgotten = 0;
-            for (shard, version) in gone {
-                sqlx::query("update event_index set forgotten = $2 where shard = $1 and forgotten < $2")
-                    .bind(shard)
-                    .bind(version)
-                    .execute(&mut *conn)
-                    .await?;
-                forgotten += sqlx::query("delete from event_tasks where shard = $1 and version <= $2 and not live")
-                    .bind(shard)
-                    .bind(version)
-                    .execute(&mut *conn)
-                    .await?
-                    .rows_affected();
-            }
-            forgotten
-        }))
+        let mut forgotten = 0;
+        for (shard, version) in gone {
+            tx.query("update event_index set forgotten = $2 where shard = $1 and forgotten < $2")
+                .bind(shard)
+                .bind(version)
+                .execute()
+                .await?;
+            forgotten += tx
+                .query("delete from event_tasks where shard = $1 and version <= $2 and not live")
+                .bind(shard)
+                .bind(version)
+                .execute()
+                .await?;
+        }
+        write.commit().await?;
+        Ok(forgotten)
     }
 }
 

@@ -6,13 +6,14 @@
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
-use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use crate::event::event_key;
 use crate::id::{Scope, Tenant};
 use crate::store::db::Db;
+use crate::store::sql::sql;
 use crate::store::text::text;
+use crate::store::tx::{Builder, Tx};
 use crate::store::{Split, Store, StoreError};
 
 /// Entries that one statement deletes.
@@ -20,22 +21,15 @@ pub(super) const ROWS: usize = 500;
 /// Events of a tenant among which one is looked for whose source is not known.
 const NEWEST: i64 = 1000;
 
-/// Deletes the rows of a table that are numbered so.
-macro_rules! delete_by_seq {
-    ($conn:ident, $table:literal, $seqs:expr) => {
-        for some in $seqs.chunks($crate::store::events::ROWS) {
-            let mut query = sqlx::QueryBuilder::new(concat!("delete from ", $table, " where seq in ("));
-            let mut list = query.separated(", ");
-            for seq in some {
-                list.push_bind(*seq);
-            }
-            query.push(")");
-            query.build().execute(&mut *$conn).await?;
-        }
-    };
+/// Deletes rows of a queue by their numbers; `delete` is the statement up to its list.
+pub(super) async fn delete_by_seq(tx: &mut Tx<'_>, delete: &'static str, seqs: &[i64]) -> Result<(), StoreError> {
+    for some in seqs.chunks(ROWS) {
+        let mut query = tx.build(delete);
+        query.list(some.iter()).push(")");
+        query.finish().execute().await?;
+    }
+    Ok(())
 }
-
-pub(super) use delete_by_seq;
 
 /// An entry that was leased.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,28 +112,24 @@ const LEASE: Split = Split {
 };
 
 /// Narrows a query to the tenant of a scope, and to the source and type of a filter; a type may end in `*`.
-macro_rules! narrow {
-    ($query:ident, $scope:expr, $filter:expr) => {
-        if let Some(tenant) = $scope.tenant() {
-            $query.push(" and tenant_id = ").push_bind(tenant.to_owned());
+pub(super) fn narrow(query: &mut Builder<'_>, scope: &Scope, source: Option<&str>, kind: Option<&str>) {
+    if let Some(tenant) = scope.tenant() {
+        query.push(" and tenant_id = ").push_bind(tenant);
+    }
+    if let Some(source) = source {
+        query.push(" and source = ").push_bind(text(source));
+    }
+    match kind.map(|kind| (kind, kind.strip_suffix('*'))) {
+        None => {}
+        Some((_, Some(beginning))) => {
+            let length = beginning.chars().count() as i32;
+            query.push(" and substr(type, 1, ").push_bind(length).push(") = ").push_bind(text(beginning));
         }
-        if let Some(source) = &$filter.source {
-            $query.push(" and source = ").push_bind(text(source).into_owned());
+        Some((kind, None)) => {
+            query.push(" and type = ").push_bind(text(kind));
         }
-        match $filter.kind.as_deref().map(|kind| (kind, kind.strip_suffix('*'))) {
-            None => {}
-            Some((_, Some(beginning))) => {
-                let length = beginning.chars().count() as i32;
-                $query.push(" and substr(type, 1, ").push_bind(length).push(") = ");
-                $query.push_bind(text(beginning).into_owned());
-            }
-            Some((kind, None)) => {
-                $query.push(" and type = ").push_bind(text(kind).into_owned());
-            }
-        }
-    };
+    }
 }
-pub(super) use narrow;
 
 /// Two ids of the newest events that begin so. SQLite keeps events as texts: one that is no JSON must not hide the others.
 const IDS: Split = Split {
@@ -154,20 +144,15 @@ const IDS: Split = Split {
       limit 2",
 };
 
-macro_rules! newest_with_id {
-    ($readable:literal) => {
-        concat!(
-            "select cast(e.body as text)
-               from (select seq, ",
-            $readable,
-            " as body from events where tenant_id = $1 order by seq desc limit $3) e
-              where e.body ->> 'id' = $2 order by e.seq desc limit 1"
-        )
-    };
-}
+const NEWEST_READABLE: &str = "
+    select cast(e.body as text)
+      from (select seq, {readable} as body from events where tenant_id = $1 order by seq desc limit $3) e
+     where e.body ->> 'id' = $2 order by e.seq desc limit 1";
 /// The newest event with an id, of any source; the same for one that is no JSON.
-const NEWEST_WITH_ID: Split =
-    Split { postgres: newest_with_id!("body"), sqlite: newest_with_id!("case when json_valid(body) then body end") };
+const NEWEST_WITH_ID: Split = Split {
+    postgres: sql!(NEWEST_READABLE; "{readable}" = "body"),
+    sqlite: sql!(NEWEST_READABLE; "{readable}" = "case when json_valid(body) then body end"),
+};
 
 impl Store {
     /// Leases entries that nobody holds until `until`, those whose lease has run out among them: the oldest of each tenant,
@@ -182,43 +167,44 @@ impl Store {
     ) -> Result<Leased, StoreError> {
         let now = self.clock.now();
         let at_once = if matches!(self.db, Db::Postgres { .. }) { limit } else { 1 };
-        Ok(on_write!(self.db, |conn| {
-            let most = (limit + full.len()) as i64;
-            let mut tenants: Vec<String> =
-                sqlx::query_scalar(TENANTS).bind(after).bind(most).fetch_all(&mut *conn).await?;
-            if !after.is_empty() && tenants.len() < limit + full.len() {
-                // and on from the first
-                let known: HashSet<String> = tenants.iter().cloned().collect();
-                let first: Vec<String> = sqlx::query_scalar(TENANTS).bind("").bind(most).fetch_all(&mut *conn).await?;
-                tenants.extend(first.into_iter().filter(|tenant| !known.contains(tenant)));
-            }
-            tenants.retain(|tenant| !full.iter().any(|full| full.as_str() == tenant));
-            let turn = tenants.get(limit.saturating_sub(1)).cloned().unwrap_or_default();
-            tenants.truncate(limit);
-            let mut leased = Leased { events: Vec::new(), turn };
-            while !tenants.is_empty() && limit - leased.events.len() >= tenants.len() {
-                let share = (limit - leased.events.len()) / tenants.len();
-                let mut counts: HashMap<String, usize> = HashMap::new();
-                for some in tenants.chunks(at_once) {
-                    let rows: Vec<Row> = sqlx::query_as(self.db.text(LEASE))
-                        .bind(now)
-                        .bind(share as i64)
-                        .bind(until)
-                        .bind(consumer)
-                        .bind(serde_json::to_string(some).unwrap_or_default())
-                        .fetch_all(&mut *conn)
-                        .await?;
-                    for (seq, body, deliveries, tenant) in rows {
-                        *counts.entry(tenant).or_default() += 1;
-                        leased.events.push(LeasedEvent { seq, body: body.unwrap_or_default(), deliveries });
-                    }
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let most = (limit + full.len()) as i64;
+        let mut tenants: Vec<String> = tx.query(TENANTS).bind(after).bind(most).scalars().await?;
+        if !after.is_empty() && tenants.len() < limit + full.len() {
+            // and on from the first
+            let known: HashSet<String> = tenants.iter().cloned().collect();
+            let first: Vec<String> = tx.query(TENANTS).bind("").bind(most).scalars().await?;
+            tenants.extend(first.into_iter().filter(|tenant| !known.contains(tenant)));
+        }
+        tenants.retain(|tenant| !full.iter().any(|full| full.as_str() == tenant));
+        let turn = tenants.get(limit.saturating_sub(1)).cloned().unwrap_or_default();
+        tenants.truncate(limit);
+        let mut leased = Leased { events: Vec::new(), turn };
+        while !tenants.is_empty() && limit - leased.events.len() >= tenants.len() {
+            let share = (limit - leased.events.len()) / tenants.len();
+            let mut counts: HashMap<String, usize> = HashMap::new();
+            for some in tenants.chunks(at_once) {
+                let rows: Vec<Row> = tx
+                    .query(LEASE)
+                    .bind(now)
+                    .bind(share as i64)
+                    .bind(until)
+                    .bind(consumer)
+                    .bind(serde_json::to_string(some).unwrap_or_default())
+                    .all()
+                    .await?;
+                for (seq, body, deliveries, tenant) in rows {
+                    *counts.entry(tenant).or_default() += 1;
+                    leased.events.push(LeasedEvent { seq, body: body.unwrap_or_default(), deliveries });
                 }
-                // who had less has no more
-                tenants.retain(|tenant| counts.get(tenant) == Some(&share));
             }
-            leased.events.sort_unstable_by_key(|entry| entry.seq);
-            leased
-        }))
+            // who had less has no more
+            tenants.retain(|tenant| counts.get(tenant) == Some(&share));
+        }
+        leased.events.sort_unstable_by_key(|entry| entry.seq);
+        write.commit().await?;
+        Ok(leased)
     }
 
     /// Removes entries from the queue; those that are gone already stay gone.
@@ -226,21 +212,22 @@ impl Store {
         if seqs.is_empty() {
             return Ok(());
         }
-        on_write!(self.db, |conn| {
-            delete_by_seq!(conn, "event_queue", seqs);
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        delete_by_seq(&mut write.tx(), "delete from event_queue where seq in (", seqs).await?;
+        write.commit().await?;
         Ok(())
     }
 
     /// Events of the log with their place in it, oldest first.
     pub async fn read_events(&self, scope: &Scope, filter: &EventFilter) -> Result<Vec<(i64, String)>, StoreError> {
-        Ok(on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new("select seq, cast(body as text) from events where seq > ");
-            query.push_bind(filter.after);
-            narrow!(query, scope, filter);
-            query.push(" order by seq limit ").push_bind(filter.limit);
-            query.build_query_as().fetch_all(conn).await?
-        }))
+        let mut read = self.db.read_in(scope).await?;
+        let mut query = read.build("select seq, cast(body as text) from events where seq > ");
+        query.push_bind(filter.after);
+        narrow(&mut query, scope, filter.source.as_deref(), filter.kind.as_deref());
+        query.push(" order by seq limit ").push_bind(filter.limit);
+        let found = query.finish().all().await?;
+        read.end().await?;
+        Ok(found)
     }
 
     /// The newest event of a tenant with this id: of a source, or of any among the tenant's newest.
@@ -251,24 +238,21 @@ impl Store {
         id: &str,
     ) -> Result<Option<String>, StoreError> {
         let scope = Scope::Only(tenant.clone());
-        Ok(on_read!(self.db, &scope, |conn| {
-            match source {
-                Some(source) => {
-                    sqlx::query_scalar("select cast(body as text) from events where event_key = $1")
-                        .bind(event_key(tenant, source, id))
-                        .fetch_optional(conn)
-                        .await?
-                }
-                None => {
-                    sqlx::query_scalar(self.db.text(NEWEST_WITH_ID))
-                        .bind(tenant.as_str())
-                        .bind(text(id))
-                        .bind(NEWEST)
-                        .fetch_optional(conn)
-                        .await?
-                }
+        let mut read = self.db.read_in(&scope).await?;
+        let tx = &mut read.tx();
+        let found = match source {
+            Some(source) => {
+                tx.query("select cast(body as text) from events where event_key = $1")
+                    .bind(event_key(tenant, source, id))
+                    .optional_scalar()
+                    .await?
             }
-        }))
+            None => {
+                tx.query(NEWEST_WITH_ID).bind(tenant.as_str()).bind(text(id)).bind(NEWEST).optional_scalar().await?
+            }
+        };
+        read.end().await?;
+        Ok(found)
     }
 
     /// Ids of a tenant's newest events that begin so, two at most: of a source, or of any.
@@ -279,31 +263,36 @@ impl Store {
         beginning: &str,
     ) -> Result<Vec<String>, StoreError> {
         let scope = Scope::Only(tenant.clone());
-        Ok(on_read!(self.db, &scope, |conn| {
-            sqlx::query_scalar(self.db.text(IDS))
-                .bind(tenant.as_str())
-                .bind(text(beginning))
-                .bind(source.map(text))
-                .bind(NEWEST)
-                .fetch_all(conn)
-                .await?
-        }))
+        let mut read = self.db.read_in(&scope).await?;
+        let found = read
+            .query(IDS)
+            .bind(tenant.as_str())
+            .bind(text(beginning))
+            .bind(source.map(text))
+            .bind(NEWEST)
+            .scalars()
+            .await?;
+        read.end().await?;
+        Ok(found)
     }
 
     /// The place of the newest event in the log; 0 where there is none.
     pub async fn last_event(&self, scope: &Scope) -> Result<i64, StoreError> {
-        Ok(on_read!(self.db, scope, |conn| {
-            sqlx::query_scalar("select coalesce(max(seq), 0) from events where ($1 is null or tenant_id = $1)")
-                .bind(scope.tenant())
-                .fetch_one(conn)
-                .await?
-        }))
+        let mut read = self.db.read_in(scope).await?;
+        let found = read
+            .query("select coalesce(max(seq), 0) from events where ($1 is null or tenant_id = $1)")
+            .bind(scope.tenant())
+            .scalar()
+            .await?;
+        read.end().await?;
+        Ok(found)
     }
 
     /// Deletes up to `limit` events that were published before `before` and acknowledged; answers how many.
     pub async fn forget_events(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        Ok(on_write!(self.db, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let done = write
+            .query(
                 "delete from events where seq in (
                     select e.seq from events e
                      where e.created_at < $1 and not exists (select 1 from event_queue q where q.seq = e.seq)
@@ -311,24 +300,24 @@ impl Store {
             )
             .bind(before)
             .bind(limit)
-            .execute(conn)
-            .await?
-            .rows_affected()
-        }))
+            .execute()
+            .await?;
+        write.commit().await?;
+        Ok(done)
     }
 
     /// How many entries wait.
     pub async fn event_backlog(&self) -> Result<EventBacklog, StoreError> {
         let now = self.clock.now();
-        Ok(on_read!(self.db, |conn| {
-            sqlx::query_as(
+        let mut read = self.db.read().await?;
+        Ok(read
+            .query(
                 "select count(*) filter (where lease_until is null or lease_until <= $1) as unread,
                         count(*) filter (where lease_until > $1) as leased from event_queue",
             )
             .bind(now)
-            .fetch_one(conn)
-            .await?
-        }))
+            .one()
+            .await?)
     }
 }
 

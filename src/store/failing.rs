@@ -9,6 +9,7 @@ use crate::notification::ended::ended;
 use crate::notification::trouble::{credential_trouble, credential_trouble_of_idle};
 use crate::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::store::changes::ChangeRequest;
+use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::change::TaskChange;
 use crate::task::{Task, TaskStatus};
@@ -29,27 +30,22 @@ pub(super) const STANDS: &str =
     "select status, updated_at from credentials where tenant_id = $1 and service = $2 and account = $3";
 
 /// Whether a tenant has what was lacking, by now.
-macro_rules! is_mended {
-    ($conn:ident, $tenant:expr, $lack:expr) => {{
-        use $crate::store::failing::{STANDS, stands_mended};
-        let stored: Option<(String, chrono::DateTime<chrono::Utc>)> = sqlx::query_as(STANDS)
-            .bind($tenant)
-            .bind(&$lack.credential.service)
-            .bind(&$lack.credential.account)
-            .fetch_optional(&mut *$conn)
-            .await?;
-        stands_mended($lack, stored)
-    }};
+pub(super) async fn is_mended(tx: &mut Tx<'_>, tenant: &str, lack: &Lack) -> Result<bool, StoreError> {
+    let stored: Option<(String, DateTime<Utc>)> =
+        tx.query(STANDS).bind(tenant).bind(&lack.credential.service).bind(&lack.credential.account).optional().await?;
+    Ok(stands_mended(lack, stored))
 }
-pub(super) use is_mended;
 
 impl Store {
     /// Pauses a task whose last `limit` runs since its last change all failed, and puts the notice to its owner into
     /// the outbox in the same transaction. Cancelled and skipped runs do not count. Answers whether it did.
     pub async fn pause_if_failing(&self, id: Uuid, limit: u32) -> Result<bool, StoreError> {
         let task = self.get_task(&Scope::Every, id).await?;
-        let last: Vec<String> = on_read!(self.db, |conn| {
-            sqlx::query_scalar(
+        let last: Vec<String> = self
+            .db
+            .read()
+            .await?
+            .query(
                 "select state from runs
                   where task_id = $1 and state in ('succeeded', 'failed') and finished_at >= $2
                   order by id desc limit $3",
@@ -57,9 +53,8 @@ impl Store {
             .bind(id)
             .bind(task.updated_at)
             .bind(i64::from(limit))
-            .fetch_all(conn)
-            .await?
-        });
+            .scalars()
+            .await?;
         let failing = last.len() == limit as usize && last.iter().all(|state| state == "failed");
         if task.status != TaskStatus::Active || !failing {
             return Ok(false);
@@ -130,7 +125,11 @@ impl Store {
     }
 
     async fn is_mended(&self, tenant: &str, lack: &Lack) -> Result<bool, StoreError> {
-        Ok(on_read!(self.db, |conn| is_mended!(conn, tenant, lack)))
+        let mut read = self.db.read().await?;
+        let tx = &mut read.tx();
+        let found = is_mended(tx, tenant, lack).await?;
+        read.end().await?;
+        Ok(found)
     }
 
     /// The one notice of a credential that its other side has ended, where it stands so: its owner may have connected the

@@ -21,16 +21,18 @@ use uuid::Uuid;
 
 use crate::clock::signed;
 use crate::compute::{Compute, ENGINE};
-use crate::store::conditions::disable;
+use crate::id::Scope;
 use crate::store::disabling::{UNREADABLE, stop_and_disable};
+use crate::store::flow::Flow;
 use crate::store::hot::{Going, Hot};
 use crate::store::lease::Claim;
 use crate::store::rates::take_fires;
 use crate::store::requests::LOCK_DUE;
 use crate::store::shares::Shares;
+use crate::store::sql::sql;
 use crate::store::starting::StartedRun;
-use crate::store::text::{document, text};
-use crate::store::turns::{self, Looked, tenants_in_turn};
+use crate::store::text::document;
+use crate::store::turns::{self, Looked, TENANTS_IN_TURN};
 use crate::store::zones::may_plan;
 use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::Task;
@@ -118,14 +120,12 @@ const BESIDE: i64 = 10;
 
 const DUE: Split = split!("due");
 const TENANTS: Split = Split {
-    postgres: tenants_in_turn!("due", "", "d.kind = 'schedule' and d.next_at is not null", "d.next_at"),
-    sqlite: tenants_in_turn!(
-        "due",
-        "indexed by due_turns",
-        "d.kind = 'schedule' and d.next_at is not null",
-        "d.next_at"
-    ),
+    postgres: sql!(SCHEDULES_IN_TURN; "{index}" = ""),
+    sqlite: sql!(SCHEDULES_IN_TURN; "{index}" = "indexed by due_turns"),
 };
+const SCHEDULES_IN_TURN: &str = sql!(
+    TENANTS_IN_TURN; "{table}" = "due"; "{having}" = "d.kind = 'schedule' and d.next_at is not null"; "{at}" = "d.next_at"
+);
 const DUE_TASK: Split = split!("due_task");
 
 impl Store {
@@ -180,9 +180,7 @@ impl Store {
     /// Records what is due of one task, for a change that must not lose it. Where somebody else moves it meanwhile, nothing.
     pub(super) async fn fire_task(&self, task_id: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
         let ask = FireDue { now, limit: 1, ..FireDue::default() };
-        let due: Vec<DueRow> = on_read!(self.db, |conn| {
-            sqlx::query_as(self.db.text(DUE_TASK)).bind(now).bind(task_id).fetch_all(&mut *conn).await?
-        });
+        let due: Vec<DueRow> = self.db.read().await?.query(DUE_TASK).bind(now).bind(task_id).all().await?;
         if let Some(tenant) = due.first().map(|row| row.tenant().to_owned()) {
             // a change that follows moves the task on: what is not recorded now would be lost
             let (_, batch) = self.planned(&tenant, Planner::new(due, ask.clone())).await?;
@@ -195,10 +193,8 @@ impl Store {
     /// Up to so many tenants that have something due, from behind those that had their turn last.
     async fn tenants_in_turn(&self, until: DateTime<Utc>, most: i64) -> Result<Vec<String>, StoreError> {
         let (cursor, limit) = (self.apart.tenants(), turns::LOOKED_AT);
-        let looked: Vec<Looked> = on_read!(quick self.db, |conn| {
-            let look = sqlx::query_as(self.db.text(TENANTS)).bind(until).bind(cursor.after()).bind(limit);
-            look.fetch_all(&mut *conn).await?
-        });
+        let looked: Vec<Looked> =
+            self.db.read_quick().await?.query(TENANTS).bind(until).bind(cursor.after()).bind(limit).all().await?;
         Ok(cursor.turn(looked, most.max(1) as usize))
     }
 
@@ -211,18 +207,19 @@ impl Store {
         tenants: &[String],
     ) -> Result<Vec<DueRow>, StoreError> {
         let beside = limit / BESIDE;
-        let (due, others) = on_read!(quick self.db, |conn| {
-            let rows = sqlx::query(self.db.text(DUE))
-                .bind(until)
-                .bind(limit)
-                .bind(beside)
-                .bind(offset)
-                .bind(document(tenants)?)
-                .bind(turns::part_of_each(beside, tenants.len()))
-                .fetch_all(&mut *conn)
-                .await?;
-            self.unreadable.sift("tasks", &rows, |row: DueRow| Ok(row))
-        });
+        let mut read = self.db.read_quick().await?;
+        let rows = read
+            .query(DUE)
+            .bind(until)
+            .bind(limit)
+            .bind(beside)
+            .bind(offset)
+            .bind(document(tenants)?)
+            .bind(turns::part_of_each(beside, tenants.len()))
+            .rows()
+            .await?;
+        let (due, others) = self.unreadable.sift("tasks", &rows, |row: DueRow| Ok(row));
+        read.end().await?;
         if !others.is_empty() {
             self.disable_unreadable(&others, until).await?;
         }
@@ -236,15 +233,16 @@ impl Store {
         // rows are locked in the order of their ids, as everywhere
         let mut by_id = tasks.to_vec();
         by_id.sort();
-        on_write!(self.db, |conn| {
-            for task_id in &by_id {
-                sqlx::query(self.db.text(LOCK_DUE)).bind(task_id).fetch_optional(&mut *conn).await?;
-                let still = sqlx::query(self.db.text(DUE_TASK)).bind(until).bind(task_id).fetch_all(&mut *conn).await?;
-                for id in self.unreadable.sift("tasks", &still, |row: DueRow| Ok(row)).1 {
-                    stop_and_disable!(conn, id, FaultyPart::Trigger, UNREADABLE, now);
-                }
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        for task_id in &by_id {
+            tx.query(LOCK_DUE).bind(task_id).execute().await?;
+            let still = tx.query(DUE_TASK).bind(until).bind(task_id).rows().await?;
+            for id in self.unreadable.sift("tasks", &still, |row: DueRow| Ok(row)).1 {
+                stop_and_disable(tx, id, (FaultyPart::Trigger, UNREADABLE), now).await?;
             }
-        });
+        }
+        write.commit().await?;
         Ok(())
     }
 
@@ -283,29 +281,30 @@ impl Store {
         let ids: Vec<Uuid> = batch.read.iter().map(|row| row.task_id).collect();
         let tenants = batch.fires();
         let allowances = self.allowances(&tenants.keys().map(String::as_str).collect::<Vec<_>>()).await?;
-        let (fired, going, missed, tasks) = on_hot_write!(self.db, |conn| {
-            let began = Instant::now();
-            if let Some(zones) = zones
-                && !may_plan!(conn, zones)
-            {
-                return Ok((Fired { other_zones: true, ..Fired::default() }, Vec::new(), HashMap::new()));
-            }
-            if !planted!("no_compare_and_set") {
-                batch.keep(conn.due_as_read(&ids).await?);
-            }
-            let mut fires = batch.fires();
-            take_fires!(self, conn, &mut fires, &allowances, ask.now);
-            batch.hold_to(fires);
-            let mut written = conn.fire(&batch, ask).await?;
-            if !batch.notices.is_empty() {
-                conn.post(&batch.notices.iter().map(|(_, notice)| notice).collect::<Vec<_>>(), ask.now).await?;
-            }
-            let tasks = std::mem::take(&mut batch.tasks);
-            let going = std::mem::take(&mut written.going);
-            let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
-            self.learn(&self.paces.fires, batch.read.len(), began);
-            (summary(batch, written), going, missed, tasks)
-        });
+        let mut write = self.db.write_hot(Flow::of(None)).await?;
+        let tx = &mut write.tx();
+        let began = Instant::now();
+        if let Some(zones) = zones
+            && !may_plan(tx, zones).await?
+        {
+            return Ok((Fired { other_zones: true, ..Fired::default() }, Vec::new(), HashMap::new()));
+        }
+        if !planted!("no_compare_and_set") {
+            batch.keep(tx.due_as_read(&ids).await?);
+        }
+        let mut fires = batch.fires();
+        take_fires(self, tx, &mut fires, &allowances, ask.now).await?;
+        batch.hold_to(fires);
+        let mut written = tx.fire(&batch, ask).await?;
+        if !batch.notices.is_empty() {
+            tx.post(&batch.notices.iter().map(|(_, notice)| notice).collect::<Vec<_>>(), ask.now).await?;
+        }
+        let tasks = std::mem::take(&mut batch.tasks);
+        let going = std::mem::take(&mut written.going);
+        let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
+        self.learn(&self.paces.fires, batch.read.len(), began);
+        let fired = summary(batch, written);
+        write.commit().await?;
         self.counts.each_skipped(&missed);
         if fired.recorded > fired.claims.len() + going.len() {
             self.hint_everybody(Topic::Queue);
@@ -332,13 +331,11 @@ impl Store {
 
     /// The earliest instant that any task waits for; `None` where none does.
     pub async fn next_due(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        Ok(on_read!(quick self.db, |conn| {
-            sqlx::query_scalar(
-                "select next_at from due where kind = 'schedule' and next_at is not null order by next_at limit 1",
-            )
-            .fetch_optional(conn)
-            .await?
-        }))
+        let mut read = self.db.read_quick().await?;
+        Ok(read
+            .query("select next_at from due where kind = 'schedule' and next_at is not null order by next_at limit 1")
+            .optional_scalar()
+            .await?)
     }
 }
 

@@ -2,15 +2,15 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
-use sqlx::QueryBuilder;
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::store::audit::{Act, SERVICE, write_audit};
-use crate::store::connect::settled_at;
 use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage};
-use crate::store::text::text;
+use crate::store::sql::sql;
+use crate::store::text::{document, text};
+use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError};
 
 /// "Always allow this": one tool of one task with these arguments.
@@ -65,72 +65,61 @@ pub struct GrantUse<'a> {
     pub arguments: &'a Value,
 }
 
-macro_rules! select_grant {
-    ($rest:literal) => {
-        concat!(
-            "select g.id, g.tenant_id, g.task_id, g.tool, g.epoch, g.arguments, g.definition, g.uses_left, g.created_at,
-                    g.created_by, g.expires_at, g.revoked_at, g.revoked_by
-               from grants g ",
-            $rest
-        )
-    };
-}
+const SELECT_GRANT: &str = "
+    select g.id, g.tenant_id, g.task_id, g.tool, g.epoch, g.arguments, g.definition, g.uses_left, g.created_at,
+           g.created_by, g.expires_at, g.revoked_at, g.revoked_by
+      from grants g ";
 
 /// Beginning of a page's statement: a grant is as long as the texts of its tenant.
 const MEASURED: &str = "with page as materialized (
     select g.id, octet_length(cast(g.arguments as text)) + octet_length(g.tool) + octet_length(g.created_by)
                  + coalesce(octet_length(g.revoked_by), 0) as bytes
       from grants g where true";
-const FITTING: &str = select_grant!("join fit on fit.id = g.id");
-
-macro_rules! candidates {
-    () => {
-        select_grant!(
-            "where g.task_id = $1 and g.tool = $2 and g.revoked_at is null and g.tenant_id = $3 and g.definition = $4
-             order by g.id"
-        )
-    };
-}
+const FITTING: &str = sql!(SELECT_GRANT, "join fit on fit.id = g.id");
 
 /// Locks the grants that may cover a call: of two calls that want a last use, one gets it.
-const CANDIDATES: Split = Split { postgres: concat!(candidates!(), " for update"), sqlite: candidates!() };
+const CANDIDATES: Split = Split { postgres: sql!(FITTING_GRANTS, " for update"), sqlite: FITTING_GRANTS };
+const FITTING_GRANTS: &str = sql!(
+    SELECT_GRANT,
+    "where g.task_id = $1 and g.tool = $2 and g.revoked_at is null and g.tenant_id = $3 and g.definition = $4
+     order by g.id"
+);
 
 const USED_BEFORE: &str = "select grant_id from grant_uses where run_id = $1 and turn = $2 and call_id = $3";
 
 /// Keeps a grant for a task as it is now, in the transaction that gives it: one that was changed meanwhile is a
 /// conflict, one that is gone is `$gone`.
-macro_rules! keep_grant {
-    ($conn:ident, $scope:expr, $grant:expr, $now:expr, $gone:expr) => {{
-        let grant: &$crate::store::Grant = $grant;
-        let epoch: Option<i64> = sqlx::query_scalar($crate::store::grants::EPOCH)
-            .bind(grant.task_id)
-            .bind($crate::store::text::text(&grant.tenant_id))
-            .bind($scope.tenant())
-            .fetch_optional(&mut *$conn)
-            .await?;
-        if epoch.ok_or($gone)? != grant.epoch {
-            return Err($crate::store::StoreError::Conflict("the task was changed meanwhile".into()));
-        }
-        sqlx::query($crate::store::grants::INSERT)
-            .bind(grant.id)
-            .bind($crate::store::text::text(&grant.tenant_id))
-            .bind(grant.task_id)
-            .bind($crate::store::text::text(&grant.tool))
-            .bind(grant.epoch)
-            .bind($crate::store::text::document(&grant.arguments)?)
-            .bind($crate::store::text::text(&grant.definition))
-            .bind(grant.uses_left)
-            .bind(grant.created_at)
-            .bind($crate::store::text::text(&grant.created_by))
-            .bind(grant.expires_at)
-            .bind(grant.revoked_at)
-            .bind(&grant.revoked_by)
-            .execute(&mut *$conn)
-            .await?;
-        $crate::store::audit::write_audit!($conn, grant.act(&grant.created_by, "grant.created", grant.body()), $now);
-    }};
+pub(super) async fn keep_grant(
+    tx: &mut Tx<'_>,
+    scope: &Scope,
+    grant: &Grant,
+    now: DateTime<Utc>,
+    gone: StoreError,
+) -> Result<(), StoreError> {
+    let epoch: Option<i64> =
+        tx.query(EPOCH).bind(grant.task_id).bind(text(&grant.tenant_id)).bind(scope.tenant()).optional_scalar().await?;
+    if epoch.ok_or(gone)? != grant.epoch {
+        return Err(StoreError::Conflict("the task was changed meanwhile".into()));
+    }
+    tx.query(INSERT)
+        .bind(grant.id)
+        .bind(text(&grant.tenant_id))
+        .bind(grant.task_id)
+        .bind(text(&grant.tool))
+        .bind(grant.epoch)
+        .bind(document(&grant.arguments)?)
+        .bind(text(&grant.definition))
+        .bind(grant.uses_left)
+        .bind(grant.created_at)
+        .bind(text(&grant.created_by))
+        .bind(grant.expires_at)
+        .bind(grant.revoked_at)
+        .bind(&grant.revoked_by)
+        .execute()
+        .await?;
+    write_audit(tx, grant.act(&grant.created_by, "grant.created", grant.body()), now).await?;
+    Ok(())
 }
-pub(super) use keep_grant;
 
 pub(super) const EPOCH: &str =
     "select epoch from tasks where id = $1 and tenant_id = $2 and ($3 is null or tenant_id = $3)";
@@ -141,23 +130,22 @@ pub(super) const INSERT: &str = "
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 
 /// Ends the grants of a task for a tool, in the transaction of what makes them end.
-macro_rules! end_grants {
-    ($conn:ident, $tenant:expr, $task_id:expr, $tool:expr, $by:expr, $now:expr) => {{
-        let ended: Vec<$crate::store::grants::GrantRow> = sqlx::query_as($crate::store::grants::END)
-            .bind($task_id)
-            .bind($crate::store::text::text($tool))
-            .bind($crate::store::text::text($tenant))
-            .bind($now)
-            .bind($crate::store::text::text($by))
-            .fetch_all(&mut *$conn)
-            .await?;
-        for row in ended {
-            let grant = $crate::store::Grant::from(row);
-            $crate::store::audit::write_audit!($conn, grant.act($by, "grant.revoked", grant.body()), $now);
-        }
-    }};
+pub(super) async fn end_grants(
+    tx: &mut Tx<'_>,
+    tenant: &str,
+    task_id: Uuid,
+    tool: &str,
+    by: &str,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let ended: Vec<GrantRow> =
+        tx.query(END).bind(task_id).bind(text(tool)).bind(text(tenant)).bind(now).bind(text(by)).all().await?;
+    for row in ended {
+        let grant = Grant::from(row);
+        write_audit(tx, grant.act(by, "grant.revoked", grant.body()), now).await?;
+    }
+    Ok(())
 }
-pub(super) use end_grants;
 
 pub(super) const END: &str = "
     update grants set revoked_at = $4, revoked_by = $5
@@ -234,9 +222,10 @@ impl Grant {
 impl Store {
     /// Keeps a grant for a task as it is now: one that was changed meanwhile is a conflict.
     pub async fn create_grant(&self, scope: &Scope, grant: &Grant) -> Result<(), StoreError> {
-        on_write!(self.db, scope, |conn| {
-            keep_grant!(conn, scope, grant, self.clock.now(), StoreError::NotFound);
-        });
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        keep_grant(tx, scope, grant, self.clock.now(), StoreError::NotFound).await?;
+        write.commit().await?;
         Ok(())
     }
 
@@ -248,41 +237,44 @@ impl Store {
         before: Option<Uuid>,
         limit: i64,
     ) -> Result<RowPage<Grant>, StoreError> {
-        let rows: Vec<Found<GrantRow>> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(MEASURED);
-            if let Some(tenant) = scope.tenant() {
-                query.push(" and g.tenant_id = ").push_bind(text(tenant).into_owned());
-            }
-            if let Some(task_id) = task_id {
-                query.push(" and g.task_id = ").push_bind(task_id);
-            }
-            if let Some(before) = before {
-                query.push(" and g.id < ").push_bind(before);
-            }
-            query.push(" order by g.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
-            query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
-            query.build_query_as().fetch_all(conn).await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let mut query = read.build(MEASURED);
+        if let Some(tenant) = scope.tenant() {
+            query.push(" and g.tenant_id = ").push_bind(text(tenant).into_owned());
+        }
+        if let Some(task_id) = task_id {
+            query.push(" and g.task_id = ").push_bind(task_id);
+        }
+        if let Some(before) = before {
+            query.push(" and g.id < ").push_bind(before);
+        }
+        query.push(" order by g.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
+        query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
+        let rows: Vec<Found<GrantRow>> = query.finish().all().await?;
+        read.end().await?;
         RowPage::of(rows, |row| Ok(Grant::from(row)))
     }
 
     /// One grant.
     pub async fn get_grant(&self, scope: &Scope, id: Uuid) -> Result<Grant, StoreError> {
-        let row: Option<GrantRow> = on_read!(self.db, scope, |conn| {
-            sqlx::query_as(select_grant!("where g.id = $1 and ($2 is null or g.tenant_id = $2)"))
-                .bind(id)
-                .bind(scope.tenant())
-                .fetch_optional(conn)
-                .await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let row: Option<GrantRow> = read
+            .query(sql!(SELECT_GRANT, "where g.id = $1 and ($2 is null or g.tenant_id = $2)"))
+            .bind(id)
+            .bind(scope.tenant())
+            .optional()
+            .await?;
+        read.end().await?;
         row.map(Grant::from).ok_or(StoreError::NotFound)
     }
 
     /// Ends a grant; one that has ended stays as it is.
     pub async fn revoke_grant(&self, scope: &Scope, id: Uuid, by: &str) -> Result<Grant, StoreError> {
         let now = self.clock.now();
-        Ok(on_write!(self.db, scope, |conn| {
-            let revoked = sqlx::query(
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        let revoked = tx
+            .query(
                 "update grants set revoked_at = $2, revoked_by = $3
                   where id = $1 and revoked_at is null and ($4 is null or tenant_id = $4)",
             )
@@ -290,71 +282,70 @@ impl Store {
             .bind(now)
             .bind(text(by))
             .bind(scope.tenant())
-            .execute(&mut *conn)
+            .execute()
             .await?;
-            let row: Option<GrantRow> =
-                sqlx::query_as(select_grant!("where g.id = $1 and ($2 is null or g.tenant_id = $2)"))
-                    .bind(id)
-                    .bind(scope.tenant())
-                    .fetch_optional(&mut *conn)
-                    .await?;
-            let grant = Grant::from(row.ok_or(StoreError::NotFound)?);
-            if revoked.rows_affected() == 1 {
-                write_audit!(conn, grant.act(by, "grant.revoked", grant.body()), now);
-            }
-            grant
-        }))
+        let row: Option<GrantRow> = tx
+            .query(sql!(SELECT_GRANT, "where g.id = $1 and ($2 is null or g.tenant_id = $2)"))
+            .bind(id)
+            .bind(scope.tenant())
+            .optional()
+            .await?;
+        let grant = Grant::from(row.ok_or(StoreError::NotFound)?);
+        if revoked == 1 {
+            write_audit(tx, grant.act(by, "grant.revoked", grant.body()), now).await?;
+        }
+        write.commit().await?;
+        Ok(grant)
     }
 
     /// The grant that covers a call, its use counted; the same call again is the same use, whatever has become of the
     /// grant. Judged by the database's own time.
     pub async fn use_grant(&self, call: &GrantUse<'_>) -> Result<Option<Uuid>, StoreError> {
-        Ok(on_write!(self.db, |conn| {
-            let rows = sqlx::query(self.db.text(CANDIDATES))
-                .bind(call.task_id)
-                .bind(text(call.tool))
-                .bind(text(call.tenant))
-                .bind(text(call.definition))
-                .fetch_all(&mut *conn)
-                .await?;
-            // asked after the locks: whoever uses a grant for the same call has the same ones
-            let before: Option<Uuid> = sqlx::query_scalar(USED_BEFORE)
-                .bind(call.run_id)
-                .bind(call.turn)
-                .bind(text(call.call_id))
-                .fetch_optional(&mut *conn)
-                .await?;
-            if before.is_some() {
-                return Ok(before);
-            }
-            let now = settled_at!(self, conn);
-            let epoch: Option<i64> = sqlx::query_scalar("select epoch from tasks where id = $1 and tenant_id = $2")
-                .bind(call.task_id)
-                .bind(text(call.tenant))
-                .fetch_optional(&mut *conn)
-                .await?;
-            let covering = |grant: &Grant| epoch.is_some_and(|epoch| grant.covers(call.arguments, epoch, now));
-            // one that can't be read covers nothing
-            let (grants, _) = self.unreadable.sift("grants", &rows, |row: GrantRow| Ok(Grant::from(row)));
-            let Some(grant) = grants.into_iter().find(covering) else { return Ok(None) };
-            sqlx::query("update grants set uses_left = uses_left - 1 where id = $1 and uses_left is not null")
-                .bind(grant.id)
-                .execute(&mut *conn)
-                .await?;
-            sqlx::query("insert into grant_uses (run_id, turn, call_id, grant_id, at) values ($1, $2, $3, $4, $5)")
-                .bind(call.run_id)
-                .bind(call.turn)
-                .bind(text(call.call_id))
-                .bind(grant.id)
-                .bind(now)
-                .execute(&mut *conn)
-                .await?;
-            let body = json!({
-                "task_id": call.task_id, "run_id": call.run_id, "turn": call.turn, "call_id": call.call_id,
-                "tool": call.tool,
-            });
-            write_audit!(conn, grant.act(SERVICE, "grant.used", body), now);
-            Some(grant.id)
-        }))
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let rows = tx
+            .query(CANDIDATES)
+            .bind(call.task_id)
+            .bind(text(call.tool))
+            .bind(text(call.tenant))
+            .bind(text(call.definition))
+            .rows()
+            .await?;
+        // asked after the locks: whoever uses a grant for the same call has the same ones
+        let before: Option<Uuid> =
+            tx.query(USED_BEFORE).bind(call.run_id).bind(call.turn).bind(text(call.call_id)).optional_scalar().await?;
+        if before.is_some() {
+            return Ok(before);
+        }
+        let now = self.settled_at(tx).await?;
+        let epoch: Option<i64> = tx
+            .query("select epoch from tasks where id = $1 and tenant_id = $2")
+            .bind(call.task_id)
+            .bind(text(call.tenant))
+            .optional_scalar()
+            .await?;
+        let covering = |grant: &Grant| epoch.is_some_and(|epoch| grant.covers(call.arguments, epoch, now));
+        // one that can't be read covers nothing
+        let (grants, _) = self.unreadable.sift("grants", &rows, |row: GrantRow| Ok(Grant::from(row)));
+        let Some(grant) = grants.into_iter().find(covering) else { return Ok(None) };
+        tx.query("update grants set uses_left = uses_left - 1 where id = $1 and uses_left is not null")
+            .bind(grant.id)
+            .execute()
+            .await?;
+        tx.query("insert into grant_uses (run_id, turn, call_id, grant_id, at) values ($1, $2, $3, $4, $5)")
+            .bind(call.run_id)
+            .bind(call.turn)
+            .bind(text(call.call_id))
+            .bind(grant.id)
+            .bind(now)
+            .execute()
+            .await?;
+        let body = json!({
+            "task_id": call.task_id, "run_id": call.run_id, "turn": call.turn, "call_id": call.call_id,
+            "tool": call.tool,
+        });
+        write_audit(tx, grant.act(SERVICE, "grant.used", body), now).await?;
+        write.commit().await?;
+        Ok(Some(grant.id))
     }
 }

@@ -9,7 +9,8 @@ use uuid::Uuid;
 
 use crate::id::{Scope, new_id};
 use crate::notification::{Claim, Delivery, DeliveryState, Held, NewDelivery};
-use crate::store::deliveries::{DeliveryRow, select_delivery};
+use crate::store::deliveries::{DeliveryRow, SELECT_DELIVERY};
+use crate::store::sql::sql;
 use crate::store::text::{document, optional_document, text};
 use crate::store::{Split, Store, StoreError, Topic};
 
@@ -23,7 +24,8 @@ const DIGEST: Split = Split {
               where tenant_id = $1 and recipient = $2 and channel = $3 and dedupe_key = $4",
 };
 
-const TOLD_BY: &str = select_delivery!(
+const TOLD_BY: &str = sql!(
+    SELECT_DELIVERY,
     "where d.digest_id = (select id from deliveries
                            where tenant_id = $1 and recipient = $2 and channel = $3 and dedupe_key = $4)
      order by d.id limit $5"
@@ -44,47 +46,50 @@ impl Store {
         at: DateTime<Utc>,
     ) -> Result<DeliveryState, StoreError> {
         let now = self.clock.now();
-        on_write!(self.db, |conn| {
-            sqlx::query(
-                "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, kind, fallback, state, next_at,
-                                         created_at, urgency, subject_ref)
-                 values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10, $11)
-                 on conflict (tenant_id, recipient, channel, dedupe_key) do nothing",
-            )
-            .bind(new_id(now))
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        tx.query(
+            "insert into deliveries (id, tenant_id, recipient, channel, dedupe_key, kind, fallback, state, next_at,
+                                     created_at, urgency, subject_ref)
+             values ($1, $2, $3, $4, $5, $6, $7, 'pending', $8, $9, $10, $11)
+             on conflict (tenant_id, recipient, channel, dedupe_key) do nothing",
+        )
+        .bind(new_id(now))
+        .bind(&digest.tenant_id)
+        .bind(&digest.recipient)
+        .bind(text(&digest.channel))
+        .bind(text(&digest.dedupe_key))
+        .bind(digest.kind.as_str())
+        .bind(document(&digest.fallback)?)
+        .bind(at)
+        .bind(now)
+        .bind(digest.urgency.as_str())
+        .bind(optional_document(digest.subject_ref.as_ref())?)
+        .execute()
+        .await?;
+        let (id, mut fallback, open): Found = tx
+            .query(DIGEST)
             .bind(&digest.tenant_id)
             .bind(&digest.recipient)
             .bind(text(&digest.channel))
             .bind(text(&digest.dedupe_key))
-            .bind(digest.kind.as_str())
-            .bind(document(&digest.fallback)?)
-            .bind(at)
-            .bind(now)
-            .bind(digest.urgency.as_str())
-            .bind(optional_document(digest.subject_ref.as_ref())?)
-            .execute(&mut *conn)
+            .one()
             .await?;
-            let (id, mut fallback, open): Found = sqlx::query_as(self.db.text(DIGEST))
-                .bind(&digest.tenant_id)
-                .bind(&digest.recipient)
-                .bind(text(&digest.channel))
-                .bind(text(&digest.dedupe_key))
-                .fetch_one(&mut *conn)
+        let ways = fallback.0.len();
+        for channel in &digest.fallback {
+            if !fallback.0.contains(channel) {
+                fallback.0.push(channel.clone());
+            }
+        }
+        if open && fallback.0.len() > ways {
+            tx.query("update deliveries set fallback = $2 where id = $1")
+                .bind(id)
+                .bind(document(&fallback.0)?)
+                .execute()
                 .await?;
-            let ways = fallback.0.len();
-            for channel in &digest.fallback {
-                if !fallback.0.contains(channel) {
-                    fallback.0.push(channel.clone());
-                }
-            }
-            if open && fallback.0.len() > ways {
-                sqlx::query("update deliveries set fallback = $2 where id = $1")
-                    .bind(id)
-                    .bind(document(&fallback.0)?)
-                    .execute(&mut *conn)
-                    .await?;
-            }
-            let done = sqlx::query(
+        }
+        let done = tx
+            .query(
                 "update deliveries set lease_token = 0, attempts = attempts - 1, last_error = null, next_at = $3,
                         held = $4, digest_id = $5, due_at = coalesce($3, due_at)
                   where id = $1 and lease_token = $2 and state = 'pending'",
@@ -94,12 +99,12 @@ impl Store {
             .bind((!open).then_some(now))
             .bind(open.then_some(held.as_str()))
             .bind(open.then_some(id))
-            .execute(&mut *conn)
+            .execute()
             .await?;
-            if done.rows_affected() == 0 {
-                return Err(StoreError::LeaseLost);
-            }
-        });
+        if done == 0 {
+            return Err(StoreError::LeaseLost);
+        }
+        write.commit().await?;
         self.hint(Topic::Outbox);
         Ok(DeliveryState::Pending)
     }
@@ -111,26 +116,30 @@ impl Store {
         digest: Uuid,
         limit: i64,
     ) -> Result<(Vec<Delivery>, i64), StoreError> {
-        let (rows, count): (Vec<DeliveryRow>, i64) = on_read!(self.db, scope, |conn| {
-            let rows = sqlx::query_as(select_delivery!(
+        let mut read = self.db.read_in(scope).await?;
+        let tx = &mut read.tx();
+        let rows = tx
+            .query(sql!(
+                SELECT_DELIVERY,
                 "where d.digest_id = $1 and d.state = 'pending' and ($2 is null or d.tenant_id = $2)
                  order by d.id limit $3"
             ))
             .bind(digest)
             .bind(scope.tenant())
             .bind(limit)
-            .fetch_all(&mut *conn)
+            .all()
             .await?;
-            let count = sqlx::query_scalar(
+        let count = tx
+            .query(
                 "select count(*) from deliveries
                   where digest_id = $1 and state = 'pending' and ($2 is null or tenant_id = $2)",
             )
             .bind(digest)
             .bind(scope.tenant())
-            .fetch_one(&mut *conn)
+            .scalar()
             .await?;
-            (rows, count)
-        });
+        let (rows, count): (Vec<DeliveryRow>, i64) = (rows, count);
+        read.end().await?;
         Ok((rows.into_iter().map(DeliveryRow::delivery).collect::<Result<_, _>>()?, count))
     }
 
@@ -138,32 +147,35 @@ impl Store {
     /// first, and how many there are.
     pub async fn told_by_digest(&self, digest: &Delivery, limit: i64) -> Result<(Vec<Delivery>, i64), StoreError> {
         let ways = std::iter::once(&digest.channel).chain(&digest.fallback);
-        let (rows, count): (Vec<DeliveryRow>, i64) = on_read!(self.db, |conn| {
-            let mut found = (Vec::new(), 0);
-            for channel in ways {
-                let rows = sqlx::query_as(TOLD_BY)
-                    .bind(&digest.tenant_id)
-                    .bind(&digest.recipient)
-                    .bind(text(channel))
-                    .bind(text(&digest.dedupe_key))
-                    .bind(limit)
-                    .fetch_all(&mut *conn)
-                    .await?;
-                if rows.is_empty() {
-                    continue;
-                }
-                let count = sqlx::query_scalar(COUNT_TOLD_BY)
-                    .bind(&digest.tenant_id)
-                    .bind(&digest.recipient)
-                    .bind(text(channel))
-                    .bind(text(&digest.dedupe_key))
-                    .fetch_one(&mut *conn)
-                    .await?;
-                found = (rows, count);
-                break;
+        let mut read = self.db.read().await?;
+        let tx = &mut read.tx();
+        let mut found = (Vec::new(), 0);
+        for channel in ways {
+            let rows = tx
+                .query(TOLD_BY)
+                .bind(&digest.tenant_id)
+                .bind(&digest.recipient)
+                .bind(text(channel))
+                .bind(text(&digest.dedupe_key))
+                .bind(limit)
+                .all()
+                .await?;
+            if rows.is_empty() {
+                continue;
             }
-            found
-        });
+            let count = tx
+                .query(COUNT_TOLD_BY)
+                .bind(&digest.tenant_id)
+                .bind(&digest.recipient)
+                .bind(text(channel))
+                .bind(text(&digest.dedupe_key))
+                .scalar()
+                .await?;
+            found = (rows, count);
+            break;
+        }
+        let (rows, count): (Vec<DeliveryRow>, i64) = found;
+        read.end().await?;
         Ok((rows.into_iter().map(DeliveryRow::delivery).collect::<Result<_, _>>()?, count))
     }
 
@@ -173,8 +185,9 @@ impl Store {
         if limit == Some(0) {
             return Ok(false);
         }
-        let counted = on_write!(self.db, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let counted = write
+            .query(
                 "insert into interruptions (tenant_id, day, sent) values ($1, $2, 1)
                  on conflict (tenant_id, day) do update set sent = interruptions.sent + 1
                   where $3 is null or interruptions.sent < $3",
@@ -182,22 +195,22 @@ impl Store {
             .bind(text(recipient))
             .bind(day)
             .bind(limit.map(i64::from))
-            .execute(conn)
-            .await?
-            .rows_affected()
-        });
+            .execute()
+            .await?;
+        write.commit().await?;
         Ok(counted > 0)
     }
 
     /// Takes one interruption back that was counted and then interrupted nobody.
     pub async fn uncount_interruption(&self, recipient: &str, day: &str) -> Result<(), StoreError> {
-        on_write!(self.db, |conn| {
-            sqlx::query("update interruptions set sent = sent - 1 where tenant_id = $1 and day = $2 and sent > 0")
-                .bind(text(recipient))
-                .bind(day)
-                .execute(conn)
-                .await?;
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        write
+            .query("update interruptions set sent = sent - 1 where tenant_id = $1 and day = $2 and sent > 0")
+            .bind(text(recipient))
+            .bind(day)
+            .execute()
+            .await?;
+        write.commit().await?;
         Ok(())
     }
 
@@ -205,26 +218,27 @@ impl Store {
     /// many.
     pub async fn forget_counts(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
         let day = before.date_naive().to_string();
-        Ok(on_write!(self.db, |conn| {
-            let counts = sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let counts = tx
+            .query(
                 "delete from interruptions where (tenant_id, day) in (
                     select tenant_id, day from interruptions where day < $1 order by day, tenant_id limit $2)",
             )
             .bind(day)
             .bind(limit)
-            .execute(&mut *conn)
-            .await?
-            .rows_affected();
-            let codes = sqlx::query(
+            .execute()
+            .await?;
+        let codes = tx
+            .query(
                 "delete from verifications where (tenant_id, channel) in (
                     select tenant_id, channel from verifications where expires_at < $1 order by expires_at limit $2)",
             )
             .bind(before)
             .bind(limit)
-            .execute(&mut *conn)
-            .await?
-            .rows_affected();
-            counts + codes
-        }))
+            .execute()
+            .await?;
+        write.commit().await?;
+        Ok(counts + codes)
     }
 }

@@ -20,9 +20,10 @@ use crate::store::fires::{AsRead, Batch, FireDue, Written};
 use crate::store::lease::{Beat, Claim, Finish, Lease};
 use crate::store::slots::BlockedRow;
 use crate::store::starting::{Take, Turn};
+use crate::store::tx::Tx;
 
 pub(super) use events::{GuardedEvents, HotEvents};
-pub(super) use now::{HotNow, RunNow, run_now_committed};
+pub(super) use now::{RunNow, run_now, run_now_committed};
 
 /// A run that has started, and until when it may run.
 #[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
@@ -112,4 +113,89 @@ pub(super) trait Hot {
 
     /// Puts messages into the outbox, each once.
     async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError>;
+}
+
+/// Each step goes to the database that the connection is of.
+impl Hot for Tx<'_> {
+    async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.due_as_read(tasks).await,
+            Tx::Sqlite(conn) => conn.due_as_read(tasks).await,
+        }
+    }
+
+    async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.fire(batch, ask).await,
+            Tx::Sqlite(conn) => conn.fire(batch, ask).await,
+        }
+    }
+
+    async fn take(&mut self, take: &Take) -> Result<TakenRuns, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.take(take).await,
+            Tx::Sqlite(conn) => conn.take(take).await,
+        }
+    }
+
+    async fn start(
+        &mut self,
+        leases: &[Lease],
+        now: DateTime<Utc>,
+        lease_until: DateTime<Utc>,
+    ) -> Result<Vec<Going>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.start(leases, now, lease_until).await,
+            Tx::Sqlite(conn) => conn.start(leases, now, lease_until).await,
+        }
+    }
+
+    async fn standing(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.standing(leases).await,
+            Tx::Sqlite(conn) => conn.standing(leases).await,
+        }
+    }
+
+    async fn lock_slots(&mut self, tasks: &[Uuid]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.lock_slots(tasks).await,
+            Tx::Sqlite(conn) => conn.lock_slots(tasks).await,
+        }
+    }
+
+    async fn skip_blocked(&mut self, skipped: &[(Uuid, Uuid)], now: DateTime<Utc>) -> Result<(), StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.skip_blocked(skipped, now).await,
+            Tx::Sqlite(conn) => conn.skip_blocked(skipped, now).await,
+        }
+    }
+
+    async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.beat(leases, lease_until).await,
+            Tx::Sqlite(conn) => conn.beat(leases, lease_until).await,
+        }
+    }
+
+    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Taken>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.finish(ends, now).await,
+            Tx::Sqlite(conn) => conn.finish(ends, now).await,
+        }
+    }
+
+    async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.waited_for(tasks).await,
+            Tx::Sqlite(conn) => conn.waited_for(tasks).await,
+        }
+    }
+
+    async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.post(deliveries, now).await,
+            Tx::Sqlite(conn) => conn.post(deliveries, now).await,
+        }
+    }
 }

@@ -5,7 +5,8 @@ use serde_json::Value;
 use sqlx::types::Json;
 
 use crate::id::Scope;
-use crate::store::text::text;
+use crate::store::text::{document, text};
+use crate::store::tx::Tx;
 use crate::store::{Store, StoreError};
 
 /// How long an answer is remembered, in hours.
@@ -58,38 +59,34 @@ impl Remembered {
     }
 }
 
-/// In a transaction that writes: remembers the answer, or returns early with the one that is remembered.
-macro_rules! once {
-    ($conn:ident, $idempotency:expr, $now:expr) => {
-        if let Some(asked) = $idempotency {
-            let expires_at = $crate::store::idempotency::expiry($now);
-            let fresh = sqlx::query($crate::store::idempotency::REMEMBER)
-                .bind(&asked.tenant)
-                .bind($crate::store::text::text(&asked.key))
-                .bind(&asked.digest)
-                .bind(i32::from(asked.status))
-                .bind($crate::store::text::document(&asked.body)?)
-                .bind(expires_at)
-                .bind($now)
-                .execute(&mut *$conn)
-                .await?
-                .rows_affected();
-            if fresh == 0 {
-                let remembered: $crate::store::idempotency::Remembered =
-                    sqlx::query_as($crate::store::idempotency::RECALL)
-                        .bind(&asked.tenant)
-                        .bind($crate::store::text::text(&asked.key))
-                        .fetch_one(&mut *$conn)
-                        .await?;
-                return Ok(remembered.answer(&asked.digest));
-            }
-        }
-    };
+/// In a transaction that writes: remembers the answer; or answers with the one that is remembered, and nothing is to be
+/// committed.
+pub(super) async fn once<T>(
+    tx: &mut Tx<'_>,
+    idempotency: Option<&Idempotency>,
+    now: DateTime<Utc>,
+) -> Result<Option<Answer<T>>, StoreError> {
+    let Some(asked) = idempotency else { return Ok(None) };
+    let fresh = tx
+        .query(REMEMBER)
+        .bind(&asked.tenant)
+        .bind(text(&asked.key))
+        .bind(&asked.digest)
+        .bind(i32::from(asked.status))
+        .bind(document(&asked.body)?)
+        .bind(now + TimeDelta::hours(REMEMBERED_HOURS))
+        .bind(now)
+        .execute()
+        .await?;
+    if fresh > 0 {
+        return Ok(None);
+    }
+    let remembered: Remembered = tx.query(RECALL).bind(&asked.tenant).bind(text(&asked.key)).one().await?;
+    Ok(Some(remembered.answer(&asked.digest)))
 }
-pub(super) use once;
 
 /// An entry that has expired counts as none.
-pub(super) const REMEMBER: &str = "
+const REMEMBER: &str = "
     insert into idempotency (tenant_id, key, request_digest, status, body, expires_at)
     values ($1, $2, $3, $4, $5, $6)
     on conflict (tenant_id, key) do update
@@ -97,12 +94,7 @@ pub(super) const REMEMBER: &str = "
            body = excluded.body, expires_at = excluded.expires_at
      where idempotency.expires_at <= $7";
 
-pub(super) const RECALL: &str =
-    "select request_digest, status, body from idempotency where tenant_id = $1 and key = $2";
-
-pub(super) fn expiry(now: DateTime<Utc>) -> DateTime<Utc> {
-    now + TimeDelta::hours(REMEMBERED_HOURS)
-}
+const RECALL: &str = "select request_digest, status, body from idempotency where tenant_id = $1 and key = $2";
 
 impl Store {
     /// The stored answer to a request of this caller with this key, made before `now`, if there is one. For callers who
@@ -114,17 +106,18 @@ impl Store {
         digest: &[u8],
         now: DateTime<Utc>,
     ) -> Result<Option<Answer<()>>, StoreError> {
-        let row: Option<Remembered> = on_read!(self.db, scope, |conn| {
-            sqlx::query_as(
+        let mut read = self.db.read_in(scope).await?;
+        let row: Option<Remembered> = read
+            .query(
                 "select request_digest, status, body from idempotency
                   where tenant_id = $1 and key = $2 and expires_at > $3",
             )
             .bind(scope.tenant().unwrap_or("*"))
             .bind(text(key))
             .bind(now)
-            .fetch_optional(conn)
-            .await?
-        });
+            .optional()
+            .await?;
+        read.end().await?;
         Ok(row.map(|row| row.answer(digest)))
     }
 
@@ -135,22 +128,28 @@ impl Store {
         idempotency: &Idempotency,
         now: DateTime<Utc>,
     ) -> Result<Answer<()>, StoreError> {
-        on_write!(self.db, |conn| once!(conn, Some(idempotency), now));
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        if let Some(answer) = once(tx, Some(idempotency), now).await? {
+            return Ok(answer);
+        }
+        write.commit().await?;
         Ok(Answer::Done(()))
     }
 
     /// Forgets up to `limit` answers that have expired; returns how many.
     pub async fn forget_answers(&self, now: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        Ok(on_write!(self.db, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let done = write
+            .query(
                 "delete from idempotency where (tenant_id, key) in (
                     select tenant_id, key from idempotency where expires_at <= $1 order by expires_at limit $2)",
             )
             .bind(now)
             .bind(limit)
-            .execute(conn)
-            .await?
-            .rows_affected()
-        }))
+            .execute()
+            .await?;
+        write.commit().await?;
+        Ok(done)
     }
 }

@@ -14,6 +14,7 @@ use crate::notification::NewDelivery;
 use crate::notification::measure::Measure;
 use crate::run::outcome::RunFault;
 use crate::run::{RunState, Usage};
+use crate::store::flow::Flow;
 use crate::store::hot::{Hot, Taken};
 use crate::store::parking::settle_park;
 use crate::store::slots::hand_over;
@@ -184,51 +185,54 @@ impl Store {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        let held = on_hot_write!(self.db, |conn| conn.beat(leases, lease_until).await?);
+        let mut write = self.db.write_hot(Flow::of(None)).await?;
+        let tx = &mut write.tx();
+        let held = tx.beat(leases, lease_until).await?;
+        write.commit().await?;
         self.counts.fenced("heartbeat", leases.len() - held.len());
         Ok(held)
     }
 
     /// Runs of this worker whose end was asked for. A narrow index makes it cost nothing while there are none.
     pub async fn cancels_asked(&self, worker: Uuid) -> Result<Vec<Beat>, StoreError> {
-        Ok(on_read!(quick self.db, |conn| {
-            sqlx::query_as("select run_id, cancel_reason from queue where worker = $1 and cancel_reason is not null")
-                .bind(worker)
-                .fetch_all(conn)
-                .await?
-        }))
+        let mut read = self.db.read_quick().await?;
+        Ok(read
+            .query("select run_id, cancel_reason from queue where worker = $1 and cancel_reason is not null")
+            .bind(worker)
+            .all()
+            .await?)
     }
 
     /// Records ends in one batch; answers the runs whose lease was lost, of which nothing was written.
     pub async fn finish_runs(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
-        let (taken, queued) = on_hot_write!(self.db, |conn| {
-            // asked once there is a connection: an end is not older than what others recorded while it waited for one
-            let now = self.clock.now();
-            let taken = conn.finish(ends, now).await?;
-            let by_run: HashMap<Uuid, &Taken> = taken.iter().map(|taken| (taken.run_id, taken)).collect();
-            let ended: Vec<(&Finish, &Taken)> =
-                ends.iter().filter_map(|end| Some((end, *by_run.get(&end.lease.run_id)?))).collect();
-            let mut tasks: Vec<Uuid> =
-                ended.iter().filter(|(end, _)| end.again.is_none()).filter_map(|(end, _)| end.task_id).collect();
-            tasks.sort();
-            tasks.dedup();
-            // asked after the slots were freed: who was just being parked behind one is seen
-            let mut queued = ends.iter().any(|end| end.again.is_some());
-            for task_id in conn.waited_for(&tasks).await? {
-                queued |= hand_over!(conn, task_id, now);
-            }
-            for (end, taken) in &ended {
-                queued |= settle_park!(self, conn, end, taken, now);
-            }
-            let told: Vec<&Finish> =
-                ended.iter().filter(|(end, taken)| !taken.ends_instead(end)).map(|(end, _)| *end).collect();
-            let measured = measured!(self, conn, told.iter().filter_map(|end| end.tells.as_ref()).collect(), now);
-            let deliveries: Vec<&NewDelivery> = told.iter().flat_map(|end| &end.deliveries).chain(&measured).collect();
-            if !deliveries.is_empty() {
-                conn.post(&deliveries, now).await?;
-            }
-            (taken, queued)
-        });
+        let mut write = self.db.write_hot(Flow::of(None)).await?;
+        let tx = &mut write.tx();
+        // asked once there is a connection: an end is not older than what others recorded while it waited for one
+        let now = self.clock.now();
+        let taken = tx.finish(ends, now).await?;
+        let by_run: HashMap<Uuid, &Taken> = taken.iter().map(|taken| (taken.run_id, taken)).collect();
+        let ended: Vec<(&Finish, &Taken)> =
+            ends.iter().filter_map(|end| Some((end, *by_run.get(&end.lease.run_id)?))).collect();
+        let mut tasks: Vec<Uuid> =
+            ended.iter().filter(|(end, _)| end.again.is_none()).filter_map(|(end, _)| end.task_id).collect();
+        tasks.sort();
+        tasks.dedup();
+        // asked after the slots were freed: who was just being parked behind one is seen
+        let mut queued = ends.iter().any(|end| end.again.is_some());
+        for task_id in tx.waited_for(&tasks).await? {
+            queued |= hand_over(tx, task_id, now).await?;
+        }
+        for (end, taken) in &ended {
+            queued |= settle_park(self, tx, end, taken, now).await?;
+        }
+        let told: Vec<&Finish> =
+            ended.iter().filter(|(end, taken)| !taken.ends_instead(end)).map(|(end, _)| *end).collect();
+        let measured = measured(self, tx, told.iter().filter_map(|end| end.tells.as_ref()).collect(), now).await?;
+        let deliveries: Vec<&NewDelivery> = told.iter().flat_map(|end| &end.deliveries).chain(&measured).collect();
+        if !deliveries.is_empty() {
+            tx.post(&deliveries, now).await?;
+        }
+        write.commit().await?;
         if queued {
             self.hint(Topic::Queue);
         }
@@ -244,9 +248,9 @@ impl Store {
 
     /// Gives back what this worker has claimed and not started; answers how many.
     pub async fn release_claims(&self, worker: Uuid) -> Result<u64, StoreError> {
-        let released = on_write!(self.db, &Scope::Every, |conn| {
-            sqlx::query(self.db.text(RELEASE)).bind(worker).execute(conn).await?.rows_affected()
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let released = write.query(RELEASE).bind(worker).execute().await?;
+        write.commit().await?;
         if released > 0 {
             self.hint(Topic::Queue);
         }

@@ -4,10 +4,11 @@
 //! The database measures the rows by the lengths of their wide columns and answers those that fit. What is beyond is never
 //! read. A row that can't be read is left out and told of once: it hides none of the others, on its page or behind it.
 
-use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
+use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::store::StoreError;
+use crate::store::tx::{Record, Rows};
 use crate::store::unreadable::Unreadable;
 
 /// Bytes of wide columns after which a page ends.
@@ -56,26 +57,18 @@ impl<T> RowPage<T> {
     }
 
     /// The rows that can be read, of a page for which `limit` were asked for. The first column is the id.
-    pub(super) fn sifted<'r, R, S>(
+    pub(super) fn sifted<S: Record>(
         unreadable: &Unreadable,
         table: &'static str,
-        rows: &'r [R],
+        rows: &Rows,
         limit: i64,
         read: impl Fn(S) -> Result<T, StoreError>,
-    ) -> RowPage<T>
-    where
-        R: Row,
-        S: FromRow<'r, R>,
-        usize: ColumnIndex<R>,
-        &'static str: ColumnIndex<R>,
-        Uuid: Decode<'r, R::Database> + Type<R::Database>,
-        i64: Decode<'r, R::Database> + Type<R::Database>,
-    {
-        let found: i64 = rows.first().and_then(|row| row.try_get("found").ok()).unwrap_or_default();
+    ) -> RowPage<T> {
+        let found: i64 = rows.first_of("found").ok().flatten().unwrap_or_default();
         let is_cut = found > rows.len() as i64;
         let (readable, others) = unreadable.sift(table, rows, read);
         let goes_on = !others.is_empty() && (is_cut || rows.len() as i64 >= limit);
-        let behind = rows.last().filter(|_| goes_on).and_then(|row| row.try_get(0).ok());
+        let behind = if goes_on { rows.last_of("id").ok().flatten() } else { None };
         RowPage { rows: readable, is_cut, behind }
     }
 }

@@ -35,8 +35,9 @@ impl Store {
         sealed: &str,
     ) -> Result<(), StoreError> {
         let now = self.clock.now();
-        on_write!(self.db, &Scope::Only(tenant.clone()), |conn| {
-            sqlx::query(
+        let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
+        write
+            .query(
                 "insert into live_messages (id, tenant_id, body, decides, created_at) values ($1, $2, $3, $4, $5)
                  on conflict (id) do nothing",
             )
@@ -45,25 +46,27 @@ impl Store {
             .bind(document(sealed)?)
             .bind(decides)
             .bind(now)
-            .execute(conn)
+            .execute()
             .await?;
-        });
+        write.commit().await?;
         self.hint(Topic::Live);
         Ok(())
     }
 
     /// One message; `None` where there is none of this tenant with this id.
     pub async fn live_message(&self, tenant: &Tenant, id: Uuid) -> Result<Option<LiveMessage>, StoreError> {
-        Ok(on_read!(self.db, &Scope::Only(tenant.clone()), |conn| {
-            sqlx::query_as(
+        let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
+        let found = read
+            .query(
                 "select id, created_at, decides, taken_at is not null as taken from live_messages
                   where id = $1 and tenant_id = $2",
             )
             .bind(id)
             .bind(tenant.as_str())
-            .fetch_optional(conn)
-            .await?
-        }))
+            .optional()
+            .await?;
+        read.end().await?;
+        Ok(found)
     }
 
     /// The tenant's messages that nobody has taken, and those that were laid out at `since` or later, oldest first.
@@ -73,8 +76,9 @@ impl Store {
         since: DateTime<Utc>,
         limit: i64,
     ) -> Result<Vec<LiveMessage>, StoreError> {
-        Ok(on_read!(self.db, &Scope::Only(tenant.clone()), |conn| {
-            sqlx::query_as(
+        let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
+        let found = read
+            .query(
                 "select id, created_at, decides, taken_at is not null as taken from live_messages
                   where tenant_id = $1 and (taken_at is null or created_at >= $2)
                   order by created_at, id limit $3",
@@ -82,42 +86,45 @@ impl Store {
             .bind(tenant.as_str())
             .bind(since)
             .bind(limit)
-            .fetch_all(conn)
-            .await?
-        }))
+            .all()
+            .await?;
+        read.end().await?;
+        Ok(found)
     }
 
     /// Takes a message for a session and answers its sealed text, also where another session has taken it. `None` where
     /// it was withdrawn.
     pub async fn take_live_message(&self, tenant: &Tenant, id: Uuid) -> Result<Option<String>, StoreError> {
         let now = self.clock.now();
-        let body: Option<Json<String>> = on_write!(self.db, &Scope::Only(tenant.clone()), |conn| {
-            sqlx::query("update live_messages set taken_at = $3 where id = $1 and tenant_id = $2 and taken_at is null")
-                .bind(id)
-                .bind(tenant.as_str())
-                .bind(now)
-                .execute(&mut *conn)
-                .await?;
-            sqlx::query_scalar("select body from live_messages where id = $1 and tenant_id = $2")
-                .bind(id)
-                .bind(tenant.as_str())
-                .fetch_optional(conn)
-                .await?
-        });
+        let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
+        let tx = &mut write.tx();
+        tx.query("update live_messages set taken_at = $3 where id = $1 and tenant_id = $2 and taken_at is null")
+            .bind(id)
+            .bind(tenant.as_str())
+            .bind(now)
+            .execute()
+            .await?;
+        let body: Option<Json<String>> = tx
+            .query("select body from live_messages where id = $1 and tenant_id = $2")
+            .bind(id)
+            .bind(tenant.as_str())
+            .optional_scalar()
+            .await?;
+        write.commit().await?;
         self.hint(Topic::Live);
         Ok(body.map(|body| body.0))
     }
 
     /// Takes back a message that nobody has taken; answers whether that was so.
     pub async fn withdraw_live_message(&self, tenant: &Tenant, id: Uuid) -> Result<bool, StoreError> {
-        let withdrawn = on_write!(self.db, &Scope::Only(tenant.clone()), |conn| {
-            sqlx::query("delete from live_messages where id = $1 and tenant_id = $2 and taken_at is null")
-                .bind(id)
-                .bind(tenant.as_str())
-                .execute(conn)
-                .await?
-                .rows_affected()
-        });
+        let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
+        let withdrawn = write
+            .query("delete from live_messages where id = $1 and tenant_id = $2 and taken_at is null")
+            .bind(id)
+            .bind(tenant.as_str())
+            .execute()
+            .await?;
+        write.commit().await?;
         Ok(withdrawn == 1)
     }
 
@@ -127,15 +134,15 @@ impl Store {
         after: Option<Uuid>,
         limit: i64,
     ) -> Result<Vec<(Uuid, String, String)>, StoreError> {
-        let rows: Vec<(Uuid, String, String)> = on_read!(self.db, |conn| {
-            sqlx::query_as(
-                "select id, tenant_id, cast(body as text) from live_messages where id > $1 order by id limit $2",
-            )
+        let rows: Vec<(Uuid, String, String)> = self
+            .db
+            .read()
+            .await?
+            .query("select id, tenant_id, cast(body as text) from live_messages where id > $1 order by id limit $2")
             .bind(after.unwrap_or_default())
             .bind(limit)
-            .fetch_all(conn)
-            .await?
-        });
+            .all()
+            .await?;
         // what is no text is sealed by no key, as it says of itself
         let sealed = |body: String| serde_json::from_str(&body).unwrap_or(body);
         Ok(rows.into_iter().map(|(id, tenant, body)| (id, tenant, sealed(body))).collect())
@@ -144,29 +151,30 @@ impl Store {
     /// Puts a message's text under another master key; nobody else ever writes it anew. Answers whether it was still
     /// there.
     pub async fn rewrap_live_message(&self, id: Uuid, sealed: &str) -> Result<bool, StoreError> {
-        let written = on_write!(self.db, |conn| {
-            sqlx::query("update live_messages set body = $2 where id = $1")
-                .bind(id)
-                .bind(document(sealed)?)
-                .execute(conn)
-                .await?
-                .rows_affected()
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let written = write
+            .query("update live_messages set body = $2 where id = $1")
+            .bind(id)
+            .bind(document(sealed)?)
+            .execute()
+            .await?;
+        write.commit().await?;
         Ok(written == 1)
     }
 
     /// Deletes up to `limit` messages that were laid out before `before`; answers how many.
     pub async fn forget_live_messages(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        Ok(on_write!(self.db, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let done = write
+            .query(
                 "delete from live_messages where id in (
                     select id from live_messages where created_at < $1 order by created_at limit $2)",
             )
             .bind(before)
             .bind(limit)
-            .execute(conn)
-            .await?
-            .rows_affected()
-        }))
+            .execute()
+            .await?;
+        write.commit().await?;
+        Ok(done)
     }
 }

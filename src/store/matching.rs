@@ -13,12 +13,11 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::quota::REASON_QUOTA;
-use crate::store::db::Db;
+use crate::store::db::{Db, connection, fault};
 use crate::store::flow::Flow;
 use crate::store::hot::{GuardedEvents, HotEvents};
 use crate::store::lease::Claim;
 use crate::store::recording::{Aside, Locked, Recording, Subject, write_recording};
-use crate::store::windows::Windows;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::{FIRST_EPOCH, TaskStatus};
 use crate::trigger::event::{Arrival, Verdict};
@@ -83,7 +82,7 @@ pub struct FireEvents<'a> {
 
 impl FireEvents<'_> {
     fn flow(&self) -> Flow {
-        Flow::Engine(if self.few { "few matches" } else { module_path!() })
+        if self.few { Flow::Engine("few matches") } else { Flow::of(None) }
     }
 }
 
@@ -177,8 +176,8 @@ impl Store {
     async fn record_matches(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
         match &self.db {
             Db::Postgres { hot, waits, .. } if ask.matches.iter().all(Match::goes_straight) => {
-                let fired = self.fire_straight(&mut *quickly!("hot", hot, waits), ask).await?;
-                fault!();
+                let fired = self.fire_straight(&mut *connection("hot", hot, waits).await?, ask).await?;
+                fault()?;
                 Ok(fired)
             }
             _ => self.fire_by_rules(ask).await,
@@ -206,30 +205,30 @@ impl Store {
     }
 
     async fn fire_by_rules(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
-        let (fired, opened) = on_hot_write!(by ask.flow(), self.db, |conn| {
-            let began = Instant::now();
-            if conn.versions(ask.shards).await? != ask.shards {
-                return Ok(EventsFired::Stale);
-            }
-            let mut tasks: Vec<Uuid> = ask.matches.iter().map(|matched| matched.task_id).collect();
-            tasks.sort_unstable();
-            tasks.dedup();
-            let locked: HashMap<Uuid, Locked> =
-                conn.lock_tasks(&tasks).await?.into_iter().map(|row| (row.task_id, row)).collect();
-            if ask.matches.iter().any(|matched| locked.get(&matched.task_id).is_none_or(|at| at.epoch != matched.epoch))
-            {
-                return Ok(EventsFired::Stale);
-            }
-            let mut recording = Recording::new(ask.now, ask.room, locked);
-            let windowed: Vec<&Match> = ask.matches.iter().filter(|matched| matched.may_be_in_window()).collect();
-            recording.collected_before(conn.in_windows(&windowed).await?);
-            for matched in ask.matches {
-                recording.take(conn, matched).await?;
-            }
-            let written = write_recording!(conn, recording, ask.now, ask.worker);
-            self.learn(&self.paces.events, ask.matches.len(), began);
-            written
-        });
+        let mut write = self.db.write_hot(ask.flow()).await?;
+        let tx = &mut write.tx();
+        let began = Instant::now();
+        if tx.versions(ask.shards).await? != ask.shards {
+            return Ok(EventsFired::Stale);
+        }
+        let mut tasks: Vec<Uuid> = ask.matches.iter().map(|matched| matched.task_id).collect();
+        tasks.sort_unstable();
+        tasks.dedup();
+        let locked: HashMap<Uuid, Locked> =
+            tx.lock_tasks(&tasks).await?.into_iter().map(|row| (row.task_id, row)).collect();
+        if ask.matches.iter().any(|matched| locked.get(&matched.task_id).is_none_or(|at| at.epoch != matched.epoch)) {
+            return Ok(EventsFired::Stale);
+        }
+        let mut recording = Recording::new(ask.now, ask.room, locked);
+        let windowed: Vec<&Match> = ask.matches.iter().filter(|matched| matched.may_be_in_window()).collect();
+        recording.collected_before(tx.in_windows(&windowed).await?);
+        for matched in ask.matches {
+            recording.take(tx, matched).await?;
+        }
+        let written = write_recording(tx, recording, ask.now, ask.worker).await?;
+        self.learn(&self.paces.events, ask.matches.len(), began);
+        let (fired, opened) = written;
+        write.commit().await?;
         Ok(EventsFired::Done(self.told_of(fired, opened)))
     }
 

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use crate::store::sql::sql;
 use crate::store::{Split, Store, StoreError};
 
 /// How old a shared outlook may be.
@@ -47,10 +48,7 @@ pub struct Outlook {
 
 /// Each is the first entry of an index: on Postgres the connections for quick statements read no other way. Where an order
 /// matters it is said: `min()` may read a whole index where a table was small when it was analysed last.
-macro_rules! outlook {
-    ($pending:literal, $sent:literal) => {
-        concat!(
-            "select (select next_at from due where kind = 'schedule' and next_at is not null
+const PENDING_WORK: &str = "select (select next_at from due where kind = 'schedule' and next_at is not null
                       order by next_at limit 1) as fire,
                     (select next_at from due where kind = 'condition' and next_at is not null
                       order by next_at limit 1) as poll,
@@ -60,26 +58,21 @@ macro_rules! outlook {
                     (select deadline_at from queue where deadline_at is not null
                       order by deadline_at limit 1) as deadline,
                     (select wake_at from parked order by wake_at limit 1) as parked,
-                    (select next_at from deliveries ",
-            $pending,
-            " where state = 'pending' and next_at is not null order by next_at limit 1) as delivery,
-                    (select sent_at from deliveries ",
-            $sent,
-            " where state = 'sent' and sent_at is not null order by sent_at limit 1) as sent,
+                    (select next_at from deliveries {pending} where state = 'pending' and next_at is not null order by next_at limit 1) as delivery,
+                    (select sent_at from deliveries {sent} where state = 'sent' and sent_at is not null order by sent_at limit 1) as sent,
                     (select closes_at from windows where closes_at is not null
                       order by closes_at limit 1) as \"window\",
                     exists (select 1 from event_queue) as event,
                     exists (select 1 from audit where position is null) as unsealed,
                     exists (select 1 from stored_byte_changes)
                         or exists (select 1 from stored_byte_scans) as uncounted,
-                    exists (select 1 from resumptions) as resumption"
-        )
-    };
-}
+                    exists (select 1 from resumptions) as resumption";
 
 /// SQLite, which has no statistics, would take the index of all that is in a state.
-const OUTLOOK: Split =
-    Split { postgres: outlook!("", ""), sqlite: outlook!("indexed by deliveries_next", "indexed by deliveries_sent") };
+const OUTLOOK: Split = Split {
+    postgres: sql!(PENDING_WORK; "{pending}" = ""; "{sent}" = ""),
+    sqlite: sql!(PENDING_WORK; "{pending}" = "indexed by deliveries_next"; "{sent}" = "indexed by deliveries_sent"),
+};
 
 /// The outlook that was seen last, and when, by the clock's running time; `None`: the database did not tell.
 pub(super) type Seen = Arc<Mutex<Option<(Duration, Option<Outlook>)>>>;
@@ -118,7 +111,8 @@ impl Store {
     }
 
     async fn look_out(&self) -> Result<Outlook, StoreError> {
-        Ok(on_read!(quick self.db, |conn| sqlx::query_as(self.db.text(OUTLOOK)).fetch_one(conn).await?))
+        let mut read = self.db.read_quick().await?;
+        Ok(read.query(OUTLOOK).one().await?)
     }
 }
 

@@ -106,7 +106,7 @@ mod tests {
         store.learn(&paces.fires, 500, began);
         assert_eq!(store.fires_at_once(), 500, "nobody waits");
         let turns = scratch.writer().queue();
-        let flow = Flow::of(Some("a"), module_path!());
+        let flow = Flow::of(Some("a"));
         let writes = turns.take(&flow).await;
         let waits = asked(turns.take(&flow));
         store.learn(&paces.fires, 500, began);

@@ -6,8 +6,9 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use crate::store::sql::sql;
 use crate::store::text::document;
-use crate::store::turns::{self, Looked, tenants_in_turn};
+use crate::store::turns::{self, Looked, TENANTS_IN_TURN};
 use crate::store::{Split, Store, StoreError};
 
 /// Reasons of parked runs that services look after.
@@ -30,51 +31,50 @@ struct Reads {
     of_tenants: Split,
 }
 
-macro_rules! reads {
-    ($why:literal, $index:literal) => {
-        Reads {
-            why: $why,
-            tenants: Split {
-                postgres: tenants_in_turn!("parked", "", concat!("d.why = '", $why, "'"), "d.wake_at"),
-                sqlite: tenants_in_turn!(
-                    "parked",
-                    concat!("indexed by ", $index),
-                    concat!("d.why = '", $why, "'"),
-                    "d.wake_at"
-                ),
-            },
-            of_tenants: Split {
-                postgres: concat!(
-                    "select p.run_id
-                       from jsonb_array_elements_text($2::jsonb) as t (tenant_id)
-                      cross join lateral (select run_id, wake_at
-                                            from parked
-                                           where why = '",
-                    $why,
-                    "' and tenant_id between t.tenant_id and t.tenant_id and wake_at <= $1
-                                           order by tenant_id, wake_at
-                                           limit $3) p
-                      order by p.wake_at"
-                ),
-                sqlite: concat!(
-                    "select p.run_id
-                       from json_each($2) t
-                      cross join parked p
-                      where p.run_id in (select d.run_id from parked d indexed by ",
-                    $index,
-                    " where d.why = '",
-                    $why,
-                    "' and d.tenant_id = t.value and d.wake_at <= $1
-                                          order by d.wake_at limit $3)
-                      order by p.wake_at"
-                ),
-            },
-        }
-    };
-}
+const FOR_PEOPLE: Reads = Reads {
+    why: "approval",
+    tenants: Split {
+        postgres: sql!(TENANTS; "{index}" = ""; "{why}" = "approval"),
+        sqlite: sql!(TENANTS; "{index}" = "indexed by parked_for_people"; "{why}" = "approval"),
+    },
+    of_tenants: Split {
+        postgres: sql!(OF_TENANTS.postgres; "{why}" = "approval"),
+        sqlite: sql!(OF_TENANTS.sqlite; "{index}" = "parked_for_people"; "{why}" = "approval"),
+    },
+};
+const FOR_COMPLETION: Reads = Reads {
+    why: "completion",
+    tenants: Split {
+        postgres: sql!(TENANTS; "{index}" = ""; "{why}" = "completion"),
+        sqlite: sql!(TENANTS; "{index}" = "indexed by parked_for_completion"; "{why}" = "completion"),
+    },
+    of_tenants: Split {
+        postgres: sql!(OF_TENANTS.postgres; "{why}" = "completion"),
+        sqlite: sql!(OF_TENANTS.sqlite; "{index}" = "parked_for_completion"; "{why}" = "completion"),
+    },
+};
 
-const FOR_PEOPLE: Reads = reads!("approval", "parked_for_people");
-const FOR_COMPLETION: Reads = reads!("completion", "parked_for_completion");
+const TENANTS: &str = sql!(
+    TENANTS_IN_TURN; "{table}" = "parked"; "{having}" = "d.why = '{why}'"; "{at}" = "d.wake_at"
+);
+const OF_TENANTS: Split = Split {
+    postgres: "select p.run_id
+                 from jsonb_array_elements_text($2::jsonb) as t (tenant_id)
+                cross join lateral (select run_id, wake_at
+                                      from parked
+                                     where why = '{why}' and tenant_id between t.tenant_id and t.tenant_id
+                                       and wake_at <= $1
+                                     order by tenant_id, wake_at
+                                     limit $3) p
+                order by p.wake_at",
+    sqlite: "select p.run_id
+               from json_each($2) t
+              cross join parked p
+              where p.run_id in (select d.run_id from parked d indexed by {index}
+                                  where d.why = '{why}' and d.tenant_id = t.value and d.wake_at <= $1
+                                  order by d.wake_at limit $3)
+              order by p.wake_at",
+};
 
 impl Awaited {
     fn reads(self) -> &'static Reads {
@@ -94,26 +94,22 @@ impl Store {
         limit: i64,
     ) -> Result<Vec<Uuid>, StoreError> {
         let Reads { why, tenants, of_tenants } = *awaited.reads();
-        let earliest: Vec<Uuid> = on_read!(self.db, |conn| {
-            sqlx::query_scalar(EARLIEST).bind(now).bind(why).bind(limit).fetch_all(conn).await?
-        });
+        let earliest: Vec<Uuid> =
+            self.db.read().await?.query(EARLIEST).bind(now).bind(why).bind(limit).scalars().await?;
         if (earliest.len() as i64) < limit {
             return Ok(earliest);
         }
         let cursor = &self.attended[awaited as usize];
         let after = cursor.after();
-        let looked: Vec<Looked> = on_read!(self.db, |conn| {
-            let look = sqlx::query_as(self.db.text(tenants)).bind(now).bind(after).bind(turns::LOOKED_AT);
-            look.fetch_all(conn).await?
-        });
+        let looked: Vec<Looked> =
+            self.db.read().await?.query(tenants).bind(now).bind(after).bind(turns::LOOKED_AT).all().await?;
         let turn = cursor.turn(looked, limit.max(1) as usize);
         if turn.is_empty() {
             return Ok(earliest);
         }
-        Ok(on_read!(self.db, |conn| {
-            let select = sqlx::query_scalar(self.db.text(of_tenants)).bind(now).bind(document(&turn)?);
-            select.bind(turns::part_of_each(limit, turn.len())).fetch_all(conn).await?
-        }))
+        let mut read = self.db.read().await?;
+        let select = read.query(of_tenants).bind(now).bind(document(&turn)?);
+        Ok(select.bind(turns::part_of_each(limit, turn.len())).scalars().await?)
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use serde_json::value::RawValue;
-use sqlx::QueryBuilder;
 use sqlx::types::Json;
 
 use crate::event::Event;
@@ -57,32 +56,32 @@ impl Store {
         let now = self.clock.now();
         let mut fresh = 0;
         let mut rows = VecDeque::from(rows);
-        on_write!(self.db, scope, |conn| {
-            sqlx::query(self.db.text(IN_TURN)).execute(&mut *conn).await?;
-            while !rows.is_empty() {
-                let some = rows.drain(..rows.len().min(ROWS));
-                let mut insert =
-                    QueryBuilder::new("insert into events (event_key, tenant_id, source, type, body, created_at) ");
-                insert.push_values(some, |mut row, event| {
-                    row.push_bind(event.key)
-                        .push_bind(event.tenant)
-                        .push_bind(event.source)
-                        .push_bind(event.kind)
-                        .push_bind(event.body)
-                        .push_bind(now);
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        tx.query(IN_TURN).execute().await?;
+        while !rows.is_empty() {
+            let some = rows.drain(..rows.len().min(ROWS));
+            let mut insert = tx.build("insert into events (event_key, tenant_id, source, type, body, created_at) ");
+            insert.push_values(some, |row, event| {
+                row.push_bind(event.key)
+                    .push_bind(event.tenant)
+                    .push_bind(event.source)
+                    .push_bind(event.kind)
+                    .push_bind(event.body)
+                    .push_bind(now);
+            });
+            insert.push(" on conflict (event_key) do nothing returning seq, tenant_id");
+            let made: Vec<(i64, String)> = insert.finish().all().await?;
+            fresh += made.len() as u64;
+            if !made.is_empty() {
+                let mut queue = tx.build("insert into event_queue (seq, tenant_id) ");
+                queue.push_values(made.into_iter(), |row, (seq, tenant)| {
+                    row.push_bind(seq).push_bind(tenant);
                 });
-                insert.push(" on conflict (event_key) do nothing returning seq, tenant_id");
-                let made: Vec<(i64, String)> = insert.build_query_as().fetch_all(&mut *conn).await?;
-                fresh += made.len() as u64;
-                if !made.is_empty() {
-                    let mut queue = QueryBuilder::new("insert into event_queue (seq, tenant_id) ");
-                    queue.push_values(made, |mut row, (seq, tenant)| {
-                        row.push_bind(seq).push_bind(tenant);
-                    });
-                    queue.build().execute(&mut *conn).await?;
-                }
+                queue.finish().execute().await?;
             }
-        });
+        }
+        write.commit().await?;
         Ok(fresh)
     }
 }

@@ -12,12 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use chrono::{DateTime, TimeDelta, Utc};
 use lru::LruCache;
 use serde_json::json;
-use sqlx::QueryBuilder;
 use uuid::Uuid;
 
+use crate::id::Scope;
 use crate::quota::{Overrides, Quota, Quotas, Standing};
 use crate::store::audit::{Act, write_audit};
+use crate::store::sql::sql;
 use crate::store::text::text;
+use crate::store::tx::{Query, Tx};
 use crate::store::{Split, Store, StoreError, Topic};
 
 /// How long the quotas of a tenant are remembered.
@@ -195,54 +197,47 @@ struct Amounts {
 }
 
 /// Counts of a tenant's rows. Runs under way are counted among all that are: no more than the instances execute.
-macro_rules! amounts {
-    ($leased:literal) => {
-        concat!(
-            "select coalesce((select tasks from tenant_usage where tenant_id = $1), 0) as tasks,
-                    coalesce((select polls from tenant_usage where tenant_id = $1), 0) as polls,
-                    coalesce((select stored_bytes from tenant_usage where tenant_id = $1), 0) as stored_bytes,
-                    coalesce((select tasks from event_task_counts where tenant_id = $1
-                               order by tasks desc limit 1), 0) as fullest_source,
-                    (select count(*) from queue ",
-            $leased,
-            " where state <> 'ready' and tenant_id = $1) as concurrent_runs"
-        )
-    };
-}
+const COUNTED: &str = "
+    select coalesce((select tasks from tenant_usage where tenant_id = $1), 0) as tasks,
+           coalesce((select polls from tenant_usage where tenant_id = $1), 0) as polls,
+           coalesce((select stored_bytes from tenant_usage where tenant_id = $1), 0) as stored_bytes,
+           coalesce((select tasks from event_task_counts where tenant_id = $1
+                      order by tasks desc limit 1), 0) as fullest_source,
+           (select count(*) from queue {leased} where state <> 'ready' and tenant_id = $1) as concurrent_runs";
 
-const AMOUNTS: Split = Split { postgres: amounts!(""), sqlite: amounts!("indexed by queue_leases") };
+const AMOUNTS: Split =
+    Split { postgres: sql!(COUNTED; "{leased}" = ""), sqlite: sql!(COUNTED; "{leased}" = "indexed by queue_leases") };
 
-/// A question about these tenants.
-fn of_tenants<DB: sqlx::Database>(start: &str, tenants: &[&str]) -> QueryBuilder<DB>
-where
-    String: sqlx::Type<DB> + for<'q> sqlx::Encode<'q, DB>,
-{
-    let mut query = QueryBuilder::new(start);
-    let mut listed = query.separated(", ");
-    listed.push_bind(EVERYBODY.to_owned());
-    for tenant in tenants {
-        listed.push_bind(text(tenant).into_owned());
-    }
-    query.push(")");
-    query
+/// Asks about everybody and these tenants, where the text ends with a list.
+fn of_tenants<'t>(tx: &'t mut Tx<'_>, start: &'static str, tenants: &[&str]) -> Query<'t> {
+    let mut query = tx.build(start);
+    query.list([EVERYBODY].iter().chain(tenants).map(|tenant| text(tenant))).push(")");
+    query.finish()
 }
 
 /// In a transaction: what is said for this row.
-macro_rules! write_quotas {
-    ($conn:ident, $tenant:expr, $said:expr, $now:expr) => {{
-        let mut write = sqlx::query(WRITE).bind($tenant);
-        for quota in Quota::ALL {
-            write = write.bind($said(quota).map(|number: u64| number as i64));
-        }
-        write.bind($now).execute(&mut *$conn).await?;
-    }};
+async fn write_quotas(
+    tx: &mut Tx<'_>,
+    tenant: &str,
+    said: impl Fn(Quota) -> Option<u64>,
+    now: DateTime<Utc>,
+) -> Result<(), sqlx::Error> {
+    let mut write = tx.query(WRITE).bind(text(tenant));
+    for quota in Quota::ALL {
+        write = write.bind(said(quota).map(|number| number as i64));
+    }
+    write.bind(now).execute().await?;
+    Ok(())
 }
 
 impl Store {
     /// Writes what `[quotas]` says, for every instance on this database.
     pub async fn set_default_quotas(&self, quotas: &Quotas) -> Result<(), StoreError> {
         let now = self.clock.now();
-        on_write!(self.db, |conn| write_quotas!(conn, EVERYBODY, |quota| quotas.of(quota), now));
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        write_quotas(tx, EVERYBODY, |quota| quotas.of(quota), now).await?;
+        write.commit().await?;
         self.quotas.forget();
         Ok(())
     }
@@ -273,15 +268,13 @@ impl Store {
         if unknown.is_empty() {
             return Ok(found);
         }
-        let (rows, stored) = on_read!(quick self.db, |conn| {
-            let mut quotas = of_tenants(READ_SOME, &unknown);
-            let rows = quotas.build().fetch_all(&mut *conn).await?;
-            // a tenant whose row can't be read has what everybody has
-            let (rows, _) = self.unreadable.sift_named("tenant_quotas", &rows, |row: TenantRow| Ok(row));
-            let mut stored = of_tenants(READ_STORED, &unknown);
-            let stored: Vec<(String, i64)> = stored.build_query_as().fetch_all(&mut *conn).await?;
-            (rows, stored)
-        });
+        let mut read = self.db.read_quick().await?;
+        let tx = &mut read.tx();
+        let rows = of_tenants(tx, READ_SOME, &unknown).rows().await?;
+        // a tenant whose row can't be read has what everybody has
+        let (rows, _) = self.unreadable.sift_named("tenant_quotas", &rows, |row: TenantRow| Ok(row));
+        let stored: Vec<(String, i64)> = of_tenants(tx, READ_STORED, &unknown).all().await?;
+        read.end().await?;
         let said: HashMap<String, Overrides> =
             rows.into_iter().map(|row| (row.tenant_id, row.said.overrides())).collect();
         let stored: HashMap<String, i64> = stored.into_iter().collect();
@@ -299,10 +292,11 @@ impl Store {
     /// Says what a tenant may have, and forgets what was said before.
     pub async fn put_quotas(&self, tenant: &str, overrides: &Overrides, by: &str) -> Result<(), StoreError> {
         let now = self.clock.now();
-        on_write!(self.db, |conn| {
-            write_quotas!(conn, text(tenant), |quota| overrides.of(quota), now);
-            write_audit!(conn, act(tenant, by, "quotas.set", json!(overrides)), now);
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        write_quotas(tx, tenant, |quota| overrides.of(quota), now).await?;
+        write_audit(tx, act(tenant, by, "quotas.set", json!(overrides)), now).await?;
+        write.commit().await?;
         self.quotas.forget();
         // runs that wait may start, and those who start them have another number to go by
         self.hint_everybody(Topic::Queue);
@@ -312,15 +306,13 @@ impl Store {
     /// Forgets what was said for a tenant; it may have what everybody may. Nothing happens where nothing was said.
     pub async fn reset_quotas(&self, tenant: &str, by: &str) -> Result<(), StoreError> {
         let now = self.clock.now();
-        on_write!(self.db, |conn| {
-            let gone = sqlx::query("delete from tenant_quotas where tenant_id = $1")
-                .bind(text(tenant))
-                .execute(&mut *conn)
-                .await?;
-            if gone.rows_affected() == 1 {
-                write_audit!(conn, act(tenant, by, "quotas.reset", json!({})), now);
-            }
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let gone = tx.query("delete from tenant_quotas where tenant_id = $1").bind(text(tenant)).execute().await?;
+        if gone == 1 {
+            write_audit(tx, act(tenant, by, "quotas.reset", json!({})), now).await?;
+        }
+        write.commit().await?;
         self.quotas.forget();
         self.hint_everybody(Topic::Queue);
         Ok(())
@@ -328,13 +320,13 @@ impl Store {
 
     /// Quotas and usage of a tenant: a look into a few rows, whatever it has stored.
     pub async fn quota_usage(&self, tenant: &str) -> Result<QuotaUsage, StoreError> {
-        let (usual, own, amounts) = on_read!(self.db, |conn| {
-            let usual: Option<QuotaRow> = sqlx::query_as(READ).bind(EVERYBODY).fetch_optional(&mut *conn).await?;
-            let own: Option<QuotaRow> = sqlx::query_as(READ).bind(text(tenant)).fetch_optional(&mut *conn).await?;
-            let amounts: Amounts =
-                sqlx::query_as(self.db.text(AMOUNTS)).bind(text(tenant)).fetch_one(&mut *conn).await?;
-            (usual.unwrap_or_default(), own.unwrap_or_default(), amounts)
-        });
+        let mut read = self.db.read().await?;
+        let tx = &mut read.tx();
+        let usual: Option<QuotaRow> = tx.query(READ).bind(EVERYBODY).optional().await?;
+        let own: Option<QuotaRow> = tx.query(READ).bind(text(tenant)).optional().await?;
+        let amounts: Amounts = tx.query(AMOUNTS).bind(text(tenant)).one().await?;
+        let (usual, own, amounts) = (usual.unwrap_or_default(), own.unwrap_or_default(), amounts);
+        read.end().await?;
         let overrides = own.overrides();
         let quotas = Quotas::default().with(&usual.overrides()).with(&overrides);
         let now = self.clock.now();
@@ -359,14 +351,12 @@ impl Store {
 
     /// Whether any tenant has a number of its own of runs that may be under way at once.
     pub async fn tenants_have_own_limits(&self) -> Result<bool, StoreError> {
-        Ok(on_read!(quick self.db, |conn| {
-            sqlx::query_scalar(
-                "select exists (select 1 from tenant_quotas where concurrent_runs is not null and tenant_id <> $1)",
-            )
+        let mut read = self.db.read_quick().await?;
+        Ok(read
+            .query("select exists (select 1 from tenant_quotas where concurrent_runs is not null and tenant_id <> $1)")
             .bind(EVERYBODY)
-            .fetch_one(conn)
-            .await?
-        }))
+            .scalar()
+            .await?)
     }
 
     /// Counts what a quota has refused.

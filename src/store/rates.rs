@@ -2,14 +2,18 @@
 //!
 //! Counted in memory by [`Meter`]; the database is asked for portions, and only of tenants that do much.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::quota::meter::{Demand, Meter, Verdict, minute_of};
+use crate::id::Scope;
+use crate::quota::meter::{Demand, Meter, Question, Verdict, minute_of};
 use crate::quota::{Exceeded, Quota};
+use crate::store::quotas::Allowance;
 use crate::store::text::text;
+use crate::store::tx::Tx;
 use crate::store::{Store, StoreError};
 
 /// The meter of one process. Cheap to clone; all clones count together.
@@ -32,54 +36,53 @@ pub(super) const REPORT: &str = "
     returning used";
 
 /// In a transaction: what of the question is granted, and what is left to all instances then.
-macro_rules! grant {
-    ($conn:ident, $demand:expr, $asked:expr) => {{
-        let (demand, asked): (&$crate::quota::meter::Demand<'_>, $crate::quota::meter::Question) = ($demand, $asked);
-        let used: i64 = sqlx::query_scalar($crate::store::rates::REPORT)
-            .bind($crate::store::text::text(demand.tenant))
-            .bind(demand.quota.as_str())
-            .bind(asked.minute)
-            .bind(asked.report as i64)
-            .fetch_one(&mut *$conn)
-            .await?;
-        let (granted, remaining) = asked.answer(demand.limit, used.max(0) as u64);
-        sqlx::query("update quota_minutes set used = used + $3, granted = $3 where tenant_id = $1 and quota = $2")
-            .bind($crate::store::text::text(demand.tenant))
-            .bind(demand.quota.as_str())
-            .bind(granted as i64)
-            .execute(&mut *$conn)
-            .await?;
-        (granted, remaining)
-    }};
+async fn grant(tx: &mut Tx<'_>, demand: &Demand<'_>, asked: Question) -> Result<(u64, u64), StoreError> {
+    let used: i64 = tx
+        .query(REPORT)
+        .bind(text(demand.tenant))
+        .bind(demand.quota.as_str())
+        .bind(asked.minute)
+        .bind(asked.report as i64)
+        .scalar()
+        .await?;
+    let (granted, remaining) = asked.answer(demand.limit, used.max(0) as u64);
+    tx.query("update quota_minutes set used = used + $3, granted = $3 where tenant_id = $1 and quota = $2")
+        .bind(text(demand.tenant))
+        .bind(demand.quota.as_str())
+        .bind(granted as i64)
+        .execute()
+        .await?;
+    Ok((granted, remaining))
 }
 
 /// In a transaction: counts fires of these tenants that are about to be recorded, and puts in their place how many of them
 /// each may have. The tenants come in the order in which their rows are locked. What holds for them was read before: while
 /// rows are locked nothing is asked by another connection.
-macro_rules! take_fires {
-    ($store:ident, $conn:ident, $fires:expr, $allowances:expr, $now:expr) => {{
-        let (fires, now): (&mut std::collections::BTreeMap<String, usize>, chrono::DateTime<chrono::Utc>) =
-            ($fires, $now);
-        let allowances: &std::collections::HashMap<String, $crate::store::quotas::Allowance> = $allowances;
-        for (tenant, count) in fires.iter_mut() {
-            let allowance = allowances.get(tenant).copied().unwrap_or_default();
-            if allowance.is_full() {
-                *count = 0;
-                continue;
-            }
-            let demand = $crate::store::rates::fires_of(tenant, allowance.quotas.fires_per_minute, *count);
-            let verdict = $store.rates.meter().take(&demand, now);
-            *count = match verdict {
-                $crate::quota::meter::Verdict::Allowed(count) => count as usize,
-                $crate::quota::meter::Verdict::Ask(asked) => {
-                    let (granted, remaining) = $crate::store::rates::grant!($conn, &demand, asked);
-                    $store.rates.meter().settle(&demand, &asked, granted, remaining) as usize
-                }
-            };
+pub(super) async fn take_fires(
+    store: &Store,
+    tx: &mut Tx<'_>,
+    fires: &mut BTreeMap<String, usize>,
+    allowances: &HashMap<String, Allowance>,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    for (tenant, count) in fires.iter_mut() {
+        let allowance = allowances.get(tenant).copied().unwrap_or_default();
+        if allowance.is_full() {
+            *count = 0;
+            continue;
         }
-    }};
+        let demand = fires_of(tenant, allowance.quotas.fires_per_minute, *count);
+        let verdict = store.rates.meter().take(&demand, now);
+        *count = match verdict {
+            Verdict::Allowed(count) => count as usize,
+            Verdict::Ask(asked) => {
+                let (granted, remaining) = grant(tx, &demand, asked).await?;
+                store.rates.meter().settle(&demand, &asked, granted, remaining) as usize
+            }
+        };
+    }
+    Ok(())
 }
-pub(super) use {grant, take_fires};
 
 /// Fires that are about to be recorded: as many as there may be.
 pub(super) fn fires_of(tenant: &str, limit: u64, count: usize) -> Demand<'_> {
@@ -134,14 +137,16 @@ impl Store {
         quota: Quota,
         now: DateTime<Utc>,
     ) -> Result<u64, StoreError> {
-        let told: Option<i64> = on_read!(quick self.db, |conn| {
-            sqlx::query_scalar("select used from quota_minutes where tenant_id = $1 and quota = $2 and minute = $3")
-                .bind(text(tenant))
-                .bind(quota.as_str())
-                .bind(minute_of(now))
-                .fetch_optional(conn)
-                .await?
-        });
+        let told: Option<i64> = self
+            .db
+            .read_quick()
+            .await?
+            .query("select used from quota_minutes where tenant_id = $1 and quota = $2 and minute = $3")
+            .bind(text(tenant))
+            .bind(quota.as_str())
+            .bind(minute_of(now))
+            .optional_scalar()
+            .await?;
         let (untold, left) = self.rates.meter().unsettled(tenant, quota, now);
         Ok((told.unwrap_or(0).max(0) as u64 + untold).saturating_sub(left))
     }
@@ -154,7 +159,10 @@ impl Store {
             Verdict::Allowed(count) => return Ok(count),
             Verdict::Ask(question) => question,
         };
-        let (granted, remaining) = on_write!(self.db, |conn| grant!(conn, demand, question));
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let (granted, remaining) = grant(tx, demand, question).await?;
+        write.commit().await?;
         Ok(self.rates.meter().settle(demand, &question, granted, remaining))
     }
 }

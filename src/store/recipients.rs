@@ -4,14 +4,13 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
-use sqlx::QueryBuilder;
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::notification::Recipient;
 use crate::store::audit::{Act, write_audit};
-use crate::store::db::Db;
+use crate::store::db::{Db, connection};
 use crate::store::listing::{Found, PAGE_BYTES};
 use crate::store::text::{document, text};
 use crate::store::{RowPage, Store, StoreError, listed};
@@ -84,16 +83,17 @@ impl Store {
 
     /// Where the tenant is reached, if it has said so.
     pub async fn find_recipient(&self, scope: &Scope, tenant: &str) -> Result<Option<StoredRecipient>, StoreError> {
-        let row: Option<(Json<Recipient>, i64, DateTime<Utc>)> = on_read!(self.db, scope, |conn| {
-            sqlx::query_as(
+        let mut read = self.db.read_in(scope).await?;
+        let row: Option<(Json<Recipient>, i64, DateTime<Utc>)> = read
+            .query(
                 "select body, version, updated_at from recipients
                   where tenant_id = $1 and ($2 is null or tenant_id = $2)",
             )
             .bind(text(tenant))
             .bind(scope.tenant())
-            .fetch_optional(conn)
-            .await?
-        });
+            .optional()
+            .await?;
+        read.end().await?;
         Ok(row.map(|(body, version, updated_at)| StoredRecipient { recipient: body.0, version, updated_at }))
     }
 
@@ -103,17 +103,18 @@ impl Store {
         scope: &Scope,
         filter: &RecipientFilter,
     ) -> Result<RowPage<ListedRecipient>, StoreError> {
-        let rows: Vec<Found<ListedRow>> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(MEASURED);
-            if let Some(own) = scope.tenant() {
-                query.push(" and tenant_id = ").push_bind(text(own).into_owned());
-            }
-            if let Some(after) = &filter.after {
-                query.push(" and tenant_id > ").push_bind(text(after).into_owned());
-            }
-            query.push(" order by tenant_id limit ").push_bind(filter.limit).push(FITTING).push_bind(PAGE_BYTES);
-            query.push(") x order by x.tenant_id").build_query_as().fetch_all(conn).await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let mut query = read.build(MEASURED);
+        if let Some(own) = scope.tenant() {
+            query.push(" and tenant_id = ").push_bind(text(own).into_owned());
+        }
+        if let Some(after) = &filter.after {
+            query.push(" and tenant_id > ").push_bind(text(after).into_owned());
+        }
+        query.push(" order by tenant_id limit ").push_bind(filter.limit).push(FITTING).push_bind(PAGE_BYTES);
+        query.push(") x order by x.tenant_id");
+        let rows: Vec<Found<ListedRow>> = query.finish().all().await?;
+        read.end().await?;
         RowPage::of(rows, |row| Ok(self.listed(row)))
     }
 
@@ -128,7 +129,7 @@ impl Store {
     pub async fn recipients_by_tenant(&self, tenants: &[&str]) -> Result<HashMap<String, Recipient>, StoreError> {
         let rows: Vec<(String, String)> = match &self.db {
             Db::Postgres { quick, waits, .. } => {
-                let mut held = quickly!(quick, waits);
+                let mut held = connection("quick", quick, waits).await?;
                 sqlx::query_as("select tenant_id, cast(body as text) from recipients where tenant_id = any($1)")
                     .bind(tenants)
                     .fetch_all(&mut *held)
@@ -164,8 +165,9 @@ impl Store {
         }
         let now = self.clock.now();
         let read_version = read.map_or(0, |read| read.version);
-        let written = on_write!(self.db, scope, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(scope).await?;
+        let written = write
+            .query(
                 "insert into recipients (tenant_id, body, version, updated_at)
                  select $1, $2, 1, $3 where $4 = 0 or exists (select 1 from recipients where tenant_id = $1)
                  on conflict (tenant_id) do update
@@ -177,10 +179,9 @@ impl Store {
             .bind(now)
             .bind(read_version)
             .bind(read.map(|read| read.updated_at))
-            .execute(conn)
-            .await?
-            .rows_affected()
-        });
+            .execute()
+            .await?;
+        write.commit().await?;
         if written == 0 {
             return Err(StoreError::Conflict("the recipient has changed meanwhile".into()));
         }
@@ -196,19 +197,17 @@ impl Store {
         }
         let now = self.clock.now();
         // links may lead to questions of other tenants
-        on_write!(self.db, &Scope::Every, |conn| {
-            let gone = sqlx::query("delete from recipients where tenant_id = $1")
-                .bind(text(tenant))
-                .execute(&mut *conn)
-                .await?;
-            if gone.rows_affected() == 0 {
-                return Err(StoreError::NotFound);
-            }
-            for beside in BESIDE {
-                sqlx::query(beside).bind(text(tenant)).execute(&mut *conn).await?;
-            }
-            write_audit!(conn, deleted(tenant, by), now);
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let gone = tx.query("delete from recipients where tenant_id = $1").bind(text(tenant)).execute().await?;
+        if gone == 0 {
+            return Err(StoreError::NotFound);
+        }
+        for beside in BESIDE {
+            tx.query(beside).bind(text(tenant)).execute().await?;
+        }
+        write_audit(tx, deleted(tenant, by), now).await?;
+        write.commit().await?;
         Ok(())
     }
 }

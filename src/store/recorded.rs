@@ -5,13 +5,13 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use crate::event::Event;
 use crate::id::Scope;
 use crate::run::{Run, RunState};
-use crate::store::runs::{RunRow, key_instant, select_run};
+use crate::store::runs::{RunRow, SELECT_RUN, key_instant};
+use crate::store::sql::sql;
 use crate::store::{Store, StoreError};
 
 /// The first and the last key of an instant.
@@ -42,52 +42,50 @@ impl Store {
     ) -> Result<RecordedAround, StoreError> {
         let (key, next) = (format!("s:{}", key_instant(at)), at + TimeDelta::milliseconds(1));
         let range = format!("r:{}", key_instant(next));
-        let [own, before, after, range]: [Option<RunRow>; 4] = on_read!(of scope.tenant(), self.db, |conn| {
-            let mut found = [None, None, None, None];
-            let asked = [
-                (
-                    select_run!(
-                        "where r.task_id = $1 and r.fire_key = $2 and ($3 is null or r.tenant_id = $3) and $4 = $4"
-                    ),
-                    key.as_str(),
-                    "",
+        let mut read = self.db.read_of(scope.tenant()).await?;
+        let mut found: [Option<RunRow>; 4] = [None, None, None, None];
+        let asked = [
+            (
+                sql!(
+                    SELECT_RUN,
+                    "where r.task_id = $1 and r.fire_key = $2 and ($3 is null or r.tenant_id = $3) and $4 = $4"
                 ),
-                (
-                    select_run!(
-                        "where r.task_id = $1 and r.fire_key < $2 and ($3 is null or r.tenant_id = $3)
-                                and r.fire_key >= $4 order by r.fire_key desc limit 1"
-                    ),
-                    key.as_str(),
-                    KEYS.0,
+                key.as_str(),
+                "",
+            ),
+            (
+                sql!(
+                    SELECT_RUN,
+                    "where r.task_id = $1 and r.fire_key < $2 and ($3 is null or r.tenant_id = $3)
+                            and r.fire_key >= $4 order by r.fire_key desc limit 1"
                 ),
-                (
-                    select_run!(
-                        "where r.task_id = $1 and r.fire_key > $2 and ($3 is null or r.tenant_id = $3)
-                                and r.fire_key <= $4 order by r.fire_key limit 1"
-                    ),
-                    key.as_str(),
-                    KEYS.1,
+                key.as_str(),
+                KEYS.0,
+            ),
+            (
+                sql!(
+                    SELECT_RUN,
+                    "where r.task_id = $1 and r.fire_key > $2 and ($3 is null or r.tenant_id = $3)
+                            and r.fire_key <= $4 order by r.fire_key limit 1"
                 ),
-                (
-                    select_run!(
-                        "where r.task_id = $1 and r.fire_key < $2 and ($3 is null or r.tenant_id = $3)
-                                and r.fire_key >= $4 order by r.fire_key desc limit 1"
-                    ),
-                    range.as_str(),
-                    FIRST_RANGE,
+                key.as_str(),
+                KEYS.1,
+            ),
+            (
+                sql!(
+                    SELECT_RUN,
+                    "where r.task_id = $1 and r.fire_key < $2 and ($3 is null or r.tenant_id = $3)
+                            and r.fire_key >= $4 order by r.fire_key desc limit 1"
                 ),
-            ];
-            for (found, (statement, key, end)) in found.iter_mut().zip(asked) {
-                *found = sqlx::query_as(statement)
-                    .bind(task_id)
-                    .bind(key)
-                    .bind(scope.tenant())
-                    .bind(end)
-                    .fetch_optional(&mut *conn)
-                    .await?;
-            }
-            found
-        });
+                range.as_str(),
+                FIRST_RANGE,
+            ),
+        ];
+        for (found, (statement, key, end)) in found.iter_mut().zip(asked) {
+            *found = read.query(statement).bind(task_id).bind(key).bind(scope.tenant()).bind(end).optional().await?;
+        }
+        read.end().await?;
+        let [own, before, after, range] = found;
         let run = |row: Option<RunRow>| row.map(RunRow::run).transpose();
         let covers = |run: &Run| run.missed.as_ref().is_some_and(|missed| missed.from <= at && at <= missed.to);
         let (after, range) = (run(after)?, run(range)?);
@@ -105,20 +103,16 @@ impl Store {
         if tasks.is_empty() {
             return Ok(HashMap::new());
         }
-        let rows: Vec<(Uuid, Uuid, String, Option<String>)> = on_read!(of scope.tenant(), self.db, |conn| {
-            let mut query = QueryBuilder::new("select task_id, id, state, reason from runs where fire_key = ");
-            query.push_bind(format!("e:{}", event.key()));
-            if let Some(tenant) = scope.tenant() {
-                query.push(" and tenant_id = ").push_bind(tenant.to_owned());
-            }
-            query.push(" and task_id in (");
-            let mut list = query.separated(", ");
-            for task in tasks {
-                list.push_bind(*task);
-            }
-            query.push(")");
-            query.build_query_as().fetch_all(conn).await?
-        });
+        let mut read = self.db.read_of(scope.tenant()).await?;
+        let mut query = read.build("select task_id, id, state, reason from runs where fire_key = ");
+        query.push_bind(format!("e:{}", event.key()));
+        if let Some(tenant) = scope.tenant() {
+            query.push(" and tenant_id = ").push_bind(tenant.to_owned());
+        }
+        query.push(" and task_id in (");
+        query.list(tasks.iter()).push(")");
+        let rows: Vec<(Uuid, Uuid, String, Option<String>)> = query.finish().all().await?;
+        read.end().await?;
         let known = |(task, id, state, reason): (Uuid, Uuid, String, Option<String>)| {
             Some((task, (id, RunState::parse(&state)?, reason)))
         };

@@ -10,11 +10,14 @@ use crate::id::new_id;
 use crate::run::RunState;
 use crate::run::cause::Cause;
 use crate::store::StoreError;
+use crate::store::event_index::index_event_task;
+use crate::store::hot::HotEvents;
 use crate::store::lease::{CLAIM_MARGIN, Claim};
 use crate::store::matching::{EventsRecorded, Match};
 use crate::store::runs::NewRun;
 use crate::store::text::Document;
-use crate::store::windows::{Collected, Windows};
+use crate::store::tx::Tx;
+use crate::store::windows::{self, Collected};
 use crate::task::TaskStatus;
 use crate::task::change::{REASON_MAX_RUNS, REASON_PAUSED};
 use crate::trigger::event::{Verdict, reason};
@@ -54,17 +57,19 @@ pub(super) struct Locked {
 pub(super) const LOCK_TASKS: &str = "select task_id, epoch, fired from due where task_id in ";
 
 /// Writes a batch that is decided, and completes the tasks that have had all their runs.
-macro_rules! write_recording {
-    ($conn:ident, $recording:ident, $now:expr, $worker:expr) => {{
-        let written = $conn.record_events(&$recording.batch, $now, $worker).await?;
-        for (task_id, tenant) in $recording.completed() {
-            $conn.complete(task_id, $now).await?;
-            $crate::store::event_index::index_event_task!($conn, task_id, tenant, false, $now);
-        }
-        $recording.summary(written)
-    }};
+pub(super) async fn write_recording(
+    tx: &mut Tx<'_>,
+    recording: Recording,
+    now: DateTime<Utc>,
+    worker: Uuid,
+) -> Result<(EventsRecorded, Aside), StoreError> {
+    let written = tx.record_events(&recording.batch, now, worker).await?;
+    for (task_id, tenant) in recording.completed() {
+        windows::complete(tx, task_id, now).await?;
+        index_event_task(tx, task_id, tenant, false, now).await?;
+    }
+    Ok(recording.summary(written))
 }
-pub(super) use write_recording;
 
 /// Consequences of a batch that is written.
 #[derive(Default)]
@@ -111,7 +116,7 @@ impl Recording {
     }
 
     /// Decides one match; asks the database only where a rule needs its memory.
-    pub async fn take<C: Windows>(&mut self, conn: &mut C, matched: &Match) -> Result<(), StoreError> {
+    pub async fn take(&mut self, tx: &mut Tx<'_>, matched: &Match) -> Result<(), StoreError> {
         if matched.verdict != Verdict::No && !self.known.insert((matched.task_id, matched.arrival.key().to_owned())) {
             self.duplicates += 1;
             return Ok(());
@@ -133,25 +138,25 @@ impl Recording {
             return self.run_event(matched);
         }
         // rules with a memory must not count an event twice
-        if conn.seen(matched.task_id, matched.arrival.key()).await? {
+        if windows::seen(tx, matched.task_id, matched.arrival.key()).await? {
             self.duplicates += 1;
             return Ok(());
         }
         if paused {
-            return self.hold(conn, matched).await;
+            return self.hold(tx, matched).await;
         }
         if self.is_spent(matched.subject()) {
             self.skip(matched, REASON_MAX_RUNS);
             return Ok(());
         }
         if let Some((key, window)) = &way.dedup
-            && !conn.is_first(matched.task_id, key, matched.arrival.key(), self.now, self.now + *window).await?
+            && !windows::is_first(tx, matched.task_id, key, matched.arrival.key(), self.now, self.now + *window).await?
         {
             self.skip(matched, reason::DUPLICATE);
             return Ok(());
         }
         if let Some((key, limit, per)) = &way.throttle
-            && !conn.lets_through(matched.task_id, key, *limit, *per, self.now).await?
+            && !windows::lets_through(tx, matched.task_id, key, *limit, *per, self.now).await?
         {
             self.skip(matched, reason::THROTTLED);
             return Ok(());
@@ -160,7 +165,7 @@ impl Recording {
             return self.run_event(matched);
         };
         let subject = matched.subject();
-        match conn.collect(subject.task_id, subject.tenant, window, &matched.arrival, self.now).await? {
+        match windows::collect(tx, subject.task_id, subject.tenant, window, &matched.arrival, self.now).await? {
             Collected::Waits { before } => {
                 self.collected += 1;
                 self.opened = true;
@@ -173,9 +178,9 @@ impl Recording {
         Ok(())
     }
 
-    async fn hold<C: Windows>(&mut self, conn: &mut C, matched: &Match) -> Result<(), StoreError> {
+    async fn hold(&mut self, tx: &mut Tx<'_>, matched: &Match) -> Result<(), StoreError> {
         let tenant = matched.arrival.event.tenant.as_str();
-        match conn.hold(matched.task_id, tenant, &matched.arrival, self.now).await? {
+        match windows::hold(tx, matched.task_id, tenant, &matched.arrival, self.now).await? {
             true => self.collected += 1,
             false => self.skip(matched, reason::HOLD_FULL),
         }

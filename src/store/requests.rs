@@ -11,13 +11,14 @@ use crate::id::Scope;
 use crate::json_length::bytes_of;
 use crate::run::{RunEvent, RunState};
 use crate::store::approvals::close_questions;
-use crate::store::db::{Db, answered};
+use crate::store::db::{Db, answered, connection, fault};
 use crate::store::flow::Flow;
-use crate::store::hot::{HotNow, RunNow, run_now_committed};
+use crate::store::hot::{RunNow, run_now, run_now_committed};
 use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::runs::{NewRun, insert_run, key_instant};
+use crate::store::runs::{NewRun, enqueue, insert_run, key_instant};
 use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
 use crate::store::text::{Document, text};
+use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 
 /// Result of a cancel.
@@ -37,25 +38,24 @@ pub(super) const LOCK_DUE: Split = Split {
 
 /// Records runs that are not automatic fires and puts them into the queue, ready now; they count in `run_count` only.
 /// A run that has its record already is left as it is.
-macro_rules! record {
-    ($db:expr, $conn:ident, $task_id:expr, $runs:expr, $run_at:expr, $priority:expr, $overlap:expr) => {{
-        let epoch: Option<i64> =
-            sqlx::query_scalar($db.text(LOCK_DUE)).bind($task_id).fetch_optional(&mut *$conn).await?;
-        let epoch = epoch.ok_or(StoreError::NotFound)?;
-        let mut made = 0_i64;
-        for run in $runs {
-            if insert_run!($conn, run) == 1 {
-                made += 1;
-                enqueue!($conn, run, epoch, $run_at, $priority, $overlap);
-            }
+async fn record(
+    tx: &mut Tx<'_>,
+    task_id: Uuid,
+    runs: &[NewRun],
+    run_at: DateTime<Utc>,
+    priority: i32,
+    overlap: Option<&str>,
+) -> Result<i64, StoreError> {
+    let epoch: i64 = tx.query(LOCK_DUE).bind(task_id).scalar().await?;
+    let mut made = 0_i64;
+    for run in runs {
+        if insert_run(tx, run).await? == 1 {
+            made += 1;
+            enqueue(tx, run, epoch, run_at, priority, overlap).await?;
         }
-        sqlx::query("update due set run_count = run_count + $2 where task_id = $1")
-            .bind($task_id)
-            .bind(made)
-            .execute(&mut *$conn)
-            .await?;
-        made
-    }};
+    }
+    tx.query("update due set run_count = run_count + $2 where task_id = $1").bind(task_id).bind(made).execute().await?;
+    Ok(made)
 }
 
 /// How often a retry looks for a number again that another one took meanwhile.
@@ -75,27 +75,6 @@ const NEXT_RETRY: &str = "
 const CANCEL_TRIES: usize = 5;
 const UNPARK: &str = "delete from parked where run_id = $1";
 
-/// Puts a recorded run into the queue, ready at `run_at`.
-macro_rules! enqueue {
-    ($conn:ident, $run:expr, $epoch:expr, $run_at:expr, $priority:expr, $overlap:expr) => {{
-        let overlap: Option<&str> = $overlap;
-        sqlx::query(
-            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
-             values ($1, $2, $3, $4, $5, $6, 'ready', $7)",
-        )
-        .bind($run.id)
-        .bind($run.task_id)
-        .bind(&$run.tenant_id)
-        .bind($epoch)
-        .bind($run_at)
-        .bind($priority)
-        .bind(overlap)
-        .execute(&mut *$conn)
-        .await?
-    }};
-}
-pub(super) use enqueue;
-
 /// The request for a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunRequest {
@@ -112,28 +91,24 @@ impl From<Option<Value>> for RunRequest {
 }
 
 /// Notes by whom a run was asked for, in the transaction that records it.
-macro_rules! note_requester {
-    ($conn:ident, $run:expr, $by:expr) => {
-        if let Some(by) = $by {
-            sqlx::query("update runs set requested_by = $2 where id = $1")
-                .bind($run)
-                .bind(by)
-                .execute(&mut *$conn)
-                .await?;
-        }
-    };
+async fn note_requester(tx: &mut Tx<'_>, run: Uuid, by: Option<&str>) -> Result<(), StoreError> {
+    if let Some(by) = by {
+        tx.query("update runs set requested_by = $2 where id = $1").bind(run).bind(by).execute().await?;
+    }
+    Ok(())
 }
 
 impl Store {
     /// By whom a run was asked for, where somebody has asked for it.
     pub async fn requester_of(&self, scope: &Scope, run_id: Uuid) -> Result<Option<String>, StoreError> {
-        let found: Option<Option<String>> = on_read!(self.db, scope, |conn| {
-            sqlx::query_scalar("select requested_by from runs where id = $1 and ($2 is null or tenant_id = $2)")
-                .bind(run_id)
-                .bind(scope.tenant())
-                .fetch_optional(conn)
-                .await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let found: Option<Option<String>> = read
+            .query("select requested_by from runs where id = $1 and ($2 is null or tenant_id = $2)")
+            .bind(run_id)
+            .bind(scope.tenant())
+            .optional_scalar()
+            .await?;
+        read.end().await?;
         Ok(found.flatten())
     }
 
@@ -175,28 +150,33 @@ impl Store {
         let is_there = match &self.db {
             // one statement, which confines itself
             Db::Postgres { quick, waits, .. } if idempotency.is_none() => {
-                let mut quick = quickly!(quick, waits);
+                let mut quick = connection("quick", quick, waits).await?;
                 // a wire that has gone silent must not keep the place
-                let is_there = answered(quick.run_now(&ask)).await?;
-                fault!();
+                let is_there = answered(run_now(&mut Tx::Postgres(&mut quick), &ask)).await?;
+                fault()?;
                 is_there
             }
             Db::Sqlite { writer, waits, .. } if idempotency.is_none() => {
                 waits.look("writer", writer);
-                let flow = Flow::of(scope.tenant(), module_path!());
+                let flow = Flow::of(scope.tenant());
                 let mut held = writer.acquire(flow).await?;
-                fault!();
+                fault()?;
                 let is_there = run_now_committed(&mut held, &ask).await?;
-                fault!();
+                fault()?;
                 is_there
             }
-            _ => on_write!(self.db, scope, |conn| {
-                once!(conn, idempotency, now);
-                if !conn.run_now(&ask).await? {
+            _ => {
+                let mut write = self.db.write(scope).await?;
+                let tx = &mut write.tx();
+                if let Some(answer) = once(tx, idempotency, now).await? {
+                    return Ok(answer);
+                }
+                if !run_now(tx, &ask).await? {
                     return Err(StoreError::NotFound);
                 }
+                write.commit().await?;
                 true
-            }),
+            }
         };
         if !is_there {
             return Err(StoreError::NotFound);
@@ -218,18 +198,20 @@ impl Store {
         let now = self.clock.now();
         let task = self.get_task(scope, task_id).await?;
         self.admit_once(&task.tenant_id, 0, idempotency, now).await?;
-        on_write!(self.db, scope, |conn| {
-            once!(conn, idempotency, now);
-            let run = |instant: &DateTime<Utc>| {
-                NewRun::queued(&task, format!("b:{backfill_id}:{}", key_instant(*instant)), *instant, now)
-            };
-            let runs: Vec<NewRun> = instants.iter().map(run).collect();
-            let ids: Vec<Uuid> = runs.iter().map(|run| run.id).collect();
-            record!(self.db, conn, task_id, runs, now, -1_i32, Some(EACH_IN_TURN));
-            for id in ids {
-                note_requester!(conn, id, requested_by);
-            }
-        });
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        if let Some(answer) = once(tx, idempotency, now).await? {
+            return Ok(answer);
+        }
+        let run = |instant: &DateTime<Utc>| {
+            NewRun::queued(&task, format!("b:{backfill_id}:{}", key_instant(*instant)), *instant, now)
+        };
+        let runs: Vec<NewRun> = instants.iter().map(run).collect();
+        record(tx, task_id, &runs, now, -1, Some(EACH_IN_TURN)).await?;
+        for run in &runs {
+            note_requester(tx, run.id, requested_by).await?;
+        }
+        write.commit().await?;
         self.hint(Topic::Queue);
         Ok(Answer::Done(()))
     }
@@ -283,19 +265,22 @@ impl Store {
         (retry, requested_by): (&NewRun, Option<&str>),
         told: &(impl Fn(&str) -> Result<Option<Idempotency>, StoreError> + Send + Sync),
     ) -> Result<Answer<Option<String>>, StoreError> {
-        Ok(on_write!(self.db, scope, |conn| {
-            let prefix = format!("t:{}:", retry.retry_of.unwrap_or_default());
-            let n: i64 = sqlx::query_scalar(NEXT_RETRY).bind(task_id).bind(&prefix).fetch_one(&mut *conn).await?;
-            let key = format!("{prefix}{n}");
-            let idempotency = told(&key)?;
-            once!(conn, idempotency.as_ref(), retry.created_at);
-            let run = NewRun { fire_key: key.clone(), ..retry.clone() };
-            if record!(self.db, conn, task_id, [run], retry.created_at, 1_i32, None) == 0 {
-                return Ok(Answer::Done(None));
-            }
-            note_requester!(conn, retry.id, requested_by);
-            Answer::Done(Some(key))
-        }))
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        let prefix = format!("t:{}:", retry.retry_of.unwrap_or_default());
+        let n: i64 = tx.query(NEXT_RETRY).bind(task_id).bind(&prefix).scalar().await?;
+        let key = format!("{prefix}{n}");
+        let idempotency = told(&key)?;
+        if let Some(answer) = once(tx, idempotency.as_ref(), retry.created_at).await? {
+            return Ok(answer);
+        }
+        let run = NewRun { fire_key: key.clone(), ..retry.clone() };
+        if record(tx, task_id, &[run], retry.created_at, 1, None).await? == 0 {
+            return Ok(Answer::Done(None));
+        }
+        note_requester(tx, retry.id, requested_by).await?;
+        write.commit().await?;
+        Ok(Answer::Done(Some(key)))
     }
 
     /// Cancels a run that has not been started, or asks the worker of a running one to end it.
@@ -314,45 +299,43 @@ impl Store {
     /// One try; `None` where the run went from the queue to the parked ones or back while it was looked for.
     async fn try_cancel(&self, id: Uuid, reason: &str) -> Result<Option<Cancelled>, StoreError> {
         let now = self.clock.now();
-        Ok(on_write!(self.db, |conn| {
-            let queued: Option<String> =
-                sqlx::query_scalar(self.db.text(LOCK_QUEUED)).bind(id).fetch_optional(&mut *conn).await?;
-            if queued.as_deref() == Some("started") {
-                sqlx::query("update queue set cancel_reason = coalesce(cancel_reason, $2) where run_id = $1")
-                    .bind(id)
-                    .bind(text(reason))
-                    .execute(&mut *conn)
-                    .await?;
-                Some(Cancelled::Asked)
-            } else {
-                let place = if queued.is_some() { "delete from queue where run_id = $1" } else { UNPARK };
-                let left = sqlx::query(place).bind(id).execute(&mut *conn).await?.rows_affected();
-                let (task_id, state): (Option<Uuid>, String) =
-                    sqlx::query_as("select task_id, state from runs where id = $1")
-                        .bind(id)
-                        .fetch_one(&mut *conn)
-                        .await?;
-                let state = RunState::parse(&state).ok_or_else(|| StoreError::Corrupt(format!("run {id}: {state}")))?;
-                let next = state.on(RunEvent::Cancel).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
-                if left == 0 {
-                    return Ok(None);
-                }
-                sqlx::query("update runs set state = $2, reason = $3, finished_at = $4 where id = $1")
-                    .bind(id)
-                    .bind(next.as_str())
-                    .bind(text(reason))
-                    .bind(now)
-                    .execute(&mut *conn)
-                    .await?;
-                close_questions!(conn, id, now);
-                // one that waits for its next attempt, or was handed the slot, has it still
-                if let Some(task_id) = task_id
-                    && free!(conn, task_id, id) > 0
-                {
-                    hand_over!(conn, task_id, now);
-                }
-                Some(Cancelled::Now)
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let queued: Option<String> = tx.query(LOCK_QUEUED).bind(id).optional_scalar().await?;
+        let done = if queued.as_deref() == Some("started") {
+            tx.query("update queue set cancel_reason = coalesce(cancel_reason, $2) where run_id = $1")
+                .bind(id)
+                .bind(text(reason))
+                .execute()
+                .await?;
+            Some(Cancelled::Asked)
+        } else {
+            let place = if queued.is_some() { "delete from queue where run_id = $1" } else { UNPARK };
+            let left = tx.query(place).bind(id).execute().await?;
+            let (task_id, state): (Option<Uuid>, String) =
+                tx.query("select task_id, state from runs where id = $1").bind(id).one().await?;
+            let state = RunState::parse(&state).ok_or_else(|| StoreError::Corrupt(format!("run {id}: {state}")))?;
+            let next = state.on(RunEvent::Cancel).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
+            if left == 0 {
+                return Ok(None);
             }
-        }))
+            tx.query("update runs set state = $2, reason = $3, finished_at = $4 where id = $1")
+                .bind(id)
+                .bind(next.as_str())
+                .bind(text(reason))
+                .bind(now)
+                .execute()
+                .await?;
+            close_questions(tx, id, now).await?;
+            // one that waits for its next attempt, or was handed the slot, has it still
+            if let Some(task_id) = task_id
+                && free(tx, task_id, id).await? > 0
+            {
+                hand_over(tx, task_id, now).await?;
+            }
+            Some(Cancelled::Now)
+        };
+        write.commit().await?;
+        Ok(done)
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
+use crate::id::Scope;
 use crate::run::Run;
 use crate::store::lease::Lease;
 use crate::store::slots::{LOOK_AGAIN, hand_over};
@@ -55,9 +56,9 @@ impl StrandedRow {
 impl Store {
     /// Makes claims ready again whose holder did not start them in time; answers how many.
     pub async fn reclaim(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
-        let reclaimed = on_write!(self.db, |conn| {
-            sqlx::query(self.db.text(RECLAIM)).bind(now).execute(conn).await?.rows_affected()
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let reclaimed = write.query(RECLAIM).bind(now).execute().await?;
+        write.commit().await?;
         self.ready_again(reclaimed > 0);
         Ok(reclaimed)
     }
@@ -72,15 +73,13 @@ impl Store {
         lease_until: DateTime<Utc>,
         limit: i64,
     ) -> Result<Vec<Stranded>, StoreError> {
-        let rows: Vec<StrandedRow> = on_read!(self.db, |conn| {
-            let mut rows: Vec<StrandedRow> =
-                sqlx::query_as(LEASE_ENDED).bind(now).bind(limit).fetch_all(&mut *conn).await?;
-            let left = limit - rows.len() as i64;
-            let hung: Vec<StrandedRow> =
-                sqlx::query_as(HUNG).bind(now).bind(now - grace).bind(left).fetch_all(&mut *conn).await?;
-            rows.extend(hung);
-            rows
-        });
+        let mut read = self.db.read().await?;
+        let tx = &mut read.tx();
+        let mut rows: Vec<StrandedRow> = tx.query(LEASE_ENDED).bind(now).bind(limit).all().await?;
+        let left = limit - rows.len() as i64;
+        let hung: Vec<StrandedRow> = tx.query(HUNG).bind(now).bind(now - grace).bind(left).all().await?;
+        rows.extend(hung);
+        read.end().await?;
         // read before anything is taken: what can't be read now is found again at once
         let ids: Vec<Uuid> = rows.iter().map(|row| row.run_id).collect();
         let mut runs = self.runs_by_id(&ids).await?;
@@ -121,51 +120,56 @@ impl Store {
         // rows are locked in the order of their ids, as everywhere
         let mut by_id: Vec<&StrandedRow> = rows.iter().collect();
         by_id.sort_by_key(|row| row.run_id);
-        Ok(on_write!(self.db, |conn| {
-            let mut leases = HashMap::with_capacity(by_id.len());
-            for row in &by_id {
-                let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
-                let taken: Option<i64> = sqlx::query_scalar(take_over)
-                    .bind(row.run_id)
-                    .bind(row.lease_token)
-                    .bind(row.lease_until)
-                    .bind(lease_until)
-                    .bind(token)
-                    .fetch_optional(&mut *conn)
-                    .await?;
-                leases.extend(taken.map(|token| (row.run_id, Lease { run_id: row.run_id, token })));
-            }
-            leases
-        }))
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let mut leases = HashMap::with_capacity(by_id.len());
+        for row in &by_id {
+            let token: i64 = tx.query(NEXT_TOKEN).scalar().await?;
+            let taken: Option<i64> = tx
+                .query(take_over)
+                .bind(row.run_id)
+                .bind(row.lease_token)
+                .bind(row.lease_until)
+                .bind(lease_until)
+                .bind(token)
+                .optional_scalar()
+                .await?;
+            leases.extend(taken.map(|token| (row.run_id, Lease { run_id: row.run_id, token })));
+        }
+        write.commit().await?;
+        Ok(leases)
     }
 
     /// Looks at tasks whose runs have long waited for a slot, and hands it on where it is free: the hand-over was
     /// lost, or the task's policy was changed meanwhile. Answers how many runs entered the queue.
     pub async fn wake_parked(&self, now: DateTime<Utc>, limit: i64) -> Result<usize, StoreError> {
-        let tasks: Vec<Uuid> = on_read!(self.db, |conn| {
-            sqlx::query_scalar(
+        let tasks: Vec<Uuid> = self
+            .db
+            .read()
+            .await?
+            .query(
                 "select task_id from parked
                   where wake_at <= $1 and why = 'overlap' and task_id is not null
                   group by task_id order by min(wake_at) limit $2",
             )
             .bind(now)
             .bind(limit)
-            .fetch_all(conn)
-            .await?
-        });
+            .scalars()
+            .await?;
         let mut woken = 0;
         // a transaction for each, so that the order of locks holds: slots, then parked
         for task_id in tasks {
-            woken += on_write!(self.db, |conn| {
-                let handed = hand_over!(conn, task_id, now);
-                sqlx::query("update parked set wake_at = $2 where task_id = $1 and why = 'overlap' and wake_at <= $3")
-                    .bind(task_id)
-                    .bind(now + LOOK_AGAIN)
-                    .bind(now)
-                    .execute(&mut *conn)
-                    .await?;
-                usize::from(handed)
-            });
+            let mut write = self.db.write(&Scope::Every).await?;
+            let tx = &mut write.tx();
+            let handed = hand_over(tx, task_id, now).await?;
+            tx.query("update parked set wake_at = $2 where task_id = $1 and why = 'overlap' and wake_at <= $3")
+                .bind(task_id)
+                .bind(now + LOOK_AGAIN)
+                .bind(now)
+                .execute()
+                .await?;
+            write.commit().await?;
+            woken += usize::from(handed);
         }
         self.ready_again(woken > 0);
         Ok(woken)
@@ -180,8 +184,10 @@ impl Store {
 
     /// Frees slots whose run is neither queued nor parked any more, and hands them on; answers how many.
     pub async fn free_lost_slots(&self, now: DateTime<Utc>, limit: i64) -> Result<usize, StoreError> {
-        let freed = on_write!(self.db, |conn| {
-            let lost: Vec<Uuid> = sqlx::query_scalar(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let lost: Vec<Uuid> = tx
+            .query(
                 "delete from slots where task_id in (
                     select s.task_id from slots s
                      where not exists (select 1 from queue q where q.run_id = s.run_id)
@@ -190,13 +196,13 @@ impl Store {
                  returning task_id",
             )
             .bind(limit)
-            .fetch_all(&mut *conn)
+            .scalars()
             .await?;
-            for task_id in &lost {
-                hand_over!(conn, *task_id, now);
-            }
-            lost.len()
-        });
+        for task_id in &lost {
+            hand_over(tx, *task_id, now).await?;
+        }
+        let freed = lost.len();
+        write.commit().await?;
         self.ready_again(freed > 0);
         Ok(freed)
     }

@@ -7,8 +7,10 @@ use chrono::{DateTime, Utc};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use crate::store::db::Db;
+use crate::id::Scope;
+use crate::store::db::{Db, fault};
 use crate::store::flow::Flow;
+use crate::store::sql::sql;
 use crate::store::{Store, StoreError};
 
 /// Rows that one batch deletes of transcripts, deliveries and runs together; a single run that has more goes alone.
@@ -41,31 +43,38 @@ impl Store {
                 forgotten as usize
             }
             Db::Sqlite { writer, .. } => {
-                committed!(writer.begin(Flow::Engine(module_path!())).await?, |conn| forget(conn, bound, limit).await?)
+                let mut write = writer.begin(Flow::of(None)).await?;
+                fault()?;
+                let forgotten = forget(&mut write, bound, limit).await?;
+                write.commit().await?;
+                fault()?;
+                forgotten
             }
         })
     }
 
     /// Deletes up to `limit` links whose time was over before `before`; answers how many.
     pub async fn forget_links(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        Ok(on_write!(self.db, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let done = write
+            .query(
                 "delete from approval_links where token_hash in (
                     select token_hash from approval_links where expires_at <= $1 order by expires_at limit $2)",
             )
             .bind(before)
             .bind(limit)
-            .execute(conn)
-            .await?
-            .rows_affected()
-        }))
+            .execute()
+            .await?;
+        write.commit().await?;
+        Ok(done)
     }
 
     /// Deletes up to `limit` deliveries that were made before `before`, have ended, and belong to no run that is kept;
     /// answers how many.
     pub async fn forget_deliveries(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        Ok(on_write!(self.db, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let done = write
+            .query(
                 "delete from deliveries where id in (
                     select d.id from deliveries d
                      where d.id < $1 and d.state in ('delivered', 'failed', 'unknown', 'sent')
@@ -74,10 +83,10 @@ impl Store {
             )
             .bind(oldest_id(before.timestamp_millis()))
             .bind(limit)
-            .execute(conn)
-            .await?
-            .rows_affected()
-        }))
+            .execute()
+            .await?;
+        write.commit().await?;
+        Ok(done)
     }
 }
 
@@ -94,25 +103,18 @@ async fn forget(conn: &mut SqliteConnection, bound: Uuid, limit: i64) -> Result<
     Ok(old.len())
 }
 
-macro_rules! of_old_runs {
-    ($before:literal, $after:literal) => {
-        concat!(
-            $before,
-            " in (select id from runs where id >= $1 and id <= $2
-                   and state in ('succeeded', 'failed', 'cancelled', 'expired', 'skipped'))",
-            $after
-        )
-    };
-}
+/// Follows the column by which rows belong to a run.
+const OF_OLD_RUNS: &str = " in (select id from runs where id >= $1 and id <= $2
+                                 and state in ('succeeded', 'failed', 'cancelled', 'expired', 'skipped'))";
 
 const FORGET: [&str; 7] = [
-    of_old_runs!("delete from turns where run_id", ""),
-    of_old_runs!("delete from approval_votes where approval_id in (select id from approvals where run_id", ")"),
-    of_old_runs!("delete from approval_links where batch_id in (select batch_id from approvals where run_id", ")"),
-    of_old_runs!("delete from approvals where run_id", ""),
-    of_old_runs!("delete from grant_uses where run_id", ""),
-    of_old_runs!("delete from deliveries where state <> 'pending' and run_id", ""),
-    of_old_runs!("delete from runs where id", ""),
+    sql!("delete from turns where run_id", OF_OLD_RUNS),
+    sql!("delete from approval_votes where approval_id in (select id from approvals where run_id", OF_OLD_RUNS, ")"),
+    sql!("delete from approval_links where batch_id in (select batch_id from approvals where run_id", OF_OLD_RUNS, ")"),
+    sql!("delete from approvals where run_id", OF_OLD_RUNS),
+    sql!("delete from grant_uses where run_id", OF_OLD_RUNS),
+    sql!("delete from deliveries where state <> 'pending' and run_id", OF_OLD_RUNS),
+    sql!("delete from runs where id", OF_OLD_RUNS),
 ];
 
 /// The least UUIDv7 of a millisecond since 1970; an instant that no id can carry counts as the nearest that one can.

@@ -6,23 +6,25 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
+use sqlx::FromRow;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 use sqlx::types::Json;
-use sqlx::{FromRow, QueryBuilder};
 use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::run::cause::Cause;
 use crate::run::outcome::RunFault;
 use crate::run::{Missed, Run, RunState, Usage};
-use crate::store::db::Db;
+use crate::store::db::{Db, connection};
 use crate::store::flow::Flow;
 use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::retention::oldest_id;
-use crate::store::text::text;
+use crate::store::sql::sql;
+use crate::store::text::{Document, optional_document, text};
+use crate::store::tx::{Rows, Tx};
 use crate::store::{Store, StoreError, listed};
-pub(super) use new_run::{NewRun, key_instant, missed_key};
+pub(super) use new_run::{NewRun, enqueue, key_instant, missed_key};
 
 /// Which runs to list. Newest first, after the run `before`.
 #[derive(Debug, Clone, Default)]
@@ -44,49 +46,40 @@ pub struct RunFilter {
 }
 
 /// Records one run, off the hot path; answers how many rows that made: none where the fire has its record already.
-macro_rules! insert_run {
-    ($conn:ident, $run:expr) => {{
-        let run: &$crate::store::runs::NewRun = &$run;
-        sqlx::query($crate::store::runs::INSERT_RUN)
-            .bind(run.id)
-            .bind(run.task_id)
-            .bind(&run.tenant_id)
-            .bind(&run.fire_key)
-            .bind(&run.trigger_type)
-            .bind(run.scheduled_for)
-            .bind(run.state.as_str())
-            .bind(&run.reason)
-            .bind($crate::store::text::optional_document(run.missed.as_ref())?)
-            .bind(run.retry_of)
-            .bind($crate::store::text::optional_document(run.input.as_ref())?)
-            .bind(run.created_at)
-            .bind(run.finished_at())
-            .bind($crate::store::text::optional_document($crate::store::runs::event_ids(run))?)
-            .bind(run.cause.as_ref().map($crate::store::text::Document::json))
-            .execute(&mut *$conn)
-            .await?
-            .rows_affected()
-    }};
+pub(super) async fn insert_run(tx: &mut Tx<'_>, run: &NewRun) -> Result<u64, StoreError> {
+    Ok(tx
+        .query(INSERT_RUN)
+        .bind(run.id)
+        .bind(run.task_id)
+        .bind(&run.tenant_id)
+        .bind(&run.fire_key)
+        .bind(&run.trigger_type)
+        .bind(run.scheduled_for)
+        .bind(run.state.as_str())
+        .bind(&run.reason)
+        .bind(optional_document(run.missed.as_ref())?)
+        .bind(run.retry_of)
+        .bind(optional_document(run.input.as_ref())?)
+        .bind(run.created_at)
+        .bind(run.finished_at())
+        .bind(optional_document(event_ids(run))?)
+        .bind(run.cause.as_ref().map(Document::json))
+        .execute()
+        .await?)
 }
-pub(super) use insert_run;
 
 /// The events behind a run, as they are stored; `None` where there are none.
 pub(super) fn event_ids(run: &NewRun) -> Option<&Vec<String>> {
     (!run.event_ids.is_empty()).then_some(&run.event_ids)
 }
 
-macro_rules! into_runs {
-    () => {
-        "insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, reason, missed, retry_of,
-                      input, created_at, finished_at, event_ids, cause) "
-    };
-}
+/// The beginning of a statement that records runs.
+pub(super) const INTO_RUNS: &str =
+    "insert into runs (id, task_id, tenant_id, fire_key, trigger_type, scheduled_for, state, reason, missed, retry_of,
+                  input, created_at, finished_at, event_ids, cause) ";
 
-/// The beginning of a statement that records many.
-pub(super) const INTO_RUNS: &str = into_runs!();
-
-pub(super) const INSERT_RUN: &str = concat!(
-    into_runs!(),
+pub(super) const INSERT_RUN: &str = sql!(
+    INTO_RUNS,
     "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
      on conflict (task_id, fire_key) do nothing"
 );
@@ -169,46 +162,33 @@ pub(super) fn run_in(row: &PgRow) -> Option<Run> {
     RunRow::from_row(row).ok()?.run().ok()
 }
 
-macro_rules! select_run {
-    ($rest:literal) => {
-        select_run!(", r.input, r.output", $rest)
-    };
-    // with what made the task fire
-    (whole $rest:literal) => {
-        select_run!(", r.input, r.output, r.cause", $rest)
-    };
-    // what a list shows
-    (brief $rest:literal) => {
-        select_run!(
-            ", substr(r.output, 1, 1000) as output, cast(octet_length(r.output) as bigint) as output_bytes,
-             cast(octet_length(cast(r.input as text)) as bigint) as input_bytes",
-            $rest
-        )
-    };
-    ($more:literal, $rest:literal) => {
-        concat!(
-            "select r.id, r.task_id, r.tenant_id, r.fire_key, r.trigger_type, r.scheduled_for, r.state, r.reason,
-                    r.blocked_by, r.attempt, r.crashes, r.infra_retries, r.missed, r.retry_of, r.event_ids,
-                    r.created_at, r.started_at, r.finished_at, r.error, r.turns, r.tool_calls,
-                    r.input_tokens, r.output_tokens, r.cost_micros",
-            $more,
-            " from runs r ",
-            $rest
-        )
-    };
-}
-pub(super) use select_run;
+const COLUMNS: &str =
+    "select r.id, r.task_id, r.tenant_id, r.fire_key, r.trigger_type, r.scheduled_for, r.state, r.reason,
+            r.blocked_by, r.attempt, r.crashes, r.infra_retries, r.missed, r.retry_of, r.event_ids,
+            r.created_at, r.started_at, r.finished_at, r.error, r.turns, r.tool_calls,
+            r.input_tokens, r.output_tokens, r.cost_micros";
+const FROM_RUNS: &str = " from runs r ";
+pub(super) const SELECT_RUN: &str = sql!(COLUMNS, ", r.input, r.output", FROM_RUNS);
+/// With what made the task fire.
+const SELECT_WHOLE: &str = sql!(COLUMNS, ", r.input, r.output, r.cause", FROM_RUNS);
+/// What a list shows.
+const SELECT_BRIEF: &str = sql!(
+    COLUMNS,
+    ", substr(r.output, 1, 1000) as output, cast(octet_length(r.output) as bigint) as output_bytes,
+     cast(octet_length(cast(r.input as text)) as bigint) as input_bytes",
+    FROM_RUNS
+);
 
 /// The beginning of a read by listed keys.
-pub(super) const LISTED: &str = select_run!(whole "where r.id in ");
+pub(super) const LISTED: &str = sql!(SELECT_WHOLE, "where r.id in ");
 
 /// Beginning of the statement for a page of runs: the rows that match are measured by what lists have of them.
 const MEASURED: &str = "with page as materialized (
     select r.id, coalesce(octet_length(cast(r.event_ids as text)), 0) + coalesce(octet_length(cast(r.error as text)), 0)
                  + coalesce(octet_length(r.reason), 0) as bytes
       from runs r where true";
-const WHOLE: &str = select_run!("join fit on fit.id = r.id");
-const BRIEF: &str = select_run!(brief "join fit on fit.id = r.id");
+const WHOLE: &str = sql!(SELECT_RUN, "join fit on fit.id = r.id");
+const BRIEF: &str = sql!(SELECT_BRIEF, "join fit on fit.id = r.id");
 
 /// A run as a list shows it: without its input and cause, and with the beginning of its output.
 #[derive(Debug, Clone, PartialEq)]
@@ -246,13 +226,15 @@ impl Store {
 
     /// One run, if it is there.
     pub async fn find_run(&self, scope: &Scope, id: Uuid) -> Result<Option<Run>, StoreError> {
-        let row: Option<RunRow> = on_read!(of scope.tenant(), self.db, |conn| {
-            sqlx::query_as(select_run!(whole "where r.id = $1 and ($2 is null or r.tenant_id = $2)"))
-                .bind(id)
-                .bind(scope.tenant())
-                .fetch_optional(conn)
-                .await?
-        });
+        let row: Option<RunRow> = self
+            .db
+            .read_of(scope.tenant())
+            .await?
+            .query(sql!(SELECT_WHOLE, "where r.id = $1 and ($2 is null or r.tenant_id = $2)"))
+            .bind(id)
+            .bind(scope.tenant())
+            .optional()
+            .await?;
         row.map(RunRow::run).transpose()
     }
 
@@ -278,8 +260,8 @@ impl Store {
     async fn all_runs_by_id(&self, ids: &[Uuid]) -> Result<HashMap<Uuid, Run>, StoreError> {
         let rows: Vec<RunRow> = match &self.db {
             Db::Postgres { quick, waits, .. } => {
-                let mut held = quickly!(quick, waits);
-                sqlx::query_as(select_run!(whole "where r.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
+                let mut held = connection("quick", quick, waits).await?;
+                sqlx::query_as(sql!(SELECT_WHOLE, "where r.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
             }
             Db::Sqlite { readers, .. } => listed::read(readers, LISTED, ids).await?,
         };
@@ -292,27 +274,29 @@ impl Store {
         Ok(match &self.db {
             Db::Postgres { pool, waits, .. } => {
                 waits.look("shared", pool);
-                let mut held = pool.in_turn(Flow::of(scope.tenant(), module_path!())).await?;
-                let rows = sqlx::query(select_run!(
-                    brief "where ($2 is null or r.tenant_id = $2) and r.id in (
-                        select newest.id
-                          from unnest($1) as asked (task_id)
-                         cross join lateral (select n.id from runs n where n.task_id = asked.task_id
-                                              order by n.id desc limit 1) newest)"
+                let mut held = pool.in_turn(Flow::of(scope.tenant())).await?;
+                let rows = sqlx::query(sql!(
+                    SELECT_BRIEF,
+                    "where ($2 is null or r.tenant_id = $2) and r.id in (
+                  select newest.id
+                    from unnest($1) as asked (task_id)
+                   cross join lateral (select n.id from runs n where n.task_id = asked.task_id
+                                        order by n.id desc limit 1) newest)"
                 ))
                 .bind(tasks)
                 .bind(scope.tenant())
                 .fetch_all(&mut *held)
                 .await?;
-                self.unreadable.sift("runs", &rows, RunRow::run).0
+                self.unreadable.sift("runs", &Rows::Postgres(rows), RunRow::run).0
             }
             // no round trip to save: the database is in this process
             Db::Sqlite { readers, tenant_readers, waits, .. } => {
                 let mut held = tenant_readers.acquire(scope.tenant(), readers, waits).await?;
                 let mut rows = Vec::with_capacity(tasks.len());
                 for task in tasks {
-                    let last = sqlx::query(select_run!(
-                        brief "where r.task_id = $1 and ($2 is null or r.tenant_id = $2) order by r.id desc limit 1"
+                    let last = sqlx::query(sql!(
+                        SELECT_BRIEF,
+                        "where r.task_id = $1 and ($2 is null or r.tenant_id = $2) order by r.id desc limit 1"
                     ))
                     .bind(task)
                     .bind(scope.tenant())
@@ -320,7 +304,7 @@ impl Store {
                     .await?;
                     rows.extend(last);
                 }
-                self.unreadable.sift("runs", &rows, RunRow::run).0
+                self.unreadable.sift("runs", &Rows::Sqlite(rows), RunRow::run).0
             }
         })
     }
@@ -341,53 +325,54 @@ impl Store {
         filter: &RunFilter,
         select: &'static str,
         bound: i64,
-        read: impl Fn(R) -> Result<T, StoreError>,
+        parse: impl Fn(R) -> Result<T, StoreError>,
     ) -> Result<RowPage<T>, StoreError>
     where
         R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
     {
-        Ok(on_read!(of scope.tenant(), self.db, |conn| {
-            let mut query = QueryBuilder::new(MEASURED);
-            for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-                query.push(" and r.tenant_id = ").push_bind(text(tenant).into_owned());
-            }
-            if let Some(task_id) = filter.task_id {
-                query.push(" and r.task_id = ").push_bind(task_id);
-            }
-            if let Some(state) = filter.state {
-                query.push(" and r.state = ").push_bind(state.as_str());
-            }
-            if let Some(since) = filter.since {
-                // ids carry their time: the index ends the search, the row has the part below a millisecond
-                query.push(" and r.id >= ").push_bind(oldest_id(since.timestamp_millis()));
-                query.push(" and r.created_at >= ").push_bind(since);
-            }
-            if let Some(until) = filter.until {
-                query.push(" and r.id < ").push_bind(oldest_id(until.timestamp_millis() + 1));
-                query.push(" and r.created_at < ").push_bind(until);
-            }
-            if let Some(before) = filter.before {
-                query.push(" and r.id < ").push_bind(before);
-            }
-            query.push(" order by r.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
-            query.push(BOUND).push_bind(bound).push(IN_ORDER);
-            let rows = query.build().fetch_all(conn).await?;
-            RowPage::sifted(&self.unreadable, "runs", &rows, filter.limit, &read)
-        }))
+        let mut read = self.db.read_of(scope.tenant()).await?;
+        let mut query = read.build(MEASURED);
+        for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+            query.push(" and r.tenant_id = ").push_bind(text(tenant).into_owned());
+        }
+        if let Some(task_id) = filter.task_id {
+            query.push(" and r.task_id = ").push_bind(task_id);
+        }
+        if let Some(state) = filter.state {
+            query.push(" and r.state = ").push_bind(state.as_str());
+        }
+        if let Some(since) = filter.since {
+            // ids carry their time: the index ends the search, the row has the part below a millisecond
+            query.push(" and r.id >= ").push_bind(oldest_id(since.timestamp_millis()));
+            query.push(" and r.created_at >= ").push_bind(since);
+        }
+        if let Some(until) = filter.until {
+            query.push(" and r.id < ").push_bind(oldest_id(until.timestamp_millis() + 1));
+            query.push(" and r.created_at < ").push_bind(until);
+        }
+        if let Some(before) = filter.before {
+            query.push(" and r.id < ").push_bind(before);
+        }
+        query.push(" order by r.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
+        query.push(BOUND).push_bind(bound).push(IN_ORDER);
+        let rows = query.finish().rows().await?;
+        let found = RowPage::sifted(&self.unreadable, "runs", &rows, filter.limit, parse);
+        read.end().await?;
+        Ok(found)
     }
 
     /// How many runs wait, are claimed, and run now; and how many are parked.
     pub async fn count_runs(&self, scope: &Scope) -> Result<Vec<(String, i64)>, StoreError> {
-        Ok(on_read!(of scope.tenant(), self.db, |conn| {
-            sqlx::query_as(
+        let mut read = self.db.read_of(scope.tenant()).await?;
+        Ok(read
+            .query(
                 "select state, count(*) from queue where ($1 is null or tenant_id = $1) group by state
                  union all
                  select 'parked', count(*) from parked where ($1 is null or tenant_id = $1)",
             )
             .bind(scope.tenant())
-            .fetch_all(conn)
-            .await?
-        }))
+            .all()
+            .await?)
     }
 }
 

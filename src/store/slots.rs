@@ -8,12 +8,17 @@ pub(in crate::store) mod previous;
 
 use std::collections::{HashMap, HashSet};
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
-use crate::store::Split;
-use crate::store::slots::previous::Previous;
+use crate::run::RunState;
+use crate::store::hot::Hot;
+use crate::store::lease::Lease;
+use crate::store::slots::previous::{Previous, SUPERSEDE, lock_previous, take_over};
+use crate::store::sql::sql;
 use crate::store::starting::Blocked;
+use crate::store::tx::Tx;
+use crate::store::{Split, StoreError};
 
 /// Waiting for a slot is ended by the run before; this is only how long a lost hand-over can last.
 pub(super) const LOOK_AGAIN: TimeDelta = TimeDelta::seconds(60);
@@ -75,33 +80,26 @@ impl BlockedRow {
 }
 
 /// Gives a task's free slot to the oldest run that waits for it, which enters the queue; answers whether one did.
-macro_rules! hand_over {
-    ($conn:ident, $task_id:expr, $now:expr) => {{
-        let task_id: uuid::Uuid = $task_id;
-        loop {
-            let oldest: Option<uuid::Uuid> = sqlx::query_scalar($crate::store::slots::NEXT_IN_LINE)
-                .bind(task_id)
-                .fetch_optional(&mut *$conn)
-                .await?;
-            let Some(oldest) = oldest else { break false };
-            let taken =
-                sqlx::query("insert into slots (task_id, run_id) values ($1, $2) on conflict (task_id) do nothing")
-                    .bind(task_id)
-                    .bind(oldest)
-                    .execute(&mut *$conn)
-                    .await?;
-            if taken.rows_affected() == 0 {
-                break false;
-            }
-            if $crate::store::slots::unpark!($conn, oldest, $now) {
-                break true;
-            }
-            // it was cancelled meanwhile
-            $crate::store::slots::free!($conn, task_id, oldest);
+pub(super) async fn hand_over(tx: &mut Tx<'_>, task_id: Uuid, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    loop {
+        let oldest: Option<Uuid> = tx.query(NEXT_IN_LINE).bind(task_id).optional_scalar().await?;
+        let Some(oldest) = oldest else { return Ok(false) };
+        let taken = tx
+            .query("insert into slots (task_id, run_id) values ($1, $2) on conflict (task_id) do nothing")
+            .bind(task_id)
+            .bind(oldest)
+            .execute()
+            .await?;
+        if taken == 0 {
+            return Ok(false);
         }
-    }};
+        if unpark(tx, oldest, now).await? {
+            return Ok(true);
+        }
+        // it was cancelled meanwhile
+        free(tx, task_id, oldest).await?;
+    }
 }
-pub(super) use hand_over;
 
 pub(super) const NEXT_IN_LINE: &str = "
     select p.run_id from parked p
@@ -109,125 +107,99 @@ pub(super) const NEXT_IN_LINE: &str = "
      order by p.run_id limit 1";
 
 /// Frees the task's slot if this run has it; answers how many slots that were: one or none.
-macro_rules! free {
-    ($conn:ident, $task_id:expr, $run_id:expr) => {
-        sqlx::query("delete from slots where task_id = $1 and run_id = $2")
-            .bind($task_id)
-            .bind($run_id)
-            .execute(&mut *$conn)
-            .await?
-            .rows_affected()
-    };
+pub(super) async fn free(tx: &mut Tx<'_>, task_id: Uuid, run_id: Uuid) -> Result<u64, StoreError> {
+    let freed = tx.query("delete from slots where task_id = $1 and run_id = $2").bind(task_id).bind(run_id);
+    Ok(freed.execute().await?)
 }
-pub(super) use free;
 
 /// Moves a parked run to the queue, ready now; answers whether it was parked still.
-macro_rules! unpark {
-    ($conn:ident, $run_id:expr, $now:expr) => {{
-        let parked: Option<(Option<uuid::Uuid>, String, Option<String>)> =
-            sqlx::query_as("delete from parked where run_id = $1 returning task_id, tenant_id, overlap")
-                .bind($run_id)
-                .fetch_optional(&mut *$conn)
-                .await?;
-        match parked {
-            Some((task_id, tenant_id, overlap)) => {
-                sqlx::query(
-                    "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
-                     values ($1, $2, $3, coalesce((select d.epoch from due d where d.task_id = $2), 0), $4, 0, 'ready', $5)",
-                )
-                .bind($run_id)
-                .bind(task_id)
-                .bind(tenant_id)
-                .bind($now)
-                .bind(overlap)
-                .execute(&mut *$conn)
-                .await?;
-                true
-            }
-            None => false,
-        }
-    }};
+pub(super) async fn unpark(tx: &mut Tx<'_>, run_id: Uuid, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    let parked: Option<(Option<Uuid>, String, Option<String>)> = tx
+        .query("delete from parked where run_id = $1 returning task_id, tenant_id, overlap")
+        .bind(run_id)
+        .optional()
+        .await?;
+    let Some((task_id, tenant_id, overlap)) = parked else { return Ok(false) };
+    tx.query(
+        "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
+         values ($1, $2, $3, coalesce((select d.epoch from due d where d.task_id = $2), 0), $4, 0, 'ready', $5)",
+    )
+    .bind(run_id)
+    .bind(task_id)
+    .bind(tenant_id)
+    .bind(now)
+    .bind(overlap)
+    .execute()
+    .await?;
+    Ok(true)
 }
-pub(super) use unpark;
 
 /// Ends a run that has not been started, with its reason.
-macro_rules! close_unstarted {
-    ($conn:ident, $run_id:expr, $state:expr, $reason:expr, $blocked_by:expr, $now:expr) => {{
-        let state: $crate::run::RunState = $state;
-        for statement in ["delete from queue where run_id = $1", "delete from parked where run_id = $1"] {
-            sqlx::query(statement).bind($run_id).execute(&mut *$conn).await?;
-        }
-        let blocked_by: Option<uuid::Uuid> = $blocked_by;
-        sqlx::query(
-            "update runs set state = $2, reason = $3, blocked_by = $4, finished_at = $5
-              where id = $1 and state = 'queued'",
-        )
-        .bind($run_id)
-        .bind(state.as_str())
-        .bind($reason)
-        .bind(blocked_by)
-        .bind($now)
-        .execute(&mut *$conn)
-        .await?;
-    }};
+pub(super) async fn close_unstarted(
+    tx: &mut Tx<'_>,
+    run_id: Uuid,
+    state: RunState,
+    reason: &str,
+    blocked_by: Option<Uuid>,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    for statement in ["delete from queue where run_id = $1", "delete from parked where run_id = $1"] {
+        tx.query(statement).bind(run_id).execute().await?;
+    }
+    tx.query(
+        "update runs set state = $2, reason = $3, blocked_by = $4, finished_at = $5
+          where id = $1 and state = 'queued'",
+    )
+    .bind(run_id)
+    .bind(state.as_str())
+    .bind(reason)
+    .bind(blocked_by)
+    .bind(now)
+    .execute()
+    .await?;
+    Ok(())
 }
-pub(super) use close_unstarted;
 
 /// Judges the claims among `leases` that still stand (they did not start), and answers what became of each.
 ///
 /// Locks are taken queue, runs that wait, slots, and each in the order of ids. Most are skipped, by a few statements for all
 /// of them; a policy that lets a run wait, or end another one, takes some for each.
-macro_rules! resolve_blocked {
-    ($db:expr, $conn:ident, $leases:expr, $now:expr) => {{
-        use $crate::store::hot::Hot;
-        use $crate::store::slots::{self, BlockedRow};
-        use $crate::store::starting::Blocked;
-        let mut leases: Vec<$crate::store::lease::Lease> = $leases.copied().collect();
-        leases.sort_by_key(|lease| lease.run_id);
-        let mut rows: Vec<BlockedRow> = $conn.standing(&leases).await?;
-        rows.sort_by_key(|row| (row.task_id, row.run_id));
-        let held = slots::previous::lock_previous!($db, $conn, rows);
-        let holders = $conn.lock_slots(&slots::tasks_of(&rows)).await?;
-        let (skipped, rows) = slots::skipped_at_once(rows, &holders);
-        $conn.skip_blocked(&skipped, $now).await?;
-        let mut blocked: Vec<(uuid::Uuid, Blocked)> =
-            skipped.into_iter().map(|(run_id, _)| (run_id, Blocked::Skipped)).collect();
-        for row in &rows {
-            let mut holder: Option<uuid::Uuid> =
-                sqlx::query_scalar($db.text(slots::LOCK_SLOT)).bind(row.task_id).fetch_optional(&mut *$conn).await?;
-            let waiting: Vec<uuid::Uuid> =
-                sqlx::query_scalar(slots::WAITING).bind(row.task_id).fetch_all(&mut *$conn).await?;
-            if row.takes_over(holder, &waiting, &held) {
-                slots::previous::take_over!($conn, holder, row, waiting.iter().copied(), $now);
-                holder = Some(row.run_id);
-            }
-            let fate = row.fate(holder, &waiting, &held);
-            slots::settle_blocked!($conn, row, fate, holder, waiting, $now);
-            blocked.push((row.run_id, fate));
+pub(super) async fn resolve_blocked(
+    tx: &mut Tx<'_>,
+    mut leases: Vec<Lease>,
+    now: DateTime<Utc>,
+) -> Result<Vec<(Uuid, Blocked)>, StoreError> {
+    leases.sort_by_key(|lease| lease.run_id);
+    let mut rows = tx.standing(&leases).await?;
+    rows.sort_by_key(|row| (row.task_id, row.run_id));
+    let held = lock_previous(tx, &rows).await?;
+    let holders = tx.lock_slots(&tasks_of(&rows)).await?;
+    let (skipped, rows) = skipped_at_once(rows, &holders);
+    tx.skip_blocked(&skipped, now).await?;
+    let mut blocked: Vec<(Uuid, Blocked)> = skipped.into_iter().map(|(run_id, _)| (run_id, Blocked::Skipped)).collect();
+    for row in &rows {
+        let mut holder: Option<Uuid> = tx.query(LOCK_SLOT).bind(row.task_id).optional_scalar().await?;
+        let waiting: Vec<Uuid> = tx.query(WAITING).bind(row.task_id).scalars().await?;
+        if row.takes_over(holder, &waiting, &held) {
+            take_over(tx, holder, row, &waiting, now).await?;
+            holder = Some(row.run_id);
         }
-        blocked
-    }};
+        let fate = row.fate(holder, &waiting, &held);
+        settle_blocked(tx, row, fate, holder, &waiting, now).await?;
+        blocked.push((row.run_id, fate));
+    }
+    Ok(blocked)
 }
-pub(super) use resolve_blocked;
 
 /// The columns by which a claim is judged, of `queue` as `q` and `tasks` as `t`. SQLite keeps tasks as texts: one that is no JSON must not
 /// hold up the others.
-macro_rules! blocked_row {
-    (postgres) => {
-        blocked_row!("t.spec -> 'trigger' ->> 'overlap'")
-    };
-    (sqlite) => {
-        blocked_row!("case when json_valid(t.spec) then t.spec -> 'trigger' ->> 'overlap' end")
-    };
-    ($overlap:literal) => {
-        concat!(
-            "q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap as own_overlap, coalesce(q.overlap, ",
-            $overlap,
-            ", 'skip') as overlap"
-        )
-    };
-}
-pub(super) use blocked_row;
+pub(super) const BLOCKED_ROW: Split = Split {
+    postgres: sql!(BLOCKED; "{overlap}" = "t.spec -> 'trigger' ->> 'overlap'"),
+    sqlite: sql!(BLOCKED; "{overlap}" = "case when json_valid(t.spec) then t.spec -> 'trigger' ->> 'overlap' end"),
+};
+const BLOCKED: &str = "
+    q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap as own_overlap,
+    coalesce(q.overlap, {overlap}, 'skip') as overlap";
 
 /// The tasks of these claims, in their order.
 pub(super) fn tasks_of(rows: &[BlockedRow]) -> Vec<Uuid> {
@@ -265,61 +237,58 @@ pub(super) const WAITING: &str = "select run_id from parked where task_id = $1 a
       order by run_id desc limit 100";
 
 /// Writes what becomes of one blocked run.
-macro_rules! settle_blocked {
-    ($conn:ident, $row:ident, $fate:ident, $holder:ident, $waiting:ident, $now:expr) => {{
-        use $crate::run::RunState::{Cancelled, Skipped};
-        use $crate::store::slots::{LOOK_AGAIN, REASON_SUPERSEDED, close_unstarted, free, hand_over};
-        use $crate::store::starting::Blocked;
-        let id = $row.run_id;
-        match $fate {
-            Blocked::Cancelled => {
-                let superseded_by = $waiting.first().copied().filter(|_| $row.cancel_reason.is_none());
-                close_unstarted!($conn, id, Cancelled, $row.cancel_reason(), superseded_by, $now);
-                if let Some(task_id) = $row.task_id
-                    && free!($conn, task_id, id) > 0
-                {
-                    hand_over!($conn, task_id, $now);
-                }
-            }
-            Blocked::Skipped => close_unstarted!($conn, id, Skipped, "overlap", $holder, $now),
-            Blocked::Again => {
-                sqlx::query(
-                    "update queue set state = 'ready', lease_token = 0, lease_until = null, worker = null
-                      where run_id = $1",
-                )
-                .bind(id)
-                .execute(&mut *$conn)
-                .await?;
-            }
-            Blocked::Behind => {
-                if $row.overlap == "cancel_previous" {
-                    sqlx::query($crate::store::slots::previous::SUPERSEDE)
-                        .bind($holder)
-                        .bind(REASON_SUPERSEDED)
-                        .bind($now)
-                        .execute(&mut *$conn)
-                        .await?;
-                    for older in $waiting {
-                        close_unstarted!($conn, older, Cancelled, REASON_SUPERSEDED, Some(id), $now);
-                    }
-                }
-                sqlx::query("delete from queue where run_id = $1").bind(id).execute(&mut *$conn).await?;
-                sqlx::query(
-                    "insert into parked (run_id, task_id, tenant_id, why, wake_at, overlap)
-                     values ($1, $2, $3, 'overlap', $4, $5)",
-                )
-                .bind(id)
-                .bind($row.task_id)
-                .bind(&$row.tenant_id)
-                .bind($now + LOOK_AGAIN)
-                .bind(&$row.own_overlap)
-                .execute(&mut *$conn)
-                .await?;
+async fn settle_blocked(
+    tx: &mut Tx<'_>,
+    row: &BlockedRow,
+    fate: Blocked,
+    holder: Option<Uuid>,
+    waiting: &[Uuid],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let id = row.run_id;
+    match fate {
+        Blocked::Cancelled => {
+            let superseded_by = waiting.first().copied().filter(|_| row.cancel_reason.is_none());
+            close_unstarted(tx, id, RunState::Cancelled, row.cancel_reason(), superseded_by, now).await?;
+            if let Some(task_id) = row.task_id
+                && free(tx, task_id, id).await? > 0
+            {
+                hand_over(tx, task_id, now).await?;
             }
         }
-    }};
+        Blocked::Skipped => close_unstarted(tx, id, RunState::Skipped, "overlap", holder, now).await?,
+        Blocked::Again => {
+            tx.query(
+                "update queue set state = 'ready', lease_token = 0, lease_until = null, worker = null
+                  where run_id = $1",
+            )
+            .bind(id)
+            .execute()
+            .await?;
+        }
+        Blocked::Behind => {
+            if row.overlap == "cancel_previous" {
+                tx.query(SUPERSEDE).bind(holder).bind(REASON_SUPERSEDED).bind(now).execute().await?;
+                for older in waiting {
+                    close_unstarted(tx, *older, RunState::Cancelled, REASON_SUPERSEDED, Some(id), now).await?;
+                }
+            }
+            tx.query("delete from queue where run_id = $1").bind(id).execute().await?;
+            tx.query(
+                "insert into parked (run_id, task_id, tenant_id, why, wake_at, overlap)
+                 values ($1, $2, $3, 'overlap', $4, $5)",
+            )
+            .bind(id)
+            .bind(row.task_id)
+            .bind(&row.tenant_id)
+            .bind(now + LOOK_AGAIN)
+            .bind(&row.own_overlap)
+            .execute()
+            .await?;
+        }
+    }
+    Ok(())
 }
-pub(super) use settle_blocked;
 
 /// The slots that were there are locked by now. One that somebody else has taken since is not waited for, as it would be out of
 /// order: its task is tried again.

@@ -14,7 +14,8 @@ use crate::clock::pause;
 use crate::notification::Recipient;
 use crate::retry::full_jitter;
 use crate::run::Run;
-use crate::store::db::{Db, answered};
+use crate::store::db::{Db, answered, connection, fault};
+use crate::store::flow::Flow;
 use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE};
 use crate::store::lease::{Claim, Lease};
 use crate::store::limits::Limits;
@@ -128,19 +129,20 @@ pub enum Blocked {
 /// Reads what belongs to runs that are started on the record: a store that is away for a moment is asked again, since
 /// nobody else would execute them until their leases run out. Starts of claims are asked for
 /// again as a whole after ten seconds.
-macro_rules! insist {
-    ($read:expr) => {{
-        let mut tries = 0;
-        loop {
-            match answered($read).await {
-                Err(StoreError::Unavailable(_)) if tries < TRIES => {
-                    tries += 1;
-                    pause(full_jitter(BACK_OFF.0, tries, BACK_OFF.1, fastrand::f64())).await;
-                }
-                read => break read,
+async fn insist<T, R>(read: impl Fn() -> R) -> Result<T, StoreError>
+where
+    R: Future<Output = Result<T, StoreError>>,
+{
+    let mut tries = 0;
+    loop {
+        match answered(read()).await {
+            Err(StoreError::Unavailable(_)) if tries < TRIES => {
+                tries += 1;
+                pause(full_jitter(BACK_OFF.0, tries, BACK_OFF.1, fastrand::f64())).await;
             }
+            read => return read,
         }
-    }};
+    }
 }
 
 /// How often what belongs to a started run is read again, and the first and the longest wait before that.
@@ -154,16 +156,19 @@ impl Store {
         let (taken, blocked) = match &self.db {
             // one statement, which is its own transaction; what it could not start it has claimed, as a start finds it
             Db::Postgres { hot, waits, .. } if !take.limits.any() => {
-                let taken = answered(quickly!("hot", hot, waits).take(take)).await?;
-                fault!();
+                let taken = answered(connection("hot", hot, waits).await?.take(take)).await?;
+                fault()?;
                 let blocked = self.resolve(&taken.stopped).await;
                 (taken, blocked)
             }
-            _ => on_hot_write!(self.db, |conn| {
-                let taken = conn.take(take).await?;
-                let blocked = resolve_blocked!(self.db, conn, taken.stopped.iter(), take.now);
+            _ => {
+                let mut write = self.db.write_hot(Flow::of(None)).await?;
+                let tx = &mut write.tx();
+                let taken = tx.take(take).await?;
+                let blocked = resolve_blocked(tx, taken.stopped.clone(), take.now).await?;
+                write.commit().await?;
                 (taken, blocked)
-            }),
+            }
         };
         let leased = taken.going.len() + taken.stopped.len() + taken.claims.len();
         let starts = self.starts(taken.going, blocked, take.lease_until).await?;
@@ -176,8 +181,10 @@ impl Store {
             return Vec::new();
         }
         let resolved = async {
-            let blocked =
-                on_hot_write!(self.db, |conn| { resolve_blocked!(self.db, conn, claims.iter(), self.clock.now()) });
+            let mut write = self.db.write_hot(Flow::of(None)).await?;
+            let tx = &mut write.tx();
+            let blocked = resolve_blocked(tx, claims.to_vec(), self.clock.now()).await?;
+            write.commit().await?;
             Ok::<_, StoreError>(blocked)
         };
         resolved.await.unwrap_or_else(|error| {
@@ -189,14 +196,14 @@ impl Store {
     /// Starts claims whose instant has come. Claims that an edit took back are silently left out; those that these
     /// leases have started already are answered again, so after an error the same call is safe.
     pub async fn start_runs(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Starts, StoreError> {
-        let (going, blocked) = on_hot_write!(self.db, |conn| {
-            let now = self.clock.now();
-            let going = conn.start(leases, now, lease_until).await?;
-            let gone: HashSet<Uuid> = going.iter().map(|g| g.lease.run_id).collect();
-            let left = leases.iter().filter(|lease| !gone.contains(&lease.run_id));
-            let blocked = resolve_blocked!(self.db, conn, left, now);
-            (going, blocked)
-        });
+        let mut write = self.db.write_hot(Flow::of(None)).await?;
+        let tx = &mut write.tx();
+        let now = self.clock.now();
+        let going = tx.start(leases, now, lease_until).await?;
+        let gone: HashSet<Uuid> = going.iter().map(|g| g.lease.run_id).collect();
+        let left = leases.iter().filter(|lease| !gone.contains(&lease.run_id));
+        let blocked = resolve_blocked(tx, left.copied().collect(), now).await?;
+        write.commit().await?;
         self.starts(going, blocked, lease_until).await
     }
 
@@ -229,7 +236,7 @@ impl Store {
             return Ok(Vec::new());
         }
         let unread: Vec<Uuid> = going.iter().filter(|g| g.run.is_none()).map(|g| g.lease.run_id).collect();
-        let read = async { insist!(self.runs_by_id(&unread)) };
+        let read = insist(|| self.runs_by_id(&unread));
         let (mut runs, around) = tokio::try_join!(read, self.around(&going, tasks))?;
         let started = going.into_iter().filter_map(|mut going| {
             // one that can't be read is told of, and left to its lease
@@ -250,7 +257,8 @@ impl Store {
         let tenants: BTreeSet<&str> = going.iter().map(|going| going.tenant_id.as_str()).collect();
         let (unknown, tenants): (Vec<_>, Vec<_>) = (unknown.into_iter().collect(), tenants.into_iter().collect());
         let (read, recipients) =
-            insist!(async { tokio::try_join!(self.tasks_by_id(&unknown), self.recipients_by_tenant(&tenants)) })?;
+            insist(|| async { tokio::try_join!(self.tasks_by_id(&unknown), self.recipients_by_tenant(&tenants)) })
+                .await?;
         tasks.extend(read.into_iter().map(|(id, task)| (id, Arc::new(task))));
         let recipients = recipients.into_iter().map(|(tenant, recipient)| (tenant, Arc::new(recipient))).collect();
         Ok(Around { tasks, recipients })

@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use sqlx::SqliteConnection;
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -21,7 +22,7 @@ use crate::id::Scope;
 use crate::json_length::bytes_of;
 use crate::quota::{Exceeded, Quota};
 use crate::store::creating::taken;
-use crate::store::db::Db;
+use crate::store::db::{Db, connection, fault, sqlite_reader};
 use crate::store::flow::Flow;
 use crate::store::idempotency::Idempotency;
 use crate::store::quotas::Admission;
@@ -44,38 +45,24 @@ impl Store {
                     .await?;
                 Ok(counted as u64)
             }
-            Db::Sqlite { writer, .. } => Ok(committed!(writer.begin(Flow::Engine(module_path!())).await?, |conn| {
-                let last: Option<i64> =
-                    sqlx::query_scalar("select max(id) from (select id from stored_byte_changes order by id limit $1)")
-                        .bind(limit)
-                        .fetch_one(&mut *conn)
-                        .await?;
-                sqlx::query(
-                    "insert into tenant_usage (tenant_id, tasks, polls, stored_bytes)
-                     select tenant_id, 0, 0, sum(bytes) from stored_byte_changes where id <= $1 group by tenant_id
-                     on conflict (tenant_id) do update set stored_bytes = stored_bytes + excluded.stored_bytes",
-                )
-                .bind(last)
-                .execute(&mut *conn)
-                .await?;
-                sqlx::query("delete from stored_byte_changes where id <= $1")
-                    .bind(last)
-                    .execute(&mut *conn)
-                    .await?
-                    .rows_affected()
-            })),
+            Db::Sqlite { writer, .. } => {
+                let mut write = writer.begin(Flow::of(None)).await?;
+                fault()?;
+                let counted = add_up(&mut write, limit).await?;
+                write.commit().await?;
+                fault()?;
+                Ok(counted)
+            }
         }
     }
 
     /// Whether there is something to be counted: a difference, or rows from before there were any.
     pub async fn has_uncounted_bytes(&self) -> Result<bool, StoreError> {
-        Ok(on_read!(quick self.db, |conn| {
-            sqlx::query_scalar(
-                "select exists (select 1 from stored_byte_changes) or exists (select 1 from stored_byte_scans)",
-            )
-            .fetch_one(conn)
-            .await?
-        }))
+        let mut read = self.db.read_quick().await?;
+        Ok(read
+            .query("select exists (select 1 from stored_byte_changes) or exists (select 1 from stored_byte_scans)")
+            .scalar()
+            .await?)
     }
 
     /// Lets a tenant store so many more bytes, or refuses that. What is written takes one at least.
@@ -140,12 +127,12 @@ impl Store {
         let has: Vec<String> = match &self.db {
             Db::Postgres { quick, waits, .. } => {
                 let has = sqlx::query_scalar("select key from tasks where tenant_id = $1 and key = any($2)");
-                has.bind(tenant).bind(&keys).fetch_all(&mut *quickly!(quick, waits)).await?
+                has.bind(tenant).bind(&keys).fetch_all(&mut *connection("quick", quick, waits).await?).await?
             }
             Db::Sqlite { readers, waits, .. } => {
                 let has = "select key from tasks where tenant_id = $1 and key in (select value from json_each($2))";
                 let has = sqlx::query_scalar(has).bind(tenant).bind(Json(&keys));
-                has.fetch_all(&mut *quickly!("readers", readers, waits)).await?
+                has.fetch_all(&mut *sqlite_reader(readers, waits).await?).await?
             }
         };
         let has: HashSet<String> = has.into_iter().collect();
@@ -157,9 +144,14 @@ impl Store {
         if let Some(tenant) = scope.tenant() {
             return Ok(tenant.to_owned());
         }
-        let tenant: Option<String> = on_read!(quick self.db, |conn| {
-            sqlx::query_scalar("select tenant_id from tasks where id = $1").bind(id).fetch_optional(conn).await?
-        });
+        let tenant: Option<String> = self
+            .db
+            .read_quick()
+            .await?
+            .query("select tenant_id from tasks where id = $1")
+            .bind(id)
+            .optional_scalar()
+            .await?;
         tenant.ok_or(StoreError::NotFound)
     }
 
@@ -194,16 +186,35 @@ impl Store {
     ) -> Result<(), StoreError> {
         let admitted = self.try_admit(tenant, bytes).await;
         let (Err(StoreError::Quota(_)), Some(asked)) = (&admitted, idempotency) else { return admitted };
-        let is_known: bool = on_read!(quick self.db, |conn| {
-            sqlx::query_scalar(
-                "select exists (select 1 from idempotency where tenant_id = $1 and key = $2 and expires_at > $3)",
-            )
+        let is_known: bool = self
+            .db
+            .read_quick()
+            .await?
+            .query("select exists (select 1 from idempotency where tenant_id = $1 and key = $2 and expires_at > $3)")
             .bind(&asked.tenant)
             .bind(text(&asked.key))
             .bind(now)
-            .fetch_one(conn)
-            .await?
-        });
+            .scalar()
+            .await?;
         if is_known { Ok(()) } else { admitted }
     }
+}
+
+/// Adds differences to the numbers of their tenants; answers how many there were.
+async fn add_up(conn: &mut SqliteConnection, limit: i64) -> Result<u64, StoreError> {
+    let last: Option<i64> =
+        sqlx::query_scalar("select max(id) from (select id from stored_byte_changes order by id limit $1)")
+            .bind(limit)
+            .fetch_one(&mut *conn)
+            .await?;
+    sqlx::query(
+        "insert into tenant_usage (tenant_id, tasks, polls, stored_bytes)
+         select tenant_id, 0, 0, sum(bytes) from stored_byte_changes where id <= $1 group by tenant_id
+         on conflict (tenant_id) do update set stored_bytes = stored_bytes + excluded.stored_bytes",
+    )
+    .bind(last)
+    .execute(&mut *conn)
+    .await?;
+    let counted = sqlx::query("delete from stored_byte_changes where id <= $1").bind(last).execute(conn).await?;
+    Ok(counted.rows_affected())
 }

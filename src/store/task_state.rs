@@ -22,16 +22,16 @@ impl Store {
     /// All that is stored of a task of this tenant, by name.
     pub async fn task_state(&self, tenant: &Tenant, task_id: Uuid) -> Result<Map<String, Value>, StoreError> {
         let scope = Scope::Only(tenant.clone());
-        let rows: Vec<(String, Json<Value>)> = on_read!(self.db, |conn| {
-            sqlx::query_as(
-                "select name, value from task_state where task_id = $1 and tenant_id = $2 order by name limit $3",
-            )
+        let rows: Vec<(String, Json<Value>)> = self
+            .db
+            .read()
+            .await?
+            .query("select name, value from task_state where task_id = $1 and tenant_id = $2 order by name limit $3")
             .bind(task_id)
             .bind(scope.tenant())
             .bind(STATE_NAMES)
-            .fetch_all(conn)
-            .await?
-        });
+            .all()
+            .await?;
         Ok(rows.into_iter().map(|(name, value)| (name, value.0)).collect())
     }
 
@@ -46,66 +46,69 @@ impl Store {
     ) -> Result<(), StoreError> {
         self.admit_bytes(tenant.as_str(), bytes_of(value)).await?;
         let scope = Scope::Only(tenant.clone());
-        on_write!(self.db, &scope, |conn| {
-            // the task's row is locked: two runs that write at once see each other's names, and a task that is being
-            // deleted gets none
-            let epoch: Option<i64> =
-                sqlx::query_scalar(self.db.text(LOCK_DUE)).bind(task_id).fetch_optional(&mut *conn).await?;
-            let owner: Option<i64> = sqlx::query_scalar("select version from tasks where id = $1 and tenant_id = $2")
-                .bind(task_id)
-                .bind(scope.tenant())
-                .fetch_optional(&mut *conn)
-                .await?;
-            if epoch.is_none() || owner.is_none() {
-                return Err(StoreError::NotFound);
-            }
-            let others: i64 = sqlx::query_scalar("select count(*) from task_state where task_id = $1 and name <> $2")
-                .bind(task_id)
-                .bind(text(name))
-                .fetch_one(&mut *conn)
-                .await?;
-            let bytes: i64 = sqlx::query_scalar(
-                "select coalesce(sum(length(cast(value as text))), 0) from task_state where task_id = $1 and name <> $2",
-            )
-            .bind(task_id)
-            .bind(text(name))
-            .fetch_one(&mut *conn)
-            .await?;
-            if bytes + value.to_string().len() as i64 > STATE_BYTES {
-                return Err(StoreError::Conflict(format!(
-                    "all that a task stores may have at most {STATE_BYTES} bytes"
-                )));
-            }
-            if others >= STATE_NAMES {
-                return Err(StoreError::Conflict(format!("a task may store at most {STATE_NAMES} names")));
-            }
-            sqlx::query(
-                "insert into task_state (task_id, tenant_id, name, value, updated_at)
-                 values ($1, $2, $3, $4, $5)
-                 on conflict (task_id, name) do update set value = excluded.value, updated_at = excluded.updated_at",
-            )
+        let mut write = self.db.write(&scope).await?;
+        let tx = &mut write.tx();
+        // the task's row is locked: two runs that write at once see each other's names, and a task that is being
+        // deleted gets none
+        let epoch: Option<i64> = tx.query(LOCK_DUE).bind(task_id).optional_scalar().await?;
+        let owner: Option<i64> = tx
+            .query("select version from tasks where id = $1 and tenant_id = $2")
             .bind(task_id)
             .bind(scope.tenant())
-            .bind(text(name))
-            .bind(document(value)?)
-            .bind(now)
-            .execute(&mut *conn)
+            .optional_scalar()
             .await?;
-        });
+        if epoch.is_none() || owner.is_none() {
+            return Err(StoreError::NotFound);
+        }
+        let others: i64 = tx
+            .query("select count(*) from task_state where task_id = $1 and name <> $2")
+            .bind(task_id)
+            .bind(text(name))
+            .scalar()
+            .await?;
+        let bytes: i64 = tx
+            .query(
+                "select coalesce(sum(length(cast(value as text))), 0) from task_state
+                  where task_id = $1 and name <> $2",
+            )
+            .bind(task_id)
+            .bind(text(name))
+            .scalar()
+            .await?;
+        if bytes + value.to_string().len() as i64 > STATE_BYTES {
+            return Err(StoreError::Conflict(format!("all that a task stores may have at most {STATE_BYTES} bytes")));
+        }
+        if others >= STATE_NAMES {
+            return Err(StoreError::Conflict(format!("a task may store at most {STATE_NAMES} names")));
+        }
+        tx.query(
+            "insert into task_state (task_id, tenant_id, name, value, updated_at)
+             values ($1, $2, $3, $4, $5)
+             on conflict (task_id, name) do update set value = excluded.value, updated_at = excluded.updated_at",
+        )
+        .bind(task_id)
+        .bind(scope.tenant())
+        .bind(text(name))
+        .bind(document(value)?)
+        .bind(now)
+        .execute()
+        .await?;
+        write.commit().await?;
         Ok(())
     }
 
     /// Removes a name; one that is not there is removed already.
     pub async fn delete_task_state(&self, tenant: &Tenant, task_id: Uuid, name: &str) -> Result<(), StoreError> {
         let scope = Scope::Only(tenant.clone());
-        on_write!(self.db, &scope, |conn| {
-            sqlx::query("delete from task_state where task_id = $1 and tenant_id = $2 and name = $3")
-                .bind(task_id)
-                .bind(scope.tenant())
-                .bind(text(name))
-                .execute(&mut *conn)
-                .await?;
-        });
+        let mut write = self.db.write(&scope).await?;
+        write
+            .query("delete from task_state where task_id = $1 and tenant_id = $2 and name = $3")
+            .bind(task_id)
+            .bind(scope.tenant())
+            .bind(text(name))
+            .execute()
+            .await?;
+        write.commit().await?;
         Ok(())
     }
 }

@@ -3,17 +3,19 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
-use sqlx::QueryBuilder;
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::store::approvals::close_questions;
 use crate::store::closing::FORGET_TASK;
-use crate::store::db::Db;
+use crate::store::db::{Db, connection};
 use crate::store::event_index::index_event_task;
 use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::requests::LOCK_DUE;
+use crate::store::sql::sql;
 use crate::store::text::text;
+use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic, listed};
 use crate::task::change::FaultyPart;
 use crate::task::{Spec, Task, TaskStatus, exported_id};
@@ -125,54 +127,47 @@ impl<S> TaskRow<S> {
     }
 }
 
-macro_rules! select_task {
-    ($rest:literal) => {
-        concat!(
-            "select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.faulty_part, t.epoch, t.version,
-                    t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at
-               from tasks t join due d on d.task_id = t.id ",
-            $rest
-        )
-    };
-}
+/// Tasks with their due rows; a condition follows.
+pub(super) const SELECT_TASK: &str = "
+    select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.faulty_part, t.epoch, t.version,
+           t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at
+      from tasks t join due d on d.task_id = t.id ";
 
 /// Locks the task's `due` row, the first in the order, and then reads the task: in a statement of its own, because one
 /// that had to wait for the lock would see the task as it was before. SQLite's writer is alone anyway.
-macro_rules! lock_task {
-    ($db:expr, $conn:ident, $id:expr, $scope:expr) => {{
-        sqlx::query($db.text($crate::store::requests::LOCK_DUE)).bind($id).execute(&mut *$conn).await?;
-        let row: Option<$crate::store::tasks::TaskRow> =
-            sqlx::query_as($crate::store::tasks::select_task!("where t.id = $1 and ($2 is null or t.tenant_id = $2)"))
-                .bind($id)
-                .bind($scope.tenant())
-                .fetch_optional(&mut *$conn)
-                .await?;
-        row.ok_or($crate::store::StoreError::NotFound)?
-    }};
+pub(super) async fn lock_task(tx: &mut Tx<'_>, id: Uuid, scope: &Scope) -> Result<TaskRow, StoreError> {
+    tx.query(LOCK_DUE).bind(id).execute().await?;
+    let row: Option<TaskRow> = tx
+        .query(sql!(SELECT_TASK, "where t.id = $1 and ($2 is null or t.tenant_id = $2)"))
+        .bind(id)
+        .bind(scope.tenant())
+        .optional()
+        .await?;
+    row.ok_or(StoreError::NotFound)
 }
-pub(super) use lock_task;
-pub(super) use select_task;
 
 /// The beginning of a read by listed keys.
-pub(super) const LISTED: &str = select_task!("where t.id in ");
+pub(super) const LISTED: &str = sql!(SELECT_TASK, "where t.id in ");
 
 /// Beginning of a page's statement: the rows that match are measured.
 const MEASURED: &str = "with page as materialized (
     select t.id, octet_length(cast(t.spec as text)) + coalesce(octet_length(t.status_reason), 0) as bytes
       from tasks t where true";
-const FITTING: &str = select_task!("join fit on fit.id = t.id");
+const FITTING: &str = sql!(SELECT_TASK, "join fit on fit.id = t.id");
 
 impl Store {
     /// Whether all tasks are of one tenant, or there is none: what the first and the last of an index say.
     pub async fn serves_one_tenant(&self) -> Result<bool, StoreError> {
-        let (first, last): (Option<String>, Option<String>) = on_read!(quick self.db, |conn| {
-            sqlx::query_as(
+        let (first, last): (Option<String>, Option<String>) = self
+            .db
+            .read_quick()
+            .await?
+            .query(
                 "select (select tenant_id from tasks order by tenant_id limit 1),
                         (select tenant_id from tasks order by tenant_id desc limit 1)",
             )
-            .fetch_one(conn)
-            .await?
-        });
+            .one()
+            .await?;
         Ok(first == last)
     }
 
@@ -186,13 +181,14 @@ impl Store {
 
     /// One task, if it is there.
     pub async fn find_task(&self, scope: &Scope, id: Uuid) -> Result<Option<Task>, StoreError> {
-        let row: Option<TaskRow> = on_read!(self.db, scope, |conn| {
-            sqlx::query_as(select_task!("where t.id = $1 and ($2 is null or t.tenant_id = $2)"))
-                .bind(id)
-                .bind(scope.tenant())
-                .fetch_optional(conn)
-                .await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let row: Option<TaskRow> = read
+            .query(sql!(SELECT_TASK, "where t.id = $1 and ($2 is null or t.tenant_id = $2)"))
+            .bind(id)
+            .bind(scope.tenant())
+            .optional()
+            .await?;
+        read.end().await?;
         row.map(TaskRow::task).transpose()
     }
 
@@ -219,8 +215,8 @@ impl Store {
         }
         let rows: Vec<TaskRow> = match &self.db {
             Db::Postgres { quick, waits, .. } => {
-                let mut held = quickly!(quick, waits);
-                sqlx::query_as(select_task!("where t.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
+                let mut held = connection("quick", quick, waits).await?;
+                sqlx::query_as(sql!(SELECT_TASK, "where t.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
             }
             Db::Sqlite { readers, .. } => listed::read(readers, LISTED, ids).await?,
         };
@@ -238,110 +234,110 @@ impl Store {
     }
 
     async fn page_of_tasks(&self, scope: &Scope, filter: &TaskFilter, bound: i64) -> Result<RowPage<Task>, StoreError> {
-        Ok(on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(MEASURED);
-            for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-                query.push(" and t.tenant_id = ").push_bind(text(tenant).into_owned());
+        let mut read = self.db.read_in(scope).await?;
+        let mut query = read.build(MEASURED);
+        for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+            query.push(" and t.tenant_id = ").push_bind(text(tenant).into_owned());
+        }
+        if let Some(key) = &filter.key {
+            query.push(" and (t.key = ").push_bind(text(key).into_owned());
+            if let Some(id) = exported_id(key) {
+                query.push(" or (t.key is null and t.id = ").push_bind(id).push(")");
             }
-            if let Some(key) = &filter.key {
-                query.push(" and (t.key = ").push_bind(text(key).into_owned());
-                if let Some(id) = exported_id(key) {
-                    query.push(" or (t.key is null and t.id = ").push_bind(id).push(")");
-                }
-                query.push(")");
-            }
-            if let Some(status) = filter.status {
-                query.push(" and t.status = ").push_bind(status.as_str());
-            }
-            if let Some(kind) = &filter.trigger_type {
-                query.push(" and t.trigger_type = ").push_bind(text(kind).into_owned());
-            }
-            if let Some(part) = &filter.q {
-                let pattern = format!("%{}%", text(part).replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"));
-                query.push(" and lower(t.name) like lower(").push_bind(pattern).push(") escape '\\'");
-            }
-            if let Some(before) = filter.before {
-                query.push(" and t.id < ").push_bind(before);
-            }
-            query.push(" order by t.id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
-            query.push(BOUND).push_bind(bound).push(IN_ORDER);
-            let rows = query.build().fetch_all(conn).await?;
-            RowPage::sifted(&self.unreadable, "tasks", &rows, filter.limit, TaskRow::task)
-        }))
+            query.push(")");
+        }
+        if let Some(status) = filter.status {
+            query.push(" and t.status = ").push_bind(status.as_str());
+        }
+        if let Some(kind) = &filter.trigger_type {
+            query.push(" and t.trigger_type = ").push_bind(text(kind).into_owned());
+        }
+        if let Some(part) = &filter.q {
+            let pattern = format!("%{}%", text(part).replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"));
+            query.push(" and lower(t.name) like lower(").push_bind(pattern).push(") escape '\\'");
+        }
+        if let Some(before) = filter.before {
+            query.push(" and t.id < ").push_bind(before);
+        }
+        query.push(" order by t.id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
+        query.push(BOUND).push_bind(bound).push(IN_ORDER);
+        let rows = query.finish().rows().await?;
+        read.end().await?;
+        Ok(RowPage::sifted(&self.unreadable, "tasks", &rows, filter.limit, TaskRow::task))
     }
 
     /// Removes a task. Its finished runs stay, those that wait are cancelled, running ones are asked to end.
     pub async fn delete_task(&self, scope: &Scope, id: Uuid) -> Result<(), StoreError> {
         let now = self.clock.now();
-        on_write!(self.db, scope, |conn| {
-            let row = lock_task!(self.db, conn, id, scope);
-            // The first look waits for whoever ends a run of the task; the second sees whom it handed the slot to, and
-            // who went on because of an answer before none can any more. From then on the queue of the task stands still.
-            sqlx::query(self.db.text(LOCK_QUEUE)).bind(id).execute(&mut *conn).await?;
-            let mut parked: Vec<Uuid> =
-                sqlx::query_scalar("delete from parked where task_id = $1 and why <> 'overlap' returning run_id")
-                    .bind(id)
-                    .fetch_all(&mut *conn)
-                    .await?;
-            let queued: Vec<(Uuid, String)> =
-                sqlx::query_as(self.db.text(LOCK_QUEUE)).bind(id).fetch_all(&mut *conn).await?;
-            sqlx::query("update queue set cancel_reason = $2 where task_id = $1 and state = 'started' and cancel_reason is null")
-                .bind(id)
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        let row = lock_task(tx, id, scope).await?;
+        // The first look waits for whoever ends a run of the task; the second sees whom it handed the slot to, and
+        // who went on because of an answer before none can any more. From then on the queue of the task stands still.
+        tx.query(LOCK_QUEUE).bind(id).execute().await?;
+        let mut parked: Vec<Uuid> = tx
+            .query("delete from parked where task_id = $1 and why <> 'overlap' returning run_id")
+            .bind(id)
+            .scalars()
+            .await?;
+        let queued: Vec<(Uuid, String)> = tx.query(LOCK_QUEUE).bind(id).all().await?;
+        tx.query(
+            "update queue set cancel_reason = $2 where task_id = $1 and state = 'started' and cancel_reason is null",
+        )
+        .bind(id)
+        .bind(REASON_DELETED)
+        .execute()
+        .await?;
+        tx.query("delete from queue where task_id = $1 and state <> 'started'").bind(id).execute().await?;
+        tx.query("delete from slots where task_id = $1").bind(id).execute().await?;
+        let behind: Vec<Uuid> =
+            tx.query("delete from parked where task_id = $1 returning run_id").bind(id).scalars().await?;
+        parked.extend(behind);
+        let unstarted = queued.into_iter().filter(|(_, state)| state != "started").map(|(run_id, _)| run_id);
+        for run_id in unstarted.chain(parked) {
+            tx.query("update runs set state = 'cancelled', reason = $2, finished_at = $3 where id = $1")
+                .bind(run_id)
                 .bind(REASON_DELETED)
-                .execute(&mut *conn)
+                .bind(now)
+                .execute()
                 .await?;
-            sqlx::query("delete from queue where task_id = $1 and state <> 'started'")
-                .bind(id)
-                .execute(&mut *conn)
-                .await?;
-            sqlx::query("delete from slots where task_id = $1").bind(id).execute(&mut *conn).await?;
-            let behind: Vec<Uuid> = sqlx::query_scalar("delete from parked where task_id = $1 returning run_id")
-                .bind(id)
-                .fetch_all(&mut *conn)
-                .await?;
-            parked.extend(behind);
-            let unstarted = queued.into_iter().filter(|(_, state)| state != "started").map(|(run_id, _)| run_id);
-            for run_id in unstarted.chain(parked) {
-                sqlx::query("update runs set state = 'cancelled', reason = $2, finished_at = $3 where id = $1")
-                    .bind(run_id)
-                    .bind(REASON_DELETED)
-                    .bind(now)
-                    .execute(&mut *conn)
-                    .await?;
-                close_questions!(conn, run_id, now);
-            }
-            for statement in FORGET_TASK {
-                sqlx::query(statement).bind(id).execute(&mut *conn).await?;
-            }
-            for statement in [
-                "delete from due where task_id = $1",
-                "delete from condition_state where task_id = $1",
-                "delete from task_state where task_id = $1",
-                "delete from task_told where task_id = $1",
-                "delete from resumptions where task_id = $1",
-                "delete from task_credentials where task_id = $1",
-                "delete from tasks where id = $1",
-            ] {
-                sqlx::query(statement).bind(id).execute(&mut *conn).await?;
-            }
-            if matches!(row.spec.0.trigger, Trigger::Event(_)) {
-                index_event_task!(conn, id, &row.tenant_id, false, now);
-            }
-        });
+            close_questions(tx, run_id, now).await?;
+        }
+        for statement in FORGET_TASK {
+            tx.query(statement).bind(id).execute().await?;
+        }
+        for statement in [
+            "delete from due where task_id = $1",
+            "delete from condition_state where task_id = $1",
+            "delete from task_state where task_id = $1",
+            "delete from task_told where task_id = $1",
+            "delete from resumptions where task_id = $1",
+            "delete from task_credentials where task_id = $1",
+            "delete from tasks where id = $1",
+        ] {
+            tx.query(statement).bind(id).execute().await?;
+        }
+        if matches!(row.spec.0.trigger, Trigger::Event(_)) {
+            index_event_task(tx, id, &row.tenant_id, false, now).await?;
+        }
+        write.commit().await?;
         self.hint(Topic::Cancels);
         Ok(())
     }
 
     /// How many tasks have each status.
     pub async fn count_tasks(&self, scope: &Scope) -> Result<Vec<(String, i64)>, StoreError> {
-        Ok(on_read!(self.db, scope, |conn| {
-            sqlx::query_as(
-                "select status, count(*) from tasks where ($1 is null or tenant_id = $1) group by status order by status",
+        let mut read = self.db.read_in(scope).await?;
+        let found = read
+            .query(
+                "select status, count(*) from tasks
+                  where ($1 is null or tenant_id = $1) group by status order by status",
             )
             .bind(scope.tenant())
-            .fetch_all(conn)
-            .await?
-        }))
+            .all()
+            .await?;
+        read.end().await?;
+        Ok(found)
     }
 }
 

@@ -1,13 +1,13 @@
 //! API tokens: only their hash is stored; each look-up asks the database, so that a revoked one is dead at once.
 
 use chrono::{DateTime, Utc};
-use sqlx::QueryBuilder;
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage};
+use crate::store::sql::sql;
 use crate::store::text::{document, text};
 use crate::store::{Store, StoreError};
 
@@ -64,20 +64,14 @@ impl TokenRow {
     }
 }
 
-macro_rules! select_token {
-    ($rest:literal) => {
-        concat!(
-            "select t.id, t.tenant_id, t.name, t.hash, t.scopes, t.created_at, t.expires_at, t.revoked_at, t.root
-               from tokens t ",
-            $rest
-        )
-    };
-}
+const SELECT_TOKEN: &str = "
+    select t.id, t.tenant_id, t.name, t.hash, t.scopes, t.created_at, t.expires_at, t.revoked_at, t.root
+      from tokens t ";
 
 const MEASURED: &str = "with page as materialized (
     select t.id, octet_length(t.name) + octet_length(cast(t.scopes as text)) + coalesce(octet_length(t.tenant_id), 0) as bytes
       from tokens t where true";
-const FITTING: &str = select_token!("join fit on fit.id = t.id");
+const FITTING: &str = sql!(SELECT_TOKEN, "join fit on fit.id = t.id");
 
 impl StoredToken {
     /// The name of the token that it descends from; its own where no other made it.
@@ -93,8 +87,14 @@ impl Store {
         token: &StoredToken,
         idempotency: Option<&Idempotency>,
     ) -> Result<Answer<()>, StoreError> {
-        on_write!(self.db, |conn| once!(conn, idempotency, token.created_at), then token.tenant_id.as_deref(), {
-            sqlx::query(
+        let mut write = self.db.write_of(token.tenant_id.as_deref()).await?;
+        let tx = &mut write.tx();
+        if let Some(answer) = once(tx, idempotency, token.created_at).await? {
+            return Ok(answer);
+        }
+        write.confine(token.tenant_id.as_deref()).await?;
+        write
+            .query(
                 "insert into tokens (id, tenant_id, name, hash, scopes, created_at, expires_at, root)
                  values ($1, $2, $3, $4, $5, $6, $7, $8)",
             )
@@ -106,35 +106,35 @@ impl Store {
             .bind(token.created_at)
             .bind(token.expires_at)
             .bind(&token.root)
-            .execute(&mut *conn)
+            .execute()
             .await?;
-        });
+        write.commit().await?;
         Ok(Answer::Done(()))
     }
 
     /// The token with this hash, dead or alive; whether it may be used is the caller's to judge.
     pub async fn find_token(&self, hash: &[u8]) -> Result<Option<StoredToken>, StoreError> {
-        let row: Option<TokenRow> = on_read!(self.db, |conn| {
-            sqlx::query_as(select_token!("where t.hash = $1")).bind(hash).fetch_optional(conn).await?
-        });
+        let row: Option<TokenRow> =
+            self.db.read().await?.query(sql!(SELECT_TOKEN, "where t.hash = $1")).bind(hash).optional().await?;
         Ok(row.map(TokenRow::token))
     }
 
     /// The token with this id, dead or alive.
     pub async fn get_token(&self, id: Uuid) -> Result<Option<StoredToken>, StoreError> {
-        let row: Option<TokenRow> = on_read!(self.db, |conn| {
-            sqlx::query_as(select_token!("where t.id = $1")).bind(id).fetch_optional(conn).await?
-        });
+        let row: Option<TokenRow> =
+            self.db.read().await?.query(sql!(SELECT_TOKEN, "where t.id = $1")).bind(id).optional().await?;
         Ok(row.map(TokenRow::token))
     }
 
     /// Whether any admin token that is not revoked is stored.
     pub async fn has_admin_token(&self) -> Result<bool, StoreError> {
-        let found: Option<i32> = on_read!(self.db, |conn| {
-            sqlx::query_scalar("select 1 from tokens where tenant_id is null and revoked_at is null limit 1")
-                .fetch_optional(conn)
-                .await?
-        });
+        let found: Option<i32> = self
+            .db
+            .read()
+            .await?
+            .query("select 1 from tokens where tenant_id is null and revoked_at is null limit 1")
+            .optional_scalar()
+            .await?;
         Ok(found.is_some())
     }
 
@@ -146,36 +146,36 @@ impl Store {
         before: Option<Uuid>,
         limit: i64,
     ) -> Result<RowPage<StoredToken>, StoreError> {
-        let rows: Vec<Found<TokenRow>> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(MEASURED);
-            for tenant in [scope.tenant(), tenant].into_iter().flatten() {
-                query.push(" and t.tenant_id = ").push_bind(text(tenant).into_owned());
-            }
-            if let Some(before) = before {
-                query.push(" and t.id < ").push_bind(before);
-            }
-            query.push(" order by t.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
-            query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
-            query.build_query_as().fetch_all(conn).await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let mut query = read.build(MEASURED);
+        for tenant in [scope.tenant(), tenant].into_iter().flatten() {
+            query.push(" and t.tenant_id = ").push_bind(text(tenant).into_owned());
+        }
+        if let Some(before) = before {
+            query.push(" and t.id < ").push_bind(before);
+        }
+        query.push(" order by t.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
+        query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
+        let rows: Vec<Found<TokenRow>> = query.finish().all().await?;
+        read.end().await?;
         RowPage::of(rows, |row| Ok(row.token()))
     }
 
     /// Ends a token for good. Revoking it again changes nothing.
     pub async fn revoke_token(&self, scope: &Scope, id: Uuid) -> Result<(), StoreError> {
         let now = self.clock.now();
-        let found = on_write!(self.db, scope, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(scope).await?;
+        let found = write
+            .query(
                 "update tokens set revoked_at = coalesce(revoked_at, $3)
                   where id = $1 and ($2 is null or tenant_id = $2)",
             )
             .bind(id)
             .bind(scope.tenant())
             .bind(now)
-            .execute(conn)
-            .await?
-            .rows_affected()
-        });
+            .execute()
+            .await?;
+        write.commit().await?;
         if found == 0 { Err(StoreError::NotFound) } else { Ok(()) }
     }
 }

@@ -6,46 +6,49 @@
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::notification::NewDelivery;
-use crate::notification::measure::{Alert, Told};
+use crate::notification::measure::{Alert, Measure, Told};
 use crate::store::hot::Hot;
+use crate::store::sql::sql;
+use crate::store::text::optional_document;
+use crate::store::tx::Tx;
 use crate::store::unreadable::Unreadable;
 use crate::store::{Split, Store, StoreError, Topic};
 
 impl Store {
     /// Whether the owner of a task was told of a field that these steps miss.
     pub async fn is_missing_told(&self, task_id: Uuid, steps: &str) -> Result<bool, StoreError> {
-        Ok(on_read!(quick self.db, |conn| {
-            sqlx::query_scalar("select exists (select 1 from task_told where task_id = $1 and missing = $2)")
-                .bind(task_id)
-                .bind(steps)
-                .fetch_one(conn)
-                .await?
-        }))
+        let mut read = self.db.read_quick().await?;
+        Ok(read
+            .query("select exists (select 1 from task_told where task_id = $1 and missing = $2)")
+            .bind(task_id)
+            .bind(steps)
+            .scalar()
+            .await?)
     }
 
     /// Tells the owner of a task of a field that these steps miss, unless that was told of them before; answers whether it
     /// did. Of a task that is gone nothing is told.
     pub async fn tell_missing(&self, task_id: Uuid, steps: &str, notice: &NewDelivery) -> Result<bool, StoreError> {
         let now = self.clock.now();
-        let told = on_write!(self.db, |conn| (), then Some(notice.tenant_id.as_str()), {
-            sqlx::query(FIRST).bind(task_id).execute(&mut *conn).await?;
-            let told = sqlx::query(
-                "update task_told set missing = $2 where task_id = $1 and (missing is null or missing <> $2)",
-            )
+        let mut write = self.db.write_of(Some(notice.tenant_id.as_str())).await?;
+        write.confine(Some(notice.tenant_id.as_str())).await?;
+        let tx = &mut write.tx();
+        tx.query(FIRST).bind(task_id).execute().await?;
+        let told = tx
+            .query("update task_told set missing = $2 where task_id = $1 and (missing is null or missing <> $2)")
             .bind(task_id)
             .bind(steps)
-            .execute(&mut *conn)
+            .execute()
             .await?
-            .rows_affected()
-                == 1;
-            if told {
-                conn.post(&[notice], now).await?;
-            }
-            told
-        });
+            == 1;
+        if told {
+            tx.post(&[notice], now).await?;
+        }
+        write.commit().await?;
         if told {
             self.hint(Topic::Outbox);
         }
@@ -69,14 +72,9 @@ impl ToldRow {
     }
 }
 
-macro_rules! select_told {
-    ($rest:literal) => {
-        concat!("select output_hash, cast(alerts as text) as alerts from task_told where task_id = $1", $rest)
-    };
-}
-
 pub(super) const ALERTED: &str = "select 1 from task_told where task_id = $1 and alerts is not null";
-pub(super) const TOLD: Split = Split { postgres: select_told!(" for update"), sqlite: select_told!("") };
+const TOLD: Split = Split { postgres: sql!(SELECT_TOLD, " for update"), sqlite: SELECT_TOLD };
+const SELECT_TOLD: &str = "select output_hash, cast(alerts as text) as alerts from task_told where task_id = $1";
 /// None where the task was deleted meanwhile.
 pub(super) const FIRST: &str = "
     insert into task_told (task_id, tenant_id) select id, tenant_id from tasks where id = $1
@@ -96,66 +94,41 @@ pub(super) const UNTOLD: &str = "update task_told set output_hash = null, alerts
 /// Forgets the messages that failed through their last channel: the next end is told as if nothing had been. After
 /// their state is written, so behind the delivery: nobody waits for a delivery's row with the row of a task locked
 /// here.
-macro_rules! untell {
-    ($conn:expr, $delivery:expr) => {{
-        use $crate::store::told::{UNTOLD, UNTOLD_OF};
-        let tasks: Vec<uuid::Uuid> = sqlx::query_scalar(UNTOLD_OF).bind($delivery).fetch_all(&mut *$conn).await?;
-        for task in tasks {
-            sqlx::query(UNTOLD).bind(task).execute(&mut *$conn).await?;
-        }
-    }};
+pub(super) async fn untell(tx: &mut Tx<'_>, delivery: Uuid) -> Result<(), StoreError> {
+    let tasks: Vec<Uuid> = tx.query(UNTOLD_OF).bind(delivery).scalars().await?;
+    for task in tasks {
+        tx.query(UNTOLD).bind(task).execute().await?;
+    }
+    Ok(())
 }
-pub(super) use untell;
 
 /// The messages of these ends, by what their tasks have told before; what they have told then is written.
-macro_rules! measured {
-    ($store:ident, $conn:ident, $ends:expr, $now:expr) => {{
-        use $crate::store::told::{ALERTED, FIRST, TELL, TOLD, ToldRow};
-        let mut ends: Vec<&$crate::notification::measure::Measure> = $ends;
-        ends.sort_by_key(|end| end.task_id);
-        let mut told: Vec<$crate::notification::NewDelivery> = Vec::new();
-        for end in ends {
-            if end.stands_alone() {
-                let alerted: Option<i32> =
-                    sqlx::query_scalar(ALERTED).bind(end.task_id).fetch_optional(&mut *$conn).await?;
-                if alerted.is_none() {
-                    told.extend(end.alone());
-                    continue;
-                }
-            }
-            sqlx::query(FIRST).bind(end.task_id).execute(&mut *$conn).await?;
-            let row: Option<ToldRow> =
-                sqlx::query_as($store.db.text(TOLD)).bind(end.task_id).fetch_optional(&mut *$conn).await?;
-            let Some(row) = row else {
+pub(super) async fn measured(
+    store: &Store,
+    tx: &mut Tx<'_>,
+    mut ends: Vec<&Measure>,
+    now: DateTime<Utc>,
+) -> Result<Vec<NewDelivery>, StoreError> {
+    ends.sort_by_key(|end| end.task_id);
+    let mut told: Vec<NewDelivery> = Vec::new();
+    for end in ends {
+        if end.stands_alone() {
+            let alerted: Option<i32> = tx.query(ALERTED).bind(end.task_id).optional_scalar().await?;
+            if alerted.is_none() {
                 told.extend(end.alone());
                 continue;
-            };
-            let (next, said) = row.told(end.task_id, &$store.unreadable).after(end, $now);
-            let alerts = (!next.alerts.is_empty()).then_some(&next.alerts);
-            sqlx::query(TELL)
-                .bind(end.task_id)
-                .bind(&next.output_hash)
-                .bind($crate::store::text::optional_document(alerts)?)
-                .execute(&mut *$conn)
-                .await?;
-            told.extend(said);
+            }
         }
-        told
-    }};
-}
-pub(super) use measured;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::db::sqlite_plan;
-
-    #[tokio::test]
-    async fn on_sqlite_tasks_of_a_message_that_did_not_arrive_are_found_by_indexes() {
-        let plan = sqlite_plan(UNTOLD_OF).await;
-        let by_id = |step: &&String| step.contains("(id=?)") || step.contains("AND id=?)");
-        assert_eq!(plan.iter().filter(|step| step.starts_with("SEARCH")).filter(by_id).count(), 3, "{plan:?}");
-        assert!(plan.iter().any(|step| step.contains("deliveries_of_digest (digest_id=?)")), "{plan:?}");
-        assert!(!plan.iter().any(|step| step.starts_with("SCAN") && step != "SCAN told"), "{plan:?}");
+        tx.query(FIRST).bind(end.task_id).execute().await?;
+        let row: Option<ToldRow> = tx.query(TOLD).bind(end.task_id).optional().await?;
+        let Some(row) = row else {
+            told.extend(end.alone());
+            continue;
+        };
+        let (next, said) = row.told(end.task_id, &store.unreadable).after(end, now);
+        let alerts = (!next.alerts.is_empty()).then_some(&next.alerts);
+        tx.query(TELL).bind(end.task_id).bind(&next.output_hash).bind(optional_document(alerts)?).execute().await?;
+        told.extend(said);
     }
+    Ok(told)
 }

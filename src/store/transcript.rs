@@ -78,59 +78,61 @@ impl Store {
         lease_until: DateTime<Utc>,
         entries: &[Entry],
     ) -> Result<(), StoreError> {
-        on_write!(of tenant, self.db, |conn| {
-            let held = sqlx::query(
-                "update queue set lease_until = $3 where run_id = $1 and lease_token = $2 and state = 'started'",
-            )
+        let mut write = self.db.write_of(Some(tenant)).await?;
+        let tx = &mut write.tx();
+        let held = tx
+            .query("update queue set lease_until = $3 where run_id = $1 and lease_token = $2 and state = 'started'")
             .bind(lease.run_id)
             .bind(lease.token)
             .bind(lease_until)
-            .execute(&mut *conn)
+            .execute()
             .await?;
-            if held.rows_affected() == 0 {
-                self.counts.fenced("transcript", 1);
-                return Err(StoreError::LeaseLost);
-            }
-            for entry in entries {
-                sqlx::query(
-                    "insert into turns (run_id, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens,
-                                        cost_micros, duration_ms, created_at, echo)
-                     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-                     on conflict (run_id, seq) do nothing",
-                )
-                .bind(lease.run_id)
-                .bind(entry.seq)
-                .bind(entry.turn)
-                .bind(FORMAT)
-                .bind(document(&entry.message)?)
-                .bind(entry.usage.turns)
-                .bind(entry.usage.tool_calls)
-                .bind(entry.usage.input_tokens)
-                .bind(entry.usage.output_tokens)
-                .bind(entry.usage.cost_micros)
-                .bind(entry.duration_ms)
-                .bind(entry.at)
-                .bind(echo_text(&entry.message)?)
-                .execute(&mut *conn)
-                .await?;
-            }
-        });
+        if held == 0 {
+            self.counts.fenced("transcript", 1);
+            return Err(StoreError::LeaseLost);
+        }
+        for entry in entries {
+            tx.query(
+                "insert into turns (run_id, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens,
+                                    cost_micros, duration_ms, created_at, echo)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+                 on conflict (run_id, seq) do nothing",
+            )
+            .bind(lease.run_id)
+            .bind(entry.seq)
+            .bind(entry.turn)
+            .bind(FORMAT)
+            .bind(document(&entry.message)?)
+            .bind(entry.usage.turns)
+            .bind(entry.usage.tool_calls)
+            .bind(entry.usage.input_tokens)
+            .bind(entry.usage.output_tokens)
+            .bind(entry.usage.cost_micros)
+            .bind(entry.duration_ms)
+            .bind(entry.at)
+            .bind(echo_text(&entry.message)?)
+            .execute()
+            .await?;
+        }
+        write.commit().await?;
         Ok(())
     }
 
     /// Usage of all entries of a run together.
     pub async fn usage_of(&self, run_id: Uuid) -> Result<Usage, StoreError> {
-        let sums: (i64, i64, i64, i64, i64) = on_read!(self.db, |conn| {
-            sqlx::query_as(
+        let sums: (i64, i64, i64, i64, i64) = self
+            .db
+            .read()
+            .await?
+            .query(
                 "select cast(coalesce(sum(turns), 0) as bigint), cast(coalesce(sum(tool_calls), 0) as bigint),
                         cast(coalesce(sum(input_tokens), 0) as bigint), cast(coalesce(sum(output_tokens), 0) as bigint),
                         cast(coalesce(sum(cost_micros), 0) as bigint)
                    from turns where run_id = $1",
             )
             .bind(run_id)
-            .fetch_one(conn)
-            .await?
-        });
+            .one()
+            .await?;
         let (turns, tool_calls, input_tokens, output_tokens, cost_micros) = sums;
         Ok(Usage { turns, tool_calls, input_tokens, output_tokens, cost_micros })
     }
@@ -172,31 +174,31 @@ impl Store {
         bound: i64,
         with_echoes: bool,
     ) -> Result<RowPage<Entry>, StoreError> {
-        let rows: Vec<Found<TurnRow>> = on_read!(of scope.tenant(), self.db, |conn| {
-            sqlx::query_as(
-                "with page as materialized (
-                     select seq, octet_length(cast(body as text)) as bytes
-                       from turns
-                      where run_id = $1 and seq >= $2
-                        and ($4 is null or exists (select 1 from runs where id = $1 and tenant_id = $4))
-                      order by seq limit $3),
-                 fit as (select seq, sum(bytes) over (order by seq rows unbounded preceding) - bytes as before from page)
-                 select t.seq, t.turn, t.format, t.body,
-                         case when $6 then t.echo end as echo, t.turns, t.tool_calls, t.input_tokens, t.output_tokens,
-                        t.cost_micros, t.duration_ms, t.created_at, (select count(*) from page) as found
-                   from turns t join fit on fit.seq = t.seq
-                  where t.run_id = $1 and fit.before < $5
-                  order by t.seq",
-            )
+        let mut read = self.db.read_of(scope.tenant()).await?;
+        let rows: Vec<Found<TurnRow>> = read
+            .query(PAGE)
             .bind(run_id)
             .bind(from)
             .bind(limit)
             .bind(scope.tenant())
             .bind(bound)
             .bind(with_echoes)
-            .fetch_all(conn)
-            .await?
-        });
+            .all()
+            .await?;
         RowPage::of(rows, TurnRow::entry)
     }
 }
+
+const PAGE: &str = "
+    with page as materialized (
+        select seq, octet_length(cast(body as text)) as bytes
+          from turns
+         where run_id = $1 and seq >= $2
+           and ($4 is null or exists (select 1 from runs where id = $1 and tenant_id = $4))
+         order by seq limit $3),
+    fit as (select seq, sum(bytes) over (order by seq rows unbounded preceding) - bytes as before from page)
+    select t.seq, t.turn, t.format, t.body, case when $6 then t.echo end as echo, t.turns, t.tool_calls, t.input_tokens,
+           t.output_tokens, t.cost_micros, t.duration_ms, t.created_at, (select count(*) from page) as found
+      from turns t join fit on fit.seq = t.seq
+     where t.run_id = $1 and fit.before < $5
+     order by t.seq";

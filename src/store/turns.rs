@@ -45,44 +45,22 @@ pub(super) fn part_of_each(rows: i64, tenants: usize) -> i64 {
 
 /// From tenant to tenant by one look into the index each. `$1` is now, `$2` the name that the search goes on behind, `$3` how
 /// many tenants are looked at. How a tenant is compared leaves Postgres no other index.
-macro_rules! tenants_in_turn {
-    ($table:expr, $index:expr, $having:expr, $at:expr) => {
-        concat!(
-            "with recursive tenants (tenant_id, place) as (
-                 select (select d.tenant_id from ",
-            $table,
-            " d ",
-            $index,
-            " where ",
-            $having,
-            " and d.tenant_id > $2 order by d.tenant_id limit 1), 1
-                 union all
-                 select (select d.tenant_id from ",
-            $table,
-            " d ",
-            $index,
-            " where ",
-            $having,
-            " and d.tenant_id > t.tenant_id order by d.tenant_id limit 1), t.place + 1
-                   from tenants t where t.tenant_id is not null and t.place < $3
-             )
-             select t.tenant_id,
-                    (select true from ",
-            $table,
-            " d ",
-            $index,
-            " where ",
-            $having,
-            " and d.tenant_id between t.tenant_id and t.tenant_id and ",
-            $at,
-            " <= $1 order by d.tenant_id, ",
-            $at,
-            " limit 1) is not null
-               from tenants t where t.tenant_id is not null order by t.tenant_id"
-        )
-    };
-}
-pub(super) use tenants_in_turn;
+pub(super) const TENANTS_IN_TURN: &str = "
+    with recursive tenants (tenant_id, place) as (
+        select (select d.tenant_id from {table} d {index}
+                 where {having} and d.tenant_id > $2
+                 order by d.tenant_id limit 1), 1
+        union all
+        select (select d.tenant_id from {table} d {index}
+                 where {having} and d.tenant_id > t.tenant_id
+                 order by d.tenant_id limit 1), t.place + 1
+          from tenants t where t.tenant_id is not null and t.place < $3
+    )
+    select t.tenant_id,
+           (select true from {table} d {index}
+             where {having} and d.tenant_id between t.tenant_id and t.tenant_id and {at} <= $1
+             order by d.tenant_id, {at} limit 1) is not null
+      from tenants t where t.tenant_id is not null order by t.tenant_id";
 
 #[cfg(test)]
 mod tests {

@@ -15,7 +15,9 @@ use prometheus_client::metrics::family::Family;
 use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 use uuid::Uuid;
 
+use crate::id::Scope;
 use crate::metrics::Metrics;
+use crate::store::tx::{Record, Rows};
 use crate::store::{Store, StoreError};
 
 /// When a row that can't be read is looked at again, where its table has an instant for that: a newer release may read it.
@@ -48,35 +50,29 @@ impl Unreadable {
     }
 
     /// The rows that can be read, and the ids of those that can't, which are told of. The first column is the id.
-    pub(super) fn sift<'r, R, S, T>(
+    pub(super) fn sift<S: Record, T>(
         &self,
         table: &'static str,
-        rows: &'r [R],
+        rows: &Rows,
         read: impl Fn(S) -> Result<T, StoreError>,
-    ) -> (Vec<T>, Vec<Uuid>)
-    where
-        R: Row,
-        S: FromRow<'r, R>,
-        usize: ColumnIndex<R>,
-        Uuid: Decode<'r, R::Database> + Type<R::Database>,
-    {
-        self.sift_by(table, rows, read)
+    ) -> (Vec<T>, Vec<Uuid>) {
+        match rows {
+            Rows::Postgres(rows) => self.sift_by(table, rows, read),
+            Rows::Sqlite(rows) => self.sift_by(table, rows, read),
+        }
     }
 
     /// Like [`Unreadable::sift`], where the first column is a name.
-    pub(super) fn sift_named<'r, R, S, T>(
+    pub(super) fn sift_named<S: Record, T>(
         &self,
         table: &'static str,
-        rows: &'r [R],
+        rows: &Rows,
         read: impl Fn(S) -> Result<T, StoreError>,
-    ) -> (Vec<T>, Vec<String>)
-    where
-        R: Row,
-        S: FromRow<'r, R>,
-        usize: ColumnIndex<R>,
-        String: Decode<'r, R::Database> + Type<R::Database>,
-    {
-        self.sift_by(table, rows, read)
+    ) -> (Vec<T>, Vec<String>) {
+        match rows {
+            Rows::Postgres(rows) => self.sift_by(table, rows, read),
+            Rows::Sqlite(rows) => self.sift_by(table, rows, read),
+        }
     }
 
     fn sift_by<'r, R, S, T, I>(
@@ -132,9 +128,9 @@ impl Store {
 
     async fn postpone(&self, update: &'static str, id: Uuid) -> Result<(), StoreError> {
         let now = self.clock.now();
-        on_write!(self.db, |conn| {
-            sqlx::query(update).bind(id).bind(now + LOOK_AGAIN).bind(now).execute(conn).await?;
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        write.query(update).bind(id).bind(now + LOOK_AGAIN).bind(now).execute().await?;
+        write.commit().await?;
         Ok(())
     }
 }

@@ -63,21 +63,24 @@ impl Store {
             return Err(StoreError::NotFound);
         }
         let now = self.clock.now();
-        on_write!(self.db, scope, |conn| {
-            let sent: i64 = sqlx::query_scalar(
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        let sent: i64 = tx
+            .query(
                 "select count(*) from deliveries
                   where tenant_id = $1 and recipient = $1 and channel = $2 and kind = 'code' and id >= $3",
             )
             .bind(text(&asked.recipient))
             .bind(text(&asked.channel))
             .bind(first_id(now - TimeDelta::days(1)))
-            .fetch_one(&mut *conn)
+            .scalar()
             .await?;
-            if sent >= PER_DAY {
-                let why = format!("{PER_DAY} codes were sent to this channel within a day; ask for another tomorrow");
-                return Err(StoreError::Conflict(why));
-            }
-            let written = sqlx::query(
+        if sent >= PER_DAY {
+            let why = format!("{PER_DAY} codes were sent to this channel within a day; ask for another tomorrow");
+            return Err(StoreError::Conflict(why));
+        }
+        let written = tx
+            .query(
                 "insert into verifications (tenant_id, channel, address_hash, code_hash, tries, expires_at)
                  values ($1, $2, $3, $4, 0, $5)
                  on conflict (tenant_id, channel) do update
@@ -91,25 +94,23 @@ impl Store {
             .bind(&asked.code_hash)
             .bind(now + signed(LIFETIME))
             .bind(now + signed(LIFETIME) - signed(BETWEEN))
-            .execute(&mut *conn)
-            .await?
-            .rows_affected();
-            if written == 0 {
-                let same: Option<i32> = sqlx::query_scalar(
-                    "select 1 from verifications where tenant_id = $1 and channel = $2 and code_hash = $3",
-                )
+            .execute()
+            .await?;
+        if written == 0 {
+            let same: Option<i32> = tx
+                .query("select 1 from verifications where tenant_id = $1 and channel = $2 and code_hash = $3")
                 .bind(text(&asked.recipient))
                 .bind(text(&asked.channel))
                 .bind(&asked.code_hash)
-                .fetch_optional(&mut *conn)
+                .optional_scalar()
                 .await?;
-                if same.is_none() {
-                    let why = "a code was sent less than a minute ago; wait for it before you ask for another";
-                    return Err(StoreError::Conflict(why.into()));
-                }
+            if same.is_none() {
+                let why = "a code was sent less than a minute ago; wait for it before you ask for another";
+                return Err(StoreError::Conflict(why.into()));
             }
-            conn.post(&[message], now).await?;
-        });
+        }
+        tx.post(&[message], now).await?;
+        write.commit().await?;
         self.hint(Topic::Outbox);
         Ok(())
     }
@@ -129,27 +130,30 @@ impl Store {
             return Err(StoreError::NotFound);
         }
         let now: DateTime<Utc> = self.clock.now();
-        on_write!(self.db, scope, |conn| {
-            let row: Option<Row> = sqlx::query_as(self.db.text(OPEN))
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        let row: Option<Row> = tx
+            .query(OPEN)
+            .bind(text(&given.recipient))
+            .bind(text(&given.channel))
+            .bind(&given.address_hash)
+            .bind(now)
+            .optional()
+            .await?;
+        let (code_hash, tries) = match row {
+            Some((code_hash, true, tries)) if tries < TRIES => (code_hash, tries),
+            _ => return Ok(Verified::Gone),
+        };
+        let verified = if code_hash != given.code_hash {
+            tx.query("update verifications set tries = tries + 1 where tenant_id = $1 and channel = $2")
                 .bind(text(&given.recipient))
                 .bind(text(&given.channel))
-                .bind(&given.address_hash)
-                .bind(now)
-                .fetch_optional(&mut *conn)
+                .execute()
                 .await?;
-            let (code_hash, tries) = match row {
-                Some((code_hash, true, tries)) if tries < TRIES => (code_hash, tries),
-                _ => return Ok(Verified::Gone),
-            };
-            if code_hash != given.code_hash {
-                sqlx::query("update verifications set tries = tries + 1 where tenant_id = $1 and channel = $2")
-                    .bind(text(&given.recipient))
-                    .bind(text(&given.channel))
-                    .execute(&mut *conn)
-                    .await?;
-                Ok(Verified::Wrong { left: TRIES - tries - 1 })
-            } else {
-                let written = sqlx::query(
+            Verified::Wrong { left: TRIES - tries - 1 }
+        } else {
+            let written = tx
+                .query(
                     "update recipients set body = $2, version = version + 1, updated_at = $3
                       where tenant_id = $1 and version = $4 and updated_at = $5",
                 )
@@ -158,20 +162,20 @@ impl Store {
                 .bind(now)
                 .bind(read.version)
                 .bind(read.updated_at)
-                .execute(&mut *conn)
-                .await?
-                .rows_affected();
-                if written == 0 {
-                    return Err(StoreError::Conflict("the recipient has changed meanwhile".into()));
-                }
-                sqlx::query("delete from verifications where tenant_id = $1 and channel = $2")
-                    .bind(text(&given.recipient))
-                    .bind(text(&given.channel))
-                    .execute(&mut *conn)
-                    .await?;
-                let (recipient, version) = (recipient.clone(), read.version + 1);
-                Ok(Verified::Yes(Box::new(StoredRecipient { recipient, version, updated_at: now })))
+                .execute()
+                .await?;
+            if written == 0 {
+                return Err(StoreError::Conflict("the recipient has changed meanwhile".into()));
             }
-        })
+            tx.query("delete from verifications where tenant_id = $1 and channel = $2")
+                .bind(text(&given.recipient))
+                .bind(text(&given.channel))
+                .execute()
+                .await?;
+            let (recipient, version) = (recipient.clone(), read.version + 1);
+            Verified::Yes(Box::new(StoredRecipient { recipient, version, updated_at: now }))
+        };
+        write.commit().await?;
+        Ok(verified)
     }
 }

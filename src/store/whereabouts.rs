@@ -62,23 +62,24 @@ impl Store {
         run_id: Uuid,
         task_id: Option<Uuid>,
     ) -> Result<Whereabouts, StoreError> {
-        let (queued, parked) = on_read!(self.db, scope, |conn| {
-            let queued: Option<Queued> = sqlx::query_as(
+        let mut read = self.db.read_in(scope).await?;
+        let tx = &mut read.tx();
+        let queued: Option<Queued> = tx
+            .query(
                 "select state, run_at, worker, lease_until, deadline_at, cancel_reason
                    from queue where run_id = $1 and ($2 is null or tenant_id = $2)",
             )
             .bind(run_id)
             .bind(scope.tenant())
-            .fetch_optional(&mut *conn)
+            .optional()
             .await?;
-            let parked: Option<Parked> =
-                sqlx::query_as("select why, wake_at from parked where run_id = $1 and ($2 is null or tenant_id = $2)")
-                    .bind(run_id)
-                    .bind(scope.tenant())
-                    .fetch_optional(&mut *conn)
-                    .await?;
-            (queued, parked)
-        });
+        let parked: Option<Parked> = tx
+            .query("select why, wake_at from parked where run_id = $1 and ($2 is null or tenant_id = $2)")
+            .bind(run_id)
+            .bind(scope.tenant())
+            .optional()
+            .await?;
+        read.end().await?;
         let holder = match task_id {
             Some(task_id) => self.holder_of(scope, task_id).await?,
             None => None,
@@ -88,15 +89,17 @@ impl Store {
 
     /// The run that has this task's slot; `None`: it is free.
     pub async fn holder_of(&self, scope: &Scope, task_id: Uuid) -> Result<Option<Holder>, StoreError> {
-        Ok(on_read!(self.db, scope, |conn| {
-            sqlx::query_as(
+        let mut read = self.db.read_in(scope).await?;
+        let found = read
+            .query(
                 "select s.run_id, r.state, r.started_at from slots s join runs r on r.id = s.run_id
                   where s.task_id = $1 and ($2 is null or r.tenant_id = $2)",
             )
             .bind(task_id)
             .bind(scope.tenant())
-            .fetch_optional(conn)
-            .await?
-        }))
+            .optional()
+            .await?;
+        read.end().await?;
+        Ok(found)
     }
 }

@@ -7,10 +7,13 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use crate::id::Scope;
 use crate::notification::NewDelivery;
 use crate::store::hot::Hot;
 use crate::store::requests::LOCK_DUE;
-use crate::store::tasks::{TaskRow, select_task};
+use crate::store::sql::sql;
+use crate::store::tasks::{SELECT_TASK, TaskRow};
+use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::{Task, TaskStatus};
 use crate::trigger::Next;
@@ -47,37 +50,27 @@ pub(super) const NEWEST: &str =
     "select release, planned_at is not null from zone_releases order by release desc limit 1";
 
 /// Whether fires may be planned by `release`: no newer one is stored, and nothing is left that an older one has planned.
-macro_rules! may_plan {
-    ($conn:ident, $release:expr) => {{
-        let newest: Option<(String, bool)> =
-            sqlx::query_as($crate::store::zones::NEWEST).fetch_optional(&mut *$conn).await?;
-        newest.is_none_or(|(newest, is_planned)| newest == $release.as_str() && is_planned)
-    }};
+pub(super) async fn may_plan(tx: &mut Tx<'_>, release: &Release) -> Result<bool, StoreError> {
+    let newest: Option<(String, bool)> = tx.query(NEWEST).optional().await?;
+    Ok(newest.is_none_or(|(newest, is_planned)| newest == release.as_str() && is_planned))
 }
-pub(super) use may_plan;
 
-macro_rules! zoned {
-    ($and:literal) => {
-        concat!(
-            "select id, case when trigger_type = 'schedule' and status = 'active' and zone_database < $3",
-            $and,
-            "                then cast(spec -> 'trigger' ->> 'timezone' as text) end as timezone
-               from tasks
-              where id > $1
-              order by id
-              limit $2"
-        )
-    };
-}
+const OF_ZONES: &str = "
+    select id, case when trigger_type = 'schedule' and status = 'active' and zone_database < $3{and}
+                    then cast(spec -> 'trigger' ->> 'timezone' as text) end as timezone
+      from tasks
+     where id > $1
+     order by id
+     limit $2";
 
 /// The zones of tasks; one that can't be read has none, and is left to the scheduler.
-const ZONED: Split = Split { postgres: zoned!(""), sqlite: zoned!(" and json_valid(spec)") };
+const ZONED: Split =
+    Split { postgres: sql!(OF_ZONES; "{and}" = ""), sqlite: sql!(OF_ZONES; "{and}" = " and json_valid(spec)") };
 
 impl Store {
     /// The newest release that is stored; `None` before the first.
     pub async fn newest_zones(&self) -> Result<Option<NewestZones>, StoreError> {
-        let newest: Option<(String, bool)> =
-            on_read!(self.db, |conn| sqlx::query_as(NEWEST).fetch_optional(conn).await?);
+        let newest: Option<(String, bool)> = self.db.read().await?.query(NEWEST).optional().await?;
         let read =
             |(release, is_planned): (String, bool)| Ok(NewestZones { release: read_release(&release)?, is_planned });
         newest.map(read).transpose()
@@ -86,39 +79,40 @@ impl Store {
     /// Stores a release with its rules: from now on no other plans, and nothing is fired by the clock until
     /// [`Store::zones_are_planned`]. One that is stored already stays as it is.
     pub async fn add_zones(&self, release: &Release, rules: &[u8], now: DateTime<Utc>) -> Result<(), StoreError> {
-        on_write!(self.db, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        write
+            .query(
                 "insert into zone_releases (release, rules, created_at) values ($1, $2, $3)
                  on conflict (release) do nothing",
             )
             .bind(release.as_str())
             .bind(rules)
             .bind(now)
-            .execute(&mut *conn)
+            .execute()
             .await?;
-        });
+        write.commit().await?;
         Ok(())
     }
 
     /// The rules of a release that is stored.
     pub async fn zones_of(&self, release: &Release) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(on_read!(self.db, |conn| {
-            sqlx::query_scalar("select rules from zone_releases where release = $1")
-                .bind(release.as_str())
-                .fetch_optional(conn)
-                .await?
-        }))
+        let mut read = self.db.read().await?;
+        Ok(read
+            .query("select rules from zone_releases where release = $1")
+            .bind(release.as_str())
+            .optional_scalar()
+            .await?)
     }
 
     /// The release that has planned everything last; `None` before the first.
     pub async fn planned_zones(&self) -> Result<Option<Release>, StoreError> {
-        let release: Option<String> = on_read!(self.db, |conn| {
-            sqlx::query_scalar(
-                "select release from zone_releases where planned_at is not null order by release desc limit 1",
-            )
-            .fetch_optional(conn)
+        let release: Option<String> = self
+            .db
+            .read()
             .await?
-        });
+            .query("select release from zone_releases where planned_at is not null order by release desc limit 1")
+            .optional_scalar()
+            .await?;
         release.map(|release| read_release(&release)).transpose()
     }
 
@@ -129,9 +123,8 @@ impl Store {
         after: Uuid,
         limit: i64,
     ) -> Result<ZonedTasks, StoreError> {
-        let looked_at: Vec<(Uuid, Option<String>)> = on_read!(self.db, |conn| {
-            sqlx::query_as(self.db.text(ZONED)).bind(after).bind(limit).bind(release.as_str()).fetch_all(conn).await?
-        });
+        let looked_at: Vec<(Uuid, Option<String>)> =
+            self.db.read().await?.query(ZONED).bind(after).bind(limit).bind(release.as_str()).all().await?;
         let last = looked_at.last().map(|(id, _)| *id).filter(|_| looked_at.len() as i64 >= limit);
         let found = looked_at.into_iter().filter_map(|(id, zone)| Some((id, zone?))).collect();
         Ok(ZonedTasks { found, last })
@@ -139,9 +132,8 @@ impl Store {
 
     /// A task that waits for an instant; `None` where it does not, or is gone.
     pub async fn planned_task(&self, id: Uuid) -> Result<Option<PlannedTask>, StoreError> {
-        let row: Option<TaskRow> = on_read!(self.db, |conn| {
-            sqlx::query_as(select_task!("where t.id = $1")).bind(id).fetch_optional(conn).await?
-        });
+        let row: Option<TaskRow> =
+            self.db.read().await?.query(sql!(SELECT_TASK, "where t.id = $1")).bind(id).optional().await?;
         let Some((row, nominal)) = row.and_then(|row| row.nominal_at.map(|nominal| (row, nominal))) else {
             return Ok(None);
         };
@@ -162,10 +154,12 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
         let id = seen.task.id;
-        let moved = on_write!(self.db, |conn| {
-            sqlx::query(self.db.text(LOCK_DUE)).bind(id).execute(&mut *conn).await?;
-            // without an instant the scheduler completes the task when it looks at it
-            let due = sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        tx.query(LOCK_DUE).bind(id).execute().await?;
+        // without an instant the scheduler completes the task when it looks at it
+        let due = tx
+            .query(
                 "update due set next_at = $4, nominal_at = $5
                   where task_id = $1 and nominal_at = $2 and epoch = $3
                     and (select zone_database from tasks where id = $1) < $6",
@@ -176,21 +170,17 @@ impl Store {
             .bind(next.map_or(now, |next| next.run_at))
             .bind(next.map(|next| next.nominal))
             .bind(release.as_str())
-            .execute(&mut *conn)
+            .execute()
             .await?;
-            if due.rows_affected() == 0 {
-                return Ok(false);
-            }
-            sqlx::query("update tasks set zone_database = $2 where id = $1")
-                .bind(id)
-                .bind(release.as_str())
-                .execute(&mut *conn)
-                .await?;
-            if let Some(notice) = notice {
-                conn.post(&[notice], now).await?;
-            }
-            true
-        });
+        if due == 0 {
+            return Ok(false);
+        }
+        tx.query("update tasks set zone_database = $2 where id = $1").bind(id).bind(release.as_str()).execute().await?;
+        if let Some(notice) = notice {
+            tx.post(&[notice], now).await?;
+        }
+        let moved = true;
+        write.commit().await?;
         self.hint(Topic::Due);
         self.hint(Topic::Outbox);
         Ok(moved)
@@ -198,17 +188,15 @@ impl Store {
 
     /// All that earlier releases had planned is planned anew; their rules are not needed any more.
     pub async fn zones_are_planned(&self, release: &Release, now: DateTime<Utc>) -> Result<(), StoreError> {
-        on_write!(self.db, |conn| {
-            sqlx::query("update zone_releases set planned_at = $2 where release = $1 and planned_at is null")
-                .bind(release.as_str())
-                .bind(now)
-                .execute(&mut *conn)
-                .await?;
-            sqlx::query("delete from zone_releases where release < $1")
-                .bind(release.as_str())
-                .execute(&mut *conn)
-                .await?;
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        tx.query("update zone_releases set planned_at = $2 where release = $1 and planned_at is null")
+            .bind(release.as_str())
+            .bind(now)
+            .execute()
+            .await?;
+        tx.query("delete from zone_releases where release < $1").bind(release.as_str()).execute().await?;
+        write.commit().await?;
         self.hint_everybody(Topic::Due);
         Ok(())
     }

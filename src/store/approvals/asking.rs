@@ -5,55 +5,55 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::approval::{Approval, POLICY};
-use crate::store::Split;
-use crate::store::audit::{Act, SERVICE};
+use crate::approval::{Approval, POLICY, Via};
+use crate::store::audit::{Act, SERVICE, write_audit};
+use crate::store::slots::EACH_IN_TURN;
+use crate::store::sql::sql;
+use crate::store::text::{document, text};
+use crate::store::tx::Tx;
+use crate::store::{Split, StoreError};
 
 /// Puts questions, each once: one about a call that has its question already is left out, unless it replaces it. What
 /// nobody is asked about is put as approved and held. `$now` is the database's time.
-macro_rules! ask {
-    ($conn:ident, $asks:expr, $now:expr) => {
-        for (approval, replaces) in $asks {
-            let approval: &$crate::approval::Approval = approval;
-            let replaces: &Option<uuid::Uuid> = replaces;
-            if let Some(replaced) = replaces {
-                sqlx::query($crate::store::approvals::asking::REPLACE)
-                    .bind(replaced)
-                    .bind(approval.id)
-                    .bind($now)
-                    .execute(&mut *$conn)
-                    .await?;
-            }
-            let put = $crate::store::approvals::asking::Put::of(approval, $now);
-            let asked = sqlx::query($crate::store::approvals::asking::INSERT)
-                .bind(approval.id)
-                .bind(approval.batch_id)
-                .bind(approval.run_id)
-                .bind(approval.task_id)
-                .bind(&approval.tenant_id)
-                .bind(approval.turn)
-                .bind($crate::store::text::text(&approval.call_id))
-                .bind($crate::store::text::text(&approval.proposal.tool))
-                .bind(&approval.digest)
-                .bind($crate::store::text::document(&approval.proposal)?)
-                .bind(approval.created_at)
-                .bind(put.expires_at)
-                .bind(approval.status.as_str())
-                .bind(put.decided_at)
-                .bind(&approval.decided_by)
-                .bind(approval.decided_via.map($crate::approval::Via::as_str))
-                .bind(&approval.decided_digest)
-                .bind(put.hold_until)
-                .execute(&mut *$conn)
-                .await?;
-            if asked.rows_affected() == 1 {
-                let act = $crate::store::approvals::asking::asked(approval, *replaces, put.hold_until);
-                $crate::store::audit::write_audit!($conn, act, $now);
-            }
+pub(in crate::store) async fn ask(
+    tx: &mut Tx<'_>,
+    asks: &[(Approval, Option<Uuid>)],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    for (approval, replaces) in asks {
+        if let Some(replaced) = replaces {
+            tx.query(REPLACE).bind(replaced).bind(approval.id).bind(now).execute().await?;
         }
-    };
+        let put = Put::of(approval, now);
+        let put_now = tx
+            .query(INSERT)
+            .bind(approval.id)
+            .bind(approval.batch_id)
+            .bind(approval.run_id)
+            .bind(approval.task_id)
+            .bind(&approval.tenant_id)
+            .bind(approval.turn)
+            .bind(text(&approval.call_id))
+            .bind(text(&approval.proposal.tool))
+            .bind(&approval.digest)
+            .bind(document(&approval.proposal)?)
+            .bind(approval.created_at)
+            .bind(put.expires_at)
+            .bind(approval.status.as_str())
+            .bind(put.decided_at)
+            .bind(&approval.decided_by)
+            .bind(approval.decided_via.map(Via::as_str))
+            .bind(&approval.decided_digest)
+            .bind(put.hold_until)
+            .execute()
+            .await?;
+        if put_now == 1 {
+            let act = asked(approval, *replaces, put.hold_until);
+            write_audit(tx, act, now).await?;
+        }
+    }
+    Ok(())
 }
-pub(in crate::store) use ask;
 
 /// Replaces questions, which can't be answered any more.
 pub(in crate::store) const REPLACE: &str = "
@@ -139,20 +139,17 @@ impl Closed {
 }
 
 /// Withdraws what is open of a run that has ended, and what is held of it: nothing of it is done any more.
-macro_rules! close_questions {
-    ($conn:ident, $run_id:expr, $now:expr) => {{
-        let closed: Vec<$crate::store::approvals::asking::Closed> =
-            sqlx::query_as($crate::store::approvals::asking::CLOSE)
-                .bind($run_id)
-                .bind($now)
-                .fetch_all(&mut *$conn)
-                .await?;
-        for closed in &closed {
-            $crate::store::audit::write_audit!($conn, closed.act(), $now);
-        }
-    }};
+pub(in crate::store) async fn close_questions(
+    tx: &mut Tx<'_>,
+    run_id: Uuid,
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let closed: Vec<Closed> = tx.query(CLOSE).bind(run_id).bind(now).all().await?;
+    for closed in &closed {
+        write_audit(tx, closed.act(), now).await?;
+    }
+    Ok(())
 }
-pub(in crate::store) use close_questions;
 
 pub(in crate::store) const CLOSE: &str = "
     update approvals set status = 'cancelled', decided_at = $2, decided_by = 'service', decided_via = 'service'
@@ -164,49 +161,38 @@ pub(in crate::store) const CLOSE: &str = "
 /// Lets a run go on that is parked for people: it is queued, ready now; answers whether it was parked still. Going on
 /// is no new attempt. Where its task has one run at a time, and it has not kept the slot, it waits for its turn, and no
 /// policy skips it.
-macro_rules! wake {
-    ($db:expr, $conn:ident, $run_id:expr, $now:expr) => {{
-        let parked: Option<(Option<uuid::Uuid>, String, Option<String>)> = sqlx::query_as(
-            "delete from parked where run_id = $1 and why = 'approval' returning task_id, tenant_id, overlap",
-        )
-        .bind($run_id)
-        .fetch_optional(&mut *$conn)
+pub(in crate::store) async fn wake(tx: &mut Tx<'_>, run_id: Uuid, now: DateTime<Utc>) -> Result<bool, StoreError> {
+    let parked: Option<(Option<Uuid>, String, Option<String>)> = tx
+        .query("delete from parked where run_id = $1 and why = 'approval' returning task_id, tenant_id, overlap")
+        .bind(run_id)
+        .optional()
         .await?;
-        let was_parked = parked.is_some();
-        if let Some((task_id, tenant_id, overlap)) = parked {
-            sqlx::query($db.text($crate::store::approvals::asking::REQUEUE))
-                .bind($run_id)
-                .bind(task_id)
-                .bind(tenant_id)
-                .bind($now)
-                .bind(overlap)
-                .bind($crate::store::slots::EACH_IN_TURN)
-                .execute(&mut *$conn)
-                .await?;
-            sqlx::query($crate::store::approvals::asking::GO_ON).bind($run_id).execute(&mut *$conn).await?;
-        }
-        was_parked
-    }};
+    let was_parked = parked.is_some();
+    if let Some((task_id, tenant_id, overlap)) = parked {
+        tx.query(REQUEUE)
+            .bind(run_id)
+            .bind(task_id)
+            .bind(tenant_id)
+            .bind(now)
+            .bind(overlap)
+            .bind(EACH_IN_TURN)
+            .execute()
+            .await?;
+        tx.query(GO_ON).bind(run_id).execute().await?;
+    }
+    Ok(was_parked)
 }
-pub(in crate::store) use wake;
 
-macro_rules! requeue {
-    ($overlap:literal) => {
-        concat!(
-            "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
-             values ($1, $2, $3, coalesce((select d.epoch from due d where d.task_id = $2), 0), $4, 0, 'ready',
-                     coalesce($5, (select case when coalesce(",
-            $overlap,
-            ", 'skip') <> 'allow' then $6 end
-                                     from tasks t
-                                    where t.id = $2
-                                      and not exists (select 1 from slots s where s.task_id = $2 and s.run_id = $1))))"
-        )
-    };
-}
+const REQUEUED: &str = "
+    insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
+    values ($1, $2, $3, coalesce((select d.epoch from due d where d.task_id = $2), 0), $4, 0, 'ready',
+            coalesce($5, (select case when coalesce({overlap}, 'skip') <> 'allow' then $6 end
+                            from tasks t
+                           where t.id = $2
+                             and not exists (select 1 from slots s where s.task_id = $2 and s.run_id = $1))))";
 pub(in crate::store) const REQUEUE: Split = Split {
-    postgres: requeue!("t.spec -> 'trigger' ->> 'overlap'"),
-    sqlite: requeue!("case when json_valid(t.spec) then t.spec -> 'trigger' ->> 'overlap' end"),
+    postgres: sql!(REQUEUED; "{overlap}" = "t.spec -> 'trigger' ->> 'overlap'"),
+    sqlite: sql!(REQUEUED; "{overlap}" = "case when json_valid(t.spec) then t.spec -> 'trigger' ->> 'overlap' end"),
 };
 
 pub(in crate::store) const GO_ON: &str = "

@@ -11,23 +11,22 @@ use crate::id::Scope;
 use crate::notification::NewDelivery;
 use crate::run::{RunEvent, RunState};
 use crate::store::approvals::decide::{LOCK_PARKED, LOCK_RUN};
-use crate::store::approvals::row::{ApprovalRow, select_approval};
+use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
 use crate::store::approvals::{Attend, Attended, Waiting, wake};
 use crate::store::audit::{Act, SERVICE, write_audit};
-use crate::store::connect::settled_at;
 use crate::store::hot::Hot;
 use crate::store::parked::Awaited;
 use crate::store::slots::{free, hand_over};
+use crate::store::sql::sql;
 use crate::store::{Split, Store, StoreError, Topic};
 
 /// Why a run expired for which nobody answered.
 const REASON_EXPIRED: &str = "approval_expired";
 
 /// The questions for which the run waits: those of its newest turn.
-const LATEST: Split = select_approval!(
-    "where a.run_id = $1 and a.replaced_by is null and a.turn = (select max(l.turn) from approvals l where l.run_id = $1)
-     order by a.id"
-);
+const LATEST: Split = Split { postgres: sql!(SELECT_APPROVAL.postgres, "where a.run_id = $1 and a.replaced_by is null and a.turn = (select max(l.turn) from approvals l where l.run_id = $1)
+                                                                        order by a.id"), sqlite: sql!(SELECT_APPROVAL.sqlite, "where a.run_id = $1 and a.replaced_by is null and a.turn = (select max(l.turn) from approvals l where l.run_id = $1)
+                                                                                                                               order by a.id") };
 
 const EXPIRE: &str = "
     update approvals set status = 'expired', decided_at = $2, decided_by = 'service', decided_via = 'service'
@@ -92,10 +91,10 @@ impl Store {
                 self.set_aside_parked(id, &"its run can't be read").await?;
                 continue;
             };
-            let (approvals, others) = on_read!(self.db, |conn| {
-                let rows = sqlx::query(self.db.text(LATEST)).bind(id).fetch_all(conn).await?;
-                self.unreadable.sift("approvals", &rows, ApprovalRow::approval)
-            });
+            let mut read = self.db.read().await?;
+            let rows = read.query(LATEST).bind(id).rows().await?;
+            let (approvals, others) = self.unreadable.sift("approvals", &rows, ApprovalRow::approval);
+            read.end().await?;
             if let Some(approval) = others.first() {
                 self.set_aside_parked(id, &format!("its question {approval} can't be read")).await?;
                 continue;
@@ -108,76 +107,72 @@ impl Store {
 
     /// When the next one wants to be looked at.
     pub async fn next_waiting(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        Ok(on_read!(self.db, |conn| {
-            sqlx::query_scalar("select wake_at from parked where why || '' = 'approval' order by wake_at limit 1")
-                .fetch_optional(conn)
-                .await?
-        }))
+        let mut read = self.db.read().await?;
+        Ok(read
+            .query("select wake_at from parked where why || '' = 'approval' order by wake_at limit 1")
+            .optional_scalar()
+            .await?)
     }
 
     /// Settles what is overdue by the database's own time, and does what follows. One that waits on is looked at again
     /// at `attend.wake_at`, or earlier where a question expires or a hold ends before.
     pub async fn attend(&self, run_id: Uuid, attend: &Attend) -> Result<Attended, StoreError> {
-        let done = on_write!(self.db, &Scope::Every, |conn| {
-            let parked: Option<Uuid> =
-                sqlx::query_scalar(self.db.text(LOCK_PARKED)).bind(run_id).fetch_optional(&mut *conn).await?;
-            if parked.is_none() {
-                return Ok(Attended::Gone);
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let parked: Option<Uuid> = tx.query(LOCK_PARKED).bind(run_id).optional_scalar().await?;
+        if parked.is_none() {
+            return Ok(Attended::Gone);
+        }
+        let state: String = tx.query(LOCK_RUN).bind(run_id).scalar().await?;
+        let state = RunState::parse(&state).ok_or_else(|| StoreError::Corrupt(format!("run {run_id}: {state}")))?;
+        let now = self.settled_at(tx).await?;
+        let rows: Vec<ApprovalRow> = tx.query(LATEST).bind(run_id).all().await?;
+        let mut approvals = rows.into_iter().map(ApprovalRow::approval).collect::<Result<Vec<_>, _>>()?;
+        for approval in approvals.iter_mut().filter(|approval| approval.status == ApprovalStatus::Pending) {
+            let overdue = tx.query(EXPIRE).bind(approval.id).bind(now).execute().await?;
+            if overdue == 1 {
+                approval.status = ApprovalStatus::Expired;
+                write_audit(tx, expired(approval), now).await?;
             }
-            let state: String = sqlx::query_scalar(self.db.text(LOCK_RUN)).bind(run_id).fetch_one(&mut *conn).await?;
-            let state = RunState::parse(&state).ok_or_else(|| StoreError::Corrupt(format!("run {run_id}: {state}")))?;
-            let now = settled_at!(self, conn);
-            let rows: Vec<ApprovalRow> =
-                sqlx::query_as(self.db.text(LATEST)).bind(run_id).fetch_all(&mut *conn).await?;
-            let mut approvals = rows.into_iter().map(ApprovalRow::approval).collect::<Result<Vec<_>, _>>()?;
-            for approval in approvals.iter_mut().filter(|approval| approval.status == ApprovalStatus::Pending) {
-                let overdue = sqlx::query(EXPIRE).bind(approval.id).bind(now).execute(&mut *conn).await?;
-                if overdue.rows_affected() == 1 {
-                    approval.status = ApprovalStatus::Expired;
-                    write_audit!(conn, expired(approval), now);
-                }
+        }
+        let (done, deliveries) = match fate(&approvals, now) {
+            Fate::GoesOn => {
+                wake(tx, run_id, now).await?;
+                (Attended::Woken, &[][..])
             }
-            let (done, deliveries) = match fate(&approvals, now) {
-                Fate::GoesOn => {
-                    wake!(self.db, conn, run_id, now);
-                    (Attended::Woken, &[][..])
-                }
-                Fate::Waits(until) => {
-                    let wake_at = until.map_or(attend.wake_at, |until| until.min(attend.wake_at));
-                    sqlx::query("update parked set wake_at = $2 where run_id = $1")
-                        .bind(run_id)
-                        .bind(wake_at)
-                        .execute(&mut *conn)
-                        .await?;
-                    (Attended::Waits, &attend.deliveries[..])
-                }
-                Fate::Expires => {
-                    let next =
-                        state.on(RunEvent::Expire).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
-                    sqlx::query("delete from parked where run_id = $1").bind(run_id).execute(&mut *conn).await?;
-                    let task_id: Option<Uuid> = sqlx::query_scalar(
-                        "update runs set state = $2, reason = $3, finished_at = $4 where id = $1 returning task_id",
-                    )
+            Fate::Waits(until) => {
+                let wake_at = until.map_or(attend.wake_at, |until| until.min(attend.wake_at));
+                tx.query("update parked set wake_at = $2 where run_id = $1")
+                    .bind(run_id)
+                    .bind(wake_at)
+                    .execute()
+                    .await?;
+                (Attended::Waits, &attend.deliveries[..])
+            }
+            Fate::Expires => {
+                let next = state.on(RunEvent::Expire).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
+                tx.query("delete from parked where run_id = $1").bind(run_id).execute().await?;
+                let task_id: Option<Uuid> = tx
+                    .query("update runs set state = $2, reason = $3, finished_at = $4 where id = $1 returning task_id")
                     .bind(run_id)
                     .bind(next.as_str())
                     .bind(REASON_EXPIRED)
                     .bind(now)
-                    .fetch_one(&mut *conn)
+                    .scalar()
                     .await?;
-                    if let Some(task_id) = task_id
-                        && free!(conn, task_id, run_id) > 0
-                    {
-                        hand_over!(conn, task_id, now);
-                    }
-                    (Attended::Expired, &attend.if_expired[..])
+                if let Some(task_id) = task_id
+                    && free(tx, task_id, run_id).await? > 0
+                {
+                    hand_over(tx, task_id, now).await?;
                 }
-            };
-            let deliveries: Vec<&NewDelivery> = deliveries.iter().collect();
-            if !deliveries.is_empty() {
-                conn.post(&deliveries, now).await?;
+                (Attended::Expired, &attend.if_expired[..])
             }
-            done
-        });
+        };
+        let deliveries: Vec<&NewDelivery> = deliveries.iter().collect();
+        if !deliveries.is_empty() {
+            tx.post(&deliveries, now).await?;
+        }
+        write.commit().await?;
         if done != Attended::Waits {
             self.hint(Topic::Queue);
         }

@@ -14,9 +14,9 @@ use crate::id::Scope;
 use crate::store::approvals::row::ApprovalRow;
 use crate::store::approvals::{Decided, ONE, Refusal, wake};
 use crate::store::audit::{Act, write_audit};
-use crate::store::connect::settled_at;
 use crate::store::grants::{end_grants, keep_grant};
 use crate::store::text::{document, optional, optional_document, text};
+use crate::store::tx::Tx;
 use crate::store::{Grant, Split, Store, StoreError, Topic};
 
 /// A run is parked once while one looks, and not this often.
@@ -114,42 +114,47 @@ struct VoteRow {
 const VOTES: &str = "select approver, digest, marks from approval_votes where approval_id = $1";
 
 /// An answer that agrees: whether this vote is a new one, and whether enough people agree to the same now.
-macro_rules! count_vote {
-    ($conn:ident, $approval:ident, $by:expr, $marks:expr, $digest:expr, $now:expr) => {{
-        if $approval.proposal.approvers <= 1 {
-            (true, true)
-        } else {
-            let fresh = sqlx::query(
+async fn count_vote(
+    tx: &mut Tx<'_>,
+    approval: &Approval,
+    by: &str,
+    marks: &Marks,
+    digest: &str,
+    now: DateTime<Utc>,
+) -> Result<(bool, bool), StoreError> {
+    Ok(if approval.proposal.approvers <= 1 {
+        (true, true)
+    } else {
+        let fresh = tx
+            .query(
                 "insert into approval_votes (approval_id, approver, digest, at, marks) values ($1, $2, $3, $4, $5)
                  on conflict (approval_id, approver, digest) do nothing",
             )
-            .bind($approval.id)
-            .bind(text(&$by))
-            .bind($digest)
-            .bind($now)
-            .bind(document($marks)?)
-            .execute(&mut *$conn)
-            .await?
-            .rows_affected();
-            let cast: Vec<VoteRow> = sqlx::query_as(VOTES).bind($approval.id).fetch_all(&mut *$conn).await?;
-            let mut same = Vec::new();
-            for VoteRow { approver, digest, marks } in cast {
-                let vote = Vote { by: approver, marks: marks.map(|marks| marks.0).unwrap_or_default() };
-                if &digest == $digest {
-                    same.push(vote);
-                } else if vote.may_be_of($marks) {
-                    // who agrees to something else has changed their mind
-                    sqlx::query("delete from approval_votes where approval_id = $1 and approver = $2 and digest = $3")
-                        .bind($approval.id)
-                        .bind(text(&vote.by))
-                        .bind(&digest)
-                        .execute(&mut *$conn)
-                        .await?;
-                }
+            .bind(approval.id)
+            .bind(text(by))
+            .bind(digest)
+            .bind(now)
+            .bind(document(marks)?)
+            .execute()
+            .await?;
+        let votes: Vec<VoteRow> = tx.query(VOTES).bind(approval.id).all().await?;
+        let mut same = Vec::new();
+        for VoteRow { approver, digest: voted, marks: cast } in votes {
+            let vote = Vote { by: approver, marks: cast.map(|cast| cast.0).unwrap_or_default() };
+            if voted == digest {
+                same.push(vote);
+            } else if vote.may_be_of(marks) {
+                // who agrees to something else has changed their mind
+                tx.query("delete from approval_votes where approval_id = $1 and approver = $2 and digest = $3")
+                    .bind(approval.id)
+                    .bind(text(&vote.by))
+                    .bind(&voted)
+                    .execute()
+                    .await?;
             }
-            (fresh == 1, people(&same) >= $approval.proposal.approvers as usize)
         }
-    }};
+        (fresh == 1, people(&same) >= approval.proposal.approvers as usize)
+    })
 }
 
 impl Store {
@@ -220,95 +225,90 @@ impl Store {
         (answer, voter): (&Answer, &Voter),
         grant: Option<&Grant>,
     ) -> Result<Option<(Decided, bool)>, StoreError> {
-        Ok(on_write!(self.db, scope, |conn| {
-            let run_id: Option<Uuid> =
-                sqlx::query_scalar("select run_id from approvals where id = $1 and ($2 is null or tenant_id = $2)")
-                    .bind(id)
-                    .bind(scope.tenant())
-                    .fetch_optional(&mut *conn)
-                    .await?;
-            let run_id = run_id.ok_or(StoreError::NotFound)?;
-            let parked: Option<Uuid> =
-                sqlx::query_scalar(self.db.text(LOCK_PARKED)).bind(run_id).fetch_optional(&mut *conn).await?;
-            let state: Option<String> =
-                sqlx::query_scalar(self.db.text(LOCK_RUN)).bind(run_id).fetch_optional(&mut *conn).await?;
-            if parked.is_none() && state.as_deref() == Some("pending_approval") {
-                return Ok(None);
-            }
-            let now = settled_at!(self, conn);
-            let row: Option<ApprovalRow> =
-                sqlx::query_as(self.db.text(ONE)).bind(id).bind(scope.tenant()).fetch_optional(&mut *conn).await?;
-            let row = row.ok_or(StoreError::NotFound)?;
-            let replaced = row.replaced_by.is_some();
-            let approval = row.approval()?;
-            let (settled, goes_on, recorded) = match judge(&approval, replaced, answer, voter, now) {
-                Verdict::Refused(refusal) => return Ok(Some((Decided::Refused(refusal, approval), false))),
-                Verdict::Agrees { status, digest, modifications, hold_until } => {
-                    let (fresh, enough) = count_vote!(conn, approval, answer.by, &voter.marks, &digest, now);
-                    if enough {
-                        let rows = sqlx::query(SETTLE)
-                            .bind(id)
-                            .bind(status.as_str())
-                            .bind(now)
-                            .bind(text(&answer.by))
-                            .bind(answer.via.as_str())
-                            .bind(optional(answer.comment.as_deref()))
-                            .bind(optional_document(modifications.as_ref())?)
-                            .bind(&digest)
-                            .bind(hold_until)
-                            .execute(&mut *conn)
-                            .await?;
-                        if rows.rows_affected() == 0 {
-                            return Ok(None);
-                        }
-                    }
-                    let action = match status {
-                        _ if !enough => "approval.voted",
-                        ApprovalStatus::Edited => "approval.edited",
-                        _ => "approval.approved",
-                    };
-                    (enough, enough, (enough || fresh).then_some((action, Some(digest))))
-                }
-                verdict @ (Verdict::Cancels | Verdict::Stops) => {
-                    let stops = verdict == Verdict::Stops;
-                    let rows = sqlx::query(if stops { STOP } else { CANCEL })
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        let run_id: Option<Uuid> = tx
+            .query("select run_id from approvals where id = $1 and ($2 is null or tenant_id = $2)")
+            .bind(id)
+            .bind(scope.tenant())
+            .optional_scalar()
+            .await?;
+        let run_id = run_id.ok_or(StoreError::NotFound)?;
+        let parked: Option<Uuid> = tx.query(LOCK_PARKED).bind(run_id).optional_scalar().await?;
+        let state: Option<String> = tx.query(LOCK_RUN).bind(run_id).optional_scalar().await?;
+        if parked.is_none() && state.as_deref() == Some("pending_approval") {
+            return Ok(None);
+        }
+        let now = self.settled_at(tx).await?;
+        let row: Option<ApprovalRow> = tx.query(ONE).bind(id).bind(scope.tenant()).optional().await?;
+        let row = row.ok_or(StoreError::NotFound)?;
+        let replaced = row.replaced_by.is_some();
+        let approval = row.approval()?;
+        let (settled, goes_on, recorded) = match judge(&approval, replaced, answer, voter, now) {
+            Verdict::Refused(refusal) => return Ok(Some((Decided::Refused(refusal, approval), false))),
+            Verdict::Agrees { status, digest, modifications, hold_until } => {
+                let (fresh, enough) = count_vote(tx, &approval, &answer.by, &voter.marks, &digest, now).await?;
+                if enough {
+                    let rows = tx
+                        .query(SETTLE)
                         .bind(id)
+                        .bind(status.as_str())
                         .bind(now)
                         .bind(text(&answer.by))
                         .bind(answer.via.as_str())
                         .bind(optional(answer.comment.as_deref()))
-                        .execute(&mut *conn)
+                        .bind(optional_document(modifications.as_ref())?)
+                        .bind(&digest)
+                        .bind(hold_until)
+                        .execute()
                         .await?;
-                    if rows.rows_affected() == 0 {
+                    if rows == 0 {
                         return Ok(None);
                     }
-                    let open: i64 = sqlx::query_scalar(OPEN_SIBLINGS)
-                        .bind(run_id)
-                        .bind(approval.turn)
-                        .fetch_one(&mut *conn)
-                        .await?;
-                    (true, open == 0, Some((if stops { "approval.stopped" } else { "approval.cancelled" }, None)))
                 }
-            };
-            // what a person does not want as it was proposed is not allowed for good any longer
-            if let (Some(task_id), Some(("approval.edited" | "approval.cancelled" | "approval.stopped", _))) =
-                (approval.task_id, &recorded)
-            {
-                end_grants!(conn, &approval.tenant_id, task_id, &approval.proposal.tool, &answer.by, now);
+                let action = match status {
+                    _ if !enough => "approval.voted",
+                    ApprovalStatus::Edited => "approval.edited",
+                    _ => "approval.approved",
+                };
+                (enough, enough, (enough || fresh).then_some((action, Some(digest))))
             }
-            if let (Some(grant), Some(("approval.approved", _))) = (grant, &recorded) {
-                let gone = StoreError::Conflict("the task was deleted meanwhile".into());
-                keep_grant!(conn, scope, grant, now, gone);
+            verdict @ (Verdict::Cancels | Verdict::Stops) => {
+                let stops = verdict == Verdict::Stops;
+                let rows = tx
+                    .query(if stops { STOP } else { CANCEL })
+                    .bind(id)
+                    .bind(now)
+                    .bind(text(&answer.by))
+                    .bind(answer.via.as_str())
+                    .bind(optional(answer.comment.as_deref()))
+                    .execute()
+                    .await?;
+                if rows == 0 {
+                    return Ok(None);
+                }
+                let open: i64 = tx.query(OPEN_SIBLINGS).bind(run_id).bind(approval.turn).scalar().await?;
+                (true, open == 0, Some((if stops { "approval.stopped" } else { "approval.cancelled" }, None)))
             }
-            if let Some((action, runs)) = recorded {
-                write_audit!(conn, act(&approval, answer, action, runs.as_deref()), now);
-            }
-            let woken = goes_on && parked.is_some() && wake!(self.db, conn, run_id, now);
-            let row: ApprovalRow =
-                sqlx::query_as(self.db.text(ONE)).bind(id).bind(scope.tenant()).fetch_one(&mut *conn).await?;
-            let approval = row.approval()?;
-            Some((if settled { Decided::Done(approval) } else { Decided::Counted(approval) }, woken))
-        }))
+        };
+        // what a person does not want as it was proposed is not allowed for good any longer
+        if let (Some(task_id), Some(("approval.edited" | "approval.cancelled" | "approval.stopped", _))) =
+            (approval.task_id, &recorded)
+        {
+            end_grants(tx, &approval.tenant_id, task_id, &approval.proposal.tool, &answer.by, now).await?;
+        }
+        if let (Some(grant), Some(("approval.approved", _))) = (grant, &recorded) {
+            let gone = StoreError::Conflict("the task was deleted meanwhile".into());
+            keep_grant(tx, scope, grant, now, gone).await?;
+        }
+        if let Some((action, runs)) = recorded {
+            write_audit(tx, act(&approval, answer, action, runs.as_deref()), now).await?;
+        }
+        let woken = goes_on && parked.is_some() && wake(tx, run_id, now).await?;
+        let row: ApprovalRow = tx.query(ONE).bind(id).bind(scope.tenant()).one().await?;
+        let approval = row.approval()?;
+        write.commit().await?;
+        Ok(Some((if settled { Decided::Done(approval) } else { Decided::Counted(approval) }, woken)))
     }
 }
 

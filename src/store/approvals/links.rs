@@ -4,13 +4,23 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::approval::Approval;
+use crate::id::Scope;
 use crate::store::approvals::ApprovalLink;
-use crate::store::approvals::row::{ApprovalRow, select_approval};
+use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
+use crate::store::sql::sql;
 use crate::store::text::text;
 use crate::store::{Split, Store, StoreError};
 
-const OF_BATCH: Split =
-    select_approval!("where a.batch_id = $1 and a.tenant_id = $2 and a.replaced_by is null order by a.id");
+const OF_BATCH: Split = Split {
+    postgres: sql!(
+        SELECT_APPROVAL.postgres,
+        "where a.batch_id = $1 and a.tenant_id = $2 and a.replaced_by is null order by a.id"
+    ),
+    sqlite: sql!(
+        SELECT_APPROVAL.sqlite,
+        "where a.batch_id = $1 and a.tenant_id = $2 and a.replaced_by is null order by a.id"
+    ),
+};
 
 #[derive(sqlx::FromRow)]
 struct LinkRow {
@@ -24,8 +34,9 @@ struct LinkRow {
 impl Store {
     /// Keeps the hash of a link's token; once more is the same, with the time it is given then.
     pub async fn remember_link(&self, token_hash: &[u8; 32], link: &ApprovalLink) -> Result<(), StoreError> {
-        on_write!(self.db, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        write
+            .query(
                 "insert into approval_links (token_hash, batch_id, tenant_id, recipient, channel, expires_at)
                  values ($1, $2, $3, $4, $5, $6)
                  on conflict (token_hash) do update set expires_at = excluded.expires_at",
@@ -36,9 +47,9 @@ impl Store {
             .bind(text(&link.recipient))
             .bind(text(&link.channel))
             .bind(link.expires_at)
-            .execute(conn)
+            .execute()
             .await?;
-        });
+        write.commit().await?;
         Ok(())
     }
 
@@ -49,23 +60,21 @@ impl Store {
         token_hash: &[u8; 32],
         now: DateTime<Utc>,
     ) -> Result<(ApprovalLink, Vec<Approval>), StoreError> {
-        let (link, rows): (LinkRow, Vec<ApprovalRow>) = on_read!(self.db, |conn| {
-            let link: Option<LinkRow> = sqlx::query_as(
+        let mut read = self.db.read().await?;
+        let tx = &mut read.tx();
+        let link: Option<LinkRow> = tx
+            .query(
                 "select batch_id, tenant_id, recipient, channel, expires_at from approval_links
                   where token_hash = $1 and expires_at > $2",
             )
             .bind(&token_hash[..])
             .bind(now)
-            .fetch_optional(&mut *conn)
+            .optional()
             .await?;
-            let link = link.ok_or(StoreError::NotFound)?;
-            let rows = sqlx::query_as(self.db.text(OF_BATCH))
-                .bind(link.batch_id)
-                .bind(&link.tenant_id)
-                .fetch_all(&mut *conn)
-                .await?;
-            (link, rows)
-        });
+        let link = link.ok_or(StoreError::NotFound)?;
+        let rows = tx.query(OF_BATCH).bind(link.batch_id).bind(&link.tenant_id).all().await?;
+        let (link, rows): (LinkRow, Vec<ApprovalRow>) = (link, rows);
+        read.end().await?;
         let approvals = rows.into_iter().map(ApprovalRow::approval).collect::<Result<_, _>>()?;
         let LinkRow { batch_id, tenant_id, recipient, channel, expires_at } = link;
         Ok((ApprovalLink { batch_id, tenant_id, recipient, channel, expires_at }, approvals))

@@ -8,50 +8,27 @@ use uuid::Uuid;
 use crate::approval::proposal::Proposal;
 use crate::approval::voter::Vote;
 use crate::approval::{Approval, ApprovalStatus, CallOutcome, Via};
-use crate::store::StoreError;
+use crate::store::sql::sql;
+use crate::store::{Split, StoreError};
 
 /// Everything of an approval. Its votes are those for what was decided; before that, all.
-macro_rules! columns {
-    ($votes:literal) => {
-        concat!(
-            "select a.id, a.batch_id, a.run_id, a.task_id, a.tenant_id, a.turn, a.call_id, a.replaced_by, a.digest,
-                    a.proposal, a.status, a.created_at, a.expires_at, a.decided_at, a.decided_by, a.decided_via,
-                    a.comment, a.modifications, a.decided_digest, a.hold_until, a.began_at, a.outcome, (select ",
-            $votes,
-            " from approval_votes v where v.approval_id = a.id
-                                      and (a.decided_digest is null or v.digest = a.decided_digest)) as votes
-               from approvals a "
-        )
-    };
-}
+const SELECT: &str = "
+    select a.id, a.batch_id, a.run_id, a.task_id, a.tenant_id, a.turn, a.call_id, a.replaced_by, a.digest, a.proposal,
+           a.status, a.created_at, a.expires_at, a.decided_at, a.decided_by, a.decided_via, a.comment, a.modifications,
+           a.decided_digest, a.hold_until, a.began_at, a.outcome,
+           (select {votes} from approval_votes v
+             where v.approval_id = a.id and (a.decided_digest is null or v.digest = a.decided_digest)) as votes
+      from approvals a ";
 
-macro_rules! on_postgres {
-    () => {
-        $crate::store::approvals::row::columns!(
-            "coalesce(jsonb_agg(jsonb_build_object('by', v.approver, 'marks', coalesce(v.marks, '[]'))
-                                order by v.at, v.approver), '[]')"
-        )
-    };
-}
+pub(super) const SELECT_APPROVAL: Split =
+    Split { postgres: sql!(SELECT; "{votes}" = VOTES.postgres), sqlite: sql!(SELECT; "{votes}" = VOTES.sqlite) };
 
-macro_rules! on_sqlite {
-    () => {
-        $crate::store::approvals::row::columns!(
-            "json_group_array(json_object('by', v.approver, 'marks', json(coalesce(v.marks, '[]')))
-                              order by v.at, v.approver)"
-        )
-    };
-}
-
-macro_rules! select_approval {
-    ($rest:literal) => {
-        $crate::store::Split {
-            postgres: concat!($crate::store::approvals::row::on_postgres!(), $rest),
-            sqlite: concat!($crate::store::approvals::row::on_sqlite!(), $rest),
-        }
-    };
-}
-pub(in crate::store) use {columns, on_postgres, on_sqlite, select_approval};
+const VOTES: Split = Split {
+    postgres: "coalesce(jsonb_agg(jsonb_build_object('by', v.approver, 'marks', coalesce(v.marks, '[]'))
+                                  order by v.at, v.approver), '[]')",
+    sqlite: "json_group_array(json_object('by', v.approver, 'marks', json(coalesce(v.marks, '[]')))
+                              order by v.at, v.approver)",
+};
 
 #[derive(sqlx::FromRow)]
 pub(super) struct ApprovalRow {

@@ -10,6 +10,7 @@ use crate::store::changes::PLANS;
 use crate::store::credentials::TASKS_MOVE;
 use crate::store::credentials::resuming::{Resumptions, WentOn, in_turn, resume_waiting};
 use crate::store::credentials::row::{self, CredentialRow};
+use crate::store::sql::sql;
 use crate::store::text::text;
 use crate::store::{NEXT_TOKEN, SealedDocument, Store, StoreError, StoredCredential};
 
@@ -23,9 +24,11 @@ impl Store {
         until: DateTime<Utc>,
     ) -> Result<Option<i64>, StoreError> {
         let now = self.clock.now();
-        Ok(on_write!(self.db, |conn| {
-            let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
-            let claimed = sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let token: i64 = tx.query(NEXT_TOKEN).scalar().await?;
+        let claimed = tx
+            .query(
                 "update credentials set refresh_lease = $3, refresh_until = $4
                   where id = $1 and version = $2 and status = 'active' and (refresh_until is null or refresh_until <= $5)",
             )
@@ -34,10 +37,10 @@ impl Store {
             .bind(token)
             .bind(until)
             .bind(now)
-            .execute(&mut *conn)
+            .execute()
             .await?;
-            (claimed.rows_affected() == 1).then_some(token)
-        }))
+        write.commit().await?;
+        Ok((claimed == 1).then_some(token))
     }
 
     /// Keeps the document that a refresh brought, and gives the lease back. Without a lease it is kept all the same, as
@@ -69,7 +72,8 @@ impl Store {
     }
 
     async fn name_of(&self, id: Uuid) -> Result<Option<(String, String, String)>, StoreError> {
-        Ok(on_read!(self.db, |conn| sqlx::query_as(NAME).bind(id).fetch_optional(conn).await?))
+        let mut read = self.db.read().await?;
+        Ok(read.query(NAME).bind(id).optional().await?)
     }
 
     /// One try; `Err`: these tasks are not planned as they are, and nothing is written.
@@ -81,33 +85,34 @@ impl Store {
         planned: &Resumptions,
         now: DateTime<Utc>,
     ) -> Result<Result<StoredCredential, Vec<Uuid>>, StoreError> {
-        let (stored, went_on) = on_write!(self.db, |conn| {
-            if lease.is_none() {
-                let name: Option<(String, String, String)> =
-                    sqlx::query_as(NAME).bind(id).fetch_optional(&mut *conn).await?;
-                let (tenant, service, account) = name.ok_or(StoreError::LeaseLost)?;
-                in_turn!(self, conn, &tenant, &service, &account);
-            }
-            let row: Option<CredentialRow> = sqlx::query_as(STORE)
-                .bind(id)
-                .bind(lease)
-                .bind(&new.sealed)
-                .bind(new.generation)
-                .bind(&new.key_id)
-                .bind(new.expires_at)
-                .bind(now)
-                .fetch_optional(&mut *conn)
-                .await?;
-            let stored = row.ok_or(StoreError::LeaseLost)?.stored()?;
-            let went_on = match lease {
-                Some(_) => Ok(WentOn::default()),
-                None => resume_waiting!(self, conn, &stored.credential, &Scope::Every, planned),
-            };
-            match went_on {
-                Ok(went_on) => (stored, went_on),
-                Err(unplanned) => return Ok(Err(unplanned)),
-            }
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        if lease.is_none() {
+            let name: Option<(String, String, String)> = tx.query(NAME).bind(id).optional().await?;
+            let (tenant, service, account) = name.ok_or(StoreError::LeaseLost)?;
+            in_turn(tx, &tenant, &service, &account).await?;
+        }
+        let row: Option<CredentialRow> = tx
+            .query(STORE)
+            .bind(id)
+            .bind(lease)
+            .bind(&new.sealed)
+            .bind(new.generation)
+            .bind(&new.key_id)
+            .bind(new.expires_at)
+            .bind(now)
+            .optional()
+            .await?;
+        let stored = row.ok_or(StoreError::LeaseLost)?.stored()?;
+        let went_on = match lease {
+            Some(_) => Ok(WentOn::default()),
+            None => resume_waiting(self, tx, &stored.credential, &Scope::Every, planned).await?,
+        };
+        let (stored, went_on) = match went_on {
+            Ok(went_on) => (stored, went_on),
+            Err(unplanned) => return Ok(Err(unplanned)),
+        };
+        write.commit().await?;
         self.tell_of(&went_on);
         Ok(Ok(stored))
     }
@@ -115,43 +120,45 @@ impl Store {
     /// Says that the other side will not renew it, and why; gives the lease back. [`StoreError::LeaseLost`] as above.
     pub async fn mark_needs_consent(&self, id: Uuid, lease: i64, reason: &str) -> Result<StoredCredential, StoreError> {
         let now = self.clock.now();
-        let row: Option<CredentialRow> = on_write!(self.db, |conn| {
-            sqlx::query_as(MARK).bind(id).bind(lease).bind(text(reason)).bind(now).fetch_optional(&mut *conn).await?
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let row: Option<CredentialRow> =
+            write.query(MARK).bind(id).bind(lease).bind(text(reason)).bind(now).optional().await?;
+        write.commit().await?;
         row.ok_or(StoreError::LeaseLost)?.stored()
     }
 
     /// Gives the lease back with nothing to show for it; one that is lost already stays lost.
     pub async fn release_refresh(&self, id: Uuid, lease: i64) -> Result<(), StoreError> {
-        on_write!(self.db, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        write
+            .query(
                 "update credentials set refresh_lease = 0, refresh_until = null where id = $1 and refresh_lease = $2",
             )
             .bind(id)
             .bind(lease)
-            .execute(&mut *conn)
+            .execute()
             .await?;
-        });
+        write.commit().await?;
         Ok(())
     }
 }
 
 const NAME: &str = "select tenant_id, service, account from credentials where id = $1";
 
-const STORE: &str = concat!(
+const STORE: &str = sql!(
     "update credentials
         set sealed = $3, generation = $4, key_id = $5, expires_at = $6, updated_at = $7, version = version + 1,
             status = 'active', status_reason = null, refresh_lease = 0, refresh_until = null
       where id = $1 and ($2 is null or refresh_lease = $2) and generation + 1 = $4
      returning ",
-    row::columns!()
+    row::COLUMNS
 );
 
-const MARK: &str = concat!(
+const MARK: &str = sql!(
     "update credentials
         set status = 'needs_consent', status_reason = $3, updated_at = $4, version = version + 1, refresh_lease = 0,
             refresh_until = null
       where id = $1 and refresh_lease = $2
      returning ",
-    row::columns!()
+    row::COLUMNS
 );

@@ -10,13 +10,15 @@ use std::collections::{HashMap, HashSet};
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
-use crate::credential::{CredentialStatus, Reference, paused_for};
+use crate::credential::{Credential, CredentialStatus, Reference, paused_for};
 use crate::id::Scope;
 use crate::store::changes::{PLANS, as_planned, change_locked};
 use crate::store::credentials::TASKS_MOVE;
 use crate::store::failing::STANDS;
-use crate::store::tasks::lock_task;
+use crate::store::sql::sql;
+use crate::store::tasks::{SELECT_TASK, TaskRow, lock_task};
 use crate::store::text::text;
+use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::DependentTask;
 use crate::task::change::{PlannedChange, TaskChange};
@@ -33,17 +35,15 @@ pub(in crate::store) const IN_TURN: Split = Split {
     sqlite: "select $1, $2, $3",
 };
 
-macro_rules! in_turn {
-    ($store:ident, $conn:ident, $tenant:expr, $service:expr, $account:expr) => {
-        sqlx::query($store.db.text($crate::store::credentials::IN_TURN))
-            .bind($crate::store::text::text($tenant))
-            .bind($crate::store::text::text($service))
-            .bind($crate::store::text::text($account))
-            .execute(&mut *$conn)
-            .await?
-    };
+pub(in crate::store) async fn in_turn(
+    tx: &mut Tx<'_>,
+    tenant: &str,
+    service: &str,
+    account: &str,
+) -> Result<(), StoreError> {
+    tx.query(IN_TURN).bind(text(tenant)).bind(text(service)).bind(text(account)).execute().await?;
+    Ok(())
 }
-pub(in crate::store) use in_turn;
 
 /// The first that wait for a credential, locked before one is changed: what is changed with a task is locked behind it.
 pub(super) const WAITING: Split = Split {
@@ -120,14 +120,10 @@ impl Store {
         tenant: &str,
         credential: &Reference,
     ) -> Result<Resumptions, StoreError> {
-        let waiting: Vec<Uuid> = on_read!(self.db, scope, |conn| {
-            sqlx::query_scalar(WAITING_NOW)
-                .bind(text(tenant))
-                .bind(paused_for(credential))
-                .bind(AT_ONCE)
-                .fetch_all(conn)
-                .await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let waiting: Vec<Uuid> =
+            read.query(WAITING_NOW).bind(text(tenant)).bind(paused_for(credential)).bind(AT_ONCE).scalars().await?;
+        read.end().await?;
         let mut planned = Resumptions::default();
         self.plan_more(scope, waiting, &mut planned).await?;
         Ok(planned)
@@ -172,14 +168,10 @@ impl Store {
     /// credential is of no use any more.
     pub async fn resume_next(&self, limit: i64) -> Result<usize, StoreError> {
         let now = self.clock.now();
-        let mut claimed: Vec<Resumption> = on_write!(self.db, |conn| {
-            sqlx::query_as(self.db.text(CLAIM_RESUMPTIONS))
-                .bind(now)
-                .bind(now + CLAIM)
-                .bind(limit)
-                .fetch_all(&mut *conn)
-                .await?
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let mut claimed: Vec<Resumption> =
+            write.query(CLAIM_RESUMPTIONS).bind(now).bind(now + CLAIM).bind(limit).all().await?;
+        write.commit().await?;
         claimed.sort_by_key(|resumption| resumption.seq);
         for resumption in &claimed {
             match self.resume(resumption).await {
@@ -229,116 +221,103 @@ impl Store {
     async fn try_resume(&self, resumption: &Resumption, planned: &PlannedChange) -> Result<Option<WentOn>, StoreError> {
         let Resumption { task_id, tenant_id, service, account, .. } = resumption;
         let reason = paused_for(&Reference { service: service.clone(), account: account.clone() });
-        Ok(Some(on_write!(self.db, |conn| {
-            in_turn!(self, conn, tenant_id, service, account);
-            let row = lock_task!(self.db, conn, *task_id, Scope::Every);
-            let is_wanted =
-                sqlx::query(FORGET_RESUMPTION).bind(task_id).execute(&mut *conn).await?.rows_affected() == 1;
-            let stands: Option<(String, DateTime<Utc>)> = sqlx::query_as(STANDS)
-                .bind(text(tenant_id))
-                .bind(text(service))
-                .bind(text(account))
-                .fetch_optional(&mut *conn)
-                .await?;
-            let is_active =
-                stands.is_some_and(|(status, _)| CredentialStatus::parse(&status) == Some(CredentialStatus::Active));
-            match is_wanted && is_active && row.is_paused_for(&reason) {
-                false => WentOn::default(),
-                true => match as_planned!(self, conn, row, planned) {
-                    None => return Ok(None),
-                    // its trigger can't go on any more
-                    Some(_) if planned.is_refused() => WentOn::default(),
-                    Some((task, ahead)) => {
-                        let (task, skipped) =
-                            change_locked!(self, conn, task, ahead, &TaskChange::Resume, &Scope::Every, planned);
-                        WentOn {
-                            resumed: vec![DependentTask::of(&task)],
-                            missed: skipped.into_iter().collect(),
-                            later: 0,
-                        }
-                    }
-                },
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        in_turn(tx, tenant_id, service, account).await?;
+        let row = lock_task(tx, *task_id, &Scope::Every).await?;
+        let is_wanted = tx.query(FORGET_RESUMPTION).bind(task_id).execute().await? == 1;
+        let stands: Option<(String, DateTime<Utc>)> =
+            tx.query(STANDS).bind(text(tenant_id)).bind(text(service)).bind(text(account)).optional().await?;
+        let is_active =
+            stands.is_some_and(|(status, _)| CredentialStatus::parse(&status) == Some(CredentialStatus::Active));
+        let mut went_on = WentOn::default();
+        if is_wanted && is_active && row.is_paused_for(&reason) {
+            match as_planned(tx, row, planned).await? {
+                None => return Ok(None),
+                // its trigger can't go on any more
+                Some(_) if planned.is_refused() => {}
+                Some(locked) => {
+                    let (task, skipped) =
+                        change_locked(tx, locked, &TaskChange::Resume, &Scope::Every, planned).await?;
+                    went_on.resumed.push(DependentTask::of(&task));
+                    went_on.missed.extend(skipped);
+                }
             }
-        })))
+        }
+        write.commit().await?;
+        Ok(Some(went_on))
     }
 
     async fn forget_resumption(&self, task_id: Uuid) -> Result<(), StoreError> {
-        on_write!(self.db, |conn| {
-            sqlx::query(FORGET_RESUMPTION).bind(task_id).execute(&mut *conn).await?;
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        write.query(FORGET_RESUMPTION).bind(task_id).execute().await?;
+        write.commit().await?;
         Ok(())
     }
 }
 
 /// Resumes the first that wait for a credential that was written and can be used, and lays out the others to be resumed.
 /// `Err`: these tasks are not planned as they are, and nothing may be committed.
-macro_rules! resume_waiting {
-    ($store:ident, $conn:ident, $credential:expr, $scope:expr, $planned:expr) => {{
-        use $crate::store::credentials::resuming::{AT_ONCE, LATER, Resumptions, WAITING, WentOn};
-        use $crate::store::tasks::{TaskRow, select_task};
-        let credential: &$crate::credential::Credential = $credential;
-        let planned: &Resumptions = $planned;
-        let mut went_on = WentOn::default();
-        let mut unplanned: Vec<uuid::Uuid> = Vec::new();
-        let waiting: Vec<uuid::Uuid> = match credential.status {
-            $crate::credential::CredentialStatus::NeedsConsent => Vec::new(),
-            $crate::credential::CredentialStatus::Active => {
-                sqlx::query_scalar($store.db.text(WAITING))
-                    .bind(&credential.tenant_id)
-                    .bind(credential.paused_for())
-                    .bind(AT_ONCE)
-                    .fetch_all(&mut *$conn)
-                    .await?
+pub(super) async fn resume_waiting(
+    store: &Store,
+    tx: &mut Tx<'_>,
+    credential: &Credential,
+    scope: &Scope,
+    planned: &Resumptions,
+) -> Result<Result<WentOn, Vec<Uuid>>, StoreError> {
+    let mut went_on = WentOn::default();
+    let mut unplanned: Vec<Uuid> = Vec::new();
+    let reason = credential.paused_for();
+    let waiting: Vec<Uuid> = match credential.status {
+        CredentialStatus::NeedsConsent => Vec::new(),
+        CredentialStatus::Active => {
+            tx.query(WAITING).bind(&credential.tenant_id).bind(&reason).bind(AT_ONCE).scalars().await?
+        }
+    };
+    let last = waiting.last().copied().filter(|_| waiting.len() as i64 == AT_ONCE);
+    for id in waiting {
+        // one that can't be read must not keep the credential from being saved
+        if planned.unreadable.contains(&id) {
+            continue;
+        }
+        let read = tx.query(sql!(SELECT_TASK, "where t.id = $1")).bind(id).optional().await;
+        let row: Option<TaskRow> = match read.map_err(StoreError::from) {
+            Ok(row) => row,
+            Err(StoreError::Corrupt(why)) => {
+                store.unreadable.tell("tasks", id, &why);
+                continue;
             }
+            Err(error) => return Err(error),
         };
-        let last = waiting.last().copied().filter(|_| waiting.len() as i64 == AT_ONCE);
-        let resume = $crate::task::change::TaskChange::Resume;
-        for id in waiting {
-            // one that can't be read must not keep the credential from being saved
-            if planned.unreadable.contains(&id) {
-                continue;
+        let Some(row) = row.filter(|row| row.is_paused_for(&reason)) else { continue };
+        let Some(plan) = planned.of(id) else {
+            unplanned.push(id);
+            continue;
+        };
+        match as_planned(tx, row, plan).await? {
+            // one whose trigger can't go on any more must not keep its credential from being saved
+            Some(_) if plan.is_refused() => {}
+            Some(locked) => {
+                let (task, skipped) = change_locked(tx, locked, &TaskChange::Resume, scope, plan).await?;
+                went_on.resumed.push(DependentTask::of(&task));
+                went_on.missed.extend(skipped);
             }
-            let read = sqlx::query_as(select_task!("where t.id = $1")).bind(id).fetch_optional(&mut *$conn).await;
-            let row: Option<TaskRow> = match read.map_err($crate::store::StoreError::from) {
-                Ok(row) => row,
-                Err($crate::store::StoreError::Corrupt(why)) => {
-                    $store.unreadable.tell("tasks", id, &why);
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let Some(row) = row.filter(|row| row.is_paused_for(&credential.paused_for())) else { continue };
-            let Some(plan) = planned.of(id) else {
-                unplanned.push(id);
-                continue;
-            };
-            match $crate::store::changes::as_planned!($store, $conn, row, plan) {
-                // one whose trigger can't go on any more must not keep its credential from being saved
-                Some(_) if plan.is_refused() => {}
-                Some((task, ahead)) => {
-                    let (task, skipped) =
-                        $crate::store::changes::change_locked!($store, $conn, task, ahead, &resume, $scope, plan);
-                    went_on.resumed.push($crate::task::DependentTask::of(&task));
-                    went_on.missed.extend(skipped);
-                }
-                None => unplanned.push(id),
-            }
+            None => unplanned.push(id),
         }
-        if let (Some(last), true) = (last, unplanned.is_empty()) {
-            let later = sqlx::query(LATER)
-                .bind(&credential.tenant_id)
-                .bind(credential.paused_for())
-                .bind(&credential.service)
-                .bind(&credential.account_name)
-                .bind(last)
-                .execute(&mut *$conn)
-                .await?;
-            went_on.later = later.rows_affected();
-        }
-        match unplanned.is_empty() {
-            true => Ok(went_on),
-            false => Err(unplanned),
-        }
-    }};
+    }
+    if !unplanned.is_empty() {
+        return Ok(Err(unplanned));
+    }
+    if let Some(last) = last {
+        went_on.later = tx
+            .query(LATER)
+            .bind(&credential.tenant_id)
+            .bind(&reason)
+            .bind(&credential.service)
+            .bind(&credential.account_name)
+            .bind(last)
+            .execute()
+            .await?;
+    }
+    Ok(Ok(went_on))
 }
-pub(super) use resume_waiting;

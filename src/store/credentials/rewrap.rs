@@ -5,12 +5,12 @@ use std::fmt::Display;
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
-use sqlx::Row;
 use uuid::Uuid;
 
-use crate::id::new_id;
+use crate::id::{Scope, new_id};
 use crate::store::audit::{Act, write_audit};
 use crate::store::credentials::row::{self, CredentialRow};
+use crate::store::sql::sql;
 use crate::store::text::document;
 use crate::store::{Store, StoreError, StoredCredential};
 
@@ -44,12 +44,12 @@ impl Store {
         let (mut found, mut after) = (Vec::new(), after.unwrap_or_default());
         loop {
             let left = limit - found.len() as i64;
-            let (stored, last, others) = on_read!(self.db, |conn| {
-                let rows = sqlx::query(NOT_UNDER).bind(key_id).bind(after).bind(left).fetch_all(conn).await?;
-                let last: Option<Uuid> = rows.last().map(|row| row.try_get("id")).transpose()?;
-                let (stored, others) = self.unreadable.sift("credentials", &rows, CredentialRow::stored);
-                (stored, last, others.len())
-            });
+            let mut read = self.db.read().await?;
+            let rows = read.query(NOT_UNDER).bind(key_id).bind(after).bind(left).rows().await?;
+            let last: Option<Uuid> = rows.last_of("id")?;
+            let (stored, others) = self.unreadable.sift("credentials", &rows, CredentialRow::stored);
+            let others = others.len();
+            read.end().await?;
             let is_all = (stored.len() + others) < left as usize;
             found.extend(stored);
             // a page ends where there are no more, or is full: what can't be read does not make it shorter
@@ -68,41 +68,40 @@ impl Store {
         sealed: &str,
         key_id: &str,
     ) -> Result<bool, StoreError> {
-        let written = on_write!(self.db, |conn| {
-            sqlx::query("update credentials set sealed = $3, key_id = $4 where id = $1 and sealed = $2")
-                .bind(read.credential.id)
-                .bind(&read.sealed)
-                .bind(sealed)
-                .bind(key_id)
-                .execute(&mut *conn)
-                .await?
-                .rows_affected()
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let written = write
+            .query("update credentials set sealed = $3, key_id = $4 where id = $1 and sealed = $2")
+            .bind(read.credential.id)
+            .bind(&read.sealed)
+            .bind(sealed)
+            .bind(key_id)
+            .execute()
+            .await?;
+        write.commit().await?;
         Ok(written == 1)
     }
 
     /// How many credentials are under each master key.
     pub async fn keys_of_credentials(&self) -> Result<Vec<(String, i64)>, StoreError> {
-        Ok(on_read!(self.db, |conn| {
-            sqlx::query_as("select key_id, count(*) from credentials group by key_id order by key_id")
-                .fetch_all(conn)
-                .await?
-        }))
+        let mut read = self.db.read().await?;
+        Ok(read.query("select key_id, count(*) from credentials group by key_id order by key_id").all().await?)
     }
 
     /// A page of recipients in the order of their names, after `after`, with the documents of those that have secrets.
     pub async fn sealed_recipients(&self, after: &str, limit: i64) -> Result<Vec<SealedRow<String>>, StoreError> {
-        let rows: Vec<(String, i64, DateTime<Utc>, Option<String>)> = on_read!(self.db, |conn| {
-            sqlx::query_as(
+        let rows: Vec<(String, i64, DateTime<Utc>, Option<String>)> = self
+            .db
+            .read()
+            .await?
+            .query(
                 "select tenant_id, version, updated_at,
                         case when cast(body as text) like '%\"sealed_%' then cast(body as text) end
                    from recipients where tenant_id > $1 order by tenant_id limit $2",
             )
             .bind(after)
             .bind(limit)
-            .fetch_all(conn)
-            .await?
-        });
+            .all()
+            .await?;
         let row = |(tenant, version, updated_at, body): (String, i64, DateTime<Utc>, Option<String>)| SealedRow {
             body: self.sealed_body("recipients", &tenant, body),
             id: tenant.clone(),
@@ -116,8 +115,9 @@ impl Store {
     /// Writes a recipient's document with its secrets rewrapped, unless it was written since it was read. It becomes
     /// another version, so that who read it before does not put the old secrets back. Answers whether it did.
     pub async fn rewrap_recipient(&self, read: &SealedRow<String>, body: &Value) -> Result<bool, StoreError> {
-        let written = on_write!(self.db, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let written = write
+            .query(
                 "update recipients set body = $3, version = version + 1
                   where tenant_id = $1 and version = $2 and updated_at = $4",
             )
@@ -125,26 +125,27 @@ impl Store {
             .bind(read.version)
             .bind(document(body)?)
             .bind(read.updated_at)
-            .execute(&mut *conn)
-            .await?
-            .rows_affected()
-        });
+            .execute()
+            .await?;
+        write.commit().await?;
         Ok(written == 1)
     }
 
     /// A page of tasks in the order of their ids, after `after`, with the specs of those that have secrets.
     pub async fn sealed_tasks(&self, after: Option<Uuid>, limit: i64) -> Result<Vec<SealedRow<Uuid>>, StoreError> {
-        let rows: Vec<TaskRow> = on_read!(self.db, |conn| {
-            sqlx::query_as(
+        let rows: Vec<TaskRow> = self
+            .db
+            .read()
+            .await?
+            .query(
                 "select id, tenant_id, version, updated_at,
                         case when cast(spec as text) like '%\"sealed_%' then cast(spec as text) end
                    from tasks where id > $1 order by id limit $2",
             )
             .bind(after.unwrap_or_default())
             .bind(limit)
-            .fetch_all(conn)
-            .await?
-        });
+            .all()
+            .await?;
         let row = |(id, tenant_id, version, updated_at, body): TaskRow| SealedRow {
             id,
             tenant_id,
@@ -163,33 +164,34 @@ impl Store {
 
     /// Writes a rewrapped task: another version of it, of the same epoch, so that its fires stand.
     pub async fn rewrap_task(&self, read: &SealedRow<Uuid>, spec: &Value) -> Result<bool, StoreError> {
-        let written = on_write!(self.db, |conn| {
-            sqlx::query("update tasks set spec = $3, version = version + 1 where id = $1 and version = $2")
-                .bind(read.id)
-                .bind(read.version)
-                .bind(document(spec)?)
-                .execute(&mut *conn)
-                .await?
-                .rows_affected()
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let written = write
+            .query("update tasks set spec = $3, version = version + 1 where id = $1 and version = $2")
+            .bind(read.id)
+            .bind(read.version)
+            .bind(document(spec)?)
+            .execute()
+            .await?;
+        write.commit().await?;
         Ok(written == 1)
     }
 
     /// Records that somebody had secrets put under the first master key.
     pub async fn note_rotation(&self, by: &str, body: Value) -> Result<(), StoreError> {
         let now = self.clock.now();
-        on_write!(self.db, |conn| {
-            let act = Act {
-                tenant: EVERY_TENANT,
-                actor: by,
-                via: "api",
-                action: "master_key.rotated",
-                subject_type: "master_key",
-                subject_id: new_id(now),
-                body,
-            };
-            write_audit!(conn, act, now);
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let act = Act {
+            tenant: EVERY_TENANT,
+            actor: by,
+            via: "api",
+            action: "master_key.rotated",
+            subject_type: "master_key",
+            subject_id: new_id(now),
+            body,
+        };
+        write_audit(tx, act, now).await?;
+        write.commit().await?;
         Ok(())
     }
 }
@@ -198,4 +200,4 @@ impl Store {
 const EVERY_TENANT: &str = "*";
 
 const NOT_UNDER: &str =
-    concat!("select ", row::columns!(), " from credentials where key_id <> $1 and id > $2 order by id limit $3");
+    sql!("select ", row::COLUMNS, " from credentials where key_id <> $1 and id > $2 order by id limit $3");

@@ -7,13 +7,9 @@ use uuid::Uuid;
 use crate::credential::{Credential, CredentialStatus, Inject, OAuth};
 use crate::store::{StoreError, StoredCredential};
 
-macro_rules! columns {
-    () => {
-        "id, tenant_id, service, account, sealed, generation, key_id, hosts, inject, oauth, status, status_reason,
-         expires_at, version, created_at, updated_at, last_used_at"
-    };
-}
-pub(super) use columns;
+pub(in crate::store) const COLUMNS: &str =
+    "id, tenant_id, service, account, sealed, generation, key_id, hosts, inject, oauth, status, status_reason,
+     expires_at, version, created_at, updated_at, last_used_at";
 
 /// Followed by the credentials that are listed. A list shows no documents, so it reads none.
 pub(super) const LISTED: &str = "select c.id, c.tenant_id, c.service, c.account, '' as sealed, c.generation, c.key_id,

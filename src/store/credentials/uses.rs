@@ -2,15 +2,15 @@
 //! it once a minute at most, so that a busy one stays cold.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use crate::credential::{CredentialUse, Reference};
 use crate::id::Scope;
 use crate::store::retention::oldest_id;
 use crate::store::text::text;
+use crate::store::tx::Tx;
 use crate::store::{Store, StoreError};
-use crate::task::{DependentTask, TaskStatus, kept_tool};
+use crate::task::{DependentTask, Task, TaskStatus, kept_tool, named_by};
 
 /// How far `last_used_at` may lag behind.
 const LAG: TimeDelta = TimeDelta::minutes(1);
@@ -82,108 +82,106 @@ impl DependentRow {
 }
 
 /// Writes which credentials a task names, in the place of what was written before.
-macro_rules! name_credentials {
-    ($conn:ident, $task:expr) => {{
-        sqlx::query("delete from task_credentials where task_id = $1").bind($task.id).execute(&mut *$conn).await?;
-        $crate::store::credentials::add_credentials!($conn, $task);
-    }};
+pub(in crate::store) async fn name_credentials(tx: &mut Tx<'_>, task: &Task) -> Result<(), StoreError> {
+    tx.query("delete from task_credentials where task_id = $1").bind(task.id).execute().await?;
+    add_credentials(tx, task).await?;
+    Ok(())
 }
-pub(in crate::store) use name_credentials;
 
 /// Writes which credentials a new task names.
-macro_rules! add_credentials {
-    ($conn:ident, $task:expr) => {{
-        for (service, account) in $crate::task::named_by(&$task.spec) {
-            sqlx::query("insert into task_credentials (task_id, tenant_id, service, account) values ($1, $2, $3, $4)")
-                .bind($task.id)
-                .bind(&$task.tenant_id)
-                .bind(service)
-                .bind(account)
-                .execute(&mut *$conn)
-                .await?;
-        }
-    }};
+pub(in crate::store) async fn add_credentials(tx: &mut Tx<'_>, task: &Task) -> Result<(), StoreError> {
+    for (service, account) in named_by(&task.spec) {
+        tx.query("insert into task_credentials (task_id, tenant_id, service, account) values ($1, $2, $3, $4)")
+            .bind(task.id)
+            .bind(&task.tenant_id)
+            .bind(service)
+            .bind(account)
+            .execute()
+            .await?;
+    }
+    Ok(())
 }
-pub(in crate::store) use add_credentials;
 
 impl Store {
     /// Keeps a use, or an attempt that was refused. Only a use moves the credential's `last_used_at`.
     pub async fn note_credential_use(&self, used: &CredentialUse) -> Result<(), StoreError> {
-        on_write!(self.db, |conn| {
-            sqlx::query(
-                "insert into credential_uses (id, tenant_id, service, account, at, run_id, task_id, used_by, host, outcome)
-                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        tx.query(
+            "insert into credential_uses (id, tenant_id, service, account, at, run_id, task_id, used_by, host, outcome)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        )
+        .bind(used.id)
+        .bind(text(&used.tenant_id))
+        .bind(text(&used.service))
+        .bind(text(&used.account_name))
+        .bind(used.at)
+        .bind(used.run_id)
+        .bind(used.task_id)
+        .bind(text(&used.used_by))
+        .bind(text(&used.host))
+        .bind(text(&used.outcome))
+        .execute()
+        .await?;
+        if used.outcome == CredentialUse::USED {
+            tx.query(
+                "update credentials set last_used_at = $4
+                  where tenant_id = $1 and service = $2 and account = $3
+                    and (last_used_at is null or last_used_at <= $5)",
             )
-            .bind(used.id)
             .bind(text(&used.tenant_id))
             .bind(text(&used.service))
             .bind(text(&used.account_name))
             .bind(used.at)
-            .bind(used.run_id)
-            .bind(used.task_id)
-            .bind(text(&used.used_by))
-            .bind(text(&used.host))
-            .bind(text(&used.outcome))
-            .execute(&mut *conn)
+            .bind(used.at - LAG)
+            .execute()
             .await?;
-            if used.outcome == CredentialUse::USED {
-                sqlx::query(
-                    "update credentials set last_used_at = $4
-                      where tenant_id = $1 and service = $2 and account = $3
-                        and (last_used_at is null or last_used_at <= $5)",
-                )
-                .bind(text(&used.tenant_id))
-                .bind(text(&used.service))
-                .bind(text(&used.account_name))
-                .bind(used.at)
-                .bind(used.at - LAG)
-                .execute(&mut *conn)
-                .await?;
-            }
-        });
+        }
+        write.commit().await?;
         Ok(())
     }
 
     /// Says what came of a use.
     pub async fn mark_credential_use(&self, id: Uuid, outcome: &str) -> Result<(), StoreError> {
-        on_write!(self.db, |conn| {
-            sqlx::query("update credential_uses set outcome = $2 where id = $1")
-                .bind(id)
-                .bind(text(outcome))
-                .execute(&mut *conn)
-                .await?;
-        });
+        let mut write = self.db.write(&Scope::Every).await?;
+        write
+            .query("update credential_uses set outcome = $2 where id = $1")
+            .bind(id)
+            .bind(text(outcome))
+            .execute()
+            .await?;
+        write.commit().await?;
         Ok(())
     }
 
     /// Uses that match, newest first.
     pub async fn credential_uses(&self, scope: &Scope, filter: &UseFilter) -> Result<Vec<CredentialUse>, StoreError> {
-        let rows: Vec<UseRow> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(
-                "select id, tenant_id, service, account, at, run_id, task_id, used_by, host, outcome
-                   from credential_uses where true",
-            );
-            for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-                query.push(" and tenant_id = ").push_bind(text(tenant).into_owned());
-            }
-            if let Some(service) = &filter.service {
-                query.push(" and service = ").push_bind(text(service).into_owned());
-            }
-            if let Some(account) = &filter.account {
-                query.push(" and account = ").push_bind(text(account).into_owned());
-            }
-            match filter.outcome {
-                // in the words of the index `credential_uses_last`
-                Some(CredentialUse::USED) => drop(query.push(" and outcome = 'used'")),
-                Some(outcome) => drop(query.push(" and outcome = ").push_bind(outcome)),
-                None => {}
-            }
-            if let Some(before) = filter.before {
-                query.push(" and id < ").push_bind(before);
-            }
-            query.push(" order by id desc limit ").push_bind(filter.limit);
-            query.build_query_as().fetch_all(conn).await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let mut query = read.build(
+            "select id, tenant_id, service, account, at, run_id, task_id, used_by, host, outcome
+               from credential_uses where true",
+        );
+        for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
+            query.push(" and tenant_id = ").push_bind(text(tenant).into_owned());
+        }
+        if let Some(service) = &filter.service {
+            query.push(" and service = ").push_bind(text(service).into_owned());
+        }
+        if let Some(account) = &filter.account {
+            query.push(" and account = ").push_bind(text(account).into_owned());
+        }
+        match filter.outcome {
+            // in the words of the index `credential_uses_last`
+            Some(CredentialUse::USED) => drop(query.push(" and outcome = 'used'")),
+            Some(outcome) => drop(query.push(" and outcome = ").push_bind(outcome)),
+            None => {}
+        }
+        if let Some(before) = filter.before {
+            query.push(" and id < ").push_bind(before);
+        }
+        query.push(" order by id desc limit ").push_bind(filter.limit);
+        let rows: Vec<UseRow> = query.finish().all().await?;
+        read.end().await?;
         Ok(rows.into_iter().map(CredentialUse::from).collect())
     }
 
@@ -194,17 +192,19 @@ impl Store {
         run_id: Uuid,
         since: DateTime<Utc>,
     ) -> Result<Vec<Reference>, StoreError> {
-        let used: Vec<(String, String)> = on_read!(self.db, |conn| {
-            sqlx::query_as(
+        let used: Vec<(String, String)> = self
+            .db
+            .read()
+            .await?
+            .query(
                 "select distinct service, account from credential_uses
                   where id >= $1 and tenant_id = $2 and run_id = $3 limit 100",
             )
             .bind(oldest_id(since.timestamp_millis()))
             .bind(text(tenant))
             .bind(run_id)
-            .fetch_all(conn)
-            .await?
-        });
+            .all()
+            .await?;
         Ok(used.into_iter().map(|(service, account)| Reference { service, account }).collect())
     }
 
@@ -216,38 +216,39 @@ impl Store {
         reference: &Reference,
         tools: &[&str],
     ) -> Result<Vec<DependentTask>, StoreError> {
-        let rows: Vec<DependentRow> = on_read!(self.db, scope, |conn| {
-            let mut query = QueryBuilder::new(
-                "select distinct t.id, t.name, t.status, t.status_reason
-                   from task_credentials c join tasks t on t.id = c.task_id where c.tenant_id = ",
-            );
-            query.push_bind(text(tenant).into_owned());
-            if let Some(own) = scope.tenant() {
-                query.push(" and c.tenant_id = ").push_bind(own.to_owned());
-            }
-            query.push(" and ((c.service = ").push_bind(text(&reference.service).into_owned());
-            query.push(" and c.account = ").push_bind(text(&reference.account).into_owned()).push(")");
-            for tool in tools {
-                query.push(" or c.service = ").push_bind(kept_tool(tool));
-            }
-            query.push(") order by t.name, t.id limit ").push_bind(TASKS);
-            query.build_query_as().fetch_all(conn).await?
-        });
+        let mut read = self.db.read_in(scope).await?;
+        let mut query = read.build(
+            "select distinct t.id, t.name, t.status, t.status_reason
+               from task_credentials c join tasks t on t.id = c.task_id where c.tenant_id = ",
+        );
+        query.push_bind(text(tenant).into_owned());
+        if let Some(own) = scope.tenant() {
+            query.push(" and c.tenant_id = ").push_bind(own.to_owned());
+        }
+        query.push(" and ((c.service = ").push_bind(text(&reference.service).into_owned());
+        query.push(" and c.account = ").push_bind(text(&reference.account).into_owned()).push(")");
+        for tool in tools {
+            query.push(" or c.service = ").push_bind(kept_tool(tool));
+        }
+        query.push(") order by t.name, t.id limit ").push_bind(TASKS);
+        let rows: Vec<DependentRow> = query.finish().all().await?;
+        read.end().await?;
         rows.into_iter().map(DependentRow::task).collect()
     }
 
     /// Forgets up to `limit` uses from before an instant; answers how many.
     pub async fn forget_credential_uses(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        Ok(on_write!(self.db, |conn| {
-            sqlx::query(
+        let mut write = self.db.write(&Scope::Every).await?;
+        let done = write
+            .query(
                 "delete from credential_uses where id in (
                     select id from credential_uses where id < $1 order by id limit $2)",
             )
             .bind(oldest_id(before.timestamp_millis()))
             .bind(limit)
-            .execute(&mut *conn)
-            .await?
-            .rows_affected()
-        }))
+            .execute()
+            .await?;
+        write.commit().await?;
+        Ok(done)
     }
 }

@@ -4,11 +4,12 @@
 //! Looking takes no lock and goes by an index from one end: what it reads is bounded, however much is stored.
 
 use chrono::{DateTime, Utc};
-use sqlx::QueryBuilder;
 use uuid::Uuid;
 
 use super::{DeliveryRow, SELECT_DELIVERY};
+use crate::id::Scope;
 use crate::notification::{Claim, Delivery};
+use crate::store::sql::sql;
 use crate::store::text::text;
 use crate::store::unreadable::LOOK_AGAIN;
 use crate::store::{NEXT_TOKEN, Split, Store, StoreError};
@@ -27,31 +28,43 @@ pub struct InLine {
 }
 
 /// Pending deliveries from one end of an index. SQLite, which has no statistics, would read all that is pending.
-macro_rules! pending {
-    ($index:literal, $rest:literal) => {
-        Split {
-            postgres: concat!(
-                "select id, channel, tenant_id, next_at from deliveries where state = 'pending' and ",
-                $rest
-            ),
-            sqlite: concat!(
-                "select id, channel, tenant_id, next_at from deliveries indexed by ",
-                $index,
-                " where state = 'pending' and ",
-                $rest
-            ),
-        }
-    };
-}
+const SELECT: &str = "select id, channel, tenant_id, next_at from deliveries ";
+const PENDING: &str = " where state = 'pending' and ";
 
-const DUE: Split = pending!("deliveries_next", "next_at <= $1 order by next_at limit $2");
-const NEXT: Split = pending!("deliveries_next", "next_at is not null order by next_at limit 1");
-const NEXT_LINE: Split = pending!(
-    "deliveries_lines",
-    "next_at is not null and (channel, tenant_id) > ($1, $2) order by channel, tenant_id, next_at limit 1"
-);
-const NEXT_CHANNEL: Split =
-    pending!("deliveries_lines", "next_at is not null and channel > $1 order by channel, tenant_id, next_at limit 1");
+const DUE: Split = Split {
+    postgres: sql!(SELECT, PENDING, "next_at <= $1 order by next_at limit $2"),
+    sqlite: sql!(SELECT, "indexed by deliveries_next", PENDING, "next_at <= $1 order by next_at limit $2"),
+};
+const NEXT: Split = Split {
+    postgres: sql!(SELECT, PENDING, "next_at is not null order by next_at limit 1"),
+    sqlite: sql!(SELECT, "indexed by deliveries_next", PENDING, "next_at is not null order by next_at limit 1"),
+};
+const NEXT_LINE: Split = Split {
+    postgres: sql!(
+        SELECT,
+        PENDING,
+        "next_at is not null and (channel, tenant_id) > ($1, $2) order by channel, tenant_id, next_at limit 1"
+    ),
+    sqlite: sql!(
+        SELECT,
+        "indexed by deliveries_lines",
+        PENDING,
+        "next_at is not null and (channel, tenant_id) > ($1, $2) order by channel, tenant_id, next_at limit 1"
+    ),
+};
+const NEXT_CHANNEL: Split = Split {
+    postgres: sql!(
+        SELECT,
+        PENDING,
+        "next_at is not null and channel > $1 order by channel, tenant_id, next_at limit 1"
+    ),
+    sqlite: sql!(
+        SELECT,
+        "indexed by deliveries_lines",
+        PENDING,
+        "next_at is not null and channel > $1 order by channel, tenant_id, next_at limit 1"
+    ),
+};
 
 /// Nobody else may claim them meanwhile; SQLite has one writer.
 const LOCKED: Split = Split { postgres: " for update skip locked", sqlite: "" };
@@ -60,21 +73,19 @@ impl Store {
     /// Up to `limit` deliveries that are due, those first that are due for the longest time.
     pub async fn due_deliveries(&self, limit: i64) -> Result<Vec<InLine>, StoreError> {
         let now = self.clock.now();
-        Ok(on_read!(quick self.db, |conn| {
-            sqlx::query_as(self.db.text(DUE)).bind(now).bind(limit).fetch_all(conn).await?
-        }))
+        let mut read = self.db.read_quick().await?;
+        Ok(read.query(DUE).bind(now).bind(limit).all().await?)
     }
 
     /// Lines are what a tenant has waiting on a channel, in the order of channel and tenant: the first delivery of the
     /// line after this one, due or not. After a channel and no tenant comes the next channel.
     pub async fn next_line(&self, channel: &str, tenant: Option<&str>) -> Result<Option<InLine>, StoreError> {
-        Ok(on_read!(quick self.db, |conn| {
-            let query = match tenant {
-                Some(tenant) => sqlx::query_as(self.db.text(NEXT_LINE)).bind(text(channel)).bind(text(tenant)),
-                None => sqlx::query_as(self.db.text(NEXT_CHANNEL)).bind(text(channel)),
-            };
-            query.fetch_optional(conn).await?
-        }))
+        let mut read = self.db.read_quick().await?;
+        let query = match tenant {
+            Some(tenant) => read.query(NEXT_LINE).bind(text(channel)).bind(text(tenant)),
+            None => read.query(NEXT_CHANNEL).bind(text(channel)),
+        };
+        Ok(query.optional().await?)
     }
 
     /// Begins an attempt of each of these that is still due. Until `claimed_until` nobody else does. One that can't be read
@@ -84,51 +95,45 @@ impl Store {
             return Ok(vec![]);
         }
         let now = self.clock.now();
-        Ok(on_write!(self.db, |conn| {
-            let mut due = QueryBuilder::new(SELECT_DELIVERY);
-            due.push(" where d.state = 'pending' and d.next_at <= ").push_bind(now).push(" and d.id in (");
-            let mut listed = due.separated(", ");
-            ids.iter().for_each(|id| {
-                listed.push_bind(*id);
-            });
-            due.push(") order by d.next_at, d.id").push(self.db.text(LOCKED));
-            let rows = due.build().persistent(false).fetch_all(&mut *conn).await?;
-            let read = |row: DeliveryRow| Ok((row.lease_token, row.delivery()?));
-            let (rows, others) = self.unreadable.sift("deliveries", &rows, read);
-            for id in others {
-                sqlx::query("update deliveries set next_at = $2 where id = $1")
-                    .bind(id)
-                    .bind(now + LOOK_AGAIN)
-                    .execute(&mut *conn)
-                    .await?;
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let mut due = tx.build(SELECT_DELIVERY);
+        due.push(" where d.state = 'pending' and d.next_at <= ").push_bind(now).push(" and d.id in (");
+        due.list(ids.iter()).push(") order by d.next_at, d.id").push_of(LOCKED);
+        let rows = due.finish().persistent(false).rows().await?;
+        let read = |row: DeliveryRow| Ok((row.lease_token, row.delivery()?));
+        let (rows, others) = self.unreadable.sift("deliveries", &rows, read);
+        for id in others {
+            tx.query("update deliveries set next_at = $2 where id = $1")
+                .bind(id)
+                .bind(now + LOOK_AGAIN)
+                .execute()
+                .await?;
+        }
+        let done = match rows.is_empty() {
+            true => Vec::new(),
+            false => {
+                // one for all of them: whoever claims one of them later has another
+                let token: i64 = tx.query(NEXT_TOKEN).scalar().await?;
+                let mut begin = tx.build("update deliveries set lease_token = ");
+                begin.push_bind(token).push(", next_at = ").push_bind(claimed_until);
+                begin.push(", attempts = attempts + 1 where id in (");
+                begin.list(rows.iter().map(|(_, delivery)| delivery.id)).push(")");
+                begin.finish().persistent(false).execute().await?;
+                let claim = |(before, mut delivery): (i64, Delivery)| {
+                    delivery.attempts += 1;
+                    Claim { delivery, lease_token: token, interrupted: before != 0 }
+                };
+                rows.into_iter().map(claim).collect()
             }
-            match rows.is_empty() {
-                true => Vec::new(),
-                false => {
-                    // one for all of them: whoever claims one of them later has another
-                    let token: i64 = sqlx::query_scalar(self.db.text(NEXT_TOKEN)).fetch_one(&mut *conn).await?;
-                    let mut begin = QueryBuilder::new("update deliveries set lease_token = ");
-                    begin.push_bind(token).push(", next_at = ").push_bind(claimed_until);
-                    begin.push(", attempts = attempts + 1 where id in (");
-                    let mut listed = begin.separated(", ");
-                    rows.iter().for_each(|(_, delivery)| {
-                        listed.push_bind(delivery.id);
-                    });
-                    begin.push(")").build().persistent(false).execute(&mut *conn).await?;
-                    let claim = |(before, mut delivery): (i64, Delivery)| {
-                        delivery.attempts += 1;
-                        Claim { delivery, lease_token: token, interrupted: before != 0 }
-                    };
-                    rows.into_iter().map(claim).collect()
-                }
-            }
-        }))
+        };
+        write.commit().await?;
+        Ok(done)
     }
 
     /// When the next delivery is due; `None` where none waits. What a digest tells has no time of its own.
     pub async fn next_delivery(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
-        let first: Option<InLine> =
-            on_read!(self.db, |conn| sqlx::query_as(self.db.text(NEXT)).fetch_optional(conn).await?);
+        let first: Option<InLine> = self.db.read().await?.query(NEXT).optional().await?;
         Ok(first.map(|first| first.next_at))
     }
 }

@@ -2,14 +2,15 @@
 //! the same time: many attempts end at once, and a commit costs more than a row.
 
 use chrono::{DateTime, Utc};
-use uuid::Uuid;
 
-use super::members::{HEIR, hand_over, settle_members};
+use super::members::{hand_over, settle_members};
+use crate::id::Scope;
 use crate::notification::{Claim, DeliveryState, Held, Kind, Mark};
 use crate::store::gathering::Gathering;
 use crate::store::hot::Hot;
 use crate::store::text::optional;
 use crate::store::told::untell;
+use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic, answered};
 
 /// Marks in one transaction.
@@ -67,41 +68,18 @@ fn stands_alone(claim: &Claim, mark: &Mark) -> bool {
     moves && claim.delivery.kind != Kind::Digest
 }
 
-/// Writes a mark into its delivery: the state that stands then, or that somebody else has the claim.
-macro_rules! write_mark {
-    ($store:expr, $conn:expr, $claim:expr, $written:expr) => {{
-        let (claim, written): (&Claim, &Written) = ($claim, $written);
-        // what the provider has reported meanwhile stands
-        let stands: Option<String> = sqlx::query_scalar(
-            "update deliveries
-                set lease_token = 0,
-                    state = case when state = 'pending' then $3 else state end,
-                    next_at = case when state = 'pending' then $4 end,
-                    last_error = case when state = 'pending' then $5 else last_error end,
-                    provider_id = coalesce($6, provider_id), sent_at = coalesce(sent_at, $7),
-                    delivered_at = coalesce(delivered_at, $8), attempts = attempts - $9,
-                    held = coalesce($10, held), due_at = case when $11 then $4 else due_at end,
-                    doubtful = doubtful or $12
-              where id = $1 and lease_token = $2
-              returning state",
-        )
-        .bind(claim.delivery.id)
-        .bind(claim.lease_token)
-        .bind(written.state.as_str())
-        .bind(written.next_at)
-        .bind(optional(written.error.as_deref()))
-        .bind(optional(written.provider_id.as_deref()))
-        .bind(written.sent)
-        .bind(written.delivered)
-        .bind(written.unused)
-        .bind(written.held.map(Held::as_str))
-        .bind(written.later)
-        .bind(written.doubtful)
-        .fetch_optional(&mut *$conn)
-        .await?;
-        $store.stands(claim, stands)
-    }};
-}
+const WRITE_MARK: &str = "
+    update deliveries
+       set lease_token = 0,
+           state = case when state = 'pending' then $3 else state end,
+           next_at = case when state = 'pending' then $4 end,
+           last_error = case when state = 'pending' then $5 else last_error end,
+           provider_id = coalesce($6, provider_id), sent_at = coalesce(sent_at, $7),
+           delivered_at = coalesce(delivered_at, $8), attempts = attempts - $9,
+           held = coalesce($10, held), due_at = case when $11 then $4 else due_at end,
+           doubtful = doubtful or $12
+     where id = $1 and lease_token = $2
+    returning state";
 
 impl Store {
     /// Ends an attempt with what came of it, and stores the fall-back in the same transaction; answers the state that
@@ -139,47 +117,75 @@ impl Store {
         }
     }
 
+    /// Writes a mark into its delivery: the state that stands then, or that somebody else has the claim.
+    async fn write_mark(
+        &self,
+        tx: &mut Tx<'_>,
+        claim: &Claim,
+        written: &Written,
+    ) -> Result<Result<DeliveryState, StoreError>, StoreError> {
+        // what the provider has reported meanwhile stands
+        let stands: Option<String> = tx
+            .query(WRITE_MARK)
+            .bind(claim.delivery.id)
+            .bind(claim.lease_token)
+            .bind(written.state.as_str())
+            .bind(written.next_at)
+            .bind(optional(written.error.as_deref()))
+            .bind(optional(written.provider_id.as_deref()))
+            .bind(written.sent)
+            .bind(written.delivered)
+            .bind(written.unused)
+            .bind(written.held.map(Held::as_str))
+            .bind(written.later)
+            .bind(written.doubtful)
+            .optional_scalar()
+            .await?;
+        Ok(self.stands(claim, stands))
+    }
+
     async fn mark_together(
         &self,
         marks: &[(Claim, Written)],
     ) -> Result<Vec<Result<DeliveryState, StoreError>>, StoreError> {
-        Ok(on_write!(self.db, |conn| {
-            let mut stand = Vec::with_capacity(marks.len());
-            for (claim, written) in marks {
-                stand.push(write_mark!(self, conn, claim, written));
-            }
-            stand
-        }))
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let mut stand = Vec::with_capacity(marks.len());
+        for (claim, written) in marks {
+            stand.push(self.write_mark(tx, claim, written).await?);
+        }
+        write.commit().await?;
+        Ok(stand)
     }
 
     /// With what follows from it for other deliveries, and for what tasks have told.
     async fn mark_with_more(&self, claim: &Claim, mark: &Mark, written: &Written) -> Result<DeliveryState, StoreError> {
         let now = self.clock.now();
-        let stands = on_write!(self.db, |conn| {
-            let stands = write_mark!(self, conn, claim, written)?;
-            let fall_back = match (mark, stands) {
-                (Mark::Failed { fall_back, .. }, DeliveryState::Failed)
-                | (Mark::Unknown { fall_back, .. }, DeliveryState::Unknown) => fall_back.as_deref(),
-                _ => None,
-            };
-            if let Some(next) = fall_back {
-                conn.post(&[next], now).await?;
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let stands = self.write_mark(tx, claim, written).await??;
+        let fall_back = match (mark, stands) {
+            (Mark::Failed { fall_back, .. }, DeliveryState::Failed)
+            | (Mark::Unknown { fall_back, .. }, DeliveryState::Unknown) => fall_back.as_deref(),
+            _ => None,
+        };
+        if let Some(next) = fall_back {
+            tx.post(&[next], now).await?;
+        }
+        let error = written.error.as_deref();
+        match (claim.delivery.kind, fall_back) {
+            (Kind::Digest, Some(next)) => {
+                hand_over(tx, claim.delivery.id, next, error).await?;
             }
-            let error = written.error.as_deref();
-            match (claim.delivery.kind, fall_back) {
-                (Kind::Digest, Some(next)) => {
-                    hand_over!(conn, self.db.text(HEIR), claim.delivery.id, next, error);
-                }
-                (Kind::Digest, None) if stands != DeliveryState::Pending => {
-                    settle_members!(conn, claim.delivery.id, stands, error, written.sent, written.delivered);
-                }
-                _ => {}
+            (Kind::Digest, None) if stands != DeliveryState::Pending => {
+                settle_members(tx, claim.delivery.id, stands, error, written.sent, written.delivered).await?;
             }
-            if stands == DeliveryState::Failed && (fall_back.is_none() || claim.delivery.kind == Kind::Digest) {
-                untell!(conn, claim.delivery.id);
-            }
-            stands
-        });
+            _ => {}
+        }
+        if stands == DeliveryState::Failed && (fall_back.is_none() || claim.delivery.kind == Kind::Digest) {
+            untell(tx, claim.delivery.id).await?;
+        }
+        write.commit().await?;
         if matches!(mark, Mark::Failed { fall_back: Some(_), .. } | Mark::Unknown { fall_back: Some(_), .. }) {
             self.hint(Topic::Outbox);
         }

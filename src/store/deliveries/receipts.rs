@@ -7,16 +7,19 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::DeliveryRow;
-use super::members::{HEIR, hand_over, settle_members};
+use super::members::{hand_over, settle_members};
+use crate::id::Scope;
 use crate::notification::{DeliveryState, Fate, Kind, Report};
+use crate::store::deliveries::SELECT_DELIVERY;
 use crate::store::hot::Hot;
+use crate::store::sql::sql;
 use crate::store::text::optional;
 use crate::store::told::untell;
 use crate::store::{Split, Store, StoreError, Topic};
 
 const LOCKED_DELIVERY: Split = Split {
-    postgres: select_delivery!("where d.id = $1 and d.channel = $2 for update"),
-    sqlite: select_delivery!("where d.id = $1 and d.channel = $2"),
+    postgres: sql!(SELECT_DELIVERY, "where d.id = $1 and d.channel = $2 for update"),
+    sqlite: sql!(SELECT_DELIVERY, "where d.id = $1 and d.channel = $2"),
 };
 
 const OVERDUE: Split = Split {
@@ -40,47 +43,47 @@ impl Store {
     /// failed falls back in the same transaction. A report that changes nothing writes nothing.
     pub async fn receive_receipt(&self, id: Uuid, channel: &str, report: &Report) -> Result<DeliveryState, StoreError> {
         let now = self.clock.now();
-        let (state, fell_back) = on_write!(self.db, |conn| {
-            let row: Option<DeliveryRow> =
-                sqlx::query_as(self.db.text(LOCKED_DELIVERY)).bind(id).bind(channel).fetch_optional(&mut *conn).await?;
-            let delivery = row.ok_or(StoreError::NotFound)?.delivery()?;
-            let Some(state) = report.leads_to(delivery.state, delivery.provider_id.as_deref()) else {
-                return Ok(delivery.state);
-            };
-            let error = match &report.fate {
-                Fate::Failed { why } => Some(why.as_str()),
-                Fate::UnderWay | Fate::Delivered => None,
-            };
-            sqlx::query(
-                "update deliveries
-                    set state = $2, next_at = null, last_error = $3, provider_id = coalesce($4, provider_id),
-                        sent_at = coalesce(sent_at, $5), delivered_at = $6
-                  where id = $1",
-            )
-            .bind(id)
-            .bind(state.as_str())
-            .bind(optional(error))
-            .bind(optional(report.provider_id.as_deref()))
-            .bind(now)
-            .bind((state == DeliveryState::Delivered).then_some(now))
-            .execute(&mut *conn)
-            .await?;
-            let next = delivery.fall_back().filter(|_| state == DeliveryState::Failed);
-            if let Some(next) = &next {
-                conn.post(&[next], now).await?;
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let row: Option<DeliveryRow> = tx.query(LOCKED_DELIVERY).bind(id).bind(channel).optional().await?;
+        let delivery = row.ok_or(StoreError::NotFound)?.delivery()?;
+        let Some(state) = report.leads_to(delivery.state, delivery.provider_id.as_deref()) else {
+            return Ok(delivery.state);
+        };
+        let error = match &report.fate {
+            Fate::Failed { why } => Some(why.as_str()),
+            Fate::UnderWay | Fate::Delivered => None,
+        };
+        tx.query(
+            "update deliveries
+                set state = $2, next_at = null, last_error = $3, provider_id = coalesce($4, provider_id),
+                    sent_at = coalesce(sent_at, $5), delivered_at = $6
+              where id = $1",
+        )
+        .bind(id)
+        .bind(state.as_str())
+        .bind(optional(error))
+        .bind(optional(report.provider_id.as_deref()))
+        .bind(now)
+        .bind((state == DeliveryState::Delivered).then_some(now))
+        .execute()
+        .await?;
+        let next = delivery.fall_back().filter(|_| state == DeliveryState::Failed);
+        if let Some(next) = &next {
+            tx.post(&[next], now).await?;
+        }
+        if delivery.kind == Kind::Digest {
+            let delivered = (state == DeliveryState::Delivered).then_some(now);
+            match &next {
+                Some(next) => hand_over(tx, id, next, error).await?,
+                None => settle_members(tx, id, state, error, Some(now), delivered).await?,
             }
-            if delivery.kind == Kind::Digest {
-                let delivered = (state == DeliveryState::Delivered).then_some(now);
-                match &next {
-                    Some(next) => hand_over!(conn, self.db.text(HEIR), id, next, error),
-                    None => settle_members!(conn, id, state, error, Some(now), delivered),
-                }
-            }
-            if state == DeliveryState::Failed && (next.is_none() || delivery.kind == Kind::Digest) {
-                untell!(conn, id);
-            }
-            (state, next.is_some())
-        });
+        }
+        if state == DeliveryState::Failed && (next.is_none() || delivery.kind == Kind::Digest) {
+            untell(tx, id).await?;
+        }
+        let (state, fell_back) = (state, next.is_some());
+        write.commit().await?;
         if fell_back {
             self.hint(Topic::Outbox);
         }
@@ -90,33 +93,32 @@ impl Store {
     /// Calls up to `limit` deliveries unknown that were taken on at `before` or earlier and of which nothing was
     /// reported; answers how many. Where there are none, nothing is written.
     pub async fn lose_receipts(&self, before: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
-        let waiting: Option<i32> = on_read!(self.db, |conn| {
-            sqlx::query_scalar(self.db.text(ANY_OVERDUE)).bind(before).fetch_optional(conn).await?
-        });
+        let waiting: Option<i32> = self.db.read().await?.query(ANY_OVERDUE).bind(before).optional_scalar().await?;
         if waiting.is_none() {
             return Ok(0);
         }
-        Ok(on_write!(self.db, |conn| {
-            let overdue: Vec<Uuid> =
-                sqlx::query_scalar(self.db.text(OVERDUE)).bind(before).bind(limit).fetch_all(&mut *conn).await?;
-            for id in &overdue {
-                sqlx::query("update deliveries set state = 'unknown', last_error = $2 where id = $1")
-                    .bind(id)
-                    .bind(SILENCE)
-                    .execute(&mut *conn)
-                    .await?;
-                // where it is a digest
-                settle_members!(
-                    conn,
-                    *id,
-                    DeliveryState::Unknown,
-                    Some(SILENCE),
-                    None::<DateTime<Utc>>,
-                    None::<DateTime<Utc>>
-                );
-            }
-            overdue.len() as u64
-        }))
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let overdue: Vec<Uuid> = tx.query(OVERDUE).bind(before).bind(limit).scalars().await?;
+        for id in &overdue {
+            tx.query("update deliveries set state = 'unknown', last_error = $2 where id = $1")
+                .bind(id)
+                .bind(SILENCE)
+                .execute()
+                .await?;
+            // where it is a digest
+            settle_members(
+                tx,
+                *id,
+                DeliveryState::Unknown,
+                Some(SILENCE),
+                None::<DateTime<Utc>>,
+                None::<DateTime<Utc>>,
+            )
+            .await?;
+        }
+        write.commit().await?;
+        Ok(overdue.len() as u64)
     }
 }
 

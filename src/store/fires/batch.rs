@@ -83,8 +83,7 @@ impl Unplannable {
     /// The message to its owner; `None` where there is no way to tell.
     pub fn notice(&self, recipient: Option<&Recipient>) -> Option<NewDelivery> {
         let about = SubjectRef::notice(NoticeKind::Disabled, self.task_id, self.version);
-        let words =
-            notices::disabled(Recipient::language_of(recipient), &self.name, FaultyPart::Trigger, &self.why);
+        let words = notices::disabled(Recipient::language_of(recipient), &self.name, FaultyPart::Trigger, &self.why);
         NewDelivery::notice_of(&self.tenant_id, &self.output, recipient, about, words)
     }
 }

@@ -113,9 +113,9 @@ mod tests {
 
     async fn disabled(store: &Store) -> i64 {
         let read = async || {
-            Ok::<i64, crate::store::StoreError>(on_read!(store.db, |conn| {
-                sqlx::query_scalar("select count(*) from tasks where status = 'disabled'").fetch_one(conn).await?
-            }))
+            Ok::<i64, crate::store::StoreError>(
+                store.db.read().await?.query("select count(*) from tasks where status = 'disabled'").scalar().await?,
+            )
         };
         read().await.expect("a count")
     }
@@ -152,13 +152,13 @@ mod tests {
         let scratch = Scratch::open().await;
         let ask = due(&scratch, COSTLY).await;
         let (store, turns) = (&scratch.store, scratch.writer().queue());
-        let writes = turns.take(&Flow::of(Some("a"), module_path!())).await;
+        let writes = turns.take(&Flow::of(Some("a"))).await;
         let seen = async {
             // the first piece is planned, and waits for the writer; this one waits behind it
             while turns.waiting() == 0 {
                 tokio::task::yield_now().await;
             }
-            let flow = Flow::of(Some("b"), module_path!());
+            let flow = Flow::of(Some("b"));
             let next = asked(turns.take(&flow));
             drop(writes);
             let writes = next.await;

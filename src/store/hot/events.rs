@@ -12,6 +12,7 @@ use crate::store::matching::Guard;
 use crate::store::recording::{EventBatch, EventsWritten, Locked};
 use crate::store::runs::{NewRun, event_ids};
 use crate::store::text::{Document, optional, optional_document};
+use crate::store::tx::Tx;
 use crate::store::{Match, StoreError};
 
 pub(in crate::store) trait HotEvents {
@@ -183,5 +184,40 @@ impl HotEvents for SqliteConnection {
         worker: Uuid,
     ) -> Result<EventsWritten, StoreError> {
         recording::record(self, batch, now, worker).await
+    }
+}
+
+impl HotEvents for Tx<'_> {
+    async fn versions(&mut self, shards: &[(i32, i64)]) -> Result<Vec<(i32, i64)>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.versions(shards).await,
+            Tx::Sqlite(conn) => conn.versions(shards).await,
+        }
+    }
+
+    async fn lock_tasks(&mut self, tasks: &[Uuid]) -> Result<Vec<Locked>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.lock_tasks(tasks).await,
+            Tx::Sqlite(conn) => conn.lock_tasks(tasks).await,
+        }
+    }
+
+    async fn in_windows(&mut self, matches: &[&Match]) -> Result<Vec<(Uuid, String)>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.in_windows(matches).await,
+            Tx::Sqlite(conn) => conn.in_windows(matches).await,
+        }
+    }
+
+    async fn record_events(
+        &mut self,
+        batch: &EventBatch,
+        now: DateTime<Utc>,
+        worker: Uuid,
+    ) -> Result<EventsWritten, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.record_events(batch, now, worker).await,
+            Tx::Sqlite(conn) => conn.record_events(batch, now, worker).await,
+        }
     }
 }

@@ -2,11 +2,12 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::Value;
-use sqlx::{PgConnection, SqliteConnection};
+use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use crate::store::StoreError;
 use crate::store::text::optional_document;
+use crate::store::tx::Tx;
+use crate::store::{Split, StoreError, split};
 
 /// A request for a run: by whom, and of which task.
 pub(in crate::store) struct RunNow<'a> {
@@ -20,40 +21,27 @@ pub(in crate::store) struct RunNow<'a> {
     pub now: DateTime<Utc>,
 }
 
-pub(in crate::store) trait HotNow {
-    /// Records a run of the task, which is ready then; answers whether there is such a task.
-    async fn run_now(&mut self, ask: &RunNow<'_>) -> Result<bool, StoreError>;
+const RUN_NOW: Split = split!("run_now");
+
+/// Records a run of the task, which is ready then; answers whether there is such a task.
+pub(in crate::store) async fn run_now(tx: &mut Tx<'_>, ask: &RunNow<'_>) -> Result<bool, StoreError> {
+    run_by(tx, RUN_NOW, ask).await
 }
 
-/// The statement of either database, which has the same places and answers the same row. It is read to its end: what
-/// is left of a text that nobody reads on is not executed.
-macro_rules! run_now {
-    ($conn:expr, $statement:expr, $ask:expr) => {{
-        let ask: &RunNow<'_> = $ask;
-        let tasks: Vec<i64> = sqlx::query_scalar($statement)
-            .bind(ask.task_id)
-            .bind(ask.tenant)
-            .bind(ask.run_id)
-            .bind(format!("m:{}", ask.run_id))
-            .bind(ask.now)
-            .bind(optional_document(ask.input)?)
-            .bind(ask.requested_by)
-            .fetch_all($conn)
-            .await?;
-        Ok(tasks.first().is_some_and(|tasks| *tasks > 0))
-    }};
-}
-
-impl HotNow for PgConnection {
-    async fn run_now(&mut self, ask: &RunNow<'_>) -> Result<bool, StoreError> {
-        run_now!(self, include_str!("../sql/run_now.postgres.sql"), ask)
-    }
-}
-
-impl HotNow for SqliteConnection {
-    async fn run_now(&mut self, ask: &RunNow<'_>) -> Result<bool, StoreError> {
-        run_now!(self, include_str!("../sql/run_now.sqlite.sql"), ask)
-    }
+/// The statement of either database is read to its end: what is left of a text that nobody reads on is not executed.
+async fn run_by(tx: &mut Tx<'_>, statement: Split, ask: &RunNow<'_>) -> Result<bool, StoreError> {
+    let tasks: Vec<i64> = tx
+        .query(statement)
+        .bind(ask.task_id)
+        .bind(ask.tenant)
+        .bind(ask.run_id)
+        .bind(format!("m:{}", ask.run_id))
+        .bind(ask.now)
+        .bind(optional_document(ask.input)?)
+        .bind(ask.requested_by)
+        .scalars()
+        .await?;
+    Ok(tasks.first().is_some_and(|tasks| *tasks > 0))
 }
 
 /// Records a run with the transaction around it, all of it on one way to the connection's thread: no transaction may be
@@ -63,7 +51,7 @@ pub(in crate::store) async fn run_now_committed(
     ask: &RunNow<'_>,
 ) -> Result<bool, StoreError> {
     let whole = concat!("begin immediate;", include_str!("../sql/run_now.sqlite.sql"), "; commit");
-    let asked: Result<_, StoreError> = async { run_now!(&mut *conn, whole, ask) }.await;
+    let asked = run_by(&mut Tx::Sqlite(conn), whole.into(), ask).await;
     if asked.is_err() {
         // some faults have ended it already
         let _ = sqlx::query("rollback").execute(conn).await;

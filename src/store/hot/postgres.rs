@@ -25,7 +25,8 @@ use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
 use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
 use crate::store::limits::one_at_a_time;
 use crate::store::runs::run_in;
-use crate::store::slots::{BlockedRow, blocked_row};
+use crate::store::slots::{BLOCKED_ROW, BlockedRow};
+use crate::store::sql::sql;
 use crate::store::starting::{Take, Turn};
 use crate::store::text::{document, optional, optional_document, text};
 
@@ -136,7 +137,7 @@ impl Hot for PgConnection {
 
     async fn standing(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
         // the state is looked at behind the locks: an index on states would be read from its beginning to its end
-        let select = concat!(
+        let select = sql!(
             "with listed as (
                  select q.run_id, q.task_id, q.tenant_id, q.cancel_reason, q.overlap, q.state
                    from unnest($1::uuid[], $2::bigint[]) as l (run_id, lease_token)
@@ -145,7 +146,7 @@ impl Hot for PgConnection {
                     for update of q
              )
              select ",
-            blocked_row!(postgres),
+            BLOCKED_ROW.postgres,
             "  from listed q
                left join tasks t on t.id = any (array[q.task_id])
               where q.state = 'claimed'"

@@ -6,7 +6,9 @@ use uuid::Uuid;
 
 use crate::id::new_id;
 use crate::run::{Missed, Run, RunState, Usage};
+use crate::store::StoreError;
 use crate::store::text::Document;
+use crate::store::tx::Tx;
 use crate::task::Task;
 
 /// The parts of a fire that differ; all else is as for every new run.
@@ -124,4 +126,29 @@ pub(in crate::store) fn missed_key(missed: &Missed) -> String {
     } else {
         format!("r:{}/{}", key_instant(missed.from), key_instant(missed.to))
     }
+}
+
+/// Puts a recorded run into the queue, ready at `run_at`.
+pub(in crate::store) async fn enqueue(
+    tx: &mut Tx<'_>,
+    run: &NewRun,
+    epoch: i64,
+    run_at: DateTime<Utc>,
+    priority: i32,
+    overlap: Option<&str>,
+) -> Result<(), StoreError> {
+    tx.query(
+        "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, overlap)
+         values ($1, $2, $3, $4, $5, $6, 'ready', $7)",
+    )
+    .bind(run.id)
+    .bind(run.task_id)
+    .bind(&run.tenant_id)
+    .bind(epoch)
+    .bind(run_at)
+    .bind(priority)
+    .bind(overlap)
+    .execute()
+    .await?;
+    Ok(())
 }

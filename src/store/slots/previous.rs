@@ -4,71 +4,63 @@
 //! Its row is locked before any slot: queue, or else parked. What someone else has locked is being moved or settled at
 //! this moment, and the task is tried again.
 
-use crate::store::Split;
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::run::RunState;
+use crate::store::approvals::close_questions;
+use crate::store::slots::{BlockedRow, REASON_SUPERSEDED, close_unstarted};
+use crate::store::tx::Tx;
+use crate::store::{Split, StoreError};
 
 /// A run that has a task's slot, with its row locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) struct Previous {
-    pub run_id: uuid::Uuid,
+    pub run_id: Uuid,
     /// It only waits, and no policy of its own protects it: nobody is to be asked.
     pub waits: bool,
 }
 
 /// Locks the rows of the runs that may have to end; answers those. Locks of `queue` are taken in the order of ids, and
 /// these come after younger ones: so one that someone else has is not waited for, and its task is tried again.
-macro_rules! lock_previous {
-    ($db:expr, $conn:ident, $rows:expr) => {{
-        use $crate::store::slots::previous::{LOCK_QUEUED_IF_FREE, LOCK_WAITING_IF_FREE, Previous};
-        let mut holders: Vec<uuid::Uuid> = Vec::new();
-        for row in $rows.iter().filter(|row| row.overlap == "cancel_previous") {
-            let holder: Option<uuid::Uuid> = sqlx::query_scalar("select run_id from slots where task_id = $1")
-                .bind(row.task_id)
-                .fetch_optional(&mut *$conn)
-                .await?;
-            holders.extend(holder);
+pub(super) async fn lock_previous(tx: &mut Tx<'_>, rows: &[BlockedRow]) -> Result<Vec<Previous>, StoreError> {
+    let mut holders: Vec<Uuid> = Vec::new();
+    for row in rows.iter().filter(|row| row.overlap == "cancel_previous") {
+        let holder: Option<Uuid> =
+            tx.query("select run_id from slots where task_id = $1").bind(row.task_id).optional_scalar().await?;
+        holders.extend(holder);
+    }
+    let mut held: Vec<Previous> = Vec::new();
+    for run_id in holders {
+        let queued: Option<Uuid> = tx.query(LOCK_QUEUED_IF_FREE).bind(run_id).optional_scalar().await?;
+        if queued.is_some() {
+            held.push(Previous { run_id, waits: false });
+            continue;
         }
-        let mut held: Vec<Previous> = Vec::new();
-        for run_id in holders {
-            let queued: Option<uuid::Uuid> =
-                sqlx::query_scalar($db.text(LOCK_QUEUED_IF_FREE)).bind(run_id).fetch_optional(&mut *$conn).await?;
-            if queued.is_some() {
-                held.push(Previous { run_id, waits: false });
-                continue;
-            }
-            let waits: Option<bool> =
-                sqlx::query_scalar($db.text(LOCK_WAITING_IF_FREE)).bind(run_id).fetch_optional(&mut *$conn).await?;
-            held.extend(waits.map(|waits| Previous { run_id, waits }));
-        }
-        held
-    }};
+        let waits: Option<bool> = tx.query(LOCK_WAITING_IF_FREE).bind(run_id).optional_scalar().await?;
+        held.extend(waits.map(|waits| Previous { run_id, waits }));
+    }
+    Ok(held)
 }
-pub(in crate::store) use lock_previous;
 
 /// Ends the run that has the slot and only waits, and those that wait behind it; the slot is `row`'s.
-macro_rules! take_over {
-    ($conn:ident, $holder:expr, $row:expr, $waiting:expr, $now:expr) => {{
-        use $crate::run::RunState::Cancelled;
-        use $crate::store::slots::{REASON_SUPERSEDED, close_unstarted, previous::CANCEL_WAITING};
-        sqlx::query("delete from parked where run_id = $1").bind($holder).execute(&mut *$conn).await?;
-        sqlx::query(CANCEL_WAITING)
-            .bind($holder)
-            .bind(REASON_SUPERSEDED)
-            .bind($row.run_id)
-            .bind($now)
-            .execute(&mut *$conn)
-            .await?;
-        $crate::store::approvals::close_questions!($conn, $holder, $now);
-        for older in $waiting {
-            close_unstarted!($conn, older, Cancelled, REASON_SUPERSEDED, Some($row.run_id), $now);
-        }
-        sqlx::query("update slots set run_id = $2 where task_id = $1")
-            .bind($row.task_id)
-            .bind($row.run_id)
-            .execute(&mut *$conn)
-            .await?;
-    }};
+pub(super) async fn take_over(
+    tx: &mut Tx<'_>,
+    holder: Option<Uuid>,
+    row: &BlockedRow,
+    waiting: &[Uuid],
+    now: DateTime<Utc>,
+) -> Result<(), StoreError> {
+    let Some(holder) = holder else { return Ok(()) };
+    tx.query("delete from parked where run_id = $1").bind(holder).execute().await?;
+    tx.query(CANCEL_WAITING).bind(holder).bind(REASON_SUPERSEDED).bind(row.run_id).bind(now).execute().await?;
+    close_questions(tx, holder, now).await?;
+    for older in waiting {
+        close_unstarted(tx, *older, RunState::Cancelled, REASON_SUPERSEDED, Some(row.run_id), now).await?;
+    }
+    tx.query("update slots set run_id = $2 where task_id = $1").bind(row.task_id).bind(row.run_id).execute().await?;
+    Ok(())
 }
-pub(in crate::store) use take_over;
 
 pub(in crate::store) const CANCEL_WAITING: &str = "
     update runs set state = 'cancelled', reason = $2, blocked_by = $3, finished_at = $4

@@ -8,7 +8,7 @@
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use crate::store::db::Db;
+use crate::store::db::{Db, fault};
 use crate::store::{Store, StoreError};
 
 /// A table whose rows count for tenants.
@@ -56,15 +56,23 @@ impl Store {
     /// to go through.
     pub async fn count_older_rows(&self, limit: i64) -> Result<bool, StoreError> {
         match &self.db {
-            Db::Postgres { pool, .. } => Ok(committed!(by pool.acquire().await?, |conn| {
-                let scan: Option<(String, Option<String>)> = sqlx::query_as(NEXT_SCAN).fetch_optional(&mut *conn).await?;
+            Db::Postgres { pool, .. } => {
+                let mut write = pool.acquire().await?.begin().await?;
+                fault()?;
+                let scan: Option<(String, Option<String>)> =
+                    sqlx::query_as(NEXT_SCAN).fetch_optional(&mut *write).await?;
                 if let Some((name, position)) = scan {
                     let table = TABLES.iter().find(|table| table.name == name);
-                    let table = table.ok_or_else(|| StoreError::Corrupt(format!("no bytes are counted in `{name}`")))?;
-                    table.scan(conn, position.as_deref(), limit).await?;
+                    let table =
+                        table.ok_or_else(|| StoreError::Corrupt(format!("no bytes are counted in `{name}`")))?;
+                    table.scan(&mut write, position.as_deref(), limit).await?;
                 }
-                sqlx::query_scalar("select exists (select 1 from stored_byte_scans)").fetch_one(&mut *conn).await?
-            })),
+                let left = "select exists (select 1 from stored_byte_scans)";
+                let is_left = sqlx::query_scalar(left).fetch_one(&mut *write).await?;
+                write.commit().await?;
+                fault()?;
+                Ok(is_left)
+            }
             Db::Sqlite { .. } => Ok(false),
         }
     }

@@ -10,15 +10,16 @@ use crate::store::StoreError;
 use crate::store::hot::sqlite::starting::with_leases;
 use crate::store::lease::Lease;
 use crate::store::listed::{comes_again, list, pieces};
-use crate::store::slots::{BlockedRow, blocked_row};
+use crate::store::slots::{BLOCKED_ROW, BlockedRow};
+use crate::store::sql::sql;
 
 pub(super) async fn standing(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
     let mut standing = Vec::new();
     for leases in pieces(leases) {
         let mut select = with_leases(leases);
-        select.push(concat!(
+        select.push(sql!(
             "select ",
-            blocked_row!(sqlite),
+            BLOCKED_ROW.sqlite,
             " from leases l cross join queue q
                 on q.run_id = l.run_id and q.lease_token = l.lease_token and q.state = 'claimed'
               left join tasks t on t.id = q.task_id"

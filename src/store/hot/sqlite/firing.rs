@@ -14,6 +14,7 @@ use crate::store::lease::{Claim, Lease, line};
 use crate::store::listed::{comes_again, list, pieces};
 use crate::store::slots::free;
 use crate::store::text::optional_document;
+use crate::store::tx::Tx;
 
 /// Answers how many moved.
 pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[Move]) -> Result<u64, StoreError> {
@@ -51,7 +52,7 @@ pub(super) async fn record(
         |ready: &Ready| ready.starts && (!ready.needs_slot || holders.get(&ready.run.task_id) == Some(&ready.run.id));
     let made = insert_runs(conn, runs, &starts, ask.now).await?;
     for known in runs.iter().filter(|ready| !made.contains(&ready.run.id)) {
-        free!(conn, known.run.task_id, known.run.id);
+        free(&mut Tx::Sqlite(conn), known.run.task_id, known.run.id).await?;
     }
     let runs: Vec<&Ready> = runs.iter().filter(|ready| made.contains(&ready.run.id)).collect();
     let mut token = next_tokens(conn, runs.iter().filter(|ready| ready.lease_until.is_some()).count()).await?;
