@@ -238,10 +238,9 @@ impl Store {
         if let Some(notice) = &notice {
             tx.post(&[notice], now).await?;
         }
-        let disabled = true;
         write.commit().await?;
         self.hint(Topic::Outbox);
-        Ok(disabled)
+        Ok(true)
     }
 
     /// Where the conditions of these tasks stand, as far as they were polled and lie within the scope.

@@ -85,10 +85,9 @@ impl Store {
         if task.trigger_type == "event" {
             index_event_task(tx, id, &task.tenant_id, false, now).await?;
         }
-        let disabled = true;
         write.commit().await?;
         self.hint(Topic::Outbox);
-        Ok(disabled)
+        Ok(true)
     }
 
     /// The message to the owner of a task that is disabled now for its trigger; `None` where nobody can be told.

@@ -118,7 +118,7 @@ impl Store {
     ) -> Result<(Vec<Delivery>, i64), StoreError> {
         let mut read = self.db.read_in(scope).await?;
         let tx = &mut read.tx();
-        let rows = tx
+        let rows: Vec<DeliveryRow> = tx
             .query(sql!(
                 SELECT_DELIVERY,
                 "where d.digest_id = $1 and d.state = 'pending' and ($2 is null or d.tenant_id = $2)
@@ -129,7 +129,7 @@ impl Store {
             .bind(limit)
             .all()
             .await?;
-        let count = tx
+        let count: i64 = tx
             .query(
                 "select count(*) from deliveries
                   where digest_id = $1 and state = 'pending' and ($2 is null or tenant_id = $2)",
@@ -138,7 +138,6 @@ impl Store {
             .bind(scope.tenant())
             .scalar()
             .await?;
-        let (rows, count): (Vec<DeliveryRow>, i64) = (rows, count);
         read.end().await?;
         Ok((rows.into_iter().map(DeliveryRow::delivery).collect::<Result<_, _>>()?, count))
     }
@@ -149,9 +148,9 @@ impl Store {
         let ways = std::iter::once(&digest.channel).chain(&digest.fallback);
         let mut read = self.db.read().await?;
         let tx = &mut read.tx();
-        let mut found = (Vec::new(), 0);
+        let (mut rows, mut count): (Vec<DeliveryRow>, i64) = (Vec::new(), 0);
         for channel in ways {
-            let rows = tx
+            rows = tx
                 .query(TOLD_BY)
                 .bind(&digest.tenant_id)
                 .bind(&digest.recipient)
@@ -163,7 +162,7 @@ impl Store {
             if rows.is_empty() {
                 continue;
             }
-            let count = tx
+            count = tx
                 .query(COUNT_TOLD_BY)
                 .bind(&digest.tenant_id)
                 .bind(&digest.recipient)
@@ -171,10 +170,8 @@ impl Store {
                 .bind(text(&digest.dedupe_key))
                 .scalar()
                 .await?;
-            found = (rows, count);
             break;
         }
-        let (rows, count): (Vec<DeliveryRow>, i64) = found;
         read.end().await?;
         Ok((rows.into_iter().map(DeliveryRow::delivery).collect::<Result<_, _>>()?, count))
     }

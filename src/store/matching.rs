@@ -225,9 +225,8 @@ impl Store {
         for matched in ask.matches {
             recording.take(tx, matched).await?;
         }
-        let written = write_recording(tx, recording, ask.now, ask.worker).await?;
+        let (fired, opened) = write_recording(tx, recording, ask.now, ask.worker).await?;
         self.learn(&self.paces.events, ask.matches.len(), began);
-        let (fired, opened) = written;
         write.commit().await?;
         Ok(EventsFired::Done(self.told_of(fired, opened)))
     }

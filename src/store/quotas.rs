@@ -325,8 +325,8 @@ impl Store {
         let usual: Option<QuotaRow> = tx.query(READ).bind(EVERYBODY).optional().await?;
         let own: Option<QuotaRow> = tx.query(READ).bind(text(tenant)).optional().await?;
         let amounts: Amounts = tx.query(AMOUNTS).bind(text(tenant)).one().await?;
-        let (usual, own, amounts) = (usual.unwrap_or_default(), own.unwrap_or_default(), amounts);
         read.end().await?;
+        let (usual, own) = (usual.unwrap_or_default(), own.unwrap_or_default());
         let overrides = own.overrides();
         let quotas = Quotas::default().with(&usual.overrides()).with(&overrides);
         let now = self.clock.now();

@@ -1,6 +1,7 @@
 //! Texts of statements that are put together of constants.
 
-/// Constant texts, one behind the other, as one. Or a text with another one in each place of a name: `TEXT; "{name}" = OTHER`.
+/// Constant texts, one behind the other, as one. Or a text with another one in each place of a name, which has one at least:
+/// `TEXT; "{name}" = OTHER`.
 macro_rules! sql {
     ($text:expr; $name:literal = $value:expr; $($more:tt)+) => {
         sql!(sql!($text; $name = $value); $($more)+)
@@ -69,12 +70,14 @@ const fn stands_at(text: &[u8], at: usize, name: &[u8]) -> bool {
 
 pub(super) const fn filled_length(text: &str, name: &str, with: &str) -> usize {
     let (text, name) = (text.as_bytes(), name.as_bytes());
-    let (mut length, mut at) = (0, 0);
+    let (mut length, mut at, mut is_there) = (0, 0, false);
     while at < text.len() {
         let found = stands_at(text, at, name);
         length += if found { with.len() } else { 1 };
         at += if found { name.len() } else { 1 };
+        is_there |= found;
     }
+    assert!(is_there, "the text has no place of this name");
     length
 }
 

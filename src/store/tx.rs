@@ -323,3 +323,40 @@ impl From<&'static str> for Split {
         Split { postgres: text, sqlite: text }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::Connection;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn statements_are_put_together_with_their_values() {
+        let mut conn = SqliteConnection::connect("sqlite::memory:").await.expect("a database in memory");
+        let mut tx = Tx::Sqlite(&mut conn);
+        tx.query("create table named (id integer, name text)").execute().await.expect("a table");
+        let rows = [(1_i64, "ann"), (2, "bob"), (3, "eve")];
+        let mut insert = tx.build("insert into named (id, name) ");
+        insert.push_values(rows.into_iter(), |row, (id, name)| {
+            row.push_bind(id).push_bind(name);
+        });
+        assert_eq!(insert.finish().execute().await.expect("rows"), 3);
+        let mut select = tx.build("select name from named where id in (");
+        select.list([1_i64, 3].iter()).push(") and id > ").push_bind(0_i64).push(" order by id");
+        let names: Vec<String> = select.finish().persistent(false).scalars().await.expect("names");
+        assert_eq!(names, ["ann", "eve"]);
+        let rows = tx.query("select id, name from named order by id").rows().await.expect("rows");
+        assert_eq!((rows.len(), rows.last_of("name").expect("a name")), (3, Some("eve".to_owned())));
+    }
+
+    #[tokio::test]
+    async fn the_text_goes_by_the_database_and_a_missing_row_is_told() {
+        let mut conn = SqliteConnection::connect("sqlite::memory:").await.expect("a database in memory");
+        let mut tx = Tx::Sqlite(&mut conn);
+        let split = Split { postgres: "no statement", sqlite: "select $1 where $1 > 1" };
+        assert_eq!(tx.query(split).bind(2_i64).scalar::<i64>().await.expect("a number"), 2);
+        assert_eq!(tx.query(split).bind(1_i64).optional_scalar::<i64>().await.expect("no row"), None);
+        let missing = tx.query(split).bind(1_i64).one::<(i64,)>().await;
+        assert!(matches!(missing, Err(sqlx::Error::RowNotFound)), "{missing:?}");
+    }
+}

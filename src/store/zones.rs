@@ -179,11 +179,10 @@ impl Store {
         if let Some(notice) = notice {
             tx.post(&[notice], now).await?;
         }
-        let moved = true;
         write.commit().await?;
         self.hint(Topic::Due);
         self.hint(Topic::Outbox);
-        Ok(moved)
+        Ok(true)
     }
 
     /// All that earlier releases had planned is planned anew; their rules are not needed any more.

@@ -82,9 +82,8 @@ impl Store {
         if state == DeliveryState::Failed && (next.is_none() || delivery.kind == Kind::Digest) {
             untell(tx, id).await?;
         }
-        let (state, fell_back) = (state, next.is_some());
         write.commit().await?;
-        if fell_back {
+        if next.is_some() {
             self.hint(Topic::Outbox);
         }
         Ok(state)
