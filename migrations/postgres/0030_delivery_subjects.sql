@@ -12,6 +12,7 @@ declare
     to_connect constant text[] := regexp_match(subject, '^(?:Please connect|Bitte verbinden Sie) (\S+)( again| noch einmal)?$');
     refused constant text := substring(subject from '^(\S+) (?:is refused|wird nicht angenommen)$');
     is_uuid constant boolean := coalesce(parts[3] ~ uuid_form, false);
+    about uuid;
     of_credential boolean;
 begin
     if parts[1] = 'batch' and parts[2] ~ uuid_form then
@@ -23,8 +24,10 @@ begin
     elsif parts[1] <> 'notice' then
         return null;
     elsif parts[2] = 'credential' and coalesce(to_connect[1], refused) is not null then
-        of_credential := is_uuid and not exists (select from tasks where id = parts[3]::uuid)
-                                 and exists (select from credentials where id = parts[3]::uuid);
+        if is_uuid then
+            about := parts[3]::uuid;
+        end if;
+        of_credential := not exists (select from tasks where id = about) and exists (select from credentials where id = about);
         return jsonb_strip_nulls(jsonb_build_object(
             'type', 'credential',
             'credential', coalesce(to_connect[1], refused),
