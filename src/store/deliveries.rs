@@ -3,11 +3,13 @@
 //! A claim that is never marked (its worker died) is claimed again after its time, and says so: whether a repeat is
 //! safe is the channel's to know.
 
+mod claiming;
+mod marking;
+mod members;
+mod receipts;
+
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use sqlx::FromRow;
-use sqlx::postgres::PgRow;
-use sqlx::sqlite::SqliteRow;
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -18,8 +20,12 @@ use crate::store::idempotency::{Answer, Idempotency, once};
 use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::sql::sql;
 use crate::store::text::text;
+use crate::store::tx::Record;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::Urgency;
+
+pub use claiming::InLine;
+pub(super) use marking::{Marks, TOGETHER};
 
 /// Which deliveries to list. Newest first, after the delivery `before`.
 #[derive(Debug, Clone, Default)]
@@ -107,21 +113,12 @@ impl DeliveryRow {
     }
 }
 
-const DELIVERY_COLUMNS: &str =
-    "select d.id, d.tenant_id, d.recipient, d.channel, d.dedupe_key, d.run_id, d.kind, d.subject, ";
+const DELIVERY_COLUMNS: &str = "
+    select d.id, d.tenant_id, d.recipient, d.channel, d.dedupe_key, d.run_id, d.kind, d.subject, ";
 const OTHER_COLUMNS: &str = ", d.fallback, d.state, d.attempts, d.next_at, d.lease_token, d.last_error, d.provider_id,
-                                    d.created_at, d.sent_at, d.delivered_at, d.urgency, d.held, d.due_at, d.digest_id,
-                                    d.doubtful, d.subject_ref
-                               from deliveries d ";
+           d.created_at, d.sent_at, d.delivered_at, d.urgency, d.held, d.due_at, d.digest_id, d.doubtful, d.subject_ref
+      from deliveries d ";
 pub(super) const SELECT_DELIVERY: &str = sql!(DELIVERY_COLUMNS, "d.body", OTHER_COLUMNS);
-
-mod claiming;
-mod marking;
-mod members;
-mod receipts;
-
-pub use claiming::InLine;
-pub(super) use marking::{Marks, TOGETHER};
 
 /// Beginning of a page's statement: the rows that match are measured by what lists have of them.
 const MEASURED: &str = "with page as materialized (
@@ -226,17 +223,14 @@ impl Store {
         self.page_of_deliveries(scope, filter, BRIEF, PAGE_BYTES, SummaryRow::summary).await
     }
 
-    async fn page_of_deliveries<R, T>(
+    async fn page_of_deliveries<R: Record, T>(
         &self,
         scope: &Scope,
         filter: &DeliveryFilter,
         select: &'static str,
         bound: i64,
         parse: impl Fn(R) -> Result<T, StoreError>,
-    ) -> Result<RowPage<T>, StoreError>
-    where
-        R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
-    {
+    ) -> Result<RowPage<T>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
         let mut query = read.build(MEASURED);
         for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {

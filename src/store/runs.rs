@@ -8,7 +8,6 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 use sqlx::FromRow;
 use sqlx::postgres::PgRow;
-use sqlx::sqlite::SqliteRow;
 use sqlx::types::Json;
 use uuid::Uuid;
 
@@ -22,7 +21,7 @@ use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED
 use crate::store::retention::oldest_id;
 use crate::store::sql::sql;
 use crate::store::text::{Document, optional_document, text};
-use crate::store::tx::{Rows, Tx};
+use crate::store::tx::{Record, Rows, Tx};
 use crate::store::{Store, StoreError, listed};
 pub(super) use new_run::{NewRun, enqueue, key_instant, missed_key};
 
@@ -319,17 +318,14 @@ impl Store {
         self.page_of_runs(scope, filter, BRIEF, PAGE_BYTES, SummaryRow::summary).await
     }
 
-    async fn page_of_runs<R, T>(
+    async fn page_of_runs<R: Record, T>(
         &self,
         scope: &Scope,
         filter: &RunFilter,
         select: &'static str,
         bound: i64,
         parse: impl Fn(R) -> Result<T, StoreError>,
-    ) -> Result<RowPage<T>, StoreError>
-    where
-        R: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> + Send + Unpin,
-    {
+    ) -> Result<RowPage<T>, StoreError> {
         let mut read = self.db.read_of(scope.tenant()).await?;
         let mut query = read.build(MEASURED);
         for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
