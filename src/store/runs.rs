@@ -170,7 +170,7 @@ const FROM_RUNS: &str = " from runs r ";
 pub(super) const SELECT_RUN: &str = sql!(COLUMNS, ", r.input, r.output", FROM_RUNS);
 /// With what made the task fire.
 const SELECT_WHOLE: &str = sql!(COLUMNS, ", r.input, r.output, r.cause", FROM_RUNS);
-/// What a list shows.
+/// The columns that a list shows.
 const SELECT_BRIEF: &str = sql!(
     COLUMNS,
     ", substr(r.output, 1, 1000) as output, cast(octet_length(r.output) as bigint) as output_bytes,
