@@ -245,7 +245,7 @@ pub struct Notice {
     pub subject: String,
     /// Text of the message.
     pub text: String,
-    /// What it is about beside its run, where the host is to know it as data.
+    /// The subject beside its run, where the host is to know it as data.
     pub subject_ref: Option<SubjectRef>,
     /// `call:<run>:<turn>:<call>`; a second notice with the same key is the first.
     pub dedupe_key: String,

@@ -108,7 +108,7 @@ pub struct Delivery {
     pub dedupe_key: String,
     /// The run that the message is about.
     pub run_id: Option<Uuid>,
-    /// What it is about beside its run, as data.
+    /// The subject of the message beside its run, as data.
     #[serde(skip)]
     pub subject_ref: Option<SubjectRef>,
     /// Kind of message.

@@ -23,7 +23,7 @@ pub struct NewDelivery {
     pub dedupe_key: String,
     /// The run that the message is about.
     pub run_id: Option<Uuid>,
-    /// What it is about beside its run; `None` where it tells of its run, or says what it says.
+    /// The subject beside its run, as data; `None` where it tells of its run, or says what it says.
     pub subject_ref: Option<SubjectRef>,
     /// Kind of message.
     pub kind: Kind,

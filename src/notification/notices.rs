@@ -11,7 +11,7 @@ use crate::task::change::FaultyPart;
 use crate::trigger::condition::{Failing, Notice};
 use crate::trigger::zone::{Release, Zone};
 
-/// What a condition's owner is told of a poll: what it is about with its key, and subject and text.
+/// The notice to the owner of a condition about its poll: the subject as data with the key, and subject and text.
 pub fn of_poll(language: MessageLanguage, task: &Task, notice: &Notice) -> ((SubjectRef, String), (String, String)) {
     // the instant at which it began tells one time of failing from the next
     let since = |kind, failing: &Failing| SubjectRef::notice(kind, task.id, failing.since.timestamp_millis());

@@ -1,4 +1,4 @@
-//! What a delivery is about, as data: the kind of a notice and its task, a credential and its issue, a batch of
+//! The subject of a delivery as data: the kind of a notice and its task, a credential and its issue, a batch of
 //! questions, the instant of a digest, the address that a code proves.
 //!
 //! It is stored with the delivery. Whatever decides by the subject of a message decides by this: keys are only compared,
@@ -25,9 +25,9 @@ pub enum NoticeKind {
     Disabled,
     /// The task works again.
     Recovered,
-    /// What a condition polls fails.
+    /// The poll of a condition fails.
     PollFailing,
-    /// What a condition polls answers again.
+    /// The poll of a condition answers again.
     PollRecovered,
     /// The task fires at other instants because the rules of its time zone have changed.
     ZoneRules,
@@ -70,7 +70,7 @@ impl NoticeKind {
     }
 }
 
-/// What a delivery is about, beside its run. A delivery without one tells of its run, or says what it says.
+/// The subject of a delivery, beside its run. A delivery without one tells of its run, or says what it says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum SubjectRef {

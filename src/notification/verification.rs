@@ -48,7 +48,7 @@ impl Proof {
         Proof::new(recipient, channel, *id, addresses)
     }
 
-    /// What its delivery is about.
+    /// The subject of its delivery.
     pub fn subject_ref(&self) -> SubjectRef {
         SubjectRef::Code { channel: self.channel.clone(), id: self.id }
     }

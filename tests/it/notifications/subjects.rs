@@ -70,5 +70,6 @@ async fn messages_with_other_subjects_and_keys_are_told_as_before(mut world: Wor
     assert!(text.chars().take(6).all(|c| c.is_ascii_digit()), "{text}");
     let states: Vec<_> = instance.deliveries().await.iter().map(|delivery| delivery.state).collect();
     assert_eq!(states, [DeliveryState::Delivered; 3]);
-    instance.finish(&world).await;
+    // the question stays open
+    instance.crash();
 }
