@@ -195,8 +195,9 @@ mod tests {
 
     use super::*;
     use crate::channel::templates::phrases::Catalogue;
-    use crate::credential::{DependentTask, Reference};
+    use crate::credential::Reference;
     use crate::http::pages::tests::{assert_inert, text_of};
+    use crate::task::DependentTask;
     use crate::task::TaskStatus;
 
     /// Every page, with this text in each place for a text from outside.

@@ -101,7 +101,7 @@ pub struct Recipient {
 /// One address for each kind of channel.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct AnyAddresses {}
+pub struct NewAddressesOwn {}
 
 /// One address for each kind of channel, as a request writes it.
 #[derive(Serialize)]
@@ -109,7 +109,7 @@ pub struct NewAddresses;
 
 impl PartialSchema for NewAddresses {
     fn schema() -> RefOr<Schema> {
-        with_fields(AnyAddresses::schema(), &notification::Addresses::written())
+        with_fields(NewAddressesOwn::schema(), &notification::Addresses::written())
     }
 }
 
@@ -119,13 +119,17 @@ impl ToSchema for NewAddresses {
     }
 }
 
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddressesOwn {}
+
 /// One address for each kind of channel, without the secrets.
 #[derive(Serialize)]
 pub struct Addresses;
 
 impl PartialSchema for Addresses {
     fn schema() -> RefOr<Schema> {
-        with_fields(AnyAddresses::schema(), &notification::Addresses::shown())
+        with_fields(AddressesOwn::schema(), &notification::Addresses::shown())
     }
 }
 
