@@ -3,9 +3,9 @@
 use futures::future::BoxFuture;
 use reveille::app::App;
 use reveille::executor::{Executor, Job};
-use reveille::invalid::Faults;
+use reveille::invalid::ValidationErrors;
 use reveille::run::Usage;
-use reveille::run::outcome::{Outcome, RunError};
+use reveille::run::outcome::{RunOutcome, RunError};
 use reveille::task::Action;
 use serde_json::json;
 
@@ -16,11 +16,11 @@ impl Executor for Greeter {
         "greeter"
     }
 
-    fn validate(&self, _: &Action, _: &mut Faults) {}
+    fn validate(&self, _: &Action, _: &mut ValidationErrors) {}
 
-    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
         let name = job.task.map(|task| task.spec.action.instruction.clone()).unwrap_or_default();
-        Box::pin(async move { Ok(Outcome::Succeeded { output: format!("Hello, {name}!"), usage: Usage::default() }) })
+        Box::pin(async move { Ok(RunOutcome::Succeeded { output: format!("Hello, {name}!"), usage: Usage::default() }) })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The agent: a message goes in, an answer comes out, and what it took is in the transcript.
 //!
 //! Owns the way of a message (prepare, judge, loop, account) and the ports it needs. Reaches storage only through
-//! [`AgentStore`] and [`crate::tool::Host`]. The transcript survives a crash: see `react.rs`.
+//! [`AgentStore`] and [`crate::tool::ToolHost`]. The transcript survives a crash: see `react.rs`.
 
 mod calls;
 pub mod checkpoint;
@@ -25,14 +25,14 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::agent::calls::Caller;
+use crate::agent::calls::ToolRunner;
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::consent::Consent;
-use crate::agent::context::Window;
+use crate::agent::context::ContextWindow;
 use crate::agent::prompt::Prompt;
-use crate::agent::react::{Ended, ReactLoop};
-use crate::agent::stream::Teller;
-use crate::approval::policy::{Policy, Rules};
+use crate::agent::react::{LoopEnd, ReactLoop};
+use crate::agent::stream::StreamEmitter;
+use crate::approval::policy::{Policy, PolicyRules};
 use crate::approval::{Approval, Begun, CallOutcome, GrantAsk};
 use crate::clock::Clock;
 use crate::compute::Compute;
@@ -43,16 +43,16 @@ use crate::llm::{Models, ToolSchema};
 use crate::run::Usage;
 use crate::run::outcome::RunError;
 use crate::run::stream::StreamEvent;
-use crate::run::transcript::{Entry, Message};
-use crate::tool::{Host, Known, Registry};
+use crate::run::transcript::{TranscriptEntry, TranscriptMessage};
+use crate::tool::{ToolHost, UsedSecrets, ToolRegistry};
 
 pub use configured::Configured;
 pub use result::ReactLoopResult;
 pub use settings::Settings;
-pub use stop::{Stop, StopReason};
+pub use stop::{StopSignal, LoopStopReason};
 
 /// Hears what happens in a run while it happens. Must not block.
-pub type Sink = Arc<dyn Fn(StreamEvent) + Send + Sync>;
+pub type StreamSink = Arc<dyn Fn(StreamEvent) + Send + Sync>;
 
 /// Why the transcript could not be read or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -71,11 +71,11 @@ pub enum AppendError {
 /// The transcript of one run, fenced by the lease under which it is executed.
 pub trait AgentStore: Send + Sync {
     /// All entries, in order.
-    fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>>;
+    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>>;
 
     /// Appends entries in one transaction. Once it has returned they are durable; when it failed with
     /// `Unavailable` they may be durable or not. The same entries (by `seq`) appended again change nothing.
-    fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>>;
+    fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>>;
 
     /// The questions that were put about calls of a turn of this run. Here and below: where nobody can be asked, none.
     fn approvals(&self, _turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
@@ -115,7 +115,7 @@ pub struct Agent {
     /// Chains of models, by the names of the settings.
     pub models: Models,
     /// Tools that may be called.
-    pub tools: Arc<Registry>,
+    pub tools: Arc<ToolRegistry>,
     /// Settings of `[react]`.
     pub settings: Settings,
     /// Approval rules of the operator.
@@ -125,7 +125,7 @@ pub struct Agent {
 }
 
 /// One message, and all that its answer needs.
-pub struct Incoming {
+pub struct AgentRequest {
     /// The tenant that owns the run.
     pub tenant: Tenant,
     /// The run, which names the transcript.
@@ -135,7 +135,7 @@ pub struct Incoming {
     /// Where it came from; kept in the transcript.
     pub metadata: Map<String, Value>,
     /// Settings of the task in place of the configured ones.
-    pub wishes: Wishes,
+    pub wishes: AgentOverrides,
     /// The turn before its first: where several agents speak in one run, the turns of each are its own.
     pub first_turn: i64,
     /// The recipient's.
@@ -143,26 +143,26 @@ pub struct Incoming {
     /// Limits of the channel that carries the answer.
     pub channel: Option<ChannelLimits>,
     /// Approval rules of a configured agent for its own calls: see [`Configured::approvals`].
-    pub rules: Option<Arc<Rules>>,
+    pub rules: Option<Arc<PolicyRules>>,
     /// `None`: nobody can be asked, and what needs consent is refused.
     pub asking: Option<Asking>,
     /// The host of tools.
-    pub host: Arc<dyn Host>,
+    pub host: Arc<dyn ToolHost>,
     /// The store of the transcript.
     pub store: Arc<dyn AgentStore>,
     /// The signal to stop.
-    pub stop: Stop,
+    pub stop: StopSignal,
     /// The sink of live events.
-    pub sink: Sink,
+    pub sink: StreamSink,
     /// Time of the engine.
     pub clock: Clock,
     /// The secrets that the run has used so far.
-    pub known: Known,
+    pub known: UsedSecrets,
 }
 
 /// Settings of a task that override the configuration.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Wishes {
+pub struct AgentOverrides {
     /// The system message; `None`: the configured one.
     pub system_prompt: Option<String>,
     /// Name of the chain of models; `None`: the configured one.
@@ -183,12 +183,12 @@ pub struct Asking {
     /// `trigger` or `chat`.
     pub source: &'static str,
     /// The task's own rules.
-    pub rules: Option<Arc<Rules>>,
+    pub rules: Option<Arc<PolicyRules>>,
 }
 
 /// How a message ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Handled {
+pub enum AgentResponse {
     /// The model has answered.
     Answered(ReactLoopResult),
     /// People have to be heard before it can go on.
@@ -212,38 +212,38 @@ pub struct Suspension {
 }
 
 /// Everything that is made before the first model call.
-struct Prepared<'a> {
-    incoming: &'a Incoming,
+struct PreparedRequest<'a> {
+    incoming: &'a AgentRequest,
     chain: Chain,
-    window: Window,
+    window: ContextWindow,
     /// Names of the tools that may be called.
     callable: Vec<&'a str>,
     /// Of these, the ones that the model is offered.
     offered: Vec<&'a str>,
     system: String,
     checkpoint: Checkpoint,
-    teller: Teller,
+    teller: StreamEmitter,
 }
 
 impl Agent {
     /// The way of every message, whoever sent it. Where the run has a transcript already, goes on behind it.
-    pub async fn handle_message(&self, incoming: &Incoming) -> Result<Handled, RunError> {
+    pub async fn handle_message(&self, incoming: &AgentRequest) -> Result<AgentResponse, RunError> {
         let prepared = self.prepare_context(incoming).await?;
         if let Err(reason) = should_process(&prepared) {
-            return Ok(Handled::Refused { reason: reason.to_owned() });
+            return Ok(AgentResponse::Refused { reason: reason.to_owned() });
         }
         Ok(match self.react_loop(prepared).await? {
-            Ended::Answered(result) => {
+            LoopEnd::Answered(result) => {
                 post_process(incoming, &result);
-                Handled::Answered(result)
+                AgentResponse::Answered(result)
             }
-            Ended::Suspended(suspension) => Handled::Suspended(suspension),
+            LoopEnd::Suspended(suspension) => AgentResponse::Suspended(suspension),
         })
     }
 
-    async fn prepare_context<'a>(&'a self, incoming: &'a Incoming) -> Result<Prepared<'a>, RunError> {
+    async fn prepare_context<'a>(&'a self, incoming: &'a AgentRequest) -> Result<PreparedRequest<'a>, RunError> {
         let chain = self.chain(incoming.wishes.model.as_deref())?;
-        let window = Window::new(&self.settings, chain.counter(), chain.context_token_limit());
+        let window = ContextWindow::new(&self.settings, chain.counter(), chain.context_token_limit());
         let allowed = |name: &&str| match &incoming.wishes.tools {
             Some(only) => only.iter().any(|tool| tool == name),
             None => true,
@@ -262,8 +262,8 @@ impl Agent {
         };
         let system = prompt.text();
         let checkpoint = Checkpoint::load(incoming.store.clone(), incoming.clock.clone()).await?;
-        let teller = Teller::new(incoming.sink.clone());
-        Ok(Prepared { incoming, chain, window, callable, offered, system, checkpoint, teller })
+        let teller = StreamEmitter::new(incoming.sink.clone());
+        Ok(PreparedRequest { incoming, chain, window, callable, offered, system, checkpoint, teller })
     }
 
     fn chain(&self, model: Option<&str>) -> Result<Chain, RunError> {
@@ -273,8 +273,8 @@ impl Agent {
         })
     }
 
-    async fn react_loop(&self, prepared: Prepared<'_>) -> Result<Ended, RunError> {
-        let Prepared { incoming, chain, window, callable, offered, system, mut checkpoint, teller } = prepared;
+    async fn react_loop(&self, prepared: PreparedRequest<'_>) -> Result<LoopEnd, RunError> {
+        let PreparedRequest { incoming, chain, window, callable, offered, system, mut checkpoint, teller } = prepared;
         if checkpoint.is_empty() {
             checkpoint.append(incoming.first_turn, opening(incoming, &system)).await?;
         }
@@ -284,7 +284,7 @@ impl Agent {
             description: tool.description.clone(),
             parameters: tool.parameters.clone(),
         });
-        let caller = Caller {
+        let caller = ToolRunner {
             tools: &self.tools,
             callable: &callable,
             offered: &offered,
@@ -327,19 +327,19 @@ impl Agent {
 }
 
 /// The first entries of a transcript.
-fn opening(incoming: &Incoming, system: &str) -> Vec<Added> {
-    let user = Message::User { text: incoming.text.clone(), metadata: incoming.metadata.clone() };
-    [Message::system(system), user].map(Added::plain).into()
+fn opening(incoming: &AgentRequest, system: &str) -> Vec<Added> {
+    let user = TranscriptMessage::User { text: incoming.text.clone(), metadata: incoming.metadata.clone() };
+    [TranscriptMessage::system(system), user].map(Added::plain).into()
 }
 
 /// The conversation as the model is shown it: with the system message of today, not that of a first attempt.
-fn shown(checkpoint: &Checkpoint, system: String) -> Vec<Message> {
-    let rest = checkpoint.messages().into_iter().filter(|message| !matches!(message, Message::System { .. }));
-    std::iter::once(Message::System { text: system }).chain(rest).collect()
+fn shown(checkpoint: &Checkpoint, system: String) -> Vec<TranscriptMessage> {
+    let rest = checkpoint.messages().into_iter().filter(|message| !matches!(message, TranscriptMessage::System { .. }));
+    std::iter::once(TranscriptMessage::System { text: system }).chain(rest).collect()
 }
 
 /// Whether the message may go to the model at all; the error is the reason why not. A run that has begun goes on.
-fn should_process(prepared: &Prepared) -> Result<(), &'static str> {
+fn should_process(prepared: &PreparedRequest) -> Result<(), &'static str> {
     let text = &prepared.incoming.text;
     match () {
         () if !prepared.checkpoint.is_empty() => Ok(()),
@@ -350,7 +350,7 @@ fn should_process(prepared: &Prepared) -> Result<(), &'static str> {
 }
 
 /// The account of an answer. Never delays or fails it.
-fn post_process(incoming: &Incoming, result: &ReactLoopResult) {
+fn post_process(incoming: &AgentRequest, result: &ReactLoopResult) {
     tracing::debug!(
         run_id = %incoming.run_id,
         tenant_id = %incoming.tenant,

@@ -19,10 +19,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
-use crate::bus::counted::Counted;
+use crate::bus::counted::CountedBus;
 use crate::bus::{self, Bus};
-use crate::channel::Channels;
-use crate::channel::live::Live;
+use crate::channel::ChannelRegistry;
+use crate::channel::live::LiveChannel;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::{self, Engine};
@@ -30,16 +30,16 @@ use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
 use crate::executor::orchestrator::Orchestrator;
 use crate::executor::pipeline::{self, Pipeline};
-use crate::executor::webhook::Webhook;
-use crate::executor::{Executor, Registry};
-use crate::http::server::Limits;
+use crate::executor::webhook::WebhookExecutor;
+use crate::executor::{Executor, ExecutorRegistry};
+use crate::http::server::ServerLimits;
 use crate::http::{self, server};
 use crate::id::new_id;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::metrics::Metrics;
 use crate::poll::{Poller, Sources};
 use crate::store::{Store, StoredToken};
-use crate::task::Known;
+use crate::task::TaskValidator;
 use crate::threads::LowRuntime;
 use crate::token::{Permission, TokenKind, TokenText};
 use crate::tool::{self, Tool};
@@ -47,7 +47,7 @@ use crate::trigger::zone::{self, Zones};
 use crate::vault::credentials::Credentials;
 use crate::vault::{Vault, WithoutKeys, oauth};
 
-pub use embedded::Builder;
+pub use embedded::AppBuilder;
 pub(crate) use foreign_keys::foreign_keys;
 use foreign_keys::refuse_foreign_keys;
 pub(crate) use stranded::{WAY_BACK, stranded};
@@ -78,7 +78,7 @@ pub struct Built {
     /// The engine, not started yet.
     pub engine: Engine,
     /// State of the HTTP service.
-    pub http: http::State,
+    pub http: http::HttpState,
     /// The event bus.
     pub bus: Arc<dyn Bus>,
     /// The key file of the vault, if it was made now.
@@ -87,7 +87,7 @@ pub struct Built {
 
 /// How HTTP learns of an end: first it says so, and later it stops.
 #[derive(Debug, Clone, Default)]
-pub struct Ending {
+pub struct AppEnd {
     /// `/readyz` answers 503, so that no balancer sends more; everything else goes on.
     pub announced: CancellationToken,
     /// Streams end and no connection is accepted any more.
@@ -101,9 +101,9 @@ pub struct App {
     store: Store,
     engine: engine::Running,
     http: JoinHandle<()>,
-    ending: Ending,
+    ending: AppEnd,
     /// The names that tasks made in this process may use.
-    known: Known,
+    known: TaskValidator,
     /// A folder that goes with the service.
     scratch: Option<PathBuf>,
     /// Serves requests until the service is dropped.
@@ -118,7 +118,7 @@ pub async fn build(
     config: &Config,
     clock: Clock,
     extras: Extras,
-    ending: Ending,
+    ending: AppEnd,
     waiting: impl Fn(&str),
 ) -> anyhow::Result<Built> {
     let data_dir = Path::new(&config.server.data_dir);
@@ -142,7 +142,7 @@ pub async fn build(
     }
     let push_key = vapid.as_ref().map(|vapid| vapid.public_key().to_owned());
     let public_url = config.server.public_url.as_deref();
-    let channels = Channels::new(&config.channels, vapid, &egress, &vault, public_url).map_err(under("/channels"))?;
+    let channels = ChannelRegistry::new(&config.channels, vapid, &egress, &vault, public_url).map_err(under("/channels"))?;
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
     let compute = store.computing().clone();
     refuse_foreign_keys(config, &store, &vault).await?;
@@ -153,13 +153,13 @@ pub async fn build(
     let mut tools = tool::builtin::all(&credentials);
     tools.extend(declared.into_iter().map(|tool| tool.with(&credentials)));
     tools.extend(extras.tools);
-    let tools = Arc::new(tool::Registry::new(tools).map_err(anyhow::Error::msg)?);
+    let tools = Arc::new(tool::ToolRegistry::new(tools).map_err(anyhow::Error::msg)?);
     let sources =
         Arc::new(Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir).map_err(under("/poll"))?);
     let agent =
         Agent { models, tools: Arc::clone(&tools), settings: config.react.clone(), policy, compute: compute.clone() };
-    let channels = channels.and(Live::new(&config.channels.live, store.clone(), vault.clone()));
-    let pipeline = Pipeline::new(pipeline::Parts {
+    let channels = channels.and(LiveChannel::new(&config.channels.live, store.clone(), vault.clone()));
+    let pipeline = Pipeline::new(pipeline::StepParts {
         credentials: credentials.clone(),
         agent: agent.clone(),
         agents: config.agents.clone(),
@@ -171,17 +171,17 @@ pub async fn build(
     let mut executors: Vec<Arc<dyn Executor>> = vec![
         Arc::new(Orchestrator::new(agent)),
         Arc::new(pipeline.clone()),
-        Arc::new(Webhook::new(credentials, vault.clone(), &config.server.public_url())),
+        Arc::new(WebhookExecutor::new(credentials, vault.clone(), &config.server.public_url())),
     ];
     executors.extend(extras.executors);
-    let executors = Registry::new(executors);
-    let bus = bus::open(&config.bus, &store).map_err(|why| under("/bus")(Faults::one("/url", why)))?;
-    let bus: Arc<dyn Bus> = Arc::new(Counted::new(bus, &metrics));
+    let executors = ExecutorRegistry::new(executors);
+    let bus = bus::open(&config.bus, &store).map_err(|why| under("/bus")(ValidationErrors::one("/url", why)))?;
+    let bus: Arc<dyn Bus> = Arc::new(CountedBus::new(bus, &metrics));
     let known = known(&executors, &channels, &sources);
     let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
     let poller = Poller::new(sources, host.clone(), clock.clone(), store.computing().clone());
     let hub = Hub::new();
-    let engine = Engine::new(engine::Parts {
+    let engine = Engine::new(engine::EngineParts {
         store: store.clone(),
         executors: executors.clone(),
         channels: channels.clone(),
@@ -200,7 +200,7 @@ pub async fn build(
         settings: config.engine.clone(),
         time: config.time.clone(),
     });
-    let http = http::State::new(http::Parts {
+    let http = http::HttpState::new(http::HttpParts {
         store: store.clone(),
         vault,
         connector,
@@ -218,7 +218,7 @@ pub async fn build(
         metrics,
         settings: config.server.clone(),
         hooks: config.hooks.clone(),
-        limits: Limits::default(),
+        limits: ServerLimits::default(),
         runs_at_once: config.engine.limits(),
         stopping: ending.announced,
         stop: ending.http,
@@ -238,7 +238,7 @@ impl App {
             .await
             .with_context(|| format!("the service can't listen on {listen}\nhint: is another one running there?"))?;
         let address = listener.local_addr()?;
-        let ending = Ending::default();
+        let ending = AppEnd::default();
         let Built { store, engine, http, bus, key_file } =
             build(config, Clock::system(), extras, ending.clone(), waiting).await?;
         warn_of_role(&store).await?;
@@ -343,12 +343,12 @@ async fn warn_of_stranded_events(config: &Config, store: &Store) -> anyhow::Resu
 }
 
 /// The names that drafts of tasks may use.
-fn known(executors: &Registry, channels: &Channels, sources: &Arc<Sources>) -> Known {
+fn known(executors: &ExecutorRegistry, channels: &ChannelRegistry, sources: &Arc<Sources>) -> TaskValidator {
     let (executors, sealing, sources) = (executors.clone(), executors.clone(), Arc::clone(sources));
-    Known {
+    TaskValidator {
         channels: channels.names().into_iter().map(str::to_owned).collect(),
-        check: Arc::new(move |name, action, faults: &mut Faults| executors.validate(name, action, faults)),
-        poll: Arc::new(move |tenant, poll, at, faults: &mut Faults| sources.check(tenant, poll, at, faults)),
+        check: Arc::new(move |name, action, faults: &mut ValidationErrors| executors.validate(name, action, faults)),
+        poll: Arc::new(move |tenant, poll, at, faults: &mut ValidationErrors| sources.check(tenant, poll, at, faults)),
         seal: Arc::new(move |name, tenant, action, before| sealing.seal(name, tenant, action, before)),
     }
 }
@@ -384,7 +384,7 @@ async fn first_admin_token(config: &Config, store: &Store) -> anyhow::Result<Opt
 }
 
 /// Puts the faults of a part below its place in the configuration.
-fn under(place: &'static str) -> impl Fn(Faults) -> Faults {
+fn under(place: &'static str) -> impl Fn(ValidationErrors) -> ValidationErrors {
     move |mut faults| {
         for fault in &mut faults.0 {
             if !fault.pointer.starts_with(place) {

@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::clock::signed;
 use crate::words::words;
 
-pub use proposal::{Identity, Proposal, digest};
+pub use proposal::{ProposalIdentity, Proposal, digest};
 pub use settings::Settings;
 use voter::Vote;
 
@@ -67,7 +67,7 @@ impl ApprovalStatus {
 /// A person's possible answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Choice {
+pub enum ApprovalChoice {
     /// The call is executed as proposed.
     Approve,
     /// The call is executed with the arguments that the person gives.
@@ -160,9 +160,9 @@ pub struct CallOutcome {
 
 /// An answer, as it is put to the store.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct ApprovalAnswer {
     /// The decision itself.
-    pub choice: Choice,
+    pub choice: ApprovalChoice,
     /// Hash of the proposal that was shown: the digest of the approval.
     pub digest: String,
     /// `Edit`: the arguments, which fit the tool's schema, and the digest of the call with them.
@@ -205,7 +205,7 @@ impl Approval {
     /// A question about a call that is put now; its time is the proposal's.
     pub fn asked(
         (id, batch_id): (Uuid, Uuid),
-        of: Identity,
+        of: ProposalIdentity,
         task_id: Option<Uuid>,
         proposal: Proposal,
         now: DateTime<Utc>,
@@ -239,12 +239,12 @@ impl Approval {
     /// A call about which nobody is asked, held from now on, so that it may be stopped before it runs.
     pub fn held(
         ids: (Uuid, Uuid),
-        of: Identity,
+        of: ProposalIdentity,
         task_id: Option<Uuid>,
         proposal: Proposal,
         (window, now): (TimeDelta, DateTime<Utc>),
     ) -> Approval {
-        let proposal = Proposal { approvers: 0, options: vec![Choice::Cancel], allow_modification: false, ..proposal };
+        let proposal = Proposal { approvers: 0, options: vec![ApprovalChoice::Cancel], allow_modification: false, ..proposal };
         let asked = Approval::asked(ids, of, task_id, proposal, now);
         let until = now + window;
         Approval {
@@ -275,8 +275,8 @@ impl Approval {
     }
 
     /// The identity of the call: its run, turn and id.
-    pub fn identity(&self) -> Identity<'_> {
-        Identity { tenant: &self.tenant_id, run_id: self.run_id, turn: self.turn, call_id: &self.call_id }
+    pub fn identity(&self) -> ProposalIdentity<'_> {
+        ProposalIdentity { tenant: &self.tenant_id, run_id: self.run_id, turn: self.turn, call_id: &self.call_id }
     }
 }
 
@@ -289,7 +289,7 @@ pub(crate) fn test_question(summary: &str, created_at: DateTime<Utc>, expires_at
         "options": ["approve", "edit", "cancel"], "allow_modification": true, "source": "trigger", "approvers": 1,
         "timeout_seconds": 1800,
     }));
-    let of = Identity { tenant: "ann", run_id: Uuid::from_u128(3), turn: 1, call_id: "call_1" };
+    let of = ProposalIdentity { tenant: "ann", run_id: Uuid::from_u128(3), turn: 1, call_id: "call_1" };
     let ids = (Uuid::from_u128(1), Uuid::from_u128(2));
     Approval { expires_at, ..Approval::asked(ids, of, None, proposal.expect("a proposal"), created_at) }
 }

@@ -43,11 +43,11 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::machine_now;
 use crate::secret::SecretUrl;
 
-pub use figure::{Figure, Limit};
+pub use figure::{BenchFigure, FigureLimit};
 pub use machine::Machine;
 pub use part::act as be_part;
 pub use process::ARGUMENT as PART_ARGUMENT;
-pub use size::Size;
+pub use size::BenchSize;
 
 /// Every measurement: its name, and its description.
 pub const NAMES: [(&str, &str); 20] = [
@@ -95,7 +95,7 @@ impl Where {
 
 /// All that was measured in one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct BenchReport {
     /// Version of the product.
     pub reveille: String,
     /// The instant at which the measurement began.
@@ -105,26 +105,26 @@ pub struct Report {
     /// Small sizes: a first look, and no figures to judge by.
     pub quick: bool,
     /// Limits that figures are compared with.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<FigureLimit>,
     /// The figures.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<BenchFigure>,
 }
 
 /// A run of the measurements.
 struct Bench<'a> {
     at: &'a Where,
-    size: Size,
+    size: BenchSize,
     names: &'a [&'a str],
     told: &'a dyn Fn(&str),
-    limits: Vec<Limit>,
-    figures: Vec<Figure>,
+    limits: Vec<FigureLimit>,
+    figures: Vec<BenchFigure>,
 }
 
 /// Measures what is named, or everything; `told` hears what is being done. What needs Postgres is left out on SQLite.
 ///
 /// # Errors
 /// The database or Redis can't be used, or what was measured was not done right: lost, doubled, or not done at all.
-pub async fn run(names: &[&str], at: &Where, size: Size, told: &dyn Fn(&str)) -> anyhow::Result<Report> {
+pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str)) -> anyhow::Result<BenchReport> {
     let machine = Machine::look(at).await?;
     let began_at = machine_now();
     let quick = size.quick;
@@ -155,7 +155,7 @@ pub async fn run(names: &[&str], at: &Where, size: Size, told: &dyn Fn(&str)) ->
         bench.figures.extend(events::measure(at, size, told).await?);
     }
     let Bench { limits, figures, .. } = bench;
-    Ok(Report { reveille: env!("CARGO_PKG_VERSION").into(), began_at, machine, quick, limits, figures })
+    Ok(BenchReport { reveille: env!("CARGO_PKG_VERSION").into(), began_at, machine, quick, limits, figures })
 }
 
 impl Bench<'_> {

@@ -52,7 +52,7 @@ macro_rules! pass_on {
             &'a self,
             scope: &'a $crate::id::Scope,
             filter: &'a $crate::bus::DeadLetterFilter,
-        ) -> futures::future::BoxFuture<'a, Result<Vec<$crate::bus::DeadLetter>, $crate::bus::BusError>> {
+        ) -> futures::future::BoxFuture<'a, Result<Vec<$crate::bus::BusDeadLetter>, $crate::bus::BusError>> {
             self.bus.dead_letters(scope, filter)
         }
 
@@ -60,7 +60,7 @@ macro_rules! pass_on {
             &'a self,
             scope: &'a $crate::id::Scope,
             id: &'a str,
-        ) -> futures::future::BoxFuture<'a, Result<$crate::bus::DeadLetter, $crate::bus::BusError>> {
+        ) -> futures::future::BoxFuture<'a, Result<$crate::bus::BusDeadLetter, $crate::bus::BusError>> {
             self.bus.dead_letter(scope, id)
         }
 
@@ -102,18 +102,18 @@ pub use settings::Settings;
 
 /// One entry on its way to a consumer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct BusEntry {
     /// The bus's own name of it, for [`Bus::acknowledge`] and [`Bus::bury`]; means nothing elsewhere.
     pub id: String,
     /// The event, or why the entry can't be read as one.
-    pub event: Result<Event, Unreadable>,
+    pub event: Result<Event, UnreadableEntry>,
     /// How often it was handed to a consumer, this time included.
     pub deliveries: u32,
 }
 
 /// An entry that is no event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unreadable {
+pub struct UnreadableEntry {
     /// The bytes that were found, as text; bytes that are no UTF-8 are replaced.
     pub text: String,
     /// The reason, in a sentence.
@@ -155,7 +155,7 @@ pub struct Log {
 
 /// Counts of the events that wait on the bus.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Backlog {
+pub struct BusBacklog {
     /// Published, and handed to no consumer yet.
     pub unread: u64,
     /// Handed to a consumer that has not acknowledged it yet.
@@ -164,7 +164,7 @@ pub struct Backlog {
 
 /// An entry that could not be handled, kept until a person replays or drops it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct DeadLetter {
+pub struct BusDeadLetter {
     /// Id of the letter, as the bus writes it.
     pub id: String,
     /// `None` where it could not be read.
@@ -231,7 +231,7 @@ pub trait Bus: Send + Sync {
     /// Entries that nobody has handled: new ones, and those whose consumer has stalled. Waits up to `wait` for the first; a
     /// stop may end the wait with nothing.
     /// Safe to drop while it waits: an entry that was taken and not answered comes again when its lease has run out.
-    fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<Entry>, BusError>> {
+    fn read(&self, limit: usize, wait: Duration) -> BoxFuture<'_, Result<Vec<BusEntry>, BusError>> {
         self.read_except(&[], limit, wait)
     }
 
@@ -242,7 +242,7 @@ pub trait Bus: Send + Sync {
         full: &'a [Tenant],
         limit: usize,
         wait: Duration,
-    ) -> BoxFuture<'a, Result<Vec<Entry>, BusError>>;
+    ) -> BoxFuture<'a, Result<Vec<BusEntry>, BusError>>;
 
     /// How long one read should wait at most: who stops reading waits for the end of the last.
     fn longest_read(&self) -> Duration {
@@ -259,11 +259,11 @@ pub trait Bus: Send + Sync {
     fn acknowledge<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), BusError>>;
 
     /// Puts an entry among the dead letters, and then acknowledges it.
-    fn bury<'a>(&'a self, entry: &'a Entry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>>;
+    fn bury<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>>;
 
     /// Puts what was kept for this bus while it was away, and is no event, among the dead letters. Only a bus behind an
     /// outbox is asked.
-    fn bury_kept<'a>(&'a self, seq: i64, unreadable: &'a Unreadable) -> BoxFuture<'a, Result<(), BusError>> {
+    fn bury_kept<'a>(&'a self, seq: i64, unreadable: &'a UnreadableEntry) -> BoxFuture<'a, Result<(), BusError>> {
         let why = format!("row {seq} of bus_outbox: {}", unreadable.why);
         Box::pin(std::future::ready(Err(BusError::Corrupt { why })))
     }
@@ -296,10 +296,10 @@ pub trait Bus: Send + Sync {
         &'a self,
         scope: &'a Scope,
         filter: &'a DeadLetterFilter,
-    ) -> BoxFuture<'a, Result<Vec<DeadLetter>, BusError>>;
+    ) -> BoxFuture<'a, Result<Vec<BusDeadLetter>, BusError>>;
 
     /// A dead letter by its id, if the scope sees it.
-    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<DeadLetter, BusError>>;
+    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<BusDeadLetter, BusError>>;
 
     /// Publishes it once more, under the same identity, and removes it from the dead letters. One that is no event
     /// stays, with `Invalid`.
@@ -312,7 +312,7 @@ pub trait Bus: Send + Sync {
     fn trim(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<u64, BusError>>;
 
     /// How much waits now, over all consumers.
-    fn backlog(&self) -> BoxFuture<'_, Result<Backlog, BusError>>;
+    fn backlog(&self) -> BoxFuture<'_, Result<BusBacklog, BusError>>;
 
     /// Hands on some of what was taken while the bus was away (`bus.outbox`), oldest first. Answers how many.
     fn forward(&self) -> BoxFuture<'_, Result<usize, BusError>> {
@@ -324,8 +324,8 @@ pub trait Bus: Send + Sync {
 }
 
 /// The event that an entry holds, or why it holds none.
-pub fn read_entry(bytes: &[u8]) -> Result<Event, Unreadable> {
-    let unreadable = |why: String| Unreadable { text: String::from_utf8_lossy(bytes).into_owned(), why };
+pub fn read_entry(bytes: &[u8]) -> Result<Event, UnreadableEntry> {
+    let unreadable = |why: String| UnreadableEntry { text: String::from_utf8_lossy(bytes).into_owned(), why };
     if bytes.len() > EVENT_BYTES {
         return Err(unreadable(format!("it has {} bytes, and an event at most {EVENT_BYTES}", bytes.len())));
     }

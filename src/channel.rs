@@ -25,11 +25,11 @@ use http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::channel::templates::Templates;
+use crate::channel::templates::MessageTemplates;
 use crate::egress::Egress;
-use crate::invalid::Faults;
-use crate::notification::wording::Words;
-use crate::notification::{Recipient, Report};
+use crate::invalid::ValidationErrors;
+use crate::notification::wording::RenderedMessage;
+use crate::notification::{Recipient, DeliveryReport};
 use crate::task::Urgency;
 use crate::vault::Vault;
 
@@ -74,7 +74,7 @@ pub struct Capabilities {
 
 /// One message for one attempt.
 #[derive(Debug, Clone)]
-pub struct Message<'a> {
+pub struct OutgoingMessage<'a> {
     /// The delivery's id: the same at each attempt, so that a repeat can be recognised.
     pub id: Uuid,
     /// The id of the recipient with the addresses and secrets to use.
@@ -86,7 +86,7 @@ pub struct Message<'a> {
     /// The recipient with the addresses.
     pub recipient: &'a Recipient,
     /// The words of the message.
-    pub words: &'a Words,
+    pub words: &'a RenderedMessage,
     /// Urgency of the message.
     pub urgency: Urgency,
 }
@@ -174,7 +174,7 @@ pub struct Account<'a> {
     pub is_there: bool,
     /// Asks the provider whether it takes the login; `None` where none is configured. A fault of the settings is told with
     /// those of their section.
-    pub login: BoxFuture<'a, Result<Option<Login>, Faults>>,
+    pub login: BoxFuture<'a, Result<Option<Login>, ValidationErrors>>,
     /// The settings to look at where it does not.
     pub hint: &'static str,
 }
@@ -247,22 +247,22 @@ pub trait Channel: Send + Sync {
     }
 
     /// One attempt, within [`ATTEMPT_LIMIT`].
-    fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>>;
+    fn deliver<'a>(&'a self, message: &'a OutgoingMessage<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>>;
 
     /// Reads a provider's report about a message that it took on, for channels that say `sent`.
-    fn read_callback(&self, _callback: &Callback) -> Result<Report, CallbackError> {
+    fn read_callback(&self, _callback: &Callback) -> Result<DeliveryReport, CallbackError> {
         Err(CallbackError::NotExpected)
     }
 }
 
 /// The channels that are configured, and the templates of what goes through them.
 #[derive(Clone)]
-pub struct Channels {
+pub struct ChannelRegistry {
     list: Vec<Arc<dyn Channel>>,
-    templates: Templates,
+    templates: MessageTemplates,
 }
 
-impl Channels {
+impl ChannelRegistry {
     /// Those that need no store. A channel without what it needs is left out. `public_url` is where providers report to.
     pub fn new(
         settings: &Settings,
@@ -270,38 +270,38 @@ impl Channels {
         egress: &Egress,
         vault: &Vault,
         public_url: Option<&str>,
-    ) -> Result<Channels, Faults> {
+    ) -> Result<ChannelRegistry, ValidationErrors> {
         settings.live.check()?;
         let mut list: Vec<Box<dyn Channel>> = vec![];
-        if let Some(email) = email::Email::new(&settings.email)? {
+        if let Some(email) = email::EmailChannel::new(&settings.email)? {
             list.push(Box::new(email));
         }
-        list.push(Box::new(push::Push::new(&settings.push, vapid, egress.clone(), vault.clone())?));
-        if let Some(sms) = sms::Sms::new(&settings.sms, vault.clone(), public_url)? {
+        list.push(Box::new(push::PushChannel::new(&settings.push, vapid, egress.clone(), vault.clone())?));
+        if let Some(sms) = sms::SmsChannel::new(&settings.sms, vault.clone(), public_url)? {
             list.push(Box::new(sms));
         }
-        list.push(Box::new(webhook::Webhook::new(&settings.webhook, egress.clone(), vault.clone())?));
-        list.push(Box::new(slack::Slack::new(&settings.slack, egress.clone(), vault.clone())?));
-        if let Some(telegram) = telegram::Telegram::new(&settings.telegram)? {
+        list.push(Box::new(webhook::WebhookChannel::new(&settings.webhook, egress.clone(), vault.clone())?));
+        list.push(Box::new(slack::SlackChannel::new(&settings.slack, egress.clone(), vault.clone())?));
+        if let Some(telegram) = telegram::TelegramChannel::new(&settings.telegram)? {
             list.push(Box::new(telegram));
         }
-        let templates = Templates::read(settings.templates_dir.as_deref())?;
-        Ok(Channels { templates, ..Channels::of(list) })
+        let templates = MessageTemplates::read(settings.templates_dir.as_deref())?;
+        Ok(ChannelRegistry { templates, ..ChannelRegistry::of(list) })
     }
 
     /// Exactly these, with the embedded templates.
-    pub fn of(list: Vec<Box<dyn Channel>>) -> Channels {
-        Channels { list: list.into_iter().map(Arc::from).collect(), templates: Templates::embedded() }
+    pub fn of(list: Vec<Box<dyn Channel>>) -> ChannelRegistry {
+        ChannelRegistry { list: list.into_iter().map(Arc::from).collect(), templates: MessageTemplates::embedded() }
     }
 
     /// These channels and one more.
-    pub fn and(mut self, channel: impl Channel + 'static) -> Channels {
+    pub fn and(mut self, channel: impl Channel + 'static) -> ChannelRegistry {
         self.list.push(Arc::new(channel));
         self
     }
 
     /// Templates of all channels.
-    pub fn templates(&self) -> &Templates {
+    pub fn templates(&self) -> &MessageTemplates {
         &self.templates
     }
 

@@ -42,16 +42,16 @@ impl Measurement {
 
 /// Time as everything in the service sees it. Cheap to clone; all clones share one time.
 #[derive(Debug, Clone)]
-pub struct Clock(Arc<Kind>);
+pub struct Clock(Arc<ClockKind>);
 
 #[derive(Debug)]
-enum Kind {
-    System(System),
+enum ClockKind {
+    System(SystemClock),
     Manual(watch::Sender<DateTime<Utc>>),
 }
 
 #[derive(Debug)]
-struct System {
+struct SystemClock {
     measured: Mutex<Option<Measurement>>,
     /// The database's time less the time that has passed, in microseconds: all that is asked for at each look.
     offset: AtomicI64,
@@ -60,9 +60,9 @@ struct System {
 /// Before there is a measurement.
 const NO_OFFSET: i64 = i64::MIN;
 
-impl System {
-    fn new() -> System {
-        System { measured: Mutex::default(), offset: AtomicI64::new(NO_OFFSET) }
+impl SystemClock {
+    fn new() -> SystemClock {
+        SystemClock { measured: Mutex::default(), offset: AtomicI64::new(NO_OFFSET) }
     }
 
     fn measured(&self) -> MutexGuard<'_, Option<Measurement>> {
@@ -97,34 +97,34 @@ impl System {
 impl Clock {
     /// The machine's clock until the store has measured the database's.
     pub fn system() -> Clock {
-        Clock(Arc::new(Kind::System(System::new())))
+        Clock(Arc::new(ClockKind::System(SystemClock::new())))
     }
 
     /// A clock that stands still until it is told to move.
     pub fn manual(start: DateTime<Utc>) -> Clock {
-        Clock(Arc::new(Kind::Manual(watch::channel(cut(start)).0)))
+        Clock(Arc::new(ClockKind::Manual(watch::channel(cut(start)).0)))
     }
 
     /// The present instant, cut to whole milliseconds.
     pub fn now(&self) -> DateTime<Utc> {
         match &*self.0 {
-            Kind::Manual(time) => *time.borrow(),
-            Kind::System(system) => millis(system.micros().div_euclid(1000)),
+            ClockKind::Manual(time) => *time.borrow(),
+            ClockKind::System(system) => millis(system.micros().div_euclid(1000)),
         }
     }
 
     /// Time since an arbitrary start, never stepped back, counting the time a machine was suspended.
     pub fn elapsed(&self) -> Duration {
         match &*self.0 {
-            Kind::Manual(time) => (*time.borrow() - DateTime::UNIX_EPOCH).to_std().unwrap_or_default(),
-            Kind::System(system) => system.elapsed(),
+            ClockKind::Manual(time) => (*time.borrow() - DateTime::UNIX_EPOCH).to_std().unwrap_or_default(),
+            ClockKind::System(system) => system.elapsed(),
         }
     }
 
     /// Takes the store's newest measurement of the database's clock. One that is too uncertain does not take the place
     /// of one that can still be believed: a slow answer says nothing new. Ignored by a manual clock.
     pub fn measured(&self, measurement: Measurement) {
-        if let Kind::System(system) = &*self.0 {
+        if let ClockKind::System(system) = &*self.0 {
             system.take(measurement);
         }
     }
@@ -133,16 +133,16 @@ impl Clock {
     /// clock knows no time but its own.
     pub fn settled_at(&self, database_now: DateTime<Utc>) -> DateTime<Utc> {
         match &*self.0 {
-            Kind::Manual(time) => *time.borrow(),
-            Kind::System(_) => cut(database_now),
+            ClockKind::Manual(time) => *time.borrow(),
+            ClockKind::System(_) => cut(database_now),
         }
     }
 
     /// Whether ownership may be judged by this clock: measured lately, and well enough.
     pub fn trusted(&self) -> bool {
         match &*self.0 {
-            Kind::Manual(_) => true,
-            Kind::System(system) => system.measured().is_some_and(|m| m.believable(self.elapsed())),
+            ClockKind::Manual(_) => true,
+            ClockKind::System(system) => system.measured().is_some_and(|m| m.believable(self.elapsed())),
         }
     }
 
@@ -152,20 +152,20 @@ impl Clock {
     /// On a system clock, which nobody moves.
     pub fn advance(&self, step: TimeDelta) {
         match &*self.0 {
-            Kind::Manual(time) => time.send_modify(|t| *t = cut(*t + step)),
-            Kind::System(_) => panic!("a system clock can't be advanced"),
+            ClockKind::Manual(time) => time.send_modify(|t| *t = cut(*t + step)),
+            ClockKind::System(_) => panic!("a system clock can't be advanced"),
         }
     }
 
     /// Returns once `now() >= instant`; at once if that is past.
     pub async fn sleep_until(&self, instant: DateTime<Utc>) {
         match &*self.0 {
-            Kind::Manual(time) => {
+            ClockKind::Manual(time) => {
                 let mut seen = time.subscribe();
                 let _ = seen.wait_for(|now| *now >= instant).await;
             }
             // by the time as it is, not as it is cut: else a sleep would begin up to a millisecond too long
-            Kind::System(system) => {
+            ClockKind::System(system) => {
                 let until = whole_millis(instant).saturating_mul(1000);
                 while let Ok(left @ 1..) = u64::try_from(until.saturating_sub(system.micros())) {
                     pause(Duration::from_micros(left).min(LONGEST_SLEEP)).await;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::quota::Quotas;
 use crate::trigger::zone;
 use crate::{agent, approval, bus, channel, egress, engine, http, llm, poll, store, telemetry, tool, vault};
@@ -107,8 +107,8 @@ impl Config {
     }
 
     /// Checks the settings that can be judged without building anything; their builders judge the rest.
-    fn check(&self) -> Result<(), Faults> {
-        let mut faults = Faults::new();
+    fn check(&self) -> Result<(), ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         self.server.check(&mut faults);
         http::hooks::check(&self.hooks, &mut faults);
         self.engine.check(&mut faults);
@@ -148,7 +148,7 @@ impl Loaded {
     }
 
     /// Faults that an owner found in its settings (`/channels/email/url`), each with the place where it was written.
-    pub fn explain(&self, faults: &Faults) -> ConfigError {
+    pub fn explain(&self, faults: &ValidationErrors) -> ConfigError {
         let explained = faults.0.iter().map(|fault| self.environment.fault_at(&fault.pointer, &fault.message));
         ConfigError::all(explained.map(|fault| fault.placed(&self.name, &self.text)))
     }
@@ -175,7 +175,7 @@ mod tests {
         let file = "[telemetry]\nlog_level = \"debug\"\nlog_format = \"json\"\n";
         let config = read(file, &[("REVEILLE_TELEMETRY__LOG_LEVEL", "warn")]).unwrap();
         assert_eq!(config.telemetry.log_level, "warn");
-        assert_eq!(config.telemetry.log_format, telemetry::Format::Json);
+        assert_eq!(config.telemetry.log_format, telemetry::LogFormat::Json);
         assert_eq!(read("", &[]).unwrap().telemetry, telemetry::Settings::default());
     }
 

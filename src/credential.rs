@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::words::words;
 
 pub use draft::{CredentialDraft, check_places};
-pub use lack::{Lack, LackKind, awaited, paused_for};
+pub use lack::{CredentialIssue, CredentialIssueKind, awaited, paused_for};
 
 /// The account of a reference that names none.
 pub const PRIMARY: &str = "primary";
@@ -73,7 +73,7 @@ impl std::fmt::Display for Reference {
 }
 
 /// The credentials of a list such as `["google/work", "shop"]`; adds what is wrong with it.
-pub fn references(list: &Value, pointer: &str, faults: &mut Faults) -> Vec<Reference> {
+pub fn references(list: &Value, pointer: &str, faults: &mut ValidationErrors) -> Vec<Reference> {
     let names: Vec<String> = faults.read(list, pointer).unwrap_or_default();
     let mut references = Vec::with_capacity(names.len());
     for (index, name) in names.iter().enumerate() {

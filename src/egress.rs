@@ -22,8 +22,8 @@ use url::Url;
 
 pub use crate::egress::fetch::redirected;
 pub use crate::egress::resolve::Resolver;
-use crate::egress::rules::Rules;
-use crate::invalid::Faults;
+use crate::egress::rules::EgressRules;
+use crate::invalid::ValidationErrors;
 use crate::secret::Secret;
 
 /// Longest wait for a connection, TLS included.
@@ -66,7 +66,7 @@ impl Default for Settings {
 
 /// One request to an address that a user or a model named.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct EgressRequest {
     /// Method of the request.
     pub method: Method,
     /// Address of the request.
@@ -83,10 +83,10 @@ pub struct Request {
     pub follow_redirects: bool,
 }
 
-impl Request {
+impl EgressRequest {
     /// With the usual limits, no headers, no body; redirects are followed.
-    pub fn new(method: Method, url: impl Into<String>) -> Request {
-        Request {
+    pub fn new(method: Method, url: impl Into<String>) -> EgressRequest {
+        EgressRequest {
             method,
             url: url.into(),
             headers: HeaderMap::new(),
@@ -160,11 +160,11 @@ pub enum EgressError {
 /// The client for addresses that users and models name. Cheap to clone.
 #[derive(Clone)]
 pub struct Egress {
-    inner: Arc<Inner>,
+    inner: Arc<EgressInner>,
 }
 
-struct Inner {
-    rules: Rules,
+struct EgressInner {
+    rules: EgressRules,
     proxy: Option<fetch::Proxy>,
     tls: rustls::ClientConfig,
     resolver: Box<dyn Resolver>,
@@ -172,15 +172,15 @@ struct Inner {
 
 impl Egress {
     /// Reads the rules; every fault in the settings is named, with pointers below `/egress`.
-    pub fn new(settings: &Settings) -> Result<Egress, Faults> {
-        Egress::with_resolver(settings, resolve::System)
+    pub fn new(settings: &Settings) -> Result<Egress, ValidationErrors> {
+        Egress::with_resolver(settings, resolve::SystemResolver)
     }
 
     /// Reads the rules as [`Egress::new`] does; names are looked up by `resolver`.
-    pub fn with_resolver(settings: &Settings, resolver: impl Resolver + 'static) -> Result<Egress, Faults> {
-        let rules = Rules::read(settings)?;
+    pub fn with_resolver(settings: &Settings, resolver: impl Resolver + 'static) -> Result<Egress, ValidationErrors> {
+        let rules = EgressRules::read(settings)?;
         let proxy = settings.proxy.as_ref().map(fetch::Proxy::read).transpose()?;
-        Ok(Egress { inner: Arc::new(Inner { rules, proxy, tls: tls(), resolver: Box::new(resolver) }) })
+        Ok(Egress { inner: Arc::new(EgressInner { rules, proxy, tls: tls(), resolver: Box::new(resolver) }) })
     }
 
     /// Whether this address could be requested, as far as that can be said without looking its name up: form, scheme,
@@ -197,7 +197,7 @@ impl Egress {
     }
 
     /// Sends the request to an address that has been checked, and reads the whole answer.
-    pub async fn fetch(&self, request: Request) -> Result<Response, EgressError> {
+    pub async fn fetch(&self, request: EgressRequest) -> Result<Response, EgressError> {
         let after = request.timeout;
         tokio::time::timeout(after, self.inner.follow(request)).await.unwrap_or(Err(EgressError::Timeout { after }))
     }

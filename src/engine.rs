@@ -51,11 +51,11 @@ use uuid::Uuid;
 
 use crate::approval;
 use crate::bus::Bus;
-use crate::channel::Channels;
+use crate::channel::ChannelRegistry;
 use crate::compute::Compute;
 use crate::engine::active::Active;
 use crate::engine::asking::Links;
-use crate::engine::attendant::Attendant;
+use crate::engine::attendant::ApprovalReminder;
 use crate::engine::breaker::Breakers;
 use crate::engine::byte_counter::ByteCounter;
 use crate::engine::execution::Executions;
@@ -63,22 +63,22 @@ use crate::engine::expirer::Expirer;
 use crate::engine::finisher::Finisher;
 use crate::engine::forwarder::Forwarder;
 use crate::engine::heartbeat::Heartbeat;
-use crate::engine::held::Held;
+use crate::engine::held::PrefetchBuffer;
 use crate::engine::housekeeping::Housekeeping;
-use crate::engine::matcher::Matcher;
-use crate::engine::measures::Measures;
+use crate::engine::matcher::EventMatcher;
+use crate::engine::measures::RunMetrics;
 use crate::engine::notifier::Notifier;
 use crate::engine::rescuer::Rescuer;
 use crate::engine::resumer::Resumer;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::sealer::Sealer;
 use crate::engine::sending::Sending;
-use crate::engine::service::Service;
+use crate::engine::service::ServiceLoop;
 use crate::engine::watcher::Watcher;
-use crate::engine::windows::Windows;
+use crate::engine::windows::WindowCloser;
 use crate::engine::worker::Worker;
 use crate::engine::zones::ZoneKeeper;
-use crate::executor::Registry;
+use crate::executor::ExecutorRegistry;
 use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
 use crate::id::new_id;
@@ -91,13 +91,13 @@ use crate::vault::Vault;
 pub use settings::Settings;
 
 /// The parts from which the engine is built.
-pub struct Parts {
+pub struct EngineParts {
     /// The store of everything.
     pub store: Store,
     /// Executors by name.
-    pub executors: Registry,
+    pub executors: ExecutorRegistry,
     /// Channels by name.
-    pub channels: Channels,
+    pub channels: ChannelRegistry,
     /// Whether addresses that nobody proved get codes alone.
     pub require_verified: bool,
     /// The host of tools.
@@ -135,9 +135,9 @@ pub struct Engine {
     /// Records due fires.
     pub scheduler: Arc<Scheduler>,
     /// Records runs of events.
-    pub matcher: Arc<Matcher>,
+    pub matcher: Arc<EventMatcher>,
     /// Closes windows of events.
-    pub windows: Arc<Windows>,
+    pub windows: Arc<WindowCloser>,
     /// Polls conditions.
     pub watcher: Arc<Watcher>,
     /// Starts ready runs.
@@ -151,7 +151,7 @@ pub struct Engine {
     /// Resumes tasks whose credential was saved.
     pub resumer: Arc<Resumer>,
     /// Asks people and reminds them.
-    pub attendant: Arc<Attendant>,
+    pub attendant: Arc<ApprovalReminder>,
     /// Seals audit rows into the chain.
     pub sealer: Arc<Sealer>,
     /// Counts rows from before the quota of stored bytes.
@@ -178,8 +178,8 @@ impl Engine {
     }
 
     /// Builds the services; nothing runs before [`Engine::start`].
-    pub fn new(parts: Parts) -> Engine {
-        let Parts {
+    pub fn new(parts: EngineParts) -> Engine {
+        let EngineParts {
             store,
             executors,
             channels,
@@ -203,10 +203,10 @@ impl Engine {
         let worker_id = new_id(store.clock().now());
         let active = Active::default();
         let held = match settings.limits().any() {
-            false => Held::new(settings.max_concurrent_runs, settings.prefetch, active.clone()),
-            true => Held::under_limits(settings.max_concurrent_runs, active.clone()),
+            false => PrefetchBuffer::new(settings.max_concurrent_runs, settings.prefetch, active.clone()),
+            true => PrefetchBuffer::under_limits(settings.max_concurrent_runs, active.clone()),
         };
-        let measures = Measures::new(&metrics);
+        let measures = RunMetrics::new(&metrics);
         let finisher = Finisher::new(store.clone());
         let executions = Executions::new(
             store.clone(),
@@ -229,7 +229,7 @@ impl Engine {
                 &metrics,
             )),
             zones,
-            matcher: Arc::new(Matcher::new(
+            matcher: Arc::new(EventMatcher::new(
                 store.clone(),
                 Arc::clone(&bus),
                 Arc::clone(&held),
@@ -238,7 +238,7 @@ impl Engine {
                 max_deliveries,
                 &metrics,
             )),
-            windows: Arc::new(Windows::new(store.clone(), Arc::clone(&held), compute.clone(), worker_id)),
+            windows: Arc::new(WindowCloser::new(store.clone(), Arc::clone(&held), compute.clone(), worker_id)),
             watcher: Arc::new(Watcher::new(store.clone(), poller, compute, polls_at_once, &metrics)),
             worker: Arc::new(Worker::new(
                 store.clone(),
@@ -253,7 +253,7 @@ impl Engine {
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
             expirer: Arc::new(Expirer::new(store.clone())),
             resumer: Arc::new(Resumer::new(store.clone())),
-            attendant: Arc::new(Attendant::new(store.clone(), approvals)),
+            attendant: Arc::new(ApprovalReminder::new(store.clone(), approvals)),
             sealer: Arc::new(Sealer::new(store.clone(), vault)),
             byte_counter: Arc::new(ByteCounter::new(store.clone())),
             notifier: Arc::new(Notifier::new(Sending {
@@ -359,4 +359,4 @@ impl Running {
 }
 
 /// Tells a service that something it waits for may be there; kept until it listens.
-pub(crate) type Bell = Arc<Notify>;
+pub(crate) type Wakeup = Arc<Notify>;

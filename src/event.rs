@@ -12,9 +12,9 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::expr::{Expression, Member};
+use crate::expr::{Expression, NamedMember};
 use crate::id::Tenant;
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::json_length::bytes_of;
 
 /// The only version of CloudEvents that is read and written.
@@ -48,8 +48,8 @@ fn may_be_extension(name: &str) -> bool {
 
 /// The fault that an expression names a member of `event` that no event can have, as a sentence.
 pub fn impossible_member(expression: &Expression) -> Option<String> {
-    let unknown = |member: &Member| !ATTRIBUTES.contains(&member.name.as_str());
-    expression.members_of("event").into_iter().filter(unknown).find_map(|Member { name, position, has_members }| {
+    let unknown = |member: &NamedMember| !ATTRIBUTES.contains(&member.name.as_str());
+    expression.members_of("event").into_iter().filter(unknown).find_map(|NamedMember { name, position, has_members }| {
         let what = match (may_be_extension(&name), has_members) {
             // extensions are texts, numbers, true and false
             (true, true) => {
@@ -105,13 +105,13 @@ pub enum Data {
 impl Event {
     /// Reads the structured JSON form that stands at `pointer`; `tenantid` has to be there. All that is wrong is added
     /// to `faults`; `None` exactly when something was.
-    pub fn parse(value: &Value, pointer: &str, faults: &mut Faults) -> Option<Event> {
+    pub fn parse(value: &Value, pointer: &str, faults: &mut ValidationErrors) -> Option<Event> {
         let Some(fields) = value.as_object() else {
             faults.add(pointer, "an event is a JSON object in the structured form of CloudEvents 1.0");
             return None;
         };
         let before = faults.0.len();
-        let mut reader = Reader { fields, pointer, faults };
+        let mut reader = EventFieldReader { fields, pointer, faults };
         reader.version();
         let tenant = reader.required(TENANT).and_then(|name| match Tenant::new(name) {
             Ok(tenant) => Some(tenant),
@@ -223,10 +223,10 @@ pub fn partition(tenant: &str, partitions: u32) -> u32 {
 }
 
 impl TryFrom<Value> for Event {
-    type Error = Faults;
+    type Error = ValidationErrors;
 
-    fn try_from(mut value: Value) -> Result<Event, Faults> {
-        let mut faults = Faults::new();
+    fn try_from(mut value: Value) -> Result<Event, ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         // the data may be large, and is moved rather than copied
         let both = value.get("data_base64").is_some_and(|base64| !base64.is_null());
         let data = value.as_object_mut().filter(|_| !both).and_then(|fields| fields.remove("data"));
@@ -244,13 +244,13 @@ impl From<Event> for Value {
     }
 }
 
-struct Reader<'a> {
+struct EventFieldReader<'a> {
     fields: &'a Map<String, Value>,
     pointer: &'a str,
-    faults: &'a mut Faults,
+    faults: &'a mut ValidationErrors,
 }
 
-impl Reader<'_> {
+impl EventFieldReader<'_> {
     fn fault(&mut self, field: &str, why: impl Into<String>) {
         self.faults.add(format!("{}/{}", self.pointer, escape(field)), why);
     }

@@ -16,15 +16,15 @@ use chrono_tz::Tz;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use crate::agent::{AgentStore, ChannelLimits, Sink, Stop};
+use crate::agent::{AgentStore, ChannelLimits, StreamSink, StopSignal};
 use crate::clock::Clock;
 use crate::id::Tenant;
-use crate::invalid::{Faults, did_you_mean};
+use crate::invalid::{ValidationErrors, did_you_mean};
 use crate::run::Run;
-use crate::run::outcome::{Outcome, RunError};
+use crate::run::outcome::{RunOutcome, RunError};
 use crate::task::{Action, Task};
-use crate::tool::Host;
-use crate::vault::credentials::Known;
+use crate::tool::ToolHost;
+use crate::vault::credentials::UsedSecrets;
 
 /// The code of a run whose action can't be read as it is stored, whatever is configured: its task is disabled.
 pub const UNREADABLE_ACTION: &str = "unreadable_action";
@@ -43,15 +43,15 @@ pub struct Job {
     /// The store of the transcript.
     pub store: Arc<dyn AgentStore>,
     /// The host of tools.
-    pub host: Arc<dyn Host>,
+    pub host: Arc<dyn ToolHost>,
     /// The signal to stop.
-    pub stop: Stop,
+    pub stop: StopSignal,
     /// The sink of live events.
-    pub sink: Sink,
+    pub sink: StreamSink,
     /// Time of the engine.
     pub clock: Clock,
     /// The secrets that the run has used so far.
-    pub known: Known,
+    pub known: UsedSecrets,
 }
 
 impl Job {
@@ -73,7 +73,7 @@ pub trait Executor: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Adds what is wrong with an action; pointers begin with `/action`.
-    fn validate(&self, action: &Action, faults: &mut Faults);
+    fn validate(&self, action: &Action, faults: &mut ValidationErrors);
 
     /// The JSON Schema of `action.config`: what can be said of it without knowing what is configured.
     fn config_schema(&self) -> Value {
@@ -82,23 +82,23 @@ pub trait Executor: Send + Sync {
 
     /// Makes an action that was checked ready to be stored: seals its secrets. `before` is what is stored, where the
     /// executor is the same; a secret that is left out is kept from it.
-    fn seal(&self, _tenant: &Tenant, _action: &mut Action, _before: Option<&Action>) -> Result<(), Faults> {
+    fn seal(&self, _tenant: &Tenant, _action: &mut Action, _before: Option<&Action>) -> Result<(), ValidationErrors> {
         Ok(())
     }
 
     /// Executes a run, or goes on with it where its transcript ends. Safe to drop at any await: what was appended
     /// stays, the rest is done again.
-    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>>;
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>>;
 }
 
 /// The executors that tasks may name.
 #[derive(Clone)]
-pub struct Registry(Vec<Arc<dyn Executor>>);
+pub struct ExecutorRegistry(Vec<Arc<dyn Executor>>);
 
-impl Registry {
+impl ExecutorRegistry {
     /// A registry of these executors; the first of a name counts.
-    pub fn new(executors: Vec<Arc<dyn Executor>>) -> Registry {
-        Registry(executors)
+    pub fn new(executors: Vec<Arc<dyn Executor>>) -> ExecutorRegistry {
+        ExecutorRegistry(executors)
     }
 
     /// The executor of this name.
@@ -123,12 +123,12 @@ impl Registry {
         tenant: &Tenant,
         action: &mut Action,
         before: Option<&Action>,
-    ) -> Result<(), Faults> {
+    ) -> Result<(), ValidationErrors> {
         self.find(name).map_or(Ok(()), |executor| executor.seal(tenant, action, before))
     }
 
     /// Adds what is wrong with an executor's name and the action meant for it.
-    pub fn validate(&self, name: &str, action: &Action, faults: &mut Faults) {
+    pub fn validate(&self, name: &str, action: &Action, faults: &mut ValidationErrors) {
         match self.find(name) {
             Some(executor) => executor.validate(action, faults),
             None => {

@@ -27,13 +27,13 @@ use serde_json::Value;
 
 use crate::expr::cost::Cost;
 use crate::expr::extent::{Extent, VALUE_NODES};
-use crate::expr::pattern::Patterns;
+use crate::expr::pattern::PatternCache;
 use crate::invalid::did_you_mean;
 
 pub use cost::MOST_STEPS;
-pub use fields::Member;
-pub use missing::{Asked, MissingField};
-pub use parts::Part;
+pub use fields::NamedMember;
+pub use missing::{Evaluation, MissingField};
+pub use parts::ExpressionPart;
 
 /// A compiled expression. Cheap to clone; equal when the texts are.
 #[derive(Clone)]
@@ -43,7 +43,7 @@ struct Compiled {
     text: String,
     program: Program,
     env: Arc<Env>,
-    patterns: Patterns,
+    patterns: PatternCache,
 }
 
 /// Why a text is no expression that is taken.
@@ -86,7 +86,7 @@ impl Language {
             .map_err(|_| ExpressionFault { position: 1, message: "can't be read as a CEL expression".into() })?;
         let program = compiled.map_err(|errors| guard::syntax_fault(text, &errors))?;
         guard::judge(&program, variables)?;
-        let patterns = Patterns::new(&program)?;
+        let patterns = PatternCache::new(&program)?;
         Ok(Expression(Arc::new(Compiled { text: text.to_owned(), program, env: Arc::clone(&self.0), patterns })))
     }
 }
@@ -189,7 +189,7 @@ impl Expression {
 
     /// Whether it is true. A missing value makes it false; a value that is neither true nor false is an error.
     pub fn holds(&self, variables: &Variables) -> Result<bool, ExpressionError> {
-        Ok(self.asked(variables)? == Asked::Holds(true))
+        Ok(self.asked(variables)? == Evaluation::Holds(true))
     }
 
     /// The value as a key, to tell things apart: texts as they are, all else as JSON.
@@ -201,14 +201,14 @@ impl Expression {
     }
 
     /// The members of a variable that it names.
-    pub fn members_of(&self, variable: &str) -> Vec<Member> {
+    pub fn members_of(&self, variable: &str) -> Vec<NamedMember> {
         fields::of(&self.0.program, variable)
     }
 
     /// The fault that it names a member that a variable never has, as a sentence.
     pub fn unknown_member(&self, variable: &str, members: &[&str]) -> Option<String> {
-        let unknown = |member: &Member| !members.contains(&member.name.as_str());
-        self.members_of(variable).into_iter().find(unknown).map(|Member { name, position, .. }| {
+        let unknown = |member: &NamedMember| !members.contains(&member.name.as_str());
+        self.members_of(variable).into_iter().find(unknown).map(|NamedMember { name, position, .. }| {
             let has = match members {
                 [] => "has no fields".to_owned(),
                 members => format!("has `{}`", members.join("`, `")),
@@ -220,8 +220,8 @@ impl Expression {
 
     /// The value of every part that the expression is made of, in the order of the text; the whole is the first. Parts
     /// that would take more than one evaluation may have an error in the place of their value.
-    pub fn parts(&self, variables: &Variables) -> Vec<Part> {
-        let whole = |error: ExpressionError| vec![Part { text: self.0.text.clone(), value: Err(error.to_string()) }];
+    pub fn parts(&self, variables: &Variables) -> Vec<ExpressionPart> {
+        let whole = |error: ExpressionError| vec![ExpressionPart { text: self.0.text.clone(), value: Err(error.to_string()) }];
         if let Err(error) = variables.evaluable() {
             return whole(error);
         }

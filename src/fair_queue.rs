@@ -26,7 +26,7 @@ const WAIT_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0
 pub struct FairQueue<K: Ord + Hash + Clone>(Arc<Shared<K>>);
 
 /// A place that somebody has, until this is dropped.
-pub struct Permit<K: Ord + Hash + Clone> {
+pub struct QueuePermit<K: Ord + Hash + Clone> {
     shared: Arc<Shared<K>>,
     user: K,
     since: Instant,
@@ -36,7 +36,7 @@ struct Shared<K: Ord + Hash + Clone> {
     places: usize,
     reserved: usize,
     waits: Histogram,
-    queue: Mutex<Queue<K, oneshot::Sender<Permit<K>>>>,
+    queue: Mutex<Queue<K, oneshot::Sender<QueuePermit<K>>>>,
 }
 
 /// The users that wait, in the order in which they are served. `W` is how one that waits is told.
@@ -49,12 +49,12 @@ struct Queue<K, W> {
     users: HashMap<K, User<W>>,
     /// As soon as so many users are known, those are forgotten that are owed nothing.
     sweep_at: usize,
-    order: BTreeSet<Place<K>>,
+    order: BTreeSet<QueuePosition<K>>,
     arrivals: u64,
 }
 
 /// Where a user waits: by the time that it has used, by its rank, and by its arrival.
-type Place<K> = (Duration, Rank, u64, K);
+type QueuePosition<K> = (Duration, Rank, u64, K);
 
 /// Which of those comes first that have used the places for the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,7 +77,7 @@ struct User<W> {
 }
 
 impl<W> User<W> {
-    fn place<K: Clone>(&self, key: &K) -> Place<K> {
+    fn place<K: Clone>(&self, key: &K) -> QueuePosition<K> {
         (self.used, self.rank, self.arrival, key.clone())
     }
 }
@@ -103,7 +103,7 @@ impl<K: Ord + Hash + Clone> FairQueue<K> {
     }
 
     /// A place, once it is the user's turn. Dropping the future before gives the turn to the next.
-    pub async fn take<Q>(&self, user: &Q) -> Permit<K>
+    pub async fn take<Q>(&self, user: &Q) -> QueuePermit<K>
     where
         K: Borrow<Q>,
         Q: Ord + Hash + ToOwned<Owned = K> + ?Sized,
@@ -113,7 +113,7 @@ impl<K: Ord + Hash + Clone> FairQueue<K> {
 
     /// A place before all others that wait, for work that all of them wait for. What the user asks for while it waits
     /// has its turn as any other's.
-    pub async fn take_first<Q>(&self, user: &Q) -> Permit<K>
+    pub async fn take_first<Q>(&self, user: &Q) -> QueuePermit<K>
     where
         K: Borrow<Q>,
         Q: Ord + Hash + ToOwned<Owned = K> + ?Sized,
@@ -121,7 +121,7 @@ impl<K: Ord + Hash + Clone> FairQueue<K> {
         self.take_as(user, true).await
     }
 
-    async fn take_as<Q>(&self, user: &Q, first: bool) -> Permit<K>
+    async fn take_as<Q>(&self, user: &Q, first: bool) -> QueuePermit<K>
     where
         K: Borrow<Q>,
         Q: Ord + Hash + ToOwned<Owned = K> + ?Sized,
@@ -129,7 +129,7 @@ impl<K: Ord + Hash + Clone> FairQueue<K> {
         let turn = {
             let mut queue = self.0.lock();
             if queue.begin_at_once(user) {
-                return Permit::begins(&self.0, user.to_owned());
+                return QueuePermit::begins(&self.0, user.to_owned());
             }
             let (sender, receiver) = oneshot::channel();
             queue.wait(user, sender, first);
@@ -165,18 +165,18 @@ impl<K: Ord + Hash + Clone> FairQueue<K> {
 }
 
 impl<K: Ord + Hash + Clone> Shared<K> {
-    fn lock(&self) -> MutexGuard<'_, Queue<K, oneshot::Sender<Permit<K>>>> {
+    fn lock(&self) -> MutexGuard<'_, Queue<K, oneshot::Sender<QueuePermit<K>>>> {
         self.queue.lock().expect("turns lock")
     }
 }
 
-impl<K: Ord + Hash + Clone> Permit<K> {
-    fn begins(shared: &Arc<Shared<K>>, user: K) -> Permit<K> {
-        Permit { shared: Arc::clone(shared), user, since: Instant::now() }
+impl<K: Ord + Hash + Clone> QueuePermit<K> {
+    fn begins(shared: &Arc<Shared<K>>, user: K) -> QueuePermit<K> {
+        QueuePermit { shared: Arc::clone(shared), user, since: Instant::now() }
     }
 }
 
-impl<K: Ord + Hash + Clone> Drop for Permit<K> {
+impl<K: Ord + Hash + Clone> Drop for QueuePermit<K> {
     fn drop(&mut self) {
         let next = {
             let mut queue = self.shared.lock();
@@ -185,7 +185,7 @@ impl<K: Ord + Hash + Clone> Drop for Permit<K> {
         };
         // a turn that nobody takes any more is dropped here, and so given to the one after
         if let Some((user, next)) = next {
-            let _ = next.send(Permit::begins(&self.shared, user));
+            let _ = next.send(QueuePermit::begins(&self.shared, user));
         }
     }
 }
@@ -309,7 +309,7 @@ impl<K: Ord + Hash + Clone, W> Queue<K, W> {
     }
 
     /// The first of those that wait and may have a place. No more are passed over than there are places: they have some.
-    fn next(&self) -> Option<Place<K>> {
+    fn next(&self) -> Option<QueuePosition<K>> {
         let having = |key: &K| self.users.get(key).map_or(0, |user| user.having);
         self.order.iter().find(|(.., key)| self.may_have_another(having(key))).cloned()
     }

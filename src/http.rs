@@ -70,27 +70,27 @@ use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::bus::Bus;
-use crate::channel::Channels;
+use crate::channel::ChannelRegistry;
 use crate::clock::Clock;
 use crate::compute::Compute;
-use crate::executor::Registry;
+use crate::executor::ExecutorRegistry;
 use crate::executor::hub::Hub;
 use crate::executor::pipeline::Pipeline;
 use crate::http::error::ApiError;
 use crate::http::proxies::{ForwardedHeader, TrustedProxies};
-use crate::http::server::Limits;
+use crate::http::server::ServerLimits;
 use crate::http::streams::StreamLimiter;
 use crate::http::wrong_tokens::WrongTokens;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::metrics::Metrics;
 use crate::poll::Poller;
 use crate::secret::Secret;
 use crate::store::{self, Store};
-use crate::task::Known;
+use crate::task::TaskValidator;
 use crate::token::TokenHash;
 use crate::tool::Definition;
 use crate::vault::Vault;
-use crate::vault::oauth::Connector;
+use crate::vault::oauth::OAuthConnector;
 
 /// The least that an admin token of the operator's own making must have, in characters.
 const ADMIN_TOKEN_LENGTH: usize = 20;
@@ -133,12 +133,12 @@ impl Settings {
     }
 
     /// The proxies that are believed.
-    pub fn proxies(&self) -> Result<TrustedProxies, Faults> {
+    pub fn proxies(&self) -> Result<TrustedProxies, ValidationErrors> {
         TrustedProxies::read(&self.trusted_proxies, self.forwarded_header)
     }
 
     /// Adds what is wrong; pointers begin with `/server`.
-    pub fn check(&self, faults: &mut Faults) {
+    pub fn check(&self, faults: &mut ValidationErrors) {
         if self.listen.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
             faults.add("/server/listen", "must be an address and a port, such as `127.0.0.1:7700` or `[::]:7700`");
         }
@@ -163,7 +163,7 @@ impl Settings {
 }
 
 /// The parts from which the HTTP service is built.
-pub struct Parts {
+pub struct HttpParts {
     /// The store of everything.
     pub store: Store,
     /// Time of the service.
@@ -171,13 +171,13 @@ pub struct Parts {
     /// Computes what tenants write.
     pub compute: Compute,
     /// Executors by name.
-    pub executors: Registry,
+    pub executors: ExecutorRegistry,
     /// For dry runs.
     pub pipeline: Pipeline,
     /// Definitions of the tools.
     pub tools: Vec<Definition>,
     /// Names that a task may use.
-    pub known: Known,
+    pub known: TaskValidator,
     /// The event bus.
     pub bus: Arc<dyn Bus>,
     /// Tries conditions.
@@ -185,11 +185,11 @@ pub struct Parts {
     /// Seals what is secret in recipients.
     pub vault: Vault,
     /// Connects accounts of people.
-    pub connector: Connector,
+    pub connector: OAuthConnector,
     /// The public key of VAPID; `None` where there is no Web Push.
     pub push_key: Option<String>,
     /// Read the reports of their providers.
-    pub channels: Channels,
+    pub channels: ChannelRegistry,
     /// Watchers of runs.
     pub hub: Hub,
     /// The registry of metrics.
@@ -199,9 +199,9 @@ pub struct Parts {
     /// Senders of webhooks, by hook.
     pub hooks: hooks::Settings,
     /// Limits on requests and connections.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// How many runs may be under way at once.
-    pub runs_at_once: store::Limits,
+    pub runs_at_once: store::RunLimits,
     /// Cancelled when the service is asked to stop: `/readyz` says so, all else goes on while runs are finished.
     pub stopping: CancellationToken,
     /// Cancelled when runs are done: streams end.
@@ -210,11 +210,11 @@ pub struct Parts {
 
 /// State that handlers share. Cheap to clone.
 #[derive(Clone)]
-pub struct State(Arc<Shared>);
+pub struct HttpState(Arc<Shared>);
 
 /// The parts, and what is derived from them once.
 pub struct Shared {
-    parts: Parts,
+    parts: HttpParts,
     /// The hash of the configured admin token.
     pub admin_token: Option<TokenHash>,
     /// The limit on wrong tokens per address.
@@ -227,9 +227,9 @@ pub struct Shared {
     pub gauges: gauges::Gauges,
 }
 
-impl State {
+impl HttpState {
     /// State of the HTTP service. An unusable admin token is left out.
-    pub fn new(parts: Parts) -> State {
+    pub fn new(parts: HttpParts) -> HttpState {
         // a blank token must never let anybody in, whatever the caller has checked
         let usable = parts.settings.admin_token_fault().is_none();
         let admin_token = parts.settings.admin_token.as_ref().filter(|_| usable);
@@ -238,12 +238,12 @@ impl State {
         let hooks = hooks::Hooks::new(&parts.hooks);
         let streams = StreamLimiter::new(parts.limits);
         let gauges = gauges::Gauges::new(&parts.metrics);
-        State(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, streams, gauges }))
+        HttpState(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, streams, gauges }))
     }
 }
 
-impl State {
-    /// Computes work of a request, when it is the turn of `name` (see [`auth::Caller::computes_for`]), away from the threads
+impl HttpState {
+    /// Computes work of a request, when it is the turn of `name` (see [`auth::AuthenticatedCaller::computes_for`]), away from the threads
     /// that serve others.
     async fn computed<T: Send + 'static>(
         &self,
@@ -255,7 +255,7 @@ impl State {
     }
 }
 
-impl Deref for State {
+impl Deref for HttpState {
     type Target = Shared;
 
     fn deref(&self) -> &Shared {
@@ -264,15 +264,15 @@ impl Deref for State {
 }
 
 impl Deref for Shared {
-    type Target = Parts;
+    type Target = HttpParts;
 
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &HttpParts {
         &self.parts
     }
 }
 
 /// Every route under the guard.
-pub fn router(state: State) -> Router {
+pub fn router(state: HttpState) -> Router {
     let (routes, document) = operations().split_for_parts();
     let (pages, _) = pages().split_for_parts();
     let reference = SwaggerUi::new("/docs")
@@ -298,7 +298,7 @@ pub fn document_of_pages() -> utoipa::openapi::OpenApi {
 }
 
 /// Every page for people.
-fn pages() -> OpenApiRouter<State> {
+fn pages() -> OpenApiRouter<HttpState> {
     OpenApiRouter::new()
         .routes(routes!(approve::show_approvals, approve::answer_approvals))
         .routes(routes!(approve::show_outcome))
@@ -307,8 +307,8 @@ fn pages() -> OpenApiRouter<State> {
 }
 
 /// Every operation of the API: the table of contents.
-fn operations() -> OpenApiRouter<State> {
-    OpenApiRouter::with_openapi(openapi::Document::openapi())
+fn operations() -> OpenApiRouter<HttpState> {
+    OpenApiRouter::with_openapi(openapi::ApiDocument::openapi())
         .routes(routes!(tasks::create_task, tasks::list_tasks))
         .routes(routes!(import::import_tasks))
         .routes(routes!(tasks::get_task, tasks::update_task, tasks::delete_task))

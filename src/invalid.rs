@@ -16,7 +16,7 @@ pub const NAMED: usize = 20;
 
 /// One fault: an RFC 6901 JSON pointer into the request, and a sentence that helps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct InvalidSpec {
+pub struct FieldError {
     /// RFC 6901 pointer to the value at fault; empty for the whole document.
     #[schema(example = "/trigger/timezone")]
     pub pointer: String,
@@ -28,22 +28,22 @@ pub struct InvalidSpec {
 /// Everything that is wrong with a request. Never empty when it is an error.
 #[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.sentence())]
-pub struct Faults(pub Vec<InvalidSpec>);
+pub struct ValidationErrors(pub Vec<FieldError>);
 
 /// Reads a field in which null is as good as absent: `#[serde(default, deserialize_with = "null_is_absent")]`.
 pub fn null_is_absent<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
     Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
-impl Faults {
+impl ValidationErrors {
     /// No faults.
-    pub fn new() -> Faults {
-        Faults::default()
+    pub fn new() -> ValidationErrors {
+        ValidationErrors::default()
     }
 
     /// A single fault, as an error.
-    pub fn one(pointer: impl Into<String>, message: impl Into<String>) -> Faults {
-        let mut faults = Faults::new();
+    pub fn one(pointer: impl Into<String>, message: impl Into<String>) -> ValidationErrors {
+        let mut faults = ValidationErrors::new();
         faults.add(pointer, message);
         faults
     }
@@ -51,7 +51,7 @@ impl Faults {
     /// Adds a fault at a JSON pointer. Both are shortened where they are long.
     pub fn add(&mut self, pointer: impl Into<String>, message: impl Into<String>) {
         let (pointer, message) = (brief(pointer.into(), POINTER_BYTES), brief(message.into(), MESSAGE_BYTES));
-        self.0.push(InvalidSpec { pointer, message });
+        self.0.push(FieldError { pointer, message });
     }
 
     /// Whether there is no fault.
@@ -60,7 +60,7 @@ impl Faults {
     }
 
     /// `value`, unless a fault was found.
-    pub fn or<T>(self, value: T) -> Result<T, Faults> {
+    pub fn or<T>(self, value: T) -> Result<T, ValidationErrors> {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }
 
@@ -86,7 +86,7 @@ impl Faults {
     }
 
     fn sentence(&self) -> String {
-        let each = |f: &InvalidSpec| match f.pointer.as_str() {
+        let each = |f: &FieldError| match f.pointer.as_str() {
             "" => f.message.clone(),
             pointer => format!("{pointer}: {}", f.message),
         };
@@ -178,7 +178,7 @@ mod tests {
         struct Inner {
             count: u32,
         }
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let read = faults.read::<Vec<Inner>>(&serde_json::json!([{ "count": 1 }, { "count": "two" }]), "/list");
         assert!(read.is_none());
         assert_eq!(faults.0[0].pointer, "/list/1/count");
@@ -206,13 +206,13 @@ mod tests {
     #[test]
     fn fault_echoes_no_long_text_and_keeps_what_would_be_right() {
         let long = "ü".repeat(500_000);
-        let faults = Faults::one(format!("/{long}"), format!("unknown zone `{long}`; write `Europe/Berlin`"));
+        let faults = ValidationErrors::one(format!("/{long}"), format!("unknown zone `{long}`; write `Europe/Berlin`"));
         let fault = &faults.0[0];
         assert!(fault.pointer.len() <= POINTER_BYTES && fault.message.len() <= MESSAGE_BYTES, "{fault:?}");
         assert!(fault.message.starts_with("unknown zone `üü"), "{fault:?}");
         assert!(fault.message.ends_with("ü`; write `Europe/Berlin`"), "{fault:?}");
         let read = serde_json::json!({ "tenant_id": long });
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         assert!(faults.read::<std::collections::HashMap<String, crate::task::Urgency>>(&read, "").is_none());
         assert!(faults.0[0].message.len() <= MESSAGE_BYTES);
     }
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn fault_is_whole_up_to_each_bound_and_cut_one_beyond_it() {
         let fault = |pointer: usize, message: usize| {
-            let faults = Faults::one("p".repeat(pointer), "m".repeat(message));
+            let faults = ValidationErrors::one("p".repeat(pointer), "m".repeat(message));
             (faults.0[0].pointer.clone(), faults.0[0].message.clone())
         };
         let (pointer, message) = fault(POINTER_BYTES, MESSAGE_BYTES);

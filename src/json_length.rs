@@ -6,8 +6,8 @@ use serde::Serialize;
 
 /// How many bytes a value has as JSON, without writing it anywhere.
 pub fn bytes_of<T: Serialize + ?Sized>(value: &T) -> usize {
-    struct Counter(usize);
-    impl Write for Counter {
+    struct LengthCounter(usize);
+    impl Write for LengthCounter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0 += bytes.len();
             Ok(bytes.len())
@@ -16,7 +16,7 @@ pub fn bytes_of<T: Serialize + ?Sized>(value: &T) -> usize {
             Ok(())
         }
     }
-    let mut counter = Counter(0);
+    let mut counter = LengthCounter(0);
     // what can't be written is refused where it is stored
     let _ = serde_json::to_writer(&mut counter, value);
     counter.0

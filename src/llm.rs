@@ -21,10 +21,10 @@ use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::egress;
-use crate::invalid::{Faults, InvalidSpec, escape};
-use crate::llm::fallback::{Chain, Link, Retry};
-use crate::llm::scripted::{Scenario, Scripted};
-use crate::run::transcript::{Echo, Message, ToolCall};
+use crate::invalid::{ValidationErrors, FieldError, escape};
+use crate::llm::fallback::{Chain, ChainLink, RetryWait};
+use crate::llm::scripted::{Scenario, ScriptedModel};
+use crate::run::transcript::{Echo, TranscriptMessage, ToolCall};
 use crate::secret::Secret;
 
 pub use crate::llm::settings::{ModelSettings, Settings};
@@ -53,7 +53,7 @@ pub enum ToolChoice {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelRequest {
     /// The conversation, oldest message first.
-    pub messages: Vec<Message>,
+    pub messages: Vec<TranscriptMessage>,
     /// Tools that the model may call.
     pub tools: Vec<ToolSchema>,
     /// Whether the model may, must or must not call a tool.
@@ -66,7 +66,7 @@ pub struct ModelRequest {
 
 /// Tokens of one call as the provider counted them; zero where it did not say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tokens {
+pub struct ModelTokens {
     /// Tokens that the model read.
     pub input: i64,
     /// Tokens that the model wrote.
@@ -96,7 +96,7 @@ pub struct ModelAnswer {
     /// The reason for which the model stopped.
     pub stop: StopReason,
     /// Tokens of the call.
-    pub tokens: Tokens,
+    pub tokens: ModelTokens,
     /// The provider's own message, where it is to be sent back as it was.
     pub echo: Option<Arc<Echo>>,
 }
@@ -159,7 +159,7 @@ pub trait Model: Send + Sync {
 }
 
 /// The settings from which a provider makes a model.
-pub struct Offer<'a> {
+pub struct ToolOffer<'a> {
     /// Settings of the model.
     pub settings: &'a ModelSettings,
     /// Key for the provider.
@@ -171,40 +171,40 @@ pub struct Offer<'a> {
 }
 
 /// A way to models. A fault's pointer is relative to the model's settings.
-pub struct Provider {
+pub struct LlmProvider {
     /// Word in the settings.
     pub name: &'static str,
-    make: fn(&Offer) -> Result<Arc<dyn Model>, InvalidSpec>,
+    make: fn(&ToolOffer) -> Result<Arc<dyn Model>, FieldError>,
 }
 
 /// The providers that settings may name.
-pub const PROVIDERS: [Provider; 3] = [
-    Provider { name: "openai", make: |offer| Ok(Arc::new(openai::OpenAi::new(offer))) },
-    Provider { name: "anthropic", make: |offer| Ok(Arc::new(anthropic::Anthropic::new(offer))) },
-    Provider { name: "scripted", make: scripted },
+pub const PROVIDERS: [LlmProvider; 3] = [
+    LlmProvider { name: "openai", make: |offer| Ok(Arc::new(openai::OpenAi::new(offer))) },
+    LlmProvider { name: "anthropic", make: |offer| Ok(Arc::new(anthropic::Anthropic::new(offer))) },
+    LlmProvider { name: "scripted", make: scripted },
 ];
 
-fn scripted(offer: &Offer) -> Result<Arc<dyn Model>, InvalidSpec> {
-    let fault = |message| InvalidSpec { pointer: "/scenario".into(), message };
+fn scripted(offer: &ToolOffer) -> Result<Arc<dyn Model>, FieldError> {
+    let fault = |message| FieldError { pointer: "/scenario".into(), message };
     let path = offer.settings.scenario.as_deref().ok_or_else(|| fault("is missing: the scenario file".into()))?;
     let scenario = Scenario::load(path).map_err(fault)?;
-    Ok(Arc::new(Scripted::new(scenario, offer.clock.clone())))
+    Ok(Arc::new(ScriptedModel::new(scenario, offer.clock.clone())))
 }
 
 /// The configured models. Cheap to clone.
 #[derive(Clone)]
 pub struct Models {
-    links: Arc<[Arc<Link>]>,
+    links: Arc<[Arc<ChainLink>]>,
     default: String,
     fallback: Vec<String>,
-    retry: Retry,
+    retry: RetryWait,
     clock: Clock,
 }
 
 impl Models {
     /// Makes the models of the settings; all faults at once, with pointers below `/llm`.
-    pub fn build(settings: &Settings, retry: Retry, clock: &Clock) -> Result<Models, Faults> {
-        let mut faults = Faults::new();
+    pub fn build(settings: &Settings, retry: RetryWait, clock: &Clock) -> Result<Models, ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         settings.check(&mut faults);
         let mut links = Vec::new();
         for (name, model) in &settings.models {
@@ -217,7 +217,7 @@ impl Models {
     }
 
     /// Models that were made elsewhere: for embedding and tests.
-    pub fn new(links: Vec<Link>, default: &str, fallback: Vec<String>, retry: Retry, clock: &Clock) -> Models {
+    pub fn new(links: Vec<ChainLink>, default: &str, fallback: Vec<String>, retry: RetryWait, clock: &Clock) -> Models {
         let links = links.into_iter().map(Arc::new).collect();
         Models { links, default: default.to_owned(), fallback, retry, clock: clock.clone() }
     }
@@ -237,11 +237,11 @@ impl Models {
     }
 }
 
-fn link(name: &str, settings: &ModelSettings, clock: &Clock) -> Result<Link, InvalidSpec> {
+fn link(name: &str, settings: &ModelSettings, clock: &Clock) -> Result<ChainLink, FieldError> {
     let client = egress::operator_client(Duration::from_secs(settings.timeout_seconds));
     let provider = PROVIDERS.iter().find(|provider| provider.name == settings.provider);
     let make = |key| match provider {
-        Some(provider) => (provider.make)(&Offer { settings, key, client: &client, clock }).map(Some),
+        Some(provider) => (provider.make)(&ToolOffer { settings, key, client: &client, clock }).map(Some),
         None => Ok(None), // the settings' own check names it
     };
     let mut keys: Vec<Option<&Secret>> = settings.keys().map(Some).collect();
@@ -249,12 +249,12 @@ fn link(name: &str, settings: &ModelSettings, clock: &Clock) -> Result<Link, Inv
         keys.push(None);
     }
     let models = keys.into_iter().filter_map(|key| make(key).transpose()).collect::<Result<Vec<_>, _>>()?;
-    Ok(Link {
+    Ok(ChainLink {
         name: name.to_owned(),
         keys: models,
-        counter: tokens::Counter::of(&settings.model),
+        counter: tokens::TokenCounter::of(&settings.model),
         context_token_limit: settings.context_token_limit,
-        rates: pricing::Rates::from_dollars(settings.price_per_million_input, settings.price_per_million_output),
+        rates: pricing::TokenPrices::from_dollars(settings.price_per_million_input, settings.price_per_million_output),
     })
 }
 
@@ -262,8 +262,8 @@ fn link(name: &str, settings: &ModelSettings, clock: &Clock) -> Result<Link, Inv
 mod tests {
     use super::*;
 
-    fn build(text: &str) -> Result<Models, Faults> {
-        let retry = Retry { max_retries: 2, base_delay: Duration::from_secs(1) };
+    fn build(text: &str) -> Result<Models, ValidationErrors> {
+        let retry = RetryWait { max_retries: 2, base_delay: Duration::from_secs(1) };
         Models::build(&toml::from_str(text).unwrap(), retry, &Clock::system())
     }
 
@@ -289,6 +289,6 @@ mod tests {
     #[test]
     fn a_scripted_model_without_its_scenario_is_a_fault_at_its_place() {
         let faults = build("[models.main]\nprovider = 'scripted'").err().unwrap();
-        assert_eq!(faults, Faults::one("/llm/models/main/scenario", "is missing: the scenario file"));
+        assert_eq!(faults, ValidationErrors::one("/llm/models/main/scenario", "is missing: the scenario file"));
     }
 }

@@ -20,7 +20,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 
-use crate::metrics::process::{FIGURES, Process};
+use crate::metrics::process::{FIGURES, ProcessMetrics};
 
 /// Prefix of all names.
 const PREFIX: &str = "reveille";
@@ -28,7 +28,7 @@ const PREFIX: &str = "reveille";
 const DURATION_BUCKETS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct RequestLabels {
     method: &'static str,
     /// The route's pattern, never the path: a path would make a series per id.
     route: String,
@@ -36,7 +36,7 @@ struct Request {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Route {
+struct RouteLabel {
     method: &'static str,
     route: String,
 }
@@ -48,7 +48,7 @@ struct Tick {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Named {
+struct NamedMetric {
     service: &'static str,
 }
 
@@ -107,12 +107,12 @@ struct Handles {
     /// Metrics of this process from the system, under names of their own.
     process: Registry,
     described: Mutex<Vec<Described>>,
-    requests: Family<Request, Counter>,
-    request_seconds: Family<Route, Histogram, fn() -> Histogram>,
+    requests: Family<RequestLabels, Counter>,
+    request_seconds: Family<RouteLabel, Histogram, fn() -> Histogram>,
     connections: Gauge,
     refused: Counter,
     ticks: Family<Tick, Counter>,
-    last_success: Family<Named, Gauge>,
+    last_success: Family<NamedMetric, Gauge>,
     zone_database: Family<ZoneDatabase, Gauge>,
     pulses: Mutex<BTreeMap<&'static str, Pulse>>,
 }
@@ -127,7 +127,7 @@ impl Metrics {
     /// The metrics of this instance, all at zero.
     pub fn new() -> Metrics {
         let mut process = Registry::default();
-        process.register_collector(Box::new(Process));
+        process.register_collector(Box::new(ProcessMetrics));
         let handles = Handles {
             process,
             registry: Mutex::new(Registry::with_prefix(PREFIX)),
@@ -195,8 +195,8 @@ impl Metrics {
     /// A request was answered, by a route's pattern (`/v1/tasks/{id}`), or an empty one where none matched.
     pub fn answered(&self, method: &'static str, route: &str, status: u16, took: Duration) {
         let route = route.to_owned();
-        self.0.requests.get_or_create(&Request { method, route: route.clone(), status }).inc();
-        self.0.request_seconds.get_or_create(&Route { method, route }).observe(took.as_secs_f64());
+        self.0.requests.get_or_create(&RequestLabels { method, route: route.clone(), status }).inc();
+        self.0.request_seconds.get_or_create(&RouteLabel { method, route }).observe(took.as_secs_f64());
     }
 
     /// Counts an open connection until the answer is dropped.
@@ -220,7 +220,7 @@ impl Metrics {
         let result = if ok { "ok" } else { "error" };
         self.0.ticks.get_or_create(&Tick { service, result }).inc();
         if ok {
-            self.0.last_success.get_or_create(&Named { service }).set(at.timestamp());
+            self.0.last_success.get_or_create(&NamedMetric { service }).set(at.timestamp());
             if let Some(pulse) = self.0.pulses.lock().expect("pulse lock").get_mut(service) {
                 pulse.last_success = Some(at);
             }

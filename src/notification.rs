@@ -26,9 +26,9 @@ pub mod verification;
 pub mod wording;
 
 pub use address::{Addresses, PushAddress, SlackAddress, WebhookAddress};
-pub use delivery::{Claim, Delivery, DeliveryEvent, DeliveryState, Mark};
-pub use kind::{Held, Kind};
+pub use delivery::{DeliveryClaim, Delivery, DeliveryEvent, DeliveryState, Mark};
+pub use kind::{HoldReason, MessageKind};
 pub use new_delivery::NewDelivery;
 pub use recipient::{Recipient, RecipientDraft};
-pub use report::{Fate, Report};
+pub use report::{ReportedFate, DeliveryReport};
 pub use subject_ref::{NoticeKind, SubjectRef};

@@ -21,11 +21,11 @@ use uuid::Uuid;
 use crate::clock::Clock;
 use crate::compute::Compute;
 use crate::id::Tenant;
-use crate::invalid::{Faults, did_you_mean};
-use crate::poll::gate::Gate;
-use crate::poll::redis::{Settings as RedisSettings, Source as RedisSource};
-use crate::poll::tool::{Host, Tools};
-use crate::trigger::condition::{Poll, PollFault, Seen, Validators};
+use crate::invalid::{ValidationErrors, did_you_mean};
+use crate::poll::gate::HostRateLimiter;
+use crate::poll::redis::{Settings as RedisSettings, RedisSource as RedisSource};
+use crate::poll::tool::{ToolHost, Tools};
+use crate::trigger::condition::{PollSpec, PollFault, PollResult, Validators};
 use crate::vault::credentials::{CredentialError, Credentials};
 
 /// Largest value, in bytes of JSON: it is kept with the condition, and with the runs that it causes.
@@ -67,13 +67,13 @@ impl Default for Settings {
 pub struct Sources {
     credentials: Credentials,
     tools: Tools,
-    sql: BTreeMap<String, sql::Source>,
+    sql: BTreeMap<String, sql::SqlSource>,
     redis: BTreeMap<String, RedisSource>,
-    gate: Gate,
+    gate: HostRateLimiter,
 }
 
 /// One look.
-pub struct Ask<'a> {
+pub struct PollRequest<'a> {
     /// On whose behalf.
     pub tenant: &'a Tenant,
     /// The task that asks; for a trial an id of its own.
@@ -81,7 +81,7 @@ pub struct Ask<'a> {
     /// Somebody tries it out.
     pub trial: bool,
     /// The poll to make.
-    pub poll: &'a Poll,
+    pub poll: &'a PollSpec,
     /// Of the answer that is known already.
     pub known: Option<&'a Validators>,
     /// Time limit of the poll.
@@ -90,22 +90,22 @@ pub struct Ask<'a> {
 
 /// Why a poll saw nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Missed {
+pub enum PollFailure {
     /// It failed.
     Fault(PollFault),
     /// It was not made: others are at the same host. It may be made after this time.
     Busy(Duration),
 }
 
-impl From<PollFault> for Missed {
-    fn from(fault: PollFault) -> Missed {
-        Missed::Fault(fault)
+impl From<PollFault> for PollFailure {
+    fn from(fault: PollFault) -> PollFailure {
+        PollFailure::Fault(fault)
     }
 }
 
 impl Settings {
     /// Adds the numbers that make no sense; pointers begin with `/poll`.
-    pub fn check(&self, faults: &mut Faults) {
+    pub fn check(&self, faults: &mut ValidationErrors) {
         for (name, number) in
             [("max_concurrent", self.max_concurrent), ("per_host_concurrent", self.per_host_concurrent)]
         {
@@ -124,14 +124,14 @@ impl Sources {
     pub fn new(
         settings: &Settings,
         credentials: &Credentials,
-        tools: Arc<tool::Registry>,
+        tools: Arc<tool::ToolRegistry>,
         data_dir: &Path,
-    ) -> Result<Sources, Faults> {
-        let mut faults = Faults::new();
+    ) -> Result<Sources, ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         settings.check(&mut faults);
         let (mut sql, mut redis) = (BTreeMap::new(), BTreeMap::new());
         for (name, source) in &settings.sql {
-            match sql::Source::new(source, data_dir) {
+            match sql::SqlSource::new(source, data_dir) {
                 Ok(source) => drop(sql.insert(name.clone(), source)),
                 Err(why) => faults.add(format!("/poll/sql/{name}/url"), why),
             }
@@ -142,28 +142,28 @@ impl Sources {
                 Err(why) => faults.add(format!("/poll/redis/{name}/url"), why),
             }
         }
-        let gate = Gate::new(settings.per_host_concurrent, settings.per_host_per_second);
+        let gate = HostRateLimiter::new(settings.per_host_concurrent, settings.per_host_per_second);
         faults.or(Sources { credentials: credentials.clone(), tools: Tools::new(tools), sql, redis, gate })
     }
 
     /// Adds what is wrong with what a tenant wants to poll, which stands at `at`.
-    pub fn check(&self, tenant: &Tenant, poll: &Poll, at: &str, faults: &mut Faults) {
+    pub fn check(&self, tenant: &Tenant, poll: &PollSpec, at: &str, faults: &mut ValidationErrors) {
         let place = format!("{at}/{}", poll.kind());
         match poll {
-            Poll::Http(http) => {
+            PollSpec::Http(http) => {
                 if let Err(error) = self.credentials.egress().check(&http.url) {
                     faults.add(format!("{place}/url"), error.to_string());
                 }
             }
-            Poll::Tool(tool) => self.tools.check(tool, &place, faults),
-            Poll::Sql(sql) => {
+            PollSpec::Tool(tool) => self.tools.check(tool, &place, faults),
+            PollSpec::Sql(sql) => {
                 if let Err(why) = self.sql_source(tenant, &sql.source) {
                     faults.add(format!("{place}/source"), why);
                 } else if let Err(why) = self.sql[&sql.source].check(&sql.query) {
                     faults.add(format!("{place}/query"), why);
                 }
             }
-            Poll::Redis(redis) => match self.redis_source(tenant, &redis.source) {
+            PollSpec::Redis(redis) => match self.redis_source(tenant, &redis.source) {
                 Err(why) => faults.add(format!("{place}/source"), why),
                 Ok(source) => {
                     if let Err(why) = source.check(&redis.key) {
@@ -174,7 +174,7 @@ impl Sources {
         }
     }
 
-    fn sql_source(&self, tenant: &Tenant, name: &str) -> Result<&sql::Source, String> {
+    fn sql_source(&self, tenant: &Tenant, name: &str) -> Result<&sql::SqlSource, String> {
         open_to(tenant, name, &self.sql, |source| &source.tenants)
     }
 
@@ -207,77 +207,77 @@ fn open_to<'a, S>(
 pub struct Poller {
     sources: Arc<Sources>,
     /// The host of tools.
-    host: Arc<dyn Host>,
+    host: Arc<dyn ToolHost>,
     clock: Clock,
     compute: Compute,
 }
 
 impl Poller {
     /// A poller of these sources; `host` calls tools.
-    pub fn new(sources: Arc<Sources>, host: Arc<dyn Host>, clock: Clock, compute: Compute) -> Poller {
+    pub fn new(sources: Arc<Sources>, host: Arc<dyn ToolHost>, clock: Clock, compute: Compute) -> Poller {
         Poller { sources, host, clock, compute }
     }
 
     /// Looks once. Safe to drop at any await.
-    pub async fn poll(&self, ask: &Ask<'_>) -> Result<Seen, Missed> {
+    pub async fn poll(&self, ask: &PollRequest<'_>) -> Result<PollResult, PollFailure> {
         self.poll_from(ask, "").await
     }
 
     /// Looks once for somebody who tries a condition out: with a measure of the tenant's own, so that the polls of
     /// others are never sent away for it.
-    pub async fn try_out(&self, ask: &Ask<'_>) -> Result<Seen, Missed> {
+    pub async fn try_out(&self, ask: &PollRequest<'_>) -> Result<PollResult, PollFailure> {
         self.poll_from(ask, ask.tenant.as_str()).await
     }
 
-    async fn poll_from(&self, ask: &Ask<'_>, whose: &str) -> Result<Seen, Missed> {
+    async fn poll_from(&self, ask: &PollRequest<'_>, whose: &str) -> Result<PollResult, PollFailure> {
         let _pass = self.pass(ask, whose)?;
         let limit = ask.time_limit;
         let seen = tokio::time::timeout(limit, self.look(ask)).await.unwrap_or_else(|_| Err(too_slow(limit)))?;
-        if let Seen::Value { value, .. } = &seen {
+        if let PollResult::Value { value, .. } = &seen {
             bounded(value)?;
         }
         Ok(seen)
     }
 
     /// Leave to look at this host, source or tool now. It lasts as long as it is held.
-    fn pass(&self, ask: &Ask<'_>, whose: &str) -> Result<gate::Pass, Missed> {
+    fn pass(&self, ask: &PollRequest<'_>, whose: &str) -> Result<gate::PollPermit, PollFailure> {
         let (gate, now, tenant) = (&self.sources.gate, self.clock.elapsed(), ask.tenant.as_str());
         let (place, rated) = match ask.poll {
-            Poll::Http(http) => (http::host(&http.url), true),
+            PollSpec::Http(http) => (http::host(&http.url), true),
             // a tool that asks a host is measured like a poll of that host
-            Poll::Tool(tool) => match tool.args.get("url").and_then(Value::as_str) {
+            PollSpec::Tool(tool) => match tool.args.get("url").and_then(Value::as_str) {
                 Some(url) => (http::host(url), true),
                 None => (format!("tool:{}", tool.name), false),
             },
             // trials have a connection of their own, which all tenants share
-            Poll::Sql(poll) => {
+            PollSpec::Sql(poll) => {
                 let (kind, most) = if whose.is_empty() { ("", sql::POLLED) } else { ("trial", sql::TRIED) };
                 let place = format!("{kind}\nsql:{}", poll.source);
-                return gate.enter_few(place, tenant, (false, most), now).map_err(Missed::Busy);
+                return gate.enter_few(place, tenant, (false, most), now).map_err(PollFailure::Busy);
             }
-            Poll::Redis(redis) => (format!("redis:{}", redis.source), false),
+            PollSpec::Redis(redis) => (format!("redis:{}", redis.source), false),
         };
         let place = format!("{whose}\n{place}");
-        gate.enter(place, tenant, rated, now).map_err(Missed::Busy)
+        gate.enter(place, tenant, rated, now).map_err(PollFailure::Busy)
     }
 
-    async fn look(&self, ask: &Ask<'_>) -> Result<Seen, PollFault> {
+    async fn look(&self, ask: &PollRequest<'_>) -> Result<PollResult, PollFault> {
         let sources = &self.sources;
         // who may use a source is asked each time: the operator may have changed it
         let refused = |why| PollFault::new("denied", why);
         let value = match ask.poll {
-            Poll::Http(poll) => return http::look(&sources.credentials, poll, ask, self.clock.now()).await,
-            Poll::Tool(poll) => sources.tools.look(poll, ask, &self.host, &self.clock, &self.compute).await?,
-            Poll::Sql(poll) => {
+            PollSpec::Http(poll) => return http::look(&sources.credentials, poll, ask, self.clock.now()).await,
+            PollSpec::Tool(poll) => sources.tools.look(poll, ask, &self.host, &self.clock, &self.compute).await?,
+            PollSpec::Sql(poll) => {
                 let source = sources.sql_source(ask.tenant, &poll.source).map_err(refused)?;
                 source.look(&poll.query, ask.time_limit).await?
             }
-            Poll::Redis(poll) => {
+            PollSpec::Redis(poll) => {
                 let source = sources.redis_source(ask.tenant, &poll.source).map_err(refused)?;
                 source.look(poll).await?
             }
         };
-        Ok(Seen::Value { value, validators: Validators::default() })
+        Ok(PollResult::Value { value, validators: Validators::default() })
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::words::words;
 
 /// Largest number that a quota takes; every JSON reader holds it exactly.
@@ -132,7 +132,7 @@ impl Quotas {
     }
 
     /// Faults of `[quotas]`.
-    pub fn check(&self, faults: &mut Faults) {
+    pub fn check(&self, faults: &mut ValidationErrors) {
         for quota in Quota::ALL {
             check_number(quota, self.of(quota), "/quotas", faults);
         }
@@ -185,7 +185,7 @@ impl Overrides {
     }
 
     /// Faults of a request.
-    pub fn check(&self, faults: &mut Faults) {
+    pub fn check(&self, faults: &mut ValidationErrors) {
         for quota in Quota::ALL {
             check_number(quota, self.of(quota), "", faults);
         }
@@ -229,7 +229,7 @@ impl Exceeded {
 
 /// How much of a quota is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Standing {
+pub struct QuotaStanding {
     /// `null`: no number of its own.
     #[schema(required, minimum = 1)]
     pub limit: Option<u64>,
@@ -238,7 +238,7 @@ pub struct Standing {
     pub usage: Option<u64>,
 }
 
-fn check_number(quota: Quota, number: Option<u64>, below: &str, faults: &mut Faults) {
+fn check_number(quota: Quota, number: Option<u64>, below: &str, faults: &mut ValidationErrors) {
     if number.is_some_and(|number| !(1..=MOST).contains(&number)) {
         faults.add(format!("{below}/{}", quota.as_str()), format!("must be from 1 to {MOST}"));
     }
@@ -274,11 +274,11 @@ mod tests {
     #[test]
     fn numbers_at_their_bounds_are_taken_and_those_beyond_are_named() {
         let faults = |number: u64| {
-            let mut faults = Faults::new();
+            let mut faults = ValidationErrors::new();
             Quotas { polls: number, streams: number, ..Quotas::default() }.check(&mut faults);
-            let mut of_request = Faults::new();
+            let mut of_request = ValidationErrors::new();
             Overrides { polls: Some(number), streams: Some(number), ..Overrides::default() }.check(&mut of_request);
-            let pointers = |faults: Faults| faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>();
+            let pointers = |faults: ValidationErrors| faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>();
             (pointers(faults), pointers(of_request))
         };
         for fine in [1, MOST] {

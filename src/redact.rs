@@ -13,7 +13,7 @@ use std::ops::Range;
 use serde_json::Value;
 
 use crate::redact::needles::{Needle, needles};
-use crate::redact::reading::{MOST_READINGS, Reading, readings};
+use crate::redact::reading::{MOST_READINGS, RedactionReader, readings};
 use crate::secret::REDACTED;
 
 /// The shortest text that is looked for, in bytes: anything shorter is everywhere.
@@ -103,7 +103,7 @@ impl Redactor {
 
     /// Whether one of the secrets is in there, or may be: a text that takes too many steps is not read to its end.
     pub fn finds(&self, bytes: &[u8]) -> bool {
-        let mut steps = Steps::of(bytes);
+        let mut steps = RedactionSteps::of(bytes);
         (0..bytes.len()).any(|at| self.found_at(bytes, at, &mut steps).is_some()) || steps.are_spent()
     }
 
@@ -117,7 +117,7 @@ impl Redactor {
 
     /// The bytes without the secrets, whatever they hold.
     pub fn bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        let mut steps = Steps::of(bytes);
+        let mut steps = RedactionSteps::of(bytes);
         let places = self.places(bytes, &mut steps);
         if steps.are_spent() {
             return Cow::Owned(REDACTED.into());
@@ -137,9 +137,9 @@ impl Redactor {
     }
 
     /// Where secrets lie, in order, as far as the steps go; those that overlap are one.
-    fn places(&self, bytes: &[u8], steps: &mut Steps) -> Vec<Range<usize>> {
+    fn places(&self, bytes: &[u8], steps: &mut RedactionSteps) -> Vec<Range<usize>> {
         let mut places: Vec<Range<usize>> = Vec::new();
-        let mut inside_steps = Steps::inside(bytes);
+        let mut inside_steps = RedactionSteps::inside(bytes);
         let mut at = 0;
         while at < bytes.len() {
             let inside = places.last().map(|last| last.end).filter(|end| at < *end);
@@ -163,7 +163,7 @@ impl Redactor {
     }
 
     /// The longest secret that begins here, as far as the steps go.
-    fn found_at(&self, bytes: &[u8], at: usize, steps: &mut Steps) -> Option<Range<usize>> {
+    fn found_at(&self, bytes: &[u8], at: usize, steps: &mut RedactionSteps) -> Option<Range<usize>> {
         let mut todo: Vec<Path> = Vec::new();
         let mut branches = 0;
         let mut found: Option<Range<usize>> = None;
@@ -180,7 +180,7 @@ impl Redactor {
                 let known = found.clone().unwrap_or(start..end);
                 found = Some(known.start.min(start)..known.end.max(end));
             }
-            let mut read = [Reading::NONE; MOST_READINGS];
+            let mut read = [RedactionReader::NONE; MOST_READINGS];
             let count = readings(bytes, path.at, &mut read);
             for reading in &read[..count] {
                 let Some(further) = self.follow(&path, reading) else { continue };
@@ -210,7 +210,7 @@ impl Redactor {
     }
 
     /// The path with a reading put to it, if a secret goes on so.
-    fn follow(&self, path: &Path, reading: &Reading) -> Option<Path> {
+    fn follow(&self, path: &Path, reading: &RedactionReader) -> Option<Path> {
         // a line break may be put into anything long; a secret does not begin with one
         if reading.is_empty() && path.depth == 0 {
             return None;
@@ -257,20 +257,20 @@ impl std::fmt::Debug for Redactor {
 }
 
 /// How many places may still be looked at, on all the ways of reading one text together.
-struct Steps {
+struct RedactionSteps {
     left: usize,
     are_short: bool,
 }
 
-impl Steps {
-    fn of(bytes: &[u8]) -> Steps {
+impl RedactionSteps {
+    fn of(bytes: &[u8]) -> RedactionSteps {
         let (each, whole) = STEPS;
-        Steps { left: bytes.len().saturating_mul(each).saturating_add(whole), are_short: false }
+        RedactionSteps { left: bytes.len().saturating_mul(each).saturating_add(whole), are_short: false }
     }
 
     /// For secrets that begin inside of others.
-    fn inside(bytes: &[u8]) -> Steps {
-        Steps { left: bytes.len().saturating_mul(STEPS_INSIDE), are_short: false }
+    fn inside(bytes: &[u8]) -> RedactionSteps {
+        RedactionSteps { left: bytes.len().saturating_mul(STEPS_INSIDE), are_short: false }
     }
 
     /// Whether there was one left.
@@ -314,8 +314,8 @@ fn lead(bytes: &[u8], at: usize) -> usize {
 
 /// With the character after, which holds bits of the secret, and the padding.
 fn trail(bytes: &[u8], mut at: usize) -> usize {
-    let mut read = [Reading::NONE; MOST_READINGS];
-    let step = |at: usize, read: &mut [Reading; MOST_READINGS], fits: fn(u8) -> bool| {
+    let mut read = [RedactionReader::NONE; MOST_READINGS];
+    let step = |at: usize, read: &mut [RedactionReader; MOST_READINGS], fits: fn(u8) -> bool| {
         let count = readings(bytes, at, read);
         read[..count].iter().find(|reading| matches!(reading.bytes(), [byte] if fits(*byte))).map(|read| read.length)
     };
@@ -559,7 +559,7 @@ mod tests {
             .collect();
         let redactor = Redactor::new(leaves.iter().map(String::as_str));
         let mean = "+".repeat(50_000);
-        let mut steps = Steps::of(mean.as_bytes());
+        let mut steps = RedactionSteps::of(mean.as_bytes());
         let most = steps.left;
         assert_eq!(most, 5 * 50_000 + 500_000);
         redactor.places(mean.as_bytes(), &mut steps);
@@ -581,7 +581,7 @@ mod tests {
             body.extend_from_slice(b",\n");
         }
         assert!(body.len() > 1 << 20, "{}", body.len());
-        let mut steps = Steps::of(&body);
+        let mut steps = RedactionSteps::of(&body);
         let most = steps.left;
         let places = redactor.places(&body, &mut steps);
         assert!(places.len() >= all.len(), "{} of {}", places.len(), all.len());
@@ -597,9 +597,9 @@ mod tests {
         let redactor = Redactor::new(CANARIES);
         let usual =
             json!({ "items": vec![json!({ "a&b": "x+y %20 \n \"said\"", "price": "100 %" }); 500] }).to_string();
-        let mut steps = Steps::of(usual.as_bytes());
+        let mut steps = RedactionSteps::of(usual.as_bytes());
         assert!(redactor.places(usual.as_bytes(), &mut steps).is_empty());
-        let taken = Steps::of(usual.as_bytes()).left - steps.left;
+        let taken = RedactionSteps::of(usual.as_bytes()).left - steps.left;
         assert!(taken < usual.len() * 3, "{taken} for {} bytes", usual.len());
     }
 

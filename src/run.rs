@@ -71,7 +71,7 @@ pub enum RunEvent {
 /// A transition that the table does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a run that is {} can't {event:?}", state.as_str())]
-pub struct IllegalTransition {
+pub struct IllegalRunTransition {
     /// The state that the run had.
     pub state: RunState,
     /// The event that the state does not allow.
@@ -80,7 +80,7 @@ pub struct IllegalTransition {
 
 impl RunState {
     /// The state after `event`. Total: every pair that is not listed is illegal.
-    pub fn on(self, event: RunEvent) -> Result<RunState, IllegalTransition> {
+    pub fn on(self, event: RunEvent) -> Result<RunState, IllegalRunTransition> {
         use RunEvent::*;
         use RunState::*;
         Ok(match (self, event) {
@@ -98,7 +98,7 @@ impl RunState {
             (WaitingForInput | PendingApproval | WaitingForCompletion, Cancel) => Cancelled,
             (WaitingForCompletion, Succeed) => Succeeded,
             (WaitingForCompletion, Fail) => Failed,
-            (state, event) => return Err(IllegalTransition { state, event }),
+            (state, event) => return Err(IllegalRunTransition { state, event }),
         })
     }
 
@@ -111,7 +111,7 @@ impl RunState {
 
 /// Instants that one run stands for, or that a skipped range covers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Missed {
+pub struct MissedInstants {
     /// First nominal instant, inclusive.
     pub from: DateTime<Utc>,
     /// Last nominal instant, inclusive.
@@ -207,7 +207,7 @@ pub struct Run {
     pub infra_retries: i32,
     /// The missed instants that it stands for.
     #[schema(required)]
-    pub missed: Option<Missed>,
+    pub missed: Option<MissedInstants>,
     /// The run of which it is a retry.
     #[schema(required)]
     pub retry_of: Option<Uuid>,
@@ -295,7 +295,7 @@ mod tests {
     fn a_final_state_is_never_left() {
         for state in RunState::ALL.into_iter().filter(|s| s.is_final()) {
             for event in EVENTS {
-                assert_eq!(state.on(event), Err(IllegalTransition { state, event }));
+                assert_eq!(state.on(event), Err(IllegalRunTransition { state, event }));
             }
         }
     }

@@ -91,23 +91,23 @@ use tokio::runtime::Handle;
 use crate::clock::Clock;
 use crate::compute::Compute;
 use crate::quota::Exceeded;
-use crate::store::counts::Counts;
+use crate::store::counts::StoreMetrics;
 use crate::store::db::Db;
-use crate::store::gathering::Gathering;
+use crate::store::gathering::WriteBatcher;
 use crate::store::turns::TenantCursor;
-use crate::store::unreadable::Unreadable;
-use crate::store::wake::Hints;
+use crate::store::unreadable::UnreadableRow;
+use crate::store::wake::Wakeups;
 
-pub use approvals::{ApprovalFilter, ApprovalLink, Attend, Attended, Decided, Refusal, Waiting};
+pub use approvals::{ApprovalFilter, ApprovalLink, Attend, Attended, Decided, DecisionRefusal, WaitingRun};
 pub use audit::{AuditEntry, AuditFilter};
-pub use closing::{DueWindow, Held, Release};
-pub use completions::Completion;
+pub use closing::{DueWindow, HeldEvents, EventRelease};
+pub use completions::RunCompletion;
 pub use conditions::{DuePoll, PollClaim, RecordedPoll};
 pub use connect::{OpenError, ServerFacts, Settings};
 pub use counts::PoolUse;
 pub use creating::NewTask;
 pub use credentials::{
-    CredentialFilter, NewCredential, SavedCredential, SealedDocument, SealedRow, StoredCredential, UseFilter,
+    CredentialFilter, CredentialRowDraft, SavedCredential, SealedDocument, SealedRow, StoredCredential, UseFilter,
     next_generation,
 };
 pub use db::answered;
@@ -118,31 +118,31 @@ pub use disabling::SeenTask;
 pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
 pub use events::{EventBacklog, EventFilter, Leased, LeasedEvent};
 pub use examine::{Examined, SqliteFile, examine, sqlite_version};
-pub use failing::Lacked;
-pub use fires::{FireDue, Fired, StartNow};
+pub use failing::PauseResult;
+pub use fires::{FireDue, FireResult, StartNow};
 pub use grants::{Grant, GrantUse};
-pub use idempotency::{Answer, Idempotency};
-pub use lease::{Again, Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
-pub use limits::Limits;
+pub use idempotency::{StoredAnswer, Idempotency};
+pub use lease::{RequeuedRun, Beat, CLAIM_MARGIN, RunClaim, Finish, Lease, Park, line};
+pub use limits::RunLimits;
 pub use listing::{PAGE_BYTES, RowPage, SUMMARY_LENGTH};
 pub use live::LiveMessage;
 pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
-pub use outlook::Outlook;
+pub use outlook::PendingWork;
 pub use quotas::QuotaUsage;
 pub use recipients::{ListedRecipient, RecipientFilter, StoredRecipient};
 pub use recorded::RecordedAround;
 pub use referred::Referred;
 pub use requests::{Cancelled, RunRequest};
 pub use rescue::Stranded;
-pub use runs::{RunFilter, RunSummary};
+pub use runs::{RunFilter, RunOverview};
 pub use shares::{Occupant, Shares, TenantShares};
-pub use starting::{Blocked, StartedRun, Starts, Take, Taking, Turn};
+pub use starting::{Blocked, StartedRun, Starts, Take, Taking, ClaimCursor};
 pub use task_state::STATE_NAMES;
 pub use tasks::TaskFilter;
 pub use tokens::StoredToken;
-pub use verifications::{Verification, Verified};
+pub use verifications::{Verification, CodeCheck};
 pub use wake::Topic;
-pub use whereabouts::{Holder, Parked, Queued, Whereabouts};
+pub use whereabouts::{Holder, Parked, QueuedPlace, Whereabouts};
 pub use zones::{NewestZones, PlannedTask, ZonedTasks};
 
 /// The store. Cheap to clone; all clones share the same connections.
@@ -150,13 +150,13 @@ pub use zones::{NewestZones, PlannedTask, ZonedTasks};
 pub struct Store {
     db: Db,
     clock: Clock,
-    hints: Hints,
-    counts: Counts,
-    unreadable: Unreadable,
+    hints: Wakeups,
+    counts: StoreMetrics,
+    unreadable: UnreadableRow,
     /// Tasks that callers store one by one.
-    creating: Gathering<NewTask, Result<(), StoreError>>,
-    marks: deliveries::Marks,
-    seen: outlook::Seen,
+    creating: WriteBatcher<NewTask, Result<(), StoreError>>,
+    marks: deliveries::MarkBatcher,
+    seen: outlook::LastPendingWork,
     /// Where a write goes on whose caller may go away, and whose threads give way to nobody.
     runtime: Handle,
     /// Threads for what tenants wrote and the store has to compute before it writes: never in a transaction.
@@ -164,8 +164,8 @@ pub struct Store {
     apart: Arc<fires::Apart>,
     /// The tenants whose runs are looked after next, of those that wait for people, and for other systems.
     attended: Arc<[TenantCursor; 2]>,
-    quotas: quotas::Known,
-    rates: rates::Rates,
+    quotas: quotas::KnownAllowances,
+    rates: rates::RateCounters,
     bulk: bulk::Bulk,
     paces: Arc<pace::Paces>,
 }

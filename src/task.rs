@@ -19,8 +19,8 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use crate::id::Tenant;
-use crate::invalid::{InvalidSpec, null_is_absent};
-use crate::trigger::Next;
+use crate::invalid::{FieldError, null_is_absent};
+use crate::trigger::NextFire;
 use crate::words::words;
 
 pub use credentials::{credentials_of, kept_tool, named_by};
@@ -28,7 +28,7 @@ pub use dependent::DependentTask;
 pub use draft::{DEFAULT_EXECUTOR, DEFAULT_TIMEOUT};
 pub use exported::{exported_id, exported_key};
 pub use fields::{DECIDED, Spec};
-pub use known::{ActionCheck, ActionSeal, Known, PollCheck};
+pub use known::{ActionCheck, ActionSeal, TaskValidator, PollCheck};
 pub use output::{Notify, Output, Route, Urgency};
 pub use view::{LastRun, TaskView};
 
@@ -90,16 +90,16 @@ impl Action {
 /// How often a failing run is tried, and how long is waited between.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Retry {
+pub struct RetryPolicy {
     /// Attempts in all, the first included: 1 to 20.
     pub max_attempts: u32,
     /// The first wait in seconds; doubled each time up to an hour, with full jitter.
     pub backoff_seconds: u64,
 }
 
-impl Default for Retry {
-    fn default() -> Retry {
-        Retry { max_attempts: 3, backoff_seconds: 10 }
+impl Default for RetryPolicy {
+    fn default() -> RetryPolicy {
+        RetryPolicy { max_attempts: 3, backoff_seconds: 10 }
     }
 }
 
@@ -161,7 +161,7 @@ pub struct Task {
 
 impl Task {
     /// A new task, active from `now` on, and the first instant that it waits for.
-    pub fn new(id: Uuid, draft: Draft, now: DateTime<Utc>) -> Result<(Task, Option<Next>), InvalidSpec> {
+    pub fn new(id: Uuid, draft: Draft, now: DateTime<Utc>) -> Result<(Task, Option<NextFire>), FieldError> {
         let anchor_at = draft.spec.trigger.anchor(now)?;
         let next = draft.spec.trigger.first(id, anchor_at, now)?;
         let task = Task {

@@ -8,28 +8,28 @@ use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 
 /// `[telemetry]`
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Form of log lines.
-    pub log_format: Format,
+    pub log_format: LogFormat,
     /// `error`, `warn`, `info`, `debug`, `trace`, or directives by module such as `info,reveille::engine=debug`.
     pub log_level: String,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { log_format: Format::Auto, log_level: "info".into() }
+        Settings { log_format: LogFormat::Auto, log_level: "info".into() }
     }
 }
 
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Format {
+pub enum LogFormat {
     /// Text on a terminal, else JSON.
     Auto,
     /// Lines for people.
@@ -45,14 +45,14 @@ impl Settings {
 
     fn as_json(&self) -> bool {
         match self.log_format {
-            Format::Auto => !std::io::stderr().is_terminal(),
-            Format::Text => false,
-            Format::Json => true,
+            LogFormat::Auto => !std::io::stderr().is_terminal(),
+            LogFormat::Text => false,
+            LogFormat::Json => true,
         }
     }
 
     /// Adds what is wrong; pointers begin with `/telemetry`.
-    pub fn check(&self, faults: &mut Faults) {
+    pub fn check(&self, faults: &mut ValidationErrors) {
         if let Err(error) = self.filter() {
             faults.add("/telemetry/log_level", error.to_string());
         }
@@ -77,11 +77,11 @@ mod tests {
     #[test]
     fn a_level_may_name_modules_and_a_wrong_one_is_refused() {
         let faults = |level: &str| {
-            let mut faults = Faults::new();
+            let mut faults = ValidationErrors::new();
             Settings { log_level: level.into(), ..Settings::default() }.check(&mut faults);
             faults
         };
-        assert_eq!(faults("info,reveille::engine=debug"), Faults::new());
+        assert_eq!(faults("info,reveille::engine=debug"), ValidationErrors::new());
         assert_eq!(faults("reveille=loud").0[0].pointer, "/telemetry/log_level");
     }
 }

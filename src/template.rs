@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::invalid::did_you_mean;
 use crate::template::insert::Insert;
-use crate::template::work::{Size, Work};
+use crate::template::work::{ValueSize, TemplateWork};
 
 pub use limits::{OUTPUT_BYTES, TEMPLATE_BYTES};
 pub use tree::Tree;
@@ -31,7 +31,7 @@ const STEPS: &str = "steps";
 
 /// Reads templates: holds what they share. Cheap to clone.
 #[derive(Clone)]
-pub struct Templates(Arc<Engines>);
+pub struct TextTemplates(Arc<Engines>);
 
 struct Engines {
     text: Environment<'static>,
@@ -41,7 +41,7 @@ struct Engines {
 
 /// Names that a template or an expression may use.
 #[derive(Debug, Clone, Copy)]
-pub struct Names<'a> {
+pub struct TemplateNames<'a> {
     /// Names of the variables.
     pub variables: &'a [&'a str],
     /// The members that `steps` has.
@@ -68,20 +68,20 @@ pub enum TemplateError {
 #[derive(Clone, Default)]
 pub struct Values {
     values: BTreeMap<String, minijinja::Value>,
-    sizes: BTreeMap<String, Size>,
+    sizes: BTreeMap<String, ValueSize>,
 }
 
 /// A template that was read. Cheap to clone.
 #[derive(Clone)]
 pub struct Template {
     text: Arc<str>,
-    form: Form,
-    work: Work,
+    form: TemplateForm,
+    work: TemplateWork,
     engines: Arc<Engines>,
 }
 
 #[derive(Clone)]
-enum Form {
+enum TemplateForm {
     /// Nothing is inserted.
     Literal,
     /// One `{{ expression }}` and nothing around it: the value keeps its type.
@@ -89,10 +89,10 @@ enum Form {
     Mixed,
 }
 
-impl Default for Templates {
-    fn default() -> Templates {
+impl Default for TextTemplates {
+    fn default() -> TextTemplates {
         let engine = insert::engine;
-        Templates(Arc::new(Engines {
+        TextTemplates(Arc::new(Engines {
             text: engine(Insert::Text),
             path: engine(Insert::Path),
             query: engine(Insert::Query),
@@ -100,29 +100,29 @@ impl Default for Templates {
     }
 }
 
-impl Templates {
+impl TextTemplates {
     /// Reads a template that may use these names.
-    pub fn read(&self, text: &str, names: Names) -> Result<Template, TemplateFault> {
+    pub fn read(&self, text: &str, names: TemplateNames) -> Result<Template, TemplateFault> {
         guard::before_parsing(text)?;
         let form = match guard::inserts(text) {
-            false => Form::Literal,
+            false => TemplateForm::Literal,
             true => self.judge(text, names)?,
         };
-        Ok(Template { text: text.into(), form, work: Work::of(text), engines: Arc::clone(&self.0) })
+        Ok(Template { text: text.into(), form, work: TemplateWork::of(text), engines: Arc::clone(&self.0) })
     }
 
-    fn judge(&self, text: &str, names: Names) -> Result<Form, TemplateFault> {
+    fn judge(&self, text: &str, names: TemplateNames) -> Result<TemplateForm, TemplateFault> {
         let read = self.0.text.template_from_str(text).map_err(|error| fault(&error))?;
         names.judge(read.undeclared_variables(true))?;
         let lone = text.trim().strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}"));
         Ok(match lone.filter(|inner| self.0.text.compile_expression_owned((*inner).to_owned()).is_ok()) {
-            Some(inner) => Form::Lone(inner.into()),
-            None => Form::Mixed,
+            Some(inner) => TemplateForm::Lone(inner.into()),
+            None => TemplateForm::Mixed,
         })
     }
 }
 
-impl Names<'_> {
+impl TemplateNames<'_> {
     /// Whether all that is named is there; what is used of `steps` as well.
     fn judge(&self, used: HashSet<String>) -> Result<(), TemplateFault> {
         let mut used: Vec<String> = used.into_iter().collect();
@@ -158,7 +158,7 @@ impl Values {
     /// Sets a variable.
     pub fn set(&mut self, name: &str, value: &Value) {
         self.values.insert(name.to_owned(), insert::from_json(value));
-        self.sizes.insert(name.to_owned(), Size::of(value));
+        self.sizes.insert(name.to_owned(), ValueSize::of(value));
     }
 
     fn context(&self) -> minijinja::Value {
@@ -166,15 +166,15 @@ impl Values {
     }
 
     /// The largest of the values.
-    fn size(&self) -> Size {
-        self.sizes.values().fold(Size::default(), |most, size| most.max(*size))
+    fn size(&self) -> ValueSize {
+        self.sizes.values().fold(ValueSize::default(), |most, size| most.max(*size))
     }
 }
 
 impl Template {
     /// Whether it always gives the same.
     pub fn is_literal(&self) -> bool {
-        matches!(self.form, Form::Literal)
+        matches!(self.form, TemplateForm::Literal)
     }
 
     /// The steps that it takes at most, of about a nanosecond: what is dear goes to a thread of its own.
@@ -190,8 +190,8 @@ impl Template {
     /// The text that it gives; values that are no text stand there as JSON.
     pub fn text(&self, values: &Values) -> Result<String, TemplateError> {
         match &self.form {
-            Form::Literal => Ok(self.text.to_string()),
-            Form::Lone(_) | Form::Mixed => render(&self.engines.text, self, values),
+            TemplateForm::Literal => Ok(self.text.to_string()),
+            TemplateForm::Lone(_) | TemplateForm::Mixed => render(&self.engines.text, self, values),
         }
     }
 
@@ -205,7 +205,7 @@ impl Template {
 
     /// The rendered value: one that stands alone keeps its type.
     pub fn value(&self, values: &Values) -> Result<Value, TemplateError> {
-        let Form::Lone(inner) = &self.form else { return self.text(values).map(Value::String) };
+        let TemplateForm::Lone(inner) = &self.form else { return self.text(values).map(Value::String) };
         self.afford(values)?;
         let expression = self.engines.text.compile_expression(inner).map_err(|error| failure(&error))?;
         // looks at data count, so all of them belong to the rendering
@@ -275,7 +275,7 @@ mod tests {
 
     fn read(text: &str) -> Result<Template, TemplateFault> {
         let steps = ["order".to_owned()];
-        Templates::default().read(text, Names { variables: &NAMES, steps: &steps })
+        TextTemplates::default().read(text, TemplateNames { variables: &NAMES, steps: &steps })
     }
 
     fn values() -> Values {

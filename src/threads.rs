@@ -61,16 +61,16 @@ impl Drop for LowRuntime {
     }
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+type LowPriorityJob = Box<dyn FnOnce() + Send>;
 
 /// A number of threads that give way and run jobs. They end when the last clone is dropped.
 #[derive(Clone)]
-pub struct LowPool(Sender<Job>);
+pub struct LowPool(Sender<LowPriorityJob>);
 
 impl LowPool {
     /// With so many threads.
     pub fn start(name: &str, count: usize) -> LowPool {
-        let (jobs, waiting) = channel::<Job>();
+        let (jobs, waiting) = channel::<LowPriorityJob>();
         let waiting = Arc::new(Mutex::new(waiting));
         for _ in 0..count {
             let waiting = Arc::clone(&waiting);
@@ -94,7 +94,7 @@ impl LowPool {
 }
 
 /// Waits for a job; `None`: nobody can ask for one any more.
-fn next(waiting: &Mutex<Receiver<Job>>) -> Option<Job> {
+fn next(waiting: &Mutex<Receiver<LowPriorityJob>>) -> Option<LowPriorityJob> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }
 

@@ -25,14 +25,14 @@ use crate::credential::Reference;
 use crate::event::Event;
 use crate::expr::MissingField;
 use crate::id::Tenant;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::SubjectRef;
 use crate::task::Urgency;
-use crate::vault::credentials::{CredentialError, Trouble};
+use crate::vault::credentials::{CredentialError, CredentialFault};
 
-pub use crate::tool::failure::Failure;
-pub use crate::tool::registry::Registry;
-pub use crate::vault::credentials::Known;
+pub use crate::tool::failure::ToolFailure;
+pub use crate::tool::registry::ToolRegistry;
+pub use crate::vault::credentials::UsedSecrets;
 
 /// Where a tool is in its life.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -139,11 +139,11 @@ pub struct ToolContext {
     /// How long this call may take.
     pub time_limit: Duration,
     /// The host of tools.
-    pub host: Arc<dyn Host>,
+    pub host: Arc<dyn ToolHost>,
     /// Time of the engine.
     pub clock: Clock,
     /// The secrets that the run has used so far.
-    pub known: Known,
+    pub known: UsedSecrets,
 }
 
 /// Callers of tools.
@@ -171,7 +171,7 @@ pub enum ToolError {
     #[error("{}: {message}", kind.as_str())]
     Tell {
         /// Kind of the failure, for the model.
-        kind: Failure,
+        kind: ToolFailure,
         /// Stable, for programs; more exact than the kind.
         code: String,
         /// One sentence. Never a secret.
@@ -223,7 +223,7 @@ pub trait Tool: Send + Sync {
 
 /// Which tasks `list_tasks` is to show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TaskFilter {
+pub struct TaskQuery {
     /// A word of `TaskStatus`.
     pub status: Option<String>,
     /// Part of the name.
@@ -234,7 +234,7 @@ pub struct TaskFilter {
 
 /// A message to the tenant's own recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
+pub struct ToolNotice {
     /// The run that sends it.
     pub run_id: Uuid,
     /// `None`: the recipient's own order.
@@ -259,7 +259,7 @@ pub enum HostError {
     NotFound,
     /// The draft has faults.
     #[error("{0}")]
-    Invalid(Faults),
+    Invalid(ValidationErrors),
     /// It can't be done as things stand; the sentence says why.
     #[error("{0}")]
     Conflict(String),
@@ -269,7 +269,7 @@ pub enum HostError {
 }
 
 /// Effects of tools inside Reveille. The tenant comes from the context of the call, never from the model.
-pub trait Host: Send + Sync {
+pub trait ToolHost: Send + Sync {
     /// Creates a task from the JSON form of the API; the same key answers the same task. Answers the task.
     fn create_task<'a>(
         &'a self,
@@ -279,7 +279,7 @@ pub trait Host: Send + Sync {
     ) -> BoxFuture<'a, Result<Value, HostError>>;
 
     /// Answers `{"items": [...]}`, newest first.
-    fn list_tasks<'a>(&'a self, tenant: &'a Tenant, filter: TaskFilter) -> BoxFuture<'a, Result<Value, HostError>>;
+    fn list_tasks<'a>(&'a self, tenant: &'a Tenant, filter: TaskQuery) -> BoxFuture<'a, Result<Value, HostError>>;
 
     /// Pauses a task; one that is paused already stays so. Answers the task.
     fn pause_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
@@ -288,7 +288,7 @@ pub trait Host: Send + Sync {
     fn delete_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
 
     /// Puts a message into the outbox. Answers `{"delivery_id": id}`.
-    fn notify<'a>(&'a self, tenant: &'a Tenant, notice: Notice) -> BoxFuture<'a, Result<Value, HostError>>;
+    fn notify<'a>(&'a self, tenant: &'a Tenant, notice: ToolNotice) -> BoxFuture<'a, Result<Value, HostError>>;
 
     /// Publishes an event of the tenant's own; one of another tenant is refused. Answers `{"event_id": id}`. The same
     /// event again does nothing.
@@ -340,12 +340,12 @@ impl ToolOutput {
 
 impl ToolError {
     /// A failure that the model is told.
-    pub fn tell(kind: Failure, code: impl Into<String>, message: impl Into<String>) -> ToolError {
+    pub fn tell(kind: ToolFailure, code: impl Into<String>, message: impl Into<String>) -> ToolError {
         ToolError::Tell { kind, code: code.into(), message: message.into() }
     }
 
     /// The error for the model: the kind, the code, and a sentence; `None` where the run can't go on.
-    pub fn told(&self) -> Option<(Failure, &str, String)> {
+    pub fn told(&self) -> Option<(ToolFailure, &str, String)> {
         match self {
             ToolError::Tell { kind, code, message } => Some((*kind, code, message.clone())),
             ToolError::Credential(error) => Some((of_credential(error), error.code(), error.to_string())),
@@ -355,22 +355,22 @@ impl ToolError {
 
     /// Whether the call had no effect for sure, and time may mend what stood in its way.
     pub fn is_unsent(&self) -> bool {
-        matches!(self, ToolError::Credential(error) if error.trouble == Trouble::Busy)
+        matches!(self, ToolError::Credential(error) if error.trouble == CredentialFault::Busy)
     }
 
     /// The arguments will not do, and why.
     pub fn arguments(message: impl Into<String>) -> ToolError {
-        ToolError::tell(Failure::InvalidParameters, "invalid_parameters", message)
+        ToolError::tell(ToolFailure::InvalidParameters, "invalid_parameters", message)
     }
 }
 
 /// The kind of failure that a credential is.
-fn of_credential(error: &CredentialError) -> Failure {
+fn of_credential(error: &CredentialError) -> ToolFailure {
     match error.trouble {
-        Trouble::Missing | Trouble::NeedsConsent | Trouble::NotForHost | Trouble::Refused => Failure::PermissionDenied,
-        Trouble::Taken => Failure::InvalidParameters,
-        Trouble::NoInject | Trouble::Unreadable | Trouble::Misconfigured => Failure::ExecutionError,
-        Trouble::Busy => Failure::ResourceError,
+        CredentialFault::Missing | CredentialFault::NeedsConsent | CredentialFault::NotForHost | CredentialFault::Refused => ToolFailure::PermissionDenied,
+        CredentialFault::Taken => ToolFailure::InvalidParameters,
+        CredentialFault::NoInject | CredentialFault::Unreadable | CredentialFault::Misconfigured => ToolFailure::ExecutionError,
+        CredentialFault::Busy => ToolFailure::ResourceError,
     }
 }
 
@@ -378,10 +378,10 @@ impl From<HostError> for ToolError {
     fn from(error: HostError) -> ToolError {
         let message = error.to_string();
         match error {
-            HostError::NotFound => ToolError::tell(Failure::NotFound, "not_found", message),
-            HostError::Invalid(_) => ToolError::tell(Failure::ValidationError, "invalid", message),
-            HostError::Conflict(_) => ToolError::tell(Failure::ExecutionError, "conflict", message),
-            HostError::Unavailable => ToolError::tell(Failure::ResourceError, "store_unavailable", message),
+            HostError::NotFound => ToolError::tell(ToolFailure::NotFound, "not_found", message),
+            HostError::Invalid(_) => ToolError::tell(ToolFailure::ValidationError, "invalid", message),
+            HostError::Conflict(_) => ToolError::tell(ToolFailure::ExecutionError, "conflict", message),
+            HostError::Unavailable => ToolError::tell(ToolFailure::ResourceError, "store_unavailable", message),
         }
     }
 }

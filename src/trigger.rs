@@ -1,7 +1,7 @@
 //! When a task fires. The only place that tells trigger kinds apart.
 //!
 //! Pure: data and arithmetic, no await, no clock, no storage. The present is an argument. What is decided here
-//! (a [`Plan`]) is written by the store in one transaction; nothing in here survives by itself.
+//! (a [`FirePlan`]) is written by the store in one transaction; nothing in here survives by itself.
 //!
 //! Reading order: [`schedule`] is what an owner wrote, [`form`] reads it from JSON with all its faults, [`timetable`]
 //! is its compiled form over [`cron`], [`interval`], [`once`] and [`rrule`]; [`zone`] turns wall time into instants;
@@ -32,14 +32,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::invalid::{Faults, InvalidSpec, did_you_mean};
-use crate::run::Missed;
+use crate::invalid::{ValidationErrors, FieldError, did_you_mean};
+use crate::run::MissedInstants;
 
-pub use catch_up::{Due, Plan, PlannedFire, Skip};
+pub use catch_up::{DueSchedule, FirePlan, PlannedFire, Skip};
 pub use condition::Condition;
 pub use event::EventTrigger;
-pub use listing::Listing;
-pub use next::Next;
+pub use listing::InstantListing;
+pub use next::NextFire;
 pub use policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 pub use schedule::{Schedule, When};
 pub use timetable::Timetable;
@@ -63,7 +63,7 @@ pub enum Trigger {
 impl Trigger {
     /// Reads and checks a trigger that stands at `pointer` in a request received at `now`. All that is wrong is added
     /// to `faults`; `None` exactly when something was.
-    pub fn parse(value: &Value, pointer: &str, now: DateTime<Utc>, faults: &mut Faults) -> Option<Trigger> {
+    pub fn parse(value: &Value, pointer: &str, now: DateTime<Utc>, faults: &mut ValidationErrors) -> Option<Trigger> {
         let Some(fields) = value.as_object() else {
             faults.add(pointer, "a trigger is an object, such as {\"type\": \"schedule\", \"cron\": \"0 8 * * *\"}");
             return None;
@@ -103,7 +103,7 @@ impl Trigger {
     }
 
     /// Where this trigger's instants are counted from, for a task made at `created_at`.
-    pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
+    pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, FieldError> {
         match self {
             Trigger::Schedule(schedule) => schedule.anchor(created_at),
             Trigger::Event(_) => Ok(created_at),
@@ -112,7 +112,7 @@ impl Trigger {
     }
 
     /// The instant that a new, edited or resumed task waits for, a fire or a poll; `None`: no instant.
-    pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
+    pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<NextFire>, FieldError> {
         match self {
             Trigger::Schedule(schedule) => schedule.first(task_id, anchor, now),
             Trigger::Event(_) => Ok(None),
@@ -126,7 +126,7 @@ impl Trigger {
         task_id: Uuid,
         anchor: DateTime<Utc>,
         nominal: DateTime<Utc>,
-    ) -> Result<Option<(Next, bool)>, InvalidSpec> {
+    ) -> Result<Option<(NextFire, bool)>, FieldError> {
         match self {
             Trigger::Schedule(schedule) => schedule.ask(anchor, steps::PLANNED, |timetable| {
                 let has = timetable.next_after(nominal - timetable::TICK) == Some(nominal);
@@ -138,7 +138,7 @@ impl Trigger {
     }
 
     /// Plans the records of all instants that are due by `until`, seen at `now`; and counts the steps that this took.
-    pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> (Result<Plan, InvalidSpec>, u64) {
+    pub fn plan(&self, due: &DueSchedule, now: DateTime<Utc>, until: DateTime<Utc>) -> (Result<FirePlan, FieldError>, u64) {
         match self {
             Trigger::Schedule(schedule) => schedule.plan(due, now, until),
             Trigger::Event(_) => (Err(no_instants("event")), 0),
@@ -152,7 +152,7 @@ impl Trigger {
         anchor: DateTime<Utc>,
         edge: DateTime<Utc>,
         floor: DateTime<Utc>,
-    ) -> Result<Option<DateTime<Utc>>, InvalidSpec> {
+    ) -> Result<Option<DateTime<Utc>>, FieldError> {
         match self {
             Trigger::Schedule(schedule) => Ok(schedule.compile(anchor)?.last_before(edge, floor)),
             Trigger::Event(_) => Ok(None),
@@ -166,7 +166,7 @@ impl Trigger {
         from: DateTime<Utc>,
         anchor: DateTime<Utc>,
         now: DateTime<Utc>,
-    ) -> Result<Option<Missed>, InvalidSpec> {
+    ) -> Result<Option<MissedInstants>, FieldError> {
         match self {
             Trigger::Schedule(schedule) => schedule.ask(anchor, steps::PLANNED, |timetable| {
                 timetable.last_before(now, from).map(|to| timetable.range(from, to))
@@ -177,7 +177,7 @@ impl Trigger {
     }
 
     /// The next `count` instants strictly after `from` that would fire, jitter aside.
-    pub fn preview(&self, from: DateTime<Utc>, anchor: DateTime<Utc>, count: usize) -> Result<Listing, InvalidSpec> {
+    pub fn preview(&self, from: DateTime<Utc>, anchor: DateTime<Utc>, count: usize) -> Result<InstantListing, FieldError> {
         match self {
             Trigger::Schedule(schedule) => schedule.preview(from, anchor, count),
             Trigger::Event(_) => Err(no_instants("event")),
@@ -192,7 +192,7 @@ impl Trigger {
         to: DateTime<Utc>,
         anchor: DateTime<Utc>,
         limit: usize,
-    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+    ) -> Result<Vec<DateTime<Utc>>, FieldError> {
         match self {
             Trigger::Schedule(schedule) => schedule.between(from, to, anchor, limit),
             Trigger::Event(_) => Err(no_instants("event")),
@@ -261,9 +261,9 @@ impl Trigger {
 }
 
 /// Asked of a trigger that does not go by the clock.
-fn no_instants(kind: &str) -> InvalidSpec {
+fn no_instants(kind: &str) -> FieldError {
     let message = format!("is `{kind}`: only a schedule has instants that can be told ahead");
-    InvalidSpec { pointer: "/trigger/type".into(), message }
+    FieldError { pointer: "/trigger/type".into(), message }
 }
 
 fn known() -> String {

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::secret::Secret;
 use crate::vault::keyring::Keyring;
 
-pub use place::Place;
+pub use place::SealedPlace;
 pub use source::KeySource;
 
 /// The key file's name within the data directory.
@@ -196,15 +196,15 @@ mod tests {
     use super::*;
 
     /// A directory that goes with the test.
-    struct Dir(PathBuf);
+    struct VaultDir(PathBuf);
 
-    impl Dir {
-        fn new() -> Dir {
-            Dir(std::env::temp_dir().join(format!("reveille-vault-{:016x}", fastrand::u64(..))))
+    impl VaultDir {
+        fn new() -> VaultDir {
+            VaultDir(std::env::temp_dir().join(format!("reveille-vault-{:016x}", fastrand::u64(..))))
         }
     }
 
-    impl Drop for Dir {
+    impl Drop for VaultDir {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_key_file_is_made_once_for_its_owner_only_and_said_once() {
-        let dir = Dir::new();
+        let dir = VaultDir::new();
         let open = || Vault::open(&Settings::default(), WithoutKeys::KeyFile(&dir.0)).unwrap();
         let (first, made) = open();
         let path = dir.0.join(KEY_FILE);
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_key_file_that_others_may_read_is_refused() {
-        let dir = Dir::new();
+        let dir = VaultDir::new();
         Vault::open(&Settings::default(), WithoutKeys::KeyFile(&dir.0)).unwrap();
         let path = dir.0.join(KEY_FILE);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_damaged_key_file_is_refused_not_replaced() {
-        let dir = Dir::new();
+        let dir = VaultDir::new();
         Vault::open(&Settings::default(), WithoutKeys::KeyFile(&dir.0)).unwrap();
         std::fs::write(dir.0.join(KEY_FILE), "").unwrap();
         let refused = Vault::open(&Settings::default(), WithoutKeys::KeyFile(&dir.0)).unwrap_err().to_string();

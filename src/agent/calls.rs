@@ -12,9 +12,9 @@ use futures::stream::{FuturesUnordered, Stream};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::agent::consent::{Asked, Consent, REFUSED, Verdict};
+use crate::agent::consent::{EarlierQuestions, Consent, REFUSED, ConsentVerdict};
 use crate::agent::policy::{again, permit};
-use crate::agent::stream::Teller;
+use crate::agent::stream::StreamEmitter;
 use crate::approval::{Approval, CallOutcome};
 use crate::clock::Clock;
 use crate::compute::Compute;
@@ -22,11 +22,11 @@ use crate::id::Tenant;
 use crate::run::outcome::RunError;
 use crate::run::transcript::ToolCall;
 use crate::tool::registry::{Registered, unknown_tool};
-use crate::tool::{CalledBy, Failure, Host, Known, Registry, ToolContext, ToolError, ToolOutput, ToolStatus};
+use crate::tool::{CalledBy, ToolFailure, ToolHost, UsedSecrets, ToolRegistry, ToolContext, ToolError, ToolOutput, ToolStatus};
 
 /// All that calls of one run have in common.
-pub struct Caller<'a> {
-    pub tools: &'a Registry,
+pub struct ToolRunner<'a> {
+    pub tools: &'a ToolRegistry,
     /// The names that may be called.
     pub callable: &'a [&'a str],
     /// The names that the model was offered.
@@ -34,12 +34,12 @@ pub struct Caller<'a> {
     pub tenant: &'a Tenant,
     pub run_id: Uuid,
     pub timezone: Tz,
-    pub host: &'a std::sync::Arc<dyn Host>,
+    pub host: &'a std::sync::Arc<dyn ToolHost>,
     pub clock: &'a Clock,
     /// The secrets that the run has used so far.
-    pub known: &'a Known,
+    pub known: &'a UsedSecrets,
     pub time_limit: Duration,
-    pub teller: &'a Teller,
+    pub teller: &'a StreamEmitter,
     pub compute: &'a Compute,
     pub consent: Consent<'a>,
 }
@@ -48,7 +48,7 @@ pub struct Caller<'a> {
 const OUTCOME_SHOWN: usize = 500;
 
 /// A call that was carried out, with its result.
-pub struct Done {
+pub struct CompletedCall {
     /// Its place among the calls of the turn.
     pub index: usize,
     pub call: ToolCall,
@@ -63,14 +63,14 @@ pub struct Done {
 }
 
 /// Outcome of one call.
-pub enum Came {
-    Done(Box<Done>),
+pub enum CallResult {
+    Done(Box<CompletedCall>),
     /// A person has to be heard first.
-    Open(Open),
+    Open(PendingCall),
 }
 
 /// A call that waits for a person.
-pub enum Open {
+pub enum PendingCall {
     /// The question is to be put, in the place of an earlier one.
     Ask(Box<Approval>, Option<Uuid>),
     /// It was put.
@@ -78,8 +78,8 @@ pub enum Open {
 }
 
 /// Outcome of one attempt at a call.
-enum Tried {
-    Open(Open),
+enum Attempt {
+    Open(PendingCall),
     Done(Answered),
 }
 
@@ -93,27 +93,27 @@ struct Answered {
     preface: String,
 }
 
-impl Tried {
-    fn done(result: Result<ToolOutput, ToolError>, approval: Option<Uuid>, reasons: Vec<String>) -> Tried {
-        Tried::Done(Answered { result, approval, reasons, preface: String::new() })
+impl Attempt {
+    fn done(result: Result<ToolOutput, ToolError>, approval: Option<Uuid>, reasons: Vec<String>) -> Attempt {
+        Attempt::Done(Answered { result, approval, reasons, preface: String::new() })
     }
 
     /// It was not executed.
-    fn failed(error: ToolError) -> Tried {
-        Tried::done(Err(error), None, Vec::new())
+    fn failed(error: ToolError) -> Attempt {
+        Attempt::done(Err(error), None, Vec::new())
     }
 }
 
-impl Caller<'_> {
+impl ToolRunner<'_> {
     /// Starts all calls; they come out as they are done. `resumed`: they may have been begun before a restart. Those
     /// that people have approved begin in the order in which they did.
     pub fn start<'a>(
         &'a self,
         turn: i64,
         calls: &'a [ToolCall],
-        asked: &'a Asked,
+        asked: &'a EarlierQuestions,
         resumed: bool,
-    ) -> impl Stream<Item = Result<Came, RunError>> + Unpin + 'a {
+    ) -> impl Stream<Item = Result<CallResult, RunError>> + Unpin + 'a {
         let mut order: Vec<(usize, &ToolCall)> = calls.iter().enumerate().collect();
         order.sort_by_key(|(index, call)| (asked.of(&call.id).and_then(|approval| approval.decided_at), *index));
         let each = |(index, call)| self.one(turn, index, call, asked, resumed).boxed();
@@ -125,19 +125,19 @@ impl Caller<'_> {
         turn: i64,
         index: usize,
         call: &ToolCall,
-        asked: &Asked,
+        asked: &EarlierQuestions,
         resumed: bool,
-    ) -> Result<Came, RunError> {
+    ) -> Result<CallResult, RunError> {
         self.teller.tool_call(call);
         let begun = self.clock.elapsed();
         let came = match self.attempt(turn, call, asked, resumed).await? {
-            Tried::Open(open) => {
-                if let Open::Ask(approval, _) = &open {
+            Attempt::Open(open) => {
+                if let PendingCall::Ask(approval, _) = &open {
                     self.tell_of(call, approval);
                 }
-                return Ok(Came::Open(open));
+                return Ok(CallResult::Open(open));
             }
-            Tried::Done(came) => came,
+            Attempt::Done(came) => came,
         };
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         let unrepeatable = self.tools.find(&call.name).is_some_and(|tool| !tool.definition().idempotent);
@@ -157,52 +157,52 @@ impl Caller<'_> {
             let text = outcome.chars().take(OUTCOME_SHOWN).collect();
             self.consent.store.note_outcome(approval, CallOutcome { is_error, text }).await;
         }
-        Ok(Came::Done(Box::new(Done { index, call: call.clone(), text, is_error, duration_ms, unrepeatable, reasons })))
+        Ok(CallResult::Done(Box::new(CompletedCall { index, call: call.clone(), text, is_error, duration_ms, unrepeatable, reasons })))
     }
 
     /// Everything that may stand in the way of a call, then the call.
-    async fn attempt(&self, turn: i64, call: &ToolCall, asked: &Asked, resumed: bool) -> Result<Tried, RunError> {
+    async fn attempt(&self, turn: i64, call: &ToolCall, asked: &EarlierQuestions, resumed: bool) -> Result<Attempt, RunError> {
         let may = self.callable.contains(&call.name.as_str());
         let approval = asked.of(&call.id);
         let Some(tool) = self.tools.find(&call.name).filter(|tool| may || is_removed(tool)) else {
-            return Ok(Tried::failed(unknown_tool(&call.name, self.offered.iter().copied())));
+            return Ok(Attempt::failed(unknown_tool(&call.name, self.offered.iter().copied())));
         };
         let arguments = approval.map_or(&call.arguments, Approval::arguments);
         if let Err(refused) = permit(tool.definition()) {
-            return Ok(Tried::failed(refused));
+            return Ok(Attempt::failed(refused));
         }
         if let Err(refused) = self.check(tool, arguments).await {
-            return Ok(Tried::failed(refused));
+            return Ok(Attempt::failed(refused));
         }
         // of what is settled, or has begun, nothing is to be found out any more
         let looks = approval.is_none_or(|approval| approval.status.allows() && approval.began_at.is_none());
         let precheck = match tool.tool.precheck(&self.context(turn, call, self.time_limit), arguments) {
             Some(look) if looks => match self.limited(self.time_limit, look).await {
                 Ok(found) => Some(found),
-                Err(error) => return Ok(Tried::failed(error)),
+                Err(error) => return Ok(Attempt::failed(error)),
             },
             _ => None,
         };
         let (edited, approval, again, reasons) = match self.consent.of(turn, call, tool, approval, precheck).await? {
-            Verdict::Ask(question, replaces) => return Ok(Tried::Open(Open::Ask(question, replaces))),
-            Verdict::Wait(approval) => return Ok(Tried::Open(Open::Put(approval))),
-            Verdict::Refused(told, reasons) => return Ok(Tried::done(Err(told), None, reasons)),
-            Verdict::Run { arguments, approval, again, reasons } => (arguments, approval, again, reasons),
+            ConsentVerdict::Ask(question, replaces) => return Ok(Attempt::Open(PendingCall::Ask(question, replaces))),
+            ConsentVerdict::Wait(approval) => return Ok(Attempt::Open(PendingCall::Put(approval))),
+            ConsentVerdict::Refused(told, reasons) => return Ok(Attempt::done(Err(told), None, reasons)),
+            ConsentVerdict::Run { arguments, approval, again, reasons } => (arguments, approval, again, reasons),
         };
         let begun_before = again || (resumed && approval.is_none());
         if begun_before && !tool.definition().idempotent {
-            return Ok(Tried::done(Err(outcome_unknown()), approval, reasons));
+            return Ok(Attempt::done(Err(outcome_unknown()), approval, reasons));
         }
         if tool.definition().status == ToolStatus::Deprecated {
             self.teller.tool_warning(&call.name, "the tool is deprecated");
         }
         let Some(arguments) = edited else {
-            return Ok(Tried::done(self.with_retries(turn, call, tool).await, approval, reasons));
+            return Ok(Attempt::done(self.with_retries(turn, call, tool).await, approval, reasons));
         };
         let preface = format!("The user changed the arguments before approving: {arguments}\n\n");
         let call = ToolCall { arguments, ..call.clone() };
         let result = self.with_retries(turn, &call, tool).await;
-        Ok(Tried::Done(Answered { result, approval, reasons, preface }))
+        Ok(Attempt::Done(Answered { result, approval, reasons, preface }))
     }
 
     /// Holds arguments against the schema of their tool; what takes long is computed on a thread of its own.
@@ -212,7 +212,7 @@ impl Caller<'_> {
         self.compute
             .run_if_costly(self.tenant.as_str(), steps, check)
             .await
-            .unwrap_or_else(|panicked| Err(ToolError::tell(Failure::InternalError, "panicked", panicked.to_string())))
+            .unwrap_or_else(|panicked| Err(ToolError::tell(ToolFailure::InternalError, "panicked", panicked.to_string())))
     }
 
     /// Tells watchers why a call waits.
@@ -261,11 +261,11 @@ impl Caller<'_> {
         tokio::select! {
             biased;
             done = AssertUnwindSafe(work).catch_unwind() => done.unwrap_or_else(|_| {
-                Err(ToolError::tell(Failure::InternalError, "panicked", "the tool broke down"))
+                Err(ToolError::tell(ToolFailure::InternalError, "panicked", "the tool broke down"))
             }),
             () = self.clock.sleep(limit) => {
                 let message = format!("no result within {} s", limit.as_secs_f64());
-                Err(ToolError::tell(Failure::Timeout, "timeout", message))
+                Err(ToolError::tell(ToolFailure::Timeout, "timeout", message))
             }
         }
     }
@@ -296,10 +296,10 @@ fn is_removed(tool: &Registered) -> bool {
 fn outcome_unknown() -> ToolError {
     let message = "the service was restarted during this call; whether it had its effect is unknown, and it was not \
                    repeated";
-    ToolError::tell(Failure::ExecutionError, "outcome_unknown", message)
+    ToolError::tell(ToolFailure::ExecutionError, "outcome_unknown", message)
 }
 
 /// A failure as the model is told of it.
-fn observation(kind: Failure, code: &str, message: &str, call_id: &str) -> String {
+fn observation(kind: ToolFailure, code: &str, message: &str, call_id: &str) -> String {
     format!("Operation failed.\ntype: {}\ncode: {code}\nmessage: {message}\ncall: {call_id}", kind.as_str())
 }

@@ -12,7 +12,7 @@ use crate::agent::{AgentStore, AppendError};
 use crate::clock::{Clock, pause};
 use crate::run::Usage;
 use crate::run::outcome::{RunError, RunFault};
-use crate::run::transcript::{Entry, Message, ToolCall};
+use crate::run::transcript::{TranscriptEntry, TranscriptMessage, ToolCall};
 
 /// The fault's code when the store was away: a matter of the infrastructure, not of the run.
 pub const STORE_UNAVAILABLE: &str = "store_unavailable";
@@ -25,13 +25,13 @@ const STORE_WAITS: [u64; 6] = [100, 200, 400, 800, 1600, 3200];
 pub struct Checkpoint {
     store: Arc<dyn AgentStore>,
     clock: Clock,
-    entries: Vec<Entry>,
+    entries: Vec<TranscriptEntry>,
 }
 
 /// One message on its way into the transcript.
 pub struct Added {
     /// The message as it was stored.
-    pub message: Message,
+    pub message: TranscriptMessage,
     /// Usage that the message adds.
     pub usage: Usage,
     /// Time that it took, in milliseconds.
@@ -40,7 +40,7 @@ pub struct Added {
 
 impl Added {
     /// A message that cost nothing.
-    pub fn plain(message: Message) -> Added {
+    pub fn plain(message: TranscriptMessage) -> Added {
         Added { message, usage: Usage::default(), duration_ms: None }
     }
 }
@@ -58,7 +58,7 @@ impl Checkpoint {
     }
 
     /// All entries, in order.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[TranscriptEntry] {
         &self.entries
     }
 
@@ -79,7 +79,7 @@ impl Checkpoint {
     pub async fn append(&mut self, turn: i64, added: Vec<Added>) -> Result<(), RunError> {
         let first = self.entries.last().map_or(0, |entry| entry.seq + 1);
         let at = self.clock.now();
-        let entry = |(seq, Added { message, usage, duration_ms }): (i64, Added)| Entry {
+        let entry = |(seq, Added { message, usage, duration_ms }): (i64, Added)| TranscriptEntry {
             seq,
             turn,
             at,
@@ -87,7 +87,7 @@ impl Checkpoint {
             usage,
             duration_ms,
         };
-        let entries: Vec<Entry> = (first..).zip(added).map(entry).collect();
+        let entries: Vec<TranscriptEntry> = (first..).zip(added).map(entry).collect();
         let mut waits = STORE_WAITS.iter();
         while let Err(error) = self.store.append(entries.clone()).await {
             match (error, waits.next()) {
@@ -100,9 +100,9 @@ impl Checkpoint {
     }
 
     /// The conversation. Results stand behind their call in the order of the calls, however they came in.
-    pub fn messages(&self) -> Vec<Message> {
-        let mut messages: Vec<Message> = Vec::with_capacity(self.entries.len());
-        for entry in self.entries.iter().filter(|entry| !matches!(entry.message, Message::Tool { .. })) {
+    pub fn messages(&self) -> Vec<TranscriptMessage> {
+        let mut messages: Vec<TranscriptMessage> = Vec::with_capacity(self.entries.len());
+        for entry in self.entries.iter().filter(|entry| !matches!(entry.message, TranscriptMessage::Tool { .. })) {
             messages.push(entry.message.clone());
             let results = calls_of(&entry.message).iter().filter_map(|call| self.result(entry.turn, &call.id));
             messages.extend(results.map(|result| result.message.clone()));
@@ -112,7 +112,7 @@ impl Checkpoint {
 
     /// The calls of the last turn that have no result: intended, perhaps begun, perhaps done.
     pub fn open_calls(&self) -> Vec<ToolCall> {
-        let last = self.entries.iter().rfind(|entry| matches!(entry.message, Message::Assistant { .. }));
+        let last = self.entries.iter().rfind(|entry| matches!(entry.message, TranscriptMessage::Assistant { .. }));
         let Some(last) = last else { return vec![] };
         let open = |call: &&ToolCall| self.result(last.turn, &call.id).is_none();
         calls_of(&last.message).iter().filter(open).cloned().collect()
@@ -121,7 +121,7 @@ impl Checkpoint {
     /// The answer, if the conversation has come to one.
     pub fn answer(&self) -> Option<&str> {
         match &self.entries.last()?.message {
-            Message::Assistant { text, tool_calls, .. } if tool_calls.is_empty() => Some(text.as_deref().unwrap_or("")),
+            TranscriptMessage::Assistant { text, tool_calls, .. } if tool_calls.is_empty() => Some(text.as_deref().unwrap_or("")),
             _ => None,
         }
     }
@@ -140,22 +140,22 @@ impl Checkpoint {
         records
     }
 
-    fn result(&self, turn: i64, id: &str) -> Option<&Entry> {
-        let fits = |message: &Message| matches!(message, Message::Tool { call_id, .. } if call_id == id);
+    fn result(&self, turn: i64, id: &str) -> Option<&TranscriptEntry> {
+        let fits = |message: &TranscriptMessage| matches!(message, TranscriptMessage::Tool { call_id, .. } if call_id == id);
         self.entries.iter().find(|entry| entry.turn == turn && fits(&entry.message))
     }
 }
 
-fn calls_of(message: &Message) -> &[ToolCall] {
+fn calls_of(message: &TranscriptMessage) -> &[ToolCall] {
     match message {
-        Message::Assistant { tool_calls, .. } => tool_calls,
+        TranscriptMessage::Assistant { tool_calls, .. } => tool_calls,
         _ => &[],
     }
 }
 
-fn record(call: &ToolCall, result: &Entry, length: Option<usize>) -> ToolRecord {
+fn record(call: &ToolCall, result: &TranscriptEntry, length: Option<usize>) -> ToolRecord {
     let (success, stored) = match &result.message {
-        Message::Tool { content, is_error, .. } => (!is_error, content.chars().count()),
+        TranscriptMessage::Tool { content, is_error, .. } => (!is_error, content.chars().count()),
         _ => (false, 0),
     };
     ToolRecord {
@@ -190,16 +190,16 @@ mod tests {
 
     #[derive(Default)]
     struct Memory {
-        entries: Mutex<Vec<Entry>>,
+        entries: Mutex<Vec<TranscriptEntry>>,
         failures: Mutex<Vec<AppendError>>,
     }
 
     impl AgentStore for Memory {
-        fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>> {
+        fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
             Box::pin(async { Ok(self.entries.lock().unwrap().clone()) })
         }
 
-        fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
+        fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
             Box::pin(async {
                 if let Some(error) = self.failures.lock().unwrap().pop() {
                     return Err(error);
@@ -213,14 +213,14 @@ mod tests {
     fn says(text: &str, calls: &[&str]) -> Added {
         let call = |id: &&str| ToolCall { id: (*id).into(), name: "read".into(), arguments: json!({ "id": id }) };
         let message =
-            Message::Assistant { text: Some(text.into()), tool_calls: calls.iter().map(call).collect(), echo: None };
+            TranscriptMessage::Assistant { text: Some(text.into()), tool_calls: calls.iter().map(call).collect(), echo: None };
         let usage =
             Usage { turns: 1, tool_calls: calls.len() as i64, input_tokens: 10, output_tokens: 2, cost_micros: 5 };
         Added { message, usage, duration_ms: Some(7) }
     }
 
     fn result(id: &str) -> Added {
-        let message = Message::Tool {
+        let message = TranscriptMessage::Tool {
             call_id: id.into(),
             name: "read".into(),
             content: format!("of {id}"),
@@ -242,7 +242,7 @@ mod tests {
     async fn each_end_of_a_transcript_says_how_to_go_on() {
         let store = Arc::new(Memory::default());
         let mut checkpoint = empty(&store).await;
-        checkpoint.append(0, vec![Added::plain(Message::system("s")), Added::plain(Message::user("u"))]).await.unwrap();
+        checkpoint.append(0, vec![Added::plain(TranscriptMessage::system("s")), Added::plain(TranscriptMessage::user("u"))]).await.unwrap();
         assert_eq!((checkpoint.turn(), checkpoint.open_calls(), checkpoint.answer()), (0, vec![], None));
         checkpoint.append(1, vec![says("looking", &["a", "b", "c"])]).await.unwrap();
         assert_eq!((ids(&checkpoint.open_calls()), checkpoint.answer()), (vec!["a", "b", "c"], None));
@@ -270,12 +270,12 @@ mod tests {
     async fn results_stand_behind_their_calls_in_the_calls_order() {
         let store = Arc::new(Memory::default());
         let mut checkpoint = empty(&store).await;
-        checkpoint.append(0, vec![Added::plain(Message::user("u"))]).await.unwrap();
+        checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("u"))]).await.unwrap();
         checkpoint.append(1, vec![says("looking", &["a", "b"])]).await.unwrap();
         checkpoint.append(1, vec![result("b")]).await.unwrap();
         checkpoint.append(1, vec![result("a")]).await.unwrap();
         let expected =
-            vec![Message::user("u"), says("looking", &["a", "b"]).message, result("a").message, result("b").message];
+            vec![TranscriptMessage::user("u"), says("looking", &["a", "b"]).message, result("a").message, result("b").message];
         assert_eq!(checkpoint.messages(), expected);
         let records = checkpoint.records(|_, id| (id == "a").then_some(900));
         let told: Vec<_> =
@@ -288,18 +288,18 @@ mod tests {
         let store = Arc::new(Memory::default());
         store.failures.lock().unwrap().push(AppendError::Unavailable);
         let mut checkpoint = empty(&store).await;
-        checkpoint.append(0, vec![Added::plain(Message::user("u"))]).await.unwrap();
+        checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("u"))]).await.unwrap();
         assert_eq!(store.entries.lock().unwrap().len(), 1);
         *store.failures.lock().unwrap() = vec![AppendError::Unavailable, AppendError::LeaseLost];
-        let lost = checkpoint.append(0, vec![Added::plain(Message::user("v"))]).await;
+        let lost = checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("v"))]).await;
         assert_eq!(lost, Err(RunError::LeaseLost));
         assert_eq!(store.failures.lock().unwrap().len(), 1, "not tried again");
         *store.failures.lock().unwrap() = vec![AppendError::Corrupt];
-        let unreadable = checkpoint.append(0, vec![Added::plain(Message::user("v"))]).await;
+        let unreadable = checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("v"))]).await;
         assert!(matches!(unreadable, Err(RunError::Fail { fault }) if fault.code == STORE_CORRUPT));
         *store.failures.lock().unwrap() = vec![AppendError::Unavailable; STORE_WAITS.len() + 1];
-        let away = checkpoint.append(0, vec![Added::plain(Message::user("v"))]).await;
+        let away = checkpoint.append(0, vec![Added::plain(TranscriptMessage::user("v"))]).await;
         assert!(matches!(away, Err(RunError::Infrastructure { fault }) if fault.code == STORE_UNAVAILABLE));
-        assert_eq!(checkpoint.messages(), [Message::user("u")]);
+        assert_eq!(checkpoint.messages(), [TranscriptMessage::user("u")]);
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::approval::policy::Rules;
+use crate::approval::policy::PolicyRules;
 use crate::approval::settings::Override;
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{ValidationErrors, did_you_mean, escape};
 
 /// One entry of `[[agents]]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
@@ -36,7 +36,7 @@ pub struct Configured {
 
 impl Configured {
     /// Adds what is wrong with these; pointers begin with `/agents`.
-    pub fn check(agents: &[Configured], tools: &[&str], models: &[&str], faults: &mut Faults) {
+    pub fn check(agents: &[Configured], tools: &[&str], models: &[&str], faults: &mut ValidationErrors) {
         for (index, agent) in agents.iter().enumerate() {
             let place = format!("/agents/{index}");
             if agent.name.trim().is_empty() {
@@ -65,15 +65,15 @@ impl Configured {
                 let near = did_you_mean(tool, tools.iter().copied());
                 faults.add(format!("{place}/approvals/{}", escape(tool)), format!("unknown tool `{tool}`{near}"));
             }
-            Rules::compile(&agent.approvals, &format!("{place}/approvals"), faults);
+            PolicyRules::compile(&agent.approvals, &format!("{place}/approvals"), faults);
         }
     }
 
     /// Its say in what people are asked about; `None`: it has none. What [`Configured::check`] found fault with says
     /// nothing.
-    pub fn rules(&self) -> Option<Rules> {
+    pub fn rules(&self) -> Option<PolicyRules> {
         let written = (!self.approvals.is_empty()).then_some(&self.approvals)?;
-        Some(Rules::compile(written, "/approvals", &mut Faults::new()))
+        Some(PolicyRules::compile(written, "/approvals", &mut ValidationErrors::new()))
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
             })),
             ..agent("book")
         };
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         Configured::check(&[agent("book"), odd], &["current_time"], &["main"], &mut faults);
         let told: Vec<String> = faults.0.iter().map(|fault| format!("{}: {}", fault.pointer, fault.message)).collect();
         let (syntax, told) = told.split_last().unwrap();
@@ -127,12 +127,12 @@ mod tests {
                 "/agents/1/approvals/current_tim: unknown tool `current_tim`; did you mean `current_time`?",
             ]
         );
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let sound = Configured {
             approvals: rules(serde_json::json!({ "current_time": { "gate": "auto", "when": "args.zone == 'UTC'" } })),
             ..agent("ask")
         };
         Configured::check(&[agent("book"), sound], &["current_time"], &[], &mut faults);
-        assert_eq!(faults, Faults::new());
+        assert_eq!(faults, ValidationErrors::new());
     }
 }

@@ -16,12 +16,12 @@ use uuid::Uuid;
 use crate::agent::checkpoint::run_error;
 use crate::agent::ruling::RulingRequest;
 use crate::agent::{AgentStore, Asking};
-use crate::approval::matrix::{Consequence, Gate};
-use crate::approval::policy::{Policy, Rules, Ruling};
+use crate::approval::matrix::{Consequence, ApprovalLevel};
+use crate::approval::policy::{Policy, PolicyRules, Ruling};
 use crate::approval::proposal::{canonical_hash, undo_window};
 use crate::approval::why::{RuleBy, Why};
 use crate::approval::{
-    Approval, ApprovalStatus, Begun, CANCELLED, Choice, EXPIRED, GrantAsk, Identity, Proposal, digest,
+    Approval, ApprovalStatus, Begun, CANCELLED, ApprovalChoice, EXPIRED, GrantAsk, ProposalIdentity, Proposal, digest,
 };
 use crate::clock::Clock;
 use crate::compute::Compute;
@@ -30,7 +30,7 @@ use crate::id::new_id;
 use crate::run::outcome::RunError;
 use crate::run::transcript::ToolCall;
 use crate::tool::registry::Registered;
-use crate::tool::{Definition, Failure, ToolError};
+use crate::tool::{Definition, ToolFailure, ToolError};
 
 /// The code of a call that a person refused: the model is told their words and no others.
 pub const REFUSED: &str = "refused_by_a_person";
@@ -39,7 +39,7 @@ pub const REFUSED: &str = "refused_by_a_person";
 pub struct Consent<'a> {
     pub policy: &'a Policy,
     /// The agent's own rules.
-    pub agent: Option<&'a Arc<Rules>>,
+    pub agent: Option<&'a Arc<PolicyRules>>,
     /// The credentials that the task names: its calls may use them.
     pub credentials: &'a [Reference],
     /// `None`: nobody can be asked.
@@ -52,7 +52,7 @@ pub struct Consent<'a> {
 }
 
 /// The decision about a call.
-pub enum Verdict {
+pub enum ConsentVerdict {
     /// It runs.
     Run {
         /// As edited by a person.
@@ -73,7 +73,7 @@ pub enum Verdict {
 }
 
 /// Facts that a question shows besides the tool.
-struct Shown<'a> {
+struct ShownQuestion<'a> {
     arguments: &'a Value,
     ruling: Ruling,
     precheck: Option<Value>,
@@ -81,9 +81,9 @@ struct Shown<'a> {
 
 /// Earlier questions about calls, as a resume needs them.
 #[derive(Default)]
-pub struct Asked(Vec<Approval>);
+pub struct EarlierQuestions(Vec<Approval>);
 
-impl Asked {
+impl EarlierQuestions {
     pub fn of(&self, call_id: &str) -> Option<&Approval> {
         self.0.iter().find(|approval| approval.call_id == call_id)
     }
@@ -91,9 +91,9 @@ impl Asked {
 
 impl Consent<'_> {
     /// The questions that were asked about calls of this turn.
-    pub async fn asked(&self, turn: i64) -> Result<Asked, RunError> {
+    pub async fn asked(&self, turn: i64) -> Result<EarlierQuestions, RunError> {
         let asked = self.store.approvals(turn).await.map_err(run_error)?;
-        Ok(Asked(asked))
+        Ok(EarlierQuestions(asked))
     }
 
     /// Decides about one call. `precheck` is what the tool's own look has found now, where it has one.
@@ -104,7 +104,7 @@ impl Consent<'_> {
         tool: &Arc<Registered>,
         asked: Option<&Approval>,
         precheck: Option<Value>,
-    ) -> Result<Verdict, RunError> {
+    ) -> Result<ConsentVerdict, RunError> {
         match asked {
             Some(approval) => self.settled(turn, call, tool, approval, precheck).await,
             None => self.first(turn, call, tool, precheck).await,
@@ -117,7 +117,7 @@ impl Consent<'_> {
         call: &ToolCall,
         tool: &Arc<Registered>,
         precheck: Option<Value>,
-    ) -> Result<Verdict, RunError> {
+    ) -> Result<ConsentVerdict, RunError> {
         let Definition { name, undo_seconds, .. } = tool.definition();
         let chosen = tool.tool.credential_chosen(&call.arguments);
         let task = self.asking.and_then(|asking| asking.rules.as_ref());
@@ -131,39 +131,39 @@ impl Consent<'_> {
             more: more.into_iter().flatten().map(|(by, rules)| (by, Arc::clone(rules))).collect(),
         };
         let mut ruling = request.ruling(self.compute).await;
-        if ruling.gate == Gate::Confirm {
+        if ruling.gate == ApprovalLevel::Confirm {
             let Some(asking) = self.asking else {
-                return Ok(Verdict::Refused(nobody_to_ask(tool.definition()), ruling.reasons));
+                return Ok(ConsentVerdict::Refused(nobody_to_ask(tool.definition()), ruling.reasons));
             };
             let definition = definition_hash(tool.definition());
             let (call_id, arguments) = (call.id.as_str(), &call.arguments);
             let ask = GrantAsk { turn, call_id, tool: name, definition: &definition, arguments };
             if self.store.use_grant(ask).await.map_err(run_error)?.is_none() {
-                let shown = Shown { arguments, ruling, precheck };
-                return Ok(Verdict::Ask(Box::new(self.question(asking, turn, call, tool, shown)), None));
+                let shown = ShownQuestion { arguments, ruling, precheck };
+                return Ok(ConsentVerdict::Ask(Box::new(self.question(asking, turn, call, tool, shown)), None));
             }
             ruling.reasons.push("a standing grant covers it".to_owned());
             ruling.why.push(Why::Grant);
         }
         let Some(window) = undo_window(*undo_seconds) else {
-            return Ok(Verdict::Run { arguments: None, approval: None, again: false, reasons: ruling.reasons });
+            return Ok(ConsentVerdict::Run { arguments: None, approval: None, again: false, reasons: ruling.reasons });
         };
         let Some(asking) = self.asking else {
-            return Ok(Verdict::Refused(nothing_can_wait(tool.definition()), ruling.reasons));
+            return Ok(ConsentVerdict::Refused(nothing_can_wait(tool.definition()), ruling.reasons));
         };
         let seconds = window.num_seconds();
         ruling.reasons.push(format!("`{name}` is held for {seconds} s before it runs, so that it may be stopped"));
         ruling.why.push(Why::Held);
-        let shown = Shown { arguments: &call.arguments, ruling, precheck };
+        let shown = ShownQuestion { arguments: &call.arguments, ruling, precheck };
         let Approval { id, batch_id, proposal, .. } = self.question(asking, turn, call, tool, shown);
         let of = self.identity(turn, call);
         let proposal = Proposal { barred: None, confirmation: None, ..proposal };
         let held = Approval::held((id, batch_id), of, asking.task_id, proposal, (window, self.clock.now()));
-        Ok(Verdict::Ask(Box::new(held), None))
+        Ok(ConsentVerdict::Ask(Box::new(held), None))
     }
 
-    fn identity<'a>(&'a self, turn: i64, call: &'a ToolCall) -> Identity<'a> {
-        Identity { tenant: self.tenant, run_id: self.run_id, turn, call_id: &call.id }
+    fn identity<'a>(&'a self, turn: i64, call: &'a ToolCall) -> ProposalIdentity<'a> {
+        ProposalIdentity { tenant: self.tenant, run_id: self.run_id, turn, call_id: &call.id }
     }
 
     /// A call that was asked about.
@@ -174,15 +174,15 @@ impl Consent<'_> {
         tool: &Registered,
         approval: &Approval,
         precheck: Option<Value>,
-    ) -> Result<Verdict, RunError> {
+    ) -> Result<ConsentVerdict, RunError> {
         match approval.status {
-            ApprovalStatus::Pending => return Ok(Verdict::Wait(approval.id)),
+            ApprovalStatus::Pending => return Ok(ConsentVerdict::Wait(approval.id)),
             ApprovalStatus::Cancelled => return Ok(refused(refusal(approval.comment.as_deref()))),
             ApprovalStatus::Expired => return Ok(refused(EXPIRED.to_owned())),
             ApprovalStatus::Approved | ApprovalStatus::Edited => {}
         }
         if approval.hold_until.is_some_and(|until| until > self.clock.now()) {
-            return Ok(Verdict::Wait(approval.id));
+            return Ok(ConsentVerdict::Wait(approval.id));
         }
         let arguments = approval.arguments();
         let definition = definition_hash(tool.definition());
@@ -201,25 +201,25 @@ impl Consent<'_> {
                     Why::CheckChanged,
                 ),
             };
-            let ruling = Ruling { gate: Gate::Confirm, reasons: vec![reason.to_owned()], why: vec![why] };
+            let ruling = Ruling { gate: ApprovalLevel::Confirm, reasons: vec![reason.to_owned()], why: vec![why] };
             let Some(asking) = self.asking else {
-                return Ok(Verdict::Refused(nobody_to_ask(tool.definition()), ruling.reasons));
+                return Ok(ConsentVerdict::Refused(nobody_to_ask(tool.definition()), ruling.reasons));
             };
-            let question = self.question(asking, turn, call, tool, Shown { arguments, ruling, precheck });
-            return Ok(Verdict::Ask(Box::new(question), Some(approval.id)));
+            let question = self.question(asking, turn, call, tool, ShownQuestion { arguments, ruling, precheck });
+            return Ok(ConsentVerdict::Ask(Box::new(question), Some(approval.id)));
         }
         let edited = (approval.status == ApprovalStatus::Edited).then(|| arguments.clone());
         let run =
-            |again| Verdict::Run { arguments: edited.clone(), approval: Some(approval.id), again, reasons: Vec::new() };
+            |again| ConsentVerdict::Run { arguments: edited.clone(), approval: Some(approval.id), again, reasons: Vec::new() };
         match self.store.begin(approval.id, &now).await.map_err(run_error)? {
             Begun::Now => Ok(run(false)),
             Begun::Before => Ok(run(true)),
-            Begun::Refused => Ok(Verdict::Wait(approval.id)),
+            Begun::Refused => Ok(ConsentVerdict::Wait(approval.id)),
         }
     }
 
-    fn question(&self, asking: &Asking, turn: i64, call: &ToolCall, tool: &Registered, shown: Shown) -> Approval {
-        let Shown { arguments, ruling, precheck } = shown;
+    fn question(&self, asking: &Asking, turn: i64, call: &ToolCall, tool: &Registered, shown: ShownQuestion) -> Approval {
+        let ShownQuestion { arguments, ruling, precheck } = shown;
         let definition = tool.definition();
         let settings = self.policy.settings();
         let now = self.clock.now();
@@ -236,7 +236,7 @@ impl Consent<'_> {
             consequence: definition.consequence,
             reasons: ruling.reasons,
             why: ruling.why,
-            options: vec![Choice::Approve, Choice::Edit, Choice::Cancel],
+            options: vec![ApprovalChoice::Approve, ApprovalChoice::Edit, ApprovalChoice::Cancel],
             allow_modification: true,
             source: asking.source.to_owned(),
             delegation_chain: Vec::new(),
@@ -267,8 +267,8 @@ pub fn definition_hash(definition: &Definition) -> String {
 }
 
 /// The model is told these words of a person's refusal, and no others.
-fn refused(words: String) -> Verdict {
-    Verdict::Refused(ToolError::tell(Failure::PermissionDenied, REFUSED, words), Vec::new())
+fn refused(words: String) -> ConsentVerdict {
+    ConsentVerdict::Refused(ToolError::tell(ToolFailure::PermissionDenied, REFUSED, words), Vec::new())
 }
 
 /// Refuses a call that would have to be held where nothing can wait.
@@ -278,12 +278,12 @@ fn nothing_can_wait(definition: &Definition) -> ToolError {
          done",
         definition.name
     );
-    ToolError::tell(Failure::PermissionDenied, "approval_required", message)
+    ToolError::tell(ToolFailure::PermissionDenied, "approval_required", message)
 }
 
 /// Refuses a call about which nobody can be asked.
 fn nobody_to_ask(definition: &Definition) -> ToolError {
     let message =
         format!("`{}` needs a person's approval, and nobody can be asked here; nothing was done", definition.name);
-    ToolError::tell(Failure::PermissionDenied, "approval_required", message)
+    ToolError::tell(ToolFailure::PermissionDenied, "approval_required", message)
 }

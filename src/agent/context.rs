@@ -6,8 +6,8 @@ use std::collections::HashSet;
 
 use crate::agent::settings::Settings;
 use crate::llm::ToolSchema;
-use crate::llm::tokens::{CHARS_PER_TOKEN, Counter};
-use crate::run::transcript::Message;
+use crate::llm::tokens::{CHARS_PER_TOKEN, TokenCounter};
+use crate::run::transcript::TranscriptMessage;
 
 /// Messages that a forced trim keeps.
 const FORCED: usize = 5;
@@ -18,20 +18,20 @@ const CUT_MARK: &str = "\n[...truncated]";
 
 /// The measures of one conversation with one model.
 #[derive(Debug, Clone, Copy)]
-pub struct Window {
+pub struct ContextWindow {
     /// In tokens.
     limit: u64,
-    counter: Counter,
+    counter: TokenCounter,
     trim_threshold: f64,
     history: usize,
     result_share: f64,
     result_chars: usize,
 }
 
-impl Window {
+impl ContextWindow {
     /// `limit`: the model's own, where its settings name one.
-    pub fn new(settings: &Settings, counter: Counter, limit: Option<u64>) -> Window {
-        Window {
+    pub fn new(settings: &Settings, counter: TokenCounter, limit: Option<u64>) -> ContextWindow {
+        ContextWindow {
             limit: limit.unwrap_or(settings.context_token_limit),
             counter,
             trim_threshold: settings.context_trim_threshold,
@@ -42,9 +42,9 @@ impl Window {
     }
 
     /// Before each turn: shortens what is too long. To the last messages first; if that is not enough, to very few.
-    pub fn guard(&self, messages: &mut Vec<Message>, tools: &[ToolSchema]) {
+    pub fn guard(&self, messages: &mut Vec<TranscriptMessage>, tools: &[ToolSchema]) {
         let tools = self.counter.tools(tools);
-        let full = |messages: &[Message]| {
+        let full = |messages: &[TranscriptMessage]| {
             (self.counter.messages(messages) + tools) as f64 > self.limit as f64 * self.trim_threshold
         };
         for keep in [self.history, FORCED] {
@@ -67,7 +67,7 @@ impl Window {
 
     /// Makes a conversation shorter that the model found too long, by one step of three: the first that still
     /// changes something, from `step` (0, 1, 2) on. Answers the step to go on with; `None`: nothing is left to do.
-    pub fn recover(&self, messages: &mut Vec<Message>, step: u32) -> Option<u32> {
+    pub fn recover(&self, messages: &mut Vec<TranscriptMessage>, step: u32) -> Option<u32> {
         (step..3).find_map(|step| {
             let shorter = match step {
                 0 => trim(messages, self.history),
@@ -86,23 +86,23 @@ impl Window {
 /// The system messages, the message that is being answered, and the last `keep` others; a tool result never without
 /// its call, even where that keeps more. Without the message that is answered the agent would not know its task, and
 /// some providers refuse a conversation that a user did not begin.
-fn trim(messages: &[Message], keep: usize) -> Vec<Message> {
-    let spoken: Vec<usize> = (0..messages.len()).filter(|&i| !matches!(messages[i], Message::System { .. })).collect();
+fn trim(messages: &[TranscriptMessage], keep: usize) -> Vec<TranscriptMessage> {
+    let spoken: Vec<usize> = (0..messages.len()).filter(|&i| !matches!(messages[i], TranscriptMessage::System { .. })).collect();
     let mut start = spoken.len().saturating_sub(keep);
-    while start > 0 && matches!(messages[spoken[start]], Message::Tool { .. }) {
+    while start > 0 && matches!(messages[spoken[start]], TranscriptMessage::Tool { .. }) {
         start -= 1;
     }
-    let answered = messages.iter().rposition(|message| matches!(message, Message::User { .. }));
+    let answered = messages.iter().rposition(|message| matches!(message, TranscriptMessage::User { .. }));
     let kept: HashSet<usize> = spoken[start..].iter().copied().chain(answered).collect();
-    let stays = |(index, message): (usize, &Message)| {
-        (kept.contains(&index) || matches!(message, Message::System { .. })).then(|| message.clone())
+    let stays = |(index, message): (usize, &TranscriptMessage)| {
+        (kept.contains(&index) || matches!(message, TranscriptMessage::System { .. })).then(|| message.clone())
     };
     messages.iter().enumerate().filter_map(stays).collect()
 }
 
-fn with_short_result(message: &Message) -> Message {
+fn with_short_result(message: &TranscriptMessage) -> TranscriptMessage {
     let mut message = message.clone();
-    if let Message::Tool { content, .. } = &mut message {
+    if let TranscriptMessage::Tool { content, .. } = &mut message {
         let whole = content.strip_suffix(CUT_MARK).unwrap_or(content);
         if whole.chars().count() > LEAST_RESULT {
             *content = cut(whole, LEAST_RESULT);
@@ -129,13 +129,13 @@ mod tests {
     use super::*;
     use crate::run::transcript::ToolCall;
 
-    fn assistant(text: &str, calls: &[&str]) -> Message {
+    fn assistant(text: &str, calls: &[&str]) -> TranscriptMessage {
         let call = |id: &&str| ToolCall { id: (*id).into(), name: "read".into(), arguments: json!({}) };
-        Message::Assistant { text: Some(text.into()), tool_calls: calls.iter().map(call).collect(), echo: None }
+        TranscriptMessage::Assistant { text: Some(text.into()), tool_calls: calls.iter().map(call).collect(), echo: None }
     }
 
-    fn result(id: &str, content: &str) -> Message {
-        Message::Tool {
+    fn result(id: &str, content: &str) -> TranscriptMessage {
+        TranscriptMessage::Tool {
             call_id: id.into(),
             name: "read".into(),
             content: content.into(),
@@ -145,20 +145,20 @@ mod tests {
     }
 
     /// One letter a message, for whole conversations at a glance: `S` system, `u` user, `a` assistant, `t` tool.
-    fn shape(messages: &[Message]) -> String {
-        let letter = |message: &Message| match message {
-            Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. } => 'p',
-            Message::System { .. } => 'S',
-            Message::User { .. } => 'u',
-            Message::Assistant { .. } => 'a',
-            Message::Tool { .. } => 't',
+    fn shape(messages: &[TranscriptMessage]) -> String {
+        let letter = |message: &TranscriptMessage| match message {
+            TranscriptMessage::Pipeline { .. } | TranscriptMessage::Step { .. } | TranscriptMessage::StepResult { .. } => 'p',
+            TranscriptMessage::System { .. } => 'S',
+            TranscriptMessage::User { .. } => 'u',
+            TranscriptMessage::Assistant { .. } => 'a',
+            TranscriptMessage::Tool { .. } => 't',
         };
         messages.iter().map(letter).collect()
     }
 
     /// `S`, `u`, then `turns` times a call of two tools and its results.
-    fn conversation(turns: usize, result_length: usize) -> Vec<Message> {
-        let mut messages = vec![Message::system("be kind"), Message::user("do it")];
+    fn conversation(turns: usize, result_length: usize) -> Vec<TranscriptMessage> {
+        let mut messages = vec![TranscriptMessage::system("be kind"), TranscriptMessage::user("do it")];
         for turn in 0..turns {
             let ids = [format!("{turn}a"), format!("{turn}b")];
             messages.push(assistant("reading", &[&ids[0], &ids[1]]));
@@ -167,8 +167,8 @@ mod tests {
         messages
     }
 
-    fn window(limit: u64) -> Window {
-        Window::new(&Settings::default(), Counter::of("gpt"), Some(limit))
+    fn window(limit: u64) -> ContextWindow {
+        ContextWindow::new(&Settings::default(), TokenCounter::of("gpt"), Some(limit))
     }
 
     #[test]
@@ -177,11 +177,11 @@ mod tests {
         assert_eq!(shape(&trim(&conversation(4, 1), 5)), "Suattatt");
         assert_eq!(shape(&trim(&conversation(4, 1), 3)), "Suatt");
         assert_eq!(shape(&trim(&conversation(4, 1), 40)), shape(&conversation(4, 1)));
-        let mut chat = vec![Message::system("s")];
+        let mut chat = vec![TranscriptMessage::system("s")];
         for _ in 0..5 {
-            chat.extend([Message::user("question"), assistant("answer", &[])]);
+            chat.extend([TranscriptMessage::user("question"), assistant("answer", &[])]);
         }
-        chat.push(Message::user("the last"));
+        chat.push(TranscriptMessage::user("the last"));
         assert_eq!(shape(&trim(&chat, 4)), "Sauau");
     }
 
@@ -193,7 +193,7 @@ mod tests {
             window(limit).guard(&mut messages, &[]);
             messages.len()
         };
-        let tokens = Counter::of("gpt").messages(&conversation);
+        let tokens = TokenCounter::of("gpt").messages(&conversation);
         assert_eq!(guarded(tokens * 10 / 8 + 10), 62, "just under 80 %");
         assert_eq!(guarded(tokens * 10 / 8 - 10), 2 + 42, "40, and the call that the first result belongs to");
         assert_eq!(guarded(1000), 2 + 6, "not enough: the last 5, pairs whole");
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(messages.len(), 44);
         assert_eq!(window.recover(&mut messages, 1), Some(2));
         let lengths = messages.iter().filter_map(|message| match message {
-            Message::Tool { content, .. } => Some(content.len()),
+            TranscriptMessage::Tool { content, .. } => Some(content.len()),
             _ => None,
         });
         assert!(lengths.clone().all(|length| length == 2000 + CUT_MARK.len()), "{:?}", lengths.collect::<Vec<_>>());

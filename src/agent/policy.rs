@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::tool::{Definition, Failure, ToolError, ToolStatus};
+use crate::tool::{Definition, ToolFailure, ToolError, ToolStatus};
 
 /// Repetitions of one call.
 const MAX_RETRIES: u32 = 3;
@@ -15,14 +15,14 @@ const LONGEST_LIMIT: Duration = Duration::from_secs(300);
 pub fn permit(tool: &Definition) -> Result<(), ToolError> {
     if tool.status == ToolStatus::Removed {
         let message = format!("the tool `{}` has been removed", tool.name);
-        return Err(ToolError::tell(Failure::NotFound, "tool_removed", message));
+        return Err(ToolError::tell(ToolFailure::NotFound, "tool_removed", message));
     }
     Ok(())
 }
 
 /// One more try of a call.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Again {
+pub struct CallRetry {
     pub wait: Duration,
     /// How long the next try may take.
     pub limit: Duration,
@@ -30,13 +30,13 @@ pub struct Again {
 
 /// Whether a call that failed `tries` times (at least once), the last time within `limit`, is tried again. Only what
 /// time may heal, and never a call that would have its effect twice: one that is not idempotent only where it had none.
-pub fn again(tool: &Definition, error: &ToolError, tries: u32, limit: Duration) -> Option<Again> {
-    let (Failure::Timeout | Failure::ResourceError, ..) = error.told()? else { return None };
+pub fn again(tool: &Definition, error: &ToolError, tries: u32, limit: Duration) -> Option<CallRetry> {
+    let (ToolFailure::Timeout | ToolFailure::ResourceError, ..) = error.told()? else { return None };
     if !(tool.idempotent || error.is_unsent()) || tries > MAX_RETRIES {
         return None;
     }
     let wait = FIRST_WAIT.mul_f64(WAIT_FACTOR.powi(tries as i32 - 1)).min(LONGEST_WAIT);
-    Some(Again { wait, limit: (limit * 2).min(LONGEST_LIMIT).max(limit) })
+    Some(CallRetry { wait, limit: (limit * 2).min(LONGEST_LIMIT).max(limit) })
 }
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ mod tests {
         }
     }
 
-    fn failed(kind: Failure) -> ToolError {
+    fn failed(kind: ToolFailure) -> ToolError {
         ToolError::tell(kind, "x", "x")
     }
 
@@ -82,7 +82,7 @@ mod tests {
         let mut limit = Duration::from_secs(60);
         let mut told = Vec::new();
         for tries in 1.. {
-            let Some(next) = again(&tool(), &failed(Failure::Timeout), tries, limit) else { break };
+            let Some(next) = again(&tool(), &failed(ToolFailure::Timeout), tries, limit) else { break };
             told.push((next.wait.as_millis(), next.limit.as_secs()));
             limit = next.limit;
         }
@@ -92,28 +92,28 @@ mod tests {
     #[test]
     fn a_limit_beyond_the_longest_is_not_shortened() {
         let limit = Duration::from_secs(900);
-        assert_eq!(again(&tool(), &failed(Failure::Timeout), 1, limit).unwrap().limit, limit);
+        assert_eq!(again(&tool(), &failed(ToolFailure::Timeout), 1, limit).unwrap().limit, limit);
     }
 
     #[test]
     fn only_timeouts_and_lacking_resources_are_tried_again_and_only_where_that_is_safe() {
         let all = [
-            Failure::Timeout,
-            Failure::RateLimit,
-            Failure::ResourceError,
-            Failure::TransientError,
-            Failure::PermissionDenied,
-            Failure::InvalidParameters,
-            Failure::NotFound,
-            Failure::ValidationError,
-            Failure::ExecutionError,
-            Failure::InternalError,
-            Failure::DependencyError,
+            ToolFailure::Timeout,
+            ToolFailure::RateLimit,
+            ToolFailure::ResourceError,
+            ToolFailure::TransientError,
+            ToolFailure::PermissionDenied,
+            ToolFailure::InvalidParameters,
+            ToolFailure::NotFound,
+            ToolFailure::ValidationError,
+            ToolFailure::ExecutionError,
+            ToolFailure::InternalError,
+            ToolFailure::DependencyError,
         ];
         let limit = Duration::from_secs(1);
-        let tried: Vec<Failure> =
+        let tried: Vec<ToolFailure> =
             all.into_iter().filter(|kind| again(&tool(), &failed(*kind), 1, limit).is_some()).collect();
-        assert_eq!(tried, [Failure::Timeout, Failure::ResourceError]);
+        assert_eq!(tried, [ToolFailure::Timeout, ToolFailure::ResourceError]);
         let once = Definition { idempotent: false, ..tool() };
         assert!(all.into_iter().all(|kind| again(&once, &failed(kind), 1, limit).is_none()));
         let abort = ToolError::Abort { code: "x".into(), message: "x".into() };

@@ -10,21 +10,21 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 
-use crate::agent::calls::{Caller, Came, Done, Open};
+use crate::agent::calls::{ToolRunner, CallResult, CompletedCall, PendingCall};
 use crate::agent::checkpoint::{Added, Checkpoint};
-use crate::agent::consent::Asked;
-use crate::agent::context::Window;
+use crate::agent::consent::EarlierQuestions;
+use crate::agent::context::ContextWindow;
 use crate::agent::result::ReactLoopResult;
-use crate::agent::stream::Teller;
-use crate::agent::{Stop, StopReason, Suspension};
+use crate::agent::stream::StreamEmitter;
+use crate::agent::{StopSignal, LoopStopReason, Suspension};
 use crate::approval::Approval;
 use crate::clock::Clock;
 use crate::id::new_id;
-use crate::llm::fallback::{Chain, Completed, Progress};
+use crate::llm::fallback::{Chain, Completed, CallProgress};
 use crate::llm::{LlmError, ModelRequest, StopReason as ModelStop, ToolChoice, ToolSchema};
 use crate::run::Usage;
 use crate::run::outcome::{RunError, RunFault};
-use crate::run::transcript::{Echo, Message, ToolCall};
+use crate::run::transcript::{Echo, TranscriptMessage, ToolCall};
 
 /// The error that people read when shortening did not help.
 const TOO_LONG: &str = "Conversation too long, please start a new conversation";
@@ -37,23 +37,23 @@ pub const CLOSING: &str = "You have executed enough steps. Please provide a fina
 /// One message on its way through the loop.
 pub struct ReactLoop<'a> {
     pub chain: Chain,
-    pub window: Window,
-    pub caller: Caller<'a>,
+    pub window: ContextWindow,
+    pub caller: ToolRunner<'a>,
     pub schemas: Vec<ToolSchema>,
     pub checkpoint: Checkpoint,
     /// The conversation as the model is shown it.
-    pub view: Vec<Message>,
+    pub view: Vec<TranscriptMessage>,
     /// Turns with tools.
     pub max_turns: i64,
     pub max_recoveries: u32,
-    pub stop: &'a Stop,
+    pub stop: &'a StopSignal,
     pub clock: &'a Clock,
-    pub teller: &'a Teller,
+    pub teller: &'a StreamEmitter,
 }
 
 impl ReactLoop<'_> {
     /// Goes on where the checkpoint stands, and ends with an answer, or where people have to be heard.
-    pub async fn run(mut self) -> Result<Ended, RunError> {
+    pub async fn run(mut self) -> Result<LoopEnd, RunError> {
         let begun = self.clock.elapsed();
         let mut fresh = Vec::new();
         let (mut calls, mut resumed) = (self.checkpoint.open_calls(), true);
@@ -62,13 +62,13 @@ impl ReactLoop<'_> {
                 let carried = self.carry_out(&calls, resumed).await?;
                 fresh.extend(carried.measured);
                 if !carried.open.is_empty() {
-                    return Ok(Ended::Suspended(self.suspension(carried.open)));
+                    return Ok(LoopEnd::Suspended(self.suspension(carried.open)));
                 }
             }
             if let Some(answer) = self.checkpoint.answer() {
                 let response = answer.to_owned();
                 let took = self.clock.elapsed().saturating_sub(begun);
-                return Ok(Ended::Answered(self.result(response, fresh, took)));
+                return Ok(LoopEnd::Answered(self.result(response, fresh, took)));
             }
             self.stop.check()?;
             (calls, resumed) = (self.think().await?, false);
@@ -76,13 +76,13 @@ impl ReactLoop<'_> {
     }
 
     /// The suspension for these calls: the open ones as one batch, with those that were asked before.
-    fn suspension(&self, calls: Vec<Open>) -> Suspension {
+    fn suspension(&self, calls: Vec<PendingCall>) -> Suspension {
         let batch = new_id(self.clock.now());
         let (mut asks, mut open) = (Vec::new(), Vec::new());
         for call in calls {
             match call {
-                Open::Ask(approval, replaces) => asks.push((Approval { batch_id: batch, ..*approval }, replaces)),
-                Open::Put(id) => open.push(id),
+                PendingCall::Ask(approval, replaces) => asks.push((Approval { batch_id: batch, ..*approval }, replaces)),
+                PendingCall::Put(id) => open.push(id),
             }
         }
         Suspension { asks, open, usage: self.checkpoint.usage() }
@@ -123,7 +123,7 @@ impl ReactLoop<'_> {
         tracing::debug!(turn, %model, duration_ms, calls = calls.len(), "turn answered");
         let text = answer.text.clone().unwrap_or_default();
         let echo = self.sent_back(answer.echo).await;
-        let message = Message::Assistant { text: answer.text, tool_calls: answer.tool_calls, echo };
+        let message = TranscriptMessage::Assistant { text: answer.text, tool_calls: answer.tool_calls, echo };
         let added = Added { message: message.clone(), usage, duration_ms: Some(duration_ms) };
         self.checkpoint.append(turn, vec![added]).await?;
         self.view.push(message);
@@ -147,7 +147,7 @@ impl ReactLoop<'_> {
         let (mut step, mut recoveries) = (Some(0), 0);
         loop {
             let mut messages = self.view.clone();
-            messages.extend(forced.then(|| Message::user(CLOSING)));
+            messages.extend(forced.then(|| TranscriptMessage::user(CLOSING)));
             let request = ModelRequest {
                 messages,
                 tools: self.schemas.clone(),
@@ -155,9 +155,9 @@ impl ReactLoop<'_> {
                 max_tokens: None,
                 temperature: None,
             };
-            let tell = |progress: Progress| match progress {
-                Progress::Asked => self.teller.message_start(turn),
-                Progress::Text(text) => self.teller.message_chunk(turn, text),
+            let tell = |progress: CallProgress| match progress {
+                CallProgress::Asked => self.teller.message_start(turn),
+                CallProgress::Text(text) => self.teller.message_chunk(turn, text),
             };
             match self.stop.or(self.chain.complete(&request, &tell)).await? {
                 Ok(completed) => return Ok(completed),
@@ -179,9 +179,9 @@ impl ReactLoop<'_> {
     async fn carry_out(&mut self, calls: &[ToolCall], resumed: bool) -> Result<Carried, RunError> {
         let turn = self.checkpoint.turn();
         // of a turn that was just made nothing can have been asked
-        let asked = if resumed { self.caller.consent.asked(turn).await? } else { Asked::default() };
+        let asked = if resumed { self.caller.consent.asked(turn).await? } else { EarlierQuestions::default() };
         let mut running = self.caller.start(turn, calls, &asked, resumed);
-        let mut done: Vec<(usize, Message)> = Vec::new();
+        let mut done: Vec<(usize, TranscriptMessage)> = Vec::new();
         let (mut measured, mut open) = (Vec::new(), Vec::new());
         let mut waiting: Vec<(usize, Added)> = Vec::new();
         let mut early = VecDeque::new();
@@ -192,8 +192,8 @@ impl ReactLoop<'_> {
             };
             let Some(next) = next else { break };
             let came = match next? {
-                Came::Done(done) => *done,
-                Came::Open(call) => {
+                CallResult::Done(done) => *done,
+                CallResult::Open(call) => {
                     open.push(call);
                     continue;
                 }
@@ -219,11 +219,11 @@ impl ReactLoop<'_> {
     }
 
     /// A result as it enters transcript and conversation.
-    fn observed(&self, done: Done) -> Added {
+    fn observed(&self, done: CompletedCall) -> Added {
         let content = self.window.cut_result(&done.text);
         self.teller.tool_result(&done.call, &content, done.is_error);
-        let Done { call, is_error, duration_ms, reasons, .. } = done;
-        let message = Message::Tool { call_id: call.id, name: call.name, content, is_error, reasons };
+        let CompletedCall { call, is_error, duration_ms, reasons, .. } = done;
+        let message = TranscriptMessage::Tool { call_id: call.id, name: call.name, content, is_error, reasons };
         Added { message, usage: Usage::default(), duration_ms: Some(duration_ms) }
     }
 
@@ -244,7 +244,7 @@ impl ReactLoop<'_> {
 }
 
 /// How the loop ended.
-pub enum Ended {
+pub enum LoopEnd {
     Answered(ReactLoopResult),
     Suspended(Suspension),
 }
@@ -252,7 +252,7 @@ pub enum Ended {
 /// Outcome of the calls of a turn.
 struct Carried {
     measured: Vec<Measured>,
-    open: Vec<Open>,
+    open: Vec<PendingCall>,
 }
 
 /// How long a result was before it was cut.
@@ -290,10 +290,10 @@ fn in_order(waiting: &mut Vec<(usize, Added)>) -> Vec<Added> {
 
 /// Waits for running calls, unless the run is cancelled. A wish to hand the run back is heard when they are done:
 /// they have begun, and what they do should be known to whoever goes on.
-async fn or_cancelled<T>(stop: &Stop, work: impl Future<Output = T>) -> Result<T, RunError> {
+async fn or_cancelled<T>(stop: &StopSignal, work: impl Future<Output = T>) -> Result<T, RunError> {
     let cancelled = async {
         stop.asked().await;
-        if stop.reason() == Some(&StopReason::HandBack) {
+        if stop.reason() == Some(&LoopStopReason::HandBack) {
             std::future::pending::<()>().await;
         }
     };

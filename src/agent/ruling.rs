@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::approval::matrix::Gate;
-use crate::approval::policy::{Act, Policy, Rules, Ruling};
+use crate::approval::matrix::ApprovalLevel;
+use crate::approval::policy::{PolicyAct, Policy, PolicyRules, Ruling};
 use crate::approval::why::{RuleBy, Why};
 use crate::compute::Compute;
 use crate::credential::Reference;
@@ -26,7 +26,7 @@ pub struct RulingRequest {
     /// A credential that the call chooses by itself.
     pub credential: Option<Reference>,
     /// The rules of others that have a say, the weightiest last.
-    pub more: Vec<(RuleBy, Arc<Rules>)>,
+    pub more: Vec<(RuleBy, Arc<PolicyRules>)>,
 }
 
 impl RulingRequest {
@@ -35,7 +35,7 @@ impl RulingRequest {
         let (tenant, steps) = (self.tenant.clone(), self.policy.steps(&self.act(), &self.more()));
         // a rule that can't be judged never lets anything through
         let unjudged = |panicked| Ruling {
-            gate: Gate::Confirm,
+            gate: ApprovalLevel::Confirm,
             reasons: vec![format!("the rules can't be judged, so a person is asked: {panicked}")],
             why: vec![Why::Unjudged],
         };
@@ -43,13 +43,13 @@ impl RulingRequest {
         compute.run_if_costly(&tenant, steps, decide).await.unwrap_or_else(unjudged)
     }
 
-    fn more(&self) -> Vec<(RuleBy, &Rules)> {
+    fn more(&self) -> Vec<(RuleBy, &PolicyRules)> {
         self.more.iter().map(|(by, rules)| (*by, &**rules)).collect()
     }
 
-    fn act(&self) -> Act<'_> {
+    fn act(&self) -> PolicyAct<'_> {
         let Definition { name, category, consequence, requires_confirmation, .. } = self.tool.definition();
-        Act {
+        PolicyAct {
             tool: name,
             category: *category,
             consequence: *consequence,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::Faults;
-use crate::llm::fallback::Retry;
+use crate::invalid::ValidationErrors;
+use crate::llm::fallback::RetryWait;
 
 /// `[react]`. Times in seconds.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -66,13 +66,13 @@ impl Settings {
     }
 
     /// How the keys of a model are asked again.
-    pub fn retry(&self) -> Retry {
+    pub fn retry(&self) -> RetryWait {
         let base_delay = Duration::try_from_secs_f64(self.llm_retry_base_delay).unwrap_or_default();
-        Retry { max_retries: self.llm_max_retries, base_delay }
+        RetryWait { max_retries: self.llm_max_retries, base_delay }
     }
 
     /// Adds the numbers that make no sense; pointers begin with `/react`.
-    pub fn check(&self, faults: &mut Faults) {
+    pub fn check(&self, faults: &mut ValidationErrors) {
         let mut expect = |fine: bool, key: &str, right: &str| {
             if !fine {
                 faults.add(format!("/react/{key}"), format!("must be {right}"));
@@ -110,14 +110,14 @@ mod tests {
 
     #[test]
     fn the_defaults_are_sound() {
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         Settings::default().check(&mut faults);
-        assert_eq!(faults, Faults::new());
+        assert_eq!(faults, ValidationErrors::new());
     }
 
     #[test]
     fn every_number_has_its_bounds() {
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let odd = Settings {
             system_prompt: String::new(),
             max_turns: 0,

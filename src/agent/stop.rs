@@ -8,7 +8,7 @@ use crate::run::outcome::RunError;
 
 /// Why a run is to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StopReason {
+pub enum LoopStopReason {
     /// Someone asked for its end; the text is recorded as the run's reason.
     Cancel(String),
     /// The worker goes away: checkpoint, and let another one go on.
@@ -17,35 +17,35 @@ pub enum StopReason {
 
 /// Cheap to clone; all clones share one wish. The first wish counts.
 #[derive(Debug, Clone, Default)]
-pub struct Stop {
+pub struct StopSignal {
     token: CancellationToken,
-    reason: Arc<OnceLock<StopReason>>,
+    reason: Arc<OnceLock<LoopStopReason>>,
 }
 
-impl Stop {
+impl StopSignal {
     /// A signal that nobody has given yet.
-    pub fn new() -> Stop {
-        Stop::default()
+    pub fn new() -> StopSignal {
+        StopSignal::default()
     }
 
     /// Asks for the end of the run.
     pub fn cancel(&self, reason: impl Into<String>) {
-        self.ask(StopReason::Cancel(reason.into()));
+        self.ask(LoopStopReason::Cancel(reason.into()));
     }
 
     /// Asks for a checkpoint and the run back.
     pub fn hand_back(&self) {
-        self.ask(StopReason::HandBack);
+        self.ask(LoopStopReason::HandBack);
     }
 
-    fn ask(&self, reason: StopReason) {
+    fn ask(&self, reason: LoopStopReason) {
         // the reason is set before the token wakes anybody who then reads it
         let _ = self.reason.set(reason);
         self.token.cancel();
     }
 
     /// The reason that was given, if a stop was asked for.
-    pub fn reason(&self) -> Option<&StopReason> {
+    pub fn reason(&self) -> Option<&LoopStopReason> {
         self.reason.get()
     }
 
@@ -58,8 +58,8 @@ impl Stop {
     pub fn check(&self) -> Result<(), RunError> {
         match self.reason() {
             None => Ok(()),
-            Some(StopReason::HandBack) => Err(RunError::HandBack),
-            Some(StopReason::Cancel(reason)) => Err(RunError::Cancelled { reason: reason.clone() }),
+            Some(LoopStopReason::HandBack) => Err(RunError::HandBack),
+            Some(LoopStopReason::Cancel(reason)) => Err(RunError::Cancelled { reason: reason.clone() }),
         }
     }
 
@@ -80,7 +80,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_wish_counts_and_ends_a_wait() {
-        let stop = Stop::new();
+        let stop = StopSignal::new();
         assert_eq!(stop.or(async { 7 }).await, Ok(7));
         stop.clone().cancel("no longer needed");
         stop.hand_back();
@@ -91,7 +91,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_wait_that_has_begun_ends_with_the_wish() {
-        let stop = Stop::new();
+        let stop = StopSignal::new();
         let waiting = tokio::spawn({
             let stop = stop.clone();
             async move { stop.or(std::future::pending::<()>()).await }

@@ -4,17 +4,17 @@
 
 use serde_json::Value;
 
-use crate::agent::Sink;
+use crate::agent::StreamSink;
 use crate::run::stream::StreamEvent;
 use crate::run::transcript::ToolCall;
 
 /// Cheap to clone.
 #[derive(Clone)]
-pub struct Teller(Sink);
+pub struct StreamEmitter(StreamSink);
 
-impl Teller {
-    pub fn new(sink: Sink) -> Teller {
-        Teller(sink)
+impl StreamEmitter {
+    pub fn new(sink: StreamSink) -> StreamEmitter {
+        StreamEmitter(sink)
     }
 
     /// A model is asked; pieces of this turn that were told before are void.

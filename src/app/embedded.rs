@@ -23,21 +23,21 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// A service to be started.
 #[derive(Default)]
-pub struct Builder {
+pub struct AppBuilder {
     config: Config,
     extras: Extras,
     scratch: Option<PathBuf>,
 }
 
-impl Builder {
+impl AppBuilder {
     /// Takes this configuration instead of the defaults.
-    pub fn config(mut self, config: Config) -> Builder {
+    pub fn config(mut self, config: Config) -> AppBuilder {
         self.config = config;
         self
     }
 
     /// Keeps everything in a new folder, which is removed when the service is stopped, and listens on a free port.
-    pub fn in_scratch(mut self) -> Builder {
+    pub fn in_scratch(mut self) -> AppBuilder {
         let dir = std::env::temp_dir().join(format!("reveille-{:016x}", fastrand::u64(..)));
         self.config.server.data_dir = dir.display().to_string();
         self.config.server.listen = "127.0.0.1:0".into();
@@ -46,13 +46,13 @@ impl Builder {
     }
 
     /// Adds an executor; tasks name it in `executor`.
-    pub fn executor(mut self, executor: impl Executor + 'static) -> Builder {
+    pub fn executor(mut self, executor: impl Executor + 'static) -> AppBuilder {
         self.extras.executors.push(Arc::new(executor));
         self
     }
 
     /// Adds a tool for agents, steps and conditions.
-    pub fn tool(mut self, tool: impl Tool + 'static) -> Builder {
+    pub fn tool(mut self, tool: impl Tool + 'static) -> AppBuilder {
         self.extras.tools.push(Arc::new(tool));
         self
     }
@@ -72,8 +72,8 @@ impl Builder {
 
 impl App {
     /// A service with the built-in executors and tools and no configuration, for further additions.
-    pub fn builder() -> Builder {
-        Builder::default()
+    pub fn builder() -> AppBuilder {
+        AppBuilder::default()
     }
 
     /// Creates a task of a tenant from the JSON form of the API. It is active at once.

@@ -9,15 +9,15 @@ use crate::agent::Configured;
 use crate::app::under;
 use crate::approval::policy::Policy;
 use crate::bus;
-use crate::channel::Channels;
+use crate::channel::ChannelRegistry;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::egress::Egress;
 use crate::engine::housekeeping;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::llm::Models;
 use crate::poll::Sources;
-use crate::tool::http::Prepared;
+use crate::tool::http::PreparedTool;
 use crate::tool::{self, Tool};
 use crate::vault::credentials::Credentials;
 use crate::vault::{Vault, WithoutKeys};
@@ -31,7 +31,7 @@ pub struct Validated {
     /// Approval rules.
     pub policy: Policy,
     /// The tools of `[[tools]]`.
-    pub declared: Vec<Prepared>,
+    pub declared: Vec<PreparedTool>,
 }
 
 /// Judges a configuration with the tools that an embedder adds.
@@ -39,17 +39,17 @@ pub struct Validated {
 /// # Errors
 /// Every fault that would refuse a start, whatever the state of database, keys and network. What depends on a faulty part
 /// is not judged.
-pub fn validate(config: &Config, data_dir: &Path, clock: &Clock, added: &[Arc<dyn Tool>]) -> Result<Validated, Faults> {
-    let mut faults = Faults::new();
-    let mut part = |place: &'static str, found: Faults| faults.0.extend(under(place)(found).0);
+pub fn validate(config: &Config, data_dir: &Path, clock: &Clock, added: &[Arc<dyn Tool>]) -> Result<Validated, ValidationErrors> {
+    let mut faults = ValidationErrors::new();
+    let mut part = |place: &'static str, found: ValidationErrors| faults.0.extend(under(place)(found).0);
     let egress = Egress::new(&config.egress).map_err(|found| part("/egress", found)).ok();
     let models = Models::build(&config.llm, config.react.retry(), clock).map_err(|found| part("/llm", found)).ok();
     let policy = Policy::new(&config.approvals).map_err(|found| part("/approvals", found)).ok();
     if let Err(why) = bus::check_address(&config.bus, clock) {
-        part("/bus", Faults::one("/url", why));
+        part("/bus", ValidationErrors::one("/url", why));
     }
     if let Err(why) = housekeeping::times(&config.engine.housekeeping, clock.now()) {
-        part("/engine", Faults::one("/housekeeping", why));
+        part("/engine", ValidationErrors::one("/housekeeping", why));
     }
     let mut declared = None;
     if let Some(egress) = &egress {
@@ -61,7 +61,7 @@ pub fn validate(config: &Config, data_dir: &Path, clock: &Clock, added: &[Arc<dy
     if let (Some(egress), Some(declared)) = (&egress, &declared) {
         match tools(config, egress, declared, added) {
             Ok(tools) => with_tools(config, data_dir, egress, tools, models.as_ref(), &mut part),
-            Err(why) => part("/tools", Faults::one("/tools", why)),
+            Err(why) => part("/tools", ValidationErrors::one("/tools", why)),
         }
     }
     match (egress, models, policy, declared) {
@@ -77,12 +77,12 @@ fn with_tools(
     config: &Config,
     data_dir: &Path,
     egress: &Egress,
-    tools: tool::Registry,
+    tools: tool::ToolRegistry,
     models: Option<&Models>,
-    part: &mut impl FnMut(&'static str, Faults),
+    part: &mut impl FnMut(&'static str, ValidationErrors),
 ) {
     let names: Vec<&str> = tools.names().collect();
-    let mut found = Faults::new();
+    let mut found = ValidationErrors::new();
     config.approvals.check_tools(&names, &mut found);
     if let Some(models) = models {
         Configured::check(&config.agents, &names, &models.names().collect::<Vec<_>>(), &mut found);
@@ -98,21 +98,21 @@ fn with_tools(
 fn tools(
     config: &Config,
     egress: &Egress,
-    declared: &[Prepared],
+    declared: &[PreparedTool],
     added: &[Arc<dyn Tool>],
-) -> Result<tool::Registry, String> {
+) -> Result<tool::ToolRegistry, String> {
     debug_assert_eq!(config.tools.len(), declared.len());
     let credentials = Credentials::none(egress.clone());
     let mut tools = tool::builtin::all(&credentials);
     tools.extend(declared.iter().cloned().map(|tool| tool.with(&credentials)));
     tools.extend(added.iter().cloned());
-    tool::Registry::new(tools)
+    tool::ToolRegistry::new(tools)
 }
 
 /// The channels are built for their faults alone: with a key that nobody keeps, and without Web Push, whose key may be
 /// yet to be made.
-fn channels(config: &Config, egress: &Egress) -> Result<(), Faults> {
+fn channels(config: &Config, egress: &Egress) -> Result<(), ValidationErrors> {
     config.channels.push.check(WithoutKeys::Refuse)?;
-    let vault = Vault::ephemeral().map_err(|error| Faults::one("", error.to_string()))?;
-    Channels::new(&config.channels, None, egress, &vault, config.server.public_url.as_deref()).map(drop)
+    let vault = Vault::ephemeral().map_err(|error| ValidationErrors::one("", error.to_string()))?;
+    ChannelRegistry::new(&config.channels, None, egress, &vault, config.server.public_url.as_deref()).map(drop)
 }

@@ -4,7 +4,7 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{JsonType, ValidationError};
 use serde_json::{Map, Value};
 
-use crate::invalid::{Faults, escape};
+use crate::invalid::{ValidationErrors, escape};
 use crate::json_schema::JsonSchema;
 
 /// At most this many faults are told.
@@ -33,12 +33,12 @@ pub struct Misfit {
     /// Name of the phrase that tells the fault.
     pub phrase: &'static str,
     /// Values for the placeholders of the phrase, by name.
-    pub parts: Vec<(&'static str, Part)>,
+    pub parts: Vec<(&'static str, ArgumentPart)>,
 }
 
 /// A value for a placeholder of a phrase.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
+pub enum ArgumentPart {
     /// A text, shown as it is.
     Text(String),
     /// One of these, each the name of a phrase.
@@ -59,20 +59,20 @@ impl Misfit {
         phrase: &'static str,
         parts: &[(&'static str, String)],
     ) -> Misfit {
-        let parts = parts.iter().map(|(name, text)| (*name, Part::Text(text.clone()))).collect();
+        let parts = parts.iter().map(|(name, text)| (*name, ArgumentPart::Text(text.clone()))).collect();
         Misfit { pointer: pointer.into(), message: message.into(), phrase, parts }
     }
 
     /// All of them as faults of a request.
-    pub fn faults(found: Vec<Misfit>) -> Result<(), Faults> {
-        let mut faults = Faults::new();
+    pub fn faults(found: Vec<Misfit>) -> Result<(), ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         found.into_iter().for_each(|misfit| faults.add(misfit.pointer, misfit.message));
         faults.or(())
     }
 }
 
 /// Whether the arguments fit the tool's schema; each fault stands at its place below `pointer`.
-pub fn check(parameters: &Value, arguments: &Value, pointer: &str) -> Result<(), Faults> {
+pub fn check(parameters: &Value, arguments: &Value, pointer: &str) -> Result<(), ValidationErrors> {
     Misfit::faults(misfits(parameters, arguments, pointer))
 }
 
@@ -115,7 +115,7 @@ fn of(error: &ValidationError, pointer: &str) -> Vec<Misfit> {
             };
             types.sort_by_key(|one| matches!(one, JsonType::Null));
             let types = types.into_iter().map(|one| format!("type_{one}")).collect();
-            vec![Misfit { pointer: place, message, phrase: "fault_type", parts: vec![("types", Part::OneOf(types))] }]
+            vec![Misfit { pointer: place, message, phrase: "fault_type", parts: vec![("types", ArgumentPart::OneOf(types))] }]
         }
         ValidationErrorKind::Minimum { limit } => one("fault_minimum", "limit", limit.to_string()),
         ValidationErrorKind::Maximum { limit } => one("fault_maximum", "limit", limit.to_string()),
@@ -192,6 +192,6 @@ mod tests {
                 "/modifications/x~1y is no argument of this tool",
             ]
         );
-        assert_eq!(check(&schema, &json!([]), "/m").unwrap_err(), Faults::one("/m", "must be a JSON object"));
+        assert_eq!(check(&schema, &json!([]), "/m").unwrap_err(), ValidationErrors::one("/m", "must be a JSON object"));
     }
 }

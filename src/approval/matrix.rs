@@ -39,7 +39,7 @@ words! {
 words! {
     /// Degrees of approval between a call and its execution.
     #[derive(utoipa::ToSchema)]
-    pub enum Gate {
+    pub enum ApprovalLevel {
         /// Nothing: it runs.
         Auto = "auto",
         /// A person's consent.
@@ -48,14 +48,14 @@ words! {
 }
 
 /// The gate of a call. `requires_confirmation` raises it and never lowers it.
-pub fn gate(category: Category, consequence: Consequence, requires_confirmation: bool) -> Gate {
+pub fn gate(category: Category, consequence: Consequence, requires_confirmation: bool) -> ApprovalLevel {
     use Category::*;
     use Consequence::*;
     match (category, consequence) {
-        _ if requires_confirmation => Gate::Confirm,
-        (Read | Analysis | Internal, Low | Medium) => Gate::Auto,
-        (Read | Analysis | Internal, High) => Gate::Confirm,
-        (Write | Delete | SideEffect, Low | Medium | High) => Gate::Confirm,
+        _ if requires_confirmation => ApprovalLevel::Confirm,
+        (Read | Analysis | Internal, Low | Medium) => ApprovalLevel::Auto,
+        (Read | Analysis | Internal, High) => ApprovalLevel::Confirm,
+        (Write | Delete | SideEffect, Low | Medium | High) => ApprovalLevel::Confirm,
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
     fn a_tool_that_asks_for_confirmation_always_gets_it() {
         for category in Category::ALL {
             for consequence in Consequence::ALL {
-                assert_eq!(gate(category, consequence, true), Gate::Confirm);
+                assert_eq!(gate(category, consequence, true), ApprovalLevel::Confirm);
             }
         }
     }

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::approval::Settings;
-use crate::approval::matrix::{Category, Consequence, Gate, gate};
+use crate::approval::matrix::{Category, Consequence, ApprovalLevel, gate};
 use crate::approval::settings::Override;
 use crate::approval::why::{RuleBy, Why};
 use crate::credential::Reference;
 use crate::expr::{Expression, Language, Variables};
-use crate::invalid::{Faults, escape};
+use crate::invalid::{ValidationErrors, escape};
 
 /// How long a task's own rules hold after it was last changed.
 pub const TASK_RULES: TimeDelta = TimeDelta::days(30);
@@ -26,7 +26,7 @@ const SMALL: usize = 1_000;
 const VARIABLES: [&str; 3] = ["args", "tool", "tenant"];
 
 /// The call that rules decide about.
-pub struct Act<'a> {
+pub struct PolicyAct<'a> {
     /// Name of the tool.
     pub tool: &'a str,
     /// Category in the tool's definition.
@@ -47,7 +47,7 @@ pub struct Act<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ruling {
     /// The degree of approval that the call needs.
-    pub gate: Gate,
+    pub gate: ApprovalLevel,
     /// A sentence for each rule that had a part in it, the last one that decided last.
     pub reasons: Vec<String>,
     /// Reasons that the page shows; the reason of the matrix is told there by the category.
@@ -56,21 +56,21 @@ pub struct Ruling {
 
 /// The rules that hold for all runs. Cheap to clone.
 #[derive(Clone)]
-pub struct Policy(Arc<Compiled>);
+pub struct Policy(Arc<CompiledRule>);
 
-struct Compiled {
+struct CompiledRule {
     settings: Settings,
-    tools: Rules,
-    tenants: BTreeMap<String, Rules>,
+    tools: PolicyRules,
+    tenants: BTreeMap<String, PolicyRules>,
 }
 
 /// The rules of one who may have a say, by tool.
 #[derive(Debug, Default)]
-pub struct Rules(BTreeMap<String, Rule>);
+pub struct PolicyRules(BTreeMap<String, Rule>);
 
 #[derive(Debug)]
 struct Rule {
-    gate: Gate,
+    gate: ApprovalLevel,
     when: Option<(String, Expression)>,
 }
 
@@ -78,9 +78,9 @@ struct Rule {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskRules(pub BTreeMap<String, Override>);
 
-impl Rules {
+impl PolicyRules {
     /// Compiles what was written under `pointer`.
-    pub fn compile(written: &BTreeMap<String, Override>, pointer: &str, faults: &mut Faults) -> Rules {
+    pub fn compile(written: &BTreeMap<String, Override>, pointer: &str, faults: &mut ValidationErrors) -> PolicyRules {
         let language = Language::default();
         let mut rules = BTreeMap::new();
         for (tool, Override { gate, when }) in written {
@@ -90,7 +90,7 @@ impl Rules {
                 Err(error) => faults.add(format!("{pointer}/{}/when", escape(tool)), error.to_string()),
             }
         }
-        Rules(rules)
+        PolicyRules(rules)
     }
 
     /// The tools that there are rules for.
@@ -102,16 +102,16 @@ impl Rules {
 impl Policy {
     /// # Errors
     /// What is wrong with the settings.
-    pub fn new(settings: &Settings) -> Result<Policy, Faults> {
-        let mut faults = Faults::new();
+    pub fn new(settings: &Settings) -> Result<Policy, ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         settings.check(&mut faults);
-        let tools = Rules::compile(&settings.tools, "/approvals/tools", &mut faults);
+        let tools = PolicyRules::compile(&settings.tools, "/approvals/tools", &mut faults);
         let tenants = settings.tenants.iter().map(|(tenant, rules)| {
             let pointer = format!("/approvals/tenants/{}", escape(tenant));
-            (tenant.clone(), Rules::compile(rules, &pointer, &mut faults))
+            (tenant.clone(), PolicyRules::compile(rules, &pointer, &mut faults))
         });
         let tenants = tenants.collect();
-        faults.or(Policy(Arc::new(Compiled { settings: settings.clone(), tools, tenants })))
+        faults.or(Policy(Arc::new(CompiledRule { settings: settings.clone(), tools, tenants })))
     }
 
     /// The settings from which the policy was made.
@@ -122,19 +122,19 @@ impl Policy {
     /// Whether there may be a call of this tool that runs by itself: with arguments that are not known yet, for a tenant
     /// that is not known yet. Whether a call does, [`Policy::decide`] says.
     pub fn may_let_through(&self, tool: &str, category: Category, consequence: Consequence) -> bool {
-        let Compiled { settings, tools, tenants } = &*self.0;
+        let CompiledRule { settings, tools, tenants } = &*self.0;
         let cell = settings.cell(category, consequence).unwrap_or_else(|| gate(category, consequence, false));
-        let rule_of = |rules: &Rules, before: bool| match rules.0.get(tool) {
-            Some(Rule { gate: Gate::Auto, .. }) => true,
-            Some(Rule { gate: Gate::Confirm, when: None }) => false,
-            Some(Rule { gate: Gate::Confirm, when: Some(_) }) | None => before,
+        let rule_of = |rules: &PolicyRules, before: bool| match rules.0.get(tool) {
+            Some(Rule { gate: ApprovalLevel::Auto, .. }) => true,
+            Some(Rule { gate: ApprovalLevel::Confirm, when: None }) => false,
+            Some(Rule { gate: ApprovalLevel::Confirm, when: Some(_) }) | None => before,
         };
-        let for_all = rule_of(tools, cell == Gate::Auto);
+        let for_all = rule_of(tools, cell == ApprovalLevel::Auto);
         for_all || tenants.values().any(|rules| rule_of(rules, for_all))
     }
 
     /// The steps that [`Policy::decide`] takes at most: those of the `when` of each rule for the tool.
-    pub fn steps(&self, act: &Act, more: &[(RuleBy, &Rules)]) -> u64 {
+    pub fn steps(&self, act: &PolicyAct, more: &[(RuleBy, &PolicyRules)]) -> u64 {
         let own = [Some(&self.0.tools), self.0.tenants.get(act.tenant)].into_iter().flatten();
         let all = own.chain(more.iter().map(|(_, rules)| *rules));
         let conditions: Vec<&Expression> =
@@ -150,7 +150,7 @@ impl Policy {
     }
 
     /// Decides about an act. `more`: who else has a say, the weightiest last.
-    pub fn decide(&self, act: &Act, more: &[(RuleBy, &Rules)]) -> Ruling {
+    pub fn decide(&self, act: &PolicyAct, more: &[(RuleBy, &PolicyRules)]) -> Ruling {
         let (category, consequence) = (act.category.as_str(), act.consequence.as_str());
         let mut gate = gate(act.category, act.consequence, false);
         let mut reasons =
@@ -162,7 +162,7 @@ impl Policy {
             reasons.push(format!("the operator says {} for {category} of {consequence} consequence", gate.as_str()));
         }
         if let Some(reference) = act.credential {
-            gate = Gate::Confirm;
+            gate = ApprovalLevel::Confirm;
             why.push(Why::Credential { reference: reference.to_string() });
             reasons.push(format!("it uses the credential `{reference}`, which the task does not name"));
         }
@@ -184,7 +184,7 @@ impl Policy {
                 Ok(false) => {}
                 // a rule that can't be judged never lets anything through
                 Err(fault) => {
-                    gate = Gate::Confirm;
+                    gate = ApprovalLevel::Confirm;
                     why.push(Why::Unjudged);
                     reasons
                         .push(format!("the rule of {who} for `{tool}` can't be judged, so a person is asked: {fault}"));
@@ -192,7 +192,7 @@ impl Policy {
             }
         }
         if act.requires_confirmation {
-            gate = Gate::Confirm;
+            gate = ApprovalLevel::Confirm;
             why.push(Why::Always);
             reasons.push(format!("`{}` always asks for confirmation", act.tool));
         }
@@ -201,13 +201,13 @@ impl Policy {
 }
 
 impl Rule {
-    fn holds(&self, act: &Act) -> Result<bool, String> {
+    fn holds(&self, act: &PolicyAct) -> Result<bool, String> {
         let Some((_, when)) = &self.when else { return Ok(true) };
         when.holds(&act.variables()).map_err(|error| error.to_string())
     }
 }
 
-impl Act<'_> {
+impl PolicyAct<'_> {
     /// Variables that rules may name.
     fn variables(&self) -> Variables {
         Variables::new()
@@ -248,10 +248,10 @@ pub fn task_rules_hold(changed_at: DateTime<Utc>, now: DateTime<Utc>) -> bool {
 mod tests {
     use super::*;
 
-    fn rules(written: Value) -> Rules {
+    fn rules(written: Value) -> PolicyRules {
         let written: BTreeMap<String, Override> = serde_json::from_value(written).unwrap();
-        let mut faults = Faults::new();
-        let rules = Rules::compile(&written, "/approvals/tools", &mut faults);
+        let mut faults = ValidationErrors::new();
+        let rules = PolicyRules::compile(&written, "/approvals/tools", &mut faults);
         assert_eq!(faults.0, []);
         rules
     }
@@ -260,8 +260,8 @@ mod tests {
         Policy::new(&serde_json::from_value(settings).unwrap()).unwrap()
     }
 
-    fn pay(arguments: &Value) -> Act<'_> {
-        Act {
+    fn pay(arguments: &Value) -> PolicyAct<'_> {
+        PolicyAct {
             tool: "pay",
             category: Category::Write,
             consequence: Consequence::Low,
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn without_rules_the_matrix_decides() {
         let ruling = policy(json!({})).decide(&pay(&json!({})), &[]);
-        assert_eq!((ruling.gate, ruling.reasons.len()), (Gate::Confirm, 1));
+        assert_eq!((ruling.gate, ruling.reasons.len()), (ApprovalLevel::Confirm, 1));
         assert_eq!(ruling.reasons[0], "the matrix says confirm for write of low consequence");
     }
 
@@ -289,7 +289,7 @@ mod tests {
         let large = json!({ "amount": 500 });
         let task = rules(json!({ "pay": { "gate": "confirm", "when": "args.amount > 400" } }));
         let ruling = policy.decide(&pay(&large), &[(RuleBy::Task, &task)]);
-        assert_eq!(ruling.gate, Gate::Confirm);
+        assert_eq!(ruling.gate, ApprovalLevel::Confirm);
         assert_eq!(
             ruling.reasons,
             [
@@ -301,33 +301,33 @@ mod tests {
             ]
         );
         let by = [RuleBy::Operator, RuleBy::Operator, RuleBy::Tenant, RuleBy::Task];
-        let gates = [Gate::Auto, Gate::Confirm, Gate::Auto, Gate::Confirm];
+        let gates = [ApprovalLevel::Auto, ApprovalLevel::Confirm, ApprovalLevel::Auto, ApprovalLevel::Confirm];
         let expected: Vec<Why> = by.into_iter().zip(gates).map(|(by, gate)| Why::Rule { by, gate }).collect();
         assert_eq!(ruling.why, expected);
-        assert_eq!(policy.decide(&pay(&json!({ "amount": 300 })), &[(RuleBy::Task, &task)]).gate, Gate::Auto);
+        assert_eq!(policy.decide(&pay(&json!({ "amount": 300 })), &[(RuleBy::Task, &task)]).gate, ApprovalLevel::Auto);
     }
 
     #[test]
     fn nothing_lowers_what_the_tool_itself_demands() {
         let policy = policy(json!({ "tools": { "pay": { "gate": "auto" } } }));
         let arguments = json!({});
-        assert_eq!(policy.decide(&pay(&arguments), &[]).gate, Gate::Auto);
-        let always = Act { requires_confirmation: true, ..pay(&arguments) };
-        assert_eq!(policy.decide(&always, &[]).gate, Gate::Confirm);
+        assert_eq!(policy.decide(&pay(&arguments), &[]).gate, ApprovalLevel::Auto);
+        let always = PolicyAct { requires_confirmation: true, ..pay(&arguments) };
+        assert_eq!(policy.decide(&always, &[]).gate, ApprovalLevel::Confirm);
     }
 
     #[test]
     fn a_credential_that_the_task_does_not_name_is_asked_about_unless_a_rule_lets_it_through() {
         let arguments = json!({ "credential": "google/work" });
         let reference = Reference::parse("google/work").unwrap();
-        let act = Act { category: Category::Read, credential: Some(&reference), ..pay(&arguments) };
+        let act = PolicyAct { category: Category::Read, credential: Some(&reference), ..pay(&arguments) };
         let ruling = policy(json!({ "matrix": { "read.low": "auto" } })).decide(&act, &[]);
-        assert_eq!(ruling.gate, Gate::Confirm);
+        assert_eq!(ruling.gate, ApprovalLevel::Confirm);
         assert_eq!(ruling.reasons[2], "it uses the credential `google/work`, which the task does not name");
         let rule = json!({ "pay": { "gate": "auto", "when": "args.credential == 'google/work'" } });
-        assert_eq!(policy(json!({ "tools": rule })).decide(&act, &[]).gate, Gate::Auto);
-        assert_eq!(policy(json!({})).decide(&act, &[(RuleBy::Task, &rules(rule))]).gate, Gate::Auto);
-        assert_eq!(policy(json!({})).decide(&Act { credential: None, ..act }, &[]).gate, Gate::Auto);
+        assert_eq!(policy(json!({ "tools": rule })).decide(&act, &[]).gate, ApprovalLevel::Auto);
+        assert_eq!(policy(json!({})).decide(&act, &[(RuleBy::Task, &rules(rule))]).gate, ApprovalLevel::Auto);
+        assert_eq!(policy(json!({})).decide(&PolicyAct { credential: None, ..act }, &[]).gate, ApprovalLevel::Auto);
     }
 
     #[test]
@@ -348,7 +348,7 @@ mod tests {
     fn a_rule_that_can_not_be_judged_asks() {
         let policy = policy(json!({ "tools": { "pay": { "gate": "auto", "when": "args.amount < 100" } } }));
         let ruling = policy.decide(&pay(&json!({ "amount": "many" })), &[]);
-        assert_eq!(ruling.gate, Gate::Confirm);
+        assert_eq!(ruling.gate, ApprovalLevel::Confirm);
         assert!(ruling.reasons[1].starts_with("the rule of the operator for `pay` can't be judged"), "{ruling:?}");
     }
 

@@ -8,14 +8,14 @@ use uuid::Uuid;
 
 use crate::approval::matrix::{Category, Consequence};
 use crate::approval::why::Why;
-use crate::approval::{Choice, OnExpiry};
+use crate::approval::{ApprovalChoice, OnExpiry};
 
 /// The longest undo window that a tool may declare, in seconds.
 pub const LONGEST_UNDO: u64 = 24 * 3600;
 
 /// Which call of which run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity<'a> {
+pub struct ProposalIdentity<'a> {
     /// The tenant that owns the run.
     pub tenant: &'a str,
     /// The run that proposes the call.
@@ -53,7 +53,7 @@ pub struct Proposal {
     #[serde(default)]
     pub why: Vec<Why>,
     /// The decisions that a person may take.
-    pub options: Vec<Choice>,
+    pub options: Vec<ApprovalChoice>,
     /// The person may change the arguments.
     pub allow_modification: bool,
     /// `trigger` or `chat`.
@@ -83,7 +83,7 @@ pub struct Proposal {
 }
 
 /// SHA-256 over the canonical JSON (RFC 8785) of what will run, in hexadecimal: `docs/keys.md`, "Approvals".
-pub fn digest(of: &Identity, tool: &str, version: &str, definition: &str, arguments: &Value) -> String {
+pub fn digest(of: &ProposalIdentity, tool: &str, version: &str, definition: &str, arguments: &Value) -> String {
     canonical_hash(&json!({
         "tenant": of.tenant, "run": of.run_id, "turn": of.turn, "call": of.call_id,
         "tool": tool, "version": version, "definition": definition, "arguments": arguments,
@@ -116,7 +116,7 @@ fn without_nul(value: &Value) -> Value {
 
 impl Proposal {
     /// The digest of this call with these arguments.
-    pub fn digest(&self, of: &Identity, arguments: &Value) -> String {
+    pub fn digest(&self, of: &ProposalIdentity, arguments: &Value) -> String {
         digest(of, &self.tool, &self.version, &self.definition, arguments)
     }
 
@@ -141,7 +141,7 @@ pub fn undo_window(seconds: Option<u64>) -> Option<TimeDelta> {
 mod tests {
     use super::*;
 
-    const CALL: Identity = Identity { tenant: "ann", run_id: Uuid::from_u128(7), turn: 2, call_id: "call_1" };
+    const CALL: ProposalIdentity = ProposalIdentity { tenant: "ann", run_id: Uuid::from_u128(7), turn: 2, call_id: "call_1" };
 
     #[test]
     fn the_digest_is_that_of_canonical_json() {
@@ -168,10 +168,10 @@ mod tests {
         let arguments = json!({ "to": "ann" });
         let one = digest(&CALL, "send", "1.0.0", "d", &arguments);
         let others = [
-            digest(&Identity { tenant: "bob", ..CALL }, "send", "1.0.0", "d", &arguments),
-            digest(&Identity { run_id: Uuid::from_u128(8), ..CALL }, "send", "1.0.0", "d", &arguments),
-            digest(&Identity { turn: 3, ..CALL }, "send", "1.0.0", "d", &arguments),
-            digest(&Identity { call_id: "call_2", ..CALL }, "send", "1.0.0", "d", &arguments),
+            digest(&ProposalIdentity { tenant: "bob", ..CALL }, "send", "1.0.0", "d", &arguments),
+            digest(&ProposalIdentity { run_id: Uuid::from_u128(8), ..CALL }, "send", "1.0.0", "d", &arguments),
+            digest(&ProposalIdentity { turn: 3, ..CALL }, "send", "1.0.0", "d", &arguments),
+            digest(&ProposalIdentity { call_id: "call_2", ..CALL }, "send", "1.0.0", "d", &arguments),
             digest(&CALL, "sent", "1.0.0", "d", &arguments),
             digest(&CALL, "send", "1.0.1", "d", &arguments),
             digest(&CALL, "send", "1.0.0", "e", &arguments),

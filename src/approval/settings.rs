@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::approval::OnExpiry;
-use crate::approval::matrix::{Category, Consequence, Gate};
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::approval::matrix::{Category, Consequence, ApprovalLevel};
+use crate::invalid::{ValidationErrors, did_you_mean, escape};
 
 /// Longest time that a question may stay open, in minutes.
 const LONGEST_TIMEOUT: u64 = 7 * 24 * 60;
@@ -35,7 +35,7 @@ pub struct Settings {
     /// Whether the page asks for a code, shown on it, to be typed where an act is of high consequence.
     pub confirm_high: bool,
     /// Cells of the matrix that are to be otherwise: `"read.high" = "auto"`.
-    pub matrix: BTreeMap<String, Gate>,
+    pub matrix: BTreeMap<String, ApprovalLevel>,
     /// Overrides for named tools.
     pub tools: BTreeMap<String, Override>,
     /// Overrides for named tools, by tenant.
@@ -47,7 +47,7 @@ pub struct Settings {
 #[serde(deny_unknown_fields)]
 pub struct Override {
     /// The degree of approval in place of the matrix's.
-    pub gate: Gate,
+    pub gate: ApprovalLevel,
     /// CEL over `args`, `tool`, `tenant`: the override holds only where this does. Absent: always.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
@@ -74,7 +74,7 @@ impl Default for Settings {
 
 impl Settings {
     /// Adds each fault, under `/approvals`.
-    pub fn check(&self, faults: &mut Faults) {
+    pub fn check(&self, faults: &mut ValidationErrors) {
         if !(1..=LONGEST_TIMEOUT).contains(&self.timeout_minutes) {
             faults.add("/approvals/timeout_minutes", format!("must lie between 1 and {LONGEST_TIMEOUT}"));
         }
@@ -97,7 +97,7 @@ impl Settings {
     }
 
     /// Adds each rule that is for a tool which is not there: it would silently decide nothing.
-    pub fn check_tools(&self, known: &[&str], faults: &mut Faults) {
+    pub fn check_tools(&self, known: &[&str], faults: &mut ValidationErrors) {
         let mut named = |pointer: String, rules: &BTreeMap<String, Override>| {
             for tool in rules.keys().filter(|tool| !known.contains(&tool.as_str())) {
                 let near = did_you_mean(tool, known.iter().copied());
@@ -111,7 +111,7 @@ impl Settings {
     }
 
     /// The gate that the operator has set for a cell of the matrix.
-    pub fn cell(&self, category: Category, consequence: Consequence) -> Option<Gate> {
+    pub fn cell(&self, category: Category, consequence: Consequence) -> Option<ApprovalLevel> {
         let cell = self.matrix.iter().find(|(cell, _)| read_cell(cell) == Some((category, consequence)));
         cell.map(|(_, gate)| *gate)
     }
@@ -135,10 +135,10 @@ mod tests {
             reminders: vec![0.5, 1.0],
             escalate_after: 2.0,
             approvers: 0,
-            matrix: BTreeMap::from([("read.huge".into(), Gate::Auto), ("delete.low".into(), Gate::Auto)]),
+            matrix: BTreeMap::from([("read.huge".into(), ApprovalLevel::Auto), ("delete.low".into(), ApprovalLevel::Auto)]),
             ..Settings::default()
         };
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         settings.check(&mut faults);
         let places: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
         assert_eq!(
@@ -151,7 +151,7 @@ mod tests {
                 "/approvals/matrix/read.huge"
             ]
         );
-        assert_eq!(settings.cell(Category::Delete, Consequence::Low), Some(Gate::Auto));
+        assert_eq!(settings.cell(Category::Delete, Consequence::Low), Some(ApprovalLevel::Auto));
         assert_eq!(settings.cell(Category::Delete, Consequence::High), None);
     }
 }

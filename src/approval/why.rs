@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::approval::matrix::Gate;
+use crate::approval::matrix::ApprovalLevel;
 
 /// One rule that had a part in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,7 +14,7 @@ pub enum Why {
         /// The author of the rule.
         by: RuleBy,
         /// The degree of approval that it sets.
-        gate: Gate,
+        gate: ApprovalLevel,
     },
     /// The call chooses a credential that the task does not name.
     Credential {

@@ -8,13 +8,13 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::try_join_all;
 use uuid::Uuid;
 
-use crate::bench::figure::Figure;
+use crate::bench::figure::BenchFigure;
 use crate::bench::instance::{Instance, record};
 use crate::bench::limits::rate;
-use crate::bench::place::{Place, any_id};
+use crate::bench::place::{BenchEnv, any_id};
 use crate::bench::stock::hourly;
 use crate::run::RunState;
-use crate::store::{Finish, FireDue, Limits, StartNow, Store, Take};
+use crate::store::{Finish, FireDue, RunLimits, StartNow, Store, Take};
 
 const WHAT: &str = "its statements by themselves, two callers";
 const CALLERS: usize = 2;
@@ -24,7 +24,7 @@ const LEASE: TimeDelta = TimeDelta::minutes(30);
 
 /// Statements that a figure executes.
 #[derive(Clone, Copy)]
-enum Batch {
+enum BaselineBatch {
     /// Fire what is due, and start it.
     Fire,
     /// Take what is ready, and start it.
@@ -32,22 +32,22 @@ enum Batch {
 }
 
 /// So many tasks that are due are fired, started and ended: runs a second.
-pub async fn fire(place: &Place, fires: usize) -> anyhow::Result<f64> {
+pub async fn fire(place: &BenchEnv, fires: usize) -> anyhow::Result<f64> {
     let instance = Instance::build(place).await?;
     instance.stock(place).due_by(hourly(), fires, instance.store.clock().now()).await?;
-    work_off(place, instance, Batch::Fire, fires).await
+    work_off(place, instance, BaselineBatch::Fire, fires).await
 }
 
 /// So many runs that are ready are taken, started and ended: runs a second.
-pub async fn drain(place: &Place, runs: usize) -> anyhow::Result<f64> {
+pub async fn drain(place: &BenchEnv, runs: usize) -> anyhow::Result<f64> {
     let instance = Instance::build(place).await?;
     instance.stock(place).queued(runs).await?;
-    work_off(place, instance, Batch::Take, runs).await
+    work_off(place, instance, BaselineBatch::Take, runs).await
 }
 
 /// Tells beside a figure, in runs a second, what its statements gave, and how much of the limit that is: what can be reached
 /// with these statements.
-pub fn tell(figure: Figure, rate: f64) -> Figure {
+pub fn tell(figure: BenchFigure, rate: f64) -> BenchFigure {
     let limit = figure.limit;
     let figure = figure.part(WHAT, "runs/s", rate);
     match limit {
@@ -57,11 +57,11 @@ pub fn tell(figure: Figure, rate: f64) -> Figure {
 }
 
 /// The baseline that was told beside a figure.
-pub fn told(figure: &Figure) -> Option<f64> {
+pub fn told(figure: &BenchFigure) -> Option<f64> {
     figure.parts.iter().find(|part| part.name == WHAT).map(|part| part.value)
 }
 
-async fn work_off(place: &Place, instance: Instance, batch: Batch, runs: usize) -> anyhow::Result<f64> {
+async fn work_off(place: &BenchEnv, instance: Instance, batch: BaselineBatch, runs: usize) -> anyhow::Result<f64> {
     let began = Instant::now();
     let callers = (0..CALLERS).map(|_| tokio::spawn(call(instance.store.clone(), batch)));
     for called in try_join_all(callers).await? {
@@ -75,13 +75,13 @@ async fn work_off(place: &Place, instance: Instance, batch: Batch, runs: usize) 
 }
 
 /// One batch after the other, until there is none.
-async fn call(store: Store, batch: Batch) -> anyhow::Result<()> {
+async fn call(store: Store, batch: BaselineBatch) -> anyhow::Result<()> {
     let worker = any_id();
     loop {
         let now = store.clock().now();
         let started = match batch {
-            Batch::Fire => store.fire_due(&firing(worker, now)).await?.started,
-            Batch::Take => store.take_runs(&taking(worker, now)).await?.starts.started,
+            BaselineBatch::Fire => store.fire_due(&firing(worker, now)).await?.started,
+            BaselineBatch::Take => store.take_runs(&taking(worker, now)).await?.starts.started,
         };
         if started.is_empty() {
             return Ok(());
@@ -99,7 +99,7 @@ fn firing(worker: Uuid, now: DateTime<Utc>) -> FireDue {
 }
 
 fn taking(worker: Uuid, now: DateTime<Utc>) -> Take {
-    let limits = Limits::default();
+    let limits = RunLimits::default();
     Take { worker, now, ahead: now, lease_until: now + LEASE, limit: BATCH as i64, fair: None, limits, shares: None }
 }
 
@@ -109,9 +109,9 @@ mod tests {
 
     #[test]
     fn statement_figures_are_told_with_their_share_of_the_limit() {
-        let figure = tell(Figure::new("fire", "due → finished", "runs/s", 10, 20.0).against("bare fire", 80.0), 28.0);
+        let figure = tell(BenchFigure::new("fire", "due → finished", "runs/s", 10, 20.0).against("bare fire", 80.0), 28.0);
         let told_beside: Vec<(&str, f64)> = figure.parts.iter().map(|part| (part.name.as_str(), part.value)).collect();
         assert_eq!(told_beside, [(WHAT, 28.0), ("which is of the limit", 0.35)]);
-        assert_eq!((told(&figure), told(&Figure::default())), (Some(28.0), None));
+        assert_eq!((told(&figure), told(&BenchFigure::default())), (Some(28.0), None));
     }
 }

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::bench::Bench;
-use crate::bench::figure::{Figure, Limit, Samples};
+use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
 use crate::bench::instance::{Instance, PATIENCE};
 use crate::bench::limits::timer;
-use crate::bench::place::Place;
+use crate::bench::place::BenchEnv;
 use crate::bench::scale::Scale;
 use crate::bench::stock::{draft, hourly, hourly_with_a_slot};
 use crate::clock::signed;
@@ -45,9 +45,9 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let sleeps = Samples::all(sleeps);
         let words = format!("timer burst: {tasks} sleeps of the runtime that end at once; p99");
         let limit = sleeps.at(0.99);
-        bench.limits.push(Limit::new(format!("timer_{name}"), words, "ms", limit).spread(sleeps.distribution("ms")));
+        bench.limits.push(FigureLimit::new(format!("timer_{name}"), words, "ms", limit).spread(sleeps.distribution("ms")));
         let what = format!("lateness of {tasks} tasks that are due at one instant, p99");
-        let figure = Figure::new(name, what, "ms", starts.count(), starts.at(0.99));
+        let figure = BenchFigure::new(name, what, "ms", starts.count(), starts.at(0.99));
         let figure = figure.against("timer burst of that size, p99", limit).at_most(TIMES).never_early(&starts);
         let words = "p99 of runs that take their task's slot";
         let mut figure = figure.spread(&starts).part(words, "ms", slotted.at(0.99));
@@ -70,7 +70,7 @@ async fn bursts(
     trigger: fn() -> Value,
     old: usize,
 ) -> anyhow::Result<Samples> {
-    let (lost, starts) = Place::with(bench.at, async |place| {
+    let (lost, starts) = BenchEnv::with(bench.at, async |place| {
         let service = Instance::build(place).await?.start().await?;
         service.stock(place).old_runs(old).await?;
         let (mut starts, mut forgotten) = (Vec::new(), 0);
@@ -118,7 +118,7 @@ pub async fn lone(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let seconds = bench.size.lone_seconds;
     bench.tell(&format!("lone: one task a second, for {seconds} s"));
     let sleeps = timer::alone(seconds.max(20), GAP).await;
-    let starts = Place::with(bench.at, async |place| {
+    let starts = BenchEnv::with(bench.at, async |place| {
         let service = Instance::build(place).await?.start().await?;
         let trigger =
             json!({ "type": "schedule", "cron": "* * * * * *", "timezone": "Europe/Berlin", "overlap": "allow" });
@@ -135,9 +135,9 @@ pub async fn lone(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     .await?;
     let limit = sleeps.at(0.99);
     let words = "timer alone: one sleep of the runtime after the other; p99";
-    bench.limits.push(Limit::new("timer_alone", words, "ms", limit).spread(sleeps.distribution("ms")));
+    bench.limits.push(FigureLimit::new("timer_alone", words, "ms", limit).spread(sleeps.distribution("ms")));
     let what = "lateness of the only task, which is due each second, p99";
-    let figure = Figure::new("lone", what, "ms", starts.count(), starts.at(0.99));
+    let figure = BenchFigure::new("lone", what, "ms", starts.count(), starts.at(0.99));
     bench
         .figures
         .push(figure.against("timer alone, p99", limit).at_most_over(3.0).never_early(&starts).spread(&starts));

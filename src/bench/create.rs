@@ -7,10 +7,10 @@ use futures::future::try_join_all;
 use serde_json::{Value, json};
 
 use crate::bench::Bench;
-use crate::bench::figure::{Figure, median};
+use crate::bench::figure::{BenchFigure, median};
 use crate::bench::instance::Instance;
 use crate::bench::limits::{commits, rate, rows};
-use crate::bench::place::Place;
+use crate::bench::place::BenchEnv;
 use crate::bench::rate::{Rate, Watch};
 use crate::bench::stock::{draft, tenant};
 use crate::bench::write::BODY;
@@ -27,7 +27,7 @@ pub async fn single(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {
         bench.tell(&format!("create_single: {count} tasks by {CLIENTS} clients, round {round}"));
-        let (limit, value) = Place::with(bench.at, async |place| {
+        let (limit, value) = BenchEnv::with(bench.at, async |place| {
             let limit = commits::rate(&place.bare, CLIENTS, length).await?;
             let instance = Instance::build(place).await?;
             let stock = instance.stock(place);
@@ -51,7 +51,7 @@ pub async fn single(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let what = "tasks read, checked and stored one by one, by 16 clients at once";
     let (limit, value) = (Rate::median(bare), Rate::median(ours));
-    let figure = Figure::new("create_single", what, "tasks/s", count, value.value);
+    let figure = BenchFigure::new("create_single", what, "tasks/s", count, value.value);
     let figure = figure.against("one-row commits, 16 clients", limit.value).at_least(0.7);
     bench.figures.push(limit.profile_limit(value.profile(figure)));
     Ok(())
@@ -66,7 +66,7 @@ pub async fn batch(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {
         bench.tell(&format!("create_batch: {count} tasks, {} at a time, round {round}", rows::BATCH));
-        let (limit, value) = Place::with(bench.at, async |place| {
+        let (limit, value) = BenchEnv::with(bench.at, async |place| {
             let limit = rows::rates(&place.bare, count, BODY).await?.inserted;
             let instance = Instance::build(place).await?;
             let stock = instance.stock(place);
@@ -87,14 +87,14 @@ pub async fn batch(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         ours.push(value);
     }
     let what = "tasks read, checked and stored, 100 in a batch";
-    let figure = Figure::new("create_batch", what, "tasks/s", count, median(ours));
+    let figure = BenchFigure::new("create_batch", what, "tasks/s", count, median(ours));
     bench.figures.push(figure.against("100-row inserts", median(bare)).at_least(0.25));
     Ok(())
 }
 
 /// # Errors
 /// Some are not, or will not fire.
-async fn all_are_stored(place: &Place, count: usize) -> anyhow::Result<()> {
+async fn all_are_stored(place: &BenchEnv, count: usize) -> anyhow::Result<()> {
     let made = place.inside.count("select count(*) from tasks join due on task_id = id where next_at is not null");
     let made = made.await?;
     anyhow::ensure!(made == count as i64, "{made} of {count} tasks are stored");

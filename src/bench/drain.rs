@@ -1,9 +1,9 @@
 //! `drain` and `drain_100k`: a backlog of queued runs is worked off, by one instance, on tables that were never analysed.
 
-use crate::bench::figure::{Figure, Limit, Point, median};
+use crate::bench::figure::{BenchFigure, FigureLimit, Point, median};
 use crate::bench::instance::Instance;
 use crate::bench::limits::drain;
-use crate::bench::place::Place;
+use crate::bench::place::BenchEnv;
 use crate::bench::rate::Rate;
 use crate::bench::{Bench, alone};
 
@@ -19,8 +19,8 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let (short, rounds) = (bench.size.backlog, bench.size.rounds);
     let first = work_off(bench, short, rounds).await?;
     if bench.wants("drain") {
-        bench.limits.push(Limit::new("bare_drain", BARE, "runs/s", first.limit.value));
-        let figure = Figure::new("drain", WHAT, "runs/s", short, first.ours.value);
+        bench.limits.push(FigureLimit::new("bare_drain", BARE, "runs/s", first.limit.value));
+        let figure = BenchFigure::new("drain", WHAT, "runs/s", short, first.ours.value);
         let figure = figure.against("bare drain", first.limit.value).at_least(0.75);
         let figure = alone::tell(figure, by_itself(bench, short, rounds).await?);
         bench.figures.push(first.profile(figure));
@@ -41,15 +41,15 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let last = work_off(bench, long, rounds.min(2)).await?;
     series.push(last.point());
-    bench.limits.push(Limit::new("bare_drain_100k", BARE, "runs/s", last.limit.value));
+    bench.limits.push(FigureLimit::new("bare_drain_100k", BARE, "runs/s", last.limit.value));
     let (value, limit) = (last.ours.value, last.limit.value);
     let kept = value / first.ours.value;
-    let figure = Figure::new("drain_100k", WHAT, "runs/s", long, value)
+    let figure = BenchFigure::new("drain_100k", WHAT, "runs/s", long, value)
         .against("bare drain of as many", limit)
         .part("of the rate of drain", "", kept)
         .asks("≥ 75 % of the limit".into(), value >= 0.75 * limit)
         .asks("≥ 90 % of the rate of `drain`".into(), kept >= 0.9);
-    bench.figures.push(Figure { series, ..last.profile(figure) });
+    bench.figures.push(BenchFigure { series, ..last.profile(figure) });
     Ok(())
 }
 
@@ -57,7 +57,7 @@ async fn by_itself(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Res
     let mut rates = Vec::new();
     for round in 1..=rounds {
         bench.tell(&format!("drain: {size} queued runs by statements alone, round {round}"));
-        rates.push(Place::with(bench.at, async |place| alone::drain(place, size).await).await?);
+        rates.push(BenchEnv::with(bench.at, async |place| alone::drain(place, size).await).await?);
     }
     Ok(median(rates))
 }
@@ -74,7 +74,7 @@ impl Worked {
         Point { size: self.size, value: self.ours.value, limit: self.limit.value }
     }
 
-    fn profile(&self, figure: Figure) -> Figure {
+    fn profile(&self, figure: BenchFigure) -> BenchFigure {
         self.limit.profile_limit(self.ours.profile(figure))
     }
 }
@@ -83,7 +83,7 @@ async fn work_off(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Resu
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
         bench.tell(&format!("drain: {size} queued runs, round {round}"));
-        let (limit, value) = Place::with(bench.at, async |place| {
+        let (limit, value) = BenchEnv::with(bench.at, async |place| {
             let instance = Instance::build(place).await?;
             let limit = drain::measure(place.postgres()?, size).await?;
             for table in ["queue", "runs"] {

@@ -9,24 +9,24 @@ use serde_json::json;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::app::{self, Built, Ending, Extras};
-use crate::bench::figure::{Figure, Samples};
-use crate::bench::limits::stream::{Row, Stream, insert_runs};
+use crate::app::{self, Built, AppEnd, Extras};
+use crate::bench::figure::{BenchFigure, Samples};
+use crate::bench::limits::stream::{StreamRow, Stream, insert_runs};
 use crate::bench::limits::{commits, rate};
-use crate::bench::place::{Place, any_id};
-use crate::bench::{Size, Where};
+use crate::bench::place::{BenchEnv, any_id};
+use crate::bench::{BenchSize, Where};
 use crate::bus::Bus;
 use crate::clock::{Clock, pause};
 use crate::engine::active::Active;
-use crate::engine::held::Held;
-use crate::engine::matcher::Matcher;
+use crate::engine::held::PrefetchBuffer;
+use crate::engine::matcher::EventMatcher;
 use crate::event::Event;
 use crate::executor::{Executor, Job};
 use crate::id::{Tenant, new_id};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::metrics::Metrics;
 use crate::run::Usage;
-use crate::run::outcome::{Outcome, RunError};
+use crate::run::outcome::{RunOutcome, RunError};
 use crate::store::Store;
 use crate::task::{Action, Draft, Task};
 
@@ -37,15 +37,15 @@ const TENANTS: usize = 100;
 /// The longest that one event may take to its start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub async fn measure(at: &Where, size: Size, told: &dyn Fn(&str)) -> anyhow::Result<Vec<Figure>> {
-    Place::with(at, async |place| measured(place, size, told).await).await
+pub async fn measure(at: &Where, size: BenchSize, told: &dyn Fn(&str)) -> anyhow::Result<Vec<BenchFigure>> {
+    BenchEnv::with(at, async |place| measured(place, size, told).await).await
 }
 
-async fn measured(place: &Place, size: Size, told: &dyn Fn(&str)) -> anyhow::Result<Vec<Figure>> {
-    let started = Started::default();
+async fn measured(place: &BenchEnv, size: BenchSize, told: &dyn Fn(&str)) -> anyhow::Result<Vec<BenchFigure>> {
+    let started = StartedRuns::default();
     let extras = Extras { executors: vec![Arc::new(started.clone())], ..Extras::default() };
     let Built { store, engine, http, .. } =
-        app::build(&place.config, Clock::system(), extras, Ending::default(), |_| {}).await?;
+        app::build(&place.config, Clock::system(), extras, AppEnd::default(), |_| {}).await?;
     let bus = Arc::clone(&http.bus);
     told(&format!("making {} event tasks", size.event_tasks));
     let tasks = create_tasks(&store, &http.known, size.event_tasks).await?;
@@ -60,7 +60,7 @@ async fn measured(place: &Place, size: Size, told: &dyn Fn(&str)) -> anyhow::Res
 }
 
 /// Tasks of many tenants, each for a type of its own, with a filter that holds.
-async fn create_tasks(store: &Store, known: &crate::task::Known, count: usize) -> anyhow::Result<Vec<Uuid>> {
+async fn create_tasks(store: &Store, known: &crate::task::TaskValidator, count: usize) -> anyhow::Result<Vec<Uuid>> {
     let now = store.clock().now();
     let tasks = (0..count).map(|number| {
         let draft = json!({
@@ -69,13 +69,13 @@ async fn create_tasks(store: &Store, known: &crate::task::Known, count: usize) -
                          "filter": "event.data.amount > 100" },
         });
         let draft = Draft::parse(
-            Tenant::new(tenant(number)).map_err(|why| Faults::one("/tenant_id", why)),
+            Tenant::new(tenant(number)).map_err(|why| ValidationErrors::one("/tenant_id", why)),
             &draft,
             known,
             now,
         )?;
-        let (task, _) = Task::new(new_id(now), draft, now).map_err(|fault| Faults(vec![fault]))?;
-        Ok::<Task, Faults>(task)
+        let (task, _) = Task::new(new_id(now), draft, now).map_err(|fault| ValidationErrors(vec![fault]))?;
+        Ok::<Task, ValidationErrors>(task)
     });
     let tasks: Vec<Task> = tasks.collect::<Result<_, _>>()?;
     let ids = tasks.iter().map(|task| task.id).collect();
@@ -102,17 +102,17 @@ fn event(number: usize, matching: bool) -> Event {
 }
 
 async fn throughput(
-    place: &Place,
+    place: &BenchEnv,
     store: &Store,
     bus: &Arc<dyn Bus>,
     tasks: &[Uuid],
-    size: Size,
+    size: BenchSize,
     told: &dyn Fn(&str),
-) -> anyhow::Result<Vec<Figure>> {
+) -> anyhow::Result<Vec<BenchFigure>> {
     // nothing is executed here: the runs are committed, and that is all
-    let held = Held::new(0, 0, Active::default());
+    let held = PrefetchBuffer::new(0, 0, Active::default());
     let matcher =
-        Matcher::new(store.clone(), Arc::clone(bus), held, store.computing().clone(), any_id(), 5, &Metrics::new());
+        EventMatcher::new(store.clone(), Arc::clone(bus), held, store.computing().clone(), any_id(), 5, &Metrics::new());
     publish(bus, &first_of_each_tenant()).await?;
     drain(&matcher, TENANTS).await?;
 
@@ -130,7 +130,7 @@ async fn throughput(
 
     told(&format!("{} events that match a task each", size.events));
     let matching: Vec<Event> = (0..size.events).map(|number| event(number % size.event_tasks, true)).collect();
-    let rows: Vec<Row> = matching.iter().zip(tasks.iter().cycle()).map(|(event, task)| row(event, *task)).collect();
+    let rows: Vec<StreamRow> = matching.iter().zip(tasks.iter().cycle()).map(|(event, task)| row(event, *task)).collect();
     let bare = insert_runs(&place.bare, &rows, BATCH).await?;
     publish(bus, &matching).await?;
     let recorded = drain(&matcher, matching.len()).await?;
@@ -138,7 +138,7 @@ async fn throughput(
     let ready: i64 = runs.iter().filter(|(state, _)| state == "ready").map(|(_, count)| count).sum();
     anyhow::ensure!(ready == size.events as i64, "{} events made {ready} runs", size.events);
     let rates = |name: &str, what: &str, value: f64, limit: Option<f64>, against: &str| {
-        let figure = Figure::new(name, what, "events/s", size.events, value);
+        let figure = BenchFigure::new(name, what, "events/s", size.events, value);
         match limit {
             Some(limit) => figure.against(against, limit),
             None => figure,
@@ -158,8 +158,8 @@ async fn throughput(
 }
 
 /// Fields of an event's run that differ from run to run.
-fn row(event: &Event, task_id: Uuid) -> Row {
-    Row {
+fn row(event: &Event, task_id: Uuid) -> StreamRow {
+    StreamRow {
         task_id,
         tenant: event.tenant.to_string(),
         fire_key: format!("e:{}", event.key()),
@@ -183,7 +183,7 @@ async fn publish(bus: &Arc<dyn Bus>, events: &[Event]) -> anyhow::Result<f64> {
 }
 
 /// Reads, matches, records and acknowledges so many events; how many a second.
-async fn drain(matcher: &Matcher, count: usize) -> anyhow::Result<f64> {
+async fn drain(matcher: &EventMatcher, count: usize) -> anyhow::Result<f64> {
     let began = Instant::now();
     let mut handled = 0;
     while handled < count {
@@ -195,7 +195,7 @@ async fn drain(matcher: &Matcher, count: usize) -> anyhow::Result<f64> {
 }
 
 /// Publish to start, on a service that has nothing else to do.
-async fn latency(place: &Place, bus: &Arc<dyn Bus>, started: &Started, size: Size) -> anyhow::Result<Vec<Figure>> {
+async fn latency(place: &BenchEnv, bus: &Arc<dyn Bus>, started: &StartedRuns, size: BenchSize) -> anyhow::Result<Vec<BenchFigure>> {
     // the runs that the throughput has left are executed first
     publish(bus, &first_of_each_tenant()).await?;
     started.rest().await?;
@@ -212,7 +212,7 @@ async fn latency(place: &Place, bus: &Arc<dyn Bus>, started: &Started, size: Siz
     let took = Samples::new(took);
     let commits = commits::times(&place.bare, size.event_samples, 2, Duration::ZERO).await?;
     let figure = |name: &str, share| {
-        let figure = Figure::new(name, "event published → start", "ms", size.event_samples, took.at(share));
+        let figure = BenchFigure::new(name, "event published → start", "ms", size.event_samples, took.at(share));
         figure.against("two commits of one row, one after the other", commits.at(share))
     };
     Ok(vec![figure("events.start.p50", 0.5), figure("events.start.p99", 0.99).spread(&took)])
@@ -220,7 +220,7 @@ async fn latency(place: &Place, bus: &Arc<dyn Bus>, started: &Started, size: Siz
 
 /// An executor that does nothing and says when it was asked to.
 #[derive(Clone, Default)]
-struct Started(Arc<Shared>);
+struct StartedRuns(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -230,7 +230,7 @@ struct Shared {
     bell: Notify,
 }
 
-impl Started {
+impl StartedRuns {
     fn expect(&self, event_id: &str) {
         *self.0.expected.lock().expect("bench lock") = (event_id.to_owned(), None);
     }
@@ -261,14 +261,14 @@ impl Started {
     }
 }
 
-impl Executor for Started {
+impl Executor for StartedRuns {
     fn name(&self) -> &'static str {
         "bench"
     }
 
-    fn validate(&self, _: &Action, _: &mut Faults) {}
+    fn validate(&self, _: &Action, _: &mut ValidationErrors) {}
 
-    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
         let now = Instant::now();
         *self.0.last.lock().expect("bench lock") = Some(now);
         let mut expected = self.0.expected.lock().expect("bench lock");
@@ -276,6 +276,6 @@ impl Executor for Started {
             expected.1 = Some(now);
             self.0.bell.notify_waiters();
         }
-        Box::pin(async { Ok(Outcome::Succeeded { output: String::new(), usage: Usage::default() }) })
+        Box::pin(async { Ok(RunOutcome::Succeeded { output: String::new(), usage: Usage::default() }) })
     }
 }

@@ -7,7 +7,7 @@ const EARLY: f64 = 1.0;
 
 /// The rate or time of the machine, the database or the runtime by itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Limit {
+pub struct FigureLimit {
     /// Name of the limit.
     pub name: String,
     /// The work that is measured, in words.
@@ -23,7 +23,7 @@ pub struct Limit {
 
 /// One figure beside its limit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Figure {
+pub struct BenchFigure {
     /// Name of the figure.
     pub name: String,
     /// The work that was measured, in words.
@@ -48,7 +48,7 @@ pub struct Figure {
     pub met: Option<bool>,
     /// Further values: percentiles, memory, counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub parts: Vec<Part>,
+    pub parts: Vec<FigurePart>,
     /// Spread of the single values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Distribution>,
@@ -59,7 +59,7 @@ pub struct Figure {
 
 /// A number beside the figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct FigurePart {
     /// Name of the value.
     pub name: String,
     /// Unit of the value.
@@ -93,86 +93,86 @@ pub struct Distribution {
     pub quantiles: Vec<(f64, f64)>,
 }
 
-impl Limit {
+impl FigureLimit {
     /// A limit without a spread.
-    pub fn new(name: impl Into<String>, what: impl Into<String>, unit: &str, value: f64) -> Limit {
-        Limit { name: name.into(), what: what.into(), unit: unit.into(), value, distribution: None }
+    pub fn new(name: impl Into<String>, what: impl Into<String>, unit: &str, value: f64) -> FigureLimit {
+        FigureLimit { name: name.into(), what: what.into(), unit: unit.into(), value, distribution: None }
     }
 
     /// The limit with the spread of its values.
-    pub fn spread(self, distribution: Distribution) -> Limit {
-        Limit { distribution: Some(distribution), ..self }
+    pub fn spread(self, distribution: Distribution) -> FigureLimit {
+        FigureLimit { distribution: Some(distribution), ..self }
     }
 }
 
-impl Figure {
+impl BenchFigure {
     /// A figure of `of` measured things.
-    pub fn new(name: impl Into<String>, what: impl Into<String>, unit: &str, of: usize, value: f64) -> Figure {
+    pub fn new(name: impl Into<String>, what: impl Into<String>, unit: &str, of: usize, value: f64) -> BenchFigure {
         let (name, what, unit) = (name.into(), what.into(), unit.into());
-        Figure { name, what, unit, of: of as u64, value, ..Figure::default() }
+        BenchFigure { name, what, unit, of: of as u64, value, ..BenchFigure::default() }
     }
 
     /// Puts the limit beside it.
-    pub fn against(self, what: impl Into<String>, limit: f64) -> Figure {
+    pub fn against(self, what: impl Into<String>, limit: f64) -> BenchFigure {
         let ratio = (limit > 0.0).then(|| self.value / limit);
-        Figure { limit: Some(limit), ratio, against: what.into(), ..self }
+        BenchFigure { limit: Some(limit), ratio, against: what.into(), ..self }
     }
 
     /// Asks for this share of the limit.
-    pub fn at_least(self, share: f64) -> Figure {
+    pub fn at_least(self, share: f64) -> BenchFigure {
         let met = self.ratio.is_some_and(|ratio| ratio >= share);
         self.asks(format!("≥ {:.0} % of the limit", share * 100.0), met)
     }
 
     /// Allows so many times the limit.
-    pub fn at_most(self, times: f64) -> Figure {
+    pub fn at_most(self, times: f64) -> BenchFigure {
         let met = self.ratio.is_some_and(|ratio| ratio <= times);
         let words = if times == 1.0 { "≤ the limit".into() } else { format!("≤ {times} × the limit") };
         self.asks(words, met)
     }
 
     /// Allows this much over the limit.
-    pub fn at_most_over(self, more: f64) -> Figure {
+    pub fn at_most_over(self, more: f64) -> BenchFigure {
         let met = self.limit.is_some_and(|limit| self.value <= limit + more);
         let words = format!("≤ the limit + {more} {}", self.unit);
         self.asks(words, met)
     }
 
     /// Asks for one thing more.
-    pub fn asks(self, words: String, met: bool) -> Figure {
+    pub fn asks(self, words: String, met: bool) -> BenchFigure {
         let reach = match &self.reach {
             Some(before) => format!("{before}, {words}"),
             None => words,
         };
-        Figure { reach: Some(reach), met: Some(self.met.unwrap_or(true) && met), ..self }
+        BenchFigure { reach: Some(reach), met: Some(self.met.unwrap_or(true) && met), ..self }
     }
 
     /// Tells a number beside it.
-    pub fn part(mut self, name: impl Into<String>, unit: &str, value: f64) -> Figure {
-        self.parts.push(Part { name: name.into(), unit: unit.into(), value, most: None });
+    pub fn part(mut self, name: impl Into<String>, unit: &str, value: f64) -> BenchFigure {
+        self.parts.push(FigurePart { name: name.into(), unit: unit.into(), value, most: None });
         self
     }
 
     /// Tells a number beside it that may be `most`.
-    pub fn part_at_most(mut self, name: &str, unit: &str, value: f64, most: f64) -> Figure {
-        self.parts.push(Part { name: name.into(), unit: unit.into(), value, most: Some(most) });
+    pub fn part_at_most(mut self, name: &str, unit: &str, value: f64, most: f64) -> BenchFigure {
+        self.parts.push(FigurePart { name: name.into(), unit: unit.into(), value, most: Some(most) });
         let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
         self.asks(format!("{name} ≤ {}{unit}", number(most)), value <= most)
     }
 
     /// Asks that none of these latenesses, in milliseconds, is less than nothing: what starts before its instant is no
     /// better than what is late.
-    pub fn never_early(self, late: &Samples) -> Figure {
+    pub fn never_early(self, late: &Samples) -> BenchFigure {
         let earliest = late.at(0.0);
         let met = earliest >= -EARLY;
         self.part("earliest", "ms", earliest).asks("none before its instant".into(), met)
     }
 
     /// Tells how the samples behind it are spread, and their 50th and 99th percentile.
-    pub fn spread(self, samples: &Samples) -> Figure {
+    pub fn spread(self, samples: &Samples) -> BenchFigure {
         let unit = self.unit.clone();
         let told = self.part("p50", &unit, samples.at(0.5)).part("p99", &unit, samples.at(0.99));
-        Figure { distribution: Some(samples.distribution(&unit)), ..told }
+        BenchFigure { distribution: Some(samples.distribution(&unit)), ..told }
     }
 }
 
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn figure_is_met_only_where_every_target_is() {
-        let figure = |value| Figure::new("start", "run now to start", "ms", 10, value).against("notify", 2.0);
+        let figure = |value| BenchFigure::new("start", "run now to start", "ms", 10, value).against("notify", 2.0);
         assert_eq!(figure(2.5).at_most(1.25).met, Some(true));
         assert_eq!(figure(2.51).at_most(1.25).met, Some(false));
         assert_eq!((figure(1.4).at_least(0.7).met, figure(1.3).at_least(0.7).met), (Some(true), Some(false)));
@@ -277,7 +277,7 @@ mod tests {
     fn early_start_reaches_no_target() {
         let figure = |least| {
             let late = Samples::new(vec![least, 1.0, 2.0]);
-            Figure::new("lone", "lateness", "ms", 3, late.at(0.99))
+            BenchFigure::new("lone", "lateness", "ms", 3, late.at(0.99))
                 .against("timer", 1.0)
                 .at_most(5.0)
                 .never_early(&late)

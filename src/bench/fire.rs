@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::bench::figure::{Figure, Limit, median};
+use crate::bench::figure::{BenchFigure, FigureLimit, median};
 use crate::bench::instance::Instance;
 use crate::bench::limits::{fire, rows};
-use crate::bench::place::Place;
+use crate::bench::place::BenchEnv;
 use crate::bench::rate::Rate;
 use crate::bench::stock::{hourly, hourly_with_a_slot};
 use crate::bench::{Bench, Where, alone};
@@ -20,7 +20,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let (mut bare, mut ours, mut slotted, mut alone) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {
         bench.tell(&format!("fire: {fires} tasks, round {round}"));
-        let (limit, value) = Place::with(bench.at, async |place| {
+        let (limit, value) = BenchEnv::with(bench.at, async |place| {
             // what comes second finds the server warm, or its disk busy: they take turns
             let first = if round % 2 == 1 { Some(bare_fire(place, fires).await?) } else { None };
             let value = fire_all(place, fires, hourly()).await?;
@@ -34,14 +34,14 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         bare.push(limit);
         ours.push(value);
         let with_slots =
-            Place::with(bench.at, async |place| fire_all(place, fires, hourly_with_a_slot()).await).await?;
+            BenchEnv::with(bench.at, async |place| fire_all(place, fires, hourly_with_a_slot()).await).await?;
         slotted.push(with_slots.value);
-        alone.push(Place::with(bench.at, async |place| alone::fire(place, fires).await).await?);
+        alone.push(BenchEnv::with(bench.at, async |place| alone::fire(place, fires).await).await?);
     }
     let (limit, value) = (Rate::median(bare), Rate::median(ours));
     let bare_words = "bare fire: 500 claimed, moved on, recorded and marked done in two statements, 2 connections";
-    bench.limits.push(Limit::new("bare_fire", bare_words, "fires/s", limit.value));
-    let figure = Figure::new("fire", WHAT, "runs/s", fires, value.value).against("bare fire", limit.value);
+    bench.limits.push(FigureLimit::new("bare_fire", bare_words, "fires/s", limit.value));
+    let figure = BenchFigure::new("fire", WHAT, "runs/s", fires, value.value).against("bare fire", limit.value);
     let figure = figure.part("runs that take their task's slot", "runs/s", median(slotted));
     let figure = alone::tell(figure.at_least(0.7), median(alone));
     bench.figures.push(limit.profile_limit(value.profile(figure)));
@@ -58,7 +58,7 @@ pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let (mut inserted, mut updated, mut ours, mut by_itself) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {
         bench.tell(&format!("sqlite_fire: {fires} tasks, round {round}"));
-        let (rows, value) = Place::with(&at, async |place| {
+        let (rows, value) = BenchEnv::with(&at, async |place| {
             let rows = rows::rates(&place.bare, count, crate::bench::write::BODY).await?;
             Ok((rows, fire_all(place, fires, hourly()).await?))
         })
@@ -66,27 +66,27 @@ pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         inserted.push(rows.inserted);
         updated.push(rows.updated);
         ours.push(value);
-        by_itself.push(Place::with(&at, async |place| alone::fire(place, fires).await).await?);
+        by_itself.push(BenchEnv::with(&at, async |place| alone::fire(place, fires).await).await?);
     }
     let limit = median(inserted);
     let words = |done| format!("SQLite, synchronous = FULL: rows {done}, 100 in a statement and commit");
-    bench.limits.push(Limit::new("sqlite_insert_100", words("inserted"), "rows/s", limit));
-    bench.limits.push(Limit::new("sqlite_update_100", words("updated"), "rows/s", median(updated)));
+    bench.limits.push(FigureLimit::new("sqlite_insert_100", words("inserted"), "rows/s", limit));
+    bench.limits.push(FigureLimit::new("sqlite_update_100", words("updated"), "rows/s", median(updated)));
     let what = format!("{WHAT}, on SQLite with synchronous = FULL");
     let value = Rate::median(ours);
-    let figure = Figure::new("sqlite_fire", what, "runs/s", fires, value.value);
+    let figure = BenchFigure::new("sqlite_fire", what, "runs/s", fires, value.value);
     let figure = figure.against("SQLite's 100-row inserts", limit).at_least(0.15);
     bench.figures.push(value.profile(alone::tell(figure, median(by_itself))));
     Ok(())
 }
 
-async fn bare_fire(place: &Place, fires: usize) -> anyhow::Result<Rate> {
+async fn bare_fire(place: &BenchEnv, fires: usize) -> anyhow::Result<Rate> {
     // its tables are copies of the service's
     Instance::build(place).await?.store.close().await;
     fire::measure(place.postgres()?, fires).await
 }
 
-async fn fire_all(place: &Place, fires: usize, trigger: Value) -> anyhow::Result<Rate> {
+async fn fire_all(place: &BenchEnv, fires: usize, trigger: Value) -> anyhow::Result<Rate> {
     let instance = Instance::build(place).await?;
     instance.stock(place).due_by(trigger, fires, instance.store.clock().now()).await?;
     instance.work_off(place, fires, fires).await

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use chrono::TimeDelta;
 
 use crate::bench::burst::next_second;
-use crate::bench::figure::{Figure, Samples};
+use crate::bench::figure::{BenchFigure, Samples};
 use crate::bench::instance::{Instance, PATIENCE, record, until_recorded};
 use crate::bench::limits::fire;
-use crate::bench::place::Place;
+use crate::bench::place::BenchEnv;
 use crate::bench::scale::Scale;
 use crate::bench::{Bench, alone};
 use crate::clock::{pause, signed};
@@ -29,7 +29,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let (stored, herd, fires) = (bench.size.stored, bench.size.herd.min(bench.size.stored / 2), bench.size.fires);
     bench.tell(&format!("herd: {herd} tasks at one instant, among {stored}"));
-    let (limit, took, lone, late) = Place::with(bench.at, async |place| {
+    let (limit, took, lone, late) = BenchEnv::with(bench.at, async |place| {
         let instance = Instance::build(place).await?;
         let bare = fire::measure(place.postgres()?, fires).await?.value;
         let stock = instance.stock(place);
@@ -62,7 +62,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     })
     .await?;
     let what = "tasks that are due at one instant: until the last has started";
-    let figure = Figure::new("herd", what, "s", herd, took.at(1.0))
+    let figure = BenchFigure::new("herd", what, "s", herd, took.at(1.0))
         .against("as many divided by the rate of bare fire", limit)
         .at_most(1.5)
         .part_at_most("a lone task of another tenant late by", "ms", lone, MOST_LATE)
@@ -80,7 +80,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 }
 
 /// Returns once the end of each of so many runs is recorded.
-async fn until_all_recorded(place: &Place, runs: i64) -> anyhow::Result<()> {
+async fn until_all_recorded(place: &BenchEnv, runs: i64) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
         let recorded = place.inside.count("select count(*) from runs").await?;

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::app::{self, Built, Ending, Extras};
+use crate::app::{self, Built, AppEnd, Extras};
 use crate::bench::noop::Noop;
-use crate::bench::place::{Place, on_bare};
+use crate::bench::place::{BenchEnv, on_bare};
 use crate::bench::rate::{Rate, Watch};
 use crate::bench::stock::Stock;
 use crate::clock::{Clock, pause};
 use crate::engine::{Engine, Running};
 use crate::store::Store;
-use crate::task::Known;
+use crate::task::TaskValidator;
 
 /// The longest that a throughput may take.
 pub const PATIENCE: Duration = Duration::from_secs(600);
@@ -21,22 +21,22 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 /// Built, and not running.
 pub struct Instance {
     pub store: Store,
-    pub known: Known,
+    pub known: TaskValidator,
     pub noop: Noop,
     engine: Engine,
 }
 
 /// Its services are running.
-pub struct Started {
+pub struct StartedInstance {
     pub store: Store,
-    pub known: Known,
+    pub known: TaskValidator,
     pub noop: Noop,
     running: Running,
 }
 
 /// How much was done, by the record alone.
 #[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
-pub struct Record {
+pub struct RunRecord {
     pub runs: i64,
     /// Of how many tasks.
     pub tasks: i64,
@@ -46,28 +46,28 @@ pub struct Record {
 }
 
 impl Instance {
-    pub async fn build(place: &Place) -> anyhow::Result<Instance> {
+    pub async fn build(place: &BenchEnv) -> anyhow::Result<Instance> {
         let noop = Noop::default();
         let extras = Extras { executors: vec![Arc::new(noop.clone())], ..Extras::default() };
         let Built { store, engine, http, .. } =
-            app::build(&place.config, Clock::system(), extras, Ending::default(), |_| {}).await?;
+            app::build(&place.config, Clock::system(), extras, AppEnd::default(), |_| {}).await?;
         Ok(Instance { store, known: http.known.clone(), noop, engine })
     }
 
-    pub fn stock<'a>(&'a self, place: &'a Place) -> Stock<'a> {
+    pub fn stock<'a>(&'a self, place: &'a BenchEnv) -> Stock<'a> {
         Stock { place, store: &self.store, known: &self.known }
     }
 
-    pub async fn start(self) -> anyhow::Result<Started> {
+    pub async fn start(self) -> anyhow::Result<StartedInstance> {
         let Instance { store, known, noop, engine } = self;
-        Ok(Started { store, known, noop, running: engine.start().await? })
+        Ok(StartedInstance { store, known, noop, running: engine.start().await? })
     }
 
     /// Starts it, waits until so many runs are finished on the record, and stops it; answers how fast that was.
     ///
     /// # Errors
     /// One was lost or doubled, or took more than one attempt.
-    pub async fn work_off(self, place: &Place, runs: usize, tasks: usize) -> anyhow::Result<Rate> {
+    pub async fn work_off(self, place: &BenchEnv, runs: usize, tasks: usize) -> anyhow::Result<Rate> {
         let watch = Watch::start();
         let started = self.start().await?;
         started.noop.until_executed(runs as u64, PATIENCE).await?;
@@ -83,8 +83,8 @@ impl Instance {
     }
 }
 
-impl Started {
-    pub fn stock<'a>(&'a self, place: &'a Place) -> Stock<'a> {
+impl StartedInstance {
+    pub fn stock<'a>(&'a self, place: &'a BenchEnv) -> Stock<'a> {
         Stock { place, store: &self.store, known: &self.known }
     }
 
@@ -95,7 +95,7 @@ impl Started {
 }
 
 /// Returns once the end of every run is recorded: that is the statement that takes it from the queue.
-pub async fn until_recorded(place: &Place) -> anyhow::Result<()> {
+pub async fn until_recorded(place: &BenchEnv) -> anyhow::Result<()> {
     while place.inside.count("select count(*) from (select 1 from queue limit 1) as left_over").await? > 0 {
         pause(Duration::from_millis(1)).await;
     }
@@ -103,7 +103,7 @@ pub async fn until_recorded(place: &Place) -> anyhow::Result<()> {
 }
 
 /// All runs, as the database has them.
-pub async fn record(place: &Place) -> anyhow::Result<Record> {
+pub async fn record(place: &BenchEnv) -> anyhow::Result<RunRecord> {
     let query = "select count(*) as runs, count(distinct task_id) as tasks,
                         count(case when state = 'succeeded' and attempt = 1 then 1 end) as finished,
                         max(finished_at) as last

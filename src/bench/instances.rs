@@ -6,11 +6,11 @@ use anyhow::Context;
 use chrono::{DateTime, Utc};
 use futures::future::try_join_all;
 
-use crate::bench::figure::{Figure, median};
+use crate::bench::figure::{BenchFigure, median};
 use crate::bench::instance::{Instance, PATIENCE, record};
-use crate::bench::part::Part;
-use crate::bench::place::Place;
-use crate::bench::process::Process;
+use crate::bench::part::BenchPart;
+use crate::bench::place::BenchEnv;
+use crate::bench::process::PartProcess;
 use crate::bench::{Bench, Where};
 use crate::clock::pause;
 
@@ -36,7 +36,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     for round in 1..=bench.size.rounds {
         for (count, came) in counts.iter().zip(&mut rounds) {
             bench.tell(&format!("instances: {fires} tasks, {count} at work, round {round}"));
-            came.push(Place::with(at, async |place| share(at, place, *count, fires).await).await?);
+            came.push(BenchEnv::with(at, async |place| share(at, place, *count, fires).await).await?);
         }
     }
     let rate = |came: &[Shared]| median(came.iter().map(|shared| shared.rate).collect());
@@ -44,7 +44,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     for (count, came) in counts.iter().zip(&rounds).skip(1) {
         let sum = |of: fn(&Shared) -> i64| came.iter().map(of).sum::<i64>() as f64;
         let what = format!("due → finished, by {count} processes on one Postgres together");
-        let figure = Figure::new(format!("instances_{count}"), what, "runs/s", fires, rate(came))
+        let figure = BenchFigure::new(format!("instances_{count}"), what, "runs/s", fires, rate(came))
             .against("one process", one)
             .at_least(0.9)
             .part_at_most("lost", "runs", sum(|shared| shared.lost), 0.0)
@@ -54,14 +54,14 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn share(at: &Where, place: &Place, count: usize, fires: usize) -> anyhow::Result<Shared> {
+async fn share(at: &Where, place: &BenchEnv, count: usize, fires: usize) -> anyhow::Result<Shared> {
     let instance = Instance::build(place).await?;
     instance.stock(place).due(fires, instance.store.clock().now()).await?;
     instance.store.close().await;
-    let part = Part::engine(place);
-    let mut processes = try_join_all((0..count).map(|_| Process::start(at, &part))).await?;
+    let part = BenchPart::engine(place);
+    let mut processes = try_join_all((0..count).map(|_| PartProcess::start(at, &part))).await?;
     let began: DateTime<Utc> = sqlx::query_scalar("select clock_timestamp()").fetch_one(place.postgres()?).await?;
-    try_join_all(processes.iter_mut().map(Process::go)).await?;
+    try_join_all(processes.iter_mut().map(PartProcess::go)).await?;
     let finished = "select count(*) from runs where finished_at is not null";
     let all_done = async {
         while place.inside.count(finished).await? < fires as i64 {
@@ -73,7 +73,7 @@ async fn share(at: &Where, place: &Place, count: usize, fires: usize) -> anyhow:
     if let Ok(done) = tokio::time::timeout(PATIENCE, all_done).await {
         done?;
     }
-    let executed: u64 = try_join_all(processes.into_iter().map(Process::stop)).await?.iter().sum();
+    let executed: u64 = try_join_all(processes.into_iter().map(PartProcess::stop)).await?.iter().sum();
     let record = record(place).await?;
     let last = record.last.context("nothing was executed at all")?;
     Ok(Shared {

@@ -13,15 +13,15 @@ mod sink;
 use std::time::Duration;
 
 use crate::bench::Bench;
-use crate::bench::figure::{Figure, Samples};
-use crate::bench::place::Place;
+use crate::bench::figure::{BenchFigure, Samples};
+use crate::bench::place::BenchEnv;
 use crate::bench::rest::memory;
 use crate::clock::pause;
-use hostile::{Done, Hostile};
-use quiet::{Lived, Quiet};
-use service::Service;
-pub use service::{Asked, serve};
-use sink::Sink;
+use hostile::{HostileCounts, Hostile};
+use quiet::{QuietTimes, QuietTenant};
+use service::BenchService;
+pub use service::{ServiceSettings, serve};
+use sink::MessageSink;
 
 pub const NAME: &str = "neighbours";
 /// So many times what the quiet tenant takes alone.
@@ -31,10 +31,10 @@ pub const FLOOR: f64 = 10.0;
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
 
 /// Observations of one run.
-struct Seen {
-    alone: Lived,
-    beside: Lived,
-    done: Done,
+struct QuietFigures {
+    alone: QuietTimes,
+    beside: QuietTimes,
+    done: HostileCounts,
     memory: f64,
 }
 
@@ -42,18 +42,18 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     if !bench.wants(NAME) {
         return Ok(());
     }
-    let seen = Place::with(bench.at, async |place| observe(bench, place).await).await?;
+    let seen = BenchEnv::with(bench.at, async |place| observe(bench, place).await).await?;
     bench.figures.extend(figures(&seen));
     Ok(())
 }
 
-async fn observe(bench: &Bench<'_>, place: &Place) -> anyhow::Result<Seen> {
+async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<QuietFigures> {
     let (seconds, crowd) = (bench.size.neighbour_seconds, bench.size.crowd);
     let watched = Duration::from_secs(seconds as u64);
     bench.tell(&format!("{NAME}: a quiet tenant alone, {seconds} s, with the default configuration and quotas"));
-    let sink = Sink::open().await?;
-    let service = Service::start(bench.at, place).await?;
-    let mut quiet = Quiet::move_in(&service, &sink).await?;
+    let sink = MessageSink::open().await?;
+    let service = BenchService::start(bench.at, place).await?;
+    let mut quiet = QuietTenant::move_in(&service, &sink).await?;
     let alone = quiet.live(watched).await?;
     bench.tell(&format!("{NAME}: the same beside two hostile tenants with {crowd} tasks of a kind, {seconds} s"));
     let hostile = Hostile::move_in(&service, &sink, crowd).await?;
@@ -61,11 +61,11 @@ async fn observe(bench: &Bench<'_>, place: &Place) -> anyhow::Result<Seen> {
     pause(watched / 4).await;
     let beside = quiet.live(watched).await?;
     let memory = service.id().map_or(Ok(f64::NAN), memory)?;
-    Ok(Seen { alone, beside, done: hostile.stop().await, memory })
+    Ok(QuietFigures { alone, beside, done: hostile.stop().await, memory })
 }
 
-fn figures(seen: &Seen) -> Vec<Figure> {
-    let Seen { alone, beside, done, memory } = seen;
+fn figures(seen: &QuietFigures) -> Vec<BenchFigure> {
+    let QuietFigures { alone, beside, done, memory } = seen;
     let schedule =
         figure("schedule", "lateness of tasks that are due each second, p99", &alone.schedule, &beside.schedule)
             .part_at_most("instants that did not fire", "", beside.missed as f64, alone.missed as f64);
@@ -95,9 +95,9 @@ fn figures(seen: &Seen) -> Vec<Figure> {
 }
 
 /// The quiet tenant's time beside the hostile ones, against its time alone.
-fn figure(name: &str, what: &str, alone: &Samples, beside: &Samples) -> Figure {
+fn figure(name: &str, what: &str, alone: &Samples, beside: &Samples) -> BenchFigure {
     let most = |share| (TIMES * alone.at(share)).max(FLOOR);
-    let figure = Figure::new(format!("{NAME}.{name}"), what, "ms", beside.count(), beside.at(0.99));
+    let figure = BenchFigure::new(format!("{NAME}.{name}"), what, "ms", beside.count(), beside.at(0.99));
     let figure = figure.against("twice what it takes alone, p99, and at least 10 ms", most(0.99)).at_most(1.0);
     let within = beside.at(0.5) <= most(0.5);
     let figure = figure.asks(format!("p50 ≤ {} ms", crate::bench::figure::number(most(0.5))), within);

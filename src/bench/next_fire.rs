@@ -10,13 +10,13 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 
 use crate::bench::Bench;
-use crate::bench::figure::{Figure, median};
+use crate::bench::figure::{BenchFigure, median};
 use crate::bench::place::any_id;
 use crate::bench::rest::memory;
 use crate::engine::active::Active;
-use crate::engine::held::Held;
-use crate::invalid::Faults;
-use crate::store::{Claim, Lease};
+use crate::engine::held::PrefetchBuffer;
+use crate::invalid::ValidationErrors;
+use crate::store::{RunClaim, Lease};
 use crate::trigger::Trigger;
 
 /// In microseconds.
@@ -32,7 +32,7 @@ pub fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     bench.tell("next_fire: instants of a cron task with a zone");
     let instants = if bench.size.quick { 2_000 } else { 100_000 };
-    let mut faults = Faults::new();
+    let mut faults = ValidationErrors::new();
     let written = json!({ "type": "schedule", "cron": "30 8 * * 1-5", "timezone": "Europe/Berlin" });
     let trigger = Trigger::parse(&written, "/trigger", DateTime::UNIX_EPOCH, &mut faults);
     let Some(Trigger::Schedule(schedule)) = trigger else { return Err(faults.into()) };
@@ -40,12 +40,12 @@ pub fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let (mut anew, mut compiled) = (Vec::new(), Vec::new());
     for _ in 0..bench.size.rounds {
         anew.push(each(instants, start, |after| schedule.next_after(after, start).ok().flatten())?);
-        let timetable = schedule.compile(start).map_err(|fault| Faults(vec![fault]))?;
+        let timetable = schedule.compile(start).map_err(|fault| ValidationErrors(vec![fault]))?;
         compiled.push(each(instants, start, |after| timetable.next_after(after))?);
     }
     let held = bytes_held()?;
     let what = "next instant of `30 8 * * 1-5` in Europe/Berlin, its schedule compiled each time, as each fire does";
-    let figure = Figure::new("next_fire", what, "µs", instants, median(anew))
+    let figure = BenchFigure::new("next_fire", what, "µs", instants, median(anew))
         .against("what it may take", MOST)
         .at_most(1.0)
         .part("of a schedule that is compiled already", "µs", median(compiled))
@@ -70,13 +70,13 @@ fn each(
 
 /// Memory of the heap of claims per claim, as the kernel sees it.
 fn bytes_held() -> anyhow::Result<f64> {
-    let claims: Vec<Claim> = (0..CLAIMS as i64)
+    let claims: Vec<RunClaim> = (0..CLAIMS as i64)
         .map(|token| {
             let run_at = DateTime::UNIX_EPOCH + TimeDelta::milliseconds(token);
-            Claim { lease: Lease { run_id: any_id(), token }, run_at, until: run_at, line: 0 }
+            RunClaim { lease: Lease { run_id: any_id(), token }, run_at, until: run_at, line: 0 }
         })
         .collect();
-    let held = Held::new(CLAIMS, 0, Active::default());
+    let held = PrefetchBuffer::new(CLAIMS, 0, Active::default());
     let before = memory(std::process::id())?;
     held.add(claims);
     let after = memory(std::process::id())?;

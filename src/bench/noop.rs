@@ -10,9 +10,9 @@ use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
 use crate::executor::{Executor, Job};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::run::Usage;
-use crate::run::outcome::{Outcome, RunError};
+use crate::run::outcome::{RunOutcome, RunError};
 use crate::task::Action;
 
 /// The name that tasks have it by.
@@ -20,7 +20,7 @@ pub const NAME: &str = "bench";
 
 /// When a run was handed to its executor: on the record it is started by then.
 #[derive(Debug, Clone)]
-pub struct Start {
+pub struct NoopStart {
     pub run_id: Uuid,
     pub tenant: String,
     pub scheduled_for: DateTime<Utc>,
@@ -36,8 +36,8 @@ pub struct Noop(Arc<Shared>);
 struct Shared {
     executed: AtomicU64,
     noting: AtomicBool,
-    starts: Mutex<Vec<Start>>,
-    listener: Mutex<Option<mpsc::UnboundedSender<Start>>>,
+    starts: Mutex<Vec<NoopStart>>,
+    listener: Mutex<Option<mpsc::UnboundedSender<NoopStart>>>,
     /// Rings when it was executed so often; nobody is woken for each.
     awaited: AtomicU64,
     bell: Notify,
@@ -55,13 +55,13 @@ impl Noop {
     }
 
     /// The starts that were noted, and notes no more.
-    pub fn noted(&self) -> Vec<Start> {
+    pub fn noted(&self) -> Vec<NoopStart> {
         self.0.noting.store(false, Ordering::Release);
         std::mem::take(&mut self.0.starts.lock().expect("bench lock"))
     }
 
     /// Each start from now on, as it comes.
-    pub fn listen(&self) -> mpsc::UnboundedReceiver<Start> {
+    pub fn listen(&self) -> mpsc::UnboundedReceiver<NoopStart> {
         let (sender, receiver) = mpsc::unbounded_channel();
         *self.0.listener.lock().expect("bench lock") = Some(sender);
         receiver
@@ -92,12 +92,12 @@ impl Executor for Noop {
         NAME
     }
 
-    fn validate(&self, _: &Action, _: &mut Faults) {}
+    fn validate(&self, _: &Action, _: &mut ValidationErrors) {}
 
-    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
         let at = job.clock.elapsed();
         let shared = &*self.0;
-        let start = || Start {
+        let start = || NoopStart {
             run_id: job.run.id,
             tenant: job.run.tenant_id.clone(),
             scheduled_for: job.run.scheduled_for,
@@ -112,6 +112,6 @@ impl Executor for Noop {
         if shared.executed.fetch_add(1, Ordering::AcqRel) + 1 >= shared.awaited.load(Ordering::Acquire) {
             shared.bell.notify_waiters();
         }
-        Box::pin(async { Ok(Outcome::Succeeded { output: String::new(), usage: Usage::default() }) })
+        Box::pin(async { Ok(RunOutcome::Succeeded { output: String::new(), usage: Usage::default() }) })
     }
 }

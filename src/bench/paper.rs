@@ -3,11 +3,11 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use crate::bench::Report;
-use crate::bench::figure::{Distribution, Figure, Limit, Part, number};
+use crate::bench::BenchReport;
+use crate::bench::figure::{Distribution, BenchFigure, FigureLimit, FigurePart, number};
 use crate::bench::neighbours;
 use crate::bench::place::{AT_ONCE, CONNECTIONS};
-use crate::bench::plot::{Axis, Line, Plot};
+use crate::bench::plot::{Axis, PlotLine, Plot};
 use crate::config::Config;
 use crate::quota::MOST;
 
@@ -24,7 +24,7 @@ pub struct Picture {
     pub svg: String,
 }
 
-impl Report {
+impl BenchReport {
     /// The plots that this run has the figures for.
     pub fn pictures(&self) -> Vec<Picture> {
         let bursts = [
@@ -81,7 +81,7 @@ impl Report {
     fn backlog(&self) -> Option<Plot> {
         let series = &self.figure("drain_100k")?.series;
         let (first, last) = (series.first()?, series.last()?);
-        let of = |name: &str, colour, limit, points| Line {
+        let of = |name: &str, colour, limit, points| PlotLine {
             name: name.into(),
             colour,
             limit,
@@ -220,11 +220,11 @@ impl Report {
         Ok(())
     }
 
-    fn figure(&self, name: &str) -> Option<&Figure> {
+    fn figure(&self, name: &str) -> Option<&BenchFigure> {
         self.figures.iter().find(|figure| figure.name == name)
     }
 
-    fn limit(&self, name: &str) -> Option<&Limit> {
+    fn limit(&self, name: &str) -> Option<&FigureLimit> {
         self.limits.iter().find(|limit| limit.name == name)
     }
 }
@@ -236,24 +236,24 @@ pub fn seen_from(page: &Path, plots: &Path) -> String {
     if seen.is_empty() { seen } else { format!("{seen}/") }
 }
 
-fn told(part: &Part) -> String {
+fn told(part: &FigurePart) -> String {
     let value = format!("{} {} {}", part.name, number(part.value), part.unit);
     let most = part.most.map(|most| format!(" (at most {})", number(most))).unwrap_or_default();
     format!("{}{most}", value.trim_end())
 }
 
-fn named(figure: &Figure) -> String {
+fn named(figure: &BenchFigure) -> String {
     match figure.name.strip_prefix("burst_").and_then(|size| size.parse().ok()) {
         Some(size) => format!("{} at once", number(size)),
         None => figure.name.replace('_', " "),
     }
 }
 
-fn line(name: String, colour: usize, limit: bool, spread: &Distribution) -> Line {
+fn line(name: String, colour: usize, limit: bool, spread: &Distribution) -> PlotLine {
     let points: Vec<(f64, f64)> = spread.quantiles.iter().map(|(share, value)| (*value, share * 100.0)).collect();
     let p99 = spread.quantiles.iter().find(|(share, _)| (share - 0.99).abs() < 1e-9).filter(|_| !limit);
     let mark = p99.map(|(_, value)| (*value, 99.0, format!("p99 {} {}", number(*value), spread.unit)));
-    Line { name, colour, limit, dots: false, points, mark }
+    PlotLine { name, colour, limit, dots: false, points, mark }
 }
 
 /// Text in a cell of a table.
@@ -269,7 +269,7 @@ mod tests {
     use crate::bench::Machine;
     use crate::bench::figure::{Point, Samples};
 
-    fn report() -> Report {
+    fn report() -> BenchReport {
         let samples = |most: u32| Samples::new((1..=most).map(|n| f64::from(n) / 10.0).collect());
         let machine = Machine {
             cores: 2,
@@ -283,20 +283,20 @@ mod tests {
             redis: false,
             build: "release".into(),
         };
-        let limit = Limit::new("timer_burst_1000", "sleeps | at once", "ms", 10.0);
-        let burst = Figure::new("burst_1000", "lateness", "ms", 1000, 40.0).against("timer burst", 10.0);
-        let drain = Figure::new("drain_100k", "a backlog", "runs/s", 100_000, 9_000.0).against("bare drain", 10_000.0);
+        let limit = FigureLimit::new("timer_burst_1000", "sleeps | at once", "ms", 10.0);
+        let burst = BenchFigure::new("burst_1000", "lateness", "ms", 1000, 40.0).against("timer burst", 10.0);
+        let drain = BenchFigure::new("drain_100k", "a backlog", "runs/s", 100_000, 9_000.0).against("bare drain", 10_000.0);
         let series = vec![
             Point { size: 1_000, value: 8_000.0, limit: 9_500.0 },
             Point { size: 100_000, value: 9_000.0, limit: 10_000.0 },
         ];
-        Report {
+        BenchReport {
             reveille: "1.2.3".into(),
             began_at: DateTime::UNIX_EPOCH,
             machine,
             quick: false,
             limits: vec![limit.spread(samples(100).distribution("ms"))],
-            figures: vec![burst.at_most(5.0).spread(&samples(400)), Figure { series, ..drain.at_least(0.95) }],
+            figures: vec![burst.at_most(5.0).spread(&samples(400)), BenchFigure { series, ..drain.at_least(0.95) }],
         }
     }
 
@@ -315,7 +315,7 @@ mod tests {
             assert!(page.lines().any(|found| found == line), "{line}\nis not in\n{page}");
         }
         assert!(!page.contains("Not to be judged by"));
-        assert!(Report { quick: true, ..report() }.markdown("", "").contains("Not to be judged by"));
+        assert!(BenchReport { quick: true, ..report() }.markdown("", "").contains("Not to be judged by"));
     }
 
     #[test]
@@ -326,19 +326,19 @@ mod tests {
         for part in ["1,000 at once", "p99 39.6 ms", ">100</text>", "lateness in ms"] {
             assert!(lateness.contains(part), "{part} is not in\n{lateness}");
         }
-        assert!(Report { figures: vec![], ..report() }.pictures().is_empty());
+        assert!(BenchReport { figures: vec![], ..report() }.pictures().is_empty());
     }
 
     #[test]
     fn a_report_is_read_again_as_it_was_written() {
         let written = serde_json::to_string(&report()).unwrap();
-        assert_eq!(serde_json::from_str::<Report>(&written).unwrap(), report());
+        assert_eq!(serde_json::from_str::<BenchReport>(&written).unwrap(), report());
     }
 
     #[test]
     fn the_page_of_this_project_is_its_run_s_and_nobody_s_hand_s() {
         let read = |name: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name));
-        let report: Report = serde_json::from_str(&read("performance.json").unwrap()).unwrap();
+        let report: BenchReport = serde_json::from_str(&read("performance.json").unwrap()).unwrap();
         let notes = read("performance.notes.md").unwrap();
         let page = report.markdown("images/", &notes);
         assert_eq!(

@@ -12,18 +12,18 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use uuid::Uuid;
 
-use crate::app::{self, App, Built, Ending, Extras};
+use crate::app::{self, App, Built, AppEnd, Extras};
 use crate::bench::limits::notify;
 use crate::bench::neighbours;
 use crate::bench::noop::Noop;
-use crate::bench::place::{self, Place};
+use crate::bench::place::{self, BenchEnv};
 use crate::clock::Clock;
 use crate::secret::SecretUrl;
 
 /// Told in the first line. It comes by a pipe, because it may hold the database's password.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "part", rename_all = "snake_case")]
-pub enum Part {
+pub enum BenchPart {
     /// Listens for bare notifications.
     Listen { url: String, channel: String },
     /// A whole service, from its start on; `tells` each start of a run.
@@ -31,31 +31,31 @@ pub enum Part {
     /// The services of an engine, once it is told to go.
     Engine { url: String, dir: String },
     /// A whole service with the default configuration, which says where it listens.
-    Whole(neighbours::Asked),
+    Whole(neighbours::ServiceSettings),
 }
 
-impl Part {
+impl BenchPart {
     /// A service on the tables of this place.
-    pub fn serve(place: &Place, tells: bool) -> Part {
+    pub fn serve(place: &BenchEnv, tells: bool) -> BenchPart {
         let (url, dir) = address(place);
-        Part::Serve { url, dir, tells }
+        BenchPart::Serve { url, dir, tells }
     }
 
     /// An engine on the tables of this place.
-    pub fn engine(place: &Place) -> Part {
+    pub fn engine(place: &BenchEnv) -> BenchPart {
         let (url, dir) = address(place);
-        Part::Engine { url, dir }
+        BenchPart::Engine { url, dir }
     }
 }
 
-fn address(place: &Place) -> (String, String) {
+fn address(place: &BenchEnv) -> (String, String) {
     (place.config.database.url.expose().to_owned(), place.dir.display().to_string())
 }
 
 /// Lines that the part prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "said", rename_all = "snake_case")]
-pub enum Said {
+pub enum PartOutput {
     Ready,
     /// A service that can be called there.
     Listens {
@@ -79,7 +79,7 @@ pub enum Said {
 /// Lines that the part is told later.
 pub const GO: &str = "go";
 pub const STOP: &str = "stop";
-/// Asks for [`Said::Ran`].
+/// Asks for [`PartOutput::Ran`].
 pub const RAN: &str = "ran";
 
 /// Is what it is told to be.
@@ -90,25 +90,25 @@ pub async fn act() -> anyhow::Result<()> {
     let mut told = BufReader::new(tokio::io::stdin()).lines();
     let first = told.next_line().await?.unwrap_or_default();
     let executed = match serde_json::from_str(&first)? {
-        Part::Listen { url, channel } => {
+        BenchPart::Listen { url, channel } => {
             tokio::select! {
                 listened = notify::listen(&url, &channel, say) => listened?,
                 () = until_told(&mut told, STOP) => {}
             }
             0
         }
-        Part::Serve { url, dir, tells } => serve(url, &dir, tells, &mut told).await?,
-        Part::Whole(asked) => {
+        BenchPart::Serve { url, dir, tells } => serve(url, &dir, tells, &mut told).await?,
+        BenchPart::Whole(asked) => {
             let app = neighbours::serve(&asked).await?;
-            say(&Said::Ready);
-            say(&Said::Listens { address: app.address() });
+            say(&PartOutput::Ready);
+            say(&PartOutput::Listens { address: app.address() });
             until_told(&mut told, STOP).await;
             app.stop().await;
             0
         }
-        Part::Engine { url, dir } => engine(url, &dir, &mut told).await?,
+        BenchPart::Engine { url, dir } => engine(url, &dir, &mut told).await?,
     };
-    say(&Said::Ended { executed });
+    say(&PartOutput::Ended { executed });
     Ok(())
 }
 
@@ -118,13 +118,13 @@ async fn serve(url: String, dir: &str, tells: bool, told: &mut Lines<BufReader<S
         let mut starts = noop.listen();
         tokio::spawn(async move {
             while let Some(start) = starts.recv().await {
-                say(&Said::Started { run_id: start.run_id, at: start.at });
+                say(&PartOutput::Started { run_id: start.run_id, at: start.at });
             }
         });
     }
     let config = place::config(SecretUrl::new(url), Path::new(dir));
     let app = App::start(&config, extras(&noop), |_| {}).await?;
-    say(&Said::Ready);
+    say(&PartOutput::Ready);
     until_told(told, STOP).await;
     app.stop().await;
     Ok(noop.executed())
@@ -134,8 +134,8 @@ async fn engine(url: String, dir: &str, told: &mut Lines<BufReader<Stdin>>) -> a
     let noop = Noop::default();
     let config = place::config(SecretUrl::new(url), Path::new(dir));
     let Built { store, engine, .. } =
-        app::build(&config, Clock::system(), extras(&noop), Ending::default(), |_| {}).await?;
-    say(&Said::Ready);
+        app::build(&config, Clock::system(), extras(&noop), AppEnd::default(), |_| {}).await?;
+    say(&PartOutput::Ready);
     until_told(told, GO).await;
     let running = engine.start().await?;
     until_told(told, STOP).await;
@@ -148,7 +148,7 @@ fn extras(noop: &Noop) -> Extras {
     Extras { executors: vec![std::sync::Arc::new(noop.clone())], ..Extras::default() }
 }
 
-fn say(said: &Said) {
+fn say(said: &PartOutput) {
     let line = serde_json::to_string(said).unwrap_or_default();
     // whoever started it may be gone; then the end of the input says so
     let mut out = std::io::stdout().lock();
@@ -163,7 +163,7 @@ async fn until_told(told: &mut Lines<BufReader<Stdin>>, word: &str) {
         }
         if line == RAN {
             let ran = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-            say(&Said::Ran { cpu: Duration::new(ran.tv_sec as u64, ran.tv_nsec as u32) });
+            say(&PartOutput::Ran { cpu: Duration::new(ran.tv_sec as u64, ran.tv_nsec as u32) });
         }
     }
 }

@@ -40,7 +40,7 @@ const OPEN: Quotas = Quotas {
 const REMOVALS: usize = 5;
 
 /// Everything that a measurement may use, and nothing that was there before.
-pub struct Place {
+pub struct BenchEnv {
     pub config: Config,
     /// Connections without anything of ours between, for scratch tables.
     pub bare: Bare,
@@ -102,10 +102,10 @@ pub fn config(database_url: SecretUrl, dir: &Path) -> Config {
     config
 }
 
-impl Place {
+impl BenchEnv {
     /// Does something in a place of its own, which is removed whatever came of it, an interruption included.
-    pub async fn with<T>(at: &Where, work: impl AsyncFnOnce(&Place) -> anyhow::Result<T>) -> anyhow::Result<T> {
-        let place = Place::make(at).await?;
+    pub async fn with<T>(at: &Where, work: impl AsyncFnOnce(&BenchEnv) -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let place = BenchEnv::make(at).await?;
         let done = at.or_stopped(work(&place)).await;
         let left = place.leave().await;
         let done = done?;
@@ -114,7 +114,7 @@ impl Place {
     }
 
     /// Makes a schema of its own in the database, or a file of its own.
-    async fn make(at: &Where) -> anyhow::Result<Place> {
+    async fn make(at: &Where) -> anyhow::Result<BenchEnv> {
         let id = new_id(Clock::system().now()).simple().to_string();
         let dir = std::env::temp_dir().join(format!("reveille-bench-{id}"));
         let (config, schema) = match &at.database_url {
@@ -130,7 +130,7 @@ impl Place {
                 (config(SecretUrl::new(inside), &dir), Some((url.clone(), name)))
             }
         };
-        let mut place = Place {
+        let mut place = BenchEnv {
             bare: bare(&config, &dir.join("bare.db"))?,
             inside: bare(&config, &dir.join("bench.db"))?,
             config,

@@ -45,12 +45,12 @@ pub struct Plot {
     /// The vertical axis.
     pub y: Axis,
     /// Lines to draw.
-    pub lines: Vec<Line>,
+    pub lines: Vec<PlotLine>,
 }
 
 /// Points that belong together.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line {
+pub struct PlotLine {
     /// Name of the line in the legend.
     pub name: String,
     /// Which of the colours; a figure and its limit share one.
@@ -139,7 +139,7 @@ impl Plot {
         )
     }
 
-    fn write_line(&self, out: &mut String, line: &Line) -> std::fmt::Result {
+    fn write_line(&self, out: &mut String, line: &PlotLine) -> std::fmt::Result {
         let class = if line.limit { " limit" } else { "" };
         let colour = line.colour % COLOURS;
         let points: Vec<String> =
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_plot_has_its_names_its_lines_where_they_belong_and_no_markup_from_its_words() {
-        let line = Line {
+        let line = PlotLine {
             name: "a < b".into(),
             colour: 5,
             limit: true,

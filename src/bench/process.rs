@@ -9,7 +9,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use crate::bench::Where;
-use crate::bench::part::{GO, Part, RAN, STOP, Said};
+use crate::bench::part::{GO, BenchPart, RAN, STOP, PartOutput};
 
 /// The argument of the executable that makes it one.
 pub const ARGUMENT: &str = "--as-part";
@@ -17,15 +17,15 @@ pub const ARGUMENT: &str = "--as-part";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// It is killed when this is dropped.
-pub struct Process {
+pub struct PartProcess {
     child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
 }
 
-impl Process {
+impl PartProcess {
     /// Starts it and returns once it is ready.
-    pub async fn start(at: &Where, part: &Part) -> anyhow::Result<Process> {
+    pub async fn start(at: &Where, part: &BenchPart) -> anyhow::Result<PartProcess> {
         let mut child = Command::new(&at.program)
             .args(["bench", ARGUMENT])
             .stdin(Stdio::piped())
@@ -35,10 +35,10 @@ impl Process {
             .with_context(|| format!("{} can't be started", at.program.display()))?;
         let input = child.stdin.take().context("its input")?;
         let output = BufReader::new(child.stdout.take().context("its output")?).lines();
-        let mut process = Process { child, input, output };
+        let mut process = PartProcess { child, input, output };
         process.tell(&serde_json::to_string(part)?).await?;
         let said = process.hear().await?;
-        anyhow::ensure!(said == Said::Ready, "the other process said {said:?} before it was ready");
+        anyhow::ensure!(said == PartOutput::Ready, "the other process said {said:?} before it was ready");
         Ok(process)
     }
 
@@ -47,7 +47,7 @@ impl Process {
     }
 
     /// The next thing that it says.
-    pub async fn hear(&mut self) -> anyhow::Result<Said> {
+    pub async fn hear(&mut self) -> anyhow::Result<PartOutput> {
         let line = timeout(PATIENCE, self.output.next_line()).await.context("the other process says nothing")??;
         Ok(serde_json::from_str(&line.context("the other process has ended")?)?)
     }
@@ -61,7 +61,7 @@ impl Process {
     pub async fn cpu(&mut self) -> anyhow::Result<Duration> {
         self.tell(RAN).await?;
         loop {
-            if let Said::Ran { cpu } = self.hear().await? {
+            if let PartOutput::Ran { cpu } = self.hear().await? {
                 return Ok(cpu);
             }
         }
@@ -71,7 +71,7 @@ impl Process {
     pub async fn stop(mut self) -> anyhow::Result<u64> {
         self.tell(STOP).await?;
         loop {
-            if let Said::Ended { executed } = self.hear().await? {
+            if let PartOutput::Ended { executed } = self.hear().await? {
                 self.child.wait().await?;
                 return Ok(executed);
             }

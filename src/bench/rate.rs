@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::bench::figure::Figure;
+use crate::bench::figure::BenchFigure;
 
 /// `/proc/stat` counts in ticks of so many milliseconds.
 const TICK: u64 = 10;
@@ -59,16 +59,16 @@ impl Rate {
     }
 
     /// Tells beside a figure where the time of each goes.
-    pub fn profile(&self, figure: Figure) -> Figure {
+    pub fn profile(&self, figure: BenchFigure) -> BenchFigure {
         self.tell(figure, "processor time of each in this process", "elsewhere (database, system)")
     }
 
     /// Tells beside the limit of a figure where the time of each goes.
-    pub fn profile_limit(&self, figure: Figure) -> Figure {
+    pub fn profile_limit(&self, figure: BenchFigure) -> BenchFigure {
         self.tell(figure, "of each of the limit in this process", "and elsewhere")
     }
 
-    fn tell(&self, figure: Figure, here: &str, elsewhere: &str) -> Figure {
+    fn tell(&self, figure: BenchFigure, here: &str, elsewhere: &str) -> BenchFigure {
         match self.took {
             Some(took) => figure.part(here, "µs", took.here).part(elsewhere, "µs", took.elsewhere),
             None => figure,
@@ -111,10 +111,10 @@ mod tests {
         let rate = |value, here| Rate { value, took: Some(Took { here, elsewhere: 2.0 }) };
         let middle = Rate::median(vec![rate(30.0, 1.0), rate(10.0, 3.0), rate(20.0, 5.0)]);
         assert_eq!(middle, rate(20.0, 5.0));
-        let figure = middle.profile(Figure::default());
+        let figure = middle.profile(BenchFigure::default());
         let told: Vec<(&str, f64)> = figure.parts.iter().map(|part| (part.unit.as_str(), part.value)).collect();
         assert_eq!(told, [("µs", 5.0), ("µs", 2.0)]);
-        assert!(Rate { value: 1.0, took: None }.profile(Figure::default()).parts.is_empty());
+        assert!(Rate { value: 1.0, took: None }.profile(BenchFigure::default()).parts.is_empty());
     }
 
     #[test]

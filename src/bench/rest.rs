@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use chrono::TimeDelta;
 
-use crate::bench::figure::Figure;
+use crate::bench::figure::BenchFigure;
 use crate::bench::instance::Instance;
 use crate::bench::machine::{field, kilobytes};
-use crate::bench::part::Part;
-use crate::bench::place::Place;
-use crate::bench::process::Process;
+use crate::bench::part::BenchPart;
+use crate::bench::place::BenchEnv;
+use crate::bench::process::PartProcess;
 use crate::bench::{Bench, Where};
 use crate::clock::pause;
 
@@ -38,7 +38,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let (at, stored, seconds) = (bench.at, bench.size.stored, bench.size.rest_seconds);
     bench.tell(&format!("rest_1m: {stored} stored tasks, nothing due, for {seconds} s"));
-    let (empty, full) = Place::with(at, async |place| {
+    let (empty, full) = BenchEnv::with(at, async |place| {
         let instance = Instance::build(place).await?;
         let empty = rest(at, place, seconds).await?;
         let tomorrow = instance.store.clock().now() + TimeDelta::days(1);
@@ -49,7 +49,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     .await?;
     let above = full.memory - empty.memory;
     let what = "a service with stored tasks and nothing due: share of a core that it takes";
-    let figure = Figure::new("rest_1m", what, "%", stored, full.cpu)
+    let figure = BenchFigure::new("rest_1m", what, "%", stored, full.cpu)
         .against("a thousandth of a core", MOST_CPU)
         .at_most(1.0)
         .part_at_most("memory above an empty service", "MiB", above / MIB, MOST_MEMORY)
@@ -62,9 +62,9 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 }
 
 /// Starts a service, lets it come to rest, and watches it.
-async fn rest(at: &Where, place: &Place, seconds: usize) -> anyhow::Result<Resting> {
+async fn rest(at: &Where, place: &BenchEnv, seconds: usize) -> anyhow::Result<Resting> {
     let began = Instant::now();
-    let mut service = Process::start(at, &Part::serve(place, false)).await?;
+    let mut service = PartProcess::start(at, &BenchPart::serve(place, false)).await?;
     let ready = began.elapsed().as_secs_f64();
     let id = service.id().context("the service has ended")?;
     // what a start does is done by then, and looks that find nothing have become rare

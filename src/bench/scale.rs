@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::bench::place::{Bare, Place};
+use crate::bench::place::{Bare, BenchEnv};
 use crate::clock::{Clock, machine_now, signed};
 
 /// Questions to the database; the one that was answered soonest counts.
@@ -21,7 +21,7 @@ pub struct Scale {
 
 impl Scale {
     /// Asks for the time.
-    pub async fn of(place: &Place) -> anyhow::Result<Scale> {
+    pub async fn of(place: &BenchEnv) -> anyhow::Result<Scale> {
         let clock = Clock::system();
         let Bare::Postgres(pool) = &place.bare else { return Ok(of_machine(&clock)) };
         let mut connection = pool.acquire().await?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Each has a default that takes a run of everything about a quarter of an hour.
 #[derive(Debug, Clone, Copy)]
-pub struct Size {
+pub struct BenchSize {
     /// Everything small: a first look.
     pub quick: bool,
     /// Throughputs are measured so often, and the one in the middle counts.
@@ -37,9 +37,9 @@ pub struct Size {
     pub crowd: usize,
 }
 
-impl Default for Size {
-    fn default() -> Size {
-        Size {
+impl Default for BenchSize {
+    fn default() -> BenchSize {
+        BenchSize {
             quick: false,
             rounds: 3,
             fires: 50_000,
@@ -59,10 +59,10 @@ impl Default for Size {
     }
 }
 
-impl Size {
+impl BenchSize {
     /// Everything in about a minute.
-    pub fn quick() -> Size {
-        Size {
+    pub fn quick() -> BenchSize {
+        BenchSize {
             quick: true,
             rounds: 1,
             fires: 1_000,

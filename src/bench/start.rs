@@ -7,12 +7,12 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use crate::bench::Bench;
-use crate::bench::figure::{Figure, Limit, Samples};
+use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
 use crate::bench::instance::Instance;
 use crate::bench::limits::{commits, notify};
-use crate::bench::part::{Part, Said};
-use crate::bench::place::{Place, any_id};
-use crate::bench::process::Process;
+use crate::bench::part::{BenchPart, PartOutput};
+use crate::bench::place::{BenchEnv, any_id};
+use crate::bench::process::PartProcess;
 use crate::bench::rate::Watch;
 use crate::bench::stock::draft;
 use crate::clock::pause;
@@ -29,7 +29,7 @@ pub async fn local(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let (starts, length) = (bench.size.starts, bench.size.commit_time());
     bench.tell(&format!("start_local: {starts} runs, one after the other"));
-    let (commit, rested, rate, (took, ours), (idle, _)) = Place::with(bench.at, async |place| {
+    let (commit, rested, rate, (took, ours), (idle, _)) = BenchEnv::with(bench.at, async |place| {
         let commit = commits::times(&place.bare, starts, 1, Duration::ZERO).await?;
         let rested = commits::times(&place.bare, starts, 1, GAP).await?;
         let rate = commits::rate(&place.bare, 1, length).await?;
@@ -59,9 +59,9 @@ pub async fn local(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     .await?;
     let limit = commit.at(0.5);
     let words = "one row, committed; one client";
-    bench.limits.push(Limit::new("commit", words, "ms", limit).spread(commit.distribution("ms")));
+    bench.limits.push(FigureLimit::new("commit", words, "ms", limit).spread(commit.distribution("ms")));
     let what = "run now → start on the same instance, one after the other, as the limit's commits";
-    let figure = Figure::new("start_local", what, "ms", took.count(), took.at(0.5)).against("a one-row commit", limit);
+    let figure = BenchFigure::new("start_local", what, "ms", took.count(), took.at(0.5)).against("a one-row commit", limit);
     let figure = figure.at_most(2.0).spread(&took);
     let figure = figure.part("p50 on an idle machine, a pause before each", "ms", idle.at(0.5));
     let figure = figure.part("a commit after the same pause", "ms", rested.at(0.5));
@@ -76,13 +76,13 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let starts = bench.size.starts;
     bench.tell(&format!("start_remote: {starts} runs, one after the other"));
     let at = bench.at;
-    let ((bare, rate), (took, ours)) = Place::with(at, async |place| {
+    let ((bare, rate), (took, ours)) = BenchEnv::with(at, async |place| {
         let bare = notify::measure(at, place, place.postgres()?, starts, GAP).await?;
         // the services of this one do not run: it is asked, and the other one starts
         let asked = Instance::build(place).await?;
         let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });
         let task = asked.stock(place).task("ann", &draft(trigger)).await?;
-        let mut other = Process::start(at, &Part::serve(place, true)).await?;
+        let mut other = PartProcess::start(at, &BenchPart::serve(place, true)).await?;
         let clock = asked.store.clock().clone();
         let (mut took, watch) = (Vec::with_capacity(starts), Watch::start());
         for _ in 0..starts {
@@ -90,7 +90,7 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             let began = clock.elapsed();
             asked.store.run_now(&Scope::Every, task.id, id, None, clock.now(), None).await?;
             let said = other.hear().await?;
-            let Said::Started { run_id, at } = said else { anyhow::bail!("the other instance said {said:?}") };
+            let PartOutput::Started { run_id, at } = said else { anyhow::bail!("the other instance said {said:?}") };
             anyhow::ensure!(run_id == id, "another run was started than the one that was asked for");
             took.push(at.saturating_sub(began).as_secs_f64() * 1000.0);
             pause(GAP).await;
@@ -102,10 +102,10 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     })
     .await?;
     let words = "bare notify: a commit that notifies, heard by another process, which commits; p50";
-    bench.limits.push(Limit::new("bare_notify", words, "ms", bare.at(0.5)).spread(bare.distribution("ms")));
+    bench.limits.push(FigureLimit::new("bare_notify", words, "ms", bare.at(0.5)).spread(bare.distribution("ms")));
     let what = "run now → start on another instance, idle";
     let figure =
-        Figure::new("start_remote", what, "ms", took.count(), took.at(0.5)).against("bare notify", bare.at(0.5));
+        BenchFigure::new("start_remote", what, "ms", took.count(), took.at(0.5)).against("bare notify", bare.at(0.5));
     let figure = figure.at_most(1.25).spread(&took);
     let allowed = 2.0 * bare.at(0.99);
     let figure = figure

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
-use crate::bench::place::{Bare, Place, any_id, on_bare};
+use crate::bench::place::{Bare, BenchEnv, any_id, on_bare};
 use crate::id::{Scope, Tenant};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::store::{NewTask, Store};
-use crate::task::{Draft, Known, Task};
+use crate::task::{Draft, TaskValidator, Task};
 
 /// Tenants that what is made is spread over.
 pub const TENANTS: usize = 100;
@@ -20,9 +20,9 @@ const AT_ONCE: usize = 20_000;
 
 /// The stock of a place.
 pub struct Stock<'a> {
-    pub place: &'a Place,
+    pub place: &'a BenchEnv,
     pub store: &'a Store,
-    pub known: &'a Known,
+    pub known: &'a TaskValidator,
 }
 
 /// The draft of a task of the measurements, with this trigger.
@@ -52,9 +52,9 @@ impl Stock<'_> {
     /// A task that is read and checked, and not stored.
     pub fn read(&self, tenant: &str, draft: &Value) -> anyhow::Result<NewTask> {
         let now = self.store.clock().now();
-        let tenant = Tenant::new(tenant).map_err(|why| Faults::one("/tenant_id", why));
+        let tenant = Tenant::new(tenant).map_err(|why| ValidationErrors::one("/tenant_id", why));
         let draft = Draft::parse(tenant, draft, self.known, now)?;
-        let (task, next) = Task::new(any_id(), draft, now).map_err(|fault| Faults(vec![fault]))?;
+        let (task, next) = Task::new(any_id(), draft, now).map_err(|fault| ValidationErrors(vec![fault]))?;
         Ok((task, next.map(|next| next.nominal)))
     }
 

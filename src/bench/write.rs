@@ -3,10 +3,10 @@
 use serde_json::json;
 
 use crate::bench::Bench;
-use crate::bench::figure::{Figure, Limit};
+use crate::bench::figure::{BenchFigure, FigureLimit};
 use crate::bench::instance::Instance;
 use crate::bench::limits::{commits, rows};
-use crate::bench::place::{Place, any_id};
+use crate::bench::place::{BenchEnv, any_id};
 use crate::bench::rate::{Rate, Watch};
 use crate::bench::stock::draft;
 use crate::id::Scope;
@@ -18,18 +18,18 @@ pub const BODY: &str = r#"{"trigger": {"type": "schedule", "cron": "0 8 * * 1-5"
 pub async fn limits(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.tell("limits: commits, and 100 rows at once");
     let (length, count) = (bench.size.commit_time(), bench.size.rows());
-    let (one, many, rows) = Place::with(bench.at, async |place| {
+    let (one, many, rows) = BenchEnv::with(bench.at, async |place| {
         let one = commits::rate(&place.bare, 1, length).await?.value;
         let many = commits::rate(&place.bare, 16, length).await?.value;
         Ok((one, many, rows::rates(&place.bare, count, BODY).await?))
     })
     .await?;
     let commits = |clients: &str| format!("one-row commits, {clients}");
-    bench.limits.push(Limit::new("commits_1", commits("1 client"), "commits/s", one));
-    bench.limits.push(Limit::new("commits_16", commits("16 clients"), "commits/s", many));
+    bench.limits.push(FigureLimit::new("commits_1", commits("1 client"), "commits/s", one));
+    bench.limits.push(FigureLimit::new("commits_16", commits("16 clients"), "commits/s", many));
     let words = |done| format!("rows as wide as a task {done}, 100 in a statement and commit");
-    bench.limits.push(Limit::new("insert_100", words("inserted"), "rows/s", rows.inserted));
-    bench.limits.push(Limit::new("update_100", words("updated"), "rows/s", rows.updated));
+    bench.limits.push(FigureLimit::new("insert_100", words("inserted"), "rows/s", rows.inserted));
+    bench.limits.push(FigureLimit::new("update_100", words("updated"), "rows/s", rows.updated));
     Ok(())
 }
 
@@ -43,7 +43,7 @@ pub async fn sqlite_enqueue(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {
         bench.tell(&format!("sqlite_enqueue: {starts} runs, round {round}"));
-        let (limit, value) = Place::with(&at, async |place| {
+        let (limit, value) = BenchEnv::with(&at, async |place| {
             let limit = commits::rate(&place.bare, 1, length).await?;
             let instance = Instance::build(place).await?;
             let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });
@@ -65,9 +65,9 @@ pub async fn sqlite_enqueue(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let (limit, value) = (Rate::median(bare), Rate::median(ours));
     let words = "SQLite, synchronous = FULL: one-row commits";
-    bench.limits.push(Limit::new("sqlite_commits", words, "commits/s", limit.value));
+    bench.limits.push(FigureLimit::new("sqlite_commits", words, "commits/s", limit.value));
     let what = "run now, one after the other, on SQLite with synchronous = FULL";
-    let figure = Figure::new("sqlite_enqueue", what, "runs/s", starts, value.value);
+    let figure = BenchFigure::new("sqlite_enqueue", what, "runs/s", starts, value.value);
     let figure = figure.against("SQLite's one-row commits", limit.value).at_least(0.7);
     bench.figures.push(limit.profile_limit(value.profile(figure)));
     Ok(())

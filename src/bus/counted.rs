@@ -8,13 +8,13 @@ use futures::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
-use crate::bus::{Backlog, Bus, BusError, Entry};
+use crate::bus::{BusBacklog, Bus, BusError, BusEntry};
 use crate::event::Event;
 use crate::id::Tenant;
 use crate::metrics::Metrics;
 
 /// A bus that counts its traffic in metrics.
-pub struct Counted {
+pub struct CountedBus {
     bus: Arc<dyn Bus>,
     published: Counter,
     read: Counter,
@@ -24,12 +24,12 @@ pub struct Counted {
     pending: Gauge,
 }
 
-impl Counted {
+impl CountedBus {
     /// Wraps a bus, and registers its counters.
-    pub fn new(bus: Arc<dyn Bus>, metrics: &Metrics) -> Counted {
+    pub fn new(bus: Arc<dyn Bus>, metrics: &Metrics) -> CountedBus {
         let counter = |name: &str, help: &str| metrics.registered(name, help, Counter::default());
         let gauge = |name: &str, help: &str| metrics.registered(name, help, Gauge::default());
-        Counted {
+        CountedBus {
             bus,
             published: counter("events_published", "Events that were accepted here"),
             read: counter("events_read", "Entries of the bus that were read here, repeated deliveries included"),
@@ -41,7 +41,7 @@ impl Counted {
     }
 }
 
-impl Bus for Counted {
+impl Bus for CountedBus {
     fn name(&self) -> &'static str {
         self.bus.name()
     }
@@ -59,7 +59,7 @@ impl Bus for Counted {
         full: &'a [Tenant],
         limit: usize,
         wait: Duration,
-    ) -> BoxFuture<'a, Result<Vec<Entry>, BusError>> {
+    ) -> BoxFuture<'a, Result<Vec<BusEntry>, BusError>> {
         Box::pin(async move {
             let entries = self.bus.read_except(full, limit, wait).await?;
             self.read.inc_by(entries.len() as u64);
@@ -75,7 +75,7 @@ impl Bus for Counted {
         })
     }
 
-    fn bury<'a>(&'a self, entry: &'a Entry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+    fn bury<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(async move {
             self.bus.bury(entry, error).await?;
             self.buried.inc();
@@ -83,7 +83,7 @@ impl Bus for Counted {
         })
     }
 
-    fn backlog(&self) -> BoxFuture<'_, Result<Backlog, BusError>> {
+    fn backlog(&self) -> BoxFuture<'_, Result<BusBacklog, BusError>> {
         Box::pin(async {
             let backlog = self.bus.backlog().await?;
             self.unread.set(backlog.unread.try_into().unwrap_or(i64::MAX));

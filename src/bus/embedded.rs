@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::bus::{
-    Backlog, Bus, BusError, DeadLetter, DeadLetterFilter, Entry, Log, LogFilter, Logged, Settings, read_entry,
+    BusBacklog, Bus, BusError, BusDeadLetter, DeadLetterFilter, BusEntry, Log, LogFilter, Logged, Settings, read_entry,
 };
 use crate::clock::{pause, signed};
 use crate::event::Event;
@@ -73,7 +73,7 @@ impl Embedded {
         Embedded { store, consumer, lease, retention, looks, turn: Mutex::default() }
     }
 
-    async fn read_within(&self, full: &[Tenant], limit: usize, wait: Duration) -> Result<Vec<Entry>, BusError> {
+    async fn read_within(&self, full: &[Tenant], limit: usize, wait: Duration) -> Result<Vec<BusEntry>, BusError> {
         let until = Instant::now() + wait;
         loop {
             let (mut hint, pause) = {
@@ -97,7 +97,7 @@ impl Embedded {
     }
 
     /// Looks once.
-    async fn look(&self, full: &[Tenant], limit: usize, hinted: bool) -> Result<Vec<Entry>, BusError> {
+    async fn look(&self, full: &[Tenant], limit: usize, hinted: bool) -> Result<Vec<BusEntry>, BusError> {
         let leased = match self.is_empty(hinted).await {
             true => Ok(Leased::default()),
             false => {
@@ -155,7 +155,7 @@ impl Embedded {
         Ok(Log { events, position: last.to_string(), more })
     }
 
-    async fn list_dead(&self, scope: &Scope, filter: &DeadLetterFilter) -> Result<Vec<DeadLetter>, BusError> {
+    async fn list_dead(&self, scope: &Scope, filter: &DeadLetterFilter) -> Result<Vec<BusDeadLetter>, BusError> {
         let before = filter.before.as_deref().map(|id| Uuid::try_parse(id).map_err(|_| not_ours("dead letter")));
         let asked = StoredDeadLetterFilter {
             source: filter.source.clone(),
@@ -194,7 +194,7 @@ impl Bus for Embedded {
         full: &'a [Tenant],
         limit: usize,
         wait: Duration,
-    ) -> BoxFuture<'a, Result<Vec<Entry>, BusError>> {
+    ) -> BoxFuture<'a, Result<Vec<BusEntry>, BusError>> {
         Box::pin(self.read_within(full, limit, wait))
     }
 
@@ -209,7 +209,7 @@ impl Bus for Embedded {
         })
     }
 
-    fn bury<'a>(&'a self, entry: &'a Entry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+    fn bury<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(async move {
             let (event, body) = match &entry.event {
                 Ok(event) => (Some(event), event.to_value().to_string()),
@@ -254,11 +254,11 @@ impl Bus for Embedded {
         &'a self,
         scope: &'a Scope,
         filter: &'a DeadLetterFilter,
-    ) -> BoxFuture<'a, Result<Vec<DeadLetter>, BusError>> {
+    ) -> BoxFuture<'a, Result<Vec<BusDeadLetter>, BusError>> {
         Box::pin(self.list_dead(scope, filter))
     }
 
-    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<DeadLetter, BusError>> {
+    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<BusDeadLetter, BusError>> {
         Box::pin(async { Ok(dead_letter(self.store.get_dead_letter(scope, letter_id(id)?).await?)) })
     }
 
@@ -286,10 +286,10 @@ impl Bus for Embedded {
         })
     }
 
-    fn backlog(&self) -> BoxFuture<'_, Result<Backlog, BusError>> {
+    fn backlog(&self) -> BoxFuture<'_, Result<BusBacklog, BusError>> {
         Box::pin(async {
             let counted = self.store.event_backlog().await?;
-            Ok(Backlog { unread: counted.unread as u64, pending: counted.leased as u64 })
+            Ok(BusBacklog { unread: counted.unread as u64, pending: counted.leased as u64 })
         })
     }
 
@@ -313,16 +313,16 @@ impl From<StoreError> for BusError {
     }
 }
 
-fn entry(leased: LeasedEvent) -> Entry {
-    Entry {
+fn entry(leased: LeasedEvent) -> BusEntry {
+    BusEntry {
         id: leased.seq.to_string(),
         event: read_entry(leased.body.as_bytes()),
         deliveries: leased.deliveries.max(0) as u32,
     }
 }
 
-fn dead_letter(stored: StoredDeadLetter) -> DeadLetter {
-    DeadLetter {
+fn dead_letter(stored: StoredDeadLetter) -> BusDeadLetter {
+    BusDeadLetter {
         id: stored.id.to_string(),
         tenant: stored.tenant_id,
         body: stored.body,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
 
-use crate::bus::{Backlog, Bus, BusError, Entry, read_entry};
+use crate::bus::{BusBacklog, Bus, BusError, BusEntry, read_entry};
 use crate::event::Event;
 use crate::id::Tenant;
 use crate::store::Store;
@@ -109,7 +109,7 @@ impl Bus for Outbox {
         full: &'a [Tenant],
         limit: usize,
         wait: Duration,
-    ) -> BoxFuture<'a, Result<Vec<Entry>, BusError>> {
+    ) -> BoxFuture<'a, Result<Vec<BusEntry>, BusError>> {
         self.bus.read_except(full, limit, wait)
     }
 
@@ -117,7 +117,7 @@ impl Bus for Outbox {
         self.bus.acknowledge(ids)
     }
 
-    fn bury<'a>(&'a self, entry: &'a Entry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+    fn bury<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
         self.bus.bury(entry, error)
     }
 
@@ -127,7 +127,7 @@ impl Bus for Outbox {
         self.bus.trim(now)
     }
 
-    fn backlog(&self) -> BoxFuture<'_, Result<Backlog, BusError>> {
+    fn backlog(&self) -> BoxFuture<'_, Result<BusBacklog, BusError>> {
         self.bus.backlog()
     }
 

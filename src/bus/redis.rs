@@ -19,10 +19,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::{BoxFuture, try_join_all};
 use redis::{ErrorKind, Pipeline, RedisError, cmd, pipe};
 
-use crate::bus::redis::reading::Reader;
-use crate::bus::redis::servers::{Link, Servers};
-use crate::bus::redis::streams::{FIELD, Names, read_entry_name};
-use crate::bus::{Backlog, Bus, BusError, DeadLetter, DeadLetterFilter, Entry, Log, LogFilter, Settings, Unreadable};
+use crate::bus::redis::reading::StreamReader;
+use crate::bus::redis::servers::{RedisLink, Servers};
+use crate::bus::redis::streams::{FIELD, StreamNames, read_entry_name};
+use crate::bus::{BusBacklog, Bus, BusError, BusDeadLetter, DeadLetterFilter, BusEntry, Log, LogFilter, Settings, UnreadableEntry};
 use crate::clock::{Clock, signed};
 use crate::event::Event;
 use crate::id::{Scope, Tenant, new_id};
@@ -32,10 +32,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The bus on Redis Streams.
 pub struct Redis {
-    link: Link,
-    names: Names,
+    link: RedisLink,
+    names: StreamNames,
     group: String,
-    reader: Reader,
+    reader: StreamReader,
     retention: TimeDelta,
 }
 
@@ -45,11 +45,11 @@ impl Redis {
     /// # Errors
     /// A sentence on what is wrong with `bus.url`.
     pub fn new(settings: &Settings, clock: &Clock) -> Result<Redis, String> {
-        let names = Names::new(&settings.stream_prefix, settings.partitions);
+        let names = StreamNames::new(&settings.stream_prefix, settings.partitions);
         let consumer = new_id(clock.now()).to_string();
         Ok(Redis {
-            link: Link::new(Servers::of(settings.url.expose())?, PATIENCE),
-            reader: Reader::new(names.clone(), &settings.group, consumer, settings.stalled_after()),
+            link: RedisLink::new(Servers::of(settings.url.expose())?, PATIENCE),
+            reader: StreamReader::new(names.clone(), &settings.group, consumer, settings.stalled_after()),
             names,
             group: settings.group.clone(),
             retention: signed(settings.retention()),
@@ -103,7 +103,7 @@ impl Bus for Redis {
         full: &'a [Tenant],
         limit: usize,
         wait: Duration,
-    ) -> BoxFuture<'a, Result<Vec<Entry>, BusError>> {
+    ) -> BoxFuture<'a, Result<Vec<BusEntry>, BusError>> {
         Box::pin(self.reader.read(&self.link, full, limit, wait))
     }
 
@@ -119,11 +119,11 @@ impl Bus for Redis {
         Box::pin(self.acknowledge_all(ids))
     }
 
-    fn bury<'a>(&'a self, entry: &'a Entry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+    fn bury<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(dead::bury(&self.link, &self.names, &self.group, entry, error))
     }
 
-    fn bury_kept<'a>(&'a self, seq: i64, unreadable: &'a Unreadable) -> BoxFuture<'a, Result<(), BusError>> {
+    fn bury_kept<'a>(&'a self, seq: i64, unreadable: &'a UnreadableEntry) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(dead::bury_kept(&self.link, &self.names, seq, unreadable))
     }
 
@@ -157,11 +157,11 @@ impl Bus for Redis {
         &'a self,
         scope: &'a Scope,
         filter: &'a DeadLetterFilter,
-    ) -> BoxFuture<'a, Result<Vec<DeadLetter>, BusError>> {
+    ) -> BoxFuture<'a, Result<Vec<BusDeadLetter>, BusError>> {
         Box::pin(dead::list(&self.link, &self.names, scope, filter))
     }
 
-    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<DeadLetter, BusError>> {
+    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<BusDeadLetter, BusError>> {
         Box::pin(dead::get(&self.link, &self.names, scope, id))
     }
 
@@ -181,7 +181,7 @@ impl Bus for Redis {
         Box::pin(trimming::trim(&self.link, &self.names, &self.group, now - self.retention))
     }
 
-    fn backlog(&self) -> BoxFuture<'_, Result<Backlog, BusError>> {
+    fn backlog(&self) -> BoxFuture<'_, Result<BusBacklog, BusError>> {
         Box::pin(trimming::backlog(&self.link, &self.names, &self.group))
     }
 

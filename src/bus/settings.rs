@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::secret::SecretUrl;
 
 /// More streams than this are no gain, and each read blocks on all of them.
@@ -58,7 +58,7 @@ impl Default for Settings {
 
 impl Settings {
     /// Adds what is wrong; pointers begin with `/bus`.
-    pub fn check(&self, faults: &mut Faults) {
+    pub fn check(&self, faults: &mut ValidationErrors) {
         if !is_known(self.url.expose()) {
             faults.add(
                 "/bus/url",
@@ -125,13 +125,13 @@ mod tests {
             max_deliveries: 0,
             outbox: false,
         };
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         settings.check(&mut faults);
         let places: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
         let keys =
             ["url", "stream_prefix", "group", "partitions", "retention", "stalled_after_seconds", "max_deliveries"];
         assert_eq!(places, keys.map(|key| format!("/bus/{key}")));
-        let mut none = Faults::new();
+        let mut none = ValidationErrors::new();
         Settings::default().check(&mut none);
         for url in REDIS_SCHEMES.map(|scheme| format!("{scheme}://h:1/s")) {
             Settings { url: SecretUrl::new(url), ..Settings::default() }.check(&mut none);

@@ -20,9 +20,9 @@ use lettre::transport::smtp::extension::{Extension, MailParameter};
 use serde::{Deserialize, Serialize};
 
 use self::compose::Composer;
-use self::server::{Server, read_certificates};
-use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Message, Receipt};
-use crate::invalid::Faults;
+use self::server::{MailServer, read_certificates};
+use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
+use crate::invalid::ValidationErrors;
 use crate::secret::Secret;
 
 pub use self::server::StartTls;
@@ -59,18 +59,18 @@ impl Default for Settings {
 }
 
 /// The channel.
-pub struct Email {
-    server: Server,
+pub struct EmailChannel {
+    server: MailServer,
     composer: Composer,
     timeout: Duration,
 }
 
-impl Email {
+impl EmailChannel {
     /// `None` where no server is configured.
-    pub fn new(settings: &Settings) -> Result<Option<Email>, Faults> {
+    pub fn new(settings: &Settings) -> Result<Option<EmailChannel>, ValidationErrors> {
         let Some(url) = &settings.url else { return Ok(None) };
-        let mut faults = Faults::new();
-        let server = Server::read(url, settings.starttls)
+        let mut faults = ValidationErrors::new();
+        let server = MailServer::read(url, settings.starttls)
             .map_err(|why| faults.add("/channels/email/url", format!("{why}; expected smtp://user:password@host:587")));
         let from = settings.from.as_deref().unwrap_or_default().parse::<Mailbox>().map_err(|_| {
             faults.add("/channels/email/from", "is needed: an address such as `Reveille <reveille@example.org>`");
@@ -89,7 +89,7 @@ impl Email {
         match (server, composer, faults.is_empty()) {
             (Ok(server), Ok(composer), true) => {
                 let server = server.trusting(certificates.unwrap_or_default());
-                Ok(Some(Email { server, composer, timeout: Duration::from_secs(settings.timeout_seconds) }))
+                Ok(Some(EmailChannel { server, composer, timeout: Duration::from_secs(settings.timeout_seconds) }))
             }
             _ => Err(faults),
         }
@@ -107,7 +107,7 @@ impl Email {
         tokio::time::timeout(self.timeout, greeted).await.unwrap_or_else(late)
     }
 
-    async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
+    async fn send(&self, message: &OutgoingMessage<'_>) -> Result<Receipt, ChannelError> {
         let Some(address) = &message.recipient.addresses.email else {
             return Err(ChannelError::Unsendable { why: "the recipient has no email address".into() });
         };
@@ -142,7 +142,7 @@ impl Email {
     }
 }
 
-impl Channel for Email {
+impl Channel for EmailChannel {
     fn name(&self) -> &'static str {
         "email"
     }
@@ -151,7 +151,7 @@ impl Channel for Email {
         Capabilities { supported_formats: &["plain", "html"], max_response_length: 100_000, deduplicates: false }
     }
 
-    fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+    fn deliver<'a>(&'a self, message: &'a OutgoingMessage<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
         Box::pin(self.send(message))
     }
 }
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn faults_in_the_settings_are_named_together_and_hold_no_password() {
-        assert!(Email::new(&Settings::default()).unwrap().is_none(), "no url, no email");
+        assert!(EmailChannel::new(&Settings::default()).unwrap().is_none(), "no url, no email");
         let settings = Settings {
             url: Some(Secret::new("http://ann:canary@mail.example.org")),
             ca_file: Some("/nowhere/ca.pem".into()),
@@ -230,7 +230,7 @@ mod tests {
             timeout_seconds: 0,
             ..Settings::default()
         };
-        let faults = Email::new(&settings).err().unwrap();
+        let faults = EmailChannel::new(&settings).err().unwrap();
         assert_eq!(
             faults.to_string(),
             "/channels/email/url: has the scheme `http`; expected smtp://user:password@host:587; \

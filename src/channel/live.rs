@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Message, Receipt};
+use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
 use crate::clock::pause;
 use crate::id::Tenant;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::secret::Secret;
 use crate::store::{Store, StoreError, Topic};
-use crate::vault::{Place, Vault, VaultError};
+use crate::vault::{SealedPlace, Vault, VaultError};
 
 /// How long a session is waited for, in seconds.
 const WAIT_RANGE: std::ops::RangeInclusive<u64> = 1..=30;
@@ -41,7 +41,7 @@ impl Default for Settings {
 }
 
 /// The channel.
-pub struct Live {
+pub struct LiveChannel {
     store: Store,
     vault: Vault,
     wait: Duration,
@@ -49,21 +49,21 @@ pub struct Live {
 
 impl Settings {
     /// Judges the settings before there is a database.
-    pub fn check(&self) -> Result<(), Faults> {
+    pub fn check(&self) -> Result<(), ValidationErrors> {
         match WAIT_RANGE.contains(&self.wait_seconds) {
             true => Ok(()),
-            false => Err(Faults::one("/channels/live/wait_seconds", "must be 1 to 30")),
+            false => Err(ValidationErrors::one("/channels/live/wait_seconds", "must be 1 to 30")),
         }
     }
 }
 
-impl Live {
+impl LiveChannel {
     /// The channel of sessions that are open anywhere.
-    pub fn new(settings: &Settings, store: Store, vault: Vault) -> Live {
-        Live { store, vault, wait: Duration::from_secs(settings.wait_seconds) }
+    pub fn new(settings: &Settings, store: Store, vault: Vault) -> LiveChannel {
+        LiveChannel { store, vault, wait: Duration::from_secs(settings.wait_seconds) }
     }
 
-    async fn offer(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
+    async fn offer(&self, message: &OutgoingMessage<'_>) -> Result<Receipt, ChannelError> {
         let rejected = |why: &str| ChannelError::Rejected { why: why.into() };
         if !message.recipient.addresses.live {
             return Err(ChannelError::Unsendable { why: "the recipient has no live address".into() });
@@ -97,7 +97,7 @@ impl Live {
     }
 }
 
-impl Channel for Live {
+impl Channel for LiveChannel {
     fn name(&self) -> &'static str {
         "live"
     }
@@ -106,21 +106,21 @@ impl Channel for Live {
         Capabilities { supported_formats: &["plain", "markdown"], max_response_length: 200_000, deduplicates: true }
     }
 
-    fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+    fn deliver<'a>(&'a self, message: &'a OutgoingMessage<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
         Box::pin(self.offer(message))
     }
 }
 
 /// The text that a session tells, as the channel has sealed it for this tenant and message.
 pub fn open(vault: &Vault, tenant: &Tenant, id: Uuid, sealed: &str) -> Result<Secret, VaultError> {
-    vault.unseal(&Place::live(tenant.as_str(), id).context(), sealed)
+    vault.unseal(&SealedPlace::live(tenant.as_str(), id).context(), sealed)
 }
 
 fn seal(vault: &Vault, tenant: &Tenant, id: Uuid, body: &Secret) -> Result<String, VaultError> {
-    vault.seal(&Place::live(tenant.as_str(), id).context(), body)
+    vault.seal(&SealedPlace::live(tenant.as_str(), id).context(), body)
 }
 
-fn body(message: &Message) -> Secret {
+fn body(message: &OutgoingMessage) -> Secret {
     let words = message.words;
     let link = words.link.as_ref().map(|link| json!({ "label": link.label, "url": link.url }));
     let body = json!({

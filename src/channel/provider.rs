@@ -14,7 +14,7 @@ use url::{Host, Url};
 
 use crate::channel::{ChannelError, Login};
 use crate::egress::{operator_client, retry_after};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::secret::{REDACTED, Secret};
 
 /// Largest answer that is read, in bytes.
@@ -25,7 +25,7 @@ const SAID_LENGTH: usize = 200;
 pub(super) const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=50;
 
 /// Where a provider is asked, and as whom.
-pub(super) struct Provider {
+pub(super) struct ProviderApi {
     /// `Twilio`, in messages.
     name: &'static str,
     /// Without a slash at its end.
@@ -35,7 +35,7 @@ pub(super) struct Provider {
 }
 
 /// An answer of a provider.
-pub(super) struct Answer {
+pub(super) struct ProviderAnswer {
     pub status: StatusCode,
     /// In what time it wants to be asked again.
     pub retry_after: Option<Duration>,
@@ -43,7 +43,7 @@ pub(super) struct Answer {
     pub body: Value,
 }
 
-impl Provider {
+impl ProviderApi {
     /// # Errors
     /// What is wrong, by its key below `place`: `base_url`, `timeout_seconds`.
     pub fn new(
@@ -52,8 +52,8 @@ impl Provider {
         base: &str,
         secret: Secret,
         timeout_seconds: u64,
-    ) -> Result<Provider, Faults> {
-        let mut faults = Faults::new();
+    ) -> Result<ProviderApi, ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         let url = Url::parse(base).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
         if url.is_none_or(|url| url.query().is_some() || url.fragment().is_some()) {
             faults.add(format!("{place}/base_url"), "must be an address such as `https://api.example.org`");
@@ -62,7 +62,7 @@ impl Provider {
             faults.add(format!("{place}/timeout_seconds"), "must be 1 to 50");
         }
         let client = operator_client(Duration::from_secs(timeout_seconds));
-        faults.or(Provider { name, base: base.trim_end_matches('/').to_owned(), secret, client })
+        faults.or(ProviderApi { name, base: base.trim_end_matches('/').to_owned(), secret, client })
     }
 
     /// A request to `path`, which begins with a slash.
@@ -76,7 +76,7 @@ impl Provider {
     }
 
     /// Asks something that sends no message, for a look at the login: the answer, or what came instead.
-    pub async fn look(&self, request: reqwest::RequestBuilder) -> Result<Answer, Login> {
+    pub async fn look(&self, request: reqwest::RequestBuilder) -> Result<ProviderAnswer, Login> {
         // an answer's Retry-After is of no use here, so it need not be read against any clock
         self.ask(request, DateTime::UNIX_EPOCH).await.map_err(|error| match error {
             ChannelError::Unknown { .. } => Login::Wrong(format!("{} does not answer", self.name)),
@@ -85,12 +85,12 @@ impl Provider {
     }
 
     /// Reads a refusal as an answer about the login.
-    pub fn refused(&self, answer: &Answer, said: &str) -> Login {
+    pub fn refused(&self, answer: &ProviderAnswer, said: &str) -> Login {
         Login::Wrong(self.judge(answer, said).to_string())
     }
 
     /// Sends a request once.
-    pub async fn ask(&self, request: reqwest::RequestBuilder, now: DateTime<Utc>) -> Result<Answer, ChannelError> {
+    pub async fn ask(&self, request: reqwest::RequestBuilder, now: DateTime<Utc>) -> Result<ProviderAnswer, ChannelError> {
         let mut response = request.send().await.map_err(|error| self.lost(&error))?;
         let (status, retry_after) = (response.status(), retry_after(response.headers(), now));
         let mut body = BytesMut::new();
@@ -100,11 +100,11 @@ impl Provider {
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(Answer { status, retry_after, body: serde_json::from_slice(&body).unwrap_or_default() })
+        Ok(ProviderAnswer { status, retry_after, body: serde_json::from_slice(&body).unwrap_or_default() })
     }
 
     /// Judges an answer by its status alone.
-    pub fn judge(&self, answer: &Answer, said: &str) -> ChannelError {
+    pub fn judge(&self, answer: &ProviderAnswer, said: &str) -> ChannelError {
         let why = match said {
             "" => format!("{} answered {}", self.name, answer.status),
             said => format!("{} answered {}: {}", self.name, answer.status.as_u16(), self.shown(said)),
@@ -161,8 +161,8 @@ pub(super) fn has_public_name(address: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn provider(base: &str, timeout: u64) -> Result<Provider, Faults> {
-        Provider::new("Twilio", "/channels/sms", base, Secret::new("canary"), timeout)
+    fn provider(base: &str, timeout: u64) -> Result<ProviderApi, ValidationErrors> {
+        ProviderApi::new("Twilio", "/channels/sms", base, Secret::new("canary"), timeout)
     }
 
     #[test]

@@ -22,14 +22,14 @@ use serde::{Deserialize, Serialize};
 pub use self::vapid::Vapid;
 pub use self::web_push::check_keys;
 
-use self::ntfy::Ntfy;
-use self::web_push::{Subscription, WebPush};
-use crate::channel::{Capabilities, Channel, ChannelError, Message, Receipt};
+use self::ntfy::NtfyClient;
+use self::web_push::{PushSubscription, WebPush};
+use crate::channel::{Capabilities, Channel, ChannelError, OutgoingMessage, Receipt};
 use crate::egress::{Egress, EgressError};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::PushAddress;
 use crate::secret::Secret;
-use crate::vault::{Place, Vault, VaultError, WithoutKeys};
+use crate::vault::{SealedPlace, Vault, VaultError, WithoutKeys};
 
 /// How long an attempt may take, in seconds.
 const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=50;
@@ -61,7 +61,7 @@ impl Default for Settings {
 impl Settings {
     /// The VAPID identity of this service, and the path of a key file that was made. Push services may write to
     /// `public_url` where no other subject is set and it is one.
-    pub fn vapid(&self, without: WithoutKeys, public_url: &str) -> Result<(Option<Vapid>, Option<PathBuf>), Faults> {
+    pub fn vapid(&self, without: WithoutKeys, public_url: &str) -> Result<(Option<Vapid>, Option<PathBuf>), ValidationErrors> {
         let mut settings = self.vapid.clone();
         let subject = public_url.starts_with("https://").then(|| public_url.to_owned());
         settings.subject = settings.subject.or(subject);
@@ -69,57 +69,57 @@ impl Settings {
     }
 
     /// Judges the settings and makes nothing. The public key, where there is one already.
-    pub fn check(&self, without: WithoutKeys) -> Result<Option<String>, Faults> {
+    pub fn check(&self, without: WithoutKeys) -> Result<Option<String>, ValidationErrors> {
         let egress = Egress::new(&crate::egress::Settings::default())?;
-        Ntfy::new(&self.ntfy, self.timeout()?, egress)?;
+        NtfyClient::new(&self.ntfy, self.timeout()?, egress)?;
         let vapid = Vapid::look(&self.vapid, without)?;
         Ok(vapid.map(|vapid| vapid.public_key().to_owned()))
     }
 
-    fn timeout(&self) -> Result<Duration, Faults> {
+    fn timeout(&self) -> Result<Duration, ValidationErrors> {
         match TIMEOUT_RANGE.contains(&self.timeout_seconds) {
             true => Ok(Duration::from_secs(self.timeout_seconds)),
-            false => Err(Faults::one("/channels/push/timeout_seconds", "must be 1 to 50")),
+            false => Err(ValidationErrors::one("/channels/push/timeout_seconds", "must be 1 to 50")),
         }
     }
 }
 
 /// The channel.
-pub struct Push {
-    ntfy: Ntfy,
+pub struct PushChannel {
+    ntfy: NtfyClient,
     web_push: WebPush,
     vault: Vault,
 }
 
-impl Push {
+impl PushChannel {
     /// Without `vapid` there is no Web Push, and ntfy alone.
-    pub fn new(settings: &Settings, vapid: Option<Vapid>, egress: Egress, vault: Vault) -> Result<Push, Faults> {
+    pub fn new(settings: &Settings, vapid: Option<Vapid>, egress: Egress, vault: Vault) -> Result<PushChannel, ValidationErrors> {
         let timeout = settings.timeout()?;
-        let ntfy = Ntfy::new(&settings.ntfy, timeout, egress.clone())?;
-        Ok(Push { ntfy, web_push: WebPush::new(vapid, timeout, egress), vault })
+        let ntfy = NtfyClient::new(&settings.ntfy, timeout, egress.clone())?;
+        Ok(PushChannel { ntfy, web_push: WebPush::new(vapid, timeout, egress), vault })
     }
 
-    async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
+    async fn send(&self, message: &OutgoingMessage<'_>) -> Result<Receipt, ChannelError> {
         let replaced = replaced(message);
         let addresses = &message.recipient.addresses.push;
         let attempts = addresses.iter().map(|address| self.send_to(address, &replaced, message));
         judge(join_all(attempts).await)
     }
 
-    async fn send_to(&self, to: &PushAddress, replaced: &str, message: &Message<'_>) -> Result<Receipt, ChannelError> {
+    async fn send_to(&self, to: &PushAddress, replaced: &str, message: &OutgoingMessage<'_>) -> Result<Receipt, ChannelError> {
         match to {
             PushAddress::Ntfy { topic, server } => self.ntfy.publish(topic, server.as_deref(), replaced, message).await,
             PushAddress::WebPush { endpoint, p256dh, sealed_auth } => {
                 let auth = unseal_auth(&self.vault, message.recipient_id, endpoint, sealed_auth).map_err(|error| {
                     ChannelError::Misconfigured { why: format!("the subscription's secret {error}") }
                 })?;
-                self.web_push.send(&Subscription { endpoint, p256dh, auth }, replaced, message).await
+                self.web_push.send(&PushSubscription { endpoint, p256dh, auth }, replaced, message).await
             }
         }
     }
 }
 
-impl Channel for Push {
+impl Channel for PushChannel {
     fn name(&self) -> &'static str {
         "push"
     }
@@ -129,22 +129,22 @@ impl Channel for Push {
         Capabilities { supported_formats: &["plain"], max_response_length: 1000, deduplicates: false }
     }
 
-    fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+    fn deliver<'a>(&'a self, message: &'a OutgoingMessage<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
         Box::pin(self.send(message))
     }
 }
 
 /// Seals the `auth` of a recipient's subscription as this channel will look for it: good for this endpoint only.
 pub fn seal_auth(vault: &Vault, recipient_id: &str, endpoint: &str, auth: &Secret) -> Result<String, VaultError> {
-    vault.seal(&Place::push(recipient_id, endpoint).context(), auth)
+    vault.seal(&SealedPlace::push(recipient_id, endpoint).context(), auth)
 }
 
 fn unseal_auth(vault: &Vault, recipient_id: &str, endpoint: &str, sealed: &str) -> Result<Secret, VaultError> {
-    vault.unseal(&Place::push(recipient_id, endpoint).context(), sealed)
+    vault.unseal(&SealedPlace::push(recipient_id, endpoint).context(), sealed)
 }
 
 /// The key of messages that take each other's place: a question and its reminders, or a message and its repetition.
-fn replaced(message: &Message) -> String {
+fn replaced(message: &OutgoingMessage) -> String {
     let thread = message.words.thread.as_deref().filter(|_| message.words.asks());
     let named = thread.map_or_else(|| message.id.to_string(), str::to_owned);
     let mut hash = URL_SAFE_NO_PAD.encode(digest(&SHA256, named.as_bytes()));

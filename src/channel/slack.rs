@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use url::{Origin, Url};
 
-use crate::channel::provider::{Answer, Provider, hide};
-use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Login, Message, Receipt};
-use crate::egress::{Egress, EgressError, Request, Response, retry_after};
-use crate::invalid::Faults;
+use crate::channel::provider::{ProviderAnswer, ProviderApi, hide};
+use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt};
+use crate::egress::{Egress, EgressError, EgressRequest, Response, retry_after};
+use crate::invalid::ValidationErrors;
 use crate::notification::SlackAddress;
 use crate::secret::Secret;
-use crate::vault::{Place, Vault, VaultError};
+use crate::vault::{SealedPlace, Vault, VaultError};
 
 /// More of an answer is not read, in bytes.
 const ANSWER_LIMIT: usize = 64 * 1024;
@@ -58,10 +58,10 @@ impl Default for Settings {
 
 impl Settings {
     /// The operator's app, where there is one, and the origins of incoming webhooks.
-    fn parts(&self) -> Result<(Option<Provider>, Vec<Origin>), Faults> {
-        let mut faults = Faults::new();
+    fn parts(&self) -> Result<(Option<ProviderApi>, Vec<Origin>), ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         let token = self.token.clone().unwrap_or_else(|| Secret::new(""));
-        let app = Provider::new("Slack", "/channels/slack", &self.base_url, token, self.timeout_seconds);
+        let app = ProviderApi::new("Slack", "/channels/slack", &self.base_url, token, self.timeout_seconds);
         let app = app.map_err(|more| faults.0.extend(more.0));
         let mut webhooks = vec![];
         for (index, host) in self.webhook_hosts.iter().enumerate() {
@@ -83,7 +83,7 @@ impl Settings {
     ///
     /// # Errors
     /// What is wrong with the settings.
-    pub async fn login(&self) -> Result<Option<Login>, Faults> {
+    pub async fn login(&self) -> Result<Option<Login>, ValidationErrors> {
         let (Some(app), _) = self.parts()? else { return Ok(None) };
         let request = app.post("/auth.test").bearer_auth(app.secret.expose());
         let answer = match app.look(request).await {
@@ -100,23 +100,23 @@ impl Settings {
 }
 
 /// The channel.
-pub struct Slack {
+pub struct SlackChannel {
     /// `None` without a token.
-    app: Option<Provider>,
+    app: Option<ProviderApi>,
     webhooks: Vec<Origin>,
     timeout: Duration,
     egress: Egress,
     vault: Vault,
 }
 
-impl Slack {
+impl SlackChannel {
     /// The channel with its settings. Fails where they contradict each other.
-    pub fn new(settings: &Settings, egress: Egress, vault: Vault) -> Result<Slack, Faults> {
+    pub fn new(settings: &Settings, egress: Egress, vault: Vault) -> Result<SlackChannel, ValidationErrors> {
         let (app, webhooks) = settings.parts()?;
-        Ok(Slack { app, webhooks, timeout: Duration::from_secs(settings.timeout_seconds), egress, vault })
+        Ok(SlackChannel { app, webhooks, timeout: Duration::from_secs(settings.timeout_seconds), egress, vault })
     }
 
-    async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
+    async fn send(&self, message: &OutgoingMessage<'_>) -> Result<Receipt, ChannelError> {
         match &message.recipient.addresses.slack {
             Some(SlackAddress::Channel { channel }) => self.write(message, channel).await,
             Some(SlackAddress::Webhook { sealed_url }) => self.post(message, sealed_url).await,
@@ -125,7 +125,7 @@ impl Slack {
     }
 
     /// `chat.postMessage`: <https://docs.slack.dev/reference/methods/chat.postMessage>
-    async fn write(&self, message: &Message<'_>, channel: &str) -> Result<Receipt, ChannelError> {
+    async fn write(&self, message: &OutgoingMessage<'_>, channel: &str) -> Result<Receipt, ChannelError> {
         let Some(app) = &self.app else {
             let why = "channels.slack.token is not set, so only incoming webhooks can be written to".into();
             return Err(ChannelError::Misconfigured { why });
@@ -138,18 +138,18 @@ impl Slack {
     }
 
     /// An incoming webhook: <https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks>
-    async fn post(&self, message: &Message<'_>, sealed_url: &str) -> Result<Receipt, ChannelError> {
-        let url = self.vault.unseal(&Place::slack(message.recipient_id).context(), sealed_url).map_err(|error| {
+    async fn post(&self, message: &OutgoingMessage<'_>, sealed_url: &str) -> Result<Receipt, ChannelError> {
+        let url = self.vault.unseal(&SealedPlace::slack(message.recipient_id).context(), sealed_url).map_err(|error| {
             ChannelError::Misconfigured { why: format!("the address of the Slack webhook {error}") }
         })?;
         self.check(&url)?;
-        let request = Request {
+        let request = EgressRequest {
             headers: HeaderMap::from_iter([(CONTENT_TYPE, JSON)]),
             body: Bytes::from(blocks::body(message.words).to_string()),
             timeout: self.timeout,
             max_bytes: ANSWER_LIMIT,
             follow_redirects: false,
-            ..Request::new(Method::POST, url.expose())
+            ..EgressRequest::new(Method::POST, url.expose())
         };
         let answer = self.egress.fetch(request).await;
         judge_webhook(answer, &url, |headers| retry_after(headers, message.now))
@@ -167,7 +167,7 @@ impl Slack {
     }
 }
 
-impl Channel for Slack {
+impl Channel for SlackChannel {
     fn name(&self) -> &'static str {
         "slack"
     }
@@ -180,14 +180,14 @@ impl Channel for Slack {
         }
     }
 
-    fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+    fn deliver<'a>(&'a self, message: &'a OutgoingMessage<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
         Box::pin(self.send(message))
     }
 }
 
 /// Seals the address of a recipient's incoming webhook as this channel will look for it.
 pub fn seal_url(vault: &Vault, recipient_id: &str, url: &Secret) -> Result<String, VaultError> {
-    vault.seal(&Place::slack(recipient_id).context(), url)
+    vault.seal(&SealedPlace::slack(recipient_id).context(), url)
 }
 
 fn origin(entry: &str) -> Option<Origin> {
@@ -197,7 +197,7 @@ fn origin(entry: &str) -> Option<Origin> {
 }
 
 /// Slack answers 200 to almost everything, and says in the body what came of it.
-fn judge_app(app: &Provider, answer: &Answer) -> Result<Receipt, ChannelError> {
+fn judge_app(app: &ProviderApi, answer: &ProviderAnswer) -> Result<Receipt, ChannelError> {
     let body = &answer.body;
     if answer.status != StatusCode::OK || !body["ok"].is_boolean() {
         return Err(match answer.status.is_success() {

@@ -13,13 +13,13 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::channel::provider::{Provider, has_public_name};
+use crate::channel::provider::{ProviderApi, has_public_name};
 use crate::channel::sms::callback::Signer;
 use crate::channel::{
-    Callback, CallbackError, Capabilities, Channel, ChannelError, Confirmed, Login, Message, Receipt, ticket,
+    Callback, CallbackError, Capabilities, Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt, ticket,
 };
-use crate::invalid::Faults;
-use crate::notification::Report;
+use crate::invalid::ValidationErrors;
+use crate::notification::DeliveryReport;
 use crate::secret::Secret;
 use crate::vault::Vault;
 
@@ -33,7 +33,7 @@ const SEGMENT_RANGE: std::ops::RangeInclusive<usize> = 1..=10;
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Provider of text messages.
-    pub provider: Name,
+    pub provider: SmsProvider,
     /// Twilio's account SID, SignalWire's project id; absent: no text messages.
     pub account: Option<String>,
     /// Twilio's auth token, SignalWire's API token; with `api_key` its secret.
@@ -59,7 +59,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            provider: Name::Twilio,
+            provider: SmsProvider::Twilio,
             account: None,
             token: None,
             api_key: None,
@@ -77,25 +77,25 @@ impl Default for Settings {
 /// Providers of SMS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Name {
+pub enum SmsProvider {
     /// <https://www.twilio.com/docs/messaging/api/message-resource>
     Twilio,
     /// <https://developer.signalwire.com/compatibility-api/rest/messages>
     Signalwire,
 }
 
-impl Name {
+impl SmsProvider {
     fn shown(self) -> &'static str {
         match self {
-            Name::Twilio => "Twilio",
-            Name::Signalwire => "SignalWire",
+            SmsProvider::Twilio => "Twilio",
+            SmsProvider::Signalwire => "SignalWire",
         }
     }
 }
 
 /// The channel.
-pub struct Sms {
-    provider: Provider,
+pub struct SmsChannel {
+    provider: ProviderApi,
     account: String,
     /// User name of the login: the account itself, or a key of it.
     user: String,
@@ -108,13 +108,13 @@ pub struct Sms {
     public_url: Option<String>,
 }
 
-impl Sms {
+impl SmsChannel {
     /// `None` where no account is configured. Reports are asked for where `public_url` is an address that the provider
     /// can reach.
-    pub fn new(settings: &Settings, vault: Vault, public_url: Option<&str>) -> Result<Option<Sms>, Faults> {
+    pub fn new(settings: &Settings, vault: Vault, public_url: Option<&str>) -> Result<Option<SmsChannel>, ValidationErrors> {
         let Some(account) = settings.account()? else { return Ok(None) };
         let provider = settings.provider(account)?;
-        Ok(Some(Sms {
+        Ok(Some(SmsChannel {
             provider,
             account: account.clone(),
             user: settings.user(account).to_owned(),
@@ -127,7 +127,7 @@ impl Sms {
         }))
     }
 
-    async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
+    async fn send(&self, message: &OutgoingMessage<'_>) -> Result<Receipt, ChannelError> {
         let Some(to) = &message.recipient.addresses.sms else {
             return Err(ChannelError::Unsendable { why: "the recipient has no number for text messages".into() });
         };
@@ -146,7 +146,7 @@ impl Sms {
     }
 
     /// The text within the parts that it may have. A link stays, because without it there is nothing to decide with.
-    fn fitted(&self, message: &Message) -> Result<String, ChannelError> {
+    fn fitted(&self, message: &OutgoingMessage) -> Result<String, ChannelError> {
         let words = message.words;
         let link = words.link.as_ref().map(|link| link.url.as_str());
         segments::fit(&words.text, link, self.max_segments).ok_or_else(|| ChannelError::Unsendable {
@@ -173,7 +173,7 @@ impl Settings {
     ///
     /// # Errors
     /// What is wrong with the settings.
-    pub async fn login(&self) -> Result<Option<Login>, Faults> {
+    pub async fn login(&self) -> Result<Option<Login>, ValidationErrors> {
         let Some(account) = self.account()? else { return Ok(None) };
         let (provider, user) = (self.provider(account)?, self.user(account));
         let path = match &self.api_key {
@@ -201,12 +201,12 @@ impl Settings {
     }
 
     /// The account that messages are sent by; `None`: none is configured.
-    fn account(&self) -> Result<Option<&String>, Faults> {
+    fn account(&self) -> Result<Option<&String>, ValidationErrors> {
         // half of what it needs is no wish to do without
         let is_half = self.token.is_some() || self.from.is_some() || self.messaging_service.is_some();
         match &self.account {
             None if is_half => {
-                Err(Faults::one("/channels/sms/account", "is needed: Twilio's account SID, SignalWire's project id"))
+                Err(ValidationErrors::one("/channels/sms/account", "is needed: Twilio's account SID, SignalWire's project id"))
             }
             account => Ok(account.as_ref()),
         }
@@ -218,15 +218,15 @@ impl Settings {
     }
 
     /// Where it is asked; adds up all that is wrong.
-    fn provider(&self, account: &str) -> Result<Provider, Faults> {
-        let mut faults = Faults::new();
+    fn provider(&self, account: &str) -> Result<ProviderApi, ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         self.check(account, &mut faults);
         let base = self.base().unwrap_or_else(|why| {
             faults.add("/channels/sms/space", why);
             "https://api.twilio.com".into()
         });
         let token = self.token.clone().unwrap_or_else(|| Secret::new(""));
-        match Provider::new(self.provider.shown(), "/channels/sms", &base, token, self.timeout_seconds) {
+        match ProviderApi::new(self.provider.shown(), "/channels/sms", &base, token, self.timeout_seconds) {
             Ok(provider) if faults.is_empty() => Ok(provider),
             Ok(_) => Err(faults),
             Err(more) => {
@@ -236,7 +236,7 @@ impl Settings {
         }
     }
 
-    fn check(&self, account: &str, faults: &mut Faults) {
+    fn check(&self, account: &str, faults: &mut ValidationErrors) {
         let plain = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
         if !plain(account) {
             faults.add("/channels/sms/account", "is an account SID (`AC…`), or SignalWire's project id");
@@ -267,9 +267,9 @@ impl Settings {
         let missing = "is needed: `example` where the space is example.signalwire.com";
         match (&self.base_url, self.provider, &self.space) {
             (Some(base), ..) => Ok(base.clone()),
-            (None, Name::Twilio, _) => Ok("https://api.twilio.com".into()),
-            (None, Name::Signalwire, None) => Err(missing),
-            (None, Name::Signalwire, Some(space)) => {
+            (None, SmsProvider::Twilio, _) => Ok("https://api.twilio.com".into()),
+            (None, SmsProvider::Signalwire, None) => Err(missing),
+            (None, SmsProvider::Signalwire, Some(space)) => {
                 let name = space.strip_suffix(".signalwire.com").unwrap_or(space);
                 let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
                 plain.then(|| format!("https://{name}.signalwire.com/api/laml")).ok_or(missing)
@@ -279,13 +279,13 @@ impl Settings {
 
     /// Twilio signs with the auth token, which is not known where an API key logs in.
     fn signer(&self) -> Option<Signer> {
-        let auth_token = || self.token.clone().filter(|_| self.provider == Name::Twilio && self.api_key.is_none());
+        let auth_token = || self.token.clone().filter(|_| self.provider == SmsProvider::Twilio && self.api_key.is_none());
         let key = self.signing_key.clone().or_else(auth_token)?;
         Some(Signer::new(self.provider, &key))
     }
 }
 
-impl Channel for Sms {
+impl Channel for SmsChannel {
     fn name(&self) -> &'static str {
         "sms"
     }
@@ -302,11 +302,11 @@ impl Channel for Sms {
         segments::fits(text, self.max_segments)
     }
 
-    fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+    fn deliver<'a>(&'a self, message: &'a OutgoingMessage<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
         Box::pin(self.send(message))
     }
 
-    fn read_callback(&self, callback: &Callback) -> Result<Report, CallbackError> {
+    fn read_callback(&self, callback: &Callback) -> Result<DeliveryReport, CallbackError> {
         if let Some(signer) = &self.signer {
             signer.verify(callback)?;
         }
@@ -328,17 +328,17 @@ fn is_sender(from: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::templates::Templates;
+    use crate::channel::templates::MessageTemplates;
     use crate::notification::recipient::Reader;
     use crate::notification::wording::References;
-    use crate::notification::{Delivery, Kind, Recipient};
+    use crate::notification::{Delivery, MessageKind, Recipient};
     use crate::task::Urgency;
     use crate::vault::WithoutKeys;
 
-    fn made(settings: &Settings) -> Result<Option<Sms>, Faults> {
+    fn made(settings: &Settings) -> Result<Option<SmsChannel>, ValidationErrors> {
         let keys = serde_json::json!({ "master_keys": ["k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="] });
         let vault = Vault::open(&serde_json::from_value(keys).unwrap(), WithoutKeys::Refuse).unwrap().0;
-        Sms::new(settings, vault, None)
+        SmsChannel::new(settings, vault, None)
     }
 
     fn settings() -> Settings {
@@ -357,10 +357,10 @@ mod tests {
         let page = Secret::new(link);
         let about = References { whole: Some(&page), task_name: Some("Mail"), ..References::default() };
         for (said, least) in [("two mails, ", 400), ("两封邮件，", 180), ("Grüße 😀, ", 180), ("€[]", 280)] {
-            let delivery = Delivery { text: Some(said.repeat(400)), ..Delivery::sample(Kind::Message) };
-            let words = Templates::embedded().words(&delivery, about, Reader::NOBODY, &sms).unwrap();
+            let delivery = Delivery { text: Some(said.repeat(400)), ..Delivery::sample(MessageKind::Message) };
+            let words = MessageTemplates::embedded().words(&delivery, about, Reader::NOBODY, &sms).unwrap();
             let recipient = Recipient::default();
-            let message = Message {
+            let message = OutgoingMessage {
                 id: Uuid::nil(),
                 recipient_id: "ann",
                 created_at: DateTime::UNIX_EPOCH,
@@ -381,7 +381,7 @@ mod tests {
         assert!(made(&Settings::default()).unwrap().is_none(), "no account, no text messages");
         assert!(made(&settings()).unwrap().is_some());
         let wrong = Settings {
-            provider: Name::Signalwire,
+            provider: SmsProvider::Signalwire,
             account: Some("AC1/../x".into()),
             from: Some("a name that is long".into()),
             messaging_service: Some("MG 1".into()),
@@ -419,12 +419,12 @@ mod tests {
             let (space, base_url) = (space.map(str::to_owned), base_url.map(str::to_owned));
             Settings { provider, space, base_url, ..settings() }.base()
         };
-        assert_eq!(base(Name::Twilio, None, None).as_deref(), Ok("https://api.twilio.com"));
+        assert_eq!(base(SmsProvider::Twilio, None, None).as_deref(), Ok("https://api.twilio.com"));
         let there = Ok("https://example.signalwire.com/api/laml");
-        assert_eq!(base(Name::Signalwire, Some("example"), None).as_deref(), there);
-        assert_eq!(base(Name::Signalwire, Some("example.signalwire.com"), None).as_deref(), there);
-        assert!(base(Name::Signalwire, Some("evil.org/"), None).is_err());
-        assert_eq!(base(Name::Signalwire, None, Some("http://127.0.0.1:1")).as_deref(), Ok("http://127.0.0.1:1"));
+        assert_eq!(base(SmsProvider::Signalwire, Some("example"), None).as_deref(), there);
+        assert_eq!(base(SmsProvider::Signalwire, Some("example.signalwire.com"), None).as_deref(), there);
+        assert!(base(SmsProvider::Signalwire, Some("evil.org/"), None).is_err());
+        assert_eq!(base(SmsProvider::Signalwire, None, Some("http://127.0.0.1:1")).as_deref(), Ok("http://127.0.0.1:1"));
     }
 
     #[test]

@@ -10,11 +10,11 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::channel::provider::{Answer, Provider, has_public_name};
-use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Login, Message, Receipt};
-use crate::invalid::Faults;
+use crate::channel::provider::{ProviderAnswer, ProviderApi, has_public_name};
+use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt};
+use crate::invalid::ValidationErrors;
 use crate::notification::text::Link;
-use crate::notification::wording::Words;
+use crate::notification::wording::RenderedMessage;
 use crate::secret::Secret;
 use crate::task::Urgency;
 
@@ -38,28 +38,28 @@ impl Default for Settings {
 
 impl Settings {
     /// Asks the provider whether it takes the token; `None` where there is none.
-    pub async fn login(&self) -> Result<Option<Login>, Faults> {
-        let Some(telegram) = Telegram::new(self)? else { return Ok(None) };
+    pub async fn login(&self) -> Result<Option<Login>, ValidationErrors> {
+        let Some(telegram) = TelegramChannel::new(self)? else { return Ok(None) };
         Ok(Some(telegram.login().await))
     }
 }
 
 /// The channel.
-pub struct Telegram {
-    provider: Provider,
+pub struct TelegramChannel {
+    provider: ProviderApi,
 }
 
-impl Telegram {
+impl TelegramChannel {
     /// `None` where no token is configured.
-    pub fn new(settings: &Settings) -> Result<Option<Telegram>, Faults> {
+    pub fn new(settings: &Settings) -> Result<Option<TelegramChannel>, ValidationErrors> {
         let Some(token) = &settings.token else { return Ok(None) };
         let place = "/channels/telegram";
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         if !is_token(token.expose()) {
             faults.add(format!("{place}/token"), "must be a bot's token as @BotFather gives it: `123456:ABC…`");
         }
-        match Provider::new("Telegram", place, &settings.base_url, token.clone(), settings.timeout_seconds) {
-            Ok(provider) if faults.is_empty() => Ok(Some(Telegram { provider })),
+        match ProviderApi::new("Telegram", place, &settings.base_url, token.clone(), settings.timeout_seconds) {
+            Ok(provider) if faults.is_empty() => Ok(Some(TelegramChannel { provider })),
             Ok(_) => Err(faults),
             Err(more) => {
                 faults.0.extend(more.0);
@@ -83,7 +83,7 @@ impl Telegram {
         }
     }
 
-    async fn send(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
+    async fn send(&self, message: &OutgoingMessage<'_>) -> Result<Receipt, ChannelError> {
         let Some(chat) = &message.recipient.addresses.telegram else {
             return Err(ChannelError::Unsendable { why: "the recipient has no Telegram chat".into() });
         };
@@ -93,7 +93,7 @@ impl Telegram {
     }
 }
 
-impl Channel for Telegram {
+impl Channel for TelegramChannel {
     fn name(&self) -> &'static str {
         "telegram"
     }
@@ -106,12 +106,12 @@ impl Channel for Telegram {
         }
     }
 
-    fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+    fn deliver<'a>(&'a self, message: &'a OutgoingMessage<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
         Box::pin(self.send(message))
     }
 }
 
-fn body(chat: &str, words: &Words, urgency: Urgency) -> Value {
+fn body(chat: &str, words: &RenderedMessage, urgency: Urgency) -> Value {
     let mut body = json!({
         "chat_id": chat,
         "text": fit::fit(&words.text, words.link.as_ref().map(|link| link.url.as_str())),
@@ -136,7 +136,7 @@ fn button(link: &Link) -> Option<Value> {
 }
 
 /// <https://core.telegram.org/bots/api#making-requests>
-fn judge(provider: &Provider, answer: &Answer) -> Result<Receipt, ChannelError> {
+fn judge(provider: &ProviderApi, answer: &ProviderAnswer) -> Result<Receipt, ChannelError> {
     let body = &answer.body;
     if answer.status.is_success() {
         if body["ok"] != true {
@@ -176,11 +176,11 @@ mod tests {
 
     #[test]
     fn faults_in_the_settings_are_named_and_hold_no_token() {
-        assert!(Telegram::new(&Settings::default()).unwrap().is_none(), "no token, no Telegram");
+        assert!(TelegramChannel::new(&Settings::default()).unwrap().is_none(), "no token, no Telegram");
         let wrong =
             Settings { token: Some(Secret::new("canary/../x")), base_url: "nowhere".into(), timeout_seconds: 0 };
         assert_eq!(
-            Telegram::new(&wrong).err().unwrap().to_string(),
+            TelegramChannel::new(&wrong).err().unwrap().to_string(),
             "/channels/telegram/token: must be a bot's token as @BotFather gives it: `123456:ABC…`; \
              /channels/telegram/base_url: must be an address such as `https://api.example.org`; \
              /channels/telegram/timeout_seconds: must be 1 to 50"

@@ -17,15 +17,15 @@ use std::sync::Arc;
 
 use crate::channel::Channel;
 use crate::channel::templates::phrases::{Catalogue, Phrases};
-use crate::channel::templates::set::{Part, Set};
-use crate::invalid::Faults;
+use crate::channel::templates::set::{TemplateKind, TemplateSet};
+use crate::invalid::ValidationErrors;
 use crate::notification::Delivery;
 use crate::notification::digest::DigestItem;
 use crate::notification::language::MessageLanguage;
 use crate::notification::recipient::Reader;
-use crate::notification::telling::Telling;
+use crate::notification::telling::MessageContext;
 use crate::notification::text::{Link, cut, one_line};
-use crate::notification::wording::{References, Words};
+use crate::notification::wording::{References, RenderedMessage};
 
 /// The room for a message that is too long is found to such a share of the longest.
 const EXACTNESS: usize = 128;
@@ -34,7 +34,7 @@ const NO_DATA: usize = 0;
 
 /// In which language a channel wants its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum MessageFormat {
     Plain,
     Html,
     /// Slack's.
@@ -43,32 +43,32 @@ pub(super) enum Format {
     Telegram,
 }
 
-impl Format {
-    const ALL: [Format; 4] = [Format::Plain, Format::Html, Format::Mrkdwn, Format::Telegram];
+impl MessageFormat {
+    const ALL: [MessageFormat; 4] = [MessageFormat::Plain, MessageFormat::Html, MessageFormat::Mrkdwn, MessageFormat::Telegram];
 
     /// The ending of its templates' names.
     fn ending(self) -> &'static str {
         match self {
-            Format::Plain => "txt",
-            Format::Html => "html",
-            Format::Mrkdwn => "mrkdwn",
-            Format::Telegram => "telegram",
+            MessageFormat::Plain => "txt",
+            MessageFormat::Html => "html",
+            MessageFormat::Mrkdwn => "mrkdwn",
+            MessageFormat::Telegram => "telegram",
         }
     }
 
     /// By a word of a channel's `supported_formats`.
-    fn of(word: &str) -> Format {
+    fn of(word: &str) -> MessageFormat {
         match word {
-            "html" => Format::Html,
-            "mrkdwn" => Format::Mrkdwn,
-            "telegram_html" => Format::Telegram,
-            _ => Format::Plain,
+            "html" => MessageFormat::Html,
+            "mrkdwn" => MessageFormat::Mrkdwn,
+            "telegram_html" => MessageFormat::Telegram,
+            _ => MessageFormat::Plain,
         }
     }
 
-    fn of_name(name: &str) -> Format {
+    fn of_name(name: &str) -> MessageFormat {
         let ending = name.rsplit('.').next().unwrap_or_default();
-        Format::ALL.into_iter().find(|format| format.ending() == ending).unwrap_or(Format::Plain)
+        MessageFormat::ALL.into_iter().find(|format| format.ending() == ending).unwrap_or(MessageFormat::Plain)
     }
 }
 
@@ -87,19 +87,19 @@ pub struct Page {
 
 /// All templates. Cheap to clone.
 #[derive(Clone)]
-pub struct Templates {
-    embedded: Arc<Set>,
+pub struct MessageTemplates {
+    embedded: Arc<TemplateSet>,
     /// The operator's over the embedded ones; `None` where there are no own ones.
-    own: Option<Arc<Set>>,
+    own: Option<Arc<TemplateSet>>,
     /// The words of the approval page.
     phrases: Arc<Catalogue>,
 }
 
-impl Templates {
+impl MessageTemplates {
     /// The embedded ones alone.
-    pub fn embedded() -> Templates {
+    pub fn embedded() -> MessageTemplates {
         let phrases = Arc::new(Catalogue::embedded());
-        Templates { embedded: Arc::new(Set::embedded(&files::EMBEDDED)), own: None, phrases }
+        MessageTemplates { embedded: Arc::new(TemplateSet::embedded(&files::EMBEDDED)), own: None, phrases }
     }
 
     /// Those of the directory over the embedded ones; each is tried.
@@ -107,14 +107,14 @@ impl Templates {
     /// # Errors
     /// The directory can't be read; a file's name is no template's, or it does not compile, or names what is not
     /// there. Each says which file, and which line.
-    pub fn read(dir: Option<&Path>) -> Result<Templates, Faults> {
-        let templates = Templates::embedded();
+    pub fn read(dir: Option<&Path>) -> Result<MessageTemplates, ValidationErrors> {
+        let templates = MessageTemplates::embedded();
         let Some(dir) = dir else { return Ok(templates) };
         let mut own = (*templates.embedded).clone();
         let mut phrases = (*templates.phrases).clone();
         files::add_own(&mut own, &mut phrases, dir)?;
         trial::run(&own, dir)?;
-        Ok(Templates { own: Some(Arc::new(own)), phrases: Arc::new(phrases), ..templates })
+        Ok(MessageTemplates { own: Some(Arc::new(own)), phrases: Arc::new(phrases), ..templates })
     }
 
     /// The words of the approval page for a reader of this language.
@@ -129,14 +129,14 @@ impl Templates {
         about: References,
         reader: Reader,
         channel: &dyn Channel,
-    ) -> Result<Words, String> {
+    ) -> Result<RenderedMessage, String> {
         let capabilities = channel.capabilities();
         let limit = capabilities.max_response_length;
-        let mut telling = Telling::of(delivery, about, reader, limit)?;
-        let subject = self.render(&telling, channel.name(), Format::Plain, Part::Subject).unwrap_or_default();
+        let mut telling = MessageContext::of(delivery, about, reader, limit)?;
+        let subject = self.render(&telling, channel.name(), MessageFormat::Plain, TemplateKind::Subject).unwrap_or_default();
         let subject = one_line(&subject);
         telling = telling.map(|telling| telling.subject = Some(subject.clone()));
-        let format = Format::of(capabilities.supported_formats.first().copied().unwrap_or("plain"));
+        let format = MessageFormat::of(capabilities.supported_formats.first().copied().unwrap_or("plain"));
         let text = self.fitted(&telling, channel, format);
         let whole = telling.page.as_ref().filter(|page| text.contains(&markup::escaped(page.expose(), format)));
         if let Some(page) = whole {
@@ -148,9 +148,9 @@ impl Templates {
         }
         let html = capabilities.supported_formats.contains(&"html").then(|| {
             let shorter = telling.within(limit);
-            self.render(&shorter, channel.name(), Format::Html, Part::Body)
+            self.render(&shorter, channel.name(), MessageFormat::Html, TemplateKind::Body)
         });
-        Ok(Words {
+        Ok(RenderedMessage {
             subject,
             text,
             html: html.flatten(),
@@ -163,8 +163,8 @@ impl Templates {
 
     /// One message of a digest, its text without markup: the digest's template makes that.
     pub fn item(&self, member: &Delivery, about: References, reader: Reader) -> DigestItem {
-        let words = Telling::of(member, about, reader, NO_DATA).map(|telling| {
-            let subject = self.render(&telling, &member.channel, Format::Plain, Part::Subject).unwrap_or_default();
+        let words = MessageContext::of(member, about, reader, NO_DATA).map(|telling| {
+            let subject = self.render(&telling, &member.channel, MessageFormat::Plain, TemplateKind::Subject).unwrap_or_default();
             (one_line(&subject), telling.spoken().text.clone())
         });
         let nameless = || MessageLanguage::of(reader.locale).pick("A message", "Eine Nachricht").to_owned();
@@ -176,8 +176,8 @@ impl Templates {
     /// All of what a delivery tells, however long, as markup for a page; an error says what is gone. The operator's
     /// templates have no part in it: their styles would be none on a page of ours.
     pub fn page(&self, delivery: &Delivery, about: References, reader: Reader) -> Result<Page, String> {
-        let telling = Telling::of(delivery, about, reader, NO_DATA)?;
-        let subject = self.render(&telling, &delivery.channel, Format::Plain, Part::Subject).unwrap_or_default();
+        let telling = MessageContext::of(delivery, about, reader, NO_DATA)?;
+        let subject = self.render(&telling, &delivery.channel, MessageFormat::Plain, TemplateKind::Subject).unwrap_or_default();
         let telling = telling.spoken();
         let page = telling.language.pick("page.html", "page.de.html");
         let html = self.embedded.render_named(page, telling)?;
@@ -191,11 +191,11 @@ impl Templates {
     }
 
     /// The text, made shorter until it fits; of a question the link always stays.
-    fn fitted(&self, telling: &Telling, channel: &dyn Channel, format: Format) -> String {
+    fn fitted(&self, telling: &MessageContext, channel: &dyn Channel, format: MessageFormat) -> String {
         let limit = channel.capabilities().max_response_length;
         let shorter = |room| {
             let less = telling.within(room);
-            let text = with_whole(self.render(&less, channel.name(), format, Part::Body)?, &less, format);
+            let text = with_whole(self.render(&less, channel.name(), format, TemplateKind::Body)?, &less, format);
             (less.is_worth_telling(telling) && !text.is_empty() && channel.fits(&text)).then_some(text)
         };
         if let Some(text) = longest(limit, shorter) {
@@ -215,7 +215,7 @@ impl Templates {
     }
 
     /// One template, the most exact of them; `None` where there is none of this format.
-    fn render(&self, telling: &Telling, channel: &str, format: Format, part: Part) -> Option<String> {
+    fn render(&self, telling: &MessageContext, channel: &str, format: MessageFormat, part: TemplateKind) -> Option<String> {
         if let Some(own) = &self.own {
             match own.render(telling, channel, format, part) {
                 Some(Err((name, error))) => {
@@ -254,8 +254,8 @@ fn longest(limit: usize, told: impl Fn(usize) -> Option<String>) -> Option<Strin
 
 /// The text with the link to the whole at its end, unless its template has put it elsewhere. In HTML that is for the
 /// layout to do.
-fn with_whole(text: String, telling: &Telling, format: Format) -> String {
-    let Some(whole) = telling.spoken().whole.as_ref().filter(|_| format != Format::Html) else { return text };
+fn with_whole(text: String, telling: &MessageContext, format: MessageFormat) -> String {
+    let Some(whole) = telling.spoken().whole.as_ref().filter(|_| format != MessageFormat::Html) else { return text };
     let link = markup::escaped(whole.link.expose(), format);
     match text.contains(&link) {
         true => text,
@@ -274,16 +274,16 @@ mod tests {
     use super::*;
 
     use crate::approval::{ApprovalStatus, test_question};
-    use crate::channel::{Capabilities, ChannelError, Message, Receipt};
-    use crate::credential::{LackKind, Reference};
+    use crate::channel::{Capabilities, ChannelError, OutgoingMessage, Receipt};
+    use crate::credential::{CredentialIssueKind, Reference};
     use crate::notification::language::MessageLanguage;
-    use crate::notification::question::Question;
+    use crate::notification::question::ApprovalQuestion;
     use crate::notification::telling::Purpose;
     use crate::notification::text::Link;
     use crate::notification::trouble::{
-        CredentialTelling, credential_ended, credential_trouble, credential_trouble_of_idle,
+        CredentialContext, credential_ended, credential_trouble, credential_trouble_of_idle,
     };
-    use crate::notification::{Kind, NoticeKind, SubjectRef};
+    use crate::notification::{MessageKind, NoticeKind, SubjectRef};
     use crate::run::outcome::RunFault;
     use crate::run::{Run, RunState, Usage};
     use crate::secret::Secret;
@@ -300,7 +300,7 @@ mod tests {
             Capabilities { supported_formats: self.1, max_response_length: self.2, deduplicates: false }
         }
 
-        fn deliver<'a>(&'a self, _: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+        fn deliver<'a>(&'a self, _: &'a OutgoingMessage<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
             Box::pin(async { Err(ChannelError::Rejected { why: "nobody is there".into() }) })
         }
     }
@@ -315,14 +315,14 @@ mod tests {
         format!("2027-03-01T{text}:00Z").parse().unwrap()
     }
 
-    fn asking(summaries: &[&str]) -> Question {
+    fn asking(summaries: &[&str]) -> ApprovalQuestion {
         let item = |summary: &&str| test_question(summary, on_that_day("08:00"), on_that_day("08:30"));
-        Question { items: summaries.iter().map(item).collect(), link: Secret::new(LINK) }
+        ApprovalQuestion { items: summaries.iter().map(item).collect(), link: Secret::new(LINK) }
     }
 
-    fn asked(question: &Question, kind: Kind, name: &str, timezone: Tz, limit: usize) -> Words {
+    fn asked(question: &ApprovalQuestion, kind: MessageKind, name: &str, timezone: Tz, limit: usize) -> RenderedMessage {
         let about = References { task_name: Some(name), question: Some(question), ..References::default() };
-        Templates::embedded().words(&delivery(kind), about, read_in(timezone), &To("email", &["plain"], limit)).unwrap()
+        MessageTemplates::embedded().words(&delivery(kind), about, read_in(timezone), &To("email", &["plain"], limit)).unwrap()
     }
 
     fn at(text: &str) -> DateTime<Utc> {
@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    fn delivery(kind: Kind) -> Delivery {
+    fn delivery(kind: MessageKind) -> Delivery {
         Delivery {
             run_id: Some(Uuid::from_u128(0x42)),
             text: Some("Milk is out.\nBuy some.".into()),
@@ -366,9 +366,9 @@ mod tests {
         }
     }
 
-    fn words(kind: Kind, run: Option<&Run>, task_name: Option<&str>) -> Words {
+    fn words(kind: MessageKind, run: Option<&Run>, task_name: Option<&str>) -> RenderedMessage {
         let about = References { run, task_name, ..References::default() };
-        Templates::embedded()
+        MessageTemplates::embedded()
             .words(&delivery(kind), about, read_in(Tz::Europe__Berlin), &To("email", &["plain"], 1000))
             .unwrap()
     }
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn a_result_is_the_answer_under_the_name_of_its_task() {
         let run = run(RunState::Succeeded, Some(" Two mails, none urgent.\n"), None);
-        let words = words(Kind::Result, Some(&run), Some("Morning mail"));
+        let words = words(MessageKind::Result, Some(&run), Some("Morning mail"));
         assert_eq!((words.subject.as_str(), words.text.as_str()), ("Morning mail", "Two mails, none urgent."));
         assert_eq!(words.event, "run.finished");
         let mut expected = serde_json::to_value(&run).unwrap();
@@ -388,7 +388,7 @@ mod tests {
     fn a_failure_says_what_when_and_why_in_the_recipients_time() {
         let mut run = run(RunState::Failed, None, Some(RunFault::new("llm_auth", "the model refused the key")));
         run.attempt = 3;
-        let words = words(Kind::Failure, Some(&run), Some("Morning mail"));
+        let words = words(MessageKind::Failure, Some(&run), Some("Morning mail"));
         assert_eq!(words.subject, "Morning mail failed");
         assert_eq!(
             words.text,
@@ -402,7 +402,7 @@ mod tests {
     fn an_expired_run_tells_its_reason() {
         let mut run = run(RunState::Expired, None, None);
         run.reason = Some("nobody answered in time".into());
-        let words = words(Kind::Failure, Some(&run), None);
+        let words = words(MessageKind::Failure, Some(&run), None);
         assert_eq!(words.subject, "a task expired");
         assert!(
             words.text.starts_with("\"a task\", due 2026-12-24 08:00 CET, expired: nobody answered in time.\n"),
@@ -413,10 +413,10 @@ mod tests {
 
     #[test]
     fn a_message_is_said_as_it_stands() {
-        let told = words(Kind::Message, None, Some("Shopping"));
+        let told = words(MessageKind::Message, None, Some("Shopping"));
         assert_eq!(
             told,
-            Words {
+            RenderedMessage {
                 subject: "Message from Shopping".into(),
                 text: "Milk is out.\nBuy some.".into(),
                 html: None,
@@ -429,19 +429,19 @@ mod tests {
                 }),
             }
         );
-        assert_eq!(words(Kind::Notice, None, None).event, "notice");
+        assert_eq!(words(MessageKind::Notice, None, None).event, "notice");
     }
 
     #[test]
     fn an_empty_answer_is_said_to_be_empty() {
         let run = run(RunState::Succeeded, Some("  "), None);
-        assert_eq!(words(Kind::Result, Some(&run), None).text, "Done, without an answer.");
+        assert_eq!(words(MessageKind::Result, Some(&run), None).text, "Done, without an answer.");
     }
 
     #[test]
     fn a_result_whose_run_is_gone_can_t_be_told() {
         let to = To("email", &["plain"], 1000);
-        let gone = Templates::embedded().words(&delivery(Kind::Result), References::default(), read_in(Tz::UTC), &to);
+        let gone = MessageTemplates::embedded().words(&delivery(MessageKind::Result), References::default(), read_in(Tz::UTC), &to);
         assert_eq!(gone, Err("the run that it tells of is no longer there".into()));
     }
 
@@ -449,15 +449,15 @@ mod tests {
     fn a_question_names_the_task_what_waits_until_when_and_the_link() {
         let two = asking(&["Send email to team@company.com", "Pay 5 to bob"]);
         assert_eq!(
-            asked(&two, Kind::Ask, "Morning mail", Tz::UTC, 10_000).subject,
+            asked(&two, MessageKind::Ask, "Morning mail", Tz::UTC, 10_000).subject,
             "Morning mail asks for your approval of 2 things"
         );
         assert_eq!(
-            asked(&two, Kind::Reminder, "M", Tz::UTC, 10_000).subject,
+            asked(&two, MessageKind::Reminder, "M", Tz::UTC, 10_000).subject,
             "Reminder: M waits for your approval of 2 things"
         );
         assert_eq!(
-            asked(&two, Kind::Ask, "Morning mail", Tz::Europe__Berlin, 10_000).text,
+            asked(&two, MessageKind::Ask, "Morning mail", Tz::Europe__Berlin, 10_000).text,
             "\"Morning mail\" wants to do 2 things and asks you first:\n\n\
              1. Send email to team@company.com\n2. Pay 5 to bob\n\n\
              There is time to answer until 2027-03-01 09:30 CET. Without an answer nothing of it is done.\n\n\
@@ -471,19 +471,19 @@ mod tests {
         one.items[0].status = ApprovalStatus::Approved;
         one.items[0].hold_until = Some(on_that_day("08:05"));
         assert_eq!(
-            asked(&one, Kind::Ask, "Pay", Tz::UTC, 10_000).subject,
+            asked(&one, MessageKind::Ask, "Pay", Tz::UTC, 10_000).subject,
             "Pay is about to act: 1 thing may still be stopped"
         );
-        let text = asked(&one, Kind::Ask, "Pay", Tz::UTC, 10_000).text;
+        let text = asked(&one, MessageKind::Ask, "Pay", Tz::UTC, 10_000).text;
         assert!(text.contains("It is done at 2027-03-01 08:05 UTC unless you stop it."), "{text}");
-        assert_eq!(asked(&one, Kind::Ask, "Pay", Tz::UTC, 10_000).event, "approval.held");
+        assert_eq!(asked(&one, MessageKind::Ask, "Pay", Tz::UTC, 10_000).event, "approval.held");
     }
 
     #[test]
     fn hidden_characters_are_shown_and_a_long_sentence_is_cut_with_a_note() {
         let text = asked(
             &asking(&["pay\u{202e}gnp.exe\u{7}\nnow", &"x".repeat(400)]),
-            Kind::Ask,
+            MessageKind::Ask,
             "a\u{202e}b",
             Tz::UTC,
             10_000,
@@ -498,12 +498,12 @@ mod tests {
     fn many_things_are_counted_and_the_link_stays_however_little_room_there_is() {
         let many = asking(&["Pay 5 to bob"; 25]);
         assert!(
-            asked(&many, Kind::Ask, "Pay", Tz::UTC, 10_000)
+            asked(&many, MessageKind::Ask, "Pay", Tz::UTC, 10_000)
                 .text
                 .contains("20. Pay 5 to bob\n… and 5 more, which the page shows")
         );
         for limit in [60, 160, 200, 300, 500] {
-            let text = asked(&many, Kind::Ask, "Pay", Tz::UTC, limit).text;
+            let text = asked(&many, MessageKind::Ask, "Pay", Tz::UTC, limit).text;
             assert!(text.ends_with(LINK) && text.chars().count() <= limit, "{limit}: {text}");
         }
     }
@@ -511,17 +511,17 @@ mod tests {
     /// Every embedded purpose in every format, as people get it.
     #[test]
     fn each_purpose_in_each_format() {
-        let templates = Templates::embedded();
+        let templates = MessageTemplates::embedded();
         let purposes = Purpose::WORDS.map(Purpose::Of).into_iter().chain([Purpose::Notice(NoticeKind::Credential)]);
         let mut all = String::new();
         for purpose in purposes {
             let mut telling = trial::sample(purpose);
             telling.text = "Two **mails** <b>& a half</b>.\n\n- one\n- two".into();
             for (format, part) in
-                Format::ALL.map(|format| (format, Part::Body)).into_iter().chain([(Format::Plain, Part::Subject)])
+                MessageFormat::ALL.map(|format| (format, TemplateKind::Body)).into_iter().chain([(MessageFormat::Plain, TemplateKind::Subject)])
             {
                 let text = templates.render(&telling, "email", format, part).expect("each has one");
-                let what = if part == Part::Subject { "subject" } else { format.ending() };
+                let what = if part == TemplateKind::Subject { "subject" } else { format.ending() };
                 all.push_str(&format!("=== {} {what}\n{text}\n", telling.purpose.names()[0]));
             }
         }
@@ -531,9 +531,9 @@ mod tests {
     /// Every purpose in every format, as a German reader gets it.
     #[test]
     fn each_purpose_in_each_format_in_german() {
-        let templates = Templates::embedded();
+        let templates = MessageTemplates::embedded();
         let mut all = String::new();
-        for kind in [Kind::Result, Kind::Failure, Kind::Message, Kind::Ask, Kind::Reminder, Kind::Digest, Kind::Code] {
+        for kind in [MessageKind::Result, MessageKind::Failure, MessageKind::Message, MessageKind::Ask, MessageKind::Reminder, MessageKind::Digest, MessageKind::Code] {
             for (name, formats) in FORMATS {
                 let words = told_in(&templates, "de-AT", kind, &To(name, formats, 10_000));
                 all.push_str(&format!("=== {} {name}\n{}\n{}\n", kind.as_str(), words.subject, words.text));
@@ -543,7 +543,7 @@ mod tests {
                 if let Some(html) = words.html {
                     assert_eq!(
                         html.lines().nth(1),
-                        Some(if kind == Kind::Result { EN_HTML } else { DE_HTML }),
+                        Some(if kind == MessageKind::Result { EN_HTML } else { DE_HTML }),
                         "{kind:?}"
                     );
                     all.push_str(&html[html.find("<h1").unwrap()..]);
@@ -554,16 +554,16 @@ mod tests {
         let mut held = trial::sample(Purpose::Of("held"));
         held.locale = "de".into();
         held.question.as_mut().unwrap().things = "2 Sachen".into();
-        for format in Format::ALL {
-            all.push_str(&templates.render(&held, "email", format, Part::Body).expect("each has one"));
+        for format in MessageFormat::ALL {
+            all.push_str(&templates.render(&held, "email", format, TemplateKind::Body).expect("each has one"));
             all.push('\n');
         }
-        for trouble in [LackKind::Missing, LackKind::NeedsConsent, LackKind::Refused] {
+        for trouble in [CredentialIssueKind::Missing, CredentialIssueKind::NeedsConsent, CredentialIssueKind::Refused] {
             let mut telling = trial::sample(Purpose::Notice(NoticeKind::Credential));
             telling.locale = "de".into();
             telling.credential.as_mut().unwrap().trouble = trouble;
             for (format, part) in
-                Format::ALL.map(|format| (format, Part::Body)).into_iter().chain([(Format::Plain, Part::Subject)])
+                MessageFormat::ALL.map(|format| (format, TemplateKind::Body)).into_iter().chain([(MessageFormat::Plain, TemplateKind::Subject)])
             {
                 all.push_str(&templates.render(&telling, "email", format, part).expect("each has one"));
                 all.push('\n');
@@ -587,26 +587,26 @@ mod tests {
         let run = run(RunState::Succeeded, Some(&"Hallo Welt. ".repeat(900)), None);
         let about =
             References { run: Some(&run), task_name: Some("Post"), whole: Some(&page), ..References::default() };
-        let told = |templates: &Templates, locale| {
+        let told = |templates: &MessageTemplates, locale| {
             let reader = Reader { locale, ..Reader::NOBODY };
-            templates.words(&delivery(Kind::Result), about, reader, &To("email", &["plain", "html"], 400)).unwrap()
+            templates.words(&delivery(MessageKind::Result), about, reader, &To("email", &["plain", "html"], 400)).unwrap()
         };
-        let words = told(&Templates::embedded(), "de");
+        let words = told(&MessageTemplates::embedded(), "de");
         assert!(words.text.contains("Das Ganze, 10799 Zeichen:\n"), "{}", words.text);
         assert!(words.html.unwrap().contains(">Öffnen</a>"));
         assert_eq!(words.link.unwrap().label, "Öffnen");
-        assert!(told(&Templates::embedded(), "fr").text.contains("The whole, 10799 characters:\n"));
+        assert!(told(&MessageTemplates::embedded(), "fr").text.contains("The whole, 10799 characters:\n"));
         let shown =
-            Templates::embedded().page(&delivery(Kind::Result), about, Reader { locale: "de", ..Reader::NOBODY });
+            MessageTemplates::embedded().page(&delivery(MessageKind::Result), about, Reader { locale: "de", ..Reader::NOBODY });
         assert_eq!(shown.unwrap().about, "Post · fällig 2026-12-24 07:00 UTC");
         // what an operator has written sees what it has always seen
         let dir =
-            Dir::with(&[("failure.txt", "Subject: own\n{{ run.what }} {% if whole %}{{ whole.note }}{% endif %}")]);
+            TemplatesDir::with(&[("failure.txt", "Subject: own\n{{ run.what }} {% if whole %}{{ whole.note }}{% endif %}")]);
         let failed = super::tests::run(RunState::Failed, None, None);
         let about = References { run: Some(&failed), task_name: Some("Post"), ..References::default() };
         let reader = Reader { locale: "de", ..Reader::NOBODY };
-        let own = Templates::read(Some(&dir.0)).unwrap();
-        let words = own.words(&delivery(Kind::Failure), about, reader, &To("sms", &["plain"], 400)).unwrap();
+        let own = MessageTemplates::read(Some(&dir.0)).unwrap();
+        let words = own.words(&delivery(MessageKind::Failure), about, reader, &To("sms", &["plain"], 400)).unwrap();
         assert_eq!(words.text, "failed");
     }
 
@@ -623,8 +623,8 @@ mod tests {
                 _ => &["plain"],
             };
             let about = References { run: Some(&run), task_name: Some("T<i>"), ..References::default() };
-            let words = Templates::embedded()
-                .words(&delivery(Kind::Result), about, read_in(Tz::UTC), &To("x", formats, limit))
+            let words = MessageTemplates::embedded()
+                .words(&delivery(MessageKind::Result), about, read_in(Tz::UTC), &To("x", formats, limit))
                 .unwrap();
             let length = words.text.chars().count();
             assert!(length <= limit && length * 3 > limit, "{format} {limit}: {length}");
@@ -646,8 +646,8 @@ mod tests {
         let failed = Run { state: RunState::Failed, reason: run.output.clone(), output: None, ..run.clone() };
         let long = |kind| Delivery { text: run.output.clone(), subject: Some("S".into()), ..delivery(kind) };
         for formats in [&["plain", "html"][..], &["mrkdwn"], &["telegram_html"]] {
-            for kind in [Kind::Result, Kind::Failure, Kind::Message, Kind::Notice] {
-                let told_run = if kind == Kind::Failure { &failed } else { &run };
+            for kind in [MessageKind::Result, MessageKind::Failure, MessageKind::Message, MessageKind::Notice] {
+                let told_run = if kind == MessageKind::Failure { &failed } else { &run };
                 let about = References {
                     run: Some(told_run),
                     task_name: Some("Mail"),
@@ -655,11 +655,11 @@ mod tests {
                     ..References::default()
                 };
                 let to = To("x", formats, 1000);
-                let words = Templates::embedded().words(&long(kind), about, read_in(Tz::UTC), &to).unwrap();
+                let words = MessageTemplates::embedded().words(&long(kind), about, read_in(Tz::UTC), &to).unwrap();
                 let end = format!(
                     "\n\nThe whole, {} characters:\n{WHOLE}",
                     told_run.output.as_deref().map_or(22_000, |text| {
-                        if kind == Kind::Result { text.trim().chars().count() } else { text.chars().count() }
+                        if kind == MessageKind::Result { text.trim().chars().count() } else { text.chars().count() }
                     })
                 );
                 assert!(words.text.ends_with(&end), "{kind:?} {formats:?}: {}", words.text);
@@ -679,8 +679,8 @@ mod tests {
         let told = |output: &str, limit| {
             let run = run(RunState::Succeeded, Some(output), None);
             let about = References { run: Some(&run), whole: Some(&page), ..References::default() };
-            Templates::embedded()
-                .words(&delivery(Kind::Result), about, read_in(Tz::UTC), &To("email", &["plain", "html"], limit))
+            MessageTemplates::embedded()
+                .words(&delivery(MessageKind::Result), about, read_in(Tz::UTC), &To("email", &["plain", "html"], limit))
                 .unwrap()
         };
         let short = told("Two mails.", 1000);
@@ -697,8 +697,8 @@ mod tests {
         let (items, page) = ((0..5).map(item).collect::<Vec<_>>(), Secret::new(WHOLE));
         let told = |more, limit| {
             let about = References { digest: &items, more, whole: Some(&page), ..References::default() };
-            Templates::embedded()
-                .words(&delivery(Kind::Digest), about, read_in(Tz::UTC), &To("x", &["mrkdwn"], limit))
+            MessageTemplates::embedded()
+                .words(&delivery(MessageKind::Digest), about, read_in(Tz::UTC), &To("x", &["mrkdwn"], limit))
                 .unwrap()
         };
         assert_eq!(told(0, 10_000).link, None);
@@ -713,7 +713,7 @@ mod tests {
         let answer = format!("# Mail\n\n{}<script>alert(1)</script> **end**", "word ".repeat(10_000));
         let run = run(RunState::Succeeded, Some(&answer), None);
         let about = References { run: Some(&run), task_name: Some("Morning <mail>"), ..References::default() };
-        let page = Templates::embedded().page(&delivery(Kind::Result), about, read_in(Tz::Europe__Berlin)).unwrap();
+        let page = MessageTemplates::embedded().page(&delivery(MessageKind::Result), about, read_in(Tz::Europe__Berlin)).unwrap();
         assert_eq!(page.about, "Morning <mail> · due 2026-12-24 08:00 CET");
         assert_eq!(page.html.matches("word ").count(), 10_000);
         assert!(page.html.contains("&lt;script&gt;") && page.html.contains("<strong>end</strong>"));
@@ -723,7 +723,7 @@ mod tests {
         );
         let items = [DigestItem::new("one", "a", on_that_day("08:00"), Tz::UTC)];
         let about = References { digest: &items, more: 3, ..References::default() };
-        let digest = Templates::embedded().page(&delivery(Kind::Digest), about, read_in(Tz::UTC)).unwrap();
+        let digest = MessageTemplates::embedded().page(&delivery(MessageKind::Digest), about, read_in(Tz::UTC)).unwrap();
         assert_eq!(
             (digest.subject.as_str(), digest.about.as_str()),
             ("4 messages that could wait", "2026-12-24 07:00 UTC")
@@ -735,8 +735,8 @@ mod tests {
     fn email_has_html_as_well_and_a_question_its_link_in_both() {
         let question = asking(&["Send <b>this</b> to ann"]);
         let about = References { task_name: Some("Mail & more"), question: Some(&question), ..References::default() };
-        let words = Templates::embedded()
-            .words(&delivery(Kind::Ask), about, read_in(Tz::UTC), &To("email", &["plain", "html"], 10_000))
+        let words = MessageTemplates::embedded()
+            .words(&delivery(MessageKind::Ask), about, read_in(Tz::UTC), &To("email", &["plain", "html"], 10_000))
             .unwrap();
         let html = words.html.unwrap();
         assert!(html.contains("Send &lt;b&gt;this&lt;/b&gt; to ann") && html.contains("Mail &amp; more"), "{html}");
@@ -752,8 +752,8 @@ mod tests {
             ["one", "two"].map(|text| DigestItem::new(text, &"x".repeat(300), at("2027-03-01T08:00:00Z"), Tz::UTC));
         let about = References { digest: &items, ..References::default() };
         let told = |limit| {
-            Templates::embedded().words(
-                &delivery(Kind::Notice),
+            MessageTemplates::embedded().words(
+                &delivery(MessageKind::Notice),
                 about,
                 read_in(Tz::UTC),
                 &To("email", &["plain"], limit),
@@ -776,13 +776,13 @@ mod tests {
             let formats: &'static [&'static str] = formats;
             let mut most = 0;
             for limit in [459, 1000, 4096] {
-                let told = Templates::embedded().words(
-                    &delivery(Kind::Digest),
+                let told = MessageTemplates::embedded().words(
+                    &delivery(MessageKind::Digest),
                     about,
                     read_in(Tz::UTC),
                     &To("x", formats, limit),
                 );
-                let Words { subject, text, .. } = told.unwrap();
+                let RenderedMessage { subject, text, .. } = told.unwrap();
                 assert_eq!(subject, "57 messages that could wait");
                 let named = (0..50).filter(|n| text.contains(&format!("Mail {n} "))).count();
                 let length = text.chars().count();
@@ -799,7 +799,7 @@ mod tests {
             }
         }
         let told =
-            Templates::embedded().words(&delivery(Kind::Digest), about, read_in(Tz::UTC), &To("x", &["plain"], 10));
+            MessageTemplates::embedded().words(&delivery(MessageKind::Digest), about, read_in(Tz::UTC), &To("x", &["plain"], 10));
         assert_eq!(told.unwrap().text.chars().count(), 10, "what says how many there are comes first");
     }
 
@@ -814,30 +814,30 @@ mod tests {
         let work = Reference::parse("google/work").unwrap();
         let trouble = |kind, task| (kind, credential_trouble(language, &work, kind, task));
         let why = Some("it says invalid_grant");
-        let idle = credential_trouble_of_idle(language, &work, LackKind::NeedsConsent, "Mail");
+        let idle = credential_trouble_of_idle(language, &work, CredentialIssueKind::NeedsConsent, "Mail");
         let cases = [
-            (trouble(LackKind::Missing, Some("Mail <b>")), Some("Mail <b>"), true, None),
-            (trouble(LackKind::Missing, None), None, false, None),
-            ((LackKind::NeedsConsent, idle), Some("Mail"), false, None),
-            (trouble(LackKind::Refused, Some("Mail")), Some("Mail"), true, None),
-            ((LackKind::NeedsConsent, credential_ended(language, &work, why)), None, false, why),
+            (trouble(CredentialIssueKind::Missing, Some("Mail <b>")), Some("Mail <b>"), true, None),
+            (trouble(CredentialIssueKind::Missing, None), None, false, None),
+            ((CredentialIssueKind::NeedsConsent, idle), Some("Mail"), false, None),
+            (trouble(CredentialIssueKind::Refused, Some("Mail")), Some("Mail"), true, None),
+            ((CredentialIssueKind::NeedsConsent, credential_ended(language, &work, why)), None, false, why),
         ];
         for ((kind, (subject, text)), task, paused, reason) in cases {
             let notice = Delivery {
                 subject_ref: Some(SubjectRef::lacking(&work, kind, Uuid::from_u128(7), 1).0),
                 subject: Some(subject.clone()),
                 text: Some(text.clone()),
-                ..delivery(Kind::Notice)
+                ..delivery(MessageKind::Notice)
             };
-            let credential = CredentialTelling {
+            let credential = CredentialContext {
                 task: task.map(str::to_owned),
                 paused,
                 reason: reason.map(str::to_owned),
-                ..CredentialTelling::of(&notice).unwrap()
+                ..CredentialContext::of(&notice).unwrap()
             };
             let told = |credential, formats| {
                 let about = References { credential, ..References::default() };
-                Templates::embedded().words(&notice, about, reader, &To("x", formats, 10_000)).unwrap()
+                MessageTemplates::embedded().words(&notice, about, reader, &To("x", formats, 10_000)).unwrap()
             };
             let words = told(Some(&credential), &["plain"]);
             assert_eq!((&words.subject, &words.text), (&subject, &text));
@@ -855,59 +855,59 @@ mod tests {
     }
 
     /// A directory of templates that goes with the test.
-    struct Dir(std::path::PathBuf);
+    struct TemplatesDir(std::path::PathBuf);
 
-    impl Dir {
-        fn with(files: &[(&str, &str)]) -> Dir {
+    impl TemplatesDir {
+        fn with(files: &[(&str, &str)]) -> TemplatesDir {
             let dir = std::env::temp_dir().join(format!("reveille-templates-{:016x}", fastrand::u64(..)));
             std::fs::create_dir(&dir).unwrap();
             for (name, text) in files {
                 std::fs::write(dir.join(name), text).unwrap();
             }
-            Dir(dir)
+            TemplatesDir(dir)
         }
     }
 
-    impl Drop for Dir {
+    impl Drop for TemplatesDir {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 
     fn refused(name: &str, text: &str) -> String {
-        let dir = Dir::with(&[(name, text)]);
-        let faults = Templates::read(Some(&dir.0)).err().expect("a fault").0;
+        let dir = TemplatesDir::with(&[(name, text)]);
+        let faults = MessageTemplates::read(Some(&dir.0)).err().expect("a fault").0;
         assert_eq!((faults.len(), faults[0].pointer.as_str()), (1, "/channels/templates_dir"), "{faults:?}");
         faults[0].message.replace(&format!("{}/", dir.0.display()), "")
     }
 
     #[test]
     fn the_operators_own_come_first_for_their_channel() {
-        let dir = Dir::with(&[
+        let dir = TemplatesDir::with(&[
             ("result.txt", "Subject: Re: {{ task }}\n\nAnn, {{ text }}\n"),
             ("result.sms.txt", "Subject: x\n{{ text | upper }}"),
             ("notice_credential.txt", "Subject: Connect!\n{{ text }}"),
         ]);
-        let templates = Templates::read(Some(&dir.0)).unwrap();
+        let templates = MessageTemplates::read(Some(&dir.0)).unwrap();
         let run = run(RunState::Succeeded, Some("done"), None);
         let about = References { run: Some(&run), task_name: Some("Mail"), ..References::default() };
         let told = |channel| {
             let words = templates
-                .words(&delivery(Kind::Result), about, read_in(Tz::UTC), &To(channel, &["plain"], 100))
+                .words(&delivery(MessageKind::Result), about, read_in(Tz::UTC), &To(channel, &["plain"], 100))
                 .unwrap();
             (words.subject, words.text)
         };
         assert_eq!(told("email"), ("Re: Mail".into(), "Ann, done".into()));
         assert_eq!(told("sms"), ("x".into(), "DONE".into()));
         let (about, _) = SubjectRef::notice(NoticeKind::Credential, Uuid::from_u128(7), 1);
-        let notice = Delivery { subject_ref: Some(about), ..delivery(Kind::Notice) };
+        let notice = Delivery { subject_ref: Some(about), ..delivery(MessageKind::Notice) };
         let words =
             templates.words(&notice, References::default(), read_in(Tz::UTC), &To("email", &["plain"], 100)).unwrap();
         assert_eq!((words.subject.as_str(), words.text.as_str()), ("Connect!", "Milk is out.\nBuy some."));
     }
 
     /// The message about a run, or a question, for a reader of this language.
-    fn told_in(templates: &Templates, locale: &str, kind: Kind, to: &To) -> Words {
+    fn told_in(templates: &MessageTemplates, locale: &str, kind: MessageKind, to: &To) -> RenderedMessage {
         let run = run(RunState::Succeeded, Some("done"), None);
         let question = asking(&["Pay 5 to bob"]);
         let (code, at) = (Secret::new("123456"), on_that_day("08:00"));
@@ -917,8 +917,8 @@ mod tests {
             task_name: Some("Mail"),
             question: kind.asks().then_some(&question),
             code: Some(&code),
-            digest: if kind == Kind::Digest { &items } else { &[] },
-            more: if kind == Kind::Digest { 3 } else { 0 },
+            digest: if kind == MessageKind::Digest { &items } else { &[] },
+            more: if kind == MessageKind::Digest { 3 } else { 0 },
             ..References::default()
         };
         templates.words(&delivery(kind), about, Reader { locale, ..Reader::NOBODY }, to).unwrap()
@@ -926,15 +926,15 @@ mod tests {
 
     #[test]
     fn all_of_the_operators_own_come_before_any_embedded_one() {
-        let dir = Dir::with(&[
+        let dir = TemplatesDir::with(&[
             ("result.txt", "Subject: own\nown {{ text }}"),
             ("ask.txt", "Subject: own\nown {{ question.link }}"),
             ("layout.html", "own {% block body %}{% endblock %}"),
         ]);
-        let templates = Templates::read(Some(&dir.0)).unwrap();
+        let templates = MessageTemplates::read(Some(&dir.0)).unwrap();
         let told = |kind, channel| told_in(&templates, "en", kind, &To(channel, &["plain", "html"], 1000));
-        assert_eq!(told(Kind::Result, "sms").text, "own done", "there is an embedded result.sms.txt");
-        let reminder = told(Kind::Reminder, "email");
+        assert_eq!(told(MessageKind::Result, "sms").text, "own done", "there is an embedded result.sms.txt");
+        let reminder = told(MessageKind::Reminder, "email");
         assert_eq!((reminder.subject.as_str(), reminder.text.as_str()), ("own", &*format!("own {LINK}")));
         assert_eq!(
             reminder.html.unwrap().lines().next(),
@@ -944,7 +944,7 @@ mod tests {
 
     #[test]
     fn the_recipients_language_is_found_from_the_most_exact_and_said_in_the_layout() {
-        let dir = Dir::with(&[
+        let dir = TemplatesDir::with(&[
             ("result.txt", "Subject: any\nany"),
             ("result.sms.txt", "Subject: any\nany sms"),
             ("result.de.txt", "Subject: de\nde {{ locale }} {{ text }}"),
@@ -953,8 +953,8 @@ mod tests {
             ("result.de.html", "{% extends \"layout.html\" %}{% block body %}fertig{% endblock %}"),
             ("failure.html", "{% extends \"layout.html\" %}{% block body %}own{% endblock %}"),
         ]);
-        let templates = Templates::read(Some(&dir.0)).unwrap();
-        let told = |locale, channel| told_in(&templates, locale, Kind::Result, &To(channel, &["plain", "html"], 1000));
+        let templates = MessageTemplates::read(Some(&dir.0)).unwrap();
+        let told = |locale, channel| told_in(&templates, locale, MessageKind::Result, &To(channel, &["plain", "html"], 1000));
         for (locale, channel, text) in [
             ("de", "email", "de de done"),
             ("de-CH", "email", "de de-CH done"),
@@ -966,10 +966,10 @@ mod tests {
         ] {
             assert_eq!(told(locale, channel).text, text, "{locale} {channel}");
         }
-        let head = |words: Words| words.html.unwrap().lines().nth(1).unwrap().to_owned();
+        let head = |words: RenderedMessage| words.html.unwrap().lines().nth(1).unwrap().to_owned();
         assert_eq!(head(told("de-CH", "email")), "<html lang=\"de\">");
         assert_eq!(head(told("fr", "email")), "<html lang=\"en\">", "the embedded one");
-        let failed = told_in(&templates, "de", Kind::Failure, &To("email", &["plain", "html"], 1000));
+        let failed = told_in(&templates, "de", MessageKind::Failure, &To("email", &["plain", "html"], 1000));
         assert_eq!(head(failed), "<html>", "nobody has said what it is written in");
     }
 
@@ -1001,13 +1001,13 @@ mod tests {
 
     #[test]
     fn a_template_that_fails_after_all_loses_no_message() {
-        let dir = Dir::with(&[("result.txt", "Subject: {{ task }}\n{% if text == 'odd' %}{{ 1 / 0 }}{% endif %}own")]);
-        let templates = Templates::read(Some(&dir.0)).unwrap();
+        let dir = TemplatesDir::with(&[("result.txt", "Subject: {{ task }}\n{% if text == 'odd' %}{{ 1 / 0 }}{% endif %}own")]);
+        let templates = MessageTemplates::read(Some(&dir.0)).unwrap();
         let told = |output| {
             let run = run(RunState::Succeeded, Some(output), None);
             let about = References { run: Some(&run), task_name: Some("Mail"), ..References::default() };
             templates
-                .words(&delivery(Kind::Result), about, read_in(Tz::UTC), &To("email", &["plain"], 100))
+                .words(&delivery(MessageKind::Result), about, read_in(Tz::UTC), &To("email", &["plain"], 100))
                 .unwrap()
                 .text
         };

@@ -12,14 +12,14 @@ use http::{HeaderMap, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, Message, Receipt};
-use crate::egress::{Egress, EgressError, Request, Response, retry_after};
-use crate::invalid::Faults;
+use crate::channel::{Capabilities, Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
+use crate::egress::{Egress, EgressError, EgressRequest, Response, retry_after};
+use crate::invalid::ValidationErrors;
 use crate::notification::WebhookAddress;
 use crate::notification::recipient::signing_keys;
 use crate::secret::Secret;
 use crate::signature;
-use crate::vault::{Place, Vault, VaultError};
+use crate::vault::{SealedPlace, Vault, VaultError};
 
 /// How long an attempt may take, in seconds.
 const TIMEOUT_RANGE: std::ops::RangeInclusive<u64> = 1..=50;
@@ -41,47 +41,47 @@ impl Default for Settings {
 }
 
 /// The channel.
-pub struct Webhook {
+pub struct WebhookChannel {
     timeout: Duration,
     egress: Egress,
     vault: Vault,
 }
 
-impl Webhook {
+impl WebhookChannel {
     /// The channel with its settings. Fails where they are out of bounds.
-    pub fn new(settings: &Settings, egress: Egress, vault: Vault) -> Result<Webhook, Faults> {
+    pub fn new(settings: &Settings, egress: Egress, vault: Vault) -> Result<WebhookChannel, ValidationErrors> {
         if !TIMEOUT_RANGE.contains(&settings.timeout_seconds) {
-            return Err(Faults::one("/channels/webhook/timeout_seconds", "must be 1 to 50"));
+            return Err(ValidationErrors::one("/channels/webhook/timeout_seconds", "must be 1 to 50"));
         }
-        Ok(Webhook { timeout: Duration::from_secs(settings.timeout_seconds), egress, vault })
+        Ok(WebhookChannel { timeout: Duration::from_secs(settings.timeout_seconds), egress, vault })
     }
 
-    async fn post(&self, message: &Message<'_>) -> Result<Receipt, ChannelError> {
+    async fn post(&self, message: &OutgoingMessage<'_>) -> Result<Receipt, ChannelError> {
         let Some(address) = &message.recipient.addresses.webhook else {
             return Err(ChannelError::Unsendable { why: "the recipient has no webhook address".into() });
         };
         let body = body(message);
         let headers = self.headers(message, address, &body)?;
-        let request = Request {
+        let request = EgressRequest {
             headers,
             body,
             timeout: self.timeout,
             max_bytes: ANSWER_LIMIT,
             follow_redirects: false,
-            ..Request::new(Method::POST, &address.url)
+            ..EgressRequest::new(Method::POST, &address.url)
         };
         judge(self.egress.fetch(request).await, message.now)
     }
 
-    fn headers(&self, message: &Message, address: &WebhookAddress, body: &[u8]) -> Result<HeaderMap, ChannelError> {
+    fn headers(&self, message: &OutgoingMessage, address: &WebhookAddress, body: &[u8]) -> Result<HeaderMap, ChannelError> {
         let misconfigured = |why: String| ChannelError::Misconfigured { why: format!("the webhook's secret {why}") };
-        let secrets = self.vault.unseal(&Place::webhook(message.recipient_id).context(), &address.sealed_secret);
+        let secrets = self.vault.unseal(&SealedPlace::webhook(message.recipient_id).context(), &address.sealed_secret);
         let keys = signing_keys(&secrets.map_err(|error| misconfigured(error.to_string()))?).map_err(misconfigured)?;
         signature::headers(&keys, &message.id.to_string(), message.now, body).map_err(misconfigured)
     }
 }
 
-impl Channel for Webhook {
+impl Channel for WebhookChannel {
     fn name(&self) -> &'static str {
         "webhook"
     }
@@ -94,18 +94,18 @@ impl Channel for Webhook {
         }
     }
 
-    fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+    fn deliver<'a>(&'a self, message: &'a OutgoingMessage<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
         Box::pin(self.post(message))
     }
 }
 
 /// Seals a recipient's signing secrets as this channel will look for them.
 pub fn seal_secret(vault: &Vault, recipient_id: &str, secret: &Secret) -> Result<String, VaultError> {
-    vault.seal(&Place::webhook(recipient_id).context(), secret)
+    vault.seal(&SealedPlace::webhook(recipient_id).context(), secret)
 }
 
 /// The body of the request. It is equal at each attempt, so that a receiver may compare.
-fn body(message: &Message) -> Bytes {
+fn body(message: &OutgoingMessage) -> Bytes {
     let created_at = message.created_at.to_rfc3339_opts(SecondsFormat::Millis, true);
     json!({ "type": message.words.event, "timestamp": created_at, "data": message.words.data }).to_string().into()
 }

@@ -46,7 +46,7 @@ fn subject(delivery: Uuid, until: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::notification::Kind;
+    use crate::notification::MessageKind;
     use crate::vault::WithoutKeys;
 
     #[test]
@@ -58,7 +58,7 @@ mod tests {
         };
         let at = |text: &str| text.parse::<DateTime<Utc>>().unwrap();
         let (ours, made) = (vault("A"), at("2027-03-01T08:00:30Z"));
-        let delivery = Delivery { created_at: made, ..Delivery::sample(Kind::Message) };
+        let delivery = Delivery { created_at: made, ..Delivery::sample(MessageKind::Message) };
         let secret = address(&ours, "https://wake.example.org/", &delivery);
         let token = secret.expose().strip_prefix("https://wake.example.org/messages/").unwrap();
         assert_eq!(token.len(), 48, "it has to be short: {token}");

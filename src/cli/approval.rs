@@ -11,10 +11,10 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 
 use super::client::{ServiceArgs, given};
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::list::ListOptions;
 use super::screen::{Screen, cut, text_of, time_of};
-use super::typed::{self, Typed};
+use super::typed::{self, FieldFlags};
 use crate::cli::Client;
 use crate::config::Environment;
 use crate::visible::on_one_line;
@@ -188,7 +188,7 @@ async fn decide(
     decision: &str,
     args: AnswerArgs,
     more: Option<(&str, Value)>,
-    typed: Typed,
+    typed: FieldFlags,
     environment: &Environment,
     screen: &mut Screen,
 ) -> anyhow::Result<()> {
@@ -227,7 +227,7 @@ fn changes(args: &EditArgs) -> anyhow::Result<Value> {
         let text = read(path)?;
         return match serde_json::from_str(&text) {
             Ok(changes @ Value::Object(_)) => Ok(changes),
-            _ => Err(Failure::new(format!("{} is no JSON object", path.display()))
+            _ => Err(CliFailure::new(format!("{} is no JSON object", path.display()))
                 .hint("such as {\"amount\": 80}")
                 .into()),
         };
@@ -251,7 +251,7 @@ fn change(pair: &str) -> anyhow::Result<(String, Value)> {
             let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
             Ok((name.to_owned(), value))
         }
-        _ => Err(Failure::new(format!("`{pair}` names no argument")).hint("such as --set amount=80").into()),
+        _ => Err(CliFailure::new(format!("`{pair}` names no argument")).hint("such as --set amount=80").into()),
     }
 }
 

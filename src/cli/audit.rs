@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::client::given;
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::list::ListOptions;
 use super::screen::{Screen, text_of, time_of};
 use super::setup::ConfigArgs;
@@ -13,7 +13,7 @@ use crate::app::keys_without_setting;
 use crate::cli::{Client, typed};
 use crate::clock::Clock;
 use crate::config::Environment;
-use crate::engine::sealer::chain::{Verified, verify};
+use crate::engine::sealer::chain::{ChainCheck, verify};
 use crate::store::{Examined, SqliteFile, Store, examine};
 use crate::vault::{KEY_FILE, Vault, WithoutKeys};
 use crate::visible::on_one_line;
@@ -99,12 +99,12 @@ async fn verify_chain(args: VerifyArgs, environment: &Environment, screen: &mut 
     let data_dir = Path::new(&config.server.data_dir);
     // looking makes nothing: with another key, or in a new file, nothing could be said of the record
     if let Examined::Sqlite { file, state: SqliteFile::Absent, .. } = examine(&config.database, data_dir).await? {
-        return Err(Failure::new(format!("there is no database {}", file.display())).into());
+        return Err(CliFailure::new(format!("there is no database {}", file.display())).into());
     }
     let without = keys_without_setting(&config, data_dir);
     let key_file = data_dir.join(KEY_FILE);
     if config.vault.master_keys.is_empty() && matches!(without, WithoutKeys::KeyFile(_)) && !key_file.exists() {
-        let missing = Failure::new(format!("there is no {}", key_file.display()));
+        let missing = CliFailure::new(format!("there is no {}", key_file.display()));
         return Err(missing.hint("the record is checked with the key that sealed it").into());
     }
     let (vault, _) = Vault::open(&config.vault, without)?;
@@ -119,14 +119,14 @@ async fn verify_chain(args: VerifyArgs, environment: &Environment, screen: &mut 
     match verified.broken {
         None => Ok(()),
         Some(broken) => {
-            Err(Failure::new(format!("the chain is broken at position {}: {}", broken.position, broken.why))
+            Err(CliFailure::new(format!("the chain is broken at position {}: {}", broken.position, broken.why))
                 .hint("compare with a backup from before; is vault.master_keys complete?")
                 .into())
         }
     }
 }
 
-fn said(verified: &Verified) -> String {
+fn said(verified: &ChainCheck) -> String {
     let sealed = match verified.sealed {
         1 => "1 entry is as it was sealed".to_owned(),
         many => format!("{many} entries are as they were sealed"),

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bench::figure::number;
 use crate::bench::paper::seen_from;
-use crate::bench::{self, Figure, NAMES, Report, Size, Where};
+use crate::bench::{self, BenchFigure, NAMES, BenchReport, BenchSize, Where};
 use crate::cli::screen::{Screen, Tone};
 use crate::secret::SecretUrl;
 
@@ -121,13 +121,13 @@ pub async fn run(args: Args, screen: &mut Screen) -> anyhow::Result<()> {
     show(&report, screen)
 }
 
-fn earlier(file: &Path) -> anyhow::Result<Report> {
+fn earlier(file: &Path) -> anyhow::Result<BenchReport> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
     serde_json::from_str(&text)
         .with_context(|| format!("{} is not what `reveille bench --json` prints", file.display()))
 }
 
-async fn measured(args: &Args) -> anyhow::Result<Report> {
+async fn measured(args: &Args) -> anyhow::Result<BenchReport> {
     let size = args.size();
     let stop = CancellationToken::new();
     stop_when_asked(stop.clone())?;
@@ -142,7 +142,7 @@ async fn measured(args: &Args) -> anyhow::Result<Report> {
 }
 
 /// Writes the page and the plots that were asked for.
-fn write(args: &Args, report: &Report) -> anyhow::Result<()> {
+fn write(args: &Args, report: &BenchReport) -> anyhow::Result<()> {
     let Some(plots) = &args.plots else { return Ok(()) };
     std::fs::create_dir_all(plots).with_context(|| plots.display().to_string())?;
     let put = |path: &Path, text: &str| std::fs::write(path, text).with_context(|| path.display().to_string());
@@ -156,10 +156,10 @@ fn write(args: &Args, report: &Report) -> anyhow::Result<()> {
 }
 
 impl Args {
-    fn size(&self) -> Size {
-        let usual = if self.quick { Size::quick() } else { Size::default() };
+    fn size(&self) -> BenchSize {
+        let usual = if self.quick { BenchSize::quick() } else { BenchSize::default() };
         let or = |given: Option<usize>, usual: usize| given.unwrap_or(usual).max(1);
-        Size {
+        BenchSize {
             quick: self.quick,
             rounds: or(self.rounds, usual.rounds),
             fires: or(self.fires, usual.fires),
@@ -198,7 +198,7 @@ fn stop_when_asked(stop: CancellationToken) -> std::io::Result<()> {
     Ok(())
 }
 
-fn show(report: &Report, screen: &mut Screen) -> anyhow::Result<()> {
+fn show(report: &BenchReport, screen: &mut Screen) -> anyhow::Result<()> {
     let machine = &report.machine;
     screen.facts(&[
         ("machine", format!("{} cores, {} MiB, {}", machine.cores, machine.memory_mib, machine.processor)),
@@ -213,7 +213,7 @@ fn show(report: &Report, screen: &mut Screen) -> anyhow::Result<()> {
         screen.line(screen.tone(Tone::Notable, "small sizes: a first look, not to be judged by"))?;
     }
     if !report.limits.is_empty() {
-        let row = |limit: &bench::Limit| {
+        let row = |limit: &bench::FigureLimit| {
             vec![limit.name.clone(), format!("{} {}", number(limit.value), limit.unit), limit.what.clone()]
         };
         screen.line("")?;
@@ -224,8 +224,8 @@ fn show(report: &Report, screen: &mut Screen) -> anyhow::Result<()> {
     Ok(screen.table(&heading, report.figures.iter().map(row).collect())?)
 }
 
-fn row(figure: &Figure) -> Vec<String> {
-    let part = |part: &bench::figure::Part| format!("{} {} {}", part.name, number(part.value), part.unit);
+fn row(figure: &BenchFigure) -> Vec<String> {
+    let part = |part: &bench::figure::FigurePart| format!("{} {} {}", part.name, number(part.value), part.unit);
     let met = |met| if met { "yes" } else { "no" };
     vec![
         figure.name.clone(),

@@ -15,7 +15,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::json;
 
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::screen::{Screen, Tone};
 use super::setup::ConfigArgs;
 use crate::app::{self, WAY_BACK, stranded};
@@ -23,7 +23,7 @@ use crate::bus::Bus;
 use crate::bus::redis::Redis;
 use crate::clock::{Clock, machine_now};
 use crate::config::{Config, Environment, Loaded};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -39,7 +39,7 @@ pub struct Args {
 struct Finding {
     /// The thing that was checked.
     name: String,
-    verdict: Verdict,
+    verdict: CheckVerdict,
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
@@ -47,7 +47,7 @@ struct Finding {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Verdict {
+enum CheckVerdict {
     Fine,
     /// Works, and is not as it should be.
     Odd,
@@ -56,20 +56,20 @@ enum Verdict {
 }
 
 impl Finding {
-    fn new(name: &str, verdict: Verdict, message: impl Into<String>) -> Finding {
+    fn new(name: &str, verdict: CheckVerdict, message: impl Into<String>) -> Finding {
         Finding { name: name.into(), verdict, message: message.into(), hint: None }
     }
 
     fn fine(name: &str, message: impl Into<String>) -> Finding {
-        Finding::new(name, Verdict::Fine, message)
+        Finding::new(name, CheckVerdict::Fine, message)
     }
 
     fn odd(name: &str, message: impl Into<String>) -> Finding {
-        Finding::new(name, Verdict::Odd, message)
+        Finding::new(name, CheckVerdict::Odd, message)
     }
 
     fn wrong(name: &str, message: impl Into<String>) -> Finding {
-        Finding::new(name, Verdict::Wrong, message)
+        Finding::new(name, CheckVerdict::Wrong, message)
     }
 
     /// An error whose text may bring its hint along.
@@ -97,10 +97,10 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     } else {
         print(&findings, screen)?;
     }
-    match findings.iter().filter(|finding| finding.verdict == Verdict::Wrong).count() {
+    match findings.iter().filter(|finding| finding.verdict == CheckVerdict::Wrong).count() {
         0 => Ok(()),
-        1 => Err(Failure::new("1 thing is wrong").into()),
-        wrong => Err(Failure::new(format!("{wrong} things are wrong")).into()),
+        1 => Err(CliFailure::new("1 thing is wrong").into()),
+        wrong => Err(CliFailure::new(format!("{wrong} things are wrong")).into()),
     }
 }
 
@@ -136,8 +136,8 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
 }
 
 /// Faults that refuse a start whatever the state of database, keys and network: one finding for each section at fault.
-fn sections(loaded: &Loaded, faults: &Faults) -> Vec<Finding> {
-    let mut sections: BTreeMap<&str, Faults> = BTreeMap::new();
+fn sections(loaded: &Loaded, faults: &ValidationErrors) -> Vec<Finding> {
+    let mut sections: BTreeMap<&str, ValidationErrors> = BTreeMap::new();
     for fault in &faults.0 {
         sections.entry(section_of(&fault.pointer)).or_default().0.push(fault.clone());
     }
@@ -179,7 +179,7 @@ async fn stranded_events(config: &Config, data_dir: &Path) -> Option<Finding> {
     Some(Finding::odd("events", events).hint(WAY_BACK))
 }
 
-fn misconfigured(name: &str, loaded: &Loaded, faults: Faults) -> Finding {
+fn misconfigured(name: &str, loaded: &Loaded, faults: ValidationErrors) -> Finding {
     Finding::wrong(name, loaded.explain(&faults).to_string())
 }
 
@@ -195,9 +195,9 @@ fn print(findings: &[Finding], screen: &mut Screen) -> std::io::Result<()> {
     let indent = " ".repeat(width + 4);
     for finding in findings {
         let mark = match finding.verdict {
-            Verdict::Fine => screen.tone(Tone::Good, "✓"),
-            Verdict::Odd => screen.tone(Tone::Notable, "!"),
-            Verdict::Wrong => screen.tone(Tone::Bad, "✗"),
+            CheckVerdict::Fine => screen.tone(Tone::Good, "✓"),
+            CheckVerdict::Odd => screen.tone(Tone::Notable, "!"),
+            CheckVerdict::Wrong => screen.tone(Tone::Bad, "✗"),
         };
         let message = finding.message.replace('\n', &format!("\n{indent}"));
         screen.line(format!("{mark} {:width$}  {message}", finding.name))?;

@@ -14,12 +14,12 @@ use serde_json::Value;
 use sse_stream::{Sse, SseStream};
 use url::Url;
 
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::login;
-use super::typed::{self, Typed};
+use super::typed::{self, FieldFlags};
 use crate::config::Environment;
 use crate::egress;
-use crate::invalid::InvalidSpec;
+use crate::invalid::FieldError;
 use crate::secret::Secret;
 
 /// Where a service is without being told.
@@ -57,7 +57,7 @@ pub struct Client {
     token: Option<Secret>,
     http: reqwest::Client,
     /// Names of the sent fields in refusals.
-    typed: Typed,
+    typed: FieldFlags,
 }
 
 /// The filters of a list that were given.
@@ -73,7 +73,7 @@ impl Client {
         let token = environment.get("REVEILLE_TOKEN").map(Secret::new);
         let profile = match (named, &token) {
             (Some(name), _) => Some(login::profile(name, environment)?.ok_or_else(|| {
-                Failure::new(format!("there is no profile `{name}`")).hint(format!("reveille login --profile {name}"))
+                CliFailure::new(format!("there is no profile `{name}`")).hint(format!("reveille login --profile {name}"))
             })?),
             (None, Some(_)) => None,
             (None, None) => login::profile(login::USUAL_PROFILE, environment)?,
@@ -93,12 +93,12 @@ impl Client {
         let base = Url::parse(url)
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
-            .ok_or_else(|| Failure::new(format!("`{url}` is not an address")).hint(format!("such as {USUAL_URL}")))?;
+            .ok_or_else(|| CliFailure::new(format!("`{url}` is not an address")).hint(format!("such as {USUAL_URL}")))?;
         Ok(Client { base, token, http: egress::operator_client(STREAM_TIMEOUT), typed: &[] })
     }
 
     /// With refusals that name what was typed for the fields that they are about.
-    pub fn typed_as(self, typed: Typed) -> Client {
+    pub fn typed_as(self, typed: FieldFlags) -> Client {
         Client { typed, ..self }
     }
 
@@ -164,11 +164,11 @@ impl Client {
         query: &[(&str, String)],
         limit: usize,
         cursor: Option<String>,
-    ) -> anyhow::Result<Page> {
+    ) -> anyhow::Result<FetchedPage> {
         let mut query = query.to_vec();
         query.push(("limit", limit.min(PAGE).to_string()));
         query.extend(cursor.clone().map(|cursor| ("cursor", cursor)));
-        let mut page: Page = serde_json::from_value(self.get(path, &query).await?).context("read the list")?;
+        let mut page: FetchedPage = serde_json::from_value(self.get(path, &query).await?).context("read the list")?;
         // a page may be empty where nothing on it can be read; one that leads to itself leads nowhere
         page.next_cursor = page.next_cursor.filter(|next| cursor.as_ref() != Some(next));
         Ok(page)
@@ -234,10 +234,10 @@ impl Client {
         Err(refusal(status, &body, self.token.is_some(), self.typed).into())
     }
 
-    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+    fn unreachable(&self, error: &reqwest::Error) -> CliFailure {
         let cause = std::iter::successors(std::error::Error::source(error), |cause| cause.source()).last();
         let why = cause.map(|cause| cause.to_string()).unwrap_or_else(|| error.to_string());
-        Failure::new(format!("can't reach {}: {}", self.base, why))
+        CliFailure::new(format!("can't reach {}: {}", self.base, why))
             .hint("start the service with `reveille serve`, or set REVEILLE_URL to where it is")
     }
 }
@@ -249,7 +249,7 @@ fn has_key(request: &RequestBuilder) -> bool {
 
 /// One page of a list.
 #[derive(Deserialize)]
-pub struct Page {
+pub struct FetchedPage {
     pub items: Vec<Value>,
     /// For the next page; none behind the last.
     pub next_cursor: Option<String>,
@@ -258,22 +258,22 @@ pub struct Page {
 /// RFC 9457, as much of it as is shown.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Problem {
+struct ClientProblem {
     title: String,
     detail: String,
-    errors: Vec<InvalidSpec>,
+    errors: Vec<FieldError>,
 }
 
 /// A problem of the service as a person reads it: each fault with what was typed, not with a pointer.
-fn refusal(status: StatusCode, body: &Bytes, with_token: bool, typed: Typed) -> Failure {
-    let problem: Problem = serde_json::from_slice(body).unwrap_or_default();
+fn refusal(status: StatusCode, body: &Bytes, with_token: bool, typed: FieldFlags) -> CliFailure {
+    let problem: ClientProblem = serde_json::from_slice(body).unwrap_or_default();
     let message = match (problem.detail.as_str(), problem.title.as_str()) {
         _ if !problem.errors.is_empty() => problem.title.clone(),
         ("", "") => format!("the service answered {status}"),
         ("", title) => title.to_owned(),
         (detail, _) => detail.to_owned(),
     };
-    let mut failure = Failure::new(in_our_manner(&message));
+    let mut failure = CliFailure::new(in_our_manner(&message));
     for fault in &problem.errors {
         let place = fault.pointer.trim_start_matches('/').replace('/', ".").replace("~1", "/").replace("~0", "~");
         let (named, message) = (typed::name(typed, &place), fault.message.replace(IN_ADDRESSES, AS_LENGTHS));

@@ -6,7 +6,7 @@ use super::client::ServiceArgs;
 use super::draft::{self, ConditionArgs, TaskFile};
 use super::screen::{Screen, text_of, time_of};
 use crate::cli::Client;
-use crate::cli::typed::{self, Typed};
+use crate::cli::typed::{self, FieldFlags};
 use crate::config::Environment;
 use crate::expr::MissingField;
 
@@ -57,7 +57,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     if let Some(previous) = args.previous {
         asked["previous"] = previous;
     }
-    let typed: Typed = if args.file.is_some() { typed::CONDITION_IN_FILE } else { &typed::TASK };
+    let typed: FieldFlags = if args.file.is_some() { typed::CONDITION_IN_FILE } else { &typed::TASK };
     let client = Client::new(&args.service, environment)?.typed_as(typed);
     let trial = client.post(&["v1", "conditions", "test"], &asked).await?;
     if args.service.json {

@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal};
 
 use anyhow::Context;
 
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::screen::Screen;
 
 /// The flag of commands that destroy something.
@@ -26,7 +26,7 @@ impl YesArgs {
         }
         match agrees(question, screen)? {
             true => Ok(()),
-            false => Err(Failure::new("nothing was done").hint("--yes does not ask").into()),
+            false => Err(CliFailure::new("nothing was done").hint("--yes does not ask").into()),
         }
     }
 }

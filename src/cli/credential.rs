@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::{ServiceArgs, given};
 use super::confirm::YesArgs;
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::list::ListOptions;
 use super::screen::{Screen, text_of, time_of};
 use crate::cli::{Client, typed};
@@ -225,7 +225,7 @@ async fn uses(args: UsesArgs, environment: &Environment, screen: &mut Screen) ->
 }
 
 fn reference(text: &str) -> anyhow::Result<Reference> {
-    Reference::parse(text).map_err(|why| Failure::new(format!("`{text}` names no credential: {why}")).into())
+    Reference::parse(text).map_err(|why| CliFailure::new(format!("`{text}` names no credential: {why}")).into())
 }
 
 /// `header:X-Key` and the like, as the API has it. What is wrong with a name, the service says.
@@ -236,7 +236,7 @@ fn inject(form: &str, from: Option<&str>, template: Option<&str>) -> anyhow::Res
     };
     let named = ["header", "query", "field"].contains(&form);
     if !(named && name.is_some() || ["bearer", "basic"].contains(&form) && name.is_none()) {
-        return Err(Failure::new("this is no way to put a credential into a request")
+        return Err(CliFailure::new("this is no way to put a credential into a request")
             .hint("--inject bearer, basic, header:NAME, query:NAME or field:NAME")
             .into());
     }

@@ -28,7 +28,7 @@ pub enum Command {
 
 /// Which letters are meant.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Which {
+pub struct DeadLetterSelection {
     /// Only events of this source
     #[arg(long)]
     source: Option<String>,
@@ -43,7 +43,7 @@ pub struct Which {
     tenant: Option<String>,
 }
 
-impl Which {
+impl DeadLetterSelection {
     fn fields(self) -> Vec<(&'static str, String)> {
         let fields = [("source", self.source), ("type", self.kind), ("error", self.error), ("tenant_id", self.tenant)];
         given(fields)
@@ -53,7 +53,7 @@ impl Which {
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
     #[command(flatten)]
-    which: Which,
+    which: DeadLetterSelection,
     #[command(flatten)]
     page: ListOptions,
 }
@@ -74,7 +74,7 @@ pub struct ManyArgs {
     #[arg(value_name = "LETTER", conflicts_with_all = ["source", "kind", "error", "tenant", "all"])]
     ids: Vec<String>,
     #[command(flatten)]
-    which: Which,
+    which: DeadLetterSelection,
     /// All there are (with --tenant: all of this tenant)
     #[arg(long)]
     all: bool,

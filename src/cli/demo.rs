@@ -19,7 +19,7 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 
 use super::client::Client;
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::screen::{Screen, Tone, cut, text_of};
 use crate::app::{App, Extras};
 use crate::clock::{machine_now, pause};
@@ -27,8 +27,8 @@ use crate::config::{Config, Environment, Loaded};
 use crate::run::stream::StreamEvent;
 use crate::secret::Secret;
 use crate::trigger::zone::shown_in;
-use stage::Stage;
-use world::{Arrival, World};
+use stage::DemoScreen;
+use world::{DemoArrival, DemoWorld};
 
 /// The demo ends by itself, whatever happens.
 const LONGEST: Duration = Duration::from_secs(55);
@@ -55,19 +55,19 @@ pub struct Args {
 }
 
 pub async fn run(Args { wait }: Args, screen: &mut Screen) -> anyhow::Result<()> {
-    let mut stage = Stage::new(screen, ZONE);
+    let mut stage = DemoScreen::new(screen, ZONE);
     let played = tokio::time::timeout(if wait { LONGEST_WAIT } else { LONGEST }, play(&mut stage, wait));
     tokio::select! {
-        played = played => played.unwrap_or_else(|_| Err(Failure::new("the demo took too long").into())),
+        played = played => played.unwrap_or_else(|_| Err(CliFailure::new("the demo took too long").into())),
         _ = tokio::signal::ctrl_c() => Ok(()),
     }
 }
 
 /// Builds the world and the service, tells the story, and takes both down again.
-async fn play(stage: &mut Stage<'_>, wait: bool) -> anyhow::Result<()> {
+async fn play(stage: &mut DemoScreen<'_>, wait: bool) -> anyhow::Result<()> {
     stage.title("reveille demo", "offline, with a scripted model; nothing leaves this machine")?;
     let began = machine_now();
-    let mut world = World::begin().await.context("open a port on 127.0.0.1")?;
+    let mut world = DemoWorld::begin().await.context("open a port on 127.0.0.1")?;
     let home = Home::new().context("make a temporary directory")?;
     let loaded = configuration(&home, &world)?;
     let app = App::start(&loaded.config, Extras::default(), |_| {}).await?;
@@ -91,7 +91,7 @@ async fn play(stage: &mut Stage<'_>, wait: bool) -> anyhow::Result<()> {
 }
 
 /// The story, step by step.
-async fn tell(client: &Client, world: &mut World, stage: &mut Stage<'_>, wait: bool) -> anyhow::Result<()> {
+async fn tell(client: &Client, world: &mut DemoWorld, stage: &mut DemoScreen<'_>, wait: bool) -> anyhow::Result<()> {
     reach_ann(client, world, stage).await?;
     let task = create_task(client, stage).await?;
     let run = await_fire(client, &task, stage).await?;
@@ -99,7 +99,7 @@ async fn tell(client: &Client, world: &mut World, stage: &mut Stage<'_>, wait: b
     hear_the_answer(client, world, &run, stage).await
 }
 
-async fn reach_ann(client: &Client, world: &World, stage: &mut Stage<'_>) -> anyhow::Result<()> {
+async fn reach_ann(client: &Client, world: &DemoWorld, stage: &mut DemoScreen<'_>) -> anyhow::Result<()> {
     let webhook = json!({ "url": world.phone_url(), "secret": world.secret });
     let recipient = json!({ "timezone": ZONE.name(), "addresses": { "webhook": webhook }, "fallback": ["webhook"] });
     client.put(&["v1", "recipients", TENANT], &recipient).await?;
@@ -108,7 +108,7 @@ async fn reach_ann(client: &Client, world: &World, stage: &mut Stage<'_>) -> any
 }
 
 /// A task that is due every day at a time that is a few seconds away.
-async fn create_task(client: &Client, stage: &mut Stage<'_>) -> anyhow::Result<Value> {
+async fn create_task(client: &Client, stage: &mut DemoScreen<'_>) -> anyhow::Result<Value> {
     let due = shown_in(machine_now() + AHEAD, ZONE);
     let cron = due.format("%-S %-M %-H * * *").to_string();
     let task = json!({
@@ -125,7 +125,7 @@ async fn create_task(client: &Client, stage: &mut Stage<'_>) -> anyhow::Result<V
 }
 
 /// The run of the task's first fire, once it has started.
-async fn await_fire(client: &Client, task: &Value, stage: &mut Stage<'_>) -> anyhow::Result<Value> {
+async fn await_fire(client: &Client, task: &Value, stage: &mut DemoScreen<'_>) -> anyhow::Result<Value> {
     let due = instant(&task["next_fire_at"])?;
     let filter = [("task_id", text_of(&task["id"]))];
     let run = loop {
@@ -148,9 +148,9 @@ async fn await_fire(client: &Client, task: &Value, stage: &mut Stage<'_>) -> any
 /// Tells the run's stream until it ends; where it waits, somebody answers.
 async fn follow(
     client: &Client,
-    world: &mut World,
+    world: &mut DemoWorld,
     run: &Value,
-    stage: &mut Stage<'_>,
+    stage: &mut DemoScreen<'_>,
     wait: bool,
 ) -> anyhow::Result<()> {
     let id = text_of(&run["id"]);
@@ -182,7 +182,7 @@ async fn follow(
                 }
                 be_asked(client, world, run, stage, wait).await?;
             }
-            StreamEvent::Error { code, message } => return Err(Failure::new(format!("{code}: {message}")).into()),
+            StreamEvent::Error { code, message } => return Err(CliFailure::new(format!("{code}: {message}")).into()),
             StreamEvent::ExecutionEnd { .. } => break,
             _ => {}
         }
@@ -209,7 +209,7 @@ struct Spoken {
 
 impl Spoken {
     /// A turn is over before its run is.
-    fn tell(self, stage: &mut Stage<'_>, finished: Option<DateTime<Utc>>) -> anyhow::Result<()> {
+    fn tell(self, stage: &mut DemoScreen<'_>, finished: Option<DateTime<Utc>>) -> anyhow::Result<()> {
         let at = finished.map_or(self.at, |finished| self.at.min(finished));
         Ok(stage.beat(at, &format!("turn {}: the model", self.turn), Tone::Strong, &self.text)?)
     }
@@ -218,9 +218,9 @@ impl Spoken {
 /// The run waits: the question arrives on Ann's phone with its link, and is answered there.
 async fn be_asked(
     client: &Client,
-    world: &mut World,
+    world: &mut DemoWorld,
     run: &Value,
-    stage: &mut Stage<'_>,
+    stage: &mut DemoScreen<'_>,
     wait: bool,
 ) -> anyhow::Result<()> {
     let seen = machine_now();
@@ -251,9 +251,9 @@ async fn be_asked(
 }
 
 /// Something has arrived on Ann's phone: what the service knows of it.
-async fn ring(client: &Client, arrival: &Arrival, run: &Value, stage: &mut Stage<'_>) -> anyhow::Result<()> {
+async fn ring(client: &Client, arrival: &DemoArrival, run: &Value, stage: &mut DemoScreen<'_>) -> anyhow::Result<()> {
     if !arrival.genuine {
-        return Err(Failure::new("a notification arrived with a wrong signature").into());
+        return Err(CliFailure::new("a notification arrived with a wrong signature").into());
     }
     let filter = [("run_id", text_of(&run["id"]))];
     let delivery = loop {
@@ -268,7 +268,7 @@ async fn ring(client: &Client, arrival: &Arrival, run: &Value, stage: &mut Stage
 }
 
 /// Waits for the result of the run on Ann's phone. A reminder may come before it.
-async fn hear_the_answer(client: &Client, world: &mut World, run: &Value, stage: &mut Stage<'_>) -> anyhow::Result<()> {
+async fn hear_the_answer(client: &Client, world: &mut DemoWorld, run: &Value, stage: &mut DemoScreen<'_>) -> anyhow::Result<()> {
     loop {
         let arrival = world.arrival().await.context("the phone is gone")?;
         ring(client, &arrival, run, stage).await?;
@@ -280,7 +280,7 @@ async fn hear_the_answer(client: &Client, world: &mut World, run: &Value, stage:
 }
 
 /// The configuration of the demo's service, as an operator would set it.
-fn configuration(home: &Home, world: &World) -> anyhow::Result<Loaded> {
+fn configuration(home: &Home, world: &DemoWorld) -> anyhow::Result<Loaded> {
     let scenario = home.0.join("scenario.toml");
     let script = SCENARIO.replace("{INBOX}", &world.inbox_url()).replace("{OUTBOX}", &world.outbox_url());
     std::fs::write(&scenario, script).context("write the scenario")?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::flags::{FlagArgs, OfTask, object_in};
 
 /// When a task fires.
@@ -214,20 +214,20 @@ pub fn read_file(path: &Path) -> anyhow::Result<Map<String, Value>> {
     }
     let ends_in = |ending: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending));
     let value: Value = if ends_in("json") {
-        serde_json::from_str(&text).map_err(|error| Failure::new(format!("{shown} is not JSON: {error}")))?
+        serde_json::from_str(&text).map_err(|error| CliFailure::new(format!("{shown} is not JSON: {error}")))?
     } else if ends_in("toml") {
         let table: toml::Table =
-            toml::from_str(&text).map_err(|error| Failure::new(format!("{shown} is not TOML: {}", error.message())))?;
+            toml::from_str(&text).map_err(|error| CliFailure::new(format!("{shown} is not TOML: {}", error.message())))?;
         of_toml(toml::Value::Table(table))
     } else {
         // YAML 1.2: `no` and `on` are texts, not booleans
         let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
         serde_saphyr::from_str_with_options(&text, options)
-            .map_err(|error| Failure::new(format!("{shown} is not YAML: {error}")))?
+            .map_err(|error| CliFailure::new(format!("{shown} is not YAML: {error}")))?
     };
     match value {
         Value::Object(task) => Ok(task),
-        _ => Err(Failure::new(format!("{shown} does not hold a task"))
+        _ => Err(CliFailure::new(format!("{shown} does not hold a task"))
             .hint("an object with `trigger` and `action`")
             .into()),
     }
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Typed {
+    struct TypedFields {
         #[command(flatten)]
         trigger: TriggerArgs,
         #[command(flatten)]
@@ -284,7 +284,7 @@ mod tests {
     }
 
     fn written(base: Value, typed: &[&str]) -> Value {
-        let typed = Typed::parse_from([&["task"], typed].concat());
+        let typed = TypedFields::parse_from([&["task"], typed].concat());
         let mut task = base.as_object().unwrap().clone();
         typed.trigger.write_into(object_in(&mut task, "trigger"));
         typed.condition.write_into(object_in(&mut task, "trigger"));

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use serde_json::{Map, Value, json};
 
 use super::client::{ServiceArgs, given};
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::list::ListOptions;
 use super::run::sentences;
 use super::screen::{Screen, Tone, cut, text_of, time_of};
@@ -63,7 +63,7 @@ pub struct PublishArgs {
 #[derive(Debug, clap::Args)]
 pub struct TailArgs {
     #[command(flatten)]
-    which: Which,
+    which: EventChoice,
     /// Go on after this event of the stream
     #[arg(long, value_name = "ID")]
     after: Option<String>,
@@ -74,7 +74,7 @@ pub struct TailArgs {
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
     #[command(flatten)]
-    which: Which,
+    which: EventChoice,
     #[command(flatten)]
     page: ListOptions,
 }
@@ -96,7 +96,7 @@ pub struct ExplainArgs {
 
 /// Which events are meant.
 #[derive(Debug, clap::Args)]
-pub struct Which {
+pub struct EventChoice {
     /// Only this source's
     #[arg(long)]
     source: Option<String>,
@@ -108,7 +108,7 @@ pub struct Which {
     tenant: Option<String>,
 }
 
-impl Which {
+impl EventChoice {
     fn query(self) -> Vec<(&'static str, String)> {
         let filters = [("source", self.source), ("type", self.kind), ("tenant_id", self.tenant)];
         given(filters)
@@ -185,12 +185,12 @@ fn text_from(file: &Path) -> anyhow::Result<String> {
         std::io::stdin().read_to_string(&mut text).context("read standard input")?;
         return Ok(text);
     }
-    std::fs::read_to_string(file).map_err(|error| Failure::new(format!("{}: {error}", file.display())).into())
+    std::fs::read_to_string(file).map_err(|error| CliFailure::new(format!("{}: {error}", file.display())).into())
 }
 
 fn parse(text: &str, what: &str) -> anyhow::Result<Value> {
     let fault =
-        |error| Failure::new(format!("{what} is not JSON: {error}")).hint("a text is JSON in quotes: '\"text\"'");
+        |error| CliFailure::new(format!("{what} is not JSON: {error}")).hint("a text is JSON in quotes: '\"text\"'");
     serde_json::from_str(text).map_err(|error| fault(error).into())
 }
 

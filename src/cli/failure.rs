@@ -6,32 +6,32 @@ use std::process::ExitCode;
 
 /// A refusal or failure with what helps to get past it.
 #[derive(Debug, Default)]
-pub struct Failure {
+pub struct CliFailure {
     /// Lower case, no full stop, names the thing.
     message: String,
     details: Vec<String>,
     hint: Option<String>,
 }
 
-impl Failure {
-    pub fn new(message: impl Into<String>) -> Failure {
-        Failure { message: message.into(), ..Failure::default() }
+impl CliFailure {
+    pub fn new(message: impl Into<String>) -> CliFailure {
+        CliFailure { message: message.into(), ..CliFailure::default() }
     }
 
     /// A line below the message, such as one fault of several.
-    pub fn detail(mut self, line: impl Into<String>) -> Failure {
+    pub fn detail(mut self, line: impl Into<String>) -> CliFailure {
         self.details.push(line.into());
         self
     }
 
     /// Adds advice to the failure.
-    pub fn hint(mut self, hint: impl Into<String>) -> Failure {
+    pub fn hint(mut self, hint: impl Into<String>) -> CliFailure {
         self.hint = Some(hint.into());
         self
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CliFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         for detail in &self.details {
@@ -44,7 +44,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for CliFailure {}
 
 /// Prints a failure to standard error; the exit code that goes with it.
 pub fn report(error: &anyhow::Error) -> ExitCode {
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_failure_reads_from_the_message_over_its_faults_to_the_hint() {
-        let failure = Failure::new("the request is not valid")
+        let failure = CliFailure::new("the request is not valid")
             .detail("trigger.timezone: unknown time zone `Europe/Berln`")
             .hint("see `reveille task create --help`");
         assert_eq!(
@@ -100,7 +100,7 @@ mod tests {
         let taken = std::io::Error::from(ErrorKind::AddrInUse);
         let error = anyhow::Error::from(taken).context("the service can't listen\nhint: is another one running?");
         assert_eq!(told(&error), "the service can't listen: address in use\nhint: is another one running?");
-        let failure = Failure::new("the task is not valid").detail("trigger: is missing").hint("see --help");
+        let failure = CliFailure::new("the task is not valid").detail("trigger: is missing").hint("see --help");
         let error = anyhow::Error::from(failure).context("create `a`");
         assert_eq!(told(&error), "create `a`: the task is not valid\n  trigger: is missing\nhint: see --help");
         let twice = anyhow::anyhow!("permission denied").context("data: permission denied");

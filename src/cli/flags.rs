@@ -13,7 +13,7 @@ use crate::notification::Addresses;
 use crate::task::Spec;
 
 /// A list of described flags.
-pub trait Described: Debug + Default {
+pub trait FlagDescription: Debug + Default {
     /// The flags, in the order of the help.
     fn flags() -> impl Iterator<Item = &'static Flag>;
 }
@@ -22,7 +22,7 @@ pub trait Described: Debug + Default {
 #[derive(Debug, Default)]
 pub struct OfAddresses;
 
-impl Described for OfAddresses {
+impl FlagDescription for OfAddresses {
     fn flags() -> impl Iterator<Item = &'static Flag> {
         Addresses::FLAGS.iter().flat_map(|(_, flags)| flags.iter())
     }
@@ -32,7 +32,7 @@ impl Described for OfAddresses {
 #[derive(Debug, Default)]
 pub struct OfTask;
 
-impl Described for OfTask {
+impl FlagDescription for OfTask {
     fn flags() -> impl Iterator<Item = &'static Flag> {
         Spec::FLAGS.iter().flat_map(|flags| flags.iter())
     }
@@ -43,7 +43,7 @@ impl Described for OfTask {
 pub struct FlagArgs<L>(Vec<(&'static Flag, Option<Value>)>, std::marker::PhantomData<L>);
 
 /// Ids of the flags that stand by themselves.
-pub fn ids<L: Described>() -> impl Iterator<Item = &'static str> {
+pub fn ids<L: FlagDescription>() -> impl Iterator<Item = &'static str> {
     L::flags().filter(|flag| !matches!(flag.takes, Takes::StandardInput(_))).map(|flag| id(flag.name))
 }
 
@@ -51,7 +51,7 @@ fn id(name: &'static str) -> &'static str {
     name.trim_start_matches('-')
 }
 
-impl<L: Described> Args for FlagArgs<L> {
+impl<L: FlagDescription> Args for FlagArgs<L> {
     fn augment_args(command: Command) -> Command {
         L::flags().fold(command, |command, flag| {
             let arg = Arg::new(id(flag.name)).long(id(flag.name)).help(flag.help);
@@ -71,7 +71,7 @@ impl<L: Described> Args for FlagArgs<L> {
     }
 }
 
-impl<L: Described> FromArgMatches for FlagArgs<L> {
+impl<L: FlagDescription> FromArgMatches for FlagArgs<L> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<FlagArgs<L>, clap::Error> {
         let mut typed = FlagArgs::default();
         typed.update_from_arg_matches(matches)?;
@@ -95,7 +95,7 @@ impl<L: Described> FromArgMatches for FlagArgs<L> {
     }
 }
 
-impl<L: Described> FlagArgs<L> {
+impl<L: FlagDescription> FlagArgs<L> {
     /// Writes what was typed into a request. What is no object on the way to a field becomes one.
     pub fn write_into(&self, document: &mut Map<String, Value>) -> anyhow::Result<()> {
         for (flag, value) in &self.0 {

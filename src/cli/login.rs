@@ -11,7 +11,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::client::{Client, USUAL_URL};
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::screen::Screen;
 use crate::config::Environment;
 use crate::secret::Secret;
@@ -46,7 +46,7 @@ pub struct Profile {
 /// As it lies on the disk: the one place where the token is written out.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct StoredProfile {
     url: String,
     token: String,
 }
@@ -59,7 +59,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     let client = Client::to(url, Some(Secret::new(token.clone())))?;
     client.get(&["v1", "tasks"], &[("limit", "1".to_owned())]).await?;
     let mut profiles = read(&file)?;
-    profiles.insert(args.profile.clone(), Kept { url: url.to_owned(), token });
+    profiles.insert(args.profile.clone(), StoredProfile { url: url.to_owned(), token });
     write(&file, &profiles)?;
     Ok(screen.line(format!("profile `{}` for {url} is in {}", args.profile, file.display()))?)
 }
@@ -71,7 +71,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
 pub fn profile(name: &str, environment: &Environment) -> anyhow::Result<Option<Profile>> {
     let Ok(file) = file(environment) else { return Ok(None) };
     let kept = read(&file)?.remove(name);
-    Ok(kept.map(|Kept { url, token }| Profile { url, token: Secret::new(token) }))
+    Ok(kept.map(|StoredProfile { url, token }| Profile { url, token: Secret::new(token) }))
 }
 
 /// `$XDG_CONFIG_HOME/reveille/profiles.toml`, else below `~/.config`.
@@ -79,12 +79,12 @@ fn file(environment: &Environment) -> anyhow::Result<PathBuf> {
     let configuration = match (environment.get("XDG_CONFIG_HOME"), environment.get("HOME")) {
         (Some(dir), _) => PathBuf::from(dir),
         (None, Some(home)) => Path::new(home).join(".config"),
-        (None, None) => return Err(Failure::new("there is no place for profiles").hint("set HOME").into()),
+        (None, None) => return Err(CliFailure::new("there is no place for profiles").hint("set HOME").into()),
     };
     Ok(configuration.join("reveille/profiles.toml"))
 }
 
-fn read(file: &Path) -> anyhow::Result<BTreeMap<String, Kept>> {
+fn read(file: &Path) -> anyhow::Result<BTreeMap<String, StoredProfile>> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -92,12 +92,12 @@ fn read(file: &Path) -> anyhow::Result<BTreeMap<String, Kept>> {
     };
     // the fault of the parser would quote the line, and with it a token
     toml::from_str(&text).map_err(|_| {
-        Failure::new(format!("{} can't be read", file.display())).hint("delete it, and log in again").into()
+        CliFailure::new(format!("{} can't be read", file.display())).hint("delete it, and log in again").into()
     })
 }
 
 /// Whole or not at all, and nobody else's to read.
-fn write(file: &Path, profiles: &BTreeMap<String, Kept>) -> anyhow::Result<()> {
+fn write(file: &Path, profiles: &BTreeMap<String, StoredProfile>) -> anyhow::Result<()> {
     let text = toml::to_string(profiles).context("write the profiles")?;
     let write = || -> std::io::Result<()> {
         let dir = file.parent().unwrap_or(Path::new("."));
@@ -128,7 +128,7 @@ fn read_token(screen: &mut Screen) -> anyhow::Result<String> {
         stdin.lock().read_line(&mut line).context("read the token from standard input")?;
     }
     match line.trim() {
-        "" => Err(Failure::new("there is no token").hint("`reveille serve` says where the first one is").into()),
+        "" => Err(CliFailure::new("there is no token").hint("`reveille serve` says where the first one is").into()),
         token => Ok(token.to_owned()),
     }
 }

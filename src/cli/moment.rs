@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
-use super::failure::Failure;
+use super::failure::CliFailure;
 use crate::clock::signed;
 
 /// `2h`, `30m` or `7d` is that long before `now`; anything else is for the service to read.
@@ -14,7 +14,7 @@ pub fn moment(typed: &str, now: DateTime<Utc>) -> anyhow::Result<String> {
     let earliest = now - DateTime::UNIX_EPOCH;
     match signed(length) <= earliest {
         true => Ok((now - signed(length)).to_rfc3339_opts(SecondsFormat::Millis, true)),
-        false => Err(Failure::new(format!("`{typed}` reaches too far back")).hint("such as 2h or 7d").into()),
+        false => Err(CliFailure::new(format!("`{typed}` reaches too far back")).hint("such as 2h or 7d").into()),
     }
 }
 

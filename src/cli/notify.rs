@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::client::ServiceArgs;
 use super::delivery::print_delivery;
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::screen::{Screen, text_of};
 use crate::cli::{Client, typed};
 use crate::clock;
@@ -43,7 +43,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     print_delivery(&delivery, args.service.json, screen)?;
     match delivery["state"].as_str() {
         Some("delivered" | "sent") => Ok(()),
-        state => Err(Failure::new(format!("the message is {}", state.unwrap_or("lost")))
+        state => Err(CliFailure::new(format!("the message is {}", state.unwrap_or("lost")))
             .hint("`reveille check` tests the channels of the configuration")
             .into()),
     }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::client::ServiceArgs;
 use super::condition::missing_of;
 use super::draft::read_file;
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::screen::{Screen, Tone, cut, text_of};
 use crate::cli::Client;
 use crate::cli::typed;
@@ -60,7 +60,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     let output = if output.is_null() { String::new() } else { format!(": {}", cut(&text_of(output), LONGEST)) };
     screen.line(format!("{}{output}", text_of(&answer["outcome"])))?;
     match answer["outcome"].as_str() {
-        Some("failed") => Err(Failure::new("the pipeline would fail").into()),
+        Some("failed") => Err(CliFailure::new("the pipeline would fail").into()),
         _ => Ok(()),
     }
 }

@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 use super::client::ServiceArgs;
 use super::confirm::YesArgs;
 use super::delivery::print_delivery;
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::list::ListOptions;
 use super::screen::{Screen, text_of, time_of};
 use crate::cli::flags::{FlagArgs, OfAddresses, ids, standard_input};
-use crate::cli::typed::Typed;
+use crate::cli::typed::FieldFlags;
 use crate::cli::{Client, typed};
 use crate::config::Environment;
 use crate::visible::on_one_line;
@@ -108,7 +108,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
     match command {
         Command::Set(args) => {
             let recipient = typed(&args)?;
-            let typed: Typed = if args.file.is_some() { typed::RECIPIENT_IN_FILE } else { &typed::RECIPIENT };
+            let typed: FieldFlags = if args.file.is_some() { typed::RECIPIENT_IN_FILE } else { &typed::RECIPIENT };
             let client = Client::new(&args.service, environment)?.typed_as(typed);
             let set = client.put(&["v1", "recipients", &args.tenant], &recipient).await?;
             print(&set, args.service.json, screen)
@@ -196,7 +196,7 @@ fn from_file(file: &std::path::Path) -> anyhow::Result<Value> {
         _ => std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?,
     };
     let read = serde_json::from_str(&text);
-    read.map_err(|error| Failure::new(format!("{} is not JSON: {error}", file.display())).into())
+    read.map_err(|error| CliFailure::new(format!("{} is not JSON: {error}", file.display())).into())
 }
 
 fn print(recipient: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {

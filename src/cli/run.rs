@@ -4,11 +4,11 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 
 use super::client::{ServiceArgs, given};
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::list::ListOptions;
 use super::moment::moment;
 use super::screen::{Screen, Tone, cut, text_of, time_of, tone_of};
-use super::transcript::{self, Live};
+use super::transcript::{self, LiveTranscript};
 use crate::cli::{Client, typed};
 use crate::clock::machine_now;
 use crate::config::Environment;
@@ -194,7 +194,7 @@ async fn complete(args: CompleteArgs, environment: &Environment, screen: &mut Sc
 /// The run did not succeed, or the stream broke off.
 pub async fn follow(client: &Client, id: &str, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {
     let mut events = client.stream(&["v1", "runs", id, "stream"]).await?;
-    let mut live = Live::default();
+    let mut live = LiveTranscript::default();
     while let Some(event) = events.next().await {
         let event = event?;
         let (Some(name), Some(data)) = (event.event, event.data) else { continue };
@@ -218,7 +218,7 @@ pub async fn follow(client: &Client, id: &str, as_json: bool, screen: &mut Scree
     }
     match run["state"].as_str().and_then(RunState::parse) {
         Some(RunState::Succeeded | RunState::Skipped) => Ok(()),
-        _ => Err(Failure::new(format!("the run is {}", text_of(&run["state"]))).into()),
+        _ => Err(CliFailure::new(format!("the run is {}", text_of(&run["state"]))).into()),
     }
 }
 

@@ -6,13 +6,13 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use chrono_tz::Tz;
 use serde_json::{Map, Value, json};
 
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::screen::Screen;
 use super::typed;
 use crate::clock;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::trigger::zone::{Wall, parse_instant, parse_zone, shown_in};
-use crate::trigger::{DstFold, DstGap, Listing, Trigger};
+use crate::trigger::{DstFold, DstGap, InstantListing, Trigger};
 
 /// How many fires are shown without being told.
 const USUAL_COUNT: u64 = 5;
@@ -98,7 +98,7 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<()> {
 }
 
 /// `cut` stands there only where it says something.
-fn told(Listing { instants, cut }: &Listing) -> Value {
+fn told(InstantListing { instants, cut }: &InstantListing) -> Value {
     let mut told = json!({ "fires": instants.iter().map(utc).collect::<Vec<_>>() });
     if *cut {
         told["cut"] = json!(true);
@@ -127,9 +127,9 @@ fn question(args: &PreviewArgs) -> Map<String, Value> {
 }
 
 /// The fires that a question asks for: the fields of a schedule, and `from` and `count`.
-fn preview(question: &Map<String, Value>, now: DateTime<Utc>) -> Result<Listing, Faults> {
+fn preview(question: &Map<String, Value>, now: DateTime<Utc>) -> Result<InstantListing, ValidationErrors> {
     let mut fields = question.clone();
-    let mut faults = Faults::new();
+    let mut faults = ValidationErrors::new();
     let (from, count) = (fields.remove("from"), fields.remove("count"));
     let from = from_of(from.unwrap_or_default(), fields.get("timezone"), now, &mut faults);
     let count = count_of(count.unwrap_or_default(), &mut faults);
@@ -137,13 +137,13 @@ fn preview(question: &Map<String, Value>, now: DateTime<Utc>) -> Result<Listing,
     let trigger = Trigger::parse(&Value::Object(fields), "", from, &mut faults);
     match trigger {
         Some(Trigger::Schedule(schedule)) if faults.is_empty() => {
-            schedule.preview(from, from, count).map_err(|fault| Faults(vec![fault]))
+            schedule.preview(from, from, count).map_err(|fault| ValidationErrors(vec![fault]))
         }
         _ => Err(faults),
     }
 }
 
-fn from_of(written: Value, timezone: Option<&Value>, now: DateTime<Utc>, faults: &mut Faults) -> DateTime<Utc> {
+fn from_of(written: Value, timezone: Option<&Value>, now: DateTime<Utc>, faults: &mut ValidationErrors) -> DateTime<Utc> {
     // a wrong time zone is told once, by the trigger
     let zone = timezone.and_then(Value::as_str).and_then(|name| parse_zone(name).ok()).unwrap_or(Tz::UTC);
     let wall = Wall::new(zone, DstGap::default(), DstFold::default());
@@ -158,7 +158,7 @@ fn from_of(written: Value, timezone: Option<&Value>, now: DateTime<Utc>, faults:
     })
 }
 
-fn count_of(written: Value, faults: &mut Faults) -> usize {
+fn count_of(written: Value, faults: &mut ValidationErrors) -> usize {
     let count = if written.is_null() { Some(USUAL_COUNT) } else { written.as_u64() };
     match count.filter(|count| (1..=LARGEST_COUNT).contains(count)) {
         Some(count) => count as usize,
@@ -200,7 +200,7 @@ fn answer(line: &[u8]) -> Value {
     }
 }
 
-fn show(listing: &Listing, timezone: Option<&str>, screen: &mut Screen) -> io::Result<()> {
+fn show(listing: &InstantListing, timezone: Option<&str>, screen: &mut Screen) -> io::Result<()> {
     match listing.instants.as_slice() {
         [] if !listing.cut => screen.line("no fires")?,
         [] => {}
@@ -226,9 +226,9 @@ fn utc(fire: &DateTime<Utc>) -> String {
     fire.to_rfc3339_opts(SecondsFormat::AutoSi, true)
 }
 
-fn refused(faults: Faults) -> Failure {
+fn refused(faults: ValidationErrors) -> CliFailure {
     let faults = faults.0.into_iter();
-    faults.fold(Failure::new("the schedule is not valid"), |failure, fault| {
+    faults.fold(CliFailure::new("the schedule is not valid"), |failure, fault| {
         let place = fault.pointer.trim_start_matches('/').replace('/', ".");
         let named = typed::name(typed::SCHEDULE_PREVIEW, &place);
         failure.detail(if named.is_empty() { fault.message } else { format!("{named}: {}", fault.message) })
@@ -238,10 +238,10 @@ fn refused(faults: Faults) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::screen::Page;
+    use crate::cli::screen::TextPage;
 
     fn answered(input: &str) -> Vec<Value> {
-        let page = Page::default();
+        let page = TextPage::default();
         let mut screen = Screen::plain(page.clone());
         batch(&mut BufReader::new(input.as_bytes()), &mut screen).unwrap();
         page.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -294,7 +294,7 @@ mod tests {
             json!({ "cron": "* * * * * *", "exclude": ["* * * * 1-6"], "from": "2026-11-22T23:59:58Z", "count": 9 });
         assert_eq!(answer(question.to_string().as_bytes()), json!({ "fires": ["2026-11-22T23:59:59Z"], "cut": true }));
         let shown = |question: &Value| {
-            let page = Page::default();
+            let page = TextPage::default();
             let mut screen = Screen::plain(page.clone());
             let listing = preview(question.as_object().unwrap(), clock::machine_now()).unwrap();
             show(&listing, None, &mut screen).unwrap();

@@ -207,17 +207,17 @@ pub fn cut(text: &str, longest: usize) -> String {
 /// The text that a test's screen was given.
 #[cfg(test)]
 #[derive(Clone, Default)]
-pub struct Page(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+pub struct TextPage(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
 #[cfg(test)]
-impl Page {
+impl TextPage {
     pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
 
 #[cfg(test)]
-impl Write for Page {
+impl Write for TextPage {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_table_in_a_pipe_is_aligned_text_without_escapes() {
-        let page = Page::default();
+        let page = TextPage::default();
         let mut screen = Screen::plain(page.clone());
         let rows = vec![vec!["a".into(), "x\u{1b}[2Jy\nz".into()], vec!["longer".into(), "2".into()]];
         screen.table(&["name", "value"], rows).unwrap();
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn ids_are_never_wrapped_and_states_are_coloured_on_a_terminal() {
-        let page = Page::default();
+        let page = TextPage::default();
         let id = "01a1fbdb-57c8-7000-8001-36569b0c637c";
         let mut screen = Screen { terminal: true, coloured: true, width: Some(70), ..Screen::plain(page.clone()) };
         let rows = vec![vec!["2026-11-21".into(), "failed".into(), "some longer text to be wrapped".into(), id.into()]];

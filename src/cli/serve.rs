@@ -41,7 +41,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
         loaded.config.server.listen = listen;
     }
     telemetry::start(&loaded.config.telemetry);
-    let mut stop = Stop::listen()?;
+    let mut stop = ServeStop::listen()?;
     let waiting = |why: &str| tracing::warn!("{why}");
     let mut starting = Box::pin(App::start(&loaded.config, Extras::default(), waiting));
     let (started, stopped_early) = tokio::select! {
@@ -114,15 +114,15 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 /// The signals that ask for an end.
-struct Stop {
+struct ServeStop {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Stop {
-    fn listen() -> anyhow::Result<Stop> {
+impl ServeStop {
+    fn listen() -> anyhow::Result<ServeStop> {
         let listen = |kind| signal(kind).context("listen for signals");
-        Ok(Stop { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+        Ok(ServeStop { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
     async fn asked(&mut self) {

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::failure::Failure;
+use super::failure::CliFailure;
 use crate::config::{Config, ConfigError, Environment, Loaded};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 
 /// Where the configuration comes from.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -23,14 +23,14 @@ impl ConfigArgs {
 
 /// A failure to build something; faults in the configuration are told with the place where they were written.
 pub fn explained(error: anyhow::Error, loaded: &Loaded) -> anyhow::Error {
-    match error.downcast_ref::<Faults>() {
+    match error.downcast_ref::<ValidationErrors>() {
         Some(faults) => refused(&loaded.explain(faults)).into(),
         None => error,
     }
 }
 
-fn refused(error: &ConfigError) -> Failure {
+fn refused(error: &ConfigError) -> CliFailure {
     let text = error.to_string();
-    let failure = text.lines().fold(Failure::new("the configuration is not valid"), Failure::detail);
+    let failure = text.lines().fold(CliFailure::new("the configuration is not valid"), CliFailure::detail);
     failure.hint("config/reveille.toml shows every key with its default")
 }

@@ -16,7 +16,7 @@ use super::list::ListOptions;
 use super::run::{follow, print_run};
 use super::screen::{Screen, Tone, text_of, time_of};
 use crate::cli::Client;
-use crate::cli::typed::{self, Typed};
+use crate::cli::typed::{self, FieldFlags};
 use crate::config::Environment;
 use crate::visible::on_one_line;
 use shown::{print_task, print_whole, trigger_of};
@@ -236,7 +236,7 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
         args.condition.write_into(trigger);
     }
     args.spec.write_into(&mut task)?;
-    let typed: Typed = if args.file.is_some() { typed::TASK_IN_FILE } else { &typed::TASK };
+    let typed: FieldFlags = if args.file.is_some() { typed::TASK_IN_FILE } else { &typed::TASK };
     let client = Client::new(&args.service, environment)?.typed_as(typed);
     let created = client.post(&["v1", "tasks"], &Value::Object(task)).await?;
     print_task(&created, args.service.json, screen)

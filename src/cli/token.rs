@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::client::ServiceArgs;
-use super::failure::Failure;
+use super::failure::CliFailure;
 use super::grant::revoke;
 use super::list::ListOptions;
 use super::screen::{Screen, Tone, text_of, time_of};
@@ -82,7 +82,7 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
     if made["token"].is_null() {
         // the text is answered once, and that answer was lost
         let id = text_of(&made["id"]);
-        let failure = Failure::new(format!("the token {id} was made, but its text was lost on the way"));
+        let failure = CliFailure::new(format!("the token {id} was made, but its text was lost on the way"));
         return Err(failure.hint(format!("`reveille token revoke {id}`, and make another")).into());
     }
     if args.service.json {

@@ -55,12 +55,12 @@ fn print_outcome(entry: &Value, screen: &mut Screen) -> io::Result<()> {
 
 /// A stream as it comes; knows whether a line is open.
 #[derive(Debug, Default)]
-pub struct Live {
+pub struct LiveTranscript {
     /// Text of the present turn has been printed and its line not ended.
     open: bool,
 }
 
-impl Live {
+impl LiveTranscript {
     /// Prints one event of a run's stream.
     pub fn print(&mut self, name: &str, data: &Value, screen: &mut Screen) -> io::Result<()> {
         match name {

@@ -8,7 +8,7 @@ use crate::task::Spec;
 
 /// Fields of a request, each with what is typed for it, and behind it for all that lies in it. The first that fits
 /// counts. `*` stands for any plain name, in the field and in the flag.
-pub type Typed = &'static [(&'static str, &'static str)];
+pub type FieldFlags = &'static [(&'static str, &'static str)];
 
 /// A task by its flags.
 pub static TASK: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new(|| {
@@ -30,14 +30,14 @@ pub static TASK: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new(|| 
     ]);
     typed
 });
-pub const TASK_IN_FILE: Typed = &[("tenant_id", "--tenant")];
-pub const TASK_LIST: Typed = &[("tenant_id", "--tenant"), ("q", "--query"), ("*", "--*")];
-pub const TASK_RUN: Typed = &[("input", "--input")];
-pub const TASK_BACKFILL: Typed = &[("from", "--from"), ("to", "--to")];
-pub const TASK_EXPLAIN: Typed = &[("at", "--at")];
-pub const CONDITION_IN_FILE: Typed = &[("tenant_id", "--tenant"), ("previous", "--previous")];
-pub const SCHEDULE_PREVIEW: Typed = &[("cron", "CRON"), ("exclude", "--exclude"), ("*", "--*")];
-pub const PIPELINE_DRY_RUN: Typed = &[
+pub const TASK_IN_FILE: FieldFlags = &[("tenant_id", "--tenant")];
+pub const TASK_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("q", "--query"), ("*", "--*")];
+pub const TASK_RUN: FieldFlags = &[("input", "--input")];
+pub const TASK_BACKFILL: FieldFlags = &[("from", "--from"), ("to", "--to")];
+pub const TASK_EXPLAIN: FieldFlags = &[("at", "--at")];
+pub const CONDITION_IN_FILE: FieldFlags = &[("tenant_id", "--tenant"), ("previous", "--previous")];
+pub const SCHEDULE_PREVIEW: FieldFlags = &[("cron", "CRON"), ("exclude", "--exclude"), ("*", "--*")];
+pub const PIPELINE_DRY_RUN: FieldFlags = &[
     ("tenant_id", "--tenant"),
     ("config", "--file"),
     ("event", "--event"),
@@ -48,12 +48,12 @@ pub const PIPELINE_DRY_RUN: Typed = &[
     ("state", "--sample state"),
     ("mocks", "--sample mocks"),
 ];
-pub const RUN_LIST: Typed = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
-pub const RUN_COMPLETE: Typed = &[("output", "--output"), ("error", "--error")];
-pub const APPROVAL_LIST: Typed =
+pub const RUN_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
+pub const RUN_COMPLETE: FieldFlags = &[("output", "--output"), ("error", "--error")];
+pub const APPROVAL_LIST: FieldFlags =
     &[("tenant_id", "--tenant"), ("task_id", "--task"), ("run_id", "--run"), ("batch_id", "--batch"), ("*", "--*")];
 /// Flags of a decision about an approval.
-pub const DECISION: Typed = &[
+pub const DECISION: FieldFlags = &[
     ("grant.days", "--days"),
     ("grant.uses", "--uses"),
     ("grant.arguments", "--argument"),
@@ -62,14 +62,14 @@ pub const DECISION: Typed = &[
     ("comment", "--comment"),
     ("digest", "--digest"),
 ];
-pub const DECISION_IN_FILE: Typed = &[("modifications", "--file"), ("comment", "--comment"), ("digest", "--digest")];
-pub const GRANT_LIST: Typed = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
-pub const AUDIT_LIST: Typed = &[("tenant_id", "--tenant"), ("subject_id", "--subject"), ("*", "--*")];
+pub const DECISION_IN_FILE: FieldFlags = &[("modifications", "--file"), ("comment", "--comment"), ("digest", "--digest")];
+pub const GRANT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
+pub const AUDIT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("subject_id", "--subject"), ("*", "--*")];
 /// An event, or which events are meant.
-pub const EVENT: Typed = &[("tenant_id", "--tenant"), ("data", "--data"), ("cursor", "--after"), ("*", "--*")];
-pub const EVENT_IN_FILE: Typed = &[("tenant_id", "--tenant"), ("tenantid", "--tenant")];
-pub const DEAD_LETTERS: Typed = &[("tenant_id", "--tenant"), ("*", "--*")];
-pub const DELIVERY_LIST: Typed = &[("tenant_id", "--tenant"), ("run_id", "--run"), ("*", "--*")];
+pub const EVENT: FieldFlags = &[("tenant_id", "--tenant"), ("data", "--data"), ("cursor", "--after"), ("*", "--*")];
+pub const EVENT_IN_FILE: FieldFlags = &[("tenant_id", "--tenant"), ("tenantid", "--tenant")];
+pub const DEAD_LETTERS: FieldFlags = &[("tenant_id", "--tenant"), ("*", "--*")];
+pub const DELIVERY_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("run_id", "--run"), ("*", "--*")];
 /// A recipient by its flags; those of an address are of its kind.
 pub static RECIPIENT: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new(|| {
     let of_kind = |(kind, flags): &(&'static str, &'static [Flag])| {
@@ -89,11 +89,11 @@ pub static RECIPIENT: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::ne
     ]);
     typed
 });
-pub const RECIPIENT_IN_FILE: Typed = &[("tenant_id", "TENANT")];
-pub const RECIPIENT_LIST: Typed = &[("limit", "--limit")];
-pub const VERIFY: Typed = &[("tenant_id", "TENANT"), ("channel", "--channel"), ("code", "--code")];
-pub const NOTIFY: Typed = &[("tenant_id", "--tenant"), ("channel", "--channel")];
-pub const CREDENTIAL: Typed = &[
+pub const RECIPIENT_IN_FILE: FieldFlags = &[("tenant_id", "TENANT")];
+pub const RECIPIENT_LIST: FieldFlags = &[("limit", "--limit")];
+pub const VERIFY: FieldFlags = &[("tenant_id", "TENANT"), ("channel", "--channel"), ("code", "--code")];
+pub const NOTIFY: FieldFlags = &[("tenant_id", "--tenant"), ("channel", "--channel")];
+pub const CREDENTIAL: FieldFlags = &[
     ("tenant_id", "--tenant"),
     ("service", "REFERENCE"),
     ("account_name", "REFERENCE"),
@@ -103,14 +103,14 @@ pub const CREDENTIAL: Typed = &[
     ("inject", "--inject"),
     ("oauth", "--oauth-file"),
 ];
-pub const CREDENTIAL_LIST: Typed = &[("tenant_id", "--tenant"), ("service", "--of"), ("limit", "--limit")];
-pub const TOKEN: Typed =
+pub const CREDENTIAL_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("service", "--of"), ("limit", "--limit")];
+pub const TOKEN: FieldFlags =
     &[("tenant_id", "--tenant"), ("name", "--name"), ("scopes", "--scope"), ("expires_at", "--expires-at")];
-pub const QUOTA: Typed = &[("tenant_id", "TENANT")];
+pub const QUOTA: FieldFlags = &[("tenant_id", "TENANT")];
 
 /// The flag for the field at `place` (`trigger.start_at`), and the place of the fault within it; the place itself where
 /// no flag was typed.
-pub fn name(typed: Typed, place: &str) -> String {
+pub fn name(typed: FieldFlags, place: &str) -> String {
     let found = typed.iter().find_map(|(field, flag)| match field.split_once('*') {
         Some((before, _)) => {
             let name = place.strip_prefix(before)?;
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn fields_are_named_by_what_was_typed_for_them() {
-        let cases: [(Typed, &str, &str); 17] = [
+        let cases: [(FieldFlags, &str, &str); 17] = [
             (&TASK, "trigger.start_at", "--start-at"),
             (&TASK, "trigger.exclude.2", "--exclude"),
             (&TASK, "retry.backoff_seconds", "--backoff"),
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn every_name_is_one_that_can_be_typed() {
-        let commands: [(&str, Typed); 31] = [
+        let commands: [(&str, FieldFlags); 31] = [
             ("task create", &TASK),
             ("task create", TASK_IN_FILE),
             ("task list", TASK_LIST),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
-use super::fault::{ConfigError, Fault};
+use super::fault::{ConfigError, ConfigFault};
 use super::{Config, keys};
 
 const PREFIX: &str = "REVEILLE_";
@@ -39,10 +39,10 @@ impl Environment {
     ///
     /// A variable has no type of its own: what reads as a TOML number, boolean, list or inline table is taken as
     /// that, and as plain text after all where the key wants text (a password of digits).
-    pub(super) fn overlay(&self, file: Table) -> Result<Config, Trouble> {
+    pub(super) fn overlay(&self, file: Table) -> Result<Config, EnvironmentFault> {
         self.find_misspelt()?;
         let mut as_text = BTreeSet::new();
-        let mut first_fault: Option<(String, Fault)> = None;
+        let mut first_fault: Option<(String, ConfigFault)> = None;
         loop {
             let fault = match self.attempt(file.clone(), &as_text)? {
                 Ok(config) => return Ok(config),
@@ -57,25 +57,25 @@ impl Environment {
         }
     }
 
-    fn attempt(&self, mut table: Table, as_text: &BTreeSet<String>) -> Result<Result<Config, Fault>, Trouble> {
+    fn attempt(&self, mut table: Table, as_text: &BTreeSet<String>) -> Result<Result<Config, ConfigFault>, EnvironmentFault> {
         for (name, path) in self.keys() {
             let text = &self.0[name];
             let value = typed(text).filter(|_| !as_text.contains(name)).unwrap_or_else(|| Value::String(text.clone()));
             if !place(&mut table, &path, value) {
-                return Err(Trouble::Variable(ConfigError::at(name, "goes below a key that is not a table")));
+                return Err(EnvironmentFault::Variable(ConfigError::at(name, "goes below a key that is not a table")));
             }
         }
         Ok(serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| {
             let path: Vec<String> = keys::path_of(error.path());
-            Fault { message: error.into_inner().message().to_owned(), variable: self.variable_of(&path), path }
+            ConfigFault { message: error.into_inner().message().to_owned(), variable: self.variable_of(&path), path }
         }))
     }
 
     /// A fault that is known by its RFC 6901 pointer.
-    pub(super) fn fault_at(&self, pointer: &str, message: &str) -> Fault {
+    pub(super) fn fault_at(&self, pointer: &str, message: &str) -> ConfigFault {
         let unescaped = |key: &str| key.replace("~1", "/").replace("~0", "~");
         let path: Vec<String> = pointer.split('/').skip(1).map(unescaped).collect();
-        Fault { message: message.to_owned(), variable: self.variable_of(&path), path }
+        ConfigFault { message: message.to_owned(), variable: self.variable_of(&path), path }
     }
 
     fn variable_of(&self, path: &[String]) -> Option<String> {
@@ -102,14 +102,14 @@ impl Environment {
 
     /// `REVEILLE_DATABASE_URL` for `REVEILLE_DATABASE__URL` must not be ignored. Other variables with our prefix are:
     /// Kubernetes sets `REVEILLE_SERVICE_HOST` and its kin wherever a service is called `reveille`.
-    fn find_misspelt(&self) -> Result<(), Trouble> {
+    fn find_misspelt(&self) -> Result<(), EnvironmentFault> {
         let ours = |name: &&String| name.starts_with(PREFIX) && !OTHERS.contains(&name.as_str());
         for name in self.0.keys().filter(ours).filter(|name| !name[PREFIX.len()..].contains("__")) {
             let written = &name[PREFIX.len()..];
             if let Some(key) = keys::all().iter().find(|key| key.replace('.', "_").eq_ignore_ascii_case(written)) {
                 let right = format!("{PREFIX}{}", key.replace('.', "__").to_uppercase());
                 let message = format!("not a key; did you mean `{right}`, with two underscores between the parts?");
-                return Err(Trouble::Variable(ConfigError::at(name, &message)));
+                return Err(EnvironmentFault::Variable(ConfigError::at(name, &message)));
             }
         }
         Ok(())
@@ -124,22 +124,22 @@ impl std::fmt::Debug for Environment {
 }
 
 /// A fault that still needs its place in the file, or one that has its variable already.
-pub(super) enum Trouble {
-    Fault(Fault),
+pub(super) enum EnvironmentFault {
+    Fault(ConfigFault),
     Variable(ConfigError),
 }
 
-impl From<Fault> for Trouble {
-    fn from(fault: Fault) -> Trouble {
-        Trouble::Fault(fault)
+impl From<ConfigFault> for EnvironmentFault {
+    fn from(fault: ConfigFault) -> EnvironmentFault {
+        EnvironmentFault::Fault(fault)
     }
 }
 
-impl Trouble {
+impl EnvironmentFault {
     pub fn placed(self, name: &str, text: &str) -> ConfigError {
         match self {
-            Trouble::Fault(fault) => fault.placed(name, text),
-            Trouble::Variable(error) => error,
+            EnvironmentFault::Fault(fault) => fault.placed(name, text),
+            EnvironmentFault::Variable(error) => error,
         }
     }
 }

@@ -31,8 +31,8 @@ impl ConfigError {
     }
 }
 
-/// A fault by the path of its key; where that was written is looked up by [`Fault::placed`].
-pub(super) struct Fault {
+/// A fault by the path of its key; where that was written is looked up by [`ConfigFault::placed`].
+pub(super) struct ConfigFault {
     /// The keys from the top down.
     pub path: Vec<String>,
     pub message: String,
@@ -40,7 +40,7 @@ pub(super) struct Fault {
     pub variable: Option<String>,
 }
 
-impl Fault {
+impl ConfigFault {
     pub fn placed(self, name: &str, text: &str) -> ConfigError {
         let message = self.sentence();
         let place = match self.variable {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use crate::credential::{ClientAuth, Credential, DOCUMENT_BYTES, Inject, InjectForm, OAuth};
-use crate::invalid::{Faults, bounded, did_you_mean, escape, unknown_fields};
+use crate::invalid::{ValidationErrors, bounded, did_you_mean, escape, unknown_fields};
 use crate::secret::{Secret, erase};
 
 pub use fit::check_places;
@@ -41,7 +41,7 @@ impl CredentialDraft {
     ///
     /// # Errors
     /// Everything that is wrong, each with its place.
-    pub fn parse(mut body: Value, now: DateTime<Utc>) -> Result<CredentialDraft, Faults> {
+    pub fn parse(mut body: Value, now: DateTime<Utc>) -> Result<CredentialDraft, ValidationErrors> {
         let read = read(&body, now);
         erase(&mut body);
         read
@@ -51,8 +51,8 @@ impl CredentialDraft {
     ///
     /// # Errors
     /// What is wrong, each with its place.
-    pub fn fits(&self, kept: &Secret) -> Result<(), Faults> {
-        let mut faults = Faults::new();
+    pub fn fits(&self, kept: &Secret) -> Result<(), ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         if let (Some(inject), Ok(mut document)) = (&self.inject, serde_json::from_str::<Value>(kept.expose())) {
             fit::check(inject, &document, self.oauth.is_some(), &mut faults);
             erase(&mut document);
@@ -65,8 +65,8 @@ impl CredentialDraft {
     ///
     /// # Errors
     /// What is wrong, each with its place.
-    pub fn stays_bound(&self, stored: &Credential) -> Result<(), Faults> {
-        let mut faults = Faults::new();
+    pub fn stays_bound(&self, stored: &Credential) -> Result<(), ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         if !self.hosts.iter().all(|host| hosts::covers(&stored.hosts, host)) {
             faults.add("/hosts", "send the document again: without it hosts can be taken away, and none be added");
         }
@@ -79,9 +79,9 @@ impl CredentialDraft {
     }
 }
 
-fn read(body: &Value, now: DateTime<Utc>) -> Result<CredentialDraft, Faults> {
-    let Some(fields) = body.as_object() else { return Err(Faults::one("", "the body is a JSON object")) };
-    let mut faults = Faults::new();
+fn read(body: &Value, now: DateTime<Utc>) -> Result<CredentialDraft, ValidationErrors> {
+    let Some(fields) = body.as_object() else { return Err(ValidationErrors::one("", "the body is a JSON object")) };
+    let mut faults = ValidationErrors::new();
     only(fields, "", &FIELDS, &mut faults);
     let document = given(fields, "document");
     let secret = document.and_then(|document| written(document, &mut faults));
@@ -103,7 +103,7 @@ fn given<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
-fn only(fields: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut Faults) {
+fn only(fields: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut ValidationErrors) {
     for name in unknown_fields(fields, known) {
         let near = did_you_mean(name, known.iter().copied());
         let place = format!("{pointer}/{}", escape(name));
@@ -112,9 +112,9 @@ fn only(fields: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut
 }
 
 /// The document as text, in a buffer that never grows: no half of it is left behind.
-fn written(document: &Value, faults: &mut Faults) -> Option<Secret> {
+fn written(document: &Value, faults: &mut ValidationErrors) -> Option<Secret> {
     let mut text = zeroize::Zeroizing::new(Vec::with_capacity(DOCUMENT_BYTES));
-    let mut room = Room { text: &mut text, length: 0 };
+    let mut room = DraftLimit { text: &mut text, length: 0 };
     if serde_json::to_writer(&mut room, document).is_err() {
         faults.add("/document", "can't be written as JSON");
         return None;
@@ -128,12 +128,12 @@ fn written(document: &Value, faults: &mut Faults) -> Option<Secret> {
 }
 
 /// Takes what fits and counts all.
-struct Room<'a> {
+struct DraftLimit<'a> {
     text: &'a mut Vec<u8>,
     length: usize,
 }
 
-impl std::io::Write for Room<'_> {
+impl std::io::Write for DraftLimit<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.length += bytes.len();
         if self.length <= DOCUMENT_BYTES {
@@ -147,7 +147,7 @@ impl std::io::Write for Room<'_> {
     }
 }
 
-fn read_inject(inject: &Value, faults: &mut Faults) -> Option<Inject> {
+fn read_inject(inject: &Value, faults: &mut ValidationErrors) -> Option<Inject> {
     let Some(fields) = inject.as_object() else {
         faults.add("/inject", "expected an object such as {\"as\": \"bearer\", \"from\": \"/access_token\"}");
         return None;
@@ -172,7 +172,7 @@ const FORMS: [(&str, InjectForm); 5] = [
     ("field", InjectForm::Field),
 ];
 
-fn read_oauth(oauth: &Value, faults: &mut Faults) -> Option<OAuth> {
+fn read_oauth(oauth: &Value, faults: &mut ValidationErrors) -> Option<OAuth> {
     let place = "/oauth";
     let Some(fields) = oauth.as_object() else {
         faults.add(place, "expected an object: {\"provider\": …}, or {\"token_url\": …, \"client_id\": …}");
@@ -208,7 +208,7 @@ fn is_plain_url(text: &str) -> bool {
 }
 
 /// RFC 6749, appendix A.4: a scope is of printable ASCII without blank, quote and backslash.
-fn scopes(fields: &Map<String, Value>, faults: &mut Faults) -> Vec<String> {
+fn scopes(fields: &Map<String, Value>, faults: &mut ValidationErrors) -> Vec<String> {
     let Some(scopes) = given(fields, "scopes") else { return vec![] };
     let scope = |value: &Value| {
         let text = value.as_str()?;
@@ -224,7 +224,7 @@ fn scopes(fields: &Map<String, Value>, faults: &mut Faults) -> Vec<String> {
 }
 
 /// `expires_at` of the document, an RFC 3339 time or seconds since 1970; else `expires_in`, seconds from now.
-fn expiry(document: &Value, now: DateTime<Utc>, faults: &mut Faults) -> Option<DateTime<Utc>> {
+fn expiry(document: &Value, now: DateTime<Utc>, faults: &mut ValidationErrors) -> Option<DateTime<Utc>> {
     match (document.get("expires_at"), document.get("expires_in").and_then(Value::as_i64)) {
         (Some(Value::String(text)), _) => {
             let short = bounded(text, TEXT_LENGTH).ok();
@@ -240,7 +240,7 @@ fn expiry(document: &Value, now: DateTime<Utc>, faults: &mut Faults) -> Option<D
     }
 }
 
-fn text(fields: &Map<String, Value>, place: &str, name: &str, faults: &mut Faults) -> Option<String> {
+fn text(fields: &Map<String, Value>, place: &str, name: &str, faults: &mut ValidationErrors) -> Option<String> {
     match given(fields, name)? {
         Value::String(text) if text.chars().count() <= TEXT_LENGTH && !text.chars().any(char::is_control) => {
             Some(text.clone())
@@ -261,7 +261,7 @@ fn word<T: Copy>(
     place: &str,
     name: &str,
     words: &[(&str, T)],
-    faults: &mut Faults,
+    faults: &mut ValidationErrors,
 ) -> Option<T> {
     let written = given(fields, name)?;
     let found = written.as_str().and_then(|text| words.iter().find(|(word, _)| *word == text));
@@ -282,7 +282,7 @@ mod tests {
 
     const NOW: DateTime<Utc> = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
 
-    fn parse(body: Value) -> Result<CredentialDraft, Faults> {
+    fn parse(body: Value) -> Result<CredentialDraft, ValidationErrors> {
         CredentialDraft::parse(body, NOW)
     }
 

@@ -10,12 +10,12 @@ use crate::credential::{Credential, CredentialStatus, Reference};
 
 /// A credential that is not there, or is of no use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Lack {
+pub struct CredentialIssue {
     /// `service`, or `service/account`.
     #[schema(value_type = String, example = "google/work")]
     pub credential: Reference,
     /// The kind of issue.
-    pub kind: LackKind,
+    pub kind: CredentialIssueKind,
     /// Of one that was refused: when it was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_at: Option<DateTime<Utc>>,
@@ -24,7 +24,7 @@ pub struct Lack {
 /// Kinds of issues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum LackKind {
+pub enum CredentialIssueKind {
     /// It was never saved, or was deleted.
     Missing,
     /// Its provider renews it no more.
@@ -33,7 +33,7 @@ pub enum LackKind {
     Refused,
 }
 
-impl Lack {
+impl CredentialIssue {
     /// Why a task is paused that waits for it.
     pub fn reason(&self) -> String {
         paused_for(&self.credential)
@@ -76,13 +76,13 @@ mod tests {
         let at = |text: &str| -> DateTime<Utc> { text.parse().unwrap() };
         let credential = Reference::parse("google/work").unwrap();
         let lack =
-            |kind, sent_at: Option<&str>| Lack { credential: credential.clone(), kind, sent_at: sent_at.map(at) };
+            |kind, sent_at: Option<&str>| CredentialIssue { credential: credential.clone(), kind, sent_at: sent_at.map(at) };
         let saved = at("2027-03-01T08:00:01Z");
-        let mended = |lack: Lack, status| lack.is_mended_by(status, saved);
-        assert!(mended(lack(LackKind::Missing, None), CredentialStatus::Active));
-        assert!(!mended(lack(LackKind::NeedsConsent, None), CredentialStatus::NeedsConsent));
-        assert!(mended(lack(LackKind::Refused, Some("2027-03-01T08:00:00Z")), CredentialStatus::Active));
-        assert!(!mended(lack(LackKind::Refused, Some("2027-03-01T08:00:01Z")), CredentialStatus::Active));
+        let mended = |lack: CredentialIssue, status| lack.is_mended_by(status, saved);
+        assert!(mended(lack(CredentialIssueKind::Missing, None), CredentialStatus::Active));
+        assert!(!mended(lack(CredentialIssueKind::NeedsConsent, None), CredentialStatus::NeedsConsent));
+        assert!(mended(lack(CredentialIssueKind::Refused, Some("2027-03-01T08:00:00Z")), CredentialStatus::Active));
+        assert!(!mended(lack(CredentialIssueKind::Refused, Some("2027-03-01T08:00:01Z")), CredentialStatus::Active));
     }
 
     #[test]
@@ -91,9 +91,9 @@ mod tests {
         assert_eq!(paused_for(&work), "credential:google/work");
         assert_eq!(awaited("credential:google/work"), Some(work.clone()));
         assert_eq!((awaited("credential: odd one"), awaited("google/work")), (None, None));
-        let lack = Lack { credential: work, kind: LackKind::Missing, sent_at: None };
+        let lack = CredentialIssue { credential: work, kind: CredentialIssueKind::Missing, sent_at: None };
         let written = json!({ "credential": "google/work", "kind": "missing" });
         assert_eq!(serde_json::to_value(&lack).unwrap(), written);
-        assert_eq!(serde_json::from_value::<Lack>(written).unwrap(), lack);
+        assert_eq!(serde_json::from_value::<CredentialIssue>(written).unwrap(), lack);
     }
 }

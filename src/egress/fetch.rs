@@ -9,9 +9,9 @@ use http::header::{self, HeaderMap, HeaderName};
 use http::{Method, StatusCode};
 use url::Url;
 
-use crate::egress::rules::{Target, TargetPlace};
-use crate::egress::{CONNECT_TIMEOUT, EgressError, Inner, REDIRECT_LIMIT, Request, Resolver, Response, USER_AGENT};
-use crate::invalid::Faults;
+use crate::egress::rules::{EgressTarget, TargetPlace};
+use crate::egress::{CONNECT_TIMEOUT, EgressError, EgressInner, REDIRECT_LIMIT, EgressRequest, Resolver, Response, USER_AGENT};
+use crate::invalid::ValidationErrors;
 use crate::secret::Secret;
 
 /// Headers that are ours to write, or that would change where or how the request is framed.
@@ -40,8 +40,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    pub fn read(setting: &Secret) -> Result<Proxy, Faults> {
-        let fault = |why: &str| Faults::one("/egress/proxy", format!("expected http://user:password@host:port, {why}"));
+    pub fn read(setting: &Secret) -> Result<Proxy, ValidationErrors> {
+        let fault = |why: &str| ValidationErrors::one("/egress/proxy", format!("expected http://user:password@host:port, {why}"));
         let url = Url::parse(setting.expose()).map_err(|error| fault(&error.to_string()))?;
         if url.scheme() != "http" {
             return Err(fault("with the scheme http"));
@@ -52,9 +52,9 @@ impl Proxy {
     }
 }
 
-impl Inner {
+impl EgressInner {
     /// The request and its redirects.
-    pub async fn follow(&self, request: Request) -> Result<Response, EgressError> {
+    pub async fn follow(&self, request: EgressRequest) -> Result<Response, EgressError> {
         check_headers(&request.headers)?;
         let mut target = self.rules.target(&request.url)?;
         let mut hop = Hop { method: request.method, headers: request.headers, body: request.body };
@@ -71,7 +71,7 @@ impl Inner {
     }
 
     /// One request and its answer, with the addresses that were judged and no others.
-    async fn exchange(&self, hop: &Hop, target: &Target, limit: usize) -> Result<Response, EgressError> {
+    async fn exchange(&self, hop: &Hop, target: &EgressTarget, limit: usize) -> Result<Response, EgressError> {
         let pinned = self.addresses(target).await?;
         let client = self.client(target, &pinned).await?;
         let sent = client
@@ -88,7 +88,7 @@ impl Inner {
     }
 
     /// The addresses behind a target; one that may not be reached condemns all of them.
-    async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, EgressError> {
+    async fn addresses(&self, target: &EgressTarget) -> Result<Vec<SocketAddr>, EgressError> {
         let found = match &target.place {
             TargetPlace::Literal(ip) => vec![*ip],
             TargetPlace::Name(name) => {
@@ -102,7 +102,7 @@ impl Inner {
 
     /// A client that knows the judged addresses under the target's name, and no other name.
     #[allow(clippy::disallowed_methods)] // egress is the owner
-    async fn client(&self, target: &Target, pinned: &[SocketAddr]) -> Result<reqwest::Client, EgressError> {
+    async fn client(&self, target: &EgressTarget, pinned: &[SocketAddr]) -> Result<reqwest::Client, EgressError> {
         let mut builder = reqwest::Client::builder()
             .user_agent(USER_AGENT)
             .no_proxy()
@@ -159,11 +159,11 @@ impl Hop {
 
 /// The next request where an answer to `request` is a redirect; `None` where it is none. The caller checks the new
 /// address again.
-pub fn redirected(request: &Request, answer: &Response) -> Option<Result<Request, EgressError>> {
+pub fn redirected(request: &EgressRequest, answer: &Response) -> Option<Result<EgressRequest, EgressError>> {
     let next = |to: Url| {
-        let Request { method, headers, body, .. } = request.clone();
+        let EgressRequest { method, headers, body, .. } = request.clone();
         let hop = Hop { method, headers, body }.redirected(answer.status, &answer.url, &to)?;
-        Ok(Request { method: hop.method, headers: hop.headers, body: hop.body, url: to.into(), ..request.clone() })
+        Ok(EgressRequest { method: hop.method, headers: hop.headers, body: hop.body, url: to.into(), ..request.clone() })
     };
     Some(redirect(answer)?.and_then(next))
 }
@@ -206,7 +206,7 @@ fn check_peer(peer: Option<SocketAddr>, pinned: &[SocketAddr]) -> Result<(), Egr
 }
 
 /// Reads the body, counting what comes out of decompression, never holding more than `limit` and one chunk.
-async fn read(mut response: reqwest::Response, target: &Target, limit: usize) -> Result<Response, EgressError> {
+async fn read(mut response: reqwest::Response, target: &EgressTarget, limit: usize) -> Result<Response, EgressError> {
     let status = response.status();
     let headers = std::mem::take(response.headers_mut());
     let mut body = BytesMut::new();

@@ -12,9 +12,9 @@ pub trait Resolver: Send + Sync {
 }
 
 /// The machine's own resolver.
-pub struct System;
+pub struct SystemResolver;
 
-impl Resolver for System {
+impl Resolver for SystemResolver {
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         Box::pin(async move { Ok(tokio::net::lookup_host((host, 0)).await?.map(|found| found.ip()).collect()) })
     }

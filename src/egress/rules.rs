@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use url::{Host, Url};
 
 use crate::egress::{EgressError, Settings, address};
-use crate::invalid::{Faults, bounded, did_you_mean};
+use crate::invalid::{ValidationErrors, bounded, did_you_mean};
 
 /// Longest URL of a request, in bytes.
 const URL_BYTES: usize = 16 * 1024;
@@ -15,21 +15,21 @@ const SCHEMES: [&str; 2] = ["http", "https"];
 
 /// `[egress]`, read.
 #[derive(Debug)]
-pub struct Rules {
+pub struct EgressRules {
     schemes: Vec<String>,
     ports: Vec<u16>,
-    opened: Vec<Opened>,
+    opened: Vec<AllowedEntry>,
 }
 
 /// One entry of `allow`.
 #[derive(Debug, PartialEq)]
-struct Opened {
-    place: Place,
+struct AllowedEntry {
+    place: AllowedPlace,
     ports: Ports,
 }
 
 #[derive(Debug, PartialEq)]
-enum Place {
+enum AllowedPlace {
     Network(IpNet),
     /// In lower case, without a trailing dot.
     Name(String),
@@ -47,7 +47,7 @@ enum Ports {
 
 /// An address that has passed what can be checked without looking its name up.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub struct EgressTarget {
     pub url: Url,
     pub place: TargetPlace,
     pub port: u16,
@@ -60,9 +60,9 @@ pub enum TargetPlace {
     Literal(IpAddr),
 }
 
-impl Rules {
-    pub fn read(settings: &Settings) -> Result<Rules, Faults> {
-        let mut faults = Faults::new();
+impl EgressRules {
+    pub fn read(settings: &Settings) -> Result<EgressRules, ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         for (index, scheme) in settings.schemes.iter().enumerate() {
             if !SCHEMES.contains(&scheme.as_str()) {
                 let hint = did_you_mean(scheme, SCHEMES);
@@ -71,16 +71,16 @@ impl Rules {
         }
         let mut opened = vec![];
         for (index, entry) in settings.allow.iter().enumerate() {
-            match Opened::read(entry) {
+            match AllowedEntry::read(entry) {
                 Ok(read) => opened.push(read),
                 Err(why) => faults.add(format!("/egress/allow/{index}"), why),
             }
         }
-        faults.or(Rules { schemes: settings.schemes.clone(), ports: settings.ports.clone(), opened })
+        faults.or(EgressRules { schemes: settings.schemes.clone(), ports: settings.ports.clone(), opened })
     }
 
     /// Reads a URL and judges all of it but the addresses of its name.
-    pub fn target(&self, text: &str) -> Result<Target, EgressError> {
+    pub fn target(&self, text: &str) -> Result<EgressTarget, EgressError> {
         let text = bounded(text, URL_BYTES).map_err(|why| EgressError::Invalid { why: format!("the URL {why}") })?;
         let url = Url::parse(text).map_err(|error| EgressError::Invalid { why: format!("not a URL: {error}") })?;
         self.target_of(url)
@@ -88,7 +88,7 @@ impl Rules {
 
     /// Checks a URL that has been read, as the place that a redirect names. What is sent is bounded, too: in a URL that
     /// is read, other characters than those of ASCII take up to three times their bytes.
-    pub fn target_of(&self, mut url: Url) -> Result<Target, EgressError> {
+    pub fn target_of(&self, mut url: Url) -> Result<EgressTarget, EgressError> {
         bounded(url.as_str(), URL_BYTES).map_err(|why| EgressError::Invalid { why: format!("the URL {why}") })?;
         if !self.schemes.iter().any(|scheme| scheme == url.scheme()) {
             let known = self.schemes.join(" and ");
@@ -109,7 +109,7 @@ impl Rules {
             TargetPlace::Literal(ip) => self.judge(None, *ip, port)?,
             TargetPlace::Name(name) => self.judge_name(name, port)?,
         }
-        Ok(Target { url, place, port })
+        Ok(EgressTarget { url, place, port })
     }
 
     /// Whether `ip`, found under `name` or written out, may be connected to at `port`.
@@ -118,7 +118,7 @@ impl Rules {
         if address::is_metadata(ip) {
             return denied(format!("{shown} is a cloud's metadata service"));
         }
-        let opened: Vec<&Opened> = self.opened.iter().filter(|entry| entry.holds(name, ip)).collect();
+        let opened: Vec<&AllowedEntry> = self.opened.iter().filter(|entry| entry.holds(name, ip)).collect();
         if let Some(kind) = address::not_public(ip)
             && opened.is_empty()
         {
@@ -130,11 +130,11 @@ impl Rules {
     /// Whether an entry of `allow` holds the host as it is written, with its port.
     pub fn opens(&self, url: &Url) -> bool {
         let Ok(target) = self.target_of(url.clone()) else { return false };
-        let held = |entry: &&Opened| match &target.place {
+        let held = |entry: &&AllowedEntry| match &target.place {
             TargetPlace::Literal(ip) => entry.holds(None, *ip),
             TargetPlace::Name(name) => entry.holds_name(name.trim_end_matches('.')),
         };
-        let entries: Vec<&Opened> = self.opened.iter().filter(held).collect();
+        let entries: Vec<&AllowedEntry> = self.opened.iter().filter(held).collect();
         !entries.is_empty() && self.judge_port(target.port, &entries, "").is_ok()
     }
 
@@ -148,16 +148,16 @@ impl Rules {
         if address::is_metadata_name(bare) {
             return denied(format!("{name} is a cloud's metadata service"));
         }
-        let could_open = |entry: &&Opened| match entry.place {
-            Place::Network(_) => true,
+        let could_open = |entry: &&AllowedEntry| match entry.place {
+            AllowedPlace::Network(_) => true,
             _ => entry.holds_name(bare),
         };
         self.judge_port(port, &self.opened.iter().filter(could_open).collect::<Vec<_>>(), name)
     }
 
-    fn judge_port(&self, port: u16, opened: &[&Opened], shown: &str) -> Result<(), EgressError> {
+    fn judge_port(&self, port: u16, opened: &[&AllowedEntry], shown: &str) -> Result<(), EgressError> {
         let listed = self.ports.contains(&port);
-        let open = |entry: &&Opened| match entry.ports {
+        let open = |entry: &&AllowedEntry| match entry.ports {
             Ports::Listed => listed,
             Ports::One(one) => one == port,
             Ports::Every => true,
@@ -169,35 +169,35 @@ impl Rules {
     }
 }
 
-impl Opened {
-    fn read(entry: &str) -> Result<Opened, String> {
+impl AllowedEntry {
+    fn read(entry: &str) -> Result<AllowedEntry, String> {
         let (place, ports) = split_port(entry.trim())?;
-        Ok(Opened { place: Place::read(place, entry)?, ports })
+        Ok(AllowedEntry { place: AllowedPlace::read(place, entry)?, ports })
     }
 
     fn holds(&self, name: Option<&str>, ip: IpAddr) -> bool {
         match &self.place {
-            Place::Network(network) => network.contains(&ip) || network.contains(&address::canonical(ip)),
+            AllowedPlace::Network(network) => network.contains(&ip) || network.contains(&address::canonical(ip)),
             _ => name.is_some_and(|name| self.holds_name(name.trim_end_matches('.'))),
         }
     }
 
     fn holds_name(&self, bare: &str) -> bool {
         match &self.place {
-            Place::Network(_) => false,
-            Place::Name(name) => name == bare,
-            Place::Below(suffix) => bare.ends_with(suffix.as_str()),
+            AllowedPlace::Network(_) => false,
+            AllowedPlace::Name(name) => name == bare,
+            AllowedPlace::Below(suffix) => bare.ends_with(suffix.as_str()),
         }
     }
 }
 
-impl Place {
-    fn read(text: &str, entry: &str) -> Result<Place, String> {
+impl AllowedPlace {
+    fn read(text: &str, entry: &str) -> Result<AllowedPlace, String> {
         if let Ok(network) = text.parse::<IpNet>() {
-            return Ok(Place::Network(network.trunc()));
+            return Ok(AllowedPlace::Network(network.trunc()));
         }
         if let Ok(ip) = text.parse::<IpAddr>() {
-            return Ok(Place::Network(ip.into()));
+            return Ok(AllowedPlace::Network(ip.into()));
         }
         let (below, name) = match text.strip_prefix("*.") {
             Some(rest) => (true, rest),
@@ -205,8 +205,8 @@ impl Place {
         };
         let name = name.trim_end_matches('.').to_lowercase();
         match Host::parse(&name) {
-            Ok(Host::Domain(name)) if below => Ok(Place::Below(format!(".{name}"))),
-            Ok(Host::Domain(name)) => Ok(Place::Name(name)),
+            Ok(Host::Domain(name)) if below => Ok(AllowedPlace::Below(format!(".{name}"))),
+            Ok(Host::Domain(name)) => Ok(AllowedPlace::Name(name)),
             _ => Err(format!(
                 "`{entry}` is neither a network (10.1.0.0/16), an address, nor a host name (hooks.internal, *.internal)"
             )),
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn url_is_taken_at_its_longest_and_refused_one_beyond_it() {
-        let rules = Rules::read(&Settings::default()).unwrap();
+        let rules = EgressRules::read(&Settings::default()).unwrap();
         let url = |end: &str, bytes: usize| {
             let start = "https://example.org/";
             format!("{start}{}{end}", "a".repeat(bytes - start.len() - end.len()))

@@ -8,9 +8,9 @@ use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::agent::Stop;
+use crate::agent::StopSignal;
 use crate::clock::{Clock, signed};
-use crate::engine::Bell;
+use crate::engine::Wakeup;
 use crate::store::{Lease, Occupant, line};
 
 /// Cheap to clone; all clones are one list.
@@ -21,30 +21,30 @@ pub struct Active(Arc<Shared>);
 struct Shared {
     runs: Mutex<Runs>,
     /// Rings when a run has ended.
-    ended: Bell,
+    ended: Wakeup,
 }
 
 #[derive(Default)]
 struct Runs {
-    runs: HashMap<Uuid, Entry>,
+    runs: HashMap<Uuid, ActiveRun>,
     /// By the lines of the tenants.
     held: HashMap<u32, Occupant>,
 }
 
-struct Entry {
+struct ActiveRun {
     lease: Lease,
     line: u32,
-    stop: Stop,
+    stop: StopSignal,
     /// Moved on by heartbeats; set to the past when the lease is lost.
     valid_until: watch::Sender<DateTime<Utc>>,
 }
 
 /// One run's place in the list; dropping it gives the place up.
-pub struct Place {
+pub struct RunGuard {
     active: Active,
     lease: Lease,
     /// The signal that stops the run.
-    pub stop: Stop,
+    pub stop: StopSignal,
     /// The instant until which the lease holds, as it is renewed.
     pub valid_until: watch::Receiver<DateTime<Utc>>,
 }
@@ -62,18 +62,18 @@ impl Runs {
 
 impl Active {
     /// Adds a run for as long as the guard lives.
-    pub fn add(&self, lease: Lease, tenant: &str, valid_until: DateTime<Utc>) -> Place {
-        let stop = Stop::new();
+    pub fn add(&self, lease: Lease, tenant: &str, valid_until: DateTime<Utc>) -> RunGuard {
+        let stop = StopSignal::new();
         let (sender, receiver) = watch::channel(valid_until);
         let line = line(tenant);
-        let entry = Entry { lease, line, stop: stop.clone(), valid_until: sender };
+        let entry = ActiveRun { lease, line, stop: stop.clone(), valid_until: sender };
         let mut active = self.0.runs.lock().expect("active lock");
         active.held.entry(line).or_insert_with(|| Occupant { tenant: tenant.into(), runs: 0 }).runs += 1;
         if let Some(before) = active.runs.insert(lease.run_id, entry) {
             active.give_back(before.line);
         }
         drop(active);
-        Place { active: self.clone(), lease, stop, valid_until: receiver }
+        RunGuard { active: self.clone(), lease, stop, valid_until: receiver }
     }
 
     /// Number of runs.
@@ -124,7 +124,7 @@ impl Active {
     }
 
     /// Rings when a run has ended.
-    pub fn ended(&self) -> Bell {
+    pub fn ended(&self) -> Wakeup {
         Arc::clone(&self.0.ended)
     }
 
@@ -140,7 +140,7 @@ impl Active {
         true
     }
 
-    fn with(&self, lease: Lease, act: impl FnOnce(&Entry)) {
+    fn with(&self, lease: Lease, act: impl FnOnce(&ActiveRun)) {
         if let Some(entry) = self.0.runs.lock().expect("active lock").runs.get(&lease.run_id)
             && entry.lease == lease
         {
@@ -149,7 +149,7 @@ impl Active {
     }
 }
 
-impl Drop for Place {
+impl Drop for RunGuard {
     fn drop(&mut self) {
         let mut active = self.active.0.runs.lock().expect("active lock");
         // a later execution of the same run may have the place by now

@@ -8,9 +8,9 @@
 use crate::approval::link;
 use crate::channel::whole;
 use crate::id::Scope;
-use crate::notification::question::{Question, still_open};
+use crate::notification::question::{ApprovalQuestion, still_open};
 use crate::notification::verification::{self, Proof};
-use crate::notification::{Claim, Delivery, Kind, Mark, Recipient, SubjectRef};
+use crate::notification::{DeliveryClaim, Delivery, MessageKind, Mark, Recipient, SubjectRef};
 use crate::secret::{REDACTED, Secret};
 use crate::store::{ApprovalFilter, ApprovalLink, Store, StoreError};
 use crate::token::TokenHash;
@@ -35,7 +35,7 @@ pub enum Unsent {
 
 impl Unsent {
     /// The mark of such a message: no other channel tells it either.
-    pub fn mark(self, claim: &Claim) -> Mark {
+    pub fn mark(self, claim: &DeliveryClaim) -> Mark {
         match self != Unsent::NothingHeld && claim.in_doubt() {
             true => Mark::Unknown { error: format!("not sent again: {self}"), fall_back: None },
             false => Mark::Failed { error: format!("not sent: {self}"), fall_back: None },
@@ -53,7 +53,7 @@ pub struct Links {
 
 impl Links {
     /// The question, its link good from now on, or why nothing is to be sent.
-    pub async fn question(&self, store: &Store, delivery: &Delivery) -> Result<Result<Question, Unsent>, StoreError> {
+    pub async fn question(&self, store: &Store, delivery: &Delivery) -> Result<Result<ApprovalQuestion, Unsent>, StoreError> {
         let Some(SubjectRef::Questions { batch_id }) = delivery.subject_ref else {
             return Ok(Err(Unsent::Nameless));
         };
@@ -77,12 +77,12 @@ impl Links {
             expires_at: last + link::SHOWS_FOR,
         };
         store.remember_link(TokenHash::of(&token).as_bytes(), &remembered).await?;
-        Ok(Ok(Question { items, link: Secret::new(link::address(&self.public_url, &token)) }))
+        Ok(Ok(ApprovalQuestion { items, link: Secret::new(link::address(&self.public_url, &token)) }))
     }
 
     /// Where all of a message can be read that may have to be cut; a question has a link of its own, a code needs none.
     pub fn whole(&self, delivery: &Delivery) -> Option<Secret> {
-        let tells = !delivery.kind.asks() && delivery.kind != Kind::Code;
+        let tells = !delivery.kind.asks() && delivery.kind != MessageKind::Code;
         tells.then(|| whole::address(&self.vault, &self.public_url, delivery))
     }
 
@@ -111,13 +111,13 @@ mod tests {
 
     #[test]
     fn a_question_that_may_have_been_read_is_not_called_unsent() {
-        let delivery = Delivery::sample(Kind::Ask);
-        let first = Claim { delivery: delivery.clone(), lease_token: 3, interrupted: false };
+        let delivery = Delivery::sample(MessageKind::Ask);
+        let first = DeliveryClaim { delivery: delivery.clone(), lease_token: 3, interrupted: false };
         let error = |begin: &str| format!("{begin}: nothing of what it asks is open any more");
         let unsent = Mark::Failed { error: error("not sent"), fall_back: None };
         let in_doubt = Mark::Unknown { error: error("not sent again"), fall_back: None };
-        let doubtful = Claim { delivery: Delivery { doubtful: true, ..delivery }, ..first.clone() };
-        let died = Claim { interrupted: true, ..first.clone() };
+        let doubtful = DeliveryClaim { delivery: Delivery { doubtful: true, ..delivery }, ..first.clone() };
+        let died = DeliveryClaim { interrupted: true, ..first.clone() };
         for (claim, mark) in [(first, unsent), (doubtful.clone(), in_doubt.clone()), (died, in_doubt)] {
             assert_eq!(Unsent::Settled.mark(&claim), mark);
         }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::channel::{ATTEMPT_LIMIT, Channel, ChannelError, Channels, Confirmed, Message, Receipt};
+use crate::channel::{ATTEMPT_LIMIT, Channel, ChannelError, ChannelRegistry, Confirmed, OutgoingMessage, Receipt};
 use crate::clock::Clock;
 use crate::notification::delivery::retry_at;
-use crate::notification::wording::Words;
-use crate::notification::{Claim, Delivery, Mark, Recipient};
+use crate::notification::wording::RenderedMessage;
+use crate::notification::{DeliveryClaim, Delivery, Mark, Recipient};
 
 /// The longest wait for a channel of a question that has another one: somebody is waited for, and the question expires.
 const PATIENCE_OF_A_QUESTION: TimeDelta = TimeDelta::seconds(30);
@@ -22,7 +22,7 @@ pub const LEASE: Duration = ATTEMPT_LIMIT.saturating_mul(2);
 
 /// The signal of an attempt about the place that it went to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sign {
+pub enum Signal {
     /// It answered, be it with a refusal.
     Well,
     /// It did not take the message, and may later; or gave no answer.
@@ -37,7 +37,7 @@ pub struct Occasion<'a> {
     /// `None` where the tenant has none.
     pub recipient: Option<&'a Recipient>,
     /// The words of the message; an error says which part is gone.
-    pub words: &'a Result<Words, String>,
+    pub words: &'a Result<RenderedMessage, String>,
     /// For jitter, in 0..1.
     pub random: f64,
 }
@@ -48,32 +48,32 @@ pub struct Attempted {
     /// To be recorded.
     pub mark: Mark,
     /// The signal about the channel.
-    pub sign: Sign,
+    pub sign: Signal,
 }
 
 /// Attempts a delivery and says what is to be recorded.
-pub async fn attempt(claim: &Claim, occasion: Occasion<'_>, channels: &Channels, clock: &Clock) -> Attempted {
+pub async fn attempt(claim: &DeliveryClaim, occasion: Occasion<'_>, channels: &ChannelRegistry, clock: &Clock) -> Attempted {
     let delivery = &claim.delivery;
     let channel = channels.get(&delivery.channel);
     let repeatable = channel.is_some_and(|channel| channel.capabilities().deduplicates);
     let (sign, answer) = match channel {
-        None => (Sign::Silent, Err(not_configured(&delivery.channel))),
+        None => (Signal::Silent, Err(not_configured(&delivery.channel))),
         // another attempt may have got through, and nothing is sent now
-        Some(_) if claim.in_doubt() && !repeatable => (Sign::Silent, Err(interrupted())),
+        Some(_) if claim.in_doubt() && !repeatable => (Signal::Silent, Err(interrupted())),
         Some(channel) => send(delivery, occasion, channel, clock.now()).await,
     };
     Attempted { mark: judge(claim, answer, repeatable, clock.now(), occasion.random), sign }
 }
 
-fn sign(answer: &Result<Receipt, ChannelError>) -> Sign {
+fn sign(answer: &Result<Receipt, ChannelError>) -> Signal {
     match answer {
-        Ok(_) | Err(ChannelError::Rejected { .. }) => Sign::Well,
+        Ok(_) | Err(ChannelError::Rejected { .. }) => Signal::Well,
         // one recipient, or too many messages, are no illness of a channel that many share
-        Err(ChannelError::Busy { .. } | ChannelError::Transient { retry_after: Some(_), .. }) => Sign::Silent,
+        Err(ChannelError::Busy { .. } | ChannelError::Transient { retry_after: Some(_), .. }) => Signal::Silent,
         // whoever hangs is as ill as whoever fails
-        Err(ChannelError::Transient { .. } | ChannelError::Unknown { .. }) => Sign::Ill,
+        Err(ChannelError::Transient { .. } | ChannelError::Unknown { .. }) => Signal::Ill,
         // what went nowhere says nothing of what is there
-        Err(ChannelError::Misconfigured { .. } | ChannelError::Unsendable { .. }) => Sign::Silent,
+        Err(ChannelError::Misconfigured { .. } | ChannelError::Unsendable { .. }) => Signal::Silent,
     }
 }
 
@@ -83,8 +83,8 @@ async fn send(
     occasion: Occasion<'_>,
     channel: &dyn Channel,
     now: DateTime<Utc>,
-) -> (Sign, Result<Receipt, ChannelError>) {
-    let nowhere = |why| (Sign::Silent, Err(ChannelError::Unsendable { why }));
+) -> (Signal, Result<Receipt, ChannelError>) {
+    let nowhere = |why| (Signal::Silent, Err(ChannelError::Unsendable { why }));
     let Some(recipient) = occasion.recipient else {
         return nowhere("the tenant has no recipient".into());
     };
@@ -92,7 +92,7 @@ async fn send(
         Ok(words) => words,
         Err(why) => return nowhere(why.clone()),
     };
-    let message = Message {
+    let message = OutgoingMessage {
         id: delivery.id,
         recipient_id: &delivery.recipient,
         created_at: delivery.created_at,
@@ -111,7 +111,7 @@ async fn send(
 /// message goes on where it was tried to the last: told twice is better than not at all. A question goes on as soon as
 /// its channel is not soon there again, or its arrival is unknown: it is decided once, however often it is read.
 fn judge(
-    claim: &Claim,
+    claim: &DeliveryClaim,
     answer: Result<Receipt, ChannelError>,
     repeatable: bool,
     now: DateTime<Utc>,
@@ -149,7 +149,7 @@ fn judge(
 
 /// The end of a delivery that nobody refused, without another attempt: `failed`, or `unknown` where one before may have
 /// got through. Either way the next channel takes over.
-pub fn given_up(claim: &Claim, error: String) -> Mark {
+pub fn given_up(claim: &DeliveryClaim, error: String) -> Mark {
     given_up_in(claim.in_doubt(), &claim.delivery, error)
 }
 
@@ -184,16 +184,16 @@ mod tests {
     use super::*;
     use crate::channel::Capabilities;
     use crate::notification::wording::References;
-    use crate::notification::{Addresses, Kind};
+    use crate::notification::{Addresses, MessageKind};
 
     /// Answers what it was told to, and keeps what it was given.
-    struct Scripted {
+    struct ScriptedChannel {
         deduplicates: bool,
         answer: Result<Receipt, ChannelError>,
         given: Arc<Mutex<Vec<(Uuid, String, String)>>>,
     }
 
-    impl Channel for Scripted {
+    impl Channel for ScriptedChannel {
         fn name(&self) -> &'static str {
             "email"
         }
@@ -202,7 +202,7 @@ mod tests {
             Capabilities { supported_formats: &["plain"], max_response_length: 60, deduplicates: self.deduplicates }
         }
 
-        fn deliver<'a>(&'a self, message: &'a Message<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+        fn deliver<'a>(&'a self, message: &'a OutgoingMessage<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
             let words = message.words.clone();
             self.given.lock().unwrap().push((message.id, words.subject, words.text));
             Box::pin(async { self.answer.clone() })
@@ -213,7 +213,7 @@ mod tests {
         "2026-12-24T07:00:00Z".parse().unwrap()
     }
 
-    fn claim(attempts: i32, fallback: &[&str]) -> Claim {
+    fn claim(attempts: i32, fallback: &[&str]) -> DeliveryClaim {
         let delivery = Delivery {
             fallback: fallback.iter().map(|name| (*name).to_owned()).collect(),
             dedupe_key: "run:1:result".into(),
@@ -222,9 +222,9 @@ mod tests {
             attempts,
             next_at: Some(now()),
             created_at: now(),
-            ..Delivery::sample(Kind::Message)
+            ..Delivery::sample(MessageKind::Message)
         };
-        Claim { delivery, lease_token: 3, interrupted: false }
+        DeliveryClaim { delivery, lease_token: 3, interrupted: false }
     }
 
     fn recipient() -> Recipient {
@@ -234,22 +234,22 @@ mod tests {
 
     struct Done {
         mark: Mark,
-        sign: Sign,
+        sign: Signal,
         given: Vec<(Uuid, String, String)>,
     }
 
-    async fn attempted(claim: &Claim, deduplicates: bool, answer: Result<Receipt, ChannelError>) -> Done {
+    async fn attempted(claim: &DeliveryClaim, deduplicates: bool, answer: Result<Receipt, ChannelError>) -> Done {
         let given = Arc::default();
-        let channel = Scripted { deduplicates, answer, given: Arc::clone(&given) };
+        let channel = ScriptedChannel { deduplicates, answer, given: Arc::clone(&given) };
         let recipient = recipient();
-        let channels = Channels::of(vec![Box::new(channel)]);
+        let channels = ChannelRegistry::of(vec![Box::new(channel)]);
         let words = words(&claim.delivery, &channels);
         let occasion = Occasion { recipient: Some(&recipient), words: &words, random: 0.5 };
         let Attempted { mark, sign } = attempt(claim, occasion, &channels, &Clock::manual(now())).await;
         Done { mark, sign, given: given.lock().unwrap().clone() }
     }
 
-    fn words(delivery: &Delivery, channels: &Channels) -> Result<Words, String> {
+    fn words(delivery: &Delivery, channels: &ChannelRegistry) -> Result<RenderedMessage, String> {
         let channel = channels.get(&delivery.channel).unwrap();
         channels.templates().words(delivery, References::default(), recipient().reader(), channel)
     }
@@ -335,9 +335,9 @@ mod tests {
     async fn a_question_goes_on_to_the_next_channel_as_soon_as_its_own_is_not_soon_there_again() {
         let asks = |attempts, fallback: &[&str]| {
             let claim = claim(attempts, fallback);
-            Claim { delivery: Delivery { kind: Kind::Reminder, ..claim.delivery }, ..claim }
+            DeliveryClaim { delivery: Delivery { kind: MessageKind::Reminder, ..claim.delivery }, ..claim }
         };
-        let judged = |claim: &Claim, answer| judge(claim, answer, false, now(), 0.5);
+        let judged = |claim: &DeliveryClaim, answer| judge(claim, answer, false, now(), 0.5);
         let (first, second) = (asks(1, &["webhook"]), asks(2, &["webhook"]));
         let fall_back = || second.delivery.fall_back().map(Box::new);
         assert_eq!(judged(&first, transient(None)), again(5, "busy"), "a hiccup is waited for");
@@ -353,7 +353,7 @@ mod tests {
         // without another channel it waits as any other
         assert_eq!(judged(&asks(2, &[]), transient(None)), again(300, "busy"));
         assert_eq!(judged(&asks(1, &[]), unknown()), Mark::Unknown { error: "no answer".into(), fall_back: None });
-        let doubtful = Claim { delivery: Delivery { doubtful: true, ..second.delivery.clone() }, ..second.clone() };
+        let doubtful = DeliveryClaim { delivery: Delivery { doubtful: true, ..second.delivery.clone() }, ..second.clone() };
         let error = "busy; it may have got through at one of the attempts".into();
         assert_eq!(judged(&doubtful, transient(None)), Mark::Unknown { error, fall_back: fall_back() });
     }
@@ -370,9 +370,9 @@ mod tests {
             fall_back: fall_back(),
         };
         assert_eq!(attempted(&last, true, unknown()).await.mark, given_up("no answer"));
-        let before = Claim { delivery: Delivery { doubtful: true, ..last.delivery.clone() }, ..last.clone() };
+        let before = DeliveryClaim { delivery: Delivery { doubtful: true, ..last.delivery.clone() }, ..last.clone() };
         assert_eq!(attempted(&before, true, transient(None)).await.mark, given_up("busy"));
-        let died = Claim { interrupted: true, ..last.clone() };
+        let died = DeliveryClaim { interrupted: true, ..last.clone() };
         assert_eq!(attempted(&died, true, transient(None)).await.mark, given_up("busy"));
         // who drops repeats and refuses this one has not taken it before
         let refused = Err(ChannelError::Rejected { why: "gone".into() });
@@ -382,7 +382,7 @@ mod tests {
 
     #[tokio::test]
     async fn after_a_crash_only_a_side_that_drops_repeats_is_sent_to_again() {
-        let interrupted = Claim { interrupted: true, ..claim(2, &[]) };
+        let interrupted = DeliveryClaim { interrupted: true, ..claim(2, &[]) };
         let again = attempted(&interrupted, true, delivered()).await;
         assert_eq!((again.given.len(), matches!(again.mark, Mark::Delivered { .. })), (1, true));
         let doubtful = attempted(&interrupted, false, delivered()).await;
@@ -393,16 +393,16 @@ mod tests {
     async fn faults_outside_a_channel_do_not_count_against_it() {
         let sign = async |answer| attempted(&claim(1, &[]), false, answer).await.sign;
         let refused = ChannelError::Rejected { why: "no such user".into() };
-        assert_eq!((sign(delivered()).await, sign(Err(refused)).await), (Sign::Well, Sign::Well));
-        assert_eq!(sign(transient(None)).await, Sign::Ill);
-        assert_eq!(sign(transient(Some(Duration::from_secs(7)))).await, Sign::Silent, "it says when it is well");
-        assert_eq!(sign(Err(ChannelError::Busy { why: "mailbox full".into() })).await, Sign::Silent);
+        assert_eq!((sign(delivered()).await, sign(Err(refused)).await), (Signal::Well, Signal::Well));
+        assert_eq!(sign(transient(None)).await, Signal::Ill);
+        assert_eq!(sign(transient(Some(Duration::from_secs(7)))).await, Signal::Silent, "it says when it is well");
+        assert_eq!(sign(Err(ChannelError::Busy { why: "mailbox full".into() })).await, Signal::Silent);
         let wrong = ChannelError::Misconfigured { why: "bad password".into() };
-        assert_eq!(sign(Err(wrong)).await, Sign::Silent);
+        assert_eq!(sign(Err(wrong)).await, Signal::Silent);
         let doubt = || Err(ChannelError::Unknown { why: "no answer".into() });
-        assert_eq!(sign(doubt()).await, Sign::Ill, "who hangs is ill");
-        let interrupted = Claim { interrupted: true, ..claim(2, &[]) };
-        assert_eq!(attempted(&interrupted, false, doubt()).await.sign, Sign::Silent, "nothing was sent");
+        assert_eq!(sign(doubt()).await, Signal::Ill, "who hangs is ill");
+        let interrupted = DeliveryClaim { interrupted: true, ..claim(2, &[]) };
+        assert_eq!(attempted(&interrupted, false, doubt()).await.sign, Signal::Silent, "nothing was sent");
     }
 
     #[tokio::test]
@@ -410,14 +410,14 @@ mod tests {
         let claim = claim(1, &[]);
         let occasion = Occasion { recipient: None, words: &Err("nothing".into()), random: 0.5 };
         let clock = Clock::manual(now());
-        let none = Channels::of(vec![]);
+        let none = ChannelRegistry::of(vec![]);
         assert_eq!(
             attempt(&claim, occasion, &none, &clock).await.mark,
             again(5, "the channel `email` is not configured")
         );
-        let scripted = Scripted { deduplicates: true, answer: delivered(), given: Arc::default() };
+        let scripted = ScriptedChannel { deduplicates: true, answer: delivered(), given: Arc::default() };
         assert_eq!(
-            attempt(&claim, occasion, &Channels::of(vec![Box::new(scripted)]), &clock).await.mark,
+            attempt(&claim, occasion, &ChannelRegistry::of(vec![Box::new(scripted)]), &clock).await.mark,
             Mark::Failed { error: "the tenant has no recipient".into(), fall_back: None }
         );
     }
@@ -425,20 +425,20 @@ mod tests {
     #[tokio::test]
     async fn unsent_message_does_not_count_for_or_against_the_channel() {
         let sign = async |delivery: &Delivery, recipient: Option<&Recipient>, answer: ChannelError| {
-            let claim = Claim { delivery: delivery.clone(), ..claim(1, &[]) };
-            let scripted = Scripted { deduplicates: true, answer: Err(answer), given: Arc::default() };
-            let channels = Channels::of(vec![Box::new(scripted)]);
+            let claim = DeliveryClaim { delivery: delivery.clone(), ..claim(1, &[]) };
+            let scripted = ScriptedChannel { deduplicates: true, answer: Err(answer), given: Arc::default() };
+            let channels = ChannelRegistry::of(vec![Box::new(scripted)]);
             let words = words(delivery, &channels);
             let occasion = Occasion { recipient, words: &words, random: 0.5 };
             attempt(&claim, occasion, &channels, &Clock::manual(now())).await.sign
         };
         let refused = || ChannelError::Rejected { why: "no such user".into() };
         let (message, ann) = (claim(1, &[]).delivery, recipient());
-        assert_eq!(sign(&message, Some(&ann), refused()).await, Sign::Well, "it refused");
-        assert_eq!(sign(&message, None, refused()).await, Sign::Silent, "nobody");
+        assert_eq!(sign(&message, Some(&ann), refused()).await, Signal::Well, "it refused");
+        assert_eq!(sign(&message, None, refused()).await, Signal::Silent, "nobody");
         let nowhere = ChannelError::Unsendable { why: "the address is not allowed: private".into() };
-        assert_eq!(sign(&message, Some(&ann), nowhere).await, Sign::Silent, "no address that may be reached");
-        let gone = Delivery { kind: Kind::Result, ..message };
-        assert_eq!(sign(&gone, Some(&ann), refused()).await, Sign::Silent, "no words");
+        assert_eq!(sign(&message, Some(&ann), nowhere).await, Signal::Silent, "no address that may be reached");
+        let gone = Delivery { kind: MessageKind::Result, ..message };
+        assert_eq!(sign(&gone, Some(&ann), refused()).await, Signal::Silent, "no words");
     }
 }

@@ -12,11 +12,11 @@ use futures::future::BoxFuture;
 use uuid::Uuid;
 
 use crate::approval::{Approval, ApprovalStatus, Settings};
-use crate::engine::service::{AtRest, Next, Service, TickError};
+use crate::engine::service::{AtRest, NextTick, ServiceLoop, TickError};
 use crate::id::Scope;
 use crate::notification::new_delivery::channels;
-use crate::notification::{Kind, NewDelivery, Recipient};
-use crate::store::{Attend, Attended, Store, StoreError, Waiting};
+use crate::notification::{MessageKind, NewDelivery, Recipient};
+use crate::store::{Attend, Attended, Store, StoreError, WaitingRun};
 use crate::task::{Output, Route};
 
 /// Runs attended to at once.
@@ -26,14 +26,14 @@ const ONCE_MORE: TimeDelta = TimeDelta::seconds(1);
 /// When a run is looked at again of which nothing is awaited; it is woken by what settles it.
 const AT_LEISURE: TimeDelta = TimeDelta::minutes(1);
 
-pub struct Attendant {
+pub struct ApprovalReminder {
     store: Store,
     settings: Settings,
 }
 
 /// Steps that are due for a batch of questions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Due {
+pub struct DueQuestion {
     /// The latest reminder whose time has come, counted from 1.
     pub reminder: Option<usize>,
     /// Somebody can answer still.
@@ -47,13 +47,13 @@ pub struct Due {
 }
 
 /// Steps that are due at `now` for the questions of a run.
-pub fn due(approvals: &[Approval], settings: &Settings, now: DateTime<Utc>) -> Due {
+pub fn due(approvals: &[Approval], settings: &Settings, now: DateTime<Utc>) -> DueQuestion {
     let open = || approvals.iter().filter(|approval| approval.status == ApprovalStatus::Pending);
     let mut instants: Vec<DateTime<Utc>> = approvals.iter().filter_map(|held| held.hold_until).collect();
     instants.extend(open().map(|approval| approval.expires_at.max(now + ONCE_MORE)));
     // those that are open still; the first to expire sets the pace
     let pace = open().filter(|approval| approval.expires_at > now).min_by_key(|approval| approval.expires_at);
-    let mut due = Due { reminder: None, is_open: pace.is_some(), escalated: false, reminds_all: false, wake_at: now };
+    let mut due = DueQuestion { reminder: None, is_open: pace.is_some(), escalated: false, reminds_all: false, wake_at: now };
     if let Some(asked) = pace {
         let mut shares = settings.reminders.clone();
         shares.sort_by(f64::total_cmp);
@@ -79,7 +79,7 @@ fn instant(asked: &Approval, share: f64) -> DateTime<Utc> {
 }
 
 /// Recipients that have to be asked by now besides the owner, and whether the reminder is theirs, too. Nobody stands in it twice.
-fn others<'a>(settings: &'a Settings, due: &Due, owner: &str) -> Vec<(&'a str, bool)> {
+fn others<'a>(settings: &'a Settings, due: &DueQuestion, owner: &str) -> Vec<(&'a str, bool)> {
     let mut others: Vec<(&str, bool)> = Vec::new();
     let named = settings.also_ask.iter().filter(|_| due.is_open).map(|name| (name.as_str(), true));
     let escalated = settings.escalate_to.iter().filter(|_| due.escalated).map(|name| (name.as_str(), due.reminds_all));
@@ -100,12 +100,12 @@ fn by_batch(approvals: &[Approval]) -> BTreeMap<Uuid, Vec<Approval>> {
     batches
 }
 
-impl Attendant {
-    pub fn new(store: Store, settings: Settings) -> Attendant {
-        Attendant { store, settings }
+impl ApprovalReminder {
+    pub fn new(store: Store, settings: Settings) -> ApprovalReminder {
+        ApprovalReminder { store, settings }
     }
 
-    async fn attend(&self, waiting: &Waiting) -> Result<(), StoreError> {
+    async fn attend(&self, waiting: &WaitingRun) -> Result<(), StoreError> {
         let attend = self.work_out(waiting).await?;
         let run_id = waiting.run.id;
         match self.store.attend(run_id, &attend).await {
@@ -117,7 +117,7 @@ impl Attendant {
         Ok(())
     }
 
-    async fn work_out(&self, Waiting { run, task, approvals }: &Waiting) -> Result<Attend, StoreError> {
+    async fn work_out(&self, WaitingRun { run, task, approvals }: &WaitingRun) -> Result<Attend, StoreError> {
         let now = self.store.clock().now();
         let owner = self.recipient(&run.tenant_id).await?;
         let (mut deliveries, mut wake_at) = (vec![], now + AT_LEISURE);
@@ -143,7 +143,7 @@ impl Attendant {
             Some(told) => told,
         };
         let order = channels(output, owner.as_ref());
-        let if_expired = NewDelivery::of_run(&run.tenant_id, run.id, Kind::Failure, order);
+        let if_expired = NewDelivery::of_run(&run.tenant_id, run.id, MessageKind::Failure, order);
         let if_expired = if_expired.map(|told| told.pressing(output.urgency));
         Ok(Attend { wake_at, deliveries, if_expired: if_expired.into_iter().collect() })
     }
@@ -153,12 +153,12 @@ impl Attendant {
     }
 }
 
-impl Service for Attendant {
+impl ServiceLoop for ApprovalReminder {
     const NAME: &'static str = "attendant";
     const LOOK_AGAIN: Duration = Duration::from_secs(3);
     const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: Self::LOOK_AGAIN, next: |_, outlook| outlook.parked });
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         if !self.store.clock().trusted() {
             return Err(TickError::ClockUnknown);
         }
@@ -172,9 +172,9 @@ impl Service for Attendant {
             }
         }
         match (full, self.store.next_waiting().await?) {
-            (true, _) => Ok(Next::Now),
-            (false, Some(at)) => Ok(Next::At(at)),
-            (false, None) => Ok(Next::OnWake),
+            (true, _) => Ok(NextTick::Now),
+            (false, Some(at)) => Ok(NextTick::At(at)),
+            (false, None) => Ok(NextTick::OnWake),
         }
     }
 

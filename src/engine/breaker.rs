@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use url::Url;
 
 use crate::clock::signed;
-use crate::engine::attempt::{LEASE, Sign};
+use crate::engine::attempt::{LEASE, Signal};
 use crate::metrics::Metrics;
 use crate::notification::{PushAddress, Recipient};
 
@@ -37,7 +37,7 @@ const OPERATORS: &str = "ntfy";
 
 /// The channel or address that a breaker guards.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct CircuitTarget {
     /// Name of the channel.
     pub channel: String,
     /// Where users name it: the host, with the port if it is an odd one; several joined by `+`.
@@ -46,7 +46,7 @@ pub struct Place {
 
 /// That a place is left alone for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Closed {
+pub struct OpenCircuit {
     /// When it is worth asking again.
     pub until: DateTime<Utc>,
     /// Over how much time those who wait are to be spread.
@@ -58,23 +58,23 @@ pub struct Closed {
 pub struct Breakers(Arc<Shared>);
 
 struct Shared {
-    circuits: Mutex<HashMap<Place, Circuit>>,
-    open: Family<Label, Gauge>,
+    circuits: Mutex<HashMap<CircuitTarget, Circuit>>,
+    open: Family<CircuitLabel, Gauge>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Label {
+struct CircuitLabel {
     channel: String,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Circuit {
     failures: u32,
-    open: Option<Open>,
+    open: Option<Backoff>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Open {
+struct Backoff {
     wait: Duration,
     until: DateTime<Utc>,
     /// Until when the probe that is under way is believed to be.
@@ -83,14 +83,14 @@ struct Open {
 
 /// The change that a sign made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
+enum CircuitChange {
     Opened,
     Recovered,
 }
 
-impl Place {
+impl CircuitTarget {
     /// The place through which a channel reaches a recipient.
-    pub fn of(channel: &str, recipient: Option<&Recipient>) -> Place {
+    pub fn of(channel: &str, recipient: Option<&Recipient>) -> CircuitTarget {
         let addresses = recipient.map(|recipient| &recipient.addresses);
         let host = |url: &str| {
             let url = Url::parse(url).ok()?;
@@ -111,11 +111,11 @@ impl Place {
             }
             _ => None,
         };
-        Place { channel: channel.to_owned(), host }
+        CircuitTarget { channel: channel.to_owned(), host }
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for CircuitTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.host {
             Some(host) => write!(f, "`{}` to {host}", self.channel),
@@ -133,25 +133,25 @@ impl Breakers {
     }
 
     /// Whether a message may go there now. A caller that is admitted has to report the outcome.
-    pub fn admit(&self, place: &Place, now: DateTime<Utc>) -> Result<(), Closed> {
+    pub fn admit(&self, place: &CircuitTarget, now: DateTime<Utc>) -> Result<(), OpenCircuit> {
         let mut circuits = self.0.circuits.lock().expect("breakers");
         circuits.get_mut(place).map_or(Ok(()), |circuit| circuit.admit(now))
     }
 
-    fn make_room(&self, circuits: &mut HashMap<Place, Circuit>, now: DateTime<Utc>) {
+    fn make_room(&self, circuits: &mut HashMap<CircuitTarget, Circuit>, now: DateTime<Utc>) {
         circuits.retain(|place, circuit| {
             let asked_for = circuit.open.is_some_and(|open| now < open.until + signed(FORGOTTEN));
             if circuit.open.is_some() && !asked_for {
-                self.0.open.get_or_create(&Label { channel: place.channel.clone() }).dec();
+                self.0.open.get_or_create(&CircuitLabel { channel: place.channel.clone() }).dec();
             }
             asked_for
         });
     }
 
     /// How it went. A change is said in the log once.
-    pub fn report(&self, place: &Place, sign: Sign, now: DateTime<Utc>) {
+    pub fn report(&self, place: &CircuitTarget, sign: Signal, now: DateTime<Utc>) {
         let mut circuits = self.0.circuits.lock().expect("breakers");
-        if sign == Sign::Ill && !circuits.contains_key(place) {
+        if sign == Signal::Ill && !circuits.contains_key(place) {
             if circuits.len() >= HOSTS {
                 self.make_room(&mut circuits, now);
             }
@@ -166,9 +166,9 @@ impl Breakers {
             circuits.remove(place);
         }
         drop(circuits);
-        let gauge = self.0.open.get_or_create(&Label { channel: place.channel.clone() });
+        let gauge = self.0.open.get_or_create(&CircuitLabel { channel: place.channel.clone() });
         match change {
-            Some(Change::Opened) => {
+            Some(CircuitChange::Opened) => {
                 gauge.inc();
                 tracing::warn!(
                     channel = place.channel,
@@ -177,7 +177,7 @@ impl Breakers {
                     "a channel fails, it is left alone for now"
                 );
             }
-            Some(Change::Recovered) => {
+            Some(CircuitChange::Recovered) => {
                 gauge.dec();
                 tracing::info!(channel = place.channel, host = place.host, "a channel works again");
             }
@@ -187,35 +187,35 @@ impl Breakers {
 }
 
 impl Circuit {
-    fn admit(&mut self, now: DateTime<Utc>) -> Result<(), Closed> {
+    fn admit(&mut self, now: DateTime<Utc>) -> Result<(), OpenCircuit> {
         let Some(open) = &mut self.open else { return Ok(()) };
         if now < open.until {
-            return Err(Closed { until: open.until, spread: open.wait });
+            return Err(OpenCircuit { until: open.until, spread: open.wait });
         }
         if open.probing.is_some_and(|until| now < until) {
-            return Err(Closed { until: now + signed(PROBE_WAIT), spread: PROBE_WAIT });
+            return Err(OpenCircuit { until: now + signed(PROBE_WAIT), spread: PROBE_WAIT });
         }
         // a probe that never tells how it went is followed by another
         open.probing = Some(now + signed(LEASE));
         Ok(())
     }
 
-    fn report(&mut self, sign: Sign, now: DateTime<Utc>) -> Option<Change> {
+    fn report(&mut self, sign: Signal, now: DateTime<Utc>) -> Option<CircuitChange> {
         match (sign, &mut self.open) {
-            (Sign::Well, open) => {
+            (Signal::Well, open) => {
                 let was_open = open.is_some();
                 *self = Circuit::default();
-                was_open.then_some(Change::Recovered)
+                was_open.then_some(CircuitChange::Recovered)
             }
-            (Sign::Ill, None) => {
+            (Signal::Ill, None) => {
                 self.failures += 1;
                 let opens = self.failures >= FAILURES;
                 if opens {
-                    self.open = Some(Open { wait: FIRST_WAIT, until: now + signed(FIRST_WAIT), probing: None });
+                    self.open = Some(Backoff { wait: FIRST_WAIT, until: now + signed(FIRST_WAIT), probing: None });
                 }
-                opens.then_some(Change::Opened)
+                opens.then_some(CircuitChange::Opened)
             }
-            (Sign::Ill, Some(open)) => {
+            (Signal::Ill, Some(open)) => {
                 // what was under way when it opened says nothing new
                 if open.probing.take().is_some() {
                     open.wait = (open.wait * 2).min(LONGEST_WAIT);
@@ -223,7 +223,7 @@ impl Circuit {
                 }
                 None
             }
-            (Sign::Silent, open) => {
+            (Signal::Silent, open) => {
                 if let Some(open) = open {
                     open.probing = None;
                 }
@@ -244,16 +244,16 @@ mod tests {
         DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds)
     }
 
-    fn place(host: &str) -> Place {
-        Place { channel: "webhook".into(), host: Some(host.into()) }
+    fn place(host: &str) -> CircuitTarget {
+        CircuitTarget { channel: "webhook".into(), host: Some(host.into()) }
     }
 
-    fn opened() -> (Breakers, Place) {
+    fn opened() -> (Breakers, CircuitTarget) {
         let breakers = Breakers::new(&Metrics::new());
         let sick = place("sick.example");
         for _ in 0..FAILURES {
             breakers.admit(&sick, at(0)).unwrap();
-            breakers.report(&sick, Sign::Ill, at(0));
+            breakers.report(&sick, Signal::Ill, at(0));
         }
         (breakers, sick)
     }
@@ -262,14 +262,14 @@ mod tests {
     fn five_failures_in_a_row_open_it_and_a_success_between_starts_anew() {
         let breakers = Breakers::new(&Metrics::new());
         let place = place("a.example");
-        for sign in [Sign::Ill, Sign::Ill, Sign::Ill, Sign::Ill, Sign::Well, Sign::Ill, Sign::Ill, Sign::Ill, Sign::Ill]
+        for sign in [Signal::Ill, Signal::Ill, Signal::Ill, Signal::Ill, Signal::Well, Signal::Ill, Signal::Ill, Signal::Ill, Signal::Ill]
         {
             breakers.report(&place, sign, at(0));
             assert_eq!(breakers.admit(&place, at(0)), Ok(()));
         }
-        breakers.report(&place, Sign::Silent, at(0));
-        breakers.report(&place, Sign::Ill, at(0));
-        assert_eq!(breakers.admit(&place, at(0)), Err(Closed { until: at(30), spread: FIRST_WAIT }));
+        breakers.report(&place, Signal::Silent, at(0));
+        breakers.report(&place, Signal::Ill, at(0));
+        assert_eq!(breakers.admit(&place, at(0)), Err(OpenCircuit { until: at(30), spread: FIRST_WAIT }));
     }
 
     #[test]
@@ -285,16 +285,16 @@ mod tests {
         let (mut now, mut waits) = (at(30), vec![]);
         for _ in 0..6 {
             assert_eq!(breakers.admit(&sick, now), Ok(()), "the probe");
-            let next = Closed { until: now + signed(PROBE_WAIT), spread: PROBE_WAIT };
+            let next = OpenCircuit { until: now + signed(PROBE_WAIT), spread: PROBE_WAIT };
             assert_eq!(breakers.admit(&sick, now), Err(next), "and no other");
-            breakers.report(&sick, Sign::Ill, now);
-            let Err(Closed { until, .. }) = breakers.admit(&sick, now) else { panic!("open") };
+            breakers.report(&sick, Signal::Ill, now);
+            let Err(OpenCircuit { until, .. }) = breakers.admit(&sick, now) else { panic!("open") };
             waits.push((until - now).num_seconds());
             now = until;
         }
         assert_eq!(waits, [60, 120, 240, 480, 600, 600]);
         assert_eq!(breakers.admit(&sick, now), Ok(()));
-        breakers.report(&sick, Sign::Well, now);
+        breakers.report(&sick, Signal::Well, now);
         assert_eq!((breakers.admit(&sick, now), breakers.admit(&sick, now)), (Ok(()), Ok(())));
     }
 
@@ -302,7 +302,7 @@ mod tests {
     fn a_probe_that_says_nothing_is_followed_by_another() {
         let (breakers, sick) = opened();
         breakers.admit(&sick, at(30)).unwrap();
-        breakers.report(&sick, Sign::Silent, at(31));
+        breakers.report(&sick, Signal::Silent, at(31));
         assert_eq!(breakers.admit(&sick, at(31)), Ok(()));
         assert!(breakers.admit(&sick, at(32)).is_err());
         assert_eq!(breakers.admit(&sick, at(31) + signed(LEASE)), Ok(()), "its process may have been cut off");
@@ -313,13 +313,13 @@ mod tests {
         let metrics = Metrics::new();
         let breakers = Breakers::new(&metrics);
         for host in ["a.example", "b.example"] {
-            (0..FAILURES).for_each(|_| breakers.report(&place(host), Sign::Ill, at(0)));
+            (0..FAILURES).for_each(|_| breakers.report(&place(host), Signal::Ill, at(0)));
         }
         let open = |count| {
             metrics.text().contains(&format!("reveille_channel_breakers_open{{channel=\"webhook\"}} {count}\n"))
         };
         assert!(open(2), "{}", metrics.text());
-        breakers.report(&place("a.example"), Sign::Well, at(40));
+        breakers.report(&place("a.example"), Signal::Well, at(40));
         assert!(open(1), "{}", metrics.text());
     }
 
@@ -328,7 +328,7 @@ mod tests {
         let metrics = Metrics::new();
         let breakers = Breakers::new(&metrics);
         let sick = |n: usize| place(&format!("{n}.example"));
-        let fail = |n: usize, now| (0..FAILURES).for_each(|_| breakers.report(&sick(n), Sign::Ill, now));
+        let fail = |n: usize, now| (0..FAILURES).for_each(|_| breakers.report(&sick(n), Signal::Ill, now));
         (0..HOSTS).for_each(|n| fail(n, at(0)));
         fail(HOSTS, at(1));
         assert_eq!(breakers.admit(&sick(HOSTS), at(1)), Ok(()), "without a breaker");
@@ -351,17 +351,17 @@ mod tests {
         let push = vec![ntfy("https://n.example"), ntfy("https://a.example"), ntfy("https://n.example/x")];
         let addresses = Addresses { webhook: Some(webhook), push, ..Addresses::default() };
         let ann = Recipient { addresses, ..Recipient::default() };
-        let host = |channel| Place::of(channel, Some(&ann)).host;
+        let host = |channel| CircuitTarget::of(channel, Some(&ann)).host;
         assert_eq!(host("webhook").as_deref(), Some("hooks.example.org:8443"));
         assert_eq!(host("push").as_deref(), Some("a.example+n.example"));
         // one of them on the operator's server: what fails there is no fault of theirs alone
         let ours = PushAddress::Ntfy { topic: "t".into(), server: None };
         let of = |push: Vec<PushAddress>| {
             let addresses = Addresses { push, ..Addresses::default() };
-            Place::of("push", Some(&Recipient { addresses, ..Recipient::default() })).host
+            CircuitTarget::of("push", Some(&Recipient { addresses, ..Recipient::default() })).host
         };
         assert_eq!(of(vec![ntfy("https://n.example"), ours.clone()]).as_deref(), Some("ntfy+n.example"));
         assert_eq!(of(vec![ours]), None);
-        assert_eq!((host("email"), Place::of("webhook", None).host), (None, None));
+        assert_eq!((host("email"), CircuitTarget::of("webhook", None).host), (None, None));
     }
 }

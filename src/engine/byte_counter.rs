@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use futures::future::BoxFuture;
 
-use crate::engine::service::{AtRest, NOW, Next, REST, Service, TickError};
+use crate::engine::service::{AtRest, NOW, NextTick, REST, ServiceLoop, TickError};
 use crate::store::Store;
 
 /// Differences that are added up in one transaction.
@@ -30,22 +30,22 @@ impl ByteCounter {
     }
 }
 
-impl Service for ByteCounter {
+impl ServiceLoop for ByteCounter {
     const NAME: &'static str = "byte_counter";
     const LOOK_AGAIN: Duration = Duration::from_secs(2);
     const AT_REST: Option<AtRest<Self>> =
         Some(AtRest { longest: REST, next: |_, outlook| outlook.uncounted.then_some(NOW) });
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         // most of the time there is nothing, and then nothing is written
         if !self.store.has_uncounted_bytes().await? {
-            return Ok(Next::OnWake);
+            return Ok(NextTick::OnWake);
         }
         let is_more_older = self.store.count_older_rows(OLDER_ROWS).await?;
         Ok(match self.store.count_stored_bytes(BATCH).await? {
-            counted if counted as i64 >= BATCH => Next::Now,
-            _ if is_more_older => Next::At(self.store.clock().now() + OLDER_ROWS_PAUSE),
-            _ => Next::At(self.store.clock().now() + PAUSE),
+            counted if counted as i64 >= BATCH => NextTick::Now,
+            _ if is_more_older => NextTick::At(self.store.clock().now() + OLDER_ROWS_PAUSE),
+            _ => NextTick::At(self.store.clock().now() + PAUSE),
         })
     }
 

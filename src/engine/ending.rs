@@ -6,13 +6,13 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::clock::{cut, signed};
-use crate::notification::measure::{End, Measure};
+use crate::notification::measure::{RunEnd, RunNotification};
 use crate::notification::{NewDelivery, Recipient};
 use crate::retry::full_jitter;
-use crate::run::outcome::{Outcome, RunError, RunFault};
-use crate::run::{IllegalTransition, Run, RunEvent, RunState, Usage};
-use crate::store::{Again, Finish, Lease, Park};
-use crate::task::{Retry, Task};
+use crate::run::outcome::{RunOutcome, RunError, RunFault};
+use crate::run::{IllegalRunTransition, Run, RunEvent, RunState, Usage};
+use crate::store::{RequeuedRun, Finish, Lease, Park};
+use crate::task::{RetryPolicy, Task};
 
 /// The longest wait between two attempts.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(3600);
@@ -27,7 +27,7 @@ pub const INFRA_LIMIT: i32 = 20;
 const INFRA_BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// One execution, as seen at its end.
-pub struct Ending<'a> {
+pub struct RunEnding<'a> {
     /// Lease under which the run was executed.
     pub lease: Lease,
     /// The run as it was started.
@@ -48,27 +48,27 @@ pub struct Ending<'a> {
     pub random: f64,
 }
 
-impl Ending<'_> {
+impl RunEnding<'_> {
     /// The end to write; an error where nothing may be written (the lease is lost).
-    pub fn finish(&self, result: Result<Outcome, RunError>) -> Result<Option<Finish>, IllegalTransition> {
+    pub fn finish(&self, result: Result<RunOutcome, RunError>) -> Result<Option<Finish>, IllegalRunTransition> {
         Ok(Some(match result {
-            Ok(Outcome::Succeeded { output, usage }) => {
-                let tells = self.tells(End::Succeeded { output: Some(&output) });
+            Ok(RunOutcome::Succeeded { output, usage }) => {
+                let tells = self.tells(RunEnd::Succeeded { output: Some(&output) });
                 Finish { output: Some(output), usage, tells, ..self.end(RunEvent::Succeed)? }
             }
-            Ok(Outcome::Quiet { reason, usage }) => {
+            Ok(RunOutcome::Quiet { reason, usage }) => {
                 Finish { reason: Some(reason), usage, ..self.end(RunEvent::Succeed)? }
             }
-            Ok(Outcome::Waits { until, usage }) => {
+            Ok(RunOutcome::Waits { until, usage }) => {
                 Finish { park: Some(Park::Completion { until }), usage, ..self.end(RunEvent::AskCompletion)? }
             }
-            Ok(Outcome::Asks { asks, open, usage }) => {
+            Ok(RunOutcome::Asks { asks, open, usage }) => {
                 let deliveries = asks.first().and_then(|(ask, _)| self.ask(ask.batch_id)).into_iter().collect();
                 // looked at at once: when to remind, and when it expires, is the expirer's to say
                 let park = Some(Park::Approval { wake_at: self.now, asks, open });
                 Finish { park, usage, deliveries, ..self.end(RunEvent::AskApproval)? }
             }
-            Ok(Outcome::Skipped { reason, usage }) => {
+            Ok(RunOutcome::Skipped { reason, usage }) => {
                 Finish { reason: Some(reason), usage, ..self.end(RunEvent::Skip)? }
             }
             Err(RunError::Cancelled { reason }) => Finish { reason: Some(reason), ..self.end(RunEvent::Cancel)? },
@@ -76,38 +76,38 @@ impl Ending<'_> {
             Err(RunError::Retry { fault, after }) => match self.again(after) {
                 Some(run_at) => Finish {
                     error: Some(fault),
-                    again: Some(Again { run_at, uses_attempt: true }),
+                    again: Some(RequeuedRun { run_at, uses_attempt: true }),
                     ..self.end(RunEvent::Requeue)?
                 },
                 None => self.failed(fault)?,
             },
             Err(RunError::Infrastructure { fault }) if self.run.infra_retries < INFRA_LIMIT => Finish {
                 error: Some(fault),
-                again: Some(Again { run_at: self.when_mended(), uses_attempt: false }),
+                again: Some(RequeuedRun { run_at: self.when_mended(), uses_attempt: false }),
                 infra_retry: true,
                 ..self.end(RunEvent::Requeue)?
             },
             Err(RunError::Infrastructure { fault }) => self.failed(fault)?,
             Err(RunError::HandBack) => {
-                Finish { again: Some(Again { run_at: self.now, uses_attempt: false }), ..self.end(RunEvent::Requeue)? }
+                Finish { again: Some(RequeuedRun { run_at: self.now, uses_attempt: false }), ..self.end(RunEvent::Requeue)? }
             }
             Err(RunError::LeaseLost) => return Ok(None),
         }))
     }
 
     /// The end to write for a run whose process died: it goes on at once, but not for ever.
-    pub fn crashed(&self) -> Result<Finish, IllegalTransition> {
+    pub fn crashed(&self) -> Result<Finish, IllegalRunTransition> {
         let crashes = self.run.crashes + 1;
         if crashes >= CRASH_LIMIT || self.attempts_left() == 0 {
             let message = format!("the process that executed it died, {crashes} time(s) in all");
             return Ok(Finish { crashed: true, ..self.failed(RunFault::new("crashed", message))? });
         }
-        let again = Again { run_at: self.now, uses_attempt: true };
+        let again = RequeuedRun { run_at: self.now, uses_attempt: true };
         Ok(Finish { crashed: true, again: Some(again), ..self.end(RunEvent::Requeue)? })
     }
 
-    fn failed(&self, fault: RunFault) -> Result<Finish, IllegalTransition> {
-        let tells = if self.told { None } else { self.tells(End::Failed { code: &fault.code }) };
+    fn failed(&self, fault: RunFault) -> Result<Finish, IllegalRunTransition> {
+        let tells = if self.told { None } else { self.tells(RunEnd::Failed { code: &fault.code }) };
         Ok(Finish { error: Some(fault), tells, ..self.end(RunEvent::Fail)? })
     }
 
@@ -132,12 +132,12 @@ impl Ending<'_> {
         self.retry().max_attempts.saturating_sub(self.run.attempt.max(0) as u32)
     }
 
-    fn retry(&self) -> Retry {
+    fn retry(&self) -> RetryPolicy {
         self.task.map(|task| task.spec.retry.clone()).unwrap_or_default()
     }
 
-    fn tells(&self, end: End) -> Option<Measure> {
-        Measure::of(self.run, self.task, self.recipient, end)
+    fn tells(&self, end: RunEnd) -> Option<RunNotification> {
+        RunNotification::of(self.run, self.task, self.recipient, end)
     }
 
     /// The question to the recipient, whatever becomes of the run's result.
@@ -148,7 +148,7 @@ impl Ending<'_> {
         NewDelivery::question((tenant_id, *id), to, output, batch, None)
     }
 
-    fn end(&self, event: RunEvent) -> Result<Finish, IllegalTransition> {
+    fn end(&self, event: RunEvent) -> Result<Finish, IllegalRunTransition> {
         Ok(Finish {
             usage: self.usage,
             ran_ms: self.ran.as_millis() as i64,
@@ -165,14 +165,14 @@ mod tests {
 
     use super::*;
     use crate::id::Tenant;
-    use crate::notification::{Kind, SubjectRef};
+    use crate::notification::{MessageKind, SubjectRef};
     use crate::task::{Draft, Spec};
 
     fn now() -> DateTime<Utc> {
         "2027-03-01T08:00:00Z".parse().unwrap()
     }
 
-    fn task(retry: Retry) -> Task {
+    fn task(retry: RetryPolicy) -> Task {
         let spec: Spec = serde_json::from_value(json!({
             "trigger": { "type": "schedule", "interval": "1m" }, "executor": "test", "action": {}, "max_runs": null,
             "timeout_seconds": 600, "retry": retry, "pause_after_failures": null, "metadata": {},
@@ -211,9 +211,9 @@ mod tests {
         }
     }
 
-    fn ending<R>(attempt: i32, crashes: i32, random: f64, act: impl FnOnce(Ending) -> R) -> R {
-        let task = task(Retry { max_attempts: 20, backoff_seconds: 10 });
-        act(Ending {
+    fn ending<R>(attempt: i32, crashes: i32, random: f64, act: impl FnOnce(RunEnding) -> R) -> R {
+        let task = task(RetryPolicy { max_attempts: 20, backoff_seconds: 10 });
+        act(RunEnding {
             lease: Lease { run_id: Uuid::from_u128(2), token: 7 },
             run: &run(attempt, crashes),
             task: Some(&task),
@@ -257,14 +257,14 @@ mod tests {
     #[test]
     fn a_hand_back_uses_no_attempt_and_waits_for_nothing() {
         let finish = ending(20, 0, 1.0, |ending| ending.finish(Err(RunError::HandBack))).unwrap().unwrap();
-        assert_eq!(finish.again, Some(Again { run_at: now(), uses_attempt: false }));
+        assert_eq!(finish.again, Some(RequeuedRun { run_at: now(), uses_attempt: false }));
         assert_eq!((finish.state, finish.ran_ms), (RunState::Queued, 1500));
     }
 
     #[test]
     fn a_crash_is_an_attempt_and_the_third_is_the_last() {
         let after = |attempt, crashes| ending(attempt, crashes, 1.0, |ending| ending.crashed()).unwrap();
-        let again = Some(Again { run_at: now(), uses_attempt: true });
+        let again = Some(RequeuedRun { run_at: now(), uses_attempt: true });
         assert_eq!((after(1, 0).again, after(5, 1).again), (again, again));
         assert!(after(1, 0).crashed && after(3, 2).crashed, "counted with the end");
         for finish in [after(3, 2), after(20, 0)] {
@@ -275,10 +275,10 @@ mod tests {
 
     #[test]
     fn infrastructure_delays_use_no_attempt_and_have_a_limit_of_their_own() {
-        let task = task(Retry { max_attempts: 1, backoff_seconds: 10 });
+        let task = task(RetryPolicy { max_attempts: 1, backoff_seconds: 10 });
         let after = |infra_retries, random| {
             let run = Run { infra_retries, ..run(1, 0) };
-            let ending = Ending {
+            let ending = RunEnding {
                 lease: Lease { run_id: run.id, token: 7 },
                 run: &run,
                 task: Some(&task),
@@ -294,7 +294,7 @@ mod tests {
         };
         for (before, random, seconds) in [(0, 1.0, 1), (1, 1.0, 2), (4, 0.5, 8), (8, 1.0, 256), (19, 1.0, 300)] {
             let finish = after(before, random);
-            let again = Again { run_at: now() + chrono::TimeDelta::seconds(seconds), uses_attempt: false };
+            let again = RequeuedRun { run_at: now() + chrono::TimeDelta::seconds(seconds), uses_attempt: false };
             assert_eq!((finish.again, finish.infra_retry, finish.state), (Some(again), true, RunState::Queued));
         }
         let last = after(20, 1.0);
@@ -305,13 +305,13 @@ mod tests {
     #[test]
     fn a_question_reaches_the_recipient_even_where_the_result_is_told_to_nobody() {
         let run = run(1, 0);
-        let mut task = task(Retry::default());
+        let mut task = task(RetryPolicy::default());
         task.spec.output = crate::task::Output::nobody();
         let recipient: Recipient = serde_json::from_value(json!({
             "timezone": "UTC", "locale": "en", "addresses": { "email": "ann@example.org" },
         }))
         .unwrap();
-        let ending = Ending {
+        let ending = RunEnding {
             lease: Lease { run_id: run.id, token: 7 },
             run: &run,
             task: Some(&task),
@@ -323,12 +323,12 @@ mod tests {
             random: 0.0,
         };
         let open = vec![Uuid::from_u128(9)];
-        let outcome = Outcome::Asks { asks: vec![], open: open.clone(), usage: Usage::default() };
+        let outcome = RunOutcome::Asks { asks: vec![], open: open.clone(), usage: Usage::default() };
         let finish = ending.finish(Ok(outcome)).unwrap().unwrap();
         assert_eq!((finish.state, finish.deliveries.len()), (RunState::PendingApproval, 0));
         assert_eq!(finish.park, Some(Park::Approval { wake_at: now(), asks: vec![], open }));
         let ask = ending.ask(Uuid::from_u128(5)).unwrap();
-        assert_eq!((ask.channel.as_str(), ask.kind, ask.run_id), ("email", Kind::Ask, Some(run.id)));
+        assert_eq!((ask.channel.as_str(), ask.kind, ask.run_id), ("email", MessageKind::Ask, Some(run.id)));
         assert_eq!(ask.subject_ref, Some(SubjectRef::Questions { batch_id: Uuid::from_u128(5) }));
     }
 

@@ -13,26 +13,26 @@ use futures::FutureExt;
 use serde_json::json;
 use tokio::runtime::Handle;
 
-use crate::agent::{ChannelLimits, Stop};
-use crate::channel::Channels;
+use crate::agent::{ChannelLimits, StopSignal};
+use crate::channel::ChannelRegistry;
 use crate::clock;
-use crate::engine::active::{Active, Place};
-use crate::engine::ending::Ending;
+use crate::engine::active::{Active, RunGuard};
+use crate::engine::ending::RunEnding;
 use crate::engine::finisher::Finisher;
 use crate::engine::lacking;
-use crate::engine::measures::Measures;
+use crate::engine::measures::RunMetrics;
 use crate::executor::host::{LeasedTranscript, StoreHost};
 use crate::executor::hub::Hub;
-use crate::executor::{Job, Registry};
+use crate::executor::{Job, ExecutorRegistry};
 use crate::id::Scope;
 use crate::notification::Recipient;
 use crate::notification::new_delivery::channels as order_of;
-use crate::run::outcome::{Outcome, RunError, RunFault};
+use crate::run::outcome::{RunOutcome, RunError, RunFault};
 use crate::run::stream::StreamEvent;
 use crate::run::{Run, RunState};
 use crate::store::{Finish, StartedRun, Store, StoreError, answered};
 use crate::task::Output;
-use crate::vault::credentials::Known;
+use crate::vault::credentials::UsedSecrets;
 
 /// How long an executor may take to hand its run back once it was asked to.
 pub const HAND_BACK_LIMIT: Duration = Duration::from_secs(2);
@@ -49,13 +49,13 @@ struct Shared {
     /// Executions run on the engine's threads, whoever asks for them.
     runtime: Handle,
     store: Store,
-    executors: Registry,
-    channels: Channels,
+    executors: ExecutorRegistry,
+    channels: ChannelRegistry,
     host: Arc<StoreHost>,
     hub: Hub,
     finisher: Finisher,
     active: Active,
-    measures: Measures,
+    measures: RunMetrics,
     lease: Duration,
     margin: TimeDelta,
 }
@@ -65,13 +65,13 @@ impl Executions {
     #[allow(clippy::too_many_arguments)] // a list of parts, named where it is called
     pub fn new(
         store: Store,
-        executors: Registry,
-        channels: Channels,
+        executors: ExecutorRegistry,
+        channels: ChannelRegistry,
         host: Arc<StoreHost>,
         hub: Hub,
         finisher: Finisher,
         active: Active,
-        measures: Measures,
+        measures: RunMetrics,
         lease: Duration,
     ) -> Executions {
         // two instances may each be wrong by what a measurement may be wrong
@@ -109,7 +109,7 @@ impl Executions {
 
 /// There are as many of these as runs under way, so what few of them come to (the store's futures are large) is boxed.
 impl Shared {
-    async fn execute(&self, started: StartedRun, place: Place) {
+    async fn execute(&self, started: StartedRun, place: RunGuard) {
         let run_id = started.run.id;
         self.tell_state(run_id, RunState::Running, None);
         let began = self.store.clock().elapsed();
@@ -133,7 +133,7 @@ impl Shared {
             true => started.recipient.clone(),
             false => Box::pin(self.recipient(&started.run.tenant_id)).await,
         };
-        let ending = Ending {
+        let ending = RunEnding {
             lease: started.lease,
             run: &started.run,
             task: started.task.as_deref(),
@@ -155,9 +155,9 @@ impl Shared {
     async fn run_to_end(
         &self,
         started: &StartedRun,
-        place: &Place,
+        place: &RunGuard,
         transcript: Arc<LeasedTranscript>,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<RunOutcome, RunError> {
         if let (Some(task_id), None) = (started.run.task_id, &started.task) {
             return Err(RunError::fail("no_task", format!("the task {task_id} is gone, or can't be read")));
         }
@@ -207,7 +207,7 @@ impl Shared {
 
     /// Where the run failed for want of a credential its task is paused, and where its action can't be read it is disabled;
     /// whether its owner is told by that.
-    async fn stop_task(&self, started: &StartedRun, result: &Result<Outcome, RunError>) -> bool {
+    async fn stop_task(&self, started: &StartedRun, result: &Result<RunOutcome, RunError>) -> bool {
         match (&started.task, lacking::lack_of(result), lacking::unreadable(result)) {
             (Some(task), Some(lack), _) => Box::pin(lacking::pause(&self.store, task.id, lack)).await,
             (Some(task), _, Some(why)) => Box::pin(lacking::disable(&self.store, task, why)).await,
@@ -231,7 +231,7 @@ impl Shared {
         self.executors.find(name).map_or("unknown", |_| name)
     }
 
-    fn job(&self, started: &StartedRun, transcript: Arc<LeasedTranscript>, stop: Stop) -> Job {
+    fn job(&self, started: &StartedRun, transcript: Arc<LeasedTranscript>, stop: StopSignal) -> Job {
         let recipient = started.recipient.as_deref();
         let output = started.task.as_ref().map_or_else(Output::nobody, |task| task.spec.output.clone());
         let first = order_of(&output, recipient).into_iter().next();
@@ -246,11 +246,11 @@ impl Shared {
             timezone: recipient.map_or(chrono_tz::Tz::UTC, |recipient| recipient.timezone),
             channel,
             store: transcript,
-            host: Arc::clone(&self.host) as Arc<dyn crate::tool::Host>,
+            host: Arc::clone(&self.host) as Arc<dyn crate::tool::ToolHost>,
             stop,
             sink: self.hub.sink(started.run.id),
             clock: self.store.clock().clone(),
-            known: Known::of(&started.run),
+            known: UsedSecrets::of(&started.run),
         }
     }
 
@@ -270,13 +270,13 @@ impl Shared {
 
     /// Until when the lease of this place is surely ours: `margin` before others may think that it is not, because their
     /// clocks and ours agree only so well.
-    fn sure_until(&self, place: &Place) -> DateTime<Utc> {
+    fn sure_until(&self, place: &RunGuard) -> DateTime<Utc> {
         *place.valid_until.borrow() - self.margin
     }
 
     /// Returns when the lease was not renewed in time, or was taken; for who looks anyway: it wakes nobody. Looked at before
     /// each step of the work, it keeps a process that was stopped for longer than the lease from another step.
-    fn lease_over(&self, place: &Place) -> impl Future<Output = ()> {
+    fn lease_over(&self, place: &RunGuard) -> impl Future<Output = ()> {
         std::future::poll_fn(|_| match self.store.clock().now() >= self.sure_until(place) {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -284,7 +284,7 @@ impl Shared {
     }
 
     /// Returns when the lease was not renewed in time, or was taken, and wakes its caller.
-    async fn lease_gone(&self, place: &Place) {
+    async fn lease_gone(&self, place: &RunGuard) {
         let (clock, mut valid_until) = (self.store.clock(), place.valid_until.clone());
         loop {
             valid_until.mark_unchanged();
@@ -325,7 +325,7 @@ fn lost(run_id: uuid::Uuid) {
 }
 
 /// Returns when an end was asked for and the executor did not come to it by itself.
-async fn asked_in_vain(stop: &Stop) -> RunError {
+async fn asked_in_vain(stop: &StopSignal) -> RunError {
     stop.asked().await;
     clock::pause(HAND_BACK_LIMIT).await;
     stop.check().err().unwrap_or(RunError::HandBack)

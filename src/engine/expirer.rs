@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use crate::engine::service::{AtRest, Next, Service, TickError};
+use crate::engine::service::{AtRest, NextTick, ServiceLoop, TickError};
 use crate::id::Scope;
-use crate::notification::measure::{End, Measure};
+use crate::notification::measure::{RunEnd, RunNotification};
 use crate::notification::report;
 use crate::run::outcome::RunFault;
 use crate::run::{Run, RunEvent};
-use crate::store::{Completion, Store, StoreError};
+use crate::store::{RunCompletion, Store, StoreError};
 use crate::task::Task;
 
 /// Rows handled at once.
@@ -30,12 +30,12 @@ impl Expirer {
 
     async fn expire(&self, run: &Run, task: Option<&Task>) -> Result<(), StoreError> {
         let recipient = self.store.find_recipient(&Scope::Every, &run.tenant_id).await?.map(|stored| stored.recipient);
-        let completion = Completion {
+        let completion = RunCompletion {
             event: RunEvent::Expire,
             output: None,
             error: Some(RunFault::new(REASON, "the webhook did not complete the run in time")),
             reason: Some(REASON.into()),
-            tells: Measure::of(run, task, recipient.as_ref(), End::Failed { code: REASON }),
+            tells: RunNotification::of(run, task, recipient.as_ref(), RunEnd::Failed { code: REASON }),
         };
         let now = self.store.clock().now();
         match self.store.complete_run(&Scope::Every, run.id, &completion, now, None).await {
@@ -51,7 +51,7 @@ impl Expirer {
     }
 }
 
-impl Service for Expirer {
+impl ServiceLoop for Expirer {
     const NAME: &'static str = "expirer";
     const LOOK_AGAIN: Duration = Duration::from_secs(3);
     const AT_REST: Option<AtRest<Self>> = Some(AtRest {
@@ -62,7 +62,7 @@ impl Service for Expirer {
         },
     });
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         if !self.store.clock().trusted() {
             return Err(TickError::ClockUnknown);
         }
@@ -81,9 +81,9 @@ impl Service for Expirer {
         }
         let full = full || lost == PAGE as u64;
         match (full, self.store.next_overdue().await?) {
-            (true, _) => Ok(Next::Now),
-            (false, Some(at)) => Ok(Next::At(at)),
-            (false, None) => Ok(Next::OnWake),
+            (true, _) => Ok(NextTick::Now),
+            (false, Some(at)) => Ok(NextTick::At(at)),
+            (false, None) => Ok(NextTick::OnWake),
         }
     }
 

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::notification::measure::{Measure, Said};
-use crate::notification::{Kind, NewDelivery};
+use crate::notification::measure::{RunNotification, NotifiedOutcome};
+use crate::notification::{MessageKind, NewDelivery};
 use crate::retry::full_jitter;
 use crate::run::RunState;
 use crate::run::outcome::RunFault;
@@ -24,7 +24,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// The fault of a run whose own end can't be stored.
 const UNRECORDABLE: &str = "unrecordable";
 
-struct Request {
+struct FinishRequest {
     finish: Box<Finish>,
     /// Whether it was taken: the lease still stood.
     taken: oneshot::Sender<bool>,
@@ -34,8 +34,8 @@ struct Request {
 #[derive(Clone)]
 pub struct Finisher {
     store: Store,
-    requests: mpsc::UnboundedSender<Request>,
-    waiting: Arc<Mutex<mpsc::UnboundedReceiver<Request>>>,
+    requests: mpsc::UnboundedSender<FinishRequest>,
+    waiting: Arc<Mutex<mpsc::UnboundedReceiver<FinishRequest>>>,
 }
 
 impl Finisher {
@@ -49,7 +49,7 @@ impl Finisher {
     /// Records an end; false where the lease was lost. A store that is away is waited for.
     pub async fn finish(&self, finish: Box<Finish>) -> bool {
         let (taken, answer) = oneshot::channel();
-        if self.requests.send(Request { finish, taken }).is_err() {
+        if self.requests.send(FinishRequest { finish, taken }).is_err() {
             return false;
         }
         answer.await.unwrap_or(false)
@@ -77,7 +77,7 @@ impl Finisher {
         })
     }
 
-    async fn write(&self, mut batch: Vec<Request>) {
+    async fn write(&self, mut batch: Vec<FinishRequest>) {
         // those whose execution has gone are left out: nobody waits for the answer
         batch.retain(|request| !request.taken.is_closed());
         let mut tries = 0;
@@ -94,7 +94,7 @@ impl Finisher {
                 Err(error) => error,
             };
             let again = ends.into_iter().map(Box::new).zip(answers);
-            batch = again.map(|(finish, taken)| Request { finish, taken }).collect();
+            batch = again.map(|(finish, taken)| FinishRequest { finish, taken }).collect();
             match error {
                 StoreError::Unavailable(error) | StoreError::TimedOut(error) => {
                     tries += 1;
@@ -134,9 +134,9 @@ fn unrecordable(finish: &Finish) -> Option<Finish> {
     if finish.error.as_ref().is_some_and(|fault| fault.code == UNRECORDABLE) {
         return None;
     }
-    let failed = |tells: &Measure| Measure {
-        said: Said::Failure { code: UNRECORDABLE.into() },
-        delivery: NewDelivery { kind: Kind::Failure, ..tells.delivery.clone() },
+    let failed = |tells: &RunNotification| RunNotification {
+        said: NotifiedOutcome::Failure { code: UNRECORDABLE.into() },
+        delivery: NewDelivery { kind: MessageKind::Failure, ..tells.delivery.clone() },
         ..tells.clone()
     };
     Some(Finish {

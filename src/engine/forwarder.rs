@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 
 use crate::bus::{Bus, BusError};
 use crate::clock::Clock;
-use crate::engine::service::{Next, Service, TickError};
+use crate::engine::service::{NextTick, ServiceLoop, TickError};
 use crate::store::StoreError;
 
 /// When a bus that is away is tried again.
@@ -30,18 +30,18 @@ impl Forwarder {
     }
 }
 
-impl Service for Forwarder {
+impl ServiceLoop for Forwarder {
     const NAME: &'static str = "forwarder";
     const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         match self.bus.forward().await {
-            Ok(0) => Ok(Next::OnWake),
-            Ok(_) => Ok(Next::Now),
+            Ok(0) => Ok(NextTick::OnWake),
+            Ok(_) => Ok(NextTick::Now),
             // that the bus is away is what this service is for
             Err(BusError::Unavailable { why }) => {
                 tracing::debug!(why, "events wait in the database until the bus is back");
-                Ok(Next::At(self.clock.now() + TRY_AGAIN))
+                Ok(NextTick::At(self.clock.now() + TRY_AGAIN))
             }
             Err(error) => Err(StoreError::Corrupt(error.to_string()).into()),
         }

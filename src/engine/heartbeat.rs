@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::clock::signed;
 use crate::engine::active::Active;
-use crate::engine::service::{Next, Service, TickError};
+use crate::engine::service::{NextTick, ServiceLoop, TickError};
 use crate::store::{Beat, Store, StoreError};
 
 /// The clock is measured at least this often, well within the time for which a measurement is believed.
@@ -52,18 +52,18 @@ impl Heartbeat {
     }
 }
 
-impl Service for Heartbeat {
+impl ServiceLoop for Heartbeat {
     const NAME: &'static str = "heartbeat";
     const LOOK_AGAIN: Duration = MEASURE_EVERY;
 
     /// A run that is not renewed ends by its own clock: see `execution`.
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         let patience = self.every();
         match tokio::time::timeout(patience, self.beat()).await {
             Ok(beaten) => beaten?,
             Err(_) => return Err(TickError::Slow(patience)),
         }
-        Ok(Next::At(self.store.clock().now() + signed(patience)))
+        Ok(NextTick::At(self.store.clock().now() + signed(patience)))
     }
 
     fn hint(&self) -> BoxFuture<'static, ()> {

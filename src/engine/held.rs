@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex};
 
 use chrono::{DateTime, Utc};
 
-use crate::engine::Bell;
+use crate::engine::Wakeup;
 use crate::engine::active::Active;
-use crate::store::{Claim, Shares};
+use crate::store::{RunClaim, Shares};
 
 /// Claims of this instance that are not started.
-pub struct Held {
+pub struct PrefetchBuffer {
     claims: Mutex<Claims>,
     capacity: usize,
     prefetch: usize,
@@ -25,14 +25,14 @@ pub struct Held {
     /// All tasks are of one tenant, as far as is known.
     alone: AtomicBool,
     active: Active,
-    bell: Bell,
+    bell: Wakeup,
 }
 
 #[derive(Default)]
 struct Claims {
     /// By instant, then by token.
-    waiting: BTreeMap<(DateTime<Utc>, i64), Claim>,
-    due: Lines,
+    waiting: BTreeMap<(DateTime<Utc>, i64), RunClaim>,
+    due: ClaimQueues,
     shared: Shared,
     /// Whether the worker found no place because of what others have asked for.
     missed: bool,
@@ -46,9 +46,9 @@ struct Shared {
 }
 
 /// Room that somebody has asked the database to fill, and does not know yet whether it does: nobody else counts on it
-/// until this is dropped, after what was leased was [added](Held::add) or has started.
-pub struct Share {
-    held: Arc<Held>,
+/// until this is dropped, after what was leased was [added](PrefetchBuffer::add) or has started.
+pub struct PrefetchPermit {
+    held: Arc<PrefetchBuffer>,
     /// How many runs may be leased, those that start included.
     pub room: usize,
     /// How many of them may start.
@@ -59,8 +59,8 @@ pub struct Share {
 
 /// Claims in lines.
 #[derive(Default)]
-struct Lines {
-    lines: HashMap<u32, VecDeque<Claim>>,
+struct ClaimQueues {
+    lines: HashMap<u32, VecDeque<RunClaim>>,
     /// The lines that are not empty and were not passed over, in the order of their turns.
     turns: VecDeque<u32>,
     /// The lines of tenants that had all the places that they may have.
@@ -68,8 +68,8 @@ struct Lines {
     len: usize,
 }
 
-impl Lines {
-    fn push(&mut self, claim: Claim) {
+impl ClaimQueues {
+    fn push(&mut self, claim: RunClaim) {
         let line = self.lines.entry(claim.line).or_default();
         if line.is_empty() {
             self.turns.push_back(claim.line);
@@ -79,7 +79,7 @@ impl Lines {
     }
 
     /// The next claim of a tenant that may have another place.
-    fn pop(&mut self, may: &mut impl FnMut(u32) -> bool) -> Option<Claim> {
+    fn pop(&mut self, may: &mut impl FnMut(u32) -> bool) -> Option<RunClaim> {
         let turn = loop {
             let turn = self.turns.pop_front()?;
             if may(turn) {
@@ -108,7 +108,7 @@ impl Lines {
         self.len - self.passed.iter().map(|line| self.lines[line].len()).sum::<usize>()
     }
 
-    fn retain(&mut self, keep: impl Fn(&Claim) -> bool) {
+    fn retain(&mut self, keep: impl Fn(&RunClaim) -> bool) {
         if self.len == 0 {
             return;
         }
@@ -121,10 +121,10 @@ impl Lines {
     }
 }
 
-impl Held {
+impl PrefetchBuffer {
     /// A buffer of so many claims beside the places of this instance.
-    pub fn new(capacity: usize, prefetch: usize, active: Active) -> Arc<Held> {
-        Arc::new(Held {
+    pub fn new(capacity: usize, prefetch: usize, active: Active) -> Arc<PrefetchBuffer> {
+        Arc::new(PrefetchBuffer {
             claims: Mutex::default(),
             capacity,
             prefetch,
@@ -132,15 +132,15 @@ impl Held {
             own_limits: AtomicBool::default(),
             alone: AtomicBool::default(),
             active,
-            bell: Bell::default(),
+            bell: Wakeup::default(),
         })
     }
 
     /// Of an instance that keeps limits: nothing is leased but by a take.
-    pub fn under_limits(capacity: usize, active: Active) -> Arc<Held> {
-        let (claims, bell) = (Mutex::default(), Bell::default());
+    pub fn under_limits(capacity: usize, active: Active) -> Arc<PrefetchBuffer> {
+        let (claims, bell) = (Mutex::default(), Wakeup::default());
         let (own_limits, alone) = (AtomicBool::default(), AtomicBool::default());
-        Arc::new(Held { claims, capacity, prefetch: 0, limited: true, own_limits, alone, active, bell })
+        Arc::new(PrefetchBuffer { claims, capacity, prefetch: 0, limited: true, own_limits, alone, active, bell })
     }
 
     /// From now on tenants have limits of their own, or have none: as long as they do, nothing is leased but by a take.
@@ -165,7 +165,7 @@ impl Held {
     /// Room for up to `most` runs that are leased as they are recorded, of which those that are late may start at once: beside
     /// all that is held, so that nothing that is on time waits for them. A caller that is not `behind` leaves places to
     /// runs that become ready meanwhile.
-    pub fn share_as_recorded(self: &Arc<Held>, most: usize, behind: bool) -> Share {
+    pub fn share_as_recorded(self: &Arc<PrefetchBuffer>, most: usize, behind: bool) -> PrefetchPermit {
         let mut claims = self.claims.lock().expect("held lock");
         let (room, places) = self.left_as_recorded(&claims);
         let places = asked_for(places.saturating_sub(claims.waiting.len()), behind);
@@ -173,7 +173,7 @@ impl Held {
     }
 
     /// Room for up to `most` runs that are leased as they are recorded, and none of which starts with it.
-    pub fn share_ahead(self: &Arc<Held>, most: usize) -> Share {
+    pub fn share_ahead(self: &Arc<PrefetchBuffer>, most: usize) -> PrefetchPermit {
         let mut claims = self.claims.lock().expect("held lock");
         let (room, _) = self.left_as_recorded(&claims);
         self.share(&mut claims, room.min(most), 0)
@@ -194,7 +194,7 @@ impl Held {
     /// Room for up to `most` runs that are ready, no more than could start. A caller that is not `behind` leaves places
     /// to runs that become ready meanwhile. Where others have all of them just now, the bell rings as soon as they
     /// know what they need, and they get no more before it was asked for again.
-    pub fn share_of_ready(self: &Arc<Held>, most: usize, behind: bool) -> Share {
+    pub fn share_of_ready(self: &Arc<PrefetchBuffer>, most: usize, behind: bool) -> PrefetchPermit {
         let mut claims = self.claims.lock().expect("held lock");
         let (room, places) = self.left(&claims);
         claims.missed = places == 0 && claims.shared.places > 0;
@@ -220,15 +220,15 @@ impl Held {
         }
     }
 
-    fn share(self: &Arc<Held>, claims: &mut Claims, room: usize, places: usize) -> Share {
+    fn share(self: &Arc<PrefetchBuffer>, claims: &mut Claims, room: usize, places: usize) -> PrefetchPermit {
         claims.shared.room += room;
         claims.shared.places += places;
-        Share { held: Arc::clone(self), room, places, shares: Shares::default() }
+        PrefetchPermit { held: Arc::clone(self), room, places, shares: Shares::default() }
     }
 
     /// For a caller that chooses among the tenants. What others have asked for and do not know yet is nobody's: so two
     /// who ask in the same moment may together leave a tenant more than one after the other would.
-    fn share_of_tenants(self: &Arc<Held>, claims: &mut Claims, room: usize, places: usize) -> Share {
+    fn share_of_tenants(self: &Arc<PrefetchBuffer>, claims: &mut Claims, room: usize, places: usize) -> PrefetchPermit {
         let shares = self.shares(self.places(claims).saturating_sub(claims.due.in_turn()));
         let mut share = self.share(claims, room, places);
         share.shares = shares;
@@ -236,7 +236,7 @@ impl Held {
     }
 
     /// Keeps claims until their instant, and wakes who starts them.
-    pub fn add(&self, claims: Vec<Claim>) {
+    pub fn add(&self, claims: Vec<RunClaim>) {
         if claims.is_empty() {
             return;
         }
@@ -257,7 +257,7 @@ impl Held {
 
     /// Takes up to `limit` claims whose instant has come and that find a place, a tenant's after another's; the places are
     /// theirs until they have started. A tenant that has all it may have is passed over.
-    pub fn take_due(self: &Arc<Held>, now: DateTime<Utc>, limit: usize) -> (Vec<Claim>, Share) {
+    pub fn take_due(self: &Arc<PrefetchBuffer>, now: DateTime<Utc>, limit: usize) -> (Vec<RunClaim>, PrefetchPermit) {
         let mut claims = self.claims.lock().expect("held lock");
         let places = self.places(&claims);
         let Claims { waiting, due, .. } = &mut *claims;
@@ -267,7 +267,7 @@ impl Held {
         due.look_again();
         let mut shares = self.shares(places);
         let mut may = |line| shares.take_in(line);
-        let taken: Vec<Claim> = std::iter::from_fn(|| due.pop(&mut may)).take(limit.min(places)).collect();
+        let taken: Vec<RunClaim> = std::iter::from_fn(|| due.pop(&mut may)).take(limit.min(places)).collect();
         let share = self.share(&mut claims, taken.len(), taken.len());
         (taken, share)
     }
@@ -298,7 +298,7 @@ impl Held {
     }
 
     /// Rings when claims were added.
-    pub fn bell(&self) -> Bell {
+    pub fn bell(&self) -> Wakeup {
         Arc::clone(&self.bell)
     }
 }
@@ -308,7 +308,7 @@ fn asked_for(places: usize, behind: bool) -> usize {
     if behind { places } else { places - places / 4 }
 }
 
-impl Drop for Share {
+impl Drop for PrefetchPermit {
     fn drop(&mut self) {
         let mut claims = self.held.claims.lock().expect("held lock");
         claims.shared.room -= self.room;
@@ -334,32 +334,32 @@ mod tests {
     }
 
     /// Of an instance whose tasks are all of one tenant, as far as the places go.
-    fn lone(capacity: usize, prefetch: usize, active: Active) -> Arc<Held> {
-        let held = Held::new(capacity, prefetch, active);
+    fn lone(capacity: usize, prefetch: usize, active: Active) -> Arc<PrefetchBuffer> {
+        let held = PrefetchBuffer::new(capacity, prefetch, active);
         held.set_alone(true);
         held
     }
 
     /// A claim of a run that is due at `seconds`, good for five more.
-    fn claim(token: i64, seconds: i64) -> Claim {
+    fn claim(token: i64, seconds: i64) -> RunClaim {
         of(0, token, seconds)
     }
 
-    fn of(line: u32, token: i64, seconds: i64) -> Claim {
+    fn of(line: u32, token: i64, seconds: i64) -> RunClaim {
         let lease = Lease { run_id: Uuid::from_u128(token as u128), token };
-        Claim { lease, run_at: at(seconds), until: at(seconds + 5), line }
+        RunClaim { lease, run_at: at(seconds), until: at(seconds + 5), line }
     }
 
-    fn due(held: &Arc<Held>, seconds: i64, limit: usize) -> Vec<i64> {
+    fn due(held: &Arc<PrefetchBuffer>, seconds: i64, limit: usize) -> Vec<i64> {
         tokens(held.take_due(at(seconds), limit).0)
     }
 
-    fn tokens(claims: Vec<Claim>) -> Vec<i64> {
+    fn tokens(claims: Vec<RunClaim>) -> Vec<i64> {
         claims.iter().map(|claim| claim.lease.token).collect()
     }
 
     /// Room to lease, and places to start.
-    fn left(held: &Held) -> (usize, usize) {
+    fn left(held: &PrefetchBuffer) -> (usize, usize) {
         held.left(&held.claims.lock().unwrap())
     }
 
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn a_tenant_with_its_share_of_the_places_is_passed_over_and_another_one_starts_at_once() {
         let active = Active::default();
-        let held = Held::new(8, 8, active.clone());
+        let held = PrefetchBuffer::new(8, 8, active.clone());
         held.add((1..=9).map(|token| of(line("a"), token, 5)).collect());
         assert_eq!(due(&held, 5, 10), [1, 2, 3, 4, 5, 6], "two are left");
         let mut runs: Vec<_> = (1..=6).map(|token| active.add(claim(token, 0).lease, "a", at(60))).collect();
@@ -482,7 +482,7 @@ mod tests {
 
     #[test]
     fn where_limits_are_kept_nothing_is_leased_as_it_is_recorded() {
-        let held = Held::under_limits(4, Active::default());
+        let held = PrefetchBuffer::under_limits(4, Active::default());
         held.set_alone(true);
         let (recorded, ahead) = (held.share_as_recorded(4, true), held.share_ahead(4));
         assert_eq!((recorded.room, recorded.places, ahead.room), (0, 0, 0));
@@ -505,7 +505,7 @@ mod tests {
 
     #[tokio::test]
     async fn claimer_that_missed_places_is_woken_at_their_return_and_comes_first() {
-        let rings = async |held: &Held| tokio::time::timeout(Duration::ZERO, held.bell().notified()).await.is_ok();
+        let rings = async |held: &PrefetchBuffer| tokio::time::timeout(Duration::ZERO, held.bell().notified()).await.is_ok();
         let held = lone(2, 0, Active::default());
         let some = (held.share_as_recorded(1, true), held.share_of_ready(2, true));
         assert_eq!(some.1.places, 1);

@@ -39,7 +39,7 @@ const LIVE_MEMORY: TimeDelta = TimeDelta::hours(1);
 
 /// Kinds of rows that are deleted after their retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum HousekeepingJob {
     Runs,
     Links,
     Deliveries,
@@ -51,16 +51,16 @@ enum Kind {
     EventTasks,
 }
 
-const KINDS: [Kind; 9] = [
-    Kind::Runs,
-    Kind::Links,
-    Kind::Deliveries,
-    Kind::CredentialUses,
-    Kind::Counts,
-    Kind::Answers,
-    Kind::EventRules,
-    Kind::LiveMessages,
-    Kind::EventTasks,
+const KINDS: [HousekeepingJob; 9] = [
+    HousekeepingJob::Runs,
+    HousekeepingJob::Links,
+    HousekeepingJob::Deliveries,
+    HousekeepingJob::CredentialUses,
+    HousekeepingJob::Counts,
+    HousekeepingJob::Answers,
+    HousekeepingJob::EventRules,
+    HousekeepingJob::LiveMessages,
+    HousekeepingJob::EventTasks,
 ];
 
 /// Deletes rows after their retention.
@@ -112,7 +112,7 @@ impl Housekeeping {
                 match answered(forget(store, kind, retention)).await {
                     Ok(0) => continue,
                     Ok(count) => {
-                        runs += if kind == Kind::Runs { count as usize } else { 0 };
+                        runs += if kind == HousekeepingJob::Runs { count as usize } else { 0 };
                         more.push(kind);
                     }
                     Err(error) => {
@@ -181,18 +181,18 @@ impl Rounds {
 }
 
 /// Forgets one batch of a kind; answers how much that was. None: nothing is left.
-async fn forget(store: &Store, kind: Kind, retention: TimeDelta) -> Result<u64, StoreError> {
+async fn forget(store: &Store, kind: HousekeepingJob, retention: TimeDelta) -> Result<u64, StoreError> {
     let now = store.clock().now();
     let old = now - retention;
     match kind {
-        Kind::Runs => store.forget_runs(old, BATCH).await.map(|runs| runs as u64),
-        Kind::Links => store.forget_links(old, BATCH).await,
-        Kind::Deliveries => store.forget_deliveries(old, BATCH).await,
-        Kind::CredentialUses => store.forget_credential_uses(old, BATCH).await,
-        Kind::Counts => store.forget_counts(now - COUNTS_MEMORY, BATCH).await,
-        Kind::Answers => store.forget_answers(now, BATCH).await,
-        Kind::EventRules => store.forget_event_rules(now, old, BATCH).await,
-        Kind::LiveMessages => store.forget_live_messages(now - LIVE_MEMORY, BATCH).await,
-        Kind::EventTasks => store.forget_event_tasks(now - INDEX_MEMORY, BATCH).await,
+        HousekeepingJob::Runs => store.forget_runs(old, BATCH).await.map(|runs| runs as u64),
+        HousekeepingJob::Links => store.forget_links(old, BATCH).await,
+        HousekeepingJob::Deliveries => store.forget_deliveries(old, BATCH).await,
+        HousekeepingJob::CredentialUses => store.forget_credential_uses(old, BATCH).await,
+        HousekeepingJob::Counts => store.forget_counts(now - COUNTS_MEMORY, BATCH).await,
+        HousekeepingJob::Answers => store.forget_answers(now, BATCH).await,
+        HousekeepingJob::EventRules => store.forget_event_rules(now, old, BATCH).await,
+        HousekeepingJob::LiveMessages => store.forget_live_messages(now - LIVE_MEMORY, BATCH).await,
+        HousekeepingJob::EventTasks => store.forget_event_tasks(now - INDEX_MEMORY, BATCH).await,
     }
 }

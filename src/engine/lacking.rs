@@ -6,17 +6,17 @@
 use uuid::Uuid;
 
 use crate::clock;
-use crate::credential::Lack;
+use crate::credential::CredentialIssue;
 use crate::engine::finisher::BACK_OFF;
 use crate::executor::UNREADABLE_ACTION;
 use crate::retry::full_jitter;
-use crate::run::outcome::{Outcome, RunError};
-use crate::store::{Lacked, SeenTask, Store, StoreError, answered};
+use crate::run::outcome::{RunOutcome, RunError};
+use crate::store::{PauseResult, SeenTask, Store, StoreError, answered};
 use crate::task::Task;
 use crate::task::change::FaultyPart;
 
 /// The credential issue for which a run failed, if it was one.
-pub fn lack_of(result: &Result<Outcome, RunError>) -> Option<&Lack> {
+pub fn lack_of(result: &Result<RunOutcome, RunError>) -> Option<&CredentialIssue> {
     match result {
         Err(RunError::Fail { fault }) => fault.lack.as_deref(),
         _ => None,
@@ -24,7 +24,7 @@ pub fn lack_of(result: &Result<Outcome, RunError>) -> Option<&Lack> {
 }
 
 /// Why the action of a run can't be read as it is stored, if that is how it failed.
-pub fn unreadable(result: &Result<Outcome, RunError>) -> Option<&str> {
+pub fn unreadable(result: &Result<RunOutcome, RunError>) -> Option<&str> {
     match result {
         Err(RunError::Fail { fault }) if fault.code == UNREADABLE_ACTION => Some(&fault.message),
         _ => None,
@@ -50,14 +50,14 @@ pub async fn disable(store: &Store, task: &Task, why: &str) -> bool {
 
 /// Pauses the task, and answers whether its owner is told by that; a failure that they are not told of so is told like
 /// any other. A store that is away is waited for: who asks gives up when the run is no longer theirs.
-pub async fn pause(store: &Store, task_id: Uuid, lack: &Lack) -> bool {
+pub async fn pause(store: &Store, task_id: Uuid, lack: &CredentialIssue) -> bool {
     let paused = until_answered(|| store.pause_for_credential(task_id, lack)).await;
-    if let Ok(Lacked::Paused) = paused {
+    if let Ok(PauseResult::Paused) = paused {
         tracing::warn!(%task_id, credential = %lack.credential, "a task lacks a credential, it is paused");
     }
     match paused {
-        Ok(Lacked::Paused | Lacked::Told) => true,
-        Ok(Lacked::Mended) => false,
+        Ok(PauseResult::Paused | PauseResult::Told) => true,
+        Ok(PauseResult::Mended) => false,
         Err(error) => {
             tracing::error!(%task_id, %error, "a task that lacks a credential can't be paused");
             false
@@ -91,11 +91,11 @@ mod tests {
         let answer = until_answered(|| async {
             match asked.fetch_add(1, Ordering::Relaxed) {
                 0 | 1 => away().await,
-                _ => Ok(Lacked::Told),
+                _ => Ok(PauseResult::Told),
             }
         });
-        assert_eq!((answer.await.unwrap(), asked.load(Ordering::Relaxed)), (Lacked::Told, 3));
-        let broken = until_answered(|| async { Err::<Lacked, _>(StoreError::Corrupt("odd".into())) }).await;
+        assert_eq!((answer.await.unwrap(), asked.load(Ordering::Relaxed)), (PauseResult::Told, 3));
+        let broken = until_answered(|| async { Err::<PauseResult, _>(StoreError::Corrupt("odd".into())) }).await;
         assert!(matches!(broken, Err(StoreError::Corrupt(_))), "{broken:?}");
     }
 }

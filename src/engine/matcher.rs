@@ -31,14 +31,14 @@ use tokio::sync::Mutex;
 use tokio::task::JoinError;
 use uuid::Uuid;
 
-use crate::bus::{Bus, BusError, Entry};
+use crate::bus::{Bus, BusError, BusEntry};
 use crate::clock::pause;
 use crate::compute::Compute;
-use crate::engine::held::Held;
-use crate::engine::matcher::intake::{Batch, Intake, Judgement, Unjudged};
-use crate::engine::matcher::judging::Judged;
-use crate::engine::matcher::work::Work;
-use crate::engine::service::{Next, Service, TickError};
+use crate::engine::held::PrefetchBuffer;
+use crate::engine::matcher::intake::{ReadBatch, Intake, Judgement, Unjudged};
+use crate::engine::matcher::judging::JudgedEvents;
+use crate::engine::matcher::work::MatcherWork;
+use crate::engine::service::{NextTick, ServiceLoop, TickError};
 use crate::id::Tenant;
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreError};
@@ -58,15 +58,15 @@ const BETWEEN_ENDS: Duration = Duration::from_millis(100);
 type Joined<T> = Result<T, JoinError>;
 
 /// Turns events into runs.
-pub struct Matcher {
+pub struct EventMatcher {
     store: Store,
     bus: Arc<dyn Bus>,
     intake: Arc<Intake>,
-    held: Arc<Held>,
+    held: Arc<PrefetchBuffer>,
     worker: Uuid,
     /// An entry that failed this often is buried.
     max_deliveries: u32,
-    work: Mutex<Work>,
+    work: Mutex<MatcherWork>,
     /// Whether the last tick came to its end.
     well: AtomicBool,
     events: Counter,
@@ -84,19 +84,19 @@ pub struct Round {
     pub goes_on: bool,
 }
 
-impl Matcher {
+impl EventMatcher {
     /// The service, with its metrics. `max_deliveries`: a failing entry becomes a dead letter after so many.
     pub fn new(
         store: Store,
         bus: Arc<dyn Bus>,
-        held: Arc<Held>,
+        held: Arc<PrefetchBuffer>,
         compute: Compute,
         worker: Uuid,
         max_deliveries: u32,
         metrics: &Metrics,
-    ) -> Matcher {
+    ) -> EventMatcher {
         let counted = |name: &str, help: &str| metrics.registered(name, help, Counter::default());
-        Matcher {
+        EventMatcher {
             intake: Arc::new(Intake::new(store.clone(), Arc::clone(&bus), compute, max_deliveries)),
             store,
             bus,
@@ -160,11 +160,11 @@ impl Matcher {
 
     /// Has events judged, and takes in what is judged; waits for the first where nothing is to be recorded. Answers how many
     /// entries were given up.
-    async fn judge(&self, work: &mut Work) -> Result<usize, TickError> {
+    async fn judge(&self, work: &mut MatcherWork) -> Result<usize, TickError> {
         self.start_judging(work);
         let mut given_up = 0;
         if work.lanes.is_empty() && !(work.judging.is_empty() && work.reading.is_empty()) {
-            let Work { reading, judging, .. } = &mut *work;
+            let MatcherWork { reading, judging, .. } = &mut *work;
             tokio::select! {
                 Some(judged) = judging.join_next() => given_up += self.take_judged(work, judged)?,
                 Some(read) = reading.join_next() => self.take_read(work, Some(read))?,
@@ -177,7 +177,7 @@ impl Matcher {
     }
 
     /// Takes in what is read and judged by now.
-    fn take_in_all(&self, work: &mut Work) -> Result<usize, TickError> {
+    fn take_in_all(&self, work: &mut MatcherWork) -> Result<usize, TickError> {
         let read = work.reading.try_join_next();
         self.take_read(work, read)?;
         let mut given_up = 0;
@@ -188,7 +188,7 @@ impl Matcher {
     }
 
     /// Takes in what was read; nothing where the read panicked: what it had taken comes again when its lease has run out.
-    fn take_read(&self, work: &mut Work, read: Option<Joined<Result<Batch, BusError>>>) -> Result<(), TickError> {
+    fn take_read(&self, work: &mut MatcherWork, read: Option<Joined<Result<ReadBatch, BusError>>>) -> Result<(), TickError> {
         match read {
             None => {}
             Some(Ok(batch)) => {
@@ -200,7 +200,7 @@ impl Matcher {
         Ok(())
     }
 
-    fn take_judged(&self, work: &mut Work, judged: Joined<Judgement>) -> Result<usize, TickError> {
+    fn take_judged(&self, work: &mut MatcherWork, judged: Joined<Judgement>) -> Result<usize, TickError> {
         match judged {
             Ok(judgement) => self.take_in(work, judgement),
             // its tenant is not known any more: nobody's turn is held up for long
@@ -212,7 +212,7 @@ impl Matcher {
     }
 
     /// Each tenant that waits has its turn, unless enough of it is judged already.
-    fn start_judging(&self, work: &mut Work) {
+    fn start_judging(&self, work: &mut MatcherWork) {
         while work.judging.len() < JUDGED_AT_ONCE {
             let (lanes, now) = (&work.lanes, &work.judged_now);
             let may = |tenant: &Tenant| !now.contains_key(tenant) && lanes.has_room(tenant);
@@ -222,10 +222,10 @@ impl Matcher {
         }
     }
 
-    fn take_in(&self, work: &mut Work, Judgement { tenant, came }: Judgement) -> Result<usize, TickError> {
+    fn take_in(&self, work: &mut MatcherWork, Judgement { tenant, came }: Judgement) -> Result<usize, TickError> {
         work.judged_now.remove(&tenant);
         match came {
-            Ok(Judged { slice, rest, misses }) => {
+            Ok(JudgedEvents { slice, rest, misses }) => {
                 work.misses.add(misses);
                 work.lanes.push(slice);
                 work.backlog.put_back(&tenant, rest, None);
@@ -245,7 +245,7 @@ impl Matcher {
         }
     }
 
-    async fn bury_hopeless(&self, hopeless: &mut Vec<(Entry, String)>) -> Result<usize, TickError> {
+    async fn bury_hopeless(&self, hopeless: &mut Vec<(BusEntry, String)>) -> Result<usize, TickError> {
         let count = hopeless.len();
         while let Some((entry, why)) = hopeless.last() {
             tracing::warn!(entry = entry.id, why, "an entry of the event bus goes among the dead letters");
@@ -274,11 +274,11 @@ impl Matcher {
     }
 }
 
-impl Service for Matcher {
+impl ServiceLoop for EventMatcher {
     const NAME: &'static str = "matcher";
     const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         // reading is the wait, what is published ends it; the first tick, and the first after one that failed, does not
         // wait: it says that all is well
         let wait = if self.well.swap(false, Ordering::Relaxed) { self.bus.longest_read() } else { Duration::ZERO };
@@ -290,7 +290,7 @@ impl Service for Matcher {
             never = self.end_waits() => match never {},
         }
         self.well.store(true, Ordering::Relaxed);
-        Ok(Next::Now)
+        Ok(NextTick::Now)
     }
 
     fn hint(&self) -> BoxFuture<'static, ()> {

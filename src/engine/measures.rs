@@ -22,7 +22,7 @@ const LAG_BUCKETS: [f64; 14] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 const RUN_BUCKETS: [f64; 12] = [0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Ended {
+struct EndLabels {
     executor: String,
     state: &'static str,
 }
@@ -35,17 +35,17 @@ struct Marked {
 
 /// Handles of one instance. Cheap to clone; all clones count together.
 #[derive(Debug, Clone)]
-pub struct Measures {
+pub struct RunMetrics {
     lag: Histogram,
     queued: Histogram,
-    runs: Family<Ended, Histogram, fn() -> Histogram>,
+    runs: Family<EndLabels, Histogram, fn() -> Histogram>,
     deliveries: Family<Marked, Counter>,
 }
 
-impl Measures {
+impl RunMetrics {
     /// The metrics of runs, registered.
-    pub fn new(metrics: &Metrics) -> Measures {
-        Measures {
+    pub fn new(metrics: &Metrics) -> RunMetrics {
+        RunMetrics {
             lag: metrics.registered(
                 "fire_lag_seconds",
                 "Start of a scheduled run minus the instant that it is for, its jitter included",
@@ -99,7 +99,7 @@ impl Measures {
 
     /// The end of an execution is on the record.
     pub(super) fn ended(&self, executor: &str, state: RunState, took: Duration) {
-        let ended = Ended { executor: executor.to_owned(), state: state.as_str() };
+        let ended = EndLabels { executor: executor.to_owned(), state: state.as_str() };
         self.runs.get_or_create(&ended).observe(took.as_secs_f64());
     }
 

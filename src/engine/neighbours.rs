@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::engine::held::Held;
+use crate::engine::held::PrefetchBuffer;
 use crate::store::{Store, answered};
 
 /// How old the answer may be. A tenant whose first task comes later than that is reckoned with.
@@ -13,12 +13,12 @@ const GOOD_FOR: Duration = Duration::from_secs(1);
 /// Asks for one service, and no more often than once a second.
 pub struct Neighbours {
     store: Store,
-    held: Arc<Held>,
+    held: Arc<PrefetchBuffer>,
     asked: Mutex<Option<Duration>>,
 }
 
 impl Neighbours {
-    pub fn new(store: Store, held: Arc<Held>) -> Neighbours {
+    pub fn new(store: Store, held: Arc<PrefetchBuffer>) -> Neighbours {
         Neighbours { store, held, asked: Mutex::default() }
     }
 

@@ -16,11 +16,11 @@ use uuid::Uuid;
 use crate::clock::{self, signed};
 use crate::engine::asking::Unsent;
 use crate::engine::attempt::{LEASE, given_up};
-use crate::engine::places::{Full, Places, Seat};
+use crate::engine::places::{Full, DeliveryLimiter, DeliveryPermit};
 use crate::engine::sending::Sending;
-use crate::engine::service::{AtRest, Next, REST, Service, TickError};
+use crate::engine::service::{AtRest, NextTick, REST, ServiceLoop, TickError};
 use crate::notification::delivery::retry_at;
-use crate::notification::{Claim, Mark};
+use crate::notification::{DeliveryClaim, Mark};
 use crate::store::{InLine, StoreError, Topic};
 
 /// Attempts at the same time.
@@ -37,7 +37,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// Sends due messages.
 pub struct Notifier {
     sending: Sending,
-    places: Places,
+    places: DeliveryLimiter,
     /// Whether more may be due than there were places for.
     backlog: Arc<AtomicBool>,
     /// The line, by channel and tenant, after which the search goes on.
@@ -47,15 +47,15 @@ pub struct Notifier {
 
 /// Deliveries that a tick is about to attempt.
 #[derive(Default)]
-struct Chosen {
-    seats: HashMap<Uuid, Seat>,
+struct DeliveryBatch {
+    seats: HashMap<Uuid, DeliveryPermit>,
     /// Something that is due has to wait for a place.
     waits: bool,
 }
 
-impl Chosen {
+impl DeliveryBatch {
     /// Takes a place for it, if there is one for its channel and its tenant.
-    fn take(&mut self, places: &Places, waiting: &InLine) -> Result<(), Full> {
+    fn take(&mut self, places: &DeliveryLimiter, waiting: &InLine) -> Result<(), Full> {
         if self.seats.contains_key(&waiting.id) {
             return Ok(());
         }
@@ -70,7 +70,7 @@ impl Notifier {
     pub fn new(sending: Sending) -> Notifier {
         Notifier {
             sending,
-            places: Places::new(AT_ONCE),
+            places: DeliveryLimiter::new(AT_ONCE),
             backlog: Arc::default(),
             searched: Mutex::default(),
             under_way: TaskTracker::new(),
@@ -78,8 +78,8 @@ impl Notifier {
     }
 
     /// The due deliveries for which there is a place.
-    async fn choose(&self) -> Result<Chosen, StoreError> {
-        let mut chosen = Chosen::default();
+    async fn choose(&self) -> Result<DeliveryBatch, StoreError> {
+        let mut chosen = DeliveryBatch::default();
         let due = self.sending.store.due_deliveries(LOOKED_AT as i64).await?;
         for waiting in &due {
             let _ = chosen.take(&self.places, waiting);
@@ -94,7 +94,7 @@ impl Notifier {
     }
 
     /// The first of each line, from where the search before came to: what those who have all their places stand before.
-    async fn search(&self, chosen: &mut Chosen) -> Result<(), StoreError> {
+    async fn search(&self, chosen: &mut DeliveryBatch) -> Result<(), StoreError> {
         let (store, now) = (&self.sending.store, self.sending.store.clock().now());
         let (mut channel, mut tenant) = self.searched.lock().expect("searched").clone();
         let mut turned = false;
@@ -126,7 +126,7 @@ impl Notifier {
 }
 
 /// Reads what the delivery refers to, attempts it, records what came of it.
-async fn deliver(sending: Sending, claim: Claim) {
+async fn deliver(sending: Sending, claim: DeliveryClaim) {
     let (id, store) = (claim.delivery.id, &sending.store);
     // what takes longer than its claim may be under way elsewhere by then
     let told = match tokio::time::timeout(LEASE, sending.tell(&claim)).await {
@@ -157,7 +157,7 @@ async fn deliver(sending: Sending, claim: Claim) {
 
 /// Nothing was sent, and that has to be recorded: a claim that merely runs out counts as interrupted, and would make
 /// the outcome unknown where repeats are not dropped.
-fn unread(claim: &Claim, error: &StoreError, now: DateTime<Utc>, random: f64) -> Mark {
+fn unread(claim: &DeliveryClaim, error: &StoreError, now: DateTime<Utc>, random: f64) -> Mark {
     let error = format!("what it tells of could not be read: {error}");
     match retry_at(now, claim.delivery.attempts, None, random) {
         Some(at) => Mark::Retry { at, error, asked: false, doubtful: false },
@@ -165,14 +165,14 @@ fn unread(claim: &Claim, error: &StoreError, now: DateTime<Utc>, random: f64) ->
     }
 }
 
-impl Service for Notifier {
+impl ServiceLoop for Notifier {
     const NAME: &'static str = "notifier";
     const LOOK_AGAIN: Duration = Duration::from_secs(2);
     const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: REST, next: |_, outlook| outlook.delivery });
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         if self.places.free() == 0 {
-            return Ok(Next::OnWake);
+            return Ok(NextTick::OnWake);
         }
         let mut chosen = self.choose().await?;
         self.backlog.store(chosen.waits, Ordering::Relaxed);
@@ -187,11 +187,11 @@ impl Service for Notifier {
             });
         }
         if chosen.waits {
-            return Ok(Next::OnWake);
+            return Ok(NextTick::OnWake);
         }
         Ok(match store.next_delivery().await? {
-            Some(next) => Next::At(next),
-            None => Next::OnWake,
+            Some(next) => NextTick::At(next),
+            None => NextTick::OnWake,
         })
     }
 
@@ -219,16 +219,16 @@ mod tests {
     use chrono::TimeDelta;
 
     use super::*;
-    use crate::notification::{Delivery, Kind};
+    use crate::notification::{Delivery, MessageKind};
 
-    fn claim(attempts: i32) -> Claim {
+    fn claim(attempts: i32) -> DeliveryClaim {
         let delivery = Delivery {
             fallback: vec!["webhook".into()],
             dedupe_key: "run:1:result".into(),
             attempts,
-            ..Delivery::sample(Kind::Message)
+            ..Delivery::sample(MessageKind::Message)
         };
-        Claim { delivery, lease_token: 3, interrupted: false }
+        DeliveryClaim { delivery, lease_token: 3, interrupted: false }
     }
 
     #[test]

@@ -14,7 +14,7 @@ const OF_TENANT: Limit = Limit::OfFree { times: 1, per: 2 };
 
 /// Places for one kind of work. Cheap to clone; all clones share them.
 #[derive(Clone)]
-pub struct Places(ConcurrencyLimiter<Key>);
+pub struct DeliveryLimiter(ConcurrencyLimiter<Key>);
 
 /// Keys by which places are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -31,11 +31,11 @@ pub enum Full {
 }
 
 /// A place that is taken; dropping it frees it.
-pub type Seat = limiter::Permit<Key>;
+pub type DeliveryPermit = limiter::Permit<Key>;
 
-impl Places {
-    pub fn new(all: usize) -> Places {
-        Places(ConcurrencyLimiter::new(all.max(1)))
+impl DeliveryLimiter {
+    pub fn new(all: usize) -> DeliveryLimiter {
+        DeliveryLimiter(ConcurrencyLimiter::new(all.max(1)))
     }
 
     /// How many are free.
@@ -44,7 +44,7 @@ impl Places {
     }
 
     /// Takes one for a delivery of this channel and tenant.
-    pub fn take(&self, channel: &str, tenant: &str) -> Result<Seat, Full> {
+    pub fn take(&self, channel: &str, tenant: &str) -> Result<DeliveryPermit, Full> {
         let channel = (Key::Channel(channel.to_owned()), OF_CHANNEL);
         let tenant = (Key::Tenant(tenant.to_owned()), OF_TENANT);
         self.0.acquire([channel, tenant]).map_err(|reached| match reached {
@@ -54,7 +54,7 @@ impl Places {
     }
 
     /// Takes one for a tenant, whatever for.
-    pub fn take_any(&self, tenant: &str) -> Result<Seat, Full> {
+    pub fn take_any(&self, tenant: &str) -> Result<DeliveryPermit, Full> {
         self.0.acquire([(Key::Tenant(tenant.to_owned()), OF_TENANT)]).map_err(|_| Full::Tenant)
     }
 
@@ -69,14 +69,14 @@ mod tests {
     use super::*;
 
     /// Takes all that it can.
-    fn hog(places: &Places, channel: &str, tenant: &str) -> Vec<Seat> {
+    fn hog(places: &DeliveryLimiter, channel: &str, tenant: &str) -> Vec<DeliveryPermit> {
         std::iter::from_fn(|| places.take(channel, tenant).ok()).collect()
     }
 
     #[test]
     fn one_tenant_has_a_third_and_the_next_ones_always_find_room() {
-        let places = Places::new(96);
-        let held: Vec<Vec<Seat>> =
+        let places = DeliveryLimiter::new(96);
+        let held: Vec<Vec<DeliveryPermit>> =
             ["a", "b", "c", "d", "e"].map(|tenant| hog(&places, "webhook", tenant)).into_iter().collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [32, 22, 14, 4, 0]);
         assert_eq!(places.take("webhook", "e").err(), Some(Full::Channel));
@@ -87,10 +87,10 @@ mod tests {
 
     #[test]
     fn one_channel_has_three_quarters_and_the_next_ones_always_find_room() {
-        let places = Places::new(96);
+        let places = DeliveryLimiter::new(96);
         let take = |channel: &str| {
             let seats = (0..200).map_while(|tenant| places.take(channel, &format!("{channel} {tenant}")).ok());
-            seats.collect::<Vec<Seat>>()
+            seats.collect::<Vec<DeliveryPermit>>()
         };
         let held = ["webhook", "email", "sms", "push"].map(take);
         assert_eq!(held.each_ref().map(Vec::len), [72, 18, 5, 1]);
@@ -98,15 +98,15 @@ mod tests {
 
     #[test]
     fn two_tenants_with_polls_that_hang_leave_room_to_a_third() {
-        let places = Places::new(64);
-        let hog = |tenant: &str| std::iter::from_fn(|| places.take_any(tenant).ok()).collect::<Vec<Seat>>();
+        let places = DeliveryLimiter::new(64);
+        let hog = |tenant: &str| std::iter::from_fn(|| places.take_any(tenant).ok()).collect::<Vec<DeliveryPermit>>();
         let held = ["a", "b", "c", "d"].map(hog);
         assert_eq!(held.each_ref().map(Vec::len), [22, 14, 10, 6]);
     }
 
     #[tokio::test]
     async fn a_place_that_is_freed_is_told_of_and_nothing_is_kept_of_it() {
-        let places = Places::new(96);
+        let places = DeliveryLimiter::new(96);
         let seats = hog(&places, "webhook", "a");
         drop(seats);
         places.freed().await;

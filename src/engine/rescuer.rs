@@ -9,12 +9,12 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 
 use crate::clock::signed;
-use crate::engine::ending::Ending;
-use crate::engine::service::{AtRest, NOW, Next, REST, Service, TickError};
+use crate::engine::ending::RunEnding;
+use crate::engine::service::{AtRest, NOW, NextTick, REST, ServiceLoop, TickError};
 use crate::notification::Recipient;
 use crate::run::outcome::RunError;
 use crate::run::{RunState, Usage};
-use crate::store::{Finish, Outlook, Store, StoreError, Stranded};
+use crate::store::{Finish, PendingWork, Store, StoreError, Stranded};
 
 /// Runs rescued in one tick: a tick has an end, however many were left.
 const PAGE: i64 = 100;
@@ -85,7 +85,7 @@ impl Rescuer {
 
     /// The end of a run whose worker is gone or hangs; `None` where nothing may be written.
     fn finish_of(&self, stranded: &Stranded, recipient: Option<&Recipient>, usage: Usage) -> Option<Finish> {
-        let ending = Ending {
+        let ending = RunEnding {
             lease: stranded.lease,
             run: &stranded.run,
             task: stranded.task.as_ref(),
@@ -128,14 +128,14 @@ impl Rescuer {
 
 /// The earliest instant at which anything can be left as it is known now: a lease has ended, a time limit passed a while
 /// ago, or a parked run is to be looked at.
-fn left_at(outlook: &Outlook) -> Option<DateTime<Utc>> {
+fn left_at(outlook: &PendingWork) -> Option<DateTime<Utc>> {
     let limit = outlook.deadline.map(|at| at + GRACE);
     let first = [outlook.lease, limit, outlook.parked].into_iter().flatten().min();
     // the instant itself still belongs to who has the lease
     first.map(|at| at + TimeDelta::milliseconds(1))
 }
 
-impl Service for Rescuer {
+impl ServiceLoop for Rescuer {
     const NAME: &'static str = "rescuer";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
     const AT_REST: Option<AtRest<Self>> = Some(AtRest {
@@ -143,7 +143,7 @@ impl Service for Rescuer {
         next: |rescuer, outlook| if rescuer.slots_are_due() { Some(NOW) } else { left_at(outlook) },
     });
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         if !self.store.clock().trusted() {
             return Err(TickError::ClockUnknown);
         }
@@ -153,8 +153,8 @@ impl Service for Rescuer {
         }
         let soonest = now + signed(Self::LOOK_AGAIN);
         match self.store.outlook().await.map(|outlook| left_at(&outlook)) {
-            Ok(None) => return Ok(Next::OnWake),
-            Ok(Some(at)) if at > now => return Ok(Next::At(at.max(soonest))),
+            Ok(None) => return Ok(NextTick::OnWake),
+            Ok(Some(at)) if at > now => return Ok(NextTick::At(at.max(soonest))),
             Ok(Some(_)) => {}
             // it reads more than is needed here
             Err(error) => tracing::debug!(%error, "whether anything was left is not known beforehand"),
@@ -167,7 +167,7 @@ impl Service for Rescuer {
         }
         self.store.reclaim(now).await?;
         self.store.wake_parked(now, WAKES).await?;
-        Ok(if more { Next::Now } else { Next::At(soonest) })
+        Ok(if more { NextTick::Now } else { NextTick::At(soonest) })
     }
 
     fn hint(&self) -> BoxFuture<'static, ()> {

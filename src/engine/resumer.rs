@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use crate::engine::service::{AtRest, NOW, Next, REST, Service, TickError};
+use crate::engine::service::{AtRest, NOW, NextTick, REST, ServiceLoop, TickError};
 use crate::store::{Store, Topic};
 
 /// Tasks that are resumed in one tick.
@@ -21,16 +21,16 @@ impl Resumer {
     }
 }
 
-impl Service for Resumer {
+impl ServiceLoop for Resumer {
     const NAME: &'static str = "resumer";
     const LOOK_AGAIN: Duration = Duration::from_secs(2);
     const AT_REST: Option<AtRest<Self>> =
         Some(AtRest { longest: REST, next: |_, outlook| outlook.resumption.then_some(NOW) });
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         Ok(match self.store.resume_next(BATCH).await? {
-            0 => Next::OnWake,
-            _ => Next::Now,
+            0 => NextTick::OnWake,
+            _ => NextTick::Now,
         })
     }
 

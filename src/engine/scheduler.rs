@@ -10,11 +10,11 @@ use prometheus_client::metrics::counter::Counter;
 use uuid::Uuid;
 
 use crate::clock::signed;
-use crate::engine::Bell;
+use crate::engine::Wakeup;
 use crate::engine::execution::Executions;
-use crate::engine::held::Held;
+use crate::engine::held::PrefetchBuffer;
 use crate::engine::neighbours::Neighbours;
-use crate::engine::service::{AtRest, Next, REST, Service, TickError};
+use crate::engine::service::{AtRest, NextTick, REST, ServiceLoop, TickError};
 use crate::metrics::Metrics;
 use crate::store::{FireDue, StartNow, Store, Topic};
 
@@ -28,12 +28,12 @@ const SHARE: usize = 2 * BATCH as usize;
 /// Records due fires ahead of their instants.
 pub struct Scheduler {
     store: Store,
-    held: Arc<Held>,
+    held: Arc<PrefetchBuffer>,
     executions: Executions,
     worker: Uuid,
     lease: Duration,
     /// Rings for who sees to the rules of time zones.
-    zones: Bell,
+    zones: Wakeup,
     neighbours: Neighbours,
     /// Whether the last batch was a whole one.
     behind: AtomicBool,
@@ -46,10 +46,10 @@ impl Scheduler {
     /// The service, with its metrics.
     pub fn new(
         store: Store,
-        held: Arc<Held>,
+        held: Arc<PrefetchBuffer>,
         executions: Executions,
         worker: Uuid,
-        zones: Bell,
+        zones: Wakeup,
         metrics: &Metrics,
     ) -> Scheduler {
         let lease = executions.lease();
@@ -76,12 +76,12 @@ fn ahead(instant: DateTime<Utc>) -> DateTime<Utc> {
     instant - signed(HORIZON)
 }
 
-impl Service for Scheduler {
+impl ServiceLoop for Scheduler {
     const NAME: &'static str = "scheduler";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
     const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: REST, next: |_, outlook| outlook.fire.map(ahead) });
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         let clock = self.store.clock();
         if !clock.trusted() {
             return Err(TickError::ClockUnknown);
@@ -100,16 +100,16 @@ impl Service for Scheduler {
             Some(full) => full,
             None => {
                 self.zones.notify_one();
-                return Ok(Next::OnWake);
+                return Ok(NextTick::OnWake);
             }
         };
         self.behind.store(full, Ordering::Relaxed);
         if full {
-            return Ok(Next::Now);
+            return Ok(NextTick::Now);
         }
         Ok(match self.store.next_due().await? {
-            Some(next) => Next::At(ahead(next)),
-            None => Next::OnWake,
+            Some(next) => NextTick::At(ahead(next)),
+            None => NextTick::OnWake,
         })
     }
 

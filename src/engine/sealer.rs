@@ -10,7 +10,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use futures::future::BoxFuture;
 
-use crate::engine::service::{AtRest, NOW, Next, Service, TickError};
+use crate::engine::service::{AtRest, NOW, NextTick, ServiceLoop, TickError};
 use crate::store::Store;
 use crate::vault::Vault;
 
@@ -32,22 +32,22 @@ impl Sealer {
     }
 }
 
-impl Service for Sealer {
+impl ServiceLoop for Sealer {
     const NAME: &'static str = "sealer";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
     const AT_REST: Option<AtRest<Self>> =
         Some(AtRest { longest: Duration::from_secs(2), next: |_, outlook| outlook.unsealed.then_some(NOW) });
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         // most of the time there is nothing, and then nobody is locked out
         if self.store.audit_end().await?.2 == 0 {
-            return Ok(Next::OnWake);
+            return Ok(NextTick::OnWake);
         }
         let vault = self.vault.clone();
         let sealed = self.store.seal_audit(&move |before, entry| chain::hash(&vault, before, entry), BATCH).await?;
         Ok(match sealed as i64 >= BATCH {
-            true => Next::Now,
-            false => Next::At(self.store.clock().now() + PAUSE),
+            true => NextTick::Now,
+            false => NextTick::At(self.store.clock().now() + PAUSE),
         })
     }
 

@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::channel::Channels;
+use crate::channel::ChannelRegistry;
 use crate::clock::signed;
 use crate::engine::asking::{Links, Unsent, without};
-use crate::engine::attempt::{Occasion, Sign, attempt, given_up};
-use crate::engine::breaker::{Breakers, Closed, Place};
-use crate::engine::holding::{self, Budget};
-use crate::engine::measures::Measures;
+use crate::engine::attempt::{Occasion, Signal, attempt, given_up};
+use crate::engine::breaker::{Breakers, OpenCircuit, CircuitTarget};
+use crate::engine::holding::{self, BudgetState};
+use crate::engine::measures::RunMetrics;
 use crate::id::Scope;
 use crate::notification::delivery::BACKOFF;
 use crate::notification::digest::DigestItem;
-use crate::notification::question::Question;
+use crate::notification::question::ApprovalQuestion;
 use crate::notification::recipient::Reader;
-use crate::notification::wording::{References, Words};
-use crate::notification::{Claim, Delivery, Kind, Mark, Recipient};
+use crate::notification::wording::{References, RenderedMessage};
+use crate::notification::{DeliveryClaim, Delivery, MessageKind, Mark, Recipient};
 use crate::secret::Secret;
 use crate::store::{Referred, Store, StoreError, answered};
 
@@ -32,19 +32,19 @@ const IN_A_DIGEST: i64 = 50;
 #[derive(Clone)]
 pub struct Sending {
     pub store: Store,
-    pub channels: Channels,
+    pub channels: ChannelRegistry,
     pub links: Links,
     pub breakers: Breakers,
     /// Addresses that nobody proved get codes alone.
     pub require_verified: bool,
-    pub measures: Measures,
+    pub measures: RunMetrics,
 }
 
 /// The message, with all that its words are made of.
-struct Told {
+struct MessageParts {
     delivery: Delivery,
     referred: Referred,
-    question: Option<Question>,
+    question: Option<ApprovalQuestion>,
     digest: Vec<DigestItem>,
     /// Messages of a digest beyond those.
     more: usize,
@@ -53,7 +53,7 @@ struct Told {
     whole: Option<Secret>,
 }
 
-impl Told {
+impl MessageParts {
     fn about(&self) -> References<'_> {
         References {
             question: self.question.as_ref(),
@@ -80,7 +80,7 @@ impl Told {
 
 impl Sending {
     /// Does what there is to be done for a claim, and says what is to be recorded, or why nothing is to be sent.
-    pub async fn tell(&self, claim: &Claim) -> Result<Result<Mark, Unsent>, StoreError> {
+    pub async fn tell(&self, claim: &DeliveryClaim) -> Result<Result<Mark, Unsent>, StoreError> {
         let stored = answered(self.store.find_recipient(&Scope::Every, &claim.delivery.recipient)).await?;
         let stored = stored.map(|stored| Arc::new(stored.recipient));
         match self.told(&claim.delivery, stored.as_ref()).await? {
@@ -89,7 +89,7 @@ impl Sending {
         }
     }
 
-    async fn send(&self, claim: &Claim, told: Arc<Told>, stored: Option<Arc<Recipient>>) -> Result<Mark, StoreError> {
+    async fn send(&self, claim: &DeliveryClaim, told: Arc<MessageParts>, stored: Option<Arc<Recipient>>) -> Result<Mark, StoreError> {
         let delivery = &claim.delivery;
         let recipient = stored.as_deref();
         let now = self.store.clock().now();
@@ -100,7 +100,7 @@ impl Sending {
                 return Ok(mark);
             }
         }
-        let place = Place::of(&delivery.channel, recipient);
+        let place = CircuitTarget::of(&delivery.channel, recipient);
         let mut counted = None;
         if self.sends(claim) {
             if let Err(closed) = self.breakers.admit(&place, now) {
@@ -108,14 +108,14 @@ impl Sending {
             }
             if let Some(recipient) = recipient {
                 let budget = answered(holding::budget(&self.store, claim, recipient, now)).await;
-                if matches!(budget, Ok(Budget::Over(_)) | Err(_)) {
+                if matches!(budget, Ok(BudgetState::Over(_)) | Err(_)) {
                     // it may have been let through as the probe
-                    self.breakers.report(&place, Sign::Silent, now);
+                    self.breakers.report(&place, Signal::Silent, now);
                 }
                 match budget? {
-                    Budget::Over(mark) => return Ok(mark),
-                    Budget::Counted(day) => counted = Some(day),
-                    Budget::Free => {}
+                    BudgetState::Over(mark) => return Ok(mark),
+                    BudgetState::Counted(day) => counted = Some(day),
+                    BudgetState::Free => {}
                 }
             }
         }
@@ -141,7 +141,7 @@ impl Sending {
     }
 
     /// Whether an attempt would send anything: what may have gone out is sent again only where repeats are dropped.
-    fn sends(&self, claim: &Claim) -> bool {
+    fn sends(&self, claim: &DeliveryClaim) -> bool {
         let channel = self.channels.get(&claim.delivery.channel);
         channel.is_some_and(|channel| !claim.in_doubt() || channel.capabilities().deduplicates)
     }
@@ -150,10 +150,10 @@ impl Sending {
     /// part is gone.
     async fn words(
         &self,
-        told: &Arc<Told>,
+        told: &Arc<MessageParts>,
         recipient: &Arc<Recipient>,
         channel: &str,
-    ) -> Result<Result<Words, String>, StoreError> {
+    ) -> Result<Result<RenderedMessage, String>, StoreError> {
         let (channels, told, recipient) = (self.channels.clone(), Arc::clone(told), Arc::clone(recipient));
         let (tenant, name) = (told.delivery.tenant_id.clone(), channel.to_owned());
         let work = move || match channels.get(&name) {
@@ -168,20 +168,20 @@ impl Sending {
         &self,
         delivery: &Delivery,
         recipient: Option<&Arc<Recipient>>,
-    ) -> Result<Result<Told, Unsent>, StoreError> {
+    ) -> Result<Result<MessageParts, Unsent>, StoreError> {
         let whole = self.links.whole(delivery);
-        if delivery.kind == Kind::Digest {
+        if delivery.kind == MessageKind::Digest {
             let gathered = self.gathered(delivery, recipient).await?;
-            return Ok(gathered.map(|told| Told { whole, ..told }));
+            return Ok(gathered.map(|told| MessageParts { whole, ..told }));
         }
-        let mut told = Told { whole, ..self.referred(delivery).await? };
+        let mut told = MessageParts { whole, ..self.referred(delivery).await? };
         if delivery.kind.asks() {
             match answered(self.links.question(&self.store, delivery)).await? {
                 Ok(question) => told.question = Some(question),
                 Err(unsent) => return Ok(Err(unsent)),
             }
         }
-        if delivery.kind == Kind::Code {
+        if delivery.kind == MessageKind::Code {
             told.code = recipient.and_then(|recipient| self.links.code(delivery, recipient));
         }
         Ok(Ok(told))
@@ -192,7 +192,7 @@ impl Sending {
         &self,
         delivery: &Delivery,
         recipient: Option<&Arc<Recipient>>,
-    ) -> Result<Result<Told, Unsent>, StoreError> {
+    ) -> Result<Result<MessageParts, Unsent>, StoreError> {
         let (members, count) = answered(self.store.digest_members(&Scope::Every, delivery.id, IN_A_DIGEST)).await?;
         if let [only] = members.as_slice() {
             return Ok(Ok(self.referred(only).await?));
@@ -211,18 +211,18 @@ impl Sending {
             digest.push(self.store.compute(&delivery.tenant_id, item).await?);
         }
         let more = usize::try_from(count).unwrap_or(0).saturating_sub(digest.len());
-        Ok(Ok(Told { digest, more, ..Told::of(delivery) }))
+        Ok(Ok(MessageParts { digest, more, ..MessageParts::of(delivery) }))
     }
 
     /// The things to which a message refers, as they stand now.
-    async fn referred(&self, delivery: &Delivery) -> Result<Told, StoreError> {
-        Ok(Told { referred: answered(self.store.referred(delivery)).await?, ..Told::of(delivery) })
+    async fn referred(&self, delivery: &Delivery) -> Result<MessageParts, StoreError> {
+        Ok(MessageParts { referred: answered(self.store.referred(delivery)).await?, ..MessageParts::of(delivery) })
     }
 }
 
-impl Told {
-    fn of(delivery: &Delivery) -> Told {
-        Told {
+impl MessageParts {
+    fn of(delivery: &Delivery) -> MessageParts {
+        MessageParts {
             delivery: delivery.clone(),
             referred: Referred::default(),
             question: None,
@@ -236,7 +236,7 @@ impl Told {
 
 /// The mark of a message whose channel is left alone. It can wait, but not longer than its attempts would have taken;
 /// where somebody is waited for, the next channel takes over at once.
-fn left_alone(claim: &Claim, place: &Place, (now, closed): (DateTime<Utc>, Closed), random: f64) -> Mark {
+fn left_alone(claim: &DeliveryClaim, place: &CircuitTarget, (now, closed): (DateTime<Utc>, OpenCircuit), random: f64) -> Mark {
     let delivery = &claim.delivery;
     let error = format!("not attempted: {place} fails at present, and is left alone for a while");
     let attempts: Duration = BACKOFF.iter().sum();
@@ -249,7 +249,7 @@ fn left_alone(claim: &Claim, place: &Place, (now, closed): (DateTime<Utc>, Close
     }
 }
 
-fn spread(closed: Closed, random: f64) -> DateTime<Utc> {
+fn spread(closed: OpenCircuit, random: f64) -> DateTime<Utc> {
     closed.until + TimeDelta::milliseconds((closed.spread.as_millis() as f64 * random) as i64)
 }
 
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
     use crate::notification::SubjectRef;
 
-    fn delivery(kind: Kind, fallback: &[&str]) -> Delivery {
+    fn delivery(kind: MessageKind, fallback: &[&str]) -> Delivery {
         Delivery {
             channel: "sms".into(),
             fallback: fallback.iter().map(|name| (*name).to_owned()).collect(),
@@ -270,9 +270,9 @@ mod tests {
     /// The mark so many hours after 1970 began, where the channel is tried again in 30 s.
     fn after(delivery: &Delivery, hours: i64) -> Mark {
         let now = DateTime::UNIX_EPOCH + TimeDelta::hours(hours);
-        let closed = Closed { until: now + TimeDelta::seconds(30), spread: Duration::from_secs(60) };
-        let claim = Claim { delivery: delivery.clone(), lease_token: 3, interrupted: false };
-        left_alone(&claim, &Place { channel: "sms".into(), host: None }, (now, closed), 0.5)
+        let closed = OpenCircuit { until: now + TimeDelta::seconds(30), spread: Duration::from_secs(60) };
+        let claim = DeliveryClaim { delivery: delivery.clone(), lease_token: 3, interrupted: false };
+        left_alone(&claim, &CircuitTarget { channel: "sms".into(), host: None }, (now, closed), 0.5)
     }
 
     #[test]
@@ -280,15 +280,15 @@ mod tests {
         let at = DateTime::UNIX_EPOCH + TimeDelta::seconds(3600 + 30 + 30);
         let error = "not attempted: `sms` fails at present, and is left alone for a while".to_owned();
         let wait = Mark::Wait { at, held: None, error: Some(error.clone()) };
-        assert_eq!(after(&delivery(Kind::Message, &["email"]), 1), wait);
-        assert_eq!(after(&delivery(Kind::Ask, &[]), 1), wait, "there is no other way");
-        let ask = delivery(Kind::Ask, &["email"]);
+        assert_eq!(after(&delivery(MessageKind::Message, &["email"]), 1), wait);
+        assert_eq!(after(&delivery(MessageKind::Ask, &[]), 1), wait, "there is no other way");
+        let ask = delivery(MessageKind::Ask, &["email"]);
         assert_eq!(after(&ask, 1), Mark::Failed { error, fall_back: ask.fall_back().map(Box::new) });
     }
 
     #[test]
     fn nothing_waits_longer_than_its_attempts_would_have_taken() {
-        let message = delivery(Kind::Message, &["email"]);
+        let message = delivery(MessageKind::Message, &["email"]);
         assert!(matches!(after(&message, 17), Mark::Wait { .. }));
         let error = "given up: `sms` has failed for too long".to_owned();
         let fall_back = message.fall_back().map(Box::new);
@@ -301,7 +301,7 @@ mod tests {
         let held = Delivery { due_at: Some(due), ..message };
         assert!(matches!(after(&held, 26), Mark::Wait { .. }), "what was held counts from its end");
         let about = Some(SubjectRef::Digest { due_at: due });
-        let digest = Delivery { subject_ref: about, ..delivery(Kind::Digest, &[]) };
+        let digest = Delivery { subject_ref: about, ..delivery(MessageKind::Digest, &[]) };
         assert!(matches!(after(&digest, 18), Mark::Wait { .. }), "a digest counts from its own time");
         assert!(matches!(after(&digest, 27), Mark::Failed { .. }));
     }

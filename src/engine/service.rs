@@ -17,11 +17,11 @@ use crate::bus::BusError;
 use crate::clock::{Clock, signed};
 use crate::metrics::Metrics;
 use crate::retry::{CALM, full_jitter, resting};
-use crate::store::{Outlook, Store, StoreError};
+use crate::store::{PendingWork, Store, StoreError};
 
 /// When a service wants its next tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum NextTick {
     /// There is more to do.
     Now,
     /// Not before this instant, unless it is woken.
@@ -53,11 +53,11 @@ pub struct AtRest<S> {
     /// The longest wait between two looks at the outlook.
     pub longest: Duration,
     /// The earliest instant for which there is something to do; past: now. `None`: nothing.
-    pub next: fn(&S, &Outlook) -> Option<DateTime<Utc>>,
+    pub next: fn(&S, &PendingWork) -> Option<DateTime<Utc>>,
 }
 
 /// One kind of work, done in ticks.
-pub trait Service: Sized + Send + Sync + 'static {
+pub trait ServiceLoop: Sized + Send + Sync + 'static {
     /// Name of the service in logs, metrics and `/readyz`.
     const NAME: &'static str;
     /// The longest wait unless it rests: what no hint tells is found by looking.
@@ -68,7 +68,7 @@ pub trait Service: Sized + Send + Sync + 'static {
     const TIME_LIMIT: Duration = Duration::from_secs(30);
 
     /// Does what there is to do now, a bounded part of it.
-    fn tick(&self) -> impl Future<Output = Result<Next, TickError>> + Send;
+    fn tick(&self) -> impl Future<Output = Result<NextTick, TickError>> + Send;
 
     /// Listens for hints from now on; the answer returns at the first.
     fn hint(&self) -> BoxFuture<'static, ()>;
@@ -90,13 +90,13 @@ pub const NOW: DateTime<Utc> = DateTime::<Utc>::MIN_UTC;
 const STALLED_AFTER: (u32, Duration) = (4, Duration::from_secs(20));
 
 /// Source of the counts of pending work.
-pub(super) trait Lookout: Send + Sync {
+pub(super) trait PendingWorkSource: Send + Sync {
     /// `None`: it can't be told.
-    fn look(&self) -> BoxFuture<'_, Option<Outlook>>;
+    fn look(&self) -> BoxFuture<'_, Option<PendingWork>>;
 }
 
-impl Lookout for Store {
-    fn look(&self) -> BoxFuture<'_, Option<Outlook>> {
+impl PendingWorkSource for Store {
+    fn look(&self) -> BoxFuture<'_, Option<PendingWork>> {
         Box::pin(self.shared_outlook())
     }
 }
@@ -106,13 +106,13 @@ impl Lookout for Store {
 pub(super) struct Looped {
     pub clock: Clock,
     pub metrics: Metrics,
-    pub lookout: Arc<dyn Lookout>,
+    pub lookout: Arc<dyn PendingWorkSource>,
     /// Where the common moments lie, a share of what is between two: instances do not keep step.
     pub phase: f64,
 }
 
 impl Looped {
-    pub(super) fn spawn<S: Service>(&self, service: Arc<S>, stop: CancellationToken) -> JoinHandle<()> {
+    pub(super) fn spawn<S: ServiceLoop>(&self, service: Arc<S>, stop: CancellationToken) -> JoinHandle<()> {
         // else the next common moment could be the present one
         const { assert!(is_a_step(&S::AT_REST), "a service rests for two seconds at least") };
         let patience = (S::LOOK_AGAIN * STALLED_AFTER.0).max(longest::<S>() * 2).max(STALLED_AFTER.1);
@@ -121,7 +121,7 @@ impl Looped {
         tokio::spawn(async move { looped.run(service, stop).await })
     }
 
-    async fn run<S: Service>(&self, service: Arc<S>, stop: CancellationToken) {
+    async fn run<S: ServiceLoop>(&self, service: Arc<S>, stop: CancellationToken) {
         let clock = &self.clock;
         let (mut failures, mut quiet) = (0, 0);
         let mut hint = service.hint();
@@ -183,21 +183,21 @@ impl Looped {
 
     /// The next tick of a service that would find nothing, where that can be told without one; `None`: only a tick
     /// tells.
-    async fn foreseen<S: Service>(&self, service: &S, quiet: u32) -> Option<Next> {
+    async fn foreseen<S: ServiceLoop>(&self, service: &S, quiet: u32) -> Option<NextTick> {
         let at_rest = S::AT_REST.filter(|_| quiet > CALM && self.clock.trusted())?;
         let outlook = self.lookout.look().await?;
         let now = self.clock.now();
         let next = match (at_rest.next)(service, &outlook) {
             Some(instant) if instant <= now => return None,
-            Some(instant) => Next::At(instant),
-            None => Next::OnWake,
+            Some(instant) => NextTick::At(instant),
+            None => NextTick::OnWake,
         };
         self.metrics.ticked(S::NAME, true, now);
         Some(next)
     }
 
     /// A tick with its panics caught and its end recorded; `None` when it failed.
-    async fn tick_once<S: Service>(&self, service: &S) -> Option<Next> {
+    async fn tick_once<S: ServiceLoop>(&self, service: &S) -> Option<NextTick> {
         let tick = async {
             tokio::time::timeout(S::TIME_LIMIT, service.tick()).await.unwrap_or(Err(TickError::Slow(S::TIME_LIMIT)))
         };
@@ -217,7 +217,7 @@ impl Looped {
 }
 
 /// The longest wait of a service at rest.
-fn longest<S: Service>() -> Duration {
+fn longest<S: ServiceLoop>() -> Duration {
     S::AT_REST.map_or(S::LOOK_AGAIN, |rest| rest.longest)
 }
 
@@ -245,11 +245,11 @@ fn common_moment(latest: DateTime<Utc>, phase: f64) -> DateTime<Utc> {
 }
 
 /// How long to wait, no longer than until `latest`; `None`: not at all.
-fn until_next(next: Next, latest: DateTime<Utc>) -> Option<Wait> {
+fn until_next(next: NextTick, latest: DateTime<Utc>) -> Option<Wait> {
     match next {
-        Next::Now => None,
-        Next::At(instant) if instant <= latest => Some(Wait { until: instant, looks: false }),
-        Next::At(_) | Next::OnWake => Some(Wait { until: latest, looks: true }),
+        NextTick::Now => None,
+        NextTick::At(instant) if instant <= latest => Some(Wait { until: instant, looks: false }),
+        NextTick::At(_) | NextTick::OnWake => Some(Wait { until: latest, looks: true }),
     }
 }
 
@@ -263,21 +263,21 @@ mod tests {
     use super::*;
 
     /// One scripted tick; `None`: it hangs.
-    type Act = fn() -> Option<Result<Next, TickError>>;
+    type ServiceAction = fn() -> Option<Result<NextTick, TickError>>;
 
     /// Ticks as it is told, tells each tick, and then waits to be woken.
-    struct Scripted {
-        script: Mutex<VecDeque<Act>>,
+    struct ScriptedService {
+        script: Mutex<VecDeque<ServiceAction>>,
         ticks: tokio::sync::mpsc::UnboundedSender<usize>,
         wake: watch::Sender<()>,
     }
 
     /// The outlook for all who ask, and the number of times that they asked.
     #[derive(Clone, Default)]
-    struct Sky(Arc<Mutex<(Option<Outlook>, usize)>>);
+    struct Sky(Arc<Mutex<(Option<PendingWork>, usize)>>);
 
     impl Sky {
-        fn shows(&self, outlook: Option<Outlook>) {
+        fn shows(&self, outlook: Option<PendingWork>) {
             self.0.lock().unwrap().0 = outlook;
         }
 
@@ -286,28 +286,28 @@ mod tests {
         }
     }
 
-    impl Lookout for Sky {
-        fn look(&self) -> BoxFuture<'_, Option<Outlook>> {
+    impl PendingWorkSource for Sky {
+        fn look(&self) -> BoxFuture<'_, Option<PendingWork>> {
             let mut sky = self.0.lock().unwrap();
             sky.1 += 1;
             Box::pin(std::future::ready(sky.0))
         }
     }
 
-    impl Service for Scripted {
+    impl ServiceLoop for ScriptedService {
         const NAME: &'static str = "scripted";
         const LOOK_AGAIN: Duration = Duration::from_secs(100);
-        const AT_REST: Option<AtRest<Scripted>> =
+        const AT_REST: Option<AtRest<ScriptedService>> =
             Some(AtRest { longest: Duration::from_secs(200), next: |_, outlook| outlook.fire });
         const TIME_LIMIT: Duration = Duration::from_millis(20);
 
-        async fn tick(&self) -> Result<Next, TickError> {
+        async fn tick(&self) -> Result<NextTick, TickError> {
             let (act, left) = {
                 let mut script = self.script.lock().unwrap();
                 (script.pop_front(), script.len())
             };
             self.ticks.send(left).unwrap();
-            match act.map_or(Some(Ok(Next::OnWake)), |act| act()) {
+            match act.map_or(Some(Ok(NextTick::OnWake)), |act| act()) {
                 Some(ticked) => ticked,
                 None => std::future::pending().await,
             }
@@ -331,12 +331,12 @@ mod tests {
         ended: JoinHandle<()>,
     }
 
-    fn looping(script: &[Act]) -> Looping {
+    fn looping(script: &[ServiceAction]) -> Looping {
         let (clock, metrics) = (Clock::manual(DateTime::UNIX_EPOCH), Metrics::new());
         let (sender, ticks) = tokio::sync::mpsc::unbounded_channel();
         let (wake, stop) = (watch::Sender::new(()), CancellationToken::new());
         let script = Mutex::new(script.iter().copied().collect());
-        let service = Arc::new(Scripted { script, ticks: sender, wake: wake.clone() });
+        let service = Arc::new(ScriptedService { script, ticks: sender, wake: wake.clone() });
         let sky = Sky::default();
         let looped =
             Looped { clock: clock.clone(), metrics: metrics.clone(), lookout: Arc::new(sky.clone()), phase: 0.5 };
@@ -376,7 +376,7 @@ mod tests {
             || panic!("as told"),
             || Some(Err(TickError::ClockUnknown)),
             || None,
-            || Some(Ok(Next::OnWake)),
+            || Some(Ok(NextTick::OnWake)),
             || panic!("not before it is woken"),
         ]);
         for left in [4, 3, 2, 1] {
@@ -392,7 +392,7 @@ mod tests {
     #[tokio::test]
     async fn a_tick_follows_at_the_instant_that_was_asked_for_or_at_a_hint() {
         let mut looping =
-            looping(&[|| Some(Ok(Next::Now)), || Some(Ok(Next::At(DateTime::UNIX_EPOCH + TimeDelta::seconds(10))))]);
+            looping(&[|| Some(Ok(NextTick::Now)), || Some(Ok(NextTick::At(DateTime::UNIX_EPOCH + TimeDelta::seconds(10))))]);
         assert_eq!([looping.ticked().await, looping.ticked().await], [1, 0]);
         assert!(looping.is_quiet().await);
         looping.clock.advance(TimeDelta::seconds(9));
@@ -421,7 +421,7 @@ mod tests {
     #[tokio::test]
     async fn a_service_at_rest_goes_by_the_outlook_and_is_well() {
         let mut looping = at_rest().await;
-        looping.sky.shows(Some(Outlook::default()));
+        looping.sky.shows(Some(PendingWork::default()));
         for looks in 1..=5 {
             assert!(looping.is_quiet().await);
             looping.clock.advance(TimeDelta::seconds(200));
@@ -454,7 +454,7 @@ mod tests {
     async fn a_hint_that_comes_with_the_end_of_a_wait_is_not_missed() {
         for _ in 0..20 {
             let mut looping = at_rest().await;
-            looping.sky.shows(Some(Outlook::default()));
+            looping.sky.shows(Some(PendingWork::default()));
             assert!(looping.is_quiet().await);
             looping.clock.advance(TimeDelta::seconds(200));
             looping.wake.send_replace(());
@@ -466,7 +466,7 @@ mod tests {
     #[tokio::test]
     async fn a_service_at_rest_ticks_for_what_the_outlook_shows() {
         let mut looping = at_rest().await;
-        let shows = |looping: &Looping, at| looping.sky.shows(Some(Outlook { fire: Some(at), ..Outlook::default() }));
+        let shows = |looping: &Looping, at| looping.sky.shows(Some(PendingWork { fire: Some(at), ..PendingWork::default() }));
         shows(&looping, looping.clock.now());
         for _ in 0..5 {
             looping.looks_after(100).await;
@@ -478,7 +478,7 @@ mod tests {
         assert!(looping.is_quiet().await);
         looping.looks_after(1).await;
         // and rests on
-        looping.sky.shows(Some(Outlook::default()));
+        looping.sky.shows(Some(PendingWork::default()));
         looping.clock.advance(TimeDelta::seconds(100));
         assert!(looping.is_quiet().await);
         looping.ends().await;
@@ -496,7 +496,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_service_that_does_not_come_to_a_good_tick_is_late_until_it_has_stopped() {
-        let mut looping = looping(&[|| Some(Ok(Next::OnWake))]);
+        let mut looping = looping(&[|| Some(Ok(NextTick::OnWake))]);
         looping.ticked().await;
         assert!(looping.is_quiet().await);
         let late = |looping: &Looping, seconds: i64| {

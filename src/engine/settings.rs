@@ -5,8 +5,8 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::Faults;
-use crate::store::Limits;
+use crate::invalid::ValidationErrors;
+use crate::store::RunLimits;
 
 /// Longest retention: a hundred years, which no arithmetic of time minds.
 const LONGEST_RETENTION_DAYS: u32 = 36_500;
@@ -64,7 +64,7 @@ impl Settings {
     }
 
     /// Adds the numbers that make no sense; pointers begin with `/engine`.
-    pub fn check(&self, faults: &mut Faults) {
+    pub fn check(&self, faults: &mut ValidationErrors) {
         let mut expect = |is_fine: bool, key: &str, right: String| {
             if !is_fine {
                 faults.add(format!("/engine/{key}"), format!("must be {right}"));
@@ -89,8 +89,8 @@ impl Settings {
     }
 
     /// Limits on runs under way over all instances.
-    pub fn limits(&self) -> Limits {
-        Limits::new(self.max_runs_per_tenant, self.max_runs_total)
+    pub fn limits(&self) -> RunLimits {
+        RunLimits::new(self.max_runs_per_tenant, self.max_runs_total)
     }
 
     /// Time that running executions have at a stop, up to an hour.
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn each_limit_is_the_one_that_is_set() {
         let settings = Settings { max_runs_per_tenant: 3, max_runs_total: 5, ..Settings::default() };
-        assert_eq!(settings.limits(), Limits { per_tenant: Some(3), total: Some(5), own: false });
-        assert_eq!(Settings::default().limits(), Limits::default());
+        assert_eq!(settings.limits(), RunLimits { per_tenant: Some(3), total: Some(5), own: false });
+        assert_eq!(Settings::default().limits(), RunLimits::default());
     }
 }

@@ -21,17 +21,17 @@ use uuid::Uuid;
 
 use crate::clock::{cut, pause, signed};
 use crate::compute::{Compute, steps_to_read};
-use crate::engine::Bell;
-use crate::engine::places::{Places, Seat};
-use crate::engine::service::{AtRest, Next, REST, Service, TickError};
+use crate::engine::Wakeup;
+use crate::engine::places::{DeliveryLimiter, DeliveryPermit};
+use crate::engine::service::{AtRest, NextTick, REST, ServiceLoop, TickError};
 use crate::expr::Language;
 use crate::id::{Scope, Tenant};
 use crate::metrics::Metrics;
 use crate::notification::{NewDelivery, Recipient, notices};
-use crate::poll::{Ask, Missed, Poller};
-use crate::store::{DuePoll, Lacked, PollClaim, RecordedPoll, Store, StoreError, Topic, answered};
+use crate::poll::{PollRequest, PollFailure, Poller};
+use crate::store::{DuePoll, PauseResult, PollClaim, RecordedPoll, Store, StoreError, Topic, answered};
 use crate::trigger::Trigger;
-use crate::trigger::condition::{Condition, Notice, PollFault, Question, Seen, Step};
+use crate::trigger::condition::{Condition, ConditionNotice, PollFault, CompiledCondition, PollResult, ConditionStep};
 
 /// How long a poll is one worker's: longer than the longest poll and the wait for a store that is slow to record it.
 pub const CLAIM: Duration = Duration::from_secs(45);
@@ -51,18 +51,18 @@ const SPREAD: Duration = Duration::from_millis(250);
 
 /// Polls due conditions.
 pub struct Watcher {
-    work: Work,
-    places: Places,
+    work: PollWork,
+    places: DeliveryLimiter,
     /// The tenant after which the search goes on.
     searched: Mutex<String>,
     under_way: TaskTracker,
     /// Rung after each poll: its place is free, and the next one of its task may be the earliest there is.
-    done: Bell,
+    done: Wakeup,
 }
 
 /// The parts that each poll needs.
 #[derive(Clone)]
-struct Work {
+struct PollWork {
     store: Store,
     poller: Poller,
     compute: Compute,
@@ -78,7 +78,7 @@ impl Watcher {
     /// The service with at most so many polls at once.
     pub fn new(store: Store, poller: Poller, compute: Compute, at_once: usize, metrics: &Metrics) -> Watcher {
         let counted = |name: &str, help: &str| metrics.registered(name, help, Counter::default());
-        let work = Work {
+        let work = PollWork {
             store,
             poller,
             compute,
@@ -91,16 +91,16 @@ impl Watcher {
         };
         Watcher {
             work,
-            places: Places::new(at_once),
+            places: DeliveryLimiter::new(at_once),
             searched: Mutex::default(),
             under_way: TaskTracker::new(),
-            done: Bell::default(),
+            done: Wakeup::default(),
         }
     }
 
     /// The due polls for which there is a place.
-    async fn choose(&self, now: DateTime<Utc>) -> Result<Chosen, StoreError> {
-        let mut chosen = Chosen::default();
+    async fn choose(&self, now: DateTime<Utc>) -> Result<PollBatch, StoreError> {
+        let mut chosen = PollBatch::default();
         let due = self.work.store.due_polls(now, LOOKED_AT as i64).await?;
         due.iter().for_each(|poll| chosen.take(&self.places, poll));
         chosen.more = due.len() == LOOKED_AT;
@@ -112,7 +112,7 @@ impl Watcher {
 
     /// The first poll of each tenant, from where the search before came to: what those who have all their places stand
     /// before.
-    async fn search(&self, chosen: &mut Chosen, now: DateTime<Utc>) -> Result<(), StoreError> {
+    async fn search(&self, chosen: &mut PollBatch, now: DateTime<Utc>) -> Result<(), StoreError> {
         let mut after = self.searched.lock().expect("searched").clone();
         let mut from_the_first = after.is_empty();
         for _ in 0..PAGES {
@@ -150,17 +150,17 @@ impl Watcher {
 
 /// Polls that a tick is about to make.
 #[derive(Default)]
-struct Chosen {
-    seats: HashMap<Uuid, Seat>,
+struct PollBatch {
+    seats: HashMap<Uuid, DeliveryPermit>,
     /// Something that is due has to wait for a place.
     waits: bool,
     /// More may be due than was looked at.
     more: bool,
 }
 
-impl Chosen {
+impl PollBatch {
     /// Takes a place for it, if there is one for its tenant.
-    fn take(&mut self, places: &Places, poll: &DuePoll) {
+    fn take(&mut self, places: &DeliveryLimiter, poll: &DuePoll) {
         if self.seats.contains_key(&poll.task_id) {
             return;
         }
@@ -171,18 +171,18 @@ impl Chosen {
     }
 }
 
-impl Service for Watcher {
+impl ServiceLoop for Watcher {
     const NAME: &'static str = "watcher";
     const LOOK_AGAIN: Duration = Duration::from_secs(5);
     const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: REST, next: |_, outlook| outlook.poll });
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         let clock = self.work.store.clock();
         if !clock.trusted() {
             return Err(TickError::ClockUnknown);
         }
         if self.places.free() == 0 {
-            return Ok(Next::OnWake);
+            return Ok(NextTick::OnWake);
         }
         let now = clock.now();
         let mut chosen = self.choose(now).await?;
@@ -205,14 +205,14 @@ impl Service for Watcher {
         }
         if chosen.waits {
             // a poll that ends gives its tenant a place; what falls due meanwhile may be another's
-            return Ok(behind?.map_or(Next::OnWake, |next| Next::At(next.max(now + CROWDED))));
+            return Ok(behind?.map_or(NextTick::OnWake, |next| NextTick::At(next.max(now + CROWDED))));
         }
         if chosen.more && any {
-            return Ok(Next::Now);
+            return Ok(NextTick::Now);
         }
         Ok(match self.work.store.next_poll().await? {
-            Some(next) => Next::At(next),
-            None => Next::OnWake,
+            Some(next) => NextTick::At(next),
+            None => NextTick::OnWake,
         })
     }
 
@@ -229,9 +229,9 @@ impl Service for Watcher {
 }
 
 /// The decision about a claim.
-enum Outcome {
+enum PollOutcome {
     Record {
-        step: Box<Step>,
+        step: Box<ConditionStep>,
         next_at: Option<DateTime<Utc>>,
     },
     Postpone {
@@ -243,7 +243,7 @@ enum Outcome {
     },
 }
 
-impl Work {
+impl PollWork {
     /// Polls, decides, records.
     async fn watch(&self, claim: PollClaim) {
         let outcome = self.outcome(&claim).await;
@@ -259,35 +259,35 @@ impl Work {
         }
     }
 
-    async fn outcome(&self, claim: &PollClaim) -> Outcome {
+    async fn outcome(&self, claim: &PollClaim) -> PollOutcome {
         let (condition, question) = match self.compiled(claim).await {
             Ok(compiled) => compiled,
-            Err(why) => return Outcome::Disable { why },
+            Err(why) => return PollOutcome::Disable { why },
         };
         let polled = match self.poll(claim, &condition).await {
-            Err(Missed::Busy(wait)) => {
+            Err(PollFailure::Busy(wait)) => {
                 self.busy.inc();
                 let spread = SPREAD.mul_f64(fastrand::f64());
-                return Outcome::Postpone { at: cut(self.store.clock().now() + signed(wait + spread)) };
+                return PollOutcome::Postpone { at: cut(self.store.clock().now() + signed(wait + spread)) };
             }
-            Err(Missed::Fault(fault)) => Err(fault),
+            Err(PollFailure::Fault(fault)) => Err(fault),
             Ok(seen) => Ok(seen),
         };
         self.polls.inc();
         let now = self.store.clock().now();
         let Some(step) = self.step(claim, question, polled, now).await else {
-            return Outcome::Disable { why: "its expressions can't be evaluated".into() };
+            return PollOutcome::Disable { why: "its expressions can't be evaluated".into() };
         };
         if let Some(failing) = &step.state.failing {
             self.failing.inc();
             tracing::debug!(task_id = %claim.subject.id, count = failing.count, error = %failing.error, "a poll failed");
         }
         let next_at = condition.within_end(cut(step.next_poll_at));
-        Outcome::Record { step: Box::new(step), next_at }
+        PollOutcome::Record { step: Box::new(step), next_at }
     }
 
     /// The condition and its expressions, or why they can't be read.
-    async fn compiled(&self, claim: &PollClaim) -> Result<(Condition, Question), String> {
+    async fn compiled(&self, claim: &PollClaim) -> Result<(Condition, CompiledCondition), String> {
         let (trigger, language) = (claim.trigger.clone(), self.language.clone());
         let read = move || {
             let Ok(Trigger::Condition(condition)) = Trigger::deserialize(&trigger) else {
@@ -305,23 +305,23 @@ impl Work {
     async fn step(
         &self,
         claim: &PollClaim,
-        question: Question,
-        polled: Result<Seen, PollFault>,
+        question: CompiledCondition,
+        polled: Result<PollResult, PollFault>,
         now: DateTime<Utc>,
-    ) -> Option<Step> {
+    ) -> Option<ConditionStep> {
         let (state, subject) = (claim.state.clone(), claim.subject.clone());
         let steps = match &polled {
-            Ok(Seen::Value { value, .. }) => question.steps(value, &state.value, &subject, now),
-            Ok(Seen::Unchanged) => question.steps(&state.value, &state.value, &subject, now),
+            Ok(PollResult::Value { value, .. }) => question.steps(value, &state.value, &subject, now),
+            Ok(PollResult::Unchanged) => question.steps(&state.value, &state.value, &subject, now),
             Err(_) => 0,
         };
         let work = move || state.on_poll(&question, &subject, polled, now, fastrand::f64());
         self.compute.run_if_costly(&claim.tenant_id, steps, work).await.ok()
     }
 
-    async fn poll(&self, claim: &PollClaim, condition: &Condition) -> Result<Seen, Missed> {
+    async fn poll(&self, claim: &PollClaim, condition: &Condition) -> Result<PollResult, PollFailure> {
         let tenant = Tenant::stored(&claim.tenant_id).map_err(|why| PollFault::new("tenant", why))?;
-        let ask = Ask {
+        let ask = PollRequest {
             tenant: &tenant,
             id: claim.subject.id,
             trial: false,
@@ -334,14 +334,14 @@ impl Work {
         polled.unwrap_or_else(|_| Err(PollFault::new("panicked", "the poll broke down").into()))
     }
 
-    async fn write(&self, claim: &PollClaim, outcome: &Outcome) -> Result<(), StoreError> {
+    async fn write(&self, claim: &PollClaim, outcome: &PollOutcome) -> Result<(), StoreError> {
         let (step, next_at) = match outcome {
-            Outcome::Postpone { at } => return self.store.postpone_poll(claim, *at).await.map(drop),
-            Outcome::Disable { why } => {
+            PollOutcome::Postpone { at } => return self.store.postpone_poll(claim, *at).await.map(drop),
+            PollOutcome::Disable { why } => {
                 tracing::error!(task_id = %claim.subject.id, why, "a condition can't be polled any more, it is disabled");
                 return self.store.disable_condition(claim, why).await.map(drop);
             }
-            Outcome::Record { step, next_at } => (step, *next_at),
+            PollOutcome::Record { step, next_at } => (step, *next_at),
         };
         let lack = step.state.failing.as_ref().and_then(|failing| failing.error.lack.as_deref());
         let notice = match &step.notice {
@@ -359,10 +359,10 @@ impl Work {
         }
         if let Some(lack) = lack {
             match self.store.pause_for_credential(claim.subject.id, lack).await {
-                Ok(Lacked::Paused) => {
+                Ok(PauseResult::Paused) => {
                     tracing::warn!(task_id = %claim.subject.id, "a condition lacks a credential, it is paused")
                 }
-                Ok(Lacked::Told | Lacked::Mended) => {}
+                Ok(PauseResult::Told | PauseResult::Mended) => {}
                 // the next poll comes to the same
                 Err(error) => tracing::warn!(task_id = %claim.subject.id, %error, "a condition is not paused yet"),
             }
@@ -371,7 +371,7 @@ impl Work {
     }
 
     /// The message to the owner; `None` where nobody can be told.
-    async fn notice(&self, claim: &PollClaim, notice: &Notice) -> Result<Option<NewDelivery>, StoreError> {
+    async fn notice(&self, claim: &PollClaim, notice: &ConditionNotice) -> Result<Option<NewDelivery>, StoreError> {
         let Some(task) = self.store.find_task(&Scope::Every, claim.subject.id).await? else { return Ok(None) };
         let recipient = self.store.find_recipient(&Scope::Every, &task.tenant_id).await?.map(|stored| stored.recipient);
         let (about, words) = notices::of_poll(Recipient::language_of(recipient.as_ref()), &task, notice);

@@ -9,17 +9,17 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::compute::Compute;
-use crate::engine::held::Held;
+use crate::engine::held::PrefetchBuffer;
 use crate::engine::matcher::index::indexed;
 use crate::engine::matcher::matched;
-use crate::engine::service::{AtRest, Next, REST, Service, TickError};
+use crate::engine::service::{AtRest, NextTick, REST, ServiceLoop, TickError};
 use crate::event::Event;
 use crate::expr::Language;
 use crate::id::Scope;
-use crate::store::{self, DueWindow, EventTask, EventsFired, FireEvents, Match, Release, Store, StoreError, Topic};
+use crate::store::{self, DueWindow, EventTask, EventsFired, FireEvents, Match, EventRelease, Store, StoreError, Topic};
 use crate::task::Task;
 use crate::trigger::Trigger;
-use crate::trigger::event::{Arrival, Verdict, reason};
+use crate::trigger::event::{Arrival, EventVerdict, reason};
 
 /// Windows that are closed in one transaction.
 const BATCH: i64 = 100;
@@ -29,17 +29,17 @@ const RELEASED: (i64, i64) = (10, 100);
 const JUDGED: usize = 10;
 
 /// Closes due windows of events.
-pub struct Windows {
+pub struct WindowCloser {
     store: Store,
-    held: Arc<Held>,
+    held: Arc<PrefetchBuffer>,
     compute: Compute,
     worker: Uuid,
 }
 
-impl Windows {
+impl WindowCloser {
     /// The service over this store.
-    pub fn new(store: Store, held: Arc<Held>, compute: Compute, worker: Uuid) -> Windows {
-        Windows { store, held, compute, worker }
+    pub fn new(store: Store, held: Arc<PrefetchBuffer>, compute: Compute, worker: Uuid) -> WindowCloser {
+        WindowCloser { store, held, compute, worker }
     }
 
     /// Closes what is due, a part of it; answers whether there may be more.
@@ -87,7 +87,7 @@ impl Windows {
         Ok(!released.is_empty())
     }
 
-    async fn release_one(&self, held: &store::Held, now: DateTime<Utc>) -> Result<(), StoreError> {
+    async fn release_one(&self, held: &store::HeldEvents, now: DateTime<Utc>) -> Result<(), StoreError> {
         let task = self.store.find_task(&Scope::Every, held.task_id).await?;
         let matches = self.judge(held, task).await?;
         let share = self.held.share_ahead(matches.len());
@@ -100,9 +100,9 @@ impl Windows {
     }
 
     /// Judges the events that a task has held, a few at a time in its tenant's turns.
-    async fn judge(&self, held: &store::Held, task: Option<Task>) -> Result<Vec<Match>, StoreError> {
+    async fn judge(&self, held: &store::HeldEvents, task: Option<Task>) -> Result<Vec<Match>, StoreError> {
         let Some(task) = task.map(Arc::new) else { return Ok(Vec::new()) };
-        let (runs, now) = (held.release == Release::Run, self.store.clock().now());
+        let (runs, now) = (held.release == EventRelease::Run, self.store.clock().now());
         let mut matches = Vec::with_capacity(held.events.len());
         for some in held.events.chunks(JUDGED) {
             let (events, of) = (some.to_vec(), Arc::clone(&task));
@@ -138,18 +138,18 @@ fn released(events: Vec<Event>, task: &Task, runs: bool, now: DateTime<Utc>) -> 
             hold: true,
             max_runs: facts.max_runs,
             arrival: Arc::clone(&arrival),
-            verdict: Verdict::Skipped(reason::DROPPED.into()),
+            verdict: EventVerdict::Skipped(reason::DROPPED.into()),
         })
     });
     each.collect()
 }
 
-impl Service for Windows {
+impl ServiceLoop for WindowCloser {
     const NAME: &'static str = "windows";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
     const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: REST, next: |_, outlook| outlook.window });
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         let clock = self.store.clock();
         if !clock.trusted() {
             return Err(TickError::ClockUnknown);
@@ -157,9 +157,9 @@ impl Service for Windows {
         // neither may keep the other from its work
         let (closed, released) = (self.close().await, self.release().await);
         if closed? || released? {
-            return Ok(Next::Now);
+            return Ok(NextTick::Now);
         }
-        Ok(self.store.next_window().await?.map_or(Next::OnWake, Next::At))
+        Ok(self.store.next_window().await?.map_or(NextTick::OnWake, NextTick::At))
     }
 
     fn hint(&self) -> BoxFuture<'static, ()> {

@@ -12,12 +12,12 @@ use uuid::Uuid;
 use crate::clock::signed;
 use crate::engine::active::Active;
 use crate::engine::execution::Executions;
-use crate::engine::held::Held;
+use crate::engine::held::PrefetchBuffer;
 use crate::engine::neighbours::Neighbours;
 use crate::engine::scheduler::HORIZON;
-use crate::engine::service::{AtRest, NOW, Next, REST, Service, TickError};
+use crate::engine::service::{AtRest, NOW, NextTick, REST, ServiceLoop, TickError};
 use crate::metrics::Metrics;
-use crate::store::{Lease, Limits, Starts, Store, Take, Topic, Turn, answered};
+use crate::store::{Lease, RunLimits, Starts, Store, Take, Topic, ClaimCursor, answered};
 
 /// Runs taken or started in one transaction.
 const BATCH: usize = 500;
@@ -25,7 +25,7 @@ const BATCH: usize = 500;
 /// Starts ready runs and those whose instant has come.
 pub struct Worker {
     store: Store,
-    held: Arc<Held>,
+    held: Arc<PrefetchBuffer>,
     executions: Executions,
     active: Active,
     id: Uuid,
@@ -33,8 +33,8 @@ pub struct Worker {
     /// Whether more could be done if there were more room: only then does the end of a run wake the worker.
     short_of_room: Arc<AtomicBool>,
     /// Where to go on among the tenants, while there is more than can be taken.
-    turn: Mutex<Option<Turn>>,
-    limits: Limits,
+    turn: Mutex<Option<ClaimCursor>>,
+    limits: RunLimits,
     neighbours: Neighbours,
     started: Counter,
 }
@@ -43,11 +43,11 @@ impl Worker {
     /// The service, with its metrics.
     pub fn new(
         store: Store,
-        held: Arc<Held>,
+        held: Arc<PrefetchBuffer>,
         executions: Executions,
         active: Active,
         id: Uuid,
-        limits: Limits,
+        limits: RunLimits,
         metrics: &Metrics,
     ) -> Worker {
         let started = metrics.registered("run_starts", "Runs started by this instance", Counter::default());
@@ -72,7 +72,7 @@ impl Worker {
     async fn take(&self) -> Result<bool, TickError> {
         // while the runs of one batch are read the next is taken; where limits are kept, takes come one after the other
         let in_turn = self.turn.lock().expect("turn lock").is_some();
-        let limits = Limits { own: self.held.has_own_limits(), ..self.limits };
+        let limits = RunLimits { own: self.held.has_own_limits(), ..self.limits };
         let by_two = in_turn && !limits.any();
         let share = self.held.share_of_ready(if by_two { 2 * BATCH } else { BATCH }, in_turn);
         self.short_of_room.store(share.places == 0, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Worker {
         let turn = self.turn.lock().expect("turn lock").take();
         // the most urgent may be anybody's: no more of them than is left to everybody, and else it goes in turn
         let urgent = share.shares.left_to_each();
-        let fair = turn.or_else(|| (limits.any() || urgent == 0).then(Turn::default));
+        let fair = turn.or_else(|| (limits.any() || urgent == 0).then(ClaimCursor::default));
         let now = self.store.clock().now();
         // who holds all that it can start leaves what is not due yet to the others
         let (room, ahead) = match share.room {
@@ -120,7 +120,7 @@ impl Worker {
         let full = taken.len() as i64 == take.limit;
         // who has more than can be taken must not keep the others waiting: from now on it goes in turn, until none is left
         // a look at as many tenants as fit, of whom none could have more, is no reason to forget those who follow
-        if full || (take.fair.is_some() && (!taken.is_empty() || taken.turn != Turn::default())) {
+        if full || (take.fair.is_some() && (!taken.is_empty() || taken.turn != ClaimCursor::default())) {
             *self.turn.lock().expect("turn lock") = Some(taken.turn);
         }
         self.held.add(taken.claims);
@@ -167,7 +167,7 @@ impl Worker {
     }
 }
 
-impl Service for Worker {
+impl ServiceLoop for Worker {
     const NAME: &'static str = "worker";
     const LOOK_AGAIN: Duration = Duration::from_secs(1);
     // what is held, or under way and may be cancelled, is looked after
@@ -179,7 +179,7 @@ impl Service for Worker {
         },
     });
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         if !self.store.clock().trusted() {
             return Err(TickError::ClockUnknown);
         }
@@ -192,12 +192,12 @@ impl Service for Worker {
             self.short_of_room.store(true, Ordering::Relaxed);
         }
         let next = match (more_due || more_ready, self.held.next()) {
-            (true, _) if self.held.has_place() => Next::Now,
-            (false, Some(next)) if self.held.has_place() => Next::At(next),
-            (false, None) => Next::OnWake,
+            (true, _) if self.held.has_place() => NextTick::Now,
+            (false, Some(next)) if self.held.has_place() => NextTick::At(next),
+            (false, None) => NextTick::OnWake,
             _ => {
                 self.short_of_room.store(true, Ordering::Relaxed);
-                Next::OnWake
+                NextTick::OnWake
             }
         };
         if self.short_of_room.load(Ordering::Relaxed) {

@@ -17,14 +17,14 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
-use crate::engine::Bell;
-use crate::engine::service::{Next, Service, TickError};
+use crate::engine::Wakeup;
+use crate::engine::service::{NextTick, ServiceLoop, TickError};
 use crate::id::Scope;
 use crate::metrics::Metrics;
 use crate::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::store::{NewestZones, PlannedTask, Store, StoreError};
-use crate::trigger::replan::Pending;
-use crate::trigger::zone::{Database, Release, Settings, Zones};
+use crate::trigger::replan::PendingFire;
+use crate::trigger::zone::{ZoneTable, ZoneRelease, Settings, Zones};
 use crate::trigger::{self, Trigger};
 
 /// Tasks that one tick looks at.
@@ -44,19 +44,19 @@ pub struct ZoneKeeper {
     zones: Zones,
     metrics: Metrics,
     moved: Counter,
-    bell: Bell,
+    bell: Wakeup,
     /// The newer release that the folder had at the last look: one that is being replaced is not read.
-    seen: Mutex<Option<Release>>,
+    seen: Mutex<Option<ZoneRelease>>,
     /// Whether the last tick has left something to do: the next one follows at once, and does not look at the folder.
     busy: AtomicBool,
-    pass: Mutex<Option<Pass>>,
+    pass: Mutex<Option<ReplanPass>>,
 }
 
 /// A pass through all tasks, and how far it is.
 #[derive(Clone)]
-struct Pass {
-    old: Arc<Database>,
-    new: Arc<Database>,
+struct ReplanPass {
+    old: Arc<ZoneTable>,
+    new: Arc<ZoneTable>,
     /// The zones whose rules differ.
     zones: Arc<HashSet<&'static str>>,
     after: Uuid,
@@ -74,7 +74,7 @@ impl ZoneKeeper {
             zones,
             metrics,
             moved,
-            bell: Bell::default(),
+            bell: Wakeup::default(),
             seen: Mutex::default(),
             busy: AtomicBool::default(),
             pass: Mutex::default(),
@@ -82,7 +82,7 @@ impl ZoneKeeper {
     }
 
     /// Rings where somebody finds that another release plans.
-    pub(crate) fn bell(&self) -> Bell {
+    pub(crate) fn bell(&self) -> Wakeup {
         Arc::clone(&self.bell)
     }
 
@@ -134,7 +134,7 @@ impl ZoneKeeper {
         let corrupt = || StoreError::Corrupt(format!("the zone rules of release {} can't be read", newest.release));
         let rules = self.store.zones_of(&newest.release).await?.ok_or_else(corrupt)?;
         let release = newest.release.clone();
-        let read = spawn_blocking(move || Database::from_bytes(release, &rules)).await.ok().flatten();
+        let read = spawn_blocking(move || ZoneTable::from_bytes(release, &rules)).await.ok().flatten();
         self.zones.adopt(read.ok_or_else(corrupt)?);
         self.metrics.zones(newest.release.as_str(), self.zones.get().source().as_str());
         tracing::warn!(
@@ -146,7 +146,7 @@ impl ZoneKeeper {
     }
 
     /// Plans anew what is concerned of some tasks; answers whether there are more.
-    async fn replan_some(&self, current: Arc<Database>) -> Result<bool, TickError> {
+    async fn replan_some(&self, current: Arc<ZoneTable>) -> Result<bool, TickError> {
         let going = self.pass.lock().expect("pass lock").clone();
         let mut pass = match going.filter(|pass| pass.new.release() == current.release()) {
             Some(pass) => pass,
@@ -181,7 +181,7 @@ impl ZoneKeeper {
         Ok(true)
     }
 
-    async fn begin(&self, new: Arc<Database>) -> Result<Pass, TickError> {
+    async fn begin(&self, new: Arc<ZoneTable>) -> Result<ReplanPass, TickError> {
         let planned = self.store.planned_zones().await?;
         let stored = match &planned {
             Some(release) => self.store.zones_of(release).await?,
@@ -189,18 +189,18 @@ impl ZoneKeeper {
         };
         let (from, to) = (self.store.clock().now() - BACK, self.store.clock().now() + AHEAD);
         let compared = spawn_blocking(move || {
-            let old = planned.zip(stored).and_then(|(release, rules)| Database::from_bytes(release, &rules));
-            let old = Arc::new(old.unwrap_or_else(Database::former));
+            let old = planned.zip(stored).and_then(|(release, rules)| ZoneTable::from_bytes(release, &rules));
+            let old = Arc::new(old.unwrap_or_else(ZoneTable::former));
             let zones: HashSet<&'static str> =
                 new.differing(&old, from, to).into_iter().map(|zone| zone.name()).collect();
-            Pass { old, new, zones: Arc::new(zones), after: Uuid::nil(), moved: 0 }
+            ReplanPass { old, new, zones: Arc::new(zones), after: Uuid::nil(), moved: 0 }
         });
         compared.await.map_err(|_| StoreError::Corrupt("the zone rules can't be compared".into()).into())
     }
 
     /// Plans one task anew; answers whether its next instant moved. A task that can't be planned is left to the scheduler,
     /// which says so: it holds up no other.
-    async fn replan(&self, pass: &Pass, id: Uuid, now: DateTime<Utc>) -> Result<bool, TickError> {
+    async fn replan(&self, pass: &ReplanPass, id: Uuid, now: DateTime<Utc>) -> Result<bool, TickError> {
         for _ in 0..TRIES {
             let seen = match self.store.planned_task(id).await {
                 Ok(Some(seen)) => seen,
@@ -226,12 +226,12 @@ impl ZoneKeeper {
     }
 
     /// The task's next instant by the new rules; the outer `None`: it can't be told.
-    async fn next(&self, pass: &Pass, seen: &PlannedTask) -> Option<Option<trigger::Next>> {
+    async fn next(&self, pass: &ReplanPass, seen: &PlannedTask) -> Option<Option<trigger::NextFire>> {
         let Trigger::Schedule(schedule) = seen.task.spec.trigger.clone() else { return None };
-        let Pass { old, new, .. } = pass.clone();
+        let ReplanPass { old, new, .. } = pass.clone();
         let task = &seen.task;
         let (task_id, anchor, active_since) = (task.id, task.anchor_at, task.active_since);
-        let pending = Pending { task_id, anchor, active_since, nominal: seen.nominal };
+        let pending = PendingFire { task_id, anchor, active_since, nominal: seen.nominal };
         let planned = spawn_blocking(move || schedule.replan(&pending, &old, &new)).await;
         match planned {
             Ok(Ok(next)) => Some(next),
@@ -249,9 +249,9 @@ impl ZoneKeeper {
     /// The message to the owner; `None` where nobody can be told.
     async fn notice(
         &self,
-        pass: &Pass,
+        pass: &ReplanPass,
         seen: &PlannedTask,
-        next: Option<trigger::Next>,
+        next: Option<trigger::NextFire>,
     ) -> Result<Option<NewDelivery>, StoreError> {
         let Trigger::Schedule(schedule) = &seen.task.spec.trigger else { return Ok(None) };
         let recipient =
@@ -270,17 +270,17 @@ impl ZoneKeeper {
     }
 }
 
-impl Service for ZoneKeeper {
+impl ServiceLoop for ZoneKeeper {
     const NAME: &'static str = "zones";
     const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-    async fn tick(&self) -> Result<Next, TickError> {
+    async fn tick(&self) -> Result<NextTick, TickError> {
         if !self.busy.load(Ordering::Relaxed) {
             self.look_at_folder().await;
         }
         let more = self.step().await?;
         self.busy.store(more, Ordering::Relaxed);
-        Ok(if more { Next::Now } else { Next::OnWake })
+        Ok(if more { NextTick::Now } else { NextTick::OnWake })
     }
 
     fn hint(&self) -> BoxFuture<'static, ()> {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::event::{EVENT_BYTES, Event, SPEC_VERSION, TENANT};
 use crate::id::Tenant;
-use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
+use crate::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
 
 /// The fields that there are.
 pub const FIELDS: [&str; 7] = ["tenant_id", "source", "type", "id", "data", "time", "subject"];
@@ -21,7 +21,7 @@ impl Event {
         tenant: &Tenant,
         made_id: &str,
         now: DateTime<Utc>,
-        faults: &mut Faults,
+        faults: &mut ValidationErrors,
     ) -> Option<Event> {
         let Some(fields) = value.as_object() else {
             faults.add(pointer, "an event is a JSON object with `source` and `type`");
@@ -48,7 +48,7 @@ impl Event {
     }
 
     /// Adds a fault where the event is larger than any may be.
-    pub fn is_small_enough(&self, pointer: &str, faults: &mut Faults) -> bool {
+    pub fn is_small_enough(&self, pointer: &str, faults: &mut ValidationErrors) -> bool {
         let bytes = self.bytes();
         if bytes > EVENT_BYTES {
             faults.add(pointer, format!("has {bytes} bytes as JSON, and an event at most {EVENT_BYTES}"));
@@ -63,8 +63,8 @@ mod tests {
 
     use super::*;
 
-    fn read(value: &Value) -> Result<Event, Faults> {
-        let (mut faults, tenant) = (Faults::new(), Tenant::new("ann").unwrap());
+    fn read(value: &Value) -> Result<Event, ValidationErrors> {
+        let (mut faults, tenant) = (ValidationErrors::new(), Tenant::new("ann").unwrap());
         let now = DateTime::from_timestamp_millis(1_795_000_000_123).unwrap();
         let event = Event::read_short(value, "/0", &tenant, "made", now, &mut faults);
         assert_eq!(event.is_none(), !faults.is_empty());

@@ -1,4 +1,4 @@
-//! The store, as tools and agents see it: the tenant's own things through `Host`, one run's transcript through
+//! The store, as tools and agents see it: the tenant's own things through `ToolHost`, one run's transcript through
 //! `AgentStore`, fenced by its lease.
 
 use std::sync::{Arc, Mutex};
@@ -15,15 +15,15 @@ use crate::bus::{Bus, BusError};
 use crate::clock::signed;
 use crate::event::Event;
 use crate::id::{Scope, Tenant, new_id};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::new_delivery::channels as order_of;
-use crate::notification::{Kind, NewDelivery, Recipient, SubjectRef, notices};
-use crate::run::transcript::Entry;
+use crate::notification::{MessageKind, NewDelivery, Recipient, SubjectRef, notices};
+use crate::run::transcript::TranscriptEntry;
 use crate::run::{Run, Usage};
-use crate::store::{Answer, GrantUse, Idempotency, Lease, Store, StoreError, TaskFilter, answered};
+use crate::store::{StoredAnswer, GrantUse, Idempotency, Lease, Store, StoreError, TaskFilter, answered};
 use crate::task::change::TaskChange;
-use crate::task::{DEFAULT_EXECUTOR, Draft, Known, Output, Route, Spec, Task, TaskStatus, Urgency};
-use crate::tool::{self, Host, HostError, MissedByStep, Notice};
+use crate::task::{DEFAULT_EXECUTOR, Draft, TaskValidator, Output, Route, Spec, Task, TaskStatus, Urgency};
+use crate::tool::{self, ToolHost, HostError, MissedByStep, ToolNotice};
 
 /// Entries of a transcript that are read at once.
 const PAGE: i64 = 500;
@@ -33,13 +33,13 @@ const REASON_PAUSED: &str = "paused_by_agent";
 /// The host of tools, backed by the store.
 pub struct StoreHost {
     store: Store,
-    known: Known,
+    known: TaskValidator,
     bus: Arc<dyn Bus>,
 }
 
 impl StoreHost {
     /// A host over this store; drafts are checked against `known`.
-    pub fn new(store: Store, known: Known, bus: Arc<dyn Bus>) -> StoreHost {
+    pub fn new(store: Store, known: TaskValidator, bus: Arc<dyn Bus>) -> StoreHost {
         StoreHost { store, known, bus }
     }
 
@@ -50,7 +50,7 @@ impl StoreHost {
         let read = move || {
             let draft = Draft::parse(Ok(of), &draft, &known, now)?;
             by_an_agent(&draft)?;
-            Task::new(new_id(now), draft, now).map_err(|fault| Faults(vec![fault]))
+            Task::new(new_id(now), draft, now).map_err(|fault| ValidationErrors(vec![fault]))
         };
         let read = self.store.compute(tenant.as_str(), read).await.map_err(told)?;
         let (task, next) = read.map_err(HostError::Invalid)?;
@@ -62,17 +62,17 @@ impl StoreHost {
             body: brief(&task),
         };
         match answered(self.store.create_task(&task, next.map(|n| n.nominal), Some(&once))).await.map_err(told)? {
-            Answer::Done(()) => Ok(once.body),
-            Answer::Replayed { body, .. } => Ok(body),
-            Answer::Mismatch => Err(HostError::Conflict("this call has created another task already".into())),
+            StoredAnswer::Done(()) => Ok(once.body),
+            StoredAnswer::Replayed { body, .. } => Ok(body),
+            StoredAnswer::Mismatch => Err(HostError::Conflict("this call has created another task already".into())),
         }
     }
 
-    async fn list(&self, tenant: &Tenant, filter: tool::TaskFilter) -> Result<Value, HostError> {
+    async fn list(&self, tenant: &Tenant, filter: tool::TaskQuery) -> Result<Value, HostError> {
         let status = match &filter.status {
             None => None,
             Some(word) => Some(TaskStatus::parse(word).ok_or_else(|| {
-                HostError::Invalid(Faults::one("/status", "must be active, paused, disabled or completed"))
+                HostError::Invalid(ValidationErrors::one("/status", "must be active, paused, disabled or completed"))
             })?),
         };
         let filter = TaskFilter { status, q: filter.q, limit: filter.limit.into(), ..TaskFilter::default() };
@@ -91,7 +91,7 @@ impl StoreHost {
         Ok(json!({ "deleted": id }))
     }
 
-    async fn post(&self, tenant: &Tenant, notice: Notice) -> Result<Value, HostError> {
+    async fn post(&self, tenant: &Tenant, notice: ToolNotice) -> Result<Value, HostError> {
         let scope = Scope::Only(tenant.clone());
         let recipient = answered(self.store.find_recipient(&scope, tenant.as_str()))
             .await
@@ -118,8 +118,8 @@ impl StoreHost {
             dedupe_key: notice.dedupe_key.clone(),
             run_id: Some(notice.run_id),
             subject_ref: notice.subject_ref,
-            kind: Kind::Message,
-            urgency: notice.urgency.unwrap_or(Kind::Message.urgency()),
+            kind: MessageKind::Message,
+            urgency: notice.urgency.unwrap_or(MessageKind::Message.urgency()),
             subject: Some(notice.subject),
             text: Some(notice.text),
         };
@@ -152,7 +152,7 @@ impl StoreHost {
 
     async fn publish(&self, tenant: &Tenant, event: Event) -> Result<Value, HostError> {
         if event.tenant != *tenant {
-            return Err(HostError::Invalid(Faults::one("/tenantid", "must be the tenant of the run")));
+            return Err(HostError::Invalid(ValidationErrors::one("/tenantid", "must be the tenant of the run")));
         }
         answered(self.store.admit_bytes(tenant.as_str(), event.bytes())).await.map_err(told)?;
         answered(self.store.take_events(tenant.as_str(), 1)).await.map_err(told)?;
@@ -169,8 +169,8 @@ impl StoreHost {
 
 /// Refuses effects that nobody approved in a task that an agent makes. Such a task wakes an agent, which is asked for
 /// its approvals, and polls with GET alone.
-fn by_an_agent(draft: &Draft) -> Result<(), Faults> {
-    let mut faults = Faults::new();
+fn by_an_agent(draft: &Draft) -> Result<(), ValidationErrors> {
+    let mut faults = ValidationErrors::new();
     let Spec { executor, trigger, .. } = &draft.spec;
     if executor != DEFAULT_EXECUTOR {
         let message = format!("an agent may make tasks for `{DEFAULT_EXECUTOR}` only, not for `{executor}`");
@@ -223,7 +223,7 @@ fn told(error: StoreError) -> HostError {
     }
 }
 
-impl Host for StoreHost {
+impl ToolHost for StoreHost {
     fn create_task<'a>(
         &'a self,
         tenant: &'a Tenant,
@@ -236,7 +236,7 @@ impl Host for StoreHost {
     fn list_tasks<'a>(
         &'a self,
         tenant: &'a Tenant,
-        filter: tool::TaskFilter,
+        filter: tool::TaskQuery,
     ) -> BoxFuture<'a, Result<Value, HostError>> {
         Box::pin(self.list(tenant, filter))
     }
@@ -249,7 +249,7 @@ impl Host for StoreHost {
         Box::pin(self.delete(tenant, id))
     }
 
-    fn notify<'a>(&'a self, tenant: &'a Tenant, notice: Notice) -> BoxFuture<'a, Result<Value, HostError>> {
+    fn notify<'a>(&'a self, tenant: &'a Tenant, notice: ToolNotice) -> BoxFuture<'a, Result<Value, HostError>> {
         Box::pin(self.post(tenant, notice))
     }
 
@@ -304,16 +304,16 @@ impl LeasedTranscript {
         *self.usage.lock().expect("usage lock")
     }
 
-    fn count(&self, entries: &[Entry]) {
+    fn count(&self, entries: &[TranscriptEntry]) {
         let mut usage = self.usage.lock().expect("usage lock");
         entries.iter().for_each(|entry| *usage += entry.usage);
     }
 }
 
 impl AgentStore for LeasedTranscript {
-    fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>> {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
         Box::pin(async {
-            let mut entries: Vec<Entry> = Vec::new();
+            let mut entries: Vec<TranscriptEntry> = Vec::new();
             loop {
                 let from = entries.last().map_or(0, |last| last.seq + 1);
                 let page = answered(self.store.checkpoint(self.lease.run_id, from, PAGE)).await.map_err(refused)?;
@@ -329,7 +329,7 @@ impl AgentStore for LeasedTranscript {
         })
     }
 
-    fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
+    fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
         Box::pin(async move {
             let until = self.store.clock().now() + signed(self.length);
             answered(self.store.append(&self.owner.1, self.lease, until, &entries)).await.map_err(refused)?;
@@ -388,7 +388,7 @@ mod tests {
     fn draft(fields: Value) -> Draft {
         let mut task = json!({ "name": "a task", "trigger": { "type": "schedule", "interval": "1h" } });
         task.as_object_mut().expect("an object").extend(fields.as_object().cloned().expect("an object"));
-        let known = Known {
+        let known = TaskValidator {
             channels: vec![],
             check: Arc::new(|_, _, _| {}),
             seal: Arc::new(|_, _, _, _| Ok(())),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::broadcast;
 use uuid::Uuid;
 
-use crate::agent::Sink;
+use crate::agent::StreamSink;
 use crate::run::stream::StreamEvent;
 
 /// Events that a slow watcher may lag behind before it misses some.
@@ -19,7 +19,7 @@ pub struct Hub(Arc<Mutex<HashMap<Uuid, broadcast::Sender<StreamEvent>>>>);
 
 /// One watcher of one run; dropping it ends the watch.
 #[derive(Debug)]
-pub struct Subscription {
+pub struct RunSubscription {
     hub: Hub,
     run_id: Uuid,
     events: broadcast::Receiver<StreamEvent>,
@@ -27,7 +27,7 @@ pub struct Subscription {
 
 /// An event for a watcher.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Heard {
+pub enum WatchedEvent {
     /// An event of the run.
     Event(StreamEvent),
     /// Too slow: this many events are gone; the transcript has what they led to.
@@ -41,10 +41,10 @@ impl Hub {
     }
 
     /// Watches a run from now on, whether it has begun or not.
-    pub fn subscribe(&self, run_id: Uuid) -> Subscription {
+    pub fn subscribe(&self, run_id: Uuid) -> RunSubscription {
         let mut runs = self.0.lock().expect("hub lock");
         let events = runs.entry(run_id).or_insert_with(|| broadcast::channel(BACKLOG).0).subscribe();
-        Subscription { hub: self.clone(), run_id, events }
+        RunSubscription { hub: self.clone(), run_id, events }
     }
 
     /// Tells all who watch the run; what nobody would hear is not even made.
@@ -57,7 +57,7 @@ impl Hub {
     }
 
     /// A sink that publishes to the watchers of one run.
-    pub fn sink(&self, run_id: Uuid) -> Sink {
+    pub fn sink(&self, run_id: Uuid) -> StreamSink {
         let hub = self.clone();
         Arc::new(move |event| hub.publish(run_id, || event))
     }
@@ -68,19 +68,19 @@ impl Hub {
     }
 }
 
-impl Subscription {
+impl RunSubscription {
     /// The next thing to hear. Waits; safe to drop and call again.
-    pub async fn next(&mut self) -> Heard {
+    pub async fn next(&mut self) -> WatchedEvent {
         match self.events.recv().await {
-            Ok(event) => Heard::Event(event),
-            Err(broadcast::error::RecvError::Lagged(missed)) => Heard::Missed(missed),
+            Ok(event) => WatchedEvent::Event(event),
+            Err(broadcast::error::RecvError::Lagged(missed)) => WatchedEvent::Missed(missed),
             // the hub keeps the sender as long as there is a subscription
             Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
         }
     }
 }
 
-impl Drop for Subscription {
+impl Drop for RunSubscription {
     fn drop(&mut self) {
         let mut runs = self.hub.0.lock().expect("hub lock");
         // this watcher is still counted
@@ -106,8 +106,8 @@ mod tests {
         let (mut first, mut second) = (hub.subscribe(run), hub.subscribe(run));
         hub.publish(other, || panic!("made for nobody"));
         hub.sink(run)(chunk(1));
-        assert_eq!(first.next().await, Heard::Event(chunk(1)));
-        assert_eq!(second.next().await, Heard::Event(chunk(1)));
+        assert_eq!(first.next().await, WatchedEvent::Event(chunk(1)));
+        assert_eq!(second.next().await, WatchedEvent::Event(chunk(1)));
         drop(first);
         assert_eq!(hub.watched(), 1);
         drop(second);
@@ -121,7 +121,7 @@ mod tests {
         for turn in 0..BACKLOG as i64 + 3 {
             hub.publish(Uuid::nil(), || chunk(turn));
         }
-        assert_eq!(slow.next().await, Heard::Missed(3));
-        assert_eq!(slow.next().await, Heard::Event(chunk(3)));
+        assert_eq!(slow.next().await, WatchedEvent::Missed(3));
+        assert_eq!(slow.next().await, WatchedEvent::Event(chunk(3)));
     }
 }

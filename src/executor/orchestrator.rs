@@ -8,15 +8,15 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tracing::Instrument;
 
-use crate::agent::{Agent, Asking, Handled, Incoming, Suspension, Wishes};
-use crate::approval::policy::{Rules, TaskRules, task_rules_hold};
+use crate::agent::{Agent, Asking, AgentResponse, AgentRequest, Suspension, AgentOverrides};
+use crate::approval::policy::{PolicyRules, TaskRules, task_rules_hold};
 use crate::credential::references;
 use crate::executor::{Executor, Job};
 use crate::id::Tenant;
-use crate::invalid::{Faults, NAMED, did_you_mean, escape, unknown_fields};
+use crate::invalid::{ValidationErrors, NAMED, did_you_mean, escape, unknown_fields};
 use crate::run::cause::Cause;
-use crate::run::outcome::{Outcome, RunError};
-use crate::run::{Missed, Run, Usage};
+use crate::run::outcome::{RunOutcome, RunError};
+use crate::run::{MissedInstants, Run, Usage};
 use crate::task::{Action, Task};
 use crate::trigger::zone::shown_in;
 
@@ -38,17 +38,17 @@ impl Orchestrator {
         Orchestrator { agent }
     }
 
-    async fn run(&self, job: Job) -> Result<Outcome, RunError> {
+    async fn run(&self, job: Job) -> Result<RunOutcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
         let asking = Asking {
             task_id: job.run.task_id,
             source: "trigger",
             rules: task_rules_hold(task.updated_at, job.clock.now())
-                .then(|| self.rules(&task.spec.action.config, &mut Faults::new()))
+                .then(|| self.rules(&task.spec.action.config, &mut ValidationErrors::new()))
                 .flatten()
                 .map(Arc::new),
         };
-        let incoming = Incoming {
+        let incoming = AgentRequest {
             tenant: Tenant::stored(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
             run_id: job.run.id,
             text: message(&job, task),
@@ -67,27 +67,27 @@ impl Orchestrator {
             known: job.known,
         };
         match self.agent.handle_message(&incoming).await? {
-            Handled::Answered(result) => Ok(Outcome::Succeeded { output: result.response, usage: result.usage }),
-            Handled::Suspended(Suspension { asks, open, usage }) => Ok(Outcome::Asks { asks, open, usage }),
-            Handled::Refused { reason } => Ok(Outcome::Skipped { reason, usage: Usage::default() }),
+            AgentResponse::Answered(result) => Ok(RunOutcome::Succeeded { output: result.response, usage: result.usage }),
+            AgentResponse::Suspended(Suspension { asks, open, usage }) => Ok(RunOutcome::Asks { asks, open, usage }),
+            AgentResponse::Refused { reason } => Ok(RunOutcome::Skipped { reason, usage: Usage::default() }),
         }
     }
 
     /// The task's wishes once more: models and tools may have gone since they were checked.
-    fn wishes_now(&self, action: &Action) -> Result<Wishes, RunError> {
-        let mut faults = Faults::new();
+    fn wishes_now(&self, action: &Action) -> Result<AgentOverrides, RunError> {
+        let mut faults = ValidationErrors::new();
         let wishes = self.wishes(&action.config, &mut faults);
         faults.or(wishes).map_err(|faults| RunError::fail("invalid_action", faults.to_string()))
     }
 
-    fn wishes(&self, config: &Map<String, Value>, faults: &mut Faults) -> Wishes {
+    fn wishes(&self, config: &Map<String, Value>, faults: &mut ValidationErrors) -> AgentOverrides {
         for key in unknown_fields(config, &KEYS) {
             let hint = did_you_mean(key, KEYS);
             let place = format!("/action/config/{}", escape(key));
             faults.add(place, format!("unknown key `{key}`{hint}; known: {}", KEYS.join(", ")));
         }
         let given = |key: &str| config.get(key).filter(|value| !value.is_null());
-        Wishes {
+        AgentOverrides {
             system_prompt: given("system_prompt").and_then(|value| persona(value, faults)),
             model: given("model").and_then(|value| self.model(value, faults)),
             max_turns: given("max_turns").and_then(|value| max_turns(value, faults)),
@@ -99,7 +99,7 @@ impl Orchestrator {
     }
 
     /// The task's own say in what people are asked about.
-    fn rules(&self, config: &Map<String, Value>, faults: &mut Faults) -> Option<Rules> {
+    fn rules(&self, config: &Map<String, Value>, faults: &mut ValidationErrors) -> Option<PolicyRules> {
         let value = config.get("approvals").filter(|value| !value.is_null())?;
         let place = "/action/config/approvals";
         let TaskRules(written) = faults.read(value, place)?;
@@ -108,10 +108,10 @@ impl Orchestrator {
             let hint = did_you_mean(tool, self.agent.tools.names());
             faults.add(format!("{place}/{}", escape(tool)), format!("unknown tool `{tool}`{hint}"));
         }
-        Some(Rules::compile(&written, place, faults))
+        Some(PolicyRules::compile(&written, place, faults))
     }
 
-    fn model(&self, value: &Value, faults: &mut Faults) -> Option<String> {
+    fn model(&self, value: &Value, faults: &mut ValidationErrors) -> Option<String> {
         let place = "/action/config/model";
         let name = text(value, place, faults)?;
         if !self.agent.models.names().any(|known| known == name) {
@@ -121,7 +121,7 @@ impl Orchestrator {
         Some(name)
     }
 
-    fn allowed(&self, value: &Value, faults: &mut Faults) -> Option<Vec<String>> {
+    fn allowed(&self, value: &Value, faults: &mut ValidationErrors) -> Option<Vec<String>> {
         let names: Vec<String> = faults.read(value, "/action/config/tools")?;
         let is_known = |tool: &str| self.agent.tools.names().any(|known| known == tool);
         for (index, name) in names.iter().enumerate().filter(|(_, name)| !is_known(name)).take(NAMED) {
@@ -141,7 +141,7 @@ impl Executor for Orchestrator {
         crate::executor::schema::of::<crate::executor::schema::OrchestratorConfig>()
     }
 
-    fn validate(&self, action: &Action, faults: &mut Faults) {
+    fn validate(&self, action: &Action, faults: &mut ValidationErrors) {
         if action.instruction.trim().is_empty() {
             faults.add("/action/instruction", "is missing: what the agent is to do, in plain words");
         }
@@ -149,17 +149,17 @@ impl Executor for Orchestrator {
         self.rules(&action.config, faults);
     }
 
-    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
         let span = job.span();
         Box::pin(self.run(job).instrument(span))
     }
 }
 
-fn text(value: &Value, place: &str, faults: &mut Faults) -> Option<String> {
+fn text(value: &Value, place: &str, faults: &mut ValidationErrors) -> Option<String> {
     faults.read::<String>(value, place)
 }
 
-fn persona(value: &Value, faults: &mut Faults) -> Option<String> {
+fn persona(value: &Value, faults: &mut ValidationErrors) -> Option<String> {
     let place = "/action/config/system_prompt";
     let persona = text(value, place, faults)?;
     if persona.chars().count() > PERSONA_LENGTH {
@@ -168,7 +168,7 @@ fn persona(value: &Value, faults: &mut Faults) -> Option<String> {
     Some(persona)
 }
 
-fn max_turns(value: &Value, faults: &mut Faults) -> Option<u32> {
+fn max_turns(value: &Value, faults: &mut ValidationErrors) -> Option<u32> {
     match value.as_u64().filter(|turns| (1..=MOST_TURNS).contains(turns)) {
         Some(turns) => u32::try_from(turns).ok(),
         None => {
@@ -217,7 +217,7 @@ fn message(job: &Job, task: &Task) -> String {
     text
 }
 
-fn told_missed(missed: &Missed, job: &Job) -> String {
+fn told_missed(missed: &MissedInstants, job: &Job) -> String {
     let local =
         |at: chrono::DateTime<chrono::Utc>| shown_in(at, job.timezone).to_rfc3339_opts(SecondsFormat::Secs, false);
     let (count, fires) = match missed.count {

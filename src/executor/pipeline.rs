@@ -35,20 +35,20 @@ use tracing::Instrument;
 
 use crate::compute::steps_to_read;
 use crate::executor::pipeline::attempt::{Attempts, error_value};
-use crate::executor::pipeline::kind::World;
-use crate::executor::pipeline::ledger::{Beginning, Ledger};
-use crate::executor::pipeline::scope::{Fire, Scope, run_value, task_value};
-use crate::executor::pipeline::spec::{OnError, Spec, What};
+use crate::executor::pipeline::kind::StepContext;
+use crate::executor::pipeline::ledger::{StepStart, Ledger};
+use crate::executor::pipeline::scope::{FireScope, StepScope, run_value, task_value};
+use crate::executor::pipeline::spec::{OnError, PipelineSpec, StepWork};
 use crate::executor::{Executor, Job, UNREADABLE_ACTION};
 use crate::id::Tenant;
-use crate::invalid::Faults;
-use crate::run::outcome::{Outcome, RunError, RunFault};
+use crate::invalid::ValidationErrors;
+use crate::run::outcome::{RunOutcome, RunError, RunFault};
 use crate::task::{Action, Task};
 use crate::template::Tree;
 use crate::tool::HostError;
 
 pub use crate::executor::pipeline::dry_run::{DryRun, Sample};
-pub use crate::executor::pipeline::kind::Parts;
+pub use crate::executor::pipeline::kind::StepParts;
 
 /// Why a run ended early and well: a `filter` was false, or a step with `on_error: stop` failed.
 pub const REASON_FILTERED: &str = "filtered";
@@ -61,15 +61,15 @@ const CONFIG: &str = "/action/config";
 
 /// The executor.
 #[derive(Clone)]
-pub struct Pipeline(Arc<Parts>);
+pub struct Pipeline(Arc<StepParts>);
 
 impl Pipeline {
     /// The executor with its parts.
-    pub fn new(parts: Parts) -> Pipeline {
+    pub fn new(parts: StepParts) -> Pipeline {
         Pipeline(Arc::new(parts))
     }
 
-    async fn run(&self, job: Job) -> Result<Outcome, RunError> {
+    async fn run(&self, job: Job) -> Result<RunOutcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
         let spec = self.spec_now(&job.run.tenant_id, &task.spec.action).await?;
         let digest = digest_of(&task.spec.action.config);
@@ -82,24 +82,24 @@ impl Pipeline {
             }
             Some(begun) => begun,
             None => {
-                let beginning = Beginning { digest, state: state_of(&world).await? };
+                let beginning = StepStart { digest, state: state_of(&world).await? };
                 ledger.begin(&beginning).await?;
                 beginning
             }
         };
         let (run, task) = (run_value(&job.run), task_value(task));
-        let scope = Scope::new(&world, Fire::of(&job.run), run, task, beginning.state).await;
+        let scope = StepScope::new(&world, FireScope::of(&job.run), run, task, beginning.state).await;
         let attempts = Attempts { world: &world, ledger: &ledger };
         steps(&spec, &attempts, scope).await
     }
 
     /// The steps once more: tools, models and channels may have gone since they were checked.
-    async fn spec_now(&self, tenant: &str, action: &Action) -> Result<Spec, RunError> {
+    async fn spec_now(&self, tenant: &str, action: &Action) -> Result<PipelineSpec, RunError> {
         let (parts, config) = (Arc::clone(&self.0), action.config.clone());
         let steps = steps_to_read(&Value::Object(config.clone()));
         let read = move || {
-            let (mut faults, unreadable) = (Faults::new(), Cell::default());
-            let spec = Spec::read_stored(&config, CONFIG, &parts, &mut faults, &unreadable);
+            let (mut faults, unreadable) = (ValidationErrors::new(), Cell::default());
+            let spec = PipelineSpec::read_stored(&config, CONFIG, &parts, &mut faults, &unreadable);
             spec.ok_or_else(|| match (unreadable.get(), faults.0.first()) {
                 (true, Some(fault)) => {
                     RunError::fail(UNREADABLE_ACTION, format!("{}: {}", fault.pointer, fault.message))
@@ -111,8 +111,8 @@ impl Pipeline {
         read.unwrap_or_else(|panicked| Err(RunError::fail("invalid_action", panicked.to_string())))
     }
 
-    fn world(&self, job: &Job, task: &Task, steps: &str) -> Result<World, RunError> {
-        Ok(World {
+    fn world(&self, job: &Job, task: &Task, steps: &str) -> Result<StepContext, RunError> {
+        Ok(StepContext {
             parts: self.0.clone(),
             tenant: Tenant::stored(&job.run.tenant_id).map_err(|why| RunError::fail("invalid_tenant", why))?,
             run_id: job.run.id,
@@ -131,14 +131,14 @@ impl Pipeline {
     }
 }
 
-async fn steps(spec: &Spec, attempts: &Attempts<'_>, mut scope: Scope) -> Result<Outcome, RunError> {
+async fn steps(spec: &PipelineSpec, attempts: &Attempts<'_>, mut scope: StepScope) -> Result<RunOutcome, RunError> {
     let (mut last, mut told) = (Value::Null, false);
     for (step, position) in spec.steps.iter().zip(1..) {
         let settled = attempts.settle(step, position, &scope).await?;
         told = settled.is_ok();
         match settled {
             Ok(value) => {
-                if let What::One(kind) = &step.what
+                if let StepWork::One(kind) = &step.what
                     && kind.ends_run(&value)
                 {
                     return Ok(attempts.quiet(REASON_FILTERED).await);
@@ -156,23 +156,23 @@ async fn steps(spec: &Spec, attempts: &Attempts<'_>, mut scope: Scope) -> Result
         }
         scope = attempts.world.settled(scope, step, told, last.clone()).await;
     }
-    let tells = matches!(spec.steps.last().map(|step| &step.what), Some(What::One(kind)) if kind.tells());
+    let tells = matches!(spec.steps.last().map(|step| &step.what), Some(StepWork::One(kind)) if kind.tells());
     if tells && told && spec.output.is_none() {
         return Ok(attempts.quiet(REASON_TOLD).await);
     }
     let output = output(spec.output.as_ref(), attempts.world, &scope, last).await;
     let output = output.map_err(|why| RunError::fail("output", why))?;
-    Ok(Outcome::Succeeded { output: shown(output), usage: attempts.ledger.usage().await })
+    Ok(RunOutcome::Succeeded { output: shown(output), usage: attempts.ledger.usage().await })
 }
 
 impl Attempts<'_> {
-    async fn quiet(&self, reason: &str) -> Outcome {
-        Outcome::Quiet { reason: reason.to_owned(), usage: self.ledger.usage().await }
+    async fn quiet(&self, reason: &str) -> RunOutcome {
+        RunOutcome::Quiet { reason: reason.to_owned(), usage: self.ledger.usage().await }
     }
 }
 
 /// The answer of the run: its `output`, else the last step's value; after a `notify` that was the last step, nothing.
-async fn output(template: Option<&Tree>, world: &World, scope: &Scope, last: Value) -> Result<Value, String> {
+async fn output(template: Option<&Tree>, world: &StepContext, scope: &StepScope, last: Value) -> Result<Value, String> {
     let Some(template) = template.cloned() else { return Ok(last) };
     let steps = template.steps(&scope.template);
     let value = world.compute(scope, steps, move |scope| Ok(template.value(&scope.template)?)).await;
@@ -187,7 +187,7 @@ fn shown(value: Value) -> String {
     }
 }
 
-async fn state_of(world: &World) -> Result<Map<String, Value>, RunError> {
+async fn state_of(world: &StepContext) -> Result<Map<String, Value>, RunError> {
     match world.host.task_state(&world.tenant, world.task_id).await {
         Ok(Value::Object(state)) => Ok(state),
         Ok(_) => Ok(Map::new()),
@@ -213,11 +213,11 @@ impl Executor for Pipeline {
         crate::executor::schema::of::<schema::PipelineConfig>()
     }
 
-    fn validate(&self, action: &Action, faults: &mut Faults) {
-        Spec::read(&action.config, CONFIG, &self.0, faults);
+    fn validate(&self, action: &Action, faults: &mut ValidationErrors) {
+        PipelineSpec::read(&action.config, CONFIG, &self.0, faults);
     }
 
-    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
         let span = job.span();
         Box::pin(self.run(job).instrument(span))
     }

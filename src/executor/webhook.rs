@@ -21,20 +21,20 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::clock::signed;
-use crate::egress::{EgressError, Request, Response, retry_after};
+use crate::egress::{EgressError, EgressRequest, Response, retry_after};
 use crate::executor::webhook::settings::Settings;
 use crate::executor::{Executor, Job};
 use crate::id::Tenant;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::delivery;
 use crate::run::Usage;
-use crate::run::outcome::{Outcome, RunError, RunFault};
+use crate::run::outcome::{RunOutcome, RunError, RunFault};
 use crate::signature;
 use crate::task::{Action, Task};
 use crate::vault::Vault;
-use crate::vault::credentials::{Credentials, FetchError, Trouble, Use};
+use crate::vault::credentials::{Credentials, FetchError, CredentialFault, Use};
 
-pub use crate::executor::webhook::report::Report;
+pub use crate::executor::webhook::report::RuntimeReport;
 
 /// Prefix of completion tokens.
 pub const TOKEN_PREFIX: &str = "rv_complete_";
@@ -44,20 +44,20 @@ const TOKEN_PURPOSE: &str = "complete-run-1";
 const REDIRECTS: usize = 3;
 
 /// The executor.
-pub struct Webhook {
+pub struct WebhookExecutor {
     credentials: Credentials,
     vault: Vault,
     /// Where the service is reached, without a slash at the end.
     public_url: String,
 }
 
-impl Webhook {
+impl WebhookExecutor {
     /// The executor. `public_url` is the address under which runtimes reach the service.
-    pub fn new(credentials: Credentials, vault: Vault, public_url: &str) -> Webhook {
-        Webhook { credentials, vault, public_url: public_url.trim_end_matches('/').to_owned() }
+    pub fn new(credentials: Credentials, vault: Vault, public_url: &str) -> WebhookExecutor {
+        WebhookExecutor { credentials, vault, public_url: public_url.trim_end_matches('/').to_owned() }
     }
 
-    async fn run(&self, job: Job) -> Result<Outcome, RunError> {
+    async fn run(&self, job: Job) -> Result<RunOutcome, RunError> {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
         let settings = Settings::stored(&task.spec.action.config)?;
         let now = job.clock.now();
@@ -87,12 +87,12 @@ impl Webhook {
         });
         let mut url = settings.url.clone();
         for _ in 0..=REDIRECTS {
-            let request = Request {
+            let request = EgressRequest {
                 headers: headers.clone(),
                 body: body.clone(),
                 timeout: settings.timeout,
                 follow_redirects: false,
-                ..Request::new(Method::POST, &url)
+                ..EgressRequest::new(Method::POST, &url)
             };
             let response = self.credentials.fetch(request, with.as_ref(), &job.known).await?.accepted()?;
             match moved(&response) {
@@ -173,7 +173,7 @@ fn judge(
     expires_at: DateTime<Utc>,
     again: impl Fn(Option<Duration>) -> Option<Duration>,
     now: DateTime<Utc>,
-) -> Result<Outcome, RunError> {
+) -> Result<RunOutcome, RunError> {
     let later = |code: &str, message: String, hint| {
         Err(RunError::Retry { fault: RunFault::new(code, message), after: again(hint) })
     };
@@ -181,7 +181,7 @@ fn judge(
         Ok(response) => response,
         Err(FetchError::Credential(error)) => {
             return match error.trouble {
-                Trouble::Busy => later(error.code(), error.to_string(), None),
+                CredentialFault::Busy => later(error.code(), error.to_string(), None),
                 _ => Err(RunError::Fail { fault: error.fault() }),
             };
         }
@@ -192,7 +192,7 @@ fn judge(
                 EgressError::Invalid { .. } => Err(RunError::fail("invalid_request", message)),
                 // it has taken the run on, whatever else it said
                 EgressError::TooLarge { status, .. } if status.as_u16() == 202 => {
-                    Ok(Outcome::Waits { until: expires_at, usage: Usage::default() })
+                    Ok(RunOutcome::Waits { until: expires_at, usage: Usage::default() })
                 }
                 EgressError::TooLarge { .. } => Err(RunError::fail("too_large", message)),
                 EgressError::TooManyRedirects => Err(RunError::fail("webhook_redirected", message)),
@@ -205,8 +205,8 @@ fn judge(
     let code = format!("webhook_{}", status.as_u16());
     let message = format!("the webhook answered {status}");
     match status.as_u16() {
-        202 => Ok(Outcome::Waits { until: expires_at, usage: Usage::default() }),
-        200..=299 => Report::of_answer(&response.body).outcome(),
+        202 => Ok(RunOutcome::Waits { until: expires_at, usage: Usage::default() }),
+        200..=299 => RuntimeReport::of_answer(&response.body).outcome(),
         300..=399 => {
             let message = format!("{message}; only 307 and 308 within the same host are followed, set the new address");
             Err(RunError::fail("webhook_redirected", message))
@@ -216,7 +216,7 @@ fn judge(
     }
 }
 
-impl Executor for Webhook {
+impl Executor for WebhookExecutor {
     fn name(&self) -> &'static str {
         "webhook"
     }
@@ -225,15 +225,15 @@ impl Executor for Webhook {
         crate::executor::schema::of::<crate::executor::schema::WebhookConfig>()
     }
 
-    fn validate(&self, action: &Action, faults: &mut Faults) {
+    fn validate(&self, action: &Action, faults: &mut ValidationErrors) {
         settings::check(&action.config, self.credentials.egress(), faults);
     }
 
-    fn seal(&self, tenant: &Tenant, action: &mut Action, before: Option<&Action>) -> Result<(), Faults> {
+    fn seal(&self, tenant: &Tenant, action: &mut Action, before: Option<&Action>) -> Result<(), ValidationErrors> {
         settings::seal(&self.vault, tenant, action, before)
     }
 
-    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
         Box::pin(self.run(job))
     }
 }
@@ -276,7 +276,7 @@ mod tests {
             let status = StatusCode::from_u16(status).unwrap();
             judge(Err(EgressError::TooLarge { status, limit: 1 }.into()), until, |_| None, now)
         };
-        assert_eq!(too_large(202), Ok(Outcome::Waits { until, usage: Usage::default() }));
+        assert_eq!(too_large(202), Ok(RunOutcome::Waits { until, usage: Usage::default() }));
         assert!(matches!(too_large(200), Err(RunError::Fail { fault }) if fault.code == "too_large"));
     }
 
@@ -284,8 +284,8 @@ mod tests {
     fn every_status_has_its_meaning() {
         let now = DateTime::UNIX_EPOCH;
         let meaning = |code| match judge(Ok(response(code, None, b"done")), now, |_| Some(Duration::ZERO), now) {
-            Ok(Outcome::Waits { .. }) => "waits",
-            Ok(Outcome::Succeeded { .. }) => "succeeded",
+            Ok(RunOutcome::Waits { .. }) => "waits",
+            Ok(RunOutcome::Succeeded { .. }) => "succeeded",
             Err(RunError::Retry { .. }) => "retry",
             Err(RunError::Fail { .. }) => "fail",
             other => panic!("{other:?}"),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, MapExpr, operators};
 
 use crate::expr::extent::Extent;
-use crate::expr::pattern::{MADE_PATTERN_POSITIONS, Patterns};
+use crate::expr::pattern::{MADE_PATTERN_POSITIONS, PatternCache};
 use crate::expr::zoned::{LOOKUP, OURS};
 use crate::expr::{ExpressionError, Variables};
 
@@ -35,7 +35,7 @@ const NODE_BYTES: u64 = 64;
 
 /// The kind of work that takes the most steps, for the author who has to make it smaller.
 #[derive(Debug, Clone, Copy)]
-enum Work {
+enum CostWork {
     Nodes,
     Rounds(u64),
     Text { function: &'static str, bytes: u64 },
@@ -46,15 +46,15 @@ enum Work {
 pub struct Cost {
     /// Steps that the evaluation takes at most.
     pub steps: u64,
-    largest: (u64, Work, u64),
+    largest: (u64, CostWork, u64),
     made: u64,
 }
 
 impl Cost {
     /// The cost of a tree over these variables.
-    pub fn of(node: &IdedExpr, variables: &Variables, patterns: &Patterns) -> Cost {
-        let cost = Cost { steps: 0, largest: (0, Work::Nodes, 1), made: 0 };
-        let mut walk = Walk { variables, patterns, bound: Vec::new(), times: 1, cost };
+    pub fn of(node: &IdedExpr, variables: &Variables, patterns: &PatternCache) -> Cost {
+        let cost = Cost { steps: 0, largest: (0, CostWork::Nodes, 1), made: 0 };
+        let mut walk = CostWalk { variables, patterns, bound: Vec::new(), times: 1, cost };
         let value = walk.visit(node);
         // the value is taken out of the evaluator, and made JSON
         walk.copy(&value);
@@ -75,10 +75,10 @@ impl Cost {
         }
         let (_, work, times) = self.largest;
         let what = match work {
-            Work::Nodes => "there are too many parts".to_owned(),
-            Work::Rounds(rounds) => format!("a list of {rounds} elements is too long"),
-            Work::Text { function, bytes } => format!("a text of {bytes} bytes is too long for `{function}`"),
-            Work::Value { bytes } => format!("a value of {bytes} bytes is too large to be compared or copied"),
+            CostWork::Nodes => "there are too many parts".to_owned(),
+            CostWork::Rounds(rounds) => format!("a list of {rounds} elements is too long"),
+            CostWork::Text { function, bytes } => format!("a text of {bytes} bytes is too long for `{function}`"),
+            CostWork::Value { bytes } => format!("a value of {bytes} bytes is too large to be compared or copied"),
         };
         let times = if times > 1 { format!(", {times} times") } else { String::new() };
         Err(ExpressionError::Failed(format!(
@@ -88,9 +88,9 @@ impl Cost {
     }
 }
 
-struct Walk<'a> {
+struct CostWalk<'a> {
     variables: &'a Variables,
-    patterns: &'a Patterns,
+    patterns: &'a PatternCache,
     /// Variables of the comprehensions around this place.
     bound: Vec<(&'a str, Arc<Extent>)>,
     /// How often this place is reached.
@@ -98,8 +98,8 @@ struct Walk<'a> {
     cost: Cost,
 }
 
-impl<'a> Walk<'a> {
-    fn spend(&mut self, steps: u64, work: Work) {
+impl<'a> CostWalk<'a> {
+    fn spend(&mut self, steps: u64, work: CostWork) {
         let all = steps.saturating_mul(self.times);
         self.cost.steps = self.cost.steps.saturating_add(all);
         if all > self.cost.largest.0 {
@@ -109,12 +109,12 @@ impl<'a> Walk<'a> {
 
     fn copy(&mut self, value: &Extent) {
         let steps = value.nodes.saturating_mul(COPY).saturating_add(value.bytes / BYTES);
-        self.spend(steps, Work::Value { bytes: memory(value) });
+        self.spend(steps, CostWork::Value { bytes: memory(value) });
     }
 
     fn compare(&mut self, a: &Extent, b: &Extent) {
         let steps = a.nodes.min(b.nodes).saturating_mul(COPY).saturating_add(a.bytes.min(b.bytes) / BYTES);
-        self.spend(steps, Work::Value { bytes: memory(a).min(memory(b)) });
+        self.spend(steps, CostWork::Value { bytes: memory(a).min(memory(b)) });
     }
 
     /// A new value: it takes memory, and is copied into its place.
@@ -125,7 +125,7 @@ impl<'a> Walk<'a> {
     }
 
     fn visit(&mut self, node: &'a IdedExpr) -> Arc<Extent> {
-        self.spend(NODE, Work::Nodes);
+        self.spend(NODE, CostWork::Nodes);
         match &node.expr {
             Expr::Unspecified | Expr::Struct(_) => Arc::new(Extent::plain()),
             Expr::Literal(literal) => Arc::new(match literal {
@@ -187,7 +187,7 @@ impl<'a> Walk<'a> {
                 let outside = self.times;
                 self.times = outside.saturating_mul(of.items.max(1));
                 self.compare(wanted, &of.any());
-                self.spend(COPY, Work::Rounds(of.items));
+                self.spend(COPY, CostWork::Rounds(of.items));
                 self.times = outside;
                 plain()
             }
@@ -214,7 +214,7 @@ impl<'a> Walk<'a> {
             (name, [of, zone]) if name.starts_with(OURS) => {
                 self.copy(of);
                 self.copy(zone);
-                self.spend(LOOKUP, Work::Nodes);
+                self.spend(LOOKUP, CostWork::Nodes);
                 plain()
             }
             (name, _) if is_plain(name) => {
@@ -228,7 +228,7 @@ impl<'a> Walk<'a> {
     /// A search in a text without a pattern: linear in both.
     fn scan(&mut self, function: &'static str, text: &Extent, part: &Extent) -> Arc<Extent> {
         let bytes = text.text.saturating_add(part.text);
-        self.spend(bytes.saturating_mul(2), Work::Text { function, bytes: text.text });
+        self.spend(bytes.saturating_mul(2), CostWork::Text { function, bytes: text.text });
         self.copy(&Extent::text(bytes));
         Arc::new(Extent::plain())
     }
@@ -237,11 +237,11 @@ impl<'a> Walk<'a> {
         let written = call.args.last().and_then(literal_text);
         let positions = written.map_or(MADE_PATTERN_POSITIONS, |written| self.patterns.positions(written));
         if written.is_none() {
-            self.spend(COMPILE, Work::Text { function: "matches", bytes: pattern.text });
+            self.spend(COMPILE, CostWork::Text { function: "matches", bytes: pattern.text });
         }
         self.copy(&Extent::text(text.text.saturating_add(pattern.text)));
         let steps = text.text.saturating_mul(positions).saturating_mul(SEARCH);
-        self.spend(steps, Work::Text { function: "matches", bytes: text.text });
+        self.spend(steps, CostWork::Text { function: "matches", bytes: text.text });
     }
 
     /// Any other function: it goes through all that it is given, and gives no more than that.
@@ -263,7 +263,7 @@ impl<'a> Walk<'a> {
         self.bound.extend(comprehension.iter_var2.as_deref().map(|name| (name, Arc::clone(&element))));
         self.bound.push((&comprehension.accu_var, Arc::clone(&begun)));
         self.times = outside.saturating_mul(rounds);
-        self.spend(ROUND, Work::Rounds(rounds));
+        self.spend(ROUND, CostWork::Rounds(rounds));
         self.copy(&element);
         self.visit(&comprehension.loop_cond);
         let stepped = self.visit(&comprehension.loop_step);

@@ -7,7 +7,7 @@ use crate::expr::guard::position;
 
 /// A member of a variable that an expression names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
+pub struct NamedMember {
     /// Name of the member.
     pub name: String,
     /// In characters from 1.
@@ -17,18 +17,18 @@ pub struct Member {
 }
 
 /// The members of `variable`: `variable.member` and `variable['member']`.
-pub fn of(program: &Program, variable: &str) -> Vec<Member> {
+pub fn of(program: &Program, variable: &str) -> Vec<NamedMember> {
     let mut found = Vec::new();
     walk(program, program.expression(), variable, &mut found);
     found
 }
 
-fn walk(program: &Program, node: &IdedExpr, variable: &str, found: &mut Vec<Member>) {
+fn walk(program: &Program, node: &IdedExpr, variable: &str, found: &mut Vec<NamedMember>) {
     let is_variable = |node: &IdedExpr| matches!(&node.expr, Expr::Ident(name) if name == variable);
     match &node.expr {
         Expr::Select(select) if is_variable(&select.operand) => {
             let position = position(program, &select.operand);
-            found.push(Member { name: select.field.clone(), position, has_members: false });
+            found.push(NamedMember { name: select.field.clone(), position, has_members: false });
         }
         Expr::Select(select) => {
             let known = found.len();
@@ -45,7 +45,7 @@ fn walk(program: &Program, node: &IdedExpr, variable: &str, found: &mut Vec<Memb
                 && let Expr::Literal(LiteralValue::String(member)) = &index.expr
             {
                 let position = position(program, of);
-                found.push(Member { name: member.inner().to_owned(), position, has_members: false });
+                found.push(NamedMember { name: member.inner().to_owned(), position, has_members: false });
                 return;
             }
             call.target
@@ -87,7 +87,7 @@ mod tests {
         let names = |text: &str| read(text).into_iter().map(|member| member.name).collect::<Vec<_>>();
         assert_eq!(
             read("event.x == 1 && steps.order.body.id > 3"),
-            [Member { name: "order".into(), position: 17, has_members: true }]
+            [NamedMember { name: "order".into(), position: 17, has_members: true }]
         );
         assert!(!read("steps.order == 1")[0].has_members);
         assert_eq!(

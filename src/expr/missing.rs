@@ -42,7 +42,7 @@ impl fmt::Display for MissingField {
 
 /// Whether an expression is true, or what it missed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum Evaluation {
     /// The expression has a truth value.
     Holds(bool),
     /// A field of this name is not there: it is taken for false.
@@ -62,16 +62,16 @@ impl ExpressionError {
 impl Expression {
     /// Whether it is true, or the field that it missed. A guard, as `has(value.price)` or `'price' in value`, lets it miss
     /// nothing.
-    pub fn asked(&self, variables: &Variables) -> Result<Asked, ExpressionError> {
+    pub fn asked(&self, variables: &Variables) -> Result<Evaluation, ExpressionError> {
         let value = match self.evaluate(variables) {
             Err(error) if error.missing_field().is_some() => {
-                return Ok(Asked::Misses(error.missing_field().unwrap_or_default().to_owned()));
+                return Ok(Evaluation::Misses(error.missing_field().unwrap_or_default().to_owned()));
             }
-            Err(ExpressionError::Missing(_)) => return Ok(Asked::Holds(false)),
+            Err(ExpressionError::Missing(_)) => return Ok(Evaluation::Holds(false)),
             value => value?,
         };
         match value {
-            cel::Value::Bool(holds) => Ok(Asked::Holds(holds)),
+            cel::Value::Bool(holds) => Ok(Evaluation::Holds(holds)),
             other => Err(ExpressionError::Failed(format!("must be true or false, is {}", other.type_of()))),
         }
     }
@@ -107,8 +107,8 @@ mod tests {
         let data = json!({ "total": 7, "customer": { "name": "Ann" }, "items": [{ "price": 1 }], "nothing": null });
         let variables = Variables::new().with("event", &json!({ "type": "order", "data": data }));
         match expression.asked(&variables).unwrap() {
-            Asked::Holds(_) => None,
-            Asked::Misses(name) => {
+            Evaluation::Holds(_) => None,
+            Evaluation::Misses(name) => {
                 let missing = expression.missing(&name, &variables);
                 assert_eq!(missing.expression, text);
                 Some((missing.field, missing.did_you_mean))

@@ -9,7 +9,7 @@ use crate::expr::{ExpressionError, convert, failure};
 
 /// A part of an expression, and its value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Part {
+pub struct ExpressionPart {
     /// As it stands in the expression.
     pub text: String,
     /// Or why it has none.
@@ -27,19 +27,19 @@ struct ShownPart<'a> {
     error: Option<&'a str>,
 }
 
-impl utoipa::PartialSchema for Part {
+impl utoipa::PartialSchema for ExpressionPart {
     fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
         ShownPart::schema()
     }
 }
 
-impl utoipa::ToSchema for Part {
+impl utoipa::ToSchema for ExpressionPart {
     fn name() -> std::borrow::Cow<'static, str> {
         "ExpressionPart".into()
     }
 }
 
-impl Serialize for Part {
+impl Serialize for ExpressionPart {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let (value, error) = match &self.value {
             Ok(value) => (Some(value), None),
@@ -55,8 +55,8 @@ pub fn of(
     program: &Program,
     context: &Context<'_, '_>,
     afford: &mut dyn FnMut(&IdedExpr) -> Result<(), ExpressionError>,
-) -> Vec<Part> {
-    let mut parts: Vec<Part> = vec![];
+) -> Vec<ExpressionPart> {
+    let mut parts: Vec<ExpressionPart> = vec![];
     for (index, node) in nodes(program).into_iter().enumerate() {
         let text = if index == 0 { text.trim().to_owned() } else { written(text, program, node) };
         if parts.iter().any(|part| part.text == text) {
@@ -64,7 +64,7 @@ pub fn of(
         }
         let value = afford(node).and_then(|()| cel::Value::resolve(node, context).map_err(failure));
         let value = value.and_then(|value| convert::to_json(&value)).map_err(|error| error.to_string());
-        parts.push(Part { text, value });
+        parts.push(ExpressionPart { text, value });
     }
     parts
 }

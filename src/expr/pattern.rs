@@ -31,19 +31,19 @@ const KEPT: usize = 16;
 
 /// The patterns of one expression; empty where it has none.
 #[derive(Clone)]
-pub struct Patterns(Option<Arc<Kept>>);
+pub struct PatternCache(Option<Arc<CachedPatterns>>);
 
-struct Kept {
+struct CachedPatterns {
     compiled: Mutex<HashMap<String, Regex>>,
     /// Of the patterns that are written out.
     positions: HashMap<String, u64>,
 }
 
-impl Patterns {
+impl PatternCache {
     /// Compiles those that are written out; one that is none is a fault.
-    pub fn new(program: &Program) -> Result<Patterns, ExpressionFault> {
+    pub fn new(program: &Program) -> Result<PatternCache, ExpressionFault> {
         if !program.references().has_function("matches") {
-            return Ok(Patterns(None));
+            return Ok(PatternCache(None));
         }
         let (mut compiled, mut positions) = (HashMap::new(), HashMap::new());
         for literal in literals(program.expression()) {
@@ -56,7 +56,7 @@ impl Patterns {
             positions.insert(pattern.to_owned(), checked(pattern, PATTERN_POSITIONS).map_err(fault)?);
             compiled.insert(pattern.to_owned(), compile(pattern, PATTERN_BYTES).map_err(fault)?);
         }
-        Ok(Patterns(Some(Arc::new(Kept { compiled: Mutex::new(compiled), positions }))))
+        Ok(PatternCache(Some(Arc::new(CachedPatterns { compiled: Mutex::new(compiled), positions }))))
     }
 
     /// The positions of a pattern that is written out.

@@ -94,7 +94,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::expr::{ExpressionError, Language, MOST_STEPS, Variables};
-    use crate::trigger::zone::{Database, Zones};
+    use crate::trigger::zone::{ZoneTable, Zones};
 
     fn value(text: &str) -> Result<Value, ExpressionError> {
         Language::default().read(text, &["l"]).unwrap().value(&Variables::new())
@@ -106,7 +106,7 @@ mod tests {
         let at = "timestamp('2026-12-24T15:30:00Z')";
         assert_eq!(value(&format!("{at}.getHours('America/Vancouver')")), Ok(json!(8)));
         let zone = "America/Vancouver".parse().unwrap();
-        let former = Database::former().zone(zone).shows("2026-12-24T15:30:00Z".parse().unwrap());
+        let former = ZoneTable::former().zone(zone).shows("2026-12-24T15:30:00Z".parse().unwrap());
         assert_eq!(former.format("%H").to_string(), "07", "the rules differ");
         let current = Zones::of_process().get().zone(zone).shows("2026-12-24T15:30:00Z".parse().unwrap());
         assert_eq!(current.format("%H").to_string(), "08");

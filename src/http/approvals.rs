@@ -15,17 +15,17 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::approval::{Approval, ApprovalStatus, Choice, Via, arguments};
-use crate::http::State;
+use crate::approval::{Approval, ApprovalStatus, ApprovalChoice, Via, arguments};
+use crate::http::HttpState;
 use crate::http::approvals::decision::{Decision, GRANT_DAYS, GrantWish, Who, missing, sentence};
-use crate::http::auth::Caller;
-use crate::http::body::{Body, only};
-use crate::http::error::{ApiError, PROBLEM_JSON, Problem};
-use crate::http::page::{Items, Page};
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, only};
+use crate::http::error::{ApiError, PROBLEM_JSON, ProblemDetails};
+use crate::http::page::{Items, ListPage};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::schema;
-use crate::invalid::{Faults, unknown_fields};
+use crate::invalid::{ValidationErrors, unknown_fields};
 use crate::store::{ApprovalFilter, Decided, Grant};
 use crate::token::Permission;
 
@@ -47,7 +47,7 @@ pub struct DecidedView {
 pub struct ApprovalProblem {
     /// The problem that the decision met.
     #[serde(flatten)]
-    pub problem: Problem,
+    pub problem: ProblemDetails,
     /// The approval as it is now.
     pub approval: ApprovalView,
 }
@@ -61,13 +61,13 @@ pub struct ApprovalProblem {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<ApprovalView>)))]
 pub async fn list_approvals(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<ApprovalView>>, ApiError> {
     caller.may(Permission::ApprovalsRead)?;
     let tenant = query.text("tenant_id");
-    let page = Page::of(&mut query);
+    let page = ListPage::of(&mut query);
     let filter = ApprovalFilter {
         tenant: None,
         status: query.word("status", &ApprovalStatus::ALL.map(|status| (status.as_str(), status))),
@@ -87,8 +87,8 @@ pub async fn list_approvals(
 #[utoipa::path(get, path = "/v1/approvals/{id}", tag = "approvals", security(("bearer" = ["approvals:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = ApprovalView)))]
 pub async fn get_approval(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
     query: Query,
 ) -> Result<Json<ApprovalView>, ApiError> {
@@ -112,10 +112,10 @@ pub async fn get_approval(
         (status = 409, body = ApprovalProblem, content_type = "application/problem+json",
             description = "It is decided or expired already, or another digest is asked about")))]
 pub async fn decide_approval(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
-    body: Body,
+    body: JsonBody,
 ) -> Result<Response, ApiError> {
     caller.may(Permission::ApprovalsDecide)?;
     let id = id.of("approval")?;
@@ -143,16 +143,16 @@ fn refused(why: &str, approval: Approval) -> Response {
 }
 
 /// Reads a decision about this approval.
-fn parse(body: &Value, approval: &Approval) -> Result<Decision, Faults> {
+fn parse(body: &Value, approval: &Approval) -> Result<Decision, ValidationErrors> {
     only(body, &["decision", "digest", "modifications", "comment", "grant"])?;
-    let mut faults = Faults::new();
+    let mut faults = ValidationErrors::new();
     let choice = match body.get("decision").and_then(Value::as_str) {
-        Some("approve") => Choice::Approve,
-        Some("edit") => Choice::Edit,
-        Some("cancel") => Choice::Cancel,
+        Some("approve") => ApprovalChoice::Approve,
+        Some("edit") => ApprovalChoice::Edit,
+        Some("cancel") => ApprovalChoice::Cancel,
         _ => {
             faults.add("/decision", "must be `approve`, `edit` or `cancel`");
-            Choice::Cancel
+            ApprovalChoice::Cancel
         }
     };
     let digest = body.get("digest").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -180,7 +180,7 @@ fn parse(body: &Value, approval: &Approval) -> Result<Decision, Faults> {
 }
 
 /// Reads the wish for a grant; what is left out is the narrowest: all arguments as they are.
-fn wish(grant: &Value, approval: &Approval, faults: &mut Faults) -> Option<GrantWish> {
+fn wish(grant: &Value, approval: &Approval, faults: &mut ValidationErrors) -> Option<GrantWish> {
     let Some(fields) = grant.as_object() else {
         faults.add("/grant", "must be an object such as {\"days\": 30, \"arguments\": [\"room\"]}");
         return None;

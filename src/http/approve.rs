@@ -29,21 +29,21 @@ use chrono_tz::Tz;
 
 use crate::approval::{Approval, Via};
 use crate::channel::templates::phrases::Phrases;
-use crate::http::State;
+use crate::http::HttpState;
 use crate::http::approvals::decision::{Decision, Who};
-use crate::http::approve::form::Sent;
-use crate::http::approve::item::{Item, Place};
+use crate::http::approve::form::SubmittedFields;
+use crate::http::approve::item::{ItemView, FaultPlace};
 use crate::http::approve::press::Press;
-use crate::http::approve::scene::{Form, Scene, is_answerable, is_open};
+use crate::http::approve::scene::{FormState, ApprovalPage, is_answerable, is_open};
 use crate::http::approve::ticket::Ticket;
-use crate::http::body::Body;
+use crate::http::body::JsonBody;
 use crate::http::error::ApiError;
 use crate::http::pages::{self, away, failed, too_many};
 use crate::http::path::Id;
 use crate::http::server::Peer;
 use crate::id::{Scope, Tenant};
 use crate::notification::recipient::Reader;
-use crate::store::{ApprovalFilter, ApprovalLink, Decided, Refusal, StoreError};
+use crate::store::{ApprovalFilter, ApprovalLink, Decided, DecisionRefusal, StoreError};
 use crate::token::TokenHash;
 
 /// Purpose of the nonce of a page.
@@ -52,7 +52,7 @@ const NONCE: &str = "approval-page";
 const TOKEN_LENGTH: usize = 200;
 
 /// The questions behind a link.
-struct Asked {
+struct LinkQuestion {
     hash: TokenHash,
     link: ApprovalLink,
     scope: Scope,
@@ -73,7 +73,7 @@ struct Asked {
             content_type = "text/html"),
         (status = 429, description = "Too many wrong links; see Retry-After", body = String, content_type = "text/html")))]
 pub async fn show_approvals(
-    Held(state): Held<State>,
+    Held(state): Held<HttpState>,
     peer: Option<Extension<Peer>>,
     Id(token): Id,
 ) -> Result<Response, Response> {
@@ -99,15 +99,15 @@ pub async fn show_approvals(
             content_type = "text/html"),
         (status = 429, description = "Too many wrong links; see Retry-After", body = String, content_type = "text/html")))]
 pub async fn answer_approvals(
-    Held(state): Held<State>,
+    Held(state): Held<HttpState>,
     peer: Option<Extension<Peer>>,
     Id(token): Id,
     headers: HeaderMap,
-    body: Result<Body, ApiError>,
+    body: Result<JsonBody, ApiError>,
 ) -> Result<Response, Response> {
     let asked = asked(&state, peer, &token).await?;
     let body = body.map_err(failed)?;
-    let sent = Sent::parse(body.bytes());
+    let sent = SubmittedFields::parse(body.bytes());
     let nonce = sent.get("nonce").unwrap_or_default();
     let is_ours = origin::is_own(&headers, &state.settings.public_url()) && origin::is_form(&headers);
     if !is_ours || !state.vault.is_tag(NONCE, &bound(&asked), nonce) {
@@ -118,8 +118,8 @@ pub async fn answer_approvals(
     };
     let now = state.clock.now();
     let all = asked.approvals.iter().enumerate();
-    let mut items: Vec<Item> =
-        all.map(|(number, approval)| Item::sent(number, approval, &sent, &asked.words)).collect();
+    let mut items: Vec<ItemView> =
+        all.map(|(number, approval)| ItemView::sent(number, approval, &sent, &asked.words)).collect();
     let mut decisions = Vec::new();
     let mut waits = press == Press::Review;
     for item in items.iter_mut().filter(|item| press.is_about(item.number)) {
@@ -160,7 +160,7 @@ pub async fn answer_approvals(
         (status = 404, description = "The address is not known", body = String, content_type = "text/html"),
         (status = 410, description = "The question has changed, and is asked anew", body = String,
             content_type = "text/html")))]
-pub async fn show_outcome(Held(state): Held<State>, Id(ticket): Id) -> Result<Response, Response> {
+pub async fn show_outcome(Held(state): Held<HttpState>, Id(ticket): Id) -> Result<Response, Response> {
     let ticket = Ticket::read(&state.vault, &ticket).filter(|ticket| state.clock.now() < ticket.expires_at);
     let Some(Ticket { batch_id, recipient, .. }) = ticket else { return Err(view::unknown()) };
     let filter = ApprovalFilter { batch_id: Some(batch_id), limit: 1, ..ApprovalFilter::default() };
@@ -178,7 +178,7 @@ pub async fn show_outcome(Held(state): Held<State>, Id(ticket): Id) -> Result<Re
 }
 
 /// Looks a link up. Guessing costs the guesser.
-async fn asked(state: &State, peer: Option<Extension<Peer>>, token: &str) -> Result<Asked, Response> {
+async fn asked(state: &HttpState, peer: Option<Extension<Peer>>, token: &str) -> Result<LinkQuestion, Response> {
     let (hash, now) = (TokenHash::of(token), state.clock.elapsed());
     let peer: Option<IpAddr> = peer.map(|Extension(peer)| peer.0);
     if let Some(wait) = peer.and_then(|peer| state.wrong_tokens.wait(peer, &hash, now)) {
@@ -192,7 +192,7 @@ async fn asked(state: &State, peer: Option<Extension<Peer>>, token: &str) -> Res
         Ok((link, approvals)) => {
             state.wrong_tokens.right(&hash);
             let (zone, words) = reader(state, &link.recipient).await?;
-            Ok(Asked { hash, scope: scope(&link.tenant_id).map_err(failed)?, link, approvals, zone, words })
+            Ok(LinkQuestion { hash, scope: scope(&link.tenant_id).map_err(failed)?, link, approvals, zone, words })
         }
         Err(StoreError::NotFound) => {
             if let Some(peer) = peer {
@@ -206,8 +206,8 @@ async fn asked(state: &State, peer: Option<Extension<Peer>>, token: &str) -> Res
 
 /// Puts the decisions one after the other, and leads on.
 async fn settle(
-    state: &State,
-    asked: &Asked,
+    state: &HttpState,
+    asked: &LinkQuestion,
     token: &str,
     decisions: Vec<(&Approval, Decision)>,
 ) -> Result<Response, Response> {
@@ -229,7 +229,7 @@ async fn settle(
         let mut items = fresh(&again.approvals, &again.words);
         for item in &mut items {
             let of = refused.iter().filter(|(id, _)| *id == item.approval.id);
-            item.other_faults.extend(of.map(|(_, why)| (Place::Item, why.clone())));
+            item.other_faults.extend(of.map(|(_, why)| (FaultPlace::Item, why.clone())));
         }
         let why: Vec<&str> = refused.iter().map(|(_, why)| why.as_str()).collect();
         let notice = again.words.with("refused", &[("why", &why.join(" "))]);
@@ -246,24 +246,24 @@ async fn settle(
 
 /// The page of a link.
 async fn page(
-    state: &State,
-    asked: &Asked,
+    state: &HttpState,
+    asked: &LinkQuestion,
     token: &str,
-    items: &[Item<'_>],
+    items: &[ItemView<'_>],
     notice: Option<&str>,
     status: StatusCode,
 ) -> Result<Response, Response> {
     let Some(first) = asked.approvals.first() else { return Err(view::replaced(&asked.words)) };
     let reader = (asked.zone, asked.words.clone());
     let scene = scene(state, &asked.scope, (&asked.link.recipient, reader), first).await?;
-    let form = Form { action: format!("/approvals/{token}"), nonce: state.vault.tag(NONCE, &bound(asked)) };
+    let form = FormState { action: format!("/approvals/{token}"), nonce: state.vault.tag(NONCE, &bound(asked)) };
     Ok(view::page(status, &scene, items, notice, Some(&form)))
 }
 
 /// The page as it is at first, with why nothing came of an answer.
 async fn again(
-    state: &State,
-    asked: &Asked,
+    state: &HttpState,
+    asked: &LinkQuestion,
     token: &str,
     phrase: &str,
     status: StatusCode,
@@ -273,8 +273,8 @@ async fn again(
 }
 
 /// Marks where the person is led: to the first thing that is wrong, else to the first that was changed.
-fn lead(items: &mut [Item]) {
-    let faulty = items.iter().position(Item::is_faulty);
+fn lead(items: &mut [ItemView]) {
+    let faulty = items.iter().position(ItemView::is_faulty);
     let first = faulty.or_else(|| items.iter().position(|item| item.changed.is_some()));
     if let Some(first) = first {
         items[first].take_focus();
@@ -282,18 +282,18 @@ fn lead(items: &mut [Item]) {
 }
 
 /// Why an answer changed nothing, as the name of a phrase.
-fn of_refusal(refusal: Refusal) -> &'static str {
+fn of_refusal(refusal: DecisionRefusal) -> &'static str {
     match refusal {
-        Refusal::Settled => "refused_settled",
-        Refusal::Expired => "refused_expired",
-        Refusal::OtherDigest => "refused_other",
-        Refusal::Barred => "refused_barred",
-        Refusal::NotOffered => "refused_not_offered",
+        DecisionRefusal::Settled => "refused_settled",
+        DecisionRefusal::Expired => "refused_expired",
+        DecisionRefusal::OtherDigest => "refused_other",
+        DecisionRefusal::Barred => "refused_barred",
+        DecisionRefusal::NotOffered => "refused_not_offered",
     }
 }
 
 /// The text to which a nonce is bound: the link, and every question with its digest, in order.
-fn bound(asked: &Asked) -> String {
+fn bound(asked: &LinkQuestion) -> String {
     let mut text = hex::encode(asked.hash.as_bytes());
     for approval in &asked.approvals {
         text.push_str(&format!("|{}:{}", approval.id, approval.digest));
@@ -301,12 +301,12 @@ fn bound(asked: &Asked) -> String {
     text
 }
 
-fn fresh<'a>(approvals: &'a [Approval], words: &'a Phrases) -> Vec<Item<'a>> {
-    approvals.iter().enumerate().map(|(number, approval)| Item::fresh(number, approval, words)).collect()
+fn fresh<'a>(approvals: &'a [Approval], words: &'a Phrases) -> Vec<ItemView<'a>> {
+    approvals.iter().enumerate().map(|(number, approval)| ItemView::fresh(number, approval, words)).collect()
 }
 
 /// In which zone and words a recipient reads.
-async fn reader(state: &State, recipient: &str) -> Result<(Tz, Phrases), Response> {
+async fn reader(state: &HttpState, recipient: &str) -> Result<(Tz, Phrases), Response> {
     let stored = state.store.find_recipient(&Scope::Every, recipient).await.map_err(away)?;
     let reader = stored.as_ref().map_or(Reader::NOBODY, |stored| stored.recipient.reader());
     Ok((reader.timezone, state.channels.templates().phrases(reader.locale)))
@@ -314,11 +314,11 @@ async fn reader(state: &State, recipient: &str) -> Result<(Tz, Phrases), Respons
 
 /// The scene of a page: its reader, and the way to it.
 async fn scene(
-    state: &State,
+    state: &HttpState,
     scope: &Scope,
     (recipient, (zone, words)): (&str, (Tz, Phrases)),
     first: &Approval,
-) -> Result<Scene, Response> {
+) -> Result<ApprovalPage, Response> {
     let run = state.store.find_run(scope, first.run_id).await.map_err(away)?;
     let task = match first.task_id {
         Some(task) => state.store.find_task(scope, task).await.map_err(away)?,
@@ -326,7 +326,7 @@ async fn scene(
     };
     let reader = format!("recipient:{recipient}");
     let requester = beginning::requester(state, scope, first).await.map_err(away)?;
-    Ok(Scene {
+    Ok(ApprovalPage {
         now: state.clock.now(),
         zone,
         words,

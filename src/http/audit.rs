@@ -7,10 +7,10 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::http::State;
-use crate::http::auth::Caller;
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
 use crate::http::error::ApiError;
-use crate::http::page::{Items, Page};
+use crate::http::page::{Items, ListPage};
 use crate::http::query::Query;
 use crate::store::{AuditEntry, AuditFilter};
 use crate::token::Permission;
@@ -77,13 +77,13 @@ impl AuditView {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<AuditView>)))]
 pub async fn list_audit_entries(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<AuditView>>, ApiError> {
     caller.may(Permission::AuditRead)?;
     let tenant = query.text("tenant_id");
-    let page = Page::of(&mut query);
+    let page = ListPage::of(&mut query);
     let filter = AuditFilter {
         tenant: None,
         action: query.text("action"),

@@ -15,11 +15,11 @@ use uuid::Uuid;
 
 use crate::compute;
 use crate::executor::webhook::{TOKEN_PREFIX, is_completion_token};
-use crate::http::State;
+use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::server::Peer;
 use crate::id::{Scope, Tenant};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::store::{StoreError, StoredToken};
 use crate::token::{Permission, TokenHash, TokenText};
 
@@ -28,7 +28,7 @@ const ADMIN: &str = "token:admin";
 
 /// The caller of a request, with scope and permissions.
 #[derive(Debug, Clone)]
-pub struct Caller {
+pub struct AuthenticatedCaller {
     /// Tenants that the caller sees: all, or one.
     pub scope: Scope,
     /// Permissions within that scope.
@@ -44,10 +44,10 @@ pub struct Caller {
     hash: TokenHash,
 }
 
-impl FromRequestParts<State> for Caller {
+impl FromRequestParts<HttpState> for AuthenticatedCaller {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<Caller, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<AuthenticatedCaller, ApiError> {
         let text = bearer(parts)?;
         let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
         identify_for(state, peer, &text, completed_by(&parts.uri, &text)).await
@@ -55,17 +55,17 @@ impl FromRequestParts<State> for Caller {
 }
 
 /// Whom a token stands for that did not come in a header.
-pub async fn identify(state: &State, peer: Option<IpAddr>, text: &str) -> Result<Caller, ApiError> {
+pub async fn identify(state: &HttpState, peer: Option<IpAddr>, text: &str) -> Result<AuthenticatedCaller, ApiError> {
     identify_for(state, peer, text, None).await
 }
 
 /// Identifies a caller; a completion token stands for its run.
 async fn identify_for(
-    state: &State,
+    state: &HttpState,
     peer: Option<IpAddr>,
     text: &str,
     completed: Option<Uuid>,
-) -> Result<Caller, ApiError> {
+) -> Result<AuthenticatedCaller, ApiError> {
     let (hash, now) = (TokenHash::of(text), state.clock.elapsed());
     if let Some(retry_after) = peer.and_then(|peer| state.wrong_tokens.wait(peer, &hash, now)) {
         let detail = "too many wrong tokens came from this address";
@@ -75,7 +75,7 @@ async fn identify_for(
         Some(run) => of_run(state, run, text, &hash).await,
         None => known(state, text, &hash).await,
     };
-    let caller = caller.map(|caller| Caller { address: peer, ..caller });
+    let caller = caller.map(|caller| AuthenticatedCaller { address: peer, ..caller });
     match (&caller, peer) {
         (Ok(_), _) => state.wrong_tokens.right(&hash),
         (Err(ApiError::Unauthorized(_)), Some(peer)) => state.wrong_tokens.wrong(peer, now),
@@ -85,11 +85,11 @@ async fn identify_for(
 }
 
 #[cfg(test)]
-impl Caller {
+impl AuthenticatedCaller {
     /// A caller with this token, for tests of what is counted by callers.
-    pub fn of_test(token: &str, scope: Scope, address: IpAddr) -> Caller {
+    pub fn of_test(token: &str, scope: Scope, address: IpAddr) -> AuthenticatedCaller {
         let hash = TokenHash::of(token);
-        Caller {
+        AuthenticatedCaller {
             scope,
             permissions: Vec::new(),
             token_id: None,
@@ -101,7 +101,7 @@ impl Caller {
     }
 }
 
-impl Caller {
+impl AuthenticatedCaller {
     /// In whose name what this caller writes is computed; see [`crate::compute`].
     pub fn computes_for(&self) -> &str {
         self.scope.tenant().unwrap_or(compute::ADMIN)
@@ -126,7 +126,7 @@ impl Caller {
     }
 
     /// Whether the token is good even now: for answers that go on for long.
-    pub async fn is_still_known(&self, state: &State) -> Result<bool, StoreError> {
+    pub async fn is_still_known(&self, state: &HttpState) -> Result<bool, StoreError> {
         if self.token_id.is_none() {
             return Ok(true);
         }
@@ -145,8 +145,8 @@ impl Caller {
     }
 
     /// For whom a body makes something: an admin names the tenant, a tenant need not and can name no other.
-    pub fn acts_for(&self, body: &Value) -> Result<Tenant, Faults> {
-        let fault = |message: &str| Err(Faults::one("/tenant_id", message));
+    pub fn acts_for(&self, body: &Value) -> Result<Tenant, ValidationErrors> {
+        let fault = |message: &str| Err(ValidationErrors::one("/tenant_id", message));
         let named = match body.get("tenant_id") {
             None | Some(Value::Null) => None,
             Some(Value::String(named)) => Some(named.as_str()),
@@ -156,7 +156,7 @@ impl Caller {
             (Scope::Only(own), None) => Ok(own.clone()),
             (Scope::Only(own), Some(named)) if own.as_str() == named => Ok(own.clone()),
             (Scope::Only(_), Some(_)) => fault("this token acts for its own tenant only; leave `tenant_id` out"),
-            (Scope::Every, Some(named)) => Tenant::new(named).map_err(|why| Faults::one("/tenant_id", why)),
+            (Scope::Every, Some(named)) => Tenant::new(named).map_err(|why| ValidationErrors::one("/tenant_id", why)),
             (Scope::Every, None) => fault("is missing: an admin token names the tenant"),
         }
     }
@@ -187,9 +187,9 @@ impl Caller {
     }
 }
 
-/// Whether whoever is on record under this name ([`Caller::name`]) may even now do this for a tenant: for what a token
+/// Whether whoever is on record under this name ([`AuthenticatedCaller::name`]) may even now do this for a tenant: for what a token
 /// has begun and others end.
-pub async fn still_may(state: &State, name: &str, tenant: &str, permission: Permission) -> Result<bool, StoreError> {
+pub async fn still_may(state: &HttpState, name: &str, tenant: &str, permission: Permission) -> Result<bool, StoreError> {
     if name == ADMIN {
         return Ok(state.admin_token.is_some());
     }
@@ -220,7 +220,7 @@ fn completed_by(uri: &Uri, text: &str) -> Option<Uuid> {
     text.starts_with(TOKEN_PREFIX).then(|| run.parse().ok()).flatten()
 }
 
-async fn of_run(state: &State, run: Uuid, text: &str, hash: &TokenHash) -> Result<Caller, ApiError> {
+async fn of_run(state: &HttpState, run: Uuid, text: &str, hash: &TokenHash) -> Result<AuthenticatedCaller, ApiError> {
     let refused = || ApiError::Unauthorized("the token is not this run's completion token");
     if !is_completion_token(&state.vault, run, text) {
         return Err(refused());
@@ -228,7 +228,7 @@ async fn of_run(state: &State, run: Uuid, text: &str, hash: &TokenHash) -> Resul
     let run = state.store.find_run(&Scope::Every, run).await?.ok_or_else(refused)?;
     let tenant = Tenant::stored(run.tenant_id).map_err(|why| ApiError::Internal { log: why })?;
     let permissions = vec![Permission::RunsWrite];
-    Ok(Caller {
+    Ok(AuthenticatedCaller {
         scope: Scope::Only(tenant),
         permissions,
         token_id: None,
@@ -240,10 +240,10 @@ async fn of_run(state: &State, run: Uuid, text: &str, hash: &TokenHash) -> Resul
 }
 
 /// Whom a token stands for, if it is valid now.
-async fn known(state: &State, text: &str, hash: &TokenHash) -> Result<Caller, ApiError> {
+async fn known(state: &HttpState, text: &str, hash: &TokenHash) -> Result<AuthenticatedCaller, ApiError> {
     if state.admin_token.as_ref() == Some(hash) {
         let permissions = vec![Permission::All];
-        return Ok(Caller {
+        return Ok(AuthenticatedCaller {
             scope: Scope::Every,
             permissions,
             token_id: None,
@@ -267,7 +267,7 @@ async fn known(state: &State, text: &str, hash: &TokenHash) -> Result<Caller, Ap
         Some(tenant) => Scope::Only(Tenant::stored(tenant).map_err(|why| ApiError::Internal { log: why })?),
     };
     let permissions = token.scopes.iter().filter_map(|word| Permission::parse(word)).collect();
-    Ok(Caller {
+    Ok(AuthenticatedCaller {
         scope,
         permissions,
         token_id: Some(token.id),

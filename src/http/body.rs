@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::http::State;
-use crate::http::auth::Caller;
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
 use crate::http::error::ApiError;
-use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
-use crate::store::{Answer, Idempotency};
+use crate::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::store::{StoredAnswer, Idempotency};
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Said of an answer that was given before.
@@ -29,7 +29,7 @@ const KEY_LENGTH: usize = 255;
 
 /// A request's body, whole and within the limits, not yet understood.
 #[derive(Debug)]
-pub struct Body {
+pub struct JsonBody {
     bytes: Bytes,
     json: bool,
     key: Option<String>,
@@ -39,17 +39,17 @@ pub struct Body {
 
 /// The id of what a request makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
+pub struct BodyIdentity {
     /// Id of the made or changed thing.
     pub id: Uuid,
     /// An earlier request with the same key has made it, or was about to.
     pub repeated: bool,
 }
 
-impl FromRequest<State> for Body {
+impl FromRequest<HttpState> for JsonBody {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &State) -> Result<Body, ApiError> {
+    async fn from_request(request: Request, state: &HttpState) -> Result<JsonBody, ApiError> {
         let limits = &state.limits;
         let key = key(request.headers())?;
         let json = is_json(request.headers());
@@ -62,11 +62,11 @@ impl FromRequest<State> for Body {
             .await
             .map_err(|_| ApiError::BodyTimeout { limit: limits.body_time })??;
         digest.update(&bytes);
-        Ok(Body { bytes, json, key, digest: digest.finish().as_ref().to_vec() })
+        Ok(JsonBody { bytes, json, key, digest: digest.finish().as_ref().to_vec() })
     }
 }
 
-impl Body {
+impl JsonBody {
     /// The body as JSON.
     pub fn json(&self) -> Result<Value, ApiError> {
         if !self.json {
@@ -97,23 +97,23 @@ impl Body {
     /// that was remembered of an earlier request with the same key. It is remembered before the effect, so that a
     /// repetition has the same id even where the answer of the first was lost, and for as long as the key stands for this
     /// request; after that, and for another body, it is another id. Asked once nothing is left to refuse.
-    pub async fn identity(&self, state: &State, caller: &Caller, fresh: Uuid) -> Result<Identity, ApiError> {
+    pub async fn identity(&self, state: &HttpState, caller: &AuthenticatedCaller, fresh: Uuid) -> Result<BodyIdentity, ApiError> {
         let Some(once) = self.once(caller, StatusCode::ACCEPTED, &json!({ "identity": fresh }))? else {
-            return Ok(Identity { id: fresh, repeated: false });
+            return Ok(BodyIdentity { id: fresh, repeated: false });
         };
         let body = match state.store.remember_answer(&once, state.clock.now()).await? {
-            Answer::Done(()) => return Ok(Identity { id: fresh, repeated: false }),
-            Answer::Replayed { body, .. } => body,
-            Answer::Mismatch => return Err(used_for_another()),
+            StoredAnswer::Done(()) => return Ok(BodyIdentity { id: fresh, repeated: false }),
+            StoredAnswer::Replayed { body, .. } => body,
+            StoredAnswer::Mismatch => return Err(used_for_another()),
         };
         let known = body["identity"].as_str().and_then(|id| id.parse().ok());
-        known.map(|id| Identity { id, repeated: true }).ok_or_else(used_for_another)
+        known.map(|id| BodyIdentity { id, repeated: true }).ok_or_else(used_for_another)
     }
 
     /// The idempotency data with which the store lets this request take effect once; `None` where no key was sent.
     pub fn once(
         &self,
-        caller: &Caller,
+        caller: &AuthenticatedCaller,
         status: StatusCode,
         answer: &impl Serialize,
     ) -> Result<Option<Idempotency>, ApiError> {
@@ -133,8 +133,8 @@ impl Body {
     /// acted since, is answered and takes no effect.
     pub async fn settled(
         &self,
-        state: &State,
-        caller: &Caller,
+        state: &HttpState,
+        caller: &AuthenticatedCaller,
         status: StatusCode,
         answer: &impl Serialize,
     ) -> Result<Response, ApiError> {
@@ -147,7 +147,7 @@ impl Body {
 
     /// The answer that this request got before, if it did. Asked before anything is judged: what was right then may be
     /// refused by now (an instant that has passed), and the answer must be the same.
-    pub async fn replay(&self, state: &State, caller: &Caller) -> Result<Option<Response>, ApiError> {
+    pub async fn replay(&self, state: &HttpState, caller: &AuthenticatedCaller) -> Result<Option<Response>, ApiError> {
         let Some(key) = &self.key else { return Ok(None) };
         match state.store.recall_answer(&caller.scope, key, &self.digest, state.clock.now()).await? {
             None => Ok(None),
@@ -157,14 +157,14 @@ impl Body {
 }
 
 /// The answer of an effect that may have happened before.
-pub fn answered<T>(answer: Answer<T>, fresh: impl FnOnce(T) -> Response) -> Result<Response, ApiError> {
+pub fn answered<T>(answer: StoredAnswer<T>, fresh: impl FnOnce(T) -> Response) -> Result<Response, ApiError> {
     match answer {
-        Answer::Done(done) => Ok(fresh(done)),
-        Answer::Replayed { status, body } => {
+        StoredAnswer::Done(done) => Ok(fresh(done)),
+        StoredAnswer::Replayed { status, body } => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
             Ok((status, [(REPLAYED, HeaderValue::from_static("true"))], axum::Json(body)).into_response())
         }
-        Answer::Mismatch => Err(used_for_another()),
+        StoredAnswer::Mismatch => Err(used_for_another()),
     }
 }
 
@@ -173,9 +173,9 @@ fn used_for_another() -> ApiError {
 }
 
 /// A body that is an object with these fields, and no others.
-pub fn only(value: &Value, known: &[&str]) -> Result<(), Faults> {
-    let Some(fields) = value.as_object() else { return Err(Faults::one("", "the body is a JSON object")) };
-    let mut faults = Faults::new();
+pub fn only(value: &Value, known: &[&str]) -> Result<(), ValidationErrors> {
+    let Some(fields) = value.as_object() else { return Err(ValidationErrors::one("", "the body is a JSON object")) };
+    let mut faults = ValidationErrors::new();
     for field in unknown_fields(fields, known) {
         let near = did_you_mean(field, known.iter().copied());
         faults.add(format!("/{}", escape(field)), format!("unknown field{near}"));

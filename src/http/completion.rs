@@ -9,21 +9,21 @@ use axum::response::{IntoResponse, Response};
 use uuid::Uuid;
 
 use crate::clock::pause;
-use crate::executor::webhook::Report;
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::{Body, answered};
-use crate::http::error::{ApiError, Problem};
+use crate::executor::webhook::RuntimeReport;
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, answered};
+use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::path::Id;
 use crate::http::runs::{RunView, missing};
 use crate::http::schema;
 use crate::id::Scope;
-use crate::notification::measure::{End, Measure};
+use crate::notification::measure::{RunEnd, RunNotification};
 use crate::run::{Run, RunEvent, RunState};
-use crate::store::{Completion, StoreError};
+use crate::store::{RunCompletion, StoreError};
 use crate::task::{Task, credentials_of};
 use crate::token::Permission;
-use crate::vault::credentials::Known;
+use crate::vault::credentials::UsedSecrets;
 
 /// A runtime may be faster than its own 202 is written down here: so long is that waited for.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -36,24 +36,24 @@ const LOOK: Duration = Duration::from_millis(50);
 #[utoipa::path(post, path = "/v1/runs/{id}/complete", tag = "runs", security(("bearer" = ["runs:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    request_body = schema::Completion,
+    request_body = schema::CompletionSchema,
     responses((status = 200, body = RunView),
-        (status = 409, body = Problem, content_type = "application/problem+json",
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "It does not wait for completion, or not any more")))]
-pub async fn complete_run(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
+pub async fn complete_run(Held(state): Held<HttpState>, caller: AuthenticatedCaller, id: Id, body: JsonBody) -> Result<Response, ApiError> {
     caller.may(Permission::RunsWrite)?;
     let id = id.of("run")?;
     if let Some(replay) = body.replay(&state, &caller).await? {
         return Ok(replay);
     }
-    let report = Report::parse(&body.json()?)?;
+    let report = RuntimeReport::parse(&body.json()?)?;
     let run = waiting(&state, &caller.scope, id).await.map_err(missing)?;
     let task = match run.task_id {
         None => None,
         Some(task) => state.store.find_task(&caller.scope, task).await?,
     };
     let named = task.as_ref().map_or_else(Vec::new, |task| credentials_of(&task.spec));
-    let report = report.without(&Known::to(&state.store, &state.vault, &run, &named).await?);
+    let report = report.without(&UsedSecrets::to(&state.store, &state.vault, &run, &named).await?);
     let completion = completion(&state, &run, task.as_ref(), report).await?;
     let now = state.clock.now();
     let mut ended = run;
@@ -77,7 +77,7 @@ pub async fn complete_run(Held(state): Held<State>, caller: Caller, id: Id, body
 }
 
 /// The run, once it waits, or if it won't.
-async fn waiting(state: &State, scope: &Scope, id: Uuid) -> Result<Run, StoreError> {
+async fn waiting(state: &HttpState, scope: &Scope, id: Uuid) -> Result<Run, StoreError> {
     let began = state.clock.elapsed();
     loop {
         let run = state.store.get_run(scope, id).await?;
@@ -88,16 +88,16 @@ async fn waiting(state: &State, scope: &Scope, id: Uuid) -> Result<Run, StoreErr
     }
 }
 
-async fn completion(state: &State, run: &Run, task: Option<&Task>, report: Report) -> Result<Completion, ApiError> {
+async fn completion(state: &HttpState, run: &Run, task: Option<&Task>, report: RuntimeReport) -> Result<RunCompletion, ApiError> {
     let recipient = state.store.find_recipient(&Scope::Every, &run.tenant_id).await?.map(|stored| stored.recipient);
     let (event, output, error) = match report {
-        Report::Succeeded { output } => (RunEvent::Succeed, Some(output), None),
-        Report::Failed { error } => (RunEvent::Fail, None, Some(error)),
+        RuntimeReport::Succeeded { output } => (RunEvent::Succeed, Some(output), None),
+        RuntimeReport::Failed { error } => (RunEvent::Fail, None, Some(error)),
     };
     let end = match &error {
-        Some(fault) => End::Failed { code: &fault.code },
-        None => End::Succeeded { output: output.as_deref() },
+        Some(fault) => RunEnd::Failed { code: &fault.code },
+        None => RunEnd::Succeeded { output: output.as_deref() },
     };
-    let tells = Measure::of(run, task, recipient.as_ref(), end);
-    Ok(Completion { event, output, error, reason: None, tells })
+    let tells = RunNotification::of(run, task, recipient.as_ref(), end);
+    Ok(RunCompletion { event, output, error, reason: None, tells })
 }

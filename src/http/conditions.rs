@@ -6,25 +6,25 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::expr::{Language, MissingField, Part};
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::{Body, only};
+use crate::expr::{Language, MissingField, ExpressionPart};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, only};
 use crate::http::error::ApiError;
 use crate::http::schema;
 use crate::id::{Tenant, new_id};
-use crate::invalid::Faults;
-use crate::poll::{Ask, Missed};
+use crate::invalid::ValidationErrors;
+use crate::poll::{PollRequest, PollFailure};
 use crate::token::Permission;
 use crate::trigger::Trigger;
-use crate::trigger::condition::{Condition, FireOn, PollFault, Question, Seen, Subject};
+use crate::trigger::condition::{Condition, FireOn, PollFault, CompiledCondition, PollResult, ConditionSubject};
 
 /// Name of the task of a trial in its expressions.
 const NAME: &str = "a trial";
 
 /// Result of one poll.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
-pub struct Trial {
+pub struct ConditionTrial {
     /// Value that was seen; null where the poll failed.
     #[schema(required, value_type = Option<Value>)]
     pub value: Value,
@@ -38,7 +38,7 @@ pub struct Trial {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reset: Option<bool>,
     /// The expression (`watch`, with `on_change`), and everything it is made of, in the order of the text.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ExpressionPart>,
     /// The field that one of its expressions looked for, and that was not there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<MissingField>,
@@ -52,8 +52,8 @@ pub struct Trial {
 /// Polls once, as a task with this trigger would, and says what its expressions make of it. Nothing is saved, and
 /// nothing is changed: polls only read.
 #[utoipa::path(post, path = "/v1/conditions/test", tag = "tasks", security(("bearer" = ["tasks:write"])),
-    request_body = schema::ConditionTest, responses((status = 200, body = Trial)))]
-pub async fn test_condition(Held(state): Held<State>, caller: Caller, body: Body) -> Result<Json<Trial>, ApiError> {
+    request_body = schema::ConditionTest, responses((status = 200, body = ConditionTrial)))]
+pub async fn test_condition(Held(state): Held<HttpState>, caller: AuthenticatedCaller, body: JsonBody) -> Result<Json<ConditionTrial>, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let value = body.json()?;
     only(&value, &["trigger", "previous", "tenant_id"])?;
@@ -62,8 +62,8 @@ pub async fn test_condition(Held(state): Held<State>, caller: Caller, body: Body
     let previous = value.get("previous").cloned();
     let read = move || asked(&known, &to_read, &value, now);
     let (tenant, condition, question) = state.computed(caller.computes_for(), read).await??;
-    let subject = Subject { id: new_id(now), name: NAME.into(), metadata: Map::new() };
-    let ask = Ask {
+    let subject = ConditionSubject { id: new_id(now), name: NAME.into(), metadata: Map::new() };
+    let ask = PollRequest {
         tenant: &tenant,
         id: subject.id,
         trial: true,
@@ -72,12 +72,12 @@ pub async fn test_condition(Held(state): Held<State>, caller: Caller, body: Body
         time_limit: condition.time_limit().to_std().unwrap_or_default(),
     };
     let seen = match state.poller.try_out(&ask).await {
-        Ok(Seen::Value { value, .. }) => Ok(value),
-        Ok(Seen::Unchanged) => {
+        Ok(PollResult::Value { value, .. }) => Ok(value),
+        Ok(PollResult::Unchanged) => {
             Err(PollFault::new("http_304", "the address says that nothing changed, though nothing was known"))
         }
-        Err(Missed::Fault(fault)) => Err(fault),
-        Err(Missed::Busy(_)) => {
+        Err(PollFailure::Fault(fault)) => Err(fault),
+        Err(PollFailure::Busy(_)) => {
             Err(PollFault::new("busy", "too many polls of this host at the moment; try again soon"))
         }
     };
@@ -86,18 +86,18 @@ pub async fn test_condition(Held(state): Held<State>, caller: Caller, body: Body
             let work = move || trial(&question, &subject, value, previous.as_ref(), now);
             state.computed(tenant.as_str(), work).await?
         }
-        Err(error) => Trial { error: Some(error), ..Trial::empty() },
+        Err(error) => ConditionTrial { error: Some(error), ..ConditionTrial::empty() },
     }))
 }
 
 /// The owner of a trial and its subject, compiled; all that is wrong is told together.
 fn asked(
-    state: &State,
-    caller: &Caller,
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
     value: &Value,
     now: DateTime<Utc>,
-) -> Result<(Tenant, Condition, Question), Faults> {
-    let mut faults = Faults::new();
+) -> Result<(Tenant, Condition, CompiledCondition), ValidationErrors> {
+    let mut faults = ValidationErrors::new();
     let tenant = caller.acts_for(value).map_err(|why| faults.0.extend(why.0)).ok();
     let trigger = match value.get("trigger") {
         Some(trigger) => Trigger::parse(trigger, "/trigger", now, &mut faults),
@@ -119,14 +119,14 @@ fn asked(
     }
     match (tenant, condition) {
         (Some(tenant), Some(condition)) if faults.is_empty() => {
-            let question = condition.compile(&Language::default()).map_err(|fault| Faults(vec![fault]))?;
+            let question = condition.compile(&Language::default()).map_err(|fault| ValidationErrors(vec![fault]))?;
             Ok((tenant, condition, question))
         }
         _ => Err(faults),
     }
 }
 
-fn trial(question: &Question, subject: &Subject, value: Value, previous: Option<&Value>, now: DateTime<Utc>) -> Trial {
+fn trial(question: &CompiledCondition, subject: &ConditionSubject, value: Value, previous: Option<&Value>, now: DateTime<Utc>) -> ConditionTrial {
     // as at the first poll of a task
     let before = previous.unwrap_or(&value);
     let parts = question.parts(&value, before, subject, now);
@@ -134,13 +134,13 @@ fn trial(question: &Question, subject: &Subject, value: Value, previous: Option<
         Ok(answers) => answers,
         Err(error) => {
             let error = Some(PollFault::new("expression", error.to_string()));
-            return Trial { value, parts, error, ..Trial::empty() };
+            return ConditionTrial { value, parts, error, ..ConditionTrial::empty() };
         }
     };
     let watched_before = previous
         .and_then(|previous| question.ask(previous, &Value::Null, subject, now).ok().map(|answers| answers.watched));
     let missing = answers.missed.as_ref().map(|missed| question.missing_field(missed, &value, before, subject, now));
-    Trial {
+    ConditionTrial {
         missing,
         verdict: question.expression.as_ref().map(|_| answers.holds),
         changed: match (question.fire, watched_before) {
@@ -154,9 +154,9 @@ fn trial(question: &Question, subject: &Subject, value: Value, previous: Option<
     }
 }
 
-impl Trial {
-    fn empty() -> Trial {
-        Trial {
+impl ConditionTrial {
+    fn empty() -> ConditionTrial {
+        ConditionTrial {
             value: Value::Null,
             verdict: None,
             changed: None,

@@ -11,16 +11,16 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::credential::{Credential, CredentialDraft, CredentialUse, Reference, check_name};
-use crate::http::auth::Caller;
-use crate::http::body::Body;
-use crate::http::error::{ApiError, Problem};
-use crate::http::page::{Items, Page};
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::JsonBody;
+use crate::http::error::{ApiError, ProblemDetails};
+use crate::http::page::{Items, ListPage};
 use crate::http::path::Pair;
 use crate::http::query::Query;
-use crate::http::{State, schema};
+use crate::http::{HttpState, schema};
 use crate::id::{Scope, Tenant};
-use crate::invalid::Faults;
-use crate::store::{CredentialFilter, NewCredential, StoreError, StoredCredential, UseFilter, next_generation};
+use crate::invalid::ValidationErrors;
+use crate::store::{CredentialFilter, CredentialRowDraft, StoreError, StoredCredential, UseFilter, next_generation};
 use crate::task::DependentTask;
 use crate::token::Permission;
 use crate::vault::VaultError;
@@ -65,14 +65,14 @@ fn is_none(count: &u64) -> bool {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<Credential>)))]
 pub async fn list_credentials(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<Credential>>, ApiError> {
     caller.may(Permission::CredentialsRead)?;
     let tenant = query.text("tenant_id");
     let service = query.text("service");
-    let page = Page::of(&mut query);
+    let page = ListPage::of(&mut query);
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
     let filter = CredentialFilter { tenant: None, service, before: page.before, limit: page.fetch() };
@@ -89,8 +89,8 @@ pub async fn list_credentials(
         ("tenant_id" = Option<String>, Query, description = "Tenant of the credential; needed with an admin token")),
     responses((status = 200, body = CredentialView)))]
 pub async fn get_credential(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     name: Pair,
     query: Query,
 ) -> Result<Json<CredentialView>, ApiError> {
@@ -112,14 +112,14 @@ pub async fn get_credential(
     params(("service" = String, Path), ("account_name" = String, Path),
         ("tenant_id" = Option<String>, Query, description = "Tenant of the credential; needed with an admin token")),
     request_body = schema::NewCredential, responses((status = 200, body = SavedCredentialView),
-        (status = 409, body = Problem, content_type = "application/problem+json",
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "It was written meanwhile")))]
 pub async fn put_credential(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     name: Pair,
     query: Query,
-    body: Body,
+    body: JsonBody,
 ) -> Result<Json<SavedCredentialView>, ApiError> {
     caller.may(Permission::CredentialsWrite)?;
     let (tenant, reference) = named(&caller, name, query)?;
@@ -142,8 +142,8 @@ pub async fn put_credential(
         ("tenant_id" = Option<String>, Query, description = "Tenant of the credential; needed with an admin token")),
     responses((status = 204)))]
 pub async fn delete_credential(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     name: Pair,
     query: Query,
 ) -> Result<StatusCode, ApiError> {
@@ -166,13 +166,13 @@ pub async fn delete_credential(
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<CredentialUse>)))]
 pub async fn list_credential_uses(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     name: Pair,
     mut query: Query,
 ) -> Result<Json<Items<CredentialUse>>, ApiError> {
     caller.may(Permission::CredentialsRead)?;
-    let page = Page::of(&mut query);
+    let page = ListPage::of(&mut query);
     let (tenant, Reference { service, account }) = named(&caller, name, query)?;
     let filter = UseFilter {
         outcome: None,
@@ -187,7 +187,7 @@ pub async fn list_credential_uses(
 }
 
 /// The credential that an address means: an admin names the tenant in the query, another's is not found.
-fn named(caller: &Caller, name: Pair, mut query: Query) -> Result<(Tenant, Reference), ApiError> {
+fn named(caller: &AuthenticatedCaller, name: Pair, mut query: Query) -> Result<(Tenant, Reference), ApiError> {
     let named = query.text("tenant_id");
     let tenant = match (&caller.scope, named) {
         (_, Some(named)) => Some(caller.sees(&named)?),
@@ -204,7 +204,7 @@ fn named(caller: &Caller, name: Pair, mut query: Query) -> Result<(Tenant, Refer
 
 /// Whether a credential can have this name.
 pub(super) fn check(reference: &Reference) -> Result<(), ApiError> {
-    let mut faults = Faults::new();
+    let mut faults = ValidationErrors::new();
     for (place, name) in [("/service", &reference.service), ("/account_name", &reference.account)] {
         if let Err(why) = check_name(name) {
             faults.add(place, why);
@@ -215,12 +215,12 @@ pub(super) fn check(reference: &Reference) -> Result<(), ApiError> {
 
 /// The credential to write in the place of `old`.
 fn settled(
-    state: &State,
-    caller: &Caller,
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
     (tenant, reference): (&Tenant, &Reference),
     draft: &CredentialDraft,
     old: Option<&StoredCredential>,
-) -> Result<NewCredential, ApiError> {
+) -> Result<CredentialRowDraft, ApiError> {
     let document = match (&draft.document, old) {
         (Some(document), _) => {
             let generation = next_generation(old, state.clock.now());
@@ -236,7 +236,7 @@ fn settled(
         }
         (None, None) => return Err(ApiError::invalid("/document", "is needed: nothing is stored under this name")),
     };
-    Ok(NewCredential {
+    Ok(CredentialRowDraft {
         tenant_id: tenant.as_str().to_owned(),
         service: reference.service.clone(),
         account_name: reference.account.clone(),
@@ -249,7 +249,7 @@ fn settled(
 }
 
 async fn read(
-    state: &State,
+    state: &HttpState,
     scope: &Scope,
     tenant: &Tenant,
     reference: &Reference,
@@ -258,7 +258,7 @@ async fn read(
     state.store.get_credential(scope, tenant.as_str(), service, account).await.map_err(missing)
 }
 
-async fn with_tasks(state: &State, scope: &Scope, stored: StoredCredential) -> Result<CredentialView, ApiError> {
+async fn with_tasks(state: &HttpState, scope: &Scope, stored: StoredCredential) -> Result<CredentialView, ApiError> {
     let credential = stored.credential;
     let reference = credential.reference();
     let uses = |request: &Value| {

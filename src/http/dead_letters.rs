@@ -9,17 +9,17 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::bus::{self, BusError, DeadLetterFilter};
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::{Body, only};
-use crate::http::error::{ApiError, Problem};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, only};
+use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::events::{EVENTS_AT_ONCE, of_bus, of_position};
 use crate::http::page::{Items, limit};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::schema::DeadLetterChoice;
 use crate::id::Scope;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::store::PAGE_BYTES;
 use crate::token::Permission;
 
@@ -30,7 +30,7 @@ const PAGE: usize = 100;
 
 /// An entry of the bus that could not be handled.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
-pub struct DeadLetter {
+pub struct DeadLetterView {
     /// Id of the letter.
     pub id: String,
     /// `null` where the entry is no event; then only an admin sees it.
@@ -52,15 +52,15 @@ pub struct DeadLetter {
 
 /// How many dead letters were dealt with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct Counted {
+pub struct AffectedCount {
     /// Number of letters that were replayed or dropped.
     pub count: u64,
 }
 
-impl From<bus::DeadLetter> for DeadLetter {
-    fn from(letter: bus::DeadLetter) -> DeadLetter {
+impl From<bus::BusDeadLetter> for DeadLetterView {
+    fn from(letter: bus::BusDeadLetter) -> DeadLetterView {
         let event = bus::read_entry(letter.body.as_bytes()).ok().map(|event| event.to_value());
-        DeadLetter {
+        DeadLetterView {
             id: letter.id,
             tenant_id: letter.tenant,
             text: event.is_none().then_some(letter.body),
@@ -80,12 +80,12 @@ impl From<bus::DeadLetter> for DeadLetter {
         ("type" = Option<String>, Query, description = "Exact, or with a trailing `*`", example = "mail.*"),
         ("error" = Option<String>, Query, description = "Part of the error"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = Items<DeadLetter>)))]
+    responses((status = 200, body = Items<DeadLetterView>)))]
 pub async fn list_dead_letters(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
-) -> Result<Json<Items<DeadLetter>>, ApiError> {
+) -> Result<Json<Items<DeadLetterView>>, ApiError> {
     caller.may(Permission::DeadLettersRead)?;
     let tenant = query.text("tenant_id");
     let limit = limit(&mut query);
@@ -108,7 +108,7 @@ pub async fn list_dead_letters(
         letters.truncate(wanted);
         bytes += letters.iter().map(|letter| (letter.body.len() + letter.error.len()) as i64).sum::<i64>();
         let last = letters.last().filter(|_| more).map(|last| last.id.clone());
-        items.extend(letters.into_iter().map(DeadLetter::from));
+        items.extend(letters.into_iter().map(DeadLetterView::from));
         if last.is_none() || items.len() >= limit || bytes >= PAGE_BYTES {
             return Ok(Json(Items { items, next_cursor: last }));
         }
@@ -118,13 +118,13 @@ pub async fn list_dead_letters(
 
 /// Read a dead letter
 #[utoipa::path(get, path = "/v1/dead-letters/{id}", tag = "events", security(("bearer" = ["dead_letters:read"])),
-    params(("id" = String, Path)), responses((status = 200, body = DeadLetter)))]
+    params(("id" = String, Path)), responses((status = 200, body = DeadLetterView)))]
 pub async fn get_dead_letter(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     Id(id): Id,
     query: Query,
-) -> Result<Json<DeadLetter>, ApiError> {
+) -> Result<Json<DeadLetterView>, ApiError> {
     caller.may(Permission::DeadLettersRead)?;
     query.done()?;
     Ok(Json(state.bus.dead_letter(&caller.scope, &id).await.map_err(missing)?.into()))
@@ -137,13 +137,13 @@ pub async fn get_dead_letter(
 #[utoipa::path(post, path = "/v1/dead-letters/{id}/replay", tag = "events",
     security(("bearer" = ["dead_letters:write"])),
     params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    responses((status = 202, body = Counted), (status = 409, body = Problem,
+    responses((status = 202, body = AffectedCount), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "It is no event")))]
 pub async fn replay_dead_letter(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     Id(id): Id,
-    body: Body,
+    body: JsonBody,
 ) -> Result<Response, ApiError> {
     caller.may(Permission::DeadLettersWrite)?;
     if let Some(replay) = body.replay(&state, &caller).await? {
@@ -151,7 +151,7 @@ pub async fn replay_dead_letter(
     }
     only(&body.json_or_nothing()?, &[])?;
     state.bus.replay(&caller.scope, &id).await.map_err(missing)?;
-    body.settled(&state, &caller, StatusCode::ACCEPTED, &Counted { count: 1 }).await
+    body.settled(&state, &caller, StatusCode::ACCEPTED, &AffectedCount { count: 1 }).await
 }
 
 /// Drop a dead letter
@@ -160,8 +160,8 @@ pub async fn replay_dead_letter(
 #[utoipa::path(delete, path = "/v1/dead-letters/{id}", tag = "events", security(("bearer" = ["dead_letters:write"])),
     params(("id" = String, Path)), responses((status = 204)))]
 pub async fn drop_dead_letter(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     Id(id): Id,
     query: Query,
 ) -> Result<StatusCode, ApiError> {
@@ -176,8 +176,8 @@ pub async fn drop_dead_letter(
 /// All that match, newest first, up to `limit` (1000). Entries that are no events stay.
 #[utoipa::path(post, path = "/v1/dead-letters/replay", tag = "events", security(("bearer" = ["dead_letters:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    request_body = DeadLetterChoice, responses((status = 200, body = Counted)))]
-pub async fn replay_dead_letters(Held(state): Held<State>, caller: Caller, body: Body) -> Result<Response, ApiError> {
+    request_body = DeadLetterChoice, responses((status = 200, body = AffectedCount)))]
+pub async fn replay_dead_letters(Held(state): Held<HttpState>, caller: AuthenticatedCaller, body: JsonBody) -> Result<Response, ApiError> {
     bulk(state, caller, body, Deed::Replay).await
 }
 
@@ -186,8 +186,8 @@ pub async fn replay_dead_letters(Held(state): Held<State>, caller: Caller, body:
 /// All that match, newest first, up to `limit` (1000).
 #[utoipa::path(post, path = "/v1/dead-letters/drop", tag = "events", security(("bearer" = ["dead_letters:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    request_body = DeadLetterChoice, responses((status = 200, body = Counted)))]
-pub async fn drop_dead_letters(Held(state): Held<State>, caller: Caller, body: Body) -> Result<Response, ApiError> {
+    request_body = DeadLetterChoice, responses((status = 200, body = AffectedCount)))]
+pub async fn drop_dead_letters(Held(state): Held<HttpState>, caller: AuthenticatedCaller, body: JsonBody) -> Result<Response, ApiError> {
     bulk(state, caller, body, Deed::Drop).await
 }
 
@@ -197,7 +197,7 @@ enum Deed {
     Drop,
 }
 
-async fn bulk(state: State, caller: Caller, body: Body, deed: Deed) -> Result<Response, ApiError> {
+async fn bulk(state: HttpState, caller: AuthenticatedCaller, body: JsonBody, deed: Deed) -> Result<Response, ApiError> {
     caller.may(Permission::DeadLettersWrite)?;
     if let Some(replay) = body.replay(&state, &caller).await? {
         return Ok(replay);
@@ -226,13 +226,13 @@ async fn bulk(state: State, caller: Caller, body: Body, deed: Deed) -> Result<Re
             break;
         }
     }
-    body.settled(&state, &caller, StatusCode::OK, &Counted { count }).await
+    body.settled(&state, &caller, StatusCode::OK, &AffectedCount { count }).await
 }
 
 /// Which letters a body means.
-fn choice(caller: &Caller, body: &Value) -> Result<(Scope, DeadLetterFilter, usize), ApiError> {
+fn choice(caller: &AuthenticatedCaller, body: &Value) -> Result<(Scope, DeadLetterFilter, usize), ApiError> {
     only(body, &["tenant_id", "source", "type", "error", "limit"])?;
-    let mut faults = Faults::new();
+    let mut faults = ValidationErrors::new();
     let mut text = |name: &str| match body.get(name) {
         None | Some(Value::Null) => None,
         Some(Value::String(text)) => Some(text.clone()),

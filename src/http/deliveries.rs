@@ -5,11 +5,11 @@ use axum::extract::State as Held;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::{Body, answered, only};
-use crate::http::error::{ApiError, Problem};
-use crate::http::page::{Items, Page};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, answered, only};
+use crate::http::error::{ApiError, ProblemDetails};
+use crate::http::page::{Items, ListPage};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::unwritable;
@@ -29,13 +29,13 @@ use crate::token::Permission;
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<DeliverySummary>)))]
 pub async fn list_deliveries(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<DeliverySummary>>, ApiError> {
     caller.may(Permission::DeliveriesRead)?;
     let tenant = query.text("tenant_id");
-    let page = Page::of(&mut query);
+    let page = ListPage::of(&mut query);
     let filter = DeliveryFilter {
         tenant: None,
         run_id: query.id("run_id"),
@@ -55,8 +55,8 @@ pub async fn list_deliveries(
 #[utoipa::path(get, path = "/v1/deliveries/{id}", tag = "notifications", security(("bearer" = ["deliveries:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = Delivery)))]
 pub async fn get_delivery(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
     query: Query,
 ) -> Result<Json<Delivery>, ApiError> {
@@ -73,13 +73,13 @@ pub async fn get_delivery(
     security(("bearer" = ["deliveries:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    responses((status = 202, body = Delivery), (status = 409, body = Problem,
+    responses((status = 202, body = Delivery), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "It was delivered, or is on its way")))]
 pub async fn retry_delivery(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
-    body: Body,
+    body: JsonBody,
 ) -> Result<Response, ApiError> {
     caller.may(Permission::DeliveriesWrite)?;
     let id = id.of("delivery")?;

@@ -12,7 +12,7 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::{Faults, InvalidSpec, brief};
+use crate::invalid::{ValidationErrors, FieldError, brief};
 use crate::quota::{Exceeded, Quota};
 use crate::store::StoreError;
 
@@ -31,7 +31,7 @@ const FAULTS: usize = 100;
     "detail": "1 fault; see errors",
     "errors": [{"pointer": "/trigger/timezone", "message": "unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?"}]
 }))]
-pub struct Problem {
+pub struct ProblemDetails {
     /// Stable, for programs: `urn:reveille:problem:` and a word.
     #[serde(rename = "type")]
     pub kind: Cow<'static, str>,
@@ -43,7 +43,7 @@ pub struct Problem {
     pub detail: String,
     /// For invalid input: each fault with its place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub errors: Vec<InvalidSpec>,
+    pub errors: Vec<FieldError>,
     /// For `quota_exceeded`: which quota, its limit, and how much is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quota>,
@@ -82,9 +82,9 @@ pub enum ApiError {
     /// The stored state stands in the way; read it and decide again.
     Conflict(String),
     /// Correct what is named.
-    Invalid(Faults),
+    Invalid(ValidationErrors),
     /// Correct a name or value in the query.
-    Query(Faults),
+    Query(ValidationErrors),
     /// Send what can be read: malformed JSON, a broken header.
     Malformed(String),
     /// Send JSON.
@@ -123,12 +123,12 @@ pub enum ApiError {
 }
 
 /// The fixed part of a problem: status, `type` and title.
-struct Kind(StatusCode, &'static str, &'static str);
+struct ErrorKind(StatusCode, &'static str, &'static str);
 
 impl ApiError {
     /// A single fault in the request's body.
     pub fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> ApiError {
-        ApiError::Invalid(Faults::one(pointer, message))
+        ApiError::Invalid(ValidationErrors::one(pointer, message))
     }
 
     /// The error for a store's; `NotFound` means that there is no such `what`.
@@ -146,71 +146,71 @@ impl ApiError {
     }
 
     /// Logs what is ours to know and makes what is the caller's to see.
-    pub fn into_problem(self) -> Problem {
-        let Kind(status, kind, title) = self.kind();
+    pub fn into_problem(self) -> ProblemDetails {
+        let ErrorKind(status, kind, title) = self.kind();
         let (quota, limit, usage) = match &self {
             ApiError::QuotaExceeded(over) => (Some(over.quota), Some(over.limit), Some(over.usage)),
             _ => (None, None, None),
         };
         let (detail, errors) = self.told();
-        Problem { kind: kind.into(), title: title.into(), status: status.as_u16(), detail, errors, quota, limit, usage }
+        ProblemDetails { kind: kind.into(), title: title.into(), status: status.as_u16(), detail, errors, quota, limit, usage }
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ErrorKind {
         use StatusCode as S;
         match self {
             ApiError::Unauthorized(_) => {
-                Kind(S::UNAUTHORIZED, "urn:reveille:problem:unauthorized", "A valid token is needed")
+                ErrorKind(S::UNAUTHORIZED, "urn:reveille:problem:unauthorized", "A valid token is needed")
             }
             ApiError::Forbidden { .. } | ApiError::AdminOnly => {
-                Kind(S::FORBIDDEN, "urn:reveille:problem:forbidden", "The token does not permit this")
+                ErrorKind(S::FORBIDDEN, "urn:reveille:problem:forbidden", "The token does not permit this")
             }
             ApiError::NotFound(_) | ApiError::NoRoute { .. } => {
-                Kind(S::NOT_FOUND, "urn:reveille:problem:not-found", "Nothing is here")
+                ErrorKind(S::NOT_FOUND, "urn:reveille:problem:not-found", "Nothing is here")
             }
-            ApiError::MethodNotAllowed { .. } => Kind(
+            ApiError::MethodNotAllowed { .. } => ErrorKind(
                 S::METHOD_NOT_ALLOWED,
                 "urn:reveille:problem:method-not-allowed",
                 "This address takes other methods",
             ),
             ApiError::Conflict(_) => {
-                Kind(S::CONFLICT, "urn:reveille:problem:conflict", "The present state stands in the way")
+                ErrorKind(S::CONFLICT, "urn:reveille:problem:conflict", "The present state stands in the way")
             }
             ApiError::Invalid(_) => {
-                Kind(S::UNPROCESSABLE_ENTITY, "urn:reveille:problem:invalid", "The request is not valid")
+                ErrorKind(S::UNPROCESSABLE_ENTITY, "urn:reveille:problem:invalid", "The request is not valid")
             }
-            ApiError::Query(_) => Kind(S::BAD_REQUEST, "urn:reveille:problem:invalid-query", "The query is not valid"),
+            ApiError::Query(_) => ErrorKind(S::BAD_REQUEST, "urn:reveille:problem:invalid-query", "The query is not valid"),
             ApiError::Malformed(_) => {
-                Kind(S::BAD_REQUEST, "urn:reveille:problem:malformed", "The request can not be read")
+                ErrorKind(S::BAD_REQUEST, "urn:reveille:problem:malformed", "The request can not be read")
             }
             ApiError::UnsupportedMediaType(_) => {
-                Kind(S::UNSUPPORTED_MEDIA_TYPE, "urn:reveille:problem:unsupported-media-type", "The body must be JSON")
+                ErrorKind(S::UNSUPPORTED_MEDIA_TYPE, "urn:reveille:problem:unsupported-media-type", "The body must be JSON")
             }
             ApiError::TooLarge { .. } => {
-                Kind(S::PAYLOAD_TOO_LARGE, "urn:reveille:problem:too-large", "The request is too large")
+                ErrorKind(S::PAYLOAD_TOO_LARGE, "urn:reveille:problem:too-large", "The request is too large")
             }
             ApiError::BodyTimeout { .. } => {
-                Kind(S::REQUEST_TIMEOUT, "urn:reveille:problem:request-timeout", "The request came too slowly")
+                ErrorKind(S::REQUEST_TIMEOUT, "urn:reveille:problem:request-timeout", "The request came too slowly")
             }
             ApiError::TooManyRequests { .. } => {
-                Kind(S::TOO_MANY_REQUESTS, "urn:reveille:problem:too-many-requests", "Too many requests")
+                ErrorKind(S::TOO_MANY_REQUESTS, "urn:reveille:problem:too-many-requests", "Too many requests")
             }
-            ApiError::QuotaExceeded(_) => Kind(
+            ApiError::QuotaExceeded(_) => ErrorKind(
                 S::TOO_MANY_REQUESTS,
                 "urn:reveille:problem:quota_exceeded",
                 "The tenant has as much as it may have",
             ),
             ApiError::Unavailable { .. } => {
-                Kind(S::SERVICE_UNAVAILABLE, "urn:reveille:problem:unavailable", "The service can't do this now")
+                ErrorKind(S::SERVICE_UNAVAILABLE, "urn:reveille:problem:unavailable", "The service can't do this now")
             }
             ApiError::Internal { .. } => {
-                Kind(S::INTERNAL_SERVER_ERROR, "urn:reveille:problem:internal", "The service failed")
+                ErrorKind(S::INTERNAL_SERVER_ERROR, "urn:reveille:problem:internal", "The service failed")
             }
         }
     }
 
-    fn told(self) -> (String, Vec<InvalidSpec>) {
-        let counted = |mut faults: Faults| {
+    fn told(self) -> (String, Vec<FieldError>) {
+        let counted = |mut faults: ValidationErrors| {
             let count = faults.0.len();
             faults.0.truncate(FAULTS);
             match count {
@@ -263,7 +263,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ProblemDetails {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self).expect("a problem is plain text and numbers");
@@ -278,8 +278,8 @@ impl From<StoreError> for ApiError {
     }
 }
 
-impl From<Faults> for ApiError {
-    fn from(faults: Faults) -> ApiError {
+impl From<ValidationErrors> for ApiError {
+    fn from(faults: ValidationErrors) -> ApiError {
         ApiError::Invalid(faults)
     }
 }
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn problem_is_bounded_whatever_the_request_holds() {
         let long = "x".repeat(1_000_000);
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         (0..1_000).for_each(|n| faults.add(format!("/{n}/{long}"), format!("unknown `{long}`")));
         for error in [
             ApiError::Malformed(long.clone()),
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn faults_are_told_up_to_a_number_and_counted_beyond_it() {
         let told = |count: usize| {
-            let mut faults = Faults::new();
+            let mut faults = ValidationErrors::new();
             (0..count).for_each(|n| faults.add(format!("/{n}"), "is unknown"));
             let problem = ApiError::Invalid(faults).into_problem();
             (problem.errors.len(), problem.detail)

@@ -18,16 +18,16 @@ use uuid::Uuid;
 
 use crate::bus::{BusError, LogFilter};
 use crate::event::Event;
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::{Body, REPLAYED};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, REPLAYED};
 use crate::http::error::ApiError;
-use crate::http::events::form::Reader;
+use crate::http::events::form::EventReader;
 use crate::http::page::{Items, limit};
 use crate::http::query::Query;
 use crate::http::schema::{CloudEvent, NewEvents};
 use crate::id::{Scope, Tenant, new_id};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::json_length::bytes_of;
 use crate::store::PAGE_BYTES;
 use crate::token::Permission;
@@ -52,7 +52,7 @@ pub struct EventIds {
 }
 
 /// Events that are published together, and what each tenant's are counted as.
-pub struct Batch {
+pub struct PostedEvents {
     events: Vec<Event>,
     tallies: BTreeMap<Tenant, Tally>,
 }
@@ -63,16 +63,16 @@ struct Tally {
     bytes: usize,
 }
 
-impl Batch {
+impl PostedEvents {
     /// Counts events. To count their bytes takes as long as to write them.
-    pub fn of(events: Vec<Event>) -> Batch {
+    pub fn of(events: Vec<Event>) -> PostedEvents {
         let mut tallies: BTreeMap<Tenant, Tally> = BTreeMap::new();
         for event in &events {
             let tally = tallies.entry(event.tenant.clone()).or_default();
             tally.events += 1;
             tally.bytes += event.bytes();
         }
-        Batch { events, tallies }
+        PostedEvents { events, tallies }
     }
 
     /// Under which ids the events are taken.
@@ -92,10 +92,10 @@ impl Batch {
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = NewEvents, responses((status = 202, body = EventIds)))]
 pub async fn publish_events(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     headers: HeaderMap,
-    body: Body,
+    body: JsonBody,
 ) -> Result<Response, ApiError> {
     caller.may(Permission::EventsPublish)?;
     let now = state.clock.now();
@@ -117,11 +117,11 @@ pub async fn publish_events(
 /// The events of a request, as [`read`] has them. A long one is read, and its events are counted, where tenants' data are computed, in turn with other
 /// tenants: five hundred events take the thread that serves others for milliseconds.
 async fn read_in_turn(
-    state: &State,
-    asked: &Arc<(Caller, HeaderMap, Body)>,
+    state: &HttpState,
+    asked: &Arc<(AuthenticatedCaller, HeaderMap, JsonBody)>,
     made: Uuid,
     now: DateTime<Utc>,
-) -> Result<Batch, ApiError> {
+) -> Result<PostedEvents, ApiError> {
     let (caller, headers, body) = &**asked;
     if body.bytes().len() <= IN_PLACE {
         return read(caller, headers, body, made, now);
@@ -137,9 +137,9 @@ async fn read_in_turn(
 }
 
 /// The events of a request; those without an id get one from `made`.
-fn read(caller: &Caller, headers: &HeaderMap, body: &Body, made: Uuid, now: DateTime<Utc>) -> Result<Batch, ApiError> {
+fn read(caller: &AuthenticatedCaller, headers: &HeaderMap, body: &JsonBody, made: Uuid, now: DateTime<Utc>) -> Result<PostedEvents, ApiError> {
     let made_id = |index: usize| if index == 0 { made.to_string() } else { format!("{made}.{index}") };
-    Reader { caller, made_id: &made_id, now }.read(headers, body).map(Batch::of)
+    EventReader { caller, made_id: &made_id, now }.read(headers, body).map(PostedEvents::of)
 }
 
 /// List events
@@ -154,8 +154,8 @@ fn read(caller: &Caller, headers: &HeaderMap, body: &Body, made: Uuid, now: Date
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<CloudEvent>)))]
 pub async fn list_events(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<Value>>, ApiError> {
     caller.may(Permission::EventsRead)?;
@@ -172,7 +172,7 @@ pub async fn list_events(
 }
 
 /// A page of the log, read in parts, so that what is held is never more than a page and a part.
-async fn page_of_log(state: &State, scope: &Scope, mut filter: LogFilter) -> Result<Items<Value>, ApiError> {
+async fn page_of_log(state: &HttpState, scope: &Scope, mut filter: LogFilter) -> Result<Items<Value>, ApiError> {
     let (wanted, mut bytes, mut items) = (filter.limit, 0, Vec::new());
     loop {
         filter.limit = EVENTS_AT_ONCE.min(wanted - items.len());
@@ -191,7 +191,7 @@ async fn page_of_log(state: &State, scope: &Scope, mut filter: LogFilter) -> Res
 }
 
 /// Publishes events if their tenants may publish as many in this minute, and store them: all of them, or none.
-pub async fn publish(state: &State, batch: &Batch) -> Result<(), ApiError> {
+pub async fn publish(state: &HttpState, batch: &PostedEvents) -> Result<(), ApiError> {
     let mut counted = Vec::with_capacity(batch.tallies.len());
     let mut outcome = Ok(());
     for (tenant, tally) in &batch.tallies {
@@ -231,7 +231,7 @@ pub fn of_bus(error: BusError, what: &'static str) -> ApiError {
 pub fn of_position(error: BusError) -> ApiError {
     match error {
         BusError::Invalid { .. } => {
-            ApiError::Query(Faults::one("/cursor", "must be the next_cursor of an earlier answer"))
+            ApiError::Query(ValidationErrors::one("/cursor", "must be the next_cursor of an earlier answer"))
         }
         error => of_bus(error, "event"),
     }

@@ -18,17 +18,17 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::approval::{Approval, ApprovalStatus};
-use crate::http::State;
-use crate::http::auth::Caller;
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
 use crate::http::error::ApiError;
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::missing;
 use crate::notification::{Delivery, dedupe};
 use crate::run::cause::Cause;
-use crate::run::transcript::{Entry, Message};
+use crate::run::transcript::{TranscriptEntry, TranscriptMessage};
 use crate::run::{Run, RunState};
-use crate::store::{ApprovalFilter, DeliveryFilter, Limits, StoreError};
+use crate::store::{ApprovalFilter, DeliveryFilter, RunLimits, StoreError};
 use crate::task::{Notify, Route, Task};
 use crate::token::Permission;
 
@@ -78,8 +78,8 @@ pub struct CallExplained {
 #[utoipa::path(get, path = "/v1/runs/{id}/explain", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = Explanation)))]
 pub async fn explain_run(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
     query: Query,
 ) -> Result<Json<Explanation>, ApiError> {
@@ -94,9 +94,9 @@ pub async fn explain_run(
     let task = task_of(&state, &caller, &run).await?;
     let place = state.store.whereabouts(&caller.scope, run.id, run.task_id).await?;
     let own = state.store.quotas_of(&run.tenant_id).await?.concurrent_runs.map(|most| most as i64);
-    let limits = Limits { per_tenant: own.or(state.runs_at_once.per_tenant), ..state.runs_at_once };
+    let limits = RunLimits { per_tenant: own.or(state.runs_at_once.per_tenant), ..state.runs_at_once };
     let now = state.clock.now();
-    let facts = standing::Facts { run: &run, task: task.as_ref(), place: &place, limits, now };
+    let facts = standing::StandingFacts { run: &run, task: task.as_ref(), place: &place, limits, now };
     let mut sentences = sentences(&run, &approvals, standing::course(&facts));
     let needs = standing::needs(&facts);
     if run.state.is_final()
@@ -111,7 +111,7 @@ pub async fn explain_run(
     Ok(Json(Explanation { run_id: run.id, state: run.state, sentences, needs, calls }))
 }
 
-async fn task_of(state: &State, caller: &Caller, run: &Run) -> Result<Option<Task>, ApiError> {
+async fn task_of(state: &HttpState, caller: &AuthenticatedCaller, run: &Run) -> Result<Option<Task>, ApiError> {
     let Some(id) = run.task_id else { return Ok(None) };
     match state.store.find_task(&caller.scope, id).await {
         Ok(task) => Ok(task),
@@ -257,7 +257,7 @@ fn why(reason: &str) -> String {
 }
 
 /// Every call of the transcript with the question about it, and questions whose call is not written down yet.
-fn calls(entries: &[Entry], approvals: &[Approval]) -> Vec<CallExplained> {
+fn calls(entries: &[TranscriptEntry], approvals: &[Approval]) -> Vec<CallExplained> {
     let mut asked: HashMap<(i64, &str), &Approval> = HashMap::new();
     // in order: the latest question about a call is the one that counts
     for approval in approvals {
@@ -265,13 +265,13 @@ fn calls(entries: &[Entry], approvals: &[Approval]) -> Vec<CallExplained> {
     }
     let mut answered = HashMap::new();
     for entry in entries {
-        if let Message::Tool { call_id, is_error, reasons, .. } = &entry.message {
+        if let TranscriptMessage::Tool { call_id, is_error, reasons, .. } = &entry.message {
             answered.insert((entry.turn, call_id.as_str()), (*is_error, reasons));
         }
     }
     let mut found = Vec::new();
     for entry in entries {
-        let Message::Assistant { tool_calls, .. } = &entry.message else { continue };
+        let TranscriptMessage::Assistant { tool_calls, .. } = &entry.message else { continue };
         for call in tool_calls {
             let place = (entry.turn, call.id.as_str());
             let approval = asked.remove(&place);
@@ -380,7 +380,7 @@ mod tests {
             dedupe_key: dedupe::run_result(run),
             run_id: Some(run),
             state,
-            ..Delivery::sample(crate::notification::Kind::Result)
+            ..Delivery::sample(crate::notification::MessageKind::Result)
         }
     }
 }

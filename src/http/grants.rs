@@ -8,10 +8,10 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::http::State;
-use crate::http::auth::Caller;
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
 use crate::http::error::ApiError;
-use crate::http::page::{Items, Page};
+use crate::http::page::{Items, ListPage};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::store::{Grant, StoreError};
@@ -77,14 +77,14 @@ impl GrantView {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<GrantView>)))]
 pub async fn list_grants(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<GrantView>>, ApiError> {
     caller.may(Permission::ApprovalsRead)?;
     let tenant = query.text("tenant_id");
     let task = query.id("task_id");
-    let page = Page::of(&mut query);
+    let page = ListPage::of(&mut query);
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
     let grants = state.store.list_grants(&scope, task, page.before, page.fetch()).await?;
@@ -97,8 +97,8 @@ pub async fn list_grants(
 #[utoipa::path(delete, path = "/v1/grants/{id}", tag = "approvals", security(("bearer" = ["approvals:decide"])),
     params(("id" = Uuid, Path)), responses((status = 204)))]
 pub async fn revoke_grant(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
     query: Query,
 ) -> Result<StatusCode, ApiError> {

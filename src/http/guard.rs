@@ -12,13 +12,13 @@ use tokio::time::timeout;
 use tracing::Instrument;
 
 use crate::http::error::ApiError;
-use crate::http::{State, import};
+use crate::http::{HttpState, import};
 use crate::id;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Runs a request under the guard.
-pub async fn watch(Held(state): Held<State>, request: Request, next: Next) -> Response {
+pub async fn watch(Held(state): Held<HttpState>, request: Request, next: Next) -> Response {
     let request_id = id::new_id(state.clock.now());
     let method = word(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or(String::new(), |route| route.as_str().to_owned());

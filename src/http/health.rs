@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::http::State;
+use crate::http::HttpState;
 
 /// The OpenMetrics text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -74,7 +74,7 @@ pub async fn get_health() -> Json<Health> {
 #[utoipa::path(get, path = "/readyz", tag = "operations",
     responses((status = 200, body = Readiness),
         (status = 503, body = Readiness, description = "Not ready; see Retry-After")))]
-pub async fn get_readiness(Held(state): Held<State>) -> Response {
+pub async fn get_readiness(Held(state): Held<HttpState>) -> Response {
     let (pinged, concerns) =
         tokio::join!(timeout(DATABASE_PATIENCE, state.store.ping()), timeout(BUS_PATIENCE, state.bus.concerns()));
     let database = matches!(pinged, Ok(Ok(())));
@@ -96,7 +96,7 @@ pub async fn get_readiness(Held(state): Held<State>) -> Response {
 /// Metrics, for Prometheus
 #[utoipa::path(get, path = "/metrics", tag = "operations",
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
-pub async fn get_metrics(Held(state): Held<State>) -> Response {
+pub async fn get_metrics(Held(state): Held<HttpState>) -> Response {
     // sets the gauges; while the bus is away they stay as they were
     let _ = tokio::join!(timeout(BUS_PATIENCE, state.bus.backlog()), state.gauges.refresh(&state.store));
     ([(header::CONTENT_TYPE, OPEN_METRICS)], state.metrics.text()).into_response()

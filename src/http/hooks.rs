@@ -17,17 +17,17 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::event::{ATTRIBUTE_LENGTH, Data, EVENT_BYTES, Event};
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::Body;
-use crate::http::error::{ApiError, Problem};
-use crate::http::events::{Batch, EventIds, publish};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::JsonBody;
+use crate::http::error::{ApiError, ProblemDetails};
+use crate::http::events::{PostedEvents, EventIds, publish};
 use crate::http::hooks::settings::{Hook, TOKEN_HEADER};
-use crate::http::hooks::signature::{Key, Preset, verify};
+use crate::http::hooks::signature::{HookKey, Preset, verify};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::id::{Scope, Tenant, new_id};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::token::Permission;
 
 pub use settings::{Settings, check};
@@ -38,30 +38,30 @@ const NAMELESS: &str = "hook";
 const REFUSED: ApiError = ApiError::Unauthorized("the signature is missing, wrong, or not of these five minutes");
 
 /// The configured hooks with their keys made ready.
-pub struct Hooks(BTreeMap<String, (Hook, Vec<Key>)>);
+pub struct Hooks(BTreeMap<String, (Hook, Vec<HookKey>)>);
 
 impl Hooks {
     /// Secrets that can't be used are left out: [`check`] has refused them before.
     pub fn new(settings: &Settings) -> Hooks {
-        let keys = |hook: &Hook| hook.secrets.iter().filter_map(|secret| Key::of(hook.preset, secret).ok()).collect();
+        let keys = |hook: &Hook| hook.secrets.iter().filter_map(|secret| HookKey::of(hook.preset, secret).ok()).collect();
         Hooks(settings.iter().map(|(source, hook)| (source.clone(), (hook.clone(), keys(hook)))).collect())
     }
 }
 
 /// A caller with a token, if one was sent.
-pub struct WithToken(Option<Caller>);
+pub struct WithToken(Option<AuthenticatedCaller>);
 
-impl FromRequestParts<State> for WithToken {
+impl FromRequestParts<HttpState> for WithToken {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &State) -> Result<WithToken, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<WithToken, ApiError> {
         // an Authorization header of a signed hook is the sender's own affair
         let source = Id::from_request_parts(parts, state).await?.0;
         let signed = state.hooks.0.get(&source).is_some_and(|(_, keys)| !keys.is_empty());
         if signed || !parts.headers.contains_key(AUTHORIZATION) {
             return Ok(WithToken(None));
         }
-        Caller::from_request_parts(parts, state).await.map(|caller| WithToken(Some(caller)))
+        AuthenticatedCaller::from_request_parts(parts, state).await.map(|caller| WithToken(Some(caller)))
     }
 }
 
@@ -76,14 +76,14 @@ impl FromRequestParts<State> for WithToken {
     request_body = Value,
     responses((status = 202, body = EventIds),
         (status = 200, body = Value, description = "Slack asks whether the address is right"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "No such hook")))]
+        (status = 404, body = ProblemDetails, content_type = "application/problem+json", description = "No such hook")))]
 pub async fn receive_hook(
-    Held(state): Held<State>,
+    Held(state): Held<HttpState>,
     WithToken(caller): WithToken,
     Id(source): Id,
     mut query: Query,
     headers: HeaderMap,
-    body: Body,
+    body: JsonBody,
 ) -> Result<Response, ApiError> {
     let configured = state.hooks.0.get(&source);
     let tenant = match (configured, &caller) {
@@ -122,23 +122,23 @@ pub async fn receive_hook(
         extensions: Default::default(),
     };
     // the address may hold what no attribute takes
-    Event::parse(&event.to_value(), "", &mut Faults::new()).ok_or(ApiError::NotFound("hook"))?;
-    if !event.is_small_enough("", &mut Faults::new()) {
+    Event::parse(&event.to_value(), "", &mut ValidationErrors::new()).ok_or(ApiError::NotFound("hook"))?;
+    if !event.is_small_enough("", &mut ValidationErrors::new()) {
         return Err(ApiError::TooLarge { limit: EVENT_BYTES });
     }
-    let batch = Batch::of(vec![event]);
+    let batch = PostedEvents::of(vec![event]);
     publish(&state, &batch).await?;
     Ok((StatusCode::ACCEPTED, Json(batch.into_ids())).into_response())
 }
 
 /// For whom a caller with a token publishes.
-fn tenant_of(caller: &Caller, hook: Option<&Hook>, named: Option<String>) -> Result<Tenant, ApiError> {
+fn tenant_of(caller: &AuthenticatedCaller, hook: Option<&Hook>, named: Option<String>) -> Result<Tenant, ApiError> {
     let named = match &caller.scope {
         Scope::Only(own) => return caller.sees(named.as_deref().unwrap_or(own.as_str())),
         Scope::Every => named.or_else(|| hook?.tenant_id.clone()),
     };
-    let missing = || ApiError::Query(Faults::one("/tenant_id", "is missing: an admin token names the tenant"));
-    Tenant::new(named.ok_or_else(missing)?).map_err(|why| ApiError::Query(Faults::one("/tenant_id", why)))
+    let missing = || ApiError::Query(ValidationErrors::one("/tenant_id", "is missing: an admin token names the tenant"));
+    Tenant::new(named.ok_or_else(missing)?).map_err(|why| ApiError::Query(ValidationErrors::one("/tenant_id", why)))
 }
 
 /// The sender's own id of what it tells, the same when it tells it again.

@@ -14,17 +14,17 @@ use axum::extract::State as Held;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::error::{ApiError, Problem};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::query::Query;
 use crate::http::schema;
 use crate::http::tasks::read_new;
-use crate::invalid::{Faults, InvalidSpec};
+use crate::invalid::{ValidationErrors, FieldError};
 use crate::quota::{Exceeded, Quota};
 use crate::store::{NewTask, StoreError};
 use crate::token::Permission;
-use lines::{Line, Lines};
+use lines::{BodyLine, BodyLines};
 
 /// Tasks that are stored at once, and how long they may be together, in bytes.
 const BATCH: usize = 500;
@@ -66,7 +66,7 @@ pub struct BadLine {
     /// Counted from 1, empty lines included.
     pub line: u64,
     /// Faults of the line, each with its place.
-    pub errors: Vec<InvalidSpec>,
+    pub errors: Vec<FieldError>,
     /// Where a quota refuses the line: which one. The line is good, and may be sent again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quota>,
@@ -82,15 +82,15 @@ pub struct BadLine {
 /// 100,000 lines that are empty or bad; if the body breaks off or goes beyond that, what came before is stored.
 #[utoipa::path(post, path = "/v1/tasks/import", tag = "tasks", security(("bearer" = ["tasks:write"])),
     request_body(content = schema::TaskLines, content_type = "application/x-ndjson"),
-    responses((status = 200, body = Imported), (status = 413, body = Problem, content_type = "application/problem+json",
-        description = "The body is larger than 64 MiB"), (status = 429, body = Problem,
+    responses((status = 200, body = Imported), (status = 413, body = ProblemDetails, content_type = "application/problem+json",
+        description = "The body is larger than 64 MiB"), (status = 429, body = ProblemDetails,
         content_type = "application/problem+json",
         description = "Too many requests, or a quota allows none of the tasks; see Retry-After")))]
 pub async fn import_tasks(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     query: Query,
-    mut lines: Lines,
+    mut lines: BodyLines,
 ) -> Result<Json<Imported>, ApiError> {
     caller.may(Permission::TasksWrite)?;
     query.done()?;
@@ -115,8 +115,8 @@ pub async fn import_tasks(
 
 /// An import that goes on.
 struct Import {
-    state: State,
-    caller: Caller,
+    state: HttpState,
+    caller: AuthenticatedCaller,
     done: Imported,
     /// Lines so far.
     number: u64,
@@ -132,14 +132,14 @@ struct Import {
 }
 
 /// A line as it was understood, and its length.
-enum Read {
+enum ImportedLine {
     Empty,
-    Bad(Faults),
+    Bad(ValidationErrors),
     Task(Box<NewTask>, usize),
 }
 
 impl Import {
-    fn new(state: State, caller: Caller) -> Import {
+    fn new(state: HttpState, caller: AuthenticatedCaller) -> Import {
         Import {
             state,
             caller,
@@ -155,15 +155,15 @@ impl Import {
     }
 
     /// Takes the next line; a group that is full is read, and a batch that is full is stored.
-    async fn take(&mut self, line: Line) -> Result<(), ApiError> {
+    async fn take(&mut self, line: BodyLine) -> Result<(), ApiError> {
         self.number += 1;
         match line {
-            Line::TooLong => {
+            BodyLine::TooLong => {
                 let limit = self.state.limits.body_bytes;
-                self.refuse(self.number, Faults::one("", format!("must be at most {limit} bytes long")));
+                self.refuse(self.number, ValidationErrors::one("", format!("must be at most {limit} bytes long")));
             }
-            Line::Text(text) if text.is_empty() => self.empty += 1,
-            Line::Text(text) => {
+            BodyLine::Text(text) if text.is_empty() => self.empty += 1,
+            BodyLine::Text(text) => {
                 self.group_bytes += text.len();
                 self.group.push((self.number, text));
             }
@@ -192,9 +192,9 @@ impl Import {
             move || group.iter().map(|(number, text)| (*number, read(&state, &caller, text))).collect::<Vec<_>>();
         for (number, read) in self.state.computed(self.caller.computes_for(), read).await? {
             match read {
-                Read::Empty => self.empty += 1,
-                Read::Bad(faults) => self.refuse(number, faults),
-                Read::Task(task, bytes) => {
+                ImportedLine::Empty => self.empty += 1,
+                ImportedLine::Bad(faults) => self.refuse(number, faults),
+                ImportedLine::Task(task, bytes) => {
                     self.done.lines += 1;
                     self.batch.push((number, *task));
                     self.bytes += bytes;
@@ -204,7 +204,7 @@ impl Import {
         Ok(())
     }
 
-    fn refuse(&mut self, line: u64, mut faults: Faults) {
+    fn refuse(&mut self, line: u64, mut faults: ValidationErrors) {
         self.done.lines += 1;
         self.done.bad += 1;
         if self.done.errors.len() < DESCRIBED {
@@ -216,7 +216,7 @@ impl Import {
     /// A line that is good, and that a quota refuses.
     fn refuse_over_quota(&mut self, line: u64, over: Box<Exceeded>) {
         self.done.over_quota += 1;
-        self.refuse(line, Faults::one("", over.to_string()));
+        self.refuse(line, ValidationErrors::one("", over.to_string()));
         if let Some(bad) = self.done.errors.last_mut().filter(|bad| bad.line == line) {
             bad.quota = Some(over.quota);
         }
@@ -254,7 +254,7 @@ impl Import {
                         Err(error) => {
                             tracing::error!(line = number, %error, "a line of an import can't be stored");
                             self.done.lines -= 1;
-                            self.refuse(number, Faults::one("", "can't be stored by the database"));
+                            self.refuse(number, ValidationErrors::one("", "can't be stored by the database"));
                         }
                     }
                 }
@@ -274,19 +274,19 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-fn read(state: &State, caller: &Caller, text: &[u8]) -> Read {
+fn read(state: &HttpState, caller: &AuthenticatedCaller, text: &[u8]) -> ImportedLine {
     if text.iter().all(u8::is_ascii_whitespace) {
-        return Read::Empty;
+        return ImportedLine::Empty;
     }
     match task(state, caller, text) {
-        Ok(task) => Read::Task(Box::new(task), text.len()),
-        Err(faults) => Read::Bad(faults),
+        Ok(task) => ImportedLine::Task(Box::new(task), text.len()),
+        Err(faults) => ImportedLine::Bad(faults),
     }
 }
 
-fn task(state: &State, caller: &Caller, text: &[u8]) -> Result<NewTask, Faults> {
+fn task(state: &HttpState, caller: &AuthenticatedCaller, text: &[u8]) -> Result<NewTask, ValidationErrors> {
     let value: Value =
-        serde_json::from_slice(text).map_err(|error| Faults::one("", format!("must be JSON: {error}")))?;
+        serde_json::from_slice(text).map_err(|error| ValidationErrors::one("", format!("must be JSON: {error}")))?;
     read_new(state, caller, &value, state.clock.now())
 }
 

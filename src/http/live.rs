@@ -16,15 +16,15 @@ use axum::response::{IntoResponse, Response};
 use futures::stream::unfold;
 use uuid::Uuid;
 
-use crate::http::State;
-use crate::http::auth::Caller;
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
 use crate::http::error::ApiError;
 use crate::http::live::session::Session;
 use crate::http::query::Query;
 use crate::http::server::Hold;
 use crate::http::streams;
 use crate::id::Scope;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::token::Permission;
 
 /// Open a session
@@ -38,14 +38,14 @@ use crate::token::Permission;
         ("Last-Event-ID" = Option<Uuid>, Header, description = "The last id that was seen")),
     responses((status = 200, body = String, content_type = "text/event-stream")))]
 pub async fn open_stream(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let tenant = query.text("tenant_id");
     query.done()?;
-    let mut session = admit(&state, caller, tenant.as_deref(), last_event_id(&headers)?, Connection::New).await?;
+    let mut session = admit(&state, caller, tenant.as_deref(), last_event_id(&headers)?, LiveConnection::New).await?;
     let keep_alive = KeepAlive::new().interval(state.limits.keep_alive);
     let permit = session.take_permit();
     let opened = Event::default().event("session").data(session.opened());
@@ -64,30 +64,30 @@ pub async fn open_stream(
 
 /// Whether the connection of a session is counted as a stream already.
 #[derive(Debug, Clone, Copy)]
-enum Connection {
+enum LiveConnection {
     New,
     Counted,
 }
 
 /// A session for this caller, if they may have one.
 async fn admit(
-    state: &State,
-    caller: Caller,
+    state: &HttpState,
+    caller: AuthenticatedCaller,
     named: Option<&str>,
     seen: Option<Uuid>,
-    connection: Connection,
+    connection: LiveConnection,
 ) -> Result<Session, ApiError> {
     caller.may(Permission::DeliveriesRead)?;
     let tenant = match caller.narrowed(named)? {
         Scope::Only(tenant) => tenant,
         Scope::Every => {
-            return Err(ApiError::Query(Faults::one("/tenant_id", "is missing: an admin token names the tenant")));
+            return Err(ApiError::Query(ValidationErrors::one("/tenant_id", "is missing: an admin token names the tenant")));
         }
     };
     let scope = Scope::Only(tenant.clone());
     let permit = match connection {
-        Connection::Counted => streams::open_known(state, &caller, &scope).await?,
-        Connection::New => streams::open(state, &caller, &scope).await?,
+        LiveConnection::Counted => streams::open_known(state, &caller, &scope).await?,
+        LiveConnection::New => streams::open(state, &caller, &scope).await?,
     };
     Session::open(state.clone(), caller, tenant, permit, seen)
         .await

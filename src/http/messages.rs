@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::channel::templates::Page;
 use crate::channel::templates::phrases::Phrases;
 use crate::channel::whole;
-use crate::http::State;
+use crate::http::HttpState;
 use crate::http::pages::{self, View, away, too_many};
 use crate::http::path::Id;
 use crate::http::server::Peer;
@@ -25,7 +25,7 @@ use crate::id::Scope;
 use crate::notification::digest::DigestItem;
 use crate::notification::recipient::Reader;
 use crate::notification::wording::References;
-use crate::notification::{Delivery, Kind, Recipient};
+use crate::notification::{Delivery, MessageKind, Recipient};
 use crate::store::StoreError;
 use crate::token::TokenHash;
 
@@ -41,7 +41,7 @@ const IN_A_DIGEST: i64 = 200;
             content_type = "text/html"),
         (status = 429, description = "Too many wrong links; see Retry-After", body = String, content_type = "text/html")))]
 pub async fn show_message(
-    Held(state): Held<State>,
+    Held(state): Held<HttpState>,
     peer: Option<Extension<Peer>>,
     Id(token): Id,
 ) -> Result<Response, Response> {
@@ -65,15 +65,15 @@ pub async fn show_message(
 }
 
 /// The page of a delivery, as it stands now; `None` where there is nothing to tell.
-async fn page(state: &State, id: Uuid) -> Result<Option<Page>, StoreError> {
-    let shown = |delivery: &Delivery| !delivery.kind.asks() && delivery.kind != Kind::Code;
+async fn page(state: &HttpState, id: Uuid) -> Result<Option<Page>, StoreError> {
+    let shown = |delivery: &Delivery| !delivery.kind.asks() && delivery.kind != MessageKind::Code;
     let found = state.store.find_delivery_by_id(&Scope::Every, id).await?;
     let Some(delivery) = found.filter(shown) else { return Ok(None) };
     let recipient =
         state.store.find_recipient(&Scope::Every, &delivery.recipient).await?.map(|stored| stored.recipient);
     let recipient = Arc::new(recipient);
     match delivery.kind {
-        Kind::Digest => digest(state, delivery, recipient).await,
+        MessageKind::Digest => digest(state, delivery, recipient).await,
         _ => single(state, delivery, recipient).await,
     }
 }
@@ -85,7 +85,7 @@ fn reader(recipient: &Option<Recipient>) -> Reader<'_> {
     recipient.as_ref().map_or(Reader::NOBODY, Recipient::reader)
 }
 
-async fn single(state: &State, delivery: Delivery, recipient: PageReader) -> Result<Option<Page>, StoreError> {
+async fn single(state: &HttpState, delivery: Delivery, recipient: PageReader) -> Result<Option<Page>, StoreError> {
     let referred = state.store.referred(&delivery).await?;
     let (channels, tenant) = (state.channels.clone(), delivery.tenant_id.clone());
     let page = move || channels.templates().page(&delivery, referred.about(), reader(&recipient)).ok();
@@ -93,7 +93,7 @@ async fn single(state: &State, delivery: Delivery, recipient: PageReader) -> Res
 }
 
 /// The messages that a digest tells, the oldest first. A digest of one is that message.
-async fn digest(state: &State, delivery: Delivery, recipient: PageReader) -> Result<Option<Page>, StoreError> {
+async fn digest(state: &HttpState, delivery: Delivery, recipient: PageReader) -> Result<Option<Page>, StoreError> {
     let (mut members, count) = state.store.told_by_digest(&delivery, IN_A_DIGEST).await?;
     if members.len() == 1 {
         return single(state, members.remove(0), recipient).await;

@@ -17,10 +17,10 @@ use serde::Serialize;
 
 use crate::channel::templates::phrases::Phrases;
 use crate::credential::Reference;
-use crate::http::State;
+use crate::http::HttpState;
 use crate::http::approve::origin::{is_form, is_own};
-use crate::http::auth::{Caller, still_may};
-use crate::http::body::Body;
+use crate::http::auth::{AuthenticatedCaller, still_may};
+use crate::http::body::JsonBody;
 use crate::http::credentials::check;
 use crate::http::error::ApiError;
 use crate::http::pages::{self, failed};
@@ -29,7 +29,7 @@ use crate::http::query::Query;
 use crate::id::{Scope, Tenant};
 use crate::secret::Secret;
 use crate::token::Permission;
-use crate::vault::oauth::{ConnectError, Flow, Offer};
+use crate::vault::oauth::{ConnectError, OAuthFlow, ConnectOffer};
 
 /// Longest state and longest code that are looked at, in bytes.
 const LONGEST: usize = 4096;
@@ -55,8 +55,8 @@ pub struct ConnectionLink {
         ("tenant_id" = Option<String>, Query, description = "For whom; an admin token names the tenant")),
     responses((status = 200, body = ConnectionLink)))]
 pub async fn connect_credential(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     name: Pair,
     mut query: Query,
 ) -> Result<Json<ConnectionLink>, ApiError> {
@@ -77,7 +77,7 @@ pub async fn connect_credential(
     Ok(Json(started))
 }
 
-fn start(state: &State, tenant: &Tenant, reference: &Reference, by: &Caller) -> Result<ConnectionLink, ApiError> {
+fn start(state: &HttpState, tenant: &Tenant, reference: &Reference, by: &AuthenticatedCaller) -> Result<ConnectionLink, ApiError> {
     match state.connector.start(tenant.as_str(), reference, &by.name()) {
         Ok(started) => Ok(ConnectionLink { url: started.url.into(), expires_at: started.expires_at }),
         Err(ConnectError::NoSuchService(_)) => Err(ApiError::NotFound("service in [oauth.*]")),
@@ -97,7 +97,7 @@ fn start(state: &State, tenant: &Tenant, reference: &Reference, by: &Caller) -> 
         (status = 403, description = "Another provider sends them back, or one that does not say who it is", body = String, content_type = "text/html"),
         (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
         (status = 410, description = "The link is too old", body = String, content_type = "text/html")))]
-pub async fn show_connection(Held(state): Held<State>, mut query: Query) -> Result<Response, Response> {
+pub async fn show_connection(Held(state): Held<HttpState>, mut query: Query) -> Result<Response, Response> {
     let mut given = |name| query.text(name).filter(|text: &String| text.len() <= LONGEST);
     let (sealed, code) = (given("state").unwrap_or_default(), given("code"));
     let (error, description) = (given("error"), given("error_description"));
@@ -134,9 +134,9 @@ pub async fn show_connection(Held(state): Held<State>, mut query: Query) -> Resu
         (status = 502, description = "The provider refuses this service", body = String, content_type = "text/html"),
         (status = 503, description = "The provider can't be asked now", body = String, content_type = "text/html")))]
 pub async fn make_connection(
-    Held(state): Held<State>,
+    Held(state): Held<HttpState>,
     headers: HeaderMap,
-    body: Result<Body, ApiError>,
+    body: Result<JsonBody, ApiError>,
 ) -> Result<Response, Response> {
     let body = body.map_err(failed)?;
     if !is_form(&headers) || !is_own(&headers, &state.settings.public_url()) {
@@ -146,7 +146,7 @@ pub async fn make_connection(
     let mut given = |name| form.text(name).filter(|text: &String| text.len() <= LONGEST);
     let (Some(sealed), Some(code)) = (given("state"), given("code")) else { return Err(view::unknown()) };
     let offer = offered(&state, &sealed).await?;
-    let flow: Flow = offer.flow;
+    let flow: OAuthFlow = offer.flow;
     let words = words_of(&state, &flow).await;
     if !mark::is_there(&headers, &state.vault, &flow, &state.settings.public_url()) {
         return Err(view::unmarked(&words));
@@ -165,9 +165,9 @@ pub async fn make_connection(
 }
 
 /// The offer of a state, while the token that began it could begin it still: a link does not outlive it.
-async fn offered(state: &State, sealed: &str) -> Result<Offer, Response> {
+async fn offered(state: &HttpState, sealed: &str) -> Result<ConnectOffer, Response> {
     let offer = state.connector.offer(sealed).await.map_err(refused)?;
-    let Flow { by, tenant, .. } = &offer.flow;
+    let OAuthFlow { by, tenant, .. } = &offer.flow;
     match still_may(state, by, tenant, Permission::CredentialsWrite).await {
         Ok(true) => Ok(offer),
         Ok(false) => Err(view::expired(&words_of(state, &offer.flow).await)),
@@ -176,7 +176,7 @@ async fn offered(state: &State, sealed: &str) -> Result<Offer, Response> {
 }
 
 /// The words of the person whose account it is to be; English where nothing is known of them.
-async fn words_of(state: &State, flow: &Flow) -> Phrases {
+async fn words_of(state: &HttpState, flow: &OAuthFlow) -> Phrases {
     match state.store.get_recipient(&Scope::Every, &flow.tenant).await {
         Ok(stored) => state.channels.templates().phrases(&stored.recipient.locale),
         Err(_) => Phrases::english().clone(),

@@ -17,7 +17,7 @@ use utoipa::openapi::{Components, ContentBuilder, Ref, RefOr, Response, Response
 
 use crate::executor::pipeline::schema::PipelineConfig;
 use crate::executor::schema::{OrchestratorConfig, WebhookConfig};
-use crate::http::error::{PROBLEM_JSON, Problem};
+use crate::http::error::{PROBLEM_JSON, ProblemDetails};
 
 /// The name of the security scheme.
 pub const BEARER: &str = "bearer";
@@ -54,9 +54,9 @@ const COMMON: [(&str, &str); 5] = [
         (name = "notifications", description = "Where tenants are reached, and what was sent"),
         (name = "operations", description = "Tokens, figures, probes, registered executors and tools"),
     ),
-    components(schemas(Problem, OrchestratorConfig, PipelineConfig, WebhookConfig))
+    components(schemas(ProblemDetails, OrchestratorConfig, PipelineConfig, WebhookConfig))
 )]
-pub struct Document;
+pub struct ApiDocument;
 
 /// The document as it is published: adds what all operations share, and makes the whole plain to read.
 pub fn complete(mut document: utoipa::openapi::OpenApi) -> Value {

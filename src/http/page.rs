@@ -18,7 +18,7 @@ pub const MOST: usize = 200;
 
 /// Which part of a list is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Page {
+pub struct ListPage {
     /// Items that are answered at most.
     pub limit: usize,
     /// The last item that was seen.
@@ -45,17 +45,17 @@ pub struct Onward {
 
 /// Which part of a list is asked for that is in the order of names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Named {
+pub struct NamePage {
     limit: usize,
     /// The last name that was seen.
     pub after: Option<String>,
 }
 
-impl Page {
+impl ListPage {
     /// Reads `limit` and `cursor`.
-    pub fn of(query: &mut Query) -> Page {
+    pub fn of(query: &mut Query) -> ListPage {
         let before = query.read("cursor", decode, CURSOR).map(Uuid::from_u128);
-        Page { limit: limit(query), before }
+        ListPage { limit: limit(query), before }
     }
 
     /// Number of rows to ask of the store: one more than is answered, to know whether there is more.
@@ -73,7 +73,7 @@ impl Page {
         Items { next_cursor: page.next_cursor.or(behind), ..page }
     }
 
-    /// The page out of what the store answered to [`Page::fetch`].
+    /// The page out of what the store answered to [`ListPage::fetch`].
     pub fn items<T>(&self, mut found: Vec<T>, id: impl Fn(&T) -> Uuid) -> Items<T> {
         let more = found.len() > self.limit;
         found.truncate(self.limit);
@@ -116,11 +116,11 @@ impl Onward {
     }
 }
 
-impl Named {
+impl NamePage {
     /// Reads `limit` and `cursor`.
-    pub fn of(query: &mut Query) -> Named {
+    pub fn of(query: &mut Query) -> NamePage {
         let name = |cursor: &str| String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok();
-        Named { after: query.read("cursor", name, CURSOR), limit: limit(query) }
+        NamePage { after: query.read("cursor", name, CURSOR), limit: limit(query) }
     }
 
     /// Number of rows to ask of the store: one more than is answered.
@@ -128,7 +128,7 @@ impl Named {
         self.limit as i64 + 1
     }
 
-    /// The page out of what the store answered to [`Named::fetch`]; one that is cut goes on behind its last item.
+    /// The page out of what the store answered to [`NamePage::fetch`]; one that is cut goes on behind its last item.
     pub fn items<T>(&self, found: RowPage<T>, name: impl Fn(&T) -> &str) -> Items<T> {
         let RowPage { rows: mut found, is_cut, .. } = found;
         let more = is_cut || found.len() > self.limit;
@@ -172,11 +172,11 @@ mod tests {
     #[test]
     fn a_cursor_leads_to_what_follows_and_the_last_page_has_none() {
         let ids: Vec<Uuid> = (0..3).map(Uuid::from_u128).collect();
-        let page = Page::of(&mut Query::parse("limit=2"));
+        let page = ListPage::of(&mut Query::parse("limit=2"));
         assert_eq!((page.limit, page.fetch(), page.before), (2, 3, None));
         let first = page.items(ids.clone(), |id| *id);
         assert_eq!(first.items, ids[..2]);
-        let next = Page::of(&mut Query::parse(&format!("limit=2&cursor={}", first.next_cursor.unwrap())));
+        let next = ListPage::of(&mut Query::parse(&format!("limit=2&cursor={}", first.next_cursor.unwrap())));
         assert_eq!(next.before, Some(ids[1]));
         assert_eq!(next.items(vec![ids[2]], |id| *id), Items { items: vec![ids[2]], next_cursor: None });
     }
@@ -194,9 +194,9 @@ mod tests {
     #[test]
     fn page_that_is_cut_goes_on_behind_its_last_item() {
         let ids: Vec<Uuid> = (0..3).map(Uuid::from_u128).collect();
-        let page = Page::of(&mut Query::parse("limit=2"));
+        let page = ListPage::of(&mut Query::parse("limit=2"));
         let cut = page.within(of(ids[..1].to_vec(), true), |id| *id);
-        let next = Page::of(&mut Query::parse(&format!("cursor={}", cut.next_cursor.unwrap())));
+        let next = ListPage::of(&mut Query::parse(&format!("cursor={}", cut.next_cursor.unwrap())));
         assert_eq!(next.before, Some(ids[0]));
         // all that is shown fit, and only the one that tells of more did not
         let whole = page.within(of(ids[..2].to_vec(), true), |id| *id);
@@ -215,10 +215,10 @@ mod tests {
 
     #[test]
     fn list_of_names_goes_on_behind_the_last_that_was_shown() {
-        let page = Named::of(&mut Query::parse("limit=2"));
+        let page = NamePage::of(&mut Query::parse("limit=2"));
         let first = page.items(of(vec!["a", "ü/ b", "c"], false), |name| name);
         assert_eq!(first.items, ["a", "ü/ b"]);
-        let next = Named::of(&mut Query::parse(&format!("limit=2&cursor={}", first.next_cursor.unwrap())));
+        let next = NamePage::of(&mut Query::parse(&format!("limit=2&cursor={}", first.next_cursor.unwrap())));
         assert_eq!(next.after.as_deref(), Some("ü/ b"));
         assert_eq!(next.items(of(vec!["c"], false), |name| name).next_cursor, None);
         assert!(next.items(of(vec!["c"], true), |name| name).next_cursor.is_some());
@@ -228,7 +228,7 @@ mod tests {
     fn a_limit_out_of_range_and_a_made_up_cursor_are_faults() {
         for query in ["limit=0", "limit=201", "limit=x", "cursor=abc", "cursor=%00"] {
             let mut query = Query::parse(query);
-            Page::of(&mut query);
+            ListPage::of(&mut query);
             assert!(query.done().is_err());
         }
     }

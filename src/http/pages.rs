@@ -39,11 +39,11 @@ pub struct Row<'a> {
 
 /// Sentences under a heading.
 #[derive(Debug, Serialize)]
-struct Notice<'a> {
+struct PageNotice<'a> {
     sentences: &'a [&'a str],
 }
 
-impl View for Notice<'_> {
+impl View for PageNotice<'_> {
     const TEMPLATE: &'static str = "notice.html";
 }
 
@@ -69,7 +69,7 @@ pub fn message(status: StatusCode, title: &str, sentences: &[&str]) -> Response 
 
 /// A page that says one thing in these words.
 pub fn message_in(words: &Phrases, status: StatusCode, title: &str, sentences: &[&str]) -> Response {
-    page(words, status, title, &Notice { sentences })
+    page(words, status, title, &PageNotice { sentences })
 }
 
 /// The page for a store that is away.

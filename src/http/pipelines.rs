@@ -5,12 +5,12 @@ use axum::extract::State as Held;
 use serde_json::{Map, Value};
 
 use crate::executor::pipeline::{DryRun, Sample};
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::{Body, only};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, only};
 use crate::http::error::ApiError;
 use crate::http::schema;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::token::Permission;
 
 const FIELDS: [&str; 9] = ["tenant_id", "config", "event", "value", "previous", "input", "state", "mocks", "live"];
@@ -22,12 +22,12 @@ const FIELDS: [&str; 9] = ["tenant_id", "config", "event", "value", "previous", 
 /// that are not executed. Nothing is saved.
 #[utoipa::path(post, path = "/v1/pipelines/dry-run", tag = "tasks", security(("bearer" = ["tasks:write"])),
     request_body = schema::DryRunRequest, responses((status = 200, body = DryRun)))]
-pub async fn dry_run_pipeline(Held(state): Held<State>, caller: Caller, body: Body) -> Result<Json<DryRun>, ApiError> {
+pub async fn dry_run_pipeline(Held(state): Held<HttpState>, caller: AuthenticatedCaller, body: JsonBody) -> Result<Json<DryRun>, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let value = body.json()?;
     only(&value, &FIELDS)?;
     let tenant = caller.acts_for(&value)?;
-    let mut faults = Faults::new();
+    let mut faults = ValidationErrors::new();
     let config = object(&value, "config", &mut faults);
     let sample = Sample {
         event: value["event"].clone(),
@@ -48,7 +48,7 @@ pub async fn dry_run_pipeline(Held(state): Held<State>, caller: Caller, body: Bo
     Ok(Json(state.pipeline.dry_run(&tenant, &config, sample, &state.clock).await?))
 }
 
-fn object(value: &Value, field: &str, faults: &mut Faults) -> Map<String, Value> {
+fn object(value: &Value, field: &str, faults: &mut ValidationErrors) -> Map<String, Value> {
     match value.get(field) {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(fields)) => fields.clone(),

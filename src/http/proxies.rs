@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 
 /// Proxies that one request is followed through.
 const HOPS: usize = 32;
@@ -35,8 +35,8 @@ pub struct TrustedProxies {
 
 impl TrustedProxies {
     /// Reads addresses and networks; a fault names the one that is neither.
-    pub fn read(written: &[String], header: ForwardedHeader) -> Result<TrustedProxies, Faults> {
-        let mut faults = Faults::new();
+    pub fn read(written: &[String], header: ForwardedHeader) -> Result<TrustedProxies, ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         let mut networks = Vec::new();
         for (index, text) in written.iter().enumerate() {
             match text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from)) {

@@ -4,8 +4,8 @@ use axum::Json;
 use axum::extract::State as Held;
 use serde::Serialize;
 
-use crate::http::State;
-use crate::http::auth::Caller;
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
 use crate::http::error::ApiError;
 use crate::http::query::Query;
 use crate::token::Permission;
@@ -24,7 +24,7 @@ pub struct PushKey {
 /// the recipient.
 #[utoipa::path(get, path = "/v1/push/key", tag = "notifications", security(("bearer" = ["recipients:read"])),
     responses((status = 200, body = PushKey)))]
-pub async fn get_push_key(Held(state): Held<State>, caller: Caller, query: Query) -> Result<Json<PushKey>, ApiError> {
+pub async fn get_push_key(Held(state): Held<HttpState>, caller: AuthenticatedCaller, query: Query) -> Result<Json<PushKey>, ApiError> {
     caller.may(Permission::RecipientsRead)?;
     query.done()?;
     Ok(Json(PushKey { public_key: state.push_key.clone() }))

@@ -6,16 +6,16 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::http::error::ApiError;
-use crate::invalid::{Faults, NAMED, did_you_mean};
+use crate::invalid::{ValidationErrors, NAMED, did_you_mean};
 
 /// The parameters of a request and what was wrong with them so far.
 #[derive(Debug, Default)]
 pub struct Query {
     pairs: Vec<(String, String)>,
     known: Vec<&'static str>,
-    faults: Faults,
+    faults: ValidationErrors,
     /// Parameters that are there without a value.
-    empty: Faults,
+    empty: ValidationErrors,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Query {

@@ -7,15 +7,15 @@ use axum::extract::State as Held;
 use axum::http::StatusCode;
 use serde::Serialize;
 
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::Body;
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::JsonBody;
 use crate::http::error::ApiError;
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::id::{Scope, Tenant};
-use crate::invalid::Faults;
-use crate::quota::{Overrides, Quota, Standing};
+use crate::invalid::ValidationErrors;
+use crate::quota::{Overrides, Quota, QuotaStanding};
 use crate::store::QuotaUsage;
 use crate::token::Permission;
 
@@ -25,7 +25,7 @@ pub struct QuotasView {
     /// The tenant with these quotas.
     pub tenant_id: String,
     /// Of each quota what holds, and how much of it is used.
-    pub quotas: BTreeMap<Quota, Standing>,
+    pub quotas: BTreeMap<Quota, QuotaStanding>,
     /// Quotas of this tenant alone; a null is as `[quotas]` has it.
     pub overrides: Overrides,
 }
@@ -43,8 +43,8 @@ impl QuotasView {
 #[utoipa::path(get, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["stats:read"])),
     params(("tenant_id" = String, Path)), responses((status = 200, body = QuotasView)))]
 pub async fn get_quotas(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
     query: Query,
 ) -> Result<Json<QuotasView>, ApiError> {
@@ -63,13 +63,13 @@ pub async fn get_quotas(
     params(("tenant_id" = String, Path)), request_body = Overrides,
     responses((status = 200, body = QuotasView)))]
 pub async fn put_quotas(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
-    body: Body,
+    body: JsonBody,
 ) -> Result<Json<QuotasView>, ApiError> {
     let tenant = of_an_admin(&caller, &id)?;
-    let mut faults = Faults::new();
+    let mut faults = ValidationErrors::new();
     let overrides: Overrides = faults.read(&body.json()?, "").unwrap_or_default();
     overrides.check(&mut faults);
     faults.or(())?;
@@ -82,14 +82,14 @@ pub async fn put_quotas(
 /// For an admin token. The overrides of this tenant are removed.
 #[utoipa::path(delete, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["*"])),
     params(("tenant_id" = String, Path)), responses((status = 204)))]
-pub async fn reset_quotas(Held(state): Held<State>, caller: Caller, id: Id) -> Result<StatusCode, ApiError> {
+pub async fn reset_quotas(Held(state): Held<HttpState>, caller: AuthenticatedCaller, id: Id) -> Result<StatusCode, ApiError> {
     let tenant = of_an_admin(&caller, &id)?;
     state.store.reset_quotas(tenant.as_str(), &caller.name()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// The tenant that is named; a tenant's own token has no say in its quotas.
-fn of_an_admin(caller: &Caller, id: &Id) -> Result<Tenant, ApiError> {
+fn of_an_admin(caller: &AuthenticatedCaller, id: &Id) -> Result<Tenant, ApiError> {
     caller.may(Permission::All)?;
     let tenant = caller.sees(&id.0)?;
     match caller.scope {

@@ -12,9 +12,9 @@ use axum::http::{HeaderMap, StatusCode};
 use uuid::Uuid;
 
 use crate::channel::{Callback, CallbackError, Channel, ticket};
-use crate::http::State;
-use crate::http::body::Body;
-use crate::http::error::{ApiError, Problem};
+use crate::http::HttpState;
+use crate::http::body::JsonBody;
+use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::server::Peer;
 use crate::token::TokenHash;
 
@@ -22,19 +22,19 @@ use crate::token::TokenHash;
 const NOT_HERE: ApiError = ApiError::NotFound("receipt");
 
 /// The two parts of the address.
-pub struct Place {
+pub struct ReceiptAddress {
     channel: String,
     ticket: String,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Place {
+impl<S: Send + Sync> FromRequestParts<S> for ReceiptAddress {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Place, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<ReceiptAddress, ApiError> {
         let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| NOT_HERE)?;
         let named = |wanted: &str| params.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned());
         let (Some(channel), Some(ticket)) = (named("channel"), named("ticket")) else { return Err(NOT_HERE) };
-        Ok(Place { channel, ticket })
+        Ok(ReceiptAddress { channel, ticket })
     }
 }
 
@@ -47,19 +47,19 @@ impl<S: Send + Sync> FromRequestParts<S> for Place {
     params(("channel" = String, Path, example = "sms"), ("ticket" = String, Path)),
     request_body(content = std::collections::BTreeMap<String, String>, content_type = "application/x-www-form-urlencoded"),
     responses((status = 204, description = "Taken, whether it changed something or not"),
-        (status = 401, body = Problem, content_type = "application/problem+json",
+        (status = 401, body = ProblemDetails, content_type = "application/problem+json",
             description = "The provider's signature is missing or wrong"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "No such address"),
-        (status = 429, body = Problem, content_type = "application/problem+json",
+        (status = 404, body = ProblemDetails, content_type = "application/problem+json", description = "No such address"),
+        (status = 429, body = ProblemDetails, content_type = "application/problem+json",
             description = "Too many wrong addresses or signatures")))]
 pub async fn receive_receipt(
-    Held(state): Held<State>,
+    Held(state): Held<HttpState>,
     peer: Option<Extension<Peer>>,
-    place: Place,
+    place: ReceiptAddress,
     headers: HeaderMap,
-    body: Body,
+    body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
-    let guard = Guard { state: &state, peer: peer.map(|Extension(peer)| peer.0), hash: TokenHash::of(&place.ticket) };
+    let guard = ReceiptGuard { state: &state, peer: peer.map(|Extension(peer)| peer.0), hash: TokenHash::of(&place.ticket) };
     guard.wait()?;
     let (delivery, channel) = open(&state, &place).ok_or_else(|| guard.wrong(NOT_HERE))?;
     let address = ticket::address(&state.settings.public_url(), &place.channel, &place.ticket);
@@ -80,19 +80,19 @@ pub async fn receive_receipt(
 }
 
 /// The delivery and the channel that an address is good for.
-fn open<'a>(state: &'a State, place: &Place) -> Option<(Uuid, &'a dyn Channel)> {
+fn open<'a>(state: &'a HttpState, place: &ReceiptAddress) -> Option<(Uuid, &'a dyn Channel)> {
     let delivery = ticket::read(&state.vault, &place.channel, &place.ticket)?;
     Some((delivery, state.channels.get(&place.channel)?))
 }
 
 /// The reporting provider, and the limit on its wrong signatures.
-struct Guard<'a> {
-    state: &'a State,
+struct ReceiptGuard<'a> {
+    state: &'a HttpState,
     peer: Option<IpAddr>,
     hash: TokenHash,
 }
 
-impl Guard<'_> {
+impl ReceiptGuard<'_> {
     fn wait(&self) -> Result<(), ApiError> {
         let wait = |peer| self.state.wrong_tokens.wait(peer, &self.hash, self.state.clock.elapsed());
         match self.peer.and_then(wait) {

@@ -8,19 +8,19 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::channel::{push, slack, webhook};
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::{Body, only};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, only};
 use crate::http::error::ApiError;
-use crate::http::page::{Items, Named};
+use crate::http::page::{Items, NamePage};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::schema;
 use crate::id::new_id;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::dedupe;
 use crate::notification::recipient::{Seal, SecretPlace};
-use crate::notification::{Delivery, Kind, NewDelivery, Recipient, RecipientDraft};
+use crate::notification::{Delivery, MessageKind, NewDelivery, Recipient, RecipientDraft};
 use crate::secret::Secret;
 use crate::store::{ListedRecipient, RecipientFilter, StoreError, StoredRecipient};
 use crate::token::Permission;
@@ -68,15 +68,15 @@ impl RecipientView {
     params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = Items<schema::Recipient>)))]
+    responses((status = 200, body = Items<schema::RecipientSchema>)))]
 pub async fn list_recipients(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<RecipientView>>, ApiError> {
     caller.may(Permission::RecipientsRead)?;
     let tenant = query.text("tenant_id");
-    let page = Named::of(&mut query);
+    let page = NamePage::of(&mut query);
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
     let filter = RecipientFilter { after: page.after.clone(), limit: page.fetch() };
@@ -90,10 +90,10 @@ pub async fn list_recipients(
 /// Read a recipient
 #[utoipa::path(get, path = "/v1/recipients/{tenant_id}", tag = "notifications",
     security(("bearer" = ["recipients:read"])), params(("tenant_id" = String, Path)),
-    responses((status = 200, body = schema::Recipient)))]
+    responses((status = 200, body = schema::RecipientSchema)))]
 pub async fn get_recipient(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
     query: Query,
 ) -> Result<Json<RecipientView>, ApiError> {
@@ -111,12 +111,12 @@ pub async fn get_recipient(
 /// for.
 #[utoipa::path(put, path = "/v1/recipients/{tenant_id}", tag = "notifications",
     security(("bearer" = ["recipients:write"])), params(("tenant_id" = String, Path)),
-    request_body = schema::NewRecipient, responses((status = 200, body = schema::Recipient)))]
+    request_body = schema::NewRecipient, responses((status = 200, body = schema::RecipientSchema)))]
 pub async fn put_recipient(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
-    body: Body,
+    body: JsonBody,
 ) -> Result<Json<RecipientView>, ApiError> {
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.makes_for(&id.0)?;
@@ -142,7 +142,7 @@ pub async fn put_recipient(
 /// again. The record of what was sent stays as long as runs are kept.
 #[utoipa::path(delete, path = "/v1/recipients/{tenant_id}", tag = "notifications",
     security(("bearer" = ["recipients:write"])), params(("tenant_id" = String, Path)), responses((status = 204)))]
-pub async fn delete_recipient(Held(state): Held<State>, caller: Caller, id: Id) -> Result<StatusCode, ApiError> {
+pub async fn delete_recipient(Held(state): Held<HttpState>, caller: AuthenticatedCaller, id: Id) -> Result<StatusCode, ApiError> {
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.sees(&id.0)?;
     let deleted = state.store.delete_recipient(&caller.scope, tenant.as_str(), &caller.name()).await;
@@ -160,10 +160,10 @@ pub async fn delete_recipient(Held(state): Held<State>, caller: Caller, id: Id) 
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::TestMessage, responses((status = 202, body = Delivery)))]
 pub async fn test_recipient(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
-    body: Body,
+    body: JsonBody,
 ) -> Result<(StatusCode, Json<Delivery>), ApiError> {
     caller.may(Permission::DeliveriesWrite)?;
     let tenant = caller.sees(&id.0)?;
@@ -182,8 +182,8 @@ pub async fn test_recipient(
         dedupe_key: key.clone(),
         run_id: None,
         subject_ref: None,
-        kind: Kind::Test,
-        urgency: Kind::Test.urgency(),
+        kind: MessageKind::Test,
+        urgency: MessageKind::Test.urgency(),
         subject: Some(TEST_SUBJECT.into()),
         text: Some(TEST_TEXT.into()),
     };
@@ -193,7 +193,7 @@ pub async fn test_recipient(
 }
 
 /// At least one channel, each configured and with an address.
-fn channels_to_test(wish: &Value, recipient: &Recipient, known: &[String]) -> Result<Vec<String>, Faults> {
+fn channels_to_test(wish: &Value, recipient: &Recipient, known: &[String]) -> Result<Vec<String>, ValidationErrors> {
     let order = match wish.get("channel").filter(|channel| !channel.is_null()) {
         // of the recipient's order what is configured here: the rest is passed over as well when something is told
         None => {
@@ -203,13 +203,13 @@ fn channels_to_test(wish: &Value, recipient: &Recipient, known: &[String]) -> Re
         }
         Some(channel) => match channel.as_str() {
             Some(name) if recipient.addresses.has(name) => vec![name.to_owned()],
-            Some(name) => return Err(Faults::one("/channel", recipient.addresses.lack(name))),
-            None => return Err(Faults::one("/channel", "must be the name of a channel, such as `email`")),
+            Some(name) => return Err(ValidationErrors::one("/channel", recipient.addresses.lack(name))),
+            None => return Err(ValidationErrors::one("/channel", "must be the name of a channel, such as `email`")),
         },
     };
     match order.iter().find(|name| !known.contains(name)) {
-        Some(unknown) => Err(Faults::one("/channel", format!("the channel `{unknown}` is not configured here"))),
-        None if order.is_empty() => Err(Faults::one("", "the recipient has no address")),
+        Some(unknown) => Err(ValidationErrors::one("/channel", format!("the channel `{unknown}` is not configured here"))),
+        None if order.is_empty() => Err(ValidationErrors::one("", "the recipient has no address")),
         None => Ok(order),
     }
 }
@@ -234,12 +234,12 @@ impl Seal for Sealing<'_> {
 
 /// Why a recipient could not be made ready to be stored.
 enum Refused {
-    Faults(Faults),
+    Faults(ValidationErrors),
     Vault(VaultError),
 }
 
-impl From<Faults> for Refused {
-    fn from(faults: Faults) -> Refused {
+impl From<ValidationErrors> for Refused {
+    fn from(faults: ValidationErrors) -> Refused {
         Refused::Faults(faults)
     }
 }

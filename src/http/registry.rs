@@ -5,8 +5,8 @@ use axum::extract::State as Held;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::http::State;
-use crate::http::auth::Caller;
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
 use crate::http::error::ApiError;
 use crate::http::page::Items;
 use crate::http::query::Query;
@@ -31,8 +31,8 @@ pub struct ExecutorView {
 #[utoipa::path(get, path = "/v1/tools", tag = "operations", security(("bearer" = ["tasks:read"])),
     responses((status = 200, body = Items<Definition>)))]
 pub async fn list_tools(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     query: Query,
 ) -> Result<Json<Items<Definition>>, ApiError> {
     caller.may(Permission::TasksRead)?;
@@ -46,8 +46,8 @@ pub async fn list_tools(
 #[utoipa::path(get, path = "/v1/executors", tag = "operations", security(("bearer" = ["tasks:read"])),
     responses((status = 200, body = Items<ExecutorView>)))]
 pub async fn list_executors(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     query: Query,
 ) -> Result<Json<Items<ExecutorView>>, ApiError> {
     caller.may(Permission::TasksRead)?;

@@ -12,16 +12,16 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::http::State;
+use crate::http::HttpState;
 use crate::http::approvals::ApprovalOfRun;
-use crate::http::auth::Caller;
-use crate::http::body::{Body, answered, only};
-use crate::http::error::{ApiError, Problem};
-use crate::http::page::{Items, Onward, Page};
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, answered, only};
+use crate::http::error::{ApiError, ProblemDetails};
+use crate::http::page::{Items, Onward, ListPage};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::id;
-use crate::run::transcript::Entry;
+use crate::run::transcript::TranscriptEntry;
 use crate::run::{Run, RunState, Usage};
 use crate::store::{ApprovalFilter, RunFilter, StoreError};
 use crate::task::Task;
@@ -102,13 +102,13 @@ impl RunView {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<RunSummary>)))]
 pub async fn list_runs(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<RunSummary>>, ApiError> {
     caller.may(Permission::RunsRead)?;
     let tenant = query.text("tenant_id");
-    let page = Page::of(&mut query);
+    let page = ListPage::of(&mut query);
     let filter = RunFilter {
         tenant: None,
         task_id: query.id("task_id"),
@@ -128,8 +128,8 @@ pub async fn list_runs(
 #[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = RunView)))]
 pub async fn get_run(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
     query: Query,
 ) -> Result<Json<RunView>, ApiError> {
@@ -148,13 +148,13 @@ pub async fn get_run(
 #[utoipa::path(get, path = "/v1/runs/{id}/transcript", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = Items<Entry>)))]
+    responses((status = 200, body = Items<TranscriptEntry>)))]
 pub async fn get_transcript(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
     mut query: Query,
-) -> Result<Json<Items<Entry>>, ApiError> {
+) -> Result<Json<Items<TranscriptEntry>>, ApiError> {
     caller.may(Permission::RunsRead)?;
     let page = Onward::of(&mut query);
     query.done()?;
@@ -175,8 +175,8 @@ pub async fn get_transcript(
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 200, body = RunView, description = "It is cancelled"),
         (status = 202, body = RunView, description = "Its worker has been asked to end it"),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "It is final already")))]
-pub async fn cancel_run(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It is final already")))]
+pub async fn cancel_run(Held(state): Held<HttpState>, caller: AuthenticatedCaller, id: Id, body: JsonBody) -> Result<Response, ApiError> {
     caller.may(Permission::RunsWrite)?;
     let id = id.of("run")?;
     if let Some(replay) = body.replay(&state, &caller).await? {
@@ -200,8 +200,8 @@ pub async fn cancel_run(Held(state): Held<State>, caller: Caller, id: Id, body: 
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     responses((status = 201, body = RunView),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "It is not final yet")))]
-pub async fn retry_run(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It is not final yet")))]
+pub async fn retry_run(Held(state): Held<HttpState>, caller: AuthenticatedCaller, id: Id, body: JsonBody) -> Result<Response, ApiError> {
     caller.may(Permission::RunsWrite)?;
     let id = id.of("run")?;
     if let Some(replay) = body.replay(&state, &caller).await? {

@@ -6,14 +6,14 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::{Body, only};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, only};
 use crate::http::error::ApiError;
 use crate::http::schema;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::token::Permission;
-use crate::trigger::{Listing, Trigger};
+use crate::trigger::{InstantListing, Trigger};
 
 /// Instants where no `count` is given.
 const COUNT: u64 = 5;
@@ -34,17 +34,17 @@ pub struct Preview {
 /// The next instants after `from` (now, where it is left out) at which a task with this trigger would fire.
 #[utoipa::path(post, path = "/v1/schedules/preview", tag = "tasks", security(("bearer" = ["tasks:read"])),
     request_body = schema::PreviewRequest, responses((status = 200, body = Preview)))]
-pub async fn preview_schedule(Held(state): Held<State>, caller: Caller, body: Body) -> Result<Json<Preview>, ApiError> {
+pub async fn preview_schedule(Held(state): Held<HttpState>, caller: AuthenticatedCaller, body: JsonBody) -> Result<Json<Preview>, ApiError> {
     caller.may(Permission::TasksRead)?;
     let value = body.json()?;
     only(&value, &["trigger", "count", "from"])?;
     let now = state.clock.now();
-    let Listing { instants, cut } = state.computed(caller.computes_for(), move || fires(&value, now)).await??;
+    let InstantListing { instants, cut } = state.computed(caller.computes_for(), move || fires(&value, now)).await??;
     Ok(Json(Preview { fires: instants, cut }))
 }
 
-fn fires(value: &Value, now: DateTime<Utc>) -> Result<Listing, Faults> {
-    let mut faults = Faults::new();
+fn fires(value: &Value, now: DateTime<Utc>) -> Result<InstantListing, ValidationErrors> {
+    let mut faults = ValidationErrors::new();
     let trigger = match value.get("trigger") {
         Some(trigger) => Trigger::parse(trigger, "/trigger", now, &mut faults),
         None => {
@@ -58,10 +58,10 @@ fn fires(value: &Value, now: DateTime<Utc>) -> Result<Listing, Faults> {
         Some(from) => faults.read_instant(from, "/from"),
     };
     let (Some(trigger), Some(from), true) = (trigger, from, faults.is_empty()) else { return Err(faults) };
-    trigger.anchor(from).and_then(|anchor| trigger.preview(from, anchor, count)).map_err(|fault| Faults(vec![fault]))
+    trigger.anchor(from).and_then(|anchor| trigger.preview(from, anchor, count)).map_err(|fault| ValidationErrors(vec![fault]))
 }
 
-fn count(value: &Value, faults: &mut Faults) -> usize {
+fn count(value: &Value, faults: &mut ValidationErrors) -> usize {
     let count = match value.get("count").filter(|count| !count.is_null()) {
         None => Some(COUNT),
         Some(count) => count.as_u64().filter(|count| COUNTS.contains(count)),

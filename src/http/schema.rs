@@ -18,10 +18,10 @@ use utoipa::ToSchema;
 pub use approval::{NewDecision, NewGrant};
 pub use credential::{NewCredential, RotateKey};
 pub use event::{CloudEvent, DeadLetterChoice, NewEvents};
-pub use pipeline::{Completion, DryRunRequest};
-pub use recipient::{NewRecipient, Recipient};
+pub use pipeline::{CompletionSchema, DryRunRequest};
+pub use recipient::{NewRecipient, RecipientSchema};
 pub use task::{
-    BackfillRange, ConditionTest, NewTask, Pause, PreviewRequest, Resume, RunNow, Task, TaskLines, TaskPatch,
+    BackfillRange, ConditionTest, NewTaskSchema, Pause, PreviewRequest, Resume, RunNow, TaskSchema, TaskLines, TaskPatch,
 };
 
 /// The test to make.

@@ -18,34 +18,34 @@ pub fn origin(address: IpAddr) -> IpAddr {
 pub type NoSeat = limiter::LimitReached<IpAddr>;
 
 /// Room for one connection, or for one request that comes through a proxy.
-pub type Seat = limiter::Permit<IpAddr>;
+pub type ConnectionPermit = limiter::Permit<IpAddr>;
 
 /// The seats of one server.
 #[derive(Debug, Clone)]
-pub struct Seats {
+pub struct ConnectionLimiter {
     taken: ConcurrencyLimiter<IpAddr>,
     per_address: Limit,
 }
 
-impl Seats {
+impl ConnectionLimiter {
     /// A limiter of so many connections in all and of one address.
-    pub fn new(all: usize, per_address: usize) -> Seats {
-        Seats { taken: ConcurrencyLimiter::new(all), per_address: Limit::Fixed(per_address) }
+    pub fn new(all: usize, per_address: usize) -> ConnectionLimiter {
+        ConnectionLimiter { taken: ConcurrencyLimiter::new(all), per_address: Limit::Fixed(per_address) }
     }
 
     /// A seat for a connection from `address`, given back when it is dropped.
-    pub fn take(&self, address: IpAddr) -> Result<Seat, NoSeat> {
+    pub fn take(&self, address: IpAddr) -> Result<ConnectionPermit, NoSeat> {
         self.taken.acquire([(origin(address), self.per_address)])
     }
 
     /// A seat for a connection of a trusted proxy: it is one of all, and counts for no address.
-    pub fn take_for_proxy(&self) -> Result<Seat, NoSeat> {
+    pub fn take_for_proxy(&self) -> Result<ConnectionPermit, NoSeat> {
         self.taken.acquire([])
     }
 
     /// A seat for a request that `address` makes through a trusted proxy, as long as it is under way: it counts for its
     /// address alone, because its connection is counted already.
-    pub fn take_in_proxy(&self, address: IpAddr) -> Result<Seat, NoSeat> {
+    pub fn take_in_proxy(&self, address: IpAddr) -> Result<ConnectionPermit, NoSeat> {
         self.taken.acquire_of_keys([(origin(address), self.per_address)])
     }
 }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_seat_is_free_again_when_it_was_given_back() {
-        let seats = Seats::new(2, 1);
+        let seats = ConnectionLimiter::new(2, 1);
         let [ann, bob, eve] = [1, 2, 3].map(|n| IpAddr::from([10, 0, 0, n]));
         let first = seats.take(ann).unwrap();
         assert_eq!(seats.take(ann).unwrap_err(), NoSeat::Key(ann));
@@ -70,9 +70,9 @@ mod tests {
 
     #[test]
     fn proxy_counts_as_nobody_and_its_clients_each_for_themselves() {
-        let seats = Seats::new(3, 1);
+        let seats = ConnectionLimiter::new(3, 1);
         let [ann, bob] = [1, 2].map(|n| IpAddr::from([10, 0, 0, n]));
-        let connections: Vec<Seat> = (0..3).map(|_| seats.take_for_proxy().unwrap()).collect();
+        let connections: Vec<ConnectionPermit> = (0..3).map(|_| seats.take_for_proxy().unwrap()).collect();
         assert_eq!(seats.take_for_proxy().unwrap_err(), NoSeat::All);
         let request = seats.take_in_proxy(ann).unwrap();
         assert_eq!(seats.take_in_proxy(ann).unwrap_err(), NoSeat::Key(ann));

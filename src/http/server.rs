@@ -26,16 +26,16 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tower::ServiceExt;
 
 use crate::clock;
-use crate::http::error::{ApiError, PROBLEM_JSON, Problem};
+use crate::http::error::{ApiError, PROBLEM_JSON, ProblemDetails};
 use crate::http::host;
 use crate::http::proxies::TrustedProxies;
-use crate::http::seats::{NoSeat, Seat, Seats};
+use crate::http::seats::{NoSeat, ConnectionPermit, ConnectionLimiter};
 use crate::http::socket::Socket;
 use crate::metrics::{Metrics, OpenConnection};
 
 /// Limits on the requests and connections of a client. Tests use smaller ones than the defaults.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Until a request's header is complete, from the connection or the answer before it.
     pub header_time: Duration,
     /// Headers of one request.
@@ -46,7 +46,7 @@ pub struct Limits {
     pub body_time: Duration,
     /// Its size in bytes.
     pub body_bytes: usize,
-    /// The size of an import in bytes. It is never held whole; each of its lines may have [`Limits::body_bytes`].
+    /// The size of an import in bytes. It is never held whole; each of its lines may have [`ServerLimits::body_bytes`].
     pub import_bytes: usize,
     /// Until an answer begins.
     pub request_time: Duration,
@@ -70,9 +70,9 @@ pub struct Limits {
     pub drain: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ServerLimits {
+    fn default() -> ServerLimits {
+        ServerLimits {
             header_time: Duration::from_secs(10),
             header_count: 100,
             header_bytes: 64 * 1024,
@@ -109,26 +109,26 @@ pub struct Peer(pub IpAddr);
 #[derive(Clone)]
 pub struct Hold(#[expect(dead_code, reason = "held, and given back when the last clone is dropped")] Arc<Occupied>);
 
-type Occupied = (Seat, OpenConnection, TaskTrackerToken);
+type Occupied = (ConnectionPermit, OpenConnection, TaskTrackerToken);
 
-/// Serves `app` until `stop`, then lets what is open end for at most [`Limits::drain`].
+/// Serves `app` until `stop`, then lets what is open end for at most [`ServerLimits::drain`].
 ///
 /// Streams must end on `stop` by themselves. Returns when every connection is gone or cut.
 pub async fn serve(
     listener: TcpListener,
     app: Router,
-    limits: Limits,
+    limits: ServerLimits,
     proxies: TrustedProxies,
     metrics: Metrics,
     stop: CancellationToken,
 ) {
     let cut = CancellationToken::new();
-    let server = Arc::new(Server {
+    let server = Arc::new(HttpServer {
         app,
         limits,
         proxies,
         metrics,
-        seats: Seats::new(limits.connections, limits.connections_per_address),
+        seats: ConnectionLimiter::new(limits.connections, limits.connections_per_address),
         refusals: Semaphore::new(REFUSALS),
         stop: stop.clone(),
         cut: cut.clone(),
@@ -158,12 +158,12 @@ async fn accept_failed(error: std::io::Error) {
     }
 }
 
-struct Server {
+struct HttpServer {
     app: Router,
-    limits: Limits,
+    limits: ServerLimits,
     proxies: TrustedProxies,
     metrics: Metrics,
-    seats: Seats,
+    seats: ConnectionLimiter,
     refusals: Semaphore,
     /// Accept no more, finish what is open.
     stop: CancellationToken,
@@ -171,9 +171,9 @@ struct Server {
     cut: CancellationToken,
 }
 
-impl Server {
+impl HttpServer {
     /// Serves a connection if there is room, else says so.
-    fn admit(self: Arc<Server>, stream: TcpStream, peer: SocketAddr, open: &TaskTracker) {
+    fn admit(self: Arc<HttpServer>, stream: TcpStream, peer: SocketAddr, open: &TaskTracker) {
         let seat = match self.proxies.trusts(peer.ip()) {
             true => self.seats.take_for_proxy(),
             false => self.seats.take(peer.ip()),
@@ -255,7 +255,7 @@ async fn refuse(mut stream: TcpStream, why: NoSeat) -> std::io::Result<()> {
         NoSeat::All => "The service can't do this now",
         NoSeat::Key(_) => "Too many requests",
     };
-    let problem = Problem {
+    let problem = ProblemDetails {
         kind: format!("urn:reveille:problem:{kind}").into(),
         title: title.into(),
         status,

@@ -6,11 +6,11 @@ use axum::Json;
 use axum::extract::State as Held;
 use serde::Serialize;
 
-use crate::http::State;
-use crate::http::auth::Caller;
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
 use crate::http::error::ApiError;
 use crate::http::query::Query;
-use crate::quota::{Quota, Standing};
+use crate::quota::{Quota, QuotaStanding};
 use crate::token::Permission;
 
 /// The figures. A word that is missing counts zero.
@@ -26,14 +26,14 @@ pub struct Stats {
     pub pending_deliveries: i64,
     /// Of one tenant: what it may have, and how much of that is used; `null` for all tenants.
     #[schema(required)]
-    pub quotas: Option<BTreeMap<Quota, Standing>>,
+    pub quotas: Option<BTreeMap<Quota, QuotaStanding>>,
 }
 
 /// Read figures
 #[utoipa::path(get, path = "/v1/stats", tag = "operations", security(("bearer" = ["stats:read"])),
     params(("tenant_id" = Option<String>, Query, description = "This tenant's only")),
     responses((status = 200, body = Stats)))]
-pub async fn get_stats(Held(state): Held<State>, caller: Caller, mut query: Query) -> Result<Json<Stats>, ApiError> {
+pub async fn get_stats(Held(state): Held<HttpState>, caller: AuthenticatedCaller, mut query: Query) -> Result<Json<Stats>, ApiError> {
     caller.may(Permission::StatsRead)?;
     let tenant = query.text("tenant_id");
     query.done()?;

@@ -21,18 +21,18 @@ use futures::{FutureExt, Stream};
 use uuid::Uuid;
 
 use crate::clock;
-use crate::executor::hub::{Heard, Subscription};
-use crate::http::State;
-use crate::http::auth::Caller;
+use crate::executor::hub::{WatchedEvent, RunSubscription};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
 use crate::http::error::ApiError;
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::missing;
-use crate::http::stream::told::Told;
+use crate::http::stream::told::StreamMemory;
 use crate::http::streams;
 use crate::run::Run;
 use crate::run::stream::StreamEvent;
-use crate::run::transcript::Entry;
+use crate::run::transcript::TranscriptEntry;
 use crate::store::StoreError;
 use crate::token::Permission;
 
@@ -56,8 +56,8 @@ const ENTRIES: i64 = 100;
         ("Last-Event-ID" = Option<i64>, Header, description = "The last id that was seen")),
     responses((status = 200, body = String, content_type = "text/event-stream")))]
 pub async fn stream_run(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
     query: Query,
     headers: HeaderMap,
@@ -83,11 +83,11 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
 
 /// One client that follows one run.
 struct Follower {
-    state: State,
-    caller: Caller,
+    state: HttpState,
+    caller: AuthenticatedCaller,
     id: Uuid,
-    live: Subscription,
-    told: Told,
+    live: RunSubscription,
+    told: StreamMemory,
     /// The next entry of the transcript.
     next_seq: i64,
     /// Events to tell before anything else, in order.
@@ -99,14 +99,14 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(state: State, caller: Caller, run: Run, live: Subscription, seen: Option<i64>) -> Follower {
+    fn new(state: HttpState, caller: AuthenticatedCaller, run: Run, live: RunSubscription, seen: Option<i64>) -> Follower {
         let session = StreamEvent::Session { run_id: run.id.to_string() };
         Follower {
             state,
             caller,
             id: run.id,
             live,
-            told: Told::default(),
+            told: StreamMemory::default(),
             next_seq: seen.map_or(0, |seq| seq + 1),
             outbox: [event(&session, None)].into(),
             last_state: String::new(),
@@ -139,16 +139,16 @@ impl Follower {
         }
     }
 
-    fn hear(&mut self, heard: Heard) {
+    fn hear(&mut self, heard: WatchedEvent) {
         match heard {
             // how it ended, and in which state it is, the record says
-            Heard::Event(
+            WatchedEvent::Event(
                 StreamEvent::ExecutionEnd { .. } | StreamEvent::Session { .. } | StreamEvent::StateChange { .. },
             ) => self.look = clock::pause(LOOK_SOON).boxed(),
-            Heard::Event(heard) if self.told.hears(&heard) => self.outbox.push_back(event(&heard, None)),
-            Heard::Event(_) => {}
+            WatchedEvent::Event(heard) if self.told.hears(&heard) => self.outbox.push_back(event(&heard, None)),
+            WatchedEvent::Event(_) => {}
             // what is gone is in the transcript, or will be
-            Heard::Missed(_) => self.look = clock::pause(LOOK_SOON).boxed(),
+            WatchedEvent::Missed(_) => self.look = clock::pause(LOOK_SOON).boxed(),
         }
     }
 
@@ -192,7 +192,7 @@ impl Follower {
     }
 
     /// The events of an entry that were not told live; its id comes with the last of them, or alone.
-    fn tell(&mut self, entry: &Entry) {
+    fn tell(&mut self, entry: &TranscriptEntry) {
         let news = self.told.reads(entry);
         let id = Some(entry.seq);
         match news.split_last() {

@@ -12,17 +12,17 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::{Body, answered, only};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, answered, only};
 use crate::http::error::ApiError;
-use crate::http::page::{Items, Page};
+use crate::http::page::{Items, ListPage};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::runs::RunView;
 use crate::http::schema;
 use crate::id::{self, Scope};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::store::{NewTask, RunRequest, StoreError, TaskFilter};
 use crate::task::change::TaskChange;
 use crate::task::{Draft, LastRun, Task, TaskStatus, TaskView};
@@ -52,15 +52,15 @@ pub struct Backfill {
 #[utoipa::path(post, path = "/v1/tasks", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe"),
         ("dry_run" = Option<bool>, Query, description = "Answer what would be made, with 200, and make nothing")),
-    request_body = schema::NewTask,
-    responses((status = 201, body = schema::Task), (status = 200, body = schema::Task, description = "A dry run"),
-        (status = 409, body = crate::http::error::Problem, content_type = "application/problem+json",
+    request_body = schema::NewTaskSchema,
+    responses((status = 201, body = schema::TaskSchema), (status = 200, body = schema::TaskSchema, description = "A dry run"),
+        (status = 409, body = crate::http::error::ProblemDetails, content_type = "application/problem+json",
             description = "The tenant has a task with this key")))]
 pub async fn create_task(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
-    body: Body,
+    body: JsonBody,
 ) -> Result<Response, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let is_dry = dry_run(&mut query);
@@ -83,9 +83,9 @@ pub async fn create_task(
 }
 
 /// Reads a new task, and asks its trigger for the first instant. That computes, so it is done on a computing thread.
-pub(super) fn read_new(state: &State, caller: &Caller, value: &Value, now: DateTime<Utc>) -> Result<NewTask, Faults> {
+pub(super) fn read_new(state: &HttpState, caller: &AuthenticatedCaller, value: &Value, now: DateTime<Utc>) -> Result<NewTask, ValidationErrors> {
     let draft = Draft::parse(caller.acts_for(value), value, &state.known, now)?;
-    let (task, next) = Task::new(id::new_id(now), draft, now).map_err(|fault| Faults(vec![fault]))?;
+    let (task, next) = Task::new(id::new_id(now), draft, now).map_err(|fault| ValidationErrors(vec![fault]))?;
     Ok((task, next.map(|next| next.nominal)))
 }
 
@@ -97,17 +97,17 @@ pub(super) fn read_new(state: &State, caller: &Caller, value: &Value, now: DateT
         ("key" = Option<String>, Query, description = "The one with this stable key; of each tenant, for an admin"),
         ("q" = Option<String>, Query, description = "Part of the name, in any case"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = Items<schema::Task>)))]
+    responses((status = 200, body = Items<schema::TaskSchema>)))]
 pub async fn list_tasks(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<TaskView>>, ApiError> {
     caller.may(Permission::TasksRead)?;
     let tenant = query.text("tenant_id");
     let words = TaskStatus::ALL.map(|status| (status.as_str(), status));
     let kinds: Vec<_> = trigger::KINDS.iter().map(|kind| (*kind, *kind)).collect();
-    let page = Page::of(&mut query);
+    let page = ListPage::of(&mut query);
     let filter = TaskFilter {
         tenant: None,
         key: query.text("key"),
@@ -132,10 +132,10 @@ pub async fn list_tasks(
 
 /// Read a task
 #[utoipa::path(get, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:read"])),
-    params(("id" = Uuid, Path)), responses((status = 200, body = schema::Task)))]
+    params(("id" = Uuid, Path)), responses((status = 200, body = schema::TaskSchema)))]
 pub async fn get_task(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
     query: Query,
 ) -> Result<Json<TaskView>, ApiError> {
@@ -153,14 +153,14 @@ pub async fn get_task(
     params(("id" = Uuid, Path),
         ("dry_run" = Option<bool>, Query, description = "Answer what would come of it, and change nothing")),
     request_body = schema::TaskPatch,
-    responses((status = 200, body = schema::Task), (status = 409, body = crate::http::error::Problem,
+    responses((status = 200, body = schema::TaskSchema), (status = 409, body = crate::http::error::ProblemDetails,
         content_type = "application/problem+json", description = "The task has another version")))]
 pub async fn update_task(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
     mut query: Query,
-    body: Body,
+    body: JsonBody,
 ) -> Result<Json<TaskView>, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let is_dry = dry_run(&mut query);
@@ -196,7 +196,7 @@ pub async fn update_task(
 /// Its runs stay as a record; those that have not been started are taken back.
 #[utoipa::path(delete, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path)), responses((status = 204)))]
-pub async fn delete_task(Held(state): Held<State>, caller: Caller, id: Id) -> Result<StatusCode, ApiError> {
+pub async fn delete_task(Held(state): Held<HttpState>, caller: AuthenticatedCaller, id: Id) -> Result<StatusCode, ApiError> {
     caller.may(Permission::TasksWrite)?;
     state.store.delete_task(&caller.scope, id.of("task")?).await.map_err(missing)?;
     Ok(StatusCode::NO_CONTENT)
@@ -208,8 +208,8 @@ pub async fn delete_task(Held(state): Held<State>, caller: Caller, id: Id) -> Re
 #[utoipa::path(post, path = "/v1/tasks/{id}/pause", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Pause>,
-    responses((status = 200, body = schema::Task)))]
-pub async fn pause_task(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
+    responses((status = 200, body = schema::TaskSchema)))]
+pub async fn pause_task(Held(state): Held<HttpState>, caller: AuthenticatedCaller, id: Id, body: JsonBody) -> Result<Response, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let id = id.of("task")?;
     if let Some(replay) = body.replay(&state, &caller).await? {
@@ -237,8 +237,8 @@ pub async fn pause_task(Held(state): Held<State>, caller: Caller, id: Id, body: 
 #[utoipa::path(post, path = "/v1/tasks/{id}/resume", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Resume>,
-    responses((status = 200, body = schema::Task)))]
-pub async fn resume_task(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
+    responses((status = 200, body = schema::TaskSchema)))]
+pub async fn resume_task(Held(state): Held<HttpState>, caller: AuthenticatedCaller, id: Id, body: JsonBody) -> Result<Response, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let id = id.of("task")?;
     if let Some(replay) = body.replay(&state, &caller).await? {
@@ -264,7 +264,7 @@ pub async fn resume_task(Held(state): Held<State>, caller: Caller, id: Id, body:
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = Option<schema::RunNow>, responses((status = 201, body = RunView)))]
-pub async fn run_task(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
+pub async fn run_task(Held(state): Held<HttpState>, caller: AuthenticatedCaller, id: Id, body: JsonBody) -> Result<Response, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let id = id.of("task")?;
     if let Some(replay) = body.replay(&state, &caller).await? {
@@ -291,7 +291,7 @@ pub async fn run_task(Held(state): Held<State>, caller: Caller, id: Id, body: Bo
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::BackfillRange, responses((status = 202, body = Backfill)))]
-pub async fn backfill_task(Held(state): Held<State>, caller: Caller, id: Id, body: Body) -> Result<Response, ApiError> {
+pub async fn backfill_task(Held(state): Held<HttpState>, caller: AuthenticatedCaller, id: Id, body: JsonBody) -> Result<Response, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let task_id = id.of("task")?;
     if let Some(replay) = body.replay(&state, &caller).await? {
@@ -302,7 +302,7 @@ pub async fn backfill_task(Held(state): Held<State>, caller: Caller, id: Id, bod
     let task = state.store.get_task(&caller.scope, task_id).await.map_err(missing)?;
     let (tenant, trigger, anchor) = (task.tenant_id, task.spec.trigger, task.anchor_at);
     let listed = state.computed(&tenant, move || trigger.between(from, to, anchor, BACKFILL + 1)).await?;
-    let fires = listed.map_err(|fault| Faults(vec![fault]))?;
+    let fires = listed.map_err(|fault| ValidationErrors(vec![fault]))?;
     if fires.len() > BACKFILL {
         return Err(ApiError::invalid("/to", format!("there are more than {BACKFILL} instants; take a shorter range")));
     }
@@ -315,7 +315,7 @@ pub async fn backfill_task(Held(state): Held<State>, caller: Caller, id: Id, bod
 }
 
 /// The task as it is shown, with its newest run.
-async fn shown(state: &State, caller: &Caller, task: &Task) -> Result<Json<TaskView>, ApiError> {
+async fn shown(state: &HttpState, caller: &AuthenticatedCaller, task: &Task) -> Result<Json<TaskView>, ApiError> {
     let runs = state.store.last_runs(&caller.scope, &[task.id]).await?;
     let states = condition_states(state, &caller.scope, std::slice::from_ref(task)).await?;
     let condition = states.get(&task.id).cloned().unwrap_or_default();
@@ -324,7 +324,7 @@ async fn shown(state: &State, caller: &Caller, task: &Task) -> Result<Json<TaskV
 
 /// Where the conditions among these tasks stand.
 async fn condition_states(
-    state: &State,
+    state: &HttpState,
     scope: &Scope,
     tasks: &[Task],
 ) -> Result<HashMap<Uuid, ConditionState>, ApiError> {
@@ -353,7 +353,7 @@ fn version(patch: &Value) -> Result<Option<i64>, ApiError> {
 
 fn range(value: &Value, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<Utc>), ApiError> {
     only(value, &["from", "to"])?;
-    let mut faults = Faults::new();
+    let mut faults = ValidationErrors::new();
     let mut instant = |name: &str| match value.get(name) {
         None => {
             faults.add(format!("/{name}"), "is missing");

@@ -11,16 +11,16 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::{Body, answered, only};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, answered, only};
 use crate::http::error::ApiError;
-use crate::http::page::{Items, Page};
+use crate::http::page::{Items, ListPage};
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::http::schema;
 use crate::id::{self, Tenant};
-use crate::invalid::{Faults, did_you_mean};
+use crate::invalid::{ValidationErrors, did_you_mean};
 use crate::store::StoredToken;
 use crate::token::{Permission, TokenKind, TokenText};
 
@@ -88,7 +88,7 @@ impl TokenView {
     params(("Idempotency-Key" = Option<String>, Header,
         description = "Makes a repetition safe; the text is not repeated")),
     request_body = schema::NewToken, responses((status = 201, body = MadeToken)))]
-pub async fn create_token(Held(state): Held<State>, caller: Caller, body: Body) -> Result<Response, ApiError> {
+pub async fn create_token(Held(state): Held<HttpState>, caller: AuthenticatedCaller, body: JsonBody) -> Result<Response, ApiError> {
     caller.may(Permission::TokensWrite)?;
     if let Some(replay) = body.replay(&state, &caller).await? {
         return Ok(replay);
@@ -122,13 +122,13 @@ pub async fn create_token(Held(state): Held<State>, caller: Caller, body: Body) 
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<TokenView>)))]
 pub async fn list_tokens(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<TokenView>>, ApiError> {
     caller.may(Permission::TokensRead)?;
     let tenant = query.text("tenant_id");
-    let page = Page::of(&mut query);
+    let page = ListPage::of(&mut query);
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
     let tokens = state.store.list_tokens(&scope, None, page.before, page.fetch()).await?;
@@ -140,7 +140,7 @@ pub async fn list_tokens(
 /// It is dead at once, everywhere. To revoke it again changes nothing.
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "operations", security(("bearer" = ["tokens:write"])),
     params(("id" = Uuid, Path)), responses((status = 204)))]
-pub async fn revoke_token(Held(state): Held<State>, caller: Caller, id: Id) -> Result<StatusCode, ApiError> {
+pub async fn revoke_token(Held(state): Held<HttpState>, caller: AuthenticatedCaller, id: Id) -> Result<StatusCode, ApiError> {
     caller.may(Permission::TokensWrite)?;
     let revoked = state.store.revoke_token(&caller.scope, id.of("token")?).await;
     revoked.map_err(|error| ApiError::of_store(error, "token"))?;
@@ -156,9 +156,9 @@ struct Wish {
 }
 
 impl Wish {
-    fn parse(value: &Value, caller: &Caller, now: DateTime<Utc>) -> Result<Wish, Faults> {
+    fn parse(value: &Value, caller: &AuthenticatedCaller, now: DateTime<Utc>) -> Result<Wish, ValidationErrors> {
         only(value, &["tenant_id", "name", "scopes", "expires_at"])?;
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let named = value.get("tenant_id").filter(|named| !named.is_null());
         let tenant = match (caller.scope.tenant(), named) {
             (None, None) => None,
@@ -171,7 +171,7 @@ impl Wish {
     }
 }
 
-fn name(value: &Value, faults: &mut Faults) -> String {
+fn name(value: &Value, faults: &mut ValidationErrors) -> String {
     let name = value.get("name").and_then(Value::as_str).unwrap_or_default();
     if name.trim().is_empty() || name.chars().count() > NAME_LENGTH || name.chars().any(char::is_control) {
         faults.add("/name", format!("must be a text of 1 to {NAME_LENGTH} characters: what the token is for"));
@@ -179,7 +179,7 @@ fn name(value: &Value, faults: &mut Faults) -> String {
     name.to_owned()
 }
 
-fn scopes(value: &Value, caller: &Caller, faults: &mut Faults) -> Vec<String> {
+fn scopes(value: &Value, caller: &AuthenticatedCaller, faults: &mut ValidationErrors) -> Vec<String> {
     let words = Permission::WORDS;
     let listed = value.get("scopes").and_then(Value::as_array);
     let Some(listed) = listed.filter(|listed| !listed.is_empty()) else {
@@ -211,7 +211,7 @@ fn scopes(value: &Value, caller: &Caller, faults: &mut Faults) -> Vec<String> {
     scopes.into_iter().map(|scope| scope.as_str().to_owned()).collect()
 }
 
-fn expiry(value: &Value, caller: &Caller, now: DateTime<Utc>, faults: &mut Faults) -> Option<DateTime<Utc>> {
+fn expiry(value: &Value, caller: &AuthenticatedCaller, now: DateTime<Utc>, faults: &mut ValidationErrors) -> Option<DateTime<Utc>> {
     let wanted = match value.get("expires_at").filter(|at| !at.is_null()) {
         None => None,
         Some(at) => Some(faults.read_instant(at, "/expires_at")?),

@@ -7,19 +7,19 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::{Body, only};
-use crate::http::error::{ApiError, Problem};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, only};
+use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::path::Id;
 use crate::http::recipients::{RecipientView, WRITES};
 use crate::http::schema;
 use crate::id::{Tenant, new_id};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::verification::{PURPOSE, Proof, STORED, address_subject, code_subject, typed};
-use crate::notification::{Addresses, Delivery, Kind, NewDelivery, Recipient};
+use crate::notification::{Addresses, Delivery, MessageKind, NewDelivery, Recipient};
 use crate::secret::Secret;
-use crate::store::{StoreError, StoredRecipient, Verification, Verified};
+use crate::store::{StoreError, StoredRecipient, Verification, CodeCheck};
 use crate::token::Permission;
 use crate::vault::Vault;
 
@@ -34,15 +34,15 @@ use crate::vault::Vault;
     params(("tenant_id" = String, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::Verify,
-    responses((status = 200, body = schema::Recipient, description = "The code was right"),
+    responses((status = 200, body = schema::RecipientSchema, description = "The code was right"),
         (status = 202, body = Delivery, description = "A code is on its way"),
-        (status = 409, body = Problem, content_type = "application/problem+json",
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "A code was sent less than a minute ago, or ten within a day")))]
 pub async fn verify_recipient(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
-    body: Body,
+    body: JsonBody,
 ) -> Result<Response, ApiError> {
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.sees(&id.0)?;
@@ -67,15 +67,15 @@ pub async fn verify_recipient(
 }
 
 async fn send(
-    state: &State,
-    caller: &Caller,
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
     tenant: &Tenant,
     channel: &str,
-    body: &Body,
+    body: &JsonBody,
 ) -> Result<Delivery, ApiError> {
     let stored = read(state, caller, tenant).await?;
     if !state.known.channels.iter().any(|known| known == channel) {
-        return Err(Faults::one("/channel", format!("the channel `{channel}` is not configured here")).into());
+        return Err(ValidationErrors::one("/channel", format!("the channel `{channel}` is not configured here")).into());
     }
     let fresh = new_id(state.clock.now());
     let of = |id: Uuid| proof(tenant, channel, id, &stored.recipient);
@@ -90,8 +90,8 @@ async fn send(
         dedupe_key: proof.dedupe_key(),
         run_id: None,
         subject_ref: Some(proof.subject_ref()),
-        kind: Kind::Code,
-        urgency: Kind::Code.urgency(),
+        kind: MessageKind::Code,
+        urgency: MessageKind::Code.urgency(),
         subject: None,
         text: None,
     };
@@ -102,13 +102,13 @@ async fn send(
 }
 
 async fn take(
-    state: &State,
-    caller: &Caller,
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
     tenant: &Tenant,
     channel: &str,
     code: &str,
 ) -> Result<StoredRecipient, ApiError> {
-    let wrong = |message: String| Err(Faults::one("/code", message).into());
+    let wrong = |message: String| Err(ValidationErrors::one("/code", message).into());
     let Some(code) = typed(code).map(Secret::new) else { return wrong("must be 6 digits".into()) };
     for _ in 0..WRITES {
         let stored = read(state, caller, tenant).await?;
@@ -117,10 +117,10 @@ async fn take(
         let given = hashed(&state.vault, tenant, channel, &recipient.addresses, &code)?;
         recipient.verified.insert(channel.to_owned(), state.clock.now());
         match state.store.try_verification(&caller.scope, &given, &recipient, &stored).await {
-            Ok(Verified::Yes(stored)) => return Ok(*stored),
-            Ok(Verified::Wrong { left: 0 }) => return wrong("is wrong, and was the last try; ask for another".into()),
-            Ok(Verified::Wrong { left }) => return wrong(format!("is wrong; {left} more tries")),
-            Ok(Verified::Gone) => {
+            Ok(CodeCheck::Yes(stored)) => return Ok(*stored),
+            Ok(CodeCheck::Wrong { left: 0 }) => return wrong("is wrong, and was the last try; ask for another".into()),
+            Ok(CodeCheck::Wrong { left }) => return wrong(format!("is wrong; {left} more tries")),
+            Ok(CodeCheck::Gone) => {
                 return wrong("no code is open for this address; ask for one with `channel` alone".into());
             }
             Err(StoreError::Conflict(_)) => continue,
@@ -130,18 +130,18 @@ async fn take(
     Err(ApiError::Conflict("the recipient is being changed by others all the time; try again".into()))
 }
 
-async fn read(state: &State, caller: &Caller, tenant: &Tenant) -> Result<StoredRecipient, ApiError> {
+async fn read(state: &HttpState, caller: &AuthenticatedCaller, tenant: &Tenant) -> Result<StoredRecipient, ApiError> {
     let stored = state.store.get_recipient(&caller.scope, tenant.as_str()).await;
     stored.map_err(|error| ApiError::of_store(error, "recipient"))
 }
 
-fn proof(tenant: &Tenant, channel: &str, id: Uuid, recipient: &Recipient) -> Result<Proof, Faults> {
+fn proof(tenant: &Tenant, channel: &str, id: Uuid, recipient: &Recipient) -> Result<Proof, ValidationErrors> {
     Proof::new(tenant.as_str(), channel, id, &recipient.addresses).ok_or_else(|| {
         let why = match channel {
             "live" => "sessions have shown a token; there is nothing to be proved".to_owned(),
             name => recipient.addresses.lack(name),
         };
-        Faults::one("/channel", why)
+        ValidationErrors::one("/channel", why)
     })
 }
 
@@ -166,9 +166,9 @@ fn hashed(
     })
 }
 
-fn text(wish: &Value, name: &str, expected: &str) -> Result<String, Faults> {
+fn text(wish: &Value, name: &str, expected: &str) -> Result<String, ValidationErrors> {
     match wish.get(name).and_then(Value::as_str) {
         Some(text) => Ok(text.to_owned()),
-        None => Err(Faults::one(format!("/{name}"), expected)),
+        None => Err(ValidationErrors::one(format!("/{name}"), expected)),
     }
 }

@@ -23,11 +23,11 @@ const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 #[derive(Debug)]
 pub struct WrongTokens {
     limit: u32,
-    seen: Mutex<Seen>,
+    seen: Mutex<WrongTokenCount>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct WrongTokenCount {
     wrong: RateLimiter<IpAddr, Window>,
     right: LruCache<[u8; 32], ()>,
 }
@@ -35,7 +35,7 @@ struct Seen {
 impl WrongTokens {
     /// Remembers nothing yet; `limit` wrong tokens a minute are borne.
     pub fn new(limit: u32) -> WrongTokens {
-        let seen = Seen { wrong: RateLimiter::new(REMEMBERED.get()), right: LruCache::new(REMEMBERED) };
+        let seen = WrongTokenCount { wrong: RateLimiter::new(REMEMBERED.get()), right: LruCache::new(REMEMBERED) };
         WrongTokens { limit, seen: Mutex::new(seen) }
     }
 

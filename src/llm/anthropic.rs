@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::llm::wire::{Body, Format, Progress, raw};
+use crate::llm::wire::{RequestBody, Format, Progress, raw};
 use crate::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, Offer, OnDelta, StopReason, Tokens, ToolChoice, echo, wire,
+    LlmError, Model, ModelAnswer, ModelRequest, ToolOffer, OnDelta, StopReason, ModelTokens, ToolChoice, echo, wire,
 };
-use crate::run::transcript::{Message, ToolCall};
+use crate::run::transcript::{TranscriptMessage, ToolCall};
 use crate::secret::Secret;
 
 pub(super) const DEFAULT_BASE_URL: &str = "https://api.anthropic.com/v1";
@@ -36,7 +36,7 @@ pub struct Anthropic {
 
 impl Anthropic {
     /// The model with its settings and its key.
-    pub fn new(offer: &Offer) -> Anthropic {
+    pub fn new(offer: &ToolOffer) -> Anthropic {
         let settings = offer.settings;
         let base_url = settings.base_url.as_deref().unwrap_or(DEFAULT_BASE_URL).trim_end_matches('/');
         // Anthropic's own clients leave the version out of the base address; both spellings are known
@@ -60,7 +60,7 @@ impl Anthropic {
 }
 
 impl Format for Anthropic {
-    type Gathered = Gathered;
+    type Gathered = AnthropicStream;
 
     fn post(&self) -> Result<reqwest::RequestBuilder, LlmError> {
         let post = self.client.post(&self.url).header("anthropic-version", VERSION);
@@ -78,7 +78,7 @@ impl Format for Anthropic {
         self.stream
     }
 
-    fn body(&self, request: &ModelRequest, stream: bool) -> Body {
+    fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody {
         let mut body = Map::new();
         body.insert("model".into(), json!(self.model));
         body.insert("max_tokens".into(), json!(request.max_tokens.unwrap_or(self.max_tokens)));
@@ -104,26 +104,26 @@ impl Format for Anthropic {
         if stream {
             body.insert("stream".into(), json!(true));
         }
-        Body { messages: messages(&request.messages, &self.model), rest: body }
+        RequestBody { messages: messages(&request.messages, &self.model), rest: body }
     }
 
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {
         let blocks = body["content"].as_array().ok_or_else(|| wire::transient("the answer has no content"))?;
-        let mut gathered = Gathered::default();
+        let mut gathered = AnthropicStream::default();
         gathered.usage(&body["usage"]);
         for (index, block) in blocks.iter().enumerate() {
             gathered.begin(index as u64, block);
         }
         gathered.stop_reason = body["stop_reason"].as_str().map(str::to_owned);
-        let Whole { content } = serde_json::from_slice(text).map_err(|error| wire::transient(error.to_string()))?;
+        let AnthropicAnswer { content } = serde_json::from_slice(text).map_err(|error| wire::transient(error.to_string()))?;
         Ok(self.keeping(content, gathered.answer()?))
     }
 
-    fn add(gathered: &mut Gathered, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
+    fn add(gathered: &mut AnthropicStream, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
         gathered.add(event, on_delta)
     }
 
-    fn streamed(&self, gathered: Gathered) -> Option<Result<ModelAnswer, LlmError>> {
+    fn streamed(&self, gathered: AnthropicStream) -> Option<Result<ModelAnswer, LlmError>> {
         let written = gathered.written();
         gathered.ended.then(|| Ok(self.keeping(written, gathered.answer()?)))
     }
@@ -131,7 +131,7 @@ impl Format for Anthropic {
 
 /// The blocks of an answer, byte for byte.
 #[derive(Deserialize)]
-struct Whole {
+struct AnthropicAnswer {
     content: Vec<Box<RawValue>>,
 }
 
@@ -146,16 +146,16 @@ impl Model for Anthropic {
 }
 
 /// All system messages; the API has one place for them.
-fn system(messages: &[Message]) -> Option<String> {
+fn system(messages: &[TranscriptMessage]) -> Option<String> {
     let texts = messages.iter().filter_map(|message| match message {
-        Message::System { text } => Some(text.as_str()),
+        TranscriptMessage::System { text } => Some(text.as_str()),
         _ => None,
     });
     Some(texts.collect::<Vec<_>>().join("\n\n")).filter(|text| !text.is_empty())
 }
 
 /// The rest, in blocks. Neighbours of one role are one message: results of one turn must stand together.
-fn messages(messages: &[Message], model: &str) -> Vec<Box<RawValue>> {
+fn messages(messages: &[TranscriptMessage], model: &str) -> Vec<Box<RawValue>> {
     let mut merged: Vec<(&str, Vec<Box<RawValue>>)> = Vec::new();
     let said = messages.iter().map(|message| blocks(message, model));
     for (role, blocks) in said.filter(|(_, blocks)| !blocks.is_empty()) {
@@ -164,18 +164,18 @@ fn messages(messages: &[Message], model: &str) -> Vec<Box<RawValue>> {
             _ => merged.push((role, blocks)),
         }
     }
-    merged.into_iter().map(|(role, content)| raw(&Said { role, content })).collect()
+    merged.into_iter().map(|(role, content)| raw(&AnthropicMessage { role, content })).collect()
 }
 
 #[derive(Serialize)]
-struct Said<'a> {
+struct AnthropicMessage<'a> {
     role: &'a str,
     content: Vec<Box<RawValue>>,
 }
 
 /// A message in blocks. What this model wrote itself goes back as it was: its thinking is signed, and the order of its
 /// blocks is part of it.
-fn blocks(message: &Message, model: &str) -> (&'static str, Vec<Box<RawValue>>) {
+fn blocks(message: &TranscriptMessage, model: &str) -> (&'static str, Vec<Box<RawValue>>) {
     let kept = echo::of(message, WIRE, model).and_then(|kept| serde_json::from_str::<Vec<Box<RawValue>>>(kept).ok());
     if let Some(kept) = kept {
         return ("assistant", kept.into_iter().filter(|block| !is_empty_text(block)).collect());
@@ -190,19 +190,19 @@ fn is_empty_text(block: &RawValue) -> bool {
     read.is_ok_and(|block| block["type"] == "text" && block["text"].as_str().is_none_or(|text| text.trim().is_empty()))
 }
 
-fn own_blocks(message: &Message) -> (&'static str, Vec<Value>) {
+fn own_blocks(message: &TranscriptMessage) -> (&'static str, Vec<Value>) {
     // empty text blocks are refused by the API
     let text = |text: &str| (!text.is_empty()).then(|| json!({ "type": "text", "text": text }));
     match message {
-        Message::System { .. } | Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. } => {
+        TranscriptMessage::System { .. } | TranscriptMessage::Pipeline { .. } | TranscriptMessage::Step { .. } | TranscriptMessage::StepResult { .. } => {
             ("user", vec![])
         }
-        Message::User { text: said, .. } => ("user", text(said).into_iter().collect()),
-        Message::Assistant { text: said, tool_calls, .. } => {
+        TranscriptMessage::User { text: said, .. } => ("user", text(said).into_iter().collect()),
+        TranscriptMessage::Assistant { text: said, tool_calls, .. } => {
             let said = said.as_deref().and_then(text);
             ("assistant", said.into_iter().chain(tool_calls.iter().map(tool_use)).collect())
         }
-        Message::Tool { call_id, content, is_error, .. } => {
+        TranscriptMessage::Tool { call_id, content, is_error, .. } => {
             let mut block = json!({ "type": "tool_result", "tool_use_id": call_id, "content": content });
             if *is_error {
                 block["is_error"] = json!(true);
@@ -226,10 +226,10 @@ fn object(input: &Value) -> Value {
 
 /// An answer, as far as it has come.
 #[derive(Default)]
-pub struct Gathered {
+pub struct AnthropicStream {
     blocks: BTreeMap<u64, Block>,
     stop_reason: Option<String>,
-    tokens: Tokens,
+    tokens: ModelTokens,
     /// The stream has said that it is all.
     ended: bool,
 }
@@ -296,7 +296,7 @@ impl Block {
     }
 }
 
-impl Gathered {
+impl AnthropicStream {
     fn add(&mut self, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
         let index = event["index"].as_u64().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {

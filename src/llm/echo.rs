@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::run::transcript::{Echo, Message};
+use crate::run::transcript::{Echo, TranscriptMessage};
 use crate::secret::Secret;
 
 /// Largest message that is kept, in bytes.
@@ -27,9 +27,9 @@ pub fn keep(wire: &str, model: &str, raw: String, key: Option<&Secret>) -> Optio
 }
 
 /// The message as this model wrote it; `None`: another wrote it, or it was not kept.
-pub fn of<'a>(message: &'a Message, wire: &str, model: &str) -> Option<&'a str> {
+pub fn of<'a>(message: &'a TranscriptMessage, wire: &str, model: &str) -> Option<&'a str> {
     match message {
-        Message::Assistant { echo: Some(echo), .. } => {
+        TranscriptMessage::Assistant { echo: Some(echo), .. } => {
             (echo.wire == wire && echo.model == model).then_some(echo.raw.as_str())
         }
         _ => None,
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_message_goes_back_to_the_model_that_wrote_it_alone() {
         let echo = keep("w", "m", "{}".into(), None);
-        let message = Message::Assistant { text: None, tool_calls: vec![], echo };
+        let message = TranscriptMessage::Assistant { text: None, tool_calls: vec![], echo };
         assert_eq!(of(&message, "w", "m"), Some("{}"));
         assert_eq!((of(&message, "w", "n"), of(&message, "v", "m")), (None, None));
     }

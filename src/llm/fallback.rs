@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::llm::pricing::Rates;
-use crate::llm::tokens::Counter;
+use crate::llm::pricing::TokenPrices;
+use crate::llm::tokens::TokenCounter;
 use crate::llm::{LlmError, Model, ModelAnswer, ModelRequest};
 use crate::run::transcript::ToolCall;
 
@@ -18,7 +18,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// How often and how soon one key of one model is asked again.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Retry {
+pub struct RetryWait {
     /// Repetitions of a failed call with one key.
     pub max_retries: u32,
     /// The first wait; doubled each time.
@@ -26,23 +26,23 @@ pub struct Retry {
 }
 
 /// One model with all its keys.
-pub struct Link {
+pub struct ChainLink {
     /// As in the settings.
     pub name: String,
     /// The model, once for each key.
     pub keys: Vec<Arc<dyn Model>>,
     /// Estimates tokens of requests.
-    pub counter: Counter,
+    pub counter: TokenCounter,
     /// Most tokens of a request; `None`: there is no limit.
     pub context_token_limit: Option<u64>,
     /// Prices of the model.
-    pub rates: Rates,
+    pub rates: TokenPrices,
 }
 
 /// The models that are asked in turn.
 pub struct Chain {
-    links: Vec<Arc<Link>>,
-    retry: Retry,
+    links: Vec<Arc<ChainLink>>,
+    retry: RetryWait,
     clock: Clock,
 }
 
@@ -59,7 +59,7 @@ pub struct Completed {
 
 /// Events of a call while it lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress<'a> {
+pub enum CallProgress<'a> {
     /// A model is asked. What was heard before, in an attempt that failed, is void.
     Asked,
     /// A piece of the text.
@@ -67,18 +67,18 @@ pub enum Progress<'a> {
 }
 
 /// Hears how a call goes on.
-pub type OnProgress<'a> = &'a (dyn Fn(Progress) + Send + Sync);
+pub type OnProgress<'a> = &'a (dyn Fn(CallProgress) + Send + Sync);
 
 /// The attempts with one key.
 #[derive(Default)]
-struct Tried {
+struct KeyAttempts {
     retries: u32,
     timeouts: u32,
 }
 
 impl Chain {
     /// `links` has at least one.
-    pub fn new(links: Vec<Arc<Link>>, retry: Retry, clock: Clock) -> Chain {
+    pub fn new(links: Vec<Arc<ChainLink>>, retry: RetryWait, clock: Clock) -> Chain {
         Chain { links, retry, clock }
     }
 
@@ -88,8 +88,8 @@ impl Chain {
     }
 
     /// How the first model counts. The later ones are there for bad days.
-    pub fn counter(&self) -> Counter {
-        self.links.first().map_or_else(|| Counter::of(""), |link| link.counter)
+    pub fn counter(&self) -> TokenCounter {
+        self.links.first().map_or_else(|| TokenCounter::of(""), |link| link.counter)
     }
 
     /// The first model's window in tokens, where its settings name one.
@@ -131,10 +131,10 @@ impl Chain {
         request: &ModelRequest,
         on_progress: OnProgress<'_>,
     ) -> Result<ModelAnswer, LlmError> {
-        let mut tried = Tried::default();
+        let mut tried = KeyAttempts::default();
         loop {
-            on_progress(Progress::Asked);
-            let on_delta = |text: &str| on_progress(Progress::Text(text));
+            on_progress(CallProgress::Asked);
+            let on_delta = |text: &str| on_progress(CallProgress::Text(text));
             let error = match model.complete(request, Some(&on_delta)).await.and_then(sound) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
@@ -147,7 +147,7 @@ impl Chain {
     }
 
     /// How long to wait before the same key is asked again; `None`: it is not.
-    fn wait(&self, error: &LlmError, tried: &mut Tried) -> Option<Duration> {
+    fn wait(&self, error: &LlmError, tried: &mut KeyAttempts) -> Option<Duration> {
         match error {
             LlmError::RateLimited { .. } | LlmError::Transient { .. } if tried.retries < self.retry.max_retries => {
                 let own = self.retry.base_delay.saturating_mul(2_u32.saturating_pow(tried.retries)).min(LONGEST_WAIT);
@@ -175,7 +175,7 @@ fn sound(answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
     Ok(answer)
 }
 
-impl Link {
+impl ChainLink {
     fn completed(&self, answer: ModelAnswer) -> Completed {
         Completed { model: self.name.clone(), cost_micros: self.rates.cost_micros(answer.tokens), answer }
     }
@@ -208,17 +208,17 @@ mod tests {
     use futures::future::BoxFuture;
 
     use super::*;
-    use crate::llm::{OnDelta, StopReason, Tokens, ToolChoice};
+    use crate::llm::{OnDelta, StopReason, ModelTokens, ToolChoice};
 
     /// Fails as it is told, then answers with its name; writes down when it was asked.
-    struct Failing {
+    struct FailureReport {
         name: &'static str,
         failures: Mutex<VecDeque<LlmError>>,
         asked: Arc<Mutex<Vec<String>>>,
         clock: Clock,
     }
 
-    impl Model for Failing {
+    impl Model for FailureReport {
         fn complete<'a>(
             &'a self,
             _: &'a ModelRequest,
@@ -233,7 +233,7 @@ mod tests {
                 text: Some(self.name.into()),
                 tool_calls: vec![],
                 stop: StopReason::Done,
-                tokens: Tokens { input: 1000, output: 10 },
+                tokens: ModelTokens { input: 1000, output: 10 },
                 echo: None,
             };
             let failure = self.failures.lock().unwrap().pop_front();
@@ -248,18 +248,18 @@ mod tests {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let key = |(name, failures): (&'static str, Vec<LlmError>)| {
             let (asked, clock) = (asked.clone(), clock.clone());
-            Arc::new(Failing { name, failures: Mutex::new(failures.into()), asked, clock }) as Arc<dyn Model>
+            Arc::new(FailureReport { name, failures: Mutex::new(failures.into()), asked, clock }) as Arc<dyn Model>
         };
         let link = |keys: Vec<_>| {
-            Arc::new(Link {
+            Arc::new(ChainLink {
                 name: "m".into(),
                 keys: keys.into_iter().map(key).collect(),
-                counter: Counter::of("gpt"),
+                counter: TokenCounter::of("gpt"),
                 context_token_limit: None,
-                rates: Rates::from_dollars(1.0, 1.0),
+                rates: TokenPrices::from_dollars(1.0, 1.0),
             })
         };
-        let retry = Retry { max_retries: 2, base_delay: Duration::from_secs(1) };
+        let retry = RetryWait { max_retries: 2, base_delay: Duration::from_secs(1) };
         let chain = Chain::new(models.into_iter().map(link).collect(), retry, clock.clone());
         let request = ModelRequest {
             messages: vec![],
@@ -358,7 +358,7 @@ mod tests {
                 arguments: serde_json::json!({}),
             };
             let tool_calls = calls.iter().map(call).collect();
-            let tokens = Tokens::default();
+            let tokens = ModelTokens::default();
             sound(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens, echo: None })
         };
         assert!(answer(&[("1", "a"), ("2", "a")]).is_ok());
@@ -370,16 +370,16 @@ mod tests {
     #[tokio::test]
     async fn an_answer_has_its_price() {
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
-        let link = Link {
+        let link = ChainLink {
             name: "m".into(),
             keys: vec![],
-            counter: Counter::of(""),
+            counter: TokenCounter::of(""),
             context_token_limit: None,
-            rates: Rates::from_dollars(2.0, 10.0),
+            rates: TokenPrices::from_dollars(2.0, 10.0),
         };
-        let model = Failing { name: "a", failures: Mutex::default(), asked: Arc::default(), clock: clock.clone() };
-        let link = Arc::new(Link { keys: vec![Arc::new(model)], ..link });
-        let chain = Chain::new(vec![link], Retry { max_retries: 0, base_delay: Duration::ZERO }, clock);
+        let model = FailureReport { name: "a", failures: Mutex::default(), asked: Arc::default(), clock: clock.clone() };
+        let link = Arc::new(ChainLink { keys: vec![Arc::new(model)], ..link });
+        let chain = Chain::new(vec![link], RetryWait { max_retries: 0, base_delay: Duration::ZERO }, clock);
         let request = ModelRequest {
             messages: vec![],
             tools: vec![],

@@ -7,11 +7,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::llm::wire::{Body, Format, Progress, raw};
+use crate::llm::wire::{RequestBody, Format, Progress, raw};
 use crate::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, Offer, OnDelta, StopReason, Tokens, ToolChoice, ToolSchema, echo, wire,
+    LlmError, Model, ModelAnswer, ModelRequest, ToolOffer, OnDelta, StopReason, ModelTokens, ToolChoice, ToolSchema, echo, wire,
 };
-use crate::run::transcript::{Message, ToolCall};
+use crate::run::transcript::{TranscriptMessage, ToolCall};
 use crate::secret::Secret;
 
 pub(super) const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
@@ -31,7 +31,7 @@ pub struct OpenAi {
 
 impl OpenAi {
     /// The model with its settings and its key.
-    pub fn new(offer: &Offer) -> OpenAi {
+    pub fn new(offer: &ToolOffer) -> OpenAi {
         let settings = offer.settings;
         let base_url = settings.base_url.as_deref().unwrap_or(DEFAULT_BASE_URL).trim_end_matches('/');
         OpenAi {
@@ -47,7 +47,7 @@ impl OpenAi {
 
     /// A message as it is sent. What this model wrote itself goes back as it was, foreign fields included: some models go
     /// on with their calls only when they get their thinking back.
-    fn message(&self, said: &Message) -> Box<RawValue> {
+    fn message(&self, said: &TranscriptMessage) -> Box<RawValue> {
         let kept = echo::of(said, WIRE, &self.model).and_then(|kept| RawValue::from_string(kept.to_owned()).ok());
         kept.unwrap_or_else(|| raw(&message(said)))
     }
@@ -65,7 +65,7 @@ impl OpenAi {
 }
 
 impl Format for OpenAi {
-    type Gathered = Gathered;
+    type Gathered = ChatStream;
 
     fn post(&self) -> Result<reqwest::RequestBuilder, LlmError> {
         let post = self.client.post(&self.url);
@@ -83,7 +83,7 @@ impl Format for OpenAi {
         self.stream
     }
 
-    fn body(&self, request: &ModelRequest, stream: bool) -> Body {
+    fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody {
         let mut body = Map::new();
         body.insert("model".into(), json!(self.model));
         if !request.tools.is_empty() {
@@ -105,20 +105,20 @@ impl Format for OpenAi {
             body.insert("stream_options".into(), json!({ "include_usage": true }));
         }
         let said = request.messages.iter().filter(|message| message.is_said());
-        Body { messages: said.map(|message| self.message(message)).collect(), rest: body }
+        RequestBody { messages: said.map(|message| self.message(message)).collect(), rest: body }
     }
 
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {
         Ok(self.keeping(written(text), whole(body)?))
     }
 
-    fn add(gathered: &mut Gathered, chunk: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
+    fn add(gathered: &mut ChatStream, chunk: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
         gathered.add(chunk, on_delta);
         // the count of tokens comes behind the end of the answer
         Progress::GoesOn
     }
 
-    fn streamed(&self, mut gathered: Gathered) -> Option<Result<ModelAnswer, LlmError>> {
+    fn streamed(&self, mut gathered: ChatStream) -> Option<Result<ModelAnswer, LlmError>> {
         gathered.finish_reason.as_ref()?;
         let written = gathered.written();
         Some(Ok(self.keeping(written, gathered.answer())))
@@ -128,14 +128,14 @@ impl Format for OpenAi {
 /// The message of an answer that came in one piece, byte for byte; `None`: it does not say whose it is.
 fn written(text: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
-    struct Whole {
-        choices: Vec<Choice>,
+    struct ChatAnswer {
+        choices: Vec<ChatChoice>,
     }
     #[derive(Deserialize)]
-    struct Choice {
+    struct ChatChoice {
         message: Box<RawValue>,
     }
-    let Whole { choices } = serde_json::from_slice(text).ok()?;
+    let ChatAnswer { choices } = serde_json::from_slice(text).ok()?;
     let raw = choices.into_iter().next()?.message.to_string();
     let message: Value = serde_json::from_str(&raw).ok()?;
     (message["role"] == "assistant").then_some(raw)
@@ -151,22 +151,22 @@ impl Model for OpenAi {
     }
 }
 
-fn message(message: &Message) -> Value {
+fn message(message: &TranscriptMessage) -> Value {
     match message {
-        Message::System { text } => json!({ "role": "system", "content": text }),
-        Message::User { text, .. } => json!({ "role": "user", "content": text }),
-        Message::Assistant { text, tool_calls, .. } if tool_calls.is_empty() => {
+        TranscriptMessage::System { text } => json!({ "role": "system", "content": text }),
+        TranscriptMessage::User { text, .. } => json!({ "role": "user", "content": text }),
+        TranscriptMessage::Assistant { text, tool_calls, .. } if tool_calls.is_empty() => {
             json!({ "role": "assistant", "content": text.as_deref().unwrap_or_default() })
         }
-        Message::Assistant { text, tool_calls, .. } => {
+        TranscriptMessage::Assistant { text, tool_calls, .. } => {
             let calls: Vec<Value> = tool_calls.iter().map(call).collect();
             json!({ "role": "assistant", "content": text, "tool_calls": calls })
         }
-        Message::Tool { call_id, content, .. } => {
+        TranscriptMessage::Tool { call_id, content, .. } => {
             json!({ "role": "tool", "tool_call_id": call_id, "content": content })
         }
         // no part of a conversation: left out before
-        Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. } => Value::Null,
+        TranscriptMessage::Pipeline { .. } | TranscriptMessage::Step { .. } | TranscriptMessage::StepResult { .. } => Value::Null,
     }
 }
 
@@ -189,7 +189,7 @@ fn tool(tool: &ToolSchema) -> Value {
 /// An answer that came in one piece.
 fn whole(body: &Value) -> Result<ModelAnswer, LlmError> {
     let choice = body["choices"].get(0).ok_or_else(|| wire::transient("the answer has no choices"))?;
-    let mut gathered = Gathered { tokens: tokens(&body["usage"]), ..Gathered::default() };
+    let mut gathered = ChatStream { tokens: tokens(&body["usage"]), ..ChatStream::default() };
     gathered.text.push_str(choice["message"]["content"].as_str().unwrap_or_default());
     gathered.refused = choice["message"]["refusal"].is_string();
     for call in choice["message"]["tool_calls"].as_array().into_iter().flatten() {
@@ -202,14 +202,14 @@ fn whole(body: &Value) -> Result<ModelAnswer, LlmError> {
 
 /// An answer, as far as it has come.
 #[derive(Default)]
-pub struct Gathered {
+pub struct ChatStream {
     /// All that was streamed of the message.
     message: Map<String, Value>,
     text: String,
     calls: Vec<PartialCall>,
     finish_reason: Option<String>,
     refused: bool,
-    tokens: Tokens,
+    tokens: ModelTokens,
 }
 
 #[derive(Default)]
@@ -241,7 +241,7 @@ impl PartialCall {
     }
 }
 
-impl Gathered {
+impl ChatStream {
     fn add(&mut self, chunk: &Value, on_delta: Option<OnDelta<'_>>) {
         if chunk["usage"].is_object() {
             self.tokens = tokens(&chunk["usage"]);
@@ -313,9 +313,9 @@ impl Gathered {
     }
 }
 
-fn tokens(usage: &Value) -> Tokens {
+fn tokens(usage: &Value) -> ModelTokens {
     let count = |name: &str| usage[name].as_i64().unwrap_or_default().max(0);
-    Tokens { input: count("prompt_tokens"), output: count("completion_tokens") }
+    ModelTokens { input: count("prompt_tokens"), output: count("completion_tokens") }
 }
 
 /// The arguments as JSON; what is none stays text, which no tool's schema accepts, and the model is told so.

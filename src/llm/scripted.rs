@@ -30,22 +30,22 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::clock::Clock;
-use crate::llm::tokens::Counter;
-use crate::llm::{LlmError, Model, ModelAnswer, ModelRequest, OnDelta, StopReason, Tokens, ToolChoice};
-use crate::run::transcript::{Message, ToolCall};
+use crate::llm::tokens::TokenCounter;
+use crate::llm::{LlmError, Model, ModelAnswer, ModelRequest, OnDelta, StopReason, ModelTokens, ToolChoice};
+use crate::run::transcript::{TranscriptMessage, ToolCall};
 
 /// A scenario as it is written down.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// Answers with their conditions; the first that fits is given.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ScriptedStep>,
 }
 
 /// One possible answer.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Step {
+pub struct ScriptedStep {
     /// Text that the last message has to hold.
     pub when: Option<String>,
     /// The turn to answer, from 1.
@@ -53,7 +53,7 @@ pub struct Step {
     /// Text of the answer.
     pub text: Option<String>,
     /// Calls of tools.
-    pub calls: Vec<Call>,
+    pub calls: Vec<ScriptedCall>,
     /// Time before the answer.
     pub delay_seconds: f64,
 }
@@ -61,7 +61,7 @@ pub struct Step {
 /// A tool call of a step.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Call {
+pub struct ScriptedCall {
     /// Name of the tool.
     pub tool: String,
     /// Arguments of the call.
@@ -97,21 +97,21 @@ impl Scenario {
 }
 
 /// The model.
-pub struct Scripted {
+pub struct ScriptedModel {
     scenario: Scenario,
     clock: Clock,
 }
 
-impl Scripted {
+impl ScriptedModel {
     /// A model that answers by a scenario.
-    pub fn new(scenario: Scenario, clock: Clock) -> Scripted {
-        Scripted { scenario, clock }
+    pub fn new(scenario: Scenario, clock: Clock) -> ScriptedModel {
+        ScriptedModel { scenario, clock }
     }
 
     async fn answer(&self, request: &ModelRequest, on_delta: Option<OnDelta<'_>>) -> Result<ModelAnswer, LlmError> {
-        let scene = Scene::of(&request.messages);
+        let scene = ScriptedScene::of(&request.messages);
         let may_call = request.tool_choice == ToolChoice::Auto;
-        let fits = |step: &&Step| scene.fits(step) && (may_call || step.calls.is_empty());
+        let fits = |step: &&ScriptedStep| scene.fits(step) && (may_call || step.calls.is_empty());
         let Some(step) = self.scenario.steps.iter().find(fits) else {
             let message = format!("the scenario has no step for turn {} of {:?}", scene.turn, scene.user);
             return Err(LlmError::Rejected { message });
@@ -127,7 +127,7 @@ impl Scripted {
     }
 }
 
-impl Model for Scripted {
+impl Model for ScriptedModel {
     fn complete<'a>(
         &'a self,
         request: &'a ModelRequest,
@@ -138,44 +138,44 @@ impl Model for Scripted {
 }
 
 /// Where a conversation stands.
-struct Scene<'a> {
+struct ScriptedScene<'a> {
     /// The last user message.
     user: &'a str,
     /// Answers since then, and the one that is asked for.
     turn: usize,
-    since: &'a [Message],
+    since: &'a [TranscriptMessage],
 }
 
-impl<'a> Scene<'a> {
-    fn of(messages: &'a [Message]) -> Scene<'a> {
+impl<'a> ScriptedScene<'a> {
+    fn of(messages: &'a [TranscriptMessage]) -> ScriptedScene<'a> {
         // behind results it is the service that says something, not the person
-        let closes = matches!(messages, [.., Message::Tool { .. }, Message::User { .. }]);
+        let closes = matches!(messages, [.., TranscriptMessage::Tool { .. }, TranscriptMessage::User { .. }]);
         let messages = &messages[..messages.len() - usize::from(closes)];
-        let last = messages.iter().rposition(|message| matches!(message, Message::User { .. }));
+        let last = messages.iter().rposition(|message| matches!(message, TranscriptMessage::User { .. }));
         let user = match last.map(|at| &messages[at]) {
-            Some(Message::User { text, .. }) => text,
+            Some(TranscriptMessage::User { text, .. }) => text,
             _ => "",
         };
         let since = &messages[last.map_or(0, |at| at + 1)..];
-        let answers = since.iter().filter(|message| matches!(message, Message::Assistant { .. })).count();
-        Scene { user, turn: answers + 1, since }
+        let answers = since.iter().filter(|message| matches!(message, TranscriptMessage::Assistant { .. })).count();
+        ScriptedScene { user, turn: answers + 1, since }
     }
 
-    fn fits(&self, step: &Step) -> bool {
+    fn fits(&self, step: &ScriptedStep) -> bool {
         let says = |words: &String| self.user.to_lowercase().contains(&words.to_lowercase());
         step.when.as_ref().is_none_or(says) && step.turn.is_none_or(|turn| turn == self.turn)
     }
 
-    fn answered(&self, request: &ModelRequest, text: Option<String>, calls: &[Call]) -> ModelAnswer {
-        let call = |(index, call): (usize, &Call)| ToolCall {
+    fn answered(&self, request: &ModelRequest, text: Option<String>, calls: &[ScriptedCall]) -> ModelAnswer {
+        let call = |(index, call): (usize, &ScriptedCall)| ToolCall {
             id: format!("call_{}_{}", self.turn, index + 1),
             name: call.tool.clone(),
             arguments: self.filled_value(&Value::Object(call.arguments.clone())),
         };
         let tool_calls: Vec<ToolCall> = calls.iter().enumerate().map(call).collect();
-        let said = Message::Assistant { text: text.clone(), tool_calls: tool_calls.clone(), echo: None };
-        let count = Counter::of("scripted");
-        let tokens = Tokens { input: count.request(request) as i64, output: count.message(&said) as i64 };
+        let said = TranscriptMessage::Assistant { text: text.clone(), tool_calls: tool_calls.clone(), echo: None };
+        let count = TokenCounter::of("scripted");
+        let tokens = ModelTokens { input: count.request(request) as i64, output: count.message(&said) as i64 };
         let stop = if tool_calls.is_empty() { StopReason::Done } else { StopReason::ToolCalls };
         ModelAnswer { text, tool_calls, stop, tokens, echo: None }
     }
@@ -218,7 +218,7 @@ impl<'a> Scene<'a> {
         }
         let (tool, pointer) = name.split_at(name.find('/').unwrap_or(name.len()));
         let result = self.since.iter().rev().find_map(|message| match message {
-            Message::Tool { name, content, .. } if name == tool => Some(content),
+            TranscriptMessage::Tool { name, content, .. } if name == tool => Some(content),
             _ => None,
         });
         match result {
@@ -266,16 +266,16 @@ mod tests {
         text = "I only know about mail."
     "#;
 
-    fn model() -> Scripted {
-        Scripted::new(Scenario::from_toml(SCENARIO).unwrap(), Clock::manual(DateTime::UNIX_EPOCH))
+    fn model() -> ScriptedModel {
+        ScriptedModel::new(Scenario::from_toml(SCENARIO).unwrap(), Clock::manual(DateTime::UNIX_EPOCH))
     }
 
-    fn request(messages: Vec<Message>) -> ModelRequest {
+    fn request(messages: Vec<TranscriptMessage>) -> ModelRequest {
         ModelRequest { messages, tools: vec![], tool_choice: ToolChoice::Auto, max_tokens: None, temperature: None }
     }
 
-    fn result(content: &str) -> Message {
-        Message::Tool {
+    fn result(content: &str) -> TranscriptMessage {
+        TranscriptMessage::Tool {
             call_id: "call_1_1".into(),
             name: "inbox".into(),
             content: content.into(),
@@ -286,16 +286,16 @@ mod tests {
 
     #[tokio::test]
     async fn the_step_is_picked_by_message_and_turn_and_filled_from_results() {
-        let first = model().complete(&request(vec![Message::user("any mail?")]), None).await.unwrap();
+        let first = model().complete(&request(vec![TranscriptMessage::user("any mail?")]), None).await.unwrap();
         assert_eq!(first.text.as_deref(), Some("Let me look."));
         let arguments = json!({ "query": "from any mail?", "limit": 3 });
         assert_eq!(first.tool_calls, [ToolCall { id: "call_1_1".into(), name: "inbox".into(), arguments }]);
         assert_eq!(first.stop, StopReason::ToolCalls);
 
-        let said = Message::Assistant { text: first.text, tool_calls: first.tool_calls, echo: None };
+        let said = TranscriptMessage::Assistant { text: first.text, tool_calls: first.tool_calls, echo: None };
         let inbox = r#"{"unread":2,"first":{"from":"Ann"}}"#;
         let second =
-            model().complete(&request(vec![Message::user("any mail?"), said, result(inbox)]), None).await.unwrap();
+            model().complete(&request(vec![TranscriptMessage::user("any mail?"), said, result(inbox)]), None).await.unwrap();
         assert_eq!(second.text.as_deref(), Some("2 unread, the first from Ann."));
         assert_eq!(second.tool_calls[0].id, "call_2_1");
         assert_eq!(second.tool_calls[0].arguments, json!({ "count": 2, "list": [inbox] }));
@@ -303,7 +303,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_must_not_call_tools_comes_from_a_step_without_calls() {
-        let mut forced = request(vec![Message::user("mail")]);
+        let mut forced = request(vec![TranscriptMessage::user("mail")]);
         forced.tool_choice = ToolChoice::None;
         let answer = model().complete(&forced, None).await.unwrap();
         assert_eq!(answer.text.as_deref(), Some("I only know about mail."));
@@ -312,11 +312,11 @@ mod tests {
 
     #[tokio::test]
     async fn service_text_behind_results_is_not_the_question() {
-        let first = model().complete(&request(vec![Message::user("any mail?")]), None).await.unwrap();
-        let said = Message::Assistant { text: first.text, tool_calls: first.tool_calls, echo: None };
+        let first = model().complete(&request(vec![TranscriptMessage::user("any mail?")]), None).await.unwrap();
+        let said = TranscriptMessage::Assistant { text: first.text, tool_calls: first.tool_calls, echo: None };
         let inbox = r#"{"unread":2,"first":{"from":"Ann"}}"#;
-        let closing = Message::user("Please provide a final answer.");
-        let asked = request(vec![Message::user("any mail?"), said, result(inbox), closing]);
+        let closing = TranscriptMessage::user("Please provide a final answer.");
+        let asked = request(vec![TranscriptMessage::user("any mail?"), said, result(inbox), closing]);
         let answer = model().complete(&asked, None).await.unwrap();
         assert_eq!(answer.text.as_deref(), Some("2 unread, the first from Ann."));
     }
@@ -324,8 +324,8 @@ mod tests {
     #[tokio::test]
     async fn a_scenario_without_a_fitting_step_says_what_was_asked() {
         let scenario = Scenario::from_json(r#"{"steps":[{"when":"mail","text":"x"}]}"#).unwrap();
-        let model = Scripted::new(scenario, Clock::manual(DateTime::UNIX_EPOCH));
-        let refused = model.complete(&request(vec![Message::user("news")]), None).await;
+        let model = ScriptedModel::new(scenario, Clock::manual(DateTime::UNIX_EPOCH));
+        let refused = model.complete(&request(vec![TranscriptMessage::user("news")]), None).await;
         let message = "the scenario has no step for turn 1 of \"news\"".to_owned();
         assert_eq!(refused, Err(LlmError::Rejected { message }));
     }
@@ -334,10 +334,10 @@ mod tests {
     async fn the_text_comes_in_words_after_the_delay() {
         let scenario = Scenario::from_toml("[[steps]]\ntext = 'one two three'\ndelay_seconds = 2").unwrap();
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
-        let model = Scripted::new(scenario, clock.clone());
+        let model = ScriptedModel::new(scenario, clock.clone());
         let heard = std::sync::Mutex::new(Vec::new());
         let on_delta = |text: &str| heard.lock().unwrap().push(text.to_owned());
-        let request = request(vec![Message::user("go")]);
+        let request = request(vec![TranscriptMessage::user("go")]);
         let mut answer = model.complete(&request, Some(&on_delta));
         assert!(futures::poll!(&mut answer).is_pending());
         clock.advance(TimeDelta::seconds(2));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::{Faults, did_you_mean, escape};
+use crate::invalid::{ValidationErrors, did_you_mean, escape};
 use crate::llm::{PROVIDERS, anthropic, openai};
 use crate::secret::Secret;
 
@@ -84,8 +84,8 @@ impl Default for ModelSettings {
 
 impl Settings {
     /// Puts the keys that the environment holds in their places; pointers begin with `/llm`.
-    pub fn resolve_keys(&mut self, environment: impl Fn(&str) -> Option<String>) -> Result<(), Faults> {
-        let mut faults = Faults::new();
+    pub fn resolve_keys(&mut self, environment: impl Fn(&str) -> Option<String>) -> Result<(), ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         for (name, model) in &mut self.models {
             let Some(variable) = &model.api_key_env else { continue };
             let place = format!("/llm/models/{}/api_key_env", escape(name));
@@ -99,7 +99,7 @@ impl Settings {
     }
 
     /// Adds what is wrong with names and numbers; pointers begin with `/llm`.
-    pub fn check(&self, faults: &mut Faults) {
+    pub fn check(&self, faults: &mut ValidationErrors) {
         let known = || self.models.keys().map(String::as_str);
         if !self.models.is_empty() && !self.models.contains_key(&self.default) {
             let hint = did_you_mean(&self.default, known());
@@ -134,7 +134,7 @@ impl ModelSettings {
         self.api_key.iter().chain(&self.api_keys)
     }
 
-    fn check(&self, place: &str, faults: &mut Faults) {
+    fn check(&self, place: &str, faults: &mut ValidationErrors) {
         if !PROVIDERS.iter().any(|provider| provider.name == self.provider) {
             let hint = did_you_mean(&self.provider, PROVIDERS.iter().map(|provider| provider.name));
             faults.add(format!("{place}/provider"), format!("unknown provider `{}`{hint}", self.provider));
@@ -192,10 +192,10 @@ mod tests {
     fn a_key_that_is_missing_or_doubled_is_named() {
         let mut missing = read("models.a = { model = 'm', api_key_env = 'NONE' }");
         let faults = missing.resolve_keys(|_| None).unwrap_err();
-        assert_eq!(faults, Faults::one("/llm/models/a/api_key_env", "the environment variable `NONE` is not set"));
+        assert_eq!(faults, ValidationErrors::one("/llm/models/a/api_key_env", "the environment variable `NONE` is not set"));
         let mut doubled = read("models.a = { model = 'm', api_key_env = 'K', api_key = 'x' }");
         let faults = doubled.resolve_keys(|_| Some("y".into())).unwrap_err();
-        assert_eq!(faults, Faults::one("/llm/models/a/api_key_env", "set either `api_key` or `api_key_env`, not both"));
+        assert_eq!(faults, ValidationErrors::one("/llm/models/a/api_key_env", "set either `api_key` or `api_key_env`, not both"));
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
              price_per_million_input = -1.0\ntimeout_seconds = 0\ncontext_token_limit = 10\nmax_output_tokens = 0\n\
              temperature = 9.0",
         );
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         settings.check(&mut faults);
         let places: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
         assert_eq!(
@@ -229,8 +229,8 @@ mod tests {
 
     #[test]
     fn no_models_at_all_is_no_fault() {
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         Settings::default().check(&mut faults);
-        assert_eq!(faults, Faults::new());
+        assert_eq!(faults, ValidationErrors::new());
     }
 }

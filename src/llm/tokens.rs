@@ -3,7 +3,7 @@
 //! For the context guard only; accounts use what the provider counted.
 
 use crate::llm::{ModelRequest, ToolSchema};
-use crate::run::transcript::Message;
+use crate::run::transcript::TranscriptMessage;
 
 /// Characters a token in alphabetic scripts.
 pub const CHARS_PER_TOKEN: f64 = 4.0;
@@ -14,13 +14,13 @@ const FRAME: u64 = 4;
 
 /// Counts for one model family.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Counter {
+pub struct TokenCounter {
     margin: f64,
 }
 
-impl Counter {
+impl TokenCounter {
     /// The safety margin of the family that a model's name shows it to be of.
-    pub fn of(model: &str) -> Counter {
+    pub fn of(model: &str) -> TokenCounter {
         let name = model.to_lowercase();
         let begins_like_openai_s = ["o1", "o3", "o4"].iter().any(|prefix| name.starts_with(prefix));
         let margin = match () {
@@ -29,7 +29,7 @@ impl Counter {
             () if name.contains("glm") => 1.25,
             () => 1.2, // gemini, qwen and all others
         };
-        Counter { margin }
+        TokenCounter { margin }
     }
 
     /// Tokens of a text.
@@ -43,14 +43,14 @@ impl Counter {
     }
 
     /// Tokens of a message, with its frame.
-    pub fn message(self, message: &Message) -> u64 {
+    pub fn message(self, message: &TranscriptMessage) -> u64 {
         let words = match message {
-            Message::System { text } | Message::User { text, .. } => self.text(text),
-            Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. } => 0,
-            Message::Tool { content, name, .. } => self.text(content) + self.text(name),
+            TranscriptMessage::System { text } | TranscriptMessage::User { text, .. } => self.text(text),
+            TranscriptMessage::Pipeline { .. } | TranscriptMessage::Step { .. } | TranscriptMessage::StepResult { .. } => 0,
+            TranscriptMessage::Tool { content, name, .. } => self.text(content) + self.text(name),
             // what is sent is the provider's message, thinking included
-            Message::Assistant { echo: Some(echo), .. } => self.text(&echo.raw),
-            Message::Assistant { text, tool_calls, echo: None } => {
+            TranscriptMessage::Assistant { echo: Some(echo), .. } => self.text(&echo.raw),
+            TranscriptMessage::Assistant { text, tool_calls, echo: None } => {
                 let calls = tool_calls.iter().map(|c| FRAME + self.text(&c.name) + self.text(&c.arguments.to_string()));
                 text.as_deref().map_or(0, |text| self.text(text)) + calls.sum::<u64>()
             }
@@ -59,7 +59,7 @@ impl Counter {
     }
 
     /// Tokens of a conversation.
-    pub fn messages(self, messages: &[Message]) -> u64 {
+    pub fn messages(self, messages: &[TranscriptMessage]) -> u64 {
         messages.iter().map(|message| self.message(message)).sum()
     }
 
@@ -91,14 +91,14 @@ mod tests {
     #[test]
     fn each_family_has_its_margin() {
         let text = "x".repeat(4000);
-        let counted = |model| Counter::of(model).text(&text);
+        let counted = |model| TokenCounter::of(model).text(&text);
         let names = ["gpt-5", "o3-mini", "claude-opus-4", "gemini-3", "qwen3:8b", "glm-4.6", "llama3"];
         assert_eq!(names.map(counted), [1000, 1000, 1150, 1200, 1200, 1250, 1200]);
     }
 
     #[test]
     fn chinese_japanese_and_korean_take_more_tokens_a_character() {
-        let gpt = Counter::of("gpt");
+        let gpt = TokenCounter::of("gpt");
         assert_eq!(gpt.text("早上好世界吗"), 4);
         assert_eq!(gpt.text("좋은아침입니다요하"), 6);
         assert_eq!(gpt.text("good morning"), 3);
@@ -107,13 +107,13 @@ mod tests {
 
     #[test]
     fn a_request_counts_frames_calls_and_tools() {
-        let gpt = Counter::of("gpt");
+        let gpt = TokenCounter::of("gpt");
         let calls = vec![crate::run::transcript::ToolCall {
             id: "1".into(),
             name: "abcd".into(),
             arguments: serde_json::json!({}),
         }];
-        let assistant = Message::Assistant { text: Some("abcdefgh".into()), tool_calls: calls, echo: None };
+        let assistant = TranscriptMessage::Assistant { text: Some("abcdefgh".into()), tool_calls: calls, echo: None };
         assert_eq!(gpt.message(&assistant), 4 + 2 + 4 + 1 + 1);
         let tool = ToolSchema { name: "abcd".into(), description: "abcd".into(), parameters: serde_json::json!({}) };
         assert_eq!(gpt.tools(&[tool]), 4 + 1 + 1 + 1);

@@ -34,7 +34,7 @@ pub trait Format: Sync {
     fn streams(&self) -> bool;
 
     /// The body of a request.
-    fn body(&self, request: &ModelRequest, stream: bool) -> Body;
+    fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody;
 
     /// An answer that came in one piece, as JSON and as it was written.
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError>;
@@ -108,7 +108,7 @@ async fn json(response: reqwest::Response, key: Option<&Secret>) -> Result<(Valu
 
 /// A request's body: the messages are JSON that is written already.
 #[derive(Debug, Serialize)]
-pub struct Body {
+pub struct RequestBody {
     pub messages: Vec<Box<RawValue>>,
     #[serde(flatten)]
     pub rest: Map<String, Value>,

@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 const TICKS: f64 = 100.0;
 
 /// One figure of the process.
-pub struct Figure {
+pub struct ProcessFigure {
     /// As it is printed, a counter's `_total` aside.
     pub name: &'static str,
     pub help: &'static str,
@@ -25,38 +25,38 @@ pub struct Figure {
 }
 
 /// All of them.
-pub const FIGURES: [Figure; 6] = [
-    Figure {
+pub const FIGURES: [ProcessFigure; 6] = [
+    ProcessFigure {
         name: "process_cpu_seconds",
         help: "Processor time that this process has used",
         kind: MetricType::Counter,
         read: cpu_seconds,
     },
-    Figure {
+    ProcessFigure {
         name: "process_resident_memory_bytes",
         help: "Memory of this process that is in RAM",
         kind: MetricType::Gauge,
         read: || Some(status("VmRSS:")? * 1024.0),
     },
-    Figure {
+    ProcessFigure {
         name: "process_threads",
         help: "Threads of this process",
         kind: MetricType::Gauge,
         read: || status("Threads:"),
     },
-    Figure {
+    ProcessFigure {
         name: "process_open_fds",
         help: "Open files and connections of this process",
         kind: MetricType::Gauge,
         read: || Some(std::fs::read_dir("/proc/self/fd").ok()?.count() as f64),
     },
-    Figure {
+    ProcessFigure {
         name: "process_max_fds",
         help: "Files and connections that this process may open",
         kind: MetricType::Gauge,
         read: || Some(getrlimit(Resource::Nofile).current? as f64),
     },
-    Figure {
+    ProcessFigure {
         name: "process_start_time_seconds",
         help: "Unix time at which this process was started",
         kind: MetricType::Gauge,
@@ -64,7 +64,7 @@ pub const FIGURES: [Figure; 6] = [
     },
 ];
 
-impl Figure {
+impl ProcessFigure {
     pub fn kind(&self) -> MetricType {
         self.kind
     }
@@ -72,13 +72,13 @@ impl Figure {
 
 /// Reads the figures at each scrape.
 #[derive(Debug)]
-pub struct Process;
+pub struct ProcessMetrics;
 
-impl Collector for Process {
+impl Collector for ProcessMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        for Figure { name, help, kind, read } in &FIGURES {
+        for ProcessFigure { name, help, kind, read } in &FIGURES {
             if let Some(value) = read() {
-                let metric = Value { kind: *kind, value };
+                let metric = ProcessValue { kind: *kind, value };
                 metric.encode(encoder.encode_descriptor(name, help, None::<&Unit>, *kind)?)?;
             }
         }
@@ -86,12 +86,12 @@ impl Collector for Process {
     }
 }
 
-struct Value {
+struct ProcessValue {
     kind: MetricType,
     value: f64,
 }
 
-impl EncodeMetric for Value {
+impl EncodeMetric for ProcessValue {
     fn encode(&self, mut encoder: MetricEncoder) -> Result<(), fmt::Error> {
         match self.kind {
             MetricType::Counter => encoder.encode_counter::<NoLabelSet, f64, f64>(&self.value, None),

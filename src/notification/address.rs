@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::field::Flag;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::recipient::Seal;
 
 pub use crate::notification::recipient::{Addresses, PushAddress, SlackAddress, WebhookAddress};
@@ -31,7 +31,7 @@ pub trait AddressKind {
     const FLAGS: &'static [Flag];
 
     /// Reads the field of this kind among the addresses. Every fault is added with its place and what would be right.
-    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Self::Draft;
+    fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> Self::Draft;
 
     /// The address to be stored in the place of `old`: new secrets sealed, those that are not given kept.
     fn settle<S: Seal>(draft: Self::Draft, old: &Self::Stored, seal: &S) -> Result<Self::Stored, S::Error>;
@@ -123,7 +123,7 @@ macro_rules! address_kinds {
         }
 
         impl AddressesDraft {
-            fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> AddressesDraft {
+            fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> AddressesDraft {
                 only(kinds, "/addresses", &Addresses::KINDS, faults);
                 AddressesDraft { $($name: <$kind as AddressKind>::read(kinds, faults),)+ }
             }

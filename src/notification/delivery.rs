@@ -11,7 +11,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 pub use crate::notification::dedupe;
-use crate::notification::{Held, Kind, NewDelivery, SubjectRef};
+use crate::notification::{HoldReason, MessageKind, NewDelivery, SubjectRef};
 use crate::task::Urgency;
 use crate::words::words;
 
@@ -66,7 +66,7 @@ pub enum DeliveryEvent {
 /// A transition that the table does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a delivery that is {} can't {event:?}", state.as_str())]
-pub struct IllegalTransition {
+pub struct IllegalDeliveryTransition {
     /// The state that the delivery had.
     pub state: DeliveryState,
     /// The event that the state does not allow.
@@ -75,7 +75,7 @@ pub struct IllegalTransition {
 
 impl DeliveryState {
     /// The state after `event`. Total: every pair that is not listed is illegal.
-    pub fn on(self, event: DeliveryEvent) -> Result<DeliveryState, IllegalTransition> {
+    pub fn on(self, event: DeliveryEvent) -> Result<DeliveryState, IllegalDeliveryTransition> {
         use DeliveryEvent::*;
         use DeliveryState::*;
         Ok(match (self, event) {
@@ -86,7 +86,7 @@ impl DeliveryState {
             (Pending | Sent | Unknown, Reject) => Failed,
             (Pending | Sent, Lose) => Unknown,
             (Failed | Unknown, Again) => Pending,
-            (state, event) => return Err(IllegalTransition { state, event }),
+            (state, event) => return Err(IllegalDeliveryTransition { state, event }),
         })
     }
 }
@@ -112,7 +112,7 @@ pub struct Delivery {
     #[serde(skip)]
     pub subject_ref: Option<SubjectRef>,
     /// Kind of message.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Urgency, which decides about quiet hours.
     pub urgency: Urgency,
     /// Subject of a message that is stored with its words.
@@ -126,7 +126,7 @@ pub struct Delivery {
     /// When it is tried next; `null` once it is no longer pending, and where a digest tells it.
     pub next_at: Option<DateTime<Utc>>,
     /// Why it was not sent at once, if the recipient's quiet hours or budget held it.
-    pub held: Option<Held>,
+    pub held: Option<HoldReason>,
     /// Since when it is to be sent, if that is later than it was made: it was held, the other side asked to wait, or
     /// somebody sends it again.
     #[serde(skip)]
@@ -150,7 +150,7 @@ pub struct Delivery {
 
 /// A delivery that one worker may now attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
+pub struct DeliveryClaim {
     /// The delivery as it was claimed.
     pub delivery: Delivery,
     /// Fences the mark: whoever claims later has another.
@@ -188,14 +188,14 @@ pub enum Mark {
         /// The instant from which it is due again.
         at: DateTime<Utc>,
         /// The rule that holds it; `None`: a sick channel or the service itself.
-        held: Option<Held>,
+        held: Option<HoldReason>,
         /// The reason, where it is an error.
         error: Option<String>,
     },
     /// Nothing was attempted, and no attempt is used up: `digest` tells it, which is made or joined.
     Hold {
         /// The rule that holds it.
-        held: Held,
+        held: HoldReason,
         /// The digest that will tell it.
         digest: Box<NewDelivery>,
         /// When the digest is due.
@@ -217,7 +217,7 @@ pub enum Mark {
     },
 }
 
-impl Claim {
+impl DeliveryClaim {
     /// An attempt before may have got through: its process died, or no answer came.
     pub fn in_doubt(&self) -> bool {
         self.interrupted || self.delivery.doubtful
@@ -276,8 +276,8 @@ impl Delivery {
             dedupe_key: dedupe::digest(&self.channel, at),
             run_id: None,
             subject_ref: Some(SubjectRef::Digest { due_at: at }),
-            kind: Kind::Digest,
-            urgency: Kind::Digest.urgency(),
+            kind: MessageKind::Digest,
+            urgency: MessageKind::Digest.urgency(),
             subject: None,
             text: None,
         }
@@ -304,7 +304,7 @@ pub fn retry_at(now: DateTime<Utc>, attempts: i32, hint: Option<Duration>, rando
 #[cfg(test)]
 impl Delivery {
     /// One that waits to be sent to ann by email, at its first attempt.
-    pub fn sample(kind: Kind) -> Delivery {
+    pub fn sample(kind: MessageKind) -> Delivery {
         Delivery {
             id: Uuid::from_u128(1),
             tenant_id: "ann".into(),
@@ -405,7 +405,7 @@ mod tests {
     #[test]
     fn a_delivery_falls_back_with_the_same_key_until_no_channel_is_left() {
         let run = Uuid::from_u128(7);
-        let new = NewDelivery::of_run("ann", run, Kind::Result, vec!["sms".into(), "email".into()]).unwrap();
+        let new = NewDelivery::of_run("ann", run, MessageKind::Result, vec!["sms".into(), "email".into()]).unwrap();
         let stored = Delivery {
             tenant_id: new.tenant_id.clone(),
             recipient: new.recipient.clone(),
@@ -420,7 +420,7 @@ mod tests {
         let next = stored.fall_back().unwrap();
         assert_eq!(next, NewDelivery { channel: "email".into(), fallback: vec![], ..new });
         assert_eq!(Delivery { fallback: next.fallback, ..stored }.fall_back(), None);
-        assert_eq!(NewDelivery::of_run("ann", run, Kind::Result, vec![]), None);
+        assert_eq!(NewDelivery::of_run("ann", run, MessageKind::Result, vec![]), None);
     }
 
     #[test]
@@ -428,11 +428,11 @@ mod tests {
         let at = DateTime::UNIX_EPOCH + TimeDelta::hours(9);
         let digest = Delivery {
             dedupe_key: "a key".into(),
-            subject_ref: Delivery::sample(Kind::Message).digest(at).subject_ref,
-            ..Delivery::sample(Kind::Digest)
+            subject_ref: Delivery::sample(MessageKind::Message).digest(at).subject_ref,
+            ..Delivery::sample(MessageKind::Digest)
         };
         assert_eq!(digest.due_since(), at);
-        let keyed = Delivery { dedupe_key: dedupe::digest("email", at), ..Delivery::sample(Kind::Digest) };
+        let keyed = Delivery { dedupe_key: dedupe::digest("email", at), ..Delivery::sample(MessageKind::Digest) };
         assert_eq!(keyed.due_since(), keyed.created_at);
     }
 

@@ -4,10 +4,10 @@
 //! One key and one order of channels, because a message is told from another by both. The document tells one time of
 //! trouble from the next: it is written anew by connecting the account, and not by changes around it.
 
-use crate::credential::{Credential, LackKind};
+use crate::credential::{Credential, CredentialIssueKind};
 use crate::notification::new_delivery::channels;
 use crate::notification::trouble::credential_ended;
-use crate::notification::{Kind, NewDelivery, Recipient, SubjectRef, dedupe};
+use crate::notification::{MessageKind, NewDelivery, Recipient, SubjectRef, dedupe};
 use crate::task::Output;
 
 /// The message; `None` where the owner has no address. `generation` is the document's, `why` a sentence's end without
@@ -30,12 +30,12 @@ pub fn ended(
         run_id: None,
         subject_ref: Some(SubjectRef::Credential {
             credential: credential.reference(),
-            issue: LackKind::NeedsConsent,
+            issue: CredentialIssueKind::NeedsConsent,
             task_id: None,
             credential_id: Some(credential.id),
         }),
-        kind: Kind::Notice,
-        urgency: Kind::Notice.urgency(),
+        kind: MessageKind::Notice,
+        urgency: MessageKind::Notice.urgency(),
         subject: Some(subject),
         text: Some(text),
     })

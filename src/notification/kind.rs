@@ -6,7 +6,7 @@ use crate::words::words;
 words! {
     /// Kinds of deliveries.
     #[derive(utoipa::ToSchema)]
-    pub enum Kind {
+    pub enum MessageKind {
         /// The answer of a run.
         Result = "result",
         /// That a run failed or expired, and why.
@@ -28,31 +28,31 @@ words! {
     }
 }
 
-impl Kind {
+impl MessageKind {
     /// How urgent a message of this kind is, unless somebody says otherwise.
     pub fn urgency(self) -> Urgency {
         match self {
-            Kind::Result | Kind::Failure | Kind::Message | Kind::Notice | Kind::Digest => Urgency::Normal,
-            Kind::Ask | Kind::Reminder | Kind::Test | Kind::Code => Urgency::High,
+            MessageKind::Result | MessageKind::Failure | MessageKind::Message | MessageKind::Notice | MessageKind::Digest => Urgency::Normal,
+            MessageKind::Ask | MessageKind::Reminder | MessageKind::Test | MessageKind::Code => Urgency::High,
         }
     }
 
     /// Whether somebody is waited for.
     pub fn asks(self) -> bool {
-        matches!(self, Kind::Ask | Kind::Reminder)
+        matches!(self, MessageKind::Ask | MessageKind::Reminder)
     }
 
     /// Whether quiet hours and the budget concern it. A digest has its own time, and what a person has asked for just
     /// now comes now.
     pub fn may_be_held(self) -> bool {
-        !matches!(self, Kind::Digest | Kind::Test | Kind::Code)
+        !matches!(self, MessageKind::Digest | MessageKind::Test | MessageKind::Code)
     }
 }
 
 words! {
     /// Why a message was held.
     #[derive(utoipa::ToSchema)]
-    pub enum Held {
+    pub enum HoldReason {
         /// The recipient's quiet hours.
         QuietHours = "quiet_hours",
         /// The recipient's budget of interruptions a day.
@@ -66,11 +66,11 @@ mod tests {
 
     #[test]
     fn every_word_reads_back() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::parse(kind.as_str()), Some(kind));
+        for kind in MessageKind::ALL {
+            assert_eq!(MessageKind::parse(kind.as_str()), Some(kind));
         }
-        for held in Held::ALL {
-            assert_eq!(Held::parse(held.as_str()), Some(held));
+        for held in HoldReason::ALL {
+            assert_eq!(HoldReason::parse(held.as_str()), Some(held));
         }
     }
 }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::notification::language::MessageLanguage;
 use crate::notification::new_delivery::channels;
-use crate::notification::{Kind, NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
+use crate::notification::{MessageKind, NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::run::Run;
 use crate::task::{Notify, Route, Task};
 
@@ -24,7 +24,7 @@ const CAUSES: usize = 20;
 
 /// How a run ended, as far as people hear of it.
 #[derive(Debug, Clone, Copy)]
-pub enum End<'a> {
+pub enum RunEnd<'a> {
     /// The run succeeded, with its output.
     Succeeded {
         /// The answer; `None` where there was none.
@@ -39,13 +39,13 @@ pub enum End<'a> {
 
 /// The end of a run that may be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Measure {
+pub struct RunNotification {
     /// The task that the run belongs to.
     pub task_id: Uuid,
     /// Name of the task, for the message.
     pub task_name: String,
     /// The part of the end that is compared with earlier ones.
-    pub said: Said,
+    pub said: NotifiedOutcome,
     /// In which notices about it are written.
     pub language: MessageLanguage,
     /// The message, if it is to be told.
@@ -54,7 +54,7 @@ pub struct Measure {
 
 /// An end, as far as it is compared with earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum NotifiedOutcome {
     /// The run succeeded.
     Success {
         /// False where the task wants failures only.
@@ -71,7 +71,7 @@ pub enum Said {
 
 /// The messages that a task has told, as far as they decide about later ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct AlertState {
     /// Of the output that was told last.
     pub output_hash: Option<Vec<u8>>,
     /// Causes of failures that have been told of since the last success.
@@ -89,36 +89,36 @@ pub struct Alert {
     pub told_at: DateTime<Utc>,
 }
 
-impl Measure {
+impl RunNotification {
     /// Of the end of a run; `None` where nobody can be told, or is to be.
-    pub fn of(run: &Run, task: Option<&Task>, recipient: Option<&Recipient>, end: End) -> Option<Measure> {
+    pub fn of(run: &Run, task: Option<&Task>, recipient: Option<&Recipient>, end: RunEnd) -> Option<RunNotification> {
         let task = task?;
         let notify = task.spec.notify;
         if task.spec.output.route == Route::Nobody || notify == Notify::Never {
             return None;
         }
         let (kind, said) = match end {
-            End::Failed { code } => (Kind::Failure, Said::Failure { code: code.to_owned() }),
-            End::Succeeded { output } => {
+            RunEnd::Failed { code } => (MessageKind::Failure, NotifiedOutcome::Failure { code: code.to_owned() }),
+            RunEnd::Succeeded { output } => {
                 let hash = || digest(&SHA256, output.unwrap_or_default().trim().as_bytes()).as_ref().to_vec();
                 let hash = (notify == Notify::OnChange).then(hash);
-                (Kind::Result, Said::Success { wanted: notify != Notify::OnFailure, hash })
+                (MessageKind::Result, NotifiedOutcome::Success { wanted: notify != Notify::OnFailure, hash })
             }
         };
         let order = channels(&task.spec.output, recipient);
         let delivery = NewDelivery::of_run(&run.tenant_id, run.id, kind, order)?.pressing(task.spec.output.urgency);
         let language = Recipient::language_of(recipient);
-        Some(Measure { task_id: task.id, task_name: task.name.clone(), said, language, delivery })
+        Some(RunNotification { task_id: task.id, task_name: task.name.clone(), said, language, delivery })
     }
 
     /// Whether what was told before makes no difference to a success, and it makes none to what is told later.
     pub fn stands_alone(&self) -> bool {
-        matches!(self.said, Said::Success { hash: None, .. })
+        matches!(self.said, NotifiedOutcome::Success { hash: None, .. })
     }
 
     /// The message where earlier ones make no difference.
     pub fn alone(&self) -> Option<NewDelivery> {
-        let wanted = !matches!(self.said, Said::Success { wanted: false, .. });
+        let wanted = !matches!(self.said, NotifiedOutcome::Success { wanted: false, .. });
         wanted.then(|| self.delivery.clone())
     }
 
@@ -128,7 +128,7 @@ impl Measure {
         NewDelivery {
             dedupe_key,
             subject_ref: Some(subject_ref),
-            kind: Kind::Notice,
+            kind: MessageKind::Notice,
             subject: Some(subject),
             text: Some(text),
             ..self.delivery.clone()
@@ -136,12 +136,12 @@ impl Measure {
     }
 }
 
-impl Told {
+impl AlertState {
     /// The messages about an end at `now`, and the state after them.
-    pub fn after(self, end: &Measure, now: DateTime<Utc>) -> (Told, Vec<NewDelivery>) {
+    pub fn after(self, end: &RunNotification, now: DateTime<Utc>) -> (AlertState, Vec<NewDelivery>) {
         match &end.said {
-            Said::Failure { code } => self.failed(end, code, now),
-            Said::Success { wanted, hash } => {
+            NotifiedOutcome::Failure { code } => self.failed(end, code, now),
+            NotifiedOutcome::Success { wanted, hash } => {
                 let failures = self.alerts.values().map(|alert| alert.count).sum();
                 let again = self.alerts.values().map(|alert| alert.since).min().map(|since| {
                     let words = notices::recovered(end.language, &end.task_name, failures);
@@ -149,13 +149,13 @@ impl Told {
                 });
                 let changed = hash.is_none() || *hash != self.output_hash;
                 let result = (*wanted && changed).then(|| end.delivery.clone());
-                let told = Told { output_hash: hash.clone().or(self.output_hash), alerts: BTreeMap::new() };
+                let told = AlertState { output_hash: hash.clone().or(self.output_hash), alerts: BTreeMap::new() };
                 (told, again.into_iter().chain(result).collect())
             }
         }
     }
 
-    fn failed(mut self, end: &Measure, code: &str, now: DateTime<Utc>) -> (Told, Vec<NewDelivery>) {
+    fn failed(mut self, end: &RunNotification, code: &str, now: DateTime<Utc>) -> (AlertState, Vec<NewDelivery>) {
         let Some(alert) = self.alerts.get_mut(code) else {
             if self.alerts.len() >= CAUSES {
                 self.forget_the_oldest();
@@ -183,11 +183,11 @@ impl Told {
 mod tests {
     use super::*;
 
-    fn end(said: Said) -> Measure {
+    fn end(said: NotifiedOutcome) -> RunNotification {
         let run = Uuid::from_u128(2);
-        let kind = if matches!(said, Said::Failure { .. }) { Kind::Failure } else { Kind::Result };
+        let kind = if matches!(said, NotifiedOutcome::Failure { .. }) { MessageKind::Failure } else { MessageKind::Result };
         let delivery = NewDelivery::of_run("ann", run, kind, vec!["email".into()]).unwrap();
-        Measure {
+        RunNotification {
             task_id: Uuid::from_u128(1),
             task_name: "Mail".into(),
             said,
@@ -196,20 +196,20 @@ mod tests {
         }
     }
 
-    fn failure(code: &str) -> Measure {
-        end(Said::Failure { code: code.into() })
+    fn failure(code: &str) -> RunNotification {
+        end(NotifiedOutcome::Failure { code: code.into() })
     }
 
-    fn success(hash: Option<u8>) -> Measure {
-        end(Said::Success { wanted: true, hash: hash.map(|byte| vec![byte]) })
+    fn success(hash: Option<u8>) -> RunNotification {
+        end(NotifiedOutcome::Success { wanted: true, hash: hash.map(|byte| vec![byte]) })
     }
 
     /// The messages about ends, each so many hours after the beginning: the kind, and the subject where it has its own.
-    fn told(ends: &[(i64, Measure)]) -> Vec<Vec<String>> {
+    fn told(ends: &[(i64, RunNotification)]) -> Vec<Vec<String>> {
         let start: DateTime<Utc> = "2027-03-01T08:00:00Z".parse().unwrap();
-        let mut told = Told::default();
+        let mut told = AlertState::default();
         let shown = |one: NewDelivery| one.subject.unwrap_or_else(|| one.kind.as_str().to_owned());
-        let after = |(hours, end): &(i64, Measure)| {
+        let after = |(hours, end): &(i64, RunNotification)| {
             let (next, said) = std::mem::take(&mut told).after(end, start + TimeDelta::hours(*hours));
             told = next;
             said.into_iter().map(shown).collect()
@@ -244,7 +244,7 @@ mod tests {
     fn only_changes_are_told_where_only_they_are_wanted() {
         let ends = [(0, success(Some(1))), (1, success(Some(1))), (2, success(Some(2))), (3, success(Some(1)))];
         assert_eq!(told(&ends).iter().map(Vec::len).collect::<Vec<_>>(), [1, 0, 1, 1]);
-        let unwanted = end(Said::Success { wanted: false, hash: None });
+        let unwanted = end(NotifiedOutcome::Success { wanted: false, hash: None });
         assert_eq!(
             told(&[(0, unwanted.clone()), (1, failure("x")), (2, unwanted)]),
             [vec![], vec!["failure".to_owned()], vec!["Well again: Mail".to_owned()]]

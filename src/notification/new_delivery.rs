@@ -5,7 +5,7 @@
 
 use uuid::Uuid;
 
-use crate::notification::{Kind, Recipient, SubjectRef, dedupe};
+use crate::notification::{MessageKind, Recipient, SubjectRef, dedupe};
 use crate::task::{Output, Route, Task, Urgency};
 
 /// A delivery that is to be made. Storing one whose key is taken does nothing.
@@ -26,7 +26,7 @@ pub struct NewDelivery {
     /// The subject beside its run, as data; `None` where it tells of its run, or says what it says.
     pub subject_ref: Option<SubjectRef>,
     /// Kind of message.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Urgency of the message.
     pub urgency: Urgency,
     /// `None` where it is made from the run.
@@ -38,7 +38,7 @@ pub struct NewDelivery {
 impl NewDelivery {
     /// The message of a finished run through the first of `channels`, the others in reserve; `None` where there are
     /// none.
-    pub fn of_run(tenant_id: &str, run_id: Uuid, kind: Kind, channels: Vec<String>) -> Option<NewDelivery> {
+    pub fn of_run(tenant_id: &str, run_id: Uuid, kind: MessageKind, channels: Vec<String>) -> Option<NewDelivery> {
         let (first, rest) = channels.split_first()?;
         Some(NewDelivery {
             tenant_id: tenant_id.to_owned(),
@@ -70,8 +70,8 @@ impl NewDelivery {
         reminder: Option<usize>,
     ) -> Option<NewDelivery> {
         let (kind, dedupe_key) = match reminder {
-            None => (Kind::Ask, dedupe::ask(batch_id)),
-            Some(n) => (Kind::Reminder, dedupe::reminder(batch_id, n)),
+            None => (MessageKind::Ask, dedupe::ask(batch_id)),
+            Some(n) => (MessageKind::Reminder, dedupe::reminder(batch_id, n)),
         };
         let (to, recipient) = to;
         let order = channels_of_questions(output, recipient);
@@ -123,8 +123,8 @@ impl NewDelivery {
             dedupe_key,
             run_id: None,
             subject_ref: Some(subject_ref),
-            kind: Kind::Notice,
-            urgency: Kind::Notice.urgency(),
+            kind: MessageKind::Notice,
+            urgency: MessageKind::Notice.urgency(),
             subject: Some(subject),
             text: Some(text),
         })

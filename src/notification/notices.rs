@@ -8,23 +8,23 @@ use crate::notification::language::MessageLanguage;
 use crate::notification::{NoticeKind, SubjectRef};
 use crate::task::Task;
 use crate::task::change::FaultyPart;
-use crate::trigger::condition::{Failing, Notice};
-use crate::trigger::zone::{Release, Zone};
+use crate::trigger::condition::{PollFailures, ConditionNotice};
+use crate::trigger::zone::{ZoneRelease, Zone};
 
 /// The notice to the owner of a condition about its poll: the subject as data with the key, and subject and text.
-pub fn of_poll(language: MessageLanguage, task: &Task, notice: &Notice) -> ((SubjectRef, String), (String, String)) {
+pub fn of_poll(language: MessageLanguage, task: &Task, notice: &ConditionNotice) -> ((SubjectRef, String), (String, String)) {
     // the instant at which it began tells one time of failing from the next
-    let since = |kind, failing: &Failing| SubjectRef::notice(kind, task.id, failing.since.timestamp_millis());
+    let since = |kind, failing: &PollFailures| SubjectRef::notice(kind, task.id, failing.since.timestamp_millis());
     match notice {
-        Notice::Failing(failing) => {
+        ConditionNotice::Failing(failing) => {
             (since(NoticeKind::PollFailing, failing), poll_failing(language, &task.name, failing))
         }
-        Notice::Recovered(failing) => {
+        ConditionNotice::Recovered(failing) => {
             (since(NoticeKind::PollRecovered, failing), poll_recovered(language, &task.name, failing))
         }
-        Notice::Missing(missing) => {
+        ConditionNotice::Missing(missing) => {
             let about = SubjectRef::missing_field(task.id, &missing.expression);
-            (about, missing_field(language, &task.name, Arrival::Answer, missing))
+            (about, missing_field(language, &task.name, ArrivalNotice::Answer, missing))
         }
     }
 }
@@ -114,7 +114,7 @@ pub fn recovered(language: MessageLanguage, task_name: &str, count: i64) -> (Str
 }
 
 /// Subject and text of the notice that what a condition polls keeps failing.
-pub fn poll_failing(language: MessageLanguage, task_name: &str, failing: &Failing) -> (String, String) {
+pub fn poll_failing(language: MessageLanguage, task_name: &str, failing: &PollFailures) -> (String, String) {
     let (count, why) = (failing.count, &failing.error.message);
     match language {
         MessageLanguage::English => (
@@ -136,7 +136,7 @@ pub fn poll_failing(language: MessageLanguage, task_name: &str, failing: &Failin
 
 /// Requests in which a field may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrival {
+pub enum ArrivalNotice {
     /// An event for an event task.
     Event,
     /// The answer to a poll.
@@ -147,13 +147,13 @@ pub enum Arrival {
 pub fn missing_field(
     language: MessageLanguage,
     task_name: &str,
-    arrival: Arrival,
+    arrival: ArrivalNotice,
     missing: &MissingField,
 ) -> (String, String) {
     let (field, expression, hint) = (&missing.field, &missing.expression, meant(language, missing));
     match language {
         MessageLanguage::English => {
-            let came = if arrival == Arrival::Event { "An event" } else { "An answer" };
+            let came = if arrival == ArrivalNotice::Event { "An event" } else { "An answer" };
             let text = format!(
                 "{came} has come for the task \"{task_name}\" in which there is no `{field}`. Its expression `{expression}` looks \
                  for it, and does not make it fire without it.{hint} Where the field is not always there, ask with `has(…)` \
@@ -162,7 +162,7 @@ pub fn missing_field(
             (format!("A field is missing: {task_name}"), text)
         }
         MessageLanguage::German => {
-            let came = if arrival == Arrival::Event { "ein Ereignis" } else { "eine Antwort" };
+            let came = if arrival == ArrivalNotice::Event { "ein Ereignis" } else { "eine Antwort" };
             let text = format!(
                 "Für die Aufgabe „{task_name}“ ist {came} ohne `{field}` gekommen. Ihr Ausdruck `{expression}` sucht danach und \
                  löst ohne dieses Feld nicht aus.{hint} Wo das Feld nicht immer da ist, fragen Sie zuvor mit `has(…)`. Das hören \
@@ -210,7 +210,7 @@ fn meant(language: MessageLanguage, missing: &MissingField) -> String {
 }
 
 /// Subject and text of the notice that it answers again.
-pub fn poll_recovered(language: MessageLanguage, task_name: &str, failing: &Failing) -> (String, String) {
+pub fn poll_recovered(language: MessageLanguage, task_name: &str, failing: &PollFailures) -> (String, String) {
     let count = failing.count;
     match language {
         MessageLanguage::English => (
@@ -228,7 +228,7 @@ pub fn poll_recovered(language: MessageLanguage, task_name: &str, failing: &Fail
 pub fn zone_rules(
     language: MessageLanguage,
     task_name: &str,
-    (zone, release): (&Zone, &Release),
+    (zone, release): (&Zone, &ZoneRelease),
     was: DateTime<Utc>,
     becomes: Option<DateTime<Utc>>,
 ) -> (String, String) {
@@ -275,7 +275,7 @@ mod tests {
             did_you_mean: Some("total".into()),
         };
         let at = |text: &str| text.parse::<DateTime<Utc>>().unwrap();
-        let failing = Failing {
+        let failing = PollFailures {
             since: at("2027-03-01T08:00:00Z"),
             count: 7,
             error: crate::trigger::condition::PollFault::new("timeout", "keine"),
@@ -291,8 +291,8 @@ mod tests {
                 recovered(language, "Post", 2),
                 poll_failing(language, "Post", &failing),
                 poll_recovered(language, "Post", &failing),
-                missing_field(language, "Post", Arrival::Event, &missing),
-                missing_field(language, "Post", Arrival::Answer, &missing),
+                missing_field(language, "Post", ArrivalNotice::Event, &missing),
+                missing_field(language, "Post", ArrivalNotice::Answer, &missing),
                 missing_field_of_step(language, "Post", "groß", &missing),
             ]
         };

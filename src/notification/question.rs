@@ -9,7 +9,7 @@ use serde::ser::SerializeStruct;
 use serde_json::{Value, json};
 
 use crate::approval::{Approval, ApprovalStatus};
-use crate::notification::Kind;
+use crate::notification::MessageKind;
 use crate::notification::language::MessageLanguage;
 use crate::notification::text::{Link, instant};
 use crate::secret::Secret;
@@ -22,7 +22,7 @@ const SUMMARY_LENGTH: usize = 300;
 
 /// Calls that a person is asked about, and where they are answered.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct ApprovalQuestion {
     /// Calls that wait for an answer, or may still be stopped; never empty.
     pub items: Vec<Approval>,
     /// Address of the approval page.
@@ -42,7 +42,7 @@ fn is_held(item: &Approval, now: DateTime<Utc>) -> bool {
 
 /// A question as the templates see it.
 #[derive(Debug, Clone)]
-pub struct QuestionTelling {
+pub struct QuestionContext {
     /// `1 thing`, `3 things`.
     pub things: String,
     /// How much is done besides without asking, unless it is stopped: `1 thing`. `None`: nothing.
@@ -57,9 +57,9 @@ pub struct QuestionTelling {
     pub link: Secret,
 }
 
-impl QuestionTelling {
+impl QuestionContext {
     /// The question with at most about `room` characters of sentences, the others counted.
-    pub fn within(&self, room: usize) -> QuestionTelling {
+    pub fn within(&self, room: usize) -> QuestionContext {
         let mut left = room;
         let fits = |item: &&String| {
             let length = item.chars().count() + 5;
@@ -68,12 +68,12 @@ impl QuestionTelling {
             fits
         };
         let items: Vec<String> = self.items.iter().take_while(fits).cloned().collect();
-        QuestionTelling { more: self.more + self.items.len() - items.len(), items, ..self.clone() }
+        QuestionContext { more: self.more + self.items.len() - items.len(), items, ..self.clone() }
     }
 }
 
 /// For the templates alone, which have to show the link: a [`Secret`] serialises as redacted.
-impl Serialize for QuestionTelling {
+impl Serialize for QuestionContext {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut fields = to.serialize_struct("question", 6)?;
         fields.serialize_field("things", &self.things)?;
@@ -86,12 +86,12 @@ impl Serialize for QuestionTelling {
     }
 }
 
-impl Question {
+impl ApprovalQuestion {
     /// Which templates tell it.
-    pub fn purpose(&self, kind: Kind) -> &'static str {
+    pub fn purpose(&self, kind: MessageKind) -> &'static str {
         match (self.waits(), kind) {
             (false, _) => "held",
-            (true, Kind::Reminder) => "reminder",
+            (true, MessageKind::Reminder) => "reminder",
             (true, _) => "ask",
         }
     }
@@ -106,7 +106,7 @@ impl Question {
     }
 
     /// The data for its templates, every sentence on one line and with nothing hidden in it.
-    pub fn telling(&self, timezone: Tz, language: MessageLanguage) -> QuestionTelling {
+    pub fn telling(&self, timezone: Tz, language: MessageLanguage) -> QuestionContext {
         let several = self.items.len() > 1;
         let sentence = |item: &Approval| {
             let summary = short(&on_one_line(&item.proposal.summary), language);
@@ -119,7 +119,7 @@ impl Question {
         };
         let items: Vec<String> = self.items.iter().take(NAMED).map(sentence).collect();
         let (counted, all) = (self.counted(), self.items.len());
-        QuestionTelling {
+        QuestionContext {
             things: things(counted, language),
             held: (counted < all).then(|| things(all - counted, language)),
             more: self.items.len() - items.len(),
@@ -149,10 +149,10 @@ impl Question {
     }
 
     /// For programs, what this is.
-    pub fn event(&self, kind: Kind) -> &'static str {
+    pub fn event(&self, kind: MessageKind) -> &'static str {
         match (self.waits(), kind) {
             (false, _) => "approval.held",
-            (true, Kind::Reminder) => "approval.reminder",
+            (true, MessageKind::Reminder) => "approval.reminder",
             (true, _) => "approval.requested",
         }
     }
@@ -205,9 +205,9 @@ mod tests {
         format!("2027-03-01T{text}:00Z").parse().unwrap()
     }
 
-    fn asking(summaries: &[&str]) -> Question {
+    fn asking(summaries: &[&str]) -> ApprovalQuestion {
         let item = |summary: &&str| question(summary, at("08:00"), at("08:30"));
-        Question { items: summaries.iter().map(item).collect(), link: Secret::new(LINK) }
+        ApprovalQuestion { items: summaries.iter().map(item).collect(), link: Secret::new(LINK) }
     }
 
     #[test]
@@ -218,12 +218,12 @@ mod tests {
         let told = both.telling(Tz::UTC, MessageLanguage::English);
         assert_eq!((told.things.as_str(), told.held.as_deref()), ("1 thing", Some("1 thing")));
         assert_eq!(told.items, ["Pay 5 to bob", "Pay 7 to carl (done at 2027-03-01 08:05 UTC unless you stop it)"]);
-        assert_eq!((both.purpose(Kind::Ask), told.until.as_str()), ("ask", "2027-03-01 08:30 UTC"));
+        assert_eq!((both.purpose(MessageKind::Ask), told.until.as_str()), ("ask", "2027-03-01 08:30 UTC"));
         both.items[0].status = ApprovalStatus::Approved;
         both.items[0].hold_until = Some(at("08:04"));
         let told = both.telling(Tz::UTC, MessageLanguage::English);
         assert_eq!((told.things.as_str(), told.held, told.until.as_str()), ("2 things", None, "2027-03-01 08:04 UTC"));
-        assert_eq!(both.purpose(Kind::Ask), "held");
+        assert_eq!(both.purpose(MessageKind::Ask), "held");
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
                 }],
             })
         );
-        assert_eq!((one.event(Kind::Ask), one.event(Kind::Reminder)), ("approval.requested", "approval.reminder"));
+        assert_eq!((one.event(MessageKind::Ask), one.event(MessageKind::Reminder)), ("approval.requested", "approval.reminder"));
         assert!(!format!("{one:?}").contains("0123456789abcdef"), "the link is shown to nobody who prints it");
     }
 

@@ -124,14 +124,14 @@ pub struct DigestTimes {
 /// How often a recipient is interrupted on a day; what is [`Urgency::High`] or more goes through all the same, and counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Budget {
+pub struct InterruptionBudget {
     /// Most interruptions a day.
     pub per_day: u32,
 }
 
 /// How a recipient wants to be told.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Quiet {
+pub struct QuietRules {
     /// Quiet hours; those of one day may overlap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quiet_hours: Vec<QuietHours>,
@@ -140,7 +140,7 @@ pub struct Quiet {
     pub digest: Option<DigestTimes>,
     /// Budget of interruptions; `None`: there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub budget: Option<Budget>,
+    pub budget: Option<InterruptionBudget>,
 }
 
 /// Whether a message on this channel interrupts a person.
@@ -158,7 +158,7 @@ pub fn day(zone: Tz, now: DateTime<Utc>) -> String {
     shown_in(now, zone).date_naive().to_string()
 }
 
-impl Quiet {
+impl QuietRules {
     /// When the quiet hours end that hold a message now; `None` where it may be told. Hours that follow each other
     /// without a gap are one.
     pub fn until(&self, zone: Tz, channel: &str, urgency: Urgency, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
@@ -267,15 +267,15 @@ mod tests {
         text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
-    fn quiet(settings: Value) -> Quiet {
+    fn quiet(settings: Value) -> QuietRules {
         serde_json::from_value(settings).unwrap()
     }
 
-    fn night() -> Quiet {
+    fn night() -> QuietRules {
         quiet(json!({ "quiet_hours": [{ "from": "22:00", "to": "07:00" }] }))
     }
 
-    fn until(quiet: &Quiet, zone: Tz, now: &str) -> Option<String> {
+    fn until(quiet: &QuietRules, zone: Tz, now: &str) -> Option<String> {
         quiet.until(zone, "email", Urgency::Normal, at(now)).map(|end| end.to_rfc3339())
     }
 
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(until(&always, Tz::UTC, "2027-01-01T12:00:00Z"), some("2027-01-10T00:00:00Z"));
     }
 
-    fn after_quiet(quiet: &Quiet, zone: Tz, now: &str) -> String {
+    fn after_quiet(quiet: &QuietRules, zone: Tz, now: &str) -> String {
         let now = at(now);
         let end = quiet.until(zone, "email", Urgency::Normal, now).expect("quiet");
         quiet.digest_after_quiet(zone, "email", Urgency::Normal, (now, end)).to_rfc3339()
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn held_message_goes_at_the_end_of_quiet_hours_or_at_the_next_digest_outside_of_them() {
         assert_eq!(Some(after_quiet(&night(), Tz::UTC, "2027-01-10T23:00:00Z")), some("2027-01-11T07:00:00Z"));
-        let with = |at: Value| Quiet { digest: serde_json::from_value(json!({ "at": at })).unwrap(), ..night() };
+        let with = |at: Value| QuietRules { digest: serde_json::from_value(json!({ "at": at })).unwrap(), ..night() };
         let told = |at: Value| Some(after_quiet(&with(at), Tz::UTC, "2027-01-10T23:00:00Z"));
         assert_eq!(told(json!(["18:00", "08:00"])), some("2027-01-11T08:00:00Z"));
         assert_eq!(told(json!(["03:00", "18:00"])), some("2027-01-11T18:00:00Z"));
@@ -372,7 +372,7 @@ mod tests {
     fn a_digest_follows_the_wall_over_both_changes_of_the_clock() {
         let at_half_past_two = |zone, now: &str| {
             let digest = serde_json::from_value(json!({ "at": ["02:30"] })).unwrap();
-            let quiet = Quiet { digest, ..Quiet::default() };
+            let quiet = QuietRules { digest, ..QuietRules::default() };
             Some(quiet.digest_after_budget(zone, "email", Urgency::Normal, at(now)).to_rfc3339())
         };
         let berlin = Tz::Europe__Berlin;
@@ -394,11 +394,11 @@ mod tests {
 
     #[test]
     fn message_over_the_budget_waits_for_the_morning_and_never_for_a_quiet_one() {
-        let told = |quiet: &Quiet, now: &str| {
+        let told = |quiet: &QuietRules, now: &str| {
             Some(quiet.digest_after_budget(Tz::Europe__Berlin, "email", Urgency::Normal, at(now)).to_rfc3339())
         };
-        assert_eq!(told(&Quiet::default(), "2027-01-10T12:00:00Z"), some("2027-01-11T07:00:00Z"));
-        assert_eq!(told(&Quiet::default(), "2027-01-11T03:00:00Z"), some("2027-01-11T07:00:00Z"));
+        assert_eq!(told(&QuietRules::default(), "2027-01-10T12:00:00Z"), some("2027-01-11T07:00:00Z"));
+        assert_eq!(told(&QuietRules::default(), "2027-01-11T03:00:00Z"), some("2027-01-11T07:00:00Z"));
         let lie_in = quiet(json!({ "quiet_hours": [{ "from": "22:00", "to": "10:00" }] }));
         assert_eq!(told(&lie_in, "2027-01-10T12:00:00Z"), some("2027-01-11T09:00:00Z"));
         assert_eq!(day(Tz::Asia__Tokyo, at("2027-01-10T15:00:00Z")), "2027-01-11");

@@ -30,10 +30,10 @@ pub use slack::{SlackAddress, SlackDraft};
 pub use webhook::{WebhookAddress, WebhookDraft, signing_keys};
 
 use crate::field::{Flag, Form};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::address::{AddressKind, address_kinds};
 use crate::notification::language::MessageLanguage;
-use crate::notification::quiet::Quiet;
+use crate::notification::quiet::QuietRules;
 use crate::notification::recipient::reading::{given, object, only, text, texts, unknown};
 use crate::trigger::zone::parse_zone;
 
@@ -73,7 +73,7 @@ pub struct Recipient {
     pub fallback: Vec<String>,
     /// Quiet hours, digest and budget.
     #[serde(flatten)]
-    pub quiet: Quiet,
+    pub quiet: QuietRules,
     /// When which address was proved to be the tenant's own, by channel.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub verified: BTreeMap<String, DateTime<Utc>>,
@@ -91,7 +91,7 @@ pub struct RecipientDraft {
     /// Order of the channels, first choice first.
     pub fallback: Vec<String>,
     /// Quiet hours, digest and budget.
-    pub quiet: Quiet,
+    pub quiet: QuietRules,
 }
 
 impl Recipient {
@@ -125,8 +125,8 @@ impl Recipient {
 
 impl RecipientDraft {
     /// Reads the body of a PUT; every fault is named. What [`Recipient::public`] shows can be put back unchanged.
-    pub fn parse(body: &Value) -> Result<RecipientDraft, Faults> {
-        let mut faults = Faults::new();
+    pub fn parse(body: &Value) -> Result<RecipientDraft, ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         let Some(fields) = object(body, "", &mut faults) else { return Err(faults) };
         let mut asked = fields.clone();
         asked.retain(|name, _| !READ_ONLY.contains(&name.as_str()));
@@ -156,7 +156,7 @@ impl RecipientDraft {
     }
 }
 
-fn read_timezone(fields: &Map<String, Value>, faults: &mut Faults) -> Tz {
+fn read_timezone(fields: &Map<String, Value>, faults: &mut ValidationErrors) -> Tz {
     let Some(name) = text(fields, "timezone", "", faults) else { return Tz::UTC };
     parse_zone(name).unwrap_or_else(|why| {
         faults.add("/timezone", why);
@@ -164,7 +164,7 @@ fn read_timezone(fields: &Map<String, Value>, faults: &mut Faults) -> Tz {
     })
 }
 
-fn read_locale(fields: &Map<String, Value>, faults: &mut Faults) -> String {
+fn read_locale(fields: &Map<String, Value>, faults: &mut ValidationErrors) -> String {
     let Some(locale) = text(fields, "locale", "", faults) else { return "en".into() };
     if !is_language(locale) {
         faults.add("/locale", format!("`{locale}` is not a language tag such as `en`, `de-AT`, `zh-Hans-CN`"));
@@ -180,7 +180,7 @@ pub fn is_language(tag: &str) -> bool {
     (2..=3).contains(&language.len()) && language.chars().all(|c| c.is_ascii_alphabetic()) && parts.all(plain)
 }
 
-fn read_fallback(fields: &Map<String, Value>, addresses: &Value, faults: &mut Faults) -> Vec<String> {
+fn read_fallback(fields: &Map<String, Value>, addresses: &Value, faults: &mut ValidationErrors) -> Vec<String> {
     let Some(value) = given(fields, "fallback") else { return vec![] };
     let order = texts(value, "/fallback", faults);
     for (index, (place, name)) in order.iter().enumerate() {
@@ -209,9 +209,9 @@ mod tests {
     struct Named;
 
     impl Seal for Named {
-        type Error = Faults;
+        type Error = ValidationErrors;
 
-        fn seal(&self, place: SecretPlace, secret: &Secret) -> Result<String, Faults> {
+        fn seal(&self, place: SecretPlace, secret: &Secret) -> Result<String, ValidationErrors> {
             Ok(format!("{place:?} {}", secret.expose().len()))
         }
     }
@@ -221,7 +221,7 @@ mod tests {
         faults.into_iter().map(|fault| (fault.pointer, fault.message)).collect()
     }
 
-    fn settled(body: Value, old: Option<&Recipient>) -> Result<Recipient, Faults> {
+    fn settled(body: Value, old: Option<&Recipient>) -> Result<Recipient, ValidationErrors> {
         RecipientDraft::parse(&body)?.settle(old, &Named)
     }
 

@@ -12,16 +12,16 @@ pub const PATIENCE: TimeDelta = TimeDelta::hours(24);
 
 /// A report on one delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct DeliveryReport {
     /// The provider's id of the message.
     pub provider_id: Option<String>,
     /// The reported fate of the message.
-    pub fate: Fate,
+    pub fate: ReportedFate,
 }
 
 /// How a message went.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
+pub enum ReportedFate {
     /// Nothing is decided yet.
     UnderWay,
     /// It arrived.
@@ -33,15 +33,15 @@ pub enum Fate {
     },
 }
 
-impl Report {
+impl DeliveryReport {
     /// The state that it brings a delivery to whose last known attempt the provider called `provider_id`; `None` where it
     /// changes nothing. A message that has arrived has arrived, by whichever attempt; that one did not says
     /// nothing of another.
     pub fn leads_to(&self, state: DeliveryState, provider_id: Option<&str>) -> Option<DeliveryState> {
         let event = match &self.fate {
-            Fate::UnderWay => return None,
-            Fate::Delivered => DeliveryEvent::Confirm,
-            Fate::Failed { .. } => DeliveryEvent::Reject,
+            ReportedFate::UnderWay => return None,
+            ReportedFate::Delivered => DeliveryEvent::Confirm,
+            ReportedFate::Failed { .. } => DeliveryEvent::Reject,
         };
         let same = self.provider_id.as_deref().zip(provider_id).map(|(theirs, ours)| theirs == ours);
         let of_another_attempt = match state {
@@ -62,12 +62,12 @@ mod tests {
 
     #[test]
     fn every_report_leads_where_it_should() {
-        let failed = || Fate::Failed { why: "no such number".into() };
+        let failed = || ReportedFate::Failed { why: "no such number".into() };
         let mut table = String::new();
         for state in DeliveryState::ALL {
             for (word, known) in [("none", None), ("this", Some("SM1")), ("another", Some("SM0"))] {
-                for fate in [Fate::UnderWay, Fate::Delivered, failed()] {
-                    let report = Report { provider_id: Some("SM1".into()), fate };
+                for fate in [ReportedFate::UnderWay, ReportedFate::Delivered, failed()] {
+                    let report = DeliveryReport { provider_id: Some("SM1".into()), fate };
                     if let Some(next) = report.leads_to(state, known) {
                         table.push_str(&format!("{} knowing {word}: {}\n", state.as_str(), next.as_str()));
                     }

@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::credential::{LackKind, Reference};
+use crate::credential::{CredentialIssueKind, Reference};
 use crate::notification::dedupe;
 
 /// The kind of a notice about a task.
@@ -86,7 +86,7 @@ pub enum SubjectRef {
         /// Name of the credential.
         credential: Reference,
         /// The issue of the credential.
-        issue: LackKind,
+        issue: CredentialIssueKind,
         /// The task that came to it, if it is told for one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         task_id: Option<Uuid>,
@@ -126,7 +126,7 @@ impl SubjectRef {
     }
 
     /// The subject and the key of the `n`th notice to the owner of a task that lacks a credential.
-    pub fn lacking(credential: &Reference, issue: LackKind, task_id: Uuid, n: i64) -> (SubjectRef, String) {
+    pub fn lacking(credential: &Reference, issue: CredentialIssueKind, task_id: Uuid, n: i64) -> (SubjectRef, String) {
         let credential = credential.clone();
         let about = SubjectRef::Credential { credential, issue, task_id: Some(task_id), credential_id: None };
         (about, dedupe::notice(NoticeKind::Credential, task_id, n))
@@ -154,7 +154,7 @@ mod tests {
         let work = Reference::parse("google/work").unwrap();
         let (about, key) = SubjectRef::notice(NoticeKind::PollFailing, id, 7);
         assert_eq!(key, "notice:poll_failing:00000000-0000-0000-0000-000000000042:7");
-        let (lacking, lacking_key) = SubjectRef::lacking(&work, LackKind::NeedsConsent, id, 2);
+        let (lacking, lacking_key) = SubjectRef::lacking(&work, CredentialIssueKind::NeedsConsent, id, 2);
         assert_eq!(lacking_key, "notice:credential:00000000-0000-0000-0000-000000000042:2");
         assert_eq!(
             (about.notice_kind(), lacking.notice_kind()),

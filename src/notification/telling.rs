@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use crate::notification::digest::{DigestItem, digest_data};
 use crate::notification::language::MessageLanguage;
-use crate::notification::question::QuestionTelling;
+use crate::notification::question::QuestionContext;
 use crate::notification::recipient::Reader;
 use crate::notification::text::{Link, cut, cut_in, instant, one_line, shortened};
-use crate::notification::trouble::CredentialTelling;
+use crate::notification::trouble::CredentialContext;
 use crate::notification::wording::{References, answer, failure, ownership_code, run_data};
-use crate::notification::{Delivery, Kind, NoticeKind, SubjectRef};
+use crate::notification::{Delivery, MessageKind, NoticeKind, SubjectRef};
 use crate::secret::Secret;
 use crate::visible::on_one_line;
 
@@ -71,7 +71,7 @@ impl Purpose {
 
 /// The data of one message.
 #[derive(Debug, Clone, Serialize)]
-pub struct Telling {
+pub struct MessageContext {
     /// The purpose, which names the templates.
     #[serde(skip)]
     pub purpose: Purpose,
@@ -88,17 +88,17 @@ pub struct Telling {
     /// An answer, a message, or why something failed.
     pub text: String,
     /// The run that the message is about.
-    pub run: Option<RunTelling>,
+    pub run: Option<RunContext>,
     /// The question, for questions and reminders.
-    pub question: Option<QuestionTelling>,
+    pub question: Option<QuestionContext>,
     /// With a notice that a credential can't be used, where what it is about is still there.
-    pub credential: Option<CredentialTelling>,
+    pub credential: Option<CredentialContext>,
     /// Empty unless it is a digest.
     pub digest: Vec<DigestItem>,
     /// Messages of a digest that are counted instead of named.
     pub more: usize,
     /// Where all of it can be read; only where something of it was cut or counted.
-    pub whole: Option<WholeTelling>,
+    pub whole: Option<WholeMessageLink>,
     /// The address of the whole message, whether it is needed or not.
     #[serde(skip)]
     pub page: Option<Secret>,
@@ -119,12 +119,12 @@ pub struct Telling {
     pub language: MessageLanguage,
     /// The text in the language of its reader, for the templates that are built in; `None` where that is this one.
     #[serde(skip)]
-    pub translated: Option<Box<Telling>>,
+    pub translated: Option<Box<MessageContext>>,
 }
 
 /// Of the run that a result or a failure is about.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct RunTelling {
+pub struct RunContext {
     /// Id of the run.
     pub id: String,
     /// In the recipient's zone: `2026-12-24 08:00 CET`.
@@ -138,7 +138,7 @@ pub struct RunTelling {
 
 /// Of a message that was cut, where all of it can be read.
 #[derive(Debug, Clone)]
-pub struct WholeTelling {
+pub struct WholeMessageLink {
     /// How much it is: `The whole, 57 messages`.
     pub note: String,
     /// Label of a button to it: `Open`.
@@ -148,7 +148,7 @@ pub struct WholeTelling {
 }
 
 /// For the templates alone, which have to show the link: a [`Secret`] serialises as redacted.
-impl Serialize for WholeTelling {
+impl Serialize for WholeMessageLink {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut fields = to.serialize_struct("whole", 3)?;
         fields.serialize_field("note", &self.note)?;
@@ -158,11 +158,11 @@ impl Serialize for WholeTelling {
     }
 }
 
-impl Telling {
+impl MessageContext {
     /// The content of a delivery, in English and in the language of its reader; an error says what is gone. `limit`
     /// bounds the texts for programs, in characters.
-    pub fn of(delivery: &Delivery, about: References, reader: Reader, limit: usize) -> Result<Telling, String> {
-        let told = |language| Telling::told(delivery, about, (reader, language), limit);
+    pub fn of(delivery: &Delivery, about: References, reader: Reader, limit: usize) -> Result<MessageContext, String> {
+        let told = |language| MessageContext::told(delivery, about, (reader, language), limit);
         let mut telling = told(MessageLanguage::English)?;
         telling.translated = match MessageLanguage::of(reader.locale) {
             MessageLanguage::English => None,
@@ -172,12 +172,12 @@ impl Telling {
     }
 
     /// As its reader is told.
-    pub fn spoken(&self) -> &Telling {
+    pub fn spoken(&self) -> &MessageContext {
         self.translated.as_deref().unwrap_or(self)
     }
 
     /// It and its translation, changed.
-    pub fn map(mut self, change: impl Fn(&mut Telling)) -> Telling {
+    pub fn map(mut self, change: impl Fn(&mut MessageContext)) -> MessageContext {
         change(&mut self);
         if let Some(translated) = self.translated.as_deref_mut() {
             change(translated);
@@ -190,11 +190,11 @@ impl Telling {
         about: References,
         (reader, language): (Reader, MessageLanguage),
         limit: usize,
-    ) -> Result<Telling, String> {
+    ) -> Result<MessageContext, String> {
         let timezone = reader.timezone;
         let name = on_one_line(about.task_name.unwrap_or(language.pick("a task", "eine Aufgabe")));
-        let at = if delivery.kind == Kind::Digest { delivery.due_since() } else { delivery.created_at };
-        let mut telling = Telling {
+        let at = if delivery.kind == MessageKind::Digest { delivery.due_since() } else { delivery.created_at };
+        let mut telling = MessageContext {
             purpose: Purpose::Of("message"),
             tenant: delivery.tenant_id.clone(),
             locale: reader.locale.to_owned(),
@@ -225,36 +225,36 @@ impl Telling {
                 return Ok(telling);
             }
             // of what an agent came to while it ran
-            (Kind::Message, ..) if telling.credential.is_some() => {
+            (MessageKind::Message, ..) if telling.credential.is_some() => {
                 telling.purpose = Purpose::Notice(NoticeKind::Credential);
             }
-            (Kind::Message, ..) => {}
-            (Kind::Digest, ..) => return Err("nothing of what was held is left to be told".into()),
-            (Kind::Test, ..) => telling.event = "test",
-            (Kind::Code, ..) => {
+            (MessageKind::Message, ..) => {}
+            (MessageKind::Digest, ..) => return Err("nothing of what was held is left to be told".into()),
+            (MessageKind::Test, ..) => telling.event = "test",
+            (MessageKind::Code, ..) => {
                 let code = about.code.ok_or("its code can't be made again")?;
                 (telling.subject, telling.text) = ownership_code(language, code);
                 telling.event = "code";
             }
-            (Kind::Notice, ..) => {
+            (MessageKind::Notice, ..) => {
                 let kind = delivery.subject_ref.as_ref().and_then(SubjectRef::notice_kind);
                 telling.purpose = kind.map_or(Purpose::Of("notice"), Purpose::Notice);
                 telling.event = "notice";
             }
-            (Kind::Result, Some(run), _) => {
+            (MessageKind::Result, Some(run), _) => {
                 telling.purpose = Purpose::Of("result");
                 telling.text = answer(language, run);
-                telling.run = Some(RunTelling::of(run, language.pick("succeeded", "ist gelungen"), timezone));
+                telling.run = Some(RunContext::of(run, language.pick("succeeded", "ist gelungen"), timezone));
                 telling.event = "run.finished";
             }
-            (Kind::Failure, Some(run), _) => {
+            (MessageKind::Failure, Some(run), _) => {
                 let (what, why) = failure(language, run);
                 telling.purpose = Purpose::Of("failure");
                 telling.text = why;
-                telling.run = Some(RunTelling::of(run, what, timezone));
+                telling.run = Some(RunContext::of(run, what, timezone));
                 telling.event = "run.finished";
             }
-            (Kind::Ask | Kind::Reminder, _, Some(question)) => {
+            (MessageKind::Ask | MessageKind::Reminder, _, Some(question)) => {
                 telling.purpose = Purpose::Of(question.purpose(delivery.kind));
                 telling.question = Some(question.telling(timezone, language));
                 telling.link = Some(question.link(language));
@@ -263,8 +263,8 @@ impl Telling {
                 telling.data = question.data(&delivery.tenant_id, about.task_name);
                 return Ok(telling);
             }
-            (Kind::Ask | Kind::Reminder, ..) => return Err("what it asks is no longer there".into()),
-            (Kind::Result | Kind::Failure, None, _) => return Err("the run that it tells of is no longer there".into()),
+            (MessageKind::Ask | MessageKind::Reminder, ..) => return Err("what it asks is no longer there".into()),
+            (MessageKind::Result | MessageKind::Failure, None, _) => return Err("the run that it tells of is no longer there".into()),
         }
         telling.data = match (about.run, telling.run.is_some()) {
             (Some(run), true) => run_data(run, about.task_name, limit),
@@ -275,7 +275,7 @@ impl Telling {
 
     /// The content with at most about `room` characters in its texts: answers are cut, items are counted instead of
     /// named. Where that takes something away it says where the whole is, or if that is nowhere, how much there was.
-    pub fn within(&self, room: usize) -> Telling {
+    pub fn within(&self, room: usize) -> MessageContext {
         let mut less = self.clone();
         less.text = match &self.page {
             Some(_) => shortened(&self.text, room),
@@ -286,7 +286,7 @@ impl Telling {
         less.question = self.question.as_ref().map(|question| question.within(room));
         less.name_within(room);
         let takes_away = less.more > 0 || less.text != self.text || less.digest != self.digest;
-        let whole = |page: &Secret| WholeTelling {
+        let whole = |page: &Secret| WholeMessageLink {
             note: self.extent(),
             label: self.language.pick("Open", "Öffnen").into(),
             link: Secret::new(page.expose()),
@@ -296,8 +296,8 @@ impl Telling {
         less
     }
 
-    /// Whether what is left of it after [`Telling::within`] is worth its room.
-    pub fn is_worth_telling(&self, of: &Telling) -> bool {
+    /// Whether what is left of it after [`MessageContext::within`] is worth its room.
+    pub fn is_worth_telling(&self, of: &MessageContext) -> bool {
         match of.digest.is_empty() {
             false => !self.digest.is_empty(),
             true => self.whole.is_none() || self.text.chars().count() >= WORTH_READING,
@@ -332,13 +332,13 @@ impl Telling {
     }
 }
 
-impl RunTelling {
-    fn of(run: &crate::run::Run, what: &'static str, timezone: Tz) -> RunTelling {
-        RunTelling { id: run.id.to_string(), due: instant(run.scheduled_for, timezone), what, attempts: run.attempt }
+impl RunContext {
+    fn of(run: &crate::run::Run, what: &'static str, timezone: Tz) -> RunContext {
+        RunContext { id: run.id.to_string(), due: instant(run.scheduled_for, timezone), what, attempts: run.attempt }
     }
 }
 
-fn message_data(delivery: &Delivery, telling: &Telling, limit: usize) -> Value {
+fn message_data(delivery: &Delivery, telling: &MessageContext, limit: usize) -> Value {
     let subject = telling.subject.clone().unwrap_or_else(|| format!("Message from {}", telling.task));
     json!({
         "tenant_id": delivery.tenant_id, "run_id": delivery.run_id, "subject": one_line(&subject),

@@ -6,13 +6,13 @@
 
 use serde::Serialize;
 
-use crate::credential::{LackKind, Reference};
+use crate::credential::{CredentialIssueKind, Reference};
 use crate::notification::language::MessageLanguage;
 use crate::notification::{Delivery, SubjectRef};
 
 /// Of a credential that can't be used, as the templates see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CredentialTelling {
+pub struct CredentialContext {
     /// As tasks name it: `google`, `google/work`.
     pub reference: String,
     /// Service of the credential.
@@ -20,7 +20,7 @@ pub struct CredentialTelling {
     /// Account of the service.
     pub account: String,
     /// The issue.
-    pub trouble: LackKind,
+    pub trouble: CredentialIssueKind,
     /// The name of the task that came to it, on one line; `None` where it is told for all of them.
     pub task: Option<String>,
     /// Whether that task is paused until the credential is there.
@@ -29,11 +29,11 @@ pub struct CredentialTelling {
     pub reason: Option<String>,
 }
 
-impl CredentialTelling {
+impl CredentialContext {
     /// The credential that a delivery names; `None` where it is about none.
-    pub fn of(delivery: &Delivery) -> Option<CredentialTelling> {
+    pub fn of(delivery: &Delivery) -> Option<CredentialContext> {
         let Some(SubjectRef::Credential { credential, issue, .. }) = &delivery.subject_ref else { return None };
-        Some(CredentialTelling {
+        Some(CredentialContext {
             reference: credential.to_string(),
             service: credential.service.clone(),
             account: credential.account.clone(),
@@ -50,42 +50,42 @@ impl CredentialTelling {
 pub fn credential_trouble(
     language: MessageLanguage,
     reference: &Reference,
-    trouble: LackKind,
+    trouble: CredentialIssueKind,
     paused_task: Option<&str>,
 ) -> (String, String) {
     match language {
         MessageLanguage::English => {
             let subject = match trouble {
-                LackKind::Missing => format!("Please connect {reference}"),
-                LackKind::NeedsConsent => format!("Please connect {reference} again"),
-                LackKind::Refused => format!("{reference} is refused"),
+                CredentialIssueKind::Missing => format!("Please connect {reference}"),
+                CredentialIssueKind::NeedsConsent => format!("Please connect {reference} again"),
+                CredentialIssueKind::Refused => format!("{reference} is refused"),
             };
             (subject, in_english(reference, trouble, paused_task))
         }
         MessageLanguage::German => {
             let subject = match trouble {
-                LackKind::Missing => format!("Bitte verbinden Sie {reference}"),
-                LackKind::NeedsConsent => format!("Bitte verbinden Sie {reference} noch einmal"),
-                LackKind::Refused => format!("{reference} wird nicht angenommen"),
+                CredentialIssueKind::Missing => format!("Bitte verbinden Sie {reference}"),
+                CredentialIssueKind::NeedsConsent => format!("Bitte verbinden Sie {reference} noch einmal"),
+                CredentialIssueKind::Refused => format!("{reference} wird nicht angenommen"),
             };
             (subject, in_german(reference, trouble, paused_task))
         }
     }
 }
 
-fn in_english(reference: &Reference, trouble: LackKind, paused_task: Option<&str>) -> String {
+fn in_english(reference: &Reference, trouble: CredentialIssueKind, paused_task: Option<&str>) -> String {
     let why = match trouble {
-        LackKind::Missing => format!("There is no credential `{reference}`, and something of yours needs it."),
-        LackKind::NeedsConsent => {
+        CredentialIssueKind::Missing => format!("There is no credential `{reference}`, and something of yours needs it."),
+        CredentialIssueKind::NeedsConsent => {
             format!("The account behind the credential `{reference}` refuses to be used any longer.")
         }
-        LackKind::Refused => {
+        CredentialIssueKind::Refused => {
             format!("The other side does not take the credential `{reference}`: it may have been revoked, or changed.")
         }
     };
     let mended = match trouble {
-        LackKind::Missing | LackKind::NeedsConsent => "Connect the account, and it works again.",
-        LackKind::Refused => "Save it anew, or connect the account again.",
+        CredentialIssueKind::Missing | CredentialIssueKind::NeedsConsent => "Connect the account, and it works again.",
+        CredentialIssueKind::Refused => "Save it anew, or connect the account again.",
     };
     let paused = paused_task.map(|task| {
         format!(" The task \"{task}\" is paused until then, and goes on by itself once `{reference}` is saved.")
@@ -93,19 +93,19 @@ fn in_english(reference: &Reference, trouble: LackKind, paused_task: Option<&str
     format!("{why} {mended}{}", paused.unwrap_or_default())
 }
 
-fn in_german(reference: &Reference, trouble: LackKind, paused_task: Option<&str>) -> String {
+fn in_german(reference: &Reference, trouble: CredentialIssueKind, paused_task: Option<&str>) -> String {
     let why = match trouble {
-        LackKind::Missing => format!("Der Zugang `{reference}` fehlt, und etwas von Ihnen braucht ihn."),
-        LackKind::NeedsConsent => {
+        CredentialIssueKind::Missing => format!("Der Zugang `{reference}` fehlt, und etwas von Ihnen braucht ihn."),
+        CredentialIssueKind::NeedsConsent => {
             format!("Das Konto hinter dem Zugang `{reference}` lässt sich nicht länger benutzen.")
         }
-        LackKind::Refused => {
+        CredentialIssueKind::Refused => {
             format!("Der Zugang `{reference}` wurde nicht angenommen: vielleicht wurde er widerrufen oder geändert.")
         }
     };
     let mended = match trouble {
-        LackKind::Missing | LackKind::NeedsConsent => "Verbinden Sie das Konto, dann geht es weiter.",
-        LackKind::Refused => "Speichern Sie ihn neu, oder verbinden Sie das Konto noch einmal.",
+        CredentialIssueKind::Missing | CredentialIssueKind::NeedsConsent => "Verbinden Sie das Konto, dann geht es weiter.",
+        CredentialIssueKind::Refused => "Speichern Sie ihn neu, oder verbinden Sie das Konto noch einmal.",
     };
     let paused = paused_task.map(|task| {
         format!(
@@ -119,7 +119,7 @@ fn in_german(reference: &Reference, trouble: LackKind, paused_task: Option<&str>
 pub fn credential_trouble_of_idle(
     language: MessageLanguage,
     reference: &Reference,
-    trouble: LackKind,
+    trouble: CredentialIssueKind,
     task: &str,
 ) -> (String, String) {
     let (subject, text) = credential_trouble(language, reference, trouble, None);
@@ -133,7 +133,7 @@ pub fn credential_trouble_of_idle(
 /// Subject and text of the notice that the other side has ended a credential, and what that does to the tasks that come
 /// to it.
 pub fn credential_ended(language: MessageLanguage, reference: &Reference, why: Option<&str>) -> (String, String) {
-    let (subject, text) = credential_trouble(language, reference, LackKind::NeedsConsent, None);
+    let (subject, text) = credential_trouble(language, reference, CredentialIssueKind::NeedsConsent, None);
     let paused = language.pick(
         "A task that comes to it before is paused until then.",
         "Eine Aufgabe, die vorher dazu kommt, wird bis dahin angehalten.",
@@ -148,20 +148,20 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::notification::{Kind, NoticeKind, dedupe};
+    use crate::notification::{MessageKind, NoticeKind, dedupe};
 
     #[test]
     fn trouble_with_a_credential_says_what_to_do_and_what_waits_for_it() {
         let work = Reference::parse("google/work").unwrap();
         let (subject, text) =
-            credential_trouble(MessageLanguage::English, &work, LackKind::Missing, Some("Morning mail"));
+            credential_trouble(MessageLanguage::English, &work, CredentialIssueKind::Missing, Some("Morning mail"));
         assert_eq!(subject, "Please connect google/work");
         assert_eq!(
             text,
             "There is no credential `google/work`, and something of yours needs it. Connect the account, and it works \
              again. The task \"Morning mail\" is paused until then, and goes on by itself once `google/work` is saved."
         );
-        let (subject, text) = credential_trouble(MessageLanguage::English, &work, LackKind::NeedsConsent, None);
+        let (subject, text) = credential_trouble(MessageLanguage::English, &work, CredentialIssueKind::NeedsConsent, None);
         assert_eq!(subject, "Please connect google/work again");
         assert!(text.ends_with("refuses to be used any longer. Connect the account, and it works again."), "{text}");
     }
@@ -170,30 +170,30 @@ mod tests {
     fn stored_notice_names_its_credential_whatever_its_subject_and_key_say() {
         for (name, account) in [("google", "primary"), ("google/work", "work")] {
             let reference = Reference::parse(name).unwrap();
-            for trouble in [LackKind::Missing, LackKind::NeedsConsent, LackKind::Refused] {
+            for trouble in [CredentialIssueKind::Missing, CredentialIssueKind::NeedsConsent, CredentialIssueKind::Refused] {
                 let (about, _) = SubjectRef::lacking(&reference, trouble, Uuid::from_u128(7), 2);
                 let notice = Delivery {
                     dedupe_key: "a key".into(),
                     subject_ref: Some(about),
                     subject: Some("Veuillez connecter votre compte".into()),
                     text: Some("…".into()),
-                    ..Delivery::sample(Kind::Notice)
+                    ..Delivery::sample(MessageKind::Notice)
                 };
-                let told = CredentialTelling::of(&notice).unwrap();
+                let told = CredentialContext::of(&notice).unwrap();
                 assert_eq!((told.reference.as_str(), told.account.as_str(), told.trouble), (name, account, trouble));
             }
         }
         let words =
-            credential_trouble(MessageLanguage::English, &Reference::parse("google").unwrap(), LackKind::Missing, None);
+            credential_trouble(MessageLanguage::English, &Reference::parse("google").unwrap(), CredentialIssueKind::Missing, None);
         let (about, _) = SubjectRef::notice(NoticeKind::Paused, Uuid::from_u128(7), 2);
         for subject_ref in [None, Some(about)] {
             let other = Delivery {
                 dedupe_key: dedupe::notice(NoticeKind::Credential, Uuid::from_u128(7), 2),
                 subject_ref,
                 subject: Some(words.0.clone()),
-                ..Delivery::sample(Kind::Notice)
+                ..Delivery::sample(MessageKind::Notice)
             };
-            assert_eq!(CredentialTelling::of(&other), None);
+            assert_eq!(CredentialContext::of(&other), None);
         }
     }
 }

@@ -4,15 +4,15 @@ use serde_json::{Value, json};
 
 use crate::notification::digest::DigestItem;
 use crate::notification::language::MessageLanguage;
-use crate::notification::question::Question;
+use crate::notification::question::ApprovalQuestion;
 use crate::notification::text::{Link, cut};
-use crate::notification::trouble::CredentialTelling;
+use crate::notification::trouble::CredentialContext;
 use crate::run::{Run, RunState};
 use crate::secret::Secret;
 
 /// A message in words for people and as data for programs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Words {
+pub struct RenderedMessage {
     /// One line.
     pub subject: String,
     /// In the form that the channel takes (plain, or its own markup, escaped), within its length.
@@ -30,7 +30,7 @@ pub struct Words {
     pub data: Value,
 }
 
-impl Words {
+impl RenderedMessage {
     /// Whether somebody is asked, so that the link decides something.
     pub fn asks(&self) -> bool {
         self.event.starts_with("approval.")
@@ -45,7 +45,7 @@ pub struct References<'a> {
     /// `None` where the task was deleted.
     pub task_name: Option<&'a str>,
     /// The question with its link; for questions and reminders only.
-    pub question: Option<&'a Question>,
+    pub question: Option<&'a ApprovalQuestion>,
     /// Messages of a digest, the oldest first; empty for all else.
     pub digest: &'a [DigestItem],
     /// How many more a digest has, which are counted alone.
@@ -53,7 +53,7 @@ pub struct References<'a> {
     /// The digits; for codes only.
     pub code: Option<&'a Secret>,
     /// The credential that a notice is about, as it stands.
-    pub credential: Option<&'a CredentialTelling>,
+    pub credential: Option<&'a CredentialContext>,
     /// Where all of it can be read, if it has to be cut; for what is told, not for what is asked.
     pub whole: Option<&'a Secret>,
 }

@@ -19,23 +19,23 @@ const FARTHEST: Duration = Duration::from_secs(10);
 /// The time whose polls may come all at once.
 const BURST: Duration = Duration::from_secs(1);
 
-pub struct Gate {
+pub struct HostRateLimiter {
     at_once: usize,
     /// Between two polls, on average.
     apart: Duration,
-    hosts: Mutex<limiter::RateLimiter<String, Host>>,
+    hosts: Mutex<limiter::RateLimiter<String, HostState>>,
 }
 
 /// The tenants that poll a host.
-struct Host {
+struct HostState {
     tenants: HashMap<String, Cadence>,
     /// By tenant.
     under_way: ConcurrencyLimiter<String>,
 }
 
-impl Host {
-    fn new(at_once: usize) -> Host {
-        Host { tenants: HashMap::new(), under_way: ConcurrencyLimiter::new(at_once) }
+impl HostState {
+    fn new(at_once: usize) -> HostState {
+        HostState { tenants: HashMap::new(), under_way: ConcurrencyLimiter::new(at_once) }
     }
 
     /// Tenants but this one that poll the host, or wait to, or have just done so.
@@ -45,7 +45,7 @@ impl Host {
     }
 }
 
-impl RateState for Host {
+impl RateState for HostState {
     fn entries(&self) -> usize {
         self.tenants.len()
     }
@@ -56,31 +56,31 @@ impl RateState for Host {
 }
 
 /// Leave to poll, given back when dropped.
-pub type Pass = limiter::Permit<String>;
+pub type PollPermit = limiter::Permit<String>;
 
-impl Gate {
-    pub fn new(at_once: usize, per_second: f64) -> Gate {
+impl HostRateLimiter {
+    pub fn new(at_once: usize, per_second: f64) -> HostRateLimiter {
         let apart = Duration::from_secs_f64(1.0 / per_second.clamp(1e-4, 1e6));
-        Gate { at_once, apart, hosts: Mutex::new(limiter::RateLimiter::new(REMEMBERED)) }
+        HostRateLimiter { at_once, apart, hosts: Mutex::new(limiter::RateLimiter::new(REMEMBERED)) }
     }
 
     /// A pass to the host for a tenant at `now` (a [`crate::clock::Clock::elapsed`]), or how long to wait before one may
     /// be had.
-    pub fn enter(&self, host: String, tenant: &str, rated: bool, now: Duration) -> Result<Pass, Duration> {
+    pub fn enter(&self, host: String, tenant: &str, rated: bool, now: Duration) -> Result<PollPermit, Duration> {
         self.enter_few(host, tenant, (rated, self.at_once), now)
     }
 
-    /// [`Gate::enter`] where only `most` can be at once, such as by a database's connections: one of them is always left.
+    /// [`HostRateLimiter::enter`] where only `most` can be at once, such as by a database's connections: one of them is always left.
     pub fn enter_few(
         &self,
         host: String,
         tenant: &str,
         (rated, most): (bool, usize),
         now: Duration,
-    ) -> Result<Pass, Duration> {
+    ) -> Result<PollPermit, Duration> {
         let at_once = self.at_once.min(most);
         let mut hosts = self.hosts.lock().expect("gate lock");
-        let enter = |there: &mut Host| {
+        let enter = |there: &mut HostState| {
             let others = there.others(tenant, now);
             let (share, apart) = (Limit::Fixed(self.share(at_once, others)), self.apart * (others + 1));
             let cadence = there.tenants.entry(tenant.to_owned()).or_default();
@@ -92,7 +92,7 @@ impl Gate {
             }
             Ok(pass)
         };
-        hosts.update(host, now, || Host::new(at_once), enter)
+        hosts.update(host, now, || HostState::new(at_once), enter)
     }
 
     /// Of so many places of a host, those that one tenant may have beside so many others.
@@ -107,18 +107,18 @@ impl Gate {
 mod tests {
     use super::*;
 
-    fn enter(gate: &Gate, place: &str, millis: u64) -> Result<Pass, Duration> {
+    fn enter(gate: &HostRateLimiter, place: &str, millis: u64) -> Result<PollPermit, Duration> {
         of("ann", gate, place, millis)
     }
 
-    fn of(tenant: &str, gate: &Gate, place: &str, millis: u64) -> Result<Pass, Duration> {
+    fn of(tenant: &str, gate: &HostRateLimiter, place: &str, millis: u64) -> Result<PollPermit, Duration> {
         gate.enter(place.into(), tenant, true, Duration::from_secs(1000) + Duration::from_millis(millis))
     }
 
     #[test]
     fn a_tenant_with_many_polls_of_a_host_leaves_places_there_to_the_next_ones() {
-        let gate = Gate::new(8, 1000.0);
-        let hog = |tenant: &str| (0..100).map_while(|_| of(tenant, &gate, "slow", 0).ok()).collect::<Vec<Pass>>();
+        let gate = HostRateLimiter::new(8, 1000.0);
+        let hog = |tenant: &str| (0..100).map_while(|_| of(tenant, &gate, "slow", 0).ok()).collect::<Vec<PollPermit>>();
         let held = ["a", "b", "c"].map(hog);
         assert_eq!(held.each_ref().map(Vec::len), [6, 2, 0]);
         drop(held);
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_tenant_that_is_sent_away_sends_no_other_away_and_the_rate_is_shared() {
-        let gate = Gate::new(100, 10.0);
+        let gate = HostRateLimiter::new(100, 10.0);
         for _ in 0..1000 {
             drop(of("many", &gate, "a", 0));
         }
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_host_is_polled_so_often_in_a_second_and_no_other_waits_for_it() {
-        let gate = Gate::new(100, 5.0);
+        let gate = HostRateLimiter::new(100, 5.0);
         for _ in 0..5 {
             assert!(enter(&gate, "a", 0).is_ok());
         }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn many_who_are_sent_away_push_nobody_further_than_the_cap() {
-        let gate = Gate::new(100, 5.0);
+        let gate = HostRateLimiter::new(100, 5.0);
         for _ in 0..1000 {
             drop(enter(&gate, "a", 0));
         }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_rate_below_one_a_second_is_kept_too() {
-        let gate = Gate::new(100, 0.5);
+        let gate = HostRateLimiter::new(100, 0.5);
         assert!(enter(&gate, "a", 0).is_ok());
         assert_eq!(enter(&gate, "a", 0).err(), Some(Duration::from_secs(2)));
         assert!(enter(&gate, "a", 2000).is_ok());
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn only_so_many_are_at_one_place_at_once() {
-        let gate = Gate::new(2, 1000.0);
+        let gate = HostRateLimiter::new(2, 1000.0);
         let first = enter(&gate, "slow", 0);
         let _second = enter(&gate, "slow", 100);
         assert_eq!(enter(&gate, "slow", 200).err(), Some(FULL));
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn places_of_no_interest_are_forgotten() {
-        let gate = Gate::new(2, 1000.0);
+        let gate = HostRateLimiter::new(2, 1000.0);
         let held = enter(&gate, "held", 0);
         for number in 0..REMEMBERED as u64 {
             assert!(enter(&gate, &number.to_string(), number * 10).is_ok());

@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 use url::Url;
 
 use crate::credential::Reference;
-use crate::egress::{EgressError, Request, Response, retry_after};
-use crate::poll::{Ask, json_or_text, of_credential};
+use crate::egress::{EgressError, EgressRequest, Response, retry_after};
+use crate::poll::{PollRequest, json_or_text, of_credential};
 use crate::trigger::condition::poll::PollMethod;
-use crate::trigger::condition::{HttpPoll, PollFault, Seen, Validators};
-use crate::vault::credentials::{Credentials, FetchError, Known, Use};
+use crate::trigger::condition::{HttpPoll, PollFault, PollResult, Validators};
+use crate::vault::credentials::{Credentials, FetchError, UsedSecrets, Use};
 
 /// Longest validator that is kept, in bytes.
 const VALIDATOR_BYTES: usize = 1024;
@@ -25,9 +25,9 @@ pub fn host(url: &str) -> String {
 pub async fn look(
     credentials: &Credentials,
     poll: &HttpPoll,
-    ask: &Ask<'_>,
+    ask: &PollRequest<'_>,
     now: DateTime<Utc>,
-) -> Result<Seen, PollFault> {
+) -> Result<PollResult, PollFault> {
     let odd = |why| PollFault::new("invalid", format!("the credential's name: {why}"));
     let credential = poll.credential.as_deref().map(Reference::parse).transpose().map_err(odd)?;
     let with = credential.as_ref().map(|reference| Use {
@@ -42,8 +42,8 @@ pub async fn look(
         PollMethod::Head => Method::HEAD,
     };
     let headers = headers(poll, ask.known)?;
-    let request = Request { headers, timeout: ask.time_limit, ..Request::new(method, poll.url.clone()) };
-    let answer = credentials.fetch(request, with.as_ref(), &Known::default()).await.map_err(unfetched)?;
+    let request = EgressRequest { headers, timeout: ask.time_limit, ..EgressRequest::new(method, poll.url.clone()) };
+    let answer = credentials.fetch(request, with.as_ref(), &UsedSecrets::default()).await.map_err(unfetched)?;
     let response = answer.accepted().map_err(|error| of_credential(&error))?;
     seen(poll, ask.known.is_some(), &response, now)
 }
@@ -64,10 +64,10 @@ fn headers(poll: &HttpPoll, known: Option<&Validators>) -> Result<HeaderMap, Pol
     Ok(headers)
 }
 
-fn seen(poll: &HttpPoll, known: bool, response: &Response, now: DateTime<Utc>) -> Result<Seen, PollFault> {
+fn seen(poll: &HttpPoll, known: bool, response: &Response, now: DateTime<Utc>) -> Result<PollResult, PollFault> {
     let status = response.status;
     if status == StatusCode::NOT_MODIFIED && known {
-        return Ok(Seen::Unchanged);
+        return Ok(PollResult::Unchanged);
     }
     if !status.is_success() {
         let asked = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
@@ -79,7 +79,7 @@ fn seen(poll: &HttpPoll, known: bool, response: &Response, now: DateTime<Utc>) -
         PollMethod::Head => json!({ "status": status.as_u16(), "headers": shown(&response.headers) }),
         PollMethod::Get => body(&response.body)?,
     };
-    Ok(Seen::Value { value, validators: validators(&response.headers) })
+    Ok(PollResult::Value { value, validators: validators(&response.headers) })
 }
 
 fn body(bytes: &[u8]) -> Result<Value, PollFault> {
@@ -147,8 +147,8 @@ mod tests {
 
     fn value(body: &'static [u8]) -> Result<Value, String> {
         match seen(&poll("GET"), false, &answered(200, &[], body), DateTime::UNIX_EPOCH) {
-            Ok(Seen::Value { value, .. }) => Ok(value),
-            Ok(Seen::Unchanged) => unreachable!("200 is an answer"),
+            Ok(PollResult::Value { value, .. }) => Ok(value),
+            Ok(PollResult::Unchanged) => unreachable!("200 is an answer"),
             Err(fault) => Err(fault.kind),
         }
     }
@@ -165,21 +165,21 @@ mod tests {
     #[test]
     fn head_is_its_status_and_headers() {
         let answer = answered(200, &[("Content-Length", "12"), ("Set-Cookie", "secret")], b"");
-        let Ok(Seen::Value { value, .. }) = seen(&poll("HEAD"), false, &answer, DateTime::UNIX_EPOCH) else { panic!() };
+        let Ok(PollResult::Value { value, .. }) = seen(&poll("HEAD"), false, &answer, DateTime::UNIX_EPOCH) else { panic!() };
         assert_eq!(value, json!({ "status": 200, "headers": { "content-length": "12" } }));
     }
 
     #[test]
     fn known_document_is_asked_for_only_if_it_is_newer() {
         let answer = answered(200, &[("ETag", "\"v1\""), ("Last-Modified", "Thu, 24 Dec 2026 07:00:00 GMT")], b"1");
-        let Ok(Seen::Value { validators, .. }) = seen(&poll("GET"), false, &answer, DateTime::UNIX_EPOCH) else {
+        let Ok(PollResult::Value { validators, .. }) = seen(&poll("GET"), false, &answer, DateTime::UNIX_EPOCH) else {
             panic!()
         };
         let sent = headers(&poll("GET"), Some(&validators)).unwrap();
         assert_eq!(sent[header::IF_NONE_MATCH], "\"v1\"");
         assert_eq!(sent[header::IF_MODIFIED_SINCE], "Thu, 24 Dec 2026 07:00:00 GMT");
         let unchanged = answered(304, &[], b"");
-        assert_eq!(seen(&poll("GET"), true, &unchanged, DateTime::UNIX_EPOCH), Ok(Seen::Unchanged));
+        assert_eq!(seen(&poll("GET"), true, &unchanged, DateTime::UNIX_EPOCH), Ok(PollResult::Unchanged));
         let out_of_the_blue = seen(&poll("GET"), false, &unchanged, DateTime::UNIX_EPOCH).unwrap_err();
         assert_eq!(out_of_the_blue.kind, "http_304");
     }

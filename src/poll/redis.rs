@@ -33,19 +33,19 @@ pub struct Settings {
 }
 
 /// A Redis, connected to when it is first asked.
-pub struct Source {
+pub struct RedisSource {
     client: Client,
     connection: OnceCell<ConnectionManager>,
     prefixes: Vec<String>,
     pub tenants: Vec<String>,
 }
 
-impl Source {
-    pub fn new(settings: &Settings) -> Result<Source, String> {
+impl RedisSource {
+    pub fn new(settings: &Settings) -> Result<RedisSource, String> {
         // the error may quote the address, and with it the password
         let client = Client::open(settings.url.expose())
             .map_err(|_| "must be an address such as `redis://user:password@host:6379/0`".to_owned())?;
-        Ok(Source {
+        Ok(RedisSource {
             client,
             connection: OnceCell::new(),
             prefixes: settings.prefixes.clone(),

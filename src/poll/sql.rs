@@ -43,27 +43,27 @@ pub struct Settings {
 }
 
 /// A database, connected to when it is first asked.
-pub struct Source {
-    database: Database,
+pub struct SqlSource {
+    database: SqlDatabase,
     pub tenants: Vec<String>,
 }
 
-enum Database {
+enum SqlDatabase {
     Postgres(sqlx::PgPool),
     Sqlite(sqlite::File),
 }
 
-impl Source {
-    pub fn new(settings: &Settings, data_dir: &Path) -> Result<Source, String> {
+impl SqlSource {
+    pub fn new(settings: &Settings, data_dir: &Path) -> Result<SqlSource, String> {
         let url = settings.url.expose();
         let database = match url.split_once("://").map(|(scheme, _)| scheme) {
-            Some("postgres" | "postgresql") => Database::Postgres(postgres::pool(url)?),
+            Some("postgres" | "postgresql") => SqlDatabase::Postgres(postgres::pool(url)?),
             Some("sqlite") => {
-                Database::Sqlite(sqlite::File::of(&url.replace("{data_dir}", &data_dir.to_string_lossy()))?)
+                SqlDatabase::Sqlite(sqlite::File::of(&url.replace("{data_dir}", &data_dir.to_string_lossy()))?)
             }
             _ => return Err("must begin with postgres:// or sqlite://".into()),
         };
-        Ok(Source { database, tenants: settings.tenants.clone() })
+        Ok(SqlSource { database, tenants: settings.tenants.clone() })
     }
 
     /// Whether this is one query; a sentence where not.
@@ -78,28 +78,28 @@ impl Source {
         }
         let query = statement::check(query, self.dialect()).map_err(|why| PollFault::new("denied", why))?;
         let rows = match &self.database {
-            Database::Postgres(pool) => postgres::rows(pool, query, time_limit).await?,
-            Database::Sqlite(file) => sqlite::rows(file, query, time_limit).await?,
+            SqlDatabase::Postgres(pool) => postgres::rows(pool, query, time_limit).await?,
+            SqlDatabase::Sqlite(file) => sqlite::rows(file, query, time_limit).await?,
         };
         Ok(rows.value())
     }
 
     fn dialect(&self) -> Dialect {
         match self.database {
-            Database::Postgres(_) => Dialect::Postgres,
-            Database::Sqlite(_) => Dialect::Sqlite,
+            SqlDatabase::Postgres(_) => Dialect::Postgres,
+            SqlDatabase::Sqlite(_) => Dialect::Sqlite,
         }
     }
 }
 
 /// Rows as they come in, counted.
 #[derive(Default)]
-struct Rows {
+struct SqlRows {
     rows: Vec<Map<String, Value>>,
     bytes: usize,
 }
 
-impl Rows {
+impl SqlRows {
     fn add(&mut self, row: Map<String, Value>) -> Result<(), PollFault> {
         if self.rows.len() == ROWS {
             return Err(PollFault::new("too_large", format!("the query has more than {ROWS} rows; count them there")));
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn one_row_of_one_column_is_a_scalar_too() {
         let value = |rows: &[Value]| {
-            let mut all = Rows::default();
+            let mut all = SqlRows::default();
             rows.iter().try_for_each(|fields| all.add(row(fields.clone()))).unwrap();
             all.value()
         };
@@ -166,12 +166,12 @@ mod tests {
 
     #[test]
     fn too_many_rows_and_too_long_ones_are_failing_polls() {
-        let mut rows = Rows::default();
+        let mut rows = SqlRows::default();
         for _ in 0..ROWS {
             rows.add(row(json!({"n": 1}))).unwrap();
         }
         assert_eq!(rows.add(row(json!({"n": 1}))).unwrap_err().kind, "too_large");
         let long = row(json!({"n": "x".repeat(VALUE_BYTES)}));
-        assert_eq!(Rows::default().add(long).unwrap_err().kind, "too_large");
+        assert_eq!(SqlRows::default().add(long).unwrap_err().kind, "too_large");
     }
 }

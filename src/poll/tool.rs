@@ -6,29 +6,29 @@ use std::sync::Arc;
 use futures::FutureExt;
 use serde_json::Value;
 
-use crate::approval::matrix::{Category, Gate, gate};
+use crate::approval::matrix::{Category, ApprovalLevel, gate};
 use crate::clock::Clock;
 use crate::compute::Compute;
-use crate::invalid::Faults;
-use crate::poll::{Ask, json_or_text, of_credential};
+use crate::invalid::ValidationErrors;
+use crate::poll::{PollRequest, json_or_text, of_credential};
 use crate::tool::registry::{Registered, unknown_tool};
 use crate::tool::{CalledBy, Definition, ToolContext, ToolError, ToolStatus};
 use crate::trigger::condition::{PollFault, ToolPoll};
-use crate::vault::credentials::Known;
+use crate::vault::credentials::UsedSecrets;
 
-pub use crate::tool::{Host, Registry};
+pub use crate::tool::{ToolHost, ToolRegistry};
 
 /// Name of calls made by polls, in place of a model's id.
 const CALL: &str = "poll";
 
-pub struct Tools(Arc<Registry>);
+pub struct Tools(Arc<ToolRegistry>);
 
 impl Tools {
-    pub fn new(tools: Arc<Registry>) -> Tools {
+    pub fn new(tools: Arc<ToolRegistry>) -> Tools {
         Tools(tools)
     }
 
-    pub fn check(&self, poll: &ToolPoll, place: &str, faults: &mut Faults) {
+    pub fn check(&self, poll: &ToolPoll, place: &str, faults: &mut ValidationErrors) {
         match self.find(&poll.name) {
             Err(fault) => faults.add(format!("{place}/name"), fault.message),
             Ok(tool) => {
@@ -43,8 +43,8 @@ impl Tools {
     pub async fn look(
         &self,
         poll: &ToolPoll,
-        ask: &Ask<'_>,
-        host: &Arc<dyn Host>,
+        ask: &PollRequest<'_>,
+        host: &Arc<dyn ToolHost>,
         clock: &Clock,
         compute: &Compute,
     ) -> Result<Value, PollFault> {
@@ -64,7 +64,7 @@ impl Tools {
             time_limit: ask.time_limit,
             host: Arc::clone(host),
             clock: clock.clone(),
-            known: Known::default(),
+            known: UsedSecrets::default(),
         };
         let called = AssertUnwindSafe(tool.tool.call(&context, arguments)).catch_unwind().await;
         let output = called.map_err(|_| PollFault::new("panicked", "the tool broke down"))?.map_err(of_tool)?;
@@ -95,7 +95,7 @@ async fn check(tool: &Arc<Registered>, arguments: &Value, tenant: &str, compute:
 /// A poll happens often and nobody looks on: it may look, and never act.
 fn is_pollable(tool: &Definition) -> bool {
     matches!(tool.category, Category::Read | Category::Analysis)
-        && gate(tool.category, tool.consequence, tool.requires_confirmation) == Gate::Auto
+        && gate(tool.category, tool.consequence, tool.requires_confirmation) == ApprovalLevel::Auto
         && tool.status != ToolStatus::Removed
 }
 

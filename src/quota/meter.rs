@@ -20,11 +20,11 @@ const MOST: usize = 50_000;
 #[derive(Default)]
 pub struct Meter {
     minute: i64,
-    windows: HashMap<(String, Quota), Window>,
+    windows: HashMap<(String, Quota), MinuteWindow>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Window {
+struct MinuteWindow {
     /// Done here, and not told.
     untold: u64,
     /// Granted, and not used.
@@ -52,7 +52,7 @@ pub struct Demand<'a> {
 
 /// The question to the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Question {
+pub struct MeterRequest {
     /// The minute, counted from 1970.
     pub minute: i64,
     /// Count that was used here and not told.
@@ -63,7 +63,7 @@ pub struct Question {
     pub want: u64,
 }
 
-impl Question {
+impl MeterRequest {
     /// The grant where so much is used by all instances, and the rest that is left to them then.
     pub fn answer(&self, limit: u64, used: u64) -> (u64, u64) {
         let remaining = limit.saturating_sub(used);
@@ -74,40 +74,40 @@ impl Question {
 
 /// Whether it is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum MeterVerdict {
     /// So many are; they are counted.
     Allowed(u64),
     /// It takes a question to the database, and then [`Meter::settle`].
-    Ask(Question),
+    Ask(MeterRequest),
 }
 
 impl Meter {
     /// Counts what is asked for, as far as that can be said here.
-    pub fn take(&mut self, demand: &Demand<'_>, now: DateTime<Utc>) -> Verdict {
+    pub fn take(&mut self, demand: &Demand<'_>, now: DateTime<Utc>) -> MeterVerdict {
         self.turn_to(minute_of(now));
         let minute = self.minute;
         let window = self.window(demand);
         if !window.asked && window.untold + demand.count <= demand.limit / UNASKED {
             window.untold += demand.count;
-            return Verdict::Allowed(demand.count);
+            return MeterVerdict::Allowed(demand.count);
         }
         if window.left >= demand.count {
             window.left -= demand.count;
-            return Verdict::Allowed(demand.count);
+            return MeterVerdict::Allowed(demand.count);
         }
         let need = demand.count - window.left;
         if let Some(at_most) = window.at_most {
             // others use what is left as well: there is never more than there was
             if at_most == 0 || (demand.whole && at_most < need) {
-                return Verdict::Allowed(window.use_up(demand));
+                return MeterVerdict::Allowed(window.use_up(demand));
             }
         }
         let least = if demand.whole { need } else { 1 };
-        Verdict::Ask(Question { minute, report: window.untold, least, want: need + demand.limit / UNASKED })
+        MeterVerdict::Ask(MeterRequest { minute, report: window.untold, least, want: need + demand.limit / UNASKED })
     }
 
     /// Counts what is asked for, once the database has said what is granted and what is left to all then.
-    pub fn settle(&mut self, demand: &Demand<'_>, asked: &Question, granted: u64, remaining: u64) -> u64 {
+    pub fn settle(&mut self, demand: &Demand<'_>, asked: &MeterRequest, granted: u64, remaining: u64) -> u64 {
         if asked.minute != self.minute {
             return granted.min(demand.count);
         }
@@ -147,7 +147,7 @@ impl Meter {
     }
 
     /// Where there are too many tenants, all are forgotten: each may do its unasked share once more.
-    fn window(&mut self, demand: &Demand<'_>) -> &mut Window {
+    fn window(&mut self, demand: &Demand<'_>) -> &mut MinuteWindow {
         if self.windows.len() >= MOST {
             self.windows.clear();
         }
@@ -155,7 +155,7 @@ impl Meter {
     }
 }
 
-impl Window {
+impl MinuteWindow {
     fn use_up(&mut self, demand: &Demand<'_>) -> u64 {
         let allowed = match self.left >= demand.count {
             true => demand.count,
@@ -189,7 +189,7 @@ mod tests {
     struct Shared(u64);
 
     impl Shared {
-        fn answer(&mut self, limit: u64, asked: &Question) -> (u64, u64) {
+        fn answer(&mut self, limit: u64, asked: &MeterRequest) -> (u64, u64) {
             self.0 += asked.report;
             let (granted, remaining) = asked.answer(limit, self.0);
             self.0 += granted;
@@ -198,8 +198,8 @@ mod tests {
 
         fn take(&mut self, meter: &mut Meter, demand: Demand<'_>, now: DateTime<Utc>) -> u64 {
             match meter.take(&demand, now) {
-                Verdict::Allowed(count) => count,
-                Verdict::Ask(question) => {
+                MeterVerdict::Allowed(count) => count,
+                MeterVerdict::Ask(question) => {
                     let (granted, remaining) = self.answer(demand.limit, &question);
                     meter.settle(&demand, &question, granted, remaining)
                 }
@@ -235,12 +235,12 @@ mod tests {
     fn a_tenant_that_does_little_is_not_asked_about_and_one_at_its_bound_no_more() {
         let mut meter = Meter::default();
         for _ in 0..1_875 {
-            assert_eq!(meter.take(&demand(60_000, 1, true), START), Verdict::Allowed(1));
+            assert_eq!(meter.take(&demand(60_000, 1, true), START), MeterVerdict::Allowed(1));
         }
-        let Verdict::Ask(question) = meter.take(&demand(60_000, 1, true), START) else { panic!("its share is used") };
+        let MeterVerdict::Ask(question) = meter.take(&demand(60_000, 1, true), START) else { panic!("its share is used") };
         assert_eq!((question.report, question.least, question.want), (1_875, 1, 1_876));
         assert_eq!(meter.settle(&demand(60_000, 1, true), &question, 0, 0), 0);
-        assert_eq!(meter.take(&demand(60_000, 1, true), START), Verdict::Allowed(0));
+        assert_eq!(meter.take(&demand(60_000, 1, true), START), MeterVerdict::Allowed(0));
     }
 
     #[test]

@@ -46,25 +46,25 @@ const NAMED: [(&str, u8); 36] = [
 
 /// Reading of `length` bytes of the text: up to one character, or nothing.
 #[derive(Clone, Copy)]
-pub struct Reading {
+pub struct RedactionReader {
     meant: [u8; 4],
     count: usize,
     pub length: usize,
 }
 
-impl Reading {
-    pub const NONE: Reading = Reading { meant: [0; 4], count: 0, length: 0 };
+impl RedactionReader {
+    pub const NONE: RedactionReader = RedactionReader { meant: [0; 4], count: 0, length: 0 };
 
-    fn byte(byte: u8, length: usize) -> Reading {
+    fn byte(byte: u8, length: usize) -> RedactionReader {
         // line breaks are put into anything long
         let count = usize::from(!b"\r\n".contains(&byte));
-        Reading { meant: [byte, 0, 0, 0], count, length }
+        RedactionReader { meant: [byte, 0, 0, 0], count, length }
     }
 
-    fn character(c: char, length: usize) -> Reading {
+    fn character(c: char, length: usize) -> RedactionReader {
         let mut meant = [0; 4];
         let count = c.encode_utf8(&mut meant).len();
-        if count == 1 { Reading::byte(meant[0], length) } else { Reading { meant, count, length } }
+        if count == 1 { RedactionReader::byte(meant[0], length) } else { RedactionReader { meant, count, length } }
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -77,14 +77,14 @@ impl Reading {
 }
 
 /// Writes what may be read at `at`, and answers how much that is.
-pub fn readings(bytes: &[u8], at: usize, into: &mut [Reading; MOST_READINGS]) -> usize {
+pub fn readings(bytes: &[u8], at: usize, into: &mut [RedactionReader; MOST_READINGS]) -> usize {
     let Some((first, rest)) = bytes.get(at..).and_then(|rest| rest.split_first()) else { return 0 };
-    into[0] = Reading::byte(*first, 1);
+    into[0] = RedactionReader::byte(*first, 1);
     let rest = &rest[..rest.len().min(LONGEST)];
     let escaped = match first {
-        b'%' => [hex(rest, 2).and_then(|code| Some(Reading::byte(u8::try_from(code).ok()?, 3))), None, None],
-        b'+' => [Some(Reading::byte(b' ', 1)), None, None],
-        b'\\' => [backslash(rest), nested(rest), rest.starts_with(b"\\\\\\").then(|| Reading::byte(b'\\', 4))],
+        b'%' => [hex(rest, 2).and_then(|code| Some(RedactionReader::byte(u8::try_from(code).ok()?, 3))), None, None],
+        b'+' => [Some(RedactionReader::byte(b' ', 1)), None, None],
+        b'\\' => [backslash(rest), nested(rest), rest.starts_with(b"\\\\\\").then(|| RedactionReader::byte(b'\\', 4))],
         b'&' => [entity(rest), None, None],
         _ => [None; 3],
     };
@@ -97,10 +97,10 @@ pub fn readings(bytes: &[u8], at: usize, into: &mut [Reading; MOST_READINGS]) ->
 }
 
 /// An escape of JSON that was escaped once more by each JSON around it, which doubles its backslashes.
-fn nested(rest: &[u8]) -> Option<Reading> {
+fn nested(rest: &[u8]) -> Option<RedactionReader> {
     let more = run(rest);
     let reading = (more > 0).then(|| backslash(&rest[more..])).flatten()?;
-    Some(Reading { length: reading.length + more, ..reading })
+    Some(RedactionReader { length: reading.length + more, ..reading })
 }
 
 /// How many backslashes there are.
@@ -117,26 +117,26 @@ fn hex(bytes: &[u8], digits: usize) -> Option<u32> {
 }
 
 /// Escapes of JSON (RFC 8259, section 7), and `\x20`.
-fn backslash(rest: &[u8]) -> Option<Reading> {
+fn backslash(rest: &[u8]) -> Option<RedactionReader> {
     let (kind, rest) = rest.split_first()?;
     Some(match kind {
-        b'"' | b'\\' | b'/' | b'\'' => Reading::byte(*kind, 2),
-        b'n' => Reading::byte(b'\n', 2),
-        b'r' => Reading::byte(b'\r', 2),
-        b't' => Reading::byte(b'\t', 2),
-        b'b' => Reading::byte(8, 2),
-        b'f' => Reading::byte(12, 2),
-        b'x' => Reading::character(char::from_u32(hex(rest, 2)?)?, 4),
+        b'"' | b'\\' | b'/' | b'\'' => RedactionReader::byte(*kind, 2),
+        b'n' => RedactionReader::byte(b'\n', 2),
+        b'r' => RedactionReader::byte(b'\r', 2),
+        b't' => RedactionReader::byte(b'\t', 2),
+        b'b' => RedactionReader::byte(8, 2),
+        b'f' => RedactionReader::byte(12, 2),
+        b'x' => RedactionReader::character(char::from_u32(hex(rest, 2)?)?, 4),
         b'u' => {
             let unit = hex(rest, 4)?;
             match char::from_u32(unit) {
-                Some(c) => Reading::character(c, 6),
+                Some(c) => RedactionReader::character(c, 6),
                 None => {
                     let other = rest.get(4..)?;
                     let between = run(other);
                     let low = hex(other[between..].strip_prefix(b"u").filter(|_| between > 0)?, 4)?;
                     let pair = [u16::try_from(unit).ok()?, u16::try_from(low).ok()?];
-                    Reading::character(char::decode_utf16(pair).next()?.ok()?, 11 + between)
+                    RedactionReader::character(char::decode_utf16(pair).next()?.ok()?, 11 + between)
                 }
             }
         }
@@ -145,16 +145,16 @@ fn backslash(rest: &[u8]) -> Option<Reading> {
 }
 
 /// `&amp;`, `&#38;`, `&#x26;`.
-fn entity(rest: &[u8]) -> Option<Reading> {
+fn entity(rest: &[u8]) -> Option<RedactionReader> {
     let end = rest.iter().position(|byte| *byte == b';')?;
     let name = std::str::from_utf8(&rest[..end]).ok()?;
     let length = end + 2;
     let Some(number) = name.strip_prefix('#') else {
-        return NAMED.iter().find(|(known, _)| *known == name).map(|(_, byte)| Reading::byte(*byte, length));
+        return NAMED.iter().find(|(known, _)| *known == name).map(|(_, byte)| RedactionReader::byte(*byte, length));
     };
     let code = match number.strip_prefix(['x', 'X']) {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => number.parse(),
     };
-    Some(Reading::character(char::from_u32(code.ok()?)?, length))
+    Some(RedactionReader::character(char::from_u32(code.ok()?)?, length))
 }

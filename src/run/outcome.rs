@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::approval::Approval;
-use crate::credential::Lack;
+use crate::credential::CredentialIssue;
 use crate::run::Usage;
 
 /// An execution that came to an end by itself.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum RunOutcome {
     /// Done. `output` is the answer that is told to the recipient.
     Succeeded {
         /// The answer.
@@ -107,7 +107,7 @@ pub struct RunFault {
     pub message: String,
     /// The credential that it could not go on without. Only our own door says so; no `code` means it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lack: Option<Box<Lack>>,
+    pub lack: Option<Box<CredentialIssue>>,
 }
 
 impl RunFault {

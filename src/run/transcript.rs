@@ -19,7 +19,7 @@ pub const FORMAT: i16 = 1;
 /// One message between the orchestrator, the model and the tools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "role", rename_all = "snake_case")]
-pub enum Message {
+pub enum TranscriptMessage {
     /// The instructions that come before all else.
     System {
         /// The instructions' text.
@@ -117,20 +117,20 @@ pub enum StepOutcome {
     },
 }
 
-impl Message {
+impl TranscriptMessage {
     /// A system message.
-    pub fn system(text: impl Into<String>) -> Message {
-        Message::System { text: text.into() }
+    pub fn system(text: impl Into<String>) -> TranscriptMessage {
+        TranscriptMessage::System { text: text.into() }
     }
 
     /// Whether it is part of a conversation, not of the ledger of a pipeline.
     pub fn is_said(&self) -> bool {
-        !matches!(self, Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. })
+        !matches!(self, TranscriptMessage::Pipeline { .. } | TranscriptMessage::Step { .. } | TranscriptMessage::StepResult { .. })
     }
 
     /// The message of a person, or of the service in a person's place.
-    pub fn user(text: impl Into<String>) -> Message {
-        Message::User { text: text.into(), metadata: Map::new() }
+    pub fn user(text: impl Into<String>) -> TranscriptMessage {
+        TranscriptMessage::User { text: text.into(), metadata: Map::new() }
     }
 }
 
@@ -159,7 +159,7 @@ pub struct ToolCall {
 
 /// One stored row of the transcript.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Entry {
+pub struct TranscriptEntry {
     /// Counts from 0 within the run.
     pub seq: i64,
     /// The turn that it belongs to, counting from 1; 0 is what came before the first.
@@ -168,7 +168,7 @@ pub struct Entry {
     pub at: DateTime<Utc>,
     /// The message itself.
     #[serde(flatten)]
-    pub message: Message,
+    pub message: TranscriptMessage,
     /// Tokens and cost of the call that made an assistant message.
     #[serde(skip)]
     pub usage: Usage,

@@ -16,7 +16,7 @@ use crate::id::Scope;
 use crate::notification::NewDelivery;
 use crate::run::Run;
 use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
-use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::listing::{BOUND, FIT, PagedRow, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::sql::sql;
 use crate::store::text::{document, text};
 use crate::store::{Lease, Split, Store, StoreError};
@@ -51,12 +51,12 @@ pub enum Decided {
     /// It was counted; others have to agree as well.
     Counted(Approval),
     /// It changed nothing, and how things stand.
-    Refused(Refusal, Approval),
+    Refused(DecisionRefusal, Approval),
 }
 
 /// Why an answer changed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum DecisionRefusal {
     /// Somebody, or the time limit, was first.
     Settled,
     /// It is open by its status, and its time is over.
@@ -71,7 +71,7 @@ pub enum Refusal {
 
 /// A run that waits for people, and what it waits for.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Waiting {
+pub struct WaitingRun {
     /// The run that waits.
     pub run: Run,
     /// The run's task; `None` for a chat run.
@@ -180,7 +180,7 @@ impl Store {
         let rows = query.finish().rows().await?;
         let found = match bound {
             // a decision about all of them must not miss one
-            UNBOUNDED => RowPage::of(rows.read::<Found<ApprovalRow>>()?, ApprovalRow::approval)?,
+            UNBOUNDED => RowPage::of(rows.read::<PagedRow<ApprovalRow>>()?, ApprovalRow::approval)?,
             _ => RowPage::sifted(&self.unreadable, "approvals", &rows, filter.limit, ApprovalRow::approval),
         };
         read.end().await?;

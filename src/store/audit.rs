@@ -9,7 +9,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::{Scope, new_id};
-use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::listing::{BOUND, FIT, PagedRow, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::sql::sql;
 use crate::store::text::{document, text};
 use crate::store::tx::Tx;
@@ -61,7 +61,7 @@ pub struct AuditFilter {
 }
 
 /// An act that is to be recorded.
-pub(super) struct Act<'a> {
+pub(super) struct AuditAction<'a> {
     pub tenant: &'a str,
     pub actor: &'a str,
     pub via: &'a str,
@@ -72,7 +72,7 @@ pub(super) struct Act<'a> {
 }
 
 /// Records an act, in the transaction of what it tells of.
-pub(super) async fn write_audit(tx: &mut Tx<'_>, act: Act<'_>, now: DateTime<Utc>) -> Result<(), StoreError> {
+pub(super) async fn write_audit(tx: &mut Tx<'_>, act: AuditAction<'_>, now: DateTime<Utc>) -> Result<(), StoreError> {
     tx.query(INSERT)
         .bind(new_id(now))
         .bind(text(act.tenant))
@@ -173,7 +173,7 @@ impl Store {
         }
         query.push(" order by id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
-        let rows: Vec<Found<EntryRow>> = query.finish().all().await?;
+        let rows: Vec<PagedRow<EntryRow>> = query.finish().all().await?;
         read.end().await?;
         RowPage::of(rows, |row| Ok(row.into()))
     }

@@ -3,7 +3,7 @@
 //! Of the large writes one waits for the writer of SQLite, and the others for that, tenants in turn: so a short write stands
 //! behind one large one of a caller at most, however many callers write hundreds of rows. Postgres has a connection for each.
 
-use crate::fair_queue::{FairQueue, Permit};
+use crate::fair_queue::{FairQueue, QueuePermit};
 use crate::store::Store;
 use crate::store::db::Db;
 
@@ -29,7 +29,7 @@ impl Bulk {
 
 impl Store {
     /// Waits for the turn of a caller's write of so many rows, which lasts until the answer is dropped. A short one has none.
-    pub(super) async fn in_bulk(&self, tenant: &str, rows: usize) -> Option<Permit<String>> {
+    pub(super) async fn in_bulk(&self, tenant: &str, rows: usize) -> Option<QueuePermit<String>> {
         match &self.db {
             Db::Sqlite { .. } if rows > SHORT => Some(self.bulk.0.take(tenant).await),
             _ => None,

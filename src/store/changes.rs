@@ -10,11 +10,11 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
-use crate::credential::Lack;
+use crate::credential::CredentialIssue;
 use crate::id::{Scope, first_id};
 use crate::json_length::bytes_of;
 use crate::notification::NewDelivery;
-use crate::store::closing::{RELEASE, Release};
+use crate::store::closing::{RELEASE, EventRelease};
 use crate::store::conditions::{asks_anew, begin_anew};
 use crate::store::credentials::{in_turn, name_credentials};
 use crate::store::event_index::{index_event_task, is_indexed};
@@ -36,12 +36,12 @@ use crate::trigger::zone_database_version;
 pub(super) const PLANS: usize = 20;
 
 /// Runs, each with the instant that it is scheduled for.
-type Instants = Vec<(Uuid, DateTime<Utc>)>;
+type ChangedInstants = Vec<(Uuid, DateTime<Utc>)>;
 
 /// The instants of a task that are recorded ahead.
 pub(super) struct RecordedAhead {
-    fires: Instants,
-    skips: Instants,
+    fires: ChangedInstants,
+    skips: ChangedInstants,
 }
 
 /// The instants of a task that are recorded ahead, the fires by the statement `fires`; and the first instant that is not
@@ -52,9 +52,9 @@ async fn recorded_ahead(
     row: &TaskRow,
     now: DateTime<Utc>,
 ) -> Result<(RecordedAhead, Option<DateTime<Utc>>), StoreError> {
-    let fires: Instants = tx.query(fires).bind(row.id).bind(now).all().await?;
+    let fires: ChangedInstants = tx.query(fires).bind(row.id).bind(now).all().await?;
     let since = first_id(now - RECORDED_LATELY);
-    let skips: Instants = tx.query(SKIPPED_AHEAD).bind(row.id).bind(now).bind(since).all().await?;
+    let skips: ChangedInstants = tx.query(SKIPPED_AHEAD).bind(row.id).bind(now).bind(since).all().await?;
     let considered = row.nominal_at.filter(|_| row.spec.0.trigger.fires_by_the_clock());
     let unconsidered = fires.iter().chain(&skips).map(|(_, nominal)| *nominal).chain(considered).min();
     Ok((RecordedAhead { fires, skips }, unconsidered))
@@ -191,7 +191,7 @@ async fn settle_surroundings(
     let (was, is) = (is_indexed(before), is_indexed(after));
     let resumed = before.status != TaskStatus::Active && after.status == TaskStatus::Active;
     if is && resumed {
-        let release = if *change == TaskChange::ResumeDropping { Release::Drop } else { Release::Run };
+        let release = if *change == TaskChange::ResumeDropping { EventRelease::Drop } else { EventRelease::Run };
         tx.query(RELEASE).bind(id).bind(release.as_str()).bind(now).execute().await?;
     }
     if was || is {
@@ -207,11 +207,11 @@ pub(super) struct ChangeRequest<'a> {
     /// Told in the same transaction.
     pub notice: Option<&'a NewDelivery>,
     /// The issue of the task's credential: where it is mended by now, nothing is changed.
-    pub unless_mended: Option<(&'a str, &'a Lack)>,
+    pub unless_mended: Option<(&'a str, &'a CredentialIssue)>,
 }
 
 /// Result of one try.
-enum Tried {
+enum ChangeAttempt {
     Changed(Box<Task>),
     Mended,
     /// An instant is due that has to be fired first.
@@ -253,16 +253,16 @@ impl Store {
             let now = self.clock.now();
             let tried = match self.plan_change(scope, id, request.change, now).await? {
                 Some(planned) => self.try_change(scope, id, request, &planned).await?,
-                None => Tried::Due,
+                None => ChangeAttempt::Due,
             };
             match tried {
-                Tried::Changed(task) => {
+                ChangeAttempt::Changed(task) => {
                     self.hint(Topic::Due);
                     return Ok(Some(*task));
                 }
-                Tried::Mended => return Ok(None),
-                Tried::Due => self.fire_task(id, now).await?,
-                Tried::Moved => plans += 1,
+                ChangeAttempt::Mended => return Ok(None),
+                ChangeAttempt::Due => self.fire_task(id, now).await?,
+                ChangeAttempt::Moved => plans += 1,
             }
         }
         Err(StoreError::Conflict("the task is being changed by others all the time; try again".into()))
@@ -307,7 +307,7 @@ impl Store {
         id: Uuid,
         request: ChangeRequest<'_>,
         planned: &PlannedChange,
-    ) -> Result<Tried, StoreError> {
+    ) -> Result<ChangeAttempt, StoreError> {
         let mut write = self.db.write(scope).await?;
         let tx = &mut write.tx();
         if let Some((tenant, lack)) = request.unless_mended {
@@ -315,21 +315,21 @@ impl Store {
         }
         let row = lock_task(tx, id, scope).await?;
         if row.is_due(planned.now) {
-            return Ok(Tried::Due);
+            return Ok(ChangeAttempt::Due);
         }
         if let Some((_, lack)) = request.unless_mended
             && is_mended(tx, &row.tenant_id, lack).await?
         {
-            return Ok(Tried::Mended);
+            return Ok(ChangeAttempt::Mended);
         }
-        let Some((task, ahead)) = as_planned(tx, row, planned).await? else { return Ok(Tried::Moved) };
+        let Some((task, ahead)) = as_planned(tx, row, planned).await? else { return Ok(ChangeAttempt::Moved) };
         let (changed, missed) = change_locked(tx, (task, ahead), request.change, scope, planned).await?;
         if let Some(notice) = request.notice {
             tx.post(&[notice], planned.now).await?;
         }
         write.commit().await?;
         self.counts.each_skipped(missed.as_slice());
-        Ok(Tried::Changed(Box::new(changed)))
+        Ok(ChangeAttempt::Changed(Box::new(changed)))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::event::Event;
 use crate::id::Scope;
 use crate::store::hot::HotEvents;
 use crate::store::matching::{EventsFired, EventsRecorded, FireEvents};
-use crate::store::recording::{Aside, Locked, Recording, Subject, write_recording};
+use crate::store::recording::{Aside, Locked, Recording, RecordedSubject, write_recording};
 use crate::store::windows;
 use crate::store::{Store, StoreError};
 use crate::task::TaskStatus;
@@ -18,7 +18,7 @@ use crate::words::words;
 
 words! {
     /// The fate of the events that a paused task has held.
-    pub enum Release {
+    pub enum EventRelease {
         /// Each goes the way that it would have gone.
         Run = "run",
         /// Each is recorded as skipped.
@@ -28,13 +28,13 @@ words! {
 
 /// Events that a resumed task has held, some of them, oldest first.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Held {
+pub struct HeldEvents {
     /// Id of the window.
     pub window_id: Uuid,
     /// The task that has held the events.
     pub task_id: Uuid,
     /// The fate of the events.
-    pub release: Release,
+    pub release: EventRelease,
     /// Events, oldest first.
     pub events: Vec<Event>,
 }
@@ -140,7 +140,7 @@ impl Store {
             let owner: Option<Owner> = tx.query(OWNER).bind(window.task_id).optional().await?;
             let (Some(_), Some(owner)) = (still, owner) else { continue };
             let events = windows::close(tx, window.id).await?;
-            let of = Subject {
+            let of = RecordedSubject {
                 task_id: window.task_id,
                 tenant: &window.tenant_id,
                 epoch: owner.epoch,
@@ -155,7 +155,7 @@ impl Store {
     }
 
     /// Events that resumed tasks have held: of up to `tasks` tasks, `limit` events each.
-    pub async fn released_events(&self, now: DateTime<Utc>, tasks: i64, limit: i64) -> Result<Vec<Held>, StoreError> {
+    pub async fn released_events(&self, now: DateTime<Utc>, tasks: i64, limit: i64) -> Result<Vec<HeldEvents>, StoreError> {
         let due: Vec<(Uuid, Uuid, Option<String>)> = self
             .db
             .read()
@@ -182,7 +182,7 @@ impl Store {
                 .bind(limit)
                 .scalars()
                 .await?;
-            let release = if release.as_deref() == Some("drop") { Release::Drop } else { Release::Run };
+            let release = if release.as_deref() == Some("drop") { EventRelease::Drop } else { EventRelease::Run };
             let mut events = Vec::with_capacity(bodies.len());
             for body in &bodies {
                 match read_event(body) {
@@ -194,7 +194,7 @@ impl Store {
                 self.set_aside_window(window_id, &"none of its events can be read").await?;
                 continue;
             }
-            held.push(Held { window_id, task_id, release, events });
+            held.push(HeldEvents { window_id, task_id, release, events });
         }
         Ok(held)
     }

@@ -5,11 +5,11 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::notification::measure::Measure;
+use crate::notification::measure::RunNotification;
 use crate::run::outcome::RunFault;
 use crate::run::{Run, RunEvent, RunState};
 use crate::store::hot::Hot;
-use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::idempotency::{StoredAnswer, Idempotency, once};
 use crate::store::parked::Awaited;
 use crate::store::slots::{free, hand_over};
 use crate::store::text::{optional, optional_document};
@@ -19,7 +19,7 @@ use crate::task::Task;
 
 /// How a run ends that waited for a foreign runtime.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Completion {
+pub struct RunCompletion {
     /// `Succeed`, `Fail` or `Expire`.
     pub event: RunEvent,
     /// The answer of the run.
@@ -29,7 +29,7 @@ pub struct Completion {
     /// Why it expired.
     pub reason: Option<String>,
     /// Its end, to be told with measure.
-    pub tells: Option<Measure>,
+    pub tells: Option<RunNotification>,
 }
 
 /// Puts a run among those that wait, with its own policy where it has one; it is looked at then at the latest.
@@ -43,10 +43,10 @@ impl Store {
         &self,
         scope: &Scope,
         id: Uuid,
-        completion: &Completion,
+        completion: &RunCompletion,
         now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
-    ) -> Result<Answer<()>, StoreError> {
+    ) -> Result<StoredAnswer<()>, StoreError> {
         let next = RunState::WaitingForCompletion.on(completion.event);
         let next = next.map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
         let mut write = self.db.write(scope).await?;
@@ -109,7 +109,7 @@ impl Store {
         if completion.tells.is_some() {
             self.hint(Topic::Outbox);
         }
-        Ok(Answer::Done(()))
+        Ok(StoredAnswer::Done(()))
     }
 
     /// Runs whose completion is overdue, with their tasks, the longest overdue first, or tenants in turn where more than `limit`

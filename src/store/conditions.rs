@@ -17,12 +17,12 @@ use crate::quota::REASON_QUOTA;
 use crate::run::RunState;
 use crate::store::hot::Hot;
 use crate::store::runs::{NewRun, enqueue, insert_run};
-use crate::store::text::{Document, document, text};
+use crate::store::text::{StoredJson, document, text};
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::change::{FaultyPart, REASON_ENDED, REASON_MAX_RUNS};
 use crate::trigger::Trigger;
-use crate::trigger::condition::{ConditionState, Fire, Step, Subject};
+use crate::trigger::condition::{ConditionState, ConditionFire, ConditionStep, ConditionSubject};
 
 mod claiming;
 
@@ -32,7 +32,7 @@ pub use claiming::DuePoll;
 #[derive(Debug, Clone, PartialEq)]
 pub struct PollClaim {
     /// The task, for its expressions.
-    pub subject: Subject,
+    pub subject: ConditionSubject,
     /// The tenant that owns the task.
     pub tenant_id: String,
     /// As it is stored: it may be unreadable by now, and that must harm no other poll.
@@ -61,13 +61,13 @@ pub enum RecordedPoll {
 
 impl PollClaim {
     /// The fire as a run.
-    fn run(&self, fire: &Fire, now: DateTime<Utc>) -> Result<NewRun, StoreError> {
+    fn run(&self, fire: &ConditionFire, now: DateTime<Utc>) -> Result<NewRun, StoreError> {
         let (task_id, key) = (self.subject.id, format!("c:{}", fire.number));
         Ok(NewRun {
             state: if fire.skipped.is_some() { RunState::Skipped } else { RunState::Queued },
             reason: fire.skipped.map(str::to_owned),
             // whole values for each poll that a cooldown lets pass would fill the disk
-            cause: fire.skipped.is_none().then(|| Document::of(&fire.cause)).transpose()?,
+            cause: fire.skipped.is_none().then(|| StoredJson::of(&fire.cause)).transpose()?,
             ..NewRun::of(task_id, &self.tenant_id, "condition", key, now, now)
         })
     }
@@ -112,7 +112,7 @@ impl Store {
     pub async fn record_poll(
         &self,
         claim: &PollClaim,
-        step: &Step,
+        step: &ConditionStep,
         next_at: Option<DateTime<Utc>>,
         notice: Option<&NewDelivery>,
         now: DateTime<Utc>,

@@ -17,21 +17,21 @@ use tokio::runtime::Handle;
 
 use crate::clock::Clock;
 use crate::compute::Compute;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::secret::SecretUrl;
 use crate::store::bulk::Bulk;
-use crate::store::counts::{Counts, Waits};
+use crate::store::counts::{StoreMetrics, Waits};
 use crate::store::db::{Db, answered};
 use crate::store::fires::Apart;
-use crate::store::gathering::Gathering;
-use crate::store::outlook::Seen;
-use crate::store::quotas::Known;
-use crate::store::rates::Rates;
+use crate::store::gathering::WriteBatcher;
+use crate::store::outlook::LastPendingWork;
+use crate::store::quotas::KnownAllowances;
+use crate::store::rates::RateCounters;
 use crate::store::tenant_readers::TenantReaders;
 use crate::store::tx::Tx;
-use crate::store::unreadable::Unreadable;
-use crate::store::wake::Hints;
-use crate::store::writer::Writer;
+use crate::store::unreadable::UnreadableRow;
+use crate::store::wake::Wakeups;
+use crate::store::writer::SqliteWriter;
 use crate::store::{Split, Store, StoreError, creating, deliveries};
 
 /// Earlier ones can corrupt a WAL database that has several connections.
@@ -62,7 +62,7 @@ impl Settings {
     }
 
     /// Adds the numbers that make no sense; pointers begin with `/database`.
-    pub fn check(&self, faults: &mut Faults) {
+    pub fn check(&self, faults: &mut ValidationErrors) {
         if !(1..=MOST_CONNECTIONS).contains(&self.max_connections) {
             faults.add("/database/max_connections", format!("must be from 1 to {MOST_CONNECTIONS}"));
         }
@@ -153,7 +153,7 @@ impl Store {
         let readers = sqlite_readers(options, settings).await.map_err(|error| unusable(&file, &error))?;
         Store::of(
             Db::Sqlite {
-                writer: Writer::new(readers.clone()),
+                writer: SqliteWriter::new(readers.clone()),
                 readers,
                 tenant_readers,
                 waits: Waits::default(),
@@ -165,26 +165,26 @@ impl Store {
     }
 
     async fn of(db: Db, clock: Clock) -> Result<Store, OpenError> {
-        let hints = Hints::new();
+        let hints = Wakeups::new();
         if let Db::Postgres { quick, ears, .. } = &db {
             hints.join_others(quick, ears).await;
         }
-        let (creating, marks) = (Gathering::new(creating::TOGETHER), Gathering::new(deliveries::TOGETHER));
+        let (creating, marks) = (WriteBatcher::new(creating::TOGETHER), WriteBatcher::new(deliveries::TOGETHER));
         let store = Store {
             db,
             clock,
             hints,
-            counts: Counts::default(),
-            unreadable: Unreadable::default(),
+            counts: StoreMetrics::default(),
+            unreadable: UnreadableRow::default(),
             creating,
             marks,
-            seen: Seen::default(),
+            seen: LastPendingWork::default(),
             runtime: Handle::current(),
             computing: Compute::of_machine(),
             apart: Arc::<Apart>::default(),
             attended: Arc::default(),
-            quotas: Known::default(),
-            rates: Rates::default(),
+            quotas: KnownAllowances::default(),
+            rates: RateCounters::default(),
             bulk: Bulk::default(),
             paces: Arc::default(),
         };
@@ -293,7 +293,7 @@ async fn open_sqlite(url: &str, settings: &Settings, clock: &Clock) -> Result<Db
     Store::expire_dead_leases(&writer, clock.now()).await.map_err(unusable)?;
     let tenant_readers = TenantReaders::open(options.clone().read_only(true)).await.map_err(unusable)?;
     let readers = sqlite_readers(options, settings).await.map_err(unusable)?;
-    Ok(Db::Sqlite { readers, tenant_readers, writer: Writer::new(writer), waits: Waits::default(), _lock: Some(lock) })
+    Ok(Db::Sqlite { readers, tenant_readers, writer: SqliteWriter::new(writer), waits: Waits::default(), _lock: Some(lock) })
 }
 
 /// How a file is opened, and which.

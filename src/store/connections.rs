@@ -20,8 +20,8 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::clock::pause;
-use crate::fair_queue::{FairQueue, Permit};
-use crate::store::flow::Flow;
+use crate::fair_queue::{FairQueue, QueuePermit};
+use crate::store::flow::QueueFlow;
 
 /// A connection is waited for no longer, nor is its beginning.
 const WAIT: Duration = Duration::from_secs(5);
@@ -62,35 +62,35 @@ pub(super) fn notice(error: &sqlx::Error) {
 /// A few connections of one kind. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Connections {
-    pool: Pool<Connector, Held>,
-    turns: FairQueue<Flow>,
+    pool: Pool<PostgresConnector, PooledConnection>,
+    turns: FairQueue<QueueFlow>,
 }
 
-pub(super) struct Connector {
+pub(super) struct PostgresConnector {
     options: PgConnectOptions,
     /// Connections belong to the runtime that opened the store, whoever needs one first.
     runtime: Handle,
 }
 
 /// A connection that nobody else has until it is dropped.
-pub(super) struct Held {
-    object: Option<Object<Connector>>,
+pub(super) struct PooledConnection {
+    object: Option<Object<PostgresConnector>>,
     /// Of one that was had in turn.
-    turn: Option<Permit<Flow>>,
+    turn: Option<QueuePermit<QueueFlow>>,
     /// A transaction has been asked for, and whether it has begun is not known.
     begins: bool,
 }
 
 /// A transaction, with its connection. What is not committed is rolled back.
 pub(super) struct PostgresTransaction {
-    held: Held,
+    held: PooledConnection,
     is_open: bool,
 }
 
 impl Connections {
     /// At most so many; one of them is there when this returns.
     pub(super) async fn open(options: PgConnectOptions, most: u32) -> Result<Connections, sqlx::Error> {
-        let pool = Pool::builder(Connector { options, runtime: Handle::current() })
+        let pool = Pool::builder(PostgresConnector { options, runtime: Handle::current() })
             .max_size(most as usize)
             .queue_mode(QueueMode::Lifo)
             .recycle_timeout(Some(ASKED))
@@ -110,7 +110,7 @@ impl Connections {
         Ok(connections)
     }
 
-    pub(super) async fn acquire(&self) -> Result<Held, sqlx::Error> {
+    pub(super) async fn acquire(&self) -> Result<PooledConnection, sqlx::Error> {
         match timeout(WAIT, self.pool.get()).await {
             Ok(Ok(held)) => Ok(held),
             Ok(Err(PoolError::Backend(error))) => Err(error),
@@ -120,7 +120,7 @@ impl Connections {
     }
 
     /// One as soon as it is this flow's turn: where several want more than there are, each has its part.
-    pub(super) async fn in_turn(&self, flow: Flow) -> Result<Held, sqlx::Error> {
+    pub(super) async fn in_turn(&self, flow: QueueFlow) -> Result<PooledConnection, sqlx::Error> {
         let turn = timeout(WAIT, self.turns.take(&flow)).await.map_err(|_| sqlx::Error::PoolTimedOut)?;
         let mut held = self.acquire().await?;
         held.turn = Some(turn);
@@ -128,7 +128,7 @@ impl Connections {
     }
 
     /// The queue of those who want one in turn, to be measured.
-    pub(super) fn queue(&self) -> FairQueue<Flow> {
+    pub(super) fn queue(&self) -> FairQueue<QueueFlow> {
         self.turns.clone()
     }
 
@@ -147,7 +147,7 @@ impl Connections {
     }
 }
 
-impl Manager for Connector {
+impl Manager for PostgresConnector {
     type Type = PgConnection;
     type Error = sqlx::Error;
 
@@ -196,13 +196,13 @@ fn is_shutdown(error: &sqlx::Error) -> bool {
     matches!(database.code().as_deref(), Some("57P01" | "57P02" | "57P03"))
 }
 
-impl From<Object<Connector>> for Held {
-    fn from(object: Object<Connector>) -> Held {
-        Held { object: Some(object), turn: None, begins: false }
+impl From<Object<PostgresConnector>> for PooledConnection {
+    fn from(object: Object<PostgresConnector>) -> PooledConnection {
+        PooledConnection { object: Some(object), turn: None, begins: false }
     }
 }
 
-impl Held {
+impl PooledConnection {
     /// A transaction, which is rolled back unless it is committed.
     pub(super) async fn begin(mut self) -> Result<PostgresTransaction, sqlx::Error> {
         self.begins = true;
@@ -243,7 +243,7 @@ impl DerefMut for PostgresTransaction {
     }
 }
 
-impl Deref for Held {
+impl Deref for PooledConnection {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
@@ -251,13 +251,13 @@ impl Deref for Held {
     }
 }
 
-impl DerefMut for Held {
+impl DerefMut for PooledConnection {
     fn deref_mut(&mut self) -> &mut PgConnection {
         self.object.as_mut().expect(TAKEN)
     }
 }
 
-impl Drop for Held {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
         let Some(mut object) = self.object.take() else { return };
         if self.begins {
@@ -288,11 +288,11 @@ mod tests {
     /// Without a server: the pool is closed, so a call ends as soon as it has its turn.
     #[tokio::test]
     async fn a_tenant_that_comes_seldom_has_its_connection_before_the_backlog_of_another() {
-        let connector = Connector { options: PgConnectOptions::new(), runtime: Handle::current() };
+        let connector = PostgresConnector { options: PgConnectOptions::new(), runtime: Handle::current() };
         let pool = Pool::builder(connector).max_size(1).build().expect("a pool");
         pool.close();
         let connections = Connections { pool, turns: FairQueue::new(1) };
-        let tenant = |name: &str| Flow::of(Some(name));
+        let tenant = |name: &str| QueueFlow::of(Some(name));
         let present = connections.turns.take(&tenant("loud")).await;
         let order = Mutex::new(Vec::new());
         let call = async |name: &'static str| {

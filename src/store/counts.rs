@@ -27,24 +27,24 @@ struct Write {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Refusal {
+struct RefusedCount {
     quota: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Named {
+struct NamedPool {
     pool: &'static str,
 }
 
 /// The counters of one store. Cheap to clone; all clones count together.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Counts {
+pub(super) struct StoreMetrics {
     skipped: Family<Reason, Counter>,
     fenced: Family<Write, Counter>,
-    refused: Family<Refusal, Counter>,
+    refused: Family<RefusedCount, Counter>,
 }
 
-impl Counts {
+impl StoreMetrics {
     /// Instants were recorded as skipped. Reasons are a closed set of ours.
     pub(super) fn skipped(&self, reason: &str, count: usize) {
         if count > 0 {
@@ -59,7 +59,7 @@ impl Counts {
 
     /// Something was refused because its tenant has as much as it may have.
     pub(super) fn refused(&self, quota: Quota) {
-        self.refused.get_or_create(&Refusal { quota: quota.as_str() }).inc();
+        self.refused.get_or_create(&RefusedCount { quota: quota.as_str() }).inc();
     }
 
     /// Writes of this kind changed nothing, because somebody else had the lease by then.
@@ -72,13 +72,13 @@ impl Counts {
 
 /// How often somebody had to wait for a connection, by pool.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Waits(Arc<Family<Named, Counter>>);
+pub(super) struct Waits(Arc<Family<NamedPool, Counter>>);
 
 impl Waits {
     /// To be called before a connection is taken: counts if none is free and no more may be opened.
     pub(super) fn look(&self, name: &'static str, pool: &impl Pooled) {
         if pool.usage(name).is_spent() {
-            self.0.get_or_create(&Named { pool: name }).inc();
+            self.0.get_or_create(&NamedPool { pool: name }).inc();
         }
     }
 }

@@ -16,8 +16,8 @@ use uuid::Uuid;
 use crate::store::credentials::add_credentials;
 use crate::store::db::{Db, answered, connection, fault};
 use crate::store::event_index::{event_shard, index_event_task, is_indexed};
-use crate::store::flow::Flow;
-use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::flow::QueueFlow;
+use crate::store::idempotency::{StoredAnswer, Idempotency, once};
 use crate::store::sql::sql;
 use crate::store::text::{document, optional, text};
 use crate::store::tx::Tx;
@@ -89,14 +89,14 @@ impl Store {
         task: &Task,
         nominal_at: Option<DateTime<Utc>>,
         idempotency: Option<&Idempotency>,
-    ) -> Result<Answer<()>, StoreError> {
+    ) -> Result<StoredAnswer<()>, StoreError> {
         if !self.known_by_export(&[task]).await?.is_empty() {
             return Err(taken(task));
         }
         self.admit_task(task, idempotency).await?;
         let answer = match &self.db {
             Db::Postgres { .. } if idempotency.is_none() && stands_alone(task) => {
-                self.create_together((task.clone(), nominal_at)).await.map(Answer::Done)
+                self.create_together((task.clone(), nominal_at)).await.map(StoredAnswer::Done)
             }
             _ => self.create_with_more(task, nominal_at, idempotency).await,
         };
@@ -173,7 +173,7 @@ impl Store {
         task: &Task,
         nominal_at: Option<DateTime<Utc>>,
         idempotency: Option<&Idempotency>,
-    ) -> Result<Answer<()>, StoreError> {
+    ) -> Result<StoredAnswer<()>, StoreError> {
         let mut write = self.db.write_of(Some(task.tenant_id.as_str())).await?;
         let tx = &mut write.tx();
         if let Some(answer) = once(tx, idempotency, task.created_at).await? {
@@ -186,7 +186,7 @@ impl Store {
             index_event_task(tx, task.id, &task.tenant_id, true, task.created_at).await?;
         }
         write.commit().await?;
-        Ok(Answer::Done(()))
+        Ok(StoredAnswer::Done(()))
     }
 
     /// Stores new tasks, of any tenants, in one transaction; answers for each whether it was stored. One whose key its
@@ -285,8 +285,8 @@ impl Store {
 }
 
 /// The tenant in whose turn these tasks are stored.
-fn flow_of(tasks: &[NewTask]) -> Flow {
-    Flow::of(tasks.first().map(|(task, _)| task.tenant_id.as_str()))
+fn flow_of(tasks: &[NewTask]) -> QueueFlow {
+    QueueFlow::of(tasks.first().map(|(task, _)| task.tenant_id.as_str()))
 }
 
 /// That the tenant has a task with the key of this one.

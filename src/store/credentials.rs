@@ -16,12 +16,12 @@ use uuid::Uuid;
 
 use crate::credential::{Credential, Inject, OAuth, Reference};
 use crate::id::{Scope, new_id};
-use crate::store::audit::{Act, write_audit};
+use crate::store::audit::{AuditAction, write_audit};
 use crate::store::changes::PLANS;
 pub(super) use crate::store::credentials::resuming::in_turn;
 use crate::store::credentials::resuming::{Resumptions, resume_waiting};
 use crate::store::credentials::row::{CredentialRow, LISTED, MEASURED};
-use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage};
+use crate::store::listing::{BOUND, FIT, PagedRow, IN_ORDER, PAGE_BYTES, RowPage};
 use crate::store::sql::sql;
 use crate::store::text::{document, optional_document, text};
 use crate::store::{Store, StoreError};
@@ -59,7 +59,7 @@ pub struct SealedDocument {
 
 /// A credential that is to be written, in the place of the one of the same tenant, service and account if there is one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct NewCredential {
+pub struct CredentialRowDraft {
     /// The tenant that owns it.
     pub tenant_id: String,
     /// Name of the service.
@@ -140,7 +140,7 @@ impl Store {
     pub async fn put_credential(
         &self,
         scope: &Scope,
-        new: &NewCredential,
+        new: &CredentialRowDraft,
         read_version: i64,
     ) -> Result<SavedCredential, StoreError> {
         if scope.tenant().is_some_and(|own| own != new.tenant_id) {
@@ -165,7 +165,7 @@ impl Store {
     async fn try_put(
         &self,
         scope: &Scope,
-        new: &NewCredential,
+        new: &CredentialRowDraft,
         read_version: i64,
         planned: &Resumptions,
         now: DateTime<Utc>,
@@ -263,7 +263,7 @@ impl Store {
         }
         query.push(" order by c.id desc limit ").push_bind(filter.limit).push(FIT).push(LISTED);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
-        let rows: Vec<Found<CredentialRow>> = query.finish().all().await?;
+        let rows: Vec<PagedRow<CredentialRow>> = query.finish().all().await?;
         read.end().await?;
         RowPage::of(rows, |row: CredentialRow| Ok(row.stored()?.credential))
     }
@@ -296,7 +296,7 @@ impl Store {
 }
 
 /// The audit entry for a credential: never its document.
-fn act<'a>(credential: &'a Credential, action: &'a str, actor: &'a str, with_document: bool) -> Act<'a> {
+fn act<'a>(credential: &'a Credential, action: &'a str, actor: &'a str, with_document: bool) -> AuditAction<'a> {
     let via = match actor.split_once(':') {
         Some(("recipient", _)) => "link",
         Some(_) => "api",
@@ -306,7 +306,7 @@ fn act<'a>(credential: &'a Credential, action: &'a str, actor: &'a str, with_doc
         "credential": credential.reference().to_string(), "hosts": credential.hosts, "document": with_document,
         "version": credential.version,
     });
-    Act {
+    AuditAction {
         tenant: &credential.tenant_id,
         actor,
         via,

@@ -11,13 +11,13 @@ use tokio::time::timeout;
 
 use crate::id::Scope;
 use crate::store::Split;
-use crate::store::connections::{Connections, Held, PostgresTransaction};
+use crate::store::connections::{Connections, PooledConnection, PostgresTransaction};
 use crate::store::counts::Waits;
-use crate::store::ears::Ears;
-use crate::store::flow::Flow;
+use crate::store::ears::Listener;
+use crate::store::flow::QueueFlow;
 use crate::store::tenant_readers::{self, TenantReaders};
-use crate::store::tx::{Builder, Query, Tx};
-use crate::store::writer::{Writer, Writing};
+use crate::store::tx::{StatementBuilder, TxQuery, Tx};
+use crate::store::writer::{SqliteWriter, Writing};
 
 /// A database that says nothing for this long counts as away; it gives up a statement itself after half of that.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ pub(super) enum Db {
         /// Connections for single statements that find their rows by a key, whoever asks: planned once, and not again.
         quick: Connections,
         /// Hears what other instances say, by a connection of its own.
-        ears: Ears,
+        ears: Listener,
         waits: Waits,
     },
     /// One writer, because a pool of writers waits for each other's locks; and a few readers.
@@ -47,19 +47,19 @@ pub(super) enum Db {
     Sqlite {
         readers: SqlitePool,
         tenant_readers: TenantReaders,
-        writer: Writer,
+        writer: SqliteWriter,
         waits: Waits,
         _lock: Option<Arc<File>>,
     },
 }
 
 /// A connection to read by, which is given back when this is dropped.
-pub(super) enum Reader {
-    Postgres(Held),
+pub(super) enum ReadConnection {
+    Postgres(PooledConnection),
     /// In a transaction that sees the rows of one tenant.
     Confined(PostgresTransaction),
     Sqlite(PoolConnection<Sqlite>),
-    Tenant(tenant_readers::Reader),
+    Tenant(tenant_readers::TenantReader),
 }
 
 /// A transaction that writes. It is rolled back when this is dropped.
@@ -70,30 +70,30 @@ pub(super) enum Transaction {
 
 impl Db {
     /// A connection of the engine to read by, in no turn.
-    pub(super) async fn read(&self) -> Result<Reader, sqlx::Error> {
+    pub(super) async fn read(&self) -> Result<ReadConnection, sqlx::Error> {
         match self {
-            Db::Postgres { pool, waits, .. } => Ok(Reader::Postgres(connection("shared", pool, waits).await?)),
-            Db::Sqlite { readers, waits, .. } => Ok(Reader::Sqlite(sqlite_reader(readers, waits).await?)),
+            Db::Postgres { pool, waits, .. } => Ok(ReadConnection::Postgres(connection("shared", pool, waits).await?)),
+            Db::Sqlite { readers, waits, .. } => Ok(ReadConnection::Sqlite(sqlite_reader(readers, waits).await?)),
         }
     }
 
     /// A connection for a single statement that finds its rows by an index.
-    pub(super) async fn read_quick(&self) -> Result<Reader, sqlx::Error> {
+    pub(super) async fn read_quick(&self) -> Result<ReadConnection, sqlx::Error> {
         match self {
-            Db::Postgres { quick, waits, .. } => Ok(Reader::Postgres(connection("quick", quick, waits).await?)),
-            Db::Sqlite { readers, waits, .. } => Ok(Reader::Sqlite(sqlite_reader(readers, waits).await?)),
+            Db::Postgres { quick, waits, .. } => Ok(ReadConnection::Postgres(connection("quick", quick, waits).await?)),
+            Db::Sqlite { readers, waits, .. } => Ok(ReadConnection::Sqlite(sqlite_reader(readers, waits).await?)),
         }
     }
 
     /// A connection for a statement that confines itself, in the turn of a tenant.
     #[track_caller]
-    pub(super) fn read_of(&self, tenant: Option<&str>) -> impl Future<Output = Result<Reader, sqlx::Error>> {
-        let flow = Flow::of(tenant);
+    pub(super) fn read_of(&self, tenant: Option<&str>) -> impl Future<Output = Result<ReadConnection, sqlx::Error>> {
+        let flow = QueueFlow::of(tenant);
         async move {
             let reader = match self {
-                Db::Postgres { pool, waits, .. } => Reader::Postgres(in_turn(pool, waits, flow).await?),
+                Db::Postgres { pool, waits, .. } => ReadConnection::Postgres(in_turn(pool, waits, flow).await?),
                 Db::Sqlite { readers, tenant_readers, waits, .. } => {
-                    Reader::Tenant(tenant_readers.acquire(tenant, readers, waits).await?)
+                    ReadConnection::Tenant(tenant_readers.acquire(tenant, readers, waits).await?)
                 }
             };
             fault()?;
@@ -104,17 +104,17 @@ impl Db {
     /// A connection for what belongs to a scope, in its turn. Postgres is told the tenant, so that its row-level security is
     /// the second wall.
     #[track_caller]
-    pub(super) fn read_in(&self, scope: &Scope) -> impl Future<Output = Result<Reader, sqlx::Error>> {
-        let flow = Flow::of(scope.tenant());
+    pub(super) fn read_in(&self, scope: &Scope) -> impl Future<Output = Result<ReadConnection, sqlx::Error>> {
+        let flow = QueueFlow::of(scope.tenant());
         async move {
             let reader = match self {
                 Db::Postgres { pool, waits, .. } => {
                     let mut begun = in_turn(pool, waits, flow).await?.begin().await?;
                     confine(&mut begun, scope.tenant()).await?;
-                    Reader::Confined(begun)
+                    ReadConnection::Confined(begun)
                 }
                 Db::Sqlite { readers, tenant_readers, waits, .. } => {
-                    Reader::Tenant(tenant_readers.acquire(scope.tenant(), readers, waits).await?)
+                    ReadConnection::Tenant(tenant_readers.acquire(scope.tenant(), readers, waits).await?)
                 }
             };
             fault()?;
@@ -136,7 +136,7 @@ impl Db {
     /// A transaction that writes, in the turn of a tenant and confined to nobody.
     #[track_caller]
     pub(super) fn write_of(&self, tenant: Option<&str>) -> impl Future<Output = Result<Transaction, sqlx::Error>> {
-        let flow = Flow::of(tenant);
+        let flow = QueueFlow::of(tenant);
         async move {
             match self {
                 Db::Postgres { pool, waits, .. } => Transaction::begin(in_turn(pool, waits, flow).await?).await,
@@ -146,7 +146,7 @@ impl Db {
     }
 
     /// A transaction that writes a batch of the engine; on SQLite in this turn.
-    pub(super) async fn write_hot(&self, flow: Flow) -> Result<Transaction, sqlx::Error> {
+    pub(super) async fn write_hot(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
         match self {
             Db::Postgres { hot, waits, .. } => {
                 waits.look("hot", hot);
@@ -157,41 +157,41 @@ impl Db {
     }
 }
 
-impl Reader {
+impl ReadConnection {
     pub(super) fn tx(&mut self) -> Tx<'_> {
         match self {
-            Reader::Postgres(held) => Tx::Postgres(held),
-            Reader::Confined(begun) => Tx::Postgres(begun),
-            Reader::Sqlite(connection) => Tx::Sqlite(connection),
-            Reader::Tenant(reader) => Tx::Sqlite(reader),
+            ReadConnection::Postgres(held) => Tx::Postgres(held),
+            ReadConnection::Confined(begun) => Tx::Postgres(begun),
+            ReadConnection::Sqlite(connection) => Tx::Sqlite(connection),
+            ReadConnection::Tenant(reader) => Tx::Sqlite(reader),
         }
     }
 
-    pub(super) fn query(&mut self, sql: impl Into<Split>) -> Query<'_> {
+    pub(super) fn query(&mut self, sql: impl Into<Split>) -> TxQuery<'_> {
         self.tx().into_query(sql)
     }
 
-    pub(super) fn build(&mut self, text: impl Into<Split>) -> Builder<'_> {
+    pub(super) fn build(&mut self, text: impl Into<Split>) -> StatementBuilder<'_> {
         self.tx().into_builder(text)
     }
 
     /// Ends the transaction, if it is one, and gives the connection back.
     pub(super) async fn end(self) -> Result<(), sqlx::Error> {
         match self {
-            Reader::Confined(begun) => begun.commit().await,
-            Reader::Postgres(_) | Reader::Sqlite(_) | Reader::Tenant(_) => Ok(()),
+            ReadConnection::Confined(begun) => begun.commit().await,
+            ReadConnection::Postgres(_) | ReadConnection::Sqlite(_) | ReadConnection::Tenant(_) => Ok(()),
         }
     }
 }
 
 impl Transaction {
-    pub(super) async fn begin(held: Held) -> Result<Transaction, sqlx::Error> {
+    pub(super) async fn begin(held: PooledConnection) -> Result<Transaction, sqlx::Error> {
         let begun = held.begin().await?;
         fault()?;
         Ok(Transaction::Postgres(begun))
     }
 
-    async fn begin_sqlite(writer: &Writer, waits: &Waits, flow: Flow) -> Result<Transaction, sqlx::Error> {
+    async fn begin_sqlite(writer: &SqliteWriter, waits: &Waits, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
         waits.look("writer", writer);
         let writing = writer.begin(flow).await?;
         fault()?;
@@ -205,7 +205,7 @@ impl Transaction {
         }
     }
 
-    pub(super) fn query(&mut self, sql: impl Into<Split>) -> Query<'_> {
+    pub(super) fn query(&mut self, sql: impl Into<Split>) -> TxQuery<'_> {
         self.tx().into_query(sql)
     }
 
@@ -228,7 +228,7 @@ impl Transaction {
 }
 
 /// A connection for a single statement, which is its own transaction: one that finds its rows by a key, or a batch.
-pub(super) async fn connection(name: &'static str, pool: &Connections, waits: &Waits) -> Result<Held, sqlx::Error> {
+pub(super) async fn connection(name: &'static str, pool: &Connections, waits: &Waits) -> Result<PooledConnection, sqlx::Error> {
     waits.look(name, pool);
     let held = pool.acquire().await?;
     fault()?;
@@ -243,7 +243,7 @@ pub(super) async fn sqlite_reader(readers: &SqlitePool, waits: &Waits) -> Result
     Ok(held)
 }
 
-async fn in_turn(pool: &Connections, waits: &Waits, flow: Flow) -> Result<Held, sqlx::Error> {
+async fn in_turn(pool: &Connections, waits: &Waits, flow: QueueFlow) -> Result<PooledConnection, sqlx::Error> {
     waits.look("shared", pool);
     pool.in_turn(flow).await
 }

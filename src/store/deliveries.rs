@@ -14,18 +14,18 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::notification::{Delivery, DeliveryEvent, DeliveryState, Held, Kind, NewDelivery, SubjectRef};
+use crate::notification::{Delivery, DeliveryEvent, DeliveryState, HoldReason, MessageKind, NewDelivery, SubjectRef};
 use crate::store::hot::Hot;
-use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::idempotency::{StoredAnswer, Idempotency, once};
 use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::sql::sql;
 use crate::store::text::text;
-use crate::store::tx::Record;
+use crate::store::tx::SqlRecord;
 use crate::store::{Store, StoreError, Topic};
 use crate::task::Urgency;
 
 pub use claiming::InLine;
-pub(super) use marking::{Marks, TOGETHER};
+pub(super) use marking::{MarkBatcher, TOGETHER};
 
 /// Which deliveries to list. Newest first, after the delivery `before`.
 #[derive(Debug, Clone, Default)]
@@ -79,10 +79,10 @@ impl DeliveryRow {
     pub(super) fn delivery(self) -> Result<Delivery, StoreError> {
         let unreadable = |what: &str| StoreError::Corrupt(format!("delivery {} has the {what}", self.id));
         let state = DeliveryState::parse(&self.state).ok_or_else(|| unreadable(&format!("state {}", self.state)))?;
-        let kind = Kind::parse(&self.kind).ok_or_else(|| unreadable(&format!("kind {}", self.kind)))?;
+        let kind = MessageKind::parse(&self.kind).ok_or_else(|| unreadable(&format!("kind {}", self.kind)))?;
         let urgency = Urgency::parse(&self.urgency).ok_or_else(|| unreadable(&format!("urgency {}", self.urgency)))?;
         let held = self.held.as_deref();
-        let held = held.map(|word| Held::parse(word).ok_or_else(|| unreadable(&format!("reason {word} to be held"))));
+        let held = held.map(|word| HoldReason::parse(word).ok_or_else(|| unreadable(&format!("reason {word} to be held"))));
         let held = held.transpose()?;
         Ok(Delivery {
             id: self.id,
@@ -145,13 +145,13 @@ pub struct DeliverySummary {
 }
 
 #[derive(sqlx::FromRow)]
-struct SummaryRow {
+struct DeliverySummaryRow {
     #[sqlx(flatten)]
     delivery: DeliveryRow,
     text_bytes: Option<i64>,
 }
 
-impl SummaryRow {
+impl DeliverySummaryRow {
     fn summary(self) -> Result<DeliverySummary, StoreError> {
         Ok(DeliverySummary { delivery: self.delivery.delivery()?, text_bytes: self.text_bytes })
     }
@@ -220,10 +220,10 @@ impl Store {
         scope: &Scope,
         filter: &DeliveryFilter,
     ) -> Result<RowPage<DeliverySummary>, StoreError> {
-        self.page_of_deliveries(scope, filter, BRIEF, PAGE_BYTES, SummaryRow::summary).await
+        self.page_of_deliveries(scope, filter, BRIEF, PAGE_BYTES, DeliverySummaryRow::summary).await
     }
 
-    async fn page_of_deliveries<R: Record, T>(
+    async fn page_of_deliveries<R: SqlRecord, T>(
         &self,
         scope: &Scope,
         filter: &DeliveryFilter,
@@ -267,7 +267,7 @@ impl Store {
         scope: &Scope,
         id: Uuid,
         told: impl Fn(&Delivery) -> Result<Option<Idempotency>, StoreError> + Send + Sync,
-    ) -> Result<Answer<Delivery>, StoreError> {
+    ) -> Result<StoredAnswer<Delivery>, StoreError> {
         let now = self.clock.now();
         let before = self.get_delivery(scope, id).await?;
         let state =
@@ -306,7 +306,7 @@ impl Store {
         if changed == 0 {
             return Err(StoreError::Conflict("the delivery has changed meanwhile".into()));
         }
-        if before.kind == Kind::Digest {
+        if before.kind == MessageKind::Digest {
             tx.query(
                 "update deliveries set state = 'pending'
                   where digest_id = $1 and state in ('failed', 'unknown') and ($2 is null or tenant_id = $2)",
@@ -318,7 +318,7 @@ impl Store {
         }
         write.commit().await?;
         self.hint(Topic::Outbox);
-        Ok(Answer::Done(again))
+        Ok(StoredAnswer::Done(again))
     }
 
     /// How many deliveries are pending.

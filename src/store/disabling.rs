@@ -23,7 +23,7 @@ use crate::task::change::FaultyPart;
 
 /// A task as far as it takes to tell its owner; all else of it may be what can't be read.
 #[derive(sqlx::FromRow)]
-struct Named {
+struct NamedTaskRow {
     tenant_id: String,
     name: String,
     version: i64,
@@ -98,7 +98,7 @@ impl Store {
         }
     }
 
-    async fn named(&self, id: Uuid) -> Result<Option<Named>, StoreError> {
+    async fn named(&self, id: Uuid) -> Result<Option<NamedTaskRow>, StoreError> {
         let mut read = self.db.read().await?;
         Ok(read.query(NAMED).bind(id).optional().await?)
     }
@@ -106,7 +106,7 @@ impl Store {
     async fn notice_of_disabled(
         &self,
         id: Uuid,
-        task: &Named,
+        task: &NamedTaskRow,
         (part, why): (FaultyPart, &str),
     ) -> Result<Option<NewDelivery>, StoreError> {
         let recipients = self.recipients_by_tenant(&[&task.tenant_id]).await?;

@@ -11,15 +11,15 @@ use crate::store::db::answered;
 
 /// Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Ears {
+pub(super) struct Listener {
     options: Arc<PgConnectOptions>,
     closed: CancellationToken,
     at_work: TaskTracker,
 }
 
-impl Ears {
-    pub(super) fn of(options: PgConnectOptions) -> Ears {
-        Ears { options: Arc::new(options), closed: CancellationToken::new(), at_work: TaskTracker::new() }
+impl Listener {
+    pub(super) fn of(options: PgConnectOptions) -> Listener {
+        Listener { options: Arc::new(options), closed: CancellationToken::new(), at_work: TaskTracker::new() }
     }
 
     /// Hears what the services of this schema say from now on. A connection that is lost ends it.

@@ -13,7 +13,7 @@ use crate::id::{Scope, Tenant};
 use crate::store::db::Db;
 use crate::store::sql::sql;
 use crate::store::text::text;
-use crate::store::tx::{Builder, Tx};
+use crate::store::tx::{StatementBuilder, Tx};
 use crate::store::{Split, Store, StoreError};
 
 /// Entries that one statement deletes.
@@ -112,7 +112,7 @@ const LEASE: Split = Split {
 };
 
 /// Narrows a query to the tenant of a scope, and to the source and type of a filter; a type may end in `*`.
-pub(super) fn narrow(query: &mut Builder<'_>, scope: &Scope, source: Option<&str>, kind: Option<&str>) {
+pub(super) fn narrow(query: &mut StatementBuilder<'_>, scope: &Scope, source: Option<&str>, kind: Option<&str>) {
     if let Some(tenant) = scope.tenant() {
         query.push(" and tenant_id = ").push_bind(tenant);
     }

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::credential::{CredentialStatus, Lack, LackKind, Reference};
+use crate::credential::{CredentialStatus, CredentialIssue, CredentialIssueKind, Reference};
 use crate::id::Scope;
 use crate::notification::ended::ended;
 use crate::notification::trouble::{credential_trouble, credential_trouble_of_idle};
@@ -16,7 +16,7 @@ use crate::task::{Task, TaskStatus};
 
 /// Result of pausing a task that lacks a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lacked {
+pub enum PauseResult {
     /// It is paused now, and its owner told.
     Paused,
     /// It was paused for it before, or does not fire anyway; its owner is told all the same, once.
@@ -30,7 +30,7 @@ pub(super) const STANDS: &str =
     "select status, updated_at from credentials where tenant_id = $1 and service = $2 and account = $3";
 
 /// Whether a tenant has what was lacking, by now.
-pub(super) async fn is_mended(tx: &mut Tx<'_>, tenant: &str, lack: &Lack) -> Result<bool, StoreError> {
+pub(super) async fn is_mended(tx: &mut Tx<'_>, tenant: &str, lack: &CredentialIssue) -> Result<bool, StoreError> {
     let stored: Option<(String, DateTime<Utc>)> =
         tx.query(STANDS).bind(tenant).bind(&lack.credential.service).bind(&lack.credential.account).optional().await?;
     Ok(stands_mended(lack, stored))
@@ -75,16 +75,16 @@ impl Store {
     ///
     /// What was saved or connected since is looked at while nobody saves it: so either the task is not paused, or it goes
     /// on with what is saved.
-    pub async fn pause_for_credential(&self, id: Uuid, lack: &Lack) -> Result<Lacked, StoreError> {
-        let Some(task) = self.find_task(&Scope::Every, id).await? else { return Ok(Lacked::Mended) };
+    pub async fn pause_for_credential(&self, id: Uuid, lack: &CredentialIssue) -> Result<PauseResult, StoreError> {
+        let Some(task) = self.find_task(&Scope::Every, id).await? else { return Ok(PauseResult::Mended) };
         if task.status == TaskStatus::Paused && task.status_reason == Some(lack.reason()) {
-            return Ok(Lacked::Told);
+            return Ok(PauseResult::Told);
         }
         let recipient = self.owner(&task).await?;
         let language = Recipient::language_of(recipient.as_ref());
         let of_all = match lack.kind {
-            LackKind::NeedsConsent => self.of_ended(&task, &lack.credential, recipient.as_ref()).await?,
-            LackKind::Missing | LackKind::Refused => None,
+            CredentialIssueKind::NeedsConsent => self.of_ended(&task, &lack.credential, recipient.as_ref()).await?,
+            CredentialIssueKind::Missing | CredentialIssueKind::Refused => None,
         };
         let notice = |words| match &of_all {
             Some(of_all) => of_all.clone(),
@@ -102,29 +102,29 @@ impl Store {
             }
         }
         if self.is_mended(&task.tenant_id, lack).await? {
-            return Ok(Lacked::Mended);
+            return Ok(PauseResult::Mended);
         }
         let words = credential_trouble_of_idle(language, &lack.credential, lack.kind, &task.name);
         if let Some(notice) = notice(words) {
             self.post_delivery(&notice).await?;
         }
-        Ok(Lacked::Told)
+        Ok(PauseResult::Told)
     }
 
-    async fn pause_lacking(&self, task: &Task, lack: &Lack, notice: Option<NewDelivery>) -> Result<Lacked, StoreError> {
+    async fn pause_lacking(&self, task: &Task, lack: &CredentialIssue, notice: Option<NewDelivery>) -> Result<PauseResult, StoreError> {
         let change = TaskChange::Pause { reason: Some(lack.reason()) };
         let unless_mended = Some((task.tenant_id.as_str(), lack));
         let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_mended };
         Ok(match self.change_planned(&Scope::Every, task.id, request).await? {
             Some(_) => {
                 self.hint(Topic::Outbox);
-                Lacked::Paused
+                PauseResult::Paused
             }
-            None => Lacked::Mended,
+            None => PauseResult::Mended,
         })
     }
 
-    async fn is_mended(&self, tenant: &str, lack: &Lack) -> Result<bool, StoreError> {
+    async fn is_mended(&self, tenant: &str, lack: &CredentialIssue) -> Result<bool, StoreError> {
         let mut read = self.db.read().await?;
         let tx = &mut read.tx();
         let found = is_mended(tx, tenant, lack).await?;
@@ -163,7 +163,7 @@ impl Store {
     }
 }
 
-pub(super) fn stands_mended(lack: &Lack, stored: Option<(String, DateTime<Utc>)>) -> bool {
+pub(super) fn stands_mended(lack: &CredentialIssue, stored: Option<(String, DateTime<Utc>)>) -> bool {
     stored.is_some_and(|(status, updated_at)| {
         CredentialStatus::parse(&status).is_some_and(|status| lack.is_mended_by(status, updated_at))
     })

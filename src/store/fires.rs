@@ -23,23 +23,23 @@ use crate::clock::signed;
 use crate::compute::{Compute, ENGINE};
 use crate::id::Scope;
 use crate::store::disabling::{UNREADABLE, stop_and_disable};
-use crate::store::flow::Flow;
-use crate::store::hot::{Going, Hot};
-use crate::store::lease::Claim;
+use crate::store::flow::QueueFlow;
+use crate::store::hot::{StartedRow, Hot};
+use crate::store::lease::RunClaim;
 use crate::store::rates::take_fires;
 use crate::store::requests::LOCK_DUE;
 use crate::store::shares::Shares;
 use crate::store::sql::sql;
 use crate::store::starting::StartedRun;
 use crate::store::text::document;
-use crate::store::turns::{self, Looked, TENANTS_IN_TURN};
+use crate::store::turns::{self, TenantDue, TENANTS_IN_TURN};
 use crate::store::zones::may_plan;
 use crate::store::{Split, Store, StoreError, Topic, split};
 use crate::task::Task;
 use crate::task::change::FaultyPart;
-use crate::trigger::zone::{self, Release};
+use crate::trigger::zone::{self, ZoneRelease};
 pub(super) use apart::Apart;
-pub(super) use batch::{AsRead, Batch, Move, Ready, all_moved};
+pub(super) use batch::{AsRead, FireBatch, DueUpdate, PlannedRun, all_moved};
 use batch::{DueRow, Unplannable};
 use planner::Planner;
 
@@ -73,7 +73,7 @@ pub struct StartNow {
 
 /// Result of a fire.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Fired {
+pub struct FireResult {
     /// Tasks that were due, and are recorded.
     pub tasks: usize,
     /// Tasks that were due, and that somebody else changed, moved or held meanwhile.
@@ -85,7 +85,7 @@ pub struct Fired {
     /// Instants that were recorded as skipped.
     pub skipped: usize,
     /// Runs leased to the worker that asked, that are due later or found their task's slot taken.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<RunClaim>,
     /// Runs that were started.
     pub started: Vec<StartedRun>,
     /// Fires that had their record already; stays 0 unless an answer of the database was lost.
@@ -97,9 +97,9 @@ pub struct Fired {
     pub disabled: Vec<(Uuid, String)>,
 }
 
-impl Fired {
+impl FireResult {
     /// Adds what another piece of the same batch came to.
-    fn add(&mut self, piece: Fired) {
+    fn add(&mut self, piece: FireResult) {
         self.tasks += piece.tasks;
         self.lost += piece.lost;
         self.recorded += piece.recorded;
@@ -132,7 +132,7 @@ impl Store {
     /// Records every fire that falls due until `now + horizon`, of at most `limit` tasks, earliest first; and of some that
     /// are due after those, latest first, so that they need not wait until what is late is done. While more is due than a
     /// batch has, each batch has some of tenants in turn, too, so that none waits until what is due of another is done.
-    pub async fn fire_due(&self, ask: &FireDue) -> Result<Fired, StoreError> {
+    pub async fn fire_due(&self, ask: &FireDue) -> Result<FireResult, StoreError> {
         let until = ask.now + signed(ask.horizon);
         let place = self.apart.place(ask.limit);
         let tenants = match place.takes_turns {
@@ -193,7 +193,7 @@ impl Store {
     /// Up to so many tenants that have something due, from behind those that had their turn last.
     async fn tenants_in_turn(&self, until: DateTime<Utc>, most: i64) -> Result<Vec<String>, StoreError> {
         let (cursor, limit) = (self.apart.tenants(), turns::LOOKED_AT);
-        let looked: Vec<Looked> =
+        let looked: Vec<TenantDue> =
             self.db.read_quick().await?.query(TENANTS).bind(until).bind(cursor.after()).bind(limit).all().await?;
         Ok(cursor.turn(looked, most.max(1) as usize))
     }
@@ -251,7 +251,7 @@ impl Store {
         &self,
         planner: Planner,
         ask: &FireDue,
-        zones: &Release,
+        zones: &ZoneRelease,
     ) -> Result<(Planner, Recorded), StoreError> {
         let (rest, batch) = self.planned(ENGINE, planner).await?;
         Ok((rest, self.record(batch, ask, Some(zones)).await?))
@@ -259,7 +259,7 @@ impl Store {
 
     /// Plans the next piece aside, in the turn of `name`; with it, the notices to the owners of tasks
     /// that can't be scheduled.
-    async fn planned(&self, name: &str, mut planner: Planner) -> Result<(Planner, Batch), StoreError> {
+    async fn planned(&self, name: &str, mut planner: Planner) -> Result<(Planner, FireBatch), StoreError> {
         let (planner, (mut batch, unplannable)) = self
             .compute(name, move || {
                 let piece = planner.piece();
@@ -277,17 +277,17 @@ impl Store {
 
     /// Writes what is still as it was read, unless another release of the zone rules plans than `zones`; those who wait for
     /// it are told after the commit.
-    async fn record(&self, mut batch: Batch, ask: &FireDue, zones: Option<&Release>) -> Result<Recorded, StoreError> {
+    async fn record(&self, mut batch: FireBatch, ask: &FireDue, zones: Option<&ZoneRelease>) -> Result<Recorded, StoreError> {
         let ids: Vec<Uuid> = batch.read.iter().map(|row| row.task_id).collect();
         let tenants = batch.fires();
         let allowances = self.allowances(&tenants.keys().map(String::as_str).collect::<Vec<_>>()).await?;
-        let mut write = self.db.write_hot(Flow::of(None)).await?;
+        let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
         let tx = &mut write.tx();
         let began = Instant::now();
         if let Some(zones) = zones
             && !may_plan(tx, zones).await?
         {
-            return Ok((Fired { other_zones: true, ..Fired::default() }, Vec::new(), HashMap::new()));
+            return Ok((FireResult { other_zones: true, ..FireResult::default() }, Vec::new(), HashMap::new()));
         }
         if !planted!("no_compare_and_set") {
             batch.keep(tx.due_as_read(&ids).await?);
@@ -340,19 +340,19 @@ impl Store {
 }
 
 /// The fires, the runs that start, and those of their tasks that are known.
-type Recorded = (Fired, Vec<Going>, HashMap<Uuid, Arc<Task>>);
+type Recorded = (FireResult, Vec<StartedRow>, HashMap<Uuid, Arc<Task>>);
 
 /// Rows that the database took: claims with their tokens, and the number of new runs.
 #[derive(Default)]
-pub(super) struct Written {
-    pub claims: Vec<Claim>,
-    pub going: Vec<Going>,
+pub(super) struct WrittenRows {
+    pub claims: Vec<RunClaim>,
+    pub going: Vec<StartedRow>,
     pub recorded: usize,
     pub skipped: usize,
 }
 
-fn summary(batch: Batch, written: Written) -> Fired {
-    Fired {
+fn summary(batch: FireBatch, written: WrittenRows) -> FireResult {
+    FireResult {
         tasks: batch.read.len(),
         lost: 0,
         left: 0,

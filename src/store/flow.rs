@@ -4,19 +4,19 @@ use std::panic::Location;
 
 /// One user of connections that are short; each has its part of their time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Flow {
+pub(super) enum QueueFlow {
     /// Work for all tenants, by the file that does it.
     Engine(&'static str),
     Tenant(String),
 }
 
-impl Flow {
+impl QueueFlow {
     /// The flow of a tenant; `None`: of the file that calls, which works for all.
     #[track_caller]
-    pub(super) fn of(tenant: Option<&str>) -> Flow {
+    pub(super) fn of(tenant: Option<&str>) -> QueueFlow {
         match tenant {
-            Some(tenant) => Flow::Tenant(tenant.to_owned()),
-            None => Flow::Engine(Location::caller().file()),
+            Some(tenant) => QueueFlow::Tenant(tenant.to_owned()),
+            None => QueueFlow::Engine(Location::caller().file()),
         }
     }
 }

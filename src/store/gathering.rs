@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, oneshot};
 const LANES: usize = 2;
 
 /// Items of callers that wait, each with the way to its answer.
-pub(super) struct Gathering<T, R>(Arc<Shared<T, R>>);
+pub(super) struct WriteBatcher<T, R>(Arc<Shared<T, R>>);
 
 struct Shared<T, R> {
     waiting: Mutex<Vec<(T, oneshot::Sender<R>)>>,
@@ -20,16 +20,16 @@ struct Shared<T, R> {
     runtime: Handle,
 }
 
-impl<T, R> Clone for Gathering<T, R> {
-    fn clone(&self) -> Gathering<T, R> {
-        Gathering(Arc::clone(&self.0))
+impl<T, R> Clone for WriteBatcher<T, R> {
+    fn clone(&self) -> WriteBatcher<T, R> {
+        WriteBatcher(Arc::clone(&self.0))
     }
 }
 
-impl<T: Send + 'static, R: Send + 'static> Gathering<T, R> {
+impl<T: Send + 'static, R: Send + 'static> WriteBatcher<T, R> {
     /// At most so many items go together.
-    pub(super) fn new(most: usize) -> Gathering<T, R> {
-        Gathering(Arc::new(Shared {
+    pub(super) fn new(most: usize) -> WriteBatcher<T, R> {
+        WriteBatcher(Arc::new(Shared {
             waiting: Mutex::default(),
             lanes: Semaphore::new(LANES),
             most,
@@ -78,7 +78,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_come_while_others_are_at_work_go_together_and_each_gets_its_own_answer() {
-        let gathering: Gathering<u32, u32> = Gathering::new(10);
+        let gathering: WriteBatcher<u32, u32> = WriteBatcher::new(10);
         let batches = Arc::new(AtomicUsize::new(0));
         let one = |item: u32| {
             let (gathering, batches) = (gathering.clone(), Arc::clone(&batches));
@@ -100,7 +100,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_panics_leaves_nobody_waiting_and_the_next_is_done() {
-        let gathering: Gathering<u32, u32> = Gathering::new(10);
+        let gathering: WriteBatcher<u32, u32> = WriteBatcher::new(10);
         let broken = gathering.go(1, |items| async move { if items.len() == 1 { panic!("as told") } else { items } });
         assert_eq!(broken.await, None);
         for item in 2..6 {

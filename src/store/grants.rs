@@ -6,8 +6,8 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::store::audit::{Act, SERVICE, write_audit};
-use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage};
+use crate::store::audit::{AuditAction, SERVICE, write_audit};
+use crate::store::listing::{BOUND, FIT, PagedRow, IN_ORDER, PAGE_BYTES, RowPage};
 use crate::store::sql::sql;
 use crate::store::text::{document, text};
 use crate::store::tx::Tx;
@@ -201,13 +201,13 @@ impl Grant {
             && wanted.iter().all(|(name, value)| arguments.get(name) == Some(value))
     }
 
-    pub(super) fn act<'a>(&'a self, actor: &'a str, action: &'a str, body: Value) -> Act<'a> {
+    pub(super) fn act<'a>(&'a self, actor: &'a str, action: &'a str, body: Value) -> AuditAction<'a> {
         let via = match actor.split_once(':') {
             Some(("recipient", _)) => "link",
             Some(_) => "api",
             None => SERVICE,
         };
-        Act { tenant: &self.tenant_id, actor, via, action, subject_type: "grant", subject_id: self.id, body }
+        AuditAction { tenant: &self.tenant_id, actor, via, action, subject_type: "grant", subject_id: self.id, body }
     }
 
     /// The body of the audit entry.
@@ -250,7 +250,7 @@ impl Store {
         }
         query.push(" order by g.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
-        let rows: Vec<Found<GrantRow>> = query.finish().all().await?;
+        let rows: Vec<PagedRow<GrantRow>> = query.finish().all().await?;
         read.end().await?;
         RowPage::of(rows, |row| Ok(Grant::from(row)))
     }

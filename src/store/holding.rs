@@ -8,14 +8,14 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::{Scope, new_id};
-use crate::notification::{Claim, Delivery, DeliveryState, Held, NewDelivery};
+use crate::notification::{DeliveryClaim, Delivery, DeliveryState, HoldReason, NewDelivery};
 use crate::store::deliveries::{DeliveryRow, SELECT_DELIVERY};
 use crate::store::sql::sql;
 use crate::store::text::{document, optional_document, text};
 use crate::store::{Split, Store, StoreError, Topic};
 
 /// A digest as whoever joins it finds it: id, fallback, and whether it takes more.
-type Found = (Uuid, Json<Vec<String>>, bool);
+type OpenDigest = (Uuid, Json<Vec<String>>, bool);
 
 const DIGEST: Split = Split {
     postgres: "select id, fallback, state = 'pending' and attempts = 0 from deliveries
@@ -40,8 +40,8 @@ impl Store {
     /// its way already, the message is due now.
     pub(super) async fn hold_delivery(
         &self,
-        claim: &Claim,
-        held: Held,
+        claim: &DeliveryClaim,
+        held: HoldReason,
         digest: &NewDelivery,
         at: DateTime<Utc>,
     ) -> Result<DeliveryState, StoreError> {
@@ -67,7 +67,7 @@ impl Store {
         .bind(optional_document(digest.subject_ref.as_ref())?)
         .execute()
         .await?;
-        let (id, mut fallback, open): Found = tx
+        let (id, mut fallback, open): OpenDigest = tx
             .query(DIGEST)
             .bind(&digest.tenant_id)
             .bind(&digest.recipient)

@@ -16,18 +16,18 @@ use uuid::Uuid;
 use crate::notification::NewDelivery;
 use crate::run::Run;
 use crate::store::StoreError;
-use crate::store::fires::{AsRead, Batch, FireDue, Written};
-use crate::store::lease::{Beat, Claim, Finish, Lease};
+use crate::store::fires::{AsRead, FireBatch, FireDue, WrittenRows};
+use crate::store::lease::{Beat, RunClaim, Finish, Lease};
 use crate::store::slots::BlockedRow;
-use crate::store::starting::{Take, Turn};
+use crate::store::starting::{Take, ClaimCursor};
 use crate::store::tx::Tx;
 
 pub(super) use events::{GuardedEvents, HotEvents};
-pub(super) use now::{RunNow, run_now, run_now_committed};
+pub(super) use now::{RunNowRows, run_now, run_now_committed};
 
 /// A run that has started, and until when it may run.
 #[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
-pub(super) struct Going {
+pub(super) struct StartedRow {
     #[sqlx(flatten)]
     pub lease: Lease,
     pub task_id: Option<Uuid>,
@@ -41,17 +41,17 @@ pub(super) struct Going {
 /// Result of taking ready runs.
 #[derive(Debug, Default)]
 pub(super) struct TakenRuns {
-    pub going: Vec<Going>,
+    pub going: Vec<StartedRow>,
     /// Due, and leased, but not to be started as it is.
     pub stopped: Vec<Lease>,
     /// Due later.
-    pub claims: Vec<Claim>,
-    pub turn: Turn,
+    pub claims: Vec<RunClaim>,
+    pub turn: ClaimCursor,
 }
 
 impl TakenRuns {
     /// Counts in a run that is leased now. `deadline_at` is there if it has started.
-    pub(super) fn add(&mut self, claim: Claim, going: Option<Going>, now: DateTime<Utc>) {
+    pub(super) fn add(&mut self, claim: RunClaim, going: Option<StartedRow>, now: DateTime<Utc>) {
         match going {
             Some(going) => self.going.push(going),
             None if claim.run_at <= now => self.stopped.push(claim.lease),
@@ -65,7 +65,7 @@ pub(super) const TENANTS_AT_ONCE: i64 = 256;
 
 /// A run whose end was written.
 #[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
-pub(super) struct Taken {
+pub(super) struct FinishedRow {
     pub run_id: Uuid,
     /// Its end was asked for before.
     pub cancel_reason: Option<String>,
@@ -78,7 +78,7 @@ pub(super) trait Hot {
     async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError>;
 
     /// Moves due rows on, records runs, queues them.
-    async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError>;
+    async fn fire(&mut self, batch: &FireBatch, ask: &FireDue) -> Result<WrittenRows, StoreError>;
 
     /// Leases ready runs, and starts those that are due and have, or get, their slot.
     async fn take(&mut self, take: &Take) -> Result<TakenRuns, StoreError>;
@@ -90,7 +90,7 @@ pub(super) trait Hot {
         leases: &[Lease],
         now: DateTime<Utc>,
         lease_until: DateTime<Utc>,
-    ) -> Result<Vec<Going>, StoreError>;
+    ) -> Result<Vec<StartedRow>, StoreError>;
 
     /// Locks the claims among these, given in the order of their ids, that still stand: whoever took one may have done so in a
     /// transaction before this one.
@@ -106,7 +106,7 @@ pub(super) trait Hot {
     async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError>;
 
     /// Writes ends, frees slots; answers the runs whose lease was still held.
-    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Taken>, StoreError>;
+    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError>;
 
     /// Those of these tasks that have runs waiting for their slot, in the order of their ids.
     async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError>;
@@ -124,7 +124,7 @@ impl Hot for Tx<'_> {
         }
     }
 
-    async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
+    async fn fire(&mut self, batch: &FireBatch, ask: &FireDue) -> Result<WrittenRows, StoreError> {
         match self {
             Tx::Postgres(conn) => conn.fire(batch, ask).await,
             Tx::Sqlite(conn) => conn.fire(batch, ask).await,
@@ -143,7 +143,7 @@ impl Hot for Tx<'_> {
         leases: &[Lease],
         now: DateTime<Utc>,
         lease_until: DateTime<Utc>,
-    ) -> Result<Vec<Going>, StoreError> {
+    ) -> Result<Vec<StartedRow>, StoreError> {
         match self {
             Tx::Postgres(conn) => conn.start(leases, now, lease_until).await,
             Tx::Sqlite(conn) => conn.start(leases, now, lease_until).await,
@@ -178,7 +178,7 @@ impl Hot for Tx<'_> {
         }
     }
 
-    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Taken>, StoreError> {
+    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError> {
         match self {
             Tx::Postgres(conn) => conn.finish(ends, now).await,
             Tx::Sqlite(conn) => conn.finish(ends, now).await,

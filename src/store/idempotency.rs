@@ -29,7 +29,7 @@ pub struct Idempotency {
 
 /// Result of an effect that carries an idempotency key.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Answer<T> {
+pub enum StoredAnswer<T> {
     /// It took effect now.
     Done(T),
     /// It had before; this was answered then.
@@ -51,11 +51,11 @@ pub(super) struct Remembered {
 }
 
 impl Remembered {
-    pub(super) fn answer<T>(self, digest: &[u8]) -> Answer<T> {
+    pub(super) fn answer<T>(self, digest: &[u8]) -> StoredAnswer<T> {
         if self.request_digest != digest {
-            return Answer::Mismatch;
+            return StoredAnswer::Mismatch;
         }
-        Answer::Replayed { status: self.status as u16, body: self.body.0 }
+        StoredAnswer::Replayed { status: self.status as u16, body: self.body.0 }
     }
 }
 
@@ -65,7 +65,7 @@ pub(super) async fn once<T>(
     tx: &mut Tx<'_>,
     idempotency: Option<&Idempotency>,
     now: DateTime<Utc>,
-) -> Result<Option<Answer<T>>, StoreError> {
+) -> Result<Option<StoredAnswer<T>>, StoreError> {
     let Some(asked) = idempotency else { return Ok(None) };
     let fresh = tx
         .query(REMEMBER)
@@ -105,7 +105,7 @@ impl Store {
         key: &str,
         digest: &[u8],
         now: DateTime<Utc>,
-    ) -> Result<Option<Answer<()>>, StoreError> {
+    ) -> Result<Option<StoredAnswer<()>>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
         let row: Option<Remembered> = read
             .query(
@@ -127,14 +127,14 @@ impl Store {
         &self,
         idempotency: &Idempotency,
         now: DateTime<Utc>,
-    ) -> Result<Answer<()>, StoreError> {
+    ) -> Result<StoredAnswer<()>, StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         if let Some(answer) = once(tx, Some(idempotency), now).await? {
             return Ok(answer);
         }
         write.commit().await?;
-        Ok(Answer::Done(()))
+        Ok(StoredAnswer::Done(()))
     }
 
     /// Forgets up to `limit` answers that have expired; returns how many.

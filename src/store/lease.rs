@@ -11,11 +11,11 @@ use uuid::Uuid;
 use crate::approval::Approval;
 use crate::id::Scope;
 use crate::notification::NewDelivery;
-use crate::notification::measure::Measure;
+use crate::notification::measure::RunNotification;
 use crate::run::outcome::RunFault;
 use crate::run::{RunState, Usage};
-use crate::store::flow::Flow;
-use crate::store::hot::{Hot, Taken};
+use crate::store::flow::QueueFlow;
+use crate::store::hot::{Hot, FinishedRow};
 use crate::store::parking::settle_park;
 use crate::store::slots::hand_over;
 use crate::store::told::measured;
@@ -36,7 +36,7 @@ pub struct Lease {
 
 /// A run that is leased and waits for its instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Claim {
+pub struct RunClaim {
     /// The lease of the claim.
     pub lease: Lease,
     /// The instant at which the run starts.
@@ -81,11 +81,11 @@ pub struct Finish {
     /// How long this execution took, in milliseconds.
     pub ran_ms: i64,
     /// Back to the queue instead of an end.
-    pub again: Option<Again>,
+    pub again: Option<RequeuedRun>,
     /// Messages that go out because of it.
     pub deliveries: Vec<NewDelivery>,
     /// Its end, to be told with measure.
-    pub tells: Option<Measure>,
+    pub tells: Option<RunNotification>,
     /// The process that executed it died; it is counted with the end.
     pub crashed: bool,
     /// It goes back because a part of the infrastructure was away; it is counted with the end.
@@ -134,7 +134,7 @@ impl Park {
 
 /// A run that goes back to the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Again {
+pub struct RequeuedRun {
     /// The instant from which it is ready.
     pub run_at: DateTime<Utc>,
     /// A hand-back is no attempt.
@@ -185,7 +185,7 @@ impl Store {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        let mut write = self.db.write_hot(Flow::of(None)).await?;
+        let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
         let tx = &mut write.tx();
         let held = tx.beat(leases, lease_until).await?;
         write.commit().await?;
@@ -205,13 +205,13 @@ impl Store {
 
     /// Records ends in one batch; answers the runs whose lease was lost, of which nothing was written.
     pub async fn finish_runs(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
-        let mut write = self.db.write_hot(Flow::of(None)).await?;
+        let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
         let tx = &mut write.tx();
         // asked once there is a connection: an end is not older than what others recorded while it waited for one
         let now = self.clock.now();
         let taken = tx.finish(ends, now).await?;
-        let by_run: HashMap<Uuid, &Taken> = taken.iter().map(|taken| (taken.run_id, taken)).collect();
-        let ended: Vec<(&Finish, &Taken)> =
+        let by_run: HashMap<Uuid, &FinishedRow> = taken.iter().map(|taken| (taken.run_id, taken)).collect();
+        let ended: Vec<(&Finish, &FinishedRow)> =
             ends.iter().filter_map(|end| Some((end, *by_run.get(&end.lease.run_id)?))).collect();
         let mut tasks: Vec<Uuid> =
             ended.iter().filter(|(end, _)| end.again.is_none()).filter_map(|(end, _)| end.task_id).collect();

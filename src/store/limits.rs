@@ -16,7 +16,7 @@ use crate::store::starting::Take;
 
 /// Runs under way at most; `None`: as many as the instances execute.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct RunLimits {
     /// Of one tenant.
     pub per_tenant: Option<i64>,
     /// Of all tenants together.
@@ -25,11 +25,11 @@ pub struct Limits {
     pub own: bool,
 }
 
-impl Limits {
+impl RunLimits {
     /// As settings have it: 0 is no limit.
-    pub fn new(per_tenant: u32, total: u32) -> Limits {
+    pub fn new(per_tenant: u32, total: u32) -> RunLimits {
         let limit = |most: u32| (most > 0).then_some(i64::from(most));
-        Limits { per_tenant: limit(per_tenant), total: limit(total), own: false }
+        RunLimits { per_tenant: limit(per_tenant), total: limit(total), own: false }
     }
 
     /// Whether there is any.
@@ -47,8 +47,8 @@ pub(super) async fn one_at_a_time(conn: &mut PgConnection) -> Result<(), StoreEr
 }
 
 /// The rest of the limits for one take. SQLite has one writer, so nobody takes in between.
-pub(super) struct Room {
-    limits: Limits,
+pub(super) struct RunLimitsLeft {
+    limits: RunLimits,
     shares: Option<TenantShares>,
     held: HashMap<String, i64>,
     /// The numbers of tenants that have their own.
@@ -57,12 +57,12 @@ pub(super) struct Room {
     pub all: i64,
 }
 
-impl Room {
-    pub(super) async fn of(conn: &mut SqliteConnection, take: &Take) -> Result<Room, StoreError> {
+impl RunLimitsLeft {
+    pub(super) async fn of(conn: &mut SqliteConnection, take: &Take) -> Result<RunLimitsLeft, StoreError> {
         let (limits, shares) = (take.limits, take.shares.clone());
         if !limits.any() {
             let (held, own) = Default::default();
-            return Ok(Room { limits, shares, held, own, all: take.limit });
+            return Ok(RunLimitsLeft { limits, shares, held, own, all: take.limit });
         }
         let held: Vec<(String, i64)> = sqlx::query_as(
             "select tenant_id, count(*) from queue indexed by queue_leases where state <> 'ready' group by tenant_id",
@@ -76,7 +76,7 @@ impl Room {
         .await?;
         let all = held.iter().map(|(_, runs)| runs).sum::<i64>();
         let all = limits.total.map_or(take.limit, |most| take.limit.min(most - all).max(0));
-        Ok(Room { limits, shares, held: held.into_iter().collect(), own: own.into_iter().collect(), all })
+        Ok(RunLimitsLeft { limits, shares, held: held.into_iter().collect(), own: own.into_iter().collect(), all })
     }
 
     /// Part of each of so many tenants.

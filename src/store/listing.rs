@@ -8,8 +8,8 @@ use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::tx::{Record, Rows};
-use crate::store::unreadable::Unreadable;
+use crate::store::tx::{SqlRecord, Rows};
+use crate::store::unreadable::UnreadableRow;
 
 /// Bytes of wide columns after which a page ends.
 pub const PAGE_BYTES: i64 = 2 * 1024 * 1024;
@@ -31,7 +31,7 @@ pub struct RowPage<T> {
 
 /// A row, and how many there were before the page was cut.
 #[derive(FromRow)]
-pub(super) struct Found<T> {
+pub(super) struct PagedRow<T> {
     #[sqlx(flatten)]
     row: T,
     found: i64,
@@ -48,7 +48,7 @@ pub(super) const IN_ORDER: &str = ") x order by x.id desc";
 
 impl<T> RowPage<T> {
     pub(super) fn of<R>(
-        found: Vec<Found<R>>,
+        found: Vec<PagedRow<R>>,
         read: impl Fn(R) -> Result<T, StoreError>,
     ) -> Result<RowPage<T>, StoreError> {
         let is_cut = found.first().is_some_and(|first| first.found > found.len() as i64);
@@ -57,8 +57,8 @@ impl<T> RowPage<T> {
     }
 
     /// The rows that can be read, of a page for which `limit` were asked for. The first column is the id.
-    pub(super) fn sifted<S: Record>(
-        unreadable: &Unreadable,
+    pub(super) fn sifted<S: SqlRecord>(
+        unreadable: &UnreadableRow,
         table: &'static str,
         rows: &Rows,
         limit: i64,

@@ -14,13 +14,13 @@ use uuid::Uuid;
 
 use crate::quota::REASON_QUOTA;
 use crate::store::db::{Db, connection, fault};
-use crate::store::flow::Flow;
+use crate::store::flow::QueueFlow;
 use crate::store::hot::{GuardedEvents, HotEvents};
-use crate::store::lease::Claim;
-use crate::store::recording::{Aside, Locked, Recording, Subject, write_recording};
+use crate::store::lease::RunClaim;
+use crate::store::recording::{Aside, Locked, Recording, RecordedSubject, write_recording};
 use crate::store::{Store, StoreError, Topic};
 use crate::task::{FIRST_EPOCH, TaskStatus};
-use crate::trigger::event::{Arrival, Verdict};
+use crate::trigger::event::{Arrival, EventVerdict};
 
 /// An event that a task was found to be fired by, or skipped for.
 #[derive(Clone)]
@@ -38,29 +38,29 @@ pub struct Match {
     /// The event.
     pub arrival: Arc<Arrival>,
     /// Never `No`.
-    pub verdict: Verdict,
+    pub verdict: EventVerdict,
 }
 
 impl Match {
-    pub(super) fn subject(&self) -> Subject<'_> {
+    pub(super) fn subject(&self) -> RecordedSubject<'_> {
         let tenant = self.arrival.event.tenant.as_str();
-        Subject { task_id: self.task_id, tenant, epoch: self.epoch, max_runs: self.max_runs }
+        RecordedSubject { task_id: self.task_id, tenant, epoch: self.epoch, max_runs: self.max_runs }
     }
 
     /// Whether it becomes a run whatever the task's other events did: no rule with a memory is asked.
     pub fn goes_straight(&self) -> bool {
-        let plain = matches!(&self.verdict, Verdict::Fires(way) if way.is_plain());
+        let plain = matches!(&self.verdict, EventVerdict::Fires(way) if way.is_plain());
         plain && self.status != TaskStatus::Paused && self.max_runs.is_none()
     }
 
     /// Whether it fires its task now, straight or through a window.
     fn is_fire(&self) -> bool {
-        matches!(self.verdict, Verdict::Fires(_)) && self.status != TaskStatus::Paused
+        matches!(self.verdict, EventVerdict::Fires(_)) && self.status != TaskStatus::Paused
     }
 
     /// Whether the event may have a place in a window of its task: not where the task never had one.
     fn may_be_in_window(&self) -> bool {
-        self.epoch > FIRST_EPOCH || !matches!(&self.verdict, Verdict::Fires(way) if way.is_plain())
+        self.epoch > FIRST_EPOCH || !matches!(&self.verdict, EventVerdict::Fires(way) if way.is_plain())
     }
 }
 
@@ -81,8 +81,8 @@ pub struct FireEvents<'a> {
 }
 
 impl FireEvents<'_> {
-    fn flow(&self) -> Flow {
-        if self.few { Flow::Engine("few matches") } else { Flow::of(None) }
+    fn flow(&self) -> QueueFlow {
+        if self.few { QueueFlow::Engine("few matches") } else { QueueFlow::of(None) }
     }
 }
 
@@ -107,7 +107,7 @@ pub struct EventsRecorded {
     /// Matches that had their record already.
     pub duplicates: usize,
     /// Runs leased to the worker that asked.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<RunClaim>,
 }
 
 /// Fires of a tenant in one batch, and how many of them it may have.
@@ -118,7 +118,7 @@ struct Fires {
 
 /// Conditions that must still hold when a batch is written.
 #[derive(Default)]
-pub(super) struct Guard<'a> {
+pub(super) struct MatchGuard<'a> {
     /// Tasks with their epochs; in the order of the ids, in which they are locked.
     pub tasks: Vec<(Uuid, i64)>,
     /// Shards with the versions of the index.
@@ -167,7 +167,7 @@ impl Store {
         for matched in kept.iter_mut().filter(|matched| matched.is_fire()) {
             match left.get_mut(matched.arrival.event.tenant.as_str()) {
                 Some(left) if *left > 0 => *left -= 1,
-                _ => matched.verdict = Verdict::Skipped(REASON_QUOTA.into()),
+                _ => matched.verdict = EventVerdict::Skipped(REASON_QUOTA.into()),
             }
         }
         Cow::Owned(kept)
@@ -196,7 +196,7 @@ impl Store {
         for matched in ask.matches {
             recording.run_event(matched)?;
         }
-        let guard = Guard { tasks, shards: ask.shards };
+        let guard = MatchGuard { tasks, shards: ask.shards };
         let Some(written) = conn.record_guarded(&recording.batch, &guard, ask.now, ask.worker).await? else {
             return Ok(EventsFired::Stale);
         };

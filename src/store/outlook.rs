@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 
 /// The earliest of all that services look for; what is past is due. `None`: there is none at all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, sqlx::FromRow)]
-pub struct Outlook {
+pub struct PendingWork {
     /// A schedule fires.
     pub fire: Option<DateTime<Utc>>,
     /// A condition is polled. Stays past while somebody is at it.
@@ -75,11 +75,11 @@ const OUTLOOK: Split = Split {
 };
 
 /// The outlook that was seen last, and when, by the clock's running time; `None`: the database did not tell.
-pub(super) type Seen = Arc<Mutex<Option<(Duration, Option<Outlook>)>>>;
+pub(super) type LastPendingWork = Arc<Mutex<Option<(Duration, Option<PendingWork>)>>>;
 
 impl Store {
     /// Reads the pending work as of now.
-    pub async fn outlook(&self) -> Result<Outlook, StoreError> {
+    pub async fn outlook(&self) -> Result<PendingWork, StoreError> {
         let now = self.clock.elapsed();
         let outlook = self.look_out().await?;
         if let Ok(mut seen) = self.seen.try_lock() {
@@ -90,7 +90,7 @@ impl Store {
 
     /// The outlook as of some moment within the last second: concurrent callers share the answer, also that there is
     /// none. It is waited for two seconds.
-    pub async fn shared_outlook(&self) -> Option<Outlook> {
+    pub async fn shared_outlook(&self) -> Option<PendingWork> {
         let asked = self.clock.elapsed();
         let mut seen = self.seen.lock().await;
         // who waited while another one asked has its answer, however long that took
@@ -110,7 +110,7 @@ impl Store {
         outlook
     }
 
-    async fn look_out(&self) -> Result<Outlook, StoreError> {
+    async fn look_out(&self) -> Result<PendingWork, StoreError> {
         let mut read = self.db.read_quick().await?;
         Ok(read.query(OUTLOOK).one().await?)
     }

@@ -84,11 +84,11 @@ mod tests {
 
     use super::*;
     use crate::event::Event;
-    use crate::store::flow::Flow;
+    use crate::store::flow::QueueFlow;
     use crate::store::scratch::{Scratch, asked};
     use crate::store::{EventsFired, FireDue, FireEvents, Match, event_shard};
     use crate::task::{FIRST_EPOCH, TaskStatus};
-    use crate::trigger::event::{Arrival, Verdict};
+    use crate::trigger::event::{Arrival, EventVerdict};
 
     /// A batch as short as it may be.
     fn shorten(pace: &Pace) {
@@ -106,7 +106,7 @@ mod tests {
         store.learn(&paces.fires, 500, began);
         assert_eq!(store.fires_at_once(), 500, "nobody waits");
         let turns = scratch.writer().queue();
-        let flow = Flow::of(Some("a"));
+        let flow = QueueFlow::of(Some("a"));
         let writes = turns.take(&flow).await;
         let waits = asked(turns.take(&flow));
         store.learn(&paces.fires, 500, began);
@@ -144,7 +144,7 @@ mod tests {
                 hold: false,
                 max_runs: None,
                 arrival: Arc::new(Arrival::new(Event::try_from(event).expect("an event"))),
-                verdict: Verdict::Skipped("for a test".into()),
+                verdict: EventVerdict::Skipped("for a test".into()),
             }
         };
         let matches: Vec<Match> = (0..LEAST).map(matched).collect();

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::store::sql::sql;
 use crate::store::text::document;
-use crate::store::turns::{self, Looked, TENANTS_IN_TURN};
+use crate::store::turns::{self, TenantDue, TENANTS_IN_TURN};
 use crate::store::{Split, Store, StoreError};
 
 /// Reasons of parked runs that services look after.
@@ -101,7 +101,7 @@ impl Store {
         }
         let cursor = &self.attended[awaited as usize];
         let after = cursor.after();
-        let looked: Vec<Looked> =
+        let looked: Vec<TenantDue> =
             self.db.read().await?.query(tenants).bind(now).bind(after).bind(turns::LOOKED_AT).all().await?;
         let turn = cursor.turn(looked, limit.max(1) as usize);
         if turn.is_empty() {

@@ -4,12 +4,12 @@
 use chrono::{DateTime, Utc};
 
 use crate::store::approvals::{ask, close_questions, wake};
-use crate::store::hot::Taken;
+use crate::store::hot::FinishedRow;
 use crate::store::lease::{Finish, Park};
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError};
 
-impl Taken {
+impl FinishedRow {
     /// Its end was asked for while it was being parked: nobody but us could hear that any more.
     pub(super) fn ends_instead(&self, end: &Finish) -> bool {
         end.park.is_some() && self.cancel_reason.is_some()
@@ -21,7 +21,7 @@ pub(super) async fn settle_park(
     store: &Store,
     tx: &mut Tx<'_>,
     end: &Finish,
-    taken: &Taken,
+    taken: &FinishedRow,
     now: DateTime<Utc>,
 ) -> Result<bool, StoreError> {
     let run_id = taken.run_id;

@@ -18,7 +18,7 @@ const ROWS: usize = 500;
 pub(super) const IN_TURN: Split = Split { postgres: "select pg_advisory_xact_lock(8243101700221)", sqlite: "select 1" };
 
 /// An event as it is stored.
-struct NewEvent {
+struct PublishedEvent {
     key: String,
     tenant: String,
     source: String,
@@ -26,9 +26,9 @@ struct NewEvent {
     body: Json<Box<RawValue>>,
 }
 
-impl NewEvent {
-    fn of(event: &Event) -> Result<NewEvent, StoreError> {
-        Ok(NewEvent {
+impl PublishedEvent {
+    fn of(event: &Event) -> Result<PublishedEvent, StoreError> {
+        Ok(PublishedEvent {
             key: event.key(),
             tenant: event.tenant.as_str().to_owned(),
             source: event.source.clone(),
@@ -45,14 +45,14 @@ impl Store {
         let scope = scope_of(events);
         let _turn = self.in_bulk(scope.tenant().unwrap_or_default(), events.len()).await;
         // written out before anybody waits for this transaction
-        let rows = events.iter().map(NewEvent::of).collect::<Result<Vec<_>, StoreError>>()?;
+        let rows = events.iter().map(PublishedEvent::of).collect::<Result<Vec<_>, StoreError>>()?;
         let store = self.clone();
         let fresh = self.run_for_caller(async move { store.write_events(&scope, rows).await }).await?;
         self.hint(Topic::Events);
         Ok(fresh)
     }
 
-    async fn write_events(&self, scope: &Scope, rows: Vec<NewEvent>) -> Result<u64, StoreError> {
+    async fn write_events(&self, scope: &Scope, rows: Vec<PublishedEvent>) -> Result<u64, StoreError> {
         let now = self.clock.now();
         let mut fresh = 0;
         let mut rows = VecDeque::from(rows);

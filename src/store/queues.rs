@@ -16,14 +16,14 @@ use crate::store::Store;
 use crate::store::db::Db;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Label {
+struct QueueLabel {
     resource: &'static str,
 }
 
 /// One queue, and what is waited for in it.
 #[derive(Clone)]
 struct Watched {
-    label: Label,
+    label: QueueLabel,
     waiting: Arc<dyn Fn() -> usize + Send + Sync>,
     waits: Histogram,
 }
@@ -31,7 +31,7 @@ struct Watched {
 impl Watched {
     fn new<K: Ord + Hash + Clone + Send + 'static>(resource: &'static str, queue: FairQueue<K>) -> Watched {
         let waits = queue.waits();
-        Watched { label: Label { resource }, waiting: Arc::new(move || queue.waiting()), waits }
+        Watched { label: QueueLabel { resource }, waiting: Arc::new(move || queue.waiting()), waits }
     }
 }
 
@@ -43,13 +43,13 @@ impl fmt::Debug for Watched {
 
 /// A gauge for each queue.
 #[derive(Debug)]
-struct Waiting(Vec<Watched>);
+struct QueueGauges(Vec<Watched>);
 
 /// A histogram for each queue.
 #[derive(Debug)]
-struct Waits(Vec<Watched>);
+struct QueueWaits(Vec<Watched>);
 
-impl EncodeMetric for Waiting {
+impl EncodeMetric for QueueGauges {
     fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
         for queue in &self.0 {
             let waiting = i64::try_from((queue.waiting)()).unwrap_or(i64::MAX);
@@ -63,7 +63,7 @@ impl EncodeMetric for Waiting {
     }
 }
 
-impl EncodeMetric for Waits {
+impl EncodeMetric for QueueWaits {
     fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
         self.0.iter().try_for_each(|queue| queue.waits.encode(encoder.encode_family(&queue.label)?))
     }
@@ -88,12 +88,12 @@ impl Store {
         metrics.register(
             "fair_queue_waiting",
             "Those who wait for their turn now, by what they wait for",
-            Waiting(queues.clone()),
+            QueueGauges(queues.clone()),
         );
         metrics.register(
             "fair_queue_wait_seconds",
             "Time that turns were waited for, by what was waited for; a turn that is had at once is not counted",
-            Waits(queues),
+            QueueWaits(queues),
         );
     }
 }

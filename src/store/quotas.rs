@@ -15,11 +15,11 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::quota::{Overrides, Quota, Quotas, Standing};
-use crate::store::audit::{Act, write_audit};
+use crate::quota::{Overrides, Quota, Quotas, QuotaStanding};
+use crate::store::audit::{AuditAction, write_audit};
 use crate::store::sql::sql;
 use crate::store::text::text;
-use crate::store::tx::{Query, Tx};
+use crate::store::tx::{TxQuery, Tx};
 use crate::store::{Split, Store, StoreError, Topic};
 
 /// How long the quotas of a tenant are remembered.
@@ -59,7 +59,7 @@ pub(super) enum Admission {
 }
 
 /// Allowance of a tenant, as it was read.
-struct Reading {
+struct AllowanceReading {
     allowance: Allowance,
     at: DateTime<Utc>,
     /// Bytes that were admitted here since.
@@ -68,15 +68,15 @@ struct Reading {
 
 /// Allowances of tenants that were read lately.
 #[derive(Clone)]
-pub(super) struct Known(Arc<Mutex<LruCache<String, Reading>>>);
+pub(super) struct KnownAllowances(Arc<Mutex<LruCache<String, AllowanceReading>>>);
 
-impl Default for Known {
-    fn default() -> Known {
-        Known(Arc::new(Mutex::new(LruCache::new(REMEMBERED))))
+impl Default for KnownAllowances {
+    fn default() -> KnownAllowances {
+        KnownAllowances(Arc::new(Mutex::new(LruCache::new(REMEMBERED))))
     }
 }
 
-impl Known {
+impl KnownAllowances {
     fn lately(&self, tenant: &str, now: DateTime<Utc>) -> Option<Allowance> {
         let mut known = self.lock();
         known.get(tenant).filter(|reading| reading.is_fresh(now)).map(|reading| reading.allowance)
@@ -98,7 +98,7 @@ impl Known {
     }
 
     fn remember(&self, tenant: &str, allowance: Allowance, at: DateTime<Utc>) {
-        self.lock().put(tenant.to_owned(), Reading { allowance, at, admitted: 0 });
+        self.lock().put(tenant.to_owned(), AllowanceReading { allowance, at, admitted: 0 });
     }
 
     fn forget(&self) {
@@ -109,12 +109,12 @@ impl Known {
         self.lock().pop(tenant);
     }
 
-    fn lock(&self) -> MutexGuard<'_, LruCache<String, Reading>> {
+    fn lock(&self) -> MutexGuard<'_, LruCache<String, AllowanceReading>> {
         self.0.lock().expect("quotas lock")
     }
 }
 
-impl Reading {
+impl AllowanceReading {
     fn is_fresh(&self, now: DateTime<Utc>) -> bool {
         (now - self.at).abs() < MEMORY
     }
@@ -126,7 +126,7 @@ pub struct QuotaUsage {
     /// Quotas of the tenant alone.
     pub overrides: Overrides,
     /// Limit and usage of each quota.
-    pub standings: BTreeMap<Quota, Standing>,
+    pub standings: BTreeMap<Quota, QuotaStanding>,
 }
 
 #[derive(Default, sqlx::FromRow)]
@@ -209,7 +209,7 @@ const AMOUNTS: Split =
     Split { postgres: sql!(COUNTED; "{leased}" = ""), sqlite: sql!(COUNTED; "{leased}" = "indexed by queue_leases") };
 
 /// Asks about everybody and these tenants, where the text ends with a list.
-fn of_tenants<'t>(tx: &'t mut Tx<'_>, start: &'static str, tenants: &[&str]) -> Query<'t> {
+fn of_tenants<'t>(tx: &'t mut Tx<'_>, start: &'static str, tenants: &[&str]) -> TxQuery<'t> {
     let mut query = tx.build(start);
     query.list([EVERYBODY].iter().chain(tenants).map(|tenant| text(tenant))).push(")");
     query.finish()
@@ -344,7 +344,7 @@ impl Store {
         };
         let standing = |quota: Quota| {
             let usage = used(quota).map(|used: i64| used.max(0) as u64);
-            (quota, Standing { limit: quotas.of(quota), usage })
+            (quota, QuotaStanding { limit: quotas.of(quota), usage })
         };
         Ok(QuotaUsage { overrides, standings: Quota::ALL.into_iter().map(standing).collect() })
     }
@@ -368,6 +368,6 @@ impl Store {
     }
 }
 
-fn act<'a>(tenant: &'a str, by: &'a str, action: &'a str, body: serde_json::Value) -> Act<'a> {
-    Act { tenant, actor: by, via: "api", action, subject_type: "tenant", subject_id: Uuid::nil(), body }
+fn act<'a>(tenant: &'a str, by: &'a str, action: &'a str, body: serde_json::Value) -> AuditAction<'a> {
+    AuditAction { tenant, actor: by, via: "api", action, subject_type: "tenant", subject_id: Uuid::nil(), body }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::id::Scope;
-use crate::quota::meter::{Demand, Meter, Question, Verdict, minute_of};
+use crate::quota::meter::{Demand, Meter, MeterRequest, MeterVerdict, minute_of};
 use crate::quota::{Exceeded, Quota};
 use crate::store::quotas::Allowance;
 use crate::store::text::text;
@@ -18,9 +18,9 @@ use crate::store::{Store, StoreError};
 
 /// The meter of one process. Cheap to clone; all clones count together.
 #[derive(Clone, Default)]
-pub(super) struct Rates(Arc<Mutex<Meter>>);
+pub(super) struct RateCounters(Arc<Mutex<Meter>>);
 
-impl Rates {
+impl RateCounters {
     pub(super) fn meter(&self) -> MutexGuard<'_, Meter> {
         self.0.lock().expect("meter lock")
     }
@@ -36,7 +36,7 @@ pub(super) const REPORT: &str = "
     returning used";
 
 /// In a transaction: what of the question is granted, and what is left to all instances then.
-async fn grant(tx: &mut Tx<'_>, demand: &Demand<'_>, asked: Question) -> Result<(u64, u64), StoreError> {
+async fn grant(tx: &mut Tx<'_>, demand: &Demand<'_>, asked: MeterRequest) -> Result<(u64, u64), StoreError> {
     let used: i64 = tx
         .query(REPORT)
         .bind(text(demand.tenant))
@@ -74,8 +74,8 @@ pub(super) async fn take_fires(
         let demand = fires_of(tenant, allowance.quotas.fires_per_minute, *count);
         let verdict = store.rates.meter().take(&demand, now);
         *count = match verdict {
-            Verdict::Allowed(count) => count as usize,
-            Verdict::Ask(asked) => {
+            MeterVerdict::Allowed(count) => count as usize,
+            MeterVerdict::Ask(asked) => {
                 let (granted, remaining) = grant(tx, &demand, asked).await?;
                 store.rates.meter().settle(&demand, &asked, granted, remaining) as usize
             }
@@ -156,8 +156,8 @@ impl Store {
             return Ok(0);
         }
         let question = match self.rates.meter().take(demand, self.clock.now()) {
-            Verdict::Allowed(count) => return Ok(count),
-            Verdict::Ask(question) => question,
+            MeterVerdict::Allowed(count) => return Ok(count),
+            MeterVerdict::Ask(question) => question,
         };
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();

@@ -9,9 +9,9 @@ use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::notification::Recipient;
-use crate::store::audit::{Act, write_audit};
+use crate::store::audit::{AuditAction, write_audit};
 use crate::store::db::{Db, connection};
-use crate::store::listing::{Found, PAGE_BYTES};
+use crate::store::listing::{PagedRow, PAGE_BYTES};
 use crate::store::text::{document, text};
 use crate::store::{RowPage, Store, StoreError, listed};
 
@@ -113,7 +113,7 @@ impl Store {
         }
         query.push(" order by tenant_id limit ").push_bind(filter.limit).push(FITTING).push_bind(PAGE_BYTES);
         query.push(") x order by x.tenant_id");
-        let rows: Vec<Found<ListedRow>> = query.finish().all().await?;
+        let rows: Vec<PagedRow<ListedRow>> = query.finish().all().await?;
         read.end().await?;
         RowPage::of(rows, |row| Ok(self.listed(row)))
     }
@@ -213,8 +213,8 @@ impl Store {
 }
 
 /// The audit entry for a recipient that is gone: nothing about the person.
-fn deleted<'a>(tenant: &'a str, by: &'a str) -> Act<'a> {
-    Act {
+fn deleted<'a>(tenant: &'a str, by: &'a str) -> AuditAction<'a> {
+    AuditAction {
         tenant,
         actor: by,
         via: "api",

@@ -12,19 +12,19 @@ use crate::run::cause::Cause;
 use crate::store::StoreError;
 use crate::store::event_index::index_event_task;
 use crate::store::hot::HotEvents;
-use crate::store::lease::{CLAIM_MARGIN, Claim};
+use crate::store::lease::{CLAIM_MARGIN, RunClaim};
 use crate::store::matching::{EventsRecorded, Match};
 use crate::store::runs::NewRun;
-use crate::store::text::Document;
+use crate::store::text::StoredJson;
 use crate::store::tx::Tx;
 use crate::store::windows::{self, Collected};
 use crate::task::TaskStatus;
 use crate::task::change::{REASON_MAX_RUNS, REASON_PAUSED};
-use crate::trigger::event::{Verdict, reason};
+use crate::trigger::event::{EventVerdict, reason};
 
 /// The task that a run is of.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Subject<'a> {
+pub(super) struct RecordedSubject<'a> {
     pub task_id: Uuid,
     pub tenant: &'a str,
     pub epoch: i64,
@@ -117,17 +117,17 @@ impl Recording {
 
     /// Decides one match; asks the database only where a rule needs its memory.
     pub async fn take(&mut self, tx: &mut Tx<'_>, matched: &Match) -> Result<(), StoreError> {
-        if matched.verdict != Verdict::No && !self.known.insert((matched.task_id, matched.arrival.key().to_owned())) {
+        if matched.verdict != EventVerdict::No && !self.known.insert((matched.task_id, matched.arrival.key().to_owned())) {
             self.duplicates += 1;
             return Ok(());
         }
         let way = match &matched.verdict {
-            Verdict::No => return Ok(()),
-            Verdict::Skipped(reason) => {
+            EventVerdict::No => return Ok(()),
+            EventVerdict::Skipped(reason) => {
                 self.skip(matched, reason);
                 return Ok(());
             }
-            Verdict::Fires(way) => way,
+            EventVerdict::Fires(way) => way,
         };
         let paused = matched.status == TaskStatus::Paused;
         if paused && !matched.hold {
@@ -188,7 +188,7 @@ impl Recording {
     }
 
     /// Whether the task has had all its runs, those of this batch included.
-    fn is_spent(&mut self, of: Subject) -> bool {
+    fn is_spent(&mut self, of: RecordedSubject) -> bool {
         let Some(most) = of.max_runs else { return false };
         self.limited.entry(of.task_id).or_insert_with(|| (most, of.tenant.to_owned()));
         self.fired(of.task_id) >= most
@@ -200,7 +200,7 @@ impl Recording {
     }
 
     pub fn run_event(&mut self, matched: &Match) -> Result<(), StoreError> {
-        let cause = Document::from_raw(matched.arrival.cause())?;
+        let cause = StoredJson::from_raw(matched.arrival.cause())?;
         let run = NewRun { cause: Some(cause), ..self.of_event(matched) };
         self.queue(matched.epoch, run);
         Ok(())
@@ -209,7 +209,7 @@ impl Recording {
     /// Records what a closed window held: a run, or `why` there is none.
     pub fn close_window(
         &mut self,
-        of: Subject,
+        of: RecordedSubject,
         id: Uuid,
         events: Vec<Value>,
         why: Option<&str>,
@@ -266,11 +266,11 @@ impl Recording {
 }
 
 /// The run of a closed window: of one event, or of many with the last as the one that fires.
-fn of_window(of: Subject, window: Uuid, events: Vec<Value>, now: DateTime<Utc>) -> Result<NewRun, StoreError> {
+fn of_window(of: RecordedSubject, window: Uuid, events: Vec<Value>, now: DateTime<Utc>) -> Result<NewRun, StoreError> {
     let event_ids = events.iter().map(|event| event["id"].as_str().unwrap_or_default().to_owned()).collect();
     let event = events.last().cloned().unwrap_or_default();
     let events = if events.len() > 1 { events } else { Vec::new() };
-    let cause = Some(Document::of(&Cause::Event { event, events })?);
+    let cause = Some(StoredJson::of(&Cause::Event { event, events })?);
     Ok(NewRun { event_ids, cause, ..new_run(of.task_id, of.tenant, format!("w:{window}"), now) })
 }
 
@@ -284,7 +284,7 @@ fn new_run(task_id: Uuid, tenant: &str, fire_key: String, now: DateTime<Utc>) ->
 pub(super) struct EventsWritten {
     pub recorded: usize,
     pub skipped: usize,
-    pub claims: Vec<Claim>,
+    pub claims: Vec<RunClaim>,
 }
 
 impl EventsWritten {

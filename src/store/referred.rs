@@ -3,7 +3,7 @@
 
 use crate::credential::awaited;
 use crate::id::Scope;
-use crate::notification::trouble::CredentialTelling;
+use crate::notification::trouble::CredentialContext;
 use crate::notification::wording::References;
 use crate::notification::{Delivery, SubjectRef};
 use crate::run::Run;
@@ -19,7 +19,7 @@ pub struct Referred {
     /// Name of the task.
     pub task_name: Option<String>,
     /// The credential that a notice is about.
-    pub credential: Option<CredentialTelling>,
+    pub credential: Option<CredentialContext>,
 }
 
 impl Referred {
@@ -45,7 +45,7 @@ impl Store {
             Some(task_id) => self.find_task(&Scope::Every, task_id).await?,
             None => None,
         };
-        let credential = match CredentialTelling::of(delivery) {
+        let credential = match CredentialContext::of(delivery) {
             Some(telling) => self.as_it_stands(telling, delivery).await?,
             None => None,
         };
@@ -55,9 +55,9 @@ impl Store {
     /// Tasks that wait for the credential, and the reason; `None` where whom it concerns is gone.
     async fn as_it_stands(
         &self,
-        telling: CredentialTelling,
+        telling: CredentialContext,
         delivery: &Delivery,
-    ) -> Result<Option<CredentialTelling>, StoreError> {
+    ) -> Result<Option<CredentialContext>, StoreError> {
         let Some(SubjectRef::Credential { task_id, credential_id, .. }) = &delivery.subject_ref else {
             return Ok(None);
         };
@@ -68,14 +68,14 @@ impl Store {
                     let awaited = task.status_reason.as_deref().and_then(awaited);
                     let awaited = awaited.map(|reference| reference.to_string());
                     let paused = task.status == TaskStatus::Paused && awaited.as_ref() == Some(&telling.reference);
-                    CredentialTelling { task: Some(on_one_line(&task.name)), paused, ..telling }
+                    CredentialContext { task: Some(on_one_line(&task.name)), paused, ..telling }
                 }))
             }
             (None, Some(id)) => {
-                let (tenant, CredentialTelling { service, account, .. }) = (&delivery.tenant_id, &telling);
+                let (tenant, CredentialContext { service, account, .. }) = (&delivery.tenant_id, &telling);
                 let stored = self.find_credential(&Scope::Every, tenant, service, account).await?;
                 let credential = stored.map(|stored| stored.credential).filter(|credential| credential.id == *id);
-                Ok(credential.map(|credential| CredentialTelling { reason: credential.status_reason, ..telling }))
+                Ok(credential.map(|credential| CredentialContext { reason: credential.status_reason, ..telling }))
             }
             (None, None) => Ok(Some(telling)),
         }

@@ -12,12 +12,12 @@ use crate::json_length::bytes_of;
 use crate::run::{RunEvent, RunState};
 use crate::store::approvals::close_questions;
 use crate::store::db::{Db, answered, connection, fault};
-use crate::store::flow::Flow;
-use crate::store::hot::{RunNow, run_now, run_now_committed};
-use crate::store::idempotency::{Answer, Idempotency, once};
+use crate::store::flow::QueueFlow;
+use crate::store::hot::{RunNowRows, run_now, run_now_committed};
+use crate::store::idempotency::{StoredAnswer, Idempotency, once};
 use crate::store::runs::{NewRun, enqueue, insert_run, key_instant};
 use crate::store::slots::{EACH_IN_TURN, LOCK_QUEUED, free, hand_over};
-use crate::store::text::{Document, text};
+use crate::store::text::{StoredJson, text};
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 
@@ -122,7 +122,7 @@ impl Store {
         request: impl Into<RunRequest>,
         now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
-    ) -> Result<Answer<()>, StoreError> {
+    ) -> Result<StoredAnswer<()>, StoreError> {
         let (store, scope, once) = (self.clone(), scope.clone(), idempotency.cloned());
         let request = request.into();
         // on SQLite the transaction is part of the text: a caller who goes away must not leave it open
@@ -138,7 +138,7 @@ impl Store {
         RunRequest { input, requested_by }: RunRequest,
         now: DateTime<Utc>,
         idempotency: Option<&Idempotency>,
-    ) -> Result<Answer<()>, StoreError> {
+    ) -> Result<StoredAnswer<()>, StoreError> {
         let tenant = match (self.tenant_of_task(scope, task_id).await, idempotency) {
             // the answer to this key may be remembered, though the task is gone by now
             (Err(StoreError::NotFound), Some(once)) => once.tenant.clone(),
@@ -146,7 +146,7 @@ impl Store {
         };
         self.admit_once(&tenant, input.as_ref().map_or(0, bytes_of), idempotency, now).await?;
         let (input, requested_by) = (input.as_ref(), requested_by.as_deref());
-        let ask = RunNow { tenant: scope.tenant(), task_id, run_id, input, requested_by, now };
+        let ask = RunNowRows { tenant: scope.tenant(), task_id, run_id, input, requested_by, now };
         let is_there = match &self.db {
             // one statement, which confines itself
             Db::Postgres { quick, waits, .. } if idempotency.is_none() => {
@@ -158,7 +158,7 @@ impl Store {
             }
             Db::Sqlite { writer, waits, .. } if idempotency.is_none() => {
                 waits.look("writer", writer);
-                let flow = Flow::of(scope.tenant());
+                let flow = QueueFlow::of(scope.tenant());
                 let mut held = writer.acquire(flow).await?;
                 fault()?;
                 let is_there = run_now_committed(&mut held, &ask).await?;
@@ -182,7 +182,7 @@ impl Store {
             return Err(StoreError::NotFound);
         }
         self.hint(Topic::Queue);
-        Ok(Answer::Done(()))
+        Ok(StoredAnswer::Done(()))
     }
 
     /// Records a run for each of these past instants, behind everything else that is due.
@@ -194,7 +194,7 @@ impl Store {
         instants: &[DateTime<Utc>],
         idempotency: Option<&Idempotency>,
         requested_by: Option<&str>,
-    ) -> Result<Answer<()>, StoreError> {
+    ) -> Result<StoredAnswer<()>, StoreError> {
         let now = self.clock.now();
         let task = self.get_task(scope, task_id).await?;
         self.admit_once(&task.tenant_id, 0, idempotency, now).await?;
@@ -213,7 +213,7 @@ impl Store {
         }
         write.commit().await?;
         self.hint(Topic::Queue);
-        Ok(Answer::Done(()))
+        Ok(StoredAnswer::Done(()))
     }
 
     /// Records a new run for a final one, which stays as it is; answers the new one's fire key, `t:<run id>:<n>`.
@@ -226,7 +226,7 @@ impl Store {
         now: DateTime<Utc>,
         told: impl Fn(&str) -> Result<Option<Idempotency>, StoreError> + Send + Sync,
         requested_by: Option<&str>,
-    ) -> Result<Answer<String>, StoreError> {
+    ) -> Result<StoredAnswer<String>, StoreError> {
         let old = self.get_run(scope, id).await?;
         if !old.state.is_final() {
             return Err(StoreError::Conflict(format!("the run is {}, so it can't be retried yet", old.state.as_str())));
@@ -240,16 +240,16 @@ impl Store {
             retry_of: Some(id),
             missed: old.missed,
             event_ids: old.event_ids,
-            cause: old.cause.as_ref().map(Document::of).transpose()?,
+            cause: old.cause.as_ref().map(StoredJson::of).transpose()?,
             input: old.input,
             ..NewRun::queued(&task, String::new(), old.scheduled_for, now)
         };
         for _ in 0..RETRY_TRIES {
             let answer = match self.try_retry(scope, task_id, (&retry, requested_by), &told).await? {
-                Answer::Done(None) => continue,
-                Answer::Done(Some(key)) => Answer::Done(key),
-                Answer::Replayed { status, body } => Answer::Replayed { status, body },
-                Answer::Mismatch => Answer::Mismatch,
+                StoredAnswer::Done(None) => continue,
+                StoredAnswer::Done(Some(key)) => StoredAnswer::Done(key),
+                StoredAnswer::Replayed { status, body } => StoredAnswer::Replayed { status, body },
+                StoredAnswer::Mismatch => StoredAnswer::Mismatch,
             };
             self.hint(Topic::Queue);
             return Ok(answer);
@@ -264,7 +264,7 @@ impl Store {
         task_id: Uuid,
         (retry, requested_by): (&NewRun, Option<&str>),
         told: &(impl Fn(&str) -> Result<Option<Idempotency>, StoreError> + Send + Sync),
-    ) -> Result<Answer<Option<String>>, StoreError> {
+    ) -> Result<StoredAnswer<Option<String>>, StoreError> {
         let mut write = self.db.write(scope).await?;
         let tx = &mut write.tx();
         let prefix = format!("t:{}:", retry.retry_of.unwrap_or_default());
@@ -276,11 +276,11 @@ impl Store {
         }
         let run = NewRun { fire_key: key.clone(), ..retry.clone() };
         if record(tx, task_id, &[run], retry.created_at, 1, None).await? == 0 {
-            return Ok(Answer::Done(None));
+            return Ok(StoredAnswer::Done(None));
         }
         note_requester(tx, retry.id, requested_by).await?;
         write.commit().await?;
-        Ok(Answer::Done(Some(key)))
+        Ok(StoredAnswer::Done(Some(key)))
     }
 
     /// Cancels a run that has not been started, or asks the worker of a running one to end it.

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::store::db::{Db, fault};
-use crate::store::flow::Flow;
+use crate::store::flow::QueueFlow;
 use crate::store::sql::sql;
 use crate::store::{Store, StoreError};
 
@@ -43,7 +43,7 @@ impl Store {
                 forgotten as usize
             }
             Db::Sqlite { writer, .. } => {
-                let mut write = writer.begin(Flow::of(None)).await?;
+                let mut write = writer.begin(QueueFlow::of(None)).await?;
                 fault()?;
                 let forgotten = forget(&mut write, bound, limit).await?;
                 write.commit().await?;

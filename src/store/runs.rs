@@ -14,14 +14,14 @@ use uuid::Uuid;
 use crate::id::Scope;
 use crate::run::cause::Cause;
 use crate::run::outcome::RunFault;
-use crate::run::{Missed, Run, RunState, Usage};
+use crate::run::{MissedInstants, Run, RunState, Usage};
 use crate::store::db::{Db, connection};
-use crate::store::flow::Flow;
+use crate::store::flow::QueueFlow;
 use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::retention::oldest_id;
 use crate::store::sql::sql;
-use crate::store::text::{Document, optional_document, text};
-use crate::store::tx::{Record, Rows, Tx};
+use crate::store::text::{StoredJson, optional_document, text};
+use crate::store::tx::{SqlRecord, Rows, Tx};
 use crate::store::{Store, StoreError, listed};
 pub(super) use new_run::{NewRun, enqueue, key_instant, missed_key};
 
@@ -62,7 +62,7 @@ pub(super) async fn insert_run(tx: &mut Tx<'_>, run: &NewRun) -> Result<u64, Sto
         .bind(run.created_at)
         .bind(run.finished_at())
         .bind(optional_document(event_ids(run))?)
-        .bind(run.cause.as_ref().map(Document::json))
+        .bind(run.cause.as_ref().map(StoredJson::json))
         .execute()
         .await?)
 }
@@ -97,7 +97,7 @@ pub(super) struct RunRow {
     attempt: i32,
     crashes: i32,
     infra_retries: i32,
-    missed: Option<Json<Missed>>,
+    missed: Option<Json<MissedInstants>>,
     retry_of: Option<Uuid>,
     event_ids: Option<Json<Vec<String>>>,
     /// Not in lists: it holds whole events.
@@ -191,7 +191,7 @@ const BRIEF: &str = sql!(SELECT_BRIEF, "join fit on fit.id = r.id");
 
 /// A run as a list shows it: without its input and cause, and with the beginning of its output.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RunSummary {
+pub struct RunOverview {
     /// The run, its long values left out.
     pub run: Run,
     /// Length of the input, in bytes.
@@ -201,16 +201,16 @@ pub struct RunSummary {
 }
 
 #[derive(sqlx::FromRow)]
-struct SummaryRow {
+struct RunSummaryRow {
     #[sqlx(flatten)]
     run: RunRow,
     input_bytes: Option<i64>,
     output_bytes: Option<i64>,
 }
 
-impl SummaryRow {
-    fn summary(self) -> Result<RunSummary, StoreError> {
-        Ok(RunSummary { run: self.run.run()?, input_bytes: self.input_bytes, output_bytes: self.output_bytes })
+impl RunSummaryRow {
+    fn summary(self) -> Result<RunOverview, StoreError> {
+        Ok(RunOverview { run: self.run.run()?, input_bytes: self.input_bytes, output_bytes: self.output_bytes })
     }
 }
 
@@ -273,7 +273,7 @@ impl Store {
         Ok(match &self.db {
             Db::Postgres { pool, waits, .. } => {
                 waits.look("shared", pool);
-                let mut held = pool.in_turn(Flow::of(scope.tenant())).await?;
+                let mut held = pool.in_turn(QueueFlow::of(scope.tenant())).await?;
                 let rows = sqlx::query(sql!(
                     SELECT_BRIEF,
                     "where ($2 is null or r.tenant_id = $2) and r.id in (
@@ -314,11 +314,11 @@ impl Store {
     }
 
     /// A page of runs that match, newest first, as lists show them.
-    pub async fn run_summaries(&self, scope: &Scope, filter: &RunFilter) -> Result<RowPage<RunSummary>, StoreError> {
-        self.page_of_runs(scope, filter, BRIEF, PAGE_BYTES, SummaryRow::summary).await
+    pub async fn run_summaries(&self, scope: &Scope, filter: &RunFilter) -> Result<RowPage<RunOverview>, StoreError> {
+        self.page_of_runs(scope, filter, BRIEF, PAGE_BYTES, RunSummaryRow::summary).await
     }
 
-    async fn page_of_runs<R: Record, T>(
+    async fn page_of_runs<R: SqlRecord, T>(
         &self,
         scope: &Scope,
         filter: &RunFilter,

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::id::{Scope, Tenant, new_id};
 use crate::store::db::Db;
 use crate::store::tenant_readers::TenantReaders;
-use crate::store::writer::Writer;
+use crate::store::writer::SqliteWriter;
 use crate::store::{Settings, Store};
 use crate::task::{Draft, Task};
 
@@ -39,7 +39,7 @@ impl Scratch {
         tenant_readers
     }
 
-    pub fn writer(&self) -> &Writer {
+    pub fn writer(&self) -> &SqliteWriter {
         let Db::Sqlite { writer, .. } = &self.store.db else { unreachable!("it is SQLite") };
         writer
     }

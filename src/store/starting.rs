@@ -15,10 +15,10 @@ use crate::notification::Recipient;
 use crate::retry::full_jitter;
 use crate::run::Run;
 use crate::store::db::{Db, answered, connection, fault};
-use crate::store::flow::Flow;
-use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE};
-use crate::store::lease::{Claim, Lease};
-use crate::store::limits::Limits;
+use crate::store::flow::QueueFlow;
+use crate::store::hot::{StartedRow, Hot, TENANTS_AT_ONCE};
+use crate::store::lease::{RunClaim, Lease};
+use crate::store::limits::RunLimits;
 use crate::store::shares::TenantShares;
 use crate::store::slots::resolve_blocked;
 use crate::store::{Store, StoreError, Topic};
@@ -38,9 +38,9 @@ pub struct Take {
     /// Runs at most.
     pub limit: i64,
     /// In turn: as many of each tenant. For when there is more than can be taken; else the most urgent are taken.
-    pub fair: Option<Turn>,
+    pub fair: Option<ClaimCursor>,
     /// How many may be under way at once. Kept by takes in turn alone: where there are any, `fair` is there.
-    pub limits: Limits,
+    pub limits: RunLimits,
     /// Rest of this instance's places for each tenant; `None`: whatever there is. Kept by takes in turn alone: one of
     /// the most urgent must have no higher limit than what is left to everybody.
     pub shares: Option<TenantShares>,
@@ -48,16 +48,16 @@ pub struct Take {
 
 /// The turn of the tenants whose names follow this one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Turn(pub(super) String);
+pub struct ClaimCursor(pub(super) String);
 
-impl Turn {
+impl ClaimCursor {
     /// The next turn: that of the tenants after the last that was served. Where that was the last of so many in turn,
     /// those who follow it if there may be any, and else the first.
-    pub(super) fn after(served: Option<String>, last: &str, tenants: i64) -> Turn {
+    pub(super) fn after(served: Option<String>, last: &str, tenants: i64) -> ClaimCursor {
         match served {
-            Some(served) if served != last => Turn(served),
-            _ if tenants == TENANTS_AT_ONCE => Turn(last.to_owned()),
-            _ => Turn::default(),
+            Some(served) if served != last => ClaimCursor(served),
+            _ if tenants == TENANTS_AT_ONCE => ClaimCursor(last.to_owned()),
+            _ => ClaimCursor::default(),
         }
     }
 }
@@ -68,9 +68,9 @@ pub struct Taking {
     /// The runs that started and those that did not.
     pub starts: Starts,
     /// Those that are due later.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<RunClaim>,
     /// Where to go on, if it was done in turn.
-    pub turn: Turn,
+    pub turn: ClaimCursor,
     /// How many runs were leased, whatever became of them.
     pub leased: usize,
 }
@@ -162,7 +162,7 @@ impl Store {
                 (taken, blocked)
             }
             _ => {
-                let mut write = self.db.write_hot(Flow::of(None)).await?;
+                let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
                 let tx = &mut write.tx();
                 let taken = tx.take(take).await?;
                 let blocked = resolve_blocked(tx, taken.stopped.clone(), take.now).await?;
@@ -181,7 +181,7 @@ impl Store {
             return Vec::new();
         }
         let resolved = async {
-            let mut write = self.db.write_hot(Flow::of(None)).await?;
+            let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
             let tx = &mut write.tx();
             let blocked = resolve_blocked(tx, claims.to_vec(), self.clock.now()).await?;
             write.commit().await?;
@@ -196,7 +196,7 @@ impl Store {
     /// Starts claims whose instant has come. Claims that an edit took back are silently left out; those that these
     /// leases have started already are answered again, so after an error the same call is safe.
     pub async fn start_runs(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Starts, StoreError> {
-        let mut write = self.db.write_hot(Flow::of(None)).await?;
+        let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
         let tx = &mut write.tx();
         let now = self.clock.now();
         let going = tx.start(leases, now, lease_until).await?;
@@ -209,7 +209,7 @@ impl Store {
 
     async fn starts(
         &self,
-        going: Vec<Going>,
+        going: Vec<StartedRow>,
         blocked: Vec<(Uuid, Blocked)>,
         lease_until: DateTime<Utc>,
     ) -> Result<Starts, StoreError> {
@@ -228,7 +228,7 @@ impl Store {
     /// tasks are known from then on.
     pub(super) async fn read_started(
         &self,
-        going: Vec<Going>,
+        going: Vec<StartedRow>,
         tasks: &mut HashMap<Uuid, Arc<Task>>,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<StartedRun>, StoreError> {
@@ -249,7 +249,7 @@ impl Store {
     /// Reads the surroundings of runs, beside the tasks that are known.
     async fn around<'a>(
         &self,
-        going: &[Going],
+        going: &[StartedRow],
         tasks: &'a mut HashMap<Uuid, Arc<Task>>,
     ) -> Result<Around<'a>, StoreError> {
         let unknown = going.iter().filter_map(|going| going.task_id).filter(|id| !tasks.contains_key(id));
@@ -272,7 +272,7 @@ struct Around<'a> {
 }
 
 impl Around<'_> {
-    fn started(&self, going: Going, run: Run, lease_until: DateTime<Utc>) -> StartedRun {
+    fn started(&self, going: StartedRow, run: Run, lease_until: DateTime<Utc>) -> StartedRun {
         StartedRun {
             lease: going.lease,
             task: run.task_id.and_then(|id| self.tasks.get(&id)).cloned(),

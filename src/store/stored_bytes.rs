@@ -23,7 +23,7 @@ use crate::json_length::bytes_of;
 use crate::quota::{Exceeded, Quota};
 use crate::store::creating::taken;
 use crate::store::db::{Db, connection, fault, sqlite_reader};
-use crate::store::flow::Flow;
+use crate::store::flow::QueueFlow;
 use crate::store::idempotency::Idempotency;
 use crate::store::quotas::Admission;
 use crate::store::text::text;
@@ -46,7 +46,7 @@ impl Store {
                 Ok(counted as u64)
             }
             Db::Sqlite { writer, .. } => {
-                let mut write = writer.begin(Flow::of(None)).await?;
+                let mut write = writer.begin(QueueFlow::of(None)).await?;
                 fault()?;
                 let counted = add_up(&mut write, limit).await?;
                 write.commit().await?;

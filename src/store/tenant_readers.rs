@@ -15,7 +15,7 @@ use sqlx::{Sqlite, SqliteConnection, SqlitePool};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::fair_queue::{FairQueue, Permit};
+use crate::fair_queue::{FairQueue, QueuePermit};
 use crate::store::connect::sqlite_pool;
 use crate::store::counts::Waits;
 use crate::threads::give_way;
@@ -30,10 +30,10 @@ pub(super) struct TenantReaders {
 }
 
 /// A connection to read by, until this is dropped.
-pub(super) struct Reader {
+pub(super) struct TenantReader {
     // dropped first: it is there for the next one
     connection: PoolConnection<Sqlite>,
-    _turn: Option<Permit<String>>,
+    _turn: Option<QueuePermit<String>>,
 }
 
 impl TenantReaders {
@@ -50,14 +50,14 @@ impl TenantReaders {
         tenant: Option<&str>,
         readers: &SqlitePool,
         waits: &Waits,
-    ) -> Result<Reader, sqlx::Error> {
+    ) -> Result<TenantReader, sqlx::Error> {
         let Some(tenant) = tenant else {
             waits.look("readers", readers);
-            return Ok(Reader { connection: readers.acquire().await?, _turn: None });
+            return Ok(TenantReader { connection: readers.acquire().await?, _turn: None });
         };
         waits.look("tenant_readers", &self.pool);
         let turn = self.turns.take(tenant).await;
-        Ok(Reader { connection: self.pool.acquire().await?, _turn: Some(turn) })
+        Ok(TenantReader { connection: self.pool.acquire().await?, _turn: Some(turn) })
     }
 
     /// The queue of tenants that want to read, to be measured.
@@ -87,7 +87,7 @@ async fn open_by_low_threads(pool: SqlitePool, count: usize) -> Result<(), sqlx:
     opened.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
 }
 
-impl Deref for Reader {
+impl Deref for TenantReader {
     type Target = SqliteConnection;
 
     fn deref(&self) -> &SqliteConnection {
@@ -95,7 +95,7 @@ impl Deref for Reader {
     }
 }
 
-impl DerefMut for Reader {
+impl DerefMut for TenantReader {
     fn deref_mut(&mut self) -> &mut SqliteConnection {
         &mut self.connection
     }
@@ -116,7 +116,7 @@ mod tests {
     use crate::store::{RunFilter, StoreError};
 
     /// All places, each in the name of another tenant.
-    async fn places(readers: &TenantReaders) -> Vec<Permit<String>> {
+    async fn places(readers: &TenantReaders) -> Vec<QueuePermit<String>> {
         let tenants: Vec<String> = (0..readers.turns.places()).map(|place| format!("holder of {place}")).collect();
         join_all(tenants.iter().map(|tenant| readers.turns.take(tenant.as_str()))).await
     }

@@ -29,18 +29,18 @@ pub(super) fn optional(from: Option<&str>) -> Option<Cow<'_, str>> {
 
 /// A document that is written already, for a JSON column. Cheap to copy.
 #[derive(Debug, Clone)]
-pub(super) struct Document(Arc<JsonRawValue>);
+pub(super) struct StoredJson(Arc<JsonRawValue>);
 
-impl Document {
-    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Document, StoreError> {
-        Ok(Document(document(value)?.0.into()))
+impl StoredJson {
+    pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<StoredJson, StoreError> {
+        Ok(StoredJson(document(value)?.0.into()))
     }
 
     /// Takes on what others have written.
-    pub fn from_raw(raw: &Arc<JsonRawValue>) -> Result<Document, StoreError> {
+    pub fn from_raw(raw: &Arc<JsonRawValue>) -> Result<StoredJson, StoreError> {
         match raw.get().contains(NUL_ESCAPE) {
-            true => Document::of(&**raw),
-            false => Ok(Document(Arc::clone(raw))),
+            true => StoredJson::of(&**raw),
+            false => Ok(StoredJson(Arc::clone(raw))),
         }
     }
 
@@ -50,8 +50,8 @@ impl Document {
     }
 }
 
-impl PartialEq for Document {
-    fn eq(&self, other: &Document) -> bool {
+impl PartialEq for StoredJson {
+    fn eq(&self, other: &StoredJson) -> bool {
         self.0.get() == other.0.get()
     }
 }
@@ -110,7 +110,7 @@ mod tests {
     fn a_document_that_others_have_written_is_the_same() {
         let value = json!({"a\0": "\0", "b": [1, "\\u0000"]});
         let raw: Arc<JsonRawValue> = serde_json::value::to_raw_value(&value).unwrap().into();
-        assert_eq!(Document::from_raw(&raw).unwrap(), Document::of(&value).unwrap());
+        assert_eq!(StoredJson::from_raw(&raw).unwrap(), StoredJson::of(&value).unwrap());
     }
 
     #[test]

@@ -5,8 +5,8 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::id::Scope;
-use crate::store::idempotency::{Answer, Idempotency, once};
-use crate::store::listing::{BOUND, FIT, Found, IN_ORDER, PAGE_BYTES, RowPage};
+use crate::store::idempotency::{StoredAnswer, Idempotency, once};
+use crate::store::listing::{BOUND, FIT, PagedRow, IN_ORDER, PAGE_BYTES, RowPage};
 use crate::store::sql::sql;
 use crate::store::text::{document, text};
 use crate::store::{Store, StoreError};
@@ -86,7 +86,7 @@ impl Store {
         &self,
         token: &StoredToken,
         idempotency: Option<&Idempotency>,
-    ) -> Result<Answer<()>, StoreError> {
+    ) -> Result<StoredAnswer<()>, StoreError> {
         let mut write = self.db.write_of(token.tenant_id.as_deref()).await?;
         let tx = &mut write.tx();
         if let Some(answer) = once(tx, idempotency, token.created_at).await? {
@@ -109,7 +109,7 @@ impl Store {
             .execute()
             .await?;
         write.commit().await?;
-        Ok(Answer::Done(()))
+        Ok(StoredAnswer::Done(()))
     }
 
     /// The token with this hash, dead or alive; whether it may be used is the caller's to judge.
@@ -156,7 +156,7 @@ impl Store {
         }
         query.push(" order by t.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
-        let rows: Vec<Found<TokenRow>> = query.finish().all().await?;
+        let rows: Vec<PagedRow<TokenRow>> = query.finish().all().await?;
         read.end().await?;
         RowPage::of(rows, |row| Ok(row.token()))
     }

@@ -10,12 +10,12 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::notification::NewDelivery;
-use crate::notification::measure::{Alert, Measure, Told};
+use crate::notification::measure::{Alert, RunNotification, AlertState};
 use crate::store::hot::Hot;
 use crate::store::sql::sql;
 use crate::store::text::optional_document;
 use crate::store::tx::Tx;
-use crate::store::unreadable::Unreadable;
+use crate::store::unreadable::UnreadableRow;
 use crate::store::{Split, Store, StoreError, Topic};
 
 impl Store {
@@ -65,10 +65,10 @@ pub(super) struct ToldRow {
 impl ToldRow {
     /// The state of a task's messages; the default where it can't be read: its runs must come to their end, and the
     /// ends that are recorded with them.
-    pub fn told(self, task_id: Uuid, unreadable: &Unreadable) -> Told {
+    pub fn told(self, task_id: Uuid, unreadable: &UnreadableRow) -> AlertState {
         let alerts = self.alerts.as_deref().map(serde_json::from_str::<BTreeMap<String, Alert>>).transpose();
         let alerts = alerts.inspect_err(|error| unreadable.tell("task_told", task_id, error));
-        Told { output_hash: self.output_hash, alerts: alerts.ok().flatten().unwrap_or_default() }
+        AlertState { output_hash: self.output_hash, alerts: alerts.ok().flatten().unwrap_or_default() }
     }
 }
 
@@ -106,7 +106,7 @@ pub(super) async fn untell(tx: &mut Tx<'_>, delivery: Uuid) -> Result<(), StoreE
 pub(super) async fn measured(
     store: &Store,
     tx: &mut Tx<'_>,
-    mut ends: Vec<&Measure>,
+    mut ends: Vec<&RunNotification>,
     now: DateTime<Utc>,
 ) -> Result<Vec<NewDelivery>, StoreError> {
     ends.sort_by_key(|end| end.task_id);

@@ -8,9 +8,9 @@ use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::run::Usage;
-use crate::run::transcript::{Echo, Entry, FORMAT, Message};
+use crate::run::transcript::{Echo, TranscriptEntry, FORMAT, TranscriptMessage};
 use crate::store::lease::Lease;
-use crate::store::listing::{Found, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::listing::{PagedRow, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::text::document;
 use crate::store::{Store, StoreError};
 
@@ -19,7 +19,7 @@ struct TurnRow {
     seq: i64,
     turn: i64,
     format: i16,
-    body: Json<Message>,
+    body: Json<TranscriptMessage>,
     echo: Option<String>,
     turns: i64,
     tool_calls: i64,
@@ -31,15 +31,15 @@ struct TurnRow {
 }
 
 impl TurnRow {
-    fn entry(self) -> Result<Entry, StoreError> {
+    fn entry(self) -> Result<TranscriptEntry, StoreError> {
         if self.format != FORMAT {
             return Err(StoreError::Corrupt(format!("a transcript has the format {}, known is {FORMAT}", self.format)));
         }
         let mut message = self.body.0;
-        if let Message::Assistant { echo, .. } = &mut message {
+        if let TranscriptMessage::Assistant { echo, .. } = &mut message {
             *echo = self.echo.as_deref().map(echo_of).transpose()?;
         }
-        Ok(Entry {
+        Ok(TranscriptEntry {
             seq: self.seq,
             turn: self.turn,
             at: self.created_at,
@@ -62,8 +62,8 @@ fn echo_of(text: &str) -> Result<Arc<Echo>, StoreError> {
 }
 
 /// The provider's message as it is stored: JSON in a column of text, where no database changes it.
-fn echo_text(message: &Message) -> Result<Option<String>, StoreError> {
-    let Message::Assistant { echo: Some(echo), .. } = message else { return Ok(None) };
+fn echo_text(message: &TranscriptMessage) -> Result<Option<String>, StoreError> {
+    let TranscriptMessage::Assistant { echo: Some(echo), .. } = message else { return Ok(None) };
     let unwritable = |error| StoreError::Corrupt(format!("a provider's message can't be written: {error}"));
     serde_json::to_string(&**echo).map(Some).map_err(unwritable)
 }
@@ -76,7 +76,7 @@ impl Store {
         tenant: &str,
         lease: Lease,
         lease_until: DateTime<Utc>,
-        entries: &[Entry],
+        entries: &[TranscriptEntry],
     ) -> Result<(), StoreError> {
         let mut write = self.db.write_of(Some(tenant)).await?;
         let tx = &mut write.tx();
@@ -145,12 +145,12 @@ impl Store {
         run_id: Uuid,
         from: i64,
         limit: i64,
-    ) -> Result<Vec<Entry>, StoreError> {
+    ) -> Result<Vec<TranscriptEntry>, StoreError> {
         Ok(self.page_of_turns(scope, run_id, from, limit, UNBOUNDED, false).await?.rows)
     }
 
     /// The transcript as a run goes on with it: with the messages of providers.
-    pub async fn checkpoint(&self, run_id: Uuid, from: i64, limit: i64) -> Result<Vec<Entry>, StoreError> {
+    pub async fn checkpoint(&self, run_id: Uuid, from: i64, limit: i64) -> Result<Vec<TranscriptEntry>, StoreError> {
         Ok(self.page_of_turns(&Scope::Every, run_id, from, limit, UNBOUNDED, true).await?.rows)
     }
 
@@ -161,7 +161,7 @@ impl Store {
         run_id: Uuid,
         from: i64,
         limit: i64,
-    ) -> Result<RowPage<Entry>, StoreError> {
+    ) -> Result<RowPage<TranscriptEntry>, StoreError> {
         self.page_of_turns(scope, run_id, from, limit, PAGE_BYTES, false).await
     }
 
@@ -173,9 +173,9 @@ impl Store {
         limit: i64,
         bound: i64,
         with_echoes: bool,
-    ) -> Result<RowPage<Entry>, StoreError> {
+    ) -> Result<RowPage<TranscriptEntry>, StoreError> {
         let mut read = self.db.read_of(scope.tenant()).await?;
-        let rows: Vec<Found<TurnRow>> = read
+        let rows: Vec<PagedRow<TurnRow>> = read
             .query(PAGE)
             .bind(run_id)
             .bind(from)

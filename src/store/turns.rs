@@ -10,7 +10,7 @@ use std::sync::Mutex;
 pub(super) const LOOKED_AT: i64 = 200;
 
 /// A tenant that was looked at, and whether it has something due.
-pub(super) type Looked = (String, bool);
+pub(super) type TenantDue = (String, bool);
 
 /// The tenant that had the last turn.
 #[derive(Default)]
@@ -24,7 +24,7 @@ impl TenantCursor {
 
     /// Of the tenants that were looked at, up to [`LOOKED_AT`] of them in their order, those that have a turn: as many as
     /// `most` with something due. The next search goes on behind the last one of them, or with the first tenant.
-    pub fn turn(&self, looked: Vec<Looked>, most: usize) -> Vec<String> {
+    pub fn turn(&self, looked: Vec<TenantDue>, most: usize) -> Vec<String> {
         let all = looked.len();
         let last = looked.last().map(|(tenant, _)| tenant.clone());
         let due = looked.into_iter().filter_map(|(tenant, due)| due.then_some(tenant));
@@ -66,7 +66,7 @@ pub(super) const TENANTS_IN_TURN: &str = "
 mod tests {
     use super::*;
 
-    fn looked(tenants: std::ops::Range<usize>, due: fn(usize) -> bool) -> Vec<Looked> {
+    fn looked(tenants: std::ops::Range<usize>, due: fn(usize) -> bool) -> Vec<TenantDue> {
         tenants.map(|n| (format!("{n:03}"), due(n))).collect()
     }
 

@@ -21,9 +21,9 @@ pub(super) enum Tx<'c> {
 }
 
 /// A value that both databases take.
-pub(super) trait Value<'v>: Encode<'v, Postgres> + Type<Postgres> + Encode<'v, Sqlite> + Type<Sqlite> {}
+pub(super) trait SqlValue<'v>: Encode<'v, Postgres> + Type<Postgres> + Encode<'v, Sqlite> + Type<Sqlite> {}
 
-impl<'v, V: Encode<'v, Postgres> + Type<Postgres> + Encode<'v, Sqlite> + Type<Sqlite>> Value<'v> for V {}
+impl<'v, V: Encode<'v, Postgres> + Type<Postgres> + Encode<'v, Sqlite> + Type<Sqlite>> SqlValue<'v> for V {}
 
 /// A value that is read from the first column of either database's row.
 pub(super) trait Scalar:
@@ -34,13 +34,13 @@ pub(super) trait Scalar:
 impl<S> Scalar for S where S: for<'r> Decode<'r, Postgres> + Type<Postgres> + for<'r> Decode<'r, Sqlite> + Type<Sqlite> {}
 
 /// A type that is read from a row of either database.
-pub(super) trait Record: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> {}
+pub(super) trait SqlRecord: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow> {}
 
-impl<T: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow>> Record for T {}
+impl<T: for<'r> FromRow<'r, PgRow> + for<'r> FromRow<'r, SqliteRow>> SqlRecord for T {}
 
 /// A statement with its values, kept prepared unless it says otherwise.
 #[must_use = "a statement does nothing before it is executed"]
-pub(super) struct Query<'t> {
+pub(super) struct TxQuery<'t> {
     text: SqlStr,
     target: Target<'t>,
     /// The first value that could not be written down.
@@ -54,14 +54,14 @@ enum Target<'t> {
 }
 
 /// A statement whose text is put together.
-pub(super) struct Builder<'t> {
+pub(super) struct StatementBuilder<'t> {
     text: String,
-    query: Query<'t>,
+    query: TxQuery<'t>,
 }
 
 /// Places with commas between them.
-pub(super) struct List<'b, 't> {
-    builder: &'b mut Builder<'t>,
+pub(super) struct ValueList<'b, 't> {
+    builder: &'b mut StatementBuilder<'t>,
     is_empty: bool,
 }
 
@@ -77,27 +77,27 @@ enum OneRow {
 }
 
 impl<'c> Tx<'c> {
-    pub(super) fn query(&mut self, sql: impl Into<Split>) -> Query<'_> {
+    pub(super) fn query(&mut self, sql: impl Into<Split>) -> TxQuery<'_> {
         self.lend().into_query(sql)
     }
 
     /// A statement whose text begins so.
-    pub(super) fn build(&mut self, text: impl Into<Split>) -> Builder<'_> {
+    pub(super) fn build(&mut self, text: impl Into<Split>) -> StatementBuilder<'_> {
         self.lend().into_builder(text)
     }
 
     /// A statement for which the connection is given away.
-    pub(super) fn into_query(self, sql: impl Into<Split>) -> Query<'c> {
+    pub(super) fn into_query(self, sql: impl Into<Split>) -> TxQuery<'c> {
         let Split { postgres, sqlite } = sql.into();
         match self {
-            Tx::Postgres(conn) => Query::new(postgres, Target::Postgres(conn, PgArguments::default())),
-            Tx::Sqlite(conn) => Query::new(sqlite, Target::Sqlite(conn, SqliteArguments::default())),
+            Tx::Postgres(conn) => TxQuery::new(postgres, Target::Postgres(conn, PgArguments::default())),
+            Tx::Sqlite(conn) => TxQuery::new(sqlite, Target::Sqlite(conn, SqliteArguments::default())),
         }
     }
 
-    pub(super) fn into_builder(self, text: impl Into<Split>) -> Builder<'c> {
+    pub(super) fn into_builder(self, text: impl Into<Split>) -> StatementBuilder<'c> {
         let query = self.into_query(text);
-        Builder { text: query.text.as_str().to_owned(), query }
+        StatementBuilder { text: query.text.as_str().to_owned(), query }
     }
 
     fn lend(&mut self) -> Tx<'_> {
@@ -108,24 +108,24 @@ impl<'c> Tx<'c> {
     }
 }
 
-impl<'t> Query<'t> {
-    fn new(text: &'static str, target: Target<'t>) -> Query<'t> {
-        Query { text: text.into_sql_str(), target, encode_error: None, is_persistent: true }
+impl<'t> TxQuery<'t> {
+    fn new(text: &'static str, target: Target<'t>) -> TxQuery<'t> {
+        TxQuery { text: text.into_sql_str(), target, encode_error: None, is_persistent: true }
     }
 
     /// Gives the next place its value.
-    pub(super) fn bind<'v>(mut self, value: impl Value<'v>) -> Query<'t> {
+    pub(super) fn bind<'v>(mut self, value: impl SqlValue<'v>) -> TxQuery<'t> {
         self.add(value);
         self
     }
 
     /// Whether it will come again and is worth being kept prepared.
-    pub(super) fn persistent(mut self, is_persistent: bool) -> Query<'t> {
+    pub(super) fn persistent(mut self, is_persistent: bool) -> TxQuery<'t> {
         self.is_persistent = is_persistent;
         self
     }
 
-    fn add<'v>(&mut self, value: impl Value<'v>) {
+    fn add<'v>(&mut self, value: impl SqlValue<'v>) {
         let added = match &mut self.target {
             Target::Postgres(_, values) => values.add(value),
             Target::Sqlite(_, values) => values.add(value),
@@ -171,12 +171,12 @@ impl<'t> Query<'t> {
         })
     }
 
-    pub(super) async fn all<T: Record>(self) -> Result<Vec<T>, sqlx::Error> {
+    pub(super) async fn all<T: SqlRecord>(self) -> Result<Vec<T>, sqlx::Error> {
         self.rows().await?.read()
     }
 
     /// The first row, if there is one.
-    pub(super) async fn optional<T: Record>(self) -> Result<Option<T>, sqlx::Error> {
+    pub(super) async fn optional<T: SqlRecord>(self) -> Result<Option<T>, sqlx::Error> {
         match self.row().await? {
             Some(OneRow::Postgres(row)) => T::from_row(&row).map(Some),
             Some(OneRow::Sqlite(row)) => T::from_row(&row).map(Some),
@@ -185,7 +185,7 @@ impl<'t> Query<'t> {
     }
 
     /// The first row; [`sqlx::Error::RowNotFound`] without one.
-    pub(super) async fn one<T: Record>(self) -> Result<T, sqlx::Error> {
+    pub(super) async fn one<T: SqlRecord>(self) -> Result<T, sqlx::Error> {
         self.optional().await?.ok_or(sqlx::Error::RowNotFound)
     }
 
@@ -219,14 +219,14 @@ impl<'t> Query<'t> {
     }
 }
 
-impl<'t> Builder<'t> {
-    pub(super) fn push(&mut self, text: &str) -> &mut Builder<'t> {
+impl<'t> StatementBuilder<'t> {
+    pub(super) fn push(&mut self, text: &str) -> &mut StatementBuilder<'t> {
         self.text.push_str(text);
         self
     }
 
     /// Adds the text for the database.
-    pub(super) fn push_of(&mut self, text: Split) -> &mut Builder<'t> {
+    pub(super) fn push_of(&mut self, text: Split) -> &mut StatementBuilder<'t> {
         let text = match &self.query.target {
             Target::Postgres(..) => text.postgres,
             Target::Sqlite(..) => text.sqlite,
@@ -235,7 +235,7 @@ impl<'t> Builder<'t> {
     }
 
     /// Adds a place, and the value for it.
-    pub(super) fn push_bind<'v>(&mut self, value: impl Value<'v>) -> &mut Builder<'t> {
+    pub(super) fn push_bind<'v>(&mut self, value: impl SqlValue<'v>) -> &mut StatementBuilder<'t> {
         self.query.add(value);
         let place = match &self.query.target {
             Target::Postgres(_, values) => values.len(),
@@ -246,8 +246,8 @@ impl<'t> Builder<'t> {
     }
 
     /// Adds places, with commas between them, and the values for them.
-    pub(super) fn list<'v>(&mut self, values: impl Iterator<Item = impl Value<'v>>) -> &mut Builder<'t> {
-        let mut list = List { builder: self, is_empty: true };
+    pub(super) fn list<'v>(&mut self, values: impl Iterator<Item = impl SqlValue<'v>>) -> &mut StatementBuilder<'t> {
+        let mut list = ValueList { builder: self, is_empty: true };
         for value in values {
             list.push_bind(value);
         }
@@ -258,25 +258,25 @@ impl<'t> Builder<'t> {
     pub(super) fn push_values<T>(
         &mut self,
         rows: impl Iterator<Item = T>,
-        mut fill: impl FnMut(&mut List<'_, 't>, T),
-    ) -> &mut Builder<'t> {
+        mut fill: impl FnMut(&mut ValueList<'_, 't>, T),
+    ) -> &mut StatementBuilder<'t> {
         self.push("values ");
         for (at, row) in rows.enumerate() {
             self.push(if at > 0 { ", (" } else { "(" });
-            fill(&mut List { builder: self, is_empty: true }, row);
+            fill(&mut ValueList { builder: self, is_empty: true }, row);
             self.push(")");
         }
         self
     }
 
     /// The statement as it is by now.
-    pub(super) fn finish(self) -> Query<'t> {
-        Query { text: AssertSqlSafe(self.text).into_sql_str(), ..self.query }
+    pub(super) fn finish(self) -> TxQuery<'t> {
+        TxQuery { text: AssertSqlSafe(self.text).into_sql_str(), ..self.query }
     }
 }
 
-impl List<'_, '_> {
-    pub(super) fn push_bind<'v>(&mut self, value: impl Value<'v>) -> &mut Self {
+impl ValueList<'_, '_> {
+    pub(super) fn push_bind<'v>(&mut self, value: impl SqlValue<'v>) -> &mut Self {
         if !self.is_empty {
             self.builder.push(", ");
         }
@@ -294,7 +294,7 @@ impl Rows {
         }
     }
 
-    pub(super) fn read<T: Record>(&self) -> Result<Vec<T>, sqlx::Error> {
+    pub(super) fn read<T: SqlRecord>(&self) -> Result<Vec<T>, sqlx::Error> {
         match self {
             Rows::Postgres(rows) => rows.iter().map(T::from_row).collect(),
             Rows::Sqlite(rows) => rows.iter().map(T::from_row).collect(),

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::id::Scope;
 use crate::metrics::Metrics;
-use crate::store::tx::{Record, Rows};
+use crate::store::tx::{SqlRecord, Rows};
 use crate::store::{Store, StoreError};
 
 /// When a row that can't be read is looked at again, where its table has an instant for that: a newer release may read it.
@@ -27,30 +27,30 @@ pub const LOOK_AGAIN: TimeDelta = TimeDelta::hours(1);
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Table {
+struct UnreadableTable {
     table: &'static str,
 }
 
 /// The rows of this process's store that were found unreadable. Cheap to clone; all clones remember together.
 #[derive(Debug, Clone)]
-pub(super) struct Unreadable {
+pub(super) struct UnreadableRow {
     known: Arc<Mutex<LruCache<(&'static str, String), ()>>>,
-    found: Family<Table, Counter>,
+    found: Family<UnreadableTable, Counter>,
 }
 
-impl Default for Unreadable {
-    fn default() -> Unreadable {
-        Unreadable { known: Arc::new(Mutex::new(LruCache::new(REMEMBERED))), found: Family::default() }
+impl Default for UnreadableRow {
+    fn default() -> UnreadableRow {
+        UnreadableRow { known: Arc::new(Mutex::new(LruCache::new(REMEMBERED))), found: Family::default() }
     }
 }
 
-impl Unreadable {
+impl UnreadableRow {
     pub(super) fn register(&self, metrics: &Metrics) {
         metrics.register("unreadable_rows", "Stored rows that can't be read, set aside", self.found.clone());
     }
 
     /// The rows that can be read, and the ids of those that can't, which are told of. The first column is the id.
-    pub(super) fn sift<S: Record, T>(
+    pub(super) fn sift<S: SqlRecord, T>(
         &self,
         table: &'static str,
         rows: &Rows,
@@ -62,8 +62,8 @@ impl Unreadable {
         }
     }
 
-    /// Like [`Unreadable::sift`], where the first column is a name.
-    pub(super) fn sift_named<S: Record, T>(
+    /// Like [`UnreadableRow::sift`], where the first column is a name.
+    pub(super) fn sift_named<S: SqlRecord, T>(
         &self,
         table: &'static str,
         rows: &Rows,
@@ -105,7 +105,7 @@ impl Unreadable {
     pub(super) fn tell(&self, table: &'static str, id: impl Display, why: &dyn Display) {
         let mut known = self.known.lock().expect("unreadable lock");
         if known.put((table, id.to_string()), ()).is_none() {
-            self.found.get_or_create(&Table { table }).inc();
+            self.found.get_or_create(&UnreadableTable { table }).inc();
             tracing::error!(table, %id, %why, "a stored row can't be read, it is set aside and the others go on");
         }
     }
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_row_is_told_of_once_and_what_is_remembered_is_bounded() {
-        let unreadable = Unreadable::default();
+        let unreadable = UnreadableRow::default();
         let metrics = Metrics::new();
         unreadable.register(&metrics);
         for _ in 0..3 {

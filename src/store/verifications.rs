@@ -25,7 +25,7 @@ pub struct Verification {
 
 /// Result of a code that was given back.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Verified {
+pub enum CodeCheck {
     /// It was right, and the recipient is written.
     Yes(Box<StoredRecipient>),
     /// It was wrong; so many tries are left.
@@ -125,7 +125,7 @@ impl Store {
         given: &Verification,
         recipient: &Recipient,
         read: &StoredRecipient,
-    ) -> Result<Verified, StoreError> {
+    ) -> Result<CodeCheck, StoreError> {
         if scope.tenant().is_some_and(|own| own != given.recipient) {
             return Err(StoreError::NotFound);
         }
@@ -142,7 +142,7 @@ impl Store {
             .await?;
         let (code_hash, tries) = match row {
             Some((code_hash, true, tries)) if tries < TRIES => (code_hash, tries),
-            _ => return Ok(Verified::Gone),
+            _ => return Ok(CodeCheck::Gone),
         };
         let verified = if code_hash != given.code_hash {
             tx.query("update verifications set tries = tries + 1 where tenant_id = $1 and channel = $2")
@@ -150,7 +150,7 @@ impl Store {
                 .bind(text(&given.channel))
                 .execute()
                 .await?;
-            Verified::Wrong { left: TRIES - tries - 1 }
+            CodeCheck::Wrong { left: TRIES - tries - 1 }
         } else {
             let written = tx
                 .query(
@@ -173,7 +173,7 @@ impl Store {
                 .execute()
                 .await?;
             let (recipient, version) = (recipient.clone(), read.version + 1);
-            Verified::Yes(Box::new(StoredRecipient { recipient, version, updated_at: now }))
+            CodeCheck::Yes(Box::new(StoredRecipient { recipient, version, updated_at: now }))
         };
         write.commit().await?;
         Ok(verified)

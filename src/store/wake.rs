@@ -19,7 +19,7 @@ use crate::clock::pause;
 use crate::store::Store;
 use crate::store::connections::{Connections, notice};
 use crate::store::db::answered;
-use crate::store::ears::Ears;
+use crate::store::ears::Listener;
 
 /// Topics on which a service may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// One hint per topic; many at once are one. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Hints(Arc<Shared>);
+pub(super) struct Wakeups(Arc<Shared>);
 
 struct Shared {
     here: [watch::Sender<()>; TOPICS],
@@ -73,9 +73,9 @@ struct Shared {
     reading: watch::Sender<bool>,
 }
 
-impl Hints {
-    pub(super) fn new() -> Hints {
-        Hints(Arc::new(Shared {
+impl Wakeups {
+    pub(super) fn new() -> Wakeups {
+        Wakeups(Arc::new(Shared {
             here: std::array::from_fn(|_| watch::channel(()).0),
             works: AtomicBool::new(false),
             kept: AtomicU8::new(0),
@@ -100,7 +100,7 @@ impl Hints {
 
     /// Tells other instances what is called here, and hears them, until the ears are closed. They are heard once this
     /// returns, so who looks after it misses nothing; where that is refused, or takes long, it is tried again.
-    pub(super) async fn join_others(&self, quick: &Connections, ears: &Ears) {
+    pub(super) async fn join_others(&self, quick: &Connections, ears: &Listener) {
         // tests have databases of their own, and a database may have several schemas with a service each
         let origin = format!("{:016x}", fastrand::u64(..));
         let heard = ears.listen().await;
@@ -109,7 +109,7 @@ impl Hints {
     }
 
     /// To the end, and then what is left: what is handed back at a stop is for others to do.
-    async fn tell(self, quick: Connections, ears: Ears, origin: String) {
+    async fn tell(self, quick: Connections, ears: Listener, origin: String) {
         while ears.while_open(self.0.bell.notified()).await.is_some() {
             self.tell_once(&quick, &origin).await;
             pause(GATHER).await;
@@ -130,7 +130,7 @@ impl Hints {
         }
     }
 
-    async fn hear(self, ears: Ears, mut listener: Result<PgListener, sqlx::Error>, origin: String) {
+    async fn hear(self, ears: Listener, mut listener: Result<PgListener, sqlx::Error>, origin: String) {
         let hearing = async {
             loop {
                 let error = match listener {

@@ -8,7 +8,7 @@ use crate::store::{Store, StoreError};
 
 /// A run in the queue.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
-pub struct Queued {
+pub struct QueuedPlace {
     /// `ready`, `claimed` or `started`.
     pub state: String,
     /// When it may start, or could have.
@@ -47,7 +47,7 @@ pub struct Holder {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Whereabouts {
     /// Its row in the queue.
-    pub queued: Option<Queued>,
+    pub queued: Option<QueuedPlace>,
     /// Its row among the parked runs.
     pub parked: Option<Parked>,
     /// The run with the task's slot; it may be the run itself.
@@ -64,7 +64,7 @@ impl Store {
     ) -> Result<Whereabouts, StoreError> {
         let mut read = self.db.read_in(scope).await?;
         let tx = &mut read.tx();
-        let queued: Option<Queued> = tx
+        let queued: Option<QueuedPlace> = tx
             .query(
                 "select state, run_at, worker, lease_until, deadline_at, cancel_reason
                    from queue where run_id = $1 and ($2 is null or tenant_id = $2)",

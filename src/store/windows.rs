@@ -13,7 +13,7 @@ use crate::store::StoreError;
 use crate::store::text::{document, text};
 use crate::store::tx::Tx;
 use crate::task::change::REASON_MAX_RUNS;
-use crate::trigger::event::{Arrival, HELD_EVENTS, WINDOW_BYTES, Window, WindowKind};
+use crate::trigger::event::{Arrival, HELD_EVENTS, WINDOW_BYTES, EventWindow, WindowKind};
 
 /// An event that was put into a window.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) enum Collected {
 }
 
 #[derive(sqlx::FromRow)]
-struct Open {
+struct OpenWindowRow {
     id: Uuid,
     opened_at: DateTime<Utc>,
     events: i32,
@@ -114,13 +114,13 @@ pub(super) async fn collect(
     tx: &mut Tx<'_>,
     task_id: Uuid,
     tenant: &str,
-    window: &Window,
+    window: &EventWindow,
     arrival: &Arrival,
     now: DateTime<Utc>,
 ) -> Result<Collected, StoreError> {
     let key = text(&window.key);
     let bytes = arrival.value().to_string().len() as i64;
-    let mut open: Option<Open> = tx
+    let mut open: Option<OpenWindowRow> = tx
         .query("select id, opened_at, events, bytes from windows where task_id = $1 and kind = $2 and key = $3")
         .bind(task_id)
         .bind(window.kind.as_str())

@@ -10,46 +10,46 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction};
 use tokio::time::timeout;
 
-use crate::fair_queue::{FairQueue, Permit};
+use crate::fair_queue::{FairQueue, QueuePermit};
 use crate::store::counts::{PoolUse, Pooled};
-use crate::store::flow::Flow;
+use crate::store::flow::QueueFlow;
 
 /// A turn is waited for no longer.
 const WAIT: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
-pub(super) struct Writer {
+pub(super) struct SqliteWriter {
     /// Of one connection.
     pool: SqlitePool,
-    turns: FairQueue<Flow>,
+    turns: FairQueue<QueueFlow>,
 }
 
 /// A transaction of the writer. Nobody else writes until it is dropped.
 pub(super) struct Writing {
     // dropped first: what is left is rolled back before the next one writes
     transaction: Transaction<'static, Sqlite>,
-    _turn: Permit<Flow>,
+    _turn: QueuePermit<QueueFlow>,
 }
 
 /// The writer for a single statement.
 pub(super) struct Statement {
     connection: PoolConnection<Sqlite>,
-    _turn: Permit<Flow>,
+    _turn: QueuePermit<QueueFlow>,
 }
 
-impl Writer {
-    pub(super) fn new(pool: SqlitePool) -> Writer {
-        Writer { pool, turns: FairQueue::new(1) }
+impl SqliteWriter {
+    pub(super) fn new(pool: SqlitePool) -> SqliteWriter {
+        SqliteWriter { pool, turns: FairQueue::new(1) }
     }
 
     /// Begins a transaction, in turn.
-    pub(super) async fn begin(&self, flow: Flow) -> Result<Writing, sqlx::Error> {
+    pub(super) async fn begin(&self, flow: QueueFlow) -> Result<Writing, sqlx::Error> {
         let turn = self.turn(flow).await?;
         Ok(Writing { transaction: self.pool.begin_with("begin immediate").await?, _turn: turn })
     }
 
     /// The connection for a single statement, in turn.
-    pub(super) async fn acquire(&self, flow: Flow) -> Result<Statement, sqlx::Error> {
+    pub(super) async fn acquire(&self, flow: QueueFlow) -> Result<Statement, sqlx::Error> {
         let turn = self.turn(flow).await?;
         Ok(Statement { connection: self.pool.acquire().await?, _turn: turn })
     }
@@ -64,16 +64,16 @@ impl Writer {
     }
 
     /// The queue of those who want to write, to be measured.
-    pub(super) fn queue(&self) -> FairQueue<Flow> {
+    pub(super) fn queue(&self) -> FairQueue<QueueFlow> {
         self.turns.clone()
     }
 
-    async fn turn(&self, flow: Flow) -> Result<Permit<Flow>, sqlx::Error> {
+    async fn turn(&self, flow: QueueFlow) -> Result<QueuePermit<QueueFlow>, sqlx::Error> {
         timeout(WAIT, self.turns.take(&flow)).await.map_err(|_| sqlx::Error::PoolTimedOut)
     }
 }
 
-impl Pooled for Writer {
+impl Pooled for SqliteWriter {
     fn usage(&self, name: &'static str) -> PoolUse {
         self.pool.usage(name)
     }

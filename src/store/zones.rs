@@ -16,14 +16,14 @@ use crate::store::tasks::{SELECT_TASK, TaskRow};
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 use crate::task::{Task, TaskStatus};
-use crate::trigger::Next;
-use crate::trigger::zone::Release;
+use crate::trigger::NextFire;
+use crate::trigger::zone::ZoneRelease;
 
 /// The newest release that any instance has stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewestZones {
     /// The newest release that any instance has.
-    pub release: Release,
+    pub release: ZoneRelease,
     /// Whether all that earlier releases had planned is planned anew.
     pub is_planned: bool,
 }
@@ -50,7 +50,7 @@ pub(super) const NEWEST: &str =
     "select release, planned_at is not null from zone_releases order by release desc limit 1";
 
 /// Whether fires may be planned by `release`: no newer one is stored, and nothing is left that an older one has planned.
-pub(super) async fn may_plan(tx: &mut Tx<'_>, release: &Release) -> Result<bool, StoreError> {
+pub(super) async fn may_plan(tx: &mut Tx<'_>, release: &ZoneRelease) -> Result<bool, StoreError> {
     let newest: Option<(String, bool)> = tx.query(NEWEST).optional().await?;
     Ok(newest.is_none_or(|(newest, is_planned)| newest == release.as_str() && is_planned))
 }
@@ -78,7 +78,7 @@ impl Store {
 
     /// Stores a release with its rules: from now on no other plans, and nothing is fired by the clock until
     /// [`Store::zones_are_planned`]. One that is stored already stays as it is.
-    pub async fn add_zones(&self, release: &Release, rules: &[u8], now: DateTime<Utc>) -> Result<(), StoreError> {
+    pub async fn add_zones(&self, release: &ZoneRelease, rules: &[u8], now: DateTime<Utc>) -> Result<(), StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         write
             .query(
@@ -95,7 +95,7 @@ impl Store {
     }
 
     /// The rules of a release that is stored.
-    pub async fn zones_of(&self, release: &Release) -> Result<Option<Vec<u8>>, StoreError> {
+    pub async fn zones_of(&self, release: &ZoneRelease) -> Result<Option<Vec<u8>>, StoreError> {
         let mut read = self.db.read().await?;
         Ok(read
             .query("select rules from zone_releases where release = $1")
@@ -105,7 +105,7 @@ impl Store {
     }
 
     /// The release that has planned everything last; `None` before the first.
-    pub async fn planned_zones(&self) -> Result<Option<Release>, StoreError> {
+    pub async fn planned_zones(&self) -> Result<Option<ZoneRelease>, StoreError> {
         let release: Option<String> = self
             .db
             .read()
@@ -119,7 +119,7 @@ impl Store {
     /// Active tasks with a zone that a release before `release` has planned, of the `limit` tasks after one.
     pub async fn tasks_planned_before(
         &self,
-        release: &Release,
+        release: &ZoneRelease,
         after: Uuid,
         limit: i64,
     ) -> Result<ZonedTasks, StoreError> {
@@ -148,8 +148,8 @@ impl Store {
     pub async fn move_task(
         &self,
         seen: &PlannedTask,
-        next: Option<Next>,
-        release: &Release,
+        next: Option<NextFire>,
+        release: &ZoneRelease,
         notice: Option<&NewDelivery>,
         now: DateTime<Utc>,
     ) -> Result<bool, StoreError> {
@@ -186,7 +186,7 @@ impl Store {
     }
 
     /// All that earlier releases had planned is planned anew; their rules are not needed any more.
-    pub async fn zones_are_planned(&self, release: &Release, now: DateTime<Utc>) -> Result<(), StoreError> {
+    pub async fn zones_are_planned(&self, release: &ZoneRelease, now: DateTime<Utc>) -> Result<(), StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         tx.query("update zone_releases set planned_at = $2 where release = $1 and planned_at is null")
@@ -201,6 +201,6 @@ impl Store {
     }
 }
 
-fn read_release(text: &str) -> Result<Release, StoreError> {
-    Release::parse(text).ok_or_else(|| StoreError::Corrupt(format!("`{text}` is no release of a zone database")))
+fn read_release(text: &str) -> Result<ZoneRelease, StoreError> {
+    ZoneRelease::parse(text).ok_or_else(|| StoreError::Corrupt(format!("`{text}` is no release of a zone database")))
 }

@@ -3,11 +3,11 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::id::Scope;
-use crate::invalid::InvalidSpec;
-use crate::run::Missed;
+use crate::invalid::FieldError;
+use crate::run::MissedInstants;
 use crate::task::{Spec, Task, TaskStatus};
 use crate::trigger::catch_up::reason;
-use crate::trigger::{Next, Skip};
+use crate::trigger::{NextFire, Skip};
 
 /// Why a completed task has ended.
 pub const REASON_ENDED: &str = "ended";
@@ -84,9 +84,9 @@ pub struct Changed {
 
 /// The fate of an instant that waited out its jitter when the trigger was edited: exactly one of these.
 #[derive(Default)]
-struct Waiting {
+struct PendingInstant {
     /// The new trigger has it, too, and its time to run is still to come.
-    stays: Option<Next>,
+    stays: Option<NextFire>,
     /// The new trigger has it, and would have run it by now.
     fires_now: Option<DateTime<Utc>>,
     skipped: Option<Skip>,
@@ -116,7 +116,7 @@ pub enum ChangeError {
     Disabled(&'static str),
     /// The trigger of the edit can't be planned.
     #[error("{}: {}", .0.pointer, .0.message)]
-    Trigger(InvalidSpec),
+    Trigger(FieldError),
 }
 
 /// A change of a task as it was read, with all that its triggers have to be asked for it. Asking takes time, so that it is
@@ -128,19 +128,19 @@ pub struct PlannedChange {
     version: i64,
     epoch: i64,
     unconsidered: Option<DateTime<Utc>>,
-    answers: Result<Answers, ChangeError>,
+    answers: Result<ChangeAnswers, ChangeError>,
 }
 
 /// Answers of the triggers.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Answers {
+struct ChangeAnswers {
     /// Where the instants of an edited trigger are counted from.
     anchor: Option<DateTime<Utc>>,
     /// Instants that fell due while the task did not fire, and are not caught up.
-    missed: Option<Missed>,
+    missed: Option<MissedInstants>,
     /// The instant that waits out its jitter, as an edited trigger has it, and whether it is excluded.
-    waiting: Option<(Next, bool)>,
-    next: Option<Next>,
+    waiting: Option<(NextFire, bool)>,
+    next: Option<NextFire>,
 }
 
 impl PlannedChange {
@@ -168,7 +168,7 @@ impl Task {
         let (version, epoch) = (self.version, self.epoch);
         let answers = self.after(change, scope, now).and_then(|task| match self.differs_in_firing(&task) {
             true => self.ask(&task, unconsidered, now).map_err(ChangeError::Trigger),
-            false => Ok(Answers::default()),
+            false => Ok(ChangeAnswers::default()),
         });
         PlannedChange { now, version, epoch, unconsidered, answers }
     }
@@ -249,7 +249,7 @@ impl Task {
         task: &Task,
         unconsidered: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
-    ) -> Result<Answers, InvalidSpec> {
+    ) -> Result<ChangeAnswers, FieldError> {
         let Course { edited, waited, resumed, catches_up, .. } = self.course(task);
         let trigger = &task.spec.trigger;
         let anchor = if edited { Some(trigger.anchor(task.created_at)?) } else { None };
@@ -258,7 +258,7 @@ impl Task {
             Some(from) if waited && (edited || resumed) && !catches_up => {
                 match self.spec.trigger.instants_before(from, self.anchor_at, now) {
                     // nobody can say any more what came after the one that is known
-                    Err(_) if edited => (from < now).then_some(Missed { from, to: from, count: Some(1) }),
+                    Err(_) if edited => (from < now).then_some(MissedInstants { from, to: from, count: Some(1) }),
                     found => found?,
                 }
             }
@@ -269,14 +269,14 @@ impl Task {
             None => None,
         };
         let next = match unconsidered {
-            Some(nominal) if catches_up => Some(Next { nominal, run_at: nominal }),
+            Some(nominal) if catches_up => Some(NextFire { nominal, run_at: nominal }),
             // jitter may have put its time to run after now, though its nominal instant is past: it is not lost
             Some(nominal) if !edited && self.status == TaskStatus::Active => {
                 trigger.first(task.id, counted_from, nominal - TimeDelta::milliseconds(1))?
             }
             _ => trigger.first(task.id, counted_from, now)?,
         };
-        Ok(Answers { anchor, missed, waiting, next })
+        Ok(ChangeAnswers { anchor, missed, waiting, next })
     }
 
     /// The instant that is past, its time to run not, where the trigger is edited under it.
@@ -289,7 +289,7 @@ impl Task {
     fn replan(
         &self,
         mut task: Task,
-        answers: &Answers,
+        answers: &ChangeAnswers,
         unconsidered: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Changed {
@@ -299,7 +299,7 @@ impl Task {
             task.active_since = now;
         }
         let mut skipped = answers.missed.clone().map(|missed| Skip { missed, reason: REASON_PAUSED });
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingInstant::default();
         if let Some(nominal) = self.waits_out(&task, unconsidered, now) {
             waiting = task.waiting(nominal, answers.waiting, now);
         }
@@ -330,23 +330,23 @@ impl Task {
     }
 
     /// The fate of an instant that is past, its time to run not, as `found` by the trigger that `self` has now.
-    fn waiting(&self, nominal: DateTime<Utc>, found: Option<(Next, bool)>, now: DateTime<Utc>) -> Waiting {
+    fn waiting(&self, nominal: DateTime<Utc>, found: Option<(NextFire, bool)>, now: DateTime<Utc>) -> PendingInstant {
         let skip = |reason| {
-            let missed = Missed { from: nominal, to: nominal, count: Some(1) };
-            Waiting { skipped: Some(Skip { missed, reason }), ..Waiting::default() }
+            let missed = MissedInstants { from: nominal, to: nominal, count: Some(1) };
+            PendingInstant { skipped: Some(Skip { missed, reason }), ..PendingInstant::default() }
         };
         let spent = self.spec.max_runs.is_some_and(|most| self.fired >= most as i64);
         match found {
             None => skip(REASON_EDITED),
             Some(_) if spent => skip(REASON_MAX_RUNS),
-            Some((next, _)) if next.run_at > now => Waiting { stays: Some(next), ..Waiting::default() },
+            Some((next, _)) if next.run_at > now => PendingInstant { stays: Some(next), ..PendingInstant::default() },
             Some((_, true)) => skip(reason::EXCLUDED),
-            Some(_) => Waiting { fires_now: Some(nominal), ..Waiting::default() },
+            Some(_) => PendingInstant { fires_now: Some(nominal), ..PendingInstant::default() },
         }
     }
 
     /// Why the task will not fire again by itself, if so. Event tasks wait without an instant, and do not end by it.
-    fn end_of_firing(&self, next: Option<Next>) -> Option<&'static str> {
+    fn end_of_firing(&self, next: Option<NextFire>) -> Option<&'static str> {
         if self.spec.max_runs.is_some_and(|most| self.fired >= most as i64) {
             return Some(REASON_MAX_RUNS);
         }

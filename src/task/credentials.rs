@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::credential::Reference;
 use crate::task::Spec;
-use crate::trigger::condition::Poll;
+use crate::trigger::condition::PollSpec;
 
 /// Steps stand in steps at most so deep.
 const DEPTH: usize = 16;
@@ -14,8 +14,8 @@ const DEPTH: usize = 16;
 pub fn credentials_of(spec: &Spec) -> Vec<Reference> {
     let mut named = Vec::new();
     match spec.trigger.condition().map(|condition| &condition.poll) {
-        Some(Poll::Http(http)) => named.extend(http.credential.as_deref()),
-        Some(Poll::Tool(tool)) => named.extend(tool.args.get("credential").and_then(Value::as_str)),
+        Some(PollSpec::Http(http)) => named.extend(http.credential.as_deref()),
+        Some(PollSpec::Tool(tool)) => named.extend(tool.args.get("credential").and_then(Value::as_str)),
         _ => {}
     }
     let config = &spec.action.config;
@@ -53,7 +53,7 @@ pub fn kept_tool(name: &str) -> String {
 /// Every tool that the task calls by itself, or gives to an agent by its name, each once.
 fn tools_of(spec: &Spec) -> Vec<String> {
     let mut named = Vec::new();
-    if let Some(Poll::Tool(tool)) = spec.trigger.condition().map(|condition| &condition.poll) {
+    if let Some(PollSpec::Tool(tool)) = spec.trigger.condition().map(|condition| &condition.poll) {
         named.push(tool.name.as_str());
     }
     let config = &spec.action.config;

@@ -7,10 +7,10 @@ use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
 
 use crate::id::Tenant;
-use crate::invalid::{Faults, NAMED, did_you_mean, escape, unknown_fields};
+use crate::invalid::{ValidationErrors, NAMED, did_you_mean, escape, unknown_fields};
 use crate::task::fields::Listed;
 use crate::task::{
-    Action, DECIDED, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, Known, NAME_LENGTH, Output, Route, Spec, Task, Urgency,
+    Action, DECIDED, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, TaskValidator, NAME_LENGTH, Output, Route, Spec, Task, Urgency,
 };
 use crate::trigger::Trigger;
 
@@ -28,12 +28,12 @@ impl Draft {
     /// Reads a new task of `tenant`; what is wrong about the tenant is told with the rest. What is absent, or null, has
     /// its default.
     pub fn parse(
-        tenant: Result<Tenant, Faults>,
+        tenant: Result<Tenant, ValidationErrors>,
         value: &Value,
-        known: &Known,
+        known: &TaskValidator,
         now: DateTime<Utc>,
-    ) -> Result<Draft, Faults> {
-        let read = Reader::new(value, known, now, &[]).and_then(|mut reader| {
+    ) -> Result<Draft, ValidationErrors> {
+        let read = DraftReader::new(value, known, now, &[]).and_then(|mut reader| {
             let key = reader.key(None);
             reader.task(None).map(|(name, spec)| (key, name, spec))
         });
@@ -53,9 +53,9 @@ impl Draft {
 
     /// Reads what is to change in a task. A field that is present replaces the whole field, null its default; what is
     /// absent is kept. `version`, which the patch may carry, is the caller's to compare.
-    pub fn patch(task: &Task, value: &Value, known: &Known, now: DateTime<Utc>) -> Result<Draft, Faults> {
-        let tenant = Tenant::stored(&task.tenant_id).map_err(|why| Faults::one("/tenant_id", why))?;
-        let mut reader = Reader::new(value, known, now, &["version"])?;
+    pub fn patch(task: &Task, value: &Value, known: &TaskValidator, now: DateTime<Utc>) -> Result<Draft, ValidationErrors> {
+        let tenant = Tenant::stored(&task.tenant_id).map_err(|why| ValidationErrors::one("/tenant_id", why))?;
+        let mut reader = DraftReader::new(value, known, now, &["version"])?;
         let key = reader.key(Some(task));
         let touched = reader.fields.contains_key("action");
         let (name, mut spec) = reader.task(Some(task))?;
@@ -72,19 +72,19 @@ impl Draft {
 }
 
 /// Reads field by field and collects the faults. A reading of one field is `None` exactly when a fault was added.
-pub(super) struct Reader<'a> {
+pub(super) struct DraftReader<'a> {
     fields: &'a Map<String, Value>,
-    known: &'a Known,
+    known: &'a TaskValidator,
     now: DateTime<Utc>,
-    pub(super) faults: Faults,
+    pub(super) faults: ValidationErrors,
 }
 
-impl<'a> Reader<'a> {
-    fn new(value: &'a Value, known: &'a Known, now: DateTime<Utc>, more: &[&str]) -> Result<Reader<'a>, Faults> {
+impl<'a> DraftReader<'a> {
+    fn new(value: &'a Value, known: &'a TaskValidator, now: DateTime<Utc>, more: &[&str]) -> Result<DraftReader<'a>, ValidationErrors> {
         let Some(fields) = value.as_object() else {
-            return Err(Faults::one("", "a task is a JSON object"));
+            return Err(ValidationErrors::one("", "a task is a JSON object"));
         };
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let written = fields.keys().map(String::as_str);
         for field in written.filter(|f| !DECIDED.contains(f) && !more.contains(f)).take(NAMED) {
             let message = match field {
@@ -94,19 +94,19 @@ impl<'a> Reader<'a> {
             };
             faults.add(format!("/{}", escape(field)), message);
         }
-        Ok(Reader { fields, known, now, faults })
+        Ok(DraftReader { fields, known, now, faults })
     }
 
     /// The whole task, field by field; `before` is what it was, if it was.
-    fn task(mut self, before: Option<&Task>) -> Result<(String, Spec), Faults> {
+    fn task(mut self, before: Option<&Task>) -> Result<(String, Spec), ValidationErrors> {
         let was = before.map(|task| &task.spec);
-        let name = self.field("name", Reader::name, before.map(|task| &task.name), None);
+        let name = self.field("name", DraftReader::name, before.map(|task| &task.name), None);
         let trigger = match before.filter(|task| self.keeps_trigger(task)) {
             Some(task) => Some(task.spec.trigger.clone()),
-            None => self.field("trigger", Reader::trigger, was.map(|s| &s.trigger), None),
+            None => self.field("trigger", DraftReader::trigger, was.map(|s| &s.trigger), None),
         };
-        let executor = self.field("executor", Reader::text, was.map(|s| &s.executor), Some(DEFAULT_EXECUTOR.into()));
-        let action = self.field("action", Reader::action, was.map(|s| &s.action), Some(Action::default()));
+        let executor = self.field("executor", DraftReader::text, was.map(|s| &s.executor), Some(DEFAULT_EXECUTOR.into()));
+        let action = self.field("action", DraftReader::action, was.map(|s| &s.action), Some(Action::default()));
         self.check(before.is_none(), executor.as_deref(), action.as_ref());
         let output = self.output(was.map(|s| &s.output));
         let listed = Listed::read(&mut self, was);
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
     /// passed may be sent back with the rest.
     fn keeps_trigger(&self, task: &Task) -> bool {
         let written = self.fields.get("trigger").filter(|value| !value.is_null());
-        let read = |value| Trigger::parse(value, "/trigger", task.created_at, &mut Faults::new());
+        let read = |value| Trigger::parse(value, "/trigger", task.created_at, &mut ValidationErrors::new());
         written.and_then(read).is_some_and(|trigger| trigger == task.spec.trigger)
     }
 
@@ -290,8 +290,8 @@ mod tests {
 
     use super::*;
 
-    fn known() -> Known {
-        Known {
+    fn known() -> TaskValidator {
+        TaskValidator {
             channels: vec!["email".into()],
             check: Arc::new(|_, _, _| {}),
             poll: Arc::new(|_, _, _, _| {}),
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn task_names_as_many_channels_as_it_may_and_no_more() {
         let names: Vec<String> = (0..=CHANNELS).map(|n| format!("channel {n}")).collect();
-        let known = Known { channels: names.clone(), ..known() };
+        let known = TaskValidator { channels: names.clone(), ..known() };
         let read = |count: usize| {
             let draft = json!({
                 "name": "x", "trigger": { "type": "schedule", "interval": "5m" }, "output": { "channel": names[..count] },
@@ -372,7 +372,7 @@ mod tests {
 
         #[test]
         fn no_document_of_any_kind_brings_a_draft_down(value in anything()) {
-            let read = Draft::parse(Err(Faults::one("/tenant_id", "is missing")), &value, &known(), now());
+            let read = Draft::parse(Err(ValidationErrors::one("/tenant_id", "is missing")), &value, &known(), now());
             prop_assert!(read.unwrap_err().0.iter().any(|fault| fault.pointer == "/tenant_id"));
         }
     }

@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::draft::Reader;
-use super::{DEFAULT_TIMEOUT, Retry, TIMEOUT_RANGE};
+use super::draft::DraftReader;
+use super::{DEFAULT_TIMEOUT, RetryPolicy, TIMEOUT_RANGE};
 use crate::field::{Flag, Takes};
 use crate::invalid::{did_you_mean, escape};
 use crate::task::Notify;
@@ -33,7 +33,7 @@ task_fields! {
     /// Running time only; waiting has limits of its own.
     timeout_seconds: u64 = Timeout,
     /// Attempts of a run and the waits between them.
-    retry: Retry = RetryField,
+    retry: RetryPolicy = RetryField,
     /// Pause after this many failed runs in a row (retries used up); `null` never.
     pause_after_failures: Option<u32> = PauseAfterFailures,
     /// Free data of the owner, at hand in expressions and templates.
@@ -56,7 +56,7 @@ pub(super) trait TaskField {
     fn default() -> Self::Value;
 
     /// Reads what stands at `at`. `None` exactly when a fault was added, with what would be right.
-    fn read(reader: &mut Reader<'_>, at: &str, value: &Value) -> Option<Self::Value>;
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<Self::Value>;
 }
 
 struct NotifyField;
@@ -93,7 +93,7 @@ impl TaskField for NotifyField {
         Notify::Always
     }
 
-    fn read(reader: &mut Reader<'_>, at: &str, value: &Value) -> Option<Notify> {
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<Notify> {
         let word = reader.text(at, value)?;
         let read = Notify::ALL.into_iter().find(|notify| notify.as_str() == word);
         if read.is_none() {
@@ -132,7 +132,7 @@ impl TaskField for MaxRuns {
         None
     }
 
-    fn read(reader: &mut Reader<'_>, at: &str, value: &Value) -> Option<Option<u64>> {
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<Option<u64>> {
         reader.number(at, value, RUNS).map(Some)
     }
 }
@@ -167,7 +167,7 @@ impl TaskField for Timeout {
         DEFAULT_TIMEOUT
     }
 
-    fn read(reader: &mut Reader<'_>, at: &str, value: &Value) -> Option<u64> {
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<u64> {
         reader.number(at, value, TIMEOUT_RANGE)
     }
 }
@@ -177,16 +177,16 @@ struct RetryField;
 #[derive(Serialize, ToSchema)]
 struct RetryWritten {
     #[schema(required = false)]
-    retry: Retry,
+    retry: RetryPolicy,
 }
 
 #[derive(Serialize, ToSchema)]
 struct RetryShown {
-    retry: Retry,
+    retry: RetryPolicy,
 }
 
 impl TaskField for RetryField {
-    type Value = Retry;
+    type Value = RetryPolicy;
     type Written = RetryWritten;
     type Shown = RetryShown;
 
@@ -205,16 +205,16 @@ impl TaskField for RetryField {
         },
     ];
 
-    fn default() -> Retry {
-        Retry::default()
+    fn default() -> RetryPolicy {
+        RetryPolicy::default()
     }
 
-    fn read(reader: &mut Reader<'_>, at: &str, value: &Value) -> Option<Retry> {
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<RetryPolicy> {
         let Some(fields) = value.as_object() else {
             reader.faults.add(at, "must be an object, such as {\"max_attempts\": 3, \"backoff_seconds\": 10}");
             return None;
         };
-        let mut retry = Retry::default();
+        let mut retry = RetryPolicy::default();
         let before = reader.faults.0.len();
         for (field, value) in fields {
             let place = format!("{at}/{}", escape(field));
@@ -264,7 +264,7 @@ impl TaskField for PauseAfterFailures {
         None
     }
 
-    fn read(reader: &mut Reader<'_>, at: &str, value: &Value) -> Option<Option<u32>> {
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<Option<u32>> {
         reader.number(at, value, FAILURES).map(|n| u32::try_from(n).ok())
     }
 }
@@ -295,7 +295,7 @@ impl TaskField for Metadata {
         Map::new()
     }
 
-    fn read(reader: &mut Reader<'_>, at: &str, value: &Value) -> Option<Map<String, Value>> {
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<Map<String, Value>> {
         let Some(metadata) = value.as_object() else {
             reader.faults.add(at, "must be an object");
             return None;

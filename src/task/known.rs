@@ -4,23 +4,23 @@
 use std::sync::Arc;
 
 use crate::id::Tenant;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::task::Action;
 use crate::trigger::Trigger;
-use crate::trigger::condition::Poll;
+use crate::trigger::condition::PollSpec;
 
 /// Adds what is wrong with an executor's name, or with an action that is meant for it.
-pub type ActionCheck = Arc<dyn Fn(&str, &Action, &mut Faults) + Send + Sync>;
+pub type ActionCheck = Arc<dyn Fn(&str, &Action, &mut ValidationErrors) + Send + Sync>;
 
 /// Adds what is wrong with what a tenant's condition polls; pointers begin with the one given.
-pub type PollCheck = Arc<dyn Fn(&Tenant, &Poll, &str, &mut Faults) + Send + Sync>;
+pub type PollCheck = Arc<dyn Fn(&Tenant, &PollSpec, &str, &mut ValidationErrors) + Send + Sync>;
 /// Seals what is secret in an action of this executor and tenant; the last is what is stored, where it is of the same
 /// executor.
-pub type ActionSeal = Arc<dyn Fn(&str, &Tenant, &mut Action, Option<&Action>) -> Result<(), Faults> + Send + Sync>;
+pub type ActionSeal = Arc<dyn Fn(&str, &Tenant, &mut Action, Option<&Action>) -> Result<(), ValidationErrors> + Send + Sync>;
 
 /// Names that a draft may use; filled from the registries.
 #[derive(Clone)]
-pub struct Known {
+pub struct TaskValidator {
     /// The channels that are configured.
     pub channels: Vec<String>,
     /// The executors, and what each asks of its action.
@@ -31,10 +31,10 @@ pub struct Known {
     pub seal: ActionSeal,
 }
 
-impl Known {
+impl TaskValidator {
     /// Faults of a condition's poll.
-    pub(super) fn check_poll(&self, tenant: &Tenant, trigger: &Trigger) -> Result<(), Faults> {
-        let mut faults = Faults::new();
+    pub(super) fn check_poll(&self, tenant: &Tenant, trigger: &Trigger) -> Result<(), ValidationErrors> {
+        let mut faults = ValidationErrors::new();
         if let Some(condition) = trigger.condition() {
             (self.poll)(tenant, &condition.poll, "/trigger/poll", &mut faults);
         }

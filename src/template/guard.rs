@@ -88,7 +88,7 @@ fn filters_of(code: &str) -> impl Iterator<Item = &str> {
 }
 
 /// One `{{ … }}` or `{% … %}`.
-pub struct Part<'a> {
+pub struct TemplatePart<'a> {
     pub code: &'a str,
     /// The first word of a statement.
     pub statement: Option<&'a str>,
@@ -96,7 +96,7 @@ pub struct Part<'a> {
 
 /// The code of a template. What looks like a closing inside of a text ends the part too early and leaves the rest
 /// unseen, so a part goes on to the last closing before the next opening.
-pub fn parts(text: &str) -> Vec<Part<'_>> {
+pub fn parts(text: &str) -> Vec<TemplatePart<'_>> {
     let mut parts = Vec::new();
     for opening in ["{{", "{%"] {
         for piece in text.split(opening).skip(1) {
@@ -104,7 +104,7 @@ pub fn parts(text: &str) -> Vec<Part<'_>> {
             let end = word.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(word.len());
             let closing = if opening == "{{" { "}}" } else { "%}" };
             let code = &piece[..piece.rfind(closing).unwrap_or(piece.len())];
-            parts.push(Part { code, statement: (opening == "{%").then_some(&word[..end]) });
+            parts.push(TemplatePart { code, statement: (opening == "{%").then_some(&word[..end]) });
         }
     }
     parts
@@ -160,10 +160,10 @@ mod tests {
 
     use super::*;
     use crate::template::limits::FUEL;
-    use crate::template::{Names, Templates, Values};
+    use crate::template::{TemplateNames, TextTemplates, Values};
 
     fn read(text: &str) -> Result<crate::template::Template, TemplateFault> {
-        Templates::default().read(text, Names { variables: &["event"], steps: &[] })
+        TextTemplates::default().read(text, TemplateNames { variables: &["event"], steps: &[] })
     }
 
     #[test]

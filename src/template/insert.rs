@@ -112,7 +112,7 @@ pub fn from_json(value: &serde_json::Value) -> Value {
         Json::String(text) => Value::from(text.as_str()),
         Json::Array(items) => Value::from_object(List(items.iter().map(from_json).collect())),
         Json::Object(fields) => {
-            Value::from_object(Fields(fields.iter().map(|(key, field)| (key.clone(), from_json(field))).collect()))
+            Value::from_object(InsertedFields(fields.iter().map(|(key, field)| (key.clone(), from_json(field))).collect()))
         }
     }
 }
@@ -126,7 +126,7 @@ struct List(Vec<Value>);
 
 /// An object of data, as [`List`].
 #[derive(Debug)]
-struct Fields(BTreeMap<String, Value>);
+struct InsertedFields(BTreeMap<String, Value>);
 
 impl Object for List {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
@@ -150,7 +150,7 @@ impl Object for List {
     }
 }
 
-impl Object for Fields {
+impl Object for InsertedFields {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         meter::spend(LOOK).ok()?;
         self.0.get(key.as_str()?).cloned()

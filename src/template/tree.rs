@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::invalid::{Faults, escape};
-use crate::template::{Names, Template, TemplateError, Templates, Values};
+use crate::invalid::{ValidationErrors, escape};
+use crate::template::{TemplateNames, Template, TemplateError, TextTemplates, Values};
 
 /// A value that was read. Keys are taken as they are.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub enum Tree {
 
 impl Tree {
     /// Reads the value that stands at `pointer`; each text that is no template is a fault at its place.
-    pub fn read(value: &Value, pointer: &str, templates: &Templates, names: Names, faults: &mut Faults) -> Tree {
+    pub fn read(value: &Value, pointer: &str, templates: &TextTemplates, names: TemplateNames, faults: &mut ValidationErrors) -> Tree {
         let read = match value {
             Value::String(text) => match templates.read(text, names) {
                 Ok(template) => Tree::Text(template),
@@ -93,8 +93,8 @@ mod tests {
 
     use super::*;
 
-    fn read(value: &Value, faults: &mut Faults) -> Tree {
-        Tree::read(value, "/body", &Templates::default(), Names { variables: &["event"], steps: &[] }, faults)
+    fn read(value: &Value, faults: &mut ValidationErrors) -> Tree {
+        Tree::read(value, "/body", &TextTemplates::default(), TemplateNames { variables: &["event"], steps: &[] }, faults)
     }
 
     #[test]
@@ -103,16 +103,16 @@ mod tests {
         values.set("event", &json!({ "id": 7, "tags": ["a"] }));
         let written =
             json!({ "id": "{{ event.id }}", "list": ["n{{ event.id }}", 1, null], "tags": "{{ event.tags }}" });
-        let tree = read(&written, &mut Faults::new());
+        let tree = read(&written, &mut ValidationErrors::new());
         assert_eq!(tree.value(&values).unwrap(), json!({ "id": 7, "list": ["n7", 1, null], "tags": ["a"] }));
         assert_eq!(tree.literal(), None);
         let plain = json!({ "a": ["b", 1] });
-        assert_eq!(read(&plain, &mut Faults::new()).literal(), Some(&plain));
+        assert_eq!(read(&plain, &mut ValidationErrors::new()).literal(), Some(&plain));
     }
 
     #[test]
     fn each_fault_has_its_place() {
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         read(&json!({ "a/b": ["{{ x }}"], "c": "{{" }), &mut faults);
         let places: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
         assert_eq!(places, ["/body/a~1b/0", "/body/c"]);

@@ -1,7 +1,7 @@
 //! A URL with templates in its path and query. Scheme, host and port are fixed when it is read; what is inserted is
 //! percent-encoded, so that it can't leave its segment or its value, and never be a segment that climbs.
 
-use crate::template::{Names, Template, TemplateError, TemplateFault, Templates, Values, render};
+use crate::template::{TemplateNames, Template, TemplateError, TemplateFault, TextTemplates, Values, render};
 
 /// A URL that was read.
 #[derive(Debug, Clone)]
@@ -15,7 +15,7 @@ pub struct UrlTemplate {
 
 impl UrlTemplate {
     /// Reads an address with templates in it; a template may not stand in its host.
-    pub fn read(text: &str, templates: &Templates, names: Names) -> Result<UrlTemplate, TemplateFault> {
+    pub fn read(text: &str, templates: &TextTemplates, names: TemplateNames) -> Result<UrlTemplate, TemplateFault> {
         let fault = |why: &str| TemplateFault(why.to_owned());
         let text = text.trim();
         let whole = "must be a whole address, such as https://api.example.org/orders/{{ event.data.id }}";
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<UrlTemplate, TemplateFault> {
-        UrlTemplate::read(text, &Templates::default(), Names { variables: &["v"], steps: &[] })
+        UrlTemplate::read(text, &TextTemplates::default(), TemplateNames { variables: &["v"], steps: &[] })
     }
 
     fn url(text: &str, v: &serde_json::Value) -> Result<String, TemplateError> {

@@ -18,7 +18,7 @@ const COMPARED: u64 = 16;
 
 /// Repeated work of a template, by the look of its text.
 #[derive(Debug, Clone, Copy)]
-pub struct Work {
+pub struct TemplateWork {
     /// Insertions and statements.
     parts: u64,
     /// It has a `for`.
@@ -31,35 +31,35 @@ pub struct Work {
 
 /// How large values are.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Size {
+pub struct ValueSize {
     /// Bytes of the longest text.
     longest: u64,
     /// Bytes of all of it, about.
     bytes: u64,
 }
 
-impl Size {
-    pub fn of(value: &Value) -> Size {
-        let many = |parts: &mut dyn Iterator<Item = Size>| {
-            parts.fold(Size { longest: 0, bytes: 2 }, |sum, part| Size {
+impl ValueSize {
+    pub fn of(value: &Value) -> ValueSize {
+        let many = |parts: &mut dyn Iterator<Item = ValueSize>| {
+            parts.fold(ValueSize { longest: 0, bytes: 2 }, |sum, part| ValueSize {
                 longest: sum.longest.max(part.longest),
                 bytes: sum.bytes + part.bytes + 4,
             })
         };
         match value {
-            Value::String(text) => Size { longest: text.len() as u64, bytes: text.len() as u64 + 2 },
-            Value::Array(items) => many(&mut items.iter().map(Size::of)),
+            Value::String(text) => ValueSize { longest: text.len() as u64, bytes: text.len() as u64 + 2 },
+            Value::Array(items) => many(&mut items.iter().map(ValueSize::of)),
             Value::Object(fields) => many(&mut fields.iter().map(|(name, field)| {
-                let field = Size::of(field);
+                let field = ValueSize::of(field);
                 let name = name.len() as u64;
-                Size { longest: field.longest.max(name), bytes: field.bytes + name }
+                ValueSize { longest: field.longest.max(name), bytes: field.bytes + name }
             })),
-            _ => Size { longest: 0, bytes: 4 },
+            _ => ValueSize { longest: 0, bytes: 4 },
         }
     }
 
-    pub fn max(self, other: Size) -> Size {
-        Size { longest: self.longest.max(other.longest), bytes: self.bytes.max(other.bytes) }
+    pub fn max(self, other: ValueSize) -> ValueSize {
+        ValueSize { longest: self.longest.max(other.longest), bytes: self.bytes.max(other.bytes) }
     }
 }
 
@@ -92,9 +92,9 @@ fn is_written_out(text: &str) -> bool {
     }
 }
 
-impl Work {
-    pub fn of(text: &str) -> Work {
-        let mut work = Work { parts: 0, loops: false, compares: 0, searches: 0 };
+impl TemplateWork {
+    pub fn of(text: &str) -> TemplateWork {
+        let mut work = TemplateWork { parts: 0, loops: false, compares: 0, searches: 0 };
         for part in parts(text) {
             let is_for = part.statement == Some("for");
             work.parts += 1;
@@ -108,7 +108,7 @@ impl Work {
     }
 
     /// Instructions that a rendering over values of this size may have.
-    pub fn fuel(self, size: Size) -> u64 {
+    pub fn fuel(self, size: ValueSize) -> u64 {
         let touched = match (self.searches, self.compares) {
             (1.., _) => size.longest,
             (0, 1..) => size.longest / COMPARED,
@@ -121,17 +121,17 @@ impl Work {
     }
 
     /// Whether its looks at texts are few enough: where nothing is repeated, each place looks once. What is repeated is
-    /// bounded by [`Work::fuel`].
-    pub fn is_affordable(self, size: Size) -> bool {
+    /// bounded by [`TemplateWork::fuel`].
+    pub fn is_affordable(self, size: ValueSize) -> bool {
         self.loops || self.touched_once(size) <= MOST_STEPS
     }
 
-    fn touched_once(self, size: Size) -> u64 {
+    fn touched_once(self, size: ValueSize) -> u64 {
         let searched = self.searches.saturating_mul(size.longest);
         searched.saturating_add(self.compares.saturating_mul(size.longest / COMPARED))
     }
 
-    pub fn steps(self, size: Size) -> u64 {
+    pub fn steps(self, size: ValueSize) -> u64 {
         match self.loops {
             true => self.fuel(size) * INSTRUCTION + WORK_BYTES,
             false => {
@@ -162,20 +162,20 @@ mod tests {
             ("{{ a in 'bcd' }}", true),
             ("{{ a in [0", true),
         ] {
-            assert_eq!(Work::of(code).searches > 0, searches, "{code}");
+            assert_eq!(TemplateWork::of(code).searches > 0, searches, "{code}");
         }
     }
     #[test]
     fn looks_at_long_texts_that_are_written_out_one_after_the_other_are_bounded() {
-        let size = Size::of(&serde_json::json!({ "t": "x".repeat(250_000) }));
+        let size = ValueSize::of(&serde_json::json!({ "t": "x".repeat(250_000) }));
         let (most, compared) = (MOST_STEPS / 250_000, MOST_STEPS / (250_000 / COMPARED));
         for (code, most) in
             [("{{ event.t[-1:] }}", most), ("{{ 'zz' in event.t }}", most), ("{{ event.t < event.t }}", compared)]
         {
-            assert!(Work::of(&code.repeat(most as usize)).is_affordable(size), "{code}");
-            assert!(!Work::of(&code.repeat(most as usize + 1)).is_affordable(size), "{code}");
+            assert!(TemplateWork::of(&code.repeat(most as usize)).is_affordable(size), "{code}");
+            assert!(!TemplateWork::of(&code.repeat(most as usize + 1)).is_affordable(size), "{code}");
         }
-        assert!(Work::of(&"{{ event.t }}".repeat(4_000)).is_affordable(size));
-        assert!(Work::of(&"{{ event.t[:1] }}".repeat(3_000)).is_affordable(Size::of(&serde_json::json!("short"))));
+        assert!(TemplateWork::of(&"{{ event.t }}".repeat(4_000)).is_affordable(size));
+        assert!(TemplateWork::of(&"{{ event.t[:1] }}".repeat(3_000)).is_affordable(ValueSize::of(&serde_json::json!("short"))));
     }
 }

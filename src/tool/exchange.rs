@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::credential::{LackKind, Reference, SECRET_HEADERS};
-use crate::egress::{EgressError, Request, Response};
+use crate::credential::{CredentialIssueKind, Reference, SECRET_HEADERS};
+use crate::egress::{EgressError, EgressRequest, Response};
 use crate::notification::language::MessageLanguage;
 use crate::notification::{NoticeKind, SubjectRef, dedupe, trouble};
-use crate::tool::{CalledBy, Failure, Notice, ToolContext, ToolError, ToolOutput};
-use crate::vault::credentials::{CredentialError, Credentials, FetchError, Trouble, Use};
+use crate::tool::{CalledBy, ToolFailure, ToolNotice, ToolContext, ToolError, ToolOutput};
+use crate::vault::credentials::{CredentialError, Credentials, FetchError, CredentialFault, Use};
 
 /// As much of an error page as the model is shown, in characters.
 const ERROR_EXCERPT: usize = 500;
@@ -56,7 +56,7 @@ pub(super) fn headers_of(named: &BTreeMap<String, String>) -> Result<HeaderMap, 
 /// Sends a request of a call. A credential that only its owner can mend is told to them, once.
 pub(super) async fn fetch(
     credentials: &Credentials,
-    request: Request,
+    request: EgressRequest,
     credential: Option<&Reference>,
     tool: &str,
     context: &ToolContext,
@@ -73,7 +73,7 @@ pub(super) async fn fetch(
         Ok(answer) => answer.accepted().map_err(ToolError::Credential),
         Err(FetchError::Egress(error)) => Err(unreachable(error)),
         Err(FetchError::Credential(error)) => {
-            if error.trouble == Trouble::Missing && context.called_by == CalledBy::Model {
+            if error.trouble == CredentialFault::Missing && context.called_by == CalledBy::Model {
                 tell_owner(&error, context).await;
             }
             Err(ToolError::Credential(error))
@@ -84,8 +84,8 @@ pub(super) async fn fetch(
 async fn tell_owner(error: &CredentialError, context: &ToolContext) {
     // the notifier words it anew from its data, in the language of the reader
     let english = MessageLanguage::English;
-    let (subject, text) = trouble::credential_trouble(english, &error.reference, LackKind::Missing, None);
-    let notice = Notice {
+    let (subject, text) = trouble::credential_trouble(english, &error.reference, CredentialIssueKind::Missing, None);
+    let notice = ToolNotice {
         run_id: context.run_id,
         channel: None,
         urgency: None,
@@ -93,7 +93,7 @@ async fn tell_owner(error: &CredentialError, context: &ToolContext) {
         text,
         subject_ref: Some(SubjectRef::Credential {
             credential: error.reference.clone(),
-            issue: LackKind::Missing,
+            issue: CredentialIssueKind::Missing,
             task_id: None,
             credential_id: None,
         }),
@@ -137,27 +137,27 @@ fn excerpt(bytes: &[u8]) -> String {
 }
 
 /// The failure that a status means to the model; `None`: it got what it asked for.
-fn failure(status: StatusCode) -> Option<Failure> {
+fn failure(status: StatusCode) -> Option<ToolFailure> {
     match status.as_u16() {
-        401 | 403 | 407 => Some(Failure::PermissionDenied),
-        404 | 410 => Some(Failure::NotFound),
-        408 | 504 => Some(Failure::Timeout),
-        429 => Some(Failure::RateLimit),
-        400..=499 => Some(Failure::ExecutionError),
-        500..=599 => Some(Failure::TransientError),
+        401 | 403 | 407 => Some(ToolFailure::PermissionDenied),
+        404 | 410 => Some(ToolFailure::NotFound),
+        408 | 504 => Some(ToolFailure::Timeout),
+        429 => Some(ToolFailure::RateLimit),
+        400..=499 => Some(ToolFailure::ExecutionError),
+        500..=599 => Some(ToolFailure::TransientError),
         _ => None,
     }
 }
 
 fn unreachable(error: EgressError) -> ToolError {
     let (kind, code) = match error {
-        EgressError::Denied { .. } => (Failure::PermissionDenied, "address_denied"),
-        EgressError::Invalid { .. } => (Failure::InvalidParameters, "invalid_request"),
-        EgressError::Timeout { .. } => (Failure::Timeout, "timeout"),
-        EgressError::TooLarge { .. } => (Failure::ExecutionError, "too_large"),
-        EgressError::Connect { .. } => (Failure::TransientError, "connect"),
-        EgressError::Broken { .. } => (Failure::TransientError, "broken_off"),
-        EgressError::TooManyRedirects => (Failure::ExecutionError, "too_many_redirects"),
+        EgressError::Denied { .. } => (ToolFailure::PermissionDenied, "address_denied"),
+        EgressError::Invalid { .. } => (ToolFailure::InvalidParameters, "invalid_request"),
+        EgressError::Timeout { .. } => (ToolFailure::Timeout, "timeout"),
+        EgressError::TooLarge { .. } => (ToolFailure::ExecutionError, "too_large"),
+        EgressError::Connect { .. } => (ToolFailure::TransientError, "connect"),
+        EgressError::Broken { .. } => (ToolFailure::TransientError, "broken_off"),
+        EgressError::TooManyRedirects => (ToolFailure::ExecutionError, "too_many_redirects"),
     };
     ToolError::tell(kind, code, error.to_string())
 }
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(told(404), "not_found: https://example.org/x answered 404 Not Found: gone");
         assert_eq!(told(503), "transient_error: https://example.org/x answered 503 Service Unavailable: gone");
         let kinds = [400, 401, 408, 418, 429, 500, 504].map(|status| failure(StatusCode::from_u16(status).unwrap()));
-        use Failure::*;
+        use ToolFailure::*;
         let expected = [ExecutionError, PermissionDenied, Timeout, ExecutionError, RateLimit, TransientError, Timeout];
         assert_eq!(kinds, expected.map(Some));
         assert_eq!(failure(StatusCode::NOT_MODIFIED), None);

@@ -4,7 +4,7 @@ use crate::words::words;
 
 words! {
     /// The kinds of failure that a model is told of.
-    pub enum Failure {
+    pub enum ToolFailure {
         /// It took too long.
         Timeout = "timeout",
         /// The other side asks to come later.

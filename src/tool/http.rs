@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::approval::matrix::{Category, Consequence};
 use crate::credential::Reference;
-use crate::egress::Request;
+use crate::egress::EgressRequest;
 use crate::template::{Template, TemplateError, Tree, UrlTemplate, Values};
 use crate::tool::exchange::{answer, fetch};
 use crate::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolStatus};
@@ -62,13 +62,13 @@ pub struct Declared {
     #[serde(default)]
     pub summary: Option<String>,
     /// The request that a call makes.
-    pub http: Call,
+    pub http: ToolCallRequest,
 }
 
 /// The request of a declared tool. `{{ args.name }}` stands for an argument.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Call {
+pub struct ToolCallRequest {
     /// `GET`, `HEAD`, `POST`, `PUT`, `PATCH`, `DELETE`.
     pub method: String,
     /// Scheme, host and port written out.
@@ -97,30 +97,30 @@ fn no_parameters() -> Value {
 
 /// A declared tool that was read and checked.
 #[derive(Clone)]
-pub struct Prepared {
+pub struct PreparedTool {
     definition: Definition,
     method: Method,
     url: UrlTemplate,
     headers: Vec<(HeaderName, Template)>,
     query: Vec<(String, Template)>,
-    body: Option<Body>,
+    body: Option<BodyTemplate>,
     credential: Option<Reference>,
 }
 
 #[derive(Clone)]
-enum Body {
+enum BodyTemplate {
     /// Field by field, so that one can be left out.
     Fields(Vec<(String, Tree)>),
     Whole(Tree),
 }
 
-impl Prepared {
+impl PreparedTool {
     /// The tool, with the way out that it sends its requests by.
     pub fn with(self, credentials: &Credentials) -> Arc<dyn Tool> {
-        Arc::new(HttpTool { prepared: self, credentials: credentials.clone() })
+        Arc::new(DeclaredHttpTool { prepared: self, credentials: credentials.clone() })
     }
 
-    fn request(&self, arguments: &Value, context: &ToolContext) -> Result<Request, ToolError> {
+    fn request(&self, arguments: &Value, context: &ToolContext) -> Result<EgressRequest, ToolError> {
         let mut values = Values::default();
         values.set(ARGUMENTS, arguments);
         let mut url: url::Url = self
@@ -143,7 +143,7 @@ impl Prepared {
         let timeout = context.time_limit;
         // what was approved is sent to the address that was shown, and nowhere else
         let follow_redirects = matches!(self.method, Method::GET | Method::HEAD);
-        Ok(Request { headers, body, timeout, follow_redirects, ..Request::new(self.method.clone(), url) })
+        Ok(EgressRequest { headers, body, timeout, follow_redirects, ..EgressRequest::new(self.method.clone(), url) })
     }
 
     fn headers(
@@ -173,8 +173,8 @@ impl Prepared {
     fn body(&self, values: &Values) -> Result<Option<Value>, ToolError> {
         Ok(match &self.body {
             None => None,
-            Some(Body::Whole(tree)) => Some(tree.value(values).map_err(unfilled)?),
-            Some(Body::Fields(fields)) => {
+            Some(BodyTemplate::Whole(tree)) => Some(tree.value(values).map_err(unfilled)?),
+            Some(BodyTemplate::Fields(fields)) => {
                 let mut body = Map::new();
                 for (key, tree) in fields {
                     if let Some(value) = if_given(tree.value(values))? {
@@ -203,19 +203,19 @@ fn unfilled(error: TemplateError) -> ToolError {
     })
 }
 
-struct HttpTool {
-    prepared: Prepared,
+struct DeclaredHttpTool {
+    prepared: PreparedTool,
     credentials: Credentials,
 }
 
-impl Tool for HttpTool {
+impl Tool for DeclaredHttpTool {
     fn definition(&self) -> &Definition {
         &self.prepared.definition
     }
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
-            let Prepared { definition, credential, .. } = &self.prepared;
+            let PreparedTool { definition, credential, .. } = &self.prepared;
             let request = self.prepared.request(&arguments, context)?;
             answer(&fetch(&self.credentials, request, credential.as_ref(), &definition.name, context).await?)
         })

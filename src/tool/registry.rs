@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::approval::proposal::LONGEST_UNDO;
 use crate::invalid::did_you_mean;
 use crate::json_schema::JsonSchema;
-use crate::tool::{Definition, Failure, Tool, ToolError, ToolStatus};
+use crate::tool::{Definition, ToolFailure, Tool, ToolError, ToolStatus};
 
 /// At most this many faults of one call's arguments are told.
 const FAULTS_TOLD: usize = 5;
@@ -20,11 +20,11 @@ pub struct Registered {
 }
 
 /// The tools that models may be offered, in the order in which they are offered.
-pub struct Registry(Vec<Arc<Registered>>);
+pub struct ToolRegistry(Vec<Arc<Registered>>);
 
-impl Registry {
+impl ToolRegistry {
     /// Fails when two tools share a name, a schema is none, or an undo window is too long; the sentence names the tool.
-    pub fn new(tools: Vec<Arc<dyn Tool>>) -> Result<Registry, String> {
+    pub fn new(tools: Vec<Arc<dyn Tool>>) -> Result<ToolRegistry, String> {
         let mut registered: Vec<Arc<Registered>> = Vec::with_capacity(tools.len());
         for tool in tools {
             let Definition { name, parameters, undo_seconds, .. } = tool.definition();
@@ -39,7 +39,7 @@ impl Registry {
             })?;
             registered.push(Arc::new(Registered { tool, schema }));
         }
-        Ok(Registry(registered))
+        Ok(ToolRegistry(registered))
     }
 
     /// Definitions of all tools, in order.
@@ -100,7 +100,7 @@ pub fn unknown_tool<'a>(name: &str, offered: impl IntoIterator<Item = &'a str>) 
         true => "no tools are available".to_owned(),
         false => format!("available: {}", offered.join(", ")),
     };
-    ToolError::tell(Failure::NotFound, "unknown_tool", format!("there is no tool `{name}`{hint}; {there}"))
+    ToolError::tell(ToolFailure::NotFound, "unknown_tool", format!("there is no tool `{name}`{hint}; {there}"))
 }
 
 #[cfg(test)]
@@ -112,9 +112,9 @@ mod tests {
     use crate::approval::matrix::{Category, Consequence};
     use crate::tool::{ToolContext, ToolOutput};
 
-    struct Named(Definition);
+    struct NamedTool(Definition);
 
-    impl Tool for Named {
+    impl Tool for NamedTool {
         fn definition(&self) -> &Definition {
             &self.0
         }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     fn named(name: &str, status: ToolStatus, parameters: Value) -> Arc<dyn Tool> {
-        Arc::new(Named(Definition {
+        Arc::new(NamedTool(Definition {
             name: name.into(),
             description: String::new(),
             parameters,
@@ -154,7 +154,7 @@ mod tests {
             "properties": { "to": { "type": "string" }, "items": { "type": "array", "items": { "type": "integer" } } },
             "additionalProperties": false,
         });
-        let registry = Registry::new(vec![named("send", ToolStatus::Active, schema)]).unwrap();
+        let registry = ToolRegistry::new(vec![named("send", ToolStatus::Active, schema)]).unwrap();
         let send = registry.find("send").unwrap();
         assert_eq!(send.check(&json!({ "to": "ann", "items": [1, 2] })), Ok(()));
         let error = send.check(&json!({ "items": [1, "secret"], "too": 1 })).unwrap_err();
@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn two_tools_of_one_name_and_a_schema_that_is_none_are_refused() {
         let twice = vec![named("a", ToolStatus::Active, json!({})), named("a", ToolStatus::Active, json!({}))];
-        assert_eq!(Registry::new(twice).err().unwrap(), "two tools are named `a`");
-        let odd = Registry::new(vec![named("a", ToolStatus::Active, json!({ "type": 7 }))]).err().unwrap();
+        assert_eq!(ToolRegistry::new(twice).err().unwrap(), "two tools are named `a`");
+        let odd = ToolRegistry::new(vec![named("a", ToolStatus::Active, json!({ "type": 7 }))]).err().unwrap();
         assert!(odd.starts_with("the parameters of tool `a` are no JSON Schema that can be used: "), "{odd}");
     }
 
@@ -185,13 +185,13 @@ mod tests {
     fn an_undo_window_that_is_none_or_longer_than_a_day_is_refused() {
         let tool = |seconds| -> Arc<dyn Tool> {
             let sound = named("pay", ToolStatus::Active, json!({}));
-            Arc::new(Named(Definition { undo_seconds: Some(seconds), ..sound.definition().clone() }))
+            Arc::new(NamedTool(Definition { undo_seconds: Some(seconds), ..sound.definition().clone() }))
         };
         for seconds in [1, 86_400] {
-            assert!(Registry::new(vec![tool(seconds)]).is_ok(), "{seconds}");
+            assert!(ToolRegistry::new(vec![tool(seconds)]).is_ok(), "{seconds}");
         }
         for seconds in [0, 86_401] {
-            let told = Registry::new(vec![tool(seconds)]).err();
+            let told = ToolRegistry::new(vec![tool(seconds)]).err();
             assert_eq!(told.as_deref(), Some("`undo_seconds` of tool `pay` must lie between 1 and 86400"));
         }
     }
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn a_removed_tool_is_found_and_not_named() {
         let tools = vec![named("old", ToolStatus::Removed, json!({})), named("new", ToolStatus::Deprecated, json!({}))];
-        let registry = Registry::new(tools).unwrap();
+        let registry = ToolRegistry::new(tools).unwrap();
         assert_eq!(registry.names().collect::<Vec<_>>(), ["new"]);
         assert!(registry.find("old").is_some());
     }

@@ -5,14 +5,14 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
-use crate::invalid::{Faults, InvalidSpec};
-use crate::trigger::catch_up::{Due, Plan};
-use crate::trigger::listing::Listing;
-use crate::trigger::next::Next;
+use crate::invalid::{ValidationErrors, FieldError};
+use crate::trigger::catch_up::{DueSchedule, FirePlan};
+use crate::trigger::listing::InstantListing;
+use crate::trigger::next::NextFire;
 use crate::trigger::schedule::Schedule;
 use crate::trigger::steps::{Costly, LISTED, PLANNED};
 use crate::trigger::timetable::Timetable;
-use crate::trigger::zone::{self, Database};
+use crate::trigger::zone::{self, ZoneTable};
 
 /// Where a schedule stands in a task; faults that are found after its creation point there.
 const PLACE: &str = "/trigger";
@@ -20,16 +20,16 @@ const PLACE: &str = "/trigger";
 impl Schedule {
     /// The form that answers questions, for a task whose intervals count from `anchor`.
     /// A few microseconds; do it once for many questions.
-    pub fn compile(&self, anchor: DateTime<Utc>) -> Result<Timetable, InvalidSpec> {
+    pub fn compile(&self, anchor: DateTime<Utc>) -> Result<Timetable, FieldError> {
         self.compile_under(&zone::current(), anchor)
     }
 
     /// As [`Schedule::compile`], by the zone rules of `zones`.
-    pub fn compile_under(&self, zones: &Database, anchor: DateTime<Utc>) -> Result<Timetable, InvalidSpec> {
-        let mut faults = Faults::new();
+    pub fn compile_under(&self, zones: &ZoneTable, anchor: DateTime<Utc>) -> Result<Timetable, FieldError> {
+        let mut faults = ValidationErrors::new();
         match Timetable::compile(self, zones, anchor, PLACE, &mut faults) {
             Some(timetable) => Ok(timetable),
-            None => Err(faults.0.into_iter().next().unwrap_or_else(|| InvalidSpec {
+            None => Err(faults.0.into_iter().next().unwrap_or_else(|| FieldError {
                 pointer: PLACE.into(),
                 message: "the schedule can't be read".into(),
             })),
@@ -42,7 +42,7 @@ impl Schedule {
         anchor: DateTime<Utc>,
         steps: u64,
         question: impl FnOnce(&Timetable) -> T,
-    ) -> Result<T, InvalidSpec> {
+    ) -> Result<T, FieldError> {
         self.ask_counted(anchor, steps, question).0
     }
 
@@ -52,7 +52,7 @@ impl Schedule {
         anchor: DateTime<Utc>,
         steps: u64,
         question: impl FnOnce(&Timetable) -> T,
-    ) -> (Result<T, InvalidSpec>, u64) {
+    ) -> (Result<T, FieldError>, u64) {
         let timetable = match self.compile(anchor) {
             Ok(timetable) => timetable.within(steps),
             Err(fault) => return (Err(fault), 0),
@@ -62,7 +62,7 @@ impl Schedule {
             None => Ok(answer),
             Some(part) => {
                 let (field, message) = self.too_costly(part);
-                Err(InvalidSpec { pointer: format!("{PLACE}/{field}"), message })
+                Err(FieldError { pointer: format!("{PLACE}/{field}"), message })
             }
         };
         (answer, timetable.taken())
@@ -82,7 +82,7 @@ impl Schedule {
     }
 
     /// Where intervals and rrules of this schedule are counted from: `start_at`, else the task's creation.
-    pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, InvalidSpec> {
+    pub fn anchor(&self, created_at: DateTime<Utc>) -> Result<DateTime<Utc>, FieldError> {
         Ok(self.compile(created_at)?.anchor())
     }
 
@@ -91,23 +91,23 @@ impl Schedule {
         &self,
         after: DateTime<Utc>,
         anchor: DateTime<Utc>,
-    ) -> Result<Option<DateTime<Utc>>, InvalidSpec> {
+    ) -> Result<Option<DateTime<Utc>>, FieldError> {
         self.ask(anchor, PLANNED, |timetable| timetable.next_after(after))
     }
 
     /// The instant that a new, edited or resumed task waits for: strictly after `now`, but for `at` the instant itself,
     /// too.
-    pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
+    pub fn first(&self, task_id: Uuid, anchor: DateTime<Utc>, now: DateTime<Utc>) -> Result<Option<NextFire>, FieldError> {
         self.ask(anchor, PLANNED, |timetable| timetable.first(task_id, now))
     }
 
     /// Plans the records of all instants that are due by `until`, seen at `now`; and counts the steps that this took.
-    pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> (Result<Plan, InvalidSpec>, u64) {
+    pub fn plan(&self, due: &DueSchedule, now: DateTime<Utc>, until: DateTime<Utc>) -> (Result<FirePlan, FieldError>, u64) {
         self.ask_counted(due.anchor, PLANNED, |timetable| timetable.plan(due, now, until))
     }
 
     /// The next `count` instants strictly after `from` that would fire, jitter aside.
-    pub fn preview(&self, from: DateTime<Utc>, anchor: DateTime<Utc>, count: usize) -> Result<Listing, InvalidSpec> {
+    pub fn preview(&self, from: DateTime<Utc>, anchor: DateTime<Utc>, count: usize) -> Result<InstantListing, FieldError> {
         Ok(self.compile(anchor)?.within(LISTED).preview(from, count))
     }
 
@@ -118,7 +118,7 @@ impl Schedule {
         to: DateTime<Utc>,
         anchor: DateTime<Utc>,
         limit: usize,
-    ) -> Result<Vec<DateTime<Utc>>, InvalidSpec> {
+    ) -> Result<Vec<DateTime<Utc>>, FieldError> {
         self.ask(anchor, LISTED, |timetable| timetable.between(from, to, limit))
     }
 
@@ -128,7 +128,7 @@ impl Schedule {
         task_id: Uuid,
         nominal: DateTime<Utc>,
         gap_to_next: Option<TimeDelta>,
-    ) -> Result<DateTime<Utc>, InvalidSpec> {
+    ) -> Result<DateTime<Utc>, FieldError> {
         Ok(self.compile(nominal)?.run_at(task_id, nominal, gap_to_next))
     }
 }

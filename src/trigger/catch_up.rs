@@ -8,8 +8,8 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
-use crate::run::Missed;
-use crate::trigger::next::Next;
+use crate::run::MissedInstants;
+use crate::trigger::next::NextFire;
 use crate::trigger::policy::CatchUp;
 use crate::trigger::timetable::{EXAMINED, TICK, Timetable};
 
@@ -36,7 +36,7 @@ pub mod reason {
 
 /// The facts of the `due` row and its task about a schedule that has come due.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Due {
+pub struct DueSchedule {
     /// The task, for its jitter and its errors.
     pub task_id: Uuid,
     /// Where intervals are counted from.
@@ -53,13 +53,13 @@ pub struct Due {
 
 /// The records of a due task, decided purely.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Plan {
+pub struct FirePlan {
     /// Oldest first.
     pub fires: Vec<PlannedFire>,
     /// Oldest first.
     pub skips: Vec<Skip>,
     /// The next instant to consider; `None`: the schedule has ended and the task is completed.
-    pub next: Option<Next>,
+    pub next: Option<NextFire>,
 }
 
 /// An instant that runs.
@@ -70,14 +70,14 @@ pub struct PlannedFire {
     /// Nominal plus jitter.
     pub run_at: DateTime<Utc>,
     /// Earlier instants that this run stands for, too.
-    pub missed: Option<Missed>,
+    pub missed: Option<MissedInstants>,
 }
 
 /// Instants that do not run, and why: one of [`reason`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Skip {
     /// The instants that are skipped.
-    pub missed: Missed,
+    pub missed: MissedInstants,
     /// The word for the reason, as it is recorded.
     pub reason: &'static str,
 }
@@ -86,12 +86,12 @@ impl Timetable {
     /// The records of all instants from `due.nominal` on that run by `until` (a little after `now`, so that fires are
     /// recorded ahead of their time). Instants that have passed when `max_runs` is used up are skipped in one range;
     /// nothing after that is considered.
-    pub fn plan(&self, due: &Due, now: DateTime<Utc>, until: DateTime<Utc>) -> Plan {
+    pub fn plan(&self, due: &DueSchedule, now: DateTime<Utc>, until: DateTime<Utc>) -> FirePlan {
         let room = due.max_runs.map_or(u64::MAX, |most| most.saturating_sub(due.fired));
         if room == 0 {
-            return Plan::default();
+            return FirePlan::default();
         }
-        let mut planning = Planning { timetable: self, task_id: due.task_id, now, plan: Plan::default() };
+        let mut planning = Planning { timetable: self, task_id: due.task_id, now, plan: FirePlan::default() };
         let first = match due.nominal < due.active_since {
             true => self.next_after(due.active_since - TICK),
             false => Some(due.nominal),
@@ -109,7 +109,7 @@ impl Timetable {
     /// planning costs at most is taken from the budget.
     pub fn rehearse(&self, now: DateTime<Utc>) {
         let Some(nominal) = self.next_after(now) else { return };
-        let due = Due {
+        let due = DueSchedule {
             task_id: Uuid::nil(),
             anchor: self.anchor(),
             active_since: nominal,
@@ -127,12 +127,12 @@ struct Planning<'a> {
     timetable: &'a Timetable,
     task_id: Uuid,
     now: DateTime<Utc>,
-    plan: Plan,
+    plan: FirePlan,
 }
 
 /// Missed instants, oldest first: those that were looked at, and the older ones that were too many for that.
 struct Stretch {
-    older: Option<Missed>,
+    older: Option<MissedInstants>,
     listed: Vec<DateTime<Utc>>,
 }
 
@@ -140,11 +140,11 @@ struct Stretch {
 struct Coalesced {
     /// The one that runs, if no later instant does in its place.
     latest: DateTime<Utc>,
-    before: Option<Missed>,
+    before: Option<MissedInstants>,
 }
 
 impl Planning<'_> {
-    fn at(&self, nominal: DateTime<Utc>) -> Next {
+    fn at(&self, nominal: DateTime<Utc>) -> NextFire {
         self.timetable.with_run_at(self.task_id, nominal)
     }
 
@@ -291,7 +291,7 @@ impl Planning<'_> {
                 return;
             }
             if self.timetable.excludes(instant) {
-                let missed = Missed { from: instant, to: instant, count: Some(1) };
+                let missed = MissedInstants { from: instant, to: instant, count: Some(1) };
                 self.plan.skips.push(Skip { missed, reason: reason::EXCLUDED });
             } else {
                 self.fire(next);
@@ -300,12 +300,12 @@ impl Planning<'_> {
         }
     }
 
-    fn fire(&mut self, Next { nominal, run_at }: Next) {
+    fn fire(&mut self, NextFire { nominal, run_at }: NextFire) {
         self.plan.fires.push(PlannedFire { nominal, run_at, missed: None });
     }
 
     /// Gives the coalesced instants their run, and keeps to what `max_runs` leaves.
-    fn finish(mut self, coalesced: Option<Coalesced>, room: u64) -> Plan {
+    fn finish(mut self, coalesced: Option<Coalesced>, room: u64) -> FirePlan {
         let has_passed = |fire: &PlannedFire| fire.run_at <= self.now;
         if let Some(Coalesced { latest, before }) = coalesced {
             let room = usize::try_from(room).unwrap_or(usize::MAX);
@@ -333,12 +333,12 @@ impl Planning<'_> {
 }
 
 /// The range of older instants and these; `None` if there are neither.
-fn stand_for(older: Option<Missed>, instants: &[DateTime<Utc>]) -> Option<Missed> {
+fn stand_for(older: Option<MissedInstants>, instants: &[DateTime<Utc>]) -> Option<MissedInstants> {
     let (Some(first), Some(last)) = (instants.first(), instants.last()) else { return older };
     let here = instants.len() as u64;
     Some(match older {
-        None => Missed { from: *first, to: *last, count: Some(here) },
-        Some(older) => Missed { from: older.from, to: *last, count: older.count.map(|count| count + here) },
+        None => MissedInstants { from: *first, to: *last, count: Some(here) },
+        Some(older) => MissedInstants { from: older.from, to: *last, count: older.count.map(|count| count + here) },
     })
 }
 
@@ -353,8 +353,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn due(nominal: &str) -> Due {
-        Due {
+    fn due(nominal: &str) -> DueSchedule {
+        DueSchedule {
             task_id: Uuid::nil(),
             anchor: at("2026-01-01T00:00:00Z"),
             active_since: at("2026-01-01T00:00:00Z"),
@@ -365,10 +365,10 @@ mod tests {
     }
 
     /// The plan, seen at `now` with a horizon of a second, as lines.
-    fn plan(schedule: Value, due: &Due, now: &str) -> Vec<String> {
+    fn plan(schedule: Value, due: &DueSchedule, now: &str) -> Vec<String> {
         let schedule: Schedule = serde_json::from_value(schedule).unwrap();
         let time = |instant: DateTime<Utc>| instant.format("%d %H:%M:%S").to_string();
-        let range = |missed: &Missed| {
+        let range = |missed: &MissedInstants| {
             let count = missed.count.map_or("?".into(), |count| count.to_string());
             format!("{} to {} ({count})", time(missed.from), time(missed.to))
         };
@@ -494,7 +494,7 @@ mod tests {
 
     #[test]
     fn the_last_run_that_is_allowed_ends_the_schedule() {
-        let limited = |fired, max_runs| Due { fired, max_runs: Some(max_runs), ..due("2026-01-01T10:00:00Z") };
+        let limited = |fired, max_runs| DueSchedule { fired, max_runs: Some(max_runs), ..due("2026-01-01T10:00:00Z") };
         let all = || json!({"cron": "0 * * * *", "catch_up": "all", "catch_up_window": "1d"});
         assert_eq!(
             plan(all(), &limited(3, 5), "2026-01-01T20:30:00Z"),
@@ -520,7 +520,7 @@ mod tests {
 
     #[test]
     fn nothing_from_before_the_task_was_active_is_caught_up() {
-        let resumed = Due { active_since: at("2026-01-01T12:00:00Z"), ..due("2026-01-01T10:00:00Z") };
+        let resumed = DueSchedule { active_since: at("2026-01-01T12:00:00Z"), ..due("2026-01-01T10:00:00Z") };
         assert_eq!(
             plan(json!({"cron": "0 * * * *", "catch_up_window": "1d"}), &resumed, "2026-01-01T13:30:00Z"),
             ["fire 01 13:00:00 for 01 12:00:00 to 01 12:00:00 (1)", "next 01 14:00:00"]

@@ -1,7 +1,7 @@
 //! A condition as its owner wrote it: what is polled, how often, and what must be true of it for the task to fire.
 //!
 //! It holds words, as a schedule does: what is stored can always be read back, and is compiled for each poll. Pure:
-//! what a poll sees comes in as a value, what follows from it is a [`Step`]. What survives is the [`ConditionState`],
+//! what a poll sees comes in as a value, what follows from it is a [`ConditionStep`]. What survives is the [`ConditionState`],
 //! which the store writes together with the fire that it counted.
 //!
 //! Reading order: [`poll`] is what is looked at, [`form`] reads both from JSON, [`question`] is the compiled form,
@@ -17,16 +17,16 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::invalid::InvalidSpec;
-use crate::trigger::Next;
+use crate::invalid::FieldError;
+use crate::trigger::NextFire;
 use crate::trigger::interval::parse_length;
 use crate::trigger::jitter::spread;
 use crate::trigger::policy::Overlap;
 use crate::words::words;
 
-pub use poll::{HttpPoll, Poll, RedisPoll, SqlPoll, ToolPoll};
-pub use question::{Question, Subject};
-pub use state::{ConditionState, ConditionView, Failing, Fire, Notice, PollFault, Seen, Step, Validators};
+pub use poll::{HttpPoll, PollSpec, RedisPoll, SqlPoll, ToolPoll};
+pub use question::{CompiledCondition, ConditionSubject};
+pub use state::{ConditionState, ConditionView, PollFailures, ConditionFire, ConditionNotice, PollFault, PollResult, ConditionStep, Validators};
 
 /// The time limit of a poll that names none.
 pub const DEFAULT_TIMEOUT: TimeDelta = TimeDelta::seconds(10);
@@ -55,7 +55,7 @@ words! {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Condition {
     /// The source that is polled.
-    pub poll: Poll,
+    pub poll: PollSpec,
     /// How often it is polled; at least a second.
     pub interval: String,
     /// Condition for a fire, in CEL over `value`, `previous`, `now` and `task`. `on_change` can do without.
@@ -107,10 +107,10 @@ fn default_overlap() -> Overlap {
 
 impl Condition {
     /// Which poll comes first after `now`: soon, but not all tasks at once.
-    pub fn first(&self, task_id: Uuid, now: DateTime<Utc>) -> Result<Option<Next>, InvalidSpec> {
+    pub fn first(&self, task_id: Uuid, now: DateTime<Utc>) -> Result<Option<NextFire>, FieldError> {
         let from = self.start_at.unwrap_or(now).max(now);
         let run_at = from + spread(task_id, from, self.every()?.min(SOON));
-        Ok(self.within_end(run_at).map(|run_at| Next { nominal: run_at, run_at }))
+        Ok(self.within_end(run_at).map(|run_at| NextFire { nominal: run_at, run_at }))
     }
 
     /// `at`, unless the condition has ended by then.
@@ -119,7 +119,7 @@ impl Condition {
     }
 
     /// The time between polls. Fails where `interval` is no length of time.
-    pub fn every(&self) -> Result<TimeDelta, InvalidSpec> {
+    pub fn every(&self) -> Result<TimeDelta, FieldError> {
         length("interval", &self.interval)
     }
 
@@ -138,8 +138,8 @@ impl Condition {
 }
 
 /// Reads a stored length; its fault says where it stands in a task.
-fn length(field: &str, text: &str) -> Result<TimeDelta, InvalidSpec> {
-    parse_length(text).map_err(|message| InvalidSpec { pointer: format!("/trigger/{field}"), message })
+fn length(field: &str, text: &str) -> Result<TimeDelta, FieldError> {
+    parse_length(text).map_err(|message| FieldError { pointer: format!("/trigger/{field}"), message })
 }
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use croner::parser::{CronParser, Seconds, Year};
 use croner::{CronComponent, CronPattern};
 use lru::LruCache;
 
-use crate::trigger::cron::expression::Expression;
-use crate::trigger::steps::Steps;
+use crate::trigger::cron::expression::CronExpression;
+use crate::trigger::steps::StepBudget;
 use crate::trigger::zone::midnight;
 
 /// Expressions that were asked for lately and are kept compiled.
@@ -55,7 +55,7 @@ impl Cron {
 
     /// Reads an expression; an error is a sentence that names the place.
     pub fn parse(text: &str) -> Result<Cron, String> {
-        let expression = Expression::read(text)?;
+        let expression = CronExpression::read(text)?;
         let parser = CronParser::builder()
             .seconds(Seconds::Required)
             .year(Year::Required)
@@ -121,7 +121,7 @@ impl Cron {
 
     /// The first wall time at or after `from` and before `horizon`, in whole seconds; `None`, too, where the steps are
     /// used up.
-    pub fn search(&self, from: NaiveDateTime, horizon: NaiveDateTime, steps: &Steps) -> Option<NaiveDateTime> {
+    pub fn search(&self, from: NaiveDateTime, horizon: NaiveDateTime, steps: &StepBudget) -> Option<NaiveDateTime> {
         let mut at = from;
         while at < horizon {
             steps.search(1)?;
@@ -179,7 +179,7 @@ mod tests {
         let from: NaiveDateTime = from.parse().unwrap();
         let horizon = from.checked_add_months(chrono::Months::new(480)).unwrap();
         let cron = Cron::parse(expression).unwrap();
-        cron.search(from, horizon, &Steps::unlimited()).map(|at| at.format("%F %T").to_string())
+        cron.search(from, horizon, &StepBudget::unlimited()).map(|at| at.format("%F %T").to_string())
     }
 
     #[test]

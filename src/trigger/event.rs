@@ -1,6 +1,6 @@
 //! An event trigger as its owner wrote it: which events fire the task, and what becomes of many at once.
 //!
-//! It holds words, not compiled patterns, like a schedule; [`Matcher`] is the compiled form that judges events. What
+//! It holds words, not compiled patterns, like a schedule; [`CompiledEventTrigger`] is the compiled form that judges events. What
 //! becomes of an event that matches is decided in this order: its age, `dedup`, `throttle`, `debounce` or `batch`. While
 //! the task is paused, `hold` collects instead. Nothing here knows the present time or keeps anything.
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use crate::trigger::policy::Overlap;
 
-pub use matcher::{Arrival, Matcher, Missed, Pattern, Verdict, Way, Window, WindowKind, reason};
+pub use matcher::{Arrival, CompiledEventTrigger, MissedEventField, Pattern, EventVerdict, MatchPath, EventWindow, WindowKind, reason};
 
 /// Most events of one debounced or batched fire; a window that has as many closes at once.
 pub const WINDOW_EVENTS: u64 = 1000;
@@ -49,7 +49,7 @@ pub struct EventTrigger {
     pub debounce: Option<Debounce>,
     /// One fire for many events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub batch: Option<Batch>,
+    pub batch: Option<BatchOptions>,
     /// No more fires than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throttle: Option<Throttle>,
@@ -90,7 +90,7 @@ pub struct Debounce {
 
 /// Several events that make one run, by number and time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Batch {
+pub struct BatchOptions {
     /// It fires with this many events, 2 to 1,000.
     pub size: u64,
     /// Or this long after the first.

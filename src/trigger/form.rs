@@ -5,7 +5,7 @@
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
 
-use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
+use crate::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
 use crate::trigger::policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 use crate::trigger::schedule::{Schedule, When};
 use crate::trigger::steps::ADMITTED;
@@ -49,9 +49,9 @@ const FIELDS: &[&str] = &[
 ];
 
 /// Reads the fields of a schedule that stands at `pointer`, as received at `now`. `None` exactly when a fault was added.
-pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faults: &mut Faults) -> Option<Schedule> {
+pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faults: &mut ValidationErrors) -> Option<Schedule> {
     let known = faults.0.len();
-    let mut form = Form { fields, pointer, faults };
+    let mut form = TriggerForm { fields, pointer, faults };
     form.refuse_unknown(FIELDS);
     let when = form.when();
     let mut schedule = Schedule::new(when.clone().unwrap_or_else(|| When::Cron("@daily".into())));
@@ -126,16 +126,16 @@ fn past(schedule: &Schedule, timetable: &Timetable, now: DateTime<Utc>) -> Optio
 }
 
 /// The fields at one place, and where their faults go.
-pub(super) struct Form<'a> {
+pub(super) struct TriggerForm<'a> {
     /// The fields of the object.
     pub fields: &'a Map<String, Value>,
     /// JSON pointer to the object.
     pub pointer: &'a str,
     /// Faults that were found so far.
-    pub faults: &'a mut Faults,
+    pub faults: &'a mut ValidationErrors,
 }
 
-impl Form<'_> {
+impl TriggerForm<'_> {
     /// Adds a fault of a field.
     pub fn fault(&mut self, field: &str, message: impl Into<String>) {
         self.faults.add(format!("{}/{field}", self.pointer), message);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     fn faults(trigger: Value) -> Vec<(String, String)> {
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let read = Trigger::parse(&trigger, "/trigger", now(), &mut faults);
         assert_eq!(read.is_none(), !faults.is_empty(), "a trigger or a fault, never both: {trigger}");
         faults.0.into_iter().map(|fault| (fault.pointer, fault.message)).collect()
@@ -292,7 +292,7 @@ mod tests {
     }
 
     fn stored(trigger: Value) -> Value {
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let read = Trigger::parse(&trigger, "/trigger", now(), &mut faults).expect("a valid trigger");
         let stored = serde_json::to_value(&read).unwrap();
         assert_eq!(serde_json::from_value::<Trigger>(stored.clone()).unwrap(), read, "what is stored reads back");
@@ -364,7 +364,7 @@ mod tests {
         let message = "takes too many steps to compute; write a rule of fewer values and positions";
         assert_eq!(
             asked,
-            Err(crate::invalid::InvalidSpec { pointer: "/trigger/rrule".into(), message: message.into() })
+            Err(crate::invalid::FieldError { pointer: "/trigger/rrule".into(), message: message.into() })
         );
     }
 

@@ -24,18 +24,18 @@ pub fn parse_length(text: &str) -> Result<TimeDelta, String> {
     };
     let seconds = match parts {
         Ok(seconds) => seconds,
-        Err(Unreadable::Calendar) => {
+        Err(UnreadableInterval::Calendar) => {
             return Err(format!(
                 "`{text}` has months or years, which have no fixed length; use `rrule`, such as `FREQ=MONTHLY`, or days"
             ));
         }
-        Err(Unreadable::Fraction) => {
+        Err(UnreadableInterval::Fraction) => {
             return Err(format!("`{text}` has a fraction; write whole numbers, such as `90s`"));
         }
-        Err(Unreadable::NoUnit) => {
+        Err(UnreadableInterval::NoUnit) => {
             return Err(format!("`{text}` has no unit; write `{trimmed}s` for seconds or `{trimmed}m` for minutes"));
         }
-        Err(Unreadable::Other) => {
+        Err(UnreadableInterval::Other) => {
             return Err(format!(
                 "can't read `{text}` as a length; write `5m`, `1h30m`, `90s`, or ISO 8601 such as `PT5M`"
             ));
@@ -48,7 +48,7 @@ pub fn parse_length(text: &str) -> Result<TimeDelta, String> {
     }
 }
 
-enum Unreadable {
+enum UnreadableInterval {
     /// Months or years.
     Calendar,
     Fraction,
@@ -58,29 +58,29 @@ enum Unreadable {
 }
 
 /// After the `P`: weeks and days, then `T`, then hours, minutes and seconds, each at most once and in this order.
-fn read_iso(text: &str) -> Result<i64, Unreadable> {
+fn read_iso(text: &str) -> Result<i64, UnreadableInterval> {
     let upper = text.to_ascii_uppercase();
     let (date, time) = match upper.split_once('T') {
-        Some((_, "")) => return Err(Unreadable::Other),
+        Some((_, "")) => return Err(UnreadableInterval::Other),
         Some((date, time)) => (date, time),
         None => (upper.as_str(), ""),
     };
     if date.contains(['Y', 'M']) {
-        return Err(Unreadable::Calendar);
+        return Err(UnreadableInterval::Calendar);
     }
     if date.is_empty() && time.is_empty() {
-        return Err(Unreadable::Other);
+        return Err(UnreadableInterval::Other);
     }
     let date = read_units(date, &[("W", 604_800), ("D", 86_400)])?;
     let time = read_units(time, &[("H", 3600), ("M", 60), ("S", 1)])?;
-    date.checked_add(time).ok_or(Unreadable::Other)
+    date.checked_add(time).ok_or(UnreadableInterval::Other)
 }
 
-fn read_short(text: &str) -> Result<i64, Unreadable> {
+fn read_short(text: &str) -> Result<i64, UnreadableInterval> {
     const UNITS: [(&str, i64); 5] = [("w", 604_800), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
     let lower: String = text.to_lowercase().split_whitespace().collect();
     if !lower.is_empty() && lower.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(Unreadable::NoUnit);
+        return Err(UnreadableInterval::NoUnit);
     }
     let mut letters = String::with_capacity(lower.len());
     for (word, is_word) in words(&lower) {
@@ -91,12 +91,12 @@ fn read_short(text: &str) -> Result<i64, Unreadable> {
             (true, "h" | "hr" | "hrs" | "hour" | "hours") => "h",
             (true, "d" | "day" | "days") => "d",
             (true, "w" | "week" | "weeks") => "w",
-            (true, "mo" | "month" | "months" | "y" | "yr" | "year" | "years") => return Err(Unreadable::Calendar),
-            (true, _) => return Err(Unreadable::Other),
+            (true, "mo" | "month" | "months" | "y" | "yr" | "year" | "years") => return Err(UnreadableInterval::Calendar),
+            (true, _) => return Err(UnreadableInterval::Other),
         });
     }
     match letters.is_empty() {
-        true => Err(Unreadable::Other),
+        true => Err(UnreadableInterval::Other),
         false => read_units(&letters, &UNITS),
     }
 }
@@ -114,22 +114,22 @@ fn words(text: &str) -> impl Iterator<Item = (&str, bool)> {
 }
 
 /// The sum of `<number><unit>` pairs, the units in the given order, each at most once.
-fn read_units(text: &str, units: &[(&str, i64)]) -> Result<i64, Unreadable> {
+fn read_units(text: &str, units: &[(&str, i64)]) -> Result<i64, UnreadableInterval> {
     let mut rest = text;
     let mut sum = 0_i64;
     for (unit, seconds) in units {
         let Some((number, tail)) = rest.split_once(unit) else { continue };
         if number.contains(['.', ',']) {
-            return Err(Unreadable::Fraction);
+            return Err(UnreadableInterval::Fraction);
         }
         if number.is_empty() || number.len() > 12 || !number.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(Unreadable::Other);
+            return Err(UnreadableInterval::Other);
         }
-        let number: i64 = number.parse().map_err(|_| Unreadable::Other)?;
-        sum = number.checked_mul(*seconds).and_then(|s| sum.checked_add(s)).ok_or(Unreadable::Other)?;
+        let number: i64 = number.parse().map_err(|_| UnreadableInterval::Other)?;
+        sum = number.checked_mul(*seconds).and_then(|s| sum.checked_add(s)).ok_or(UnreadableInterval::Other)?;
         rest = tail;
     }
-    if rest.is_empty() { Ok(sum) } else { Err(Unreadable::Other) }
+    if rest.is_empty() { Ok(sum) } else { Err(UnreadableInterval::Other) }
 }
 
 /// The instants `anchor + k × every`, for every whole `k`; who wants a beginning bounds it from outside.

@@ -9,7 +9,7 @@ const MOST_EXCLUDED: usize = 100_000;
 
 /// Instants that were asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Listing {
+pub struct InstantListing {
     /// Oldest first.
     pub instants: Vec<DateTime<Utc>>,
     /// They are fewer than were asked for though the schedule may have more: these take too many steps to compute.
@@ -19,11 +19,11 @@ pub struct Listing {
 impl Timetable {
     /// The next `count` instants strictly after `from` that would fire, jitter aside. Fewer where the schedule ends; cut
     /// where 100,000 excluded ones lie between, or its budget is used up.
-    pub fn preview(&self, from: DateTime<Utc>, count: usize) -> Listing {
+    pub fn preview(&self, from: DateTime<Utc>, count: usize) -> InstantListing {
         let mut firing = self.firing_after(from);
         let instants: Vec<DateTime<Utc>> = firing.by_ref().take(count).collect();
         let cut = instants.len() < count && firing.gave_up();
-        Listing { instants, cut }
+        InstantListing { instants, cut }
     }
 
     /// The first `limit` instants from `from` (inclusive) to `to` (exclusive), exclusions applied.
@@ -92,7 +92,7 @@ mod tests {
         let whole = daily.clone().within(1_000_000).preview(from, 12);
         assert_eq!((whole.instants.len(), whole.cut), (12, false));
         for steps in 0..2_000 {
-            let Listing { instants, cut } = daily.clone().within(steps).preview(from, 12);
+            let InstantListing { instants, cut } = daily.clone().within(steps).preview(from, 12);
             assert_eq!(instants, whole.instants[..instants.len()], "{steps} steps");
             assert_eq!(cut, instants.len() < 12, "{steps} steps");
         }
@@ -113,6 +113,6 @@ mod tests {
     fn preview_of_a_schedule_that_ends_is_not_cut() {
         let once = timetable(serde_json::json!({ "at": "2026-02-01T09:00:00Z" }));
         let preview = once.within(1_000).preview(at("2026-01-01T00:00:00Z"), 5);
-        assert_eq!(preview, Listing { instants: vec![at("2026-02-01T09:00:00Z")], cut: false });
+        assert_eq!(preview, InstantListing { instants: vec![at("2026-02-01T09:00:00Z")], cut: false });
     }
 }

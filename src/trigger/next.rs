@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 
 /// An instant to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Next {
+pub struct NextFire {
     /// The instant by the schedule.
     pub nominal: DateTime<Utc>,
     /// The instant at which it runs, its jitter included.

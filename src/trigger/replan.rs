@@ -7,18 +7,18 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::invalid::InvalidSpec;
-use crate::trigger::Next;
+use crate::invalid::FieldError;
+use crate::trigger::NextFire;
 use crate::trigger::schedule::Schedule;
 use crate::trigger::timetable::{TICK, Timetable};
-use crate::trigger::zone::{Database, Local};
+use crate::trigger::zone::{ZoneTable, Local};
 
 /// Instants that have fired and are passed over, at most: a day of every second has fewer.
 const MOST_PASSED: usize = 90_000;
 
 /// The instant that a task waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pending {
+pub struct PendingFire {
     /// The task, for its jitter.
     pub task_id: Uuid,
     /// Where intervals are counted from.
@@ -32,7 +32,7 @@ pub struct Pending {
 impl Schedule {
     /// The task's next instant by the rules of `new`, where it waits for `pending` by those of `old`. `None`: its
     /// schedule has ended.
-    pub fn replan(&self, pending: &Pending, old: &Database, new: &Database) -> Result<Option<Next>, InvalidSpec> {
+    pub fn replan(&self, pending: &PendingFire, old: &ZoneTable, new: &ZoneTable) -> Result<Option<NextFire>, FieldError> {
         let (old, new) = (self.compile_under(old, pending.anchor)?, self.compile_under(new, pending.anchor)?);
         Ok(new.moved(&old, pending).map(|nominal| new.with_run_at(pending.task_id, nominal)))
     }
@@ -40,7 +40,7 @@ impl Schedule {
 
 impl Timetable {
     /// The next instant by these rules.
-    fn moved(&self, old: &Timetable, pending: &Pending) -> Option<DateTime<Utc>> {
+    fn moved(&self, old: &Timetable, pending: &PendingFire) -> Option<DateTime<Utc>> {
         if self.is_once() {
             return self.next_after(DateTime::<Utc>::MIN_UTC);
         }

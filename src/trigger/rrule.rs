@@ -13,9 +13,9 @@ mod times;
 use chrono::{Datelike, Days, Months, NaiveDate, NaiveDateTime, TimeDelta, Timelike};
 
 use crate::trigger::rrule::dates::{Dates, week_of};
-use crate::trigger::rrule::parts::{Frequency, Parts, Until};
+use crate::trigger::rrule::parts::{Frequency, RuleParts, Until};
 use crate::trigger::rrule::times::Times;
-use crate::trigger::steps::Steps;
+use crate::trigger::steps::StepBudget;
 use crate::trigger::zone::midnight;
 
 /// The instants of a `COUNT` are counted; what lies further than this many months from the start is not.
@@ -26,7 +26,7 @@ const POSITIONS: u64 = 16;
 /// The wall times of one rule from its start on.
 #[derive(Debug, Clone)]
 pub struct Rrule {
-    parts: Parts,
+    parts: RuleParts,
     start: NaiveDateTime,
     dates: Dates,
     times: Times,
@@ -55,7 +55,7 @@ struct Picks {
 impl Rrule {
     /// Reads a rule that starts at a wall time (`DTSTART`, whole seconds).
     pub fn parse(text: &str, start: NaiveDateTime) -> Result<Rrule, String> {
-        let mut parts = Parts::parse(text)?;
+        let mut parts = RuleParts::parse(text)?;
         let start = start.with_nanosecond(0).unwrap_or(start);
         follow_from_start(&mut parts, start);
         let (dates, times) = (Dates::new(&parts), Times::new(&parts.hours, &parts.minutes, &parts.seconds));
@@ -63,7 +63,7 @@ impl Rrule {
         let span = if is_whole { Frequency::Monthly } else { parts.frequency };
         let mut rule = Rrule { parts, start, dates, times, span, end: None, cost: 0 };
         if let Some(count) = rule.parts.count {
-            let steps = Steps::unlimited();
+            let steps = StepBudget::unlimited();
             let end = start.checked_add_months(COUNTED).unwrap_or(start);
             rule.end = Some(rule.end_of_count(count, end, &steps).unwrap_or(end));
             rule.cost = steps.taken();
@@ -93,7 +93,7 @@ impl Rrule {
 
     /// The first wall time at or after `from` and before `horizon`, in whole seconds; `None`, too, where the steps are
     /// used up.
-    pub fn search(&self, from: NaiveDateTime, horizon: NaiveDateTime, steps: &Steps) -> Option<NaiveDateTime> {
+    pub fn search(&self, from: NaiveDateTime, horizon: NaiveDateTime, steps: &StepBudget) -> Option<NaiveDateTime> {
         let from = whole_second(from)?.max(self.start);
         let horizon = self.end.map_or(horizon, |end| end.min(horizon));
         let mut picks = Picks::default();
@@ -109,7 +109,7 @@ impl Rrule {
     }
 
     /// The first wall time of a period that is not before `from`.
-    fn first_in(&self, span: Span, from: NaiveDateTime, picks: &mut Picks, steps: &Steps) -> Option<NaiveDateTime> {
+    fn first_in(&self, span: Span, from: NaiveDateTime, picks: &mut Picks, steps: &StepBudget) -> Option<NaiveDateTime> {
         if !self.parts.positions.is_empty() {
             let passed = self.passed(span, from, steps)?;
             self.pick(span, picks, steps)?;
@@ -126,7 +126,7 @@ impl Rrule {
     }
 
     /// After the instant that is the last of so many; `None` where they are fewer before `end`.
-    fn end_of_count(&self, count: u32, end: NaiveDateTime, steps: &Steps) -> Option<NaiveDateTime> {
+    fn end_of_count(&self, count: u32, end: NaiveDateTime, steps: &StepBudget) -> Option<NaiveDateTime> {
         let mut picks = Picks::default();
         let mut left = count;
         let mut period = self.period_of(self.start.date());
@@ -154,7 +154,7 @@ impl Rrule {
     }
 
     /// How many instants of a period are before a time, positions aside.
-    fn passed(&self, span: Span, time: NaiveDateTime, steps: &Steps) -> Option<u32> {
+    fn passed(&self, span: Span, time: NaiveDateTime, steps: &StepBudget) -> Option<u32> {
         let date = time.date().min(span.end);
         if date < span.first {
             return Some(0);
@@ -165,19 +165,19 @@ impl Rrule {
         Some(days * self.times.count() + of_day)
     }
 
-    fn instants_of(&self, span: Span, steps: &Steps) -> Option<u32> {
+    fn instants_of(&self, span: Span, steps: &StepBudget) -> Option<u32> {
         Some(self.dates.count(span.first, span.end, steps)? * self.times.count())
     }
 
     /// The instant of a period before which `index` others are, positions aside.
-    fn nth(&self, span: Span, index: u32, steps: &Steps) -> Option<NaiveDateTime> {
+    fn nth(&self, span: Span, index: u32, steps: &StepBudget) -> Option<NaiveDateTime> {
         let of_day = self.times.count().max(1);
         let date = self.dates.nth(span.first, index / of_day, steps)?;
         Some(date.and_time(self.times.nth(index % of_day)?))
     }
 
     /// Finds what the positions pick of a period.
-    fn pick(&self, span: Span, picks: &mut Picks, steps: &Steps) -> Option<()> {
+    fn pick(&self, span: Span, picks: &mut Picks, steps: &StepBudget) -> Option<()> {
         let of = self.instants_of(span, steps)?;
         if of != picks.of {
             steps.search(self.parts.positions.len() as u64 / POSITIONS)?;
@@ -234,7 +234,7 @@ fn whole_second(time: NaiveDateTime) -> Option<NaiveDateTime> {
 }
 
 /// Writes out the parts that follow from the start where nothing else says the day or the time.
-fn follow_from_start(parts: &mut Parts, start: NaiveDateTime) {
+fn follow_from_start(parts: &mut RuleParts, start: NaiveDateTime) {
     let no_day = parts.weekdays.is_empty()
         && parts.month_days.is_empty()
         && parts.year_days.is_empty()
@@ -264,7 +264,7 @@ fn follow_from_start(parts: &mut Parts, start: NaiveDateTime) {
     fill(&mut parts.seconds, start.second());
 }
 
-fn only_week_numbers(parts: &Parts) -> bool {
+fn only_week_numbers(parts: &RuleParts) -> bool {
     parts.weekdays.is_empty() && parts.month_days.is_empty() && parts.year_days.is_empty()
 }
 
@@ -278,7 +278,7 @@ mod tests {
         let horizon = start.checked_add_months(Months::new(480)).unwrap();
         let mut from = start;
         let mut found = Vec::new();
-        while let Some(time) = rule.search(from, horizon, &Steps::unlimited())
+        while let Some(time) = rule.search(from, horizon, &StepBudget::unlimited())
             && found.len() < n
         {
             found.push(time.format("%Y%m%dT%H%M").to_string());
@@ -372,7 +372,7 @@ mod tests {
             (";INTERVAL=2", "2027-01-01T00:00:00", Some("2028-01-01T00:00:00")),
         ] {
             let rule = Rrule::parse(&format!("{dense}{parts}"), start).unwrap();
-            let steps = Steps::unlimited();
+            let steps = StepBudget::unlimited();
             let from = from.parse::<NaiveDateTime>().unwrap();
             let found = rule.search(from, horizon, &steps);
             assert_eq!(found, expected.map(|time| time.parse().unwrap()), "{parts} from {from}");
@@ -388,13 +388,13 @@ mod tests {
             ["FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30", "FREQ=MONTHLY;BYDAY=MO;BYSETPOS=6", "FREQ=YEARLY;BYYEARDAY=366"]
         {
             let never = Rrule::parse(rule, start + TimeDelta::days(1)).unwrap();
-            let steps = Steps::unlimited();
+            let steps = StepBudget::unlimited();
             let found = never.search(start + TimeDelta::days(3 * 366), horizon, &steps);
             assert_eq!(found.is_some(), rule.ends_with("366"), "{rule}");
             assert!(steps.taken() < 5_000, "{rule}: {}", steps.taken());
         }
         let daily = Rrule::parse("FREQ=DAILY", start).unwrap();
-        assert_eq!(daily.search(start, horizon, &Steps::new(1)), None);
+        assert_eq!(daily.search(start, horizon, &StepBudget::new(1)), None);
     }
 
     #[test]

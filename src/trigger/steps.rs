@@ -2,7 +2,7 @@
 //!
 //! A step is a date, a month or a period that a search looks at, or an exclusion that is asked. It takes tens of
 //! nanoseconds, and it is counted instead of time, so that the same schedule is admitted on every machine. A search whose
-//! budget is used up finds nothing more; whoever asked looks at [`Steps::exceeded`] before it believes that.
+//! budget is used up finds nothing more; whoever asked looks at [`StepBudget::exceeded`] before it believes that.
 
 use std::cell::Cell;
 
@@ -17,7 +17,7 @@ pub const ZONE: u64 = 8;
 
 /// The steps that are left, and what used them up.
 #[derive(Debug, Clone)]
-pub struct Steps {
+pub struct StepBudget {
     most: u64,
     searched: Cell<u64>,
     excluded: Cell<u64>,
@@ -32,15 +32,15 @@ pub enum Costly {
     Exclusions,
 }
 
-impl Steps {
+impl StepBudget {
     /// A budget of so many steps.
-    pub fn new(most: u64) -> Steps {
-        Steps { most, searched: Cell::new(0), excluded: Cell::new(0) }
+    pub fn new(most: u64) -> StepBudget {
+        StepBudget { most, searched: Cell::new(0), excluded: Cell::new(0) }
     }
 
     /// For single searches, which their horizon bounds.
-    pub fn unlimited() -> Steps {
-        Steps::new(u64::MAX)
+    pub fn unlimited() -> StepBudget {
+        StepBudget::new(u64::MAX)
     }
 
     /// Takes steps of a search; `None` where the budget is used up.
@@ -73,12 +73,12 @@ mod tests {
 
     #[test]
     fn budget_is_used_up_by_the_step_after_its_last_and_names_what_took_most() {
-        let steps = Steps::new(10);
+        let steps = StepBudget::new(10);
         assert_eq!((steps.search(4), steps.exclude(6)), (Some(()), Some(())));
         assert_eq!(steps.exceeded(), None);
         assert_eq!(steps.search(1), None);
         assert_eq!((steps.taken(), steps.exceeded()), (11, Some(Costly::Exclusions)));
-        let steps = Steps::new(1);
+        let steps = StepBudget::new(1);
         assert_eq!((steps.search(2), steps.exceeded()), (None, Some(Costly::Search)));
     }
 }

@@ -13,20 +13,20 @@ use chrono_tz::Tz;
 use uuid::Uuid;
 
 use crate::clock::cut;
-use crate::invalid::Faults;
-use crate::run::Missed;
+use crate::invalid::ValidationErrors;
+use crate::run::MissedInstants;
 use crate::trigger::cron::Cron;
 use crate::trigger::exclusion::Exclusions;
 use crate::trigger::interval::{Interval, parse_length};
 use crate::trigger::jitter::{LONGEST_HOURS, spread};
-use crate::trigger::next::Next;
+use crate::trigger::next::NextFire;
 use crate::trigger::once::Once;
 use crate::trigger::policy::CatchUp;
 use crate::trigger::rrule::Rrule;
 use crate::trigger::rrule::parts::Until;
 use crate::trigger::schedule::{Schedule, When};
-use crate::trigger::steps::{Costly, Steps, ZONE};
-use crate::trigger::zone::{Database, Wall, WallTimes, first_date, last_date, midnight, parse_instant, parse_zone};
+use crate::trigger::steps::{Costly, StepBudget, ZONE};
+use crate::trigger::zone::{ZoneTable, Wall, WallTimes, first_date, last_date, midnight, parse_instant, parse_zone};
 
 /// How late a fire may still start, where the schedule does not say.
 pub const CATCH_UP_WINDOW: TimeDelta = TimeDelta::hours(1);
@@ -46,7 +46,7 @@ pub struct Timetable {
     start: Option<DateTime<Utc>>,
     end: Option<DateTime<Utc>>,
     exclusions: Exclusions,
-    steps: Steps,
+    steps: StepBudget,
     jitter: TimeDelta,
     pub(super) catch_up: CatchUp,
     pub(super) window: TimeDelta,
@@ -65,10 +65,10 @@ impl Timetable {
     /// `faults`; `None` exactly when something was.
     pub fn compile(
         schedule: &Schedule,
-        zones: &Database,
+        zones: &ZoneTable,
         anchor: DateTime<Utc>,
         place: &str,
-        faults: &mut Faults,
+        faults: &mut ValidationErrors,
     ) -> Option<Timetable> {
         let known = faults.0.len();
         let mut fault = |field: &str, message: String| faults.add(format!("{place}/{field}"), message);
@@ -105,7 +105,7 @@ impl Timetable {
             start,
             end,
             exclusions,
-            steps: Steps::unlimited(),
+            steps: StepBudget::unlimited(),
             jitter,
             catch_up: schedule.catch_up,
             window,
@@ -116,7 +116,7 @@ impl Timetable {
 
     /// With a budget for all answers together, what compiling it took included.
     pub fn within(mut self, steps: u64) -> Timetable {
-        self.steps = Steps::new(steps);
+        self.steps = StepBudget::new(steps);
         if let Instants::Rrule(rule) = &self.instants {
             self.steps.search(rule.cost());
         }
@@ -238,12 +238,12 @@ impl Timetable {
 
     /// The instants from one to another of them, both included. They are counted where that can be computed, or where
     /// they are at most a thousand.
-    pub fn range(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> Missed {
+    pub fn range(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> MissedInstants {
         let count = self.count(from, to).or_else(|| {
             let walked = self.walk(from, to + TICK);
             (walked.len() <= EXAMINED).then_some(walked.len() as u64)
         });
-        Missed { from, to, count }
+        MissedInstants { from, to, count }
     }
 
     /// The instants from `from` to `edge` (exclusive), as far as one more than is examined.
@@ -300,17 +300,17 @@ impl Timetable {
     }
 
     /// A nominal instant with its time to run.
-    pub fn with_run_at(&self, task_id: Uuid, nominal: DateTime<Utc>) -> Next {
+    pub fn with_run_at(&self, task_id: Uuid, nominal: DateTime<Utc>) -> NextFire {
         let gap = match self.jitter.is_zero() {
             true => None,
             false => self.next_after(nominal).map(|next| next - nominal),
         };
-        Next { nominal, run_at: self.run_at(task_id, nominal, gap) }
+        NextFire { nominal, run_at: self.run_at(task_id, nominal, gap) }
     }
 
     /// The instant that a new, edited or resumed task waits for: strictly after `now`, but for `at` the instant itself,
     /// too.
-    pub fn first(&self, task_id: Uuid, now: DateTime<Utc>) -> Option<Next> {
+    pub fn first(&self, task_id: Uuid, now: DateTime<Utc>) -> Option<NextFire> {
         let after = match self.instants {
             Instants::Once(_) => now - TICK,
             _ => now,
@@ -501,7 +501,7 @@ mod tests {
     fn a_one_shot_waits_for_its_instant_even_if_that_is_now() {
         let once = schedule(serde_json::json!({"at": "2026-11-20T12:00:00Z"}));
         let now = at("2026-11-20T12:00:00Z");
-        let expected = Next { nominal: now, run_at: now };
+        let expected = NextFire { nominal: now, run_at: now };
         assert_eq!(once.first(Uuid::nil(), now, now), Ok(Some(expected)));
         assert_eq!(once.first(Uuid::nil(), now, now + TICK), Ok(None));
         let every = schedule(serde_json::json!({"interval": "1h"}));

@@ -18,8 +18,8 @@ use crate::invalid::{bounded, did_you_mean};
 use crate::trigger::policy::{DstFold, DstGap};
 
 use database::Offsets;
-pub use database::{Database, Source, Zone, Zones, current};
-pub use release::Release;
+pub use database::{ZoneTable, ZoneSource, Zone, Zones, current};
+pub use release::ZoneRelease;
 
 /// No search looks further ahead than this many days: 40 years.
 const HORIZON: Days = Days::new(40 * 366);
@@ -46,7 +46,7 @@ impl Default for Settings {
 
 impl Settings {
     /// The release of the machine's folder, where it has one.
-    pub fn release(&self) -> Option<Release> {
+    pub fn release(&self) -> Option<ZoneRelease> {
         folder::release(self.dir()?)
     }
 
@@ -55,9 +55,9 @@ impl Settings {
     ///
     /// # Errors
     /// It is newer, and can't be read as a whole now.
-    pub fn newer_than(&self, present: &Release) -> Result<Option<(Database, Vec<String>)>, String> {
+    pub fn newer_than(&self, present: &ZoneRelease) -> Result<Option<(ZoneTable, Vec<String>)>, String> {
         match (self.dir(), self.release()) {
-            (Some(dir), Some(release)) if release > *present => Database::of_folder(dir).map(Some),
+            (Some(dir), Some(release)) if release > *present => ZoneTable::of_folder(dir).map(Some),
             _ => Ok(None),
         }
     }
@@ -160,7 +160,7 @@ impl Wall {
     }
 
     /// By the rules of a certain database.
-    pub fn under(database: &Database, zone: Tz, gap: DstGap, fold: DstFold) -> Wall {
+    pub fn under(database: &ZoneTable, zone: Tz, gap: DstGap, fold: DstFold) -> Wall {
         Wall { zone: database.zone(zone), gap, fold }
     }
 

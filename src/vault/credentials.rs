@@ -23,18 +23,18 @@ use uuid::Uuid;
 
 use crate::clock::pause;
 use crate::credential::{Credential, CredentialStatus, CredentialUse, Inject, Reference};
-use crate::egress::{Egress, EgressError, REDIRECT_LIMIT, Request, Response, redirected};
+use crate::egress::{Egress, EgressError, REDIRECT_LIMIT, EgressRequest, Response, redirected};
 use crate::id::{Scope, Tenant, new_id};
 use crate::secret::Secret;
 use crate::store::{Store, StoreError, StoredCredential, UseFilter, answered};
 use crate::vault::Vault;
-use crate::vault::credentials::guard::{Document, Guard};
+use crate::vault::credentials::guard::{SecretDocument, SecretGuard};
 use crate::vault::credentials::inject::{Unfit, inject};
 
-pub use crate::vault::credentials::known::Known;
+pub use crate::vault::credentials::known::UsedSecrets;
 pub use crate::vault::credentials::renewal::{Renewal, RenewalError};
 pub use crate::vault::credentials::replace::replace;
-pub use crate::vault::credentials::trouble::{CredentialError, FetchError, Trouble};
+pub use crate::vault::credentials::trouble::{CredentialError, FetchError, CredentialFault};
 
 /// The wait before a store that is away is asked again what a run has used.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -71,16 +71,16 @@ pub struct Use<'a> {
 
 /// The answer to a request.
 #[derive(Debug)]
-pub struct Answer {
+pub struct CredentialAnswer {
     /// The answer of the other side.
     pub response: Response,
     /// The credential that was sent with it was refused (401): who can't go on without it has this for a reason.
     pub refused: Option<CredentialError>,
 }
 
-impl Answer {
-    fn plain(response: Response) -> Answer {
-        Answer { response, refused: None }
+impl CredentialAnswer {
+    fn plain(response: Response) -> CredentialAnswer {
+        CredentialAnswer { response, refused: None }
     }
 
     /// The response; an error where the credential was refused.
@@ -114,7 +114,7 @@ impl Credentials {
     ///
     /// The request's time is for all of it. Where it is over before anything was sent, the credential is what could not
     /// be had: nothing has taken effect.
-    pub async fn fetch(&self, request: Request, with: Option<&Use<'_>>, known: &Known) -> Result<Answer, FetchError> {
+    pub async fn fetch(&self, request: EgressRequest, with: Option<&Use<'_>>, known: &UsedSecrets) -> Result<CredentialAnswer, FetchError> {
         let until = Instant::now() + request.timeout;
         if let Some(shelf) = &self.shelf {
             let recalled = timeout_at(until, shelf.recalled(known)).await;
@@ -129,31 +129,31 @@ impl Credentials {
             Some(with) => self.exchange(&request, with, known, until).await,
             None => {
                 let timeout = until.saturating_duration_since(Instant::now());
-                self.plainly(Request { timeout, ..request }, known).await
+                self.plainly(EgressRequest { timeout, ..request }, known).await
             }
         }
     }
 
     /// Sends a request without a credential.
-    async fn plainly(&self, request: Request, known: &Known) -> Result<Answer, FetchError> {
+    async fn plainly(&self, request: EgressRequest, known: &UsedSecrets) -> Result<CredentialAnswer, FetchError> {
         let answered = self.egress.fetch(request).await;
         // what others of the run have sent meanwhile is known by now
-        let Some(guard) = Guard::knowing(known) else { return Ok(Answer::plain(answered?)) };
+        let Some(guard) = SecretGuard::knowing(known) else { return Ok(CredentialAnswer::plain(answered?)) };
         let response = answered.map_err(|error| guard.error(error))?;
         let url = response.url.to_string();
-        Ok(Answer::plain(guard.response(response, &url).await))
+        Ok(CredentialAnswer::plain(guard.response(response, &url).await))
     }
 
     async fn exchange(
         &self,
-        request: &Request,
+        request: &EgressRequest,
         with: &Use<'_>,
-        known: &Known,
+        known: &UsedSecrets,
         until: Instant,
-    ) -> Result<Answer, FetchError> {
+    ) -> Result<CredentialAnswer, FetchError> {
         let url = self.egress.check(&request.url)?;
         let Some(shelf) = &self.shelf else {
-            return Err(CredentialError::new(Trouble::Missing, with.reference, String::new()).into());
+            return Err(CredentialError::new(CredentialFault::Missing, with.reference, String::new()).into());
         };
         let opening = timeout_at(until, shelf.open(&url, self.egress.opens(&url), with)).await;
         let opened = match opening.unwrap_or_else(|_| Err(too_slow(with))) {
@@ -179,24 +179,24 @@ impl Credentials {
     async fn send(
         &self,
         shelf: &Shelf,
-        request: &Request,
+        request: &EgressRequest,
         with: &Use<'_>,
-        (opened, known): (&Opened, &Known),
-    ) -> Result<Answer, FetchError> {
-        let Opened { inject: how, document, former, .. } = opened;
-        let former = former.as_ref().and_then(Document::read);
-        let documents: Vec<&Document> = former.iter().chain([document]).collect();
+        (opened, known): (&CredentialInUse, &UsedSecrets),
+    ) -> Result<CredentialAnswer, FetchError> {
+        let CredentialInUse { inject: how, document, former, .. } = opened;
+        let former = former.as_ref().and_then(SecretDocument::read);
+        let documents: Vec<&SecretDocument> = former.iter().chain([document]).collect();
         let mut plain = request.clone();
-        let mut guard = Guard::of(&[], &documents, known);
+        let mut guard = SecretGuard::of(&[], &documents, known);
         let mut bound = true;
         // where it was sent last
         let mut used: Option<(CredentialUse, Url)> = None;
         for hop in 0..=REDIRECT_LIMIT {
-            let mut request = Request { follow_redirects: false, ..plain.clone() };
+            let mut request = EgressRequest { follow_redirects: false, ..plain.clone() };
             if bound {
                 let url = self.egress.check(&plain.url)?;
                 match inject(&mut request, how, document.value(), hop > 0) {
-                    Ok(injected) => guard = Guard::of(&injected.parts, &documents, known),
+                    Ok(injected) => guard = SecretGuard::of(&injected.parts, &documents, known),
                     Err(unfit) => return Err(shelf.refused(&url, with, unfitting(with, unfit)).await),
                 }
                 let noted = shelf.note(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
@@ -204,7 +204,7 @@ impl Credentials {
             }
             let answered = self.egress.fetch(request).await;
             // and what others of the run have sent meanwhile
-            guard = Guard::knowing(known).unwrap_or(guard);
+            guard = SecretGuard::knowing(known).unwrap_or(guard);
             let response = answered.map_err(|error| guard.error(error))?;
             let next = plain.follow_redirects.then(|| redirected(&plain, &response)).flatten();
             let Some(next) = next else {
@@ -213,13 +213,13 @@ impl Credentials {
                     Some((used, url)) => Some(shelf.taken_back(&url, with, &used).await),
                     None => None,
                 };
-                return Ok(Answer { response: guard.response(response, &plain.url).await, refused });
+                return Ok(CredentialAnswer { response: guard.response(response, &plain.url).await, refused });
             };
             let next = next.map_err(|error| guard.error(error))?;
             if bound && !same_origin(&plain.url, &next.url) {
                 // the other side may not carry the secret on by naming it
                 if guard.finds(&next.url) {
-                    return Ok(Answer::plain(guard.response(response, &plain.url).await));
+                    return Ok(CredentialAnswer::plain(guard.response(response, &plain.url).await));
                 }
                 bound = false;
             }
@@ -231,7 +231,7 @@ impl Credentials {
 
 impl Shelf {
     /// Reads what the run has used before. A store that is away for a moment costs the request time, and nothing else.
-    async fn recalled(&self, known: &Known) -> Result<(), StoreError> {
+    async fn recalled(&self, known: &UsedSecrets) -> Result<(), StoreError> {
         loop {
             match known.recall(&self.store, &self.vault).await {
                 Err(StoreError::Unavailable(why) | StoreError::TimedOut(why)) => {
@@ -244,23 +244,23 @@ impl Shelf {
     }
 
     /// Everything that can be found out before the credential is used.
-    async fn open(&self, url: &Url, is_opened: bool, with: &Use<'_>) -> Result<Opened, CredentialError> {
+    async fn open(&self, url: &Url, is_opened: bool, with: &Use<'_>) -> Result<CredentialInUse, CredentialError> {
         let trouble = |trouble, why: String| CredentialError::new(trouble, with.reference, why);
         let Reference { service, account } = with.reference;
         let scope = Scope::Only(with.tenant.clone());
         let asked = self.store.find_credential(&scope, with.tenant.as_str(), service, account);
         let Some(stored) = answered(asked).await.map_err(|error| busy(with, &error))? else {
             let last_used = self.last_used(with).await.map_err(|error| busy(with, &error))?;
-            return Err(CredentialError { last_used, ..trouble(Trouble::Missing, String::new()) });
+            return Err(CredentialError { last_used, ..trouble(CredentialFault::Missing, String::new()) });
         };
         let Credential { hosts, inject, status, status_reason, .. } = &stored.credential;
         if *status == CredentialStatus::NeedsConsent {
-            return Err(trouble(Trouble::NeedsConsent, status_reason.clone().unwrap_or_default()));
+            return Err(trouble(CredentialFault::NeedsConsent, status_reason.clone().unwrap_or_default()));
         }
         if let Err(why) = hosts::bound(hosts, url, is_opened) {
-            return Err(trouble(Trouble::NotForHost, why));
+            return Err(trouble(CredentialFault::NotForHost, why));
         }
-        let nowhere = || trouble(Trouble::NoInject, "it does not say how it is put into requests (`inject`)".into());
+        let nowhere = || trouble(CredentialFault::NoInject, "it does not say how it is put into requests (`inject`)".into());
         let inject = inject.clone().ok_or_else(nowhere)?;
         let secret = self.unsealed(&stored, with)?;
         let secret = match &self.renewal {
@@ -272,8 +272,8 @@ impl Shelf {
             },
             _ => secret,
         };
-        let document = Document::read(&secret).ok_or_else(|| trouble(Trouble::Unreadable, String::new()))?;
-        Ok(Opened { stored, inject, document, former: None })
+        let document = SecretDocument::read(&secret).ok_or_else(|| trouble(CredentialFault::Unreadable, String::new()))?;
+        Ok(CredentialInUse { stored, inject, document, former: None })
     }
 
     async fn last_used(&self, with: &Use<'_>) -> Result<i64, StoreError> {
@@ -291,18 +291,18 @@ impl Shelf {
     fn unsealed(&self, stored: &StoredCredential, with: &Use<'_>) -> Result<Secret, CredentialError> {
         self.vault.open_document(stored).map_err(|error| {
             tracing::error!(tenant_id = with.tenant.as_str(), credential = %with.reference, %error, "a credential can't be opened");
-            CredentialError::new(Trouble::Unreadable, with.reference, error.to_string())
+            CredentialError::new(CredentialFault::Unreadable, with.reference, error.to_string())
         })
     }
 
     /// The credential after a refusal, if it can be renewed.
-    async fn renewed(&self, refused: &Opened, with: &Use<'_>) -> Result<Option<Opened>, FetchError> {
-        let Opened { stored, inject, document, .. } = refused;
+    async fn renewed(&self, refused: &CredentialInUse, with: &Use<'_>) -> Result<Option<CredentialInUse>, FetchError> {
+        let CredentialInUse { stored, inject, document, .. } = refused;
         let Some(renewal) = self.renewal.as_ref().filter(|_| stored.credential.oauth.is_some()) else {
             return Ok(None);
         };
         match renewal.fresh(stored, document.text(), true).await {
-            Ok(fresh) => Ok(Document::read(&fresh).map(|renewed| Opened {
+            Ok(fresh) => Ok(SecretDocument::read(&fresh).map(|renewed| CredentialInUse {
                 stored: stored.clone(),
                 inject: inject.clone(),
                 document: renewed,
@@ -324,12 +324,12 @@ impl Shelf {
 
     /// Records that what was sent was refused, in the place of its use.
     async fn taken_back(&self, url: &Url, with: &Use<'_>, used: &CredentialUse) -> CredentialError {
-        let outcome = Trouble::Refused.outcome();
+        let outcome = CredentialFault::Refused.outcome();
         if let Err(error) = answered(self.store.mark_credential_use(used.id, outcome)).await {
             tracing::warn!(credential = %with.reference, %error, "a credential was refused; that could not be recorded");
         }
         let why = format!("{} answered 401", hosts::shown(url));
-        CredentialError { sent_at: Some(used.at), ..CredentialError::new(Trouble::Refused, with.reference, why) }
+        CredentialError { sent_at: Some(used.at), ..CredentialError::new(CredentialFault::Refused, with.reference, why) }
     }
 
     async fn note(&self, url: &Url, with: &Use<'_>, outcome: &str) -> Result<CredentialUse, StoreError> {
@@ -358,37 +358,37 @@ fn same_origin(one: &str, other: &str) -> bool {
 /// The store is away: without its record a credential is not used.
 fn busy(with: &Use<'_>, error: &StoreError) -> CredentialError {
     tracing::warn!(credential = %with.reference, %error, "a credential can't be had");
-    CredentialError::new(Trouble::Busy, with.reference, "the store is unavailable".into())
+    CredentialError::new(CredentialFault::Busy, with.reference, "the store is unavailable".into())
 }
 
 /// The request's time was over before the credential was there.
 fn too_slow(with: &Use<'_>) -> CredentialError {
-    CredentialError::new(Trouble::Busy, with.reference, "to have it takes longer than the request may".into())
+    CredentialError::new(CredentialFault::Busy, with.reference, "to have it takes longer than the request may".into())
 }
 
 fn not_renewed(with: &Use<'_>, error: RenewalError) -> CredentialError {
     let (trouble, why) = match error {
-        RenewalError::NeedsConsent(why) => (Trouble::NeedsConsent, why),
-        RenewalError::Refused(why) => (Trouble::Unreadable, why),
-        RenewalError::Operator(why) => (Trouble::Misconfigured, why),
-        RenewalError::Later(why) => (Trouble::Busy, why),
-        RenewalError::Impossible => (Trouble::Unreadable, "it can't be renewed".into()),
+        RenewalError::NeedsConsent(why) => (CredentialFault::NeedsConsent, why),
+        RenewalError::Refused(why) => (CredentialFault::Unreadable, why),
+        RenewalError::Operator(why) => (CredentialFault::Misconfigured, why),
+        RenewalError::Later(why) => (CredentialFault::Busy, why),
+        RenewalError::Impossible => (CredentialFault::Unreadable, "it can't be renewed".into()),
     };
     CredentialError::new(trouble, with.reference, why)
 }
 
 fn unfitting(with: &Use<'_>, unfit: Unfit) -> CredentialError {
     match unfit {
-        Unfit::Taken(what) => CredentialError::new(Trouble::Taken, with.reference, what),
-        Unfit::Value(why) => CredentialError::new(Trouble::NoInject, with.reference, why),
+        Unfit::Taken(what) => CredentialError::new(CredentialFault::Taken, with.reference, what),
+        Unfit::Value(why) => CredentialError::new(CredentialFault::NoInject, with.reference, why),
     }
 }
 
 /// A credential that is in use.
-struct Opened {
+struct CredentialInUse {
     stored: StoredCredential,
     inject: Inject,
-    document: Document,
+    document: SecretDocument,
     /// As it was before it was renewed.
     former: Option<Secret>,
 }

@@ -1,6 +1,6 @@
 //! OAuth 2: credentials that end and are renewed, and accounts that people connect.
 //!
-//! [`Refresher`] renews an access token ahead of its end, one at a time over all instances. [`Connector`] takes a person
+//! [`Refresher`] renews an access token ahead of its end, one at a time over all instances. [`OAuthConnector`] takes a person
 //! to the provider and brings back what they agreed to. Providers come from `[oauth.*]`, or a credential brings its own
 //! token endpoint. Nothing lies here in the clear: documents are opened for one request and sealed again. What a crash
 //! can cost is said in [`refresh`].
@@ -22,13 +22,13 @@ use crate::credential::OAuth;
 use crate::egress::{Egress, operator_client};
 use crate::secret::Secret;
 use crate::store::{Store, StoreError};
-use crate::vault::oauth::endpoint::{Endpoint, TIMEOUT, Way};
+use crate::vault::oauth::endpoint::{Endpoint, TIMEOUT, ClientAuthentication};
 use crate::vault::{Vault, VaultError};
 
-pub use connect::{ConnectError, Connected, Connector, Offer, Started};
-pub use flow::{Flow, StateError};
+pub use connect::{ConnectError, Connected, OAuthConnector, ConnectOffer, StartedConnection};
+pub use flow::{OAuthFlow, StateError};
 pub use probe::{Probe, probe};
-pub use provider::{Provider, Settings, check};
+pub use provider::{OAuthProvider, Settings, check};
 pub use refresh::Refresher;
 
 /// Below `server.public_url`, where providers send people back to: the redirect URI that has to be registered.
@@ -70,9 +70,9 @@ pub enum OAuthError {
 
 /// Parts that both halves work with. Cheap to clone.
 #[derive(Clone)]
-struct Shared(Arc<Parts>);
+struct Shared(Arc<OAuthParts>);
 
-struct Parts {
+struct OAuthParts {
     store: Store,
     vault: Vault,
     egress: Egress,
@@ -88,8 +88,8 @@ pub fn open(
     egress: &Egress,
     providers: &Settings,
     public_url: &str,
-) -> (Refresher, Connector) {
-    let parts = Parts {
+) -> (Refresher, OAuthConnector) {
+    let parts = OAuthParts {
         store: store.clone(),
         vault: vault.clone(),
         egress: egress.clone(),
@@ -97,30 +97,30 @@ pub fn open(
         client: operator_client(TIMEOUT),
     };
     let shared = Shared(Arc::new(parts));
-    (Refresher::new(shared.clone()), Connector::new(shared, redirect_uri(public_url)))
+    (Refresher::new(shared.clone()), OAuthConnector::new(shared, redirect_uri(public_url)))
 }
 
 impl std::ops::Deref for Shared {
-    type Target = Parts;
+    type Target = OAuthParts;
 
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &OAuthParts {
         &self.0
     }
 }
 
-impl Parts {
+impl OAuthParts {
     fn now(&self) -> DateTime<Utc> {
         self.store.clock().now()
     }
 
     /// The token endpoint of a provider from the configuration.
-    fn endpoint_of(&self, provider: &Provider) -> Endpoint {
+    fn endpoint_of(&self, provider: &OAuthProvider) -> Endpoint {
         Endpoint {
             token_url: provider.token_url.clone(),
             client_id: provider.client_id.clone(),
             client_secret: provider.client_secret.clone(),
             client_auth: provider.client_auth,
-            way: Way::Operator(self.client.clone()),
+            way: ClientAuthentication::Operator(self.client.clone()),
         }
     }
 
@@ -136,7 +136,7 @@ impl Parts {
                 client_id: client_id.clone(),
                 client_secret: secret,
                 client_auth: oauth.client_auth.unwrap_or_default(),
-                way: Way::User(self.egress.clone()),
+                way: ClientAuthentication::User(self.egress.clone()),
             }),
             _ => Err(OAuthError::Misconfigured("it names neither a provider nor `token_url` and `client_id`".into())),
         }

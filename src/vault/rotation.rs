@@ -45,7 +45,7 @@ pub enum Cursor {
 
 /// Rows of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Counts {
+pub struct RotationCounts {
     /// Sealed documents of credentials.
     pub credentials: u64,
     /// Recipients with secrets among their addresses.
@@ -60,18 +60,18 @@ pub struct Counts {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rotated {
     /// Secrets that were put under the first key.
-    pub rewrapped: Counts,
+    pub rewrapped: RotationCounts,
     /// Rows that could not be, the first of them by name, and why.
-    pub failed: Counts,
+    pub failed: RotationCounts,
     /// Secrets that could not be.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<RotationFailure>,
     /// Where to go on; `None`: it is done.
     pub next: Option<Cursor>,
 }
 
 /// A row that could not be rewrapped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct Failure {
+pub struct RotationFailure {
     /// Such as `credential google/work`, `task 0193…`.
     pub what: String,
     /// The tenant that owns the secret.
@@ -81,10 +81,10 @@ pub struct Failure {
 }
 
 /// Counts of sealed secrets under each master key, by its id.
-pub type Keys = BTreeMap<String, Counts>;
+pub type RotationKeys = BTreeMap<String, RotationCounts>;
 
 /// One kind of row, as a page of it was read.
-enum Page {
+enum RotationPage {
     Credentials(Vec<StoredCredential>),
     Recipients(Vec<SealedRow<String>>),
     Tasks(Vec<SealedRow<Uuid>>),
@@ -118,36 +118,36 @@ pub async fn rotate(store: &Store, vault: &Vault, clock: &Clock, from: Cursor) -
 ///
 /// # Errors
 /// The store's.
-pub async fn survey(store: &Store) -> Result<Keys, StoreError> {
-    let mut keys = Keys::new();
+pub async fn survey(store: &Store) -> Result<RotationKeys, StoreError> {
+    let mut keys = RotationKeys::new();
     for (id, count) in store.keys_of_credentials().await? {
         keys.entry(id).or_default().credentials = count.unsigned_abs();
     }
     let mut cursor = Cursor::Recipients(String::new());
     loop {
         let page = match &cursor {
-            Cursor::Recipients(after) => Page::Recipients(store.sealed_recipients(after, BATCH).await?),
-            Cursor::Tasks(after) => Page::Tasks(store.sealed_tasks(*after, BATCH).await?),
-            Cursor::Messages(after) => Page::Messages(store.sealed_live_messages(*after, BATCH).await?),
+            Cursor::Recipients(after) => RotationPage::Recipients(store.sealed_recipients(after, BATCH).await?),
+            Cursor::Tasks(after) => RotationPage::Tasks(store.sealed_tasks(*after, BATCH).await?),
+            Cursor::Messages(after) => RotationPage::Messages(store.sealed_live_messages(*after, BATCH).await?),
             Cursor::Start | Cursor::Credentials(_) => return Ok(keys),
         };
         match &page {
-            Page::Recipients(rows) => {
+            RotationPage::Recipients(rows) => {
                 for key in rows.iter().filter_map(|row| row.body.as_ref()).flat_map(texts::keys_of_recipient) {
                     keys.entry(key.to_owned()).or_default().recipients += 1;
                 }
             }
-            Page::Tasks(rows) => {
+            RotationPage::Tasks(rows) => {
                 for key in rows.iter().filter_map(|row| row.body.as_ref()).flat_map(texts::keys_of_task) {
                     keys.entry(key.to_owned()).or_default().tasks += 1;
                 }
             }
-            Page::Messages(rows) => {
+            RotationPage::Messages(rows) => {
                 for key in rows.iter().filter_map(|(_, _, sealed)| Vault::key_of(sealed)) {
                     keys.entry(key.to_owned()).or_default().messages += 1;
                 }
             }
-            Page::Credentials(_) => {}
+            RotationPage::Credentials(_) => {}
         }
         match page.next() {
             Some(next) => cursor = next,
@@ -156,45 +156,45 @@ pub async fn survey(store: &Store) -> Result<Keys, StoreError> {
     }
 }
 
-async fn read(store: &Store, vault: &Vault, cursor: &Cursor) -> Result<Page, StoreError> {
+async fn read(store: &Store, vault: &Vault, cursor: &Cursor) -> Result<RotationPage, StoreError> {
     Ok(match cursor {
-        Cursor::Start => Page::Credentials(store.credentials_not_under(vault.first_key(), None, BATCH).await?),
+        Cursor::Start => RotationPage::Credentials(store.credentials_not_under(vault.first_key(), None, BATCH).await?),
         Cursor::Credentials(after) => {
-            Page::Credentials(store.credentials_not_under(vault.first_key(), Some(*after), BATCH).await?)
+            RotationPage::Credentials(store.credentials_not_under(vault.first_key(), Some(*after), BATCH).await?)
         }
-        Cursor::Recipients(after) => Page::Recipients(store.sealed_recipients(after, BATCH).await?),
-        Cursor::Tasks(after) => Page::Tasks(store.sealed_tasks(*after, BATCH).await?),
-        Cursor::Messages(after) => Page::Messages(store.sealed_live_messages(*after, BATCH).await?),
+        Cursor::Recipients(after) => RotationPage::Recipients(store.sealed_recipients(after, BATCH).await?),
+        Cursor::Tasks(after) => RotationPage::Tasks(store.sealed_tasks(*after, BATCH).await?),
+        Cursor::Messages(after) => RotationPage::Messages(store.sealed_live_messages(*after, BATCH).await?),
     })
 }
 
-impl Page {
+impl RotationPage {
     /// Behind it; credentials come first, then recipients, then tasks, then messages.
     fn next(&self) -> Option<Cursor> {
         let full = |rows: usize| rows as i64 == BATCH;
         match self {
-            Page::Credentials(rows) => Some(match rows.last().filter(|_| full(rows.len())) {
+            RotationPage::Credentials(rows) => Some(match rows.last().filter(|_| full(rows.len())) {
                 Some(last) => Cursor::Credentials(last.credential.id),
                 None => Cursor::Recipients(String::new()),
             }),
-            Page::Recipients(rows) => Some(match rows.last().filter(|_| full(rows.len())) {
+            RotationPage::Recipients(rows) => Some(match rows.last().filter(|_| full(rows.len())) {
                 Some(last) => Cursor::Recipients(last.id.clone()),
                 None => Cursor::Tasks(None),
             }),
-            Page::Tasks(rows) => Some(match rows.last().filter(|_| full(rows.len())) {
+            RotationPage::Tasks(rows) => Some(match rows.last().filter(|_| full(rows.len())) {
                 Some(last) => Cursor::Tasks(Some(last.id)),
                 None => Cursor::Messages(None),
             }),
-            Page::Messages(rows) => {
+            RotationPage::Messages(rows) => {
                 rows.last().filter(|_| full(rows.len())).map(|(id, ..)| Cursor::Messages(Some(*id)))
             }
         }
     }
 }
 
-async fn rewrap_page(store: &Store, vault: &Vault, page: Page, rotated: &mut Rotated) -> Result<(), StoreError> {
+async fn rewrap_page(store: &Store, vault: &Vault, page: RotationPage, rotated: &mut Rotated) -> Result<(), StoreError> {
     match page {
-        Page::Credentials(rows) => {
+        RotationPage::Credentials(rows) => {
             for read in rows {
                 let what = || format!("credential {}", read.credential.reference());
                 match vault.rewrap_document(&read) {
@@ -210,7 +210,7 @@ async fn rewrap_page(store: &Store, vault: &Vault, page: Page, rotated: &mut Rot
                 }
             }
         }
-        Page::Recipients(rows) => {
+        RotationPage::Recipients(rows) => {
             for read in rows {
                 let Some(body) = &read.body else { continue };
                 match texts::rewrap_recipient(vault, &read.tenant_id, body) {
@@ -225,7 +225,7 @@ async fn rewrap_page(store: &Store, vault: &Vault, page: Page, rotated: &mut Rot
                 }
             }
         }
-        Page::Tasks(rows) => {
+        RotationPage::Tasks(rows) => {
             for read in rows {
                 let Some(spec) = &read.body else { continue };
                 match texts::rewrap_task(vault, &read.tenant_id, spec) {
@@ -238,7 +238,7 @@ async fn rewrap_page(store: &Store, vault: &Vault, page: Page, rotated: &mut Rot
                 }
             }
         }
-        Page::Messages(rows) => {
+        RotationPage::Messages(rows) => {
             for (id, tenant, sealed) in rows {
                 match texts::rewrap_message(vault, &tenant, id, &sealed) {
                     Ok(Some(sealed)) => {
@@ -259,12 +259,12 @@ async fn rewrap_page(store: &Store, vault: &Vault, page: Page, rotated: &mut Rot
 impl Rotated {
     fn name(&mut self, what: String, tenant: &str, why: &VaultError) {
         if self.failures.len() < NAMED {
-            self.failures.push(Failure { what, tenant_id: tenant.to_owned(), why: why.to_string() });
+            self.failures.push(RotationFailure { what, tenant_id: tenant.to_owned(), why: why.to_string() });
         }
     }
 }
 
-impl Counts {
+impl RotationCounts {
     /// The sum of all kinds.
     pub fn total(&self) -> u64 {
         self.credentials + self.recipients + self.tasks + self.messages

@@ -162,15 +162,15 @@ impl Serialize for KeySource {
 
 impl<'de> Deserialize<'de> for KeySource {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<KeySource, D::Error> {
-        from.deserialize_any(Reading)
+        from.deserialize_any(KeyReading)
     }
 }
 
-struct Reading;
+struct KeyReading;
 
 const FORMS: &str = "\"id:base64\", { file = \"…\" } or { command = [\"…\"] }";
 
-impl<'de> Visitor<'de> for Reading {
+impl<'de> Visitor<'de> for KeyReading {
     type Value = KeySource;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -8,14 +8,14 @@ macro_rules! on_both {
         mod $case {
             #[tokio::test]
             async fn sqlite() {
-                let world = $crate::conformance::world::World::sqlite().await;
+                let world = $crate::conformance::world::StoreHarness::sqlite().await;
                 super::$case(&world).await;
                 world.leave().await;
             }
 
             #[tokio::test]
             async fn postgres() {
-                let world = $crate::conformance::world::World::postgres().await;
+                let world = $crate::conformance::world::StoreHarness::postgres().await;
                 super::$case(&world).await;
                 world.leave().await;
             }

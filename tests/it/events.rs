@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
-use reveille::bus::{Backlog, Bus, BusError, DeadLetter, DeadLetterFilter, Entry, Log, LogFilter};
+use reveille::bus::{BusBacklog, Bus, BusError, BusDeadLetter, DeadLetterFilter, BusEntry, Log, LogFilter};
 use reveille::compute::Compute;
 use reveille::engine::active::Active;
-use reveille::engine::held::Held;
-use reveille::engine::matcher::Matcher;
+use reveille::engine::held::PrefetchBuffer;
+use reveille::engine::matcher::EventMatcher;
 use reveille::event::Event;
 use reveille::id::{Scope, Tenant};
 use reveille::metrics::Metrics;
@@ -93,7 +93,7 @@ async fn an_event_runs_the_tasks_that_it_matches_and_no_other(world: World) {
     assert_eq!(told(&instance, &large).await, ["2 succeeded"]);
     assert_eq!(told(&instance, &all).await, ["1 succeeded", "2 succeeded"]);
     assert_eq!(told(&instance, &other).await, [""; 0]);
-    assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default(), "everything is acknowledged");
+    assert_eq!(instance.bus().backlog().await.unwrap(), BusBacklog::default(), "everything is acknowledged");
     instance.finish(&world).await;
 }
 
@@ -176,7 +176,7 @@ impl Bus for Deaf {
         full: &'a [Tenant],
         limit: usize,
         wait: Duration,
-    ) -> BoxFuture<'a, Result<Vec<Entry>, BusError>> {
+    ) -> BoxFuture<'a, Result<Vec<BusEntry>, BusError>> {
         self.0.read_except(full, limit, wait)
     }
 
@@ -184,7 +184,7 @@ impl Bus for Deaf {
         Box::pin(async { Err(BusError::Unavailable { why: "the wire is cut".into() }) })
     }
 
-    fn bury<'a>(&'a self, entry: &'a Entry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+    fn bury<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
         self.0.bury(entry, error)
     }
 
@@ -218,11 +218,11 @@ impl Bus for Deaf {
         &'a self,
         scope: &'a Scope,
         filter: &'a DeadLetterFilter,
-    ) -> BoxFuture<'a, Result<Vec<DeadLetter>, BusError>> {
+    ) -> BoxFuture<'a, Result<Vec<BusDeadLetter>, BusError>> {
         self.0.dead_letters(scope, filter)
     }
 
-    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<DeadLetter, BusError>> {
+    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<BusDeadLetter, BusError>> {
         self.0.dead_letter(scope, id)
     }
 
@@ -238,7 +238,7 @@ impl Bus for Deaf {
         self.0.trim(now)
     }
 
-    fn backlog(&self) -> BoxFuture<'_, Result<Backlog, BusError>> {
+    fn backlog(&self) -> BoxFuture<'_, Result<BusBacklog, BusError>> {
         self.0.backlog()
     }
 
@@ -252,10 +252,10 @@ async fn an_instance_that_dies_before_it_acknowledges_leaves_no_second_run(world
     let task = first.task(on(json!({}))).await;
     let throttled = first.task(on(json!({ "throttle": { "limit": 1, "per": "1h" } }))).await;
     first.publish(&[json!({ "id": "1" }), json!({ "id": "2" })]).await;
-    let (bus, held) = (first.bus(), Held::new(0, 0, Active::default()));
+    let (bus, held) = (first.bus(), PrefetchBuffer::new(0, 0, Active::default()));
     let died = first
         .on(|store| async move {
-            let matcher = Matcher::new(
+            let matcher = EventMatcher::new(
                 store,
                 Arc::new(Deaf(bus)),
                 held,
@@ -279,7 +279,7 @@ async fn an_instance_that_dies_before_it_acknowledges_leaves_no_second_run(world
     second.settle(0).await;
     assert_eq!(told(&second, &task).await, ["1 succeeded", "2 succeeded"]);
     assert_eq!(told(&second, &throttled).await, ["1 succeeded", "2 throttled"]);
-    assert_eq!(second.bus().backlog().await.unwrap(), Backlog::default());
+    assert_eq!(second.bus().backlog().await.unwrap(), BusBacklog::default());
     second.finish(&world).await;
 }
 
@@ -305,7 +305,7 @@ async fn one_event_that_can_not_be_recorded_holds_up_no_other_and_is_buried(worl
     }
     let all = DeadLetterFilter { limit: 9, ..DeadLetterFilter::default() };
     let letters = instance.bus().dead_letters(&Scope::Every, &all).await.unwrap();
-    let [letter] = <[DeadLetter; 1]>::try_from(letters).unwrap();
+    let [letter] = <[BusDeadLetter; 1]>::try_from(letters).unwrap();
     assert_eq!((letter.tenant.as_deref(), letter.deliveries), (Some("ann"), 5));
     assert!(letter.error.contains("poison") || letter.error.contains("as planted"), "{}", letter.error);
     instance.live(0).await;
@@ -385,7 +385,7 @@ async fn task_that_can_not_be_read_holds_up_no_events(world: World) {
     let all = DeadLetterFilter { limit: 9, ..DeadLetterFilter::default() };
     let letters = instance.bus().dead_letters(&Scope::Every, &all).await.unwrap();
     assert!(letters.is_empty(), "{letters:?}");
-    assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default());
+    assert_eq!(instance.bus().backlog().await.unwrap(), BusBacklog::default());
     world
         .define(
             "delete from tasks where name = 'broken'",
@@ -408,12 +408,12 @@ async fn while_the_database_is_away_events_wait_and_are_recorded_once_it_is_back
     assert!(instance.match_once().await.is_err());
     instance.publish(&[json!({ "id": "4" })]).await;
     assert!(instance.match_once().await.is_err());
-    assert_eq!(instance.bus().backlog().await.unwrap(), Backlog { unread: 1, pending: 2 });
+    assert_eq!(instance.bus().backlog().await.unwrap(), BusBacklog { unread: 1, pending: 2 });
     world.give_back().await;
     instance.match_events().await;
     instance.live(0).await;
     assert_eq!(told(&instance, &task).await, ["1 succeeded", "2 succeeded", "3 succeeded", "4 succeeded"]);
-    assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default());
+    assert_eq!(instance.bus().backlog().await.unwrap(), BusBacklog::default());
     instance.finish(&world).await;
 }
 

@@ -13,8 +13,8 @@ mod whole;
 
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
-use reveille::channel::{Channel, ChannelError, Confirmed, Message, Receipt};
-use reveille::notification::wording::Words;
+use reveille::channel::{Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
+use reveille::notification::wording::RenderedMessage;
 use reveille::notification::{Addresses, Recipient};
 use reveille::task::Urgency;
 use tokio::io::AsyncReadExt;
@@ -31,8 +31,8 @@ fn created_at() -> DateTime<Utc> {
     "2026-12-24T07:00:09.250Z".parse().unwrap()
 }
 
-fn words() -> Words {
-    Words {
+fn words() -> RenderedMessage {
+    RenderedMessage {
         subject: "Morgenpost – 2 Mails".into(),
         text: "Grüße!\n.\n..dots stay\nEnd.".into(),
         html: None,
@@ -56,10 +56,10 @@ async fn deliver_at(channel: &dyn Channel, recipient: &Recipient, now: DateTime<
 async fn deliver_words(
     channel: &dyn Channel,
     recipient: &Recipient,
-    words: &Words,
+    words: &RenderedMessage,
     now: DateTime<Utc>,
 ) -> Result<Receipt, ChannelError> {
-    let message = Message {
+    let message = OutgoingMessage {
         id: DELIVERY,
         recipient_id: "ann",
         created_at: created_at(),

@@ -6,12 +6,12 @@ use chrono::{DateTime, Datelike, NaiveDate, TimeDelta, TimeZone, Utc};
 use chrono_tz::Tz;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use reveille::invalid::Faults;
-use reveille::run::Missed;
+use reveille::invalid::ValidationErrors;
+use reveille::run::MissedInstants;
 use reveille::trigger::catch_up::{MISFIRE_GRACE, MOST_CAUGHT_UP};
 use reveille::trigger::timetable::EXAMINED;
-use reveille::trigger::zone::Database;
-use reveille::trigger::{Due, Plan, PlannedFire, Schedule, Skip, Timetable, Trigger};
+use reveille::trigger::zone::ZoneTable;
+use reveille::trigger::{DueSchedule, FirePlan, PlannedFire, Schedule, Skip, Timetable, Trigger};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -23,9 +23,9 @@ fn at(text: &str) -> DateTime<Utc> {
 }
 
 /// The rules that are compiled in, and a folder: the machine's, else one with the same rules as the bundle.
-fn sources() -> [Database; 2] {
+fn sources() -> [ZoneTable; 2] {
     let machine = std::path::Path::new("/usr/share/zoneinfo");
-    let folder = match Database::of_folder(machine) {
+    let folder = match ZoneTable::of_folder(machine) {
         Ok((database, warnings)) => {
             assert_eq!(warnings, [""; 0]);
             database
@@ -33,10 +33,10 @@ fn sources() -> [Database; 2] {
         Err(_) => {
             let dir = TempDir::new();
             zoneinfo::write(dir.path(), "2026f", &[]);
-            Database::of_folder(dir.path()).unwrap().0
+            ZoneTable::of_folder(dir.path()).unwrap().0
         }
     };
-    [Database::bundled(), folder]
+    [ZoneTable::bundled(), folder]
 }
 
 fn compile(json: serde_json::Value, anchor: DateTime<Utc>) -> Timetable {
@@ -183,7 +183,7 @@ enum Because {
 /// All that may fire in a zone after one time and up to another, for each pattern, by walking all minutes.
 fn walk_minutes(
     patterns: &[Plain],
-    (source, zone): (&Database, Tz),
+    (source, zone): (&ZoneTable, Tz),
     from: DateTime<Utc>,
     to: DateTime<Utc>,
 ) -> Vec<Vec<(DateTime<Utc>, Because)>> {
@@ -244,7 +244,7 @@ const PATTERNS: [&str; 12] = [
     "59 23 */2 * 1-5",
 ];
 
-fn compare_with_the_walk(source: &Database, zone: Tz, from: DateTime<Utc>, to: DateTime<Utc>, rules: &[(&str, &str)]) {
+fn compare_with_the_walk(source: &ZoneTable, zone: Tz, from: DateTime<Utc>, to: DateTime<Utc>, rules: &[(&str, &str)]) {
     let patterns = PATTERNS.map(Plain::new);
     let walked = walk_minutes(&patterns, (source, zone), from, to);
     for (pattern, may) in patterns.iter().zip(walked) {
@@ -410,7 +410,7 @@ proptest! {
         if field > 3 {
             trigger["cron"] = json!("@daily");
         }
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let read = Trigger::parse(&trigger, "/trigger", at("2026-01-01T00:00:00Z"), &mut faults);
         prop_assert_eq!(read.is_none(), !faults.is_empty());
         prop_assert!(faults.0.iter().all(|fault| fault.pointer.starts_with("/trigger") && !fault.message.is_empty()));
@@ -422,7 +422,7 @@ proptest! {
     ) {
         let now = at("2026-01-01T00:00:00Z");
         for trigger in [json!({"type": "schedule", "cron": text}), json!({"type": "schedule", "rrule": rule})] {
-            let mut faults = Faults::new();
+            let mut faults = ValidationErrors::new();
             if let Some(Trigger::Schedule(schedule)) = Trigger::parse(&trigger, "/trigger", now, &mut faults) {
                 prop_assert_eq!(schedule.preview(now, now, 3).unwrap().instants.len().min(1), 1);
             }
@@ -436,7 +436,7 @@ proptest! {
 #[derive(Debug, Clone)]
 struct Case {
     schedule: serde_json::Value,
-    due: Due,
+    due: DueSchedule,
     now: DateTime<Utc>,
     until: DateTime<Utc>,
 }
@@ -488,7 +488,7 @@ fn a_case() -> impl Strategy<Value = Case> {
             let first = compile(schedule.clone(), anchor).first(task_id, anchor)?;
             let active_since = anchor + TimeDelta::seconds(since.unwrap_or(0));
             let now = DateTime::from_timestamp_millis(first.run_at.timestamp_millis() + late)?;
-            let due = Due {
+            let due = DueSchedule {
                 task_id,
                 anchor,
                 active_since,
@@ -510,9 +510,9 @@ struct Record {
     reason: &'static str,
 }
 
-fn records(plan: &Plan) -> Vec<Record> {
+fn records(plan: &FirePlan) -> Vec<Record> {
     let one = |fire: &PlannedFire| Record { from: fire.nominal, to: fire.nominal, count: Some(1), reason: "fires" };
-    let range = |missed: &Missed, reason| Record { from: missed.from, to: missed.to, count: missed.count, reason };
+    let range = |missed: &MissedInstants, reason| Record { from: missed.from, to: missed.to, count: missed.count, reason };
     let fires = plan.fires.iter().map(one);
     let coalesced = plan.fires.iter().filter_map(|fire| fire.missed.as_ref()).map(|missed| range(missed, "coalesced"));
     let skips = plan.skips.iter().map(|skip| range(&skip.missed, skip.reason));
@@ -615,7 +615,7 @@ fn an_outage_of_ten_years_is_one_range_and_costs_no_walk() {
         let anchor = at("2026-01-01T00:00:00Z");
         let table = compile(when, anchor);
         let now = at("2036-01-01T00:00:00Z");
-        let due = Due {
+        let due = DueSchedule {
             task_id: Uuid::nil(),
             anchor,
             active_since: anchor,
@@ -624,7 +624,7 @@ fn an_outage_of_ten_years_is_one_range_and_costs_no_walk() {
             max_runs: None,
         };
         let plan = table.plan(&due, now, now);
-        let window = Missed { from: due.nominal, to: now - TimeDelta::seconds(3601), count };
+        let window = MissedInstants { from: due.nominal, to: now - TimeDelta::seconds(3601), count };
         assert_eq!(plan.skips, [Skip { missed: window, reason: "missed_window" }]);
         assert_eq!(plan.fires.len(), 1, "the newest runs for all");
         let coalesced = plan.fires[0].missed.clone().unwrap();

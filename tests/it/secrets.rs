@@ -12,7 +12,7 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_S
 use reveille::credential::{OAuth, Reference};
 use reveille::id::Scope;
 use reveille::secret::Secret;
-use reveille::store::{NewCredential, SealedDocument, StoredCredential, next_generation};
+use reveille::store::{CredentialRowDraft, SealedDocument, StoredCredential, next_generation};
 use reveille::vault::Context;
 use serde_json::{Value, json};
 use wiremock::matchers::any;
@@ -39,7 +39,7 @@ async fn save_for(world: &World, instance: &Instance, name: &str, more: Value, d
     let vault = world.vault();
     let sealed = vault.seal(&context, &Secret::new(document.to_string())).expect("sealed");
     let oauth: Option<OAuth> = more.get("oauth").map(|oauth| serde_json::from_value(oauth.clone()).expect("oauth"));
-    let new = NewCredential {
+    let new = CredentialRowDraft {
         tenant_id: "ann".into(),
         service: reference.service,
         account_name: reference.account,

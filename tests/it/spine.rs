@@ -200,7 +200,7 @@ async fn open(database: &Database) -> Store {
 }
 
 async fn create_tasks(store: &Store, at: DateTime<Utc>) {
-    let known = reveille::task::Known {
+    let known = reveille::task::TaskValidator {
         channels: vec![],
         check: std::sync::Arc::new(|_, _, _| {}),
         poll: std::sync::Arc::new(|_, _, _, _| {}),

@@ -10,7 +10,7 @@ use chrono_tz::{TZ_VARIANTS, Tz};
 use reveille::clock;
 use reveille::egress::operator_client;
 use reveille::trigger::Schedule;
-use reveille::trigger::zone::{Database, Release, Settings, Source};
+use reveille::trigger::zone::{ZoneTable, ZoneRelease, Settings, ZoneSource};
 use serde_json::{Value, json};
 
 use crate::support::api::Api;
@@ -21,15 +21,15 @@ fn at(text: &str) -> DateTime<Utc> {
     text.parse().unwrap()
 }
 
-fn release(text: &str) -> Release {
-    Release::parse(text).unwrap()
+fn release(text: &str) -> ZoneRelease {
+    ZoneRelease::parse(text).unwrap()
 }
 
 fn settings(dir: &Path) -> Settings {
     Settings { zoneinfo_dir: dir.display().to_string() }
 }
 
-fn first(source: &Database, cron: &str, zone: &str, after: &str) -> String {
+fn first(source: &ZoneTable, cron: &str, zone: &str, after: &str) -> String {
     let schedule: Schedule = serde_json::from_value(json!({"cron": cron, "timezone": zone})).unwrap();
     let next = schedule.compile_under(source, DateTime::UNIX_EPOCH).unwrap().next_after(at(after)).unwrap();
     next.format("%FT%H:%MZ").to_string()
@@ -37,7 +37,7 @@ fn first(source: &Database, cron: &str, zone: &str, after: &str) -> String {
 
 #[test]
 fn zones_that_changed_since_the_former_bundle_fire_by_the_current_rules() {
-    let (former, bundled) = (Database::former(), Database::bundled());
+    let (former, bundled) = (ZoneTable::former(), ZoneTable::bundled());
     assert_eq!((former.release(), bundled.release()), (&release("2025b"), &release("2026f")));
     for (zone, after, before, now) in [
         ("America/Vancouver", "2027-01-10T12:00:00Z", "2027-01-10T16:00Z", "2027-01-10T15:00Z"),
@@ -54,22 +54,22 @@ fn zones_that_changed_since_the_former_bundle_fire_by_the_current_rules() {
 
 #[test]
 fn zone_database_of_the_bundle_has_every_name() {
-    let bundled = Database::bundled();
+    let bundled = ZoneTable::bundled();
     for name in TZ_VARIANTS {
         assert_eq!(bundled.zone(name).name(), name.name());
     }
     let year = at("2027-01-01T00:00:00Z");
-    assert_eq!(bundled.differing(&Database::bundled(), year, year + TimeDelta::days(3660)), []);
+    assert_eq!(bundled.differing(&ZoneTable::bundled(), year, year + TimeDelta::days(3660)), []);
 }
 
 #[test]
 fn zone_database_survives_being_stored() {
-    let bundled = Database::bundled();
-    let stored = Database::from_bytes(bundled.release().clone(), &bundled.to_bytes()).unwrap();
-    assert_eq!((stored.source(), stored.release()), (&Source::Stored, bundled.release()));
+    let bundled = ZoneTable::bundled();
+    let stored = ZoneTable::from_bytes(bundled.release().clone(), &bundled.to_bytes()).unwrap();
+    assert_eq!((stored.source(), stored.release()), (&ZoneSource::Stored, bundled.release()));
     let from = at("1970-01-01T00:00:00Z");
     assert_eq!(stored.differing(&bundled, from, from + TimeDelta::days(100 * 366)), []);
-    assert!(Database::from_bytes(release("2027a"), b"{").is_none());
+    assert!(ZoneTable::from_bytes(release("2027a"), b"{").is_none());
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn zoneinfo_folder_is_used_only_if_it_names_a_newer_release() {
     assert!(used("2027a").is_none(), "it is no newer");
     let database = used("2026f").unwrap();
     assert_eq!(database.release(), &release("2027a"));
-    assert_eq!(database.source(), &Source::Folder(dir.path().to_owned()));
+    assert_eq!(database.source(), &ZoneSource::Folder(dir.path().to_owned()));
     assert_eq!(first(&database, "0 8 * * *", "Asia/Tokyo", "2027-01-10T00:00:00Z"), "2027-01-10T07:00Z");
     assert!(Settings { zoneinfo_dir: String::new() }.newer_than(&release("2000a")).unwrap().is_none());
 }
@@ -99,7 +99,7 @@ fn zone_files_that_cannot_be_read_fall_back_to_the_bundle_with_a_warning() {
     std::fs::write(dir.path().join("Europe/Paris"), vec![b'T'; 64 * 1024 + 1]).unwrap();
     std::fs::remove_file(dir.path().join("Europe/Rome")).unwrap();
     std::fs::create_dir(dir.path().join("Europe/Rome")).unwrap();
-    let (database, mut warnings) = Database::of_folder(dir.path()).unwrap();
+    let (database, mut warnings) = ZoneTable::of_folder(dir.path()).unwrap();
     warnings.sort();
     let zones = ["Asia/Tokyo", "Europe/Berlin", "Europe/Paris", "Europe/Rome"];
     assert_eq!(warnings.len(), zones.len(), "{warnings:?}");
@@ -119,7 +119,7 @@ fn zone_databases_are_compared_by_clocks_and_not_by_names_or_bytes() {
         ("Asia/Seoul", zoneinfo::tzif(9 * 3600, &[(change.timestamp(), 0)])),
     ];
     zoneinfo::write(dir.path(), "2027a", &japan);
-    let (database, bundled) = (Database::of_folder(dir.path()).unwrap().0, Database::bundled());
+    let (database, bundled) = (ZoneTable::of_folder(dir.path()).unwrap().0, ZoneTable::bundled());
     let from = at("2026-12-01T00:00:00Z");
     assert_eq!(database.differing(&bundled, from, from + TimeDelta::days(3660)), [Tz::Asia__Seoul]);
     assert_eq!(database.differing(&bundled, from, change - TimeDelta::days(1)), []);
@@ -151,7 +151,7 @@ async fn zone_rules_that_are_replaced_between_starts_move_tasks_and_are_not_forg
     let folder = TempDir::new();
     let mut service = Service::new().with("REVEILLE_TIME__ZONEINFO_DIR", folder.path().display().to_string());
     service.start().await;
-    let bundled = Database::bundled().release().to_string();
+    let bundled = ZoneTable::bundled().release().to_string();
     let line =
         |release: &str, source: &str| format!("reveille_zone_database{{release=\"{release}\",source=\"{source}\"}} 1");
     assert_eq!(planned_by(&service).await, line(&bundled, "bundled"));

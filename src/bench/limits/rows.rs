@@ -13,13 +13,13 @@ pub const BATCH: usize = 100;
 
 /// Rows a second, inserted and then updated, each statement a commit.
 #[derive(Debug, Clone, Copy)]
-pub struct Rows {
+pub struct RowLimits {
     pub inserted: f64,
     pub updated: f64,
 }
 
 /// `body` is what a row holds besides its id and its tenant.
-pub async fn rates(bare: &Bare, count: usize, body: &str) -> anyhow::Result<Rows> {
+pub async fn rates(bare: &Bare, count: usize, body: &str) -> anyhow::Result<RowLimits> {
     bare.execute("drop table if exists bare_rows").await?;
     let (id, document) = if matches!(bare, Bare::Postgres(_)) { ("uuid", "jsonb") } else { ("blob", "text") };
     bare.execute(format!(
@@ -49,7 +49,7 @@ pub async fn rates(bare: &Bare, count: usize, body: &str) -> anyhow::Result<Rows
                     .execute(&mut *connection)
                     .await?;
             }
-            Ok(Rows { inserted, updated: rate(count, began) })
+            Ok(RowLimits { inserted, updated: rate(count, began) })
         }
         Bare::Sqlite(pool) => {
             let mut connection = pool.acquire().await?;
@@ -76,7 +76,7 @@ pub async fn rates(bare: &Bare, count: usize, body: &str) -> anyhow::Result<Rows
                 }
                 query.execute(&mut *connection).await?;
             }
-            Ok(Rows { inserted, updated: rate(count / BATCH * BATCH, began) })
+            Ok(RowLimits { inserted, updated: rate(count / BATCH * BATCH, began) })
         }
     }
 }

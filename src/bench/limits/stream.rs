@@ -67,7 +67,7 @@ fn ids(answer: &Value) -> Vec<String> {
 }
 
 /// Fields of an event's run that differ from run to run.
-pub struct Row {
+pub struct StreamRow {
     pub task_id: Uuid,
     pub tenant: String,
     pub fire_key: String,
@@ -78,7 +78,7 @@ pub struct Row {
 
 /// Runs per second by bare inserts of the rows that events become, their records and their places in the queue, `batch`
 /// in a transaction.
-pub async fn insert_runs(bare: &Bare, rows: &[Row], batch: usize) -> anyhow::Result<f64> {
+pub async fn insert_runs(bare: &Bare, rows: &[StreamRow], batch: usize) -> anyhow::Result<f64> {
     match bare {
         Bare::Postgres(pool) => {
             for table in ["runs", "queue"] {

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::bench::figure::Figure;
-use crate::bench::neighbours::service::{Service, Tenant};
-use crate::bench::neighbours::sink::Sink;
+use crate::bench::figure::BenchFigure;
+use crate::bench::neighbours::service::{BenchService, BenchTenant};
+use crate::bench::neighbours::sink::MessageSink;
 use crate::clock::pause;
 use crate::threads::LowRuntime;
 
@@ -40,14 +40,14 @@ const RULE: &str = "FREQ=YEARLY;BYMONTHDAY=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,1
     53,54,55,56,57,58,59;BYSECOND=0,10,20,30,40,50";
 
 /// Counts of the calls of hostile tenants.
-pub struct Done {
+pub struct HostileCounts {
     calls: u64,
     refused: u64,
 }
 
 /// How often they have called.
 #[derive(Default)]
-struct Counts {
+struct CallCounts {
     calls: AtomicU64,
     refused: AtomicU64,
 }
@@ -56,17 +56,17 @@ struct Counts {
 pub struct Hostile {
     loops: JoinSet<()>,
     stop: CancellationToken,
-    counts: Arc<Counts>,
+    counts: Arc<CallCounts>,
     /// Their own work is not to hold up the quiet tenant's clocks: elsewhere they have machines of their own.
     threads: LowRuntime,
 }
 
 /// The request that one loop makes again and again.
-type Ask = dyn Fn(&Tenant) -> RequestBuilder + Send + Sync;
+type HostileCall = dyn Fn(&BenchTenant) -> RequestBuilder + Send + Sync;
 
 impl Hostile {
     /// Makes their tasks, `crowd` of a kind, and begins.
-    pub async fn move_in(service: &Service, sink: &Sink, crowd: usize) -> anyhow::Result<Hostile> {
+    pub async fn move_in(service: &BenchService, sink: &MessageSink, crowd: usize) -> anyhow::Result<Hostile> {
         let (loops, stop, threads) = (JoinSet::new(), CancellationToken::new(), LowRuntime::start()?);
         let mut hostile = Hostile { loops, stop, counts: Arc::default(), threads };
         for (number, name) in NAMES.into_iter().enumerate() {
@@ -79,7 +79,7 @@ impl Hostile {
         Ok(hostile)
     }
 
-    fn repeat(&mut self, tenant: Tenant, ask: Box<Ask>) {
+    fn repeat(&mut self, tenant: BenchTenant, ask: Box<HostileCall>) {
         let (stop, counts) = (self.stop.clone(), Arc::clone(&self.counts));
         let calls = async move {
             for _ in 0..CALLS {
@@ -97,17 +97,17 @@ impl Hostile {
         self.loops.spawn_on(calls, self.threads.handle());
     }
 
-    pub async fn stop(mut self) -> Done {
+    pub async fn stop(mut self) -> HostileCounts {
         self.stop.cancel();
         while self.loops.join_next().await.is_some() {}
         let counts = &self.counts;
-        Done { calls: counts.calls.load(Ordering::Relaxed), refused: counts.refused.load(Ordering::Relaxed) }
+        HostileCounts { calls: counts.calls.load(Ordering::Relaxed), refused: counts.refused.load(Ordering::Relaxed) }
     }
 }
 
-impl Done {
+impl HostileCounts {
     /// Tells it beside a figure.
-    pub fn tell(&self, figure: Figure) -> Figure {
+    pub fn tell(&self, figure: BenchFigure) -> BenchFigure {
         let figure = figure.part("calls of the hostile tenants", "", self.calls as f64);
         figure.part("of which refused", "", self.refused as f64)
     }
@@ -128,7 +128,7 @@ fn each(length: &str) -> Value {
 }
 
 /// Tasks of every kind.
-fn tasks(sink: &Sink, own: usize, crowd: usize) -> Vec<Value> {
+fn tasks(sink: &MessageSink, own: usize, crowd: usize) -> Vec<Value> {
     let part = |of: usize| (crowd / of).max(1);
     let one = || json!({ "steps": [{ "name": "one", "map": "1 + 1" }] });
     let on = |source: &str, filter: &str| json!({ "type": "event", "source": source, "filter": filter });
@@ -167,11 +167,11 @@ fn tasks(sink: &Sink, own: usize, crowd: usize) -> Vec<Value> {
 }
 
 /// The requests of a hostile tenant, each in a loop of its own.
-fn asks(name: &'static str) -> Vec<Box<Ask>> {
+fn asks(name: &'static str) -> Vec<Box<HostileCall>> {
     let numbers: Vec<usize> = (0..NUMBERS).collect();
     let newlines = Bytes::from(vec![b'\n'; NEWLINES]);
     let preview = json!({ "trigger": { "type": "schedule", "rrule": RULE, "start_at": "2026-01-01T00:00:00Z" } });
-    let list = |path: &'static str| -> Box<Ask> { Box::new(move |tenant| tenant.request(Method::GET, path)) };
+    let list = |path: &'static str| -> Box<HostileCall> { Box::new(move |tenant| tenant.request(Method::GET, path)) };
     vec![
         events(name, "flood", FLOOD, json!({ "n": 1 })),
         events(name, "dear", DEAR, json!({ "l": numbers })),
@@ -186,7 +186,7 @@ fn asks(name: &'static str) -> Vec<Box<Ask>> {
 }
 
 /// New events in each request.
-fn events(tenant_id: &'static str, source: &'static str, count: usize, data: Value) -> Box<Ask> {
+fn events(tenant_id: &'static str, source: &'static str, count: usize, data: Value) -> Box<HostileCall> {
     Box::new(move |tenant| {
         let event = || {
             json!({ "specversion": "1.0", "id": crate::bench::place::any_id(), "source": source, "type": "t",

@@ -9,8 +9,8 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
 use crate::bench::figure::Samples;
-use crate::bench::neighbours::service::{Service, Tenant};
-use crate::bench::neighbours::sink::{MARK, Sink};
+use crate::bench::neighbours::service::{BenchService, BenchTenant};
+use crate::bench::neighbours::sink::{MARK, MessageSink};
 use crate::clock::{machine_now, pause};
 
 const NAME: &str = "quiet";
@@ -27,7 +27,7 @@ const LEAST: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Times that a tenant saw, in milliseconds.
-pub struct Lived {
+pub struct QuietTimes {
     /// Lateness of its schedules.
     pub schedule: Samples,
     /// From an event to the first step of its run.
@@ -43,18 +43,18 @@ pub struct Lived {
     pub refused: usize,
 }
 
-pub struct Quiet<'a> {
-    tenant: Tenant,
-    sink: &'a Sink,
+pub struct QuietTenant<'a> {
+    tenant: BenchTenant,
+    sink: &'a MessageSink,
     scheduled: Vec<String>,
     /// Events that were published, and when.
     published: Vec<Instant>,
     refused: usize,
 }
 
-impl Quiet<'_> {
+impl QuietTenant<'_> {
     /// Makes its tasks.
-    pub async fn move_in<'a>(service: &Service, sink: &'a Sink) -> anyhow::Result<Quiet<'a>> {
+    pub async fn move_in<'a>(service: &BenchService, sink: &'a MessageSink) -> anyhow::Result<QuietTenant<'a>> {
         let began = Instant::now();
         let tenant = service.tenant(NAME, &sink.url(OWN, 0, "/hook/quiet")).await?;
         let step = sink.url(OWN, 1, "/step/{{ event.id }}");
@@ -82,13 +82,13 @@ impl Quiet<'_> {
             });
             tenant.post("/v1/tasks", &watched).await?;
         }
-        let quiet = Quiet { tenant, sink, scheduled, published: Vec::new(), refused: 0 };
+        let quiet = QuietTenant { tenant, sink, scheduled, published: Vec::new(), refused: 0 };
         quiet.until("its tasks have begun", async || Ok(quiet.polls_since(began).len() >= 2)).await?;
         Ok(quiet)
     }
 
     /// Lives for so long, and until a few of everything were seen.
-    pub async fn live(&mut self, long: Duration) -> anyhow::Result<Lived> {
+    pub async fn live(&mut self, long: Duration) -> anyhow::Result<QuietTimes> {
         let (from, began) = (Instant::now(), machine_now());
         let first = self.published.len();
         let mut calls = Vec::new();
@@ -110,7 +110,7 @@ impl Quiet<'_> {
         let (polls, ended) = (self.polls_since(from), machine_now().max(began + TimeDelta::seconds(LEAST as i64)));
         let (events, notifications) = self.events(first).await?;
         let (schedule, missed) = self.fires(began, ended).await?;
-        Ok(Lived {
+        Ok(QuietTimes {
             schedule: Samples::new(schedule),
             events: Samples::new(events),
             polls: Samples::new(polls),

@@ -12,9 +12,9 @@ use tokio::time::timeout;
 
 use crate::app::{App, Extras};
 use crate::bench::Where;
-use crate::bench::part::{Part, Said};
-use crate::bench::place::{KEY, Place};
-use crate::bench::process::Process;
+use crate::bench::part::{BenchPart, PartOutput};
+use crate::bench::place::{KEY, BenchEnv};
+use crate::bench::process::PartProcess;
 use crate::config::Config;
 use crate::egress;
 use crate::secret::{Secret, SecretUrl};
@@ -27,7 +27,7 @@ const LOOPBACK: &str = "127.0.0.0/8:*";
 
 /// Settings that the process is given.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Asked {
+pub struct ServiceSettings {
     url: String,
     dir: String,
     admin_token: String,
@@ -37,7 +37,7 @@ pub struct Asked {
 
 /// Becomes the service: as it is without configuration, but for where its data is, who may call it, and that tools, polls and
 /// webhooks reach the measurement's own addresses.
-pub async fn serve(asked: &Asked) -> anyhow::Result<App> {
+pub async fn serve(asked: &ServiceSettings) -> anyhow::Result<App> {
     let mut config = Config::default();
     config.database.url = SecretUrl::new(asked.url.clone());
     config.server.data_dir = Path::new(&asked.dir).display().to_string();
@@ -53,32 +53,32 @@ pub async fn serve(asked: &Asked) -> anyhow::Result<App> {
 }
 
 /// The running process. It is killed when this is dropped.
-pub struct Service {
-    process: Process,
-    admin: Tenant,
+pub struct BenchService {
+    process: PartProcess,
+    admin: BenchTenant,
 }
 
 /// Somebody who calls the API with a token.
 #[derive(Clone)]
-pub struct Tenant {
+pub struct BenchTenant {
     base: String,
     token: String,
     http: reqwest::Client,
 }
 
-impl Service {
-    pub async fn start(at: &Where, place: &Place) -> anyhow::Result<Service> {
+impl BenchService {
+    pub async fn start(at: &Where, place: &BenchEnv) -> anyhow::Result<BenchService> {
         let token = TokenText::new(TokenKind::Admin).expose().to_owned();
-        let asked = Asked {
+        let asked = ServiceSettings {
             url: place.config.database.url.expose().to_owned(),
             dir: place.dir.display().to_string(),
             admin_token: token.clone(),
             redis: place.redis().map(|(url, prefix)| (url.to_owned(), prefix.to_owned())),
         };
-        let mut process = Process::start(at, &Part::Whole(asked)).await?;
+        let mut process = PartProcess::start(at, &BenchPart::Whole(asked)).await?;
         let said = process.hear().await?;
-        let Said::Listens { address } = said else { anyhow::bail!("the service said {said:?} and no address") };
-        Ok(Service { process, admin: Tenant::new(address, token) })
+        let PartOutput::Listens { address } = said else { anyhow::bail!("the service said {said:?} and no address") };
+        Ok(BenchService { process, admin: BenchTenant::new(address, token) })
     }
 
     pub fn id(&self) -> Option<u32> {
@@ -86,11 +86,11 @@ impl Service {
     }
 
     /// A tenant with a token that may do everything for it, and whose messages go to this webhook.
-    pub async fn tenant(&self, name: &str, webhook: &str) -> anyhow::Result<Tenant> {
+    pub async fn tenant(&self, name: &str, webhook: &str) -> anyhow::Result<BenchTenant> {
         let token = json!({ "tenant_id": name, "name": "measurement", "scopes": ["*"] });
         let made = self.admin.post("/v1/tokens", &token).await?;
         let text = made["token"].as_str().context("the service shows no token")?;
-        let tenant = Tenant { token: text.to_owned(), ..self.admin.clone() };
+        let tenant = BenchTenant { token: text.to_owned(), ..self.admin.clone() };
         let webhook = json!({ "url": webhook, "secret": SIGNING });
         let recipient = json!({ "timezone": "UTC", "addresses": { "webhook": webhook }, "fallback": ["webhook"] });
         let put = self.admin.request(Method::PUT, &format!("/v1/recipients/{name}")).json(&recipient);
@@ -102,9 +102,9 @@ impl Service {
 /// Signs the messages of the measurement; it guards nothing.
 const SIGNING: &str = "whsec_bWVhc3VyZW1lbnQgbWVhc3VyZW1lbnQgbWVhc3VyZQ==";
 
-impl Tenant {
-    fn new(address: SocketAddr, token: String) -> Tenant {
-        Tenant { base: format!("http://{address}"), token, http: egress::operator_client(PATIENCE) }
+impl BenchTenant {
+    fn new(address: SocketAddr, token: String) -> BenchTenant {
+        BenchTenant { base: format!("http://{address}"), token, http: egress::operator_client(PATIENCE) }
     }
 
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {

@@ -21,7 +21,7 @@ const MOST: usize = 4 * 1024 * 1024;
 
 /// When what was asked.
 #[derive(Default)]
-struct Seen {
+struct SeenMessages {
     /// By what stands behind `/step/`.
     steps: HashMap<u64, Instant>,
     /// By the number in the message.
@@ -31,16 +31,16 @@ struct Seen {
 }
 
 /// Listens until it is dropped.
-pub struct Sink {
-    seen: Arc<Mutex<Seen>>,
+pub struct MessageSink {
+    seen: Arc<Mutex<SeenMessages>>,
     port: u16,
     _listening: JoinSet<()>,
 }
 
-impl Sink {
+impl MessageSink {
     /// On the same port of all its addresses.
-    pub async fn open() -> anyhow::Result<Sink> {
-        let seen: Arc<Mutex<Seen>> = Arc::default();
+    pub async fn open() -> anyhow::Result<MessageSink> {
+        let seen: Arc<Mutex<SeenMessages>> = Arc::default();
         let mut listening = JoinSet::new();
         let mut port = 0;
         for tenant in 0..TENANTS {
@@ -50,7 +50,7 @@ impl Sink {
                 listening.spawn(listen(listener, Arc::clone(&seen)));
             }
         }
-        Ok(Sink { seen, port, _listening: listening })
+        Ok(MessageSink { seen, port, _listening: listening })
     }
 
     /// An address of a tenant, with a path.
@@ -74,7 +74,7 @@ fn address(tenant: usize, host: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, tenant as u8, host as u8 + 1)
 }
 
-async fn listen(listener: TcpListener, seen: Arc<Mutex<Seen>>) {
+async fn listen(listener: TcpListener, seen: Arc<Mutex<SeenMessages>>) {
     let mut answering = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let seen = Arc::clone(&seen);
@@ -86,7 +86,7 @@ async fn listen(listener: TcpListener, seen: Arc<Mutex<Seen>>) {
     }
 }
 
-async fn answer(mut stream: TcpStream, seen: &Mutex<Seen>) -> std::io::Result<()> {
+async fn answer(mut stream: TcpStream, seen: &Mutex<SeenMessages>) -> std::io::Result<()> {
     let Some((path, body)) = request(&mut stream).await? else { return Ok(()) };
     let came = Instant::now();
     match path.trim_start_matches('/').split_once('/') {

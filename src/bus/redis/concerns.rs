@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use redis::{RedisError, Value, cmd, from_redis_value};
 
 use crate::bus::BusError;
-use crate::bus::redis::servers::Link;
+use crate::bus::redis::servers::RedisLink;
 
 /// The oldest that tells XAUTOCLAIM's deleted entries, and the lag of a group.
 const OLDEST: u32 = 7;
 
-pub(super) async fn find(link: &Link) -> Result<Vec<String>, BusError> {
+pub(super) async fn find(link: &RedisLink) -> Result<Vec<String>, BusError> {
     let info = texts(link.ask(&cmd("INFO")).await?);
     let mut found = Vec::new();
     for line in info.iter().flat_map(|text| text.lines()) {

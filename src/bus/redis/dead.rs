@@ -3,9 +3,9 @@
 use chrono::DateTime;
 use redis::{Cmd, cmd, pipe};
 
-use crate::bus::redis::servers::Link;
-use crate::bus::redis::streams::{FIELD, Names, Raw, StreamId, event_of, read_entry_name, text_of};
-use crate::bus::{BusError, DeadLetter, DeadLetterFilter, Entry, Unreadable, fits};
+use crate::bus::redis::servers::RedisLink;
+use crate::bus::redis::streams::{FIELD, StreamNames, Raw, StreamId, event_of, read_entry_name, text_of};
+use crate::bus::{BusError, BusDeadLetter, DeadLetterFilter, BusEntry, UnreadableEntry, fits};
 use crate::id::Scope;
 
 /// Letters that are read at once, and that are looked at by one call.
@@ -13,7 +13,7 @@ const PAGE: usize = 100;
 const MOST_LOOKED_AT: usize = 10_000;
 
 /// Puts an entry among the dead letters and acknowledges it: at once where one server has both streams.
-pub(super) async fn bury(link: &Link, names: &Names, group: &str, entry: &Entry, error: &str) -> Result<(), BusError> {
+pub(super) async fn bury(link: &RedisLink, names: &StreamNames, group: &str, entry: &BusEntry, error: &str) -> Result<(), BusError> {
     let (partition, id) = read_entry_name(&entry.id)?;
     let (body, tenant) = match &entry.event {
         Ok(event) => (event.to_value().to_string(), event.tenant.as_str()),
@@ -32,13 +32,13 @@ pub(super) async fn bury(link: &Link, names: &Names, group: &str, entry: &Entry,
 }
 
 /// Puts what never was an entry among the dead letters. Asked again after an answer was lost, it is there twice.
-pub(super) async fn bury_kept(link: &Link, names: &Names, seq: i64, unreadable: &Unreadable) -> Result<(), BusError> {
+pub(super) async fn bury_kept(link: &RedisLink, names: &StreamNames, seq: i64, unreadable: &UnreadableEntry) -> Result<(), BusError> {
     let add = letter_of(names, &format!("outbox:{seq}"), &unreadable.text, &unreadable.why, 0, "");
     let _: String = link.ask(&add).await?;
     Ok(())
 }
 
-fn letter_of(names: &Names, entry: &str, body: &str, error: &str, deliveries: u32, tenant: &str) -> Cmd {
+fn letter_of(names: &StreamNames, entry: &str, body: &str, error: &str, deliveries: u32, tenant: &str) -> Cmd {
     let mut add = cmd("XADD");
     add.arg(names.dead()).arg("*");
     let deliveries = deliveries.to_string();
@@ -52,11 +52,11 @@ fn letter_of(names: &Names, entry: &str, body: &str, error: &str, deliveries: u3
 
 /// Newest first.
 pub(super) async fn list(
-    link: &Link,
-    names: &Names,
+    link: &RedisLink,
+    names: &StreamNames,
     scope: &Scope,
     filter: &DeadLetterFilter,
-) -> Result<Vec<DeadLetter>, BusError> {
+) -> Result<Vec<BusDeadLetter>, BusError> {
     let mut before = match filter.before.as_deref() {
         None => "+".to_owned(),
         Some(id) => match StreamId::parse(id) {
@@ -81,13 +81,13 @@ pub(super) async fn list(
     }
 }
 
-pub(super) async fn get(link: &Link, names: &Names, scope: &Scope, id: &str) -> Result<DeadLetter, BusError> {
+pub(super) async fn get(link: &RedisLink, names: &StreamNames, scope: &Scope, id: &str) -> Result<BusDeadLetter, BusError> {
     Ok(letter(raw(link, names, scope, id).await?))
 }
 
 /// Adds it to its tenant's stream once more, and removes the letter after it: a crash in between doubles it, which its
 /// identity makes harmless.
-pub(super) async fn replay(link: &Link, names: &Names, scope: &Scope, id: &str) -> Result<(), BusError> {
+pub(super) async fn replay(link: &RedisLink, names: &StreamNames, scope: &Scope, id: &str) -> Result<(), BusError> {
     let (id, fields) = raw(link, names, scope, id).await?;
     let event = event_of(&fields)
         .map_err(|unreadable| BusError::Invalid { why: format!("it can't be replayed: {}", unreadable.why) })?;
@@ -97,13 +97,13 @@ pub(super) async fn replay(link: &Link, names: &Names, scope: &Scope, id: &str) 
     Ok(())
 }
 
-pub(super) async fn remove(link: &Link, names: &Names, scope: &Scope, id: &str) -> Result<(), BusError> {
+pub(super) async fn remove(link: &RedisLink, names: &StreamNames, scope: &Scope, id: &str) -> Result<(), BusError> {
     let (id, _) = raw(link, names, scope, id).await?;
     let removed: u64 = link.ask(cmd("XDEL").arg(names.dead()).arg(id)).await?;
     if removed == 0 { Err(BusError::NotFound) } else { Ok(()) }
 }
 
-async fn raw(link: &Link, names: &Names, scope: &Scope, id: &str) -> Result<Raw, BusError> {
+async fn raw(link: &RedisLink, names: &StreamNames, scope: &Scope, id: &str) -> Result<Raw, BusError> {
     let id = StreamId::parse(id).ok_or(BusError::NotFound)?.to_string();
     let raws: Vec<Raw> = link.ask(cmd("XRANGE").arg(names.dead()).arg(&id).arg(&id)).await?;
     raws.into_iter()
@@ -125,9 +125,9 @@ fn is_wanted((_, fields): &Raw, scope: &Scope, filter: &DeadLetterFilter) -> boo
         && filter.kind.as_deref().is_none_or(|kind| event.as_ref().is_some_and(|event| fits(kind, &event.kind)))
 }
 
-fn letter((id, fields): Raw) -> DeadLetter {
+fn letter((id, fields): Raw) -> BusDeadLetter {
     let millis = StreamId::parse(&id).map_or(0, |id| id.0).try_into().unwrap_or(0);
-    DeadLetter {
+    BusDeadLetter {
         id,
         tenant: Some(text_of(&fields, "tenant")).filter(|tenant| !tenant.is_empty()),
         body: text_of(&fields, FIELD),

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use redis::{RedisError, pipe};
 
-use crate::bus::Entry;
-use crate::bus::redis::reading::Reader;
-use crate::bus::redis::servers::Connection;
+use crate::bus::BusEntry;
+use crate::bus::redis::reading::StreamReader;
+use crate::bus::redis::servers::RedisConnection;
 use crate::bus::redis::streams::read_entry_name;
 use crate::id::Tenant;
 
@@ -16,13 +16,13 @@ use crate::id::Tenant;
 pub(super) const LEFT_FOR: Duration = Duration::from_secs(1);
 
 /// Whether an entry is of one of these tenants.
-pub(super) fn is_of(entry: &Entry, tenants: &[Tenant]) -> bool {
+pub(super) fn is_of(entry: &BusEntry, tenants: &[Tenant]) -> bool {
     entry.event.as_ref().is_ok_and(|event| tenants.contains(&event.tenant))
 }
 
-impl Reader {
+impl StreamReader {
     /// Leaves entries that were just read. Answers whether there were any.
-    pub(super) async fn leave(&self, connection: &mut Connection, entries: Vec<Entry>) -> Result<bool, RedisError> {
+    pub(super) async fn leave(&self, connection: &mut RedisConnection, entries: Vec<BusEntry>) -> Result<bool, RedisError> {
         if entries.is_empty() {
             return Ok(false);
         }

@@ -8,8 +8,8 @@ use std::fmt::Write;
 
 use redis::cmd;
 
-use crate::bus::redis::servers::Link;
-use crate::bus::redis::streams::{Names, Raw, StreamId, event_of};
+use crate::bus::redis::servers::RedisLink;
+use crate::bus::redis::streams::{StreamNames, Raw, StreamId, event_of};
 use crate::bus::{BusError, Log, LogFilter, Logged, fits};
 use crate::event::Event;
 use crate::id::{Scope, Tenant};
@@ -48,8 +48,8 @@ impl Position {
 
 /// The newest event of a tenant with this id, among the newest entries of its stream.
 pub(super) async fn find(
-    link: &Link,
-    names: &Names,
+    link: &RedisLink,
+    names: &StreamNames,
     tenant: &Tenant,
     source: Option<&str>,
     id: &str,
@@ -65,8 +65,8 @@ pub(super) async fn find(
 
 /// Ids that begin so, two at most, among the newest entries of a tenant's stream.
 pub(super) async fn ids(
-    link: &Link,
-    names: &Names,
+    link: &RedisLink,
+    names: &StreamNames,
     tenant: &Tenant,
     source: Option<&str>,
     beginning: &str,
@@ -84,8 +84,8 @@ pub(super) async fn ids(
 
 /// Looks at a tenant's newest events, of a source or of any, until `enough` says so.
 async fn each_newest(
-    link: &Link,
-    names: &Names,
+    link: &RedisLink,
+    names: &StreamNames,
     tenant: &Tenant,
     source: Option<&str>,
     mut enough: impl FnMut(Event) -> bool,
@@ -106,7 +106,7 @@ async fn each_newest(
     Ok(())
 }
 
-pub(super) async fn read(link: &Link, names: &Names, scope: &Scope, filter: &LogFilter) -> Result<Log, BusError> {
+pub(super) async fn read(link: &RedisLink, names: &StreamNames, scope: &Scope, filter: &LogFilter) -> Result<Log, BusError> {
     let mut position = filter.after.as_deref().map_or(Ok(Position::default()), Position::parse)?;
     let streams = streams(link, names, scope).await?;
     let (mut events, mut looked_at) = (Vec::new(), 0);
@@ -131,7 +131,7 @@ pub(super) async fn read(link: &Link, names: &Names, scope: &Scope, filter: &Log
 }
 
 /// The position behind the newest entries.
-pub(super) async fn end(link: &Link, names: &Names, scope: &Scope) -> Result<String, BusError> {
+pub(super) async fn end(link: &RedisLink, names: &StreamNames, scope: &Scope) -> Result<String, BusError> {
     let mut position = Position::default();
     for partition in streams(link, names, scope).await? {
         let last: Vec<Raw> =
@@ -144,7 +144,7 @@ pub(super) async fn end(link: &Link, names: &Names, scope: &Scope) -> Result<Str
 }
 
 /// The streams that there are, as far as a scope may see them.
-pub(super) async fn streams(link: &Link, names: &Names, scope: &Scope) -> Result<Vec<u32>, BusError> {
+pub(super) async fn streams(link: &RedisLink, names: &StreamNames, scope: &Scope) -> Result<Vec<u32>, BusError> {
     if let Some(tenant) = scope.tenant() {
         return Ok(vec![names.of_tenant(tenant)]);
     }
@@ -152,15 +152,15 @@ pub(super) async fn streams(link: &Link, names: &Names, scope: &Scope) -> Result
     Ok((0..most.unwrap_or(0).max(names.partitions)).collect())
 }
 
-type Looked = (StreamId, u32, Option<Event>);
+type ReadEntry = (StreamId, u32, Option<Event>);
 
 /// The next entries of all streams in the order of their ids, and whether there may be more.
 async fn page(
-    link: &Link,
-    names: &Names,
+    link: &RedisLink,
+    names: &StreamNames,
     streams: &[u32],
     position: &Position,
-) -> Result<(Vec<Looked>, bool), BusError> {
+) -> Result<(Vec<ReadEntry>, bool), BusError> {
     let mut merged = Vec::new();
     // beyond the last entry of a stream that was cut, others must wait for it
     let mut bound: Option<StreamId> = None;

@@ -12,9 +12,9 @@ use redis::{Cmd, RedisError, cmd, pipe};
 use tokio::sync::{Mutex, Notify};
 
 use crate::bus::redis::leaving::{LEFT_FOR, is_of};
-use crate::bus::redis::servers::{Connection, Link, is_lost};
-use crate::bus::redis::streams::{Names, Raw, StreamId, entry_name, event_of};
-use crate::bus::{BusError, Entry};
+use crate::bus::redis::servers::{RedisConnection, RedisLink, is_lost};
+use crate::bus::redis::streams::{StreamNames, Raw, StreamId, entry_name, event_of};
+use crate::bus::{BusError, BusEntry};
 use crate::id::Tenant;
 
 /// The longest block of one read; answers are waited for longer than that, or a read would fail and take all the same.
@@ -29,14 +29,14 @@ const CLUSTER_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::
 
 type Streams = Option<Vec<(String, Vec<Raw>)>>;
 type Claimed = (String, Vec<Option<Raw>>, Vec<String>);
-type Pending = Vec<(String, String, u64, u32)>;
+type PendingEntries = Vec<(String, String, u64, u32)>;
 
-pub(super) struct Reader {
-    pub(super) names: Names,
+pub(super) struct StreamReader {
+    pub(super) names: StreamNames,
     pub(super) group: String,
     pub(super) consumer: String,
     pub(super) stalled_after: Duration,
-    state: Mutex<State>,
+    state: Mutex<ReaderState>,
     /// Rung when something was published in this process: a cluster can't be waited for in one read.
     pub published: Notify,
     /// Whether the present read is not to wait any more.
@@ -46,14 +46,14 @@ pub(super) struct Reader {
 }
 
 #[derive(Default)]
-struct State {
-    connection: Option<Connection>,
+struct ReaderState {
+    connection: Option<RedisConnection>,
     /// How many streams there are, the old ones included; 0: the groups are not known to be there.
     streams: u32,
     /// Streams that had something at the last read.
     busy: usize,
     /// Entries that were read beyond the number asked for.
-    rest: VecDeque<Entry>,
+    rest: VecDeque<BusEntry>,
     looked_for_stalled: Option<Instant>,
     /// Whether the last read was of stalled ones, and the stream that is looked through first for the next of them.
     had_stalled: bool,
@@ -62,11 +62,11 @@ struct State {
     left_some: bool,
 }
 
-impl Reader {
+impl StreamReader {
     /// A reader of all streams for one consumer of a group. Entries of a consumer that is silent for `stalled_after`
     /// are taken over.
-    pub fn new(names: Names, group: &str, consumer: String, stalled_after: Duration) -> Reader {
-        Reader {
+    pub fn new(names: StreamNames, group: &str, consumer: String, stalled_after: Duration) -> StreamReader {
+        StreamReader {
             names,
             group: group.to_owned(),
             consumer,
@@ -81,11 +81,11 @@ impl Reader {
     /// Entries of tenants that are not `full`; those of the others are left, and come again soon.
     pub async fn read(
         &self,
-        link: &Link,
+        link: &RedisLink,
         full: &[Tenant],
         limit: usize,
         wait: Duration,
-    ) -> Result<Vec<Entry>, BusError> {
+    ) -> Result<Vec<BusEntry>, BusError> {
         let begun = Instant::now();
         let mut state = self.state.lock().await;
         self.ended.store(false, Ordering::Release);
@@ -108,7 +108,7 @@ impl Reader {
                     let (left, entries) = entries.into_iter().partition(|entry| is_of(entry, full));
                     let leaving = self.leave(&mut connection, left).await;
                     state.connection = Some(connection);
-                    state.rest.extend::<Vec<Entry>>(entries);
+                    state.rest.extend::<Vec<BusEntry>>(entries);
                     state.left_some |= leaving?;
                 }
                 Err(error) if error.code() == Some("NOGROUP") => {
@@ -130,7 +130,7 @@ impl Reader {
     }
 
     /// Ends the present read if it waits.
-    pub async fn end_waits(&self, link: &Link) {
+    pub async fn end_waits(&self, link: &RedisLink) {
         self.ended.store(true, Ordering::Release);
         let number = self.number.load(Ordering::Acquire);
         if number != 0 {
@@ -143,7 +143,7 @@ impl Reader {
         self.ended.load(Ordering::Acquire)
     }
 
-    async fn connect(&self, link: &Link) -> Result<Connection, RedisError> {
+    async fn connect(&self, link: &RedisLink) -> Result<RedisConnection, RedisError> {
         let mut connection = link.servers.connect(PATIENCE).await?;
         let number = match link.servers.is_cluster() {
             true => 0,
@@ -156,12 +156,12 @@ impl Reader {
 
     async fn once(
         &self,
-        link: &Link,
-        connection: &mut Connection,
-        state: &mut State,
+        link: &RedisLink,
+        connection: &mut RedisConnection,
+        state: &mut ReaderState,
         limit: usize,
         wait: Duration,
-    ) -> Result<Vec<Entry>, RedisError> {
+    ) -> Result<Vec<BusEntry>, RedisError> {
         if state.streams == 0 {
             state.streams = self.make_groups(connection).await?;
         }
@@ -187,7 +187,7 @@ impl Reader {
             false => self.read_all(connection, state.streams, count, wait).await?,
         };
         state.busy = read.len();
-        let entry = |partition: u32, (id, fields): Raw| Entry {
+        let entry = |partition: u32, (id, fields): Raw| BusEntry {
             id: entry_name(partition, &id),
             event: event_of(&fields),
             deliveries: 1,
@@ -196,7 +196,7 @@ impl Reader {
     }
 
     /// Makes sure that every stream has the group, from its first entry on: what was published before is read, too.
-    async fn make_groups(&self, connection: &mut Connection) -> Result<u32, RedisError> {
+    async fn make_groups(&self, connection: &mut RedisConnection) -> Result<u32, RedisError> {
         let most: Option<u32> = cmd("GET").arg(self.names.most()).query_async(connection).await?;
         let streams = most.unwrap_or(0).max(self.names.partitions);
         if most != Some(streams) {
@@ -224,7 +224,7 @@ impl Reader {
     /// One blocking read over all streams.
     async fn read_all(
         &self,
-        connection: &mut Connection,
+        connection: &mut RedisConnection,
         streams: u32,
         count: usize,
         wait: Duration,
@@ -242,7 +242,7 @@ impl Reader {
     /// In a cluster one command names one slot: each stream is asked for itself, and again while nothing comes.
     async fn read_each(
         &self,
-        connection: &Connection,
+        connection: &RedisConnection,
         streams: u32,
         count: usize,
         wait: Duration,
@@ -285,11 +285,11 @@ impl Reader {
     /// Takes what others have held for too long. What was deleted meanwhile is acknowledged: there is nothing to handle.
     async fn claim_stalled(
         &self,
-        connection: &mut Connection,
+        connection: &mut RedisConnection,
         streams: u32,
         first: u32,
         limit: usize,
-    ) -> Result<Vec<Entry>, RedisError> {
+    ) -> Result<Vec<BusEntry>, RedisError> {
         let mut claimed = Vec::new();
         for partition in (first..streams).chain(0..first) {
             let stream = self.names.stream(partition);
@@ -312,7 +312,7 @@ impl Reader {
                 let raws: Vec<Raw> = raws.into_iter().flatten().collect();
                 let deliveries = self.deliveries(connection, &stream, &raws).await?;
                 for ((id, fields), deliveries) in raws.into_iter().zip(deliveries) {
-                    claimed.push(Entry { id: entry_name(partition, &id), event: event_of(&fields), deliveries });
+                    claimed.push(BusEntry { id: entry_name(partition, &id), event: event_of(&fields), deliveries });
                 }
                 if StreamId::parse(&next).is_none_or(|next| next == StreamId::default()) {
                     break;
@@ -326,7 +326,7 @@ impl Reader {
     /// How often each of the entries that we hold was handed out.
     async fn deliveries(
         &self,
-        connection: &mut Connection,
+        connection: &mut RedisConnection,
         stream: &str,
         raws: &[Raw],
     ) -> Result<Vec<u32>, RedisError> {
@@ -337,7 +337,7 @@ impl Reader {
         for (id, _) in raws {
             asked.cmd("XPENDING").arg(stream).arg(&self.group).arg(id).arg(id).arg(1);
         }
-        let pending: Vec<Pending> = asked.query_async(connection).await?;
+        let pending: Vec<PendingEntries> = asked.query_async(connection).await?;
         Ok(pending.into_iter().map(|found| found.first().map_or(1, |(_, _, _, deliveries)| *deliveries)).collect())
     }
 }

@@ -32,16 +32,16 @@ pub(super) enum Servers {
 
 /// A connection to them; clones share it.
 #[derive(Clone)]
-pub(super) enum Connection {
+pub(super) enum RedisConnection {
     One(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
-impl ConnectionLike for Connection {
+impl ConnectionLike for RedisConnection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
-            Connection::One(connection) => connection.req_packed_command(cmd),
-            Connection::Cluster(connection) => connection.req_packed_command(cmd),
+            RedisConnection::One(connection) => connection.req_packed_command(cmd),
+            RedisConnection::Cluster(connection) => connection.req_packed_command(cmd),
         }
     }
 
@@ -52,15 +52,15 @@ impl ConnectionLike for Connection {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         match self {
-            Connection::One(connection) => connection.req_packed_commands(pipeline, offset, count),
-            Connection::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
+            RedisConnection::One(connection) => connection.req_packed_commands(pipeline, offset, count),
+            RedisConnection::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
         }
     }
 
     fn get_db(&self) -> i64 {
         match self {
-            Connection::One(connection) => connection.get_db(),
-            Connection::Cluster(connection) => connection.get_db(),
+            RedisConnection::One(connection) => connection.get_db(),
+            RedisConnection::Cluster(connection) => connection.get_db(),
         }
     }
 }
@@ -92,22 +92,22 @@ impl Servers {
     }
 
     /// A new connection whose answers are waited for as long as `patience`.
-    pub async fn connect(&self, patience: Duration) -> Result<Connection, RedisError> {
+    pub async fn connect(&self, patience: Duration) -> Result<RedisConnection, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_LIMIT))
             .set_response_timeout(Some(patience));
         let connecting = async {
             match self {
                 Servers::One(client) => {
-                    client.get_multiplexed_async_connection_with_config(&config).await.map(Connection::One)
+                    client.get_multiplexed_async_connection_with_config(&config).await.map(RedisConnection::One)
                 }
                 Servers::Cluster(nodes, limit) => {
                     let client: ClusterClient =
                         builder(nodes).retries(2).connection_timeout(*limit).response_timeout(patience).build()?;
-                    client.get_async_connection().await.map(Connection::Cluster)
+                    client.get_async_connection().await.map(RedisConnection::Cluster)
                 }
                 Servers::Sentinels(client) => {
-                    client.lock().await.get_async_connection_with_config(&config).await.map(Connection::One)
+                    client.lock().await.get_async_connection_with_config(&config).await.map(RedisConnection::One)
                 }
             }
         };
@@ -117,7 +117,7 @@ impl Servers {
 }
 
 /// One connection for all short commands.
-pub(super) struct Link {
+pub(super) struct RedisLink {
     /// The servers to connect to.
     pub servers: Servers,
     patience: Duration,
@@ -126,14 +126,14 @@ pub(super) struct Link {
 
 #[derive(Default)]
 struct Current {
-    connection: Option<Connection>,
+    connection: Option<RedisConnection>,
     failed: Option<(Instant, String)>,
 }
 
-impl Link {
+impl RedisLink {
     /// A link that connects at its first use. `patience` bounds each answer.
-    pub fn new(servers: Servers, patience: Duration) -> Link {
-        Link { servers, patience, current: Mutex::default() }
+    pub fn new(servers: Servers, patience: Duration) -> RedisLink {
+        RedisLink { servers, patience, current: Mutex::default() }
     }
 
     /// Asks one command; a connection that has died meanwhile is made anew, once.
@@ -154,7 +154,7 @@ impl Link {
         }
     }
 
-    async fn connection(&self) -> Result<Connection, RedisError> {
+    async fn connection(&self) -> Result<RedisConnection, RedisError> {
         let mut current = self.current.lock().await;
         if let Some(connection) = &current.connection {
             return Ok(connection.clone());

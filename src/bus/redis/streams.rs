@@ -2,29 +2,29 @@
 
 use std::fmt;
 
-use crate::bus::{BusError, Unreadable, read_entry};
+use crate::bus::{BusError, UnreadableEntry, read_entry};
 use crate::event::{Event, partition};
 
 /// The one field of an entry.
 pub(super) const FIELD: &str = "event";
 
 /// Fields and values of an entry, in turn.
-pub(super) type Fields = Vec<Vec<u8>>;
+pub(super) type StreamFields = Vec<Vec<u8>>;
 /// An entry as Redis answers it.
-pub(super) type Raw = (String, Fields);
+pub(super) type Raw = (String, StreamFields);
 
 /// How streams are called.
 #[derive(Clone)]
-pub(super) struct Names {
+pub(super) struct StreamNames {
     prefix: String,
     /// Number of streams over which tenants are spread.
     pub partitions: u32,
 }
 
-impl Names {
+impl StreamNames {
     /// Names of the streams under a prefix, which has no braces.
-    pub fn new(prefix: &str, partitions: u32) -> Names {
-        Names { prefix: prefix.to_owned(), partitions }
+    pub fn new(prefix: &str, partitions: u32) -> StreamNames {
+        StreamNames { prefix: prefix.to_owned(), partitions }
     }
 
     /// Key of a partition's stream, such as `reveille:events:7`.
@@ -90,22 +90,22 @@ pub(super) fn read_entry_name(name: &str) -> Result<(u32, StreamId), BusError> {
 }
 
 /// The value of a field.
-pub(super) fn field<'a>(fields: &'a Fields, name: &str) -> Option<&'a [u8]> {
+pub(super) fn field<'a>(fields: &'a StreamFields, name: &str) -> Option<&'a [u8]> {
     fields.chunks_exact(2).find(|pair| pair[0] == name.as_bytes()).map(|pair| pair[1].as_slice())
 }
 
 /// The value of a field as text; absent is empty.
-pub(super) fn text_of(fields: &Fields, name: &str) -> String {
+pub(super) fn text_of(fields: &StreamFields, name: &str) -> String {
     field(fields, name).map(|value| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
 }
 
 /// The event of an entry.
-pub(super) fn event_of(fields: &Fields) -> Result<Event, Unreadable> {
+pub(super) fn event_of(fields: &StreamFields) -> Result<Event, UnreadableEntry> {
     match field(fields, FIELD) {
         Some(bytes) => read_entry(bytes),
         None => {
             let words: Vec<_> = fields.iter().map(|word| String::from_utf8_lossy(word)).collect();
-            Err(Unreadable { text: words.join(" "), why: format!("it has no field `{FIELD}`") })
+            Err(UnreadableEntry { text: words.join(" "), why: format!("it has no field `{FIELD}`") })
         }
     }
 }

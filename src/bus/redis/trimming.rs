@@ -8,9 +8,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 use redis::{Value, cmd, from_redis_value};
 
 use crate::bus::redis::log;
-use crate::bus::redis::servers::Link;
-use crate::bus::redis::streams::{Names, StreamId};
-use crate::bus::{Backlog, BusError};
+use crate::bus::redis::servers::RedisLink;
+use crate::bus::redis::streams::{StreamNames, StreamId};
+use crate::bus::{BusBacklog, BusError};
 use crate::id::Scope;
 
 /// Entries that are removed by one command.
@@ -27,7 +27,7 @@ struct Group {
     lag: Option<u64>,
 }
 
-pub(super) async fn trim(link: &Link, names: &Names, group: &str, before: DateTime<Utc>) -> Result<u64, BusError> {
+pub(super) async fn trim(link: &RedisLink, names: &StreamNames, group: &str, before: DateTime<Utc>) -> Result<u64, BusError> {
     let streams = log::streams(link, names, &Scope::Every).await?;
     let oldest_kept = StreamId(before.timestamp_millis().max(0) as u64, 0);
     let (mut removed, mut old_ones_read) = (0, true);
@@ -51,8 +51,8 @@ pub(super) async fn trim(link: &Link, names: &Names, group: &str, before: DateTi
 }
 
 /// The backlog of all streams for the group.
-pub(super) async fn backlog(link: &Link, names: &Names, group: &str) -> Result<Backlog, BusError> {
-    let mut backlog = Backlog::default();
+pub(super) async fn backlog(link: &RedisLink, names: &StreamNames, group: &str) -> Result<BusBacklog, BusError> {
+    let mut backlog = BusBacklog::default();
     for partition in log::streams(link, names, &Scope::Every).await? {
         let groups = groups(link, &names.stream(partition)).await?;
         if let Some(ours) = groups.iter().find(|known| known.name == group) {
@@ -64,7 +64,7 @@ pub(super) async fn backlog(link: &Link, names: &Names, group: &str) -> Result<B
 }
 
 /// Up to where every group is done, exclusively; `None` where there is no group.
-async fn handled(link: &Link, stream: &str, groups: &[Group]) -> Result<Option<StreamId>, BusError> {
+async fn handled(link: &RedisLink, stream: &str, groups: &[Group]) -> Result<Option<StreamId>, BusError> {
     let mut least: Option<StreamId> = None;
     for group in groups {
         let done = match group.pending {
@@ -84,7 +84,7 @@ async fn handled(link: &Link, stream: &str, groups: &[Group]) -> Result<Option<S
 }
 
 /// Removes in parts, so that Redis is not held up; the last part is exact.
-async fn remove(link: &Link, stream: &str, before: StreamId) -> Result<u64, BusError> {
+async fn remove(link: &RedisLink, stream: &str, before: StreamId) -> Result<u64, BusError> {
     let mut removed = 0;
     loop {
         let mut trim = cmd("XTRIM");
@@ -99,7 +99,7 @@ async fn remove(link: &Link, stream: &str, before: StreamId) -> Result<u64, BusE
     Ok(removed + rest)
 }
 
-async fn forget_consumers(link: &Link, stream: &str, group: &str) -> Result<(), BusError> {
+async fn forget_consumers(link: &RedisLink, stream: &str, group: &str) -> Result<(), BusError> {
     let consumers: Vec<HashMap<String, Value>> = link.ask(cmd("XINFO").arg("CONSUMERS").arg(stream).arg(group)).await?;
     for consumer in consumers {
         let gone = number(&consumer, "idle").is_some_and(|idle| idle > GONE_AFTER.num_milliseconds() as u64);
@@ -111,7 +111,7 @@ async fn forget_consumers(link: &Link, stream: &str, group: &str) -> Result<(), 
     Ok(())
 }
 
-async fn groups(link: &Link, stream: &str) -> Result<Vec<Group>, BusError> {
+async fn groups(link: &RedisLink, stream: &str) -> Result<Vec<Group>, BusError> {
     let answer: Result<Vec<HashMap<String, Value>>, redis::RedisError> =
         link.ask(cmd("XINFO").arg("GROUPS").arg(stream)).await;
     let known = match answer {

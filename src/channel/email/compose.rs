@@ -12,7 +12,7 @@ use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, MultiPart, SinglePart};
 use url::Url;
 
-use crate::channel::{ChannelError, Message};
+use crate::channel::{ChannelError, OutgoingMessage};
 
 /// Parts that are equal in every mail.
 pub(super) struct Composer {
@@ -37,7 +37,7 @@ impl Composer {
     }
 
     /// The mail that carries this message to `address`.
-    pub fn compose(&self, message: &Message, address: &str) -> Result<lettre::Message, ChannelError> {
+    pub fn compose(&self, message: &OutgoingMessage, address: &str) -> Result<lettre::Message, ChannelError> {
         let unsendable = |why: String| ChannelError::Unsendable { why: format!("the email can't be written: {why}") };
         let to: lettre::Address = address.parse().map_err(|error| unsendable(format!("{error}")))?;
         let domain = self.from.email.domain();

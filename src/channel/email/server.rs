@@ -28,7 +28,7 @@ pub enum StartTls {
 }
 
 /// Where mails are handed over.
-pub(super) struct Server {
+pub(super) struct MailServer {
     host: String,
     port: u16,
     security: Security,
@@ -44,8 +44,8 @@ enum Security {
     StartTls(StartTls),
 }
 
-impl Server {
-    pub(super) fn read(url: &Secret, starttls: Option<StartTls>) -> Result<Server, String> {
+impl MailServer {
+    pub(super) fn read(url: &Secret, starttls: Option<StartTls>) -> Result<MailServer, String> {
         let url = Url::parse(url.expose()).map_err(|error| format!("is not a URL: {error}"))?;
         let host = url.host().ok_or("has no host")?.to_owned();
         let password = url.password().map(decode).transpose()?;
@@ -67,12 +67,12 @@ impl Server {
             Host::Ipv6(ip) => ip.to_string(),
             host => host.to_string(),
         };
-        Ok(Server { host, port: url.port().unwrap_or(port), security, credentials, certificates: vec![] })
+        Ok(MailServer { host, port: url.port().unwrap_or(port), security, credentials, certificates: vec![] })
     }
 
     /// Certificates that are trusted besides the platform's.
-    pub(super) fn trusting(self, certificates: Vec<Certificate>) -> Server {
-        Server { certificates, ..self }
+    pub(super) fn trusting(self, certificates: Vec<Certificate>) -> MailServer {
+        MailServer { certificates, ..self }
     }
 
     fn tls(&self) -> Result<TlsParameters, lettre::transport::smtp::Error> {
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     fn server(url: &str, starttls: Option<StartTls>) -> Result<(String, u16, Security, bool), String> {
-        let server = Server::read(&Secret::new(url), starttls)?;
+        let server = MailServer::read(&Secret::new(url), starttls)?;
         Ok((server.host, server.port, server.security, server.credentials.is_some()))
     }
 

@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::channel::push::{ANSWER_LIMIT, cut, judge_no_answer};
-use crate::channel::{ChannelError, Confirmed, Message, Receipt};
-use crate::egress::{Egress, EgressError, Request, operator_client, retry_after};
-use crate::invalid::Faults;
+use crate::channel::{ChannelError, Confirmed, OutgoingMessage, Receipt};
+use crate::egress::{Egress, EgressError, EgressRequest, operator_client, retry_after};
+use crate::invalid::ValidationErrors;
 use crate::secret::Secret;
 use crate::task::Urgency;
 
@@ -41,7 +41,7 @@ pub struct Settings {
 }
 
 /// The way to ntfy servers.
-pub struct Ntfy {
+pub struct NtfyClient {
     operator: Option<Operator>,
     egress: Egress,
     timeout: Duration,
@@ -60,15 +60,15 @@ enum Whose {
     Recipient,
 }
 
-struct Answer {
+struct NtfyAnswer {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
 }
 
-impl Ntfy {
-    pub fn new(settings: &Settings, timeout: Duration, egress: Egress) -> Result<Ntfy, Faults> {
-        let fault = |name: &str, why: &str| Faults::one(format!("/channels/push/ntfy/{name}"), why);
+impl NtfyClient {
+    pub fn new(settings: &Settings, timeout: Duration, egress: Egress) -> Result<NtfyClient, ValidationErrors> {
+        let fault = |name: &str, why: &str| ValidationErrors::one(format!("/channels/push/ntfy/{name}"), why);
         let authorization = match (&settings.token, &settings.user, &settings.password) {
             (None, None, None) => None,
             (Some(token), None, None) => Some(("token", format!("Bearer {}", token.expose().trim()))),
@@ -85,7 +85,7 @@ impl Ntfy {
                 let mut value =
                     HeaderValue::from_str(&text).map_err(|_| fault(name, "has characters that no header can carry"))?;
                 value.set_sensitive(true);
-                Ok::<_, Faults>(value)
+                Ok::<_, ValidationErrors>(value)
             })
             .transpose()?;
         let operator = match &settings.url {
@@ -99,7 +99,7 @@ impl Ntfy {
                 None => return Err(fault("url", "must be an address such as `https://ntfy.example.org`")),
             },
         };
-        Ok(Ntfy { operator, egress, timeout })
+        Ok(NtfyClient { operator, egress, timeout })
     }
 
     /// One attempt: to `server`, else to the operator's. `sequence` is what a later message that replaces it shares.
@@ -108,7 +108,7 @@ impl Ntfy {
         topic: &str,
         server: Option<&str>,
         sequence: &str,
-        message: &Message<'_>,
+        message: &OutgoingMessage<'_>,
     ) -> Result<Receipt, ChannelError> {
         let body = body(topic, sequence, message);
         match (server, &self.operator) {
@@ -121,20 +121,20 @@ impl Ntfy {
         }
     }
 
-    async fn fetch(&self, server: &str, body: Bytes) -> Result<Answer, ChannelError> {
+    async fn fetch(&self, server: &str, body: Bytes) -> Result<NtfyAnswer, ChannelError> {
         let json = HeaderValue::from_static("application/json");
-        let request = Request {
+        let request = EgressRequest {
             headers: HeaderMap::from_iter([(CONTENT_TYPE, json)]),
             body,
             timeout: self.timeout,
             max_bytes: ANSWER_LIMIT,
             follow_redirects: false,
-            ..Request::new(Method::POST, server)
+            ..EgressRequest::new(Method::POST, server)
         };
         match self.egress.fetch(request).await {
-            Ok(response) => Ok(Answer { status: response.status, headers: response.headers, body: response.body }),
+            Ok(response) => Ok(NtfyAnswer { status: response.status, headers: response.headers, body: response.body }),
             Err(EgressError::TooLarge { status, .. }) => {
-                Ok(Answer { status, headers: HeaderMap::new(), body: Bytes::new() })
+                Ok(NtfyAnswer { status, headers: HeaderMap::new(), body: Bytes::new() })
             }
             Err(error) => Err(judge_no_answer("the ntfy server", &error)),
         }
@@ -142,7 +142,7 @@ impl Ntfy {
 }
 
 impl Operator {
-    async fn post(&self, body: Bytes) -> Result<Answer, ChannelError> {
+    async fn post(&self, body: Bytes) -> Result<NtfyAnswer, ChannelError> {
         let mut request = self.client.post(self.url.clone()).header(CONTENT_TYPE, "application/json").body(body);
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization);
@@ -167,11 +167,11 @@ impl Operator {
             }
             body.extend_from_slice(&piece);
         }
-        Ok(Answer { status, headers, body: body.into() })
+        Ok(NtfyAnswer { status, headers, body: body.into() })
     }
 }
 
-fn body(topic: &str, sequence: &str, message: &Message) -> Bytes {
+fn body(topic: &str, sequence: &str, message: &OutgoingMessage) -> Bytes {
     let words = message.words;
     let mut body = json!({
         "topic": topic,
@@ -200,7 +200,7 @@ fn priority(urgency: Urgency) -> u8 {
 }
 
 /// Judges an answer. A refused login is the operator's to mend where it is the operator's server.
-fn judge(answer: Answer, whose: Whose, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
+fn judge(answer: NtfyAnswer, whose: Whose, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
     let refused = |why: String| match whose {
         Whose::Operator => ChannelError::Misconfigured { why },
         Whose::Recipient => ChannelError::Rejected { why },
@@ -235,7 +235,7 @@ mod tests {
 
     fn meaning(status: u16, body: &'static str, whose: Whose) -> String {
         let status = StatusCode::from_u16(status).unwrap();
-        let answer = Answer { status, headers: HeaderMap::new(), body: Bytes::from_static(body.as_bytes()) };
+        let answer = NtfyAnswer { status, headers: HeaderMap::new(), body: Bytes::from_static(body.as_bytes()) };
         match judge(answer, whose, DateTime::UNIX_EPOCH) {
             Ok(receipt) => format!("{:?} {:?}", receipt.confirmed, receipt.provider_id),
             Err(error) => format!("{error:?}").split(' ').next().unwrap().to_owned(),
@@ -266,7 +266,7 @@ mod tests {
         let url = Some("https://ntfy.example.org".to_owned());
         let fault = |settings: Settings| {
             let egress = Egress::new(&crate::egress::Settings::default()).unwrap();
-            Ntfy::new(&settings, Duration::from_secs(1), egress).err().map(|faults| faults.to_string())
+            NtfyClient::new(&settings, Duration::from_secs(1), egress).err().map(|faults| faults.to_string())
         };
         let user = Some("ann".to_owned());
         assert_eq!(fault(Settings::default()), None);

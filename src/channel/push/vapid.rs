@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use url::Url;
 
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::secret::Secret;
 use crate::vault::WithoutKeys;
 
@@ -50,8 +50,8 @@ pub struct Vapid {
 impl Vapid {
     /// The configured key; without one that of the key file, made if there is none; `None` where several instances
     /// would have to share it. Tells where a key file was made.
-    pub fn open(settings: &Settings, without: WithoutKeys) -> Result<(Option<Vapid>, Option<PathBuf>), Faults> {
-        let fault = |name: &str, why: String| Faults::one(format!("/channels/push/vapid/{name}"), why);
+    pub fn open(settings: &Settings, without: WithoutKeys) -> Result<(Option<Vapid>, Option<PathBuf>), ValidationErrors> {
+        let fault = |name: &str, why: String| ValidationErrors::one(format!("/channels/push/vapid/{name}"), why);
         if settings.subject.as_deref().is_some_and(|subject| !is_subject(subject)) {
             return Err(fault("subject", "must begin with `mailto:` or `https://`".into()));
         }
@@ -66,7 +66,7 @@ impl Vapid {
     }
 
     /// Reads the key pair and makes none: `None` as well where the key file is not there yet.
-    pub fn look(settings: &Settings, without: WithoutKeys) -> Result<Option<Vapid>, Faults> {
+    pub fn look(settings: &Settings, without: WithoutKeys) -> Result<Option<Vapid>, ValidationErrors> {
         let is_there = |dir: &Path| dir.join(KEY_FILE).exists();
         match (&settings.private_key, without) {
             (None, WithoutKeys::KeyFile(dir)) if !is_there(dir) => Ok(None),
@@ -119,7 +119,7 @@ mod tests {
     const RAW: &str = "yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw";
     const PUBLIC: &str = "BP4z9KsN6nGRTbVYI_c7VJSPQTBtkgcy27mlmlMoZIIgDll6e3vCYLocInmYWAmS6TlzAC8wEqKK6PBru3jl7A8";
 
-    fn opened(private_key: &str, subject: Option<&str>) -> Result<Vapid, Faults> {
+    fn opened(private_key: &str, subject: Option<&str>) -> Result<Vapid, ValidationErrors> {
         let settings = Settings { private_key: Some(Secret::new(private_key)), subject: subject.map(str::to_owned) };
         Vapid::open(&settings, WithoutKeys::Refuse).map(|(vapid, _)| vapid.expect("a key"))
     }

@@ -17,8 +17,8 @@ use zeroize::Zeroizing;
 use crate::channel::push::encryption::{self, EncryptionError, PLAINTEXT_LIMIT, encrypt};
 use crate::channel::push::vapid::Vapid;
 use crate::channel::push::{ANSWER_LIMIT, ELLIPSIS, judge_no_answer};
-use crate::channel::{ChannelError, Confirmed, Message, Receipt};
-use crate::egress::{Egress, EgressError, Request, retry_after};
+use crate::channel::{ChannelError, Confirmed, OutgoingMessage, Receipt};
+use crate::egress::{Egress, EgressError, EgressRequest, retry_after};
 use crate::secret::Secret;
 use crate::task::Urgency;
 
@@ -34,7 +34,7 @@ pub struct WebPush {
 }
 
 /// A browser's subscription, its secret opened.
-pub struct Subscription<'a> {
+pub struct PushSubscription<'a> {
     pub endpoint: &'a str,
     pub p256dh: &'a str,
     pub auth: Secret,
@@ -48,9 +48,9 @@ impl WebPush {
     /// One attempt. A message that still waits under the same `topic` (up to 32 characters of base64url) is replaced.
     pub async fn send(
         &self,
-        to: &Subscription<'_>,
+        to: &PushSubscription<'_>,
         topic: &str,
-        message: &Message<'_>,
+        message: &OutgoingMessage<'_>,
     ) -> Result<Receipt, ChannelError> {
         let unsendable = |why: String| ChannelError::Unsendable { why };
         let Some(vapid) = &self.vapid else {
@@ -74,13 +74,13 @@ impl WebPush {
             (HeaderName::from_static("urgency"), HeaderValue::from_static(urgency(message.urgency))),
             (HeaderName::from_static("topic"), topic),
         ];
-        let request = Request {
+        let request = EgressRequest {
             headers: HeaderMap::from_iter(headers),
             body: body.into(),
             timeout: self.timeout,
             max_bytes: ANSWER_LIMIT,
             follow_redirects: false,
-            ..Request::new(Method::POST, endpoint)
+            ..EgressRequest::new(Method::POST, endpoint)
         };
         match self.egress.fetch(request).await {
             Ok(response) => judge(response.status, retry_after(&response.headers, message.now)),
@@ -104,7 +104,7 @@ fn keys(p256dh: &str, auth: &Secret) -> Result<(Vec<u8>, Zeroizing<Vec<u8>>), En
 }
 
 /// The payload for the page's service worker, its text cut until everything fits.
-fn payload(tag: &str, message: &Message) -> Vec<u8> {
+fn payload(tag: &str, message: &OutgoingMessage) -> Vec<u8> {
     let words = message.words;
     let written = |body: &str| {
         let link = words.link.as_ref().map(|link| link.url.as_str());

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::notification::text::Link;
-use crate::notification::wording::Words;
+use crate::notification::wording::RenderedMessage;
 
 /// Longest text of a section, in characters.
 const SECTION_LENGTH: usize = 3000;
@@ -20,7 +20,7 @@ const FALLBACK_LENGTH: usize = 3900;
 pub const MOST_CHARACTERS: usize = 40_000;
 
 /// The body of the request for a message, but for its channel.
-pub fn body(words: &Words) -> Value {
+pub fn body(words: &RenderedMessage) -> Value {
     let button = words.link.as_ref().and_then(button);
     let room = MOST_BLOCKS - usize::from(button.is_some());
     let section = |text: &String| json!({ "type": "section", "text": { "type": "mrkdwn", "text": text } });

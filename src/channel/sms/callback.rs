@@ -15,11 +15,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use url::{Url, form_urlencoded};
 
-use super::Name;
+use super::SmsProvider;
 use super::judgement::failed;
-use crate::channel::provider::Provider;
+use crate::channel::provider::ProviderApi;
 use crate::channel::{Callback, CallbackError};
-use crate::notification::{Fate, Report};
+use crate::notification::{ReportedFate, DeliveryReport};
 use crate::secret::Secret;
 
 /// Fields of a report that are looked at.
@@ -27,27 +27,27 @@ const MOST_FIELDS: usize = 200;
 
 /// The provider that signs reports, with its key.
 pub struct Signer {
-    provider: Name,
+    provider: SmsProvider,
     key: hmac::Key,
 }
 
 impl Signer {
-    pub fn new(provider: Name, key: &Secret) -> Signer {
+    pub fn new(provider: SmsProvider, key: &Secret) -> Signer {
         Signer { provider, key: hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, key.expose().trim().as_bytes()) }
     }
 
     /// Whether the provider has signed this report.
     pub fn verify(&self, callback: &Callback) -> Result<(), CallbackError> {
         let names: &[&str] = match self.provider {
-            Name::Twilio => &["x-twilio-signature"],
-            Name::Signalwire => &["x-signalwire-signature", "x-twilio-signature"],
+            SmsProvider::Twilio => &["x-twilio-signature"],
+            SmsProvider::Signalwire => &["x-signalwire-signature", "x-twilio-signature"],
         };
         let header = names.iter().find(|name| callback.headers.contains_key(**name)).ok_or(CallbackError::NotSigned)?;
         let mut sent = callback.headers.get_all(*header).iter();
         let (Some(signature), None) = (sent.next(), sent.next()) else { return Err(CallbackError::NotSigned) };
         let signed = match self.provider {
-            Name::Twilio => self.is_of_fields(signature.as_bytes(), callback),
-            Name::Signalwire => {
+            SmsProvider::Twilio => self.is_of_fields(signature.as_bytes(), callback),
+            SmsProvider::Signalwire => {
                 self.is_of_fields(signature.as_bytes(), callback) || self.is_of_body(signature.as_bytes(), callback)
             }
         };
@@ -58,11 +58,11 @@ impl Signer {
     fn is_of_fields(&self, signature: &[u8], callback: &Callback) -> bool {
         let mut fields = fields(callback.body);
         match self.provider {
-            Name::Twilio => {
+            SmsProvider::Twilio => {
                 fields.sort();
                 fields.dedup();
             }
-            Name::Signalwire => fields.sort_by(|one, other| one.0.cmp(&other.0)),
+            SmsProvider::Signalwire => fields.sort_by(|one, other| one.0.cmp(&other.0)),
         }
         let fields: String = fields.into_iter().flat_map(|(name, value)| [name, value]).collect();
         STANDARD
@@ -83,7 +83,7 @@ impl Signer {
 }
 
 /// Reads a report.
-pub fn read(body: &[u8], provider: &Provider) -> Result<Report, CallbackError> {
+pub fn read(body: &[u8], provider: &ProviderApi) -> Result<DeliveryReport, CallbackError> {
     let fields = fields(body);
     let field = |names: [&str; 2]| {
         let named = |wanted: &str| fields.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
@@ -92,14 +92,14 @@ pub fn read(body: &[u8], provider: &Provider) -> Result<Report, CallbackError> {
     let status = field(["MessageStatus", "SmsStatus"]);
     let status = status.ok_or_else(|| CallbackError::Unreadable("the field MessageStatus is missing".into()))?;
     let fate = match status {
-        "delivered" | "read" => Fate::Delivered,
+        "delivered" | "read" => ReportedFate::Delivered,
         "undelivered" | "failed" | "canceled" => {
             let code = field(["ErrorCode", "SmsErrorCode"]).and_then(|code| code.parse().ok());
-            Fate::Failed { why: failed(provider, code, field(["ErrorMessage", "SmsErrorMessage"]).unwrap_or_default()) }
+            ReportedFate::Failed { why: failed(provider, code, field(["ErrorMessage", "SmsErrorMessage"]).unwrap_or_default()) }
         }
-        _ => Fate::UnderWay,
+        _ => ReportedFate::UnderWay,
     };
-    Ok(Report { provider_id: field(["MessageSid", "SmsSid"]).map(|id| provider.shown(id)), fate })
+    Ok(DeliveryReport { provider_id: field(["MessageSid", "SmsSid"]).map(|id| provider.shown(id)), fate })
 }
 
 fn fields(body: &[u8]) -> Vec<(String, String)> {
@@ -137,10 +137,10 @@ mod tests {
 
     fn verified(key: &str, address: &str, body: &[u8], signatures: &[&str]) -> bool {
         let signatures: Vec<_> = signatures.iter().map(|signature| ("x-twilio-signature", *signature)).collect();
-        verified_by(Name::Twilio, key, address, body, &signatures)
+        verified_by(SmsProvider::Twilio, key, address, body, &signatures)
     }
 
-    fn verified_by(provider: Name, key: &str, address: &str, body: &[u8], signatures: &[(&str, &str)]) -> bool {
+    fn verified_by(provider: SmsProvider, key: &str, address: &str, body: &[u8], signatures: &[(&str, &str)]) -> bool {
         let header = |(name, value): &(&str, &str)| (name.parse().unwrap(), value.parse().unwrap());
         let headers: HeaderMap<http::HeaderValue> =
             signatures.iter().map(header).collect::<Vec<(http::HeaderName, _)>>().into_iter().collect();
@@ -159,7 +159,7 @@ mod tests {
             verified_by(provider, key, address, body, signatures)
         };
         let signalwire =
-            |key, address, body, name, signature| by(Name::Signalwire, key, address, body, &[(name, signature)]);
+            |key, address, body, name, signature| by(SmsProvider::Signalwire, key, address, body, &[(name, signature)]);
         for name in [own, "x-twilio-signature"] {
             assert!(signalwire("12345", ADDRESS, FIELDS, name, EXAMPLE), "{name}");
             assert!(signalwire(key, HOOK, BODY, name, OF_BODY), "{name}");
@@ -170,9 +170,9 @@ mod tests {
         assert!(!signalwire(key, HOOK, &BODY[1..], own, OF_BODY), "another body");
         // its own header is the one that counts, and Twilio has no other form
         let both = [(own, "x"), ("x-twilio-signature", EXAMPLE)];
-        assert!(!by(Name::Signalwire, "12345", ADDRESS, FIELDS, &both));
-        assert!(!by(Name::Twilio, key, HOOK, BODY, &[("x-twilio-signature", OF_BODY)]));
-        assert!(!by(Name::Twilio, "12345", ADDRESS, FIELDS, &[(own, EXAMPLE)]));
+        assert!(!by(SmsProvider::Signalwire, "12345", ADDRESS, FIELDS, &both));
+        assert!(!by(SmsProvider::Twilio, key, HOOK, BODY, &[("x-twilio-signature", OF_BODY)]));
+        assert!(!by(SmsProvider::Twilio, "12345", ADDRESS, FIELDS, &[(own, EXAMPLE)]));
     }
 
     #[test]
@@ -184,10 +184,10 @@ mod tests {
         };
         let signature = signed(format!("{address}TobToaTob"));
         let verified = |provider, body: &[u8], name| verified_by(provider, key, address, body, &[(name, &signature)]);
-        assert!(verified(Name::Signalwire, b"To=b&To=a&To=b", "x-signalwire-signature"));
-        assert!(!verified(Name::Signalwire, b"To=a&To=b&To=b", "x-signalwire-signature"));
+        assert!(verified(SmsProvider::Signalwire, b"To=b&To=a&To=b", "x-signalwire-signature"));
+        assert!(!verified(SmsProvider::Signalwire, b"To=a&To=b&To=b", "x-signalwire-signature"));
         assert!(
-            !verified(Name::Twilio, b"To=b&To=a&To=b", "x-twilio-signature"),
+            !verified(SmsProvider::Twilio, b"To=b&To=a&To=b", "x-twilio-signature"),
             "Twilio sorts them, and takes each once"
         );
     }
@@ -211,27 +211,27 @@ mod tests {
 
     #[test]
     fn every_status_has_its_meaning() {
-        let provider = Provider::new("Twilio", "", "https://a.org", Secret::new("canary"), 1).unwrap();
+        let provider = ProviderApi::new("Twilio", "", "https://a.org", Secret::new("canary"), 1).unwrap();
         let told = |body: &str| read(body.as_bytes(), &provider);
         let fate = |status: &str| told(&format!("MessageStatus={status}")).unwrap().fate;
         for under_way in ["queued", "accepted", "scheduled", "sending", "sent", "something new"] {
-            assert_eq!(fate(under_way), Fate::UnderWay, "{under_way}");
+            assert_eq!(fate(under_way), ReportedFate::UnderWay, "{under_way}");
         }
-        assert_eq!((fate("delivered"), fate("read")), (Fate::Delivered, Fate::Delivered));
+        assert_eq!((fate("delivered"), fate("read")), (ReportedFate::Delivered, ReportedFate::Delivered));
         let why = "the message did not arrive, and no reason was given".to_owned();
         for failed in ["failed", "undelivered", "canceled"] {
-            assert_eq!(fate(failed), Fate::Failed { why: why.clone() }, "{failed}");
+            assert_eq!(fate(failed), ReportedFate::Failed { why: why.clone() }, "{failed}");
         }
         assert_eq!(
             told("MessageSid=SM1&SmsStatus=undelivered&ErrorCode=30005"),
-            Ok(Report {
+            Ok(DeliveryReport {
                 provider_id: Some("SM1".into()),
-                fate: Fate::Failed { why: "the message did not arrive: the number is not known (error 30005)".into() },
+                fate: ReportedFate::Failed { why: "the message did not arrive: the number is not known (error 30005)".into() },
             })
         );
         let said = told("MessageStatus=failed&ErrorCode=39999&ErrorMessage=no+canary+today").unwrap().fate;
         let why = "the message did not arrive: no [redacted] today (error 39999)".into();
-        assert_eq!(said, Fate::Failed { why });
+        assert_eq!(said, ReportedFate::Failed { why });
         assert_eq!(told("{}"), Err(CallbackError::Unreadable("the field MessageStatus is missing".into())));
     }
 }

@@ -1,10 +1,10 @@
 //! Judgement of the answers of Twilio and SignalWire. Codes: <https://www.twilio.com/docs/api/errors>
 
 use crate::channel::ChannelError;
-use crate::channel::provider::{Answer, Provider};
+use crate::channel::provider::{ProviderAnswer, ProviderApi};
 
 /// A success, or why not. A message may be refused in the very answer that took it.
-pub fn judge(provider: &Provider, answer: &Answer) -> Result<(), ChannelError> {
+pub fn judge(provider: &ProviderApi, answer: &ProviderAnswer) -> Result<(), ChannelError> {
     let body = &answer.body;
     if answer.status.is_success() {
         let refused = matches!(body["status"].as_str(), Some("failed" | "undelivered" | "canceled"));
@@ -60,7 +60,7 @@ fn code_in(body: &serde_json::Value) -> Option<i64> {
 }
 
 /// Why a message did not arrive, for people.
-pub fn failed(provider: &Provider, code: Option<i64>, said: &str) -> String {
+pub fn failed(provider: &ProviderApi, code: Option<i64>, said: &str) -> String {
     let meaning = match code {
         Some(30003) => "the phone is switched off or out of reach",
         Some(30004 | 21610) => "the number does not want messages from this sender",

@@ -10,7 +10,7 @@ pub const MOST_CHARACTERS: usize = 4096;
 const CUT: &str = "…";
 
 /// A tag, a reference, or one sign.
-struct Piece<'a> {
+struct FitPiece<'a> {
     text: &'a str,
     /// As Telegram counts it.
     length: usize,
@@ -18,7 +18,7 @@ struct Piece<'a> {
 
 /// The text, cut where it has to be. `keep` is a link that is shown in it as it stands.
 pub fn fit(html: &str, keep: Option<&str>) -> String {
-    let pieces: Vec<Piece> = pieces(html).collect();
+    let pieces: Vec<FitPiece> = pieces(html).collect();
     if pieces.iter().map(|piece| piece.length).sum::<usize>() <= MOST_CHARACTERS {
         return html.to_owned();
     }
@@ -43,7 +43,7 @@ pub fn fit(html: &str, keep: Option<&str>) -> String {
     fitted + &tail
 }
 
-fn pieces(html: &str) -> impl Iterator<Item = Piece<'_>> {
+fn pieces(html: &str) -> impl Iterator<Item = FitPiece<'_>> {
     let mut rest = html;
     std::iter::from_fn(move || {
         let first = rest.chars().next()?;
@@ -57,7 +57,7 @@ fn pieces(html: &str) -> impl Iterator<Item = Piece<'_>> {
         };
         let (text, after) = rest.split_at(end);
         rest = after;
-        Some(Piece { text, length })
+        Some(FitPiece { text, length })
     })
 }
 

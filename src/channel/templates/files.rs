@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use crate::channel::templates::name::Name;
+use crate::channel::templates::name::TemplateName;
 use crate::channel::templates::phrases::Catalogue;
-use crate::channel::templates::set::Set;
-use crate::invalid::Faults;
+use crate::channel::templates::set::TemplateSet;
+use crate::invalid::ValidationErrors;
 
 macro_rules! embedded {
     ($($name:literal),* $(,)?) => { [$(($name, include_str!($name))),*] };
@@ -79,10 +79,10 @@ const PLACE: &str = "/channels/templates_dir";
 const LARGEST: u64 = 64 * 1024;
 
 /// Adds the templates of a directory and the words of the approval page, and says all that is wrong with them.
-pub fn add_own(set: &mut Set, phrases: &mut Catalogue, dir: &Path) -> Result<(), Faults> {
+pub fn add_own(set: &mut TemplateSet, phrases: &mut Catalogue, dir: &Path) -> Result<(), ValidationErrors> {
     let unreadable =
-        |path: &Path, why: &dyn std::fmt::Display| Faults::one(PLACE, format!("{}: {why}", path.display()));
-    let mut faults = Faults::new();
+        |path: &Path, why: &dyn std::fmt::Display| ValidationErrors::one(PLACE, format!("{}: {why}", path.display()));
+    let mut faults = ValidationErrors::new();
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(|error| unreadable(dir, &error))? {
         paths.push(entry.map_err(|error| unreadable(dir, &error))?.path());
@@ -95,7 +95,7 @@ pub fn add_own(set: &mut Set, phrases: &mut Catalogue, dir: &Path) -> Result<(),
         }
         let added = match Catalogue::language_of(&name) {
             Some(language) => read(&path).and_then(|text| phrases.add_own(language, &text)),
-            None => Name::read(&name).and_then(|_| read(&path)).and_then(|text| set.add_own(&name, &text)),
+            None => TemplateName::read(&name).and_then(|_| read(&path)).and_then(|text| set.add_own(&name, &text)),
         };
         if let Err(why) = added {
             faults.add(PLACE, format!("{}: {why}", path.display()));

@@ -8,27 +8,27 @@ mod table;
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-use crate::channel::templates::Format;
-use crate::channel::templates::markup::output::{NESTING, Output};
-use crate::channel::templates::markup::table::Table;
+use crate::channel::templates::MessageFormat;
+use crate::channel::templates::markup::output::{NESTING, MarkupOutput};
+use crate::channel::templates::markup::table::MarkupTable;
 use crate::visible::visible;
 
 /// The text with the format's markup made harmless. Hidden characters are shown.
-pub fn escaped(text: &str, format: Format) -> String {
+pub fn escaped(text: &str, format: MessageFormat) -> String {
     let text = visible(text);
     match format {
-        Format::Plain => text,
-        Format::Html => text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;"),
+        MessageFormat::Plain => text,
+        MessageFormat::Html => text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;"),
         // both know these three entities: Slack's "Formatting text for app surfaces", Telegram's "HTML style"
-        Format::Mrkdwn | Format::Telegram => text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"),
+        MessageFormat::Mrkdwn | MessageFormat::Telegram => text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;"),
     }
 }
 
 /// Paragraphs and line ends as they stand.
-pub fn lines(text: &str, format: Format) -> String {
+pub fn lines(text: &str, format: MessageFormat) -> String {
     let text = escaped(text, format);
     match format {
-        Format::Html => {
+        MessageFormat::Html => {
             let paragraphs = text.split("\n\n").map(|one| one.trim_matches('\n')).filter(|one| !one.is_empty());
             let shown: Vec<String> =
                 paragraphs.map(|one| format!("<p dir=\"auto\">{}</p>", one.replace('\n', "<br>\n"))).collect();
@@ -39,11 +39,11 @@ pub fn lines(text: &str, format: Format) -> String {
 }
 
 /// Markdown in the language of the format; plain text stays as it was written, but for its tables.
-pub fn markdown(text: &str, format: Format) -> String {
-    if format == Format::Plain {
+pub fn markdown(text: &str, format: MessageFormat) -> String {
+    if format == MessageFormat::Plain {
         return escaped(&without_tables(text), format);
     }
-    let mut writer = Writer { format, out: Output::default(), lists: vec![], quotes: 0, link: None, table: None };
+    let mut writer = MarkupWriter { format, out: MarkupOutput::default(), lists: vec![], quotes: 0, link: None, table: None };
     for event in Parser::new_ext(text, Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TABLES) {
         writer.write(event);
         if writer.out.is_full() {
@@ -55,15 +55,15 @@ pub fn markdown(text: &str, format: Format) -> String {
 
 /// The text with the lines of each table in its place.
 fn without_tables(text: &str) -> String {
-    let (mut out, mut shown) = (Output::default(), 0);
-    let mut table: Option<(Table, std::ops::Range<usize>)> = None;
+    let (mut out, mut shown) = (MarkupOutput::default(), 0);
+    let mut table: Option<(MarkupTable, std::ops::Range<usize>)> = None;
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
         match (event, &mut table) {
-            (Event::Start(Tag::Table(_)), _) => table = Some((Table::default(), range)),
+            (Event::Start(Tag::Table(_)), _) => table = Some((MarkupTable::default(), range)),
             (Event::End(TagEnd::Table), read) => {
                 let Some((read, place)) = read.take() else { continue };
                 out.push(&text[shown..place.start]);
-                read.show(Format::Plain, &mut |line| out.push(line));
+                read.show(MessageFormat::Plain, &mut |line| out.push(line));
                 let breaks = &text[..place.end];
                 out.push(if breaks.ends_with('\n') { "\n" } else { "" });
                 shown = place.end;
@@ -84,7 +84,7 @@ fn without_tables(text: &str) -> String {
     }
 }
 
-fn cell(table: &mut Table, event: Event) {
+fn cell(table: &mut MarkupTable, event: Event) {
     match event {
         Event::Start(Tag::TableHead | Tag::TableRow) => table.row(),
         Event::Start(Tag::TableCell) => table.cell(),
@@ -94,9 +94,9 @@ fn cell(table: &mut Table, event: Event) {
     }
 }
 
-struct Writer {
-    format: Format,
-    out: Output,
+struct MarkupWriter {
+    format: MessageFormat,
+    out: MarkupOutput,
     /// The next number of each list that is open, `None` for bullets; those that are too deep are none.
     lists: Vec<Option<Option<u64>>>,
     /// Quotations that are open.
@@ -104,10 +104,10 @@ struct Writer {
     /// The address of the link that is open, and where its text began.
     link: Option<(String, usize)>,
     /// The table that is open.
-    table: Option<Table>,
+    table: Option<MarkupTable>,
 }
 
-impl Writer {
+impl MarkupWriter {
     fn write(&mut self, event: Event) {
         if let Some(table) = &mut self.table {
             match event {
@@ -132,7 +132,7 @@ impl Writer {
                 self.tag("</code>", "`", "</code>");
             }
             Event::SoftBreak | Event::HardBreak => match self.format {
-                Format::Html => self.out.push("<br>\n"),
+                MessageFormat::Html => self.out.push("<br>\n"),
                 _ => self.line(1),
             },
             Event::Rule => {
@@ -152,7 +152,7 @@ impl Writer {
             Tag::List(first) => {
                 self.block();
                 let (open, close) = if first.is_some() { ("<ol>", "</ol>") } else { ("<ul>", "</ul>") };
-                let html = self.format == Format::Html;
+                let html = self.format == MessageFormat::Html;
                 let shown = self.out.open(if html { open } else { "" }, if html { close } else { "" });
                 self.lists.push(shown.then_some(first));
             }
@@ -163,7 +163,7 @@ impl Writer {
             Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => {
                 self.link = Some((dest_url.into_string(), self.out.len()));
             }
-            Tag::Table(_) => self.table = Some(Table::default()),
+            Tag::Table(_) => self.table = Some(MarkupTable::default()),
             _ => {}
         }
     }
@@ -197,9 +197,9 @@ impl Writer {
         self.quotes += 1;
         let outermost = self.quotes == 1;
         match self.format {
-            Format::Html => drop(self.out.open("<blockquote>", "</blockquote>")),
-            Format::Telegram if outermost => drop(self.out.open("<blockquote>", "</blockquote>")),
-            Format::Mrkdwn if outermost => drop(self.out.open("&gt; ", "")),
+            MessageFormat::Html => drop(self.out.open("<blockquote>", "</blockquote>")),
+            MessageFormat::Telegram if outermost => drop(self.out.open("<blockquote>", "</blockquote>")),
+            MessageFormat::Mrkdwn if outermost => drop(self.out.open("&gt; ", "")),
             _ => drop(self.out.open("", "")),
         }
     }
@@ -215,7 +215,7 @@ impl Writer {
             // a list that is too deep goes on in the item around it
             Some(None) | None => None,
         };
-        let html = self.format == Format::Html;
+        let html = self.format == MessageFormat::Html;
         match sign {
             None => {
                 self.out.push(" ");
@@ -263,7 +263,7 @@ impl Writer {
         if self.out.is_empty() || self.at_quote() {
             return;
         }
-        match self.lists.is_empty() && self.format != Format::Html {
+        match self.lists.is_empty() && self.format != MessageFormat::Html {
             true => self.line(2),
             false => self.line(1),
         }
@@ -276,7 +276,7 @@ impl Writer {
 
     /// So many line breaks; in Slack each line of a quotation has its sign.
     fn line(&mut self, breaks: usize) {
-        match self.format == Format::Mrkdwn && self.quotes > 0 {
+        match self.format == MessageFormat::Mrkdwn && self.quotes > 0 {
             true => (0..breaks).for_each(|_| self.out.push("\n&gt; ")),
             false => (self.out.breaks()..breaks).for_each(|_| self.out.push("\n")),
         }
@@ -294,10 +294,10 @@ impl Writer {
 
     fn by(&self, html: &'static str, mrkdwn: &'static str, telegram: &'static str) -> &'static str {
         match self.format {
-            Format::Html => html,
-            Format::Mrkdwn => mrkdwn,
-            Format::Telegram => telegram,
-            Format::Plain => "",
+            MessageFormat::Html => html,
+            MessageFormat::Mrkdwn => mrkdwn,
+            MessageFormat::Telegram => telegram,
+            MessageFormat::Plain => "",
         }
     }
 }
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn markdown_becomes_the_language_of_each_format() {
-        insta::assert_snapshot!(markdown(ANSWER, Format::Html), @r####"
+        insta::assert_snapshot!(markdown(ANSWER, MessageFormat::Html), @r####"
 <h3 dir="auto">Mail</h3>
 <p dir="auto">Two <strong>urgent</strong> ones &amp; <em>one</em> &lt;b&gt;bold&lt;/b&gt;:</p>
 <ol>
@@ -327,7 +327,7 @@ mod tests {
 <p dir="auto">last<br>
 line &lt;!channel&gt; &lt;script&gt;alert(1)&lt;/script&gt; p (http://t.example/p.png)</p>
 "####);
-        insta::assert_snapshot!(markdown(ANSWER, Format::Mrkdwn), @r####"
+        insta::assert_snapshot!(markdown(ANSWER, MessageFormat::Mrkdwn), @r####"
 *Mail*
 
 Two *urgent* ones &amp; _one_ &lt;b&gt;bold&lt;/b&gt;:
@@ -345,7 +345,7 @@ rm &lt;x&gt;
 last
 line &lt;!channel&gt; &lt;script&gt;alert(1)&lt;/script&gt; p (http://t.example/p.png)
 "####);
-        insta::assert_snapshot!(markdown(ANSWER, Format::Telegram), @r####"
+        insta::assert_snapshot!(markdown(ANSWER, MessageFormat::Telegram), @r####"
 <b>Mail</b>
 
 Two <b>urgent</b> ones &amp; <i>one</i> &lt;b&gt;bold&lt;/b&gt;:
@@ -362,7 +362,7 @@ Two <b>urgent</b> ones &amp; <i>one</i> &lt;b&gt;bold&lt;/b&gt;:
 last
 line &lt;!channel&gt; &lt;script&gt;alert(1)&lt;/script&gt; p (http://t.example/p.png)
 "####);
-        assert_eq!(markdown(ANSWER, Format::Plain), ANSWER);
+        assert_eq!(markdown(ANSWER, MessageFormat::Plain), ANSWER);
     }
 
     #[test]
@@ -381,7 +381,7 @@ line &lt;!channel&gt; &lt;script&gt;alert(1)&lt;/script&gt; p (http://t.example/
             "[x](<a\" onclick=b>)",
         ];
         for text in hostile {
-            for format in [Format::Html, Format::Mrkdwn, Format::Telegram] {
+            for format in [MessageFormat::Html, MessageFormat::Mrkdwn, MessageFormat::Telegram] {
                 for shown in [escaped(text, format), lines(text, format), markdown(text, format)] {
                     let tags = shown.split('<').skip(1).map(|tag| tag.split('>').next().unwrap_or_default());
                     for tag in tags {
@@ -397,19 +397,19 @@ line &lt;!channel&gt; &lt;script&gt;alert(1)&lt;/script&gt; p (http://t.example/
     #[test]
     fn paragraphs_and_line_ends_stay() {
         assert_eq!(
-            lines("a\nb\n\n\nc & d", Format::Html),
+            lines("a\nb\n\n\nc & d", MessageFormat::Html),
             "<p dir=\"auto\">a<br>\nb</p>\n<p dir=\"auto\">c &amp; d</p>"
         );
-        assert_eq!(lines("a\nb\n\nc & d", Format::Mrkdwn), "a\nb\n\nc &amp; d");
+        assert_eq!(lines("a\nb\n\nc & d", MessageFormat::Mrkdwn), "a\nb\n\nc &amp; d");
     }
 
-    const MARKED: [Format; 3] = [Format::Html, Format::Mrkdwn, Format::Telegram];
+    const MARKED: [MessageFormat; 3] = [MessageFormat::Html, MessageFormat::Mrkdwn, MessageFormat::Telegram];
     const TABLE: &str =
         "Prices:\n\n| City | Price |\n|---|---:|\n| Oslo | `480` |\n| A & B | [612](https://x.example) |\n\nEnd";
 
     #[test]
     fn table_is_readable_in_each_format() {
-        insta::assert_snapshot!(markdown(TABLE, Format::Html), @r####"
+        insta::assert_snapshot!(markdown(TABLE, MessageFormat::Html), @r####"
 <p dir="auto">Prices:</p>
 <table>
 <tr><th dir="auto">City</th><th dir="auto">Price</th></tr>
@@ -417,7 +417,7 @@ line &lt;!channel&gt; &lt;script&gt;alert(1)&lt;/script&gt; p (http://t.example/
 <tr><td dir="auto">A &amp; B</td><td dir="auto">612 (https://x.example)</td></tr></table>
 <p dir="auto">End</p>
 "####);
-        insta::assert_snapshot!(markdown(TABLE, Format::Mrkdwn), @r####"
+        insta::assert_snapshot!(markdown(TABLE, MessageFormat::Mrkdwn), @r####"
 Prices:
 
 ```
@@ -429,7 +429,7 @@ A &amp; B  612 (https://x.example)
 
 End
 "####);
-        insta::assert_snapshot!(markdown(TABLE, Format::Telegram), @r####"
+        insta::assert_snapshot!(markdown(TABLE, MessageFormat::Telegram), @r####"
 Prices:
 
 <pre>City   Price
@@ -440,7 +440,7 @@ A &amp; B  612 (https://x.example)
 
 End
 "####);
-        insta::assert_snapshot!(markdown(TABLE, Format::Plain), @r####"
+        insta::assert_snapshot!(markdown(TABLE, MessageFormat::Plain), @r####"
 Prices:
 
 City: Oslo
@@ -452,14 +452,14 @@ Price: 612
 End
 "####);
         let wide = TABLE.replace("Oslo", &"O".repeat(60));
-        assert!(markdown(&wide, Format::Mrkdwn).contains(&format!("City: {}\nPrice: 480\n\nCity: A", "O".repeat(60))));
+        assert!(markdown(&wide, MessageFormat::Mrkdwn).contains(&format!("City: {}\nPrice: 480\n\nCity: A", "O".repeat(60))));
     }
 
     #[test]
     fn nesting_is_capped_and_costs_no_more_than_its_text() {
         for part in ["- + ", "> ", "1. ", "**_", "- > ", "[", "![", "`", "~~a ", "| a |\n|-|\n", "- a\n  "] {
             let text = format!("{}a", part.repeat(39_000 / part.len()));
-            for format in MARKED.into_iter().chain([Format::Plain]) {
+            for format in MARKED.into_iter().chain([MessageFormat::Plain]) {
                 let shown = markdown(&text, format);
                 assert!(shown.len() <= 12 * text.len(), "{part:?} as {format:?}: {} bytes", shown.len());
                 assert!(shown.lines().all(|line| line.len() - line.trim_start().len() <= 2 * NESTING), "{part:?}");
@@ -470,7 +470,7 @@ End
     #[test]
     fn quotations_nest_down_to_the_deepest_that_is_shown() {
         let quotations = |deep: usize| {
-            let shown = markdown(&format!("{}a", "> ".repeat(deep)), Format::Html);
+            let shown = markdown(&format!("{}a", "> ".repeat(deep)), MessageFormat::Html);
             (shown.matches("<blockquote").count(), shown.contains('a'))
         };
         assert_eq!(quotations(NESTING), (NESTING, true));
@@ -486,14 +486,14 @@ End
             let cut = markdown(&more, format);
             assert!(cut.len() <= MARKUP_BYTES + 100 && cut.contains('…'), "{format:?}: {}", cut.len());
         }
-        assert!(markdown(&more, Format::Html).ends_with("…</li></ul>"), "{format}", format = &more[..10]);
+        assert!(markdown(&more, MessageFormat::Html).ends_with("…</li></ul>"), "{format}", format = &more[..10]);
     }
 
     #[test]
     fn table_of_many_columns_shows_the_first() {
         let row = |cell: &str, columns: usize| format!("|{}\n", format!("{cell}|").repeat(columns));
         let table = |columns| format!("{}{}{}", row("h", columns), row("-", columns), row("c", columns));
-        let cells = |columns| markdown(&table(columns), Format::Html).matches("<td").count();
+        let cells = |columns| markdown(&table(columns), MessageFormat::Html).matches("<td").count();
         assert_eq!((cells(COLUMNS), cells(COLUMNS + 1)), (COLUMNS, COLUMNS));
     }
 
@@ -517,11 +517,11 @@ End
         fn markup_of_any_nesting_is_closed(
             text in "((- |\\+ |> |1\\. |  |\\*\\*|_|~~|`|```|# |\\| a |\\|-|\\||\n|\n\n|\\[|\\]\\(b\\)|a|<b>|&)){0,120}"
         ) {
-            for format in [Format::Html, Format::Telegram] {
+            for format in [MessageFormat::Html, MessageFormat::Telegram] {
                 let shown = markdown(&text, format);
                 proptest::prop_assert!(is_closed(&shown), "{text:?} as {format:?}: {shown}");
             }
-            proptest::prop_assert!(markdown(&text, Format::Mrkdwn).len() <= 40 * (text.len() + 1));
+            proptest::prop_assert!(markdown(&text, MessageFormat::Mrkdwn).len() <= 40 * (text.len() + 1));
         }
     }
 }

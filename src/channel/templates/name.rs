@@ -2,7 +2,7 @@
 //!
 //! `PURPOSE[.LANGUAGE][.CHANNEL].FORMAT`: `result.txt`, `result.de.txt`, `result.sms.txt`, `result.de-AT.sms.txt`.
 
-use crate::channel::templates::Format;
+use crate::channel::templates::MessageFormat;
 use crate::invalid::did_you_mean;
 use crate::notification::Addresses;
 use crate::notification::recipient::is_language;
@@ -15,17 +15,17 @@ pub const NOTICE: &str = "notice_";
 
 /// The parts of a template's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Name<'a> {
+pub struct TemplateName<'a> {
     pub purpose: &'a str,
     /// A language tag: `de`, `de-AT`.
     pub locale: Option<&'a str>,
     pub channel: Option<&'a str>,
 }
 
-impl Name<'_> {
+impl TemplateName<'_> {
     /// # Errors
     /// What is wrong with it, and what may be meant.
-    pub fn read(file: &str) -> Result<Name<'_>, String> {
+    pub fn read(file: &str) -> Result<TemplateName<'_>, String> {
         let parts: Vec<&str> = file.split('.').collect();
         let (purpose, locale, channel, format) = match parts[..] {
             [purpose, format] => (purpose, None, None, format),
@@ -44,13 +44,13 @@ impl Name<'_> {
             (Some(locale), _) => check_locale(locale, channel.is_some())?,
             (None, _) => {}
         }
-        Ok(Name { purpose, locale, channel })
+        Ok(TemplateName { purpose, locale, channel })
     }
 }
 
 /// The names under which a template may lie, the most exact first: the purpose counts more than the language, and that
 /// more than the channel.
-pub fn looked_for(purpose: &Purpose, locale: &str, channel: &str, format: Format) -> Vec<String> {
+pub fn looked_for(purpose: &Purpose, locale: &str, channel: &str, format: MessageFormat) -> Vec<String> {
     let ending = format.ending();
     let mut names = Vec::new();
     for purpose in purpose.names() {
@@ -87,7 +87,7 @@ fn check_locale(word: &str, beside_channel: bool) -> Result<(), String> {
 }
 
 fn check_format(word: &str) -> Result<(), String> {
-    let endings = Format::ALL.map(Format::ending);
+    let endings = MessageFormat::ALL.map(MessageFormat::ending);
     match endings.contains(&word) {
         true => Ok(()),
         false => Err(format!("there is no format `{word}`{}", did_you_mean(word, endings))),
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_name_says_for_what_in_which_language_and_through_which_channel() {
-        let read = |file| Name::read(file).map(|name| (name.purpose, name.locale, name.channel));
+        let read = |file| TemplateName::read(file).map(|name| (name.purpose, name.locale, name.channel));
         assert_eq!(read("result.txt"), Ok(("result", None, None)));
         assert_eq!(read("result.sms.txt"), Ok(("result", None, Some("sms"))));
         assert_eq!(read("ask.de-AT.html"), Ok(("ask", Some("de-AT"), None)));
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_never_looked_for_is_refused_with_what_may_be_meant() {
-        let refused = |file: &str| Name::read(file).expect_err(file);
+        let refused = |file: &str| TemplateName::read(file).expect_err(file);
         for (file, why) in [
             ("result.emial.txt", "there is no channel `emial`; did you mean `email`?"),
             ("result.sns.txt", "there is no channel `sns`; did you mean `sms`?"),
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn purpose_comes_before_language_and_language_before_channel() {
-        let names = |purpose, locale| looked_for(&Purpose::Of(purpose), locale, "sms", Format::Plain);
+        let names = |purpose, locale| looked_for(&Purpose::Of(purpose), locale, "sms", MessageFormat::Plain);
         assert_eq!(
             names("reminder", "de-AT").join(" "),
             "reminder.de-AT.sms.txt reminder.de-AT.txt reminder.de.sms.txt reminder.de.txt reminder.sms.txt reminder.txt \

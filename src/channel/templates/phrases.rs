@@ -19,14 +19,14 @@ const FILE: (&str, &str) = ("approval_page.", ".toml");
 /// English, for pages that nobody is known to read.
 static ENGLISH: LazyLock<Phrases> = LazyLock::new(|| Catalogue::embedded().of(LANGUAGE));
 
-type Table = BTreeMap<String, String>;
+type PhraseTable = BTreeMap<String, String>;
 
 /// The words in every language there is.
 #[derive(Debug, Clone)]
 pub struct Catalogue {
-    english: Arc<Table>,
+    english: Arc<PhraseTable>,
     /// By the language tag in lower case, with the tag as it is written.
-    others: BTreeMap<String, (String, Table)>,
+    others: BTreeMap<String, (String, PhraseTable)>,
 }
 
 /// The words in one language. Cheap to clone.
@@ -34,13 +34,13 @@ pub struct Catalogue {
 pub struct Phrases {
     lang: String,
     /// The most exact first.
-    tables: Vec<Arc<Table>>,
+    tables: Vec<Arc<PhraseTable>>,
 }
 
 impl Catalogue {
     /// The built-in catalogue, which is tested to be right.
     pub fn embedded() -> Catalogue {
-        let read = |text| toml::from_str::<Table>(text).expect("embedded phrases are tested");
+        let read = |text| toml::from_str::<PhraseTable>(text).expect("embedded phrases are tested");
         let mut tables = EMBEDDED.into_iter().map(|(lang, text)| (lang.to_owned(), (lang.to_owned(), read(text))));
         let (_, (_, english)) = tables.next().expect("English comes first");
         let others = tables.collect();
@@ -60,7 +60,7 @@ impl Catalogue {
         if !is_language(language) {
             return Err(format!("`{language}` is no language such as `de` or `de-AT`"));
         }
-        let own: Table = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        let own: PhraseTable = toml::from_str(text).map_err(|error| error.message().to_owned())?;
         for (name, phrase) in &own {
             let Some(ours) = self.english.get(name) else {
                 let hint = did_you_mean(name, self.english.keys().map(String::as_str));
@@ -74,7 +74,7 @@ impl Catalogue {
             true => Arc::make_mut(&mut self.english).extend(own),
             false => {
                 let place = self.others.entry(language.to_lowercase());
-                place.or_insert_with(|| (language.to_owned(), Table::new())).1.extend(own);
+                place.or_insert_with(|| (language.to_owned(), PhraseTable::new())).1.extend(own);
             }
         }
         Ok(())
@@ -83,7 +83,7 @@ impl Catalogue {
     /// The words for a reader of this language.
     pub fn of(&self, locale: &str) -> Phrases {
         let found = languages(locale).filter_map(|tag| self.others.get(&tag.to_lowercase()));
-        let found: Vec<&(String, Table)> = found.collect();
+        let found: Vec<&(String, PhraseTable)> = found.collect();
         let lang = found.first().map_or(LANGUAGE, |(lang, _)| lang).to_owned();
         let tables = found.into_iter().map(|(_, table)| Arc::new(table.clone())).chain([Arc::clone(&self.english)]);
         Phrases { lang, tables: tables.collect() }
@@ -118,8 +118,8 @@ impl Phrases {
         let mut said = String::new();
         for piece in pieces(self.get(name)) {
             match piece {
-                Piece::Words(words) => said.push_str(words),
-                Piece::Insert(wanted) => {
+                PhrasePiece::Words(words) => said.push_str(words),
+                PhrasePiece::Insert(wanted) => {
                     said.push_str(parts.iter().find(|(part, _)| *part == wanted).map_or("", |(_, text)| text));
                 }
             }
@@ -130,7 +130,7 @@ impl Phrases {
 
 /// A piece of a phrase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum PhrasePiece<'a> {
     /// Words that stand as they are.
     Words(&'a str),
     /// The name in braces.
@@ -138,22 +138,22 @@ pub enum Piece<'a> {
 }
 
 /// A phrase in pieces. A brace that is not closed is a word.
-pub fn pieces(phrase: &str) -> Vec<Piece<'_>> {
+pub fn pieces(phrase: &str) -> Vec<PhrasePiece<'_>> {
     let (mut pieces, mut rest) = (Vec::new(), phrase);
     while let Some((before, (name, after))) =
         rest.split_once('{').and_then(|(before, inner)| Some((before, inner.split_once('}')?)))
     {
-        pieces.extend([Piece::Words(before), Piece::Insert(name)]);
+        pieces.extend([PhrasePiece::Words(before), PhrasePiece::Insert(name)]);
         rest = after;
     }
-    pieces.push(Piece::Words(rest));
+    pieces.push(PhrasePiece::Words(rest));
     pieces
 }
 
 fn inserted(phrase: &str) -> Vec<&str> {
     let insert = |piece| match piece {
-        Piece::Insert(name) => Some(name),
-        Piece::Words(_) => None,
+        PhrasePiece::Insert(name) => Some(name),
+        PhrasePiece::Words(_) => None,
     };
     pieces(phrase).into_iter().filter_map(insert).collect()
 }
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn every_built_in_language_says_every_phrase_and_puts_the_same_in() {
-        let tables: Vec<Table> = EMBEDDED.iter().map(|(_, text)| toml::from_str(text).unwrap()).collect();
+        let tables: Vec<PhraseTable> = EMBEDDED.iter().map(|(_, text)| toml::from_str(text).unwrap()).collect();
         for table in &tables[1..] {
             assert_eq!(table.keys().collect::<Vec<_>>(), tables[0].keys().collect::<Vec<_>>());
             for (name, phrase) in table {

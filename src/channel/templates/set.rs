@@ -9,9 +9,9 @@ use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, Output, State, UndefinedBehavior};
 use serde::Serialize;
 
-use crate::channel::templates::name::{Name, looked_for};
-use crate::channel::templates::{Format, markup};
-use crate::notification::telling::Telling;
+use crate::channel::templates::name::{TemplateName, looked_for};
+use crate::channel::templates::{MessageFormat, markup};
+use crate::notification::telling::MessageContext;
 
 /// Steps that one rendering may take.
 const FUEL: u64 = 200_000;
@@ -27,14 +27,14 @@ pub type Rendered = Result<String, (String, String)>;
 
 /// Which of its parts is wanted of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum TemplateKind {
     Subject,
     Body,
 }
 
 /// A set of templates.
 #[derive(Clone)]
-pub struct Set {
+pub struct TemplateSet {
     engine: Environment<'static>,
     /// File names by their lower case, because languages are written either way.
     embedded: BTreeMap<String, String>,
@@ -43,17 +43,17 @@ pub struct Set {
 
 /// Variables that a template sees.
 #[derive(Serialize)]
-struct Scene<'a> {
+struct RenderScene<'a> {
     #[serde(flatten)]
-    telling: &'a Telling,
+    telling: &'a MessageContext,
     /// Language of the template that was found: the one in its name, and [`LANGUAGE`] where an embedded one tells none.
     lang: Option<&'a str>,
 }
 
-impl Set {
+impl TemplateSet {
     /// Exactly these, which are tested to be right.
-    pub fn embedded(templates: &[(&str, &str)]) -> Set {
-        let mut set = Set { engine: engine(), embedded: BTreeMap::new(), own: BTreeMap::new() };
+    pub fn embedded(templates: &[(&str, &str)]) -> TemplateSet {
+        let mut set = TemplateSet { engine: engine(), embedded: BTreeMap::new(), own: BTreeMap::new() };
         for (name, text) in templates {
             add(&mut set.engine, name, text).expect("embedded templates are tested");
             set.embedded.insert(name.to_lowercase(), (*name).to_owned());
@@ -78,12 +78,12 @@ impl Set {
 
     /// The most exact template for it, in the recipient's language if there is one; `None` where there is none of this
     /// format.
-    pub fn render(&self, telling: &Telling, channel: &str, format: Format, part: Part) -> Option<Rendered> {
+    pub fn render(&self, telling: &MessageContext, channel: &str, format: MessageFormat, part: TemplateKind) -> Option<Rendered> {
         let names = looked_for(&telling.purpose, &telling.locale, channel, format);
         let found = |files: &'_ BTreeMap<String, String>| {
             names.iter().find_map(|name| files.get(&name.to_lowercase())).cloned()
         };
-        let written_in = |name: &str| Name::read(name).ok().and_then(|read| read.locale.map(str::to_owned));
+        let written_in = |name: &str| TemplateName::read(name).ok().and_then(|read| read.locale.map(str::to_owned));
         let (name, lang, telling) = match found(&self.own) {
             Some(name) => {
                 let lang = written_in(&name);
@@ -95,17 +95,17 @@ impl Set {
                 (name, Some(lang), telling.spoken())
             }
         };
-        let whole_name = if part == Part::Subject { format!("{name}{SUBJECT_PART}") } else { name.clone() };
-        let scene = Scene { telling, lang: lang.as_deref() };
+        let whole_name = if part == TemplateKind::Subject { format!("{name}{SUBJECT_PART}") } else { name.clone() };
+        let scene = RenderScene { telling, lang: lang.as_deref() };
         Some(self.rendered(&whole_name, &scene).map_err(|why| (name, why)))
     }
 
     /// The template of this name, which is none of those that are looked for.
-    pub fn render_named(&self, name: &str, telling: &Telling) -> Result<String, String> {
-        self.rendered(name, &Scene { telling, lang: Some(telling.language.tag()) })
+    pub fn render_named(&self, name: &str, telling: &MessageContext) -> Result<String, String> {
+        self.rendered(name, &RenderScene { telling, lang: Some(telling.language.tag()) })
     }
 
-    fn rendered(&self, name: &str, scene: &Scene) -> Result<String, String> {
+    fn rendered(&self, name: &str, scene: &RenderScene) -> Result<String, String> {
         let text = self.engine.get_template(name).and_then(|template| template.render(Value::from(Serde(scene))));
         text.map(|text| text.trim().to_owned()).map_err(|error| described(&error))
     }
@@ -118,7 +118,7 @@ fn engine() -> Environment<'static> {
     engine.set_fuel(Some(FUEL));
     engine.set_recursion_limit(50);
     engine.set_auto_escape_callback(|name| {
-        AutoEscape::Custom(Format::of_name(name.trim_end_matches(SUBJECT_PART)).ending().into())
+        AutoEscape::Custom(MessageFormat::of_name(name.trim_end_matches(SUBJECT_PART)).ending().into())
     });
     engine.set_formatter(|out: &mut Output, state: &mut State, value: &Value| {
         let text = if value.is_none() { String::new() } else { value.to_string() };
@@ -135,19 +135,19 @@ fn engine() -> Environment<'static> {
     engine
 }
 
-fn format_of(state: &State) -> Format {
+fn format_of(state: &State) -> MessageFormat {
     match state.auto_escape() {
         AutoEscape::Custom(ending) => {
-            Format::ALL.into_iter().find(|format| format.ending() == ending).unwrap_or(Format::Plain)
+            MessageFormat::ALL.into_iter().find(|format| format.ending() == ending).unwrap_or(MessageFormat::Plain)
         }
-        _ => Format::Plain,
+        _ => MessageFormat::Plain,
     }
 }
 
 /// Adds a template; of a `.txt` its subject and its body.
 fn add(engine: &mut Environment<'static>, name: &str, text: &str) -> Result<(), String> {
     let fault = |error: minijinja::Error| described(&error);
-    if Format::of_name(name) != Format::Plain {
+    if MessageFormat::of_name(name) != MessageFormat::Plain {
         return engine.add_template_owned(name.to_owned(), text.to_owned()).map_err(fault);
     }
     let (first, body) = text.split_once('\n').unwrap_or((text, ""));

@@ -3,22 +3,22 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::channel::templates::Format;
-use crate::channel::templates::name::{NOTICE, Name};
-use crate::channel::templates::set::{LANGUAGE, Part, Set};
-use crate::credential::LackKind;
-use crate::invalid::Faults;
+use crate::channel::templates::MessageFormat;
+use crate::channel::templates::name::{NOTICE, TemplateName};
+use crate::channel::templates::set::{LANGUAGE, TemplateKind, TemplateSet};
+use crate::credential::CredentialIssueKind;
+use crate::invalid::ValidationErrors;
 use crate::notification::NoticeKind;
 use crate::notification::digest::DigestItem;
 use crate::notification::language::MessageLanguage;
-use crate::notification::question::QuestionTelling;
-use crate::notification::telling::{Purpose, RunTelling, Telling, WholeTelling};
-use crate::notification::trouble::CredentialTelling;
+use crate::notification::question::QuestionContext;
+use crate::notification::telling::{Purpose, RunContext, MessageContext, WholeMessageLink};
+use crate::notification::trouble::CredentialContext;
 use crate::secret::Secret;
 
 /// Tries them all; the faults name files of `dir`.
-pub fn run(own: &Set, dir: &Path) -> Result<(), Faults> {
-    let mut faults = Faults::new();
+pub fn run(own: &TemplateSet, dir: &Path) -> Result<(), ValidationErrors> {
+    let mut faults = ValidationErrors::new();
     for telling in samples(own) {
         for (channel, format, part) in ways(own) {
             if let Some(Err((name, error))) = own.render(&telling, channel, format, part) {
@@ -33,38 +33,38 @@ pub fn run(own: &Set, dir: &Path) -> Result<(), Faults> {
 }
 
 /// The parsed names of the operator's templates.
-fn names(own: &Set) -> impl Iterator<Item = Name<'_>> {
-    own.own().filter_map(|file| Name::read(file).ok())
+fn names(own: &TemplateSet) -> impl Iterator<Item = TemplateName<'_>> {
+    own.own().filter_map(|file| TemplateName::read(file).ok())
 }
 
 /// Each format, for every channel that a template is named for, and for one that none is.
-fn ways(own: &Set) -> Vec<(&str, Format, Part)> {
+fn ways(own: &TemplateSet) -> Vec<(&str, MessageFormat, TemplateKind)> {
     let channels: BTreeSet<&str> = names(own).filter_map(|name| name.channel).chain([""]).collect();
-    let parts = Format::ALL.map(|format| (format, Part::Body)).into_iter().chain([(Format::Plain, Part::Subject)]);
+    let parts = MessageFormat::ALL.map(|format| (format, TemplateKind::Body)).into_iter().chain([(MessageFormat::Plain, TemplateKind::Subject)]);
     parts.flat_map(|(format, part)| channels.iter().map(move |channel| (*channel, format, part))).collect()
 }
 
 /// A message of each purpose, and of each kind of notice that a template is named for, in each language that one is named
 /// for and in none; whole, and cut.
-fn samples(own: &Set) -> Vec<Telling> {
+fn samples(own: &TemplateSet) -> Vec<MessageContext> {
     let notices: BTreeSet<&str> =
-        own.own().filter_map(|file| Name::read(file).ok()?.purpose.strip_prefix(NOTICE)).collect();
+        own.own().filter_map(|file| TemplateName::read(file).ok()?.purpose.strip_prefix(NOTICE)).collect();
     let notices = notices.into_iter().filter_map(NoticeKind::parse).map(Purpose::Notice);
     let locales: BTreeSet<&str> = names(own).filter_map(|name| name.locale).chain([""]).collect();
     let mut samples = Vec::new();
     for telling in Purpose::WORDS.into_iter().map(Purpose::Of).chain(notices).map(sample) {
         for locale in &locales {
-            let told = Telling { locale: (*locale).to_owned(), ..telling.clone() };
+            let told = MessageContext { locale: (*locale).to_owned(), ..telling.clone() };
             let note = "The whole, 9000 characters".to_owned();
             let link = Secret::new("https://wake.example.org/messages/0123456789abcdef");
-            samples.push(Telling { whole: Some(WholeTelling { note, label: "Open".into(), link }), ..told.clone() });
+            samples.push(MessageContext { whole: Some(WholeMessageLink { note, label: "Open".into(), link }), ..told.clone() });
             samples.push(told);
         }
     }
     samples
 }
 
-pub(super) fn sample(purpose: Purpose) -> Telling {
+pub(super) fn sample(purpose: Purpose) -> MessageContext {
     let is = |words: &[&str]| matches!(&purpose, Purpose::Of(word) if words.contains(word));
     let item = DigestItem::new(
         "Morning mail",
@@ -72,13 +72,13 @@ pub(super) fn sample(purpose: Purpose) -> Telling {
         "2026-12-24T07:00:00Z".parse().unwrap_or_default(),
         chrono_tz::Tz::Europe__Berlin,
     );
-    let run = RunTelling {
+    let run = RunContext {
         id: "0193f7a2-0000-7000-8000-000000000042".into(),
         due: "2026-12-24 08:00 CET".into(),
         what: "failed",
         attempts: 3,
     };
-    let question = QuestionTelling {
+    let question = QuestionContext {
         things: "2 things".into(),
         held: None,
         items: vec!["Send a mail to ann".into(), "Pay 5 to bob".into()],
@@ -86,16 +86,16 @@ pub(super) fn sample(purpose: Purpose) -> Telling {
         until: "2026-12-24 08:30 CET".into(),
         link: Secret::new("https://wake.example.org/approvals/0123456789abcdef"),
     };
-    let credential = CredentialTelling {
+    let credential = CredentialContext {
         reference: "google/work".into(),
         service: "google".into(),
         account: "work".into(),
-        trouble: LackKind::Missing,
+        trouble: CredentialIssueKind::Missing,
         task: Some("Morning mail".into()),
         paused: true,
         reason: None,
     };
-    Telling {
+    MessageContext {
         tenant: "ann".into(),
         locale: LANGUAGE.into(),
         task: "Morning mail".into(),
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn the_page_about_templates_names_every_variable_and_no_other() {
-        let set = Set::embedded(&[]);
+        let set = TemplateSet::embedded(&[]);
         let mut own = set.clone();
         own.add_own("notice_credential.txt", "Subject: x").expect("a template");
         let mut there = BTreeSet::from(["lang".to_owned()]);
@@ -168,15 +168,15 @@ mod tests {
 
     #[test]
     fn the_page_about_templates_names_every_word_that_a_name_may_have() {
-        let endings = Format::ALL.map(Format::ending);
+        let endings = MessageFormat::ALL.map(MessageFormat::ending);
         let notices = Purpose::NOTICES.map(|kind| format!("{NOTICE}{kind}"));
         let words = Purpose::WORDS.into_iter().chain(Addresses::KINDS).chain(endings).map(str::to_owned).chain(notices);
         let missing: Vec<String> = words.filter(|word| !DOCUMENTED.contains(&format!("`{word}`"))).collect();
         assert_eq!(missing, [""; 0]);
         for filter in first_column("Filters") {
-            let mut set = Set::embedded(&[]);
+            let mut set = TemplateSet::embedded(&[]);
             set.add_own("message.txt", &format!("Subject: x\n{{{{ text | {filter} }}}}")).expect("a template");
-            let told = set.render(&sample(Purpose::Of("message")), "", Format::Plain, Part::Body);
+            let told = set.render(&sample(Purpose::Of("message")), "", MessageFormat::Plain, TemplateKind::Body);
             assert_eq!(told, Some(Ok("Two **mails**, none urgent.".into())), "{filter}");
         }
     }

@@ -3,7 +3,7 @@
 use futures::future::join_all;
 
 use super::Finding;
-use crate::channel::email::Email;
+use crate::channel::email::EmailChannel;
 use crate::channel::{Account, Login, Settings};
 use crate::config::Loaded;
 
@@ -33,7 +33,7 @@ fn finding(name: &str, login: Login, hint: &str) -> Finding {
 
 async fn email(loaded: &Loaded) -> Option<Finding> {
     let channels = &loaded.config.channels;
-    Some(match Email::new(&channels.email).ok()? {
+    Some(match EmailChannel::new(&channels.email).ok()? {
         None => {
             let others = match others(channels).as_slice() {
                 [] => String::new(),

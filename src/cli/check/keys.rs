@@ -7,7 +7,7 @@ use super::{Finding, place};
 use crate::app::foreign_keys;
 use crate::config::Config;
 use crate::engine::sealer::chain::keys_used;
-use crate::vault::rotation::{Counts, Keys, locked_out, survey};
+use crate::vault::rotation::{RotationCounts, RotationKeys, locked_out, survey};
 use crate::vault::{KEY_FILE, Vault, WithoutKeys};
 
 const NAME: &str = "keys";
@@ -33,7 +33,7 @@ pub async fn all(config: &Config, data_dir: &Path) -> Vec<Finding> {
         _ => Finding::fine(NAME, format!("{configured} configured, `{}` encrypts", vault.first_key())),
     }];
     match stored(config, data_dir, &vault).await {
-        Ok(Some(Stored { sealed, tagged, locked_out })) => {
+        Ok(Some(StoredKeys { sealed, tagged, locked_out })) => {
             findings.extend(needs(&vault.key_ids(), &sealed, |id| tagged.contains(id)));
             findings.extend(locked_out.map(|needed| foreign(&needed, &vault, config.vault.accept_lost_keys)));
         }
@@ -47,9 +47,9 @@ pub async fn all(config: &Config, data_dir: &Path) -> Vec<Finding> {
 }
 
 /// Stored data that needs keys.
-struct Stored {
+struct StoredKeys {
     /// Counts of sealed secrets by key.
-    sealed: Keys,
+    sealed: RotationKeys,
     /// The keys of the audit record.
     tagged: BTreeSet<String>,
     /// The keys that are needed, where none of the configured ones opens anything.
@@ -67,15 +67,15 @@ fn foreign(needed: &BTreeSet<String>, vault: &Vault, accepted: bool) -> Finding 
 }
 
 /// Reads the stored data that needs keys.
-async fn stored(config: &Config, data_dir: &Path, vault: &Vault) -> Result<Option<Stored>, String> {
+async fn stored(config: &Config, data_dir: &Path, vault: &Vault) -> Result<Option<StoredKeys>, String> {
     let looked = place::ask(config, data_dir, async |store| {
         tokio::try_join!(survey(store), keys_used(store, vault), locked_out(store, vault))
     });
-    Ok(looked.await?.map(|(sealed, tagged, locked_out)| Stored { sealed, tagged, locked_out }))
+    Ok(looked.await?.map(|(sealed, tagged, locked_out)| StoredKeys { sealed, tagged, locked_out }))
 }
 
 /// A finding for each key but the first, and for each that is missing.
-fn needs(configured: &[&str], sealed: &Keys, tagged: impl Fn(&str) -> bool) -> Vec<Finding> {
+fn needs(configured: &[&str], sealed: &RotationKeys, tagged: impl Fn(&str) -> bool) -> Vec<Finding> {
     let mut findings = vec![];
     for id in configured.iter().skip(1) {
         let name = format!("key {id}");
@@ -102,7 +102,7 @@ fn needs(configured: &[&str], sealed: &Keys, tagged: impl Fn(&str) -> bool) -> V
 }
 
 /// `2 credentials, 1 task`.
-fn said(counts: &Counts) -> String {
+fn said(counts: &RotationCounts) -> String {
     let kinds = [
         (counts.credentials, "credential", "credentials"),
         (counts.recipients, "recipient", "recipients"),
@@ -120,9 +120,9 @@ mod tests {
 
     #[test]
     fn each_key_but_the_first_is_needed_kept_or_can_go_and_a_missing_one_is_wrong() {
-        let counts = |credentials, tasks| Counts { credentials, tasks, ..Counts::default() };
+        let counts = |credentials, tasks| RotationCounts { credentials, tasks, ..RotationCounts::default() };
         let sealed =
-            Keys::from([("gone".into(), counts(1, 0)), ("new".into(), counts(5, 0)), ("old".into(), counts(2, 1))]);
+            RotationKeys::from([("gone".into(), counts(1, 0)), ("new".into(), counts(5, 0)), ("old".into(), counts(2, 1))]);
         let found: Vec<_> = needs(&["new", "old", "older", "oldest"], &sealed, |id| id == "older")
             .into_iter()
             .map(|finding| (finding.name, serde_json::to_value(finding.verdict).unwrap(), finding.message))

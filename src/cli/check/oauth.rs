@@ -3,7 +3,7 @@
 
 use super::Finding;
 use crate::config::Config;
-use crate::vault::oauth::{Probe, Provider, probe, redirect_uri};
+use crate::vault::oauth::{Probe, OAuthProvider, probe, redirect_uri};
 
 pub async fn all(config: &Config) -> Vec<Finding> {
     let redirect = redirect_uri(&config.server.public_url());
@@ -11,7 +11,7 @@ pub async fn all(config: &Config) -> Vec<Finding> {
     futures::future::join_all(looks).await
 }
 
-async fn one(service: &str, provider: &Provider, redirect: &str) -> Finding {
+async fn one(service: &str, provider: &OAuthProvider, redirect: &str) -> Finding {
     let name = format!("oauth {service}");
     let register = format!("register {redirect} there as the redirect URI of `{}`", provider.client_id);
     let (token_url, client) = (&provider.token_url, &provider.client_id);

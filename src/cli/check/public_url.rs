@@ -81,7 +81,7 @@ fn judge(url: &Url, status: StatusCode, body: Option<&Value>) -> Finding {
 mod tests {
     use serde_json::json;
 
-    use super::super::Verdict;
+    use super::super::CheckVerdict;
     use super::*;
 
     fn url(text: &str) -> Url {
@@ -108,10 +108,10 @@ mod tests {
         let verdict = |address: &str, status: u16, body: Option<&Value>| {
             judge(&url(address), StatusCode::from_u16(status).unwrap(), body).verdict
         };
-        assert_eq!(verdict("https://wake.example.org", 200, Some(&ok)), Verdict::Fine);
-        assert_eq!(verdict("http://wake.example.org", 200, Some(&ok)), Verdict::Odd);
-        assert_eq!(verdict("https://wake.example.org", 502, None), Verdict::Odd);
-        assert_eq!(verdict("https://wake.example.org", 200, None), Verdict::Wrong);
-        assert_eq!(verdict("https://wake.example.org", 404, Some(&ok)), Verdict::Wrong);
+        assert_eq!(verdict("https://wake.example.org", 200, Some(&ok)), CheckVerdict::Fine);
+        assert_eq!(verdict("http://wake.example.org", 200, Some(&ok)), CheckVerdict::Odd);
+        assert_eq!(verdict("https://wake.example.org", 502, None), CheckVerdict::Odd);
+        assert_eq!(verdict("https://wake.example.org", 200, None), CheckVerdict::Wrong);
+        assert_eq!(verdict("https://wake.example.org", 404, Some(&ok)), CheckVerdict::Wrong);
     }
 }

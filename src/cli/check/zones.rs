@@ -3,13 +3,13 @@
 use chrono::{DateTime, Utc};
 
 use super::Finding;
-use crate::trigger::zone::{self, Database, Settings};
+use crate::trigger::zone::{self, ZoneTable, Settings};
 
 const NAME: &str = "time zones";
 
 /// Findings on the zone rules by which a service with these settings would plan at `now`, and on unreadable ones.
 pub(super) fn all(settings: &Settings, now: DateTime<Utc>) -> Vec<Finding> {
-    let bundled = Database::bundled();
+    let bundled = ZoneTable::bundled();
     let (database, warnings) = match settings.newer_than(bundled.release()) {
         Ok(Some((database, warnings))) => (database, warnings),
         Ok(None) => (bundled, Vec::new()),
@@ -20,7 +20,7 @@ pub(super) fn all(settings: &Settings, now: DateTime<Utc>) -> Vec<Finding> {
     findings
 }
 
-fn of_release(database: &Database, now: DateTime<Utc>) -> Finding {
+fn of_release(database: &ZoneTable, now: DateTime<Utc>) -> Finding {
     let (release, source) = (database.release(), database.source());
     if !release.is_stale(now) {
         return Finding::fine(NAME, format!("release {release}, {source}"));
@@ -31,7 +31,7 @@ fn of_release(database: &Database, now: DateTime<Utc>) -> Finding {
         release.released()
     );
     let hint = match database.source() {
-        zone::Source::Folder(_) => "update the machine's tzdata package",
+        zone::ZoneSource::Folder(_) => "update the machine's tzdata package",
         _ => "install the machine's tzdata package and set `time.zoneinfo_dir`, or update Reveille",
     };
     Finding::odd(NAME, message).hint(hint)
@@ -46,17 +46,17 @@ fn summary(warnings: &[String]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::check::Verdict;
+    use crate::cli::check::CheckVerdict;
 
     #[test]
     fn zone_release_older_than_nine_months_is_odd() {
         let bundled = Settings { zoneinfo_dir: String::new() };
         let at = |text: &str| all(&bundled, text.parse().unwrap());
-        let release = Database::bundled().release().clone();
+        let release = ZoneTable::bundled().release().clone();
         let fresh = Finding::fine(NAME, format!("release {release}, compiled in"));
         assert_eq!(at("2026-11-23T00:00:00Z"), [fresh]);
         let [old] = &at("2028-06-01T00:00:00Z")[..] else { panic!("one finding") };
-        assert_eq!(old.verdict, Verdict::Odd);
+        assert_eq!(old.verdict, CheckVerdict::Odd);
         assert!(old.message.contains("over nine months ago"), "{}", old.message);
         assert!(old.hint.as_deref().unwrap_or_default().contains("tzdata"));
     }

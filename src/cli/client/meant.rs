@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::Client;
-use crate::cli::failure::Failure;
+use crate::cli::failure::CliFailure;
 use crate::cli::screen::text_of;
 use crate::http::page::cursor_at;
 
@@ -24,14 +24,14 @@ impl Client {
         if list == "tasks" {
             found = self.list(&["v1", list], &[("key", typed.to_owned())], 2).await?;
         }
-        if let (true, Some(beginning)) = (found.is_empty(), Beginning::read(typed)) {
+        if let (true, Some(beginning)) = (found.is_empty(), IdBeginning::read(typed)) {
             let page = self.page(&["v1", list], &[], 2, Some(cursor_at(beginning.behind()))).await?;
             found = page.items.into_iter().filter(|item| beginning.is_of(&text_of(&item["id"]))).collect();
         }
         let what = if list == "deliveries" { "delivery" } else { list.trim_end_matches('s') };
         match found.as_slice() {
             [one] => Ok(text_of(&one["id"])),
-            [] => Err(Failure::new(format!("there is no {what} `{typed}`"))
+            [] => Err(CliFailure::new(format!("there is no {what} `{typed}`"))
                 .hint(format!("`reveille {what} list` has their ids; the beginning of one is enough"))
                 .into()),
             _ => Err(more_than_one(what, typed)),
@@ -70,7 +70,7 @@ impl Client {
         ids.dedup();
         match ids.as_slice() {
             [one] => Ok(one.clone()),
-            [] => Err(Failure::new(format!("there is no {what} `{typed}` among the newest {AMONG}"))
+            [] => Err(CliFailure::new(format!("there is no {what} `{typed}` among the newest {AMONG}"))
                 .hint("type the whole id of an older one")
                 .into()),
             _ => Err(more_than_one(what, typed)),
@@ -86,18 +86,18 @@ fn is_whole(typed: &str) -> bool {
 }
 
 fn more_than_one(what: &str, typed: &str) -> anyhow::Error {
-    Failure::new(format!("`{typed}` means more than one {what}")).hint("type more of the id").into()
+    CliFailure::new(format!("`{typed}` means more than one {what}")).hint("type more of the id").into()
 }
 
 /// The beginning of an id, as hexadecimal digits.
-struct Beginning(String);
+struct IdBeginning(String);
 
-impl Beginning {
+impl IdBeginning {
     /// Digits and hyphens, four digits at least.
-    fn read(typed: &str) -> Option<Beginning> {
+    fn read(typed: &str) -> Option<IdBeginning> {
         let digits: String = typed.chars().filter(|c| *c != '-').collect::<String>().to_lowercase();
         let fits = (4..=32).contains(&digits.len()) && digits.chars().all(|c| c.is_ascii_hexdigit());
-        fits.then_some(Beginning(digits))
+        fits.then_some(IdBeginning(digits))
     }
 
     /// The last id that begins so: lists go on below it, newest first.

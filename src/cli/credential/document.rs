@@ -7,7 +7,7 @@ use anyhow::Context;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use crate::cli::failure::Failure;
+use crate::cli::failure::CliFailure;
 
 /// The document in `file`, else on standard input.
 pub fn read(file: Option<&Path>) -> anyhow::Result<Value> {
@@ -28,7 +28,7 @@ pub fn read(file: Option<&Path>) -> anyhow::Result<Value> {
 pub fn json_of(file: &Path) -> anyhow::Result<Value> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     let read = serde_json::from_str(&text);
-    read.map_err(|error| Failure::new(format!("{} is not JSON: {error}", file.display())).into())
+    read.map_err(|error| CliFailure::new(format!("{} is not JSON: {error}", file.display())).into())
 }
 
 /// Reads a typed document: a text that begins like an object, a list or a quoted text is JSON, any other is plain text.
@@ -36,14 +36,14 @@ pub fn json_of(file: &Path) -> anyhow::Result<Value> {
 fn document_of(text: &str) -> anyhow::Result<Value> {
     let line = text.trim_end_matches(['\r', '\n']);
     if line.is_empty() {
-        return Err(Failure::new("the document is empty").hint("pipe it in, or name a file with --file").into());
+        return Err(CliFailure::new("the document is empty").hint("pipe it in, or name a file with --file").into());
     }
     if !line.trim_start().starts_with(['{', '[', '"']) {
         return Ok(Value::String(line.to_owned()));
     }
     // the fault of the parser has no part of the text in it
     let read = serde_json::from_str(line);
-    read.map_err(|error| Failure::new(format!("the document begins like JSON and is not: {error}")).into())
+    read.map_err(|error| CliFailure::new(format!("the document begins like JSON and is not: {error}")).into())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::cli::Client;
 use crate::cli::client::ServiceArgs;
-use crate::cli::failure::Failure;
+use crate::cli::failure::CliFailure;
 use crate::cli::screen::{Screen, text_of};
 use crate::config::Environment;
 
@@ -51,7 +51,7 @@ pub async fn run(args: RotateArgs, environment: &Environment, screen: &mut Scree
     }
     match count(&failed) {
         0 => Ok(()),
-        failed => Err(Failure::new(format!("{failed} could not be put under the new key"))
+        failed => Err(CliFailure::new(format!("{failed} could not be put under the new key"))
             .hint("is every key that is still needed in vault.master_keys?")
             .into()),
     }

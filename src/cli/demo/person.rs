@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use url::Url;
 
-use crate::cli::failure::Failure;
+use crate::cli::failure::CliFailure;
 use crate::egress;
 
 /// For one page.
@@ -21,11 +21,11 @@ pub async fn approve(link: &str) -> anyhow::Result<()> {
     let http = egress::operator_client(TIMEOUT);
     let page = http.get(link.clone()).send().await.context("open the link")?;
     let page = page.error_for_status().context("open the link")?.text().await.context("read the page")?;
-    let nonce = nonce(&page).ok_or_else(|| Failure::new("the page has no form"))?;
+    let nonce = nonce(&page).ok_or_else(|| CliFailure::new("the page has no form"))?;
     let answer = http.post(link).form(&[("nonce", nonce), ("do", "approve:all")]).send().await.context("answer")?;
     match answer.status().is_redirection() {
         true => Ok(()),
-        false => Err(Failure::new(format!("the page answered {} to an approval", answer.status())).into()),
+        false => Err(CliFailure::new(format!("the page answered {} to an approval", answer.status())).into()),
     }
 }
 

@@ -15,17 +15,17 @@ const EVENT: usize = 26;
 const WIDEST: usize = 110;
 
 /// The screen that the story is told on.
-pub struct Stage<'a> {
+pub struct DemoScreen<'a> {
     screen: &'a mut Screen,
     zone: Tz,
     width: usize,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> DemoScreen<'a> {
     /// Times are shown in `zone`.
-    pub fn new(screen: &'a mut Screen, zone: Tz) -> Stage<'a> {
+    pub fn new(screen: &'a mut Screen, zone: Tz) -> DemoScreen<'a> {
         let width = screen.width().map_or(WIDEST, |columns| usize::from(columns).clamp(60, WIDEST));
-        Stage { screen, zone, width }
+        DemoScreen { screen, zone, width }
     }
 
     pub fn title(&mut self, title: &str, subtitle: &str) -> io::Result<()> {

@@ -25,7 +25,7 @@ const LONGEST: usize = 64 * 1024;
 
 /// A notification as it arrived.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct DemoArrival {
     pub at: DateTime<Utc>,
     /// The delivery's id, as in the header `webhook-id`.
     pub id: String,
@@ -35,23 +35,23 @@ pub struct Arrival {
 }
 
 /// The outside, which ends when this is dropped.
-pub struct World {
+pub struct DemoWorld {
     address: SocketAddr,
     /// The secret for Ann's webhook, as Standard Webhooks writes it.
     pub secret: String,
-    arrivals: mpsc::Receiver<Arrival>,
+    arrivals: mpsc::Receiver<DemoArrival>,
     server: JoinHandle<()>,
 }
 
-impl World {
-    pub async fn begin() -> std::io::Result<World> {
+impl DemoWorld {
+    pub async fn begin() -> std::io::Result<DemoWorld> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let mut key = [0_u8; 32];
         aws_lc_rs::rand::fill(&mut key).map_err(std::io::Error::other)?;
         let (sender, arrivals) = mpsc::channel(16);
         let server = tokio::spawn(accept(listener, key, sender));
-        Ok(World { address, secret: format!("whsec_{}", STANDARD.encode(key)), arrivals, server })
+        Ok(DemoWorld { address, secret: format!("whsec_{}", STANDARD.encode(key)), arrivals, server })
     }
 
     pub fn inbox_url(&self) -> String {
@@ -73,18 +73,18 @@ impl World {
     }
 
     /// The next notification on Ann's phone.
-    pub async fn arrival(&mut self) -> Option<Arrival> {
+    pub async fn arrival(&mut self) -> Option<DemoArrival> {
         self.arrivals.recv().await
     }
 }
 
-impl Drop for World {
+impl Drop for DemoWorld {
     fn drop(&mut self) {
         self.server.abort();
     }
 }
 
-async fn accept(listener: TcpListener, key: [u8; 32], arrivals: mpsc::Sender<Arrival>) {
+async fn accept(listener: TcpListener, key: [u8; 32], arrivals: mpsc::Sender<DemoArrival>) {
     while let Ok((stream, _)) = listener.accept().await {
         let arrivals = arrivals.clone();
         let service = service_fn(move |request| {
@@ -97,7 +97,7 @@ async fn accept(listener: TcpListener, key: [u8; 32], arrivals: mpsc::Sender<Arr
     }
 }
 
-async fn answer(request: Request<Incoming>, key: &[u8; 32], arrivals: &mpsc::Sender<Arrival>) -> Response<String> {
+async fn answer(request: Request<Incoming>, key: &[u8; 32], arrivals: &mpsc::Sender<DemoArrival>) -> Response<String> {
     let (head, body) = request.into_parts();
     match (&head.method, head.uri.path()) {
         (&Method::GET, "/inbox") => respond(StatusCode::OK, inbox().to_string()),
@@ -149,7 +149,7 @@ fn inbox() -> Value {
 }
 
 /// Reads a notification as the Standard Webhooks specification tells receivers to: the signature over the raw body.
-fn arrived(headers: &HeaderMap, body: &Bytes, key: &[u8; 32]) -> Arrival {
+fn arrived(headers: &HeaderMap, body: &Bytes, key: &[u8; 32]) -> DemoArrival {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let id = header("webhook-id").to_owned();
     let signed = [format!("{id}.{}.", header("webhook-timestamp")).as_bytes(), body].concat();
@@ -158,7 +158,7 @@ fn arrived(headers: &HeaderMap, body: &Bytes, key: &[u8; 32]) -> Arrival {
         let tag = signature.strip_prefix("v1,").and_then(|tag| STANDARD.decode(tag).ok());
         tag.is_some_and(|tag| hmac::verify(&key, &signed, &tag).is_ok())
     });
-    Arrival { at: machine_now(), id, genuine, body: serde_json::from_slice(body).unwrap_or_default() }
+    DemoArrival { at: machine_now(), id, genuine, body: serde_json::from_slice(body).unwrap_or_default() }
 }
 
 #[cfg(test)]

@@ -11,12 +11,12 @@ use anyhow::Context;
 use reqwest::Method;
 use serde_json::{Map, Value};
 
-use super::plan::{self, LABEL, Plan, Step};
+use super::plan::{self, LABEL, ApplyPlan, PlanStep};
 use crate::cli::Client;
 use crate::cli::client::{ServiceArgs, given};
 use crate::cli::confirm::agrees;
 use crate::cli::draft;
-use crate::cli::failure::Failure;
+use crate::cli::failure::CliFailure;
 use crate::cli::screen::Screen;
 use crate::config::Environment;
 use crate::task::exported_id;
@@ -58,7 +58,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     let files = read_folder(&args.folder)?;
     if files.is_empty() {
         let message = format!("there are no task files in {}", args.folder.display());
-        return Err(Failure::new(message).hint("one task to a file that ends in .toml, .yaml or .json").into());
+        return Err(CliFailure::new(message).hint("one task to a file that ends in .toml, .yaml or .json").into());
     }
     let plan = make_plan(&client, files, &args).await?;
     if args.service.json {
@@ -70,7 +70,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
         return Ok(());
     }
     if !args.yes && !agrees("apply this?", screen)? {
-        return Err(Failure::new("nothing was applied").hint("answer `y`, or pass --yes").into());
+        return Err(CliFailure::new("nothing was applied").hint("answer `y`, or pass --yes").into());
     }
     for step in &plan.steps {
         let key = apply(&client, step).await?;
@@ -144,12 +144,12 @@ fn refuse(faults: Vec<String>) -> anyhow::Result<()> {
     if faults.is_empty() {
         return Ok(());
     }
-    let failure = Failure::new("the folder can't be applied; nothing was changed");
-    Err(faults.into_iter().fold(failure, Failure::detail).into())
+    let failure = CliFailure::new("the folder can't be applied; nothing was changed");
+    Err(faults.into_iter().fold(failure, CliFailure::detail).into())
 }
 
 /// Compares the folder with what is stored. The service tries each file and says what it would make of it.
-async fn make_plan(client: &Client, files: BTreeMap<String, Map<String, Value>>, args: &Args) -> anyhow::Result<Plan> {
+async fn make_plan(client: &Client, files: BTreeMap<String, Map<String, Value>>, args: &Args) -> anyhow::Result<ApplyPlan> {
     let filters = given([("tenant_id", args.tenant.clone())]);
     let stored = client.list(&["v1", "tasks"], &filters, usize::MAX).await?;
     // a task that was exported without a key is of no file, whatever its metadata say
@@ -159,16 +159,16 @@ async fn make_plan(client: &Client, files: BTreeMap<String, Map<String, Value>>,
     owners.sort_unstable();
     owners.dedup();
     if args.tenant.is_none() && owners.len() > 1 {
-        let failure = Failure::new("the token sees the tasks of several tenants");
+        let failure = CliFailure::new("the token sees the tasks of several tenants");
         return Err(failure.hint("say whose tasks they are with --tenant").into());
     }
     let by_key: HashMap<&str, &Value> = stored.iter().filter_map(|task| Some((task["key"].as_str()?, *task))).collect();
-    let (mut plan, mut faults) = (Plan::default(), Vec::new());
+    let (mut plan, mut faults) = (ApplyPlan::default(), Vec::new());
     for (key, task) in &files {
         let body = plan::body(task.clone(), key, &args.label, args.tenant.as_deref());
         let tried = match by_key.get(key.as_str()) {
             None => client.tried(Method::POST, &["v1", "tasks"], &body).await.map(|_| {
-                plan.steps.push(Step::Create { key: key.clone(), body });
+                plan.steps.push(PlanStep::Create { key: key.clone(), body });
             }),
             Some(task) if plan::label_of(task) != Some(&args.label) => {
                 let whose = match plan::label_of(task) {
@@ -186,7 +186,7 @@ async fn make_plan(client: &Client, files: BTreeMap<String, Map<String, Value>>,
                     match differences.is_empty() {
                         true => plan.unchanged += 1,
                         false => {
-                            plan.steps.push(Step::Update { key: key.clone(), id: id.to_owned(), patch, differences });
+                            plan.steps.push(PlanStep::Update { key: key.clone(), id: id.to_owned(), patch, differences });
                         }
                     }
                 })
@@ -205,18 +205,18 @@ async fn make_plan(client: &Client, files: BTreeMap<String, Map<String, Value>>,
     gone.sort();
     for (key, id) in gone {
         match args.prune {
-            true => plan.steps.push(Step::Delete { key, id }),
+            true => plan.steps.push(PlanStep::Delete { key, id }),
             false => plan.left.push(key),
         }
     }
     Ok(plan)
 }
 
-async fn apply<'a>(client: &Client, step: &'a Step) -> anyhow::Result<&'a str> {
+async fn apply<'a>(client: &Client, step: &'a PlanStep) -> anyhow::Result<&'a str> {
     let (key, done) = match step {
-        Step::Create { key, body } => (key, client.post(&["v1", "tasks"], body).await),
-        Step::Update { key, id, patch, .. } => (key, client.patch(&["v1", "tasks", id], patch).await),
-        Step::Delete { key, id } => (key, client.delete(&["v1", "tasks", id]).await),
+        PlanStep::Create { key, body } => (key, client.post(&["v1", "tasks"], body).await),
+        PlanStep::Update { key, id, patch, .. } => (key, client.patch(&["v1", "tasks", id], patch).await),
+        PlanStep::Delete { key, id } => (key, client.delete(&["v1", "tasks", id]).await),
     };
     done.with_context(|| format!("{key}: not applied; what stands above is"))?;
     Ok(key)

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cli::Client;
 use crate::cli::client::ServiceArgs;
-use crate::cli::failure::Failure;
+use crate::cli::failure::CliFailure;
 use crate::cli::screen::Screen;
 use crate::config::Environment;
 
@@ -38,7 +38,7 @@ pub struct Args {
 
 /// The result of all pieces together, in the words of the service.
 #[derive(Default)]
-struct Report {
+struct ImportReport {
     lines: u64,
     created: u64,
     kept: u64,
@@ -48,7 +48,7 @@ struct Report {
     errors: Vec<Value>,
 }
 
-impl Report {
+impl ImportReport {
     /// Adds what became of a piece before which so many lines of the file had been sent.
     fn add(&mut self, answer: &Value, before: u64) {
         let count = |name: &str| answer[name].as_u64().unwrap_or_default();
@@ -92,7 +92,7 @@ impl Report {
 pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
     let mut from = open(&args.file)?;
-    let (mut report, mut sent) = (Report::default(), 0);
+    let (mut report, mut sent) = (ImportReport::default(), 0);
     loop {
         let (piece, lines) = piece(&mut *from, args.tenant.as_deref()).context("read the tasks")?;
         if lines == 0 {
@@ -113,7 +113,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     if report.bad == 0 {
         return Ok(());
     }
-    let mut failure = Failure::new(format!("{} of {} lines are not stored", report.bad, report.lines));
+    let mut failure = CliFailure::new(format!("{} of {} lines are not stored", report.bad, report.lines));
     for bad in &report.errors {
         for fault in bad["errors"].as_array().into_iter().flatten() {
             let place = fault["pointer"].as_str().unwrap_or_default().trim_start_matches('/').replace('/', ".");
@@ -180,7 +180,7 @@ mod tests {
     fn report_counts_the_lines_that_a_quota_refuses() {
         let bad = json!({ "line": 2, "errors": [], "quota": "tasks" });
         let answer = json!({ "lines": 2, "created": 1, "kept": 0, "bad": 1, "over_quota": 1, "errors": [bad] });
-        let mut report = Report::default();
+        let mut report = ImportReport::default();
         report.add(&answer, 0);
         assert_eq!(report.json(), answer);
         assert!(report.facts()[2].1.starts_with("1, 1 of them good and over a quota"), "{:?}", report.facts());
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn bad_lines_are_counted_from_the_beginning_of_the_file() {
-        let mut report = Report::default();
+        let mut report = ImportReport::default();
         report.add(
             &json!({ "lines": 5000, "created": 4999, "kept": 0, "bad": 1, "errors": [{ "line": 7, "errors": [] }] }),
             0,

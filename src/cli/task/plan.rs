@@ -13,7 +13,7 @@ const VALUE_LENGTH: usize = 100;
 
 /// The step for one task.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub enum PlanStep {
     Create { key: String, body: Value },
     Update { key: String, id: String, patch: Value, differences: Vec<Difference> },
     Delete { key: String, id: String },
@@ -30,8 +30,8 @@ pub struct Difference {
 
 /// Everything that applying would do, in the order in which it is done.
 #[derive(Debug, Default)]
-pub struct Plan {
-    pub steps: Vec<Step>,
+pub struct ApplyPlan {
+    pub steps: Vec<PlanStep>,
     pub unchanged: usize,
     /// Keys of tasks whose file is gone, and that stay unless they are pruned.
     pub left: Vec<String>,
@@ -92,12 +92,12 @@ fn compare(place: String, before: Option<&Value>, after: Option<&Value>, found: 
     }
 }
 
-impl Plan {
+impl ApplyPlan {
     /// Prints what would be done, one block for each task, and the sum.
     pub fn print(&self, screen: &mut Screen) -> std::io::Result<()> {
         for step in &self.steps {
             match step {
-                Step::Create { key, body } => {
+                PlanStep::Create { key, body } => {
                     screen.line(screen.tone(Tone::Good, format!("+ {}", single(key))))?;
                     for Difference { place, after, .. } in differences(&json!({}), body) {
                         if place != "key" {
@@ -105,13 +105,13 @@ impl Plan {
                         }
                     }
                 }
-                Step::Update { key, differences, .. } => {
+                PlanStep::Update { key, differences, .. } => {
                     screen.line(screen.tone(Tone::Notable, format!("~ {}", single(key))))?;
                     for difference in differences {
                         difference.print(screen)?;
                     }
                 }
-                Step::Delete { key, .. } => screen.line(screen.tone(Tone::Bad, format!("- {}", single(key))))?,
+                PlanStep::Delete { key, .. } => screen.line(screen.tone(Tone::Bad, format!("- {}", single(key))))?,
             }
         }
         for key in &self.left {
@@ -125,27 +125,27 @@ impl Plan {
 
     /// How many tasks are to be created, updated and deleted.
     pub fn counts(&self) -> (usize, usize, usize) {
-        let count = |is: fn(&Step) -> bool| self.steps.iter().filter(|step| is(step)).count();
+        let count = |is: fn(&PlanStep) -> bool| self.steps.iter().filter(|step| is(step)).count();
         (
-            count(|step| matches!(step, Step::Create { .. })),
-            count(|step| matches!(step, Step::Update { .. })),
-            count(|step| matches!(step, Step::Delete { .. })),
+            count(|step| matches!(step, PlanStep::Create { .. })),
+            count(|step| matches!(step, PlanStep::Update { .. })),
+            count(|step| matches!(step, PlanStep::Delete { .. })),
         )
     }
 
     pub fn json(&self) -> Value {
-        let keys = |of: fn(&Step) -> Option<&String>| self.steps.iter().filter_map(of).collect::<Vec<_>>();
-        let changes = |step: &Step| match step {
-            Step::Update { key, differences, .. } => {
+        let keys = |of: fn(&PlanStep) -> Option<&String>| self.steps.iter().filter_map(of).collect::<Vec<_>>();
+        let changes = |step: &PlanStep| match step {
+            PlanStep::Update { key, differences, .. } => {
                 let shown = |d: &Difference| json!({ "place": d.place, "before": d.before, "after": d.after });
                 Some(json!({ "key": key, "differences": differences.iter().map(shown).collect::<Vec<_>>() }))
             }
             _ => None,
         };
         json!({
-            "create": keys(|step| match step { Step::Create { key, .. } => Some(key), _ => None }),
+            "create": keys(|step| match step { PlanStep::Create { key, .. } => Some(key), _ => None }),
             "update": self.steps.iter().filter_map(changes).collect::<Vec<_>>(),
-            "delete": keys(|step| match step { Step::Delete { key, .. } => Some(key), _ => None }),
+            "delete": keys(|step| match step { PlanStep::Delete { key, .. } => Some(key), _ => None }),
             "left": self.left,
             "unchanged": self.unchanged,
         })
@@ -191,10 +191,10 @@ fn single(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::screen::Page;
+    use crate::cli::screen::TextPage;
 
-    fn printed(plan: &Plan) -> String {
-        let page = Page::default();
+    fn printed(plan: &ApplyPlan) -> String {
+        let page = TextPage::default();
         plan.print(&mut Screen::plain(page.clone())).unwrap();
         page.text()
     }
@@ -229,19 +229,19 @@ mod tests {
         let before = json!({ "action": { "instruction": "Read my mail.\nBe short.\nThank you." }, "max_runs": 1 });
         let after =
             json!({ "action": { "instruction": "Read my mail.\nBe long.\nAnd kind.\nThank you." }, "max_runs": 2 });
-        let plan = Plan {
+        let plan = ApplyPlan {
             steps: vec![
-                Step::Create {
+                PlanStep::Create {
                     key: "a/new".into(),
                     body: json!({ "key": "a/new", "name": "N", "metadata": { "x": 1 } }),
                 },
-                Step::Update {
+                PlanStep::Update {
                     key: "b".into(),
                     id: "1".into(),
                     patch: json!({}),
                     differences: differences(&before, &after),
                 },
-                Step::Delete { key: "c\u{1b}[2J".into(), id: "2".into() },
+                PlanStep::Delete { key: "c\u{1b}[2J".into(), id: "2".into() },
             ],
             unchanged: 4,
             left: vec!["d".into()],

@@ -116,14 +116,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cli::screen::Page;
-    use crate::trigger::condition::{Condition, FireOn, HttpPoll, Poll};
-    use crate::trigger::event::{Batch, Debounce, Dedup, EventTrigger, Throttle};
+    use crate::cli::screen::TextPage;
+    use crate::trigger::condition::{Condition, FireOn, HttpPoll, PollSpec};
+    use crate::trigger::event::{BatchOptions, Debounce, Dedup, EventTrigger, Throttle};
     use crate::trigger::policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
     use crate::trigger::{Schedule, Trigger, When};
 
     fn page(task: &Value) -> String {
-        let page = Page::default();
+        let page = TextPage::default();
         print_whole(task, false, &mut Screen::plain(page.clone())).unwrap();
         page.text()
     }
@@ -203,7 +203,7 @@ mod tests {
             filters: Map::from_iter([("from".to_owned(), json!("amazon"))]),
             filter: Some("event.data.total > 100".into()),
             debounce: Some(Debounce { quiet: "31s".into(), max_wait: Some("5m".into()), key: key("event.data.a") }),
-            batch: Some(Batch { size: 10, wait: "6m".into(), key: key("event.data.b") }),
+            batch: Some(BatchOptions { size: 10, wait: "6m".into(), key: key("event.data.b") }),
             throttle: Some(Throttle { limit: 5, per: "1m".into(), key: key("event.data.c") }),
             dedup: Some(Dedup { key: "event.data.d".into(), window: "P1D".into() }),
             max_age: Some("1h".into()),
@@ -218,7 +218,7 @@ mod tests {
             credential: Some("flights".into()),
         };
         let condition = Condition {
-            poll: Poll::Http(http),
+            poll: PollSpec::Http(http),
             interval: "1m".into(),
             expression: Some("value.price < 500".into()),
             fire: FireOn::OnTrue,

@@ -4,7 +4,7 @@ use http::HeaderName;
 use serde_json::Value;
 
 use crate::credential::{Inject, InjectForm};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 
 /// Longest name of a header, parameter or field, in characters.
 const NAME_LENGTH: usize = 200;
@@ -34,7 +34,7 @@ const OURS: [&str; 16] = [
 ];
 
 /// Checks the form, as far as this is possible without the document.
-pub fn check_form(inject: &Inject, faults: &mut Faults) {
+pub fn check_form(inject: &Inject, faults: &mut ValidationErrors) {
     match (inject.form, inject.name.as_deref()) {
         (InjectForm::Bearer | InjectForm::Basic, Some(_)) => {
             faults.add("/inject/name", "is for `header`, `query` and `field`; this one writes `Authorization`");
@@ -93,7 +93,7 @@ fn check_pointer(text: &str, what: &str) -> Result<(), String> {
     }
 }
 
-fn check_header(name: &str, faults: &mut Faults) {
+fn check_header(name: &str, faults: &mut ValidationErrors) {
     match name.parse::<HeaderName>() {
         Ok(name) if OURS.contains(&name.as_str()) || name.as_str().starts_with("webhook-") => {
             faults.add("/inject/name", "is a header that is written by Reveille, or that is for one hop only");
@@ -104,7 +104,7 @@ fn check_header(name: &str, faults: &mut Faults) {
 }
 
 /// Whether each value is there. `grows`: tokens come into the document by OAuth, so some may be missing yet.
-pub fn check(inject: &Inject, document: &Value, grows: bool, faults: &mut Faults) {
+pub fn check(inject: &Inject, document: &Value, grows: bool, faults: &mut ValidationErrors) {
     let missing = |place: &str| !(grows && document.is_object() && document.pointer(place).is_none());
     if let Some(template) = &inject.template {
         for place in places(template).unwrap_or_default() {
@@ -172,7 +172,7 @@ mod tests {
 
     fn faults(inject: Value, document: Value, grows: bool) -> Vec<String> {
         let inject: Inject = serde_json::from_value(inject).unwrap();
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         check_form(&inject, &mut faults);
         check(&inject, &document, grows, &mut faults);
         faults.0.into_iter().map(|fault| fault.pointer).collect()

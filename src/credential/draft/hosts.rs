@@ -4,13 +4,13 @@
 use serde_json::Value;
 use url::Host;
 
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 
 /// How many hosts a credential may go to.
 const HOSTS: usize = 50;
 const FORM: &str = "such as `api.example.org`, `*.example.org` or `api.example.org:8443`";
 
-pub fn read(hosts: Option<&Value>, faults: &mut Faults) -> Vec<String> {
+pub fn read(hosts: Option<&Value>, faults: &mut ValidationErrors) -> Vec<String> {
     let list = match hosts {
         None => return vec![],
         Some(Value::Array(list)) if list.len() <= HOSTS => list,

@@ -16,15 +16,15 @@ const FEW: usize = 10;
 
 /// Waiting events, by tenant.
 #[derive(Default)]
-pub struct Backlog {
-    lines: HashMap<Tenant, Line>,
+pub struct WaitingEvents {
+    lines: HashMap<Tenant, TenantQueue>,
     /// The tenants in `lines`, in the order of their turns.
     turns: VecDeque<Tenant>,
     len: usize,
 }
 
 #[derive(Default)]
-struct Line {
+struct TenantQueue {
     events: VecDeque<ReceivedEvent>,
     /// The version of the index by which they were judged in vain.
     stale: Option<i64>,
@@ -32,27 +32,27 @@ struct Line {
 
 /// A request to the bus.
 #[derive(Debug, PartialEq)]
-pub struct Wanted {
+pub struct ReadRequest {
     /// The tenants that have enough here.
     pub full: Vec<Tenant>,
     pub limit: usize,
 }
 
 /// Events of one tenant that are to be judged.
-pub struct Share {
+pub struct TenantEvents {
     pub tenant: Tenant,
     pub events: Vec<ReceivedEvent>,
     /// The index is to be newer than this version.
     pub stale: Option<i64>,
 }
 
-impl Backlog {
+impl WaitingEvents {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The next request to the bus, while those in `judged` are under way; `None`: nothing may be read.
-    pub fn wants(&self, judged: &HashMap<Tenant, usize>, batch: usize) -> Option<Wanted> {
+    pub fn wants(&self, judged: &HashMap<Tenant, usize>, batch: usize) -> Option<ReadRequest> {
         let mut held = judged.clone();
         for (tenant, line) in &self.lines {
             *held.entry(tenant.clone()).or_default() += line.events.len();
@@ -64,7 +64,7 @@ impl Backlog {
             AT_MOST.. => return None,
         };
         let full = held.into_iter().filter(|(_, count)| *count >= most).map(|(tenant, _)| tenant).collect();
-        Some(Wanted { full, limit })
+        Some(ReadRequest { full, limit })
     }
 
     /// Puts one behind those of its tenant.
@@ -87,7 +87,7 @@ impl Backlog {
     }
 
     /// Takes up to `limit` events of the next tenant that `may` have a turn.
-    pub fn next(&mut self, limit: usize, may: impl Fn(&Tenant) -> bool) -> Option<Share> {
+    pub fn next(&mut self, limit: usize, may: impl Fn(&Tenant) -> bool) -> Option<TenantEvents> {
         let at = self.turns.iter().position(may)?;
         let tenant = self.turns.remove(at)?;
         let line = self.lines.get_mut(&tenant)?;
@@ -98,10 +98,10 @@ impl Backlog {
             true => drop(self.lines.remove(&tenant)),
             false => self.turns.push_back(tenant.clone()),
         }
-        Some(Share { tenant, events, stale })
+        Some(TenantEvents { tenant, events, stale })
     }
 
-    fn line(&mut self, tenant: &Tenant) -> &mut Line {
+    fn line(&mut self, tenant: &Tenant) -> &mut TenantQueue {
         if !self.lines.contains_key(tenant) {
             self.turns.push_back(tenant.clone());
         }
@@ -126,13 +126,13 @@ mod tests {
         ReceivedEvent { id: format!("{tenant}{id}"), deliveries: 1, arrival }
     }
 
-    fn names(share: &Share) -> Vec<&str> {
+    fn names(share: &TenantEvents) -> Vec<&str> {
         share.events.iter().map(|taken| taken.id.as_str()).collect()
     }
 
     #[test]
     fn tenants_take_turns_and_the_events_of_one_keep_their_order() {
-        let mut backlog = Backlog::default();
+        let mut backlog = WaitingEvents::default();
         (0..5).for_each(|id| backlog.push(taken("a", id)));
         backlog.push(taken("b", 0));
         let first = backlog.next(2, |_| true).unwrap();
@@ -148,12 +148,12 @@ mod tests {
 
     #[test]
     fn a_tenant_with_many_waiting_is_full_and_another_is_not() {
-        let mut backlog = Backlog::default();
+        let mut backlog = WaitingEvents::default();
         (0..PER_TENANT).for_each(|id| backlog.push(taken("a", id)));
         backlog.push(taken("b", 0));
-        let wanted = |backlog: &Backlog, judged| backlog.wants(&HashMap::from(judged), 500).unwrap();
+        let wanted = |backlog: &WaitingEvents, judged| backlog.wants(&HashMap::from(judged), 500).unwrap();
         let a = Tenant::new("a").unwrap();
-        assert_eq!(wanted(&backlog, [(a.clone(), 0)]), Wanted { full: vec![a.clone()], limit: 500 });
+        assert_eq!(wanted(&backlog, [(a.clone(), 0)]), ReadRequest { full: vec![a.clone()], limit: 500 });
         backlog.next(1, |_| true).unwrap();
         assert_eq!(wanted(&backlog, [(a.clone(), 1)]).full, std::slice::from_ref(&a), "one of them is judged now");
         assert!(wanted(&backlog, [(a, 0)]).full.is_empty());
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn tenants_that_have_none_are_read_however_many_others_have_here() {
-        let mut backlog = Backlog::default();
+        let mut backlog = WaitingEvents::default();
         let busy: Vec<String> = (0..4).map(|tenant| format!("busy{tenant}")).collect();
         for tenant in &busy {
             (0..IN_ALL / 4).for_each(|id| backlog.push(taken(tenant, id)));
@@ -176,8 +176,8 @@ mod tests {
 
     #[test]
     fn whole_batches_are_read_below_the_bound_and_nothing_beyond_twice_as_many() {
-        let mut backlog = Backlog::default();
-        let limit = |backlog: &Backlog| backlog.wants(&HashMap::new(), 500).map(|wanted| wanted.limit);
+        let mut backlog = WaitingEvents::default();
+        let limit = |backlog: &WaitingEvents| backlog.wants(&HashMap::new(), 500).map(|wanted| wanted.limit);
         (0..IN_ALL - 1).for_each(|id| backlog.push(taken(&format!("t{}", id % 5), id)));
         assert_eq!(limit(&backlog), Some(500));
         backlog.push(taken("t", IN_ALL));

@@ -13,7 +13,7 @@ use crate::event::Event;
 use crate::expr::Language;
 use crate::store::{EventTask, EventTaskChanges};
 use crate::task::TaskStatus;
-use crate::trigger::event::{Matcher, Pattern};
+use crate::trigger::event::{CompiledEventTrigger, Pattern};
 use crate::trigger::{EventTrigger, Trigger};
 
 /// A task with its compiled trigger.
@@ -30,13 +30,13 @@ pub struct Indexed {
     /// Automatic fires that the task may still have.
     pub max_runs: Option<i64>,
     /// The compiled trigger.
-    pub matcher: Matcher,
+    pub matcher: CompiledEventTrigger,
     /// Whether its owner was told, or is about to be, of a field that its expressions look for in vain.
     pub told: AtomicBool,
 }
 
 /// A task that is ready to be taken in.
-pub struct Compiled {
+pub struct CompiledTask {
     tenant: String,
     task: Indexed,
 }
@@ -46,19 +46,19 @@ pub struct Compiled {
 pub struct Index {
     /// The version of each shard that was taken in; a shard that is not here was never asked for.
     known: BTreeMap<i32, i64>,
-    tenants: HashMap<String, Tenant>,
+    tenants: HashMap<String, TenantIndex>,
     /// Where each task is, to find it again.
-    places: HashMap<Uuid, Place>,
+    places: HashMap<Uuid, IndexKey>,
 }
 
-struct Place {
+struct IndexKey {
     tenant: String,
     shard: i32,
     source: Pattern,
     kind: Pattern,
 }
 
-type Tenant = ByPattern<ByPattern<BTreeMap<Uuid, Arc<Indexed>>>>;
+type TenantIndex = ByPattern<ByPattern<BTreeMap<Uuid, Arc<Indexed>>>>;
 
 /// Things by an exact text, or by its beginning.
 struct ByPattern<T> {
@@ -128,7 +128,7 @@ impl Index {
     }
 
     /// Takes in what is newer in a shard, with the tasks of `changes.live` compiled.
-    pub fn take_in(&mut self, shard: i32, changes: &EventTaskChanges, compiled: Vec<Compiled>) {
+    pub fn take_in(&mut self, shard: i32, changes: &EventTaskChanges, compiled: Vec<CompiledTask>) {
         if changes.anew {
             let all: Vec<Uuid> =
                 self.places.iter().filter(|(_, place)| place.shard == shard).map(|(id, _)| *id).collect();
@@ -147,8 +147,8 @@ impl Index {
         sources.flat_map(|kinds| kinds.leading_to(&event.kind)).flat_map(BTreeMap::values)
     }
 
-    fn add(&mut self, shard: i32, Compiled { tenant, task }: Compiled) {
-        let place = Place { tenant, shard, source: task.matcher.source().clone(), kind: task.matcher.kind().clone() };
+    fn add(&mut self, shard: i32, CompiledTask { tenant, task }: CompiledTask) {
+        let place = IndexKey { tenant, shard, source: task.matcher.source().clone(), kind: task.matcher.kind().clone() };
         let tenant = self.tenants.entry(place.tenant.clone()).or_default();
         let task_id = task.task_id;
         tenant.entry(&place.source).entry(&place.kind).insert(task_id, Arc::new(task));
@@ -171,7 +171,7 @@ impl Index {
 }
 
 /// A task whose trigger can't be read as it is stored, and why.
-pub struct Unreadable {
+pub struct UnreadableTask {
     /// Id of the task.
     pub task_id: Uuid,
     /// Epoch of the task.
@@ -181,22 +181,22 @@ pub struct Unreadable {
 }
 
 /// Compiles tasks; those that do not go by events any more are left out.
-pub fn compile(tasks: &[EventTask], language: &Language) -> Vec<Result<Compiled, Unreadable>> {
+pub fn compile(tasks: &[EventTask], language: &Language) -> Vec<Result<CompiledTask, UnreadableTask>> {
     tasks.iter().filter_map(|task| contained(task, || compile_one(task, language))).collect()
 }
 
 /// Compiles a task. A panic stays the task's own: its trigger can't be read.
 fn contained(
     task: &EventTask,
-    compile: impl FnOnce() -> Option<Result<Compiled, Unreadable>>,
-) -> Option<Result<Compiled, Unreadable>> {
+    compile: impl FnOnce() -> Option<Result<CompiledTask, UnreadableTask>>,
+) -> Option<Result<CompiledTask, UnreadableTask>> {
     catch_unwind(AssertUnwindSafe(compile)).unwrap_or_else(|_| {
         let why = "the service failed while it read the trigger: it panicked".to_owned();
-        Some(Err(Unreadable { task_id: task.task_id, epoch: task.epoch, why }))
+        Some(Err(UnreadableTask { task_id: task.task_id, epoch: task.epoch, why }))
     })
 }
 
-fn compile_one(task: &EventTask, language: &Language) -> Option<Result<Compiled, Unreadable>> {
+fn compile_one(task: &EventTask, language: &Language) -> Option<Result<CompiledTask, UnreadableTask>> {
     let read = serde_json::from_value(task.trigger.clone()).map_err(|error| error.to_string());
     let compiled = match read {
         Ok(Trigger::Event(trigger)) => indexed(task, &trigger, language),
@@ -204,14 +204,14 @@ fn compile_one(task: &EventTask, language: &Language) -> Option<Result<Compiled,
         Err(why) => Err(why),
     };
     Some(match compiled {
-        Ok(compiled) => Ok(Compiled { tenant: task.tenant_id.clone(), task: compiled }),
-        Err(why) => Err(Unreadable { task_id: task.task_id, epoch: task.epoch, why }),
+        Ok(compiled) => Ok(CompiledTask { tenant: task.tenant_id.clone(), task: compiled }),
+        Err(why) => Err(UnreadableTask { task_id: task.task_id, epoch: task.epoch, why }),
     })
 }
 
 /// A task with its compiled trigger.
 pub fn indexed(task: &EventTask, trigger: &EventTrigger, language: &Language) -> Result<Indexed, String> {
-    let matcher = Matcher::compile(trigger, (task.task_id, &task.name, &task.metadata), language)?;
+    let matcher = CompiledEventTrigger::compile(trigger, (task.task_id, &task.name, &task.metadata), language)?;
     Ok(Indexed {
         task_id: task.task_id,
         epoch: task.epoch,

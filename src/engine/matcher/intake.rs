@@ -7,11 +7,11 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use crate::bus::{Bus, BusError, Entry};
+use crate::bus::{Bus, BusError, BusEntry};
 use crate::compute::Compute;
-use crate::engine::matcher::backlog::Share;
-use crate::engine::matcher::index::{Compiled, Index, Unreadable, compile};
-use crate::engine::matcher::judging::{Judged, Judging};
+use crate::engine::matcher::backlog::TenantEvents;
+use crate::engine::matcher::index::{CompiledTask, Index, UnreadableTask, compile};
+use crate::engine::matcher::judging::{JudgedEvents, Judging};
 use crate::engine::matcher::received::ReceivedEvent;
 use crate::expr::Language;
 use crate::id::Tenant;
@@ -39,16 +39,16 @@ pub struct Intake {
 
 /// Entries that were read together.
 #[derive(Default)]
-pub struct Batch {
+pub struct ReadBatch {
     pub taken: Vec<ReceivedEvent>,
     /// Can't be handled, and why; to be put among the dead letters.
-    pub hopeless: Vec<(Entry, String)>,
+    pub hopeless: Vec<(BusEntry, String)>,
 }
 
 /// Result of judging a tenant's events.
 pub struct Judgement {
     pub tenant: Tenant,
-    pub came: Result<Judged, Unjudged>,
+    pub came: Result<JudgedEvents, Unjudged>,
 }
 
 /// Events that could not be judged.
@@ -57,7 +57,7 @@ pub struct Unjudged {
     pub error: StoreError,
 }
 
-impl Batch {
+impl ReadBatch {
     pub fn len(&self) -> usize {
         self.taken.len() + self.hopeless.len()
     }
@@ -71,19 +71,19 @@ impl Intake {
     }
 
     /// Up to so many entries of tenants that are not `full`; waits up to `wait` for the first.
-    pub async fn read(&self, full: &[Tenant], limit: usize, wait: Duration) -> Result<Batch, BusError> {
-        let mut batch = Batch::default();
-        for Entry { id, event, deliveries } in self.bus.read_except(full, limit, wait).await? {
+    pub async fn read(&self, full: &[Tenant], limit: usize, wait: Duration) -> Result<ReadBatch, BusError> {
+        let mut batch = ReadBatch::default();
+        for BusEntry { id, event, deliveries } in self.bus.read_except(full, limit, wait).await? {
             match event {
                 // whoever tried has died over it
                 Ok(event) if deliveries > 2 * self.max_deliveries => {
                     let why = format!("was taken on {deliveries} times, and nobody came to its end");
-                    batch.hopeless.push((Entry { id, event: Ok(event), deliveries }, why));
+                    batch.hopeless.push((BusEntry { id, event: Ok(event), deliveries }, why));
                 }
                 Ok(event) => batch.taken.push(ReceivedEvent { id, deliveries, arrival: Arc::new(Arrival::new(event)) }),
                 Err(unreadable) => {
                     let why = unreadable.why.clone();
-                    batch.hopeless.push((Entry { id, event: Err(unreadable), deliveries }, why));
+                    batch.hopeless.push((BusEntry { id, event: Err(unreadable), deliveries }, why));
                 }
             }
         }
@@ -91,8 +91,8 @@ impl Intake {
     }
 
     /// Judges events by the tasks as they are now, or were not long ago.
-    pub async fn judge(self: Arc<Intake>, share: Share) -> Judgement {
-        let Share { tenant, events, stale } = share;
+    pub async fn judge(self: Arc<Intake>, share: TenantEvents) -> Judgement {
+        let TenantEvents { tenant, events, stale } = share;
         let came = match self.refresh(&tenant, stale).await {
             Err(error) => Err(Unjudged { events, error }),
             Ok(()) => self.judged(&tenant, events, stale.is_some()).await,
@@ -100,7 +100,7 @@ impl Intake {
         Judgement { tenant, came }
     }
 
-    async fn judged(&self, tenant: &Tenant, events: Vec<ReceivedEvent>, alone: bool) -> Result<Judged, Unjudged> {
+    async fn judged(&self, tenant: &Tenant, events: Vec<ReceivedEvent>, alone: bool) -> Result<JudgedEvents, Unjudged> {
         let mut judging = Judging::new(tenant.clone(), events, alone);
         loop {
             let (index, clock) = (Arc::clone(&self.index), self.store.clock().clone());
@@ -147,7 +147,7 @@ impl Intake {
     }
 
     /// Compiles tasks in small pieces, each in the turn of its tenant. A task that panics is unreadable.
-    async fn compile(&self, tasks: &[EventTask]) -> (Vec<Compiled>, Vec<Unreadable>) {
+    async fn compile(&self, tasks: &[EventTask]) -> (Vec<CompiledTask>, Vec<UnreadableTask>) {
         let (mut compiled, mut unreadable) = (Vec::with_capacity(tasks.len()), Vec::new());
         for of_tenant in tasks.chunk_by(|a, b| a.tenant_id == b.tenant_id) {
             for some in of_tenant.chunks(COMPILED) {
@@ -167,8 +167,8 @@ impl Intake {
 
     /// Disables tasks whose triggers can't be read, with the reason: an expression may exceed a bound that is younger. Their
     /// owners are told. Only a store that is away keeps the others from going on.
-    async fn disable(&self, unreadable: Vec<Unreadable>) -> Result<(), StoreError> {
-        for Unreadable { task_id, epoch, why } in unreadable {
+    async fn disable(&self, unreadable: Vec<UnreadableTask>) -> Result<(), StoreError> {
+        for UnreadableTask { task_id, epoch, why } in unreadable {
             match self.store.disable_task(task_id, SeenTask::Epoch(epoch), FaultyPart::Trigger, &why).await {
                 Ok(true) => tracing::error!(%task_id, why, "the trigger of a task can't be read, it is disabled"),
                 Ok(false) => {}

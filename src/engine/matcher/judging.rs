@@ -18,7 +18,7 @@ use crate::engine::matcher::slice::{Slice, WRITE};
 use crate::id::Tenant;
 use crate::store::{Match, event_shard};
 use crate::task::TaskStatus;
-use crate::trigger::event::{Arrival, EVENT_RUNS, Missed, Verdict, reason};
+use crate::trigger::event::{Arrival, EVENT_RUNS, MissedEventField, EventVerdict, reason};
 
 /// After this long a piece gives up its thread, to go on in its next turn; one evaluation is bounded by itself.
 const PIECE: Duration = Duration::from_millis(5);
@@ -44,7 +44,7 @@ pub struct Judging {
 }
 
 /// The events that were judged; and those that were not, because there was enough to record.
-pub struct Judged {
+pub struct JudgedEvents {
     pub slice: Slice,
     pub rest: Vec<ReceivedEvent>,
     /// Fields that tasks looked for in vain, whose owners are to be told.
@@ -68,7 +68,7 @@ impl Judging {
     }
 
     /// Judges for a while.
-    pub fn go_on(mut self, index: &RwLock<Index>, now: DateTime<Utc>) -> ControlFlow<Box<Judged>, Judging> {
+    pub fn go_on(mut self, index: &RwLock<Index>, now: DateTime<Utc>) -> ControlFlow<Box<JudgedEvents>, Judging> {
         let begun = Instant::now();
         while let Some(taken) = self.waiting.front() {
             let arrival = Arc::clone(&taken.arrival);
@@ -91,7 +91,7 @@ impl Judging {
         }
         let version = self.version.unwrap_or_default();
         let slice = Slice::new(self.tenant, self.judged, self.matches, version, self.alone);
-        ControlFlow::Break(Box::new(Judged { slice, rest: self.waiting.into(), misses: self.misses }))
+        ControlFlow::Break(Box::new(JudgedEvents { slice, rest: self.waiting.into(), misses: self.misses }))
     }
 
     fn look_up(&mut self, index: &RwLock<Index>, arrival: &Arrival) -> std::vec::IntoIter<Arc<Indexed>> {
@@ -107,17 +107,17 @@ impl Judging {
         let found = matched_noting(task, arrival, now, &mut missed);
         self.note(task, arrival, missed);
         let Some(mut found) = found else { return };
-        if matches!(found.verdict, Verdict::Fires(_)) {
+        if matches!(found.verdict, EventVerdict::Fires(_)) {
             self.fires += 1;
             if self.fires > EVENT_RUNS {
-                found.verdict = Verdict::Skipped(reason::FAN_OUT.into());
+                found.verdict = EventVerdict::Skipped(reason::FAN_OUT.into());
             }
         }
         self.matches.push(found);
     }
 
     /// Keeps the first field that an active task misses.
-    fn note(&mut self, task: &Arc<Indexed>, arrival: &Arrival, missed: Option<Missed>) {
+    fn note(&mut self, task: &Arc<Indexed>, arrival: &Arrival, missed: Option<MissedEventField>) {
         let Some(missed) = missed.filter(|_| task.status == TaskStatus::Active) else { return };
         if !task.told.swap(true, Ordering::Relaxed) {
             let field = task.matcher.missing_field(&missed, arrival);
@@ -136,11 +136,11 @@ fn matched_noting(
     task: &Indexed,
     arrival: &Arc<Arrival>,
     now: DateTime<Utc>,
-    missed: &mut Option<Missed>,
+    missed: &mut Option<MissedEventField>,
 ) -> Option<Match> {
     let judged = catch_unwind(AssertUnwindSafe(|| task.matcher.judge_noting(arrival, now, missed)));
-    let verdict = judged.unwrap_or_else(|_| Verdict::Skipped("filter_error: it panicked".into()));
-    if verdict == Verdict::No {
+    let verdict = judged.unwrap_or_else(|_| EventVerdict::Skipped("filter_error: it panicked".into()));
+    if verdict == EventVerdict::No {
         return None;
     }
     arrival.prepare();
@@ -195,7 +195,7 @@ mod tests {
         (0..count).map(taken).collect()
     }
 
-    fn judged(index: &RwLock<Index>, events: Vec<ReceivedEvent>) -> Judged {
+    fn judged(index: &RwLock<Index>, events: Vec<ReceivedEvent>) -> JudgedEvents {
         let mut judging = Judging::new(Tenant::new("a").unwrap(), events, false);
         loop {
             match judging.go_on(index, "2027-03-01T08:00:00Z".parse().unwrap()) {
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn fan_out_beyond_the_limit_is_recorded_as_skipped() {
         let judged = judged(&index_of(EVENT_RUNS + 2), events(1));
-        let skipped = Verdict::Skipped("fan_out".into());
+        let skipped = EventVerdict::Skipped("fan_out".into());
         let count = judged.slice.matches.iter().filter(|matched| matched.verdict == skipped).count();
         assert_eq!((judged.slice.matches.len(), count), (EVENT_RUNS + 2, 2));
     }

@@ -2,7 +2,7 @@
 //! many: its lane goes on beside it.
 
 use crate::engine::matcher::received::ReceivedEvent;
-use crate::engine::matcher::slice::{Failed, Piece, Ready, Slice};
+use crate::engine::matcher::slice::{Failed, SlicePiece, SliceQueue, Slice};
 use crate::id::Tenant;
 
 /// Matches of a tenant that are few. They cost hardly more than the commit that records them.
@@ -18,8 +18,8 @@ pub enum Lane {
 /// Slices that are judged and not recorded. A tenant has its slice in one lane.
 #[derive(Default)]
 pub struct Lanes {
-    few: Ready,
-    many: Ready,
+    few: SliceQueue,
+    many: SliceQueue,
     /// The lane that was recorded from last.
     last: Option<Lane>,
     /// The tenants of which a piece of many is being written.
@@ -71,7 +71,7 @@ impl Lanes {
     }
 
     /// The next piece of a lane, of so many matches at most. What is judged of its tenants until it is settled waits aside.
-    pub fn next_piece(&mut self, lane: Lane, most: usize) -> Option<Piece> {
+    pub fn next_piece(&mut self, lane: Lane, most: usize) -> Option<SlicePiece> {
         let piece = self.lane(lane).next(most)?;
         if lane == Lane::Many {
             self.writing = self.many.tenants_of(&piece);
@@ -80,14 +80,14 @@ impl Lanes {
     }
 
     /// The piece is recorded. Answers the events that are recorded whole.
-    pub fn recorded(&mut self, lane: Lane, piece: &Piece) -> Vec<ReceivedEvent> {
+    pub fn recorded(&mut self, lane: Lane, piece: &SlicePiece) -> Vec<ReceivedEvent> {
         let whole = self.lane(lane).recorded(piece);
         self.settled(lane);
         whole
     }
 
     /// The index was older than the tasks. Answers the slices, whose events are to be judged anew.
-    pub fn stale(&mut self, lane: Lane, piece: &Piece) -> Vec<Slice> {
+    pub fn stale(&mut self, lane: Lane, piece: &SlicePiece) -> Vec<Slice> {
         let mut stale = self.lane(lane).stale(piece);
         // what was judged later stands behind them, and is judged anew, too
         if lane == Lane::Many {
@@ -98,7 +98,7 @@ impl Lanes {
     }
 
     /// The piece can't be recorded.
-    pub fn failed(&mut self, lane: Lane, piece: &Piece) -> Failed {
+    pub fn failed(&mut self, lane: Lane, piece: &SlicePiece) -> Failed {
         let failed = self.lane(lane).failed(piece);
         self.settled(lane);
         failed
@@ -116,7 +116,7 @@ impl Lanes {
         }
     }
 
-    pub fn lane(&mut self, lane: Lane) -> &mut Ready {
+    pub fn lane(&mut self, lane: Lane) -> &mut SliceQueue {
         match lane {
             Lane::Few => &mut self.few,
             Lane::Many => &mut self.many,

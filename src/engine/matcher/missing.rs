@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use crate::engine::matcher::index::Indexed;
 use crate::expr::MissingField;
 use crate::id::Scope;
-use crate::notification::notices::Arrival;
+use crate::notification::notices::ArrivalNotice;
 use crate::notification::{NewDelivery, Recipient, SubjectRef, notices};
 use crate::store::{Store, StoreError};
 
@@ -69,7 +69,7 @@ async fn tell(store: &Store, miss: &Miss) -> Result<(), StoreError> {
     tracing::info!(task_id = %task.id, field = miss.field.field, "an event has no such field as a task looks for");
     let about = SubjectRef::missing_field(task.id, &miss.field.expression);
     let language = Recipient::language_of(recipient.as_ref());
-    let words = notices::missing_field(language, &task.name, Arrival::Event, &miss.field);
+    let words = notices::missing_field(language, &task.name, ArrivalNotice::Event, &miss.field);
     match NewDelivery::notice(&task, recipient.as_ref(), about, words) {
         Some(notice) => store.post_delivery(&notice).await,
         None => Ok(()),

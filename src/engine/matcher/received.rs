@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::bus::Entry;
+use crate::bus::BusEntry;
 use crate::trigger::event::Arrival;
 
 /// An entry that is an event.
@@ -13,7 +13,7 @@ pub struct ReceivedEvent {
 }
 
 impl ReceivedEvent {
-    pub fn entry(&self) -> Entry {
-        Entry { id: self.id.clone(), event: Ok(self.arrival.event.clone()), deliveries: self.deliveries }
+    pub fn entry(&self) -> BusEntry {
+        BusEntry { id: self.id.clone(), event: Ok(self.arrival.event.clone()), deliveries: self.deliveries }
     }
 }

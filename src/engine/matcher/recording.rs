@@ -6,25 +6,25 @@ use futures::FutureExt;
 use tokio::sync::Notify;
 
 use crate::clock::pause;
-use crate::engine::matcher::backlog::Wanted;
+use crate::engine::matcher::backlog::ReadRequest;
 use crate::engine::matcher::lanes::Lane;
 use crate::engine::matcher::received::ReceivedEvent;
-use crate::engine::matcher::slice::{Failed, Piece, WRITE_BY_RULES};
-use crate::engine::matcher::work::Work;
-use crate::engine::matcher::{BETWEEN_LOOKS, Matcher};
+use crate::engine::matcher::slice::{Failed, SlicePiece, WRITE_BY_RULES};
+use crate::engine::matcher::work::MatcherWork;
+use crate::engine::matcher::{BETWEEN_LOOKS, EventMatcher};
 use crate::engine::service::TickError;
 use crate::store::{EventsFired, FireEvents, Match, StoreError};
 
 /// Whether what was judged still held.
 #[derive(PartialEq)]
-enum Fired {
+enum RecordOutcome {
     Done,
     Stale,
 }
 
-impl Matcher {
+impl EventMatcher {
     /// Records the next piece, and meanwhile reads on. Answers how many entries are at their end.
-    pub(super) async fn record(&self, work: &mut Work, first: bool) -> Result<usize, TickError> {
+    pub(super) async fn record(&self, work: &mut MatcherWork, first: bool) -> Result<usize, TickError> {
         match work.lanes.next() {
             None => Ok(0),
             Some(Lane::Few) => self.record_few(work, first).await,
@@ -32,7 +32,7 @@ impl Matcher {
         }
     }
 
-    async fn record_few(&self, work: &mut Work, first: bool) -> Result<usize, TickError> {
+    async fn record_few(&self, work: &mut MatcherWork, first: bool) -> Result<usize, TickError> {
         let Some(piece) = self.next_piece(work, Lane::Few).await? else { return Ok(0) };
         let goes_on = work.many || !first || !work.backlog.is_empty() || !work.judging.is_empty();
         // what is read since another piece was recorded comes when it comes
@@ -52,7 +52,7 @@ impl Matcher {
     }
 
     /// Records a piece of the lane of many; the other lane goes on until it is recorded.
-    async fn record_many(&self, work: &mut Work) -> Result<usize, TickError> {
+    async fn record_many(&self, work: &mut MatcherWork) -> Result<usize, TickError> {
         let Some(piece) = self.next_piece(work, Lane::Many).await? else { return Ok(0) };
         // what is acknowledged stays in the work until it is: a round may be broken off
         let done = work.done.clone();
@@ -70,7 +70,7 @@ impl Matcher {
         Ok(beside? + finished?)
     }
 
-    async fn next_piece(&self, work: &mut Work, lane: Lane) -> Result<Option<Piece>, TickError> {
+    async fn next_piece(&self, work: &mut MatcherWork, lane: Lane) -> Result<Option<SlicePiece>, TickError> {
         let piece = work.lanes.next_piece(lane, self.store.events_at_once());
         let ready = work.lanes.lane(lane);
         if let Some(piece) = piece.as_ref().filter(|_| planted!("acknowledge_before_commit")) {
@@ -81,7 +81,7 @@ impl Matcher {
     }
 
     /// Reads, has judged, and records few matches of a tenant as they come, until `over`.
-    async fn go_on_beside(&self, work: &mut Work, over: &Notify) -> Result<usize, TickError> {
+    async fn go_on_beside(&self, work: &mut MatcherWork, over: &Notify) -> Result<usize, TickError> {
         let mut finished = 0;
         let over = over.notified();
         let mut over = std::pin::pin!(over);
@@ -94,7 +94,7 @@ impl Matcher {
                 finished += self.settle(work, Lane::Few, &piece, fired)?;
                 continue;
             }
-            let Work { reading, judging, .. } = &mut *work;
+            let MatcherWork { reading, judging, .. } = &mut *work;
             tokio::select! {
                 () = &mut over => break,
                 Some(read) = reading.join_next() => self.take_read(work, Some(read))?,
@@ -105,9 +105,9 @@ impl Matcher {
     }
 
     /// Starts a read that waits so long for the first entry, unless one is under way or nothing may be read. Whether it did.
-    pub(super) fn start_reading(&self, work: &mut Work, wait: Duration) -> bool {
+    pub(super) fn start_reading(&self, work: &mut MatcherWork, wait: Duration) -> bool {
         let wanted = if work.away || !work.reading.is_empty() { None } else { work.wants() };
-        let Some(Wanted { full, limit }) = wanted else { return false };
+        let Some(ReadRequest { full, limit }) = wanted else { return false };
         let (intake, spent) = (self.intake.clone(), std::mem::take(&mut work.spent));
         work.reading.spawn(async move {
             drop(spent);
@@ -119,14 +119,14 @@ impl Matcher {
     /// Goes by how the recording of a piece ended. One event that fails must not hold up the others, nor one tenant another.
     fn settle(
         &self,
-        work: &mut Work,
+        work: &mut MatcherWork,
         lane: Lane,
-        piece: &Piece,
-        fired: Result<Fired, StoreError>,
+        piece: &SlicePiece,
+        fired: Result<RecordOutcome, StoreError>,
     ) -> Result<usize, TickError> {
         work.away = matches!(fired, Err(StoreError::Unavailable(_) | StoreError::LeaseLost));
         let error = match fired {
-            Ok(Fired::Done) => {
+            Ok(RecordOutcome::Done) => {
                 let whole = work.lanes.recorded(lane, piece);
                 let count = whole.len();
                 self.events.inc_by(count as u64);
@@ -134,7 +134,7 @@ impl Matcher {
                 work.spent.extend(whole);
                 return Ok(count);
             }
-            Ok(Fired::Stale) => {
+            Ok(RecordOutcome::Stale) => {
                 // each is put before those that are there
                 for slice in work.lanes.stale(lane, piece).into_iter().rev() {
                     work.backlog.put_back(&slice.tenant, slice.events, Some(slice.version));
@@ -158,7 +158,7 @@ impl Matcher {
     }
 
     /// Leaves an entry that can't be handled now: it comes again from the bus, and in the end is buried.
-    pub(super) fn give_up(&self, work: &mut Work, taken: ReceivedEvent, error: &StoreError) {
+    pub(super) fn give_up(&self, work: &mut MatcherWork, taken: ReceivedEvent, error: &StoreError) {
         match taken.deliveries >= self.max_deliveries {
             true => work.hopeless.push((taken.entry(), error.to_string())),
             false => tracing::warn!(entry = taken.id, %error, "an event can't be recorded, it comes again"),
@@ -166,7 +166,7 @@ impl Matcher {
     }
 
     /// Records a piece.
-    async fn fire(&self, piece: &Piece, lane: Lane) -> Result<Fired, StoreError> {
+    async fn fire(&self, piece: &SlicePiece, lane: Lane) -> Result<RecordOutcome, StoreError> {
         let rules = piece.matches.iter().filter(|matched| !matched.goes_straight());
         let (straight, by_rules): (Vec<Match>, Vec<Match>) = match rules.count() {
             0 => return self.fire_some(&piece.shards, &piece.matches, lane).await,
@@ -174,21 +174,21 @@ impl Matcher {
         };
         let straight = (!straight.is_empty()).then_some(straight.as_slice());
         for matches in straight.into_iter().chain(by_rules.chunks(WRITE_BY_RULES)) {
-            if self.fire_some(&piece.shards, matches, lane).await? == Fired::Stale {
-                return Ok(Fired::Stale);
+            if self.fire_some(&piece.shards, matches, lane).await? == RecordOutcome::Stale {
+                return Ok(RecordOutcome::Stale);
             }
         }
-        Ok(Fired::Done)
+        Ok(RecordOutcome::Done)
     }
 
-    async fn fire_some(&self, shards: &[(i32, i64)], matches: &[Match], lane: Lane) -> Result<Fired, StoreError> {
+    async fn fire_some(&self, shards: &[(i32, i64)], matches: &[Match], lane: Lane) -> Result<RecordOutcome, StoreError> {
         let now = self.store.clock().now();
         let share = self.held.share_ahead(matches.len());
         let ask = FireEvents { now, shards, matches, worker: self.worker, room: share.room, few: lane == Lane::Few };
-        let EventsFired::Done(recorded) = self.store.fire_events(&ask).await? else { return Ok(Fired::Stale) };
+        let EventsFired::Done(recorded) = self.store.fire_events(&ask).await? else { return Ok(RecordOutcome::Stale) };
         self.matched.inc_by(recorded.recorded as u64);
         self.skipped.inc_by(recorded.skipped as u64);
         self.held.add(recorded.claims);
-        Ok(Fired::Done)
+        Ok(RecordOutcome::Done)
     }
 }

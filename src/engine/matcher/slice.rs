@@ -84,10 +84,10 @@ impl Slice {
 
 /// Slices that wait to be recorded, in the order of their turns.
 #[derive(Default)]
-pub struct Ready(VecDeque<Slice>);
+pub struct SliceQueue(VecDeque<Slice>);
 
 /// The events of one write: a part of each of the first slices.
-pub struct Piece {
+pub struct SlicePiece {
     parts: Vec<Range<usize>>,
     /// The shards of the tenants, each with the version of the index.
     pub shards: Vec<(i32, i64)>,
@@ -102,7 +102,7 @@ pub enum Failed {
     Event(ReceivedEvent),
 }
 
-impl Ready {
+impl SliceQueue {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -118,7 +118,7 @@ impl Ready {
     }
 
     /// The tenants of a piece.
-    pub fn tenants_of(&self, piece: &Piece) -> Vec<Tenant> {
+    pub fn tenants_of(&self, piece: &SlicePiece) -> Vec<Tenant> {
         self.0.iter().take(piece.parts.len()).map(|slice| slice.tenant.clone()).collect()
     }
 
@@ -136,7 +136,7 @@ impl Ready {
     }
 
     /// The next piece to write, of so many matches at most.
-    pub fn next(&self, most: usize) -> Option<Piece> {
+    pub fn next(&self, most: usize) -> Option<SlicePiece> {
         let first = self.0.front()?;
         let together = match first.alone {
             true => 1,
@@ -144,7 +144,7 @@ impl Ready {
         };
         let (mut room, mut bytes) = (most.clamp(1, WRITE), WRITE_BYTES);
         let share = (room / together).max(LEAST.min(room));
-        let mut piece = Piece { parts: Vec::new(), shards: Vec::new(), matches: Vec::new() };
+        let mut piece = SlicePiece { parts: Vec::new(), shards: Vec::new(), matches: Vec::new() };
         let mut versions: BTreeMap<i32, i64> = BTreeMap::new();
         for slice in self.0.iter().take(together) {
             if room == 0 || (bytes == 0 && !piece.parts.is_empty()) {
@@ -162,7 +162,7 @@ impl Ready {
     }
 
     /// The piece is recorded. Answers the events that are recorded whole; the other slices wait behind all others.
-    pub fn recorded(&mut self, piece: &Piece) -> Vec<ReceivedEvent> {
+    pub fn recorded(&mut self, piece: &SlicePiece) -> Vec<ReceivedEvent> {
         let mut whole = Vec::new();
         for (part, mut slice) in piece.parts.iter().zip(self.0.drain(..piece.parts.len()).collect::<Vec<_>>()) {
             slice.recorded = part.end;
@@ -176,13 +176,13 @@ impl Ready {
     }
 
     /// The index was older than the tasks. Answers the slices, whose events are to be judged anew.
-    pub fn stale(&mut self, piece: &Piece) -> Vec<Slice> {
+    pub fn stale(&mut self, piece: &SlicePiece) -> Vec<Slice> {
         self.0.drain(..piece.parts.len()).collect()
     }
 
     /// The piece can't be recorded. Those that were written together wait apart, and one that was alone waits to be written
     /// in half of the piece; behind all others.
-    pub fn failed(&mut self, piece: &Piece) -> Failed {
+    pub fn failed(&mut self, piece: &SlicePiece) -> Failed {
         let mut slices: Vec<Slice> = self.0.drain(..piece.parts.len()).collect();
         let mut failed = Failed::Again;
         if let [slice] = &mut slices[..] {
@@ -208,7 +208,7 @@ impl Ready {
     }
 
     /// The entries that a piece is of.
-    pub fn ids_of(&self, piece: &Piece) -> Vec<String> {
+    pub fn ids_of(&self, piece: &SlicePiece) -> Vec<String> {
         let slices = self.0.iter().take(piece.parts.len());
         slices.flat_map(|slice| slice.events.iter().map(|taken| taken.id.clone())).collect()
     }
@@ -222,7 +222,7 @@ pub(super) mod tests {
     use super::*;
     use crate::event::Event;
     use crate::task::TaskStatus;
-    use crate::trigger::event::{Arrival, Verdict, Way};
+    use crate::trigger::event::{Arrival, EventVerdict, MatchPath};
 
     pub fn slice(tenant: &str, events: usize, tasks: usize, bytes: usize) -> Slice {
         let taken: Vec<ReceivedEvent> = (0..events)
@@ -240,7 +240,7 @@ pub(super) mod tests {
             hold: false,
             max_runs: None,
             arrival: Arc::clone(&taken.arrival),
-            verdict: Verdict::Fires(Way::default()),
+            verdict: EventVerdict::Fires(MatchPath::default()),
         };
         let matches = taken.iter().flat_map(|taken| (0..tasks).map(move |task| matched(taken, task))).collect();
         Slice::new(Tenant::new(tenant).unwrap(), taken, matches, 3, false)
@@ -252,7 +252,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_write_is_bounded_and_a_quiet_tenant_is_in_the_first() {
-        let mut ready = Ready::default();
+        let mut ready = SliceQueue::default();
         ready.push(slice("loud", 3, 1000, 1));
         ready.push(slice("quiet", 1, 1, 1));
         let first = ready.next(WRITE).unwrap();
@@ -269,7 +269,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_short_write_has_a_part_of_each_tenant_too() {
-        let mut ready = Ready::default();
+        let mut ready = SliceQueue::default();
         ready.push(slice("loud", 3, 1000, 1));
         ready.push(slice("quiet", 1, 1, 1));
         let first = ready.next(60).unwrap();
@@ -279,7 +279,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_write_is_bounded_in_bytes() {
-        let mut ready = Ready::default();
+        let mut ready = SliceQueue::default();
         ready.push(slice("loud", 1, 1000, 256 * 1024 - 300));
         let piece = ready.next(WRITE).unwrap();
         assert!((15..=17).contains(&piece.matches.len()), "{}", piece.matches.len());
@@ -287,7 +287,7 @@ pub(super) mod tests {
 
     #[test]
     fn failing_slice_is_halved_down_to_the_event_and_holds_up_no_other() {
-        let mut ready = Ready::default();
+        let mut ready = SliceQueue::default();
         ready.push(slice("loud", 4, 1, 1));
         ready.push(slice("quiet", 1, 1, 1));
         let (mut given_up, mut recorded, mut writes) = (Vec::new(), Vec::new(), 0);
@@ -315,7 +315,7 @@ pub(super) mod tests {
 
     #[test]
     fn slices_of_one_tenant_keep_their_order_and_go_by_the_older_index() {
-        let mut ready = Ready::default();
+        let mut ready = SliceQueue::default();
         ready.push(slice("a", 1, 2, 1));
         ready.push(Slice { version: 2, ..slice("a", 1, 1, 1) });
         let piece = ready.next(WRITE).unwrap();

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use tokio::task::JoinSet;
 
-use crate::bus::{BusError, Entry};
+use crate::bus::{BusError, BusEntry};
 use crate::engine::matcher::BATCH;
-use crate::engine::matcher::backlog::{Backlog, Wanted};
-use crate::engine::matcher::intake::{Batch, Judgement};
+use crate::engine::matcher::backlog::{WaitingEvents, ReadRequest};
+use crate::engine::matcher::intake::{ReadBatch, Judgement};
 use crate::engine::matcher::lanes::Lanes;
 use crate::engine::matcher::missing::Misses;
 use crate::engine::matcher::received::ReceivedEvent;
@@ -15,15 +15,15 @@ use crate::id::Tenant;
 
 /// State that outlives a tick.
 #[derive(Default)]
-pub struct Work {
+pub struct MatcherWork {
     /// A read of the bus that is under way; one at most.
-    pub reading: JoinSet<Result<Batch, BusError>>,
-    pub backlog: Backlog,
+    pub reading: JoinSet<Result<ReadBatch, BusError>>,
+    pub backlog: WaitingEvents,
     pub judging: JoinSet<Judgement>,
     /// The tenants whose events are being judged, and how many.
     pub judged_now: HashMap<Tenant, usize>,
     pub lanes: Lanes,
-    pub hopeless: Vec<(Entry, String)>,
+    pub hopeless: Vec<(BusEntry, String)>,
     /// Committed, and not acknowledged yet.
     pub done: Vec<String>,
     /// Whether the last read found so much that there may be more.
@@ -36,17 +36,17 @@ pub struct Work {
     pub spent: Vec<ReceivedEvent>,
 }
 
-impl Work {
+impl MatcherWork {
     pub fn is_idle(&self) -> bool {
         self.backlog.is_empty() && self.judging.is_empty() && self.lanes.is_empty() && self.hopeless.is_empty()
     }
 
     /// The next request to the bus; none where enough is here.
-    pub fn wants(&self) -> Option<Wanted> {
+    pub fn wants(&self) -> Option<ReadRequest> {
         self.backlog.wants(&self.judged_now, BATCH)
     }
 
-    pub fn add(&mut self, batch: Batch) {
+    pub fn add(&mut self, batch: ReadBatch) {
         self.many = batch.len() >= BATCH / 2;
         self.hopeless.extend(batch.hopeless);
         batch.taken.into_iter().for_each(|taken| self.backlog.push(taken));

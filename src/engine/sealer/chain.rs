@@ -20,7 +20,7 @@ const PAGE: i64 = 1_000;
 
 /// Result of a walk along the chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Verified {
+pub struct ChainCheck {
     /// Entries that are as they were sealed.
     pub sealed: i64,
     /// Entries that have no place in the chain yet.
@@ -60,12 +60,12 @@ fn sealed_text(before: &str, entry: &AuditEntry) -> String {
 
 /// Checks entry by entry; its state is where it has come to.
 #[derive(Default)]
-struct Walk {
+struct ChainWalk {
     position: i64,
     hash: String,
 }
 
-impl Walk {
+impl ChainWalk {
     fn step(&mut self, vault: &Vault, entry: &AuditEntry) -> Result<(), Broken> {
         let position = self.position + 1;
         let broken = |why| Err(Broken { position, why });
@@ -74,7 +74,7 @@ impl Walk {
         }
         match &entry.hash {
             Some(hash) if vault.is_tag(PURPOSE, &sealed_text(&self.hash, entry), hash) => {
-                *self = Walk { position, hash: hash.clone() };
+                *self = ChainWalk { position, hash: hash.clone() };
                 Ok(())
             }
             _ => broken(CHANGED),
@@ -128,9 +128,9 @@ async fn key_at(store: &Store, vault: &Vault, position: i64) -> Result<Option<St
 }
 
 /// Walks the whole chain.
-pub async fn verify(store: &Store, vault: &Vault) -> Result<Verified, StoreError> {
+pub async fn verify(store: &Store, vault: &Vault) -> Result<ChainCheck, StoreError> {
     let before = store.audit_end().await?;
-    let mut walk = Walk::default();
+    let mut walk = ChainWalk::default();
     let broken = 'walk: {
         loop {
             let page = store.audit_chain(walk.position, PAGE).await?;
@@ -146,7 +146,7 @@ pub async fn verify(store: &Store, vault: &Vault) -> Result<Verified, StoreError
         let after = store.audit_end().await?;
         walk.end((before.0, &before.1), (after.0, &after.1)).err()
     };
-    Ok(Verified { sealed: walk.position, unsealed: before.2, broken })
+    Ok(ChainCheck { sealed: walk.position, unsealed: before.2, broken })
 }
 
 #[cfg(test)]
@@ -189,8 +189,8 @@ mod tests {
         (1..=length).map(entry).collect()
     }
 
-    fn walked(vault: &Vault, entries: &[AuditEntry]) -> Result<Walk, Broken> {
-        let mut walk = Walk::default();
+    fn walked(vault: &Vault, entries: &[AuditEntry]) -> Result<ChainWalk, Broken> {
+        let mut walk = ChainWalk::default();
         entries.iter().try_for_each(|entry| walk.step(vault, entry))?;
         Ok(walk)
     }
@@ -249,6 +249,6 @@ mod tests {
         assert_eq!(walk(8).end((8, &eight), (10, &ten)), Ok(()));
         assert_eq!(walk(10).end((8, &eight), (8, &eight)), Err(Broken { position: 10, why: OTHER_END }));
         assert_eq!(walk(10).end((10, &eight), (10, &eight)), Err(Broken { position: 10, why: OTHER_END }));
-        assert_eq!(Walk::default().end((0, ""), (0, "")), Ok(()));
+        assert_eq!(ChainWalk::default().end((0, ""), (0, "")), Ok(()));
     }
 }

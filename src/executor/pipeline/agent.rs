@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use crate::agent::{AgentStore, AppendError, Configured, Handled, Incoming, Wishes};
-use crate::approval::policy::Rules;
+use crate::agent::{AgentStore, AppendError, Configured, AgentResponse, AgentRequest, AgentOverrides};
+use crate::approval::policy::PolicyRules;
 use crate::credential::references;
-use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
 use crate::executor::pipeline::llm::model;
-use crate::executor::pipeline::reading::{Reading, given};
-use crate::executor::pipeline::scope::Scope;
+use crate::executor::pipeline::reading::{StepReader, given};
+use crate::executor::pipeline::scope::StepScope;
 use crate::invalid::did_you_mean;
 use crate::run::outcome::RunError;
-use crate::run::transcript::Entry;
+use crate::run::transcript::TranscriptEntry;
 use crate::template::Template;
 
 /// Turns that may be asked for.
@@ -24,18 +24,18 @@ const TURNS: std::ops::RangeInclusive<u64> = 1..=100;
 /// Turns of the agents of one run count on from these steps, so that the keys of their calls differ.
 const TURNS_OF_A_STEP: i64 = 1_000;
 
-struct Agent {
+struct AgentExecution {
     instruction: Template,
-    wishes: Wishes,
+    wishes: AgentOverrides,
     /// The `[[agents]]` entry it comes from.
     name: Option<String>,
     /// Its say in what needs consent. Nobody can be asked in a step, so what it lets through runs, and what it does not
     /// is refused.
-    rules: Option<Arc<Rules>>,
+    rules: Option<Arc<PolicyRules>>,
 }
 
 /// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?, "credentials"?}`, or the `name` of a configured one.
-pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
     let known = ["name", "instruction", "system_prompt", "model", "max_turns", "tools", "credentials"];
     let fields = reading.object(value, &known)?;
     let name = reading.text(fields, "name");
@@ -52,7 +52,7 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
             found
         }
     };
-    let wishes = Wishes {
+    let wishes = AgentOverrides {
         system_prompt: reading.text(fields, "system_prompt").or(configured.map(|agent| agent.instruction.clone())),
         model: model(fields, reading).or(configured.and_then(|agent| agent.model.clone())),
         max_turns: reading
@@ -67,10 +67,10 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
     reading.need(fields, "instruction")?;
     let instruction = reading.template(fields, "instruction")?;
     let rules = configured.and_then(Configured::rules).map(Arc::new);
-    Some(Box::new(Agent { instruction, wishes, name, rules }))
+    Some(Box::new(AgentExecution { instruction, wishes, name, rules }))
 }
 
-fn tools(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Vec<String>> {
+fn tools(fields: &Map<String, Value>, reading: &mut StepReader) -> Option<Vec<String>> {
     let list = given(fields, "tools")?;
     let place = format!("{}/tools", reading.pointer);
     let names: Vec<String> = reading.faults.read(list, &place)?;
@@ -84,8 +84,8 @@ fn tools(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Vec<Strin
     Some(names)
 }
 
-impl Agent {
-    async fn run(&self, act: &Act<'_>) -> Result<Done, StepError> {
+impl AgentExecution {
+    async fn run(&self, act: &StepAction<'_>) -> Result<StepResult, StepError> {
         let (instruction, steps) = (self.instruction.clone(), self.steps(act.scope));
         let text = act.compute(steps, move |scope| Ok(instruction.text(&scope.template)?)).await?;
         let world = act.world;
@@ -96,7 +96,7 @@ impl Agent {
             ("step", json!(act.step)),
         ];
         let transcript = StepTranscript::new(world.store.clone(), act.step);
-        let incoming = Incoming {
+        let incoming = AgentRequest {
             tenant: world.tenant.clone(),
             run_id: world.run_id,
             text,
@@ -116,9 +116,9 @@ impl Agent {
         };
         match world.parts.agent.handle_message(&incoming).await {
             // what it used is in its own entries
-            Ok(Handled::Answered(result)) => Ok(Done::plain(json!(result.response))),
-            Ok(Handled::Refused { reason }) => Err(StepFault::new("refused", reason).into()),
-            Ok(Handled::Suspended(_)) => unreachable!("nobody can be asked here"),
+            Ok(AgentResponse::Answered(result)) => Ok(StepResult::plain(json!(result.response))),
+            Ok(AgentResponse::Refused { reason }) => Err(StepFault::new("refused", reason).into()),
+            Ok(AgentResponse::Suspended(_)) => unreachable!("nobody can be asked here"),
             Err(RunError::Fail { fault }) => Err(StepFault::new(fault.code, fault.message).into()),
             Err(RunError::Retry { fault, after }) => Err(StepFault::passing(fault.code, fault.message, after).into()),
             Err(other) => Err(StepError::Run(other)),
@@ -126,24 +126,24 @@ impl Agent {
     }
 }
 
-impl StepKind for Agent {
+impl StepKind for AgentExecution {
     fn effect(&self) -> Effect {
         Effect::Repeatable
     }
 
-    fn steps(&self, scope: &Scope) -> u64 {
+    fn steps(&self, scope: &StepScope) -> u64 {
         self.instruction.steps(&scope.template)
     }
 
-    fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
+    fn shown(&self, scope: &StepScope) -> Result<Value, StepFault> {
         let instruction = self.instruction.text(&scope.template)?;
-        let Wishes { model, max_turns, tools, .. } = &self.wishes;
+        let AgentOverrides { model, max_turns, tools, .. } = &self.wishes;
         Ok(json!({
             "name": self.name, "instruction": instruction, "model": model, "max_turns": max_turns, "tools": tools,
         }))
     }
 
-    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+    fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>> {
         Box::pin(self.run(act))
     }
 }
@@ -164,7 +164,7 @@ impl StepTranscript {
 }
 
 impl AgentStore for StepTranscript {
-    fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>> {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
         Box::pin(async {
             let all = self.store.load().await?;
             let own = own(&all, &self.step);
@@ -173,7 +173,7 @@ impl AgentStore for StepTranscript {
         })
     }
 
-    fn append(&self, mut entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
+    fn append(&self, mut entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
         let ahead = self.ahead.load(Ordering::SeqCst);
         entries.iter_mut().for_each(|entry| entry.seq += ahead);
         self.store.append(entries)
@@ -181,10 +181,10 @@ impl AgentStore for StepTranscript {
 }
 
 /// The entries since the step's first intent, numbered anew.
-fn own(all: &[Entry], step: &str) -> Vec<Entry> {
-    use crate::run::transcript::Message;
-    let begins = |entry: &Entry| matches!(&entry.message, Message::Step { name, .. } if name == step);
+fn own(all: &[TranscriptEntry], step: &str) -> Vec<TranscriptEntry> {
+    use crate::run::transcript::TranscriptMessage;
+    let begins = |entry: &TranscriptEntry| matches!(&entry.message, TranscriptMessage::Step { name, .. } if name == step);
     let from = all.iter().position(begins).unwrap_or(all.len());
     let said = all[from..].iter().filter(|entry| entry.message.is_said());
-    said.zip(0..).map(|(entry, seq)| Entry { seq, ..entry.clone() }).collect()
+    said.zip(0..).map(|(entry, seq)| TranscriptEntry { seq, ..entry.clone() }).collect()
 }

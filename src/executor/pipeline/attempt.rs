@@ -8,10 +8,10 @@ use futures::stream::FuturesUnordered;
 use serde_json::{Value, json};
 
 use crate::executor::pipeline::for_each::ForEach;
-use crate::executor::pipeline::kind::{Act, Again, Done, Effect, StepError, StepFault, StepKind, World};
-use crate::executor::pipeline::ledger::{Ledger, Standing, VALUE_BYTES};
-use crate::executor::pipeline::scope::Scope;
-use crate::executor::pipeline::spec::{OnError, Step, What};
+use crate::executor::pipeline::kind::{StepAction, RetryAdvice, StepResult, Effect, StepError, StepFault, StepKind, StepContext};
+use crate::executor::pipeline::ledger::{Ledger, StepStanding, VALUE_BYTES};
+use crate::executor::pipeline::scope::StepScope;
+use crate::executor::pipeline::spec::{OnError, StepSpec, StepWork};
 use crate::retry::full_jitter;
 use crate::run::Usage;
 use crate::run::outcome::{RunError, RunFault};
@@ -25,14 +25,14 @@ pub type Settled = Result<Value, RunFault>;
 
 /// Executor of the steps of one run.
 pub struct Attempts<'a> {
-    pub world: &'a World,
+    pub world: &'a StepContext,
     pub ledger: &'a Ledger,
 }
 
 /// One step, or one item of it.
 #[derive(Clone, Copy)]
 struct Unit<'a> {
-    step: &'a Step,
+    step: &'a StepSpec,
     kind: &'a dyn StepKind,
     index: Option<u32>,
     position: i64,
@@ -42,22 +42,22 @@ struct Unit<'a> {
 
 impl Attempts<'_> {
     /// Executes a step, or takes from the ledger what it gave. An error ends the run, or this attempt of it.
-    pub async fn settle(&self, step: &Step, position: i64, scope: &Scope) -> Result<Settled, RunError> {
+    pub async fn settle(&self, step: &StepSpec, position: i64, scope: &StepScope) -> Result<Settled, RunError> {
         match &step.what {
-            What::One(kind) => {
+            StepWork::One(kind) => {
                 let later = step.on_error == OnError::Fail;
                 self.unit(Unit { step, kind: &**kind, index: None, position, later }, scope).await
             }
-            What::Each(each) => self.each(step, each, position, scope).await,
+            StepWork::Each(each) => self.each(step, each, position, scope).await,
         }
     }
 
     /// All items, several at once. The first failure lets none begin after it.
-    async fn each(&self, step: &Step, each: &ForEach, position: i64, scope: &Scope) -> Result<Settled, RunError> {
+    async fn each(&self, step: &StepSpec, each: &ForEach, position: i64, scope: &StepScope) -> Result<Settled, RunError> {
         match self.ledger.standing(&step.name, None) {
-            Standing::Failed(fault) => return Ok(Err(fault)),
-            Standing::Done(value) => return Ok(Ok(value)),
-            Standing::Fresh | Standing::Open => {}
+            StepStanding::Failed(fault) => return Ok(Err(fault)),
+            StepStanding::Done(value) => return Ok(Ok(value)),
+            StepStanding::Fresh | StepStanding::Open => {}
         }
         let items = match each.list(self.world, scope).await {
             Ok(items) => items,
@@ -110,31 +110,31 @@ impl Attempts<'_> {
         Ok(fault)
     }
 
-    async fn unit(&self, unit: Unit<'_>, scope: &Scope) -> Result<Settled, RunError> {
+    async fn unit(&self, unit: Unit<'_>, scope: &StepScope) -> Result<Settled, RunError> {
         let name = &unit.step.name;
         match self.ledger.standing(name, unit.index) {
-            Standing::Done(value) => return Ok(Ok(value)),
-            Standing::Failed(fault) => return Ok(Err(fault)),
-            Standing::Open if unit.kind.effect() == Effect::Once => {
+            StepStanding::Done(value) => return Ok(Ok(value)),
+            StepStanding::Failed(fault) => return Ok(Err(fault)),
+            StepStanding::Open if unit.kind.effect() == Effect::Once => {
                 let message = "the service stopped during this step; whether it had its effect is unknown, and it was \
                                not repeated";
                 let fault = StepFault::unknown(message).fault;
                 self.record(unit, StepOutcome::Failed { error: fault.clone() }, Usage::default(), 0).await?;
                 return Ok(Err(fault));
             }
-            Standing::Fresh | Standing::Open => {}
+            StepStanding::Fresh | StepStanding::Open => {}
         }
         for tries in 1.. {
             let (fault, wait) = match self.once(unit, scope).await? {
                 Ok(value) => return Ok(Ok(value)),
                 Err(fault) => match wait(unit, &fault, tries) {
-                    Next::Wait(wait) => (fault, wait),
-                    Next::LaterAttempt(after) => {
+                    NextAttempt::Wait(wait) => (fault, wait),
+                    NextAttempt::LaterAttempt(after) => {
                         self.record(unit, StepOutcome::Again { error: fault.fault.clone() }, Usage::default(), 0)
                             .await?;
                         return Err(RunError::Retry { fault: fault.fault, after });
                     }
-                    Next::Never => {
+                    NextAttempt::Never => {
                         let outcome = StepOutcome::Failed { error: fault.fault.clone() };
                         self.record(unit, outcome, Usage::default(), 0).await?;
                         return Ok(Err(fault.fault));
@@ -148,10 +148,10 @@ impl Attempts<'_> {
     }
 
     /// One execution: the intent, the effect, and its value in the ledger.
-    async fn once(&self, unit: Unit<'_>, scope: &Scope) -> Result<Result<Value, StepFault>, RunError> {
+    async fn once(&self, unit: Unit<'_>, scope: &StepScope) -> Result<Result<Value, StepFault>, RunError> {
         let name = &unit.step.name;
         self.world.stop.check()?;
-        if unit.kind.effect() != Effect::Nothing && self.ledger.standing(name, unit.index) != Standing::Open {
+        if unit.kind.effect() != Effect::Nothing && self.ledger.standing(name, unit.index) != StepStanding::Open {
             self.ledger.intend(unit.position, name, unit.index).await?;
         }
         let begun = self.world.clock.elapsed();
@@ -159,22 +159,22 @@ impl Attempts<'_> {
         if unit.step.kind == "agent" {
             self.ledger.catch_up().await?;
         }
-        let Done { value, usage } = match done {
+        let StepResult { value, usage } = match done {
             Ok(done) => done,
             Err(StepError::Run(error)) => return Err(error),
             Err(StepError::Fault(fault)) => return Ok(Err(fault)),
         };
         if value.to_string().len() > VALUE_BYTES {
-            return Ok(Err(StepFault { fault: too_large("the step's value"), again: Again::No }));
+            return Ok(Err(StepFault { fault: too_large("the step's value"), again: RetryAdvice::No }));
         }
         let duration_ms = self.world.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         self.record(unit, StepOutcome::Done { value: value.clone() }, usage, duration_ms).await?;
         Ok(Ok(value))
     }
 
-    async fn within(&self, unit: Unit<'_>, scope: &Scope) -> Result<Done, StepError> {
+    async fn within(&self, unit: Unit<'_>, scope: &StepScope) -> Result<StepResult, StepError> {
         let limit = unit.step.timeout;
-        let act = Act {
+        let act = StepAction {
             world: self.world,
             scope,
             step: &unit.step.name,
@@ -206,22 +206,22 @@ impl Attempts<'_> {
     }
 }
 
-enum Next {
+enum NextAttempt {
     Wait(Duration),
     /// The run's own retries go on at this step.
     LaterAttempt(Option<Duration>),
     Never,
 }
 
-fn wait(unit: Unit<'_>, fault: &StepFault, tries: u32) -> Next {
-    let Again::After(wished) = fault.again else { return Next::Never };
+fn wait(unit: Unit<'_>, fault: &StepFault, tries: u32) -> NextAttempt {
+    let RetryAdvice::After(wished) = fault.again else { return NextAttempt::Never };
     let retry = unit.step.retry;
     if tries <= retry.count && wished <= LONGEST_WAIT {
-        return Next::Wait(full_jitter(retry.back_off, tries, LONGEST_WAIT, fastrand::f64()).max(wished));
+        return NextAttempt::Wait(full_jitter(retry.back_off, tries, LONGEST_WAIT, fastrand::f64()).max(wished));
     }
     match unit.later {
-        true => Next::LaterAttempt((!wished.is_zero()).then_some(wished)),
-        false => Next::Never,
+        true => NextAttempt::LaterAttempt((!wished.is_zero()).then_some(wished)),
+        false => NextAttempt::Never,
     }
 }
 

@@ -12,24 +12,24 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::agent::{AgentStore, AppendError, Stop};
+use crate::agent::{AgentStore, AppendError, StopSignal};
 use crate::clock::Clock;
 use crate::compute::steps_to_read;
 use crate::event::Event;
 use crate::executor::pipeline::attempt::{error_value, too_large};
 use crate::executor::pipeline::for_each::ForEach;
-use crate::executor::pipeline::kind::{Act, Effect, StepError, StepFault, StepKind, World};
+use crate::executor::pipeline::kind::{StepAction, Effect, StepError, StepFault, StepKind, StepContext};
 use crate::executor::pipeline::ledger::VALUE_BYTES;
-use crate::executor::pipeline::scope::{Fire, Scope};
-use crate::executor::pipeline::spec::{OnError, Spec, Step, What};
-use crate::executor::pipeline::{Parts, Pipeline, output};
+use crate::executor::pipeline::scope::{FireScope, StepScope};
+use crate::executor::pipeline::spec::{OnError, PipelineSpec, StepSpec, StepWork};
+use crate::executor::pipeline::{StepParts, Pipeline, output};
 use crate::expr::MissingField;
 use crate::id::Tenant;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::run::outcome::RunFault;
-use crate::run::transcript::Entry;
-use crate::tool::{Host, HostError, MissedByStep, Notice, TaskFilter};
-use crate::vault::credentials::Known;
+use crate::run::transcript::TranscriptEntry;
+use crate::tool::{ToolHost, HostError, MissedByStep, ToolNotice, TaskQuery};
+use crate::vault::credentials::UsedSecrets;
 
 /// Items of a `for_each` that are shown.
 const ITEMS_SHOWN: usize = 10;
@@ -79,14 +79,14 @@ impl Pipeline {
         config: &Map<String, Value>,
         sample: Sample,
         clock: &Clock,
-    ) -> Result<DryRun, Faults> {
+    ) -> Result<DryRun, ValidationErrors> {
         let (parts, config) = (Arc::clone(&self.0), config.clone());
         let steps = steps_to_read(&Value::Object(config.clone()));
         let mocks: Vec<String> = sample.mocks.keys().cloned().collect();
         let read = move || read_for(&parts, &config, &mocks);
-        let panicked = |_| Faults::one("/config", "can't be read");
+        let panicked = |_| ValidationErrors::one("/config", "can't be read");
         let spec = self.0.compute.run_if_costly(tenant.as_str(), steps, read).await.map_err(panicked)??;
-        let world = World {
+        let world = StepContext {
             parts: self.0.clone(),
             tenant: tenant.clone(),
             run_id: Uuid::nil(),
@@ -95,22 +95,22 @@ impl Pipeline {
             channel: None,
             host: Arc::new(Nobody),
             store: Arc::new(Nobody),
-            stop: Stop::new(),
+            stop: StopSignal::new(),
             sink: Arc::new(|_| {}),
             clock: clock.clone(),
-            known: Known::default(),
+            known: UsedSecrets::default(),
             steps: String::new(),
             // the trial itself shows what is missing
             missing_told: AtomicBool::new(true),
         };
-        Ok(Trial { world, live: sample.live, until: tokio::time::Instant::now() + LIMIT }.run(&spec, sample).await)
+        Ok(TrialState { world, live: sample.live, until: tokio::time::Instant::now() + LIMIT }.run(&spec, sample).await)
     }
 }
 
 /// The steps, and whether each mock is of one of them.
-fn read_for(parts: &Parts, config: &Map<String, Value>, mocks: &[String]) -> Result<Spec, Faults> {
-    let mut faults = Faults::new();
-    let spec = Spec::read(config, "/config", parts, &mut faults);
+fn read_for(parts: &StepParts, config: &Map<String, Value>, mocks: &[String]) -> Result<PipelineSpec, ValidationErrors> {
+    let mut faults = ValidationErrors::new();
+    let spec = PipelineSpec::read(config, "/config", parts, &mut faults);
     for name in mocks {
         if spec.as_ref().is_some_and(|spec| spec.steps.iter().all(|step| step.name != *name)) {
             faults.add(format!("/mocks/{name}"), format!("there is no step `{name}`"));
@@ -131,34 +131,34 @@ fn stand_in(tenant: &Tenant, now: DateTime<Utc>) -> (Value, Value) {
     (run, task)
 }
 
-struct Trial {
-    world: World,
+struct TrialState {
+    world: StepContext,
     live: bool,
     until: tokio::time::Instant,
 }
 
 /// Result of one step.
-enum Tried {
+enum StepTrial {
     Value(Value),
     Failed(RunFault),
     /// It was not executed; this is what it would have done.
     Skipped(Value),
 }
 
-impl Trial {
-    async fn run(&self, spec: &Spec, sample: Sample) -> DryRun {
+impl TrialState {
+    async fn run(&self, spec: &PipelineSpec, sample: Sample) -> DryRun {
         let Sample { event, value, previous, input, state, mocks, .. } = sample;
         let events = if event.is_null() { vec![] } else { vec![event.clone()] };
         let (run, task) = stand_in(&self.world.tenant, self.world.clock.now());
-        let fire = Fire { event, events, value, previous, input };
-        let mut scope = Scope::new(&self.world, fire, run, task, state).await;
+        let fire = FireScope { event, events, value, previous, input };
+        let mut scope = StepScope::new(&self.world, fire, run, task, state).await;
         let (mut steps, mut outcome, mut last) = (Vec::new(), "succeeded", Some(Value::Null));
         for (step, position) in spec.steps.iter().zip(1..) {
             let mut shown = json!({ "name": step.name, "kind": step.kind });
             let tried = match mocks.get(&step.name) {
                 Some(mock) => {
                     shown["mocked"] = json!(true);
-                    Tried::Value(mock.clone())
+                    StepTrial::Value(mock.clone())
                 }
                 None => self.step(step, position, &scope).await,
             };
@@ -166,10 +166,10 @@ impl Trial {
                 shown["missing"] = json!(missing);
             }
             match tried {
-                Tried::Value(value) => {
+                StepTrial::Value(value) => {
                     shown["value"] = value.clone();
                     steps.push(shown);
-                    if let What::One(kind) = &step.what
+                    if let StepWork::One(kind) = &step.what
                         && kind.ends_run(&value)
                     {
                         return DryRun { steps, outcome: "filtered".into(), output: None };
@@ -177,7 +177,7 @@ impl Trial {
                     scope = self.world.settled(scope, step, true, value.clone()).await;
                     last = Some(value);
                 }
-                Tried::Skipped(request) => {
+                StepTrial::Skipped(request) => {
                     shown["skipped"] = json!(true);
                     shown["request"] = request;
                     steps.push(shown);
@@ -190,7 +190,7 @@ impl Trial {
                     }
                     last = None;
                 }
-                Tried::Failed(fault) => {
+                StepTrial::Failed(fault) => {
                     // what a skipped step would have given is not known here, and that is no failure of this one
                     let unknown = fault.code == "missing" && steps.iter().any(|step| step["skipped"] == json!(true));
                     shown["error"] = error_value(&fault)["error"].clone();
@@ -219,12 +219,12 @@ impl Trial {
     }
 
     /// The field that a step of an expression looked for in vain, where that is what came of it.
-    async fn missing(&self, step: &Step, tried: &Tried, scope: &Scope) -> Option<MissingField> {
-        let What::One(kind) = &step.what else { return None };
+    async fn missing(&self, step: &StepSpec, tried: &StepTrial, scope: &StepScope) -> Option<MissingField> {
+        let StepWork::One(kind) = &step.what else { return None };
         let missed = match tried {
-            Tried::Value(value) => kind.ends_run(value),
-            Tried::Failed(fault) => fault.code == "missing",
-            Tried::Skipped(_) => false,
+            StepTrial::Value(value) => kind.ends_run(value),
+            StepTrial::Failed(fault) => fault.code == "missing",
+            StepTrial::Skipped(_) => false,
         };
         if !missed {
             return None;
@@ -233,24 +233,24 @@ impl Trial {
         self.world.compute(scope, steps, move |scope| Ok::<_, StepFault>(kind.missing(scope))).await.ok().flatten()
     }
 
-    async fn step(&self, step: &Step, position: i64, scope: &Scope) -> Tried {
+    async fn step(&self, step: &StepSpec, position: i64, scope: &StepScope) -> StepTrial {
         match &step.what {
-            What::One(kind) => self.one(step, kind, position, None, scope).await,
-            What::Each(each) => match self.each(each, position, scope).await {
+            StepWork::One(kind) => self.one(step, kind, position, None, scope).await,
+            StepWork::Each(each) => match self.each(each, position, scope).await {
                 Ok(tried) => tried,
-                Err(fault) => Tried::Failed(fault.fault),
+                Err(fault) => StepTrial::Failed(fault.fault),
             },
         }
     }
 
     async fn one(
         &self,
-        step: &Step,
+        step: &StepSpec,
         kind: &Arc<dyn StepKind>,
         position: i64,
         index: Option<u32>,
-        scope: &Scope,
-    ) -> Tried {
+        scope: &StepScope,
+    ) -> StepTrial {
         let executed = match kind.effect() {
             Effect::Nothing => true,
             Effect::Read => self.live,
@@ -259,43 +259,43 @@ impl Trial {
         if !executed {
             let (kind, steps) = (Arc::clone(kind), kind.steps(scope));
             return match self.world.compute(scope, steps, move |scope| kind.shown(scope)).await {
-                Ok(request) => Tried::Skipped(request),
-                Err(fault) => Tried::Failed(fault.fault),
+                Ok(request) => StepTrial::Skipped(request),
+                Err(fault) => StepTrial::Failed(fault.fault),
             };
         }
         let left = self.until.saturating_duration_since(tokio::time::Instant::now()).min(step.timeout);
-        let act = Act { world: &self.world, scope, step: &step.name, index, position, time_limit: left };
+        let act = StepAction { world: &self.world, scope, step: &step.name, index, position, time_limit: left };
         match tokio::time::timeout(left, kind.perform(&act)).await {
-            Ok(Ok(done)) if done.value.to_string().len() > VALUE_BYTES => Tried::Failed(too_large("the step's value")),
-            Ok(Ok(done)) => Tried::Value(done.value),
-            Ok(Err(StepError::Fault(fault))) => Tried::Failed(fault.fault),
-            Ok(Err(StepError::Run(error))) => Tried::Failed(RunFault::new("refused", format!("{error:?}"))),
-            Err(_) => Tried::Failed(RunFault::new("timeout", format!("no end within {} s", left.as_secs()))),
+            Ok(Ok(done)) if done.value.to_string().len() > VALUE_BYTES => StepTrial::Failed(too_large("the step's value")),
+            Ok(Ok(done)) => StepTrial::Value(done.value),
+            Ok(Err(StepError::Fault(fault))) => StepTrial::Failed(fault.fault),
+            Ok(Err(StepError::Run(error))) => StepTrial::Failed(RunFault::new("refused", format!("{error:?}"))),
+            Err(_) => StepTrial::Failed(RunFault::new("timeout", format!("no end within {} s", left.as_secs()))),
         }
     }
 
-    async fn each(&self, each: &ForEach, position: i64, scope: &Scope) -> Result<Tried, StepFault> {
+    async fn each(&self, each: &ForEach, position: i64, scope: &StepScope) -> Result<StepTrial, StepFault> {
         let items = each.list(&self.world, scope).await?;
         let pure = each.kind().effect() == Effect::Nothing;
         let (mut values, mut requests, mut bytes) = (Vec::new(), Vec::new(), 0);
         for (item, index) in items.iter().zip(0_u32..).take(if pure { items.len() } else { ITEMS_SHOWN }) {
             let scope = scope.with_item(index, item);
             match self.one(&each.step, each.kind(), position, Some(index), &scope).await {
-                Tried::Value(value) => {
+                StepTrial::Value(value) => {
                     bytes += value.to_string().len();
                     values.push(value);
                 }
-                Tried::Skipped(request) => requests.push(request),
-                Tried::Failed(fault) if each.step.on_error == OnError::Continue => values.push(error_value(&fault)),
-                Tried::Failed(fault) => return Ok(Tried::Failed(fault)),
+                StepTrial::Skipped(request) => requests.push(request),
+                StepTrial::Failed(fault) if each.step.on_error == OnError::Continue => values.push(error_value(&fault)),
+                StepTrial::Failed(fault) => return Ok(StepTrial::Failed(fault)),
             }
             if bytes > VALUE_BYTES {
-                return Ok(Tried::Failed(too_large("the values of all items together")));
+                return Ok(StepTrial::Failed(too_large("the values of all items together")));
             }
         }
         Ok(match values.len() == items.len() {
-            true => Tried::Value(Value::Array(values)),
-            false => Tried::Skipped(json!({ "items": items.len(), "first": requests, "values": values })),
+            true => StepTrial::Value(Value::Array(values)),
+            false => StepTrial::Skipped(json!({ "items": items.len(), "first": requests, "values": values })),
         })
     }
 }
@@ -309,12 +309,12 @@ impl Nobody {
     }
 }
 
-impl Host for Nobody {
+impl ToolHost for Nobody {
     fn create_task<'a>(&'a self, _: &'a Tenant, _: Value, _: &'a str) -> BoxFuture<'a, Result<Value, HostError>> {
         Nobody::refused()
     }
 
-    fn list_tasks<'a>(&'a self, _: &'a Tenant, _: TaskFilter) -> BoxFuture<'a, Result<Value, HostError>> {
+    fn list_tasks<'a>(&'a self, _: &'a Tenant, _: TaskQuery) -> BoxFuture<'a, Result<Value, HostError>> {
         Nobody::refused()
     }
 
@@ -326,7 +326,7 @@ impl Host for Nobody {
         Nobody::refused()
     }
 
-    fn notify<'a>(&'a self, _: &'a Tenant, _: Notice) -> BoxFuture<'a, Result<Value, HostError>> {
+    fn notify<'a>(&'a self, _: &'a Tenant, _: ToolNotice) -> BoxFuture<'a, Result<Value, HostError>> {
         Nobody::refused()
     }
 
@@ -354,11 +354,11 @@ impl Host for Nobody {
 }
 
 impl AgentStore for Nobody {
-    fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>> {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
         Box::pin(async { Ok(vec![]) })
     }
 
-    fn append(&self, _: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
+    fn append(&self, _: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
         Box::pin(async { Err(AppendError::Unavailable) })
     }
 }

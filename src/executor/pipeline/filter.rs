@@ -3,14 +3,14 @@
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
-use crate::executor::pipeline::reading::Reading;
-use crate::executor::pipeline::scope::Scope;
-use crate::expr::{Asked, Expression, MissingField};
+use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::StepReader;
+use crate::executor::pipeline::scope::StepScope;
+use crate::expr::{Evaluation, Expression, MissingField};
 
 struct Filter(Expression);
 
-pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
     Some(Box::new(Filter(reading.expression(value)?)))
 }
 
@@ -19,28 +19,28 @@ impl StepKind for Filter {
         Effect::Nothing
     }
 
-    fn shown(&self, _: &Scope) -> Result<Value, StepFault> {
+    fn shown(&self, _: &StepScope) -> Result<Value, StepFault> {
         Ok(json!({ "expression": self.0.text() }))
     }
 
-    fn missing(&self, scope: &Scope) -> Option<MissingField> {
+    fn missing(&self, scope: &StepScope) -> Option<MissingField> {
         let error = self.0.value(&scope.cel).err()?;
         Some(self.0.missing(error.missing_field()?, &scope.cel))
     }
 
-    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+    fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>> {
         Box::pin(async move {
             let expression = self.0.clone();
             let steps = expression.cost(&act.scope.cel);
             // what is missing makes it false
             let holds = match act.compute(steps, move |scope| Ok(expression.asked(&scope.cel)?)).await? {
-                Asked::Holds(holds) => holds,
-                Asked::Misses(name) => {
+                Evaluation::Holds(holds) => holds,
+                Evaluation::Misses(name) => {
                     act.world.tell_missing(&self.0, &name, act.step, act.scope).await;
                     false
                 }
             };
-            Ok(Done::plain(Value::Bool(holds)))
+            Ok(StepResult::plain(Value::Bool(holds)))
         })
     }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::executor::pipeline::kind::{StepFault, StepKind, World};
-use crate::executor::pipeline::reading::Reading;
-use crate::executor::pipeline::scope::Scope;
-use crate::executor::pipeline::spec::{OnError, Step, What};
+use crate::executor::pipeline::kind::{StepFault, StepKind, StepContext};
+use crate::executor::pipeline::reading::StepReader;
+use crate::executor::pipeline::scope::StepScope;
+use crate::executor::pipeline::spec::{OnError, StepSpec, StepWork};
 use crate::expr::Expression;
 
 /// Most items of a list.
@@ -20,13 +20,13 @@ const KINDS: [&str; 5] = ["http", "tool", "map", "publish", "notify"];
 pub struct ForEach {
     items: Expression,
     /// Executed for each item; its name is the outer step's.
-    pub step: Step,
+    pub step: StepSpec,
     pub concurrency: usize,
 }
 
 impl ForEach {
     /// `{"items": CEL, "do": {<kind>: …, timeout_seconds?, retry?, on_error?}, "concurrency"?}`.
-    pub fn read(name: &str, value: &Value, reading: &mut Reading) -> Option<ForEach> {
+    pub fn read(name: &str, value: &Value, reading: &mut StepReader) -> Option<ForEach> {
         if reading.in_each {
             reading.fault("a `for_each` can't stand inside of another one");
             return None;
@@ -41,7 +41,7 @@ impl ForEach {
             reading.fault("must be a step without a name, such as {\"http\": {…}}");
             return None;
         }
-        let step = Step::read(name.to_owned(), inner, &["timeout_seconds", "retry", "on_error"], &mut reading)?;
+        let step = StepSpec::read(name.to_owned(), inner, &["timeout_seconds", "retry", "on_error"], &mut reading)?;
         if !KINDS.contains(&step.kind) {
             reading
                 .below(step.kind)
@@ -55,7 +55,7 @@ impl ForEach {
     }
 
     /// The list, as it is now.
-    pub async fn list(&self, world: &World, scope: &Scope) -> Result<Vec<Value>, StepFault> {
+    pub async fn list(&self, world: &StepContext, scope: &StepScope) -> Result<Vec<Value>, StepFault> {
         match world.value_of(&self.items, &self.step.name, scope).await? {
             Value::Array(items) if items.len() <= ITEMS => Ok(items),
             Value::Array(items) => {
@@ -68,8 +68,8 @@ impl ForEach {
 
     pub fn kind(&self) -> &Arc<dyn StepKind> {
         match &self.step.what {
-            What::One(kind) => kind,
-            What::Each(_) => unreachable!("refused when it was read"),
+            StepWork::One(kind) => kind,
+            StepWork::Each(_) => unreachable!("refused when it was read"),
         }
     }
 }

@@ -14,14 +14,14 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::credential::{Reference, SECRET_HEADERS};
-use crate::egress::{EgressError, Request, Response, retry_after};
-use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
-use crate::executor::pipeline::reading::{Reading, given};
-use crate::executor::pipeline::scope::Scope;
+use crate::egress::{EgressError, EgressRequest, Response, retry_after};
+use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::{StepReader, given};
+use crate::executor::pipeline::scope::StepScope;
 use crate::executor::webhook::settings::SECRET_FAULT;
 use crate::run::outcome::RunFault;
 use crate::template::{Template, Tree, UrlTemplate};
-use crate::vault::credentials::{Answer, FetchError, Use};
+use crate::vault::credentials::{CredentialAnswer, FetchError, Use};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 const FIELDS: [&str; 7] = ["method", "url", "headers", "query", "body", "credential", "accept_status"];
@@ -51,7 +51,7 @@ struct Resolved {
     body: Option<Value>,
 }
 
-pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
     let fields = reading.object(value, &FIELDS)?;
     let method = reading.word(fields, "method", &METHODS).unwrap_or_else(|| "GET".into());
     let method = Method::from_bytes(method.as_bytes()).ok()?;
@@ -74,7 +74,7 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
 }
 
 /// Written out: nothing that a run inserts chooses whose secret is sent.
-fn credential(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Reference> {
+fn credential(fields: &Map<String, Value>, reading: &mut StepReader) -> Option<Reference> {
     let name = reading.text(fields, "credential")?;
     match Reference::parse(&name) {
         Ok(reference) => Some(reference),
@@ -85,7 +85,7 @@ fn credential(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Refe
     }
 }
 
-fn url(fields: &Map<String, Value>, reading: &mut Reading) -> Option<UrlTemplate> {
+fn url(fields: &Map<String, Value>, reading: &mut StepReader) -> Option<UrlTemplate> {
     let text = reading.needed_text(fields, "url")?;
     let read = UrlTemplate::read(&text, &reading.parts.templates, reading.names());
     let why = match read {
@@ -102,7 +102,7 @@ fn url(fields: &Map<String, Value>, reading: &mut Reading) -> Option<UrlTemplate
     None
 }
 
-fn headers(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Vec<(HeaderName, Template)>> {
+fn headers(fields: &Map<String, Value>, reading: &mut StepReader) -> Option<Vec<(HeaderName, Template)>> {
     let Some(value) = given(fields, "headers") else { return Some(vec![]) };
     let mut reading = reading.below("headers");
     let Some(written) = value.as_object().filter(|written| written.len() <= HEADERS) else {
@@ -123,7 +123,7 @@ fn headers(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Vec<(He
     Some(headers)
 }
 
-fn query(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Vec<(String, Template)>> {
+fn query(fields: &Map<String, Value>, reading: &mut StepReader) -> Option<Vec<(String, Template)>> {
     let Some(value) = given(fields, "query") else { return Some(vec![]) };
     let mut reading = reading.below("query");
     let Some(written) = value.as_object() else {
@@ -134,7 +134,7 @@ fn query(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Vec<(Stri
 }
 
 impl Http {
-    fn resolve(&self, scope: &Scope) -> Result<Resolved, StepFault> {
+    fn resolve(&self, scope: &StepScope) -> Result<Resolved, StepFault> {
         let mut url = self.url.url(&scope.template)?;
         if !self.query.is_empty() {
             let mut parsed: url::Url =
@@ -160,7 +160,7 @@ impl Http {
         Ok(Resolved { url, headers, body })
     }
 
-    async fn send(&self, act: &Act<'_>) -> Result<Done, StepFault> {
+    async fn send(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
         let (this, steps) = (self.clone(), self.steps(act.scope));
         let Resolved { url, mut headers, body } = act.compute(steps, move |scope| this.resolve(scope)).await?;
         let key = HeaderValue::from_str(&act.key()).expect("a digest is a header's value");
@@ -170,13 +170,13 @@ impl Http {
             Some(Value::String(text)) => Bytes::from(text),
             Some(value) => Bytes::from(value.to_string()),
         };
-        let request = Request {
+        let request = EgressRequest {
             headers,
             body,
             timeout: act.time_limit,
             // what leads elsewhere may lead a change elsewhere
             follow_redirects: self.effect() == Effect::Read,
-            ..Request::new(self.method.clone(), url)
+            ..EgressRequest::new(self.method.clone(), url)
         };
         let idempotent = self.effect() != Effect::Once;
         let by = format!("step:{}", act.place());
@@ -189,7 +189,7 @@ impl Http {
             by: &by,
         });
         let fetched = act.world.parts.credentials.fetch(request, with.as_ref(), &act.world.known).await;
-        let Answer { response, refused } = fetched.map_err(|error| unfetched(error, idempotent))?;
+        let CredentialAnswer { response, refused } = fetched.map_err(|error| unfetched(error, idempotent))?;
         match refused {
             Some(error) if !self.accept_status.contains(&response.status.as_u16()) => {
                 let StepFault { fault, again } = StepFault::credential(&error);
@@ -200,11 +200,11 @@ impl Http {
         }
     }
 
-    fn judge(&self, response: Response, idempotent: bool, now: DateTime<Utc>) -> Result<Done, StepFault> {
+    fn judge(&self, response: Response, idempotent: bool, now: DateTime<Utc>) -> Result<StepResult, StepFault> {
         let status = response.status.as_u16();
         let redirected = response.status.is_redirection() && self.effect() != Effect::Read;
         if (status < 400 && !redirected) || self.accept_status.contains(&status) {
-            return Ok(Done::plain(answer(&response)));
+            return Ok(StepResult::plain(answer(&response)));
         }
         let wished = retry_after(&response.headers, now);
         let code = format!("http_{status}");
@@ -228,14 +228,14 @@ impl StepKind for Http {
         }
     }
 
-    fn steps(&self, scope: &Scope) -> u64 {
+    fn steps(&self, scope: &StepScope) -> u64 {
         let texts = self.headers.iter().map(|(_, text)| text).chain(self.query.iter().map(|(_, text)| text));
         let texts: u64 = texts.map(|text| text.steps(&scope.template)).sum();
         let body = self.body.as_ref().map_or(0, |body| body.steps(&scope.template));
         texts + body + self.url.steps(&scope.template)
     }
 
-    fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
+    fn shown(&self, scope: &StepScope) -> Result<Value, StepFault> {
         let Resolved { url, headers, body } = self.resolve(scope)?;
         let headers: Map<String, Value> = headers
             .iter()
@@ -248,7 +248,7 @@ impl StepKind for Http {
         Ok(shown)
     }
 
-    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+    fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>> {
         Box::pin(async move { Ok(self.send(act).await?) })
     }
 }

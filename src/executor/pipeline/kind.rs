@@ -9,22 +9,22 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::agent::{Agent, AgentStore, ChannelLimits, Configured, Sink, Stop};
+use crate::agent::{Agent, AgentStore, ChannelLimits, Configured, StreamSink, StopSignal};
 use crate::clock::Clock;
 use crate::compute::Compute;
-use crate::executor::pipeline::reading::Reading;
-use crate::executor::pipeline::scope::Scope;
+use crate::executor::pipeline::reading::StepReader;
+use crate::executor::pipeline::scope::StepScope;
 use crate::executor::pipeline::{agent, filter, http, llm, map, notify, publish, store, tool};
 use crate::expr::{Expression, ExpressionError, MissingField};
 use crate::id::Tenant;
 use crate::run::Usage;
 use crate::run::outcome::{RunError, RunFault};
 use crate::template::TemplateError;
-use crate::tool::{Host, HostError, MissedByStep, Registry};
-use crate::vault::credentials::{CredentialError, Credentials, Known, Trouble};
+use crate::tool::{ToolHost, HostError, MissedByStep, ToolRegistry};
+use crate::vault::credentials::{CredentialError, Credentials, UsedSecrets, CredentialFault};
 
 /// The parts that all pipelines share.
-pub struct Parts {
+pub struct StepParts {
     /// Credentials for requests.
     pub credentials: Credentials,
     /// The agent of `agent` steps, with its tools.
@@ -38,12 +38,12 @@ pub struct Parts {
     /// The language of expressions.
     pub expressions: crate::expr::Language,
     /// The language of templates.
-    pub templates: crate::template::Templates,
+    pub templates: crate::template::TextTemplates,
 }
 
-impl Parts {
+impl StepParts {
     /// Tools for `tool` steps.
-    pub fn tools(&self) -> &Arc<Registry> {
+    pub fn tools(&self) -> &Arc<ToolRegistry> {
         &self.agent.tools
     }
 }
@@ -66,15 +66,15 @@ pub trait StepKind: Send + Sync {
     fn effect(&self) -> Effect;
 
     /// The steps that putting everything in takes at most: see [`crate::template::Template::steps`].
-    fn steps(&self, _scope: &Scope) -> u64 {
+    fn steps(&self, _scope: &StepScope) -> u64 {
         0
     }
 
     /// The step with everything put in: a dry run shows it.
-    fn shown(&self, scope: &Scope) -> Result<Value, StepFault>;
+    fn shown(&self, scope: &StepScope) -> Result<Value, StepFault>;
 
     /// Executes it. Dropped when it takes longer than its time limit.
-    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>>;
+    fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>>;
 
     /// Whether this value ends the run, quietly.
     fn ends_run(&self, _value: &Value) -> bool {
@@ -82,7 +82,7 @@ pub trait StepKind: Send + Sync {
     }
 
     /// The field that its expression looks for and does not find: a dry run names it.
-    fn missing(&self, _scope: &Scope) -> Option<MissingField> {
+    fn missing(&self, _scope: &StepScope) -> Option<MissingField> {
         None
     }
 
@@ -92,11 +92,11 @@ pub trait StepKind: Send + Sync {
     }
 
     /// Shows later steps further results besides the value.
-    fn settle(&self, _value: &Value, _scope: &mut Scope) {}
+    fn settle(&self, _value: &Value, _scope: &mut StepScope) {}
 }
 
 /// Reads what stands behind the name of a kind; adds what is wrong.
-pub type ReadKind = fn(&Value, &mut Reading) -> Option<Box<dyn StepKind>>;
+pub type ReadKind = fn(&Value, &mut StepReader) -> Option<Box<dyn StepKind>>;
 
 /// The kinds, `for_each` aside, which is made of them.
 pub const KINDS: [(&str, ReadKind); 9] = [
@@ -112,20 +112,20 @@ pub const KINDS: [(&str, ReadKind); 9] = [
 ];
 
 /// State that the steps of one run share.
-pub struct World {
-    pub parts: Arc<Parts>,
+pub struct StepContext {
+    pub parts: Arc<StepParts>,
     pub tenant: Tenant,
     pub run_id: Uuid,
     pub task_id: Uuid,
     pub timezone: Tz,
     pub channel: Option<ChannelLimits>,
-    pub host: Arc<dyn Host>,
+    pub host: Arc<dyn ToolHost>,
     pub store: Arc<dyn AgentStore>,
-    pub stop: Stop,
-    pub sink: Sink,
+    pub stop: StopSignal,
+    pub sink: StreamSink,
     pub clock: Clock,
     /// The secrets that the run has used so far.
-    pub known: Known,
+    pub known: UsedSecrets,
     /// The digest of the steps.
     pub steps: String,
     /// A missing field was told in this run, or is not to be told.
@@ -133,9 +133,9 @@ pub struct World {
 }
 
 /// One execution of one step.
-pub struct Act<'a> {
-    pub world: &'a World,
-    pub scope: &'a Scope,
+pub struct StepAction<'a> {
+    pub world: &'a StepContext,
+    pub scope: &'a StepScope,
     pub step: &'a str,
     /// Which item of a `for_each`.
     pub index: Option<u32>,
@@ -146,7 +146,7 @@ pub struct Act<'a> {
 
 /// The result of a step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Done {
+pub struct StepResult {
     pub value: Value,
     /// Usage that is not in the transcript already.
     pub usage: Usage,
@@ -164,24 +164,24 @@ pub enum StepError {
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepFault {
     pub fault: RunFault,
-    pub again: Again,
+    pub again: RetryAdvice,
 }
 
 /// Whether a step that failed may be executed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Again {
+pub enum RetryAdvice {
     No,
     /// It had no effect, or may have it twice; not earlier than after this.
     After(Duration),
 }
 
-impl World {
+impl StepContext {
     /// Computes what the tenant wrote over what a step sees: in place where it takes few steps, else on a thread.
     pub async fn compute<T: Send + 'static>(
         &self,
-        scope: &Scope,
+        scope: &StepScope,
         steps: u64,
-        work: impl FnOnce(&Scope) -> Result<T, StepFault> + Send + 'static,
+        work: impl FnOnce(&StepScope) -> Result<T, StepFault> + Send + 'static,
     ) -> Result<T, StepFault> {
         let scope = scope.clone();
         let computed = self.parts.compute.run_if_costly(self.tenant.as_str(), steps, move || work(&scope)).await;
@@ -190,7 +190,7 @@ impl World {
 
     /// The value of a step's expression. Where it looks for a field that is not there, the task's owner is told of the first
     /// in a run.
-    pub async fn value_of(&self, expression: &Expression, step: &str, scope: &Scope) -> Result<Value, StepFault> {
+    pub async fn value_of(&self, expression: &Expression, step: &str, scope: &StepScope) -> Result<Value, StepFault> {
         let (steps, own) = (expression.cost(&scope.cel), expression.clone());
         let value = self.compute(scope, steps, move |scope| Ok(own.value(&scope.cel))).await?;
         if let Err(error) = &value
@@ -202,7 +202,7 @@ impl World {
     }
 
     /// Tells the task's owner of a field that an expression misses. A run goes on where that fails.
-    pub async fn tell_missing(&self, expression: &Expression, name: &str, step: &str, scope: &Scope) {
+    pub async fn tell_missing(&self, expression: &Expression, name: &str, step: &str, scope: &StepScope) {
         if self.missing_told.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -217,7 +217,7 @@ impl World {
     }
 
     /// The scope with more in it: large values are taken in on a thread.
-    pub async fn with(&self, scope: Scope, bytes: usize, add: impl FnOnce(&mut Scope) + Send + 'static) -> Scope {
+    pub async fn with(&self, scope: StepScope, bytes: usize, add: impl FnOnce(&mut StepScope) + Send + 'static) -> StepScope {
         let before = scope.clone();
         let taken_in = self.parts.compute.run_if_costly(self.tenant.as_str(), scope.steps_to_add(bytes), move || {
             let mut scope = scope;
@@ -228,12 +228,12 @@ impl World {
     }
 }
 
-impl Act<'_> {
-    /// See [`World::compute`].
+impl StepAction<'_> {
+    /// See [`StepContext::compute`].
     pub async fn compute<T: Send + 'static>(
         &self,
         steps: u64,
-        work: impl FnOnce(&Scope) -> Result<T, StepFault> + Send + 'static,
+        work: impl FnOnce(&StepScope) -> Result<T, StepFault> + Send + 'static,
     ) -> Result<T, StepFault> {
         self.world.compute(self.scope, steps, work).await
     }
@@ -259,27 +259,27 @@ pub fn key_of(run_id: Uuid, step: &str, index: Option<u32>) -> String {
     hex::encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, identity.as_bytes()))
 }
 
-impl Done {
-    pub fn plain(value: Value) -> Done {
-        Done { value, usage: Usage::default() }
+impl StepResult {
+    pub fn plain(value: Value) -> StepResult {
+        StepResult { value, usage: Usage::default() }
     }
 }
 
 impl StepFault {
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> StepFault {
-        StepFault { fault: RunFault::new(code, message), again: Again::No }
+        StepFault { fault: RunFault::new(code, message), again: RetryAdvice::No }
     }
 
     /// A fault that time may heal.
     pub fn passing(code: impl Into<String>, message: impl Into<String>, after: Option<Duration>) -> StepFault {
-        StepFault { fault: RunFault::new(code, message), again: Again::After(after.unwrap_or_default()) }
+        StepFault { fault: RunFault::new(code, message), again: RetryAdvice::After(after.unwrap_or_default()) }
     }
 
     /// A credential was not used, or was refused: the step had no effect.
     pub fn credential(error: &CredentialError) -> StepFault {
         match error.trouble {
-            Trouble::Busy => StepFault::passing(error.code(), error.to_string(), None),
-            _ => StepFault { fault: error.fault(), again: Again::No },
+            CredentialFault::Busy => StepFault::passing(error.code(), error.to_string(), None),
+            _ => StepFault { fault: error.fault(), again: RetryAdvice::No },
         }
     }
 

@@ -15,14 +15,14 @@ use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::clock::Clock;
 use crate::run::Usage;
 use crate::run::outcome::{RunError, RunFault};
-use crate::run::transcript::{Entry, LEDGER, Message, StepOutcome};
+use crate::run::transcript::{TranscriptEntry, LEDGER, TranscriptMessage, StepOutcome};
 
 /// Largest value of a step, in bytes of JSON.
 pub const VALUE_BYTES: usize = 256 * 1024;
 
 /// Where a step, or one item of it, stands.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Standing {
+pub enum StepStanding {
     /// Not begun, or it had no effect.
     Fresh,
     /// Begun: it may have had its effect.
@@ -33,36 +33,36 @@ pub enum Standing {
 
 pub struct Ledger {
     checkpoint: Mutex<Checkpoint>,
-    steps: Locked<HashMap<(String, Option<u32>), Standing>>,
+    steps: Locked<HashMap<(String, Option<u32>), StepStanding>>,
     store: Arc<dyn AgentStore>,
     clock: Clock,
 }
 
 /// The entry with which a pipeline began.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Beginning {
+pub struct StepStart {
     pub digest: String,
     pub state: Map<String, Value>,
 }
 
 impl Ledger {
     /// Reads what there is; `None` where the run has not begun.
-    pub async fn load(store: Arc<dyn AgentStore>, clock: Clock) -> Result<(Ledger, Option<Beginning>), RunError> {
+    pub async fn load(store: Arc<dyn AgentStore>, clock: Clock) -> Result<(Ledger, Option<StepStart>), RunError> {
         let checkpoint = Checkpoint::load(store.clone(), clock.clone()).await?;
         let (beginning, steps) = read(checkpoint.entries())?;
         let ledger = Ledger { checkpoint: Mutex::new(checkpoint), steps: Locked::new(steps), store, clock };
         Ok((ledger, beginning))
     }
 
-    pub async fn begin(&self, beginning: &Beginning) -> Result<(), RunError> {
-        let Beginning { digest, state } = beginning.clone();
-        let entry = Message::Pipeline { digest, state: Value::Object(state), ledger: LEDGER };
+    pub async fn begin(&self, beginning: &StepStart) -> Result<(), RunError> {
+        let StepStart { digest, state } = beginning.clone();
+        let entry = TranscriptMessage::Pipeline { digest, state: Value::Object(state), ledger: LEDGER };
         self.checkpoint.lock().await.append(0, vec![Added::plain(entry)]).await
     }
 
-    pub fn standing(&self, step: &str, index: Option<u32>) -> Standing {
+    pub fn standing(&self, step: &str, index: Option<u32>) -> StepStanding {
         let steps = self.steps.lock().expect("ledger lock");
-        steps.get(&(step.to_owned(), index)).cloned().unwrap_or(Standing::Fresh)
+        steps.get(&(step.to_owned(), index)).cloned().unwrap_or(StepStanding::Fresh)
     }
 
     /// Usage of all steps together, in all attempts.
@@ -72,9 +72,9 @@ impl Ledger {
 
     /// Written before an effect.
     pub async fn intend(&self, position: i64, step: &str, index: Option<u32>) -> Result<(), RunError> {
-        let entry = Message::Step { name: step.to_owned(), index, ledger: LEDGER };
+        let entry = TranscriptMessage::Step { name: step.to_owned(), index, ledger: LEDGER };
         self.checkpoint.lock().await.append(position, vec![Added::plain(entry)]).await?;
-        self.set(step, index, Standing::Open);
+        self.set(step, index, StepStanding::Open);
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl Ledger {
         duration_ms: i64,
     ) -> Result<(), RunError> {
         let standing = standing_of(&outcome);
-        let entry = Message::StepResult { name: step.to_owned(), index, outcome, ledger: LEDGER };
+        let entry = TranscriptMessage::StepResult { name: step.to_owned(), index, outcome, ledger: LEDGER };
         let added = Added { message: entry, usage, duration_ms: Some(duration_ms) };
         self.checkpoint.lock().await.append(position, vec![added]).await?;
         self.set(step, index, standing);
@@ -103,40 +103,40 @@ impl Ledger {
         Ok(())
     }
 
-    fn set(&self, step: &str, index: Option<u32>, standing: Standing) {
+    fn set(&self, step: &str, index: Option<u32>, standing: StepStanding) {
         self.steps.lock().expect("ledger lock").insert((step.to_owned(), index), standing);
     }
 }
 
-fn standing_of(outcome: &StepOutcome) -> Standing {
+fn standing_of(outcome: &StepOutcome) -> StepStanding {
     match outcome {
-        StepOutcome::Done { value } => Standing::Done(value.clone()),
-        StepOutcome::Failed { error } => Standing::Failed(error.clone()),
-        StepOutcome::Again { .. } => Standing::Fresh,
+        StepOutcome::Done { value } => StepStanding::Done(value.clone()),
+        StepOutcome::Failed { error } => StepStanding::Failed(error.clone()),
+        StepOutcome::Again { .. } => StepStanding::Fresh,
     }
 }
 
-type Steps = HashMap<(String, Option<u32>), Standing>;
+type StepLedger = HashMap<(String, Option<u32>), StepStanding>;
 
-fn read(entries: &[Entry]) -> Result<(Option<Beginning>, Steps), RunError> {
+fn read(entries: &[TranscriptEntry]) -> Result<(Option<StepStart>, StepLedger), RunError> {
     let mut beginning = None;
     let mut steps = HashMap::new();
     for entry in entries {
         match &entry.message {
-            Message::Pipeline { ledger, .. } | Message::Step { ledger, .. } | Message::StepResult { ledger, .. }
+            TranscriptMessage::Pipeline { ledger, .. } | TranscriptMessage::Step { ledger, .. } | TranscriptMessage::StepResult { ledger, .. }
                 if *ledger > LEDGER =>
             {
                 let message = format!("its ledger has the version {ledger}, known is {LEDGER}");
                 return Err(RunError::fail("ledger_unknown", message));
             }
-            Message::Pipeline { digest, state, .. } => {
+            TranscriptMessage::Pipeline { digest, state, .. } => {
                 let state = state.as_object().cloned().unwrap_or_default();
-                beginning = Some(Beginning { digest: digest.clone(), state });
+                beginning = Some(StepStart { digest: digest.clone(), state });
             }
-            Message::Step { name, index, .. } => {
-                steps.insert((name.clone(), *index), Standing::Open);
+            TranscriptMessage::Step { name, index, .. } => {
+                steps.insert((name.clone(), *index), StepStanding::Open);
             }
-            Message::StepResult { name, index, outcome, .. } => {
+            TranscriptMessage::StepResult { name, index, outcome, .. } => {
                 steps.insert((name.clone(), *index), standing_of(outcome));
             }
             _ => {}

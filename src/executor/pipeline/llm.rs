@@ -3,13 +3,13 @@
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
-use crate::executor::pipeline::reading::Reading;
-use crate::executor::pipeline::scope::Scope;
+use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::StepReader;
+use crate::executor::pipeline::scope::StepScope;
 use crate::invalid::did_you_mean;
 use crate::llm::{LlmError, ModelRequest, StopReason, ToolChoice};
 use crate::run::Usage;
-use crate::run::transcript::Message;
+use crate::run::transcript::TranscriptMessage;
 use crate::template::Template;
 
 /// Longest answers that may be asked for, in tokens.
@@ -24,7 +24,7 @@ struct Llm {
 }
 
 /// `{"prompt": …, "system"?, "model"?, "max_tokens"?}`.
-pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
     let fields = reading.object(value, &["prompt", "system", "model", "max_tokens"])?;
     let model = model(fields, reading);
     let max_tokens = reading.number(fields, "max_tokens", TOKENS).map(|tokens| tokens as u32);
@@ -34,7 +34,7 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
 }
 
 /// A model that is there, where one is named.
-pub fn model(fields: &Map<String, Value>, reading: &mut Reading) -> Option<String> {
+pub fn model(fields: &Map<String, Value>, reading: &mut StepReader) -> Option<String> {
     let name = reading.text(fields, "model")?;
     let models = &reading.parts.agent.models;
     if !models.names().any(|known| known == name) {
@@ -45,11 +45,11 @@ pub fn model(fields: &Map<String, Value>, reading: &mut Reading) -> Option<Strin
 }
 
 impl Llm {
-    fn request(&self, scope: &Scope) -> Result<ModelRequest, StepFault> {
+    fn request(&self, scope: &StepScope) -> Result<ModelRequest, StepFault> {
         let system = self.system.as_ref().map(|system| system.text(&scope.template)).transpose()?;
-        let prompt = Message::user(self.prompt.text(&scope.template)?);
+        let prompt = TranscriptMessage::user(self.prompt.text(&scope.template)?);
         Ok(ModelRequest {
-            messages: system.map(Message::system).into_iter().chain([prompt]).collect(),
+            messages: system.map(TranscriptMessage::system).into_iter().chain([prompt]).collect(),
             tools: vec![],
             tool_choice: ToolChoice::None,
             max_tokens: self.max_tokens,
@@ -57,7 +57,7 @@ impl Llm {
         })
     }
 
-    async fn ask(&self, act: &Act<'_>) -> Result<Done, StepFault> {
+    async fn ask(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
         let (this, steps) = (self.clone(), self.steps(act.scope));
         let request = act.compute(steps, move |scope| this.request(scope)).await?;
         let chain = act.world.parts.agent.models.chain(self.model.as_deref());
@@ -74,7 +74,7 @@ impl Llm {
             output_tokens: tokens.output,
             cost_micros: completed.cost_micros,
         };
-        Ok(Done { value: json!(completed.answer.text.unwrap_or_default()), usage })
+        Ok(StepResult { value: json!(completed.answer.text.unwrap_or_default()), usage })
     }
 }
 
@@ -98,17 +98,17 @@ impl StepKind for Llm {
         Effect::Repeatable
     }
 
-    fn steps(&self, scope: &Scope) -> u64 {
+    fn steps(&self, scope: &StepScope) -> u64 {
         self.system.iter().chain([&self.prompt]).map(|text| text.steps(&scope.template)).sum()
     }
 
-    fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
+    fn shown(&self, scope: &StepScope) -> Result<Value, StepFault> {
         let system = self.system.as_ref().map(|system| system.text(&scope.template)).transpose()?;
         let prompt = self.prompt.text(&scope.template)?;
         Ok(json!({ "model": self.model, "system": system, "prompt": prompt, "max_tokens": self.max_tokens }))
     }
 
-    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+    fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>> {
         Box::pin(async move { Ok(self.ask(act).await?) })
     }
 }

@@ -3,14 +3,14 @@
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
-use crate::executor::pipeline::reading::Reading;
-use crate::executor::pipeline::scope::Scope;
+use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::StepReader;
+use crate::executor::pipeline::scope::StepScope;
 use crate::expr::{Expression, MissingField};
 
 struct Map(Expression);
 
-pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
     Some(Box::new(Map(reading.expression(value)?)))
 }
 
@@ -19,16 +19,16 @@ impl StepKind for Map {
         Effect::Nothing
     }
 
-    fn shown(&self, _: &Scope) -> Result<Value, StepFault> {
+    fn shown(&self, _: &StepScope) -> Result<Value, StepFault> {
         Ok(json!({ "expression": self.0.text() }))
     }
 
-    fn missing(&self, scope: &Scope) -> Option<MissingField> {
+    fn missing(&self, scope: &StepScope) -> Option<MissingField> {
         let error = self.0.value(&scope.cel).err()?;
         Some(self.0.missing(error.missing_field()?, &scope.cel))
     }
 
-    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
-        Box::pin(async move { Ok(Done::plain(act.world.value_of(&self.0, act.step, act.scope).await?)) })
+    fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>> {
+        Box::pin(async move { Ok(StepResult::plain(act.world.value_of(&self.0, act.step, act.scope).await?)) })
     }
 }

@@ -3,20 +3,20 @@
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
-use crate::executor::pipeline::reading::Reading;
-use crate::executor::pipeline::scope::Scope;
+use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::StepReader;
+use crate::executor::pipeline::scope::StepScope;
 use crate::invalid::did_you_mean;
 use crate::notification::dedupe;
 use crate::task::Urgency;
 use crate::template::Template;
-use crate::tool::Notice;
+use crate::tool::ToolNotice;
 
 /// Longest beginning of a message that is its subject, in characters.
 const SUBJECT_LENGTH: usize = 80;
 
 #[derive(Clone)]
-struct Notify {
+struct NotifyExecution {
     channel: Option<String>,
     urgency: Option<Urgency>,
     subject: Option<Template>,
@@ -24,7 +24,7 @@ struct Notify {
 }
 
 /// `{"message": …, "subject"?, "channel"?, "urgency"?}`.
-pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
     let fields = reading.object(value, &["channel", "urgency", "subject", "message"])?;
     let channel = reading.text(fields, "channel");
     if let Some(name) = &channel
@@ -46,11 +46,11 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
     };
     reading.need(fields, "message")?;
     let (subject, message) = (reading.template(fields, "subject"), reading.template(fields, "message"));
-    Some(Box::new(Notify { channel, urgency, subject, message: message? }))
+    Some(Box::new(NotifyExecution { channel, urgency, subject, message: message? }))
 }
 
-impl Notify {
-    fn words(&self, scope: &Scope) -> Result<(String, String), StepFault> {
+impl NotifyExecution {
+    fn words(&self, scope: &StepScope) -> Result<(String, String), StepFault> {
         let text = self.message.text(&scope.template)?;
         let subject = match &self.subject {
             Some(subject) => subject.text(&scope.template)?,
@@ -62,10 +62,10 @@ impl Notify {
         Ok((subject, text))
     }
 
-    async fn tell(&self, act: &Act<'_>) -> Result<Done, StepFault> {
+    async fn tell(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
         let (this, steps) = (self.clone(), self.steps(act.scope));
         let (subject, text) = act.compute(steps, move |scope| this.words(scope)).await?;
-        let notice = Notice {
+        let notice = ToolNotice {
             run_id: act.world.run_id,
             channel: self.channel.clone(),
             urgency: self.urgency,
@@ -74,11 +74,11 @@ impl Notify {
             subject_ref: None,
             dedupe_key: dedupe::step(act.world.run_id, act.step, act.index),
         };
-        Ok(Done::plain(act.world.host.notify(&act.world.tenant, notice).await?))
+        Ok(StepResult::plain(act.world.host.notify(&act.world.tenant, notice).await?))
     }
 }
 
-impl StepKind for Notify {
+impl StepKind for NotifyExecution {
     fn effect(&self) -> Effect {
         Effect::Repeatable
     }
@@ -87,17 +87,17 @@ impl StepKind for Notify {
         true
     }
 
-    fn steps(&self, scope: &Scope) -> u64 {
+    fn steps(&self, scope: &StepScope) -> u64 {
         let texts = self.subject.iter().chain([&self.message]);
         texts.map(|text| text.steps(&scope.template)).sum()
     }
 
-    fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
+    fn shown(&self, scope: &StepScope) -> Result<Value, StepFault> {
         let (subject, message) = self.words(scope)?;
         Ok(json!({ "channel": self.channel, "subject": subject, "message": message }))
     }
 
-    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+    fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>> {
         Box::pin(async move { Ok(self.tell(act).await?) })
     }
 }

@@ -4,10 +4,10 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::event::{Data, Event};
-use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
-use crate::executor::pipeline::reading::Reading;
-use crate::executor::pipeline::scope::{HOPS, Scope};
-use crate::invalid::Faults;
+use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::StepReader;
+use crate::executor::pipeline::scope::{HOPS, StepScope};
+use crate::invalid::ValidationErrors;
 use crate::json_length::bytes_of;
 use crate::template::{Template, Tree};
 
@@ -25,7 +25,7 @@ struct Publish {
 }
 
 /// `{"type": …, "source"?, "subject"?, "data"?}`.
-pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
     let fields = reading.object(value, &["type", "source", "subject", "data"])?;
     reading.need(fields, "type")?;
     let kind = reading.template(fields, "type");
@@ -37,7 +37,7 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
 
 impl Publish {
     /// The event without its id, tenant and time.
-    fn body(&self, scope: &Scope) -> Result<Value, StepFault> {
+    fn body(&self, scope: &StepScope) -> Result<Value, StepFault> {
         let text = |template: &Option<Template>| template.as_ref().map(|t| t.text(&scope.template)).transpose();
         let mut body = json!({
             "specversion": "1.0", "type": self.kind.text(&scope.template)?,
@@ -54,7 +54,7 @@ impl Publish {
     }
 
     /// One more than the event that made this task fire.
-    fn hops(&self, scope: &Scope) -> Result<i64, StepFault> {
+    fn hops(&self, scope: &StepScope) -> Result<i64, StepFault> {
         match scope.hops() + 1 {
             hops if hops > MOST_HOPS => {
                 let message = format!("the event came through {MOST_HOPS} pipelines already: they run in a circle");
@@ -64,12 +64,12 @@ impl Publish {
         }
     }
 
-    async fn publish(&self, act: &Act<'_>) -> Result<Done, StepFault> {
+    async fn publish(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
         let (this, steps) = (self.clone(), self.steps(act.scope));
         let mut body = act.compute(steps, move |scope| this.body(scope)).await?;
         body["id"] = json!(format!("{}:{}", act.world.run_id, act.place()));
         body[crate::event::TENANT] = json!(act.world.tenant.as_str());
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let event =
             Event::parse(&body, "", &mut faults).ok_or_else(|| StepFault::new("invalid_event", faults.to_string()))?;
         if let Data::Json(data) = &event.data
@@ -79,7 +79,7 @@ impl Publish {
         }
         let value = json!({ "id": event.id, "source": event.source, "type": event.kind });
         act.world.host.publish_event(&act.world.tenant, event).await?;
-        Ok(Done::plain(value))
+        Ok(StepResult::plain(value))
     }
 }
 
@@ -88,17 +88,17 @@ impl StepKind for Publish {
         Effect::Repeatable
     }
 
-    fn steps(&self, scope: &Scope) -> u64 {
+    fn steps(&self, scope: &StepScope) -> u64 {
         let texts = self.source.iter().chain(&self.subject).chain([&self.kind]);
         let texts: u64 = texts.map(|text| text.steps(&scope.template)).sum();
         texts + self.data.as_ref().map_or(0, |data| data.steps(&scope.template))
     }
 
-    fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
+    fn shown(&self, scope: &StepScope) -> Result<Value, StepFault> {
         self.body(scope)
     }
 
-    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+    fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>> {
         Box::pin(async move { Ok(self.publish(act).await?) })
     }
 }

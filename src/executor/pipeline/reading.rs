@@ -6,16 +6,16 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::event::impossible_member;
-use crate::executor::pipeline::kind::Parts;
+use crate::executor::pipeline::kind::StepParts;
 use crate::executor::pipeline::scope::{NAMES, NAMES_OF_EACH, RUN_MEMBERS, TASK_MEMBERS};
-use crate::expr::{Expression, Member};
-use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
-use crate::template::{Names, Template, Tree};
+use crate::expr::{Expression, NamedMember};
+use crate::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::template::{TemplateNames, Template, Tree};
 
 /// The text that is read, its place, and the names that it may use.
-pub struct Reading<'a> {
-    pub parts: &'a Parts,
-    pub faults: &'a mut Faults,
+pub struct StepReader<'a> {
+    pub parts: &'a StepParts,
+    pub faults: &'a mut ValidationErrors,
     /// The pointer of what is being read.
     pub pointer: String,
     /// The names of the steps before.
@@ -26,10 +26,10 @@ pub struct Reading<'a> {
     pub unreadable: &'a Cell<bool>,
 }
 
-impl Reading<'_> {
+impl StepReader<'_> {
     /// The reading of `key`, one level below.
-    pub fn below(&mut self, key: &str) -> Reading<'_> {
-        Reading {
+    pub fn below(&mut self, key: &str) -> StepReader<'_> {
+        StepReader {
             parts: self.parts,
             faults: &mut *self.faults,
             pointer: format!("{}/{}", self.pointer, escape(key)),
@@ -120,8 +120,8 @@ impl Reading<'_> {
         Some(word)
     }
 
-    pub fn names(&self) -> Names<'_> {
-        Names { variables: if self.in_each { &NAMES_OF_EACH } else { &NAMES }, steps: self.steps }
+    pub fn names(&self) -> TemplateNames<'_> {
+        TemplateNames { variables: if self.in_each { &NAMES_OF_EACH } else { &NAMES }, steps: self.steps }
     }
 
     pub fn template(&mut self, fields: &Map<String, Value>, key: &str) -> Option<Template> {
@@ -138,7 +138,7 @@ impl Reading<'_> {
     pub fn tree(&mut self, fields: &Map<String, Value>, key: &str) -> Option<Tree> {
         let value = fields.get(key)?;
         let pointer = format!("{}/{}", self.pointer, escape(key));
-        let names = Names { variables: if self.in_each { &NAMES_OF_EACH } else { &NAMES }, steps: self.steps };
+        let names = TemplateNames { variables: if self.in_each { &NAMES_OF_EACH } else { &NAMES }, steps: self.steps };
         let before = self.faults.0.len();
         let tree = Tree::read(value, &pointer, &self.parts.templates, names, self.faults);
         if self.faults.0.len() > before {
@@ -161,7 +161,7 @@ impl Reading<'_> {
                 return None;
             }
         };
-        for Member { name, position, .. } in expression.members_of("steps") {
+        for NamedMember { name, position, .. } in expression.members_of("steps") {
             if let Some(why) = self.names().no_step(&name) {
                 self.fault(format!("{why} (at character {position})"));
                 return None;

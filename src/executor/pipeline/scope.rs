@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use crate::executor::pipeline::kind::World;
-use crate::executor::pipeline::spec::{Step, What};
+use crate::executor::pipeline::kind::StepContext;
+use crate::executor::pipeline::spec::{StepSpec, StepWork};
 use crate::expr::Variables;
 use crate::run::Run;
 use crate::run::cause::Cause;
@@ -32,7 +32,7 @@ const STEPS_A_BYTE: u64 = 40;
 
 /// The values of all names, for both languages. What a fire has not is null. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Scope {
+pub struct StepScope {
     pub cel: Variables,
     pub template: Values,
     steps: Arc<Map<String, Value>>,
@@ -45,7 +45,7 @@ pub struct Scope {
 
 /// The cause of a fire, for expressions and templates.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Fire {
+pub struct FireScope {
     pub event: Value,
     pub events: Vec<Value>,
     pub value: Value,
@@ -53,9 +53,9 @@ pub struct Fire {
     pub input: Value,
 }
 
-impl Fire {
-    pub fn of(run: &Run) -> Fire {
-        let mut fire = Fire { input: run.input.clone().unwrap_or_default(), ..Fire::default() };
+impl FireScope {
+    pub fn of(run: &Run) -> FireScope {
+        let mut fire = FireScope { input: run.input.clone().unwrap_or_default(), ..FireScope::default() };
         match &run.cause {
             None => {}
             Some(Cause::Event { event, events }) => {
@@ -88,15 +88,15 @@ pub fn task_value(task: &Task) -> Value {
     })
 }
 
-impl Scope {
-    pub async fn new(world: &World, fire: Fire, run: Value, task: Value, state: Map<String, Value>) -> Scope {
+impl StepScope {
+    pub async fn new(world: &StepContext, fire: FireScope, run: Value, task: Value, state: Map<String, Value>) -> StepScope {
         let parts = [&fire.event, &fire.value, &fire.previous, &fire.input, &run, &task];
         let bytes = parts.into_iter().chain(&fire.events).chain(state.values()).map(weight).sum();
-        world.with(Scope::default(), bytes, move |scope| *scope = Scope::of(&fire, &run, &task, state)).await
+        world.with(StepScope::default(), bytes, move |scope| *scope = StepScope::of(&fire, &run, &task, state)).await
     }
 
-    fn of(fire: &Fire, run: &Value, task: &Value, state: Map<String, Value>) -> Scope {
-        let mut scope = Scope::default();
+    fn of(fire: &FireScope, run: &Value, task: &Value, state: Map<String, Value>) -> StepScope {
+        let mut scope = StepScope::default();
         scope.set("event", &fire.event);
         scope.set("events", &json!(fire.events));
         scope.set("value", &fire.value);
@@ -144,7 +144,7 @@ impl Scope {
     }
 
     /// The scope inside of a `for_each`.
-    pub fn with_item(&self, index: u32, item: &Value) -> Scope {
+    pub fn with_item(&self, index: u32, item: &Value) -> StepScope {
         let mut scope = self.clone();
         scope.set("item", item);
         scope.set("index", &json!(index));
@@ -152,11 +152,11 @@ impl Scope {
     }
 }
 
-impl World {
+impl StepContext {
     /// The scope after a step: what it gave, for those behind it, and (where it did not fail) what it stored.
-    pub async fn settled(&self, scope: Scope, step: &Step, done: bool, value: Value) -> Scope {
+    pub async fn settled(&self, scope: StepScope, step: &StepSpec, done: bool, value: Value) -> StepScope {
         let kind = match &step.what {
-            What::One(kind) if done => Some(Arc::clone(kind)),
+            StepWork::One(kind) if done => Some(Arc::clone(kind)),
             _ => None,
         };
         let name = step.name.clone();

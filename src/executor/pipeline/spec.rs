@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::executor::pipeline::for_each::ForEach;
-use crate::executor::pipeline::kind::{KINDS, Parts, StepKind};
-use crate::executor::pipeline::reading::{Reading, given};
-use crate::invalid::{Faults, NAMED, did_you_mean};
+use crate::executor::pipeline::kind::{KINDS, StepParts, StepKind};
+use crate::executor::pipeline::reading::{StepReader, given};
+use crate::invalid::{ValidationErrors, NAMED, did_you_mean};
 use crate::template::Tree;
 
 /// Most steps of a pipeline.
@@ -31,21 +31,21 @@ const FIELDS: [&str; 4] = ["name", "timeout_seconds", "retry", "on_error"];
 const FOR_EACH: &str = "for_each";
 
 /// Steps, and what the run answers.
-pub struct Spec {
-    pub steps: Vec<Step>,
+pub struct PipelineSpec {
+    pub steps: Vec<StepSpec>,
     pub output: Option<Tree>,
 }
 
-pub struct Step {
+pub struct StepSpec {
     pub name: String,
     pub kind: &'static str,
-    pub what: What,
+    pub what: StepWork,
     pub timeout: Duration,
     pub retry: StepRetry,
     pub on_error: OnError,
 }
 
-pub enum What {
+pub enum StepWork {
     One(Arc<dyn StepKind>),
     Each(Box<ForEach>),
 }
@@ -70,24 +70,24 @@ pub enum OnError {
     Stop,
 }
 
-impl Spec {
+impl PipelineSpec {
     /// Reads `action.config`; adds all that is wrong, with pointers below `pointer`.
-    pub fn read(config: &Map<String, Value>, pointer: &str, parts: &Parts, faults: &mut Faults) -> Option<Spec> {
-        Spec::read_stored(config, pointer, parts, faults, &Cell::default())
+    pub fn read(config: &Map<String, Value>, pointer: &str, parts: &StepParts, faults: &mut ValidationErrors) -> Option<PipelineSpec> {
+        PipelineSpec::read_stored(config, pointer, parts, faults, &Cell::default())
     }
 
-    /// As [`Spec::read`]; `unreadable` is set where a text is at fault whatever is configured: such a pipeline never runs.
+    /// As [`PipelineSpec::read`]; `unreadable` is set where a text is at fault whatever is configured: such a pipeline never runs.
     pub fn read_stored(
         config: &Map<String, Value>,
         pointer: &str,
-        parts: &Parts,
-        faults: &mut Faults,
+        parts: &StepParts,
+        faults: &mut ValidationErrors,
         unreadable: &Cell<bool>,
-    ) -> Option<Spec> {
+    ) -> Option<PipelineSpec> {
         let before = faults.0.len();
         let mut names: Vec<String> = Vec::new();
         let mut reading =
-            Reading { parts, faults, pointer: pointer.to_owned(), steps: &[], in_each: false, unreadable };
+            StepReader { parts, faults, pointer: pointer.to_owned(), steps: &[], in_each: false, unreadable };
         let whole = Value::Object(config.clone());
         reading.object(&whole, &["steps", "output"])?;
         let written = match reading.need(config, "steps")?.as_array() {
@@ -97,12 +97,12 @@ impl Spec {
                 return None;
             }
         };
-        let mut steps: Vec<Step> = Vec::new();
+        let mut steps: Vec<StepSpec> = Vec::new();
         for (index, value) in written.iter().enumerate() {
             let pointer = format!("{pointer}/steps/{index}");
-            let mut reading = Reading { parts, faults, pointer, steps: &names, in_each: false, unreadable };
+            let mut reading = StepReader { parts, faults, pointer, steps: &names, in_each: false, unreadable };
             let name = name_of(value, &mut reading);
-            if let Some(step) = name.clone().and_then(|name| Step::read(name, value, &FIELDS, &mut reading)) {
+            if let Some(step) = name.clone().and_then(|name| StepSpec::read(name, value, &FIELDS, &mut reading)) {
                 if step.kind == "llm" && steps.iter().any(|other| other.kind == "llm") {
                     reading.below("llm").fault("there is one `llm` step in a pipeline at most; use `agent` for more");
                 }
@@ -111,13 +111,13 @@ impl Spec {
             names.extend(name);
         }
         let mut reading =
-            Reading { parts, faults, pointer: pointer.to_owned(), steps: &names, in_each: false, unreadable };
+            StepReader { parts, faults, pointer: pointer.to_owned(), steps: &names, in_each: false, unreadable };
         let output = reading.tree(config, "output");
-        (faults.0.len() == before).then_some(Spec { steps, output })
+        (faults.0.len() == before).then_some(PipelineSpec { steps, output })
     }
 }
 
-fn name_of(step: &Value, reading: &mut Reading) -> Option<String> {
+fn name_of(step: &Value, reading: &mut StepReader) -> Option<String> {
     let Some(fields) = step.as_object() else {
         reading.fault("a step is an object with a name and one kind");
         return None;
@@ -137,9 +137,9 @@ fn name_of(step: &Value, reading: &mut Reading) -> Option<String> {
     Some(name)
 }
 
-impl Step {
+impl StepSpec {
     /// Reads a step of this name; `fields` are what it may have besides its kind.
-    pub fn read(name: String, value: &Value, fields: &[&str], reading: &mut Reading) -> Option<Step> {
+    pub fn read(name: String, value: &Value, fields: &[&str], reading: &mut StepReader) -> Option<StepSpec> {
         let written = value.as_object()?;
         let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).chain([FOR_EACH]).collect();
         let mut named: Vec<&str> = Vec::new();
@@ -170,8 +170,8 @@ impl Step {
             }
         };
         let what = match KINDS.iter().find(|(known, _)| *known == kind) {
-            Some((_, read)) => What::One(Arc::from(read(&written[kind], &mut reading.below(kind))?)),
-            None => What::Each(Box::new(ForEach::read(&name, &written[kind], &mut reading.below(kind))?)),
+            Some((_, read)) => StepWork::One(Arc::from(read(&written[kind], &mut reading.below(kind))?)),
+            None => StepWork::Each(Box::new(ForEach::read(&name, &written[kind], &mut reading.below(kind))?)),
         };
         let (kind, usual) = match KINDS.iter().find(|(known, _)| *known == kind) {
             Some((kind @ "agent", _)) => (*kind, reading.parts.agent.settings.agent_limit()),
@@ -179,12 +179,12 @@ impl Step {
             Some((kind, _)) => (*kind, DEFAULT_TIMEOUT),
             None => (FOR_EACH, DEFAULT_TIMEOUT),
         };
-        Some(Step { name, kind, what, timeout: timeout.unwrap_or(usual), retry, on_error })
+        Some(StepSpec { name, kind, what, timeout: timeout.unwrap_or(usual), retry, on_error })
     }
 }
 
 /// `2`, or `{"count": 2, "backoff_seconds": 5}`.
-fn retry(fields: &Map<String, Value>, reading: &mut Reading) -> StepRetry {
+fn retry(fields: &Map<String, Value>, reading: &mut StepReader) -> StepRetry {
     let mut retry = StepRetry { count: 0, back_off: DEFAULT_BACK_OFF };
     match given(fields, "retry") {
         None => {}
@@ -200,7 +200,7 @@ fn retry(fields: &Map<String, Value>, reading: &mut Reading) -> StepRetry {
     retry
 }
 
-fn on_error(fields: &Map<String, Value>, reading: &mut Reading) -> OnError {
+fn on_error(fields: &Map<String, Value>, reading: &mut StepReader) -> OnError {
     match reading.word(fields, "on_error", &["fail", "continue", "stop"]).as_deref() {
         Some("continue") => OnError::Continue,
         Some("stop") => OnError::Stop,

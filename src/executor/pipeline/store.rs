@@ -3,9 +3,9 @@
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
-use crate::executor::pipeline::reading::{Reading, given};
-use crate::executor::pipeline::scope::Scope;
+use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::{StepReader, given};
+use crate::executor::pipeline::scope::StepScope;
 use crate::expr::Expression;
 use crate::template::Tree;
 
@@ -15,20 +15,20 @@ const VALUE_BYTES: usize = 64 * 1024;
 const NAME_LENGTH: usize = 64;
 
 #[derive(Clone)]
-struct Store {
+struct StoreExecution {
     name: String,
-    what: What,
+    what: StoreOperation,
 }
 
 #[derive(Clone)]
-enum What {
+enum StoreOperation {
     Template(Tree),
     Expression(Expression),
     Delete,
 }
 
 /// `{"name": …}` with one of `"value"` (a template), `"expression"` (CEL) and `"delete": true`.
-pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
     let fields = reading.object(value, &["name", "value", "expression", "delete"])?;
     let name = reading.needed_text(fields, "name")?;
     if name.chars().count() > NAME_LENGTH || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
@@ -45,37 +45,37 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
     };
     // by itself null is a value, beside another field it is as good as absent
     let what = match (fields.get("value"), given(fields, "expression"), delete) {
-        (Some(_), None, false) => What::Template(reading.tree(fields, "value")?),
+        (Some(_), None, false) => StoreOperation::Template(reading.tree(fields, "value")?),
         (None | Some(Value::Null), Some(text), false) => {
-            What::Expression(reading.below("expression").expression(text)?)
+            StoreOperation::Expression(reading.below("expression").expression(text)?)
         }
-        (None | Some(Value::Null), None, true) => What::Delete,
+        (None | Some(Value::Null), None, true) => StoreOperation::Delete,
         _ => {
             reading.fault("needs exactly one of `value`, `expression` and `\"delete\": true`");
             return None;
         }
     };
-    Some(Box::new(Store { name, what }))
+    Some(Box::new(StoreExecution { name, what }))
 }
 
-impl Store {
-    fn value(&self, scope: &Scope) -> Result<Option<Value>, StepFault> {
+impl StoreExecution {
+    fn value(&self, scope: &StepScope) -> Result<Option<Value>, StepFault> {
         let value = match &self.what {
-            What::Template(tree) => tree.value(&scope.template)?,
-            What::Expression(expression) => expression.value(&scope.cel)?,
-            What::Delete => return Ok(None),
+            StoreOperation::Template(tree) => tree.value(&scope.template)?,
+            StoreOperation::Expression(expression) => expression.value(&scope.cel)?,
+            StoreOperation::Delete => return Ok(None),
         };
         bounded(value).map(Some)
     }
 
-    async fn write(&self, act: &Act<'_>) -> Result<Done, StepFault> {
+    async fn write(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
         let (world, this, steps) = (act.world, self.clone(), self.steps(act.scope));
         let value = match &self.what {
-            What::Expression(expression) => Some(bounded(world.value_of(expression, act.step, act.scope).await?)?),
-            What::Template(_) | What::Delete => act.compute(steps, move |scope| this.value(scope)).await?,
+            StoreOperation::Expression(expression) => Some(bounded(world.value_of(expression, act.step, act.scope).await?)?),
+            StoreOperation::Template(_) | StoreOperation::Delete => act.compute(steps, move |scope| this.value(scope)).await?,
         };
         world.host.put_task_state(&world.tenant, world.task_id, &self.name, value.clone()).await?;
-        Ok(Done::plain(value.unwrap_or_default()))
+        Ok(StepResult::plain(value.unwrap_or_default()))
     }
 }
 
@@ -89,32 +89,32 @@ fn bounded(value: Value) -> Result<Value, StepFault> {
     }
 }
 
-impl StepKind for Store {
+impl StepKind for StoreExecution {
     fn effect(&self) -> Effect {
         Effect::Repeatable
     }
 
-    fn steps(&self, scope: &Scope) -> u64 {
+    fn steps(&self, scope: &StepScope) -> u64 {
         match &self.what {
-            What::Template(tree) => tree.steps(&scope.template),
-            What::Expression(expression) => expression.cost(&scope.cel),
-            What::Delete => 0,
+            StoreOperation::Template(tree) => tree.steps(&scope.template),
+            StoreOperation::Expression(expression) => expression.cost(&scope.cel),
+            StoreOperation::Delete => 0,
         }
     }
 
-    fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
+    fn shown(&self, scope: &StepScope) -> Result<Value, StepFault> {
         Ok(match self.value(scope)? {
             Some(value) => json!({ "name": self.name, "value": value }),
             None => json!({ "name": self.name, "delete": true }),
         })
     }
 
-    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+    fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>> {
         Box::pin(async move { Ok(self.write(act).await?) })
     }
 
-    fn settle(&self, value: &Value, scope: &mut Scope) {
-        let value = (!matches!(self.what, What::Delete)).then(|| value.clone());
+    fn settle(&self, value: &Value, scope: &mut StepScope) {
+        let value = (!matches!(self.what, StoreOperation::Delete)).then(|| value.clone());
         scope.stored(&self.name, value);
     }
 }

@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 
 use crate::agent::Agent;
 use crate::agent::ruling::RulingRequest;
-use crate::approval::matrix::{Category, Gate};
+use crate::approval::matrix::{Category, ApprovalLevel};
 use crate::approval::proposal::undo_window;
 use crate::credential::Reference;
-use crate::executor::pipeline::kind::{Act, Done, Effect, StepError, StepFault, StepKind};
-use crate::executor::pipeline::reading::{Reading, given};
-use crate::executor::pipeline::scope::Scope;
+use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::executor::pipeline::reading::{StepReader, given};
+use crate::executor::pipeline::scope::StepScope;
 use crate::template::Tree;
 use crate::tool::registry::{Registered, unknown_tool};
-use crate::tool::{CalledBy, Definition, Failure, ToolContext, ToolError, ToolStatus};
+use crate::tool::{CalledBy, Definition, ToolFailure, ToolContext, ToolError, ToolStatus};
 
-struct Tool {
+struct ToolExecution {
     name: String,
     arguments: Tree,
     effect: Effect,
@@ -27,7 +27,7 @@ struct Tool {
 }
 
 /// `{"name": …, "args": {…}}`.
-pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
+pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
     let fields = reading.object(value, &["name", "args"])?;
     let name = reading.needed_text(fields, "name")?;
     let tools = reading.parts.tools().clone();
@@ -50,7 +50,7 @@ pub fn read(value: &Value, reading: &mut Reading) -> Option<Box<dyn StepKind>> {
         reading.below("args").fault(message(&error));
     }
     let credential = given(fields, "args").and_then(|written| tool.tool.credential_chosen(written));
-    Some(Box::new(Tool { effect: effect(tool.definition()), name, arguments, credential }))
+    Some(Box::new(ToolExecution { effect: effect(tool.definition()), name, arguments, credential }))
 }
 
 fn effect(tool: &Definition) -> Effect {
@@ -85,8 +85,8 @@ fn message(error: &ToolError) -> String {
     }
 }
 
-impl Tool {
-    async fn call(&self, act: &Act<'_>) -> Result<Done, StepFault> {
+impl ToolExecution {
+    async fn call(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
         let tools = act.world.parts.tools();
         let Some(tool) = tools.find(&self.name) else {
             return Err(StepFault::new("unknown_tool", message(&unknown_tool(&self.name, tools.names()))));
@@ -123,13 +123,13 @@ impl Tool {
         };
         match tool.tool.call(&context, arguments).await {
             // what reads as JSON is JSON: later steps can then name its parts
-            Ok(output) => Ok(Done::plain(serde_json::from_str(&output.text).unwrap_or(Value::String(output.text)))),
+            Ok(output) => Ok(StepResult::plain(serde_json::from_str(&output.text).unwrap_or(Value::String(output.text)))),
             Err(error) => Err(self.failed(error)),
         }
     }
 
     /// Whether the rules let this call through, for this tenant and with these arguments.
-    async fn permit(&self, act: &Act<'_>, tool: &Arc<Registered>, arguments: &Value) -> Result<(), StepFault> {
+    async fn permit(&self, act: &StepAction<'_>, tool: &Arc<Registered>, arguments: &Value) -> Result<(), StepFault> {
         let chosen = tool.tool.credential_chosen(arguments);
         let request = RulingRequest {
             policy: act.world.parts.agent.policy.clone(),
@@ -141,8 +141,8 @@ impl Tool {
         };
         let ruling = request.ruling(&act.world.parts.compute).await;
         match (ruling.gate, ruling.reasons.last()) {
-            (Gate::Auto, _) => Ok(()),
-            (Gate::Confirm, why) => {
+            (ApprovalLevel::Auto, _) => Ok(()),
+            (ApprovalLevel::Confirm, why) => {
                 let why = why.map_or(String::new(), |why| format!(": {why}"));
                 Err(StepFault::new("tool_refused", needs_approval(&tool.definition().name) + &why))
             }
@@ -154,11 +154,11 @@ impl Tool {
             ToolError::Abort { code, message } => StepFault::new(code, message),
             ToolError::Credential(error) => StepFault::credential(&error),
             ToolError::Tell { kind, code, message } => match (kind, self.effect) {
-                (Failure::RateLimit, _) => StepFault::passing(code, message, None),
-                (Failure::Timeout | Failure::ResourceError | Failure::TransientError, Effect::Once) => {
+                (ToolFailure::RateLimit, _) => StepFault::passing(code, message, None),
+                (ToolFailure::Timeout | ToolFailure::ResourceError | ToolFailure::TransientError, Effect::Once) => {
                     StepFault::unknown(message)
                 }
-                (Failure::Timeout | Failure::ResourceError | Failure::TransientError, _) => {
+                (ToolFailure::Timeout | ToolFailure::ResourceError | ToolFailure::TransientError, _) => {
                     StepFault::passing(code, message, None)
                 }
                 _ => StepFault::new(code, message),
@@ -167,20 +167,20 @@ impl Tool {
     }
 }
 
-impl StepKind for Tool {
+impl StepKind for ToolExecution {
     fn effect(&self) -> Effect {
         self.effect
     }
 
-    fn steps(&self, scope: &Scope) -> u64 {
+    fn steps(&self, scope: &StepScope) -> u64 {
         self.arguments.steps(&scope.template)
     }
 
-    fn shown(&self, scope: &Scope) -> Result<Value, StepFault> {
+    fn shown(&self, scope: &StepScope) -> Result<Value, StepFault> {
         Ok(json!({ "name": self.name, "args": self.arguments.value(&scope.template)? }))
     }
 
-    fn perform<'a>(&'a self, act: &'a Act<'a>) -> BoxFuture<'a, Result<Done, StepError>> {
+    fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>> {
         Box::pin(async move { Ok(self.call(act).await?) })
     }
 }
@@ -189,25 +189,25 @@ impl StepKind for Tool {
 mod tests {
     use super::*;
     use crate::credential::Reference;
-    use crate::executor::pipeline::kind::Again;
-    use crate::vault::credentials::{CredentialError, Trouble};
+    use crate::executor::pipeline::kind::RetryAdvice;
+    use crate::vault::credentials::{CredentialError, CredentialFault};
 
     #[test]
     fn a_call_that_was_not_sent_may_be_tried_again_even_where_its_effect_happens_once() {
         let send =
-            Tool { name: "send".into(), arguments: Tree::Literal(json!({})), effect: Effect::Once, credential: None };
+            ToolExecution { name: "send".into(), arguments: Tree::Literal(json!({})), effect: Effect::Once, credential: None };
         let failed = |trouble| {
             let reference = Reference::parse("shop").unwrap();
             let error = CredentialError { trouble, reference, why: String::new(), last_used: 0, sent_at: None };
             let StepFault { fault, again } = send.failed(ToolError::Credential(error));
-            (fault.code, again == Again::No, fault.lack.is_some())
+            (fault.code, again == RetryAdvice::No, fault.lack.is_some())
         };
-        assert_eq!(failed(Trouble::Busy), ("credential_busy".into(), false, false));
-        assert_eq!(failed(Trouble::Missing), ("credential_missing".into(), true, true));
-        let fault = send.failed(ToolError::tell(Failure::TransientError, "connect", "gone"));
-        assert_eq!((fault.fault.code.as_str(), fault.again), ("outcome_unknown", Again::No));
+        assert_eq!(failed(CredentialFault::Busy), ("credential_busy".into(), false, false));
+        assert_eq!(failed(CredentialFault::Missing), ("credential_missing".into(), true, true));
+        let fault = send.failed(ToolError::tell(ToolFailure::TransientError, "connect", "gone"));
+        assert_eq!((fault.fault.code.as_str(), fault.again), ("outcome_unknown", RetryAdvice::No));
         let foreign =
-            send.failed(ToolError::tell(Failure::PermissionDenied, "credential_missing", "Please connect shop"));
+            send.failed(ToolError::tell(ToolFailure::PermissionDenied, "credential_missing", "Please connect shop"));
         assert_eq!(foreign.fault.lack, None, "a word of a tool's is none of ours");
     }
 }

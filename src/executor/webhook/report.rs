@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value};
 
-use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
+use crate::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
 use crate::run::Usage;
-use crate::run::outcome::{Outcome, RunError, RunFault};
-use crate::vault::credentials::Known;
+use crate::run::outcome::{RunOutcome, RunError, RunFault};
+use crate::vault::credentials::UsedSecrets;
 
 /// The code of a failure that names none.
 const CODE: &str = "runtime_failed";
@@ -15,7 +15,7 @@ const MESSAGE_LENGTH: usize = 2_000;
 
 /// How the run ended there.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Report {
+pub enum RuntimeReport {
     /// The run ended well.
     Succeeded {
         /// The answer of the run.
@@ -28,11 +28,11 @@ pub enum Report {
     },
 }
 
-impl Report {
+impl RuntimeReport {
     /// Reads `{"state": "succeeded"|"failed", "output"?, "error"?}`.
-    pub fn parse(value: &Value) -> Result<Report, Faults> {
-        let Some(fields) = value.as_object() else { return Err(Faults::one("", "the body is a JSON object")) };
-        let mut faults = Faults::new();
+    pub fn parse(value: &Value) -> Result<RuntimeReport, ValidationErrors> {
+        let Some(fields) = value.as_object() else { return Err(ValidationErrors::one("", "the body is a JSON object")) };
+        let mut faults = ValidationErrors::new();
         for key in unknown_fields(fields, &["state", "output", "error"]) {
             let hint = did_you_mean(key, ["state", "output", "error"]);
             faults.add(format!("/{}", escape(key)), format!("unknown field{hint}"));
@@ -42,47 +42,47 @@ impl Report {
                 if fields.get("error").is_some_and(|error| !error.is_null()) {
                     faults.add("/error", "a run that succeeded has no error");
                 }
-                Report::Succeeded { output: text(fields.get("output")) }
+                RuntimeReport::Succeeded { output: text(fields.get("output")) }
             }
-            Some("failed") => Report::Failed { error: error(fields.get("error"), &mut faults) },
-            _ => return Err(Faults::one("/state", "must be `succeeded` or `failed`")),
+            Some("failed") => RuntimeReport::Failed { error: error(fields.get("error"), &mut faults) },
+            _ => return Err(ValidationErrors::one("/state", "must be `succeeded` or `failed`")),
         };
         faults.or(report)
     }
 
     /// The body of an answer: a report where it is one, `{"output": …}`, or else whatever it is as the output.
-    pub fn of_answer(body: &[u8]) -> Report {
-        let whole = || Report::Succeeded { output: String::from_utf8_lossy(body).trim().to_owned() };
+    pub fn of_answer(body: &[u8]) -> RuntimeReport {
+        let whole = || RuntimeReport::Succeeded { output: String::from_utf8_lossy(body).trim().to_owned() };
         match serde_json::from_slice::<Value>(body) {
             Ok(Value::Object(fields)) if fields.contains_key("state") => {
                 // a failure stays one, however it is written
                 let failed = fields.get("state").is_some_and(|state| state == "failed");
-                let fault = failed.then(|| error(fields.get("error"), &mut Faults::new()));
-                match Report::parse(&Value::Object(fields)) {
+                let fault = failed.then(|| error(fields.get("error"), &mut ValidationErrors::new()));
+                match RuntimeReport::parse(&Value::Object(fields)) {
                     Ok(report) => report,
-                    Err(_) => fault.map_or_else(whole, |error| Report::Failed { error }),
+                    Err(_) => fault.map_or_else(whole, |error| RuntimeReport::Failed { error }),
                 }
             }
-            Ok(Value::Object(fields)) if is_output(&fields) => Report::Succeeded { output: text(fields.get("output")) },
+            Ok(Value::Object(fields)) if is_output(&fields) => RuntimeReport::Succeeded { output: text(fields.get("output")) },
             _ => whole(),
         }
     }
 
     /// The report without known secrets: a runtime that was sent one may repeat it.
-    pub fn without(self, known: &Known) -> Report {
+    pub fn without(self, known: &UsedSecrets) -> RuntimeReport {
         match self {
-            Report::Succeeded { output } => Report::Succeeded { output: known.text(&output) },
-            Report::Failed { error } => {
-                Report::Failed { error: RunFault::new(known.text(&error.code), known.text(&error.message)) }
+            RuntimeReport::Succeeded { output } => RuntimeReport::Succeeded { output: known.text(&output) },
+            RuntimeReport::Failed { error } => {
+                RuntimeReport::Failed { error: RunFault::new(known.text(&error.code), known.text(&error.message)) }
             }
         }
     }
 
     /// The outcome of the run that the report stands for.
-    pub fn outcome(self) -> Result<Outcome, RunError> {
+    pub fn outcome(self) -> Result<RunOutcome, RunError> {
         match self {
-            Report::Succeeded { output } => Ok(Outcome::Succeeded { output, usage: Usage::default() }),
-            Report::Failed { error } => Err(RunError::Fail { fault: error }),
+            RuntimeReport::Succeeded { output } => Ok(RunOutcome::Succeeded { output, usage: Usage::default() }),
+            RuntimeReport::Failed { error } => Err(RunError::Fail { fault: error }),
         }
     }
 }
@@ -101,7 +101,7 @@ fn text(output: Option<&Value>) -> String {
 }
 
 /// A sentence, or `{"code", "message"}`.
-fn error(written: Option<&Value>, faults: &mut Faults) -> RunFault {
+fn error(written: Option<&Value>, faults: &mut ValidationErrors) -> RunFault {
     let cut = |text: &str, length| text.chars().take(length).collect::<String>();
     match written {
         None | Some(Value::Null) => RunFault::new(CODE, "the runtime reported a failure"),
@@ -124,33 +124,33 @@ mod tests {
 
     use super::*;
 
-    fn succeeded(output: &str) -> Report {
-        Report::Succeeded { output: output.into() }
+    fn succeeded(output: &str) -> RuntimeReport {
+        RuntimeReport::Succeeded { output: output.into() }
     }
 
     #[test]
     fn an_answer_is_a_report_an_output_or_itself() {
-        let of = |body: &str| Report::of_answer(body.as_bytes());
+        let of = |body: &str| RuntimeReport::of_answer(body.as_bytes());
         assert_eq!(of(""), succeeded(""));
         assert_eq!(of(" all done\n"), succeeded("all done"));
         assert_eq!(of(r#"{"output":"all done"}"#), succeeded("all done"));
-        let failed = Report::Failed { error: RunFault::new("x", "y") };
+        let failed = RuntimeReport::Failed { error: RunFault::new("x", "y") };
         assert_eq!(of(r#"{"state":"failed","error":{"code":"x","message":"y"},"run_id":"r1"}"#), failed);
-        assert!(matches!(of(r#"{"state":"failed","error":7}"#), Report::Failed { .. }));
+        assert!(matches!(of(r#"{"state":"failed","error":7}"#), RuntimeReport::Failed { .. }));
         assert_eq!(of(r#"{"output":{"a":1}}"#), succeeded(r#"{"a":1}"#));
         assert_eq!(of(r#"{"ok":true}"#), succeeded(r#"{"ok":true}"#));
         assert_eq!(of(r#"{"state":"succeeded","output":"x"}"#), succeeded("x"));
-        let failed = Report::Failed { error: RunFault::new("no_money", "the card was declined") };
+        let failed = RuntimeReport::Failed { error: RunFault::new("no_money", "the card was declined") };
         assert_eq!(of(r#"{"state":"failed","error":{"code":"no_money","message":"the card was declined"}}"#), failed);
     }
 
     #[test]
     fn a_report_says_how_it_ended() {
-        assert_eq!(Report::parse(&json!({ "state": "succeeded" })).unwrap(), succeeded(""));
-        let failed = Report::parse(&json!({ "state": "failed", "error": "it broke" })).unwrap();
-        assert_eq!(failed, Report::Failed { error: RunFault::new("runtime_failed", "it broke") });
+        assert_eq!(RuntimeReport::parse(&json!({ "state": "succeeded" })).unwrap(), succeeded(""));
+        let failed = RuntimeReport::parse(&json!({ "state": "failed", "error": "it broke" })).unwrap();
+        assert_eq!(failed, RuntimeReport::Failed { error: RunFault::new("runtime_failed", "it broke") });
         let places = |value: Value| {
-            let faults = Report::parse(&value).unwrap_err();
+            let faults = RuntimeReport::parse(&value).unwrap_err();
             faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
         };
         assert_eq!(places(json!({})), ["/state"]);

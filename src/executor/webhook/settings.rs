@@ -11,12 +11,12 @@ use crate::credential::{Reference, SECRET_HEADERS};
 use crate::egress::Egress;
 use crate::executor::webhook::LONGEST_WAIT;
 use crate::id::Tenant;
-use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
+use crate::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
 use crate::notification::recipient::signing_keys;
 use crate::run::outcome::RunError;
 use crate::secret::Secret;
 use crate::task::Action;
-use crate::vault::{Place, Vault};
+use crate::vault::{SealedPlace, Vault};
 
 const FIELDS: [&str; 7] =
     ["url", "secret", "secret_set", "credential", "timeout_seconds", "completion_timeout_seconds", "headers"];
@@ -52,7 +52,7 @@ impl Settings {
         let text = |key: &str| config.get(key).and_then(Value::as_str).map(str::to_owned);
         let missing = |key: &str| RunError::fail("invalid_action", format!("action.config.{key} is missing"));
         let seconds = |key: &str, usual| Duration::from_secs(config.get(key).and_then(Value::as_u64).unwrap_or(usual));
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let headers = headers(config.get("headers"), &mut faults);
         let credential = credential(config.get("credential"), &mut faults);
         Ok(Settings {
@@ -67,7 +67,7 @@ impl Settings {
 }
 
 /// Adds what is wrong with settings as they are written.
-pub fn check(config: &Map<String, Value>, egress: &Egress, faults: &mut Faults) {
+pub fn check(config: &Map<String, Value>, egress: &Egress, faults: &mut ValidationErrors) {
     for key in unknown_fields(config, &FIELDS) {
         let known: Vec<&str> = FIELDS.into_iter().filter(|field| *field != "secret_set").collect();
         let hint = did_you_mean(key, known.iter().copied());
@@ -104,7 +104,7 @@ pub fn check(config: &Map<String, Value>, egress: &Egress, faults: &mut Faults) 
     credential(config.get("credential"), faults);
 }
 
-fn credential(written: Option<&Value>, faults: &mut Faults) -> Option<Reference> {
+fn credential(written: Option<&Value>, faults: &mut ValidationErrors) -> Option<Reference> {
     let read = match written {
         None | Some(Value::Null) => return None,
         Some(Value::String(name)) => Reference::parse(name),
@@ -113,7 +113,7 @@ fn credential(written: Option<&Value>, faults: &mut Faults) -> Option<Reference>
     read.map_err(|why| faults.add(place("credential"), why)).ok()
 }
 
-fn headers(written: Option<&Value>, faults: &mut Faults) -> HeaderMap {
+fn headers(written: Option<&Value>, faults: &mut ValidationErrors) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let written = match written {
         None | Some(Value::Null) => return headers,
@@ -142,17 +142,17 @@ fn headers(written: Option<&Value>, faults: &mut Faults) -> HeaderMap {
 }
 
 /// Seals a secret that was written, or keeps the one that is stored.
-pub fn seal(vault: &Vault, tenant: &Tenant, action: &mut Action, before: Option<&Action>) -> Result<(), Faults> {
+pub fn seal(vault: &Vault, tenant: &Tenant, action: &mut Action, before: Option<&Action>) -> Result<(), ValidationErrors> {
     action.config.remove("secret_set");
     let written = action.config.remove("secret").and_then(|secret| secret.as_str().map(Secret::new));
     let sealed = match written {
         Some(secret) => {
-            let refused = |_| Faults::one(place("secret"), "can't be sealed: the service's master key is not usable");
+            let refused = |_| ValidationErrors::one(place("secret"), "can't be sealed: the service's master key is not usable");
             vault.seal(&place_of(tenant.as_str()).context(), &secret).map_err(refused)?
         }
         None => {
             let kept = before.and_then(|action| action.config.get(SEALED)).and_then(Value::as_str);
-            kept.ok_or_else(|| Faults::one(place("secret"), format!("is missing: {SECRET_FORM}")))?.to_owned()
+            kept.ok_or_else(|| ValidationErrors::one(place("secret"), format!("is missing: {SECRET_FORM}")))?.to_owned()
         }
     };
     action.config.insert(SEALED.into(), json!(sealed));
@@ -165,8 +165,8 @@ pub fn unsealed(vault: &Vault, tenant: &str, sealed: &str) -> Result<Vec<Zeroizi
     signing_keys(&secret)
 }
 
-fn place_of(tenant: &str) -> Place<'_> {
-    Place::task(tenant, "webhook", "secret")
+fn place_of(tenant: &str) -> SealedPlace<'_> {
+    SealedPlace::task(tenant, "webhook", "secret")
 }
 
 fn place(key: &str) -> String {

@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 
 use crate::approval::arguments::Misfit;
 use crate::approval::matrix::{Category, Consequence};
-use crate::approval::{Answer, Approval, COMMENT_LENGTH, Choice, Via, arguments};
-use crate::http::State;
+use crate::approval::{ApprovalAnswer, Approval, COMMENT_LENGTH, ApprovalChoice, Via, arguments};
+use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::id::{Scope, new_id};
-use crate::invalid::Faults;
-use crate::store::{Decided, Grant, Refusal, StoreError};
+use crate::invalid::ValidationErrors;
+use crate::store::{Decided, Grant, DecisionRefusal, StoreError};
 
 /// For how many days a grant holds where nothing is said.
 pub const GRANT_DAYS: i64 = 30;
@@ -25,7 +25,7 @@ pub const MOST_GRANT_USES: i64 = 100_000;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// The decision itself.
-    pub choice: Choice,
+    pub choice: ApprovalChoice,
     /// The digest that they were shown.
     pub digest: String,
     /// `Edit`: the whole arguments with which the call is to run.
@@ -76,7 +76,7 @@ pub fn ungrantable(approval: &Approval) -> Option<&'static str> {
 
 impl Decision {
     /// Whether nothing is wrong with it, before anything is asked of the store.
-    pub fn check(&self, approval: &Approval) -> Result<(), Faults> {
+    pub fn check(&self, approval: &Approval) -> Result<(), ValidationErrors> {
         Misfit::faults(self.misfits(approval))
     }
 
@@ -92,14 +92,14 @@ impl Decision {
             found.push(Misfit::other("/decision", "is not among the options of this approval"));
         }
         match (&self.arguments, self.choice) {
-            (Some(_), Choice::Edit) if !proposal.allow_modification => {
+            (Some(_), ApprovalChoice::Edit) if !proposal.allow_modification => {
                 let why = "the arguments of this call can't be changed: approve it as it is, or reject it";
                 found.push(Misfit::other("/decision", why));
             }
-            (Some(edited), Choice::Edit) => {
+            (Some(edited), ApprovalChoice::Edit) => {
                 found.extend(arguments::misfits(&proposal.parameters, edited, "/modifications"));
             }
-            (None, Choice::Edit) => {
+            (None, ApprovalChoice::Edit) => {
                 let why = "is missing: the arguments that are to be otherwise";
                 found.push(Misfit::other("/modifications", why));
             }
@@ -118,7 +118,7 @@ impl Decision {
     /// What is wrong with the answer; then nothing has changed.
     pub async fn put(
         &self,
-        state: &State,
+        state: &HttpState,
         scope: &Scope,
         approval: &Approval,
         who: Who,
@@ -133,11 +133,11 @@ impl Decision {
             Some(wish) if !moot => Some(wish.grant(state, scope, approval, &who.by).await?),
             _ => None,
         };
-        let edited = self.arguments.clone().filter(|_| self.choice == Choice::Edit).map(|arguments| {
+        let edited = self.arguments.clone().filter(|_| self.choice == ApprovalChoice::Edit).map(|arguments| {
             let digest = approval.proposal.digest(&approval.identity(), &arguments);
             (arguments, digest)
         });
-        let answer = Answer {
+        let answer = ApprovalAnswer {
             choice: self.choice,
             digest: self.digest.clone(),
             edited,
@@ -156,8 +156,8 @@ impl Decision {
 }
 
 impl GrantWish {
-    fn check(&self, choice: Choice, approval: &Approval, found: &mut Vec<Misfit>) {
-        if choice != Choice::Approve {
+    fn check(&self, choice: ApprovalChoice, approval: &Approval, found: &mut Vec<Misfit>) {
+        if choice != ApprovalChoice::Approve {
             let why = "goes with the decision `approve` only";
             found.push(Misfit::with("/grant", why, "fault_grant_as_shown", &[]));
         }
@@ -180,8 +180,8 @@ impl GrantWish {
         }
     }
 
-    async fn grant(&self, state: &State, scope: &Scope, approval: &Approval, by: &str) -> Result<Grant, ApiError> {
-        let gone = || Faults::one("/grant", "the task was deleted; there is nothing to allow for good");
+    async fn grant(&self, state: &HttpState, scope: &Scope, approval: &Approval, by: &str) -> Result<Grant, ApiError> {
+        let gone = || ValidationErrors::one("/grant", "the task was deleted; there is nothing to allow for good");
         let task = match approval.task_id {
             Some(task) => state.store.find_task(scope, task).await?,
             None => None,
@@ -212,15 +212,15 @@ impl GrantWish {
 }
 
 /// A refusal in a sentence, for people.
-pub fn sentence(refusal: Refusal, approval: &Approval) -> String {
+pub fn sentence(refusal: DecisionRefusal, approval: &Approval) -> String {
     match refusal {
-        Refusal::Settled => format!("the approval is {} already", approval.status.as_str()),
-        Refusal::Expired => "the time to answer is over; no answer is a no".into(),
-        Refusal::OtherDigest => {
+        DecisionRefusal::Settled => format!("the approval is {} already", approval.status.as_str()),
+        DecisionRefusal::Expired => "the time to answer is over; no answer is a no".into(),
+        DecisionRefusal::OtherDigest => {
             "what is asked is not what was shown: look at the approval again, and decide on that".into()
         }
-        Refusal::Barred => "who asked for the call may not decide on it".into(),
-        Refusal::NotOffered => format!("this is not offered; the options are {}", json!(approval.proposal.options)),
+        DecisionRefusal::Barred => "who asked for the call may not decide on it".into(),
+        DecisionRefusal::NotOffered => format!("this is not offered; the options are {}", json!(approval.proposal.options)),
     }
 }
 

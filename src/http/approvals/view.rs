@@ -6,7 +6,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::approval::matrix::{Category, Consequence};
-use crate::approval::{Approval, ApprovalStatus, CallOutcome, Choice, Via};
+use crate::approval::{Approval, ApprovalStatus, CallOutcome, ApprovalChoice, Via};
 
 /// A question to a person about one pending tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
@@ -44,7 +44,7 @@ pub struct ApprovalView {
     /// Why it is asked about: each rule that had a part in it, in order.
     pub reasons: Vec<String>,
     /// Decisions that can be taken.
-    pub options: Vec<Choice>,
+    pub options: Vec<ApprovalChoice>,
     /// The arguments may be changed.
     pub allow_modification: bool,
     /// `trigger` or `chat`.

@@ -1,13 +1,13 @@
 //! How the run began that a question belongs to: what made it fire, and who asked for it.
 
 use crate::approval::Approval;
-use crate::http::State;
+use crate::http::HttpState;
 use crate::id::Scope;
 use crate::run::Run;
 use crate::store::StoreError;
 
 /// By whom the run was asked for by hand, by the name of their token.
-pub async fn requester(state: &State, scope: &Scope, first: &Approval) -> Result<Option<String>, StoreError> {
+pub async fn requester(state: &HttpState, scope: &Scope, first: &Approval) -> Result<Option<String>, StoreError> {
     let Some(by) = state.store.requester_of(scope, first.run_id).await? else { return Ok(None) };
     let id = by.strip_prefix("token:").and_then(|id| id.parse().ok());
     let token = match id {

@@ -4,16 +4,16 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-use crate::approval::matrix::{Category, Consequence, Gate, gate};
+use crate::approval::matrix::{Category, Consequence, ApprovalLevel, gate};
 use crate::approval::why::{RuleBy, Why};
 use crate::approval::{Approval, ApprovalStatus, POLICY, Proposal};
-use crate::http::approve::changes::{Change, by_name, changes};
+use crate::http::approve::changes::{ArgumentChange, by_name, changes};
 use crate::http::approve::control::Controls;
 use crate::http::approve::form::leaves;
-use crate::http::approve::item::{Item, Place};
+use crate::http::approve::item::{ItemView, FaultPlace};
 use crate::http::approve::kind::{json, shown};
 use crate::http::approve::moment::{instant, left};
-use crate::http::approve::scene::{Scene, is_expired, is_open};
+use crate::http::approve::scene::{ApprovalPage, is_expired, is_open};
 use crate::http::pages::Row;
 
 /// A question among others, with its form where there is one.
@@ -27,7 +27,7 @@ pub struct Card<'a> {
     reasons: Reasons<'a>,
     deadline: Option<Deadline>,
     controls: Option<Controls<'a>>,
-    settled: Option<Settled<'a>>,
+    settled: Option<SettledCard<'a>>,
     /// The call is held and can be stopped: the faults beside the button.
     stop: Option<Vec<&'a str>>,
     /// For operators: the tool, the run, and the rules as they are written.
@@ -80,28 +80,28 @@ struct Votes {
 
 /// The end of a question.
 #[derive(Debug, Serialize)]
-struct Settled<'a> {
+struct SettledCard<'a> {
     /// `good` or `bad`.
     tone: &'static str,
     word: &'static str,
     /// The end of its time, where nobody answered.
     over_at: Option<String>,
-    decision: Option<Decided<'a>>,
+    decision: Option<ShownDecision<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-struct Decided<'a> {
+struct ShownDecision<'a> {
     phrase: &'static str,
     who: &'a str,
     at: String,
     comment: Option<&'a str>,
-    changes: Option<Vec<Change>>,
-    result: Option<CallResult<'a>>,
+    changes: Option<Vec<ArgumentChange>>,
+    result: Option<ShownResult<'a>>,
     fate: Fate,
 }
 
 #[derive(Debug, Serialize)]
-struct CallResult<'a> {
+struct ShownResult<'a> {
     /// `good` or `bad`.
     tone: &'static str,
     phrase: &'static str,
@@ -117,7 +117,7 @@ struct Fate {
 
 impl<'a> Card<'a> {
     /// The card of a question; `has_form`: the page has a form.
-    pub fn of(scene: &'a Scene, item: &'a Item<'a>, has_form: bool) -> Card<'a> {
+    pub fn of(scene: &'a ApprovalPage, item: &'a ItemView<'a>, has_form: bool) -> Card<'a> {
         let (approval, proposal) = (item.approval, &item.approval.proposal);
         let is_open = is_open(approval, scene.now);
         let can_stop = !is_open && has_form && approval.is_held(scene.now);
@@ -130,15 +130,15 @@ impl<'a> Card<'a> {
             reasons: Reasons::of(proposal),
             deadline: is_open.then(|| Deadline::of(scene, approval)),
             controls: (is_open && has_form).then(|| Controls::of(&scene.words, item)),
-            settled: (!is_open).then(|| Settled::of(scene, approval)),
-            stop: can_stop.then(|| item.faults_at(Place::Item)),
+            settled: (!is_open).then(|| SettledCard::of(scene, approval)),
+            stop: can_stop.then(|| item.faults_at(FaultPlace::Item)),
             details: details(scene, proposal),
         }
     }
 }
 
 impl Arguments {
-    fn of(scene: &Scene, item: &Item) -> Arguments {
+    fn of(scene: &ApprovalPage, item: &ItemView) -> Arguments {
         let approval = item.approval;
         let (heading, arguments) = match (is_open(approval, scene.now), approval.status.allows()) {
             (true, _) => ("will_run", item.fit_change().unwrap_or(&approval.proposal.arguments)),
@@ -163,7 +163,7 @@ impl<'a> Reasons<'a> {
         let asks = !proposal.asks_nobody();
         let mut sentences: Vec<(&str, &str)> = Vec::new();
         // what a rule alone has asked about is not made to look worse than it is
-        let by_kind = gate(proposal.category, proposal.consequence, false) == Gate::Confirm;
+        let by_kind = gate(proposal.category, proposal.consequence, false) == ApprovalLevel::Confirm;
         if asks && (by_kind || proposal.why.is_empty()) {
             sentences.push((of_category(proposal.category), ""));
         }
@@ -172,8 +172,8 @@ impl<'a> Reasons<'a> {
         }
         for why in &proposal.why {
             let sentence = match why {
-                Why::Rule { by, gate: Gate::Confirm } if asks => (rule_asks(*by), ""),
-                Why::Rule { by, gate: Gate::Auto } if !asks => (rule_allows(*by), ""),
+                Why::Rule { by, gate: ApprovalLevel::Confirm } if asks => (rule_asks(*by), ""),
+                Why::Rule { by, gate: ApprovalLevel::Auto } if !asks => (rule_allows(*by), ""),
                 Why::Rule { .. } => continue,
                 Why::Credential { reference } if asks => ("why_credential", reference.as_str()),
                 Why::Credential { .. } => continue,
@@ -231,7 +231,7 @@ fn rule_allows(by: RuleBy) -> &'static str {
     }
 }
 
-fn details<'a>(scene: &Scene, proposal: &'a Proposal) -> Vec<Row<'a>> {
+fn details<'a>(scene: &ApprovalPage, proposal: &'a Proposal) -> Vec<Row<'a>> {
     let row = |name, value: String| Row { name, value: Cow::Owned(value) };
     let tool = row("tool", format!("{} {}", proposal.tool, proposal.version));
     let effect = row("effect", format!("{}, {}", proposal.category.as_str(), proposal.consequence.as_str()));
@@ -240,7 +240,7 @@ fn details<'a>(scene: &Scene, proposal: &'a Proposal) -> Vec<Row<'a>> {
 }
 
 impl Deadline {
-    fn of(scene: &Scene, approval: &Approval) -> Deadline {
+    fn of(scene: &ApprovalPage, approval: &Approval) -> Deadline {
         let (words, until) = (&scene.words, approval.expires_at);
         let votes = || {
             let is_among = approval.votes.iter().any(|vote| vote.may_be_of(&scene.marks));
@@ -258,8 +258,8 @@ impl Deadline {
     }
 }
 
-impl<'a> Settled<'a> {
-    fn of(scene: &'a Scene, approval: &'a Approval) -> Settled<'a> {
+impl<'a> SettledCard<'a> {
+    fn of(scene: &'a ApprovalPage, approval: &'a Approval) -> SettledCard<'a> {
         let (tone, word) = match approval.status {
             ApprovalStatus::Approved if by_policy(approval) => ("good", "needs_none"),
             ApprovalStatus::Approved => ("good", "approved"),
@@ -269,18 +269,18 @@ impl<'a> Settled<'a> {
         };
         if is_expired(approval) {
             let over_at = instant(&scene.words, approval.expires_at, scene.zone);
-            return Settled { tone, word, over_at: Some(over_at), decision: None };
+            return SettledCard { tone, word, over_at: Some(over_at), decision: None };
         }
-        Settled { tone, word, over_at: None, decision: Some(Decided::of(scene, approval)) }
+        SettledCard { tone, word, over_at: None, decision: Some(ShownDecision::of(scene, approval)) }
     }
 }
 
-impl<'a> Decided<'a> {
-    fn of(scene: &'a Scene, approval: &'a Approval) -> Decided<'a> {
+impl<'a> ShownDecision<'a> {
+    fn of(scene: &'a ApprovalPage, approval: &'a Approval) -> ShownDecision<'a> {
         let changed = |decided| changes(&approval.proposal.arguments, decided);
         let result = approval.outcome.as_ref().map(|outcome| {
             let (tone, phrase) = if outcome.is_error { ("bad", "failed") } else { ("good", "done") };
-            CallResult { tone, phrase, text: &outcome.text }
+            ShownResult { tone, phrase, text: &outcome.text }
         });
         let at = |at| instant(&scene.words, at, scene.zone);
         let fate = match (approval.status.allows(), approval.hold_until) {
@@ -288,7 +288,7 @@ impl<'a> Decided<'a> {
             (true, Some(until)) if scene.now < until => Fate { phrase: "held_until", at: at(until) },
             (true, _) => Fate { phrase: "executing", at: String::new() },
         };
-        Decided {
+        ShownDecision {
             phrase: if by_policy(approval) { "let_through" } else { "decided" },
             who: name(approval, scene),
             at: approval.decided_at.map(at).unwrap_or_default(),
@@ -301,7 +301,7 @@ impl<'a> Decided<'a> {
 }
 
 /// The person who decided, for a reader.
-fn name<'a>(approval: &'a Approval, scene: &'a Scene) -> &'a str {
+fn name<'a>(approval: &'a Approval, scene: &'a ApprovalPage) -> &'a str {
     let by = approval.decided_by.as_deref().unwrap_or("service");
     let phrase = match by.split_once(':') {
         _ if by == scene.reader => "you",

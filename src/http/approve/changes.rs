@@ -10,7 +10,7 @@ use crate::http::approve::kind::shown;
 
 /// One value that differs.
 #[derive(Debug, Serialize)]
-pub struct Change {
+pub struct ArgumentChange {
     name: String,
     /// `None`: it was not given.
     before: Option<String>,
@@ -19,7 +19,7 @@ pub struct Change {
 }
 
 /// The values that differ, in the order of the arguments.
-pub fn changes(proposed: &Value, decided: &Value) -> Vec<Change> {
+pub fn changes(proposed: &Value, decided: &Value) -> Vec<ArgumentChange> {
     let empty = Map::new();
     let (before, after) = (proposed.as_object().unwrap_or(&empty), decided.as_object().unwrap_or(&empty));
     let (old, new) = (by_name(proposed), by_name(decided));
@@ -32,7 +32,7 @@ pub fn changes(proposed: &Value, decided: &Value) -> Vec<Change> {
             continue;
         }
         let text = |value: Option<&&Value>| value.map(|value| shown(value));
-        changes.push(Change { name, before: text(old), after: text(new) });
+        changes.push(ArgumentChange { name, before: text(old), after: text(new) });
     }
     changes
 }

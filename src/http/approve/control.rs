@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::approval::Choice;
+use crate::approval::ApprovalChoice;
 use crate::channel::templates::phrases::Phrases;
-use crate::http::approve::changes::{Change, changes};
-use crate::http::approve::form::Field;
-use crate::http::approve::item::{Item, Place, names};
-use crate::http::approve::kind::Kind;
+use crate::http::approve::changes::{ArgumentChange, changes};
+use crate::http::approve::form::FormField;
+use crate::http::approve::item::{ItemView, FaultPlace, names};
+use crate::http::approve::kind::CallKind;
 
 /// For how many days something can be allowed.
 const DAYS: [i64; 4] = [1, 7, 30, 90];
@@ -23,7 +23,7 @@ pub struct Controls<'a> {
     fields: Vec<Input<'a>>,
     /// The fields are open: something was changed, or is wrong.
     is_touched: bool,
-    grant: Option<Grant<'a>>,
+    grant: Option<GrantChoice<'a>>,
     comment: Comment<'a>,
     confirmation: Option<Confirmation<'a>>,
     /// The phrase on the button, where the question may be approved.
@@ -35,7 +35,7 @@ pub struct Controls<'a> {
 #[derive(Debug, Serialize)]
 struct Reviewed {
     has_focus: bool,
-    changes: Vec<Change>,
+    changes: Vec<ArgumentChange>,
     /// Hash of the call with them.
     digest: Option<String>,
 }
@@ -54,20 +54,20 @@ struct Input<'a> {
     has_focus: bool,
     /// `choice`, `line`, `number`, `lines` or `json`.
     control: &'static str,
-    choices: Vec<Value<'a>>,
+    choices: Vec<ControlValue<'a>>,
     text: &'a str,
 }
 
 /// One value of a choice.
 #[derive(Debug, Serialize)]
-struct Value<'a> {
+struct ControlValue<'a> {
     value: &'a str,
     label: &'a str,
 }
 
 /// "Always allow this".
 #[derive(Debug, Serialize)]
-struct Grant<'a> {
+struct GrantChoice<'a> {
     is_wanted: bool,
     faults: Vec<&'a str>,
     tool: &'a str,
@@ -102,10 +102,10 @@ struct Confirmation<'a> {
 
 impl<'a> Controls<'a> {
     /// The form of one question as it stands.
-    pub fn of(words: &'a Phrases, item: &'a Item<'a>) -> Controls<'a> {
+    pub fn of(words: &'a Phrases, item: &'a ItemView<'a>) -> Controls<'a> {
         let number = item.number;
         let wrong = item.faults_by_field();
-        let input = |(index, field): (usize, &'a Field)| {
+        let input = |(index, field): (usize, &'a FormField)| {
             Input::of(words, item, (index, field), wrong.get(&index).cloned().unwrap_or_default())
         };
         let change = item.fit_change().map(|changed| Reviewed {
@@ -116,25 +116,25 @@ impl<'a> Controls<'a> {
         let confirmation = item.approval.proposal.confirmation.as_deref().map(|code| Confirmation {
             code,
             text: &item.confirmation,
-            faults: item.faults_at(Place::Confirmation),
+            faults: item.faults_at(FaultPlace::Confirmation),
             has_focus: item.leads_to(&format!("i{number}code")),
         });
-        let may_approve = item.offers(Choice::Approve) || item.offers(Choice::Edit);
+        let may_approve = item.offers(ApprovalChoice::Approve) || item.offers(ApprovalChoice::Edit);
         let yes = if item.changed.is_some() { "approve_changes" } else { "approve" };
         Controls {
-            faults: item.faults_at(Place::Item),
+            faults: item.faults_at(FaultPlace::Item),
             change,
             fields: item.fields.iter().enumerate().map(input).collect(),
             is_touched: item.changed.is_some() || !item.faults.is_empty(),
-            grant: (item.may_grant() && item.offers(Choice::Approve)).then(|| Grant::of(item)),
+            grant: (item.may_grant() && item.offers(ApprovalChoice::Approve)).then(|| GrantChoice::of(item)),
             comment: Comment {
                 text: &item.comment,
-                faults: item.faults_at(Place::Comment),
+                faults: item.faults_at(FaultPlace::Comment),
                 has_focus: item.leads_to(&format!("i{number}comment")),
             },
             confirmation,
             approve: may_approve.then_some(yes),
-            may_reject: item.offers(Choice::Cancel),
+            may_reject: item.offers(ApprovalChoice::Cancel),
         }
     }
 }
@@ -142,8 +142,8 @@ impl<'a> Controls<'a> {
 impl<'a> Input<'a> {
     fn of(
         words: &'a Phrases,
-        item: &'a Item<'a>,
-        (index, field): (usize, &'a Field),
+        item: &'a ItemView<'a>,
+        (index, field): (usize, &'a FormField),
         faults: Vec<&'a str>,
     ) -> Input<'a> {
         let id = format!("i{}f{index}", item.number);
@@ -154,8 +154,8 @@ impl<'a> Input<'a> {
             is_required: field.required,
             description: field.description.as_deref().unwrap_or_default(),
             note: match field.kind {
-                Kind::Json => Some("as_json"),
-                Kind::List => Some("one_a_line"),
+                CallKind::Json => Some("as_json"),
+                CallKind::List => Some("one_a_line"),
                 _ => None,
             },
             faults,
@@ -170,32 +170,32 @@ impl<'a> Input<'a> {
 }
 
 /// How a field is edited, and the values of a choice.
-fn control<'a>(words: &'a Phrases, field: &'a Field) -> (&'static str, Vec<Value<'a>>) {
-    let option = |(value, label)| Value { value, label };
+fn control<'a>(words: &'a Phrases, field: &'a FormField) -> (&'static str, Vec<ControlValue<'a>>) {
+    let option = |(value, label)| ControlValue { value, label };
     let nothing = (!field.required || field.proposed.is_none()).then_some(("", words.get("not_given")));
     match &field.kind {
-        Kind::YesNo => {
+        CallKind::YesNo => {
             let both = [("true", words.get("yes")), ("false", words.get("no"))];
             ("choice", nothing.into_iter().chain(both).map(option).collect())
         }
-        Kind::OneOf(choices) => {
+        CallKind::OneOf(choices) => {
             let choices = choices.iter().map(|word| (word.as_str(), word.as_str()));
             ("choice", nothing.into_iter().chain(choices).map(option).collect())
         }
-        Kind::Line => ("line", Vec::new()),
-        Kind::Number => ("number", Vec::new()),
-        Kind::Lines | Kind::List => ("lines", Vec::new()),
-        Kind::Json => ("json", Vec::new()),
+        CallKind::Line => ("line", Vec::new()),
+        CallKind::Number => ("number", Vec::new()),
+        CallKind::Lines | CallKind::List => ("lines", Vec::new()),
+        CallKind::Json => ("json", Vec::new()),
     }
 }
 
-impl<'a> Grant<'a> {
-    fn of(item: &'a Item<'a>) -> Grant<'a> {
+impl<'a> GrantChoice<'a> {
+    fn of(item: &'a ItemView<'a>) -> GrantChoice<'a> {
         let pinned: BTreeSet<&String> = item.grant.pinned.iter().collect();
         let pin = |name: String| Pin { is_pinned: pinned.contains(&name), name };
-        Grant {
+        GrantChoice {
             is_wanted: item.grant.wanted,
-            faults: item.faults_at(Place::Grant),
+            faults: item.faults_at(FaultPlace::Grant),
             tool: &item.approval.proposal.tool,
             arguments: names(item.approval).into_iter().map(pin).collect(),
             lengths: DAYS,

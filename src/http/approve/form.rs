@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use crate::approval::{Choice, Proposal};
-use crate::http::approve::kind::{Kind, as_text, kind};
+use crate::approval::{ApprovalChoice, Proposal};
+use crate::http::approve::kind::{CallKind, as_text, kind};
 
 /// Between the name of an argument and that of a part of it.
 const INSIDE: &str = " › ";
@@ -19,11 +19,11 @@ const MOST: usize = 100;
 
 /// One argument as a field, or a part of one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Field {
+pub struct FormField {
     /// The argument's name, and those of the parts that lead to this one.
     pub path: Vec<String>,
     pub description: Option<String>,
-    pub kind: Kind,
+    pub kind: CallKind,
     pub required: bool,
     pub proposed: Option<Value>,
     /// The proposed value as the field holds it.
@@ -32,23 +32,23 @@ pub struct Field {
 
 /// A fault of a field: a phrase and the values for its placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct FormFault {
     pub phrase: &'static str,
     pub part: Option<(&'static str, String)>,
 }
 
 /// The fields that were sent: the first value of each name.
 #[derive(Debug, Default)]
-pub struct Sent(HashMap<String, String>);
+pub struct SubmittedFields(HashMap<String, String>);
 
-impl Sent {
+impl SubmittedFields {
     /// Reads `application/x-www-form-urlencoded`.
-    pub fn parse(body: &[u8]) -> Sent {
+    pub fn parse(body: &[u8]) -> SubmittedFields {
         let mut sent = HashMap::new();
         for (name, value) in url::form_urlencoded::parse(body) {
             sent.entry(name.into_owned()).or_insert_with(|| lines(&value));
         }
-        Sent(sent)
+        SubmittedFields(sent)
     }
 
     pub fn get(&self, name: &str) -> Option<&str> {
@@ -57,8 +57,8 @@ impl Sent {
 }
 
 /// The arguments that may be changed, as fields: the proposed ones first, then what else the schema knows.
-pub fn fields(proposal: &Proposal) -> Vec<Field> {
-    let may = proposal.allow_modification && proposal.options.contains(&Choice::Edit);
+pub fn fields(proposal: &Proposal) -> Vec<FormField> {
+    let may = proposal.allow_modification && proposal.options.contains(&ApprovalChoice::Edit);
     let Some(arguments) = proposal.arguments.as_object().filter(|_| may) else { return Vec::new() };
     let mut fields = Vec::new();
     add(&mut fields, &[], &proposal.parameters, arguments);
@@ -66,7 +66,7 @@ pub fn fields(proposal: &Proposal) -> Vec<Field> {
 }
 
 /// Adds the fields of an object, those of the objects in it among them.
-fn add(fields: &mut Vec<Field>, path: &[String], schema: &Value, object: &Map<String, Value>) {
+fn add(fields: &mut Vec<FormField>, path: &[String], schema: &Value, object: &Map<String, Value>) {
     let properties = schema.get("properties").and_then(Value::as_object);
     let required = schema.get("required").and_then(Value::as_array);
     let known = properties.map(Map::keys).into_iter().flatten();
@@ -83,14 +83,14 @@ fn add(fields: &mut Vec<Field>, path: &[String], schema: &Value, object: &Map<St
                     Some(names) => names.iter().any(|required| required == name),
                     None => path.len() > 1 && properties.is_none(),
                 };
-                fields.push(Field::of(path, part, object.get(name), is_required));
+                fields.push(FormField::of(path, part, object.get(name), is_required));
             }
         }
     }
 }
 
 /// The arguments that were sent for these fields; `texts` has one for each. The faults carry the field's number.
-pub fn arguments(fields: &[Field], texts: &[String]) -> Result<Value, Vec<(usize, Fault)>> {
+pub fn arguments(fields: &[FormField], texts: &[String]) -> Result<Value, Vec<(usize, FormFault)>> {
     let (mut arguments, mut faults) = (Map::new(), Vec::new());
     for (number, (field, text)) in fields.iter().zip(texts).enumerate() {
         match field.read(text) {
@@ -115,16 +115,16 @@ fn put(object: &mut Map<String, Value>, path: &[String], value: Option<Value>) {
     }
 }
 
-impl Fault {
-    fn of(phrase: &'static str) -> Fault {
-        Fault { phrase, part: None }
+impl FormFault {
+    fn of(phrase: &'static str) -> FormFault {
+        FormFault { phrase, part: None }
     }
 }
 
-impl Field {
-    fn of(path: Vec<String>, schema: &Value, proposed: Option<&Value>, required: bool) -> Field {
+impl FormField {
+    fn of(path: Vec<String>, schema: &Value, proposed: Option<&Value>, required: bool) -> FormField {
         let kind = kind(schema, proposed);
-        Field {
+        FormField {
             path,
             description: schema.get("description").and_then(Value::as_str).map(str::to_owned),
             shown: proposed.map_or(String::new(), |value| as_text(&kind, value)),
@@ -140,33 +140,33 @@ impl Field {
     }
 
     /// The value of what was sent; `None`: the argument is left out.
-    fn read(&self, text: &str) -> Result<Option<Value>, Fault> {
+    fn read(&self, text: &str) -> Result<Option<Value>, FormFault> {
         if text == self.shown {
             return Ok(self.proposed.clone());
         }
         let empty = text.trim().is_empty();
         match &self.kind {
-            Kind::Line | Kind::Lines if text.is_empty() && !self.required => Ok(None),
-            Kind::Line | Kind::Lines => Ok(Some(Value::String(text.to_owned()))),
-            _ if empty && self.required => Err(Fault::of("fault_required")),
+            CallKind::Line | CallKind::Lines if text.is_empty() && !self.required => Ok(None),
+            CallKind::Line | CallKind::Lines => Ok(Some(Value::String(text.to_owned()))),
+            _ if empty && self.required => Err(FormFault::of("fault_required")),
             _ if empty => Ok(None),
-            Kind::Number => match serde_json::from_str::<serde_json::Number>(text.trim()) {
+            CallKind::Number => match serde_json::from_str::<serde_json::Number>(text.trim()) {
                 Ok(number) => Ok(Some(Value::Number(number))),
-                Err(_) => Err(Fault::of("fault_number")),
+                Err(_) => Err(FormFault::of("fault_number")),
             },
-            Kind::YesNo => match text {
+            CallKind::YesNo => match text {
                 "true" => Ok(Some(Value::Bool(true))),
                 "false" => Ok(Some(Value::Bool(false))),
-                _ => Err(Fault::of("fault_yes_no")),
+                _ => Err(FormFault::of("fault_yes_no")),
             },
-            Kind::OneOf(words) => match words.iter().any(|word| word == text) {
+            CallKind::OneOf(words) => match words.iter().any(|word| word == text) {
                 true => Ok(Some(Value::String(text.to_owned()))),
-                false => Err(Fault { phrase: "fault_one_of", part: Some(("words", words.join(", "))) }),
+                false => Err(FormFault { phrase: "fault_one_of", part: Some(("words", words.join(", "))) }),
             },
-            Kind::List => Ok(Some(text.lines().filter(|line| !line.is_empty()).collect())),
-            Kind::Json => match serde_json::from_str(text) {
+            CallKind::List => Ok(Some(text.lines().filter(|line| !line.is_empty()).collect())),
+            CallKind::Json => match serde_json::from_str(text) {
                 Ok(value) => Ok(Some(value)),
-                Err(error) => Err(Fault { phrase: "fault_json", part: Some(("why", error.to_string())) }),
+                Err(error) => Err(FormFault { phrase: "fault_json", part: Some(("why", error.to_string())) }),
             },
         }
     }
@@ -216,7 +216,7 @@ pub(super) mod tests {
             consequence: Consequence::Low,
             reasons: vec![],
             why: vec![],
-            options: vec![Choice::Approve, Choice::Edit, Choice::Cancel],
+            options: vec![ApprovalChoice::Approve, ApprovalChoice::Edit, ApprovalChoice::Cancel],
             allow_modification: true,
             source: "trigger".into(),
             delegation_chain: vec![],
@@ -249,7 +249,7 @@ pub(super) mod tests {
         )
     }
 
-    fn texts(fields: &[Field]) -> Vec<String> {
+    fn texts(fields: &[FormField]) -> Vec<String> {
         fields.iter().map(|field| field.shown.clone()).collect()
     }
 
@@ -282,7 +282,7 @@ pub(super) mod tests {
         for (number, text) in texts(&fields).iter().enumerate() {
             form.append_pair(&number.to_string(), &text.replace('\n', "\r\n"));
         }
-        let sent = Sent::parse(form.finish().as_bytes());
+        let sent = SubmittedFields::parse(form.finish().as_bytes());
         let sent: Vec<String> = (0..fields.len()).map(|n| sent.get(&n.to_string()).unwrap().to_owned()).collect();
         assert_eq!(arguments(&fields, &sent).unwrap(), proposal.arguments);
     }
@@ -357,7 +357,7 @@ pub(super) mod tests {
     fn where_nothing_may_be_changed_there_are_no_fields() {
         let fixed = Proposal { allow_modification: false, ..odd() };
         assert_eq!(fields(&fixed), []);
-        let unoffered = Proposal { options: vec![Choice::Approve, Choice::Cancel], ..odd() };
+        let unoffered = Proposal { options: vec![ApprovalChoice::Approve, ApprovalChoice::Cancel], ..odd() };
         assert_eq!(fields(&unoffered), []);
     }
 

@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::approval::arguments::{Misfit, Part};
-use crate::approval::{Approval, Choice};
+use crate::approval::arguments::{Misfit, ArgumentPart};
+use crate::approval::{Approval, ApprovalChoice};
 use crate::channel::templates::phrases::Phrases;
 use crate::http::approvals::decision::{Decision, GRANT_DAYS, GrantWish, ungrantable};
-use crate::http::approve::form::{self, Fault, Field, Sent};
+use crate::http::approve::form::{self, FormFault, FormField, SubmittedFields};
 use crate::invalid::escape;
 
 /// A question and its form.
 #[derive(Debug)]
-pub struct Item<'a> {
+pub struct ItemView<'a> {
     /// Its place in the batch, from 0: the form's names begin with it.
     pub number: usize,
     pub approval: &'a Approval,
     /// In which it speaks.
     words: &'a Phrases,
-    pub fields: Vec<Field>,
+    pub fields: Vec<FormField>,
     /// Text of each field.
     pub texts: Vec<String>,
     pub comment: String,
@@ -29,7 +29,7 @@ pub struct Item<'a> {
     /// Faults of fields, by the number of the field.
     pub faults: Vec<(usize, String)>,
     /// Faults that belong to no field.
-    pub other_faults: Vec<(Place, String)>,
+    pub other_faults: Vec<(FaultPlace, String)>,
     /// The arguments as changed, which the person has to look at before they are decided on.
     pub changed: Option<Value>,
     /// The person is led here first: to its first fault, or to what was changed.
@@ -59,18 +59,18 @@ pub struct GrantForm {
 
 /// Places of faults that belong to no argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum FaultPlace {
     Item,
     Grant,
     Comment,
     Confirmation,
 }
 
-impl<'a> Item<'a> {
+impl<'a> ItemView<'a> {
     /// The question as it is shown at first.
-    pub fn fresh(number: usize, approval: &'a Approval, words: &'a Phrases) -> Item<'a> {
+    pub fn fresh(number: usize, approval: &'a Approval, words: &'a Phrases) -> ItemView<'a> {
         let fields = form::fields(&approval.proposal);
-        Item {
+        ItemView {
             number,
             approval,
             words,
@@ -88,8 +88,8 @@ impl<'a> Item<'a> {
     }
 
     /// The question with what was sent; nothing is judged yet.
-    pub fn sent(number: usize, approval: &'a Approval, sent: &Sent, words: &'a Phrases) -> Item<'a> {
-        let mut item = Item::fresh(number, approval, words);
+    pub fn sent(number: usize, approval: &'a Approval, sent: &SubmittedFields, words: &'a Phrases) -> ItemView<'a> {
+        let mut item = ItemView::fresh(number, approval, words);
         let get = |name: &str| sent.get(&format!("{number}.{name}"));
         for (index, text) in item.texts.iter_mut().enumerate() {
             if let Some(sent) = get(&format!("f{index}")) {
@@ -110,7 +110,7 @@ impl<'a> Item<'a> {
 
     /// The arguments as changed, as far as they may run like that.
     pub fn fit_change(&self) -> Option<&Value> {
-        let is_unfit = !self.faults.is_empty() || self.other_faults.iter().any(|(place, _)| *place == Place::Item);
+        let is_unfit = !self.faults.is_empty() || self.other_faults.iter().any(|(place, _)| *place == FaultPlace::Item);
         self.changed.as_ref().filter(|_| !is_unfit)
     }
 
@@ -124,12 +124,12 @@ impl<'a> Item<'a> {
             label: self.fields[field].label(),
             fault,
         };
-        let of_place = |(place, fault): &(Place, String)| {
+        let of_place = |(place, fault): &(FaultPlace, String)| {
             let (id, label) = match place {
-                Place::Item => (format!("h{number}"), ""),
-                Place::Grant => (format!("i{number}days"), "always"),
-                Place::Comment => (format!("i{number}comment"), "comment"),
-                Place::Confirmation => (format!("i{number}code"), "approve"),
+                FaultPlace::Item => (format!("h{number}"), ""),
+                FaultPlace::Grant => (format!("i{number}days"), "always"),
+                FaultPlace::Comment => (format!("i{number}comment"), "comment"),
+                FaultPlace::Confirmation => (format!("i{number}code"), "approve"),
             };
             let label = if label.is_empty() { String::new() } else { self.words.get(label).to_owned() };
             Spot { id, label, fault: fault.clone() }
@@ -160,12 +160,12 @@ impl<'a> Item<'a> {
     }
 
     /// Faults of a place that is no argument.
-    pub fn faults_at(&self, place: Place) -> Vec<&str> {
+    pub fn faults_at(&self, place: FaultPlace) -> Vec<&str> {
         self.other_faults.iter().filter(|(at, _)| *at == place).map(|(_, fault)| fault.as_str()).collect()
     }
 
     /// Whether the question offers this choice.
-    pub fn offers(&self, choice: Choice) -> bool {
+    pub fn offers(&self, choice: ApprovalChoice) -> bool {
         self.approval.proposal.options.contains(&choice)
     }
 
@@ -184,7 +184,7 @@ impl<'a> Item<'a> {
     fn look(&mut self) {
         match form::arguments(&self.fields, &self.texts) {
             Err(faults) => {
-                let said = |Fault { phrase, part }| match part {
+                let said = |FormFault { phrase, part }| match part {
                     Some((name, text)) => self.words.with(phrase, &[(name, &text)]),
                     None => self.words.get(phrase).to_owned(),
                 };
@@ -197,7 +197,7 @@ impl<'a> Item<'a> {
 
     /// The decision to let it run, as shown or as changed.
     pub fn approve(&mut self) -> Option<Decision> {
-        let choice = if self.changed.is_some() { Choice::Edit } else { Choice::Approve };
+        let choice = if self.changed.is_some() { ApprovalChoice::Edit } else { ApprovalChoice::Approve };
         let grant = &self.grant;
         let wish = GrantWish { days: grant.days, uses: None, arguments: grant.pinned.clone() };
         let decision = Decision {
@@ -209,7 +209,7 @@ impl<'a> Item<'a> {
             && self.confirmation != *code
         {
             let phrase = if self.confirmation.is_empty() { "fault_code_missing" } else { "fault_code_wrong" };
-            self.other_faults.push((Place::Confirmation, self.words.get(phrase).to_owned()));
+            self.other_faults.push((FaultPlace::Confirmation, self.words.get(phrase).to_owned()));
         }
         self.held(decision)
     }
@@ -218,11 +218,11 @@ impl<'a> Item<'a> {
     pub fn cancel(&mut self) -> Option<Decision> {
         // what stands in the fields is of no matter
         self.faults.clear();
-        let decision = self.decision(Choice::Cancel);
+        let decision = self.decision(ApprovalChoice::Cancel);
         self.held(decision)
     }
 
-    fn decision(&self, choice: Choice) -> Decision {
+    fn decision(&self, choice: ApprovalChoice) -> Decision {
         Decision {
             choice,
             digest: self.approval.digest.clone(),
@@ -241,8 +241,8 @@ impl<'a> Item<'a> {
     fn said(&self, misfit: &Misfit) -> String {
         let or = self.words.get("or");
         let texts = misfit.parts.iter().map(|(name, part)| match part {
-            Part::Text(text) => (*name, text.clone()),
-            Part::OneOf(phrases) => {
+            ArgumentPart::Text(text) => (*name, text.clone()),
+            ArgumentPart::OneOf(phrases) => {
                 (*name, phrases.iter().map(|phrase| self.words.get(phrase)).collect::<Vec<_>>().join(or))
             }
         });
@@ -265,9 +265,9 @@ impl<'a> Item<'a> {
             let field = field.or_else(|| places.iter().position(is_inside));
             match field {
                 Some(number) => self.faults.push((number, said)),
-                None if fault.pointer == "/comment" => self.other_faults.push((Place::Comment, said)),
-                None if fault.pointer.starts_with("/grant") => self.other_faults.push((Place::Grant, said)),
-                None => self.other_faults.push((Place::Item, said)),
+                None if fault.pointer == "/comment" => self.other_faults.push((FaultPlace::Comment, said)),
+                None if fault.pointer.starts_with("/grant") => self.other_faults.push((FaultPlace::Grant, said)),
+                None => self.other_faults.push((FaultPlace::Item, said)),
             }
         }
     }
@@ -279,7 +279,7 @@ impl<'a> Item<'a> {
 }
 
 /// Where a fault of a field is said to be.
-fn pointer(field: &Field) -> String {
+fn pointer(field: &FormField) -> String {
     field.path.iter().fold("/modifications".to_owned(), |place, name| format!("{place}/{}", escape(name)))
 }
 
@@ -295,7 +295,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::approval::proposal::Identity;
+    use crate::approval::proposal::ProposalIdentity;
     use crate::channel::templates::phrases::Catalogue;
     use crate::http::approve::form::tests::proposal;
 
@@ -320,9 +320,9 @@ mod tests {
         let words = Catalogue::embedded().of(locale);
         let now = DateTime::UNIX_EPOCH;
         let arguments = json!({ "to": "ann" });
-        let identity = Identity { tenant: "ann", run_id: Uuid::nil(), turn: 0, call_id: "c" };
+        let identity = ProposalIdentity { tenant: "ann", run_id: Uuid::nil(), turn: 0, call_id: "c" };
         let approval = Approval::asked((Uuid::nil(), Uuid::nil()), identity, None, proposal(schema, arguments), now);
-        let mut item = Item::fresh(0, &approval, &words);
+        let mut item = ItemView::fresh(0, &approval, &words);
         item.changed = Some(changed.clone());
         assert_eq!(item.approve(), None);
         let beside = item.faults.iter().map(|(field, fault)| (item.fields[*field].label(), fault.clone()));

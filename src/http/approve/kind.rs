@@ -10,7 +10,7 @@ const LINE: usize = 60;
 
 /// How a field is shown and read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
+pub enum CallKind {
     Line,
     Lines,
     Number,
@@ -34,7 +34,7 @@ fn types(schema: &Value) -> Option<Vec<&str>> {
 }
 
 /// How a value is edited: by what is proposed, as far as the schema allows that; where nothing is, by the schema.
-pub fn kind(schema: &Value, proposed: Option<&Value>) -> Kind {
+pub fn kind(schema: &Value, proposed: Option<&Value>) -> CallKind {
     let types = types(schema);
     let may_be = |words: &[&str]| types.as_ref().is_none_or(|types| types.iter().any(|word| words.contains(word)));
     let choices = schema.get("enum").and_then(Value::as_array).map(|words| words.iter().map(Value::as_str).collect());
@@ -42,41 +42,41 @@ pub fn kind(schema: &Value, proposed: Option<&Value>) -> Kind {
         Some(Value::String(text)) if may_be(&["string"]) && !text.chars().any(is_hidden) => {
             text_kind(schema, choices, Some(text))
         }
-        Some(Value::Array(items)) if may_be(&["array"]) && are_lines(items) && has_texts(schema) => Kind::List,
-        _ if choices.is_some() && (proposed.is_some() || types.as_deref() != Some(&["string"][..])) => Kind::Json,
-        Some(Value::Number(_)) if may_be(&["integer", "number"]) => Kind::Number,
-        Some(Value::Bool(_)) if may_be(&["boolean"]) => Kind::YesNo,
-        Some(_) => Kind::Json,
+        Some(Value::Array(items)) if may_be(&["array"]) && are_lines(items) && has_texts(schema) => CallKind::List,
+        _ if choices.is_some() && (proposed.is_some() || types.as_deref() != Some(&["string"][..])) => CallKind::Json,
+        Some(Value::Number(_)) if may_be(&["integer", "number"]) => CallKind::Number,
+        Some(Value::Bool(_)) if may_be(&["boolean"]) => CallKind::YesNo,
+        Some(_) => CallKind::Json,
         None => match types.as_deref() {
             Some(["string"]) => text_kind(schema, choices, None),
-            Some(["integer" | "number"]) => Kind::Number,
-            Some(["boolean"]) => Kind::YesNo,
-            Some(["array"]) if schema["items"]["type"] == "string" && has_texts(schema) => Kind::List,
-            _ => Kind::Json,
+            Some(["integer" | "number"]) => CallKind::Number,
+            Some(["boolean"]) => CallKind::YesNo,
+            Some(["array"]) if schema["items"]["type"] == "string" && has_texts(schema) => CallKind::List,
+            _ => CallKind::Json,
         },
     }
 }
 
 /// How a text is edited: as a text.
-fn text_kind(schema: &Value, choices: Option<Option<Vec<&str>>>, text: Option<&str>) -> Kind {
+fn text_kind(schema: &Value, choices: Option<Option<Vec<&str>>>, text: Option<&str>) -> CallKind {
     if let Some(words) = choices {
         return one_of(words, text);
     }
     let most = schema.get("maxLength").and_then(Value::as_u64);
     let long = text.is_some_and(|text| text.contains('\n') || text.chars().count() > LINE);
-    if long || most.is_some_and(|most| most > 2 * LINE as u64) { Kind::Lines } else { Kind::Line }
+    if long || most.is_some_and(|most| most > 2 * LINE as u64) { CallKind::Lines } else { CallKind::Line }
 }
 
 /// A list to choose from; an odd one is JSON.
-fn one_of(words: Option<Vec<&str>>, proposed: Option<&str>) -> Kind {
+fn one_of(words: Option<Vec<&str>>, proposed: Option<&str>) -> CallKind {
     match words {
         Some(words)
             if words.iter().all(|word| !word.is_empty() && !word.chars().any(is_hidden))
                 && proposed.is_none_or(|proposed| words.contains(&proposed)) =>
         {
-            Kind::OneOf(words.into_iter().map(str::to_owned).collect())
+            CallKind::OneOf(words.into_iter().map(str::to_owned).collect())
         }
-        _ => Kind::Json,
+        _ => CallKind::Json,
     }
 }
 
@@ -93,10 +93,10 @@ fn has_texts(schema: &Value) -> bool {
 }
 
 /// A value as its field holds it.
-pub fn as_text(kind: &Kind, value: &Value) -> String {
+pub fn as_text(kind: &CallKind, value: &Value) -> String {
     match (kind, value) {
-        (Kind::Json, value) => json(value),
-        (Kind::List, Value::Array(items)) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n"),
+        (CallKind::Json, value) => json(value),
+        (CallKind::List, Value::Array(items)) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n"),
         (_, Value::String(text)) => text.clone(),
         (_, value) => value.to_string(),
     }
@@ -106,7 +106,7 @@ pub fn as_text(kind: &Kind, value: &Value) -> String {
 pub fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        Value::Array(items) if are_lines(items) => as_text(&Kind::List, value),
+        Value::Array(items) if are_lines(items) => as_text(&CallKind::List, value),
         value => json(value),
     }
 }

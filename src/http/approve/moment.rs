@@ -38,12 +38,12 @@ pub fn left(words: &Phrases, until: DateTime<Utc>, now: DateTime<Utc>) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::templates::Templates;
+    use crate::channel::templates::MessageTemplates;
 
     #[test]
     fn time_is_told_in_the_readers_zone_and_in_words() {
         let at: DateTime<Utc> = "2026-11-21T23:30:00Z".parse().unwrap();
-        let (english, german) = (Phrases::english(), Templates::embedded().phrases("de-AT"));
+        let (english, german) = (Phrases::english(), MessageTemplates::embedded().phrases("de-AT"));
         let zone = chrono_tz::Asia::Shanghai;
         assert_eq!(instant(english, at, zone), "22 November 2026, 07:30 (Asia/Shanghai)");
         assert_eq!(instant(&german, at, zone), "22. November 2026, 07:30 Uhr (Asia/Shanghai)");

@@ -2,7 +2,7 @@
 
 use crate::approval::arguments;
 use crate::http::approvals::decision::Decision;
-use crate::http::approve::item::Item;
+use crate::http::approve::item::ItemView;
 
 /// The button that a person pressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Press {
         matches!(self, Press::Approve(_))
     }
 
-    pub fn decision(self, item: &mut Item) -> Option<Decision> {
+    pub fn decision(self, item: &mut ItemView) -> Option<Decision> {
         match self {
             Press::Review => {
                 if let Some(changed) = item.changed.clone() {

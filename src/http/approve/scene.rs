@@ -5,13 +5,13 @@ use chrono_tz::Tz;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::approval::voter::Marks;
+use crate::approval::voter::VoterMarks;
 use crate::approval::{Approval, ApprovalStatus};
 use crate::channel::templates::phrases::Phrases;
 
 /// The reader of a page, and the way to it.
 #[derive(Debug)]
-pub struct Scene {
+pub struct ApprovalPage {
     /// The instant for which the page is made.
     pub now: DateTime<Utc>,
     /// The reader's time zone.
@@ -23,7 +23,7 @@ pub struct Scene {
     /// As the record names the reader: `recipient:<id>`.
     pub reader: String,
     /// By what else the reader is known.
-    pub marks: Marks,
+    pub marks: VoterMarks,
     /// The run that asks.
     pub run_id: Uuid,
     /// The name of the task, as far as there is one.
@@ -36,7 +36,7 @@ pub struct Scene {
 
 /// Where the form goes, and its proof that it came from here. `None`: nothing can be answered on this page.
 #[derive(Debug, Serialize)]
-pub struct Form {
+pub struct FormState {
     /// Path of the link.
     pub action: String,
     /// The proof.

@@ -8,21 +8,21 @@ use serde::Serialize;
 
 use crate::channel::templates::phrases::Phrases;
 use crate::http::approve::card::Card;
-use crate::http::approve::item::{Item, Spot};
+use crate::http::approve::item::{ItemView, Spot};
 use crate::http::approve::moment::instant;
-use crate::http::approve::scene::{Form, Scene, is_answerable, is_expired, is_open};
+use crate::http::approve::scene::{FormState, ApprovalPage, is_answerable, is_expired, is_open};
 use crate::http::pages::{self, View};
 
 /// The page of a link, or of what came of an answer.
 #[derive(Debug, Serialize)]
 struct Approvals<'a> {
     tenant: &'a str,
-    notice: Option<Notice<'a>>,
+    notice: Option<ApprovalNotice<'a>>,
     origin: Origin<'a>,
-    start: Option<Start<'a>>,
-    form: Option<&'a Form>,
+    start: Option<ApprovalStart<'a>>,
+    form: Option<&'a FormState>,
     /// The open questions, where there are several.
-    together: Vec<Question<'a>>,
+    together: Vec<ApprovalQuestionView<'a>>,
     cards: Vec<Card<'a>>,
     /// A question is open, and no answer is a no.
     waits: bool,
@@ -34,7 +34,7 @@ impl View for Approvals<'_> {
 
 /// The result of the last answer, with a link to each place that it is about.
 #[derive(Debug, Serialize)]
-struct Notice<'a> {
+struct ApprovalNotice<'a> {
     text: &'a str,
     spots: Vec<Spot>,
 }
@@ -49,20 +49,20 @@ struct Origin<'a> {
 
 /// How the run began.
 #[derive(Debug, Serialize)]
-struct Start<'a> {
+struct ApprovalStart<'a> {
     phrase: &'static str,
     at: String,
     who: &'a str,
 }
 
 #[derive(Debug, Serialize)]
-struct Question<'a> {
+struct ApprovalQuestionView<'a> {
     number: usize,
     summary: &'a str,
 }
 
 /// The page with these questions; without a form nothing can be answered on it.
-pub fn page(status: StatusCode, scene: &Scene, items: &[Item], notice: Option<&str>, form: Option<&Form>) -> Response {
+pub fn page(status: StatusCode, scene: &ApprovalPage, items: &[ItemView], notice: Option<&str>, form: Option<&FormState>) -> Response {
     let title = title(&scene.words, items, scene.now);
     pages::page(&scene.words, status, title, &Approvals::of(scene, items, notice, form))
 }
@@ -85,7 +85,7 @@ pub fn replaced(words: &Phrases) -> Response {
     pages::message_in(words, StatusCode::GONE, words.get("replaced"), &sentences)
 }
 
-fn title<'a>(words: &'a Phrases, items: &[Item], now: DateTime<Utc>) -> &'a str {
+fn title<'a>(words: &'a Phrases, items: &[ItemView], now: DateTime<Utc>) -> &'a str {
     let open = items.iter().filter(|item| is_open(item.approval, now)).count();
     words.get(match open {
         0 if items.iter().any(|item| item.approval.is_held(now)) => "title_held",
@@ -97,16 +97,16 @@ fn title<'a>(words: &'a Phrases, items: &[Item], now: DateTime<Utc>) -> &'a str 
 }
 
 impl<'a> Approvals<'a> {
-    fn of(scene: &'a Scene, items: &'a [Item<'a>], notice: Option<&'a str>, form: Option<&'a Form>) -> Approvals<'a> {
+    fn of(scene: &'a ApprovalPage, items: &'a [ItemView<'a>], notice: Option<&'a str>, form: Option<&'a FormState>) -> Approvals<'a> {
         let open = items.iter().filter(|item| is_open(item.approval, scene.now));
-        let open: Vec<Question> =
-            open.map(|item| Question { number: item.number, summary: &item.approval.proposal.summary }).collect();
+        let open: Vec<ApprovalQuestionView> =
+            open.map(|item| ApprovalQuestionView { number: item.number, summary: &item.approval.proposal.summary }).collect();
         let form = form.filter(|_| items.iter().any(|item| is_answerable(item.approval, scene.now)));
         Approvals {
             tenant: &scene.tenant,
-            notice: notice.map(|text| Notice { text, spots: spots(&scene.words, items) }),
+            notice: notice.map(|text| ApprovalNotice { text, spots: spots(&scene.words, items) }),
             origin: Origin::of(scene, items),
-            start: scene.started.map(|(phrase, at)| Start {
+            start: scene.started.map(|(phrase, at)| ApprovalStart {
                 phrase,
                 at: instant(&scene.words, at, scene.zone),
                 who: scene.requester.as_deref().unwrap_or_default(),
@@ -120,9 +120,9 @@ impl<'a> Approvals<'a> {
 }
 
 /// The places to which a notice leads: what is wrong, else what was changed.
-fn spots(words: &Phrases, items: &[Item]) -> Vec<Spot> {
-    if items.iter().any(Item::is_faulty) {
-        return items.iter().flat_map(Item::spots).collect();
+fn spots(words: &Phrases, items: &[ItemView]) -> Vec<Spot> {
+    if items.iter().any(ItemView::is_faulty) {
+        return items.iter().flat_map(ItemView::spots).collect();
     }
     let changed = items.iter().filter(|item| item.changed.is_some()).map(|item| Spot {
         id: format!("c{}", item.number),
@@ -133,7 +133,7 @@ fn spots(words: &Phrases, items: &[Item]) -> Vec<Spot> {
 }
 
 impl<'a> Origin<'a> {
-    fn of(scene: &'a Scene, items: &[Item]) -> Origin<'a> {
+    fn of(scene: &'a ApprovalPage, items: &[ItemView]) -> Origin<'a> {
         let chain = items.first().map(|item| item.approval.proposal.delegation_chain.as_slice()).unwrap_or_default();
         let phrase = match (&scene.task, chain) {
             (Some(_), []) => "by_task",
@@ -152,14 +152,14 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::approval::matrix::{Category, Consequence, Gate};
-    use crate::approval::proposal::Identity;
-    use crate::approval::voter::{Marks, Vote};
+    use crate::approval::matrix::{Category, Consequence, ApprovalLevel};
+    use crate::approval::proposal::ProposalIdentity;
+    use crate::approval::voter::{VoterMarks, Vote};
     use crate::approval::why::{RuleBy, Why};
-    use crate::approval::{Approval, ApprovalStatus, CallOutcome, Choice, Proposal};
+    use crate::approval::{Approval, ApprovalStatus, CallOutcome, ApprovalChoice, Proposal};
     use crate::channel::templates::phrases::Catalogue;
-    use crate::http::approve::form::Sent;
-    use crate::http::approve::item::Place;
+    use crate::http::approve::form::SubmittedFields;
+    use crate::http::approve::item::FaultPlace;
     use crate::http::pages::tests::{assert_inert, text_of};
 
     /// A call in which every text from outside is this one.
@@ -187,11 +187,11 @@ mod tests {
             consequence: Consequence::High,
             reasons: vec![text.into(), "a rule".into()],
             why: vec![
-                Why::Rule { by: RuleBy::Tenant, gate: Gate::Confirm },
+                Why::Rule { by: RuleBy::Tenant, gate: ApprovalLevel::Confirm },
                 Why::Credential { reference: text.into() },
                 Why::Always,
             ],
-            options: vec![Choice::Approve, Choice::Edit, Choice::Cancel],
+            options: vec![ApprovalChoice::Approve, ApprovalChoice::Edit, ApprovalChoice::Cancel],
             allow_modification: true,
             source: "trigger".into(),
             delegation_chain: vec![text.into(), "helper".into()],
@@ -210,7 +210,7 @@ mod tests {
     }
 
     fn approval(proposal: Proposal) -> Approval {
-        let identity = Identity { tenant: "ann", run_id: Uuid::from_u128(3), turn: 1, call_id: "c" };
+        let identity = ProposalIdentity { tenant: "ann", run_id: Uuid::from_u128(3), turn: 1, call_id: "c" };
         let ids = (Uuid::from_u128(1), Uuid::from_u128(2));
         Approval::asked(ids, identity, Some(Uuid::from_u128(4)), proposal, now() - TimeDelta::minutes(5))
     }
@@ -225,37 +225,37 @@ mod tests {
         }
     }
 
-    fn html(scene: &Scene, items: &[Item], notice: Option<&str>, form: Option<&Form>) -> String {
+    fn html(scene: &ApprovalPage, items: &[ItemView], notice: Option<&str>, form: Option<&FormState>) -> String {
         text_of(page(StatusCode::OK, scene, items, notice, form))
     }
 
     /// Every state of the page, with this text in each place for a text from outside.
     fn pages(locale: &str, text: &str) -> String {
         let words = Catalogue::embedded().of(locale);
-        let scene = Scene {
+        let scene = ApprovalPage {
             now: now(),
             zone: chrono_tz::Europe::Vienna,
             words: words.clone(),
             tenant: text.into(),
             reader: "recipient:ann".into(),
-            marks: Marks::of_name("recipient:ann"),
+            marks: VoterMarks::of_name("recipient:ann"),
             run_id: Uuid::from_u128(3),
             task: Some(text.into()),
             started: Some(("run_hand_by", now())),
             requester: Some(text.into()),
         };
-        let form = Form { action: format!("/approvals/{text}"), nonce: text.into() };
+        let form = FormState { action: format!("/approvals/{text}"), nonce: text.into() };
         let code = Proposal { confirmation: Some(text.into()), approvers: 2, ..proposal(text) };
         let bare = Proposal {
             arguments: json!({}),
             parameters: Value::Null,
-            options: vec![Choice::Cancel],
+            options: vec![ApprovalChoice::Cancel],
             consequence: Consequence::Low,
             precheck: None,
             description: String::new(),
             ..proposal(text)
         };
-        let vote = Vote { by: "recipient:ann".into(), marks: Marks::of_name("recipient:ann") };
+        let vote = Vote { by: "recipient:ann".into(), marks: VoterMarks::of_name("recipient:ann") };
         let open = [
             approval(proposal(text)),
             Approval { votes: vec![vote], ..approval(code) },
@@ -263,20 +263,20 @@ mod tests {
             approval(Proposal { arguments: json!([text]), delegation_chain: vec![], ..proposal(text) }),
         ];
         let fresh = |approvals: &'_ [Approval]| -> String {
-            let items: Vec<Item> =
-                approvals.iter().enumerate().map(|(number, one)| Item::fresh(number, one, &words)).collect();
+            let items: Vec<ItemView> =
+                approvals.iter().enumerate().map(|(number, one)| ItemView::fresh(number, one, &words)).collect();
             html(&scene, &items, Some(text), Some(&form)) + &html(&scene, &items, None, None)
         };
         let sent = |fields: &[(&str, &str)], press: bool| -> String {
             let fields = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-            let sent = Sent::parse(fields.as_bytes());
-            let mut items: Vec<Item> =
-                open.iter().enumerate().map(|(number, one)| Item::sent(number, one, &sent, &words)).collect();
+            let sent = SubmittedFields::parse(fields.as_bytes());
+            let mut items: Vec<ItemView> =
+                open.iter().enumerate().map(|(number, one)| ItemView::sent(number, one, &sent, &words)).collect();
             if press {
                 for item in &mut items {
                     item.approve();
                 }
-                items[0].other_faults.extend([Place::Item, Place::Grant].map(|place| (place, text.to_owned())));
+                items[0].other_faults.extend([FaultPlace::Item, FaultPlace::Grant].map(|place| (place, text.to_owned())));
             }
             items[0].take_focus();
             html(&scene, &items, Some(text), Some(&form))
@@ -299,7 +299,7 @@ mod tests {
             settled(text, ApprovalStatus::Cancelled, "recipient:ann"),
             settled(text, ApprovalStatus::Expired, "service"),
         ];
-        let of = Identity { tenant: "ann", run_id: Uuid::from_u128(3), turn: 1, call_id: "c" };
+        let of = ProposalIdentity { tenant: "ann", run_id: Uuid::from_u128(3), turn: 1, call_id: "c" };
         let ids = (Uuid::from_u128(1), Uuid::from_u128(2));
         let granted = Proposal { why: vec![Why::Grant, Why::Held], ..proposal(text) };
         let held = [Approval::held(ids, of, None, granted, (TimeDelta::minutes(1), now()))];

@@ -7,14 +7,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::body::{Body, only};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::{JsonBody, only};
 use crate::http::error::ApiError;
 use crate::http::schema;
 use crate::id::Scope;
 use crate::token::Permission;
-use crate::vault::rotation::{Counts, Cursor, Failure, Keys, Rotated, rotate, survey};
+use crate::vault::rotation::{RotationCounts, Cursor, RotationFailure, RotationKeys, Rotated, rotate, survey};
 
 /// Counts of secrets that a call has put under the first master key, and of those that stay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -23,11 +23,11 @@ pub struct RotationView {
     #[schema(example = "k2")]
     pub key: String,
     /// Secrets that this call put under the first key.
-    pub rewrapped: Counts,
+    pub rewrapped: RotationCounts,
     /// Secrets that could not be rewrapped: their key is not configured, or they are damaged. Left as they are.
-    pub failed: Counts,
+    pub failed: RotationCounts,
     /// Some of those.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<RotationFailure>,
     /// To go on with; `null`: it is done.
     #[schema(required)]
     pub next_cursor: Option<String>,
@@ -46,7 +46,7 @@ pub struct KeyView {
     /// only while it is configured; `reveille check` says whether the record is.
     pub opens_nothing: bool,
     /// Secrets that are sealed under it.
-    pub sealed: Counts,
+    pub sealed: RotationCounts,
 }
 
 /// Put every secret under the first master key
@@ -57,7 +57,7 @@ pub struct KeyView {
 #[utoipa::path(post, path = "/v1/credentials/rotate-key", tag = "credentials",
     security(("bearer" = ["credentials:write"])), request_body = schema::RotateKey,
     responses((status = 200, body = RotationView)))]
-pub async fn rotate_key(Held(state): Held<State>, caller: Caller, body: Body) -> Result<Json<RotationView>, ApiError> {
+pub async fn rotate_key(Held(state): Held<HttpState>, caller: AuthenticatedCaller, body: JsonBody) -> Result<Json<RotationView>, ApiError> {
     caller.may(Permission::CredentialsWrite)?;
     if caller.scope != Scope::Every {
         return Err(ApiError::AdminOnly);
@@ -83,7 +83,7 @@ pub async fn rotate_key(Held(state): Held<State>, caller: Caller, body: Body) ->
 }
 
 /// The configured keys in their order, then those that are missing.
-fn views(configured: &[&str], sealed: &Keys) -> Vec<KeyView> {
+fn views(configured: &[&str], sealed: &RotationKeys) -> Vec<KeyView> {
     let view = |id: &str, configured| {
         let sealed = sealed.get(id).copied().unwrap_or_default();
         KeyView { id: id.to_owned(), configured, opens_nothing: sealed.total() == 0, sealed }
@@ -127,8 +127,8 @@ mod tests {
 
     #[test]
     fn keys_are_shown_in_their_order_and_those_that_are_missing_last() {
-        let some = Counts { credentials: 2, ..Counts::default() };
-        let sealed = Keys::from([("gone".into(), some), ("new".into(), some)]);
+        let some = RotationCounts { credentials: 2, ..RotationCounts::default() };
+        let sealed = RotationKeys::from([("gone".into(), some), ("new".into(), some)]);
         let shown: Vec<_> = views(&["new", "old"], &sealed)
             .into_iter()
             .map(|key| (key.id, key.configured, key.opens_nothing, key.sealed.total()))

@@ -10,11 +10,11 @@ use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
 
 use crate::event::{Event, TENANT};
-use crate::http::auth::Caller;
-use crate::http::body::Body;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::body::JsonBody;
 use crate::http::error::ApiError;
 use crate::id::Scope;
-use crate::invalid::{Faults, escape};
+use crate::invalid::{ValidationErrors, escape};
 
 /// Events that one request may carry.
 pub const MOST_EVENTS: usize = 500;
@@ -22,18 +22,18 @@ pub const MOST_EVENTS: usize = 500;
 const PREFIX: &str = "ce-";
 
 /// Reader of events: it names their tenant, and makes the attributes that are absent.
-pub struct Reader<'a> {
-    pub caller: &'a Caller,
+pub struct EventReader<'a> {
+    pub caller: &'a AuthenticatedCaller,
     /// The id of the event at this place, where it has none.
     pub made_id: &'a dyn Fn(usize) -> String,
     pub now: DateTime<Utc>,
 }
 
-impl Reader<'_> {
+impl EventReader<'_> {
     /// Reads all events of a request; everything that is wrong with any of them is told at once.
-    pub fn read(&self, headers: &HeaderMap, body: &Body) -> Result<Vec<Event>, ApiError> {
+    pub fn read(&self, headers: &HeaderMap, body: &JsonBody) -> Result<Vec<Event>, ApiError> {
         let kind = media_type(headers);
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let events = match kind.as_str() {
             "application/cloudevents+json" => vec![self.structured(body.parsed()?, "", &mut faults)],
             "application/cloudevents-batch+json" => {
@@ -62,8 +62,8 @@ impl Reader<'_> {
     fn each(
         &self,
         value: &Value,
-        faults: &mut Faults,
-        read: impl Fn(&Value, &str, usize, &mut Faults) -> Option<Event>,
+        faults: &mut ValidationErrors,
+        read: impl Fn(&Value, &str, usize, &mut ValidationErrors) -> Option<Event>,
     ) -> Vec<Option<Event>> {
         match value.as_array() {
             Some(values) if (1..=MOST_EVENTS).contains(&values.len()) => values
@@ -83,7 +83,7 @@ impl Reader<'_> {
     }
 
     /// `application/json`: the short form, or a CloudEvent whose sender has named the wrong type.
-    fn plain(&self, value: &Value, place: &str, index: usize, faults: &mut Faults) -> Option<Event> {
+    fn plain(&self, value: &Value, place: &str, index: usize, faults: &mut ValidationErrors) -> Option<Event> {
         if value.get("specversion").is_some() {
             return self.structured(value.clone(), place, faults);
         }
@@ -101,7 +101,7 @@ impl Reader<'_> {
         Event::read_short(value, place, &tenant, &(self.made_id)(index), self.now, faults)
     }
 
-    fn structured(&self, mut value: Value, place: &str, faults: &mut Faults) -> Option<Event> {
+    fn structured(&self, mut value: Value, place: &str, faults: &mut ValidationErrors) -> Option<Event> {
         if let (Some(fields), Scope::Only(own)) = (value.as_object_mut(), &self.caller.scope) {
             match fields.get(TENANT) {
                 None | Some(Value::Null) => drop(fields.insert(TENANT.into(), own.as_str().into())),
@@ -122,8 +122,8 @@ impl Reader<'_> {
         &self,
         headers: &HeaderMap,
         kind: &str,
-        body: &Body,
-        faults: &mut Faults,
+        body: &JsonBody,
+        faults: &mut ValidationErrors,
     ) -> Result<Option<Event>, ApiError> {
         let mut fields = Map::new();
         for name in headers.keys().filter(|name| name.as_str().starts_with(PREFIX)) {

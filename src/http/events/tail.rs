@@ -16,8 +16,8 @@ use futures::stream::unfold;
 use tokio::sync::watch;
 
 use crate::bus::{BusError, LogFilter};
-use crate::http::State;
-use crate::http::auth::Caller;
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
 use crate::http::error::ApiError;
 use crate::http::events::{EVENTS_AT_ONCE, of_bus};
 use crate::http::query::Query;
@@ -41,8 +41,8 @@ const LOOK: Duration = Duration::from_millis(500);
         ("Last-Event-ID" = Option<String>, Header, description = "The last id that was seen")),
     responses((status = 200, body = String, content_type = "text/event-stream")))]
 pub async fn stream_events(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     mut query: Query,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
@@ -74,8 +74,8 @@ fn unknown_id() -> ApiError {
 
 /// One client that follows the bus.
 struct Tail {
-    state: State,
-    caller: Caller,
+    state: HttpState,
+    caller: AuthenticatedCaller,
     scope: Scope,
     filter: LogFilter,
     published: watch::Receiver<()>,

@@ -13,15 +13,15 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::event::Event;
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::error::{ApiError, Problem};
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::events::of_bus;
 use crate::http::explain::why;
 use crate::http::path::Id;
 use crate::http::query::Query;
 use crate::id::{Scope, Tenant};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::run::RunState;
 use crate::store::EventTask;
 use crate::task::TaskStatus;
@@ -102,11 +102,11 @@ type Records = HashMap<Uuid, (Uuid, RunState, Option<String>)>;
         ("source" = Option<String>, Query, description = "Its source; else it is looked for among the newest"),
         ("tenant_id" = Option<String>, Query, description = "Tenant of the event; an admin token names it")),
     responses((status = 200, body = EventExplanation),
-        (status = 409, body = Problem, content_type = "application/problem+json",
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "Several events have an id that begins so")))]
 pub async fn explain_event(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
     mut query: Query,
 ) -> Result<Json<EventExplanation>, ApiError> {
@@ -114,7 +114,7 @@ pub async fn explain_event(
     let (source, named) = (query.text("source"), query.text("tenant_id"));
     query.done()?;
     let Scope::Only(tenant) = caller.narrowed(named.as_deref())? else {
-        return Err(ApiError::Query(Faults::one("/tenant_id", "name the tenant whose event it is")));
+        return Err(ApiError::Query(ValidationErrors::one("/tenant_id", "name the tenant whose event it is")));
     };
     let event = meant(&state, &tenant, source.as_deref(), &id.0).await?;
     // what follows tells of tasks
@@ -126,7 +126,7 @@ pub async fn explain_event(
 }
 
 /// The event with this id, else the only one of the newest whose id begins so.
-async fn meant(state: &State, tenant: &Tenant, source: Option<&str>, id: &str) -> Result<Event, ApiError> {
+async fn meant(state: &HttpState, tenant: &Tenant, source: Option<&str>, id: &str) -> Result<Event, ApiError> {
     let broken = |error| of_bus(error, "event");
     if let Some(event) = state.bus.find(tenant, source, id).await.map_err(broken)? {
         return Ok(event);
@@ -140,7 +140,7 @@ async fn meant(state: &State, tenant: &Tenant, source: Option<&str>, id: &str) -
 }
 
 /// Findings among the event tasks of a tenant.
-struct Looked {
+struct EventFindings {
     /// The triggers that came close, the closest first, as far as they are told.
     closest: Vec<Candidate>,
     /// How many came close, and how many were looked at.
@@ -150,8 +150,8 @@ struct Looked {
     more: bool,
 }
 
-async fn candidates(state: &State, tenant: &Tenant, event: &Event) -> Result<Looked, ApiError> {
-    let mut looked = Looked { closest: Vec::new(), close: 0, looked_at: 0, more: false };
+async fn candidates(state: &HttpState, tenant: &Tenant, event: &Event) -> Result<EventFindings, ApiError> {
+    let mut looked = EventFindings { closest: Vec::new(), close: 0, looked_at: 0, more: false };
     let (arrival, now) = (Arc::new(Arrival::new(event.clone())), state.clock.now());
     let (mut after, mut first) = (None, Effort { steps: STEPS, with_parts: false });
     while looked.looked_at < LOOKED_AT {
@@ -186,7 +186,7 @@ fn failing(candidate: &Candidate) -> usize {
 
 /// Those of these tasks that came close, examined where tenants' expressions are computed, and what is left of the effort.
 async fn examined(
-    state: &State,
+    state: &HttpState,
     tenant: &Tenant,
     tasks: Vec<EventTask>,
     arrival: &Arc<Arrival>,
@@ -229,8 +229,8 @@ impl Examination {
 }
 
 /// Composes what there is to say.
-fn explained(event: Event, looked: Looked, records: &Records) -> EventExplanation {
-    let Looked { closest, close, looked_at, mut more } = looked;
+fn explained(event: Event, looked: EventFindings, records: &Records) -> EventExplanation {
+    let EventFindings { closest, close, looked_at, mut more } = looked;
     let mut triggers: Vec<ExaminedTrigger> = Vec::new();
     let mut bytes = 0;
     for candidate in closest {

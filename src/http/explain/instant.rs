@@ -9,7 +9,7 @@ use crate::compute::Compute;
 use crate::http::error::ApiError;
 use crate::http::explain::task::{NextInstant, shown};
 use crate::http::explain::{instant, why};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::run::Run;
 use crate::store::RecordedAround;
 use crate::task::{Task, TaskStatus};
@@ -69,7 +69,7 @@ pub struct InstantExplanation {
 
 /// An instant as the trigger sees it.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Place {
+pub struct TriggerInstant {
     /// The schedule has this instant.
     pub is_instant: bool,
     /// The instant is excluded.
@@ -81,13 +81,13 @@ pub struct Place {
 }
 
 /// Facts that were read about an instant.
-pub struct Facts<'a> {
+pub struct InstantFacts<'a> {
     /// The task.
     pub task: &'a Task,
     /// The instant that was asked about.
     pub at: DateTime<Utc>,
     /// The instant as the trigger sees it.
-    pub place: Place,
+    pub place: TriggerInstant,
     /// Records of the task around the instant.
     pub recorded: &'a RecordedAround,
     /// The present.
@@ -97,19 +97,19 @@ pub struct Facts<'a> {
 /// Reads an instant as RFC 3339, or as local time of the task's zone.
 pub fn read(text: &str, task: &Task) -> Result<DateTime<Utc>, ApiError> {
     if text.chars().count() > TEXT {
-        return Err(ApiError::Query(Faults::one("/at", format!("must be at most {TEXT} characters"))));
+        return Err(ApiError::Query(ValidationErrors::one("/at", format!("must be at most {TEXT} characters"))));
     }
     let wall = Wall::new(zone(task).1, DstGap::default(), DstFold::default());
-    parse_instant(text, &wall).map_err(|why| ApiError::Query(Faults::one("/at", why)))
+    parse_instant(text, &wall).map_err(|why| ApiError::Query(ValidationErrors::one("/at", why)))
 }
 
 /// Asks the trigger, where tenants' rules are computed.
-pub async fn place(compute: &Compute, task: &Task, at: DateTime<Utc>) -> Place {
+pub async fn place(compute: &Compute, task: &Task, at: DateTime<Utc>) -> TriggerInstant {
     let (trigger, id, anchor) = (task.spec.trigger.clone(), task.id, task.anchor_at);
     let asked = compute.run(&task.tenant_id, move || {
-        let Trigger::Schedule(_) = &trigger else { return Place::default() };
+        let Trigger::Schedule(_) = &trigger else { return TriggerInstant::default() };
         let own = trigger.instant(id, anchor, at).ok().flatten();
-        Place {
+        TriggerInstant {
             is_instant: own.is_some(),
             is_excluded: own.is_some_and(|(_, excluded)| excluded),
             before: trigger.last_before(anchor, at, at - BACK).ok().flatten(),
@@ -120,8 +120,8 @@ pub async fn place(compute: &Compute, task: &Task, at: DateTime<Utc>) -> Place {
 }
 
 /// Composes what there is to say.
-pub fn explained(facts: &Facts) -> InstantExplanation {
-    let Facts { task, at, place, recorded, now } = facts;
+pub fn explained(facts: &InstantFacts) -> InstantExplanation {
+    let InstantFacts { task, at, place, recorded, now } = facts;
     let (name, clock) = zone(task);
     let local = |at: DateTime<Utc>| shown(at, name, clock);
     let known = recorded.at.as_ref().or(recorded.covering.as_ref());
@@ -178,7 +178,7 @@ fn of_record(run: &Run, at: DateTime<Utc>) -> (InstantOutcome, String) {
     }
 }
 
-fn of_rules(Facts { task, at, place, recorded, now }: &Facts) -> (InstantOutcome, String) {
+fn of_rules(InstantFacts { task, at, place, recorded, now }: &InstantFacts) -> (InstantOutcome, String) {
     let kind = match &task.spec.trigger {
         Trigger::Schedule(_) => None,
         Trigger::Event(_) => Some("events"),
@@ -230,7 +230,7 @@ fn of_rules(Facts { task, at, place, recorded, now }: &Facts) -> (InstantOutcome
     (InstantOutcome::NoRecord, said)
 }
 
-fn neighbours(place: &Place) -> String {
+fn neighbours(place: &TriggerInstant) -> String {
     match (place.before, place.after) {
         (Some(before), Some(after)) => {
             format!("The instant before it is {}, the one after it {}.", instant(before), instant(after))
@@ -242,7 +242,7 @@ fn neighbours(place: &Place) -> String {
 }
 
 /// Outcomes of the instants beside it.
-fn nearest(recorded: &RecordedAround, place: &Place) -> Vec<String> {
+fn nearest(recorded: &RecordedAround, place: &TriggerInstant) -> Vec<String> {
     let beside = [(&recorded.before, place.before), (&recorded.after, place.after)];
     let known = beside.into_iter().filter_map(|(run, at)| {
         let run = run.as_ref().filter(|run| Some(run.scheduled_for) == at)?;

@@ -18,14 +18,14 @@ const CATCH_UP_WINDOW: &str = "1h";
 
 /// Sentences about a task, and conditions before it fires.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct RuleExplanation {
     /// Sentences about the task.
     pub sentences: Vec<String>,
     /// Conditions before it fires.
     pub needs: Vec<String>,
 }
 
-impl Said {
+impl RuleExplanation {
     fn say(&mut self, sentence: impl Into<String>) {
         self.sentences.push(sentence.into());
     }
@@ -36,7 +36,7 @@ impl Said {
 }
 
 /// All that the trigger of a task decides.
-pub fn of(task: &Task, condition: Option<&ConditionState>, now: DateTime<Utc>, said: &mut Said) {
+pub fn of(task: &Task, condition: Option<&ConditionState>, now: DateTime<Utc>, said: &mut RuleExplanation) {
     match &task.spec.trigger {
         Trigger::Schedule(schedule) => of_schedule(schedule, task.status, said),
         Trigger::Event(event) => of_event(event, task.status, said),
@@ -50,7 +50,7 @@ pub fn of(task: &Task, condition: Option<&ConditionState>, now: DateTime<Utc>, s
     }
 }
 
-fn of_schedule(schedule: &Schedule, status: TaskStatus, said: &mut Said) {
+fn of_schedule(schedule: &Schedule, status: TaskStatus, said: &mut RuleExplanation) {
     if let Some(start) = &schedule.start_at {
         said.say(format!("Nothing fires before {start} (`start_at`)."));
     }
@@ -96,7 +96,7 @@ fn of_schedule(schedule: &Schedule, status: TaskStatus, said: &mut Said) {
     }
 }
 
-fn of_event(event: &EventTrigger, status: TaskStatus, said: &mut Said) {
+fn of_event(event: &EventTrigger, status: TaskStatus, said: &mut RuleExplanation) {
     let any = |pattern: &Option<String>| pattern.clone().unwrap_or_else(|| "*".into());
     said.say(format!("It waits for events of `{}` with the type `{}`.", any(&event.source), any(&event.event_type)));
     let mut wanted = vec!["An event comes whose source and type match".to_owned()];
@@ -164,7 +164,7 @@ fn of_condition(
     state: &ConditionState,
     status: TaskStatus,
     now: DateTime<Utc>,
-    said: &mut Said,
+    said: &mut RuleExplanation,
 ) {
     of_polls(condition, state, said);
     of_verdict(condition, state, said);
@@ -190,7 +190,7 @@ fn of_condition(
     }
 }
 
-fn of_polls(condition: &Condition, state: &ConditionState, said: &mut Said) {
+fn of_polls(condition: &Condition, state: &ConditionState, said: &mut RuleExplanation) {
     let every = &condition.interval;
     match state.last_poll_at {
         None => said.say(format!("It has not been polled yet; it is every {every}.")),
@@ -215,7 +215,7 @@ fn of_polls(condition: &Condition, state: &ConditionState, said: &mut Said) {
 }
 
 /// Tells the value of the last good poll, and the result of the expression.
-fn of_verdict(condition: &Condition, state: &ConditionState, said: &mut Said) {
+fn of_verdict(condition: &Condition, state: &ConditionState, said: &mut RuleExplanation) {
     let Some(verdict) = state.verdict else { return };
     let saw = format!("the last good poll saw {}", cut(&state.value));
     match &condition.expression {
@@ -231,7 +231,7 @@ fn of_verdict(condition: &Condition, state: &ConditionState, said: &mut Said) {
 }
 
 /// It fires when the expression becomes true, and again after it was reset.
-fn of_edge(condition: &Condition, state: &ConditionState, said: &mut Said) {
+fn of_edge(condition: &Condition, state: &ConditionState, said: &mut RuleExplanation) {
     let asks = asked(condition);
     match (&condition.reset, state.spent) {
         (Some(reset), true) => said.need(format!(
@@ -250,7 +250,7 @@ fn of_edge(condition: &Condition, state: &ConditionState, said: &mut Said) {
 }
 
 /// It fires while the expression is true, or was true for long enough.
-fn of_level(condition: &Condition, state: &ConditionState, said: &mut Said) {
+fn of_level(condition: &Condition, state: &ConditionState, said: &mut RuleExplanation) {
     let asks = asked(condition);
     if condition.fire == FireOn::EveryTime {
         said.say(format!("It fires at each poll at which `{asks}` is true (`fire`: every_time)."));
@@ -268,7 +268,7 @@ fn of_level(condition: &Condition, state: &ConditionState, said: &mut Said) {
 }
 
 /// It fires when what is watched is another than at the poll before.
-fn of_change(condition: &Condition, state: &ConditionState, said: &mut Said) {
+fn of_change(condition: &Condition, state: &ConditionState, said: &mut RuleExplanation) {
     let watched = condition.watch.as_ref().map_or("The polled value".into(), |watch| format!("`{watch}`"));
     let holds = condition.expression.as_ref().map_or(String::new(), |asks| format!(", and `{asks}` is true then"));
     match state.last_good_at {
@@ -284,7 +284,7 @@ fn asked(condition: &Condition) -> &str {
     condition.expression.as_deref().unwrap_or("true")
 }
 
-fn of_overlap(trigger: &Trigger, said: &mut Said) {
+fn of_overlap(trigger: &Trigger, said: &mut RuleExplanation) {
     let (rule, waiting_counts) = match trigger {
         Trigger::Schedule(schedule) => (schedule.overlap, schedule.waiting_counts),
         Trigger::Event(event) => (event.overlap, event.waiting_counts),
@@ -319,12 +319,12 @@ mod tests {
     use serde_json::{Map, Value, json};
 
     use super::*;
-    use crate::trigger::condition::{HttpPoll, Poll};
-    use crate::trigger::event::{Batch, Dedup, Throttle};
+    use crate::trigger::condition::{HttpPoll, PollSpec};
+    use crate::trigger::event::{BatchOptions, Dedup, Throttle};
     use crate::trigger::{OnResume, When};
 
     /// Every option is said, but for those that others are said by.
-    fn names_every_option(trigger: &impl serde::Serialize, said: &Said, others: &[&str]) {
+    fn names_every_option(trigger: &impl serde::Serialize, said: &RuleExplanation, others: &[&str]) {
         let options = serde_json::to_value(trigger).unwrap();
         let all = said.sentences.iter().chain(&said.needs).cloned().collect::<Vec<_>>().join("\n");
         for option in options.as_object().unwrap().keys().filter(|option| !others.contains(&option.as_str())) {
@@ -332,8 +332,8 @@ mod tests {
         }
     }
 
-    fn paused(trigger: &Trigger) -> Said {
-        let mut said = Said::default();
+    fn paused(trigger: &Trigger) -> RuleExplanation {
+        let mut said = RuleExplanation::default();
         match trigger {
             Trigger::Schedule(schedule) => of_schedule(schedule, TaskStatus::Paused, &mut said),
             Trigger::Event(event) => of_event(event, TaskStatus::Paused, &mut said),
@@ -387,7 +387,7 @@ mod tests {
         names_every_option(&event, &said, &["source", "event_type", "filters", "filter"]);
         assert!(said.needs.iter().any(|need| need.contains("no event with the same `event.data.id` comes for 30s")));
         event.debounce = None;
-        event.batch = Some(Batch { size: 10, wait: "5m".into(), key: key() });
+        event.batch = Some(BatchOptions { size: 10, wait: "5m".into(), key: key() });
         let said = paused(&Trigger::Event(Box::new(event.clone())));
         names_every_option(&event, &said, &["source", "event_type", "filters", "filter"]);
     }
@@ -400,7 +400,7 @@ mod tests {
             credential: None,
         };
         Condition {
-            poll: Poll::Http(http),
+            poll: PollSpec::Http(http),
             interval: "1m".into(),
             expression: Some("value.price < 500".into()),
             fire: FireOn::OnTrue,
@@ -436,25 +436,25 @@ mod tests {
     }
 
     fn needs(condition: &Condition, state: &ConditionState) -> Vec<String> {
-        let mut said = Said::default();
+        let mut said = RuleExplanation::default();
         of_condition(condition, state, TaskStatus::Active, now(), &mut said);
         said.needs
     }
 
     #[test]
     fn every_option_of_a_condition_is_said() {
-        use crate::trigger::condition::{Failing, PollFault};
+        use crate::trigger::condition::{PollFailures, PollFault};
 
         let wanted = condition();
-        let failing = Failing { since: now(), count: 1, error: PollFault::new("timeout", "too late"), told: false };
+        let failing = PollFailures { since: now(), count: 1, error: PollFault::new("timeout", "too late"), told: false };
         let state = ConditionState { failing: Some(failing), ..polled(true, false, json!({"price": 400})) };
-        let mut said = Said::default();
+        let mut said = RuleExplanation::default();
         of_condition(&wanted, &state, TaskStatus::Active, now(), &mut said);
         of_overlap(&Trigger::Condition(wanted.clone()), &mut said);
         // the poll is what failed, the interval is in the sentence of the last poll
         names_every_option(&wanted, &said, &["poll", "interval", "expression", "fire", "timeout"]);
         let watching = Condition { fire: FireOn::OnChange, watch: Some("value.status".into()), ..wanted };
-        let mut said = Said::default();
+        let mut said = RuleExplanation::default();
         of_condition(&watching, &state, TaskStatus::Active, now(), &mut said);
         for option in ["`fire`", "`watch`"] {
             assert!(said.sentences.iter().chain(&said.needs).any(|line| line.contains(option)), "{option}: {said:?}");

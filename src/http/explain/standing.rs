@@ -5,12 +5,12 @@ use serde_json::{Map, Value};
 
 use crate::http::explain::instant;
 use crate::run::{Run, RunState};
-use crate::store::{Holder, Limits, Parked, Queued, Whereabouts};
+use crate::store::{Holder, RunLimits, Parked, QueuedPlace, Whereabouts};
 use crate::task::Task;
 use crate::trigger::Trigger;
 
 /// Facts that were read about a run.
-pub struct Facts<'a> {
+pub struct StandingFacts<'a> {
     /// The run.
     pub run: &'a Run,
     /// `None`: it is gone, or there was none.
@@ -18,14 +18,14 @@ pub struct Facts<'a> {
     /// The queue row or the parked row of the run.
     pub place: &'a Whereabouts,
     /// Limits on runs under way.
-    pub limits: Limits,
+    pub limits: RunLimits,
     /// The present.
     pub now: DateTime<Utc>,
 }
 
 /// How late it started, how often it was tried, and who has it.
-pub fn course(facts: &Facts) -> Vec<String> {
-    let Facts { run, task, place, .. } = facts;
+pub fn course(facts: &StandingFacts) -> Vec<String> {
+    let StandingFacts { run, task, place, .. } = facts;
     let mut said = Vec::new();
     if let Some(started) = run.started_at {
         said.push(match (started - run.scheduled_for).num_milliseconds() {
@@ -44,7 +44,7 @@ pub fn course(facts: &Facts) -> Vec<String> {
     if run.crashes > 0 {
         said.push(format!("The process that executed it died {}.", times(run.crashes.into())));
     }
-    if let Some(Queued { state, worker: Some(worker), lease_until: Some(until), deadline_at, .. }) = &place.queued {
+    if let Some(QueuedPlace { state, worker: Some(worker), lease_until: Some(until), deadline_at, .. }) = &place.queued {
         match (state.as_str(), deadline_at) {
             ("started", Some(deadline)) => said.push(format!(
                 "The worker {worker} has it, by a lease until {} that it renews; its time is over at {}.",
@@ -58,14 +58,14 @@ pub fn course(facts: &Facts) -> Vec<String> {
 }
 
 /// Conditions before it goes on; empty where it is over, or is being executed and nothing is in its way.
-pub fn needs(facts: &Facts) -> Vec<String> {
-    let Facts { run, task, place, limits, now } = facts;
+pub fn needs(facts: &StandingFacts) -> Vec<String> {
+    let StandingFacts { run, task, place, limits, now } = facts;
     if run.state.is_final() {
         return Vec::new();
     }
     let mut said = Vec::new();
     match (&place.queued, &place.parked) {
-        (Some(Queued { cancel_reason: Some(reason), .. }), _) => {
+        (Some(QueuedPlace { cancel_reason: Some(reason), .. }), _) => {
             said.push(format!("Its end was asked for ({reason}); the worker that has it ends it."));
         }
         (Some(queued), _) if queued.state == "started" => {}
@@ -94,7 +94,7 @@ pub fn needs(facts: &Facts) -> Vec<String> {
     said
 }
 
-fn limited(limits: &Limits) -> String {
+fn limited(limits: &RunLimits) -> String {
     match (limits.per_tenant, limits.total) {
         (None, None) => String::new(),
         (Some(each), None) => format!(", and its tenant has fewer than {each} runs under way"),

@@ -8,11 +8,11 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::credential::awaited;
-use crate::http::State;
-use crate::http::auth::Caller;
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
 use crate::http::error::ApiError;
 use crate::http::explain::instant::InstantExplanation;
-use crate::http::explain::rules::{self, Said};
+use crate::http::explain::rules::{self, RuleExplanation};
 use crate::http::explain::{instant, standing, why};
 use crate::http::path::Id;
 use crate::http::query::Query;
@@ -66,7 +66,7 @@ pub struct NextInstant {
 }
 
 /// Facts that were read about a task.
-pub struct Facts {
+pub struct TaskFacts {
     /// The task.
     pub task: Task,
     /// The run that has the task's slot.
@@ -92,8 +92,8 @@ pub struct Facts {
             example = "2027-03-01T08:00:00")),
     responses((status = 200, body = TaskExplanation)))]
 pub async fn explain_task(
-    Held(state): Held<State>,
-    caller: Caller,
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
     id: Id,
     mut query: Query,
 ) -> Result<Json<TaskExplanation>, ApiError> {
@@ -115,12 +115,12 @@ pub async fn explain_task(
     };
     let now = state.clock.now();
     let ahead = ahead(&state, &task, now).await;
-    let facts = Facts { task, holder, condition, last_run, ahead, now };
+    let facts = TaskFacts { task, holder, condition, last_run, ahead, now };
     Ok(Json(TaskExplanation { instant, ..explained(&facts) }))
 }
 
 /// The next instants of a schedule, asked where tenants' rules are computed.
-async fn ahead(state: &State, task: &Task, now: DateTime<Utc>) -> Vec<DateTime<Utc>> {
+async fn ahead(state: &HttpState, task: &Task, now: DateTime<Utc>) -> Vec<DateTime<Utc>> {
     let Trigger::Schedule(schedule) = task.spec.trigger.clone() else { return Vec::new() };
     let left = task.spec.max_runs.map_or(AHEAD, |most| (most as i64 - task.fired).clamp(0, AHEAD as i64) as usize);
     let anchor = task.anchor_at;
@@ -128,7 +128,7 @@ async fn ahead(state: &State, task: &Task, now: DateTime<Utc>) -> Vec<DateTime<U
     asked.await.ok().and_then(Result::ok).unwrap_or_default().instants
 }
 
-async fn at_instant(state: &State, caller: &Caller, task: &Task, text: &str) -> Result<InstantExplanation, ApiError> {
+async fn at_instant(state: &HttpState, caller: &AuthenticatedCaller, task: &Task, text: &str) -> Result<InstantExplanation, ApiError> {
     let at = instant::read(text, task)?;
     let place = instant::place(&state.compute, task, at).await;
     let recorded = match &task.spec.trigger {
@@ -139,14 +139,14 @@ async fn at_instant(state: &State, caller: &Caller, task: &Task, text: &str) -> 
             RecordedAround { before, ..RecordedAround::default() }
         }
     };
-    let facts = instant::Facts { task, at, place, recorded: &recorded, now: state.clock.now() };
+    let facts = instant::InstantFacts { task, at, place, recorded: &recorded, now: state.clock.now() };
     Ok(instant::explained(&facts))
 }
 
 /// Composes what there is to say.
-pub fn explained(facts: &Facts) -> TaskExplanation {
-    let Facts { task, last_run, .. } = facts;
-    let mut rules = Said { sentences: vec![status(task)], needs: wanted(task) };
+pub fn explained(facts: &TaskFacts) -> TaskExplanation {
+    let TaskFacts { task, last_run, .. } = facts;
+    let mut rules = RuleExplanation { sentences: vec![status(task)], needs: wanted(task) };
     let ahead = shown_ahead(facts);
     let (next, if_resumed) = match task.status {
         TaskStatus::Active => (ahead, Vec::new()),
@@ -162,7 +162,7 @@ pub fn explained(facts: &Facts) -> TaskExplanation {
         });
     }
     rules::of(task, facts.condition.as_ref(), facts.now, &mut rules);
-    let Said { sentences: mut said, mut needs } = rules;
+    let RuleExplanation { sentences: mut said, mut needs } = rules;
     if let Some(most) = task.spec.max_runs {
         said.push(format!("Of its {most} runs it has had {}.", task.fired));
     }
@@ -222,7 +222,7 @@ fn wanted(task: &Task) -> Vec<String> {
     }
 }
 
-fn shown_ahead(facts: &Facts) -> Vec<NextInstant> {
+fn shown_ahead(facts: &TaskFacts) -> Vec<NextInstant> {
     let Trigger::Schedule(schedule) = &facts.task.spec.trigger else { return Vec::new() };
     let zone = schedule.timezone.as_deref().unwrap_or("UTC");
     let clock = zone.parse().unwrap_or(Tz::UTC);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::http::hooks::signature::{self, Preset};
 use crate::id::Tenant;
-use crate::invalid::{Faults, escape};
+use crate::invalid::{ValidationErrors, escape};
 use crate::secret::Secret;
 
 /// The header of a shared token, where none is named.
@@ -33,11 +33,11 @@ pub struct Hook {
 }
 
 /// Adds what is wrong; pointers begin with `/hooks`.
-pub fn check(hooks: &Settings, faults: &mut Faults) {
+pub fn check(hooks: &Settings, faults: &mut ValidationErrors) {
     for (source, hook) in hooks {
         let place = format!("/hooks/{}", escape(source));
         for (index, secret) in hook.secrets.iter().enumerate() {
-            if let Err(why) = signature::Key::of(hook.preset, secret) {
+            if let Err(why) = signature::HookKey::of(hook.preset, secret) {
                 faults.add(format!("{place}/secrets/{index}"), why);
             }
         }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     fn places(hook: Hook) -> Vec<String> {
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         check(&Settings::from([("a/b".into(), hook)]), &mut faults);
         faults.0.into_iter().map(|fault| fault.pointer).collect()
     }

@@ -38,7 +38,7 @@ pub enum Preset {
 
 /// Why a request is not let in; for the log of the operator, never for its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum SignatureRefusal {
     /// A header that the scheme needs is not there once, or can't be read.
     Header,
     /// The timestamp is more than five minutes away.
@@ -48,7 +48,7 @@ pub enum Refusal {
 }
 
 /// A secret as it is used.
-pub enum Key {
+pub enum HookKey {
     /// A key of HMAC-SHA-256.
     Hmac(Box<hmac::Key>),
     /// SHA-256 of the token: texts of any length are compared in the same time.
@@ -60,14 +60,14 @@ impl Preset {
     pub const ALL: [Preset; 5] = [Preset::Standard, Preset::Github, Preset::Stripe, Preset::Slack, Preset::Token];
 }
 
-impl Key {
+impl HookKey {
     /// # Errors
     /// What is wrong with the secret.
-    pub fn of(preset: Preset, secret: &Secret) -> Result<Key, String> {
+    pub fn of(preset: Preset, secret: &Secret) -> Result<HookKey, String> {
         let text = secret.expose();
         let hmac = |bytes: &[u8]| match bytes.len() {
             0..LEAST => Err(format!("must have at least {LEAST} bytes")),
-            _ => Ok(Key::Hmac(Box::new(hmac::Key::new(hmac::HMAC_SHA256, bytes)))),
+            _ => Ok(HookKey::Hmac(Box::new(hmac::Key::new(hmac::HMAC_SHA256, bytes)))),
         };
         match preset {
             _ if text.trim().len() < LEAST => Err(format!("must have at least {LEAST} characters")),
@@ -76,42 +76,42 @@ impl Key {
                 hmac(&STANDARD.decode(encoded).map_err(|_| "must be `whsec_` and base64 (RFC 4648, section 4)")?)
             }
             Preset::Github | Preset::Stripe | Preset::Slack => hmac(text.as_bytes()),
-            Preset::Token => Ok(Key::Token(digest::digest(&digest::SHA256, text.as_bytes()))),
+            Preset::Token => Ok(HookKey::Token(digest::digest(&digest::SHA256, text.as_bytes()))),
         }
     }
 
     fn has_signed(&self, parts: &[&[u8]], signature: &[u8]) -> bool {
         match self {
-            Key::Hmac(key) => {
+            HookKey::Hmac(key) => {
                 let mut context = hmac::Context::with_key(key);
                 parts.iter().for_each(|part| context.update(part));
                 constant_time::verify_slices_are_equal(context.sign().as_ref(), signature).is_ok()
             }
-            Key::Token(_) => false,
+            HookKey::Token(_) => false,
         }
     }
 
     fn is_token(&self, text: &str) -> bool {
         let sent = digest::digest(&digest::SHA256, text.as_bytes());
-        matches!(self, Key::Token(token) if constant_time::verify_slices_are_equal(token.as_ref(), sent.as_ref()).is_ok())
+        matches!(self, HookKey::Token(token) if constant_time::verify_slices_are_equal(token.as_ref(), sent.as_ref()).is_ok())
     }
 }
 
 /// Lets a request in, or says why not. `token_header` carries the token of [`Preset::Token`].
 pub fn verify(
     preset: Preset,
-    keys: &[Key],
+    keys: &[HookKey],
     token_header: &str,
     headers: &HeaderMap,
     body: &[u8],
     now: DateTime<Utc>,
-) -> Result<(), Refusal> {
+) -> Result<(), SignatureRefusal> {
     let signed = |parts: &[&[u8]], signatures: &[Vec<u8>]| {
         let each = signatures.iter().take(MOST_SIGNATURES);
         // every key and signature is tried: how long it takes tells nothing of which one was near
         let fitting = each.flat_map(|one| keys.iter().map(move |key| (key, one)));
         match fitting.filter(|(key, one)| key.has_signed(parts, one)).count() {
-            0 => Err(Refusal::Signature),
+            0 => Err(SignatureRefusal::Signature),
             _ => Ok(()),
         }
     };
@@ -124,15 +124,15 @@ pub fn verify(
             signed(&[id.as_bytes(), b".", time.as_bytes(), b".", body], &signatures)
         }
         Preset::Github => {
-            let signature = header(headers, "x-hub-signature-256")?.strip_prefix("sha256=").ok_or(Refusal::Header)?;
-            signed(&[body], &[hex::decode(signature).map_err(|_| Refusal::Header)?])
+            let signature = header(headers, "x-hub-signature-256")?.strip_prefix("sha256=").ok_or(SignatureRefusal::Header)?;
+            signed(&[body], &[hex::decode(signature).map_err(|_| SignatureRefusal::Header)?])
         }
         Preset::Stripe => {
             let list = header(headers, "stripe-signature")?;
             let mut parts = list.split(',').filter_map(|part| part.trim().split_once('='));
-            let time = parts.clone().find(|(name, _)| *name == "t").map(|(_, time)| time).ok_or(Refusal::Header)?;
+            let time = parts.clone().find(|(name, _)| *name == "t").map(|(_, time)| time).ok_or(SignatureRefusal::Header)?;
             if parts.clone().filter(|(name, _)| *name == "t").count() > 1 {
-                return Err(Refusal::Header);
+                return Err(SignatureRefusal::Header);
             }
             fresh(time, now)?;
             let signatures: Vec<_> =
@@ -142,14 +142,14 @@ pub fn verify(
         Preset::Slack => {
             let time = header(headers, "x-slack-request-timestamp")?;
             fresh(time, now)?;
-            let signature = header(headers, "x-slack-signature")?.strip_prefix("v0=").ok_or(Refusal::Header)?;
-            let signature = hex::decode(signature).map_err(|_| Refusal::Header)?;
+            let signature = header(headers, "x-slack-signature")?.strip_prefix("v0=").ok_or(SignatureRefusal::Header)?;
+            let signature = hex::decode(signature).map_err(|_| SignatureRefusal::Header)?;
             signed(&[b"v0:", time.as_bytes(), b":", body], &[signature])
         }
         Preset::Token => {
             let sent = header(headers, token_header)?;
             match keys.iter().filter(|key| key.is_token(sent)).count() {
-                0 => Err(Refusal::Signature),
+                0 => Err(SignatureRefusal::Signature),
                 _ => Ok(()),
             }
         }
@@ -157,21 +157,21 @@ pub fn verify(
 }
 
 /// A header that is there once.
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, Refusal> {
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, SignatureRefusal> {
     let mut values = headers.get_all(name).iter();
     match (values.next().and_then(|value| value.to_str().ok()), values.next()) {
         (Some(value), None) if !value.is_empty() => Ok(value),
-        _ => Err(Refusal::Header),
+        _ => Err(SignatureRefusal::Header),
     }
 }
 
 /// Seconds since 1970, near enough to now. Only digits: another spelling of the same instant is another text to sign.
-fn fresh(time: &str, now: DateTime<Utc>) -> Result<(), Refusal> {
+fn fresh(time: &str, now: DateTime<Utc>) -> Result<(), SignatureRefusal> {
     if time.len() > 12 || !time.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Refusal::Header);
+        return Err(SignatureRefusal::Header);
     }
-    let at = time.parse().ok().and_then(|seconds| DateTime::from_timestamp(seconds, 0)).ok_or(Refusal::Header)?;
-    if (now - at).abs() > TOLERANCE { Err(Refusal::Time) } else { Ok(()) }
+    let at = time.parse().ok().and_then(|seconds| DateTime::from_timestamp(seconds, 0)).ok_or(SignatureRefusal::Header)?;
+    if (now - at).abs() > TOLERANCE { Err(SignatureRefusal::Time) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -248,10 +248,10 @@ mod tests {
     }
 
     impl Vector {
-        fn verify(&self, headers: &[(&'static str, String)], body: &[u8], at: i64) -> Result<(), Refusal> {
+        fn verify(&self, headers: &[(&'static str, String)], body: &[u8], at: i64) -> Result<(), SignatureRefusal> {
             let keys = [
-                Key::of(self.preset, &Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSX")).unwrap(),
-                Key::of(self.preset, &Secret::new(self.secret)).unwrap(),
+                HookKey::of(self.preset, &Secret::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSX")).unwrap(),
+                HookKey::of(self.preset, &Secret::new(self.secret)).unwrap(),
             ];
             let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
             let now = DateTime::from_timestamp(at, 0).unwrap();
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn five_minutes_either_way_are_near_enough_and_no_more() {
         for vector in vectors().iter().filter(|vector| vector.at != 0) {
-            for (off, verdict) in [(300, Ok(())), (-300, Ok(())), (301, Err(Refusal::Time)), (-301, Err(Refusal::Time))]
+            for (off, verdict) in [(300, Ok(())), (-300, Ok(())), (301, Err(SignatureRefusal::Time)), (-301, Err(SignatureRefusal::Time))]
             {
                 assert_eq!(
                     vector.verify(&vector.headers, vector.body, vector.at + off),

@@ -10,17 +10,17 @@ use futures::StreamExt;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-use crate::http::State;
+use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::server::Limits;
+use crate::http::server::ServerLimits;
 
 /// Lines that are given out before others have their turn.
 const LINES_AT_ONCE: usize = 256;
 
 /// The lines of a body, not read yet.
-pub struct Lines {
+pub struct BodyLines {
     body: BodyDataStream,
-    limits: Limits,
+    limits: ServerLimits,
     /// Bytes that have come and were not given out.
     part: Bytes,
     /// The beginning of a line whose end has not come.
@@ -33,27 +33,27 @@ pub struct Lines {
 }
 
 /// The text between two line ends.
-pub enum Line {
+pub enum BodyLine {
     Text(Bytes),
     TooLong,
 }
 
-impl FromRequest<State> for Lines {
+impl FromRequest<HttpState> for BodyLines {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &State) -> Result<Lines, ApiError> {
+    async fn from_request(request: Request, state: &HttpState) -> Result<BodyLines, ApiError> {
         let limits = state.limits;
         let announced = request.headers().get(CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse::<u64>().ok());
         if announced.is_some_and(|length| length > limits.import_bytes as u64) {
             return Err(ApiError::TooLarge { limit: limits.import_bytes });
         }
-        Ok(Lines::new(request.into_body().into_data_stream(), limits))
+        Ok(BodyLines::new(request.into_body().into_data_stream(), limits))
     }
 }
 
-impl Lines {
-    fn new(body: BodyDataStream, limits: Limits) -> Lines {
-        Lines {
+impl BodyLines {
+    fn new(body: BodyDataStream, limits: ServerLimits) -> BodyLines {
+        BodyLines {
             body,
             limits,
             part: Bytes::new(),
@@ -66,7 +66,7 @@ impl Lines {
     }
 
     /// The next line, without its end; `None` behind the last.
-    pub async fn next(&mut self) -> Result<Option<Line>, ApiError> {
+    pub async fn next(&mut self) -> Result<Option<BodyLine>, ApiError> {
         self.since_yield += 1;
         if self.since_yield >= LINES_AT_ONCE {
             self.since_yield = 0;
@@ -92,17 +92,17 @@ impl Lines {
     }
 
     /// The line that ends with `text`.
-    fn end_line(&mut self, text: Bytes) -> Line {
+    fn end_line(&mut self, text: Bytes) -> BodyLine {
         if self.begun.len() + text.len() > self.limits.body_bytes {
             self.skipping = true;
         }
         let mut begun = std::mem::take(&mut self.begun);
         match (std::mem::take(&mut self.skipping), begun.is_empty()) {
-            (true, _) => Line::TooLong,
-            (false, true) => Line::Text(text),
+            (true, _) => BodyLine::TooLong,
+            (false, true) => BodyLine::Text(text),
             (false, false) => {
                 begun.extend_from_slice(&text);
-                Line::Text(begun.into())
+                BodyLine::Text(begun.into())
             }
         }
     }
@@ -140,19 +140,19 @@ mod tests {
 
     use super::*;
 
-    fn of(parts: Vec<std::io::Result<Bytes>>, limits: Limits) -> Lines {
-        Lines::new(Body::from_stream(futures::stream::iter(parts)).into_data_stream(), limits)
+    fn of(parts: Vec<std::io::Result<Bytes>>, limits: ServerLimits) -> BodyLines {
+        BodyLines::new(Body::from_stream(futures::stream::iter(parts)).into_data_stream(), limits)
     }
 
     /// Lines of a body that comes in these parts.
-    async fn read(parts: &[&str], limits: Limits) -> Result<Vec<Option<String>>, ApiError> {
+    async fn read(parts: &[&str], limits: ServerLimits) -> Result<Vec<Option<String>>, ApiError> {
         let parts: Vec<_> = parts.iter().map(|part| Ok::<_, std::io::Error>(Bytes::from(part.to_string()))).collect();
         let mut lines = of(parts, limits);
         let mut read = Vec::new();
         while let Some(line) = lines.next().await? {
             read.push(match line {
-                Line::Text(text) => Some(String::from_utf8(text.to_vec()).unwrap()),
-                Line::TooLong => None,
+                BodyLine::Text(text) => Some(String::from_utf8(text.to_vec()).unwrap()),
+                BodyLine::TooLong => None,
             });
         }
         Ok(read)
@@ -162,15 +162,15 @@ mod tests {
     async fn lines_are_the_same_however_the_body_is_cut() {
         let text = |lines: &[&str]| lines.iter().map(|line| Some((*line).to_owned())).collect::<Vec<_>>();
         for parts in [&["ab\n\ncd\nef"][..], &["a", "b\n", "\nc", "d", "\ne", "f"], &["ab\n\ncd\n", "", "ef"]] {
-            assert_eq!(read(parts, Limits::default()).await.unwrap(), text(&["ab", "", "cd", "ef"]), "{parts:?}");
+            assert_eq!(read(parts, ServerLimits::default()).await.unwrap(), text(&["ab", "", "cd", "ef"]), "{parts:?}");
         }
-        assert_eq!(read(&["ab\n"], Limits::default()).await.unwrap(), text(&["ab"]));
-        assert_eq!(read(&[], Limits::default()).await.unwrap(), text(&[]));
+        assert_eq!(read(&["ab\n"], ServerLimits::default()).await.unwrap(), text(&["ab"]));
+        assert_eq!(read(&[], ServerLimits::default()).await.unwrap(), text(&[]));
     }
 
     #[tokio::test]
     async fn a_line_that_is_too_long_is_passed_over_and_the_next_one_is_whole() {
-        let limits = Limits { body_bytes: 4, ..Limits::default() };
+        let limits = ServerLimits { body_bytes: 4, ..ServerLimits::default() };
         for parts in [&["12345", "678\nab\n"][..], &["12345678", "9", "0", "\nab"], &["12345\nab"]] {
             assert_eq!(read(parts, limits).await.unwrap(), [None, Some("ab".to_owned())], "{parts:?}");
         }
@@ -179,7 +179,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_is_too_long_is_refused_when_it_is() {
-        let limits = Limits { import_bytes: 8, ..Limits::default() };
+        let limits = ServerLimits { import_bytes: 8, ..ServerLimits::default() };
         assert_eq!(read(&["abc\n", "def\n"], limits).await.unwrap().len(), 2);
         let refused = read(&["abc\n", "def\n", "g"], limits).await;
         assert!(matches!(refused, Err(ApiError::TooLarge { limit: 8 })), "{refused:?}");
@@ -189,9 +189,9 @@ mod tests {
     async fn line_is_a_view_of_the_body_so_that_no_byte_is_moved() {
         let part = Bytes::from("{}\n".repeat(100_000));
         let within = part.as_ptr_range();
-        let mut lines = of(vec![Ok(part.clone())], Limits::default());
+        let mut lines = of(vec![Ok(part.clone())], ServerLimits::default());
         let mut count = 0;
-        while let Some(Line::Text(text)) = lines.next().await.unwrap() {
+        while let Some(BodyLine::Text(text)) = lines.next().await.unwrap() {
             assert!(within.contains(&text.as_ptr()), "line {count} was copied");
             count += 1;
         }
@@ -200,7 +200,7 @@ mod tests {
 
     #[tokio::test]
     async fn reading_lines_gives_others_their_turn_after_a_number() {
-        let mut lines = of(vec![Ok(Bytes::from("\n".repeat(4 * LINES_AT_ONCE)))], Limits::default());
+        let mut lines = of(vec![Ok(Bytes::from("\n".repeat(4 * LINES_AT_ONCE)))], ServerLimits::default());
         let mut turns = vec![0];
         loop {
             // a turn ends where the reader is not ready

@@ -12,9 +12,9 @@ use uuid::Uuid;
 
 use crate::channel::live;
 use crate::clock;
-use crate::http::State;
-use crate::http::auth::Caller;
-use crate::http::streams::Permit;
+use crate::http::HttpState;
+use crate::http::auth::AuthenticatedCaller;
+use crate::http::streams::StreamPermit;
 use crate::id::Tenant;
 use crate::secret::Secret;
 use crate::store::{StoreError, Topic};
@@ -28,7 +28,7 @@ const OVERLAP: TimeDelta = TimeDelta::seconds(5);
 const ROWS: i64 = 10_000;
 
 /// A message to be told.
-pub struct Told {
+pub struct SessionMessage {
     pub id: Uuid,
     /// As JSON. It may hold a link that decides, so it is no text for a log.
     pub body: Secret,
@@ -36,10 +36,10 @@ pub struct Told {
 
 /// One open session.
 pub struct Session {
-    state: State,
-    caller: Caller,
+    state: HttpState,
+    caller: AuthenticatedCaller,
     tenant: Tenant,
-    permit: Option<Permit>,
+    permit: Option<StreamPermit>,
     /// May have messages with a link that decides; others leave them to other sessions, or the next channel.
     decides: bool,
     /// Where rows are looked for that were taken already.
@@ -55,10 +55,10 @@ pub struct Session {
 impl Session {
     /// Begins now, or behind the message `seen`, if that is still kept.
     pub(super) async fn open(
-        state: State,
-        caller: Caller,
+        state: HttpState,
+        caller: AuthenticatedCaller,
         tenant: Tenant,
-        permit: Permit,
+        permit: StreamPermit,
         seen: Option<Uuid>,
     ) -> Result<Session, StoreError> {
         // listen first, read after
@@ -91,7 +91,7 @@ impl Session {
     }
 
     /// The room of the session, for a caller that keeps it longer or gives it back sooner than the session.
-    pub fn take_permit(&mut self) -> Option<Permit> {
+    pub fn take_permit(&mut self) -> Option<StreamPermit> {
         self.permit.take()
     }
 
@@ -102,7 +102,7 @@ impl Session {
 
     /// The next message; `None` when the token is good no more, or the service is being stopped. May be dropped while
     /// it waits.
-    pub async fn next(&mut self) -> Option<Told> {
+    pub async fn next(&mut self) -> Option<SessionMessage> {
         loop {
             while let Some(id) = self.found.front().copied() {
                 match self.take(id).await {
@@ -159,10 +159,10 @@ impl Session {
     }
 
     /// `None` for a message that was withdrawn, or that nobody can read.
-    async fn take(&mut self, id: Uuid) -> Result<Option<Told>, StoreError> {
+    async fn take(&mut self, id: Uuid) -> Result<Option<SessionMessage>, StoreError> {
         let Some(sealed) = self.state.store.take_live_message(&self.tenant, id).await? else { return Ok(None) };
         match live::open(&self.state.vault, &self.tenant, id, &sealed) {
-            Ok(body) => Ok(Some(Told { id, body })),
+            Ok(body) => Ok(Some(SessionMessage { id, body })),
             Err(error) => {
                 tracing::error!(message_id = %id, %error, "a message of a session can't be opened");
                 Ok(None)

@@ -14,11 +14,11 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::clock;
-use crate::http::State;
-use crate::http::auth::{Caller, identify};
+use crate::http::HttpState;
+use crate::http::auth::{AuthenticatedCaller, identify};
 use crate::http::error::ApiError;
 use crate::http::live::session::Session;
-use crate::http::live::{Connection, admit, hold, last_event_id};
+use crate::http::live::{LiveConnection, admit, hold, last_event_id};
 use crate::http::query::Query;
 use crate::http::server::Peer;
 
@@ -46,7 +46,7 @@ struct Hello {
         ("tenant_id" = Option<String>, Query, description = "Whose; needed with an admin token"),
         ("Last-Event-ID" = Option<Uuid>, Header, description = "The last id that was seen")),
     responses((status = 101, description = "The connection is a WebSocket from here on")))]
-pub async fn open_socket(Held(state): Held<State>, request: Request) -> Result<Response, ApiError> {
+pub async fn open_socket(Held(state): Held<HttpState>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.with_limited_body().into_parts();
     let upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection> = parts.extract().await;
     let upgrade = upgrade.map_err(|_| ApiError::Malformed("this address speaks WebSocket (RFC 6455)".into()))?;
@@ -60,8 +60,8 @@ pub async fn open_socket(Held(state): Held<State>, request: Request) -> Result<R
     let permit = state.streams.take_unknown(peer)?;
     let session = match parts.headers.contains_key(AUTHORIZATION) {
         true => {
-            let caller: Caller = parts.extract_with_state(&state).await?;
-            Some(admit(&state, caller, tenant.as_deref(), seen, Connection::Counted).await?)
+            let caller: AuthenticatedCaller = parts.extract_with_state(&state).await?;
+            Some(admit(&state, caller, tenant.as_deref(), seen, LiveConnection::Counted).await?)
         }
         false => None,
     };
@@ -76,7 +76,7 @@ pub async fn open_socket(Held(state): Held<State>, request: Request) -> Result<R
             };
             tell(&state, session, &mut socket).await
         };
-        let end = stop.run_until_cancelled(talk).await.unwrap_or(Err(End::Stopped));
+        let end = stop.run_until_cancelled(talk).await.unwrap_or(Err(SocketEnd::Stopped));
         if let Err(end) = end {
             let _ = timeout(GOODBYE, socket.send(Message::Close(Some(end.frame())))).await;
         }
@@ -84,7 +84,7 @@ pub async fn open_socket(Held(state): Held<State>, request: Request) -> Result<R
 }
 
 /// Why a socket is closed from this side.
-enum End {
+enum SocketEnd {
     /// The client went away or broke the protocol: nothing is left to be said.
     Gone,
     /// The client did not identify itself, or not in time, or not credibly; the sentence is told.
@@ -97,15 +97,15 @@ enum End {
     Stopped,
 }
 
-impl End {
+impl SocketEnd {
     fn frame(self) -> CloseFrame {
         let (code, reason): (CloseCode, String) = match self {
-            End::Gone => (close_code::NORMAL, String::new()),
-            End::Refused(why) => (close_code::POLICY, why),
-            End::Full(why) => (close_code::AGAIN, why.into()),
-            End::Ended => (close_code::POLICY, "the token is no longer valid".into()),
-            End::Away => (close_code::AGAIN, "the database is away".into()),
-            End::Stopped => (close_code::AWAY, "the service stops".into()),
+            SocketEnd::Gone => (close_code::NORMAL, String::new()),
+            SocketEnd::Refused(why) => (close_code::POLICY, why),
+            SocketEnd::Full(why) => (close_code::AGAIN, why.into()),
+            SocketEnd::Ended => (close_code::POLICY, "the token is no longer valid".into()),
+            SocketEnd::Away => (close_code::AGAIN, "the database is away".into()),
+            SocketEnd::Stopped => (close_code::AWAY, "the service stops".into()),
         };
         // a close frame has room for 123 bytes
         let end = reason.floor_char_boundary(123);
@@ -114,55 +114,55 @@ impl End {
 }
 
 /// Reads who it is from the first message.
-async fn greet(state: &State, peer: Option<std::net::IpAddr>, socket: &mut WebSocket) -> Result<Session, End> {
-    let refused = |why: &str| End::Refused(why.into());
+async fn greet(state: &HttpState, peer: Option<std::net::IpAddr>, socket: &mut WebSocket) -> Result<Session, SocketEnd> {
+    let refused = |why: &str| SocketEnd::Refused(why.into());
     let first = timeout(state.limits.header_time, hear(socket)).await;
     let text = first.map_err(|_| refused("no token came"))??;
     let hello: Hello = serde_json::from_str(&text).map_err(|_| refused("send {\"token\": \"rv_…\"} first"))?;
     let of_problem = |error: ApiError| match error {
-        ApiError::TooManyRequests { detail, .. } => End::Full(detail),
-        ApiError::Unavailable { .. } => End::Away,
+        ApiError::TooManyRequests { detail, .. } => SocketEnd::Full(detail),
+        ApiError::Unavailable { .. } => SocketEnd::Away,
         error => {
             let problem = error.into_problem();
             let fault = problem.errors.first().map(|fault| format!("{}: {}", fault.pointer, fault.message));
-            End::Refused(fault.unwrap_or_else(|| problem.detail.to_string()))
+            SocketEnd::Refused(fault.unwrap_or_else(|| problem.detail.to_string()))
         }
     };
     let caller = identify(state, peer, &hello.token).await.map_err(of_problem)?;
     let (tenant, seen) = (hello.tenant_id.as_deref(), hello.last_event_id);
-    admit(state, caller, tenant, seen, Connection::Counted).await.map_err(of_problem)
+    admit(state, caller, tenant, seen, LiveConnection::Counted).await.map_err(of_problem)
 }
 
 /// The next text of the client.
-async fn hear(socket: &mut WebSocket) -> Result<String, End> {
+async fn hear(socket: &mut WebSocket) -> Result<String, SocketEnd> {
     loop {
         match socket.recv().await {
             Some(Ok(Message::Text(text))) => return Ok(text.to_string()),
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-            Some(Ok(Message::Binary(_) | Message::Close(_)) | Err(_)) | None => return Err(End::Gone),
+            Some(Ok(Message::Binary(_) | Message::Close(_)) | Err(_)) | None => return Err(SocketEnd::Gone),
         }
     }
 }
 
 /// Tells the session's messages, and looks now and then whether anybody is still there.
-async fn tell(state: &State, mut session: Session, socket: &mut WebSocket) -> Result<(), End> {
-    let gone = |_| End::Gone;
+async fn tell(state: &HttpState, mut session: Session, socket: &mut WebSocket) -> Result<(), SocketEnd> {
+    let gone = |_| SocketEnd::Gone;
     socket.send(Message::Text(session.opened().into())).await.map_err(gone)?;
     let mut answered = true;
     let mut ping = Box::pin(clock::pause(state.limits.keep_alive));
     loop {
         tokio::select! {
             told = session.next() => {
-                let told = told.ok_or_else(|| if state.stop.is_cancelled() { End::Stopped } else { End::Ended })?;
+                let told = told.ok_or_else(|| if state.stop.is_cancelled() { SocketEnd::Stopped } else { SocketEnd::Ended })?;
                 socket.send(Message::Text(told.body.expose().into())).await.map_err(gone)?;
             }
             heard = socket.recv() => match heard {
-                Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(End::Gone),
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(SocketEnd::Gone),
                 Some(Ok(_)) => answered = true,
             },
             () = &mut ping => {
                 if !answered {
-                    return Err(End::Gone);
+                    return Err(SocketEnd::Gone);
                 }
                 answered = false;
                 socket.send(Message::Ping(Default::default())).await.map_err(gone)?;

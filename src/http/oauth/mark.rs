@@ -10,14 +10,14 @@ use axum::response::Response;
 use chrono::{DateTime, Utc};
 
 use crate::vault::Vault;
-use crate::vault::oauth::Flow;
+use crate::vault::oauth::OAuthFlow;
 
 const PURPOSE: &str = "oauth/page";
 /// Characters of the flow's id that tell the cookie of one page from that of another.
 const NAMED: usize = 12;
 
 /// Sets it with the page of a flow.
-pub fn set(response: &mut Response, vault: &Vault, flow: &Flow, public_url: &str, now: DateTime<Utc>) {
+pub fn set(response: &mut Response, vault: &Vault, flow: &OAuthFlow, public_url: &str, now: DateTime<Utc>) {
     let (name, value) = (name(flow, public_url), vault.tag(PURPOSE, &flow.id.to_string()));
     let place = if is_secure(public_url) { "Path=/; Secure" } else { "Path=/oauth" };
     let left = (flow.expires_at - now).num_seconds().max(0);
@@ -28,7 +28,7 @@ pub fn set(response: &mut Response, vault: &Vault, flow: &Flow, public_url: &str
 }
 
 /// Whether a request comes from a browser that has it.
-pub fn is_there(headers: &HeaderMap, vault: &Vault, flow: &Flow, public_url: &str) -> bool {
+pub fn is_there(headers: &HeaderMap, vault: &Vault, flow: &OAuthFlow, public_url: &str) -> bool {
     let wanted = name(flow, public_url);
     let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
     let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
@@ -36,7 +36,7 @@ pub fn is_there(headers: &HeaderMap, vault: &Vault, flow: &Flow, public_url: &st
 }
 
 /// Over TLS a name that browsers take from this host alone, and not from its neighbours (RFC 6265bis, section 4.1.3.2).
-fn name(flow: &Flow, public_url: &str) -> String {
+fn name(flow: &OAuthFlow, public_url: &str) -> String {
     let id = flow.id.simple().to_string();
     let prefix = if is_secure(public_url) { "__Host-" } else { "" };
     format!("{prefix}reveille-connect-{}", &id[id.len() - NAMED..])
@@ -67,12 +67,12 @@ mod tests {
         DateTime::UNIX_EPOCH + TimeDelta::days(20_000)
     }
 
-    fn flow() -> Flow {
-        Flow::begin(new_id(now()), "ann", &Reference::parse("calendar").unwrap(), "token:t", now()).unwrap()
+    fn flow() -> OAuthFlow {
+        OAuthFlow::begin(new_id(now()), "ann", &Reference::parse("calendar").unwrap(), "token:t", now()).unwrap()
     }
 
     /// Name and value, and what stands behind them.
-    fn cookie(flow: &Flow, public_url: &str) -> (String, String) {
+    fn cookie(flow: &OAuthFlow, public_url: &str) -> (String, String) {
         let mut response = Response::default();
         set(&mut response, &vault(), flow, public_url, now());
         let cookie = response.headers()[header::SET_COOKIE].to_str().unwrap().to_owned();
@@ -80,7 +80,7 @@ mod tests {
         (pair.to_owned(), rest.to_owned())
     }
 
-    fn is_marked(cookie: &str, flow: &Flow, public_url: &str) -> bool {
+    fn is_marked(cookie: &str, flow: &OAuthFlow, public_url: &str) -> bool {
         let headers = HeaderMap::from_iter([(header::COOKIE, cookie.parse().unwrap())]);
         is_there(&headers, &vault(), flow, public_url)
     }

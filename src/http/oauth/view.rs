@@ -11,14 +11,14 @@ use serde::Serialize;
 use crate::channel::templates::phrases::Phrases;
 use crate::http::approve::moment::{instant, left};
 use crate::http::pages::{Row, View, message_in, page};
-use crate::vault::oauth::{CALLBACK, Connected, Flow, Offer};
+use crate::vault::oauth::{CALLBACK, Connected, OAuthFlow, ConnectOffer};
 
 /// How much of a provider's own words is shown, in characters.
 const SHOWN: usize = 300;
 
 /// The page that names the account to connect, with the button.
 #[derive(Debug, Serialize)]
-struct Question<'a> {
+struct ConsentQuestion<'a> {
     rows: Vec<Row<'a>>,
     replaces: bool,
     tenant: &'a str,
@@ -28,7 +28,7 @@ struct Question<'a> {
     left: String,
 }
 
-impl View for Question<'_> {
+impl View for ConsentQuestion<'_> {
     const TEMPLATE: &'static str = "connect.html";
 }
 
@@ -63,8 +63,8 @@ impl View for Done<'_> {
 }
 
 /// Asks whether the account is to be connected.
-pub fn question(words: &Phrases, offer: &Offer, state: &str, code: &str, now: DateTime<Utc>) -> Response {
-    let Flow { reference, tenant, expires_at, .. } = &offer.flow;
+pub fn question(words: &Phrases, offer: &ConnectOffer, state: &str, code: &str, now: DateTime<Utc>) -> Response {
+    let OAuthFlow { reference, tenant, expires_at, .. } = &offer.flow;
     let mut rows = vec![
         row("connect_service", &reference.service),
         row("connect_account", &reference.account),
@@ -75,7 +75,7 @@ pub fn question(words: &Phrases, offer: &Offer, state: &str, code: &str, now: Da
         rows.push(row("connect_scopes", offer.scopes.join(", ")));
     }
     let left = left(words, *expires_at, now);
-    let view = Question { rows, replaces: offer.replaces, tenant, action: CALLBACK, state, code, left };
+    let view = ConsentQuestion { rows, replaces: offer.replaces, tenant, action: CALLBACK, state, code, left };
     page(words, StatusCode::OK, words.get("connect_title"), &view)
 }
 
@@ -84,7 +84,7 @@ fn row<'a>(name: &'static str, value: impl Into<Cow<'a, str>>) -> Row<'a> {
 }
 
 /// The provider has sent an error.
-pub fn declined(words: &Phrases, offer: &Offer, error: &str, description: Option<&str>) -> Response {
+pub fn declined(words: &Phrases, offer: &ConnectOffer, error: &str, description: Option<&str>) -> Response {
     let reason = match error {
         "access_denied" => "connect_denied",
         "temporarily_unavailable" | "server_error" => "connect_trouble",
@@ -100,7 +100,7 @@ pub fn declined(words: &Phrases, offer: &Offer, error: &str, description: Option
 }
 
 /// Done.
-pub fn connected(words: &Phrases, flow: &Flow, connected: &Connected) -> Response {
+pub fn connected(words: &Phrases, flow: &OAuthFlow, connected: &Connected) -> Response {
     let (lasts, ends_at) = match (connected.is_renewable, connected.expires_at) {
         (true, _) => ("connect_stays", String::new()),
         (false, Some(end)) => ("connect_ends", instant(words, end, Tz::UTC)),
@@ -119,7 +119,7 @@ pub fn connected(words: &Phrases, flow: &Flow, connected: &Connected) -> Respons
 }
 
 /// The button was pressed before.
-pub fn used(words: &Phrases, flow: &Flow, connected: bool) -> Response {
+pub fn used(words: &Phrases, flow: &OAuthFlow, connected: bool) -> Response {
     let account = flow.reference.to_string();
     let is_connected = words.with("connect_again", &[("account", &account), ("tenant", &flow.tenant)]);
     match connected {
@@ -206,10 +206,10 @@ mod tests {
         let now: DateTime<Utc> = "2026-11-21T00:00:00Z".parse().unwrap();
         let reference = Reference { service: text.into(), account: text.into() };
         let known = Reference::parse("calendar").unwrap();
-        let mut flow = Flow::begin(Uuid::from_u128(7), text, &known, "token:t", now).unwrap();
+        let mut flow = OAuthFlow::begin(Uuid::from_u128(7), text, &known, "token:t", now).unwrap();
         flow.reference = reference;
-        let offer = Offer { flow: flow.clone(), hosts: vec![text.into()], scopes: vec![text.into()], replaces: true };
-        let plain = Offer { scopes: vec![], replaces: false, ..offer.clone() };
+        let offer = ConnectOffer { flow: flow.clone(), hosts: vec![text.into()], scopes: vec![text.into()], replaces: true };
+        let plain = ConnectOffer { scopes: vec![], replaces: false, ..offer.clone() };
         let task = DependentTask {
             id: Uuid::from_u128(8),
             name: text.into(),

@@ -11,7 +11,7 @@ use minijinja::value::{Kwargs, Object, Serde, Value, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior, context};
 use serde::Serialize;
 
-use crate::channel::templates::phrases::{Phrases, Piece, pieces};
+use crate::channel::templates::phrases::{Phrases, PhrasePiece, pieces};
 use crate::http::pages::style::STYLE;
 use crate::visible::visible;
 
@@ -102,8 +102,8 @@ impl Words {
         let mut said = String::new();
         for piece in pieces(phrase) {
             match piece {
-                Piece::Words(words) => said.push_str(&escaped(words)),
-                Piece::Insert(part) => match parts.peek::<Option<Value>>(part)? {
+                PhrasePiece::Words(words) => said.push_str(&escaped(words)),
+                PhrasePiece::Insert(part) => match parts.peek::<Option<Value>>(part)? {
                     Some(value) => said.push_str(&markup(&value)?),
                     None => return Err(lacks(format!("the phrase `{name}` lacks its part `{part}`"))),
                 },
@@ -192,7 +192,7 @@ mod tests {
                 };
                 let phrase = english.find(name).unwrap_or_else(|| panic!("{file}: no phrase `{name}`"));
                 for piece in pieces(phrase) {
-                    if let Piece::Insert(part) = piece {
+                    if let PhrasePiece::Insert(part) = piece {
                         assert!(parts.contains(&format!("{part}=")), "{file}: `{name}` lacks `{part}`");
                     }
                 }

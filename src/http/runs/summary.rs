@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::run::outcome::RunFault;
-use crate::run::{Missed, RunState, Usage};
+use crate::run::{MissedInstants, RunState, Usage};
 use crate::store;
 
 /// A run in short, as lists have it.
@@ -33,7 +33,7 @@ pub struct RunSummary {
     pub attempt: i32,
     /// The fires that it stands for, besides its own.
     #[schema(required)]
-    pub missed: Option<Missed>,
+    pub missed: Option<MissedInstants>,
     #[schema(required)]
     pub retry_of: Option<Uuid>,
     /// The `id` of each event that it stands for.
@@ -58,8 +58,8 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
-    pub fn of(summary: store::RunSummary) -> RunSummary {
-        let store::RunSummary { run, input_bytes, output_bytes } = summary;
+    pub fn of(summary: store::RunOverview) -> RunSummary {
+        let store::RunOverview { run, input_bytes, output_bytes } = summary;
         RunSummary {
             id: run.id,
             task_id: run.task_id,

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::approval::Choice;
+use crate::approval::ApprovalChoice;
 
 /// An answer to a question.
 #[derive(Serialize, ToSchema)]
@@ -14,7 +14,7 @@ use crate::approval::Choice;
     "modifications": {"text": "The build is green"}, "comment": "shorter"
 }))]
 pub struct NewDecision {
-    pub decision: Choice,
+    pub decision: ApprovalChoice,
     /// The `digest` of the approval that was shown.
     pub digest: String,
     /// With `edit`: the arguments that are to be otherwise. Each takes the place of the proposed one, `null` takes it

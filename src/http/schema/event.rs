@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"source": "email", "type": "new_email", "data": {"from": "ship-confirm@amazon.com"}}))]
-pub struct NewEvent {
+pub struct EventSchema {
     /// Tenant of the event; an admin names it.
     #[schema(required = false, example = "user_123")]
     pub tenant_id: Option<String>,
@@ -62,7 +62,7 @@ pub struct CloudEvent {
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum AnyEvent {
-    Short(NewEvent),
+    Short(EventSchema),
     Cloud(CloudEvent),
 }
 

@@ -43,7 +43,7 @@ pub struct DryRunRequest {
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"state": "succeeded", "output": "Booked for eight."}))]
-pub struct Completion {
+pub struct CompletionSchema {
     /// `succeeded` or `failed`.
     pub state: String,
     /// The answer, told to the recipient; what is no text is stored as JSON.

@@ -30,19 +30,20 @@ pub struct NewRecipient {
     pub fallback: Vec<String>,
     /// When less urgent messages are held, to be told in a digest.
     #[schema(required = false)]
-    pub quiet_hours: Vec<QuietHours>,
+    pub quiet_hours: Vec<QuietHoursSchema>,
     /// When held messages are told. Absent: as soon as the quiet hours are over; what went over the budget, at 08:00.
     #[schema(required = false)]
     pub digest: Option<Digest>,
     /// Interruptions on a day of the recipient's calendar. Absent: any number.
     #[schema(required = false)]
-    pub budget: Option<Budget>,
+    pub budget: Option<BudgetSchema>,
 }
 
 /// A stretch of the recipient's day in which messages are held that are less urgent than what breaks through.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct QuietHours {
+#[schema(as = QuietHours)]
+pub struct QuietHoursSchema {
     #[schema(example = "22:00", pattern = "^[0-2][0-9]:[0-5][0-9]$")]
     pub from: String,
     /// Not later than `from`: on the next day.
@@ -73,7 +74,7 @@ pub struct Digest {
 /// count.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Budget {
+pub struct BudgetSchema {
     #[schema(minimum = 0, maximum = 10000)]
     pub per_day: u32,
 }
@@ -81,17 +82,18 @@ pub struct Budget {
 /// Where a tenant is reached, without the secrets.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Recipient {
+#[schema(as = Recipient)]
+pub struct RecipientSchema {
     pub tenant_id: String,
     pub timezone: String,
     pub locale: String,
     pub addresses: Addresses,
     pub fallback: Vec<String>,
-    pub quiet_hours: Vec<QuietHours>,
+    pub quiet_hours: Vec<QuietHoursSchema>,
     #[schema(required)]
     pub digest: Option<Digest>,
     #[schema(required)]
-    pub budget: Option<Budget>,
+    pub budget: Option<BudgetSchema>,
     /// When which address was verified, by channel.
     pub verified: BTreeMap<String, DateTime<Utc>>,
     pub version: i64,

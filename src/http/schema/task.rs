@@ -1,5 +1,7 @@
 //! The shapes of tasks, and of what is asked of them.
 
+use std::borrow::Cow;
+
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
@@ -16,16 +18,18 @@ use crate::trigger::{CatchUp, DstFold, DstGap, EventTrigger, OnResume, Overlap};
 /// When a task fires.
 #[derive(Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Trigger {
-    Schedule(Schedule),
+#[schema(as = Trigger)]
+pub enum TriggerSchema {
+    Schedule(ScheduleSchema),
     Event(EventTrigger),
-    Condition(Condition),
+    Condition(ConditionSchema),
 }
 
 /// Exactly one of `cron`, `interval`, `at` and `rrule`, and the rules around it.
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"type": "schedule", "cron": "0 8 * * *", "timezone": "Asia/Shanghai"}))]
-pub struct Schedule {
+#[schema(as = Schedule)]
+pub struct ScheduleSchema {
     /// Five fields, six with seconds first, or `@daily` and its kin.
     #[schema(required = false, example = "0 8 * * *")]
     pub cron: Option<String>,
@@ -80,7 +84,7 @@ pub struct Schedule {
 #[derive(Serialize, ToSchema)]
 #[schema(example = json!({"type": "condition", "poll": {"http": {"url": "https://api.example.org/price"}},
     "interval": "30m", "expression": "value.price < 500", "cooldown": "6h"}))]
-pub struct Condition {
+pub struct ConditionSchema {
     pub poll: Poll,
     /// How often it is polled, at least `1s`; spread by the task's id, so that many tasks do not poll at once.
     #[schema(example = "30m")]
@@ -146,7 +150,7 @@ pub struct Poll {
 #[serde(deny_unknown_fields)]
 pub struct ConditionTest {
     /// Of the type `condition`.
-    pub trigger: Trigger,
+    pub trigger: TriggerSchema,
     /// Value of the poll before.
     #[schema(required = false)]
     pub previous: Value,
@@ -158,7 +162,8 @@ pub struct ConditionTest {
 /// Where the result is told: a channel, or several, the later ones when the earlier fail.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Output {
+#[schema(as = Output)]
+pub struct OutputSchema {
     /// Absent: the recipient's own order.
     #[schema(required = false)]
     pub channel: Option<Channels>,
@@ -192,27 +197,31 @@ pub struct NewTaskOwn {
     pub key: Option<String>,
     #[schema(min_length = 1, max_length = 200)]
     pub name: String,
-    pub trigger: Trigger,
+    pub trigger: TriggerSchema,
     #[schema(required = false, default = "orchestrator")]
     pub executor: String,
     #[schema(required = false)]
     pub action: Action,
     /// Absent: the recipient's own order. Null: the result is told to nobody.
     #[schema(required = false)]
-    pub output: Option<Output>,
+    pub output: Option<OutputSchema>,
 }
 
 /// A task to be made.
 #[derive(Serialize)]
-pub struct NewTask;
+pub struct NewTaskSchema;
 
-impl PartialSchema for NewTask {
+impl PartialSchema for NewTaskSchema {
     fn schema() -> RefOr<Schema> {
         with_fields(NewTaskOwn::schema(), &Spec::written())
     }
 }
 
-impl ToSchema for NewTask {
+impl ToSchema for NewTaskSchema {
+    fn name() -> Cow<'static, str> {
+        "NewTask".into()
+    }
+
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
         NewTaskOwn::schemas(schemas);
         parts(&Spec::written(), schemas);
@@ -232,13 +241,13 @@ pub struct TaskPatchOwn {
     #[schema(required = false, min_length = 1, max_length = 200)]
     pub name: String,
     #[schema(required = false)]
-    pub trigger: Trigger,
+    pub trigger: TriggerSchema,
     #[schema(required = false)]
     pub executor: Option<String>,
     #[schema(required = false)]
     pub action: Option<Action>,
     #[schema(required = false)]
-    pub output: Option<Output>,
+    pub output: Option<OutputSchema>,
     /// As it is: it can't be changed.
     #[schema(required = false)]
     pub key: Option<String>,
@@ -274,12 +283,12 @@ pub struct TaskOwn {
     #[schema(required)]
     pub key: Option<String>,
     pub name: String,
-    pub trigger: Trigger,
+    pub trigger: TriggerSchema,
     pub executor: String,
     pub action: Action,
     /// Absent: the recipient's own order. Null: the result is told to nobody.
     #[schema(required = false)]
-    pub output: Option<Output>,
+    pub output: Option<OutputSchema>,
 }
 
 /// State of a task: all that its owner does not decide.
@@ -307,9 +316,9 @@ pub struct TaskState {
 
 /// A task.
 #[derive(Serialize)]
-pub struct Task;
+pub struct TaskSchema;
 
-impl PartialSchema for Task {
+impl PartialSchema for TaskSchema {
     fn schema() -> RefOr<Schema> {
         let mut fields = Spec::shown();
         fields.push(Form::of::<TaskState>());
@@ -317,7 +326,11 @@ impl PartialSchema for Task {
     }
 }
 
-impl ToSchema for Task {
+impl ToSchema for TaskSchema {
+    fn name() -> Cow<'static, str> {
+        "Task".into()
+    }
+
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
         TaskOwn::schemas(schemas);
         parts(&Spec::shown(), schemas);
@@ -365,7 +378,7 @@ pub struct BackfillRange {
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewRequest {
-    pub trigger: Trigger,
+    pub trigger: TriggerSchema,
     #[schema(required = false, default = 5, minimum = 1, maximum = 1000)]
     pub count: u32,
     /// Now, where it is left out.

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use crate::run::stream::StreamEvent;
-use crate::run::transcript::{Entry, Message};
+use crate::run::transcript::{TranscriptEntry, TranscriptMessage};
 
 /// The memory of one stream. It grows with the turns of its run, and goes with its client.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct StreamMemory {
     /// The turn that tool events belong to, which do not say it themselves.
     turn: i64,
     begun: HashSet<i64>,
@@ -19,7 +19,7 @@ pub struct Told {
     error: Option<StreamEvent>,
 }
 
-impl Told {
+impl StreamMemory {
     /// Whether a live event is news. A message may begin again, when a call of the model is tried again.
     pub fn hears(&mut self, event: &StreamEvent) -> bool {
         if let StreamEvent::MessageStart { turn } | StreamEvent::MessageEnd { turn, .. } = event {
@@ -32,7 +32,7 @@ impl Told {
     }
 
     /// The events of a committed entry that are news.
-    pub fn reads(&mut self, entry: &Entry) -> Vec<StreamEvent> {
+    pub fn reads(&mut self, entry: &TranscriptEntry) -> Vec<StreamEvent> {
         self.turn = self.turn.max(entry.turn);
         let begun = self.begun.contains(&entry.turn);
         let mut news = events(entry);
@@ -58,11 +58,11 @@ impl Told {
 }
 
 /// The live events for an entry of the transcript.
-fn events(entry: &Entry) -> Vec<StreamEvent> {
+fn events(entry: &TranscriptEntry) -> Vec<StreamEvent> {
     match &entry.message {
-        Message::System { .. } | Message::User { .. } => Vec::new(),
-        Message::Pipeline { .. } | Message::Step { .. } | Message::StepResult { .. } => Vec::new(),
-        Message::Assistant { text, tool_calls, .. } => {
+        TranscriptMessage::System { .. } | TranscriptMessage::User { .. } => Vec::new(),
+        TranscriptMessage::Pipeline { .. } | TranscriptMessage::Step { .. } | TranscriptMessage::StepResult { .. } => Vec::new(),
+        TranscriptMessage::Assistant { text, tool_calls, .. } => {
             let end = StreamEvent::MessageEnd { turn: entry.turn, text: text.clone().unwrap_or_default() };
             let calls = tool_calls.iter().map(|call| StreamEvent::ToolCallStart {
                 tool: call.name.clone(),
@@ -71,7 +71,7 @@ fn events(entry: &Entry) -> Vec<StreamEvent> {
             });
             [StreamEvent::MessageStart { turn: entry.turn }, end].into_iter().chain(calls).collect()
         }
-        Message::Tool { call_id, name, content, is_error, .. } => vec![StreamEvent::ToolResult {
+        TranscriptMessage::Tool { call_id, name, content, is_error, .. } => vec![StreamEvent::ToolResult {
             tool: name.clone(),
             id: call_id.clone(),
             result: content.clone(),
@@ -104,16 +104,16 @@ mod tests {
         StreamEvent::ToolCallStart { tool: "t".into(), args: json!({}), id: "call_0".into() }
     }
 
-    fn entry(turn: i64) -> Entry {
+    fn entry(turn: i64) -> TranscriptEntry {
         let call = ToolCall { id: "call_0".into(), name: "t".into(), arguments: json!({}) };
-        let message = Message::Assistant { text: Some("hello".into()), tool_calls: vec![call], echo: None };
+        let message = TranscriptMessage::Assistant { text: Some("hello".into()), tool_calls: vec![call], echo: None };
         let at = chrono::DateTime::UNIX_EPOCH;
-        Entry { seq: turn, turn, at, message, usage: Usage::default(), duration_ms: None }
+        TranscriptEntry { seq: turn, turn, at, message, usage: Usage::default(), duration_ms: None }
     }
 
     #[test]
     fn event_heard_live_is_not_read_again_nor_a_read_one_heard() {
-        let mut told = Told::default();
+        let mut told = StreamMemory::default();
         assert!(told.hears(&start(1)) && told.hears(&chunk(1)) && told.hears(&end(1)) && told.hears(&call()));
         assert_eq!(told.reads(&entry(1)), []);
         assert_eq!(told.reads(&entry(2)), [start(2), end(2), call()]);
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_call_id_that_comes_again_in_another_turn_is_another_call() {
-        let mut told = Told::default();
+        let mut told = StreamMemory::default();
         assert!(told.hears(&end(1)) && told.hears(&call()) && !told.hears(&call()));
         assert!(told.hears(&end(2)) && told.hears(&call()));
         assert_eq!(told.reads(&entry(1)), []);
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn an_error_is_told_once_live_and_at_the_end_and_again_where_a_later_attempt_has_it() {
         let error = |message: &str| StreamEvent::Error { code: "llm_timeout".into(), message: message.into() };
-        let mut told = Told::default();
+        let mut told = StreamMemory::default();
         assert!(told.hears(&start(1)) && told.hears(&error("late")));
         assert!(!told.hears(&error("late")), "the record's error is the one that was heard");
         assert!(told.hears(&error("too late")), "another one is news");
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_message_may_begin_again_live_but_is_read_as_begun_once() {
-        let mut told = Told::default();
+        let mut told = StreamMemory::default();
         assert!(told.hears(&start(1)) && told.hears(&chunk(1)) && told.hears(&start(1)));
         assert_eq!(told.reads(&entry(1)), [end(1), call()]);
     }

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::reading::text;
 use super::secrets::Seal;
 use crate::field::{Flag, Takes};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::address::AddressKind;
 use crate::visible::is_traceless;
 
@@ -17,7 +17,7 @@ pub struct Email;
 
 /// An address of email in the API.
 #[derive(Serialize, ToSchema)]
-pub struct Form {
+pub struct EmailForm {
     #[schema(required = false)]
     email: Option<String>,
 }
@@ -25,8 +25,8 @@ pub struct Form {
 impl AddressKind for Email {
     type Draft = Option<String>;
     type Stored = Option<String>;
-    type Written = Form;
-    type Shown = Form;
+    type Written = EmailForm;
+    type Shown = EmailForm;
 
     const FLAGS: &'static [Flag] = &[Flag {
         name: "--email",
@@ -35,7 +35,7 @@ impl AddressKind for Email {
         help: "Address for the channel `email`",
     }];
 
-    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
+    fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> Option<String> {
         read(kinds, faults)
     }
 
@@ -48,7 +48,7 @@ impl AddressKind for Email {
     }
 }
 
-fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
+fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> Option<String> {
     let address = text(kinds, "email", "/addresses", faults)?;
     if !is_email(address) {
         faults.add("/addresses/email", format!("`{address}` is not an address such as `ann@example.org`"));
@@ -121,7 +121,7 @@ mod tests {
         let longest = of(64, &label);
         assert_eq!(longest.len(), 320);
         let faults = |address: String| {
-            let mut faults = Faults::new();
+            let mut faults = ValidationErrors::new();
             read(serde_json::json!({ "email": address }).as_object().unwrap(), &mut faults);
             faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
         };

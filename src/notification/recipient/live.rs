@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::reading::flag;
 use super::secrets::Seal;
 use crate::field::{Flag, Takes};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::address::AddressKind;
 
 /// The address of the channel `live`.
@@ -41,7 +41,7 @@ impl AddressKind for Live {
         help: "Tell sessions that the tenant has open",
     }];
 
-    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> bool {
+    fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> bool {
         flag(kinds, "live", "/addresses", faults)
     }
 

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::reading::text;
 use super::secrets::Seal;
 use crate::field::{Flag, Takes};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::address::AddressKind;
 
 /// Digits of a number with its country code (E.164: at most 15; no country has numbers shorter than 7).
@@ -46,7 +46,7 @@ impl AddressKind for Phone {
         help: "Telephone number for the channel `sms`, with its country code",
     }];
 
-    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
+    fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> Option<String> {
         let number = text(kinds, "sms", "/addresses", faults)?;
         let normal = normalized(number);
         if normal.is_none() {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::reading::{flag, given, object, only, text, url};
 use super::secrets::{Seal, SecretPlace};
 use crate::field::{Flag, Takes};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::address::AddressKind;
 use crate::secret::Secret;
 
@@ -80,7 +80,7 @@ impl AddressKind for Push {
         help: "Topic of the configured ntfy server for the channel `push`; browsers and other servers go by --file",
     }];
 
-    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Vec<PushDraft> {
+    fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> Vec<PushDraft> {
         read(kinds, faults)
     }
 
@@ -102,7 +102,7 @@ impl AddressKind for Push {
 }
 
 /// One address, or a list of them.
-fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Vec<PushDraft> {
+fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> Vec<PushDraft> {
     let place = "/addresses/push";
     match given(kinds, "push") {
         None => vec![],
@@ -117,7 +117,7 @@ fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Vec<PushDraft> {
     }
 }
 
-fn read_one(value: &Value, place: &str, faults: &mut Faults) -> Option<PushDraft> {
+fn read_one(value: &Value, place: &str, faults: &mut ValidationErrors) -> Option<PushDraft> {
     let fields = object(value, place, faults)?;
     match (given(fields, "topic"), given(fields, "endpoint")) {
         (Some(_), None) => read_ntfy(fields, place, faults),
@@ -131,7 +131,7 @@ fn read_one(value: &Value, place: &str, faults: &mut Faults) -> Option<PushDraft
     }
 }
 
-fn read_ntfy(fields: &Map<String, Value>, place: &str, faults: &mut Faults) -> Option<PushDraft> {
+fn read_ntfy(fields: &Map<String, Value>, place: &str, faults: &mut ValidationErrors) -> Option<PushDraft> {
     only(fields, place, &["topic", "server"], faults);
     let topic = text(fields, "topic", place, faults)?;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
@@ -143,7 +143,7 @@ fn read_ntfy(fields: &Map<String, Value>, place: &str, faults: &mut Faults) -> O
     Some(PushDraft::Ntfy { topic: topic.to_owned(), server })
 }
 
-fn read_browser(fields: &Map<String, Value>, place: &str, faults: &mut Faults) -> Option<PushDraft> {
+fn read_browser(fields: &Map<String, Value>, place: &str, faults: &mut ValidationErrors) -> Option<PushDraft> {
     // as `PushSubscription.toJSON()` writes it; when it ends is the push service's to know
     only(fields, place, &["endpoint", "expirationTime", "keys"], faults);
     let endpoint = url(fields, "endpoint", place, faults);
@@ -180,7 +180,7 @@ fn read_browser(fields: &Map<String, Value>, place: &str, faults: &mut Faults) -
 }
 
 /// Base64 of any of the usual kinds; browsers and libraries differ.
-fn decoded(fields: &Map<String, Value>, name: &str, place: &str, faults: &mut Faults) -> Option<Vec<u8>> {
+fn decoded(fields: &Map<String, Value>, name: &str, place: &str, faults: &mut ValidationErrors) -> Option<Vec<u8>> {
     let encoded = text(fields, name, place, faults)?;
     [URL_SAFE_NO_PAD, URL_SAFE, STANDARD_NO_PAD, STANDARD].iter().find_map(|kind| kind.decode(encoded).ok())
 }
@@ -196,7 +196,7 @@ impl PushDraft {
             Some(auth) => seal.seal(SecretPlace::Push(&endpoint), &auth)?,
             None => stored_auth(old, &endpoint, &p256dh).map(str::to_owned).ok_or_else(|| {
                 let message = "is needed: the authentication secret of the browser's subscription";
-                Faults::one(format!("/addresses/push/{n}/keys/auth"), message)
+                ValidationErrors::one(format!("/addresses/push/{n}/keys/auth"), message)
             })?,
         };
         Ok(PushAddress::WebPush { endpoint, p256dh, sealed_auth })
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn recipient_has_as_many_push_addresses_as_it_may_and_no_more() {
         let places = |count: usize| {
-            let mut faults = Faults::new();
+            let mut faults = ValidationErrors::new();
             let kinds = json!({ "push": vec![json!({ "topic": "news" }); count] });
             read(kinds.as_object().unwrap(), &mut faults);
             faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::Addresses;
-use crate::notification::quiet::{BreaksThrough, Budget, Day, DigestTimes, Quiet, QuietHours, WallTime};
+use crate::notification::quiet::{BreaksThrough, InterruptionBudget, Day, DigestTimes, QuietRules, QuietHours, WallTime};
 use crate::notification::recipient::reading::{given, list, number, object, only, texts, unknown, word};
 
 /// How many stretches of quiet hours, and times of a digest, a recipient may have.
@@ -25,7 +25,7 @@ const BREAKS_THROUGH: [(&str, BreaksThrough); 3] =
     [("high", BreaksThrough::High), ("urgent", BreaksThrough::Urgent), ("never", BreaksThrough::Never)];
 
 /// `quiet_hours`, `digest` and `budget` of a recipient; every fault is named.
-pub(super) fn read(fields: &Map<String, Value>, faults: &mut Faults) -> Quiet {
+pub(super) fn read(fields: &Map<String, Value>, faults: &mut ValidationErrors) -> QuietRules {
     let quiet_hours = given(fields, "quiet_hours").map(|value| {
         let stretches = list(value, "/quiet_hours", faults);
         if stretches.len() > QUIET_HOURS {
@@ -33,14 +33,14 @@ pub(super) fn read(fields: &Map<String, Value>, faults: &mut Faults) -> Quiet {
         }
         stretches.into_iter().filter_map(|(place, value)| hours(value, &place, faults)).collect()
     });
-    Quiet {
+    QuietRules {
         quiet_hours: quiet_hours.unwrap_or_default(),
         digest: given(fields, "digest").and_then(|value| digest(value, faults)),
         budget: given(fields, "budget").and_then(|value| budget(value, faults)),
     }
 }
 
-fn hours(value: &Value, place: &str, faults: &mut Faults) -> Option<QuietHours> {
+fn hours(value: &Value, place: &str, faults: &mut ValidationErrors) -> Option<QuietHours> {
     let fields = object(value, place, faults)?;
     only(fields, place, &["from", "to", "days", "channels", "breaks_through"], faults);
     let mut end = |name: &str| {
@@ -70,7 +70,7 @@ fn hours(value: &Value, place: &str, faults: &mut Faults) -> Option<QuietHours> 
     })
 }
 
-fn digest(value: &Value, faults: &mut Faults) -> Option<DigestTimes> {
+fn digest(value: &Value, faults: &mut ValidationErrors) -> Option<DigestTimes> {
     let fields = object(value, "/digest", faults)?;
     only(fields, "/digest", &["at", "channels"], faults);
     let channels = channels(fields, "/digest", faults);
@@ -82,14 +82,14 @@ fn digest(value: &Value, faults: &mut Faults) -> Option<DigestTimes> {
     Some(DigestTimes { at, channels })
 }
 
-fn budget(value: &Value, faults: &mut Faults) -> Option<Budget> {
+fn budget(value: &Value, faults: &mut ValidationErrors) -> Option<InterruptionBudget> {
     let fields = object(value, "/budget", faults)?;
     only(fields, "/budget", &["per_day"], faults);
     let per_day = given(fields, "per_day").unwrap_or(&Value::Null);
-    Some(Budget { per_day: number(per_day, PER_DAY, "/budget/per_day", faults)? })
+    Some(InterruptionBudget { per_day: number(per_day, PER_DAY, "/budget/per_day", faults)? })
 }
 
-fn time(value: &Value, place: &str, faults: &mut Faults) -> Option<WallTime> {
+fn time(value: &Value, place: &str, faults: &mut ValidationErrors) -> Option<WallTime> {
     match value {
         Value::String(_) => faults.read(value, place),
         _ => {
@@ -99,7 +99,7 @@ fn time(value: &Value, place: &str, faults: &mut Faults) -> Option<WallTime> {
     }
 }
 
-fn channels(fields: &Map<String, Value>, place: &str, faults: &mut Faults) -> Vec<String> {
+fn channels(fields: &Map<String, Value>, place: &str, faults: &mut ValidationErrors) -> Vec<String> {
     let Some(value) = given(fields, "channels") else { return vec![] };
     let names = texts(value, &format!("{place}/channels"), faults);
     for (place, name) in names.iter().filter(|(_, name)| !Addresses::KINDS.contains(name)) {
@@ -124,7 +124,7 @@ mod tests {
             ],
             "digest": { "at": "08:00", "chanels": [] }, "budget": { "per_day": 10_001, "per_week": 1 },
         });
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         read(body.as_object().unwrap(), &mut faults);
         let found: Vec<String> = faults.0.iter().map(|fault| format!("{}: {}", fault.pointer, fault.message)).collect();
         insta::assert_snapshot!(found.join("\n"), @r"
@@ -152,7 +152,7 @@ mod tests {
             (json!({ "budget": { "per_day": "5" } }), "/budget/per_day: expected a whole number from 0 to 10000"),
             (json!({ "digest": {} }), "/digest/at: expected 1 to 24 times such as `08:00`"),
         ] {
-            let mut faults = Faults::new();
+            let mut faults = ValidationErrors::new();
             read(wrong.as_object().unwrap(), &mut faults);
             assert_eq!(faults.to_string(), said, "{wrong}");
         }
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn stretches_and_times_are_taken_up_to_their_numbers_and_refused_one_beyond_them() {
         let places = |body: Value| {
-            let mut faults = Faults::new();
+            let mut faults = ValidationErrors::new();
             read(body.as_object().unwrap(), &mut faults);
             faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
         };

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value};
 use url::Url;
 
-use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
+use crate::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
 
 /// Longest address of any kind, in bytes.
 const ADDRESS_LENGTH: usize = 2048;
@@ -13,7 +13,7 @@ const ADDRESS_LENGTH: usize = 2048;
 const LISTED: usize = 100;
 
 /// The fields of an object; a fault where it is none.
-pub(super) fn object<'a>(value: &'a Value, pointer: &str, faults: &mut Faults) -> Option<&'a Map<String, Value>> {
+pub(super) fn object<'a>(value: &'a Value, pointer: &str, faults: &mut ValidationErrors) -> Option<&'a Map<String, Value>> {
     if value.as_object().is_none() {
         faults.add(pointer, "expected an object");
     }
@@ -21,7 +21,7 @@ pub(super) fn object<'a>(value: &'a Value, pointer: &str, faults: &mut Faults) -
 }
 
 /// Names each field that is not `known`.
-pub(super) fn only(fields: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut Faults) {
+pub(super) fn only(fields: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut ValidationErrors) {
     for name in unknown_fields(fields, known) {
         let what = if pointer == "/addresses" { "channel" } else { "field" };
         faults.add(format!("{pointer}/{}", escape(name)), unknown(what, name, known));
@@ -46,7 +46,7 @@ pub(super) fn text<'a>(
     fields: &'a Map<String, Value>,
     name: &str,
     pointer: &str,
-    faults: &mut Faults,
+    faults: &mut ValidationErrors,
 ) -> Option<&'a str> {
     match given(fields, name)? {
         Value::String(text) if text.len() <= ADDRESS_LENGTH => Some(text),
@@ -62,7 +62,7 @@ pub(super) fn text<'a>(
 }
 
 /// A whole number within a range; a fault where it is none.
-pub(super) fn number(value: &Value, range: RangeInclusive<u32>, pointer: &str, faults: &mut Faults) -> Option<u32> {
+pub(super) fn number(value: &Value, range: RangeInclusive<u32>, pointer: &str, faults: &mut ValidationErrors) -> Option<u32> {
     let number = value.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|number| range.contains(number));
     if number.is_none() {
         faults.add(pointer, format!("expected a whole number from {} to {}", range.start(), range.end()));
@@ -71,7 +71,7 @@ pub(super) fn number(value: &Value, range: RangeInclusive<u32>, pointer: &str, f
 }
 
 /// A field that is `true` or `false`; absent and `null` are `false`.
-pub(super) fn flag(fields: &Map<String, Value>, name: &str, pointer: &str, faults: &mut Faults) -> bool {
+pub(super) fn flag(fields: &Map<String, Value>, name: &str, pointer: &str, faults: &mut ValidationErrors) -> bool {
     match given(fields, name) {
         None => false,
         Some(Value::Bool(flag)) => *flag,
@@ -83,7 +83,7 @@ pub(super) fn flag(fields: &Map<String, Value>, name: &str, pointer: &str, fault
 }
 
 /// The elements of a list with their places; a fault, and none, where it is no list.
-pub(super) fn list<'a>(value: &'a Value, pointer: &str, faults: &mut Faults) -> Vec<(String, &'a Value)> {
+pub(super) fn list<'a>(value: &'a Value, pointer: &str, faults: &mut ValidationErrors) -> Vec<(String, &'a Value)> {
     match value {
         Value::Array(items) if items.len() > LISTED => {
             faults.add(pointer, format!("must have at most {LISTED} elements, has {}", items.len()));
@@ -100,7 +100,7 @@ pub(super) fn list<'a>(value: &'a Value, pointer: &str, faults: &mut Faults) -> 
 }
 
 /// The texts of a list with their places; each that is none is a fault.
-pub(super) fn texts<'a>(value: &'a Value, pointer: &str, faults: &mut Faults) -> Vec<(String, &'a str)> {
+pub(super) fn texts<'a>(value: &'a Value, pointer: &str, faults: &mut ValidationErrors) -> Vec<(String, &'a str)> {
     let mut texts = vec![];
     for (place, item) in list(value, pointer, faults) {
         match item {
@@ -112,7 +112,7 @@ pub(super) fn texts<'a>(value: &'a Value, pointer: &str, faults: &mut Faults) ->
 }
 
 /// One of these words.
-pub(super) fn word<T: Copy>(value: &Value, words: &[(&str, T)], pointer: &str, faults: &mut Faults) -> Option<T> {
+pub(super) fn word<T: Copy>(value: &Value, words: &[(&str, T)], pointer: &str, faults: &mut ValidationErrors) -> Option<T> {
     let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
     let Value::String(text) = value else {
         faults.add(pointer, format!("expected one of {}", known.join(", ")));
@@ -127,7 +127,7 @@ pub(super) fn word<T: Copy>(value: &Value, words: &[(&str, T)], pointer: &str, f
 }
 
 /// An address of the web that holds no user and no password. Which hosts may be reached is for `egress` to say.
-pub(super) fn url(fields: &Map<String, Value>, name: &str, pointer: &str, faults: &mut Faults) -> Option<String> {
+pub(super) fn url(fields: &Map<String, Value>, name: &str, pointer: &str, faults: &mut ValidationErrors) -> Option<String> {
     let url = text(fields, name, pointer, faults)?;
     let place = format!("{pointer}/{name}");
     match Url::parse(url) {

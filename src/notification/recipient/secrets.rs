@@ -2,7 +2,7 @@
 //!
 //! They are write-only: sealed before they are stored, shown by no view, kept where a PUT repeats what GET showed.
 
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::secret::Secret;
 
 /// Which secret of a recipient.
@@ -19,7 +19,7 @@ pub enum SecretPlace<'a> {
 /// Seals the secrets of one recipient.
 pub trait Seal {
     /// Error of the sealing, which may be a fault of the draft.
-    type Error: From<Faults>;
+    type Error: From<ValidationErrors>;
 
     /// For its place only, as the channel will look for it.
     fn seal(&self, place: SecretPlace, secret: &Secret) -> Result<String, Self::Error>;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::reading::{flag, given, object, only, text, url};
 use super::secrets::{Seal, SecretPlace};
 use crate::field::{Flag, Takes};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::address::AddressKind;
 use crate::secret::Secret;
 
@@ -61,7 +61,7 @@ impl AddressKind for Slack {
         help: "Channel or member id for the channel `slack`; an incoming webhook is a secret and goes by --file",
     }];
 
-    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<SlackDraft> {
+    fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> Option<SlackDraft> {
         SlackDraft::read(kinds, faults)
     }
 
@@ -91,7 +91,7 @@ impl AddressKind for Slack {
 }
 
 impl SlackDraft {
-    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<SlackDraft> {
+    fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> Option<SlackDraft> {
         let fields = object(given(kinds, "slack")?, PLACE, faults)?;
         only(fields, PLACE, &["channel", "webhook_url", "webhook_url_set"], faults);
         let kept = flag(fields, "webhook_url_set", PLACE, faults);
@@ -123,13 +123,13 @@ impl SlackDraft {
             }
             (SlackDraft::Webhook { url: None }, _) => {
                 let message = "is needed: the address of an incoming webhook, `https://hooks.slack.com/services/…`";
-                return Err(Faults::one(format!("{PLACE}/webhook_url"), message).into());
+                return Err(ValidationErrors::one(format!("{PLACE}/webhook_url"), message).into());
             }
         })
     }
 }
 
-fn read_channel(fields: &Map<String, Value>, faults: &mut Faults) -> Option<SlackDraft> {
+fn read_channel(fields: &Map<String, Value>, faults: &mut ValidationErrors) -> Option<SlackDraft> {
     let channel = text(fields, "channel", PLACE, faults)?;
     let name = channel.strip_prefix(['#', '@']).unwrap_or(channel);
     let plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::reading::{given, text};
 use super::secrets::Seal;
 use crate::field::{Flag, Takes};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::address::AddressKind;
 
 /// Letters of a public name (Telegram's own limits), and digits of an id (52 bits).
@@ -45,7 +45,7 @@ impl AddressKind for Telegram {
         help: "Chat id or @name for the channel `telegram`",
     }];
 
-    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<String> {
+    fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> Option<String> {
         let address = match given(kinds, "telegram")? {
             Value::Number(id) if id.is_i64() => id.to_string(),
             _ => text(kinds, "telegram", "/addresses", faults)?.to_owned(),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::reading::{flag, given, object, only, url};
 use super::secrets::{Seal, SecretPlace};
 use crate::field::{Flag, Takes};
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::notification::address::AddressKind;
 use crate::secret::Secret;
 
@@ -62,7 +62,7 @@ impl AddressKind for Webhook {
         },
     ];
 
-    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<WebhookDraft> {
+    fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> Option<WebhookDraft> {
         WebhookDraft::read(kinds, faults)
     }
 
@@ -84,7 +84,7 @@ impl AddressKind for Webhook {
 }
 
 impl WebhookDraft {
-    fn read(kinds: &Map<String, Value>, faults: &mut Faults) -> Option<WebhookDraft> {
+    fn read(kinds: &Map<String, Value>, faults: &mut ValidationErrors) -> Option<WebhookDraft> {
         let place = "/addresses/webhook";
         let fields = object(given(kinds, "webhook")?, place, faults)?;
         only(fields, place, &["url", "secret", "secret_set"], faults);
@@ -99,7 +99,7 @@ impl WebhookDraft {
 
     /// With its secret sealed, or the one that is stored.
     fn settle<S: Seal>(self, old: Option<&WebhookAddress>, seal: &S) -> Result<WebhookAddress, S::Error> {
-        let missing = || Faults::one("/addresses/webhook/secret", format!("is needed: {SECRET_FORM}"));
+        let missing = || ValidationErrors::one("/addresses/webhook/secret", format!("is needed: {SECRET_FORM}"));
         let sealed_secret = match self.secret {
             Some(secret) => seal.seal(SecretPlace::Webhook, &secret)?,
             None => old.map(|old| old.sealed_secret.clone()).ok_or_else(missing)?,
@@ -125,7 +125,7 @@ pub fn signing_keys(secrets: &Secret) -> Result<Vec<Zeroizing<Vec<u8>>>, String>
 }
 
 /// One secret, or several while they are rotated: a list, the newest first.
-fn read_secret(fields: &Map<String, Value>, place: &str, faults: &mut Faults) -> Option<Secret> {
+fn read_secret(fields: &Map<String, Value>, place: &str, faults: &mut ValidationErrors) -> Option<Secret> {
     let secret = match fields.get("secret") {
         None | Some(Value::Null) => return None,
         Some(Value::String(one)) => Secret::new(one.as_str()),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Executor, PgPool};
 
-use crate::poll::sql::{CONNECTIONS, ROWS, Rows, SENT_BYTES, failed, too_long};
+use crate::poll::sql::{CONNECTIONS, ROWS, SqlRows, SENT_BYTES, failed, too_long};
 use crate::trigger::condition::PollFault;
 
 /// How long a connection that nobody needs is kept.
@@ -22,7 +22,7 @@ pub fn pool(url: &str) -> Result<PgPool, String> {
     Ok(PgPoolOptions::new().max_connections(CONNECTIONS).idle_timeout(IDLE).connect_lazy_with(options))
 }
 
-pub async fn rows(pool: &PgPool, query: &str, time_limit: Duration) -> Result<Rows, PollFault> {
+pub async fn rows(pool: &PgPool, query: &str, time_limit: Duration) -> Result<SqlRows, PollFault> {
     let mut transaction = pool.begin_with("begin read only").await.map_err(failed)?;
     // a transaction that nobody goes on with ends, too, and gives its connection back
     let limit = time_limit.as_millis().max(1);
@@ -38,7 +38,7 @@ pub async fn rows(pool: &PgPool, query: &str, time_limit: Duration) -> Result<Ro
            from (select to_jsonb(polled)::text as line from (\n{query}\n) polled limit {}) polled",
         ROWS + 1
     );
-    let mut rows = Rows::default();
+    let mut rows = SqlRows::default();
     {
         // prepared, so that the server takes one statement and no second one
         let mut found =

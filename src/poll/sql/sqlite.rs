@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use sqlx::sqlite::SqliteConnectOptions;
 use tokio::task::spawn_blocking;
 
-use crate::poll::sql::{Rows, unreadable};
+use crate::poll::sql::{SqlRows, unreadable};
 use crate::trigger::condition::PollFault;
 
 /// Steps of SQLite's machine between two looks at the time.
@@ -57,7 +57,7 @@ impl File {
     }
 }
 
-pub async fn rows(file: &File, query: &str, time_limit: Duration) -> Result<Rows, PollFault> {
+pub async fn rows(file: &File, query: &str, time_limit: Duration) -> Result<SqlRows, PollFault> {
     let (file, query, deadline) = (file.clone(), query.to_owned(), Instant::now() + time_limit);
     let read = spawn_blocking(move || {
         let connection = file.open(deadline).map_err(failed)?;
@@ -67,9 +67,9 @@ pub async fn rows(file: &File, query: &str, time_limit: Duration) -> Result<Rows
     read.await.unwrap_or_else(|_| Err(PollFault::new("sql", "the query broke off")))
 }
 
-fn read(statement: &mut Statement<'_>) -> Result<Rows, PollFault> {
+fn read(statement: &mut Statement<'_>) -> Result<SqlRows, PollFault> {
     let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
-    let (mut rows, mut found) = (Rows::default(), statement.query([]).map_err(failed)?);
+    let (mut rows, mut found) = (SqlRows::default(), statement.query([]).map_err(failed)?);
     while let Some(row) = found.next().map_err(failed)? {
         let mut fields = Map::new();
         for (at, name) in names.iter().enumerate() {
@@ -110,17 +110,17 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    struct Dir(std::path::PathBuf);
+    struct SourceDir(std::path::PathBuf);
 
-    impl Drop for Dir {
+    impl Drop for SourceDir {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 
     /// A file with a value at the bound, and one that is a byte longer.
-    fn file() -> (Dir, File) {
-        let dir = Dir(std::env::temp_dir().join(format!("reveille-poll-{:016x}", fastrand::u64(..))));
+    fn file() -> (SourceDir, File) {
+        let dir = SourceDir(std::env::temp_dir().join(format!("reveille-poll-{:016x}", fastrand::u64(..))));
         std::fs::create_dir(&dir.0).unwrap();
         let path = dir.0.join("large #1.db");
         let owner = Connection::open(&path).unwrap();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     async fn kind(file: &File, query: &str) -> Result<Value, String> {
-        rows(file, query, LIMIT).await.map(Rows::value).map(|value| value["scalar"].clone()).map_err(|fault| fault.kind)
+        rows(file, query, LIMIT).await.map(SqlRows::value).map(|value| value["scalar"].clone()).map_err(|fault| fault.kind)
     }
 
     #[tokio::test]

@@ -18,20 +18,20 @@ pub fn check(query: &str, dialect: Dialect) -> Result<&str, String> {
     let (mut first, mut depth, mut end) = (None, 0_usize, None);
     while let Some(piece) = next(&mut rest, dialect)? {
         match piece {
-            Piece::Semicolon if depth == 0 && end.is_none() => end = Some(query.len() - rest.len() - 1),
+            StatementPart::Semicolon if depth == 0 && end.is_none() => end = Some(query.len() - rest.len() - 1),
             _ if end.is_some() => return Err("must be one statement; there is something behind the semicolon".into()),
-            Piece::Semicolon => return Err("has a semicolon within brackets".into()),
-            Piece::Open => depth += 1,
-            Piece::Close => depth = depth.checked_sub(1).ok_or("has a `)` too many")?,
-            Piece::Word(_) | Piece::Other => {}
+            StatementPart::Semicolon => return Err("has a semicolon within brackets".into()),
+            StatementPart::Open => depth += 1,
+            StatementPart::Close => depth = depth.checked_sub(1).ok_or("has a `)` too many")?,
+            StatementPart::Word(_) | StatementPart::Other => {}
         }
-        if first.is_none() && !matches!(piece, Piece::Open) {
+        if first.is_none() && !matches!(piece, StatementPart::Open) {
             first = Some(piece);
         }
     }
     match first {
         None => Err("must not be empty".into()),
-        Some(Piece::Word(word)) if BEGINNINGS.iter().any(|beginning| word.eq_ignore_ascii_case(beginning)) => {
+        Some(StatementPart::Word(word)) if BEGINNINGS.iter().any(|beginning| word.eq_ignore_ascii_case(beginning)) => {
             if depth == 0 { Ok(&query[..end.unwrap_or(query.len())]) } else { Err("lacks a `)`".into()) }
         }
         Some(_) => Err("must be a query: it begins with `select`, `with` or `values`".into()),
@@ -39,7 +39,7 @@ pub fn check(query: &str, dialect: Dialect) -> Result<&str, String> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Piece<'a> {
+enum StatementPart<'a> {
     Word(&'a str),
     Open,
     Close,
@@ -48,28 +48,28 @@ enum Piece<'a> {
 }
 
 /// The next piece, past space and comments; `None` at the end.
-fn next<'a>(rest: &mut &'a str, dialect: Dialect) -> Result<Option<Piece<'a>>, String> {
+fn next<'a>(rest: &mut &'a str, dialect: Dialect) -> Result<Option<StatementPart<'a>>, String> {
     skip_comments(rest, dialect)?;
     let text = *rest;
     let Some(begins) = text.chars().next() else { return Ok(None) };
     let (piece, length) = match begins {
-        ';' => (Piece::Semicolon, 1),
-        '(' => (Piece::Open, 1),
-        ')' => (Piece::Close, 1),
-        '\'' => (Piece::Other, quoted(text, '\'', false)?),
-        '"' => (Piece::Other, quoted(text, '"', false)?),
-        '`' if dialect == Dialect::Sqlite => (Piece::Other, quoted(text, '`', false)?),
-        '[' if dialect == Dialect::Sqlite => (Piece::Other, until(text, "]", 1)?),
-        '$' if dialect == Dialect::Postgres => (Piece::Other, dollar(text)?),
+        ';' => (StatementPart::Semicolon, 1),
+        '(' => (StatementPart::Open, 1),
+        ')' => (StatementPart::Close, 1),
+        '\'' => (StatementPart::Other, quoted(text, '\'', false)?),
+        '"' => (StatementPart::Other, quoted(text, '"', false)?),
+        '`' if dialect == Dialect::Sqlite => (StatementPart::Other, quoted(text, '`', false)?),
+        '[' if dialect == Dialect::Sqlite => (StatementPart::Other, until(text, "]", 1)?),
+        '$' if dialect == Dialect::Postgres => (StatementPart::Other, dollar(text)?),
         c if is_word(c) => {
             let length = text.find(|c| !is_word(c) && c != '$').unwrap_or(text.len());
             let escapes = dialect == Dialect::Postgres && text[..length].eq_ignore_ascii_case("e");
             match text[length..].starts_with('\'') && escapes {
-                true => (Piece::Other, length + quoted(&text[length..], '\'', true)?),
-                false => (Piece::Word(&text[..length]), length),
+                true => (StatementPart::Other, length + quoted(&text[length..], '\'', true)?),
+                false => (StatementPart::Word(&text[..length]), length),
             }
         }
-        c => (Piece::Other, c.len_utf8()),
+        c => (StatementPart::Other, c.len_utf8()),
     };
     *rest = &text[length..];
     Ok(Some(piece))

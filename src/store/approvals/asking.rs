@@ -6,7 +6,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::approval::{Approval, POLICY, Via};
-use crate::store::audit::{Act, SERVICE, write_audit};
+use crate::store::audit::{AuditAction, SERVICE, write_audit};
 use crate::store::slots::EACH_IN_TURN;
 use crate::store::sql::sql;
 use crate::store::text::{document, text};
@@ -90,7 +90,7 @@ impl Put {
     }
 }
 
-pub(in crate::store) fn asked(approval: &Approval, replaces: Option<Uuid>, held: Option<DateTime<Utc>>) -> Act<'_> {
+pub(in crate::store) fn asked(approval: &Approval, replaces: Option<Uuid>, held: Option<DateTime<Utc>>) -> AuditAction<'_> {
     let mut body = json!({
         "tool": approval.proposal.tool, "digest": approval.digest, "batch_id": approval.batch_id,
         "run_id": approval.run_id, "replaces": replaces,
@@ -99,7 +99,7 @@ pub(in crate::store) fn asked(approval: &Approval, replaces: Option<Uuid>, held:
         body["hold_until"] = json!(until);
         body["reasons"] = json!(approval.proposal.reasons);
     }
-    Act {
+    AuditAction {
         tenant: &approval.tenant_id,
         actor: if held.is_some() { POLICY } else { SERVICE },
         via: SERVICE,
@@ -112,7 +112,7 @@ pub(in crate::store) fn asked(approval: &Approval, replaces: Option<Uuid>, held:
 
 /// An open question of a run that has ended, or a call of it that is held.
 #[derive(sqlx::FromRow)]
-pub(in crate::store) struct Closed {
+pub(in crate::store) struct ClosedQuestion {
     pub id: Uuid,
     pub tenant_id: String,
     pub tool: String,
@@ -121,9 +121,9 @@ pub(in crate::store) struct Closed {
     pub run_id: Uuid,
 }
 
-impl Closed {
-    pub fn act(&self) -> Act<'_> {
-        Act {
+impl ClosedQuestion {
+    pub fn act(&self) -> AuditAction<'_> {
+        AuditAction {
             tenant: &self.tenant_id,
             actor: SERVICE,
             via: SERVICE,
@@ -144,7 +144,7 @@ pub(in crate::store) async fn close_questions(
     run_id: Uuid,
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    let closed: Vec<Closed> = tx.query(CLOSE).bind(run_id).bind(now).all().await?;
+    let closed: Vec<ClosedQuestion> = tx.query(CLOSE).bind(run_id).bind(now).all().await?;
     for closed in &closed {
         write_audit(tx, closed.act(), now).await?;
     }

@@ -12,8 +12,8 @@ use crate::notification::NewDelivery;
 use crate::run::{RunEvent, RunState};
 use crate::store::approvals::decide::{LOCK_PARKED, LOCK_RUN};
 use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
-use crate::store::approvals::{Attend, Attended, Waiting, wake};
-use crate::store::audit::{Act, SERVICE, write_audit};
+use crate::store::approvals::{Attend, Attended, WaitingRun, wake};
+use crate::store::audit::{AuditAction, SERVICE, write_audit};
 use crate::store::hot::Hot;
 use crate::store::parked::Awaited;
 use crate::store::slots::{free, hand_over};
@@ -34,14 +34,14 @@ const EXPIRE: &str = "
 
 /// The fate of a run whose questions stand like that.
 #[derive(Debug, PartialEq)]
-enum Fate {
+enum QuestionFate {
     GoesOn,
     Expires,
     /// Until an answer, or until then at the latest.
     Waits(Option<DateTime<Utc>>),
 }
 
-fn fate(approvals: &[Approval], now: DateTime<Utc>) -> Fate {
+fn fate(approvals: &[Approval], now: DateTime<Utc>) -> QuestionFate {
     let with = |status| approvals.iter().filter(move |approval| approval.status == status);
     let mut to_run = approvals.iter().filter(|approval| approval.status.allows() && approval.began_at.is_none());
     let expires =
@@ -49,21 +49,21 @@ fn fate(approvals: &[Approval], now: DateTime<Utc>) -> Fate {
     let open = with(ApprovalStatus::Pending).map(|approval| approval.expires_at).min();
     let held = to_run.clone().filter_map(|approval| approval.hold_until).filter(|until| now < *until).min();
     if to_run.any(|approval| approval.hold_until.is_none_or(|until| until <= now)) {
-        Fate::GoesOn
+        QuestionFate::GoesOn
     } else if open.is_some() || held.is_some() {
-        Fate::Waits(open.into_iter().chain(held).min())
+        QuestionFate::Waits(open.into_iter().chain(held).min())
     } else if with(ApprovalStatus::Expired).next().is_some()
         && !approvals.iter().any(|approval| approval.status.allows())
         && approvals.iter().all(expires)
     {
-        Fate::Expires
+        QuestionFate::Expires
     } else {
-        Fate::GoesOn
+        QuestionFate::GoesOn
     }
 }
 
-fn expired(approval: &Approval) -> Act<'_> {
-    Act {
+fn expired(approval: &Approval) -> AuditAction<'_> {
+    AuditAction {
         tenant: &approval.tenant_id,
         actor: SERVICE,
         via: SERVICE,
@@ -80,7 +80,7 @@ fn expired(approval: &Approval) -> Act<'_> {
 impl Store {
     /// Runs that wait for people and want to be looked at, the longest due first, or tenants in turn where more than `limit` do.
     /// One that can't be read is set aside.
-    pub async fn waiting_for_people(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<Waiting>, StoreError> {
+    pub async fn waiting_for_people(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<WaitingRun>, StoreError> {
         let ids = self.due_parked(Awaited::People, now, limit).await?;
         let mut runs = self.runs_by_id(&ids).await?;
         let task_ids: Vec<Uuid> = runs.values().filter_map(|run| run.task_id).collect();
@@ -100,7 +100,7 @@ impl Store {
                 continue;
             }
             let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
-            waiting.push(Waiting { run, task, approvals });
+            waiting.push(WaitingRun { run, task, approvals });
         }
         Ok(waiting)
     }
@@ -136,11 +136,11 @@ impl Store {
             }
         }
         let (done, deliveries) = match fate(&approvals, now) {
-            Fate::GoesOn => {
+            QuestionFate::GoesOn => {
                 wake(tx, run_id, now).await?;
                 (Attended::Woken, &[][..])
             }
-            Fate::Waits(until) => {
+            QuestionFate::Waits(until) => {
                 let wake_at = until.map_or(attend.wake_at, |until| until.min(attend.wake_at));
                 tx.query("update parked set wake_at = $2 where run_id = $1")
                     .bind(run_id)
@@ -149,7 +149,7 @@ impl Store {
                     .await?;
                 (Attended::Waits, &attend.deliveries[..])
             }
-            Fate::Expires => {
+            QuestionFate::Expires => {
                 let next = state.on(RunEvent::Expire).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
                 tx.query("delete from parked where run_id = $1").bind(run_id).execute().await?;
                 let task_id: Option<Uuid> = tx

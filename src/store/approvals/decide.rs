@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::approval::voter::{Marks, Vote, people};
-use crate::approval::{Answer, Approval, ApprovalStatus, Choice};
+use crate::approval::voter::{VoterMarks, Vote, people};
+use crate::approval::{ApprovalAnswer, Approval, ApprovalStatus, ApprovalChoice};
 use crate::id::Scope;
 use crate::store::approvals::row::ApprovalRow;
-use crate::store::approvals::{Decided, ONE, Refusal, wake};
-use crate::store::audit::{Act, write_audit};
+use crate::store::approvals::{Decided, ONE, DecisionRefusal, wake};
+use crate::store::audit::{AuditAction, write_audit};
 use crate::store::grants::{end_grants, keep_grant};
 use crate::store::text::{document, optional, optional_document, text};
 use crate::store::tx::Tx;
@@ -41,8 +41,8 @@ const OPEN_SIBLINGS: &str = "
 
 /// The effect of an answer.
 #[derive(Debug, PartialEq)]
-enum Verdict {
-    Refused(Refusal),
+enum DecisionResult {
+    Refused(DecisionRefusal),
     /// It settles the question, once enough agree.
     Agrees {
         status: ApprovalStatus,
@@ -55,33 +55,33 @@ enum Verdict {
     Stops,
 }
 
-fn judge(approval: &Approval, replaced: bool, answer: &Answer, voter: &Voter, now: DateTime<Utc>) -> Verdict {
+fn judge(approval: &Approval, replaced: bool, answer: &ApprovalAnswer, voter: &Voter, now: DateTime<Utc>) -> DecisionResult {
     let open = approval.status == ApprovalStatus::Pending && !replaced;
-    let stops = answer.choice == Choice::Cancel && approval.is_held(now) && !replaced;
+    let stops = answer.choice == ApprovalChoice::Cancel && approval.is_held(now) && !replaced;
     let proposal = &approval.proposal;
-    let edited = (answer.choice == Choice::Edit).then_some(answer.edited.as_ref());
+    let edited = (answer.choice == ApprovalChoice::Edit).then_some(answer.edited.as_ref());
     match answer.choice {
-        _ if !(open || stops) => Verdict::Refused(Refusal::Settled),
-        _ if answer.digest != approval.digest => Verdict::Refused(Refusal::OtherDigest),
-        _ if open && approval.expires_at <= now => Verdict::Refused(Refusal::Expired),
-        _ if voter.is_barred => Verdict::Refused(Refusal::Barred),
-        choice if !proposal.options.contains(&choice) || edited == Some(None) => Verdict::Refused(Refusal::NotOffered),
-        Choice::Cancel if stops => Verdict::Stops,
-        Choice::Cancel => Verdict::Cancels,
-        Choice::Approve | Choice::Edit => {
+        _ if !(open || stops) => DecisionResult::Refused(DecisionRefusal::Settled),
+        _ if answer.digest != approval.digest => DecisionResult::Refused(DecisionRefusal::OtherDigest),
+        _ if open && approval.expires_at <= now => DecisionResult::Refused(DecisionRefusal::Expired),
+        _ if voter.is_barred => DecisionResult::Refused(DecisionRefusal::Barred),
+        choice if !proposal.options.contains(&choice) || edited == Some(None) => DecisionResult::Refused(DecisionRefusal::NotOffered),
+        ApprovalChoice::Cancel if stops => DecisionResult::Stops,
+        ApprovalChoice::Cancel => DecisionResult::Cancels,
+        ApprovalChoice::Approve | ApprovalChoice::Edit => {
             let (modifications, digest) = match edited.flatten() {
                 Some((arguments, digest)) => (Some(arguments.clone()), digest.clone()),
                 None => (None, approval.digest.clone()),
             };
             let status = if modifications.is_some() { ApprovalStatus::Edited } else { ApprovalStatus::Approved };
-            Verdict::Agrees { status, digest, modifications, hold_until: proposal.undo_window().map(|hold| now + hold) }
+            DecisionResult::Agrees { status, digest, modifications, hold_until: proposal.undo_window().map(|hold| now + hold) }
         }
     }
 }
 
 /// The audit entry for an answer.
-fn act<'a>(approval: &'a Approval, answer: &'a Answer, action: &'a str, runs: Option<&str>) -> Act<'a> {
-    Act {
+fn act<'a>(approval: &'a Approval, answer: &'a ApprovalAnswer, action: &'a str, runs: Option<&str>) -> AuditAction<'a> {
+    AuditAction {
         tenant: &approval.tenant_id,
         actor: &answer.by,
         via: answer.via.as_str(),
@@ -97,7 +97,7 @@ fn act<'a>(approval: &'a Approval, answer: &'a Answer, action: &'a str, runs: Op
 
 /// The person who answers, and whether they may.
 struct Voter {
-    marks: Marks,
+    marks: VoterMarks,
     /// It may be the one who asked, who may not answer.
     is_barred: bool,
 }
@@ -107,7 +107,7 @@ struct Voter {
 struct VoteRow {
     approver: String,
     digest: String,
-    marks: Option<Json<Marks>>,
+    marks: Option<Json<VoterMarks>>,
 }
 
 /// Those of one question, the row of which is locked.
@@ -118,7 +118,7 @@ async fn count_vote(
     tx: &mut Tx<'_>,
     approval: &Approval,
     by: &str,
-    marks: &Marks,
+    marks: &VoterMarks,
     digest: &str,
     now: DateTime<Utc>,
 ) -> Result<(bool, bool), StoreError> {
@@ -161,7 +161,7 @@ impl Store {
     /// Settles a question, at most once, by the database's own time; wakes the run where that lets it go on. While an
     /// approved call is held, `Cancel` stops it. Where several people have to agree, each has one vote, the last that was
     /// given, by however many links and tokens.
-    pub async fn decide_approval(&self, scope: &Scope, id: Uuid, answer: &Answer) -> Result<Decided, StoreError> {
+    pub async fn decide_approval(&self, scope: &Scope, id: Uuid, answer: &ApprovalAnswer) -> Result<Decided, StoreError> {
         self.decide(scope, id, answer, None).await
     }
 
@@ -171,7 +171,7 @@ impl Store {
         &self,
         scope: &Scope,
         id: Uuid,
-        answer: &Answer,
+        answer: &ApprovalAnswer,
         grant: &Grant,
     ) -> Result<Decided, StoreError> {
         self.decide(scope, id, answer, Some(grant)).await
@@ -181,7 +181,7 @@ impl Store {
         &self,
         scope: &Scope,
         id: Uuid,
-        answer: &Answer,
+        answer: &ApprovalAnswer,
         grant: Option<&Grant>,
     ) -> Result<Decided, StoreError> {
         let voter = self.voter(scope, id, answer).await?;
@@ -197,7 +197,7 @@ impl Store {
     }
 
     /// The person who answers a question, and whether they may.
-    async fn voter(&self, scope: &Scope, id: Uuid, answer: &Answer) -> Result<Voter, StoreError> {
+    async fn voter(&self, scope: &Scope, id: Uuid, answer: &ApprovalAnswer) -> Result<Voter, StoreError> {
         let approval = self.get_approval(scope, id).await?;
         let marks = self.marks_of(&answer.by).await?;
         let is_barred = match &approval.proposal.barred {
@@ -210,7 +210,7 @@ impl Store {
     }
 
     /// Whether a run was asked for by hand by whom these marks may be of.
-    async fn has_asked_for(&self, scope: &Scope, run_id: Uuid, marks: &Marks) -> Result<bool, StoreError> {
+    async fn has_asked_for(&self, scope: &Scope, run_id: Uuid, marks: &VoterMarks) -> Result<bool, StoreError> {
         Ok(match self.requester_of(scope, run_id).await? {
             Some(requester) => marks.meet(&self.marks_of(&requester).await?),
             None => false,
@@ -222,7 +222,7 @@ impl Store {
         &self,
         scope: &Scope,
         id: Uuid,
-        (answer, voter): (&Answer, &Voter),
+        (answer, voter): (&ApprovalAnswer, &Voter),
         grant: Option<&Grant>,
     ) -> Result<Option<(Decided, bool)>, StoreError> {
         let mut write = self.db.write(scope).await?;
@@ -245,8 +245,8 @@ impl Store {
         let replaced = row.replaced_by.is_some();
         let approval = row.approval()?;
         let (settled, goes_on, recorded) = match judge(&approval, replaced, answer, voter, now) {
-            Verdict::Refused(refusal) => return Ok(Some((Decided::Refused(refusal, approval), false))),
-            Verdict::Agrees { status, digest, modifications, hold_until } => {
+            DecisionResult::Refused(refusal) => return Ok(Some((Decided::Refused(refusal, approval), false))),
+            DecisionResult::Agrees { status, digest, modifications, hold_until } => {
                 let (fresh, enough) = count_vote(tx, &approval, &answer.by, &voter.marks, &digest, now).await?;
                 if enough {
                     let rows = tx
@@ -273,8 +273,8 @@ impl Store {
                 };
                 (enough, enough, (enough || fresh).then_some((action, Some(digest))))
             }
-            verdict @ (Verdict::Cancels | Verdict::Stops) => {
-                let stops = verdict == Verdict::Stops;
+            verdict @ (DecisionResult::Cancels | DecisionResult::Stops) => {
+                let stops = verdict == DecisionResult::Stops;
                 let rows = tx
                     .query(if stops { STOP } else { CANCEL })
                     .bind(id)

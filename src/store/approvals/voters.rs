@@ -2,13 +2,13 @@
 
 use uuid::Uuid;
 
-use crate::approval::voter::Marks;
+use crate::approval::voter::VoterMarks;
 use crate::store::{Store, StoreError};
 
 impl Store {
     /// Everything by which somebody is known who stands on record like this: `recipient:<id>`, `token:<id>`. A token is
     /// known by its tenant, where it has one, and by the token that it descends from.
-    pub async fn marks_of(&self, name: &str) -> Result<Marks, StoreError> {
+    pub async fn marks_of(&self, name: &str) -> Result<VoterMarks, StoreError> {
         let token = match name.split_once(':') {
             Some(("recipient", tenant)) => return self.marks_of_tenant(tenant).await,
             Some(("token", id)) => id.parse::<Uuid>().ok(),
@@ -19,16 +19,16 @@ impl Store {
             None => None,
         };
         match token {
-            None => Ok(Marks::of_name(name)),
+            None => Ok(VoterMarks::of_name(name)),
             Some(token) => match &token.tenant_id {
-                None => Ok(Marks::of_name(&token.root())),
+                None => Ok(VoterMarks::of_name(&token.root())),
                 Some(tenant) => Ok(self.marks_of_tenant(tenant).await?.descending_from(&token.root())),
             },
         }
     }
 
-    async fn marks_of_tenant(&self, tenant: &str) -> Result<Marks, StoreError> {
+    async fn marks_of_tenant(&self, tenant: &str) -> Result<VoterMarks, StoreError> {
         let recipients = self.recipients_by_tenant(&[tenant]).await?;
-        Ok(Marks::of_tenant(tenant, recipients.get(tenant).map(|recipient| &recipient.addresses)))
+        Ok(VoterMarks::of_tenant(tenant, recipients.get(tenant).map(|recipient| &recipient.addresses)))
     }
 }

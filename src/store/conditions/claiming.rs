@@ -13,7 +13,7 @@ use crate::store::sql::sql;
 use crate::store::tx::{Rows, Tx};
 use crate::store::{Split, Store, StoreError};
 use crate::task::change::FaultyPart;
-use crate::trigger::condition::{ConditionState, Subject};
+use crate::trigger::condition::{ConditionState, ConditionSubject};
 
 /// A poll that waits for its turn, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
@@ -41,7 +41,7 @@ struct ClaimRow {
 impl ClaimRow {
     fn claim(self, until: DateTime<Utc>) -> PollClaim {
         PollClaim {
-            subject: Subject { id: self.task_id, name: self.name, metadata: self.metadata.0 },
+            subject: ConditionSubject { id: self.task_id, name: self.name, metadata: self.metadata.0 },
             tenant_id: self.tenant_id,
             trigger: self.trigger.0,
             state: ConditionState::read(&self.body.map_or(Value::Null, |body| body.0), self.edges),

@@ -12,7 +12,7 @@ use crate::clock;
 use crate::store::connections::Connections;
 use crate::store::counts::Waits;
 use crate::store::db::Db;
-use crate::store::ears::Ears;
+use crate::store::ears::Listener;
 
 /// Of the connections to Postgres, how many the engine's batches have for themselves. More gain nothing: each of them
 /// writes batches one after the other.
@@ -74,7 +74,7 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
     let rest = most - HOT_CONNECTIONS - 1;
     let quick = Connections::open(planned_once, (rest / 3).max(1)).await.map_err(refused)?;
     let pool = Connections::open(guarded.clone(), rest - (rest / 3).max(1)).await.map_err(refused)?;
-    Ok(Db::Postgres { pool, hot, quick, ears: Ears::of(guarded), waits: Waits::default() })
+    Ok(Db::Postgres { pool, hot, quick, ears: Listener::of(guarded), waits: Waits::default() })
 }
 
 /// Whether it is worth looking again.

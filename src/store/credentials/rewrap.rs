@@ -8,7 +8,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::id::{Scope, new_id};
-use crate::store::audit::{Act, write_audit};
+use crate::store::audit::{AuditAction, write_audit};
 use crate::store::credentials::row::{self, CredentialRow};
 use crate::store::sql::sql;
 use crate::store::text::document;
@@ -30,7 +30,7 @@ pub struct SealedRow<Id> {
 }
 
 /// Id, tenant, version, when it was written, and what is sealed.
-type TaskRow = (Uuid, String, i64, DateTime<Utc>, Option<String>);
+type SealedTaskRow = (Uuid, String, i64, DateTime<Utc>, Option<String>);
 
 impl Store {
     /// Credentials whose data key is not wrapped with this master key, in the order of their ids, after `after`. One that
@@ -133,7 +133,7 @@ impl Store {
 
     /// A page of tasks in the order of their ids, after `after`, with the specs of those that have secrets.
     pub async fn sealed_tasks(&self, after: Option<Uuid>, limit: i64) -> Result<Vec<SealedRow<Uuid>>, StoreError> {
-        let rows: Vec<TaskRow> = self
+        let rows: Vec<SealedTaskRow> = self
             .db
             .read()
             .await?
@@ -146,7 +146,7 @@ impl Store {
             .bind(limit)
             .all()
             .await?;
-        let row = |(id, tenant_id, version, updated_at, body): TaskRow| SealedRow {
+        let row = |(id, tenant_id, version, updated_at, body): SealedTaskRow| SealedRow {
             id,
             tenant_id,
             version,
@@ -181,7 +181,7 @@ impl Store {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
-        let act = Act {
+        let act = AuditAction {
             tenant: EVERY_TENANT,
             actor: by,
             via: "api",

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{DeliveryRow, SELECT_DELIVERY};
 use crate::id::Scope;
-use crate::notification::{Claim, Delivery};
+use crate::notification::{DeliveryClaim, Delivery};
 use crate::store::sql::sql;
 use crate::store::text::text;
 use crate::store::unreadable::LOOK_AGAIN;
@@ -90,7 +90,7 @@ impl Store {
 
     /// Begins an attempt of each of these that is still due. Until `claimed_until` nobody else does. One that can't be read
     /// is looked at again in an hour.
-    pub async fn claim_deliveries(&self, ids: &[Uuid], claimed_until: DateTime<Utc>) -> Result<Vec<Claim>, StoreError> {
+    pub async fn claim_deliveries(&self, ids: &[Uuid], claimed_until: DateTime<Utc>) -> Result<Vec<DeliveryClaim>, StoreError> {
         if ids.is_empty() {
             return Ok(vec![]);
         }
@@ -122,7 +122,7 @@ impl Store {
                 begin.finish().persistent(false).execute().await?;
                 let claim = |(before, mut delivery): (i64, Delivery)| {
                     delivery.attempts += 1;
-                    Claim { delivery, lease_token: token, interrupted: before != 0 }
+                    DeliveryClaim { delivery, lease_token: token, interrupted: before != 0 }
                 };
                 rows.into_iter().map(claim).collect()
             }

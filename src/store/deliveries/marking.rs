@@ -5,8 +5,8 @@ use chrono::{DateTime, Utc};
 
 use super::members::{hand_over, settle_members};
 use crate::id::Scope;
-use crate::notification::{Claim, DeliveryState, Held, Kind, Mark};
-use crate::store::gathering::Gathering;
+use crate::notification::{DeliveryClaim, DeliveryState, HoldReason, MessageKind, Mark};
+use crate::store::gathering::WriteBatcher;
 use crate::store::hot::Hot;
 use crate::store::text::optional;
 use crate::store::told::untell;
@@ -17,10 +17,10 @@ use crate::store::{Store, StoreError, Topic, answered};
 pub(in crate::store) const TOGETHER: usize = 100;
 
 /// Marks that wait to be written.
-pub(in crate::store) type Marks = Gathering<(Claim, Written), Result<DeliveryState, StoreError>>;
+pub(in crate::store) type MarkBatcher = WriteBatcher<(DeliveryClaim, DeliveryColumns), Result<DeliveryState, StoreError>>;
 
 /// The columns that a mark writes into its delivery.
-pub(in crate::store) struct Written {
+pub(in crate::store) struct DeliveryColumns {
     state: DeliveryState,
     next_at: Option<DateTime<Utc>>,
     error: Option<String>,
@@ -29,14 +29,14 @@ pub(in crate::store) struct Written {
     delivered: Option<DateTime<Utc>>,
     /// Attempts that were begun and not made.
     unused: i32,
-    held: Option<Held>,
+    held: Option<HoldReason>,
     /// It is to be sent since then only.
     later: bool,
     doubtful: bool,
 }
 
-impl Written {
-    fn of(claim: &Claim, mark: &Mark, now: DateTime<Utc>) -> Result<Written, StoreError> {
+impl DeliveryColumns {
+    fn of(claim: &DeliveryClaim, mark: &Mark, now: DateTime<Utc>) -> Result<DeliveryColumns, StoreError> {
         let state =
             claim.delivery.state.on(mark.event()).map_err(|illegal| StoreError::Conflict(illegal.to_string()))?;
         let (provider_id, error, next_at) = match mark {
@@ -58,14 +58,14 @@ impl Written {
         let sent = matches!(state, DeliveryState::Sent | DeliveryState::Delivered).then_some(now);
         let delivered = (state == DeliveryState::Delivered).then_some(now);
         let doubtful = doubtful || claim.interrupted;
-        Ok(Written { state, next_at, error, provider_id, sent, delivered, unused, held, later, doubtful })
+        Ok(DeliveryColumns { state, next_at, error, provider_id, sent, delivered, unused, held, later, doubtful })
     }
 }
 
 /// Whether nothing but its own row follows from a mark.
-fn stands_alone(claim: &Claim, mark: &Mark) -> bool {
+fn stands_alone(claim: &DeliveryClaim, mark: &Mark) -> bool {
     let moves = matches!(mark, Mark::Delivered { .. } | Mark::Sent { .. } | Mark::Retry { .. } | Mark::Wait { .. });
-    moves && claim.delivery.kind != Kind::Digest
+    moves && claim.delivery.kind != MessageKind::Digest
 }
 
 const WRITE_MARK: &str = "
@@ -84,11 +84,11 @@ const WRITE_MARK: &str = "
 impl Store {
     /// Ends an attempt with what came of it, and stores the fall-back in the same transaction; answers the state that
     /// stands then, which a report of the provider may have decided before.
-    pub async fn mark_delivery(&self, claim: &Claim, mark: &Mark) -> Result<DeliveryState, StoreError> {
+    pub async fn mark_delivery(&self, claim: &DeliveryClaim, mark: &Mark) -> Result<DeliveryState, StoreError> {
         if let Mark::Hold { held, digest, at } = mark {
             return answered(self.hold_delivery(claim, *held, digest, *at)).await;
         }
-        let written = Written::of(claim, mark, self.clock.now())?;
+        let written = DeliveryColumns::of(claim, mark, self.clock.now())?;
         if !stands_alone(claim, mark) {
             return answered(self.mark_with_more(claim, mark, &written)).await;
         }
@@ -98,7 +98,7 @@ impl Store {
     }
 
     /// In one transaction, as long as the database has nothing against any of them.
-    async fn mark_each(&self, marks: &[(Claim, Written)]) -> Vec<Result<DeliveryState, StoreError>> {
+    async fn mark_each(&self, marks: &[(DeliveryClaim, DeliveryColumns)]) -> Vec<Result<DeliveryState, StoreError>> {
         match answered(self.mark_together(marks)).await {
             Ok(stand) => stand,
             // it may have taken effect
@@ -121,8 +121,8 @@ impl Store {
     async fn write_mark(
         &self,
         tx: &mut Tx<'_>,
-        claim: &Claim,
-        written: &Written,
+        claim: &DeliveryClaim,
+        written: &DeliveryColumns,
     ) -> Result<Result<DeliveryState, StoreError>, StoreError> {
         // what the provider has reported meanwhile stands
         let stands: Option<String> = tx
@@ -136,7 +136,7 @@ impl Store {
             .bind(written.sent)
             .bind(written.delivered)
             .bind(written.unused)
-            .bind(written.held.map(Held::as_str))
+            .bind(written.held.map(HoldReason::as_str))
             .bind(written.later)
             .bind(written.doubtful)
             .optional_scalar()
@@ -146,7 +146,7 @@ impl Store {
 
     async fn mark_together(
         &self,
-        marks: &[(Claim, Written)],
+        marks: &[(DeliveryClaim, DeliveryColumns)],
     ) -> Result<Vec<Result<DeliveryState, StoreError>>, StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
@@ -159,7 +159,7 @@ impl Store {
     }
 
     /// With what follows from it for other deliveries, and for what tasks have told.
-    async fn mark_with_more(&self, claim: &Claim, mark: &Mark, written: &Written) -> Result<DeliveryState, StoreError> {
+    async fn mark_with_more(&self, claim: &DeliveryClaim, mark: &Mark, written: &DeliveryColumns) -> Result<DeliveryState, StoreError> {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
@@ -174,15 +174,15 @@ impl Store {
         }
         let error = written.error.as_deref();
         match (claim.delivery.kind, fall_back) {
-            (Kind::Digest, Some(next)) => {
+            (MessageKind::Digest, Some(next)) => {
                 hand_over(tx, claim.delivery.id, next, error).await?;
             }
-            (Kind::Digest, None) if stands != DeliveryState::Pending => {
+            (MessageKind::Digest, None) if stands != DeliveryState::Pending => {
                 settle_members(tx, claim.delivery.id, stands, error, written.sent, written.delivered).await?;
             }
             _ => {}
         }
-        if stands == DeliveryState::Failed && (fall_back.is_none() || claim.delivery.kind == Kind::Digest) {
+        if stands == DeliveryState::Failed && (fall_back.is_none() || claim.delivery.kind == MessageKind::Digest) {
             untell(tx, claim.delivery.id).await?;
         }
         write.commit().await?;
@@ -192,7 +192,7 @@ impl Store {
         Ok(stands)
     }
 
-    fn stands(&self, claim: &Claim, stands: Option<String>) -> Result<DeliveryState, StoreError> {
+    fn stands(&self, claim: &DeliveryClaim, stands: Option<String>) -> Result<DeliveryState, StoreError> {
         let Some(stands) = stands else {
             self.counts.fenced("delivery", 1);
             return Err(StoreError::LeaseLost);

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::DeliveryRow;
 use super::members::{hand_over, settle_members};
 use crate::id::Scope;
-use crate::notification::{DeliveryState, Fate, Kind, Report};
+use crate::notification::{DeliveryState, ReportedFate, MessageKind, DeliveryReport};
 use crate::store::deliveries::SELECT_DELIVERY;
 use crate::store::hot::Hot;
 use crate::store::sql::sql;
@@ -41,7 +41,7 @@ const SILENCE: &str = "the provider took it on and never said whether it arrived
 impl Store {
     /// Takes a provider's report on a delivery that went through `channel`; answers the state that stands then. What
     /// failed falls back in the same transaction. A report that changes nothing writes nothing.
-    pub async fn receive_receipt(&self, id: Uuid, channel: &str, report: &Report) -> Result<DeliveryState, StoreError> {
+    pub async fn receive_receipt(&self, id: Uuid, channel: &str, report: &DeliveryReport) -> Result<DeliveryState, StoreError> {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
@@ -51,8 +51,8 @@ impl Store {
             return Ok(delivery.state);
         };
         let error = match &report.fate {
-            Fate::Failed { why } => Some(why.as_str()),
-            Fate::UnderWay | Fate::Delivered => None,
+            ReportedFate::Failed { why } => Some(why.as_str()),
+            ReportedFate::UnderWay | ReportedFate::Delivered => None,
         };
         tx.query(
             "update deliveries
@@ -72,14 +72,14 @@ impl Store {
         if let Some(next) = &next {
             tx.post(&[next], now).await?;
         }
-        if delivery.kind == Kind::Digest {
+        if delivery.kind == MessageKind::Digest {
             let delivered = (state == DeliveryState::Delivered).then_some(now);
             match &next {
                 Some(next) => hand_over(tx, id, next, error).await?,
                 None => settle_members(tx, id, state, error, Some(now), delivered).await?,
             }
         }
-        if state == DeliveryState::Failed && (next.is_none() || delivery.kind == Kind::Digest) {
+        if state == DeliveryState::Failed && (next.is_none() || delivery.kind == MessageKind::Digest) {
             untell(tx, id).await?;
         }
         write.commit().await?;

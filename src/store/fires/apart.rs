@@ -17,12 +17,12 @@ const MOST: i64 = 4;
 /// The batches that this instance has under way, and what it leaves to others.
 #[derive(Default)]
 pub(in crate::store) struct Apart {
-    places: Mutex<Places>,
+    places: Mutex<BatchSlots>,
     tenants: TenantCursor,
 }
 
 #[derive(Default)]
-struct Places {
+struct BatchSlots {
     under_way: i64,
     left_to_others: i64,
     stay: u32,
@@ -31,7 +31,7 @@ struct Places {
 }
 
 /// The place of one batch, until it is dropped.
-pub(super) struct Place<'a> {
+pub(super) struct BatchSlot<'a> {
     apart: &'a Apart,
     limit: i64,
     /// So many of the earliest rows are passed over.
@@ -42,12 +42,12 @@ pub(super) struct Place<'a> {
 
 impl Apart {
     /// A place for a batch of at most `limit` rows.
-    pub(super) fn place(&self, limit: i64) -> Place<'_> {
+    pub(super) fn place(&self, limit: i64) -> BatchSlot<'_> {
         let mut places = self.lock();
         let offset = places.under_way + places.left_to_others;
         let takes_turns = places.behind && places.under_way == 0;
         places.under_way += limit;
-        Place { apart: self, limit, offset, takes_turns }
+        BatchSlot { apart: self, limit, offset, takes_turns }
     }
 
     /// The tenant that had the last turn.
@@ -55,12 +55,12 @@ impl Apart {
         &self.tenants
     }
 
-    fn lock(&self) -> MutexGuard<'_, Places> {
+    fn lock(&self) -> MutexGuard<'_, BatchSlots> {
         self.places.lock().expect("places lock")
     }
 }
 
-impl Place<'_> {
+impl BatchSlot<'_> {
     /// Learns how many of the rows that were read were still there to be moved.
     pub(super) fn settle(&self, read: usize, kept: usize) {
         let mut places = self.apart.lock();
@@ -79,7 +79,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for BatchSlot<'_> {
     fn drop(&mut self) {
         self.apart.lock().under_way -= self.limit;
     }

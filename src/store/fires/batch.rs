@@ -13,9 +13,9 @@ use uuid::Uuid;
 use super::FireDue;
 use crate::clock::signed;
 use crate::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
-use crate::run::{Missed, RunState};
+use crate::run::{MissedInstants, RunState};
 use crate::store::StoreError;
-use crate::store::hot::Going;
+use crate::store::hot::StartedRow;
 use crate::store::lease::{CLAIM_MARGIN, Lease, line};
 use crate::store::runs::{NewRun, key_instant, missed_key};
 use crate::store::shares::Shares;
@@ -25,7 +25,7 @@ use crate::task::change::{FaultyPart, REASON_ENDED, REASON_MAX_RUNS};
 use crate::task::{Output, Spec, Task};
 use crate::trigger::catch_up::MISFIRE_GRACE;
 use crate::trigger::steps::PLANNED;
-use crate::trigger::{Due, Plan, PlannedFire, Trigger};
+use crate::trigger::{DueSchedule, FirePlan, PlannedFire, Trigger};
 
 #[derive(sqlx::FromRow)]
 pub(super) struct DueRow {
@@ -43,11 +43,11 @@ pub(super) struct DueRow {
 
 /// Everything that one call writes, decided before the first write.
 #[derive(Default)]
-pub(in crate::store) struct Batch {
+pub(in crate::store) struct FireBatch {
     /// The due rows as they were read, and are to be still when this is written.
     pub read: Vec<AsRead>,
-    pub moves: Vec<Move>,
-    pub runs: Vec<Ready>,
+    pub moves: Vec<DueUpdate>,
+    pub runs: Vec<PlannedRun>,
     pub skipped: Vec<NewRun>,
     /// Statuses change by themselves here, so the epoch stays: the last fire must not be taken for void.
     pub completed: Vec<(Uuid, &'static str)>,
@@ -88,7 +88,7 @@ impl Unplannable {
     }
 }
 
-impl Batch {
+impl FireBatch {
     /// Leaves out what is not as it was read: somebody else has moved or changed it, or is about to.
     pub fn keep(&mut self, now: Vec<AsRead>) {
         let now: HashMap<Uuid, AsRead> = now.into_iter().map(|row| (row.task_id, row)).collect();
@@ -107,7 +107,7 @@ impl Batch {
 }
 
 /// Where the `due` row of a task goes.
-pub(in crate::store) struct Move {
+pub(in crate::store) struct DueUpdate {
     pub task_id: Uuid,
     pub epoch: i64,
     pub next_at: Option<DateTime<Utc>>,
@@ -116,7 +116,7 @@ pub(in crate::store) struct Move {
 }
 
 /// A run for the queue; with a lease where the instance has room for it.
-pub(in crate::store) struct Ready {
+pub(in crate::store) struct PlannedRun {
     pub run: NewRun,
     pub epoch: i64,
     pub run_at: DateTime<Utc>,
@@ -129,17 +129,17 @@ pub(in crate::store) struct Ready {
     pub timeout_seconds: i64,
 }
 
-impl Ready {
+impl PlannedRun {
     /// Until when it may run if it starts then.
     pub fn deadline(&self, at: DateTime<Utc>) -> DateTime<Utc> {
         at + TimeDelta::seconds(self.timeout_seconds)
     }
 
     /// The run, started then with this lease.
-    pub fn going(&self, lease: Lease, at: DateTime<Utc>) -> Going {
+    pub fn going(&self, lease: Lease, at: DateTime<Utc>) -> StartedRow {
         let run = self.run.running(at);
         let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
-        Going { lease, task_id, tenant_id, deadline_at: self.deadline(at), run: Some(run) }
+        StartedRow { lease, task_id, tenant_id, deadline_at: self.deadline(at), run: Some(run) }
     }
 }
 
@@ -187,7 +187,7 @@ impl DueRow {
     }
 
     /// Adds what is to be recorded of this task to the batch, or to those that can't be planned; answers how many steps that took.
-    pub fn decide(self, ask: &FireDue, left: &mut Left, batch: &mut Batch, unplannable: &mut Vec<Unplannable>) -> u64 {
+    pub fn decide(self, ask: &FireDue, left: &mut Left, batch: &mut FireBatch, unplannable: &mut Vec<Unplannable>) -> u64 {
         batch.read.push(self.as_read());
         let Some(nominal) = self.task.nominal_at else {
             batch.moves.push(self.stand_still());
@@ -268,12 +268,12 @@ impl DueRow {
 
     /// The records to make, or why this task can't be scheduled any more; and how many steps that took. A fault of one
     /// task, even a panic of the code that plans it, stays its own.
-    fn plan(&self, trigger: &Trigger, nominal: DateTime<Utc>, ask: &FireDue) -> (Result<Plan, String>, u64) {
+    fn plan(&self, trigger: &Trigger, nominal: DateTime<Utc>, ask: &FireDue) -> (Result<FirePlan, String>, u64) {
         let max_runs = match self.max_runs() {
             Ok(max_runs) => max_runs,
             Err(why) => return (Err(why), 0),
         };
-        let due = Due {
+        let due = DueSchedule {
             task_id: self.task.id,
             anchor: self.task.anchor_at,
             active_since: self.task.active_since,
@@ -290,14 +290,14 @@ impl DueRow {
     }
 
     /// The task once its due row is where it goes.
-    fn moved(self, spec: Spec, to: &Move) -> Option<Task> {
+    fn moved(self, spec: Spec, to: &DueUpdate) -> Option<Task> {
         let mut task = self.task.with(Json(spec));
         (task.next_at, task.nominal_at) = (to.next_at, to.nominal_at);
         (task.fired, task.run_count) = (task.fired + to.fired, task.run_count + to.fired);
         task.task().ok()
     }
 
-    fn add(&self, plan: Plan, trigger: &Trigger, ask: &FireDue, left: &mut Left, batch: &mut Batch) {
+    fn add(&self, plan: FirePlan, trigger: &Trigger, ask: &FireDue, left: &mut Left, batch: &mut FireBatch) {
         let fired = plan.fires.len() as i64;
         let last_ahead = last_instant(&plan).filter(|last| *last > ask.now);
         // what is caught up would be skipped or superseded by what is caught up with it
@@ -313,7 +313,7 @@ impl DueRow {
             let key = format!("s:{}", key_instant(fire.nominal));
             let overlap = in_turn(&fire);
             let run = NewRun { missed: fire.missed, ..self.run(key, fire.nominal, ask.now) };
-            batch.runs.push(Ready {
+            batch.runs.push(PlannedRun {
                 run,
                 epoch: self.task.epoch,
                 run_at: fire.run_at,
@@ -338,7 +338,7 @@ impl DueRow {
             }
         };
         let nominal_at = plan.next.map(|next| next.nominal);
-        batch.moves.push(Move { next_at, nominal_at, fired, ..self.stand_still() });
+        batch.moves.push(DueUpdate { next_at, nominal_at, fired, ..self.stand_still() });
     }
 
     fn why_completed(&self, fired: i64) -> &'static str {
@@ -347,8 +347,8 @@ impl DueRow {
         if spent { REASON_MAX_RUNS } else { REASON_ENDED }
     }
 
-    fn stand_still(&self) -> Move {
-        Move {
+    fn stand_still(&self) -> DueUpdate {
+        DueUpdate {
             task_id: self.task.id,
             epoch: self.task.epoch,
             next_at: None,
@@ -361,7 +361,7 @@ impl DueRow {
         NewRun::of(self.task.id, &self.task.tenant_id, &self.trigger_type, fire_key, scheduled_for, now)
     }
 
-    fn skipped(&self, missed: &Missed, reason: &str, now: DateTime<Utc>) -> NewRun {
+    fn skipped(&self, missed: &MissedInstants, reason: &str, now: DateTime<Utc>) -> NewRun {
         NewRun {
             state: RunState::Skipped,
             reason: Some(reason.to_owned()),
@@ -372,13 +372,13 @@ impl DueRow {
 }
 
 /// When the last of what is planned has come.
-fn last_instant(plan: &Plan) -> Option<DateTime<Utc>> {
+fn last_instant(plan: &FirePlan) -> Option<DateTime<Utc>> {
     let fires = plan.fires.iter().map(|fire| fire.run_at);
     fires.chain(plan.skips.iter().map(|skip| skip.missed.to)).max()
 }
 
 /// Whether all due rows moved on: they are locked, and their epochs were read under the lock.
-pub(in crate::store) fn all_moved(moved: u64, batch: &Batch) -> Result<(), StoreError> {
+pub(in crate::store) fn all_moved(moved: u64, batch: &FireBatch) -> Result<(), StoreError> {
     match moved == batch.moves.len() as u64 {
         true => Ok(()),
         false => Err(StoreError::Corrupt(format!(

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::FireDue;
-use super::batch::{Batch, DueRow, Left, Unplannable};
+use super::batch::{FireBatch, DueRow, Left, Unplannable};
 use crate::trigger::steps::PLANNED;
 
 /// Steps after which a piece ends, with the task that took the last of them: so it takes less than twice what one task may.
@@ -32,8 +32,8 @@ impl Planner {
     }
 
     /// Plans the next piece, one task at least; those that can't be planned are answered beside the batch.
-    pub fn piece(&mut self) -> (Batch, Vec<Unplannable>) {
-        let (mut batch, mut unplannable) = (Batch::default(), Vec::new());
+    pub fn piece(&mut self) -> (FireBatch, Vec<Unplannable>) {
+        let (mut batch, mut unplannable) = (FireBatch::default(), Vec::new());
         if self.ask.start.is_some() {
             batch.tasks.reserve(self.rows.len());
         }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use crate::store::Store;
     use crate::store::fires::PIECES;
-    use crate::store::flow::Flow;
+    use crate::store::flow::QueueFlow;
     use crate::store::scratch::{Scratch, asked};
 
     const COSTLY: usize = 4;
@@ -101,7 +101,7 @@ mod tests {
         }
         // a step for each of these at each of the seconds, and no second is left
         let exclusions: Vec<String> = (0..199).map(|number| format!("\"{} 0 1 1 *\"", number % 60)).collect();
-        let mut writer = scratch.writer().acquire(Flow::Engine("test")).await.expect("the writer");
+        let mut writer = scratch.writer().acquire(QueueFlow::Engine("test")).await.expect("the writer");
         sqlx::query("update tasks set spec = replace(spec, '\"59 59 23 31 12 *\"', $1)")
             .bind(format!("{}, \"* * * * *\"", exclusions.join(", ")))
             .execute(&mut *writer)
@@ -152,13 +152,13 @@ mod tests {
         let scratch = Scratch::open().await;
         let ask = due(&scratch, COSTLY).await;
         let (store, turns) = (&scratch.store, scratch.writer().queue());
-        let writes = turns.take(&Flow::of(Some("a"))).await;
+        let writes = turns.take(&QueueFlow::of(Some("a"))).await;
         let seen = async {
             // the first piece is planned, and waits for the writer; this one waits behind it
             while turns.waiting() == 0 {
                 tokio::task::yield_now().await;
             }
-            let flow = Flow::of(Some("b"));
+            let flow = QueueFlow::of(Some("b"));
             let next = asked(turns.take(&flow));
             drop(writes);
             let writes = next.await;

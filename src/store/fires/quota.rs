@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::quota::REASON_QUOTA;
 use crate::run::RunState;
-use crate::store::fires::Batch;
+use crate::store::fires::FireBatch;
 use crate::store::runs::NewRun;
 
-impl Batch {
+impl FireBatch {
     /// How many fires of each tenant are to be recorded.
     pub(super) fn fires(&self) -> BTreeMap<String, usize> {
         let mut fires = BTreeMap::new();

@@ -7,11 +7,11 @@ use sqlx::{PgConnection, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::hot::sqlite::recording;
-use crate::store::lease::{Claim, Lease, line};
-use crate::store::matching::Guard;
+use crate::store::lease::{RunClaim, Lease, line};
+use crate::store::matching::MatchGuard;
 use crate::store::recording::{EventBatch, EventsWritten, Locked};
 use crate::store::runs::{NewRun, event_ids};
-use crate::store::text::{Document, optional, optional_document};
+use crate::store::text::{StoredJson, optional, optional_document};
 use crate::store::tx::Tx;
 use crate::store::{Match, StoreError};
 
@@ -41,7 +41,7 @@ pub(in crate::store) trait GuardedEvents {
     async fn record_guarded(
         &mut self,
         batch: &EventBatch,
-        guard: &Guard<'_>,
+        guard: &MatchGuard<'_>,
         now: DateTime<Utc>,
         worker: Uuid,
     ) -> Result<Option<EventsWritten>, StoreError>;
@@ -91,7 +91,7 @@ impl HotEvents for PgConnection {
         now: DateTime<Utc>,
         worker: Uuid,
     ) -> Result<EventsWritten, StoreError> {
-        let none = Guard::default();
+        let none = MatchGuard::default();
         let written = self.record_guarded(batch, &none, now, worker).await?;
         written.ok_or_else(|| StoreError::Corrupt("a batch without a guard was refused".into()))
     }
@@ -101,7 +101,7 @@ impl GuardedEvents for PgConnection {
     async fn record_guarded(
         &mut self,
         batch: &EventBatch,
-        guard: &Guard<'_>,
+        guard: &MatchGuard<'_>,
         now: DateTime<Utc>,
         worker: Uuid,
     ) -> Result<Option<EventsWritten>, StoreError> {
@@ -111,7 +111,7 @@ impl GuardedEvents for PgConnection {
             return Ok(Some(written));
         }
         let events = all.iter().map(|run| optional_document(event_ids(run))).collect::<Result<Vec<_>, _>>()?;
-        let causes: Vec<_> = all.iter().map(|run| run.cause.as_ref().map(Document::json)).collect();
+        let causes: Vec<_> = all.iter().map(|run| run.cause.as_ref().map(StoredJson::json)).collect();
         let until = EventsWritten::claim_until(now);
         let made: Vec<(Option<Uuid>, i64, String)> = sqlx::query_as(include_str!("../sql/fire_events.postgres.sql"))
             .bind(now)
@@ -144,7 +144,7 @@ impl GuardedEvents for PgConnection {
                 (Some(run_id), _) => {
                     written.recorded += 1;
                     let line = lines.get(&run_id).copied().unwrap_or_default();
-                    written.claims.push(Claim { lease: Lease { run_id, token: number }, run_at: now, until, line });
+                    written.claims.push(RunClaim { lease: Lease { run_id, token: number }, run_at: now, until, line });
                 }
                 (None, "stale") => return Ok(None),
                 (None, "skipped") => written.skipped += number as usize,

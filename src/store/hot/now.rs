@@ -10,7 +10,7 @@ use crate::store::tx::Tx;
 use crate::store::{Split, StoreError, split};
 
 /// A request for a run: by whom, and of which task.
-pub(in crate::store) struct RunNow<'a> {
+pub(in crate::store) struct RunNowRows<'a> {
     /// Of whose tasks; `None`: anybody's.
     pub tenant: Option<&'a str>,
     pub task_id: Uuid,
@@ -24,12 +24,12 @@ pub(in crate::store) struct RunNow<'a> {
 const RUN_NOW: Split = split!("run_now");
 
 /// Records a run of the task, which is ready then; answers whether there is such a task.
-pub(in crate::store) async fn run_now(tx: &mut Tx<'_>, ask: &RunNow<'_>) -> Result<bool, StoreError> {
+pub(in crate::store) async fn run_now(tx: &mut Tx<'_>, ask: &RunNowRows<'_>) -> Result<bool, StoreError> {
     run_by(tx, RUN_NOW, ask).await
 }
 
 /// The statement of either database is read to its end: what is left of a text that nobody reads on is not executed.
-async fn run_by(tx: &mut Tx<'_>, statement: Split, ask: &RunNow<'_>) -> Result<bool, StoreError> {
+async fn run_by(tx: &mut Tx<'_>, statement: Split, ask: &RunNowRows<'_>) -> Result<bool, StoreError> {
     let tasks: Vec<i64> = tx
         .query(statement)
         .bind(ask.task_id)
@@ -48,7 +48,7 @@ async fn run_by(tx: &mut Tx<'_>, statement: Split, ask: &RunNow<'_>) -> Result<b
 /// open, and it has to be awaited to its end.
 pub(in crate::store) async fn run_now_committed(
     conn: &mut SqliteConnection,
-    ask: &RunNow<'_>,
+    ask: &RunNowRows<'_>,
 ) -> Result<bool, StoreError> {
     let whole = concat!("begin immediate;", include_str!("../sql/run_now.sqlite.sql"), "; commit");
     let asked = run_by(&mut Tx::Sqlite(conn), whole.into(), ask).await;

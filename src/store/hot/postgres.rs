@@ -20,14 +20,14 @@ use crate::id::new_id;
 use crate::notification::NewDelivery;
 use crate::run::Run;
 use crate::store::StoreError;
-use crate::store::fires::{AsRead, Batch, FireDue, Written};
-use crate::store::hot::{Going, Hot, TENANTS_AT_ONCE, Taken, TakenRuns};
-use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, Park, line};
+use crate::store::fires::{AsRead, FireBatch, FireDue, WrittenRows};
+use crate::store::hot::{StartedRow, Hot, TENANTS_AT_ONCE, FinishedRow, TakenRuns};
+use crate::store::lease::{Beat, CLAIM_MARGIN, RunClaim, Finish, Lease, Park, line};
 use crate::store::limits::one_at_a_time;
 use crate::store::runs::run_in;
 use crate::store::slots::{BLOCKED_ROW, BlockedRow};
 use crate::store::sql::sql;
-use crate::store::starting::{Take, Turn};
+use crate::store::starting::{Take, ClaimCursor};
 use crate::store::text::{document, optional, optional_document, text};
 
 /// A row that `take` answers, which holds the whole run where that has started; without a run: the last tenant whose
@@ -48,9 +48,9 @@ impl TakenRow {
         let lease = Lease { run_id, token: self.lease_token };
         let tenant_id = self.tenant_id.unwrap_or_default();
         let (run_at, until) = (self.run_at.unwrap_or(now), self.lease_until.unwrap_or(now));
-        let claim = Claim { lease, run_at, until, line: line(&tenant_id) };
+        let claim = RunClaim { lease, run_at, until, line: line(&tenant_id) };
         let task_id = self.task_id;
-        let going = self.deadline_at.map(|deadline_at| Going { lease, task_id, tenant_id, deadline_at, run });
+        let going = self.deadline_at.map(|deadline_at| StartedRow { lease, task_id, tenant_id, deadline_at, run });
         taken.add(claim, going, now);
     }
 }
@@ -61,8 +61,8 @@ impl Hot for PgConnection {
         Ok(locked.bind(tasks).fetch_all(self).await?)
     }
 
-    async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
-        let mut written = Written::default();
+    async fn fire(&mut self, batch: &FireBatch, ask: &FireDue) -> Result<WrittenRows, StoreError> {
+        let mut written = WrittenRows::default();
         if batch.moves.is_empty() {
             return Ok(written);
         }
@@ -112,7 +112,7 @@ impl Hot for PgConnection {
             }
         }
         if take.fair.is_some() {
-            taken.turn = Turn::after(served, &last, tenants);
+            taken.turn = ClaimCursor::after(served, &last, tenants);
         }
         Ok(taken)
     }
@@ -122,7 +122,7 @@ impl Hot for PgConnection {
         leases: &[Lease],
         now: DateTime<Utc>,
         lease_until: DateTime<Utc>,
-    ) -> Result<Vec<Going>, StoreError> {
+    ) -> Result<Vec<StartedRow>, StoreError> {
         let start = include_str!("../sql/start.postgres.sql");
         Ok(sqlx::query_as(
             planted_text!("no_slot", start, "where a.task_id is null or a.overlap = 'allow'" => "where true"),
@@ -199,7 +199,7 @@ impl Hot for PgConnection {
             .await?)
     }
 
-    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Taken>, StoreError> {
+    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError> {
         let errors = ends.iter().map(|f| optional_document(f.error.as_ref())).collect::<Result<Vec<_>, _>>()?;
         let finish = include_str!("../sql/finish.postgres.sql");
         Ok(sqlx::query_as(planted_text!("no_fence", finish, "and q.lease_token = f.lease_token" => ""))

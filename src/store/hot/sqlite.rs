@@ -15,16 +15,16 @@ use uuid::Uuid;
 use crate::id::new_id;
 use crate::notification::NewDelivery;
 use crate::store::StoreError;
-use crate::store::fires::{AsRead, Batch, FireDue, Written, all_moved};
+use crate::store::fires::{AsRead, FireBatch, FireDue, WrittenRows, all_moved};
 use crate::store::hot::sqlite::starting::{
     READY, READY_OF_TENANT, pick, start_each, started_before, tenants_in_turn, with_leases,
 };
-use crate::store::hot::{Going, Hot, Taken, TakenRuns};
-use crate::store::lease::{Beat, CLAIM_MARGIN, Claim, Finish, Lease, line};
-use crate::store::limits::Room;
+use crate::store::hot::{StartedRow, Hot, FinishedRow, TakenRuns};
+use crate::store::lease::{Beat, CLAIM_MARGIN, RunClaim, Finish, Lease, line};
+use crate::store::limits::RunLimitsLeft;
 use crate::store::listed::{comes_again, list, pieces};
 use crate::store::slots::BlockedRow;
-use crate::store::starting::{Take, Turn};
+use crate::store::starting::{Take, ClaimCursor};
 use crate::store::text::{document, optional, optional_document, text};
 
 impl Hot for SqliteConnection {
@@ -43,8 +43,8 @@ impl Hot for SqliteConnection {
         Ok(rows)
     }
 
-    async fn fire(&mut self, batch: &Batch, ask: &FireDue) -> Result<Written, StoreError> {
-        let mut written = Written::default();
+    async fn fire(&mut self, batch: &FireBatch, ask: &FireDue) -> Result<WrittenRows, StoreError> {
+        let mut written = WrittenRows::default();
         all_moved(firing::move_on(self, &batch.moves).await?, batch)?;
         written.skipped = recording::insert_runs(self, &batch.skipped.iter().collect::<Vec<_>>()).await?.len();
         firing::record(self, &batch.runs, ask, &mut written).await?;
@@ -58,7 +58,7 @@ impl Hot for SqliteConnection {
         let picked = match &take.fair {
             None => pick(self, READY, take, None, take.limit).await?,
             Some(after) => {
-                let room = Room::of(self, take).await?;
+                let room = RunLimitsLeft::of(self, take).await?;
                 let tenants = tenants_in_turn(self, &after.0, &room).await?;
                 let share = room.share(tenants.len() as i64);
                 let (mut picked, mut served) = (Vec::new(), None);
@@ -68,7 +68,7 @@ impl Hot for SqliteConnection {
                     served = if of_tenant.is_empty() { served } else { Some(tenant.clone()) };
                     picked.extend(of_tenant);
                 }
-                taken.turn = Turn::after(served, tenants.last().map_or("", String::as_str), tenants.len() as i64);
+                taken.turn = ClaimCursor::after(served, tenants.last().map_or("", String::as_str), tenants.len() as i64);
                 picked
             }
         };
@@ -76,13 +76,13 @@ impl Hot for SqliteConnection {
         let claims = picked.into_iter().map(|(run_id, run_at, tenant_id)| {
             token += 1;
             let lease = Lease { run_id, token };
-            Claim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN, line: line(&tenant_id) }
+            RunClaim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN, line: line(&tenant_id) }
         });
-        let claims: Vec<Claim> = claims.collect();
+        let claims: Vec<RunClaim> = claims.collect();
         claim(self, &claims, take.worker).await?;
         let due: Vec<Lease> = claims.iter().filter(|claim| claim.run_at <= take.now).map(|claim| claim.lease).collect();
         let going = start_each(self, &due, take.now, take.lease_until).await?;
-        let mut going: HashMap<Uuid, Going> = going.into_iter().map(|going| (going.lease.run_id, going)).collect();
+        let mut going: HashMap<Uuid, StartedRow> = going.into_iter().map(|going| (going.lease.run_id, going)).collect();
         for claim in claims {
             taken.add(claim, going.remove(&claim.lease.run_id), take.now);
         }
@@ -94,7 +94,7 @@ impl Hot for SqliteConnection {
         leases: &[Lease],
         now: DateTime<Utc>,
         lease_until: DateTime<Utc>,
-    ) -> Result<Vec<Going>, StoreError> {
+    ) -> Result<Vec<StartedRow>, StoreError> {
         let mut going = started_before(self, leases, lease_until).await?;
         let before: HashSet<Uuid> = going.iter().map(|going| going.lease.run_id).collect();
         let others: Vec<Lease> = leases.iter().filter(|lease| !before.contains(&lease.run_id)).copied().collect();
@@ -127,7 +127,7 @@ impl Hot for SqliteConnection {
         Ok(held)
     }
 
-    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<Taken>, StoreError> {
+    async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError> {
         finishing::finish(self, ends, now).await
     }
 
@@ -186,7 +186,7 @@ fn beating(leases: &[Lease], until: DateTime<Utc>) -> QueryBuilder<Sqlite> {
 }
 
 /// Leases these runs to a worker, not yet started.
-async fn claim(conn: &mut SqliteConnection, claims: &[Claim], worker: Uuid) -> Result<(), StoreError> {
+async fn claim(conn: &mut SqliteConnection, claims: &[RunClaim], worker: Uuid) -> Result<(), StoreError> {
     for claims in pieces(claims) {
         let mut update = QueryBuilder::new("with claims (run_id, lease_token, until) as (");
         update.push_values(claims, |mut row, claim| {
@@ -239,15 +239,15 @@ mod tests {
     use super::*;
     use crate::run::RunState;
     use crate::store::db::sqlite_plan;
-    use crate::store::fires::Move;
+    use crate::store::fires::DueUpdate;
     use crate::store::listed::ROWS;
 
     #[tokio::test]
     async fn rows_that_are_listed_are_found_by_an_index() {
         let lease = Lease { run_id: Uuid::nil(), token: 0 };
-        let to = || Move { task_id: Uuid::nil(), epoch: 0, next_at: None, nominal_at: None, fired: 0 };
+        let to = || DueUpdate { task_id: Uuid::nil(), epoch: 0, next_at: None, nominal_at: None, fired: 0 };
         let end = Finish::of(lease, None, RunState::Succeeded);
-        let moves: Vec<Move> = (0..ROWS[0]).map(|_| to()).collect();
+        let moves: Vec<DueUpdate> = (0..ROWS[0]).map(|_| to()).collect();
         let statements = [
             firing::moving(&moves),
             finishing::recording(&vec![&end; ROWS[0]], DateTime::UNIX_EPOCH).expect("a statement"),

@@ -5,9 +5,9 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::id::new_id;
-use crate::run::{Missed, Run, RunState, Usage};
+use crate::run::{MissedInstants, Run, RunState, Usage};
 use crate::store::StoreError;
-use crate::store::text::Document;
+use crate::store::text::StoredJson;
 use crate::store::tx::Tx;
 use crate::task::Task;
 
@@ -22,11 +22,11 @@ pub(in crate::store) struct NewRun {
     pub scheduled_for: DateTime<Utc>,
     pub state: RunState,
     pub reason: Option<String>,
-    pub missed: Option<Missed>,
+    pub missed: Option<MissedInstants>,
     pub retry_of: Option<Uuid>,
     pub event_ids: Vec<String>,
     /// A [`Cause`](crate::run::cause::Cause).
-    pub cause: Option<Document>,
+    pub cause: Option<StoredJson>,
     pub input: Option<Value>,
     pub created_at: DateTime<Utc>,
 }
@@ -70,7 +70,7 @@ impl NewRun {
     }
 
     /// Instants that were considered and do not run.
-    pub(in crate::store) fn skipped(task: &Task, missed: &Missed, reason: &str, now: DateTime<Utc>) -> NewRun {
+    pub(in crate::store) fn skipped(task: &Task, missed: &MissedInstants, reason: &str, now: DateTime<Utc>) -> NewRun {
         NewRun {
             state: RunState::Skipped,
             reason: Some(reason.to_owned()),
@@ -120,7 +120,7 @@ pub(in crate::store) fn key_instant(instant: DateTime<Utc>) -> String {
 }
 
 /// One instant has the key that its fire would have had, a range one of its own.
-pub(in crate::store) fn missed_key(missed: &Missed) -> String {
+pub(in crate::store) fn missed_key(missed: &MissedInstants) -> String {
     if missed.count == Some(1) || missed.from == missed.to {
         format!("s:{}", key_instant(missed.from))
     } else {

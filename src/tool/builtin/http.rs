@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::credential::Reference;
-use crate::egress::Request;
+use crate::egress::EgressRequest;
 use crate::tool::builtin::read;
 use crate::tool::exchange::{answer, check_headers, fetch, reference};
 use crate::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
@@ -31,7 +31,7 @@ pub struct HttpTool {
     pub definition: Definition,
     pub credentials: Credentials,
     /// The request of a call.
-    pub request: fn(Arguments, &ToolContext) -> Result<Request, ToolError>,
+    pub request: fn(Arguments, &ToolContext) -> Result<EgressRequest, ToolError>,
     /// A person is asked where the call chooses a credential that the task does not name.
     pub asks_for_credential: bool,
 }

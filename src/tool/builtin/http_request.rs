@@ -6,7 +6,7 @@ use http::Method;
 use serde_json::json;
 
 use crate::approval::matrix::{Category, Consequence};
-use crate::egress::Request;
+use crate::egress::EgressRequest;
 use crate::tool::builtin::definition;
 use crate::tool::builtin::http::{Arguments, HttpTool};
 use crate::tool::exchange::{credential_schema, headers_of};
@@ -35,11 +35,11 @@ pub fn tool(credentials: Credentials) -> HttpTool {
     HttpTool { definition, credentials, request, asks_for_credential: true }
 }
 
-fn request(arguments: Arguments, context: &ToolContext) -> Result<Request, ToolError> {
+fn request(arguments: Arguments, context: &ToolContext) -> Result<EgressRequest, ToolError> {
     let method = match arguments.method.as_deref() {
         Some("HEAD") => Method::HEAD,
         _ => Method::GET,
     };
     let headers = headers_of(&arguments.headers)?;
-    Ok(Request { headers, timeout: context.time_limit, ..Request::new(method, arguments.url) })
+    Ok(EgressRequest { headers, timeout: context.time_limit, ..EgressRequest::new(method, arguments.url) })
 }

@@ -6,7 +6,7 @@ use http::{HeaderValue, Method, header};
 use serde_json::{Value, json};
 
 use crate::approval::matrix::{Category, Consequence};
-use crate::egress::Request;
+use crate::egress::EgressRequest;
 use crate::tool::builtin::definition;
 use crate::tool::builtin::http::{Arguments, HttpTool};
 use crate::tool::exchange::{credential_schema, headers_of};
@@ -38,7 +38,7 @@ pub fn tool(credentials: Credentials) -> HttpTool {
     HttpTool { definition, credentials, request, asks_for_credential: false }
 }
 
-fn request(arguments: Arguments, context: &ToolContext) -> Result<Request, ToolError> {
+fn request(arguments: Arguments, context: &ToolContext) -> Result<EgressRequest, ToolError> {
     let method = match arguments.method.as_deref() {
         Some("PUT") => Method::PUT,
         Some("PATCH") => Method::PATCH,
@@ -59,5 +59,5 @@ fn request(arguments: Arguments, context: &ToolContext) -> Result<Request, ToolE
     }
     let timeout = context.time_limit;
     // what was approved is sent to the address that was shown, and nowhere else
-    Ok(Request { headers, body, timeout, follow_redirects: false, ..Request::new(method, arguments.url) })
+    Ok(EgressRequest { headers, body, timeout, follow_redirects: false, ..EgressRequest::new(method, arguments.url) })
 }

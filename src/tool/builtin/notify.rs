@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::approval::matrix::{Category, Consequence};
 use crate::task::Urgency;
 use crate::tool::builtin::{definition, read};
-use crate::tool::{Definition, Notice, Tool, ToolContext, ToolError, ToolOutput};
+use crate::tool::{Definition, ToolNotice, Tool, ToolContext, ToolError, ToolOutput};
 
 pub struct SendNotification(Definition);
 
@@ -62,7 +62,7 @@ impl Tool for SendNotification {
             if urgency == Some(Urgency::Urgent) {
                 return Err(ToolError::arguments("urgency: expected `low`, `normal` or `high`"));
             }
-            let notice = Notice {
+            let notice = ToolNotice {
                 run_id: context.run_id,
                 channel,
                 urgency,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::approval::matrix::{Category, Consequence};
 use crate::event::Event;
-use crate::invalid::Faults;
+use crate::invalid::ValidationErrors;
 use crate::tool::builtin::{definition, read};
 use crate::tool::{Definition, HostError, Tool, ToolContext, ToolError, ToolOutput};
 
@@ -65,7 +65,7 @@ impl Tool for PublishEvent {
             let mut fields = Map::from_iter([("source".to_owned(), json!(SOURCE)), ("type".to_owned(), json!(kind))]);
             fields.extend(data.map(|data| ("data".to_owned(), data)));
             fields.extend(subject.map(|subject| ("subject".to_owned(), json!(subject))));
-            let (mut faults, now) = (Faults::new(), context.clock.now());
+            let (mut faults, now) = (ValidationErrors::new(), context.clock.now());
             // a repeated call is the same event
             let id = &context.idempotency_key;
             let event = Event::read_short(&Value::Object(fields), "", &context.tenant, id, now, &mut faults);

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::approval::matrix::{Category, Consequence};
 use crate::tool::builtin::{definition, read};
-use crate::tool::{Definition, TaskFilter, Tool, ToolContext, ToolError, ToolOutput};
+use crate::tool::{Definition, TaskQuery, Tool, ToolContext, ToolError, ToolOutput};
 
 /// Tasks that `list_tasks` shows when it is not told how many.
 const LISTED: u32 = 20;
@@ -18,7 +18,7 @@ pub struct PauseTask(Definition);
 pub struct DeleteTask(Definition);
 
 #[derive(Deserialize)]
-struct NewTask {
+struct CreateArguments {
     name: String,
     instruction: String,
     cron: Option<String>,
@@ -30,14 +30,14 @@ struct NewTask {
 }
 
 #[derive(Deserialize)]
-struct Listing {
+struct ListArguments {
     status: Option<String>,
     q: Option<String>,
     limit: Option<u32>,
 }
 
 #[derive(Deserialize)]
-struct Named {
+struct NamedTask {
     id: Uuid,
 }
 
@@ -86,7 +86,7 @@ impl Tool for CreateTask {
 }
 
 /// The JSON form of the API. Whether it makes sense is judged where all tasks are judged.
-fn draft(new: NewTask, recipient_zone: &str) -> Value {
+fn draft(new: CreateArguments, recipient_zone: &str) -> Value {
     let mut trigger = Map::new();
     trigger.insert("type".into(), json!("schedule"));
     for (key, value) in [("cron", new.cron), ("interval", new.interval), ("at", new.at)] {
@@ -132,8 +132,8 @@ impl Tool for ListTasks {
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
-            let Listing { status, q, limit } = read(arguments)?;
-            let filter = TaskFilter { status, q, limit: limit.unwrap_or(LISTED) };
+            let ListArguments { status, q, limit } = read(arguments)?;
+            let filter = TaskQuery { status, q, limit: limit.unwrap_or(LISTED) };
             Ok(ToolOutput::json(&context.host.list_tasks(&context.tenant, filter).await?))
         })
     }
@@ -163,7 +163,7 @@ impl Tool for PauseTask {
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
-            let Named { id } = read(arguments)?;
+            let NamedTask { id } = read(arguments)?;
             Ok(ToolOutput::json(&context.host.pause_task(&context.tenant, id).await?))
         })
     }
@@ -183,7 +183,7 @@ impl Tool for DeleteTask {
 
     fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
-            let Named { id } = read(arguments)?;
+            let NamedTask { id } = read(arguments)?;
             Ok(ToolOutput::json(&context.host.delete_task(&context.tenant, id).await?))
         })
     }
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn an_id_that_is_none_is_an_argument_at_fault() {
-        let error = read::<Named>(json!({ "id": "task-7" })).err().unwrap();
+        let error = read::<NamedTask>(json!({ "id": "task-7" })).err().unwrap();
         assert!(error.to_string().starts_with("invalid_parameters: "), "{error}");
     }
 }

@@ -9,9 +9,9 @@ use serde_json::Value;
 use crate::approval::matrix::Category;
 use crate::credential::{Reference, SECRET_HEADERS};
 use crate::egress::Egress;
-use crate::invalid::{Faults, did_you_mean, escape};
-use crate::template::{Names, Template, Templates, Tree, UrlTemplate};
-use crate::tool::http::{ARGUMENTS, Body, Call, Declared, Prepared};
+use crate::invalid::{ValidationErrors, did_you_mean, escape};
+use crate::template::{TemplateNames, Template, TextTemplates, Tree, UrlTemplate};
+use crate::tool::http::{ARGUMENTS, BodyTemplate, ToolCallRequest, Declared, PreparedTool};
 
 const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 /// Longest name, as models take it.
@@ -27,16 +27,16 @@ const OURS: [&str; 6] = ["host", "content-length", "transfer-encoding", "connect
 ///
 /// # Errors
 /// What is wrong with any of them.
-pub fn read(declared: &[Declared], egress: &Egress) -> Result<Vec<Prepared>, Faults> {
-    let mut faults = Faults::new();
+pub fn read(declared: &[Declared], egress: &Egress) -> Result<Vec<PreparedTool>, ValidationErrors> {
+    let mut faults = ValidationErrors::new();
     let mut prepared = Vec::with_capacity(declared.len());
     for (index, tool) in declared.iter().enumerate() {
         let place = format!("/tools/{index}");
         if declared[..index].iter().any(|other| other.name == tool.name) {
             faults.add(format!("{place}/name"), format!("two tools are named `{}`", tool.name));
         }
-        let templates = Templates::default();
-        let mut reader = Reader { tool, egress, templates, place, faults: &mut faults };
+        let templates = TextTemplates::default();
+        let mut reader = DeclarationReader { tool, egress, templates, place, faults: &mut faults };
         reader.words();
         reader.arguments();
         prepared.extend(reader.request());
@@ -44,19 +44,19 @@ pub fn read(declared: &[Declared], egress: &Egress) -> Result<Vec<Prepared>, Fau
     faults.or(prepared)
 }
 
-struct Reader<'a> {
+struct DeclarationReader<'a> {
     tool: &'a Declared,
     egress: &'a Egress,
-    templates: Templates,
+    templates: TextTemplates,
     place: String,
-    faults: &'a mut Faults,
+    faults: &'a mut ValidationErrors,
 }
 
-fn names() -> Names<'static> {
-    Names { variables: &[ARGUMENTS], steps: &[] }
+fn names() -> TemplateNames<'static> {
+    TemplateNames { variables: &[ARGUMENTS], steps: &[] }
 }
 
-impl Reader<'_> {
+impl DeclarationReader<'_> {
     fn fault(&mut self, below: &str, message: impl Into<String>) {
         let place = format!("{}{below}", self.place);
         self.faults.add(place, message);
@@ -91,7 +91,7 @@ impl Reader<'_> {
         let properties = parameters.get("properties").and_then(Value::as_object);
         let known: Vec<&str> = properties.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
         let named = Regex::new(r"\bargs\.([A-Za-z_][A-Za-z0-9_]*)").expect("a pattern");
-        let Call { url, headers, query, body, .. } = http;
+        let ToolCallRequest { url, headers, query, body, .. } = http;
         let places = [
             ("/http/url", url.clone()),
             ("/http/headers", values(headers)),
@@ -109,7 +109,7 @@ impl Reader<'_> {
     }
 
     /// `None` only where a fault was added.
-    fn request(&mut self) -> Option<Prepared> {
+    fn request(&mut self) -> Option<PreparedTool> {
         let call = &self.tool.http;
         let (method, url) = (self.method(), self.url());
         let headers: Vec<_> = call.headers.iter().filter_map(|(name, text)| self.header(name, text)).collect();
@@ -124,7 +124,7 @@ impl Reader<'_> {
             }
         };
         let definition = self.tool.definition();
-        Some(Prepared { definition, method: method?, url: url?, headers, query, body, credential })
+        Some(PreparedTool { definition, method: method?, url: url?, headers, query, body, credential })
     }
 
     fn method(&mut self) -> Option<Method> {
@@ -183,17 +183,17 @@ impl Reader<'_> {
         }
     }
 
-    fn body(&mut self, body: &Value) -> Body {
+    fn body(&mut self, body: &Value) -> BodyTemplate {
         let place = format!("{}/http/body", self.place);
         let Value::Object(fields) = body else {
-            return Body::Whole(Tree::read(body, &place, &self.templates, names(), self.faults));
+            return BodyTemplate::Whole(Tree::read(body, &place, &self.templates, names(), self.faults));
         };
         let mut read = Vec::with_capacity(fields.len());
         for (key, field) in fields {
             let place = format!("{place}/{}", escape(key));
             read.push((key.clone(), Tree::read(field, &place, &self.templates, names(), self.faults)));
         }
-        Body::Fields(read)
+        BodyTemplate::Fields(read)
     }
 }
 

@@ -7,12 +7,12 @@ use serde_json::{Map, Value};
 
 use crate::credential::{Reference, SECRET_HEADERS};
 use crate::expr::Language;
-use crate::invalid::{Faults, bounded, did_you_mean, escape, unknown_fields};
-use crate::trigger::condition::poll::{HttpPoll, Poll};
+use crate::invalid::{ValidationErrors, bounded, did_you_mean, escape, unknown_fields};
+use crate::trigger::condition::poll::{HttpPoll, PollSpec};
 use crate::trigger::condition::question::VARIABLES;
 use crate::trigger::condition::{Condition, DEFAULT_NOTICE, FireOn, LONGEST_TIMEOUT};
 use crate::trigger::event::TASK_MEMBERS;
-use crate::trigger::form::{Form, kind};
+use crate::trigger::form::{TriggerForm, kind};
 use crate::trigger::interval::parse_length;
 use crate::trigger::policy::Overlap;
 
@@ -46,9 +46,9 @@ const NOTICES: std::ops::RangeInclusive<u64> = 1..=1_000;
 const ONE_OF_FOUR: &str = "names what is polled with one of `http`, `tool`, `sql`, `redis`";
 
 /// Reads the fields of a condition that stands at `pointer`, as received at `now`. `None` exactly when a fault was added.
-pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faults: &mut Faults) -> Option<Condition> {
+pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faults: &mut ValidationErrors) -> Option<Condition> {
     let known = faults.0.len();
-    let mut form = Form { fields, pointer, faults };
+    let mut form = TriggerForm { fields, pointer, faults };
     form.refuse_unknown(FIELDS);
     let poll = form.poll();
     let interval = form.length("interval");
@@ -92,9 +92,9 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, now: DateTime<Utc>, faul
     })
 }
 
-impl Form<'_> {
+impl TriggerForm<'_> {
     /// The one of the four that is given.
-    fn poll(&mut self) -> Option<Poll> {
+    fn poll(&mut self) -> Option<PollSpec> {
         let place = format!("{}/poll", self.pointer);
         let polls = match self.given("poll").cloned() {
             None => {
@@ -109,13 +109,13 @@ impl Form<'_> {
             }
         };
         let known = self.faults.0.len();
-        for name in unknown_fields(&polls, &Poll::KINDS) {
-            let hint = did_you_mean(name, Poll::KINDS);
+        for name in unknown_fields(&polls, &PollSpec::KINDS) {
+            let hint = did_you_mean(name, PollSpec::KINDS);
             self.faults
                 .add(format!("{place}/{}", escape(name)), format!("unknown field `{name}`; it {ONE_OF_FOUR}{hint}"));
         }
         let given: Vec<(&String, &Value)> =
-            polls.iter().filter(|(name, value)| Poll::KINDS.contains(&name.as_str()) && !value.is_null()).collect();
+            polls.iter().filter(|(name, value)| PollSpec::KINDS.contains(&name.as_str()) && !value.is_null()).collect();
         match given.as_slice() {
             [] if self.faults.0.len() == known => {
                 self.faults.add(place, ONE_OF_FOUR);
@@ -135,25 +135,25 @@ impl Form<'_> {
         }
     }
 
-    fn one_poll(&mut self, name: &str, value: &Value, place: &str) -> Option<Poll> {
+    fn one_poll(&mut self, name: &str, value: &Value, place: &str) -> Option<PollSpec> {
         let known = self.faults.0.len();
         let poll = match name {
-            "http" => Poll::Http(self.faults.read(value, place)?),
-            "tool" => Poll::Tool(self.faults.read(value, place)?),
-            "sql" => Poll::Sql(self.faults.read(value, place)?),
-            _ => Poll::Redis(self.faults.read(value, place)?),
+            "http" => PollSpec::Http(self.faults.read(value, place)?),
+            "tool" => PollSpec::Tool(self.faults.read(value, place)?),
+            "sql" => PollSpec::Sql(self.faults.read(value, place)?),
+            _ => PollSpec::Redis(self.faults.read(value, place)?),
         };
         match &poll {
-            Poll::Http(http) => {
+            PollSpec::Http(http) => {
                 self.headers(http, place);
                 if let Some(Err(why)) = http.credential.as_deref().map(Reference::parse) {
                     self.faults.add(format!("{place}/credential"), why);
                 }
             }
-            Poll::Sql(sql) if sql.query.len() > QUERY_BYTES => {
+            PollSpec::Sql(sql) if sql.query.len() > QUERY_BYTES => {
                 self.faults.add(format!("{place}/query"), format!("must have at most {QUERY_BYTES} bytes"));
             }
-            Poll::Redis(redis) if redis.key.is_empty() || redis.key.len() > KEY_BYTES => {
+            PollSpec::Redis(redis) if redis.key.is_empty() || redis.key.len() > KEY_BYTES => {
                 self.faults.add(format!("{place}/key"), format!("must have 1 to {KEY_BYTES} bytes"));
             }
             _ => {}
@@ -263,7 +263,7 @@ impl Form<'_> {
 mod tests {
     use serde_json::json;
 
-    use crate::invalid::Faults;
+    use crate::invalid::ValidationErrors;
     use crate::trigger::Trigger;
 
     use super::*;
@@ -276,7 +276,7 @@ mod tests {
         for (name, value) in more.as_object().unwrap() {
             trigger[name] = value.clone();
         }
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let now = "2026-11-20T12:00:00Z".parse().unwrap();
         match Trigger::parse(&trigger, "/trigger", now, &mut faults) {
             Some(trigger) => Ok(serde_json::to_value(trigger).unwrap()),

@@ -11,7 +11,7 @@ use crate::words::{is_default, words};
 /// One of four.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Poll {
+pub enum PollSpec {
     /// A GET of an address.
     Http(HttpPoll),
     /// A call of a read-only tool.
@@ -22,17 +22,17 @@ pub enum Poll {
     Redis(RedisPoll),
 }
 
-impl Poll {
+impl PollSpec {
     /// The words there are.
     pub const KINDS: [&str; 4] = ["http", "tool", "sql", "redis"];
 
     /// The word of the source: `http`, `tool`, `sql` or `redis`.
     pub fn kind(&self) -> &'static str {
         match self {
-            Poll::Http(_) => "http",
-            Poll::Tool(_) => "tool",
-            Poll::Sql(_) => "sql",
-            Poll::Redis(_) => "redis",
+            PollSpec::Http(_) => "http",
+            PollSpec::Tool(_) => "tool",
+            PollSpec::Sql(_) => "sql",
+            PollSpec::Redis(_) => "redis",
         }
     }
 }

@@ -4,8 +4,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::expr::{Asked, Expression, ExpressionError, Language, MissingField, Part, Variables};
-use crate::invalid::InvalidSpec;
+use crate::expr::{Evaluation, Expression, ExpressionError, Language, MissingField, ExpressionPart, Variables};
+use crate::invalid::FieldError;
 use crate::trigger::condition::{Condition, FireOn, length};
 use crate::trigger::interval::Interval;
 use crate::trigger::jitter::spread;
@@ -19,7 +19,7 @@ const WHOLE: &str = "value";
 
 /// The task, as expressions see it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Subject {
+pub struct ConditionSubject {
     /// Id of the task.
     pub id: Uuid,
     /// Name of the task.
@@ -30,7 +30,7 @@ pub struct Subject {
 
 /// A condition that can be asked.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct CompiledCondition {
     /// Which results fire.
     pub fire: FireOn,
     /// The expression; `None`: with `on_change` alone.
@@ -53,7 +53,7 @@ pub struct Question {
 
 /// Results of the expressions for one value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answers {
+pub struct ConditionAnswers {
     /// The expression is true.
     pub holds: bool,
     /// With `on_change`; else null.
@@ -61,30 +61,30 @@ pub struct Answers {
     /// With `reset`.
     pub reset: Option<bool>,
     /// The first field that one of them looked for in vain.
-    pub missed: Option<Missed>,
+    pub missed: Option<MissedField>,
 }
 
 /// A field that an expression looked for in vain.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Missed {
+pub struct MissedField {
     expression: Expression,
     name: String,
 }
 
 impl Condition {
     /// The compiled form; a fault where a later release can't read it any more.
-    pub fn compile(&self, language: &Language) -> Result<Question, InvalidSpec> {
+    pub fn compile(&self, language: &Language) -> Result<CompiledCondition, FieldError> {
         let read = |field: &str, text: &str| {
             language
                 .read(text, &VARIABLES)
-                .map_err(|fault| InvalidSpec { pointer: format!("/trigger/{field}"), message: fault.to_string() })
+                .map_err(|fault| FieldError { pointer: format!("/trigger/{field}"), message: fault.to_string() })
         };
         let optional = |field: &str, text: &Option<String>| text.as_deref().map(|text| read(field, text)).transpose();
         let span = |field: &str, text: &Option<String>| match text {
             Some(text) => length(field, text),
             None => Ok(TimeDelta::zero()),
         };
-        Ok(Question {
+        Ok(CompiledCondition {
             fire: self.fire,
             expression: optional("expression", &self.expression)?,
             watch: read("watch", self.watch.as_deref().unwrap_or(WHOLE))?,
@@ -98,7 +98,7 @@ impl Condition {
     }
 }
 
-impl Question {
+impl CompiledCondition {
     /// The poll after one at `now`: the task's place on the grid of its interval, at least half an interval away, so
     /// that polls do not drift and many tasks do not poll at once.
     pub fn after(&self, task_id: Uuid, now: DateTime<Utc>) -> DateTime<Utc> {
@@ -106,9 +106,9 @@ impl Question {
         Interval::new(place, self.every).next_after(now + self.every / 2).unwrap_or(now + self.every)
     }
 
-    /// The steps that [`Question::ask`] takes at most. Of large values it is not looked at: their conversion takes long
+    /// The steps that [`CompiledCondition::ask`] takes at most. Of large values it is not looked at: their conversion takes long
     /// enough.
-    pub fn steps(&self, value: &Value, previous: &Value, subject: &Subject, now: DateTime<Utc>) -> u64 {
+    pub fn steps(&self, value: &Value, previous: &Value, subject: &ConditionSubject, now: DateTime<Utc>) -> u64 {
         if !is_small(value, &mut { SMALL }) || !is_small(previous, &mut { SMALL }) {
             return u64::MAX;
         }
@@ -122,18 +122,18 @@ impl Question {
         &self,
         value: &Value,
         previous: &Value,
-        subject: &Subject,
+        subject: &ConditionSubject,
         now: DateTime<Utc>,
-    ) -> Result<Answers, ExpressionError> {
+    ) -> Result<ConditionAnswers, ExpressionError> {
         let variables = variables(value, previous, subject, now);
         let mut missed = None;
         let mut note = |expression: &Expression, name: &str| {
-            missed.get_or_insert_with(|| Missed { expression: expression.clone(), name: name.to_owned() });
+            missed.get_or_insert_with(|| MissedField { expression: expression.clone(), name: name.to_owned() });
         };
         let mut holds = |expression: &Expression| -> Result<bool, ExpressionError> {
             match expression.asked(&variables)? {
-                Asked::Holds(holds) => Ok(holds),
-                Asked::Misses(name) => {
+                Evaluation::Holds(holds) => Ok(holds),
+                Evaluation::Misses(name) => {
                     note(expression, &name);
                     Ok(false)
                 }
@@ -151,23 +151,23 @@ impl Question {
             },
             _ => Value::Null,
         };
-        Ok(Answers { holds: verdict, watched, reset, missed })
+        Ok(ConditionAnswers { holds: verdict, watched, reset, missed })
     }
 
     /// The missing field with its place.
     pub fn missing_field(
         &self,
-        missed: &Missed,
+        missed: &MissedField,
         value: &Value,
         previous: &Value,
-        subject: &Subject,
+        subject: &ConditionSubject,
         now: DateTime<Utc>,
     ) -> MissingField {
         missed.expression.missing(&missed.name, &variables(value, previous, subject, now))
     }
 
     /// Every part of the expression (of `watch`, where there is none) with its value.
-    pub fn parts(&self, value: &Value, previous: &Value, subject: &Subject, now: DateTime<Utc>) -> Vec<Part> {
+    pub fn parts(&self, value: &Value, previous: &Value, subject: &ConditionSubject, now: DateTime<Utc>) -> Vec<ExpressionPart> {
         self.shown().parts(&variables(value, previous, subject, now))
     }
 
@@ -194,7 +194,7 @@ fn is_small(value: &Value, left: &mut usize) -> bool {
     }
 }
 
-fn variables(value: &Value, previous: &Value, subject: &Subject, now: DateTime<Utc>) -> Variables {
+fn variables(value: &Value, previous: &Value, subject: &ConditionSubject, now: DateTime<Utc>) -> Variables {
     let task = json!({ "id": subject.id, "name": subject.name, "metadata": subject.metadata });
     let mut variables = Variables::new().with("value", value).with("previous", previous).with("task", &task);
     variables.set_instant("now", now);

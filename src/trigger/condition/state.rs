@@ -7,7 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::credential::Lack;
+use crate::credential::CredentialIssue;
 use crate::expr::MissingField;
 use crate::run::cause::Cause;
 
@@ -48,7 +48,7 @@ pub struct ConditionState {
     /// The instant until which it does not fire again.
     pub cooldown_until: Option<DateTime<Utc>>,
     /// The failing polls since the last good one.
-    pub failing: Option<Failing>,
+    pub failing: Option<PollFailures>,
     /// The owner was told of a field that is not there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub missing_told: bool,
@@ -67,7 +67,7 @@ pub struct Validators {
 
 /// Polls that fail, in a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failing {
+pub struct PollFailures {
     /// The instant of the first of them.
     pub since: DateTime<Utc>,
     /// Their number.
@@ -91,7 +91,7 @@ pub struct PollFault {
     pub retry_after: Option<std::time::Duration>,
     /// The credential that it could not be made without.
     #[serde(skip)]
-    pub lack: Option<Box<Lack>>,
+    pub lack: Option<Box<CredentialIssue>>,
 }
 
 impl PollFault {
@@ -103,7 +103,7 @@ impl PollFault {
 
 /// Result of a good poll.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Seen {
+pub enum PollResult {
     /// The source answered with a value.
     Value {
         /// The value that expressions see.
@@ -117,20 +117,20 @@ pub enum Seen {
 
 /// The effect of one poll on a condition, to be written in one transaction.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Step {
+pub struct ConditionStep {
     /// The state after the poll.
     pub state: ConditionState,
     /// The fire, if the condition fires.
-    pub fire: Option<Fire>,
+    pub fire: Option<ConditionFire>,
     /// The instant of the next poll.
     pub next_poll_at: DateTime<Utc>,
     /// The message to the owner, if one is due.
-    pub notice: Option<Notice>,
+    pub notice: Option<ConditionNotice>,
 }
 
 /// An edge.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fire {
+pub struct ConditionFire {
     /// Its number within the task, counted from 1: `c:<number>` is the fire key.
     pub number: i64,
     /// It is recorded and does not run, and why.
@@ -141,11 +141,11 @@ pub struct Fire {
 
 /// Messages to the owner about polls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
+pub enum ConditionNotice {
     /// Polls have failed so often that the owner is told.
-    Failing(Failing),
+    Failing(PollFailures),
     /// They had been failing like this, and are well again.
-    Recovered(Failing),
+    Recovered(PollFailures),
     /// A good poll has not seen a field that an expression looks for.
     Missing(MissingField),
 }
@@ -187,7 +187,7 @@ impl ConditionState {
 
     /// As the task shows it.
     pub fn view(&self, next_poll_at: Option<DateTime<Utc>>, now: DateTime<Utc>) -> ConditionView {
-        let failing = |failing: &Failing| FailingView {
+        let failing = |failing: &PollFailures| FailingView {
             since: failing.since,
             count: failing.count,
             error: failing.error.clone(),

@@ -15,9 +15,9 @@ use serde_json::Value;
 use crate::expr::{ExpressionError, MissingField};
 use crate::run::cause::Cause;
 use crate::trigger::condition::FireOn;
-use crate::trigger::condition::question::{Answers, Question, Subject};
+use crate::trigger::condition::question::{ConditionAnswers, CompiledCondition, ConditionSubject};
 use crate::trigger::condition::state::{
-    ConditionState, Failing, Fire, Notice, PollFault, REASON_COOLDOWN, Seen, Step, Validators,
+    ConditionState, PollFailures, ConditionFire, ConditionNotice, PollFault, REASON_COOLDOWN, PollResult, ConditionStep, Validators,
 };
 
 /// The longest wait after failing polls, where the interval is not longer itself.
@@ -31,15 +31,15 @@ impl ConditionState {
     /// The step that follows from a poll at `now`. `random` lies in 0..1.
     pub fn on_poll(
         &self,
-        question: &Question,
-        subject: &Subject,
-        polled: Result<Seen, PollFault>,
+        question: &CompiledCondition,
+        subject: &ConditionSubject,
+        polled: Result<PollResult, PollFault>,
         now: DateTime<Utc>,
         random: f64,
-    ) -> Step {
+    ) -> ConditionStep {
         let (value, validators) = match polled {
-            Ok(Seen::Value { value, validators }) => (value, validators),
-            Ok(Seen::Unchanged) => (self.value.clone(), self.validators.clone()),
+            Ok(PollResult::Value { value, validators }) => (value, validators),
+            Ok(PollResult::Unchanged) => (self.value.clone(), self.validators.clone()),
             Err(fault) => return self.on_failure(question, fault, now, random),
         };
         match question.ask(&value, self.before(&value), subject, now) {
@@ -53,13 +53,13 @@ impl ConditionState {
 
     fn on_value(
         &self,
-        question: &Question,
-        subject: &Subject,
+        question: &CompiledCondition,
+        subject: &ConditionSubject,
         value: Value,
         validators: Validators,
-        answers: Answers,
+        answers: ConditionAnswers,
         now: DateTime<Utc>,
-    ) -> Step {
+    ) -> ConditionStep {
         let held = self.held_at(question, answers.holds, now);
         let ripe = answers.holds && held >= question.hold_for;
         let fires = match question.fire {
@@ -92,16 +92,16 @@ impl ConditionState {
         };
         let waits_for_hold = answers.holds && !ripe && !self.spent;
         let grid = question.after(subject.id, now);
-        Step {
+        ConditionStep {
             next_poll_at: if waits_for_hold { grid.min(now + (question.hold_for - held)) } else { grid },
             state,
             fire,
-            notice: self.failing.clone().filter(|failing| failing.told).map(Notice::Recovered),
+            notice: self.failing.clone().filter(|failing| failing.told).map(ConditionNotice::Recovered),
         }
     }
 
     /// For how long it has been seen to be true. Between two good polls that follow each other it counts as true.
-    fn held_at(&self, question: &Question, holds: bool, now: DateTime<Utc>) -> TimeDelta {
+    fn held_at(&self, question: &CompiledCondition, holds: bool, now: DateTime<Utc>) -> TimeDelta {
         if !holds || self.verdict != Some(true) {
             return TimeDelta::zero();
         }
@@ -111,9 +111,9 @@ impl ConditionState {
         self.held() + if counts { since_last.max(TimeDelta::zero()) } else { TimeDelta::zero() }
     }
 
-    fn fire(&self, question: &Question, value: &Value, now: DateTime<Utc>) -> Fire {
+    fn fire(&self, question: &CompiledCondition, value: &Value, now: DateTime<Utc>) -> ConditionFire {
         let cools_down = self.cooldown_until.is_some_and(|until| now < until);
-        Fire {
+        ConditionFire {
             number: self.edges + 1,
             skipped: cools_down.then_some(REASON_COOLDOWN),
             cause: Cause::Condition {
@@ -127,10 +127,10 @@ impl ConditionState {
     /// The field that the owner is to be told of: the first that is not there, unless one was told.
     fn missing(
         &self,
-        question: &Question,
-        subject: &Subject,
+        question: &CompiledCondition,
+        subject: &ConditionSubject,
         value: &Value,
-        answers: &Answers,
+        answers: &ConditionAnswers,
         now: DateTime<Utc>,
     ) -> Option<MissingField> {
         let missed = answers.missed.as_ref().filter(|_| !self.missing_told)?;
@@ -142,7 +142,7 @@ impl ConditionState {
         if self.last_good_at.is_some() { &self.value } else { value }
     }
 
-    fn on_failure(&self, question: &Question, fault: PollFault, now: DateTime<Utc>, random: f64) -> Step {
+    fn on_failure(&self, question: &CompiledCondition, fault: PollFault, now: DateTime<Utc>, random: f64) -> ConditionStep {
         let (since, before, told) = match &self.failing {
             Some(failing) => (failing.since, failing.count, failing.told),
             None => (now, 0, false),
@@ -150,21 +150,21 @@ impl ConditionState {
         let count = before.saturating_add(1);
         let wait = back_off(question.every, count, random).max(hint(&fault));
         let tells = !told && count >= question.notice_after;
-        let failing = Failing { since, count, error: fault, told: told || tells };
-        Step {
+        let failing = PollFailures { since, count, error: fault, told: told || tells };
+        ConditionStep {
             state: ConditionState { failing: Some(failing.clone()), last_poll_at: Some(now), ..self.clone() },
             fire: None,
             next_poll_at: now + wait,
-            notice: tells.then_some(Notice::Failing(failing)),
+            notice: tells.then_some(ConditionNotice::Failing(failing)),
         }
     }
 }
 
-impl Step {
+impl ConditionStep {
     /// With the notice of a missing field, where no other is told with this poll: then with the next.
-    fn telling(mut self, missing: Option<MissingField>) -> Step {
+    fn telling(mut self, missing: Option<MissingField>) -> ConditionStep {
         if let (Some(missing), None) = (missing, &self.notice) {
-            self.notice = Some(Notice::Missing(missing));
+            self.notice = Some(ConditionNotice::Missing(missing));
             self.state.missing_told = true;
         }
         self
@@ -201,11 +201,11 @@ mod tests {
         "2027-03-01T08:00:00Z".parse().unwrap()
     }
 
-    fn subject() -> Subject {
-        Subject { id: Uuid::from_u128(7), name: "a task".into(), metadata: Default::default() }
+    fn subject() -> ConditionSubject {
+        ConditionSubject { id: Uuid::from_u128(7), name: "a task".into(), metadata: Default::default() }
     }
 
-    fn question(more: Value) -> Question {
+    fn question(more: Value) -> CompiledCondition {
         let mut fields = json!({
             "poll": {"redis": {"source": "s", "key": "k"}}, "interval": "1m", "expression": "value < 500",
         });
@@ -217,11 +217,11 @@ mod tests {
         condition.compile(&Language::default()).unwrap()
     }
 
-    fn seen(value: Value) -> Result<Seen, PollFault> {
-        Ok(Seen::Value { value, validators: Validators::default() })
+    fn seen(value: Value) -> Result<PollResult, PollFault> {
+        Ok(PollResult::Value { value, validators: Validators::default() })
     }
 
-    fn gone() -> Result<Seen, PollFault> {
+    fn gone() -> Result<PollResult, PollFault> {
         Err(PollFault::new("connect", "nobody there"))
     }
 
@@ -244,9 +244,9 @@ mod tests {
                 }
             }
             match step.notice {
-                Some(Notice::Failing(_)) => drawn.push('!'),
-                Some(Notice::Recovered(_)) => drawn.push('+'),
-                Some(Notice::Missing(_)) | None => {}
+                Some(ConditionNotice::Failing(_)) => drawn.push('!'),
+                Some(ConditionNotice::Recovered(_)) => drawn.push('+'),
+                Some(ConditionNotice::Missing(_)) | None => {}
             }
             edges = step.state.edges;
             stored = serde_json::to_value(&step.state).unwrap();
@@ -361,7 +361,7 @@ mod tests {
                 let stored = serde_json::to_value(&state).unwrap();
                 let polled = if value.is_null() { gone() } else { seen(value.clone()) };
                 let step = ConditionState::read(&stored, state.edges).on_poll(&question, &subject(), polled, now, 0.0);
-                if let Some(Notice::Missing(missing)) = step.notice {
+                if let Some(ConditionNotice::Missing(missing)) = step.notice {
                     told.push((minute, missing.field, missing.did_you_mean));
                 }
                 state = step.state;
@@ -420,9 +420,9 @@ mod tests {
     fn an_unchanged_answer_is_the_value_of_before() {
         let question = question(json!({"fire": "every_time"}));
         let first = ConditionState::default().on_poll(&question, &subject(), seen(json!(400)), start(), 0.0).state;
-        let step = first.on_poll(&question, &subject(), Ok(Seen::Unchanged), start() + TimeDelta::minutes(1), 0.0);
+        let step = first.on_poll(&question, &subject(), Ok(PollResult::Unchanged), start() + TimeDelta::minutes(1), 0.0);
         let cause = Cause::Condition { expression: "value < 500".into(), value: json!(400), previous: json!(400) };
-        assert_eq!(step.fire, Some(Fire { number: 2, skipped: None, cause }));
+        assert_eq!(step.fire, Some(ConditionFire { number: 2, skipped: None, cause }));
     }
 
     #[test]

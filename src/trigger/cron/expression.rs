@@ -23,25 +23,25 @@ const MONTHS: &[&str] = &["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG"
 const WEEKDAYS: &[&str] = &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
 /// One field: its name, its values, and the names that stand for them, the first for `min`.
-struct Field {
+struct CronField {
     name: &'static str,
     min: u32,
     max: u32,
     names: &'static [&'static str],
 }
 
-const SECOND: Field = Field { name: "second", min: 0, max: 59, names: &[] };
-const FIELDS: [Field; 5] = [
-    Field { name: "minute", min: 0, max: 59, names: &[] },
-    Field { name: "hour", min: 0, max: 23, names: &[] },
-    Field { name: "day-of-month", min: 1, max: 31, names: &[] },
-    Field { name: "month", min: 1, max: 12, names: MONTHS },
-    Field { name: "day-of-week", min: 0, max: 7, names: WEEKDAYS },
+const SECOND: CronField = CronField { name: "second", min: 0, max: 59, names: &[] };
+const FIELDS: [CronField; 5] = [
+    CronField { name: "minute", min: 0, max: 59, names: &[] },
+    CronField { name: "hour", min: 0, max: 23, names: &[] },
+    CronField { name: "day-of-month", min: 1, max: 31, names: &[] },
+    CronField { name: "month", min: 1, max: 12, names: MONTHS },
+    CronField { name: "day-of-week", min: 0, max: 7, names: WEEKDAYS },
 ];
 
 /// A cron expression that has been read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expression {
+pub struct CronExpression {
     /// Six fields of numbers, `*`, `,`, `-`, `/`, `L`, `W`, `#`.
     pub canonical: String,
     /// No seconds were given.
@@ -52,9 +52,9 @@ pub struct Expression {
     pub both_days: bool,
 }
 
-impl Expression {
+impl CronExpression {
     /// Reads an expression; an error is a sentence that names the character, counted from 1.
-    pub fn read(text: &str) -> Result<Expression, String> {
+    pub fn read(text: &str) -> Result<CronExpression, String> {
         let trimmed = bounded(text, TEXT_BYTES)?.trim();
         if trimmed.is_empty() {
             return Err("is empty; write five fields such as `0 8 * * *`, or `@daily`".into());
@@ -63,15 +63,15 @@ impl Expression {
             return Err(format!("is longer than {LENGTH} characters"));
         }
         if trimmed.starts_with('@') {
-            return Expression::read_fields(nickname(trimmed)?);
+            return CronExpression::read_fields(nickname(trimmed)?);
         }
-        Expression::read_fields(text)
+        CronExpression::read_fields(text)
     }
 
-    fn read_fields(text: &str) -> Result<Expression, String> {
+    fn read_fields(text: &str) -> Result<CronExpression, String> {
         let parts = split(text);
         let five_fields = parts.len() == 5;
-        let fields: Vec<&Field> = match parts.len() {
+        let fields: Vec<&CronField> = match parts.len() {
             5 => FIELDS.iter().collect(),
             6 => std::iter::once(&SECOND).chain(&FIELDS).collect(),
             7 => return Err("has seven fields; a year can't be given: use `start_at` and `end_at`, or `at`".into()),
@@ -88,7 +88,7 @@ impl Expression {
         }
         let minute = parts.len() - 5;
         let star = |field: usize| parts[minute + field].1.starts_with(['*', '?']);
-        Ok(Expression {
+        Ok(CronExpression {
             five_fields,
             follows_elapsed: star(0) || star(1),
             both_days: star(2) || star(4),
@@ -97,7 +97,7 @@ impl Expression {
     }
 }
 
-impl Field {
+impl CronField {
     /// Reads this field, which begins at character `position`, into its canonical form.
     fn read(&self, text: &str, position: usize) -> Result<String, String> {
         if text == "?" && self.is_day() {
@@ -333,13 +333,13 @@ mod tests {
             ("@Hourly", "0 0 * * * *"),
             ("05 08 01 02 00", "0 5 8 1 2 0"),
         ] {
-            assert_eq!(Expression::read(text).map(|e| e.canonical), Ok(canonical.to_owned()), "{text}");
+            assert_eq!(CronExpression::read(text).map(|e| e.canonical), Ok(canonical.to_owned()), "{text}");
         }
     }
 
     #[test]
     fn a_star_at_the_head_of_a_field_is_remembered() {
-        let facts = |text: &str| Expression::read(text).map(|e| (e.follows_elapsed, e.both_days)).unwrap();
+        let facts = |text: &str| CronExpression::read(text).map(|e| (e.follows_elapsed, e.both_days)).unwrap();
         assert_eq!(facts("0 8 1 * 1"), (false, false));
         assert_eq!(facts("0-59 0-23 1 * 1"), (false, false));
         assert_eq!(facts("*/5 8 1 * 1"), (true, false));
@@ -387,7 +387,7 @@ mod tests {
             ("@reboot", "`@reboot` is not a time; the service fires by the clock, not by its own start"),
             ("@dayly", "unknown nickname `@dayly`; did you mean `@daily`?"),
         ] {
-            assert_eq!(Expression::read(text), Err(why.to_owned()), "{text}");
+            assert_eq!(CronExpression::read(text), Err(why.to_owned()), "{text}");
         }
     }
 
@@ -416,13 +416,13 @@ mod tests {
             "*5 * * * *",
             "* * * * MONTUE",
         ] {
-            assert!(Expression::read(text).is_err(), "{text}");
+            assert!(CronExpression::read(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn expression_is_taken_at_its_longest_and_refused_one_beyond_it() {
-        let read = |length: usize| Expression::read(&format!("0{}8 * * *", " ".repeat(length - "08 * * *".len())));
+        let read = |length: usize| CronExpression::read(&format!("0{}8 * * *", " ".repeat(length - "08 * * *".len())));
         assert!(read(LENGTH).is_ok());
         assert_eq!(read(LENGTH + 1).unwrap_err(), "is longer than 1000 characters");
     }

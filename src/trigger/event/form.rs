@@ -4,9 +4,9 @@ use serde_json::{Map, Value};
 
 use crate::event::impossible_member;
 use crate::expr::Language;
-use crate::invalid::{Faults, did_you_mean, escape, unknown_fields};
-use crate::trigger::event::{Batch, Debounce, Dedup, EventTrigger, TASK_MEMBERS, Throttle, VARIABLES, WINDOW_EVENTS};
-use crate::trigger::form::{Form, kind};
+use crate::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::trigger::event::{BatchOptions, Debounce, Dedup, EventTrigger, TASK_MEMBERS, Throttle, VARIABLES, WINDOW_EVENTS};
+use crate::trigger::form::{TriggerForm, kind};
 use crate::trigger::interval::parse_length;
 use crate::trigger::policy::Overlap;
 
@@ -33,9 +33,9 @@ const FILTERS: usize = 20;
 const THROTTLE: std::ops::RangeInclusive<u64> = 1..=1_000_000;
 
 /// Reads the fields of an event trigger that stands at `pointer`. `None` exactly when a fault was added.
-pub fn read(fields: &Map<String, Value>, pointer: &str, faults: &mut Faults) -> Option<EventTrigger> {
+pub fn read(fields: &Map<String, Value>, pointer: &str, faults: &mut ValidationErrors) -> Option<EventTrigger> {
     let known = faults.0.len();
-    let mut form = Form { fields, pointer, faults };
+    let mut form = TriggerForm { fields, pointer, faults };
     form.refuse_unknown(FIELDS);
     let (source, event_type) = (pattern(&mut form, "source"), pattern(&mut form, "event_type"));
     if source.is_none() && event_type.is_none() && form.given("source").or(form.given("event_type")).is_none() {
@@ -62,7 +62,7 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, faults: &mut Faults) -> 
 }
 
 /// A text that is exact, or ends in `*`.
-fn pattern(form: &mut Form, name: &str) -> Option<String> {
+fn pattern(form: &mut TriggerForm, name: &str) -> Option<String> {
     let text = form.text(name)?;
     let star = text.find('*');
     if text.is_empty() {
@@ -77,7 +77,7 @@ fn pattern(form: &mut Form, name: &str) -> Option<String> {
     None
 }
 
-fn filters(form: &mut Form) -> Map<String, Value> {
+fn filters(form: &mut TriggerForm) -> Map<String, Value> {
     match form.given("filters") {
         None => Map::new(),
         Some(Value::Object(filters)) if filters.len() > FILTERS => {
@@ -109,7 +109,7 @@ fn filters(form: &mut Form) -> Map<String, Value> {
 }
 
 /// A CEL expression over what event triggers know.
-fn expression(form: &mut Form, name: &str) -> Option<String> {
+fn expression(form: &mut TriggerForm, name: &str) -> Option<String> {
     let text = form.text(name)?;
     match Language::default().read(&text, VARIABLES) {
         Ok(expression) => match impossible_member(&expression).or(expression.unknown_member("task", TASK_MEMBERS)) {
@@ -126,7 +126,7 @@ fn expression(form: &mut Form, name: &str) -> Option<String> {
     }
 }
 
-fn length(form: &mut Form, name: &str) -> Option<String> {
+fn length(form: &mut TriggerForm, name: &str) -> Option<String> {
     let text = form.text(name)?;
     match parse_length(&text) {
         Ok(_) => Some(text),
@@ -139,11 +139,11 @@ fn length(form: &mut Form, name: &str) -> Option<String> {
 
 /// An option that is an object, or (where `short` names a field) that field alone.
 fn part<T>(
-    form: &mut Form,
+    form: &mut TriggerForm,
     name: &str,
     known: &[&str],
     short: &str,
-    read: impl Fn(&mut Form) -> Option<T>,
+    read: impl Fn(&mut TriggerForm) -> Option<T>,
 ) -> Option<T> {
     let fields = match form.given(name)? {
         Value::Object(fields) => fields.clone(),
@@ -155,14 +155,14 @@ fn part<T>(
         }
     };
     let pointer = format!("{}/{name}", form.pointer);
-    let mut inner = Form { fields: &fields, pointer: &pointer, faults: form.faults };
+    let mut inner = TriggerForm { fields: &fields, pointer: &pointer, faults: form.faults };
     for field in unknown_fields(&fields, known) {
         inner.fault(&escape(field), format!("unknown field `{field}`{}", did_you_mean(field, known.iter().copied())));
     }
     read(&mut inner)
 }
 
-fn needed<T>(form: &mut Form, name: &str, read: impl Fn(&mut Form, &str) -> Option<T>) -> Option<T> {
+fn needed<T>(form: &mut TriggerForm, name: &str, read: impl Fn(&mut TriggerForm, &str) -> Option<T>) -> Option<T> {
     if form.given(name).is_none() {
         form.fault(name, "is missing");
         return None;
@@ -170,7 +170,7 @@ fn needed<T>(form: &mut Form, name: &str, read: impl Fn(&mut Form, &str) -> Opti
     read(form, name)
 }
 
-fn number(form: &mut Form, name: &str, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
+fn number(form: &mut TriggerForm, name: &str, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
     let number = form.given(name).and_then(Value::as_u64).filter(|number| range.contains(number));
     if number.is_none() {
         form.fault(name, format!("must be a whole number from {} to {}", range.start(), range.end()));
@@ -178,7 +178,7 @@ fn number(form: &mut Form, name: &str, range: std::ops::RangeInclusive<u64>) -> 
     number
 }
 
-fn debounce(form: &mut Form) -> Option<Debounce> {
+fn debounce(form: &mut TriggerForm) -> Option<Debounce> {
     let quiet = needed(form, "quiet", length);
     let (max_wait, key) = (length(form, "max_wait"), expression(form, "key"));
     let quiet = quiet?;
@@ -190,21 +190,21 @@ fn debounce(form: &mut Form) -> Option<Debounce> {
     Some(Debounce { quiet, max_wait, key })
 }
 
-fn batch(form: &mut Form) -> Option<Batch> {
+fn batch(form: &mut TriggerForm) -> Option<BatchOptions> {
     let size = needed(form, "size", |form, name| number(form, name, 2..=WINDOW_EVENTS));
     let wait = needed(form, "wait", length);
     let key = expression(form, "key");
-    Some(Batch { size: size?, wait: wait?, key })
+    Some(BatchOptions { size: size?, wait: wait?, key })
 }
 
-fn throttle(form: &mut Form) -> Option<Throttle> {
+fn throttle(form: &mut TriggerForm) -> Option<Throttle> {
     let limit = needed(form, "limit", |form, name| number(form, name, THROTTLE));
     let per = needed(form, "per", length);
     let key = expression(form, "key");
     Some(Throttle { limit: limit?, per: per?, key })
 }
 
-fn dedup(form: &mut Form) -> Option<Dedup> {
+fn dedup(form: &mut TriggerForm) -> Option<Dedup> {
     let key = needed(form, "key", expression);
     let window = needed(form, "window", length);
     Some(Dedup { key: key?, window: window? })
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     fn faults(trigger: Value) -> Vec<(String, String)> {
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let read = read(trigger.as_object().unwrap(), "/trigger", &mut faults);
         assert_eq!(read.is_none(), !faults.is_empty());
         faults.0.into_iter().map(|fault| (fault.pointer, fault.message)).collect()
@@ -231,10 +231,10 @@ mod tests {
             "throttle": {"limit": 5, "per": "1m"}, "dedup": {"key": "event.data.id", "window": "P1D"}, "max_age": "1h",
             "hold": true, "overlap": "queue_all",
         });
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let read = read(written.as_object().unwrap(), "/trigger", &mut faults).unwrap();
         assert_eq!(serde_json::to_value(&read).unwrap(), written);
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         let short = json!({"type": "event", "source": "email", "debounce": "30s"});
         let short = super::read(short.as_object().unwrap(), "/trigger", &mut faults).unwrap();
         assert_eq!((short.overlap, short.debounce.unwrap().quiet.as_str()), (Overlap::Allow, "30s"));

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::event::{Data, Event};
-use crate::expr::{Asked, Expression, ExpressionError, Language, MissingField, Variables};
+use crate::expr::{Evaluation, Expression, ExpressionError, Language, MissingField, Variables};
 use crate::run::cause::Cause;
 use crate::trigger::event::{EventTrigger, VARIABLES, WINDOW_EVENTS};
 use crate::trigger::interval::parse_length;
@@ -90,36 +90,36 @@ impl Arrival {
 
 /// The trigger's verdict on an event.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Verdict {
+pub enum EventVerdict {
     /// It is none of the task's events.
     No,
     /// It is, and goes this way.
-    Fires(Way),
+    Fires(MatchPath),
     /// It is, or may be, and does not run: the reason is recorded.
     Skipped(String),
 }
 
 /// How a matched event becomes a run. What is absent is not asked.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Way {
+pub struct MatchPath {
     /// Key, and how long it is remembered.
     pub dedup: Option<(String, TimeDelta)>,
     /// Key, fires, and the length that they are spread over.
     pub throttle: Option<(String, u64, TimeDelta)>,
     /// The window that it waits in; `None`: it runs at once.
-    pub window: Option<Window>,
+    pub window: Option<EventWindow>,
 }
 
-impl Way {
+impl MatchPath {
     /// Straight to a run.
     pub fn is_plain(&self) -> bool {
-        *self == Way::default()
+        *self == MatchPath::default()
     }
 }
 
 /// A window that collects events.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Window {
+pub struct EventWindow {
     /// The rule that opens the window.
     pub kind: WindowKind,
     /// Key that events of one window share.
@@ -146,14 +146,14 @@ words! {
 
 /// An event trigger, ready to judge. Made once for many events.
 #[derive(Debug)]
-pub struct Matcher {
+pub struct CompiledEventTrigger {
     source: Pattern,
     kind: Pattern,
     filters: Vec<(Vec<String>, Value)>,
     filter: Option<Expression>,
     dedup: Option<(Expression, TimeDelta)>,
     throttle: Option<(Option<Expression>, u64, TimeDelta)>,
-    window: Option<(Option<Expression>, Window)>,
+    window: Option<(Option<Expression>, EventWindow)>,
     max_age: Option<TimeDelta>,
     /// `task`, for those whose expressions name it.
     task: Variables,
@@ -161,7 +161,7 @@ pub struct Matcher {
 
 /// A field that an expression of a trigger looked for in an event that does not have it.
 #[derive(Debug, Clone)]
-pub struct Missed {
+pub struct MissedEventField {
     expression: Expression,
     name: String,
 }
@@ -191,20 +191,20 @@ impl Pattern {
     }
 }
 
-impl Matcher {
+impl CompiledEventTrigger {
     /// Compiles a stored trigger; the error says what can't be read any more.
     pub fn compile(
         trigger: &EventTrigger,
         task: (Uuid, &str, &Map<String, Value>),
         language: &Language,
-    ) -> Result<Matcher, String> {
+    ) -> Result<CompiledEventTrigger, String> {
         let read = |text: &String| language.read(text, VARIABLES).map_err(|fault| fault.to_string());
         let key = |text: &Option<String>| text.as_ref().map(read).transpose();
         let window = match (&trigger.debounce, &trigger.batch) {
             (Some(debounce), _) => {
                 let quiet = parse_length(&debounce.quiet)?;
                 let longest = debounce.max_wait.as_deref().map(parse_length).transpose()?;
-                let window = Window {
+                let window = EventWindow {
                     kind: WindowKind::Debounce,
                     key: String::new(),
                     size: WINDOW_EVENTS,
@@ -214,7 +214,7 @@ impl Matcher {
                 Some((key(&debounce.key)?, window))
             }
             (None, Some(batch)) => {
-                let window = Window {
+                let window = EventWindow {
                     kind: WindowKind::Batch,
                     key: String::new(),
                     size: batch.size,
@@ -235,7 +235,7 @@ impl Matcher {
         };
         let (id, name, metadata) = task;
         let task = json!({ "id": id, "name": name, "metadata": metadata });
-        Ok(Matcher {
+        Ok(CompiledEventTrigger {
             source: Pattern::new(trigger.source.as_deref()),
             kind: Pattern::new(trigger.event_type.as_deref()),
             filters: trigger.filters.iter().map(|(key, value)| (path(key), value.clone())).collect(),
@@ -259,44 +259,44 @@ impl Matcher {
     }
 
     /// Judges an event of the task's tenant, at `now`.
-    pub fn judge(&self, arrival: &Arrival, now: DateTime<Utc>) -> Verdict {
+    pub fn judge(&self, arrival: &Arrival, now: DateTime<Utc>) -> EventVerdict {
         self.judge_noting(arrival, now, &mut None)
     }
 
-    /// As [`Matcher::judge`], with the field that was missing, where one was.
-    pub fn judge_noting(&self, arrival: &Arrival, now: DateTime<Utc>, missed: &mut Option<Missed>) -> Verdict {
+    /// As [`CompiledEventTrigger::judge`], with the field that was missing, where one was.
+    pub fn judge_noting(&self, arrival: &Arrival, now: DateTime<Utc>, missed: &mut Option<MissedEventField>) -> EventVerdict {
         let event = &arrival.event;
         if !self.source.matches(&event.source) || !self.kind.matches(&event.kind) || !self.passes(event) {
-            return Verdict::No;
+            return EventVerdict::No;
         }
         let variables = Lazy::new(arrival, &self.task);
         if let Some(filter) = &self.filter {
             match filter.asked(variables.get()) {
-                Ok(Asked::Holds(true)) => {}
-                Ok(Asked::Holds(false)) => return Verdict::No,
-                Ok(Asked::Misses(name)) => {
-                    *missed = Some(Missed { expression: filter.clone(), name });
-                    return Verdict::No;
+                Ok(Evaluation::Holds(true)) => {}
+                Ok(Evaluation::Holds(false)) => return EventVerdict::No,
+                Ok(Evaluation::Misses(name)) => {
+                    *missed = Some(MissedEventField { expression: filter.clone(), name });
+                    return EventVerdict::No;
                 }
                 Err(error) => return failed(&error),
             }
         }
         let too_old = |most: TimeDelta| event.time.is_some_and(|time| time < now - most);
         if self.max_age.is_some_and(too_old) {
-            return Verdict::Skipped(reason::TOO_OLD.into());
+            return EventVerdict::Skipped(reason::TOO_OLD.into());
         }
         match self.way(&variables) {
-            Ok(way) => Verdict::Fires(way),
+            Ok(way) => EventVerdict::Fires(way),
             Err((expression, error)) => {
                 let name = error.missing_field().map(str::to_owned);
-                *missed = name.map(|name| Missed { expression, name });
+                *missed = name.map(|name| MissedEventField { expression, name });
                 failed(&error)
             }
         }
     }
 
     /// The missing field with its place.
-    pub fn missing_field(&self, missed: &Missed, arrival: &Arrival) -> MissingField {
+    pub fn missing_field(&self, missed: &MissedEventField, arrival: &Arrival) -> MissingField {
         missed.expression.missing(&missed.name, &arrival.variables().and(&self.task))
     }
 
@@ -309,12 +309,12 @@ impl Matcher {
     }
 
     /// An error comes with its expression.
-    fn way(&self, variables: &Lazy) -> Result<Way, (Expression, ExpressionError)> {
+    fn way(&self, variables: &Lazy) -> Result<MatchPath, (Expression, ExpressionError)> {
         let key = |expression: Option<&Expression>| match expression {
             Some(expression) => expression.key(variables.get()).map(short).map_err(|error| (expression.clone(), error)),
             None => Ok(String::new()),
         };
-        Ok(Way {
+        Ok(MatchPath {
             dedup: match &self.dedup {
                 Some((expression, window)) => Some((key(Some(expression))?, *window)),
                 None => None,
@@ -324,7 +324,7 @@ impl Matcher {
                 None => None,
             },
             window: match &self.window {
-                Some((expression, window)) => Some(Window { key: key(expression.as_ref())?, ..window.clone() }),
+                Some((expression, window)) => Some(EventWindow { key: key(expression.as_ref())?, ..window.clone() }),
                 None => None,
             },
         })
@@ -348,8 +348,8 @@ impl<'a> Lazy<'a> {
     }
 }
 
-fn failed(error: &ExpressionError) -> Verdict {
-    Verdict::Skipped(format!("{}: {error}", reason::FILTER_ERROR))
+fn failed(error: &ExpressionError) -> EventVerdict {
+    EventVerdict::Skipped(format!("{}: {error}", reason::FILTER_ERROR))
 }
 
 pub(super) fn path(key: &str) -> Vec<String> {
@@ -381,10 +381,10 @@ mod tests {
         "2027-03-01T08:00:00Z".parse().unwrap()
     }
 
-    fn matcher(trigger: Value) -> Matcher {
+    fn matcher(trigger: Value) -> CompiledEventTrigger {
         let trigger: EventTrigger = serde_json::from_value(trigger).unwrap();
         let metadata = Map::from_iter([("least".to_owned(), json!(50))]);
-        Matcher::compile(&trigger, (Uuid::from_u128(1), "a task", &metadata), &Language::default()).unwrap()
+        CompiledEventTrigger::compile(&trigger, (Uuid::from_u128(1), "a task", &metadata), &Language::default()).unwrap()
     }
 
     fn arrival(more: Value) -> Arrival {
@@ -396,15 +396,15 @@ mod tests {
         Arrival::new(Event::try_from(event).unwrap())
     }
 
-    fn judge(trigger: Value) -> Verdict {
+    fn judge(trigger: Value) -> EventVerdict {
         matcher(trigger).judge(&arrival(json!({})), now())
     }
 
     fn fires(trigger: Value) -> bool {
         match judge(trigger) {
-            Verdict::Fires(_) => true,
-            Verdict::No => false,
-            Verdict::Skipped(why) => panic!("{why}"),
+            EventVerdict::Fires(_) => true,
+            EventVerdict::No => false,
+            EventVerdict::Skipped(why) => panic!("{why}"),
         }
     }
 
@@ -440,7 +440,7 @@ mod tests {
         }
         let empty = arrival(json!({"data": null}));
         let filtered = matcher(json!({"source": "shop", "filters": {"from": "amazon"}}));
-        assert_eq!(filtered.judge(&empty, now()), Verdict::No, "no data, no match");
+        assert_eq!(filtered.judge(&empty, now()), EventVerdict::No, "no data, no match");
     }
 
     #[test]
@@ -449,11 +449,11 @@ mod tests {
         assert!(!fires(json!({"source": "shop", "filter": "event.data.amount > 200"})));
         assert!(!fires(json!({"source": "shop", "filter": "event.data.nothing.at.all"})), "what is missing is no");
         assert!(!fires(json!({"source": "post", "filter": "1 / 0 == 1"})), "it is not even asked");
-        let Verdict::Skipped(why) = judge(json!({"source": "shop", "filter": "event.data.from > 3"})) else { panic!() };
+        let EventVerdict::Skipped(why) = judge(json!({"source": "shop", "filter": "event.data.from > 3"})) else { panic!() };
         assert!(why.starts_with("filter_error: "), "{why}");
         assert_eq!(
             judge(json!({"source": "shop", "filter": "event.data.amount"})),
-            Verdict::Skipped("filter_error: must be true or false, is int".into())
+            EventVerdict::Skipped("filter_error: must be true or false, is int".into())
         );
     }
 
@@ -461,14 +461,14 @@ mod tests {
     fn an_old_event_is_skipped_and_one_without_a_time_is_new() {
         let matcher = matcher(json!({"source": "shop", "max_age": "1h"}));
         let at = |time: &str| matcher.judge(&arrival(json!({"time": time})), now());
-        assert_eq!(at("2027-03-01T06:59:59Z"), Verdict::Skipped("too_old".into()));
-        assert_eq!(at("2027-03-01T07:00:00Z"), Verdict::Fires(Way::default()));
-        assert_eq!(matcher.judge(&arrival(json!({})), now()), Verdict::Fires(Way::default()));
+        assert_eq!(at("2027-03-01T06:59:59Z"), EventVerdict::Skipped("too_old".into()));
+        assert_eq!(at("2027-03-01T07:00:00Z"), EventVerdict::Fires(MatchPath::default()));
+        assert_eq!(matcher.judge(&arrival(json!({})), now()), EventVerdict::Fires(MatchPath::default()));
     }
 
     #[test]
     fn the_way_names_the_keys() {
-        let Verdict::Fires(way) = judge(json!({
+        let EventVerdict::Fires(way) = judge(json!({
             "source": "shop", "dedup": {"key": "event.data.order.id", "window": "1h"},
             "throttle": {"limit": 3, "per": "1m", "key": "event.source"}, "debounce": {"quiet": "30s"},
         })) else {
@@ -476,10 +476,10 @@ mod tests {
         };
         assert_eq!(
             way,
-            Way {
+            MatchPath {
                 dedup: Some(("7".into(), TimeDelta::hours(1))),
                 throttle: Some(("shop".into(), 3, TimeDelta::minutes(1))),
-                window: Some(Window {
+                window: Some(EventWindow {
                     kind: WindowKind::Debounce,
                     key: String::new(),
                     size: WINDOW_EVENTS,
@@ -489,10 +489,10 @@ mod tests {
             }
         );
         let missing = judge(json!({"source": "shop", "dedup": {"key": "event.data.nothing", "window": "1h"}}));
-        assert_eq!(missing, Verdict::Skipped("filter_error: there is no `nothing`".into()));
+        assert_eq!(missing, EventVerdict::Skipped("filter_error: there is no `nothing`".into()));
         let long = arrival(json!({"data": {"id": "x".repeat(5000)}}));
         let keyed = matcher(json!({"source": "shop", "dedup": {"key": "event.data.id", "window": "1h"}}));
-        let Verdict::Fires(Way { dedup: Some((key, _)), .. }) = keyed.judge(&long, now()) else { panic!() };
+        let EventVerdict::Fires(MatchPath { dedup: Some((key, _)), .. }) = keyed.judge(&long, now()) else { panic!() };
         assert!(key.starts_with("sha256:") && key.len() == 71);
     }
 }

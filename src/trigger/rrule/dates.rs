@@ -3,8 +3,8 @@
 
 use chrono::{Datelike, Days, NaiveDate, Weekday};
 
-use crate::trigger::rrule::parts::{Frequency, Parts};
-use crate::trigger::steps::Steps;
+use crate::trigger::rrule::parts::{Frequency, RuleParts};
+use crate::trigger::steps::StepBudget;
 
 /// The first, eighth, … twenty-ninth of a month.
 const WEEKLY: u32 = 0x1020_4081;
@@ -73,7 +73,7 @@ impl<const WORDS: usize> Numbers<WORDS> {
 
 impl Dates {
     /// A search over the dates of a rule.
-    pub fn new(parts: &Parts) -> Dates {
+    pub fn new(parts: &RuleParts) -> Dates {
         let mut weekdays = [Numbered::default(); 7];
         for (which, weekday) in &parts.weekdays {
             let numbered = &mut weekdays[weekday.num_days_from_monday() as usize];
@@ -95,7 +95,7 @@ impl Dates {
     }
 
     /// The first date at or after `from` and before `end`; `None`, too, where the steps are used up.
-    pub fn next(&self, from: NaiveDate, end: NaiveDate, steps: &Steps) -> Option<NaiveDate> {
+    pub fn next(&self, from: NaiveDate, end: NaiveDate, steps: &StepBudget) -> Option<NaiveDate> {
         let mut from = from;
         while from < end {
             let days = self.of_month(from, steps)? >> from.day0();
@@ -108,7 +108,7 @@ impl Dates {
     }
 
     /// How many dates there are from `from` on and before `end`.
-    pub fn count(&self, from: NaiveDate, end: NaiveDate, steps: &Steps) -> Option<u32> {
+    pub fn count(&self, from: NaiveDate, end: NaiveDate, steps: &StepBudget) -> Option<u32> {
         let (mut from, mut count) = (from, 0);
         while from < end {
             let next = next_month(from)?;
@@ -123,7 +123,7 @@ impl Dates {
     }
 
     /// The date from `from` on before which `index` others are.
-    pub fn nth(&self, from: NaiveDate, mut index: u32, steps: &Steps) -> Option<NaiveDate> {
+    pub fn nth(&self, from: NaiveDate, mut index: u32, steps: &StepBudget) -> Option<NaiveDate> {
         let mut from = from;
         loop {
             let mut days = self.of_month(from, steps)? >> from.day0();
@@ -139,7 +139,7 @@ impl Dates {
     }
 
     /// The days of a date's month, the first in the lowest bit.
-    fn of_month(&self, date: NaiveDate, steps: &Steps) -> Option<u32> {
+    fn of_month(&self, date: NaiveDate, steps: &StepBudget) -> Option<u32> {
         steps.search(1)?;
         if self.months >> date.month() & 1 == 0 {
             return Some(0);

@@ -64,7 +64,7 @@ pub enum Until {
 
 /// A rule as it was written. Empty lists were not given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Parts {
+pub struct RuleParts {
     /// `FREQ`.
     pub frequency: Frequency,
     /// `INTERVAL`, at least 1.
@@ -95,9 +95,9 @@ pub struct Parts {
     pub positions: Vec<i32>,
 }
 
-impl Parts {
+impl RuleParts {
     /// Reads a rule, with or without `RRULE:` before it; an error is a sentence that names the part.
-    pub fn parse(text: &str) -> Result<Parts, String> {
+    pub fn parse(text: &str) -> Result<RuleParts, String> {
         if text.trim().chars().count() > LENGTH {
             return Err(format!("is longer than {LENGTH} characters"));
         }
@@ -106,7 +106,7 @@ impl Parts {
             return Err("give the rule alone; its start is `start_at`, and exceptions are `exclude`".into());
         }
         let rule = upper.strip_prefix("RRULE:").unwrap_or(&upper);
-        let mut parts = Parts::empty();
+        let mut parts = RuleParts::empty();
         let mut seen: Vec<&str> = Vec::new();
         for part in rule.split(';').filter(|part| !part.is_empty()) {
             let Some((name, value)) = part.split_once('=') else {
@@ -128,8 +128,8 @@ impl Parts {
         Ok(parts)
     }
 
-    fn empty() -> Parts {
-        Parts {
+    fn empty() -> RuleParts {
+        RuleParts {
             frequency: Frequency::Daily,
             interval: 1,
             count: None,
@@ -296,15 +296,15 @@ mod tests {
     #[test]
     fn a_rule_is_read_part_by_part() {
         let parts =
-            Parts::parse("rrule:freq=monthly;interval=2;byday=1mo,-1FR;bysetpos=-1;until=20271231t235959z").unwrap();
+            RuleParts::parse("rrule:freq=monthly;interval=2;byday=1mo,-1FR;bysetpos=-1;until=20271231t235959z").unwrap();
         let until = "2027-12-31T23:59:59".parse().unwrap();
-        let expected = Parts {
+        let expected = RuleParts {
             frequency: Frequency::Monthly,
             interval: 2,
             weekdays: vec![(Some(1), Weekday::Mon), (Some(-1), Weekday::Fri)],
             positions: vec![-1],
             until: Some(Until::Utc(until)),
-            ..Parts::empty()
+            ..RuleParts::empty()
         };
         assert_eq!(parts, expected);
     }
@@ -337,7 +337,7 @@ mod tests {
             ("DTSTART:20260101T000000Z\nRRULE:FREQ=DAILY", "its start is `start_at`"),
             ("every day", "is not of the form NAME=value"),
         ] {
-            let fault = Parts::parse(rule).unwrap_err();
+            let fault = RuleParts::parse(rule).unwrap_err();
             assert!(fault.contains(why), "{rule}: {fault}");
         }
     }
@@ -352,8 +352,8 @@ mod tests {
             (count(MOST_COUNT), count(MOST_COUNT + 1), "`COUNT` takes numbers from 1 to 10000, not `10001`"),
             (long(LENGTH), long(LENGTH + 1), "is longer than 1000 characters"),
         ] {
-            assert_eq!(Parts::parse(&most).map(drop), Ok(()));
-            assert_eq!(Parts::parse(&beyond).unwrap_err(), why);
+            assert_eq!(RuleParts::parse(&most).map(drop), Ok(()));
+            assert_eq!(RuleParts::parse(&beyond).unwrap_err(), why);
         }
     }
 }

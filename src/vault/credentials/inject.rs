@@ -8,7 +8,7 @@ use url::Url;
 use zeroize::Zeroizing;
 
 use crate::credential::{Inject, InjectForm, check_places};
-use crate::egress::Request;
+use crate::egress::EgressRequest;
 
 /// Header of a body's signature (Standard Webhooks).
 const SIGNATURE: &str = "webhook-signature";
@@ -31,7 +31,7 @@ pub enum Unfit {
 }
 
 /// Puts the credential in. `replaces`: a query parameter that is there goes, because the other side has put it there.
-pub fn inject(request: &mut Request, how: &Inject, document: &Value, replaces: bool) -> Result<Injected, Unfit> {
+pub fn inject(request: &mut EgressRequest, how: &Inject, document: &Value, replaces: bool) -> Result<Injected, Unfit> {
     check_places(how).map_err(|(field, why)| Unfit::Value(format!("`inject.{field}` {why}")))?;
     let mut parts = Vec::new();
     let value = match how.form {
@@ -60,7 +60,7 @@ pub fn inject(request: &mut Request, how: &Inject, document: &Value, replaces: b
 
 /// The parts of a document that go into requests.
 pub fn parts(how: &Inject, document: &Value) -> Vec<Text> {
-    let mut request = Request { body: "{}".into(), ..Request::new(Method::POST, "https://example.invalid/") };
+    let mut request = EgressRequest { body: "{}".into(), ..EgressRequest::new(Method::POST, "https://example.invalid/") };
     inject(&mut request, how, document, true).map_or_else(|_| Vec::new(), |injected| injected.parts)
 }
 
@@ -131,7 +131,7 @@ fn filled(template: &str, document: &Value, parts: &mut Vec<Text>) -> Result<Tex
     Ok(text)
 }
 
-fn put_header(request: &mut Request, name: HeaderName, text: &Text) -> Result<(), Unfit> {
+fn put_header(request: &mut EgressRequest, name: HeaderName, text: &Text) -> Result<(), Unfit> {
     if request.headers.contains_key(&name) {
         return Err(Unfit::Taken(format!("the header `{name}`")));
     }
@@ -142,7 +142,7 @@ fn put_header(request: &mut Request, name: HeaderName, text: &Text) -> Result<()
     Ok(())
 }
 
-fn put_parameter(request: &mut Request, name: &str, text: &Text, replaces: bool) -> Result<(), Unfit> {
+fn put_parameter(request: &mut EgressRequest, name: &str, text: &Text, replaces: bool) -> Result<(), Unfit> {
     let mut url = Url::parse(&request.url).map_err(|_| Unfit::Value("the address is no URL".into()))?;
     if url.query_pairs().any(|(key, _)| key == name) {
         if !replaces {
@@ -156,7 +156,7 @@ fn put_parameter(request: &mut Request, name: &str, text: &Text, replaces: bool)
     Ok(())
 }
 
-fn put_field(request: &mut Request, name: &str, text: &Text) -> Result<(), Unfit> {
+fn put_field(request: &mut EgressRequest, name: &str, text: &Text) -> Result<(), Unfit> {
     if request.headers.contains_key(SIGNATURE) {
         return Err(Unfit::Value("the body is signed, so nothing can be put into it".into()));
     }
@@ -180,20 +180,20 @@ mod tests {
         serde_json::from_value(how).unwrap()
     }
 
-    fn request() -> Request {
-        Request { body: r#"{"to":"ann"}"#.into(), ..Request::new(Method::POST, "https://h.example/a?q=1") }
+    fn request() -> EgressRequest {
+        EgressRequest { body: r#"{"to":"ann"}"#.into(), ..EgressRequest::new(Method::POST, "https://h.example/a?q=1") }
     }
 
     fn document() -> Value {
         json!({ "token": "t0ken-7", "id": 17, "login": { "username": "ann", "password": "pass:word" }, "odd": "a\nb", "empty": "" })
     }
 
-    fn put(form: &str, more: Value) -> Result<Request, Unfit> {
+    fn put(form: &str, more: Value) -> Result<EgressRequest, Unfit> {
         let mut request = request();
         inject(&mut request, &how(form, more), &document(), false).map(|_| request)
     }
 
-    fn header_of(request: &Request, name: &str) -> String {
+    fn header_of(request: &EgressRequest, name: &str) -> String {
         assert!(request.headers[name].is_sensitive(), "{name}");
         request.headers[name].to_str().unwrap().to_owned()
     }
@@ -230,7 +230,7 @@ mod tests {
     fn header_that_the_request_carries_is_not_replaced() {
         let mut carried = request();
         carried.headers.insert("x-key", HeaderValue::from_static("mine"));
-        let taken = |request: &Request, form, more| {
+        let taken = |request: &EgressRequest, form, more| {
             inject(&mut request.clone(), &how(form, more), &document(), false).err().unwrap()
         };
         let header = taken(&carried, "header", json!({ "name": "X-KEY", "from": "/token" }));
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(query, Unfit::Taken("the parameter `q`".into()));
         let field = taken(&carried, "field", json!({ "name": "to", "from": "/token" }));
         assert_eq!(field, Unfit::Taken("the field `to`".into()));
-        let mut again = Request::new(Method::GET, "https://h.example/a?q=old&x=1&q=older");
+        let mut again = EgressRequest::new(Method::GET, "https://h.example/a?q=old&x=1&q=older");
         inject(&mut again, &how("query", json!({ "name": "q", "from": "/token" })), &document(), true).unwrap();
         assert_eq!(again.url, "https://h.example/a?x=1&q=t0ken-7");
     }
@@ -260,7 +260,7 @@ mod tests {
             let Err(Unfit::Value(why)) = put(form, more.clone()) else { panic!("{form} {more}") };
             assert!(!why.contains("t0ken") && !why.contains("a\nb"), "{why}");
         }
-        let mut text = Request { body: "plain".into(), ..request() };
+        let mut text = EgressRequest { body: "plain".into(), ..request() };
         let into_text =
             inject(&mut text, &how("field", json!({ "name": "key", "from": "/token" })), &document(), false);
         assert!(matches!(into_text, Err(Unfit::Value(_))));

@@ -16,7 +16,7 @@ use crate::redact::{Redactor, secrets_of};
 use crate::run::Run;
 use crate::store::{Store, StoreError, answered};
 use crate::vault::Vault;
-use crate::vault::credentials::guard::{Document, READ_ASIDE};
+use crate::vault::credentials::guard::{SecretDocument, READ_ASIDE};
 use crate::vault::credentials::inject::parts;
 
 /// By how much the clock that a use was recorded by may be behind the one that the run was.
@@ -24,10 +24,10 @@ const BEFORE: TimeDelta = TimeDelta::minutes(1);
 
 /// Secrets that are known. Cheap to clone: all clones know the same. By default there are none.
 #[derive(Clone, Default)]
-pub struct Known(Arc<Mutex<Kept>>);
+pub struct UsedSecrets(Arc<Mutex<SecretSet>>);
 
 #[derive(Default)]
-struct Kept {
+struct SecretSet {
     secrets: Vec<Zeroizing<String>>,
     /// `None`: nothing is known.
     redactor: Option<Arc<Redactor>>,
@@ -43,16 +43,16 @@ struct Earlier {
     since: DateTime<Utc>,
 }
 
-impl Known {
+impl UsedSecrets {
     /// The secrets known of a run that is executed, for the first time or once more.
-    pub fn of(run: &Run) -> Known {
+    pub fn of(run: &Run) -> UsedSecrets {
         let earlier = Earlier { tenant: run.tenant_id.clone(), run_id: run.id, since: run.created_at - BEFORE };
-        Known(Arc::new(Mutex::new(Kept { unread: Some(earlier), ..Kept::default() })))
+        UsedSecrets(Arc::new(Mutex::new(SecretSet { unread: Some(earlier), ..SecretSet::default() })))
     }
 
     /// The secrets that a run has used, and those it may still use, read now.
-    pub async fn to(store: &Store, vault: &Vault, run: &Run, named: &[Reference]) -> Result<Known, StoreError> {
-        let known = Known::of(run);
+    pub async fn to(store: &Store, vault: &Vault, run: &Run, named: &[Reference]) -> Result<UsedSecrets, StoreError> {
+        let known = UsedSecrets::of(run);
         known.recall(store, vault).await?;
         known.read(store, vault, &run.tenant_id, named).await?;
         Ok(known)
@@ -106,7 +106,7 @@ impl Known {
         for reference in named {
             let asked = store.find_credential(&Scope::Every, tenant, &reference.service, &reference.account);
             let Some(stored) = answered(asked).await? else { continue };
-            let Some(document) = vault.open_document(&stored).ok().and_then(|secret| Document::read(&secret)) else {
+            let Some(document) = vault.open_document(&stored).ok().and_then(|secret| SecretDocument::read(&secret)) else {
                 tracing::warn!(tenant_id = tenant, credential = %reference, "a credential that a run has used can't be opened");
                 continue;
             };
@@ -116,13 +116,13 @@ impl Known {
         Ok(())
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, SecretSet> {
         self.0.lock().expect("the lock of what is known")
     }
 }
 
 /// Not even how much it is.
-impl std::fmt::Debug for Known {
+impl std::fmt::Debug for UsedSecrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Known")
     }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn all_that_was_learnt_is_taken_out_by_all_who_know_it() {
-        let known = Known::default();
+        let known = UsedSecrets::default();
         assert_eq!(known.text("one-secret"), "one-secret");
         known.clone().learn(["one-secret", "two-secret"]);
         known.learn(["two-secret", "three-secret"]);

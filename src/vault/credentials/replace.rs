@@ -3,7 +3,7 @@
 
 use crate::credential::Reference;
 use crate::id::Scope;
-use crate::store::{NewCredential, SavedCredential, Store, StoreError, StoredCredential};
+use crate::store::{CredentialRowDraft, SavedCredential, Store, StoreError, StoredCredential};
 
 /// How often a write is tried against writes of others.
 const WRITES: usize = 5;
@@ -19,7 +19,7 @@ pub async fn replace<E: From<StoreError>>(
     scope: &Scope,
     tenant: &str,
     reference: &Reference,
-    make: impl Fn(Option<&StoredCredential>) -> Result<NewCredential, E>,
+    make: impl Fn(Option<&StoredCredential>) -> Result<CredentialRowDraft, E>,
 ) -> Result<SavedCredential, E> {
     let Reference { service, account } = reference;
     for _ in 0..WRITES {

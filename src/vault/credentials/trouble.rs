@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::credential::{Lack, LackKind, Reference};
+use crate::credential::{CredentialIssue, CredentialIssueKind, Reference};
 use crate::egress::EgressError;
 use crate::run::outcome::RunFault;
 
@@ -22,7 +22,7 @@ pub enum FetchError {
 #[error("{}", self.sentence())]
 pub struct CredentialError {
     /// The trouble.
-    pub trouble: Trouble,
+    pub trouble: CredentialFault,
     /// The name of the credential.
     pub reference: Reference,
     /// More of it, where there is more to say. Never a secret.
@@ -35,7 +35,7 @@ pub struct CredentialError {
 
 /// Troubles with a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum CredentialFault {
     /// The tenant has none of this name.
     Missing,
     /// The other side renews it no more.
@@ -57,39 +57,39 @@ pub enum Trouble {
 }
 
 impl CredentialError {
-    pub(super) fn new(trouble: Trouble, reference: &Reference, why: String) -> CredentialError {
+    pub(super) fn new(trouble: CredentialFault, reference: &Reference, why: String) -> CredentialError {
         CredentialError { trouble, reference: reference.clone(), why, last_used: 0, sent_at: None }
     }
 
     /// Stable, for programs.
     pub fn code(&self) -> &'static str {
         match self.trouble {
-            Trouble::Missing => "credential_missing",
-            Trouble::NeedsConsent => "credential_needs_consent",
-            Trouble::NotForHost => "credential_not_for_host",
-            Trouble::NoInject => "credential_no_inject",
-            Trouble::Taken => "credential_taken",
-            Trouble::Unreadable => "credential_unreadable",
-            Trouble::Misconfigured => "credential_misconfigured",
-            Trouble::Busy => "credential_busy",
-            Trouble::Refused => "credential_refused",
+            CredentialFault::Missing => "credential_missing",
+            CredentialFault::NeedsConsent => "credential_needs_consent",
+            CredentialFault::NotForHost => "credential_not_for_host",
+            CredentialFault::NoInject => "credential_no_inject",
+            CredentialFault::Taken => "credential_taken",
+            CredentialFault::Unreadable => "credential_unreadable",
+            CredentialFault::Misconfigured => "credential_misconfigured",
+            CredentialFault::Busy => "credential_busy",
+            CredentialFault::Refused => "credential_refused",
         }
     }
 
     /// The issue that its owner has to mend; `None`: they can't, or it passes.
-    pub fn lack(&self) -> Option<Lack> {
+    pub fn lack(&self) -> Option<CredentialIssue> {
         let kind = match self.trouble {
-            Trouble::Missing => LackKind::Missing,
-            Trouble::NeedsConsent => LackKind::NeedsConsent,
-            Trouble::Refused => LackKind::Refused,
-            Trouble::NotForHost
-            | Trouble::NoInject
-            | Trouble::Taken
-            | Trouble::Unreadable
-            | Trouble::Misconfigured
-            | Trouble::Busy => return None,
+            CredentialFault::Missing => CredentialIssueKind::Missing,
+            CredentialFault::NeedsConsent => CredentialIssueKind::NeedsConsent,
+            CredentialFault::Refused => CredentialIssueKind::Refused,
+            CredentialFault::NotForHost
+            | CredentialFault::NoInject
+            | CredentialFault::Taken
+            | CredentialFault::Unreadable
+            | CredentialFault::Misconfigured
+            | CredentialFault::Busy => return None,
         };
-        Some(Lack { credential: self.reference.clone(), kind, sent_at: self.sent_at })
+        Some(CredentialIssue { credential: self.reference.clone(), kind, sent_at: self.sent_at })
     }
 
     /// The fault of a run that can't go on because of it.
@@ -100,35 +100,35 @@ impl CredentialError {
     fn sentence(&self) -> String {
         let name = &self.reference;
         let sentence = match self.trouble {
-            Trouble::Missing => format!("Please connect {name}: there is no such credential"),
-            Trouble::NeedsConsent => format!("Please connect {name} again: its access has ended"),
-            Trouble::NotForHost => format!("The credential {name} may not be sent there"),
-            Trouble::NoInject => format!("The credential {name} can't be put into the request"),
-            Trouble::Taken => format!("The request already carries what the credential {name} is for"),
-            Trouble::Unreadable => format!("The credential {name} can't be used; please save it anew"),
-            Trouble::Misconfigured => {
+            CredentialFault::Missing => format!("Please connect {name}: there is no such credential"),
+            CredentialFault::NeedsConsent => format!("Please connect {name} again: its access has ended"),
+            CredentialFault::NotForHost => format!("The credential {name} may not be sent there"),
+            CredentialFault::NoInject => format!("The credential {name} can't be put into the request"),
+            CredentialFault::Taken => format!("The request already carries what the credential {name} is for"),
+            CredentialFault::Unreadable => format!("The credential {name} can't be used; please save it anew"),
+            CredentialFault::Misconfigured => {
                 format!("The credential {name} can't be used before whoever runs this service has put something right")
             }
-            Trouble::Busy => format!("The credential {name} can't be had now"),
-            Trouble::Refused => format!("The credential {name} is refused"),
+            CredentialFault::Busy => format!("The credential {name} can't be had now"),
+            CredentialFault::Refused => format!("The credential {name} is refused"),
         };
         if self.why.is_empty() { sentence } else { format!("{sentence}: {}", self.why) }
     }
 }
 
-impl Trouble {
+impl CredentialFault {
     /// The word of [`CredentialUse::outcome`](crate::credential::CredentialUse::outcome).
     pub(super) fn outcome(self) -> &'static str {
         match self {
-            Trouble::Missing => "missing",
-            Trouble::NeedsConsent => "needs_consent",
-            Trouble::NotForHost => "not_for_host",
-            Trouble::NoInject => "no_inject",
-            Trouble::Taken => "taken",
-            Trouble::Unreadable => "unreadable",
-            Trouble::Misconfigured => "misconfigured",
-            Trouble::Busy => "busy",
-            Trouble::Refused => "refused",
+            CredentialFault::Missing => "missing",
+            CredentialFault::NeedsConsent => "needs_consent",
+            CredentialFault::NotForHost => "not_for_host",
+            CredentialFault::NoInject => "no_inject",
+            CredentialFault::Taken => "taken",
+            CredentialFault::Unreadable => "unreadable",
+            CredentialFault::Misconfigured => "misconfigured",
+            CredentialFault::Busy => "busy",
+            CredentialFault::Refused => "refused",
         }
     }
 }

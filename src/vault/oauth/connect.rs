@@ -16,28 +16,28 @@ use crate::clock::pause;
 use crate::credential::{CredentialStatus, OAuth, Reference};
 use crate::id::{Scope, new_id};
 use crate::secret::Secret;
-use crate::store::{Answer, Idempotency, NewCredential, StoreError, StoredCredential, next_generation};
+use crate::store::{StoredAnswer, Idempotency, CredentialRowDraft, StoreError, StoredCredential, next_generation};
 use crate::task::DependentTask;
 use crate::token::TokenHash;
 use crate::vault::VaultError;
 use crate::vault::credentials::replace;
 use crate::vault::oauth::Shared;
-use crate::vault::oauth::endpoint::Refusal;
-use crate::vault::oauth::flow::{Flow, StateError};
-use crate::vault::oauth::provider::Provider;
+use crate::vault::oauth::endpoint::EndpointRefusal;
+use crate::vault::oauth::flow::{OAuthFlow, StateError};
+use crate::vault::oauth::provider::OAuthProvider;
 use crate::vault::oauth::refresh::AGAIN;
 use crate::vault::oauth::tokens::Granted;
 
 /// Takes people to providers, and brings back what they agreed to. Cheap to clone.
 #[derive(Clone)]
-pub struct Connector {
+pub struct OAuthConnector {
     shared: Shared,
     redirect_uri: Arc<str>,
 }
 
 /// A flow that has begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Started {
+pub struct StartedConnection {
     /// Where the person goes.
     pub url: Url,
     /// The instant from which the link leads nowhere.
@@ -46,9 +46,9 @@ pub struct Started {
 
 /// The account that a person is about to connect.
 #[derive(Debug, Clone)]
-pub struct Offer {
+pub struct ConnectOffer {
     /// The connection to make.
-    pub flow: Flow,
+    pub flow: OAuthFlow,
     /// Where the account will be used.
     pub hosts: Vec<String>,
     /// Scopes that will be asked for.
@@ -117,9 +117,9 @@ impl From<StateError> for ConnectError {
     }
 }
 
-impl Connector {
-    pub(super) fn new(shared: Shared, redirect_uri: String) -> Connector {
-        Connector { shared, redirect_uri: redirect_uri.into() }
+impl OAuthConnector {
+    pub(super) fn new(shared: Shared, redirect_uri: String) -> OAuthConnector {
+        OAuthConnector { shared, redirect_uri: redirect_uri.into() }
     }
 
     /// The services that can be connected.
@@ -128,40 +128,40 @@ impl Connector {
     }
 
     /// The provider's address for an account of a tenant. `by` is who asks: `token:<id>`. Stores nothing.
-    pub fn start(&self, tenant: &str, reference: &Reference, by: &str) -> Result<Started, ConnectError> {
+    pub fn start(&self, tenant: &str, reference: &Reference, by: &str) -> Result<StartedConnection, ConnectError> {
         let provider = self.provider(&reference.service)?;
         let now = self.shared.now();
-        let flow = Flow::begin(new_id(now), tenant, reference, by, now)?;
+        let flow = OAuthFlow::begin(new_id(now), tenant, reference, by, now)?;
         let state = flow.state(&self.shared.vault)?;
         let odd = || ConnectError::Misconfigured(format!("oauth.{}.authorize_url is no address", reference.service));
         let url = flow.address(provider, &self.redirect_uri, &state).ok_or_else(odd)?;
-        Ok(Started { url, expires_at: flow.expires_at })
+        Ok(StartedConnection { url, expires_at: flow.expires_at })
     }
 
     /// The offer for a `state` that came back. Changes nothing.
-    pub async fn offer(&self, state: &str) -> Result<Offer, ConnectError> {
-        let flow = Flow::read(&self.shared.vault, state, self.shared.now())?;
+    pub async fn offer(&self, state: &str) -> Result<ConnectOffer, ConnectError> {
+        let flow = OAuthFlow::read(&self.shared.vault, state, self.shared.now())?;
         let provider = self.provider(&flow.reference.service)?;
         let replaces = self.stored(&flow).await?.is_some();
-        Ok(Offer { hosts: provider.hosts(), scopes: provider.scopes.clone(), replaces, flow })
+        Ok(ConnectOffer { hosts: provider.hosts(), scopes: provider.scopes.clone(), replaces, flow })
     }
 
     /// Whether who says this of themselves, or nothing, may be the provider of a flow (RFC 9207, section 2.4): a code that
     /// another provider gave must not be sent to this one. A provider whose issuer is configured says who it is.
-    pub fn is_of(&self, flow: &Flow, issuer: Option<&str>) -> bool {
+    pub fn is_of(&self, flow: &OAuthFlow, issuer: Option<&str>) -> bool {
         let provider = self.shared.providers.get(&flow.reference.service);
         provider.and_then(|provider| provider.issuer.as_deref()).is_none_or(|own| issuer == Some(own))
     }
 
     /// Ends a flow: the code becomes tokens, and they a credential, active, in the place of the one that was there.
-    pub async fn finish(&self, flow: Flow, code: Secret) -> Result<Connected, ConnectError> {
+    pub async fn finish(&self, flow: OAuthFlow, code: Secret) -> Result<Connected, ConnectError> {
         let this = self.clone();
         // on its own, because the person's browser may go away when the code is spent already
         let work = tokio::spawn(async move { this.end(&flow, &code).await });
         work.await.unwrap_or_else(|_| Err(ConnectError::Later("the exchange broke off".into())))
     }
 
-    async fn end(&self, flow: &Flow, code: &Secret) -> Result<Connected, ConnectError> {
+    async fn end(&self, flow: &OAuthFlow, code: &Secret) -> Result<Connected, ConnectError> {
         let provider = self.provider(&flow.reference.service)?;
         if !self.take(flow).await? {
             let stored = self.stored(flow).await?;
@@ -176,21 +176,21 @@ impl Connector {
             ("code_verifier", flow.verifier()),
         ];
         let granted = self.shared.endpoint_of(provider).ask(&form, None).await.map_err(|refusal| match refusal {
-            Refusal::Grant(why) => ConnectError::Code(why),
-            Refusal::Client(why) | Refusal::Request(why) => {
+            EndpointRefusal::Grant(why) => ConnectError::Code(why),
+            EndpointRefusal::Client(why) | EndpointRefusal::Request(why) => {
                 ConnectError::Misconfigured(format!("the provider refuses this service: {why}"))
             }
-            Refusal::Later(why) => ConnectError::Later(why),
+            EndpointRefusal::Later(why) => ConnectError::Later(why),
         })?;
         self.store(flow, provider, &granted).await
     }
 
-    fn provider(&self, service: &str) -> Result<&Provider, ConnectError> {
+    fn provider(&self, service: &str) -> Result<&OAuthProvider, ConnectError> {
         self.shared.providers.get(service).ok_or_else(|| ConnectError::NoSuchService(service.to_owned()))
     }
 
     /// Whether this is the first end of the flow, over all instances.
-    async fn take(&self, flow: &Flow) -> Result<bool, ConnectError> {
+    async fn take(&self, flow: &OAuthFlow) -> Result<bool, ConnectError> {
         let key = format!("oauth:{}", flow.id);
         let once = Idempotency {
             tenant: flow.tenant.clone(),
@@ -199,24 +199,24 @@ impl Connector {
             status: 200,
             body: json!({}),
         };
-        Ok(matches!(self.shared.store.remember_answer(&once, self.shared.now()).await?, Answer::Done(())))
+        Ok(matches!(self.shared.store.remember_answer(&once, self.shared.now()).await?, StoredAnswer::Done(())))
     }
 
-    async fn stored(&self, flow: &Flow) -> Result<Option<StoredCredential>, StoreError> {
+    async fn stored(&self, flow: &OAuthFlow) -> Result<Option<StoredCredential>, StoreError> {
         let Reference { service, account } = &flow.reference;
         self.shared.store.find_credential(&Scope::Every, &flow.tenant, service, account).await
     }
 
-    async fn store(&self, flow: &Flow, provider: &Provider, granted: &Granted) -> Result<Connected, ConnectError> {
+    async fn store(&self, flow: &OAuthFlow, provider: &OAuthProvider, granted: &Granted) -> Result<Connected, ConnectError> {
         let now = self.shared.now();
         let (document, expires_at) = (granted.written_into(None), granted.expires_at(now));
         let Reference { service, account } = &flow.reference;
         // somebody else may be faster, and what the person has just agreed to wins
-        let make = |old: Option<&StoredCredential>| -> Result<NewCredential, ConnectError> {
+        let make = |old: Option<&StoredCredential>| -> Result<CredentialRowDraft, ConnectError> {
             let generation = next_generation(old, now);
             let sealed =
                 self.shared.vault.seal_document(&flow.tenant, &flow.reference, generation, &document, expires_at)?;
-            Ok(NewCredential {
+            Ok(CredentialRowDraft {
                 tenant_id: flow.tenant.clone(),
                 service: service.clone(),
                 account_name: account.clone(),

@@ -14,7 +14,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::credential::ClientAuth;
-use crate::egress::{Egress, EgressError, Request};
+use crate::egress::{Egress, EgressError, EgressRequest};
 use crate::redact::{Redactor, secrets_of};
 use crate::secret::{Secret, erase};
 use crate::vault::credentials::hosts;
@@ -38,11 +38,11 @@ pub struct Endpoint {
     pub client_id: String,
     pub client_secret: Option<Secret>,
     pub client_auth: ClientAuth,
-    pub way: Way,
+    pub way: ClientAuthentication,
 }
 
 /// How it is reached.
-pub enum Way {
+pub enum ClientAuthentication {
     /// The operator has written the address down.
     Operator(reqwest::Client),
     /// A user has.
@@ -51,7 +51,7 @@ pub enum Way {
 
 /// Why no tokens came, by what follows from it. The texts hold no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum EndpointRefusal {
     /// `invalid_grant`: what was sent is used up, expired or taken back.
     #[error("{0}")]
     Grant(String),
@@ -68,7 +68,7 @@ pub enum Refusal {
 
 /// An error of RFC 6749, section 5.2.
 #[derive(Deserialize)]
-struct Said {
+struct EndpointError {
     error: String,
     #[serde(default)]
     error_description: Option<String>,
@@ -77,12 +77,12 @@ struct Said {
 impl Endpoint {
     /// Sends a form with the client's own proof, and reads what is given for it. `document`: the credential's, of which
     /// nothing may be in what the endpoint says.
-    pub async fn ask(&self, form: &[(&str, &Secret)], document: Option<&Secret>) -> Result<Granted, Refusal> {
+    pub async fn ask(&self, form: &[(&str, &Secret)], document: Option<&Secret>) -> Result<Granted, EndpointRefusal> {
         let (headers, body) = self.request(form);
         let secrets = self.redactor(form, document);
         let (status, body) = self.send(headers, body).await.map_err(|refusal| match refusal {
-            Refusal::Later(why) => Refusal::Later(told(&why, &secrets)),
-            Refusal::Request(why) => Refusal::Request(told(&why, &secrets)),
+            EndpointRefusal::Later(why) => EndpointRefusal::Later(told(&why, &secrets)),
+            EndpointRefusal::Request(why) => EndpointRefusal::Request(told(&why, &secrets)),
             other => other,
         })?;
         read(status, &body, &secrets)
@@ -132,37 +132,37 @@ impl Endpoint {
         (headers, body.finish())
     }
 
-    async fn send(&self, headers: HeaderMap, body: String) -> Result<(StatusCode, Bytes), Refusal> {
+    async fn send(&self, headers: HeaderMap, body: String) -> Result<(StatusCode, Bytes), EndpointRefusal> {
         match &self.way {
-            Way::Operator(client) => {
+            ClientAuthentication::Operator(client) => {
                 let sent = client.post(&self.token_url).headers(headers).body(body).send().await;
                 let mut answer = sent.map_err(|error| unreachable(&error))?;
                 let mut whole = BytesMut::new();
                 while let Some(part) = answer.chunk().await.map_err(|error| unreachable(&error))? {
                     if whole.len() + part.len() > ANSWER_BYTES {
-                        return Err(Refusal::Request(format!("the answer is larger than {ANSWER_BYTES} bytes")));
+                        return Err(EndpointRefusal::Request(format!("the answer is larger than {ANSWER_BYTES} bytes")));
                     }
                     whole.extend_from_slice(&part);
                 }
                 Ok((answer.status(), whole.freeze()))
             }
-            Way::User(egress) => {
-                let denied = |error: EgressError| Refusal::Request(error.to_string());
+            ClientAuthentication::User(egress) => {
+                let denied = |error: EgressError| EndpointRefusal::Request(error.to_string());
                 let url = egress.check(&self.token_url).map_err(denied)?;
-                hosts::encrypted(&url, egress.opens(&url)).map_err(Refusal::Request)?;
-                let request = Request {
+                hosts::encrypted(&url, egress.opens(&url)).map_err(EndpointRefusal::Request)?;
+                let request = EgressRequest {
                     headers,
                     body: body.into(),
                     timeout: TIMEOUT,
                     max_bytes: ANSWER_BYTES,
                     follow_redirects: false,
-                    ..Request::new(Method::POST, &self.token_url)
+                    ..EgressRequest::new(Method::POST, &self.token_url)
                 };
                 let answer = egress.fetch(request).await.map_err(|error| match error {
                     EgressError::Timeout { .. } | EgressError::Connect { .. } | EgressError::Broken { .. } => {
-                        Refusal::Later(error.to_string())
+                        EndpointRefusal::Later(error.to_string())
                     }
-                    other => Refusal::Request(other.to_string()),
+                    other => EndpointRefusal::Request(other.to_string()),
                 })?;
                 Ok((answer.status, answer.body))
             }
@@ -171,9 +171,9 @@ impl Endpoint {
 }
 
 /// The error of reqwest without the address, which is the operator's to know.
-fn unreachable(error: &reqwest::Error) -> Refusal {
+fn unreachable(error: &reqwest::Error) -> EndpointRefusal {
     let cause = std::iter::successors(std::error::Error::source(error), |cause| cause.source()).last();
-    Refusal::Later(match (error.is_timeout(), cause) {
+    EndpointRefusal::Later(match (error.is_timeout(), cause) {
         (true, _) => format!("no complete answer within {} s", TIMEOUT.as_secs()),
         (false, Some(cause)) => format!("can't be reached: {cause}"),
         (false, None) => "can't be reached".into(),
@@ -181,31 +181,31 @@ fn unreachable(error: &reqwest::Error) -> Refusal {
 }
 
 /// Judges an answer. Some providers answer 200 with an error in it.
-fn read(status: StatusCode, body: &[u8], secrets: &Redactor) -> Result<Granted, Refusal> {
-    if let Ok(said) = serde_json::from_slice::<Said>(body) {
+fn read(status: StatusCode, body: &[u8], secrets: &Redactor) -> Result<Granted, EndpointRefusal> {
+    if let Ok(said) = serde_json::from_slice::<EndpointError>(body) {
         return Err(refused(status, &said, secrets));
     }
     if status.is_success() {
         let granted: Granted = serde_json::from_slice(body)
-            .map_err(|_| Refusal::Request("it answers something else than tokens (RFC 6749, section 5.1)".into()))?;
+            .map_err(|_| EndpointRefusal::Request("it answers something else than tokens (RFC 6749, section 5.1)".into()))?;
         return match granted.token_type.as_deref() {
             Some(kind) if !kind.eq_ignore_ascii_case("bearer") => {
-                Err(Refusal::Request(told(&format!("it gives tokens of the type `{kind}`, not `Bearer`"), secrets)))
+                Err(EndpointRefusal::Request(told(&format!("it gives tokens of the type `{kind}`, not `Bearer`"), secrets)))
             }
-            _ if granted.access_token.expose().is_empty() => Err(Refusal::Request("it gives an empty token".into())),
+            _ if granted.access_token.expose().is_empty() => Err(EndpointRefusal::Request("it gives an empty token".into())),
             _ => Ok(granted),
         };
     }
     let why = format!("it answers {status}");
     Err(match status {
-        StatusCode::UNAUTHORIZED => Refusal::Client(why),
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => Refusal::Later(why),
-        status if status.is_server_error() => Refusal::Later(why),
-        _ => Refusal::Request(why),
+        StatusCode::UNAUTHORIZED => EndpointRefusal::Client(why),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => EndpointRefusal::Later(why),
+        status if status.is_server_error() => EndpointRefusal::Later(why),
+        _ => EndpointRefusal::Request(why),
     })
 }
 
-fn refused(status: StatusCode, said: &Said, secrets: &Redactor) -> Refusal {
+fn refused(status: StatusCode, said: &EndpointError, secrets: &Redactor) -> EndpointRefusal {
     let why = match said.error_description.as_deref().filter(|text| !text.trim().is_empty()) {
         Some(description) => told(&format!("{}: {description}", said.error), secrets),
         None => told(&said.error, secrets),
@@ -213,12 +213,12 @@ fn refused(status: StatusCode, said: &Said, secrets: &Redactor) -> Refusal {
     match said.error.as_str() {
         // the last four are what GitHub, Slack and Google say for it
         "invalid_grant" | "bad_refresh_token" | "bad_verification_code" | "invalid_refresh_token" | "token_revoked" => {
-            Refusal::Grant(why)
+            EndpointRefusal::Grant(why)
         }
-        "invalid_client" | "unauthorized_client" | "incorrect_client_credentials" => Refusal::Client(why),
-        "temporarily_unavailable" | "server_error" | "slow_down" => Refusal::Later(why),
-        _ if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => Refusal::Later(why),
-        _ => Refusal::Request(why),
+        "invalid_client" | "unauthorized_client" | "incorrect_client_credentials" => EndpointRefusal::Client(why),
+        "temporarily_unavailable" | "server_error" | "slow_down" => EndpointRefusal::Later(why),
+        _ if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => EndpointRefusal::Later(why),
+        _ => EndpointRefusal::Request(why),
     }
 }
 
@@ -241,7 +241,7 @@ mod tests {
             client_id: "an id".into(),
             client_secret: secret.map(Secret::new),
             client_auth: auth,
-            way: Way::User(Egress::new(&Default::default()).unwrap()),
+            way: ClientAuthentication::User(Egress::new(&Default::default()).unwrap()),
         }
     }
 
@@ -279,26 +279,26 @@ mod tests {
         assert_eq!(judge(200, r#"{"access_token":"a","token_type":"bearer"}"#), Ok("a".into()));
         assert_eq!(judge(200, r#"{"access_token":"a"}"#), Ok("a".into()));
         let error = |code: &str| format!(r#"{{"error":"{code}"}}"#);
-        assert_eq!(judge(400, &error("invalid_grant")), Err(Refusal::Grant("invalid_grant".into())));
+        assert_eq!(judge(400, &error("invalid_grant")), Err(EndpointRefusal::Grant("invalid_grant".into())));
         // GitHub
-        assert_eq!(judge(200, &error("bad_refresh_token")), Err(Refusal::Grant("bad_refresh_token".into())));
-        assert_eq!(judge(401, &error("invalid_client")), Err(Refusal::Client("invalid_client".into())));
-        assert_eq!(judge(401, ""), Err(Refusal::Client("it answers 401 Unauthorized".into())));
-        assert_eq!(judge(400, &error("invalid_scope")), Err(Refusal::Request("invalid_scope".into())));
-        assert_eq!(judge(404, "<h1>"), Err(Refusal::Request("it answers 404 Not Found".into())));
-        assert_eq!(judge(302, ""), Err(Refusal::Request("it answers 302 Found".into())));
+        assert_eq!(judge(200, &error("bad_refresh_token")), Err(EndpointRefusal::Grant("bad_refresh_token".into())));
+        assert_eq!(judge(401, &error("invalid_client")), Err(EndpointRefusal::Client("invalid_client".into())));
+        assert_eq!(judge(401, ""), Err(EndpointRefusal::Client("it answers 401 Unauthorized".into())));
+        assert_eq!(judge(400, &error("invalid_scope")), Err(EndpointRefusal::Request("invalid_scope".into())));
+        assert_eq!(judge(404, "<h1>"), Err(EndpointRefusal::Request("it answers 404 Not Found".into())));
+        assert_eq!(judge(302, ""), Err(EndpointRefusal::Request("it answers 302 Found".into())));
         for status in [500, 502, 503, 429, 408] {
-            assert!(matches!(judge(status, "busy"), Err(Refusal::Later(_))), "{status}");
+            assert!(matches!(judge(status, "busy"), Err(EndpointRefusal::Later(_))), "{status}");
         }
         assert_eq!(
             judge(400, &error("temporarily_unavailable")),
-            Err(Refusal::Later("temporarily_unavailable".into()))
+            Err(EndpointRefusal::Later("temporarily_unavailable".into()))
         );
-        assert_eq!(judge(503, &error("other")), Err(Refusal::Later("other".into())));
+        assert_eq!(judge(503, &error("other")), Err(EndpointRefusal::Later("other".into())));
         let mac = judge(200, r#"{"access_token":"a","token_type":"mac"}"#);
-        assert_eq!(mac, Err(Refusal::Request("it gives tokens of the type `mac`, not `Bearer`".into())));
+        assert_eq!(mac, Err(EndpointRefusal::Request("it gives tokens of the type `mac`, not `Bearer`".into())));
         for odd in ["", "[]", "{}", r#"{"access_token":7}"#, r#"{"access_token":""}"#] {
-            assert!(matches!(judge(200, odd), Err(Refusal::Request(_))), "{odd}");
+            assert!(matches!(judge(200, odd), Err(EndpointRefusal::Request(_))), "{odd}");
         }
     }
 
@@ -309,7 +309,7 @@ mod tests {
             r#"{{"error":"invalid_grant","error_description":"no can+ary/1\nor can%2Bary%2F1 \u202e{}"}}"#,
             "x".repeat(500)
         );
-        let Err(Refusal::Grant(why)) = read(StatusCode::BAD_REQUEST, body.as_bytes(), &secret) else { panic!() };
+        let Err(EndpointRefusal::Grant(why)) = read(StatusCode::BAD_REQUEST, body.as_bytes(), &secret) else { panic!() };
         assert!(why.starts_with("invalid_grant: no [redacted]or [redacted] ⟦U+202E⟧xxx"), "{why}");
         assert_eq!(why.chars().count(), SHOWN);
     }

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::credential::Reference;
 use crate::secret::Secret;
-use crate::vault::oauth::provider::Provider;
+use crate::vault::oauth::provider::OAuthProvider;
 use crate::vault::{Context, Vault, VaultError};
 
 /// How long a person has from the link to the button.
@@ -27,7 +27,7 @@ const VERIFIER_BYTES: usize = 32;
 
 /// A connection to make: which account for which tenant.
 #[derive(Debug, Clone)]
-pub struct Flow {
+pub struct OAuthFlow {
     /// Which flow this is; it can be ended once.
     pub id: Uuid,
     /// The tenant for which the account is connected.
@@ -55,7 +55,7 @@ struct Sealed<'a> {
 
 /// The flow, opened.
 #[derive(Deserialize)]
-struct Opened {
+struct OpenFlow {
     id: Uuid,
     tenant: String,
     service: String,
@@ -74,7 +74,7 @@ pub enum StateError {
     Expired,
 }
 
-impl Flow {
+impl OAuthFlow {
     /// Begins one.
     ///
     /// # Errors
@@ -85,10 +85,10 @@ impl Flow {
         reference: &Reference,
         by: &str,
         now: DateTime<Utc>,
-    ) -> Result<Flow, VaultError> {
+    ) -> Result<OAuthFlow, VaultError> {
         let mut bytes = Zeroizing::new([0_u8; VERIFIER_BYTES]);
         aws_lc_rs::rand::fill(&mut *bytes).map_err(|_| VaultError::Keys("no random bytes".into()))?;
-        Ok(Flow {
+        Ok(OAuthFlow {
             id,
             tenant: tenant.to_owned(),
             reference: reference.clone(),
@@ -114,13 +114,13 @@ impl Flow {
     }
 
     /// The flow that a `state` came from.
-    pub fn read(vault: &Vault, state: &str, now: DateTime<Utc>) -> Result<Flow, StateError> {
+    pub fn read(vault: &Vault, state: &str, now: DateTime<Utc>) -> Result<OAuthFlow, StateError> {
         let text = vault.unseal(&PLACE, state).map_err(|_| StateError::Unknown)?;
-        let opened: Opened = serde_json::from_str(text.expose()).map_err(|_| StateError::Unknown)?;
+        let opened: OpenFlow = serde_json::from_str(text.expose()).map_err(|_| StateError::Unknown)?;
         if opened.until <= now {
             return Err(StateError::Expired);
         }
-        Ok(Flow {
+        Ok(OAuthFlow {
             id: opened.id,
             tenant: opened.tenant,
             reference: Reference { service: opened.service, account: opened.account },
@@ -136,7 +136,7 @@ impl Flow {
     }
 
     /// Where the person goes to log in and agree; `None` where the provider's address is none.
-    pub fn address(&self, provider: &Provider, redirect_uri: &str, state: &str) -> Option<Url> {
+    pub fn address(&self, provider: &OAuthProvider, redirect_uri: &str, state: &str) -> Option<Url> {
         let challenge = URL_SAFE_NO_PAD.encode(digest(&SHA256, self.verifier.expose().as_bytes()));
         let mut address = Url::parse(&provider.authorize_url).ok()?;
         let mut query = address.query_pairs_mut();
@@ -176,27 +176,27 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn flow() -> Flow {
+    fn flow() -> OAuthFlow {
         let reference = Reference::parse("calendar/work").unwrap();
-        Flow::begin(Uuid::from_u128(7), "änn", &reference, "token:admin", at("2026-11-21T09:00:00Z")).unwrap()
+        OAuthFlow::begin(Uuid::from_u128(7), "änn", &reference, "token:admin", at("2026-11-21T09:00:00Z")).unwrap()
     }
 
     #[test]
     fn a_state_is_read_back_for_ten_minutes_and_shows_nothing() {
         let (vault, flow) = (vault(), flow());
         let state = flow.state(&vault).unwrap();
-        let read = Flow::read(&vault, &state, at("2026-11-21T09:09:59Z")).unwrap();
+        let read = OAuthFlow::read(&vault, &state, at("2026-11-21T09:09:59Z")).unwrap();
         assert_eq!(format!("{read:?}"), format!("{flow:?}"));
         assert_eq!(read.verifier().expose(), flow.verifier().expose());
         assert!(!format!("{read:?}").contains(flow.verifier().expose()));
-        assert_eq!(Flow::read(&vault, &state, at("2026-11-21T09:10:00Z")).unwrap_err(), StateError::Expired);
+        assert_eq!(OAuthFlow::read(&vault, &state, at("2026-11-21T09:10:00Z")).unwrap_err(), StateError::Expired);
     }
 
     #[test]
     fn a_state_that_is_changed_or_was_sealed_for_something_else_is_unknown() {
         let (vault, flow, now) = (vault(), flow(), at("2026-11-21T09:00:00Z"));
         let state = flow.state(&vault).unwrap();
-        let unknown = |state: &str| Flow::read(&vault, state, now).unwrap_err() == StateError::Unknown;
+        let unknown = |state: &str| OAuthFlow::read(&vault, state, now).unwrap_err() == StateError::Unknown;
         let flipped = |at: usize| {
             let mut bytes = state.clone().into_bytes();
             bytes[at] ^= 1;
@@ -216,13 +216,13 @@ mod tests {
     #[test]
     fn the_address_holds_the_challenge_and_what_the_operator_adds() {
         let verifier = Secret::new("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk");
-        let flow = Flow { verifier, ..flow() };
-        let provider = Provider {
+        let flow = OAuthFlow { verifier, ..flow() };
+        let provider = OAuthProvider {
             authorize_url: "https://id.example.org/authorize?realm=a%26b".into(),
             client_id: "reveille&co".into(),
             scopes: vec!["calendar.read".into(), "offline_access".into()],
             authorize_parameters: BTreeMap::from([("prompt".into(), "consent".into())]),
-            ..Provider::default()
+            ..OAuthProvider::default()
         };
         let address = flow.address(&provider, "https://reveille.example.org/oauth/callback", "s:1").unwrap();
         assert!(address.as_str().starts_with("https://id.example.org/authorize?realm=a%26b&"), "{address}");

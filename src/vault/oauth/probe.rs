@@ -3,8 +3,8 @@
 
 use crate::egress::operator_client;
 use crate::secret::Secret;
-use crate::vault::oauth::endpoint::{Endpoint, Refusal, TIMEOUT, Way};
-use crate::vault::oauth::provider::Provider;
+use crate::vault::oauth::endpoint::{Endpoint, EndpointRefusal, TIMEOUT, ClientAuthentication};
+use crate::vault::oauth::provider::OAuthProvider;
 
 /// Given by nobody.
 const NO_TOKEN: &str = "reveille-check-is-no-token";
@@ -23,20 +23,20 @@ pub enum Probe {
 }
 
 /// Asks the token endpoint of a provider.
-pub async fn probe(provider: &Provider) -> Probe {
+pub async fn probe(provider: &OAuthProvider) -> Probe {
     let endpoint = Endpoint {
         token_url: provider.token_url.clone(),
         client_id: provider.client_id.clone(),
         client_secret: provider.client_secret.clone(),
         client_auth: provider.client_auth,
-        way: Way::Operator(operator_client(TIMEOUT)),
+        way: ClientAuthentication::Operator(operator_client(TIMEOUT)),
     };
     let (kind, token) = (Secret::new("refresh_token"), Secret::new(NO_TOKEN));
     match endpoint.ask(&[("grant_type", &kind), ("refresh_token", &token)], None).await {
-        Err(Refusal::Grant(_)) => Probe::Known,
-        Err(Refusal::Client(why)) => Probe::Refused(why),
-        Err(Refusal::Request(why)) => Probe::Unclear(why),
-        Err(Refusal::Later(why)) => Probe::Away(why),
+        Err(EndpointRefusal::Grant(_)) => Probe::Known,
+        Err(EndpointRefusal::Client(why)) => Probe::Refused(why),
+        Err(EndpointRefusal::Request(why)) => Probe::Unclear(why),
+        Err(EndpointRefusal::Later(why)) => Probe::Away(why),
         Ok(_) => Probe::Unclear("it gives tokens for a refresh token that nobody was given".into()),
     }
 }

@@ -8,12 +8,12 @@ use serde_json::json;
 use url::Url;
 
 use crate::credential::{ClientAuth, CredentialDraft, Inject, InjectForm, check_name};
-use crate::invalid::{Faults, escape};
+use crate::invalid::{ValidationErrors, escape};
 use crate::secret::Secret;
 use crate::vault::credentials::hosts;
 
 /// `[oauth]`: a section per service, by the service's name in references.
-pub type Settings = BTreeMap<String, Provider>;
+pub type Settings = BTreeMap<String, OAuthProvider>;
 
 /// Parameters that the flow itself sets at the provider's login page; `authorize_parameters` may add others, not change
 /// these.
@@ -23,7 +23,7 @@ const OURS: [&str; 7] =
 /// `[oauth.<service>]`.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Provider {
+pub struct OAuthProvider {
     /// Where people log in and agree (RFC 6749, section 3.1).
     pub authorize_url: String,
     /// Where codes and refresh tokens become access tokens (section 3.2).
@@ -47,7 +47,7 @@ pub struct Provider {
     pub inject: Option<Inject>,
 }
 
-impl Provider {
+impl OAuthProvider {
     /// How connected accounts are put into requests.
     pub fn inject(&self) -> Inject {
         self.inject.clone().unwrap_or(Inject {
@@ -65,13 +65,13 @@ impl Provider {
     }
 
     /// The draft with which connected accounts are put, by the rules for all credentials.
-    fn draft(&self) -> Result<CredentialDraft, Faults> {
+    fn draft(&self) -> Result<CredentialDraft, ValidationErrors> {
         CredentialDraft::parse(json!({ "hosts": self.hosts, "inject": self.inject() }), DateTime::UNIX_EPOCH)
     }
 }
 
 /// Adds what is wrong; pointers begin with `/oauth`.
-pub fn check(settings: &Settings, faults: &mut Faults) {
+pub fn check(settings: &Settings, faults: &mut ValidationErrors) {
     for (name, provider) in settings {
         let place = format!("/oauth/{}", escape(name));
         if let Err(why) = check_name(name) {
@@ -81,8 +81,8 @@ pub fn check(settings: &Settings, faults: &mut Faults) {
     }
 }
 
-impl Provider {
-    fn check(&self, place: &str, faults: &mut Faults) {
+impl OAuthProvider {
+    fn check(&self, place: &str, faults: &mut ValidationErrors) {
         for (key, url) in [("authorize_url", &self.authorize_url), ("token_url", &self.token_url)] {
             if let Some(why) = url_fault(url) {
                 faults.add(format!("{place}/{key}"), why);
@@ -133,28 +133,28 @@ fn url_fault(text: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn good() -> Provider {
-        Provider {
+    fn good() -> OAuthProvider {
+        OAuthProvider {
             authorize_url: "https://id.example.org/authorize?tenant=7".into(),
             token_url: "https://id.example.org/token".into(),
             client_id: "reveille".into(),
             scopes: vec!["calendar.read".into()],
             hosts: vec!["api.example.org".into()],
-            ..Provider::default()
+            ..OAuthProvider::default()
         }
     }
 
-    fn faults(name: &str, provider: Provider) -> Vec<String> {
-        let mut faults = Faults::new();
+    fn faults(name: &str, provider: OAuthProvider) -> Vec<String> {
+        let mut faults = ValidationErrors::new();
         check(&Settings::from([(name.to_owned(), provider)]), &mut faults);
         faults.0.into_iter().map(|fault| format!("{}: {}", fault.pointer, fault.message)).collect()
     }
 
     #[test]
     fn hosts_are_kept_as_requests_name_them_and_there_must_be_one() {
-        let provider = Provider { hosts: vec!["API.example.org".into()], ..good() };
+        let provider = OAuthProvider { hosts: vec!["API.example.org".into()], ..good() };
         assert_eq!(provider.hosts(), ["api.example.org"]);
-        let found = faults("calendar", Provider { hosts: vec![], ..good() });
+        let found = faults("calendar", OAuthProvider { hosts: vec![], ..good() });
         assert_eq!(
             found,
             ["/oauth/calendar/hosts: is missing: the hosts of the service's API, such as `api.example.org`"]
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn http_is_good_on_this_machine_only() {
         let at =
-            |url: &str| faults("calendar", Provider { authorize_url: url.into(), token_url: url.into(), ..good() });
+            |url: &str| faults("calendar", OAuthProvider { authorize_url: url.into(), token_url: url.into(), ..good() });
         for here in ["https://id.example.org/t", "http://127.0.0.1:9/t", "http://[::1]/t", "http://localhost/t"] {
             assert_eq!(at(here), [""; 0], "{here}");
         }
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_section_says_all_that_the_flow_needs_or_each_thing_that_is_wrong() {
         assert_eq!(faults("calendar", good()), [""; 0]);
-        let wrong = Provider {
+        let wrong = OAuthProvider {
             authorize_url: "id.example.org".into(),
             token_url: "https://id.example.org/token#x".into(),
             issuer: Some("id.example.org".into()),
@@ -188,7 +188,7 @@ mod tests {
             hosts: vec!["https://api.example.org/".into()],
             inject: Some(Inject { form: InjectForm::Header, from: None, name: None, template: None }),
             authorize_parameters: BTreeMap::from([("state".into(), "x".into()), ("prompt".into(), "consent".into())]),
-            ..Provider::default()
+            ..OAuthProvider::default()
         };
         assert_eq!(
             faults("my/calendar", wrong),

@@ -22,8 +22,8 @@ use crate::credential::{Credential, CredentialStatus};
 use crate::id::Scope;
 use crate::secret::Secret;
 use crate::store::{SealedDocument, StoreError, StoredCredential, answered, next_generation};
-use crate::vault::oauth::endpoint::{Endpoint, Refusal, TIMEOUT};
-use crate::vault::oauth::tokens::{Age, Granted, Tokens};
+use crate::vault::oauth::endpoint::{Endpoint, EndpointRefusal, TIMEOUT};
+use crate::vault::oauth::tokens::{Age, Granted, OAuthTokens};
 use crate::vault::oauth::{OAuthError, Shared, notice};
 
 /// For so long what the provider has given is offered to the store.
@@ -51,7 +51,7 @@ pub(super) const AGAIN: [Duration; 5] = [
 pub struct Refresher(Shared);
 
 /// A credential and its document in the clear, for one use.
-struct Held {
+struct OpenCredential {
     stored: StoredCredential,
     document: Secret,
 }
@@ -77,7 +77,7 @@ impl Refresher {
             return Ok(document);
         }
         let refused = force.then_some(stored.generation);
-        let mut held = Held { stored: stored.clone(), document };
+        let mut held = OpenCredential { stored: stored.clone(), document };
         let work = async {
             loop {
                 if let Some(document) = self.step(&held, refused == Some(held.stored.generation)).await? {
@@ -91,14 +91,14 @@ impl Refresher {
     }
 
     /// A good document, or `None` while another renews it.
-    async fn step(&self, held: &Held, refused: bool) -> Result<Option<Secret>, OAuthError> {
+    async fn step(&self, held: &OpenCredential, refused: bool) -> Result<Option<Secret>, OAuthError> {
         let credential = &held.stored.credential;
         if credential.status == CredentialStatus::NeedsConsent {
             let why = credential.status_reason.clone();
             return Err(OAuthError::NeedsConsent(why.unwrap_or_else(|| "its provider no longer renews it".into())));
         }
         let odd = || OAuthError::Misconfigured("its document is no object with texts as tokens".into());
-        let tokens = Tokens::read(&held.document).ok_or_else(odd)?;
+        let tokens = OAuthTokens::read(&held.document).ok_or_else(odd)?;
         let now = self.0.now();
         let age = Age::of(credential.id, credential.expires_at, tokens.expires_in, now);
         let must = refused || age == Age::Over || tokens.access_token.is_none();
@@ -111,7 +111,7 @@ impl Refresher {
         let lease =
             answered(self.0.store.claim_refresh(credential.id, credential.version, now + signed(LEASE))).await?;
         let Some(lease) = lease else { return Ok((!must).then(|| held.document.clone())) };
-        let turn = Turn { shared: self.0.clone(), stored: held.stored.clone(), lease, must };
+        let turn = RefreshTurn { shared: self.0.clone(), stored: held.stored.clone(), lease, must };
         let (document, reference) = (held.document.clone(), credential.reference());
         // on its own, because who waits for it may go away
         let renewed = match tokio::spawn(turn.run(document, tokens)).await {
@@ -134,7 +134,7 @@ impl Refresher {
     }
 
     /// The credential that is stored now, while it is used as `stored` was.
-    async fn read_again(&self, stored: &StoredCredential) -> Result<Held, OAuthError> {
+    async fn read_again(&self, stored: &StoredCredential) -> Result<OpenCredential, OAuthError> {
         let read = &stored.credential;
         let (tenant, service, account) = (&read.tenant_id, &read.service, &read.account_name);
         let stored = answered(self.0.store.get_credential(&Scope::Every, tenant, service, account)).await?;
@@ -142,12 +142,12 @@ impl Refresher {
             return Err(written_meanwhile());
         }
         let document = self.0.vault.open_document(&stored)?;
-        Ok(Held { stored, document })
+        Ok(OpenCredential { stored, document })
     }
 }
 
 /// One worker's turn to renew a credential: it has the lease.
-struct Turn {
+struct RefreshTurn {
     shared: Shared,
     stored: StoredCredential,
     lease: i64,
@@ -155,8 +155,8 @@ struct Turn {
     must: bool,
 }
 
-impl Turn {
-    async fn run(self, document: Secret, tokens: Tokens) -> Result<Secret, OAuthError> {
+impl RefreshTurn {
+    async fn run(self, document: Secret, tokens: OAuthTokens) -> Result<Secret, OAuthError> {
         let Some(refresh_token) = &tokens.refresh_token else {
             return self.end("it has expired, and there is no refresh token to renew it with".into()).await;
         };
@@ -173,13 +173,13 @@ impl Turn {
         };
         match endpoint.ask(&[("grant_type", &kind), ("refresh_token", refresh_token)], Some(&document)).await {
             Ok(granted) => self.keep(&document, &granted).await,
-            Err(Refusal::Grant(why)) => self.end(format!("its provider says {why}")).await,
-            Err(Refusal::Client(why)) => {
+            Err(EndpointRefusal::Grant(why)) => self.end(format!("its provider says {why}")).await,
+            Err(EndpointRefusal::Client(why)) => {
                 let why = format!("its provider does not accept the client `{}`: {why}", endpoint.client_id);
                 self.give_back(incorrect(why)).await
             }
-            Err(Refusal::Request(why)) => self.give_back(incorrect(format!("its token endpoint: {why}"))).await,
-            Err(Refusal::Later(why)) => self.give_back(OAuthError::Later(format!("its token endpoint: {why}"))).await,
+            Err(EndpointRefusal::Request(why)) => self.give_back(incorrect(format!("its token endpoint: {why}"))).await,
+            Err(EndpointRefusal::Later(why)) => self.give_back(OAuthError::Later(format!("its token endpoint: {why}"))).await,
         }
     }
 

@@ -19,7 +19,7 @@ const SPREAD: f64 = 0.2;
 
 /// The fields of a document that OAuth knows. The rest stays as it is.
 #[derive(Debug, Deserialize)]
-pub struct Tokens {
+pub struct OAuthTokens {
     #[serde(default)]
     pub access_token: Option<Secret>,
     #[serde(default)]
@@ -31,9 +31,9 @@ pub struct Tokens {
     pub expires_in: Option<u64>,
 }
 
-impl Tokens {
+impl OAuthTokens {
     /// Reads a document; `None` where it is no object, or one of the fields is not what it should be.
-    pub fn read(document: &Secret) -> Option<Tokens> {
+    pub fn read(document: &Secret) -> Option<OAuthTokens> {
         serde_json::from_str(document.expose()).ok()
     }
 }
@@ -61,7 +61,7 @@ impl Granted {
 
     /// The document with what was given in its place; without an old one a new document.
     pub fn written_into(&self, old: Option<&Secret>) -> Secret {
-        let mut document = Open(old.and_then(|old| serde_json::from_str(old.expose()).ok()).unwrap_or_default());
+        let mut document = OpenDocument(old.and_then(|old| serde_json::from_str(old.expose()).ok()).unwrap_or_default());
         if !document.0.is_object() {
             document.0 = Value::Object(Default::default());
         }
@@ -88,9 +88,9 @@ impl Granted {
 }
 
 /// A document in the clear, overwritten when it is no longer needed.
-struct Open(Value);
+struct OpenDocument(Value);
 
-impl Drop for Open {
+impl Drop for OpenDocument {
     fn drop(&mut self) {
         erase(&mut self.0);
     }
@@ -100,15 +100,15 @@ impl Drop for Open {
 fn seconds<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Written {
+    enum WrittenTokens {
         Number(f64),
         Text(String),
     }
-    let written = Option::<Written>::deserialize(from)?;
+    let written = Option::<WrittenTokens>::deserialize(from)?;
     let number = match written {
         None => return Ok(None),
-        Some(Written::Number(number)) => Some(number),
-        Some(Written::Text(text)) => text.trim().parse().ok(),
+        Some(WrittenTokens::Number(number)) => Some(number),
+        Some(WrittenTokens::Text(text)) => text.trim().parse().ok(),
     };
     // what is no length of time says nothing
     Ok(number.filter(|number: &f64| *number >= 0.0 && *number < 1e10).map(|number| number as u64))
@@ -206,9 +206,9 @@ mod tests {
     #[test]
     fn a_document_that_is_no_object_of_texts_holds_no_tokens() {
         for odd in ["\"text\"", "7", "{\"access_token\":7}", "{", "null"] {
-            assert!(Tokens::read(&Secret::new(odd)).is_none(), "{odd}");
+            assert!(OAuthTokens::read(&Secret::new(odd)).is_none(), "{odd}");
         }
-        let read = Tokens::read(&Secret::new("{\"access_token\":\"canary\"}")).unwrap();
+        let read = OAuthTokens::read(&Secret::new("{\"access_token\":\"canary\"}")).unwrap();
         assert!(!format!("{read:?}").contains("canary"));
     }
 }

@@ -1,12 +1,12 @@
 //! Where sealed texts lie within the documents of recipients and tasks. Pure; which place each was sealed for is said by
-//! [`Place`], to who seals it as well.
+//! [`SealedPlace`], to who seals it as well.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::vault::{Place, Vault, VaultError};
+use crate::vault::{SealedPlace, Vault, VaultError};
 
 /// Prefix of the names of sealed fields.
 const SEALED: &str = "sealed_";
@@ -44,14 +44,14 @@ fn tasks<'a>(tenant: &'a str, spec: &'a Value) -> Texts<'a> {
     let fields = config.into_iter().flatten().filter(|(_, value)| is_sealed(value));
     let texts = fields.filter_map(|(name, _)| Some((name, name.strip_prefix(SEALED)?))).map(|(name, field)| {
         let name = name.replace('~', "~0").replace('/', "~1");
-        (format!("/action/config/{name}"), Place::task(tenant, executor, field))
+        (format!("/action/config/{name}"), SealedPlace::task(tenant, executor, field))
     });
     texts.collect()
 }
 
 /// Rewraps the text of a message to open sessions.
 pub fn rewrap_message(vault: &Vault, tenant: &str, id: Uuid, sealed: &str) -> Result<Option<String>, VaultError> {
-    vault.rewrap(&Place::live(tenant, id).context(), sealed)
+    vault.rewrap(&SealedPlace::live(tenant, id).context(), sealed)
 }
 
 /// The master keys that a recipient's secrets are under.
@@ -89,18 +89,18 @@ fn is_sealed(value: &Value) -> bool {
 }
 
 /// Each sealed text by its JSON pointer, and its place.
-type Texts<'a> = Vec<(String, Place<'a>)>;
+type Texts<'a> = Vec<(String, SealedPlace<'a>)>;
 
 /// Those of a recipient.
 fn recipients<'a>(tenant: &'a str, body: &Value) -> Texts<'a> {
     let one = |pointer: &str, place| body.pointer(pointer).is_some_and(is_sealed).then(|| (pointer.to_owned(), place));
     let single = [
-        one("/addresses/webhook/sealed_secret", Place::webhook(tenant)),
-        one("/addresses/slack/sealed_url", Place::slack(tenant)),
+        one("/addresses/webhook/sealed_secret", SealedPlace::webhook(tenant)),
+        one("/addresses/slack/sealed_url", SealedPlace::slack(tenant)),
     ];
     let push = body.pointer("/addresses/push").and_then(Value::as_array).into_iter().flatten().enumerate();
     let push = push.filter_map(|(n, address)| {
-        one(&format!("/addresses/push/{n}/sealed_auth"), Place::push(tenant, address["endpoint"].as_str()?))
+        one(&format!("/addresses/push/{n}/sealed_auth"), SealedPlace::push(tenant, address["endpoint"].as_str()?))
     });
     single.into_iter().flatten().chain(push).collect()
 }
@@ -135,12 +135,12 @@ mod tests {
         Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
     }
 
-    fn sealed(place: Place) -> String {
+    fn sealed(place: SealedPlace) -> String {
         vault(&[OLD]).seal(&place.context(), &Secret::new("a secret")).unwrap()
     }
 
     /// Whether it opens there with the new key alone.
-    fn opens(document: &Value, pointer: &str, place: Place) -> bool {
+    fn opens(document: &Value, pointer: &str, place: SealedPlace) -> bool {
         let text = document.pointer(pointer).unwrap().as_str().unwrap();
         vault(&[NEW]).unseal(&place.context(), text).is_ok_and(|opened| opened.expose() == "a secret")
     }
@@ -148,19 +148,19 @@ mod tests {
     #[test]
     fn every_secret_of_a_recipient_is_put_under_the_first_key() {
         let endpoints = ["https://push.example.org/1", "https://push.example.org/2"];
-        let browser = |endpoint| json!({ "endpoint": endpoint, "sealed_auth": sealed(Place::push("ann", endpoint)) });
+        let browser = |endpoint| json!({ "endpoint": endpoint, "sealed_auth": sealed(SealedPlace::push("ann", endpoint)) });
         let body = json!({ "timezone": "UTC", "addresses": {
-            "webhook": { "url": "https://x", "sealed_secret": sealed(Place::webhook("ann")) },
+            "webhook": { "url": "https://x", "sealed_secret": sealed(SealedPlace::webhook("ann")) },
             "push": [browser(endpoints[0]), { "topic": "t" }, browser(endpoints[1])],
-            "slack": { "sealed_url": sealed(Place::slack("ann")) },
+            "slack": { "sealed_url": sealed(SealedPlace::slack("ann")) },
         } });
         let both = vault(&[NEW, OLD]);
         let changed = rewrap_recipient(&both, "ann", &body).unwrap().unwrap();
         for (pointer, place) in [
-            ("/addresses/webhook/sealed_secret", Place::webhook("ann")),
-            ("/addresses/push/0/sealed_auth", Place::push("ann", endpoints[0])),
-            ("/addresses/push/2/sealed_auth", Place::push("ann", endpoints[1])),
-            ("/addresses/slack/sealed_url", Place::slack("ann")),
+            ("/addresses/webhook/sealed_secret", SealedPlace::webhook("ann")),
+            ("/addresses/push/0/sealed_auth", SealedPlace::push("ann", endpoints[0])),
+            ("/addresses/push/2/sealed_auth", SealedPlace::push("ann", endpoints[1])),
+            ("/addresses/slack/sealed_url", SealedPlace::slack("ann")),
         ] {
             assert!(opens(&changed, pointer, place), "{pointer}");
         }
@@ -173,12 +173,12 @@ mod tests {
 
     #[test]
     fn of_a_task_only_the_secret_of_its_executor_is_touched() {
-        let (secret, foreign) = (sealed(Place::task("ann", "webhook", "secret")), sealed(Place::webhook("ann")));
+        let (secret, foreign) = (sealed(SealedPlace::task("ann", "webhook", "secret")), sealed(SealedPlace::webhook("ann")));
         let spec = json!({ "executor": "webhook", "action": { "config": {
             "url": "https://x", "sealed_secret": secret, "headers": { "sealed_x": foreign },
         } }, "metadata": { "sealed_secret": foreign } });
         let changed = rewrap_task(&vault(&[NEW, OLD]), "ann", &spec).unwrap().unwrap();
-        assert!(opens(&changed, "/action/config/sealed_secret", Place::task("ann", "webhook", "secret")));
+        assert!(opens(&changed, "/action/config/sealed_secret", SealedPlace::task("ann", "webhook", "secret")));
         for pointer in ["/metadata/sealed_secret", "/action/config/headers/sealed_x"] {
             assert_eq!(changed.pointer(pointer), Some(&json!(foreign)));
         }
@@ -189,10 +189,10 @@ mod tests {
     #[test]
     fn a_message_is_put_under_the_first_key_for_its_own_place() {
         let id = Uuid::from_u128(7);
-        let text = sealed(Place::live("ann", id));
+        let text = sealed(SealedPlace::live("ann", id));
         let both = vault(&[NEW, OLD]);
         let changed = json!(rewrap_message(&both, "ann", id, &text).unwrap().unwrap());
-        assert!(opens(&changed, "", Place::live("ann", id)));
+        assert!(opens(&changed, "", SealedPlace::live("ann", id)));
         assert_eq!(rewrap_message(&both, "ann", Uuid::from_u128(8), &text), Err(VaultError::Refused));
         assert_eq!(rewrap_message(&both, "ann", id, changed.as_str().unwrap()), Ok(None));
     }

@@ -4,25 +4,25 @@ use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reveille::agent::{Agent, Asking, Handled, Suspension};
+use reveille::agent::{Agent, Asking, AgentResponse, Suspension};
 use reveille::approval::matrix::Category;
-use reveille::approval::policy::{Policy, Rules};
-use reveille::approval::{Approval, ApprovalStatus, CallOutcome, Choice};
-use reveille::invalid::Faults;
+use reveille::approval::policy::{Policy, PolicyRules};
+use reveille::approval::{Approval, ApprovalStatus, CallOutcome, ApprovalChoice};
+use reveille::invalid::ValidationErrors;
 use reveille::run::stream::StreamEvent;
-use reveille::run::transcript::Message;
-use reveille::tool::{Definition, Registry, Tool, ToolContext, ToolError, ToolOutput};
+use reveille::run::transcript::TranscriptMessage;
+use reveille::tool::{Definition, ToolRegistry, Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
 
-use super::stage::{Prop, Stage, call, calls, passing, says};
+use super::stage::{FakeTool, AgentHarness, call, calls, passing, says};
 use crate::support::computing::{HeldThreads, until_waiting};
 
 type Deeds = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// A tool that writes down what it is asked to do.
-fn deed(name: &'static str, deeds: &Deeds) -> Prop {
+fn deed(name: &'static str, deeds: &Deeds) -> FakeTool {
     let deeds = deeds.clone();
-    Prop::new(name, move |_, arguments| {
+    FakeTool::new(name, move |_, arguments| {
         deeds.lock().unwrap().push((name.to_owned(), arguments));
         async move { Ok(ToolOutput { text: format!("{name} is done") }) }
     })
@@ -33,30 +33,30 @@ fn deed(name: &'static str, deeds: &Deeds) -> Prop {
     })
 }
 
-fn looks() -> Prop {
-    Prop::echo("look")
+fn looks() -> FakeTool {
+    FakeTool::echo("look")
 }
 
 /// A turn of a look, a mail and a payment, then the answer.
-fn stage(deeds: &Deeds) -> Stage {
+fn stage(deeds: &Deeds) -> AgentHarness {
     let turn = vec![
         call("l", "look", json!({ "at": "it" })),
         call("m", "mail", json!({ "to": "ann" })),
         call("p", "pay", json!({ "to": "bob", "amount": 5 })),
     ];
-    Stage::new(vec![calls(turn), says("all is done")], vec![looks(), deed("mail", deeds), deed("pay", deeds)])
+    AgentHarness::new(vec![calls(turn), says("all is done")], vec![looks(), deed("mail", deeds), deed("pay", deeds)])
 }
 
 /// Hands the message on as a run does that may ask.
-async fn handle(stage: &Stage) -> Handled {
+async fn handle(stage: &AgentHarness) -> AgentResponse {
     let mut incoming = stage.incoming("go");
     incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
 }
 
 /// The suspension with its questions; they are stored, as the store would.
-async fn suspended(stage: &Stage) -> Suspension {
-    let Handled::Suspended(suspension) = handle(stage).await else { panic!("it went on") };
+async fn suspended(stage: &AgentHarness) -> Suspension {
+    let AgentResponse::Suspended(suspension) = handle(stage).await else { panic!("it went on") };
     let mut approvals = stage.store.approvals.lock().unwrap();
     for (ask, replaces) in &suspension.asks {
         approvals.retain(|known| Some(known.id) != *replaces);
@@ -65,15 +65,15 @@ async fn suspended(stage: &Stage) -> Suspension {
     suspension
 }
 
-async fn answered(stage: &Stage) -> String {
+async fn answered(stage: &AgentHarness) -> String {
     match handle(stage).await {
-        Handled::Answered(result) => result.response,
+        AgentResponse::Answered(result) => result.response,
         other => panic!("no answer: {other:?}"),
     }
 }
 
 /// Answers the question about a call.
-fn decide(stage: &Stage, call_id: &str, change: impl FnOnce(&mut Approval)) {
+fn decide(stage: &AgentHarness, call_id: &str, change: impl FnOnce(&mut Approval)) {
     let mut approvals = stage.store.approvals.lock().unwrap();
     change(approvals.iter_mut().find(|approval| approval.call_id == call_id).unwrap());
 }
@@ -197,9 +197,9 @@ async fn a_call_that_began_before_a_crash_is_not_repeated_but_called_unknown() {
 }
 
 /// The stage with other tools, as after an upgrade.
-fn with_tools(stage: Stage, tools: Vec<Prop>) -> Stage {
+fn with_tools(stage: AgentHarness, tools: Vec<FakeTool>) -> AgentHarness {
     let tools: Vec<Arc<dyn Tool>> = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>).collect();
-    Stage { agent: Agent { tools: Arc::new(Registry::new(tools).unwrap()), ..stage.agent }, ..stage }
+    AgentHarness { agent: Agent { tools: Arc::new(ToolRegistry::new(tools).unwrap()), ..stage.agent }, ..stage }
 }
 
 #[tokio::test]
@@ -254,7 +254,7 @@ async fn the_operator_s_rules_decide_for_runs_that_can_ask_nobody_as_well() {
     let rules = json!({ "tools": { "pay": { "gate": "auto", "when": "args.amount < 10" } } });
     let policy = Policy::new(&serde_json::from_value(rules).unwrap()).unwrap();
     let stage = stage(&deeds);
-    let stage = Stage { agent: Agent { policy, ..stage.agent }, ..stage };
+    let stage = AgentHarness { agent: Agent { policy, ..stage.agent }, ..stage };
     stage.answer("go").await;
     assert_eq!(deeds_of(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
     let refused = stage.results().into_iter().find(|(id, ..)| id == "m").unwrap();
@@ -269,7 +269,7 @@ async fn rules_that_take_long_are_judged_on_computing_threads() {
     let rules = json!({ "tools": { "pay": { "gate": "auto", "when": when } } });
     let policy = Policy::new(&serde_json::from_value(rules).unwrap()).unwrap();
     let stage = stage(&deeds);
-    let stage = Stage { agent: Agent { policy, ..stage.agent }, ..stage };
+    let stage = AgentHarness { agent: Agent { policy, ..stage.agent }, ..stage };
     let computing = stage.agent.compute.clone();
     let threads = HeldThreads::all(&computing).await;
     let meanwhile = async {
@@ -280,13 +280,13 @@ async fn rules_that_take_long_are_judged_on_computing_threads() {
     // no time has to pass for it
     let incoming = stage.incoming("go");
     let (handled, ()) = tokio::join!(stage.agent.handle_message(&incoming), meanwhile);
-    assert!(matches!(handled, Ok(Handled::Answered(_))), "{handled:?}");
+    assert!(matches!(handled, Ok(AgentResponse::Answered(_))), "{handled:?}");
     assert_eq!(deeds_of(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
 }
 
 /// A payment that looks at the balance first.
 struct Careful {
-    pay: Prop,
+    pay: FakeTool,
     balance: Arc<Mutex<i64>>,
 }
 
@@ -308,10 +308,10 @@ impl Tool for Careful {
 #[tokio::test]
 async fn check_of_a_tool_is_shown_and_a_difference_is_asked_about_again() {
     let (deeds, balance) = (Deeds::default(), Arc::new(Mutex::new(100)));
-    let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
+    let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
     let careful: Arc<dyn Tool> = Arc::new(Careful { pay: deed("pay", &deeds), balance: balance.clone() });
     let stage =
-        Stage { agent: Agent { tools: Arc::new(Registry::new(vec![careful]).unwrap()), ..stage.agent }, ..stage };
+        AgentHarness { agent: Agent { tools: Arc::new(ToolRegistry::new(vec![careful]).unwrap()), ..stage.agent }, ..stage };
     assert_eq!(suspended(&stage).await.asks[0].0.proposal.precheck, Some(json!({ "balance": 100 })));
     decide(&stage, "p", approve);
     *balance.lock().unwrap() = 3;
@@ -339,17 +339,17 @@ async fn a_call_that_may_still_be_stopped_waits() {
     answered(&stage).await;
     assert_eq!(deeds_of(&deeds).len(), 1);
     let messages = stage.store.messages();
-    assert!(matches!(messages.last(), Some(Message::Assistant { tool_calls, .. }) if tool_calls.is_empty()));
+    assert!(matches!(messages.last(), Some(TranscriptMessage::Assistant { tool_calls, .. }) if tool_calls.is_empty()));
 }
 
 /// A turn of a mail that needs no consent and can be stopped for a minute, and of a payment that needs one.
-fn stage_with_undo(deeds: &Deeds) -> Stage {
+fn stage_with_undo(deeds: &Deeds) -> AgentHarness {
     let turn = vec![call("m", "mail", json!({ "to": "ann" })), call("p", "pay", json!({ "to": "bob" }))];
     let mail = deed("mail", deeds).with(|tool| {
         tool.category = Category::Internal;
         tool.undo_seconds = Some(60);
     });
-    Stage::new(vec![calls(turn), says("all is done")], vec![mail, deed("pay", deeds)])
+    AgentHarness::new(vec![calls(turn), says("all is done")], vec![mail, deed("pay", deeds)])
 }
 
 #[tokio::test]
@@ -363,7 +363,7 @@ async fn a_call_that_needs_no_consent_is_held_where_its_tool_can_be_stopped() {
     assert_eq!(mail.decided_by.as_deref(), Some("policy"));
     assert_eq!(mail.decided_digest.as_ref(), Some(&mail.digest));
     assert_eq!(mail.hold_until, Some(mail.created_at + chrono::TimeDelta::seconds(60)));
-    assert_eq!((&mail.proposal.options[..], mail.proposal.approvers), (&[Choice::Cancel][..], 0));
+    assert_eq!((&mail.proposal.options[..], mail.proposal.approvers), (&[ApprovalChoice::Cancel][..], 0));
     assert_eq!(
         mail.proposal.reasons,
         [
@@ -406,7 +406,7 @@ async fn a_held_call_that_was_stopped_is_not_done_and_the_model_is_told() {
 async fn call_under_a_standing_grant_is_held_as_well() {
     let deeds = Deeds::default();
     let pay = deed("pay", &deeds).with(|tool| tool.undo_seconds = Some(60));
-    let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![pay]);
+    let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![pay]);
     stage.store.granted.lock().unwrap().push("pay".into());
     let suspension = suspended(&stage).await;
     let held = &suspension.asks[0].0;
@@ -430,10 +430,10 @@ async fn call_to_be_held_is_refused_where_nothing_can_wait() {
 }
 
 /// The rules of one who has a say.
-fn rules(written: Value) -> Option<Arc<Rules>> {
+fn rules(written: Value) -> Option<Arc<PolicyRules>> {
     let written = serde_json::from_value(written).unwrap();
-    let mut faults = Faults::new();
-    let rules = Rules::compile(&written, "/approvals", &mut faults);
+    let mut faults = ValidationErrors::new();
+    let rules = PolicyRules::compile(&written, "/approvals", &mut faults);
     faults.or(Some(Arc::new(rules))).unwrap()
 }
 
@@ -443,12 +443,12 @@ async fn an_agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them
     let operator = json!({ "tools": { "mail": { "gate": "confirm" }, "pay": { "gate": "auto" } } });
     let stage = stage(&deeds);
     let policy = Policy::new(&serde_json::from_value(operator).unwrap()).unwrap();
-    let stage = Stage { agent: Agent { policy, ..stage.agent }, ..stage };
+    let stage = AgentHarness { agent: Agent { policy, ..stage.agent }, ..stage };
     let mut incoming = stage.incoming("go");
     incoming.rules = rules(json!({ "mail": { "gate": "auto" }, "pay": { "gate": "auto" } }));
     let task = rules(json!({ "pay": { "gate": "confirm", "when": "args.amount > 1" } }));
     incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: task });
-    let Handled::Suspended(suspension) = passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
+    let AgentResponse::Suspended(suspension) = passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
     else {
         panic!("it went on")
     };
@@ -468,13 +468,13 @@ async fn an_agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them
 async fn an_agent_s_own_rules_never_lower_what_the_tool_demands() {
     let deeds = Deeds::default();
     let pay = deed("pay", &deeds).with(|tool| tool.requires_confirmation = true);
-    let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({}))]), says("no")], vec![pay]);
+    let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({}))]), says("no")], vec![pay]);
     let mut incoming = stage.incoming("go");
     incoming.rules = rules(json!({ "pay": { "gate": "auto" } }));
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
     assert_eq!(deeds_of(&deeds), []);
     let reasons = stage.store.messages().into_iter().find_map(|message| match message {
-        Message::Tool { reasons, .. } => Some(reasons),
+        TranscriptMessage::Tool { reasons, .. } => Some(reasons),
         _ => None,
     });
     let said = ["the agent says auto for `pay`", "`pay` always asks for confirmation"];
@@ -482,14 +482,14 @@ async fn an_agent_s_own_rules_never_lower_what_the_tool_demands() {
 }
 
 /// The stored transcript and questions, as the databases keep them: without a NUL.
-fn as_kept(stage: &Stage) {
+fn as_kept(stage: &AgentHarness) {
     let clean = |text: String| text.replace("\\u0000", "\u{FFFD}");
     for approval in stage.store.approvals.lock().unwrap().iter_mut() {
         let kept = clean(serde_json::to_string(&approval.proposal).unwrap());
         approval.proposal = serde_json::from_str(&kept).unwrap();
     }
     for entry in stage.store.entries.lock().unwrap().iter_mut() {
-        if let Message::Assistant { tool_calls, .. } = &mut entry.message {
+        if let TranscriptMessage::Assistant { tool_calls, .. } = &mut entry.message {
             for call in tool_calls {
                 call.arguments = serde_json::from_str(&clean(call.arguments.to_string())).unwrap();
             }
@@ -501,7 +501,7 @@ fn as_kept(stage: &Stage) {
 async fn arguments_with_a_nul_are_asked_about_once() {
     let deeds = Deeds::default();
     let turn = vec![call("p", "pay", json!({ "to": "bo\0b" }))];
-    let stage = Stage::new(vec![calls(turn), says("paid")], vec![deed("pay", &deeds)]);
+    let stage = AgentHarness::new(vec![calls(turn), says("paid")], vec![deed("pay", &deeds)]);
     assert_eq!(suspended(&stage).await.asks.len(), 1);
     as_kept(&stage);
     decide(&stage, "p", approve);
@@ -513,9 +513,9 @@ async fn arguments_with_a_nul_are_asked_about_once() {
 async fn check_result_with_a_nul_equals_itself_at_the_next_check() {
     let deeds = Deeds::default();
     let pay = deed("pay", &deeds);
-    let stage = Stage::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
+    let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
     let odd: Arc<dyn Tool> = Arc::new(Odd(pay));
-    let stage = Stage { agent: Agent { tools: Arc::new(Registry::new(vec![odd]).unwrap()), ..stage.agent }, ..stage };
+    let stage = AgentHarness { agent: Agent { tools: Arc::new(ToolRegistry::new(vec![odd]).unwrap()), ..stage.agent }, ..stage };
     suspended(&stage).await;
     as_kept(&stage);
     decide(&stage, "p", approve);
@@ -524,7 +524,7 @@ async fn check_result_with_a_nul_equals_itself_at_the_next_check() {
 }
 
 /// A payment whose look finds a text with a NUL.
-struct Odd(Prop);
+struct Odd(FakeTool);
 
 impl Tool for Odd {
     fn definition(&self) -> &Definition {

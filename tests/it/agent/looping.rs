@@ -3,36 +3,36 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use reveille::agent::{Agent, AppendError, Handled, Settings, Wishes};
+use reveille::agent::{Agent, AppendError, AgentResponse, Settings, AgentOverrides};
 use reveille::approval::matrix::Category;
-use reveille::llm::{LlmError, ModelAnswer, ModelRequest, Models, StopReason, Tokens, ToolChoice};
+use reveille::llm::{LlmError, ModelAnswer, ModelRequest, Models, StopReason, ModelTokens, ToolChoice};
 use reveille::run::Usage;
 use reveille::run::outcome::{RunError, RunFault};
 use reveille::run::stream::StreamEvent;
-use reveille::run::transcript::Message;
-use reveille::tool::{Failure, ToolContext, ToolError, ToolOutput, ToolStatus};
+use reveille::run::transcript::TranscriptMessage;
+use reveille::tool::{ToolFailure, ToolContext, ToolError, ToolOutput, ToolStatus};
 use serde_json::{Value, json};
 
-use super::stage::{Prop, Puppet, Stage, call, calls, models, passing, says, seconds};
+use super::stage::{FakeTool, FakeModel, AgentHarness, call, calls, models, passing, says, seconds};
 
 fn output(text: impl Into<String>) -> Result<ToolOutput, ToolError> {
     Ok(ToolOutput { text: text.into() })
 }
 
 /// A tool that takes as many seconds as it is told.
-fn slow(name: &str) -> Prop {
-    Prop::new(name, |context: ToolContext, arguments: Value| async move {
+fn slow(name: &str) -> FakeTool {
+    FakeTool::new(name, |context: ToolContext, arguments: Value| async move {
         context.clock.sleep(seconds(arguments["seconds"].as_u64().unwrap())).await;
         output(format!("after {} s", arguments["seconds"]))
     })
 }
 
-fn hangs(name: &str) -> Prop {
-    Prop::new(name, |_, _| std::future::pending())
+fn hangs(name: &str) -> FakeTool {
+    FakeTool::new(name, |_, _| std::future::pending())
 }
 
-fn fails(name: &str, error: ToolError) -> Prop {
-    Prop::new(name, move |_, _| {
+fn fails(name: &str, error: ToolError) -> FakeTool {
+    FakeTool::new(name, move |_, _| {
         let error = error.clone();
         async move { Err(error) }
     })
@@ -45,12 +45,12 @@ async fn a_message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_a
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "echo", json!({ "n": 1 }))],
             stop: StopReason::ToolCalls,
-            tokens: Tokens { input: 200, output: 30 },
+            tokens: ModelTokens { input: 200, output: 30 },
             echo: None,
         }),
         says("One."),
     ];
-    let stage = Stage::new(answers, vec![Prop::echo("echo")]);
+    let stage = AgentHarness::new(answers, vec![FakeTool::echo("echo")]);
     let result = stage.answer("Which number?").await;
     assert_eq!(
         serde_json::to_value(&result).unwrap(),
@@ -69,21 +69,21 @@ async fn a_message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_a
     let system = "Be brief.\n\nCurrent time: Thursday, 2026-12-24T08:00:00+01:00 (2026-12-24T07:00:00Z).\n\
                   The recipient's time zone: Europe/Berlin.\nYour tools: echo.\n";
     let conversation = vec![
-        Message::system(system),
-        Message::user("Which number?"),
-        Message::Assistant {
+        TranscriptMessage::system(system),
+        TranscriptMessage::user("Which number?"),
+        TranscriptMessage::Assistant {
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "echo", json!({ "n": 1 }))],
             echo: None,
         },
-        Message::Tool {
+        TranscriptMessage::Tool {
             call_id: "c1".into(),
             name: "echo".into(),
             content: r#"{"n":1}"#.into(),
             is_error: false,
             reasons: vec!["the matrix says auto for read of low consequence".into()],
         },
-        Message::Assistant { text: Some("One.".into()), tool_calls: vec![], echo: None },
+        TranscriptMessage::Assistant { text: Some("One.".into()), tool_calls: vec![], echo: None },
     ];
     assert_eq!(stage.store.messages(), conversation);
     let requests = stage.model.requests.lock().unwrap();
@@ -113,7 +113,7 @@ async fn the_calls_of_a_turn_run_at_the_same_time_and_their_results_keep_the_cal
         call("short", "slow", json!({ "seconds": 2 })),
         call("middle", "slow", json!({ "seconds": 5 })),
     ];
-    let stage = Stage::new(vec![calls(asked), says("done")], vec![slow("slow")]);
+    let stage = AgentHarness::new(vec![calls(asked), says("done")], vec![slow("slow")]);
     stage.answer("go").await;
     assert!((8_000..8_500).contains(&stage.elapsed()), "{}", stage.elapsed());
     let ids: Vec<String> = stage.results().into_iter().map(|(id, ..)| id).collect();
@@ -122,11 +122,11 @@ async fn the_calls_of_a_turn_run_at_the_same_time_and_their_results_keep_the_cal
 
 #[tokio::test]
 async fn a_call_that_hangs_ends_at_its_own_limit_and_holds_nobody_else_up() {
-    let once = |prop: Prop| prop.with(|tool| tool.idempotent = false);
+    let once = |prop: FakeTool| prop.with(|tool| tool.idempotent = false);
     let asked =
         vec![call("1", "hangs", json!({})), call("2", "brisk", json!({})), call("3", "echo", json!({ "a": 1 }))];
     let brisk = once(hangs("brisk")).with(|tool| tool.timeout = Some(seconds(3)));
-    let stage = Stage::new(vec![calls(asked), says("done")], vec![once(hangs("hangs")), brisk, Prop::echo("echo")]);
+    let stage = AgentHarness::new(vec![calls(asked), says("done")], vec![once(hangs("hangs")), brisk, FakeTool::echo("echo")]);
     let result = stage.answer("go").await;
     assert!((30_000..30_500).contains(&stage.elapsed()), "{}", stage.elapsed());
     let told = |seconds, id: &str| {
@@ -145,14 +145,14 @@ async fn a_call_that_hangs_ends_at_its_own_limit_and_holds_nobody_else_up() {
 async fn a_repeatable_call_that_times_out_gets_more_time_each_time_and_the_same_key() {
     let tries: Arc<Mutex<Vec<(String, u64)>>> = Arc::default();
     let noted = tries.clone();
-    let tool = Prop::new("slow", move |context: ToolContext, _| {
+    let tool = FakeTool::new("slow", move |context: ToolContext, _| {
         noted.lock().unwrap().push((context.idempotency_key.clone(), context.time_limit.as_secs()));
         async move {
             context.clock.sleep(seconds(100)).await;
             output("at last")
         }
     });
-    let stage = Stage::new(vec![calls(vec![call("1", "slow", json!({}))]), says("done")], vec![tool]);
+    let stage = AgentHarness::new(vec![calls(vec![call("1", "slow", json!({}))]), says("done")], vec![tool]);
     stage.answer("go").await;
     assert_eq!(stage.results(), [("1".into(), "at last".into(), false)]);
     let tries = tries.lock().unwrap();
@@ -165,11 +165,11 @@ async fn a_repeatable_call_that_times_out_gets_more_time_each_time_and_the_same_
 #[tokio::test]
 async fn a_failed_tool_is_an_observation_and_never_the_end() {
     let tools = vec![
-        fails("refuses", ToolError::tell(Failure::PermissionDenied, "no_access", "this room is closed")),
-        Prop::new("breaks", |_, _| async { panic!("a bug") }),
-        Prop::echo("strict").with(|tool| tool.parameters = json!({ "type": "object", "required": ["to"] })),
-        Prop::echo("gone").with(|tool| tool.status = ToolStatus::Removed),
-        Prop::echo("risky").with(|tool| tool.category = Category::SideEffect),
+        fails("refuses", ToolError::tell(ToolFailure::PermissionDenied, "no_access", "this room is closed")),
+        FakeTool::new("breaks", |_, _| async { panic!("a bug") }),
+        FakeTool::echo("strict").with(|tool| tool.parameters = json!({ "type": "object", "required": ["to"] })),
+        FakeTool::echo("gone").with(|tool| tool.status = ToolStatus::Removed),
+        FakeTool::echo("risky").with(|tool| tool.category = Category::SideEffect),
     ];
     let asked = vec![
         call("1", "refuses", json!({})),
@@ -180,7 +180,7 @@ async fn a_failed_tool_is_an_observation_and_never_the_end() {
         call("6", "refusess", json!({})),
         call("7", "strict", json!("{broken")),
     ];
-    let stage = Stage::new(vec![calls(asked), says("I did what I could.")], tools);
+    let stage = AgentHarness::new(vec![calls(asked), says("I did what I could.")], tools);
     assert_eq!(stage.answer("go").await.response, "I did what I could.");
     let told: String = stage.results().iter().map(|(_, text, error)| format!("{text} ({error})\n\n")).collect();
     insta::assert_snapshot!(told, @r#"
@@ -231,36 +231,36 @@ async fn a_failed_tool_is_an_observation_and_never_the_end() {
 #[tokio::test]
 async fn a_tool_may_end_the_run() {
     let abort = ToolError::Abort { code: "budget".into(), message: "the month's budget is used up".into() };
-    let stage = Stage::new(vec![calls(vec![call("1", "pay", json!({}))])], vec![fails("pay", abort)]);
+    let stage = AgentHarness::new(vec![calls(vec![call("1", "pay", json!({}))])], vec![fails("pay", abort)]);
     assert_eq!(stage.handle("go").await, Err(RunError::fail("budget", "the month's budget is used up")));
 }
 
 #[tokio::test]
 async fn a_deprecated_tool_works_and_is_warned_of() {
-    let old = Prop::echo("old").with(|tool| tool.status = ToolStatus::Deprecated);
-    let stage = Stage::new(vec![calls(vec![call("1", "old", json!({}))]), says("done")], vec![old]);
+    let old = FakeTool::echo("old").with(|tool| tool.status = ToolStatus::Deprecated);
+    let stage = AgentHarness::new(vec![calls(vec![call("1", "old", json!({}))]), says("done")], vec![old]);
     stage.answer("go").await;
     assert_eq!(stage.results(), [("1".into(), "{}".into(), false)]);
     let requests = stage.model.requests.lock().unwrap();
     assert!(requests.iter().all(|request| request.tools.is_empty()), "it is offered to no model");
-    assert!(matches!(&requests[0].messages[0], Message::System { text } if !text.contains("old")));
+    assert!(matches!(&requests[0].messages[0], TranscriptMessage::System { text } if !text.contains("old")));
     let warning = StreamEvent::ToolWarning { tool: "old".into(), message: "the tool is deprecated".into() };
     assert!(stage.told.lock().unwrap().contains(&warning));
 }
 
 #[tokio::test]
 async fn a_deprecated_tool_is_offered_only_to_tasks_that_name_it_and_never_in_the_hint_of_an_unknown_one() {
-    let old = || Prop::echo("old").with(|tool| tool.status = ToolStatus::Deprecated);
+    let old = || FakeTool::echo("old").with(|tool| tool.status = ToolStatus::Deprecated);
     let stage =
-        Stage::new(vec![calls(vec![call("1", "odl", json!({}))]), says("done")], vec![Prop::echo("new"), old()]);
+        AgentHarness::new(vec![calls(vec![call("1", "odl", json!({}))]), says("done")], vec![FakeTool::echo("new"), old()]);
     stage.answer("go").await;
     let told = &stage.results()[0].1;
     assert!(told.contains("available: new") && !told.contains("old"), "{told}");
-    let names = |stage: &Stage| -> Vec<String> {
+    let names = |stage: &AgentHarness| -> Vec<String> {
         stage.model.requests.lock().unwrap()[0].tools.iter().map(|tool| tool.name.clone()).collect()
     };
     assert_eq!(names(&stage), ["new"]);
-    let stage = Stage::new(vec![says("done")], vec![Prop::echo("new"), old()]);
+    let stage = AgentHarness::new(vec![says("done")], vec![FakeTool::echo("new"), old()]);
     let mut incoming = stage.incoming("go");
     incoming.wishes.tools = Some(vec!["old".into()]);
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
@@ -273,7 +273,7 @@ async fn after_ten_turns_one_answer_is_forced_without_tools() {
     let mut stubborn = calls(vec![call("11", "echo", json!({}))]).unwrap();
     stubborn.text = Some("This far I came.".into());
     answers.push(Ok(stubborn));
-    let stage = Stage::new(answers, vec![Prop::echo("echo")]);
+    let stage = AgentHarness::new(answers, vec![FakeTool::echo("echo")]);
     let result = stage.answer("count for ever").await;
     assert_eq!((result.response.as_str(), result.turns, result.tool_calls.len()), ("This far I came.", 11, 10));
     let requests = stage.model.requests.lock().unwrap();
@@ -281,23 +281,23 @@ async fn after_ten_turns_one_answer_is_forced_without_tools() {
     assert_eq!(choices, [vec![ToolChoice::Auto; 10], vec![ToolChoice::None]].concat());
     let closing =
         "You have executed enough steps. Please provide a final answer based on the information gathered so far.";
-    let closes = |request: &ModelRequest| request.messages.last() == Some(&Message::user(closing));
+    let closes = |request: &ModelRequest| request.messages.last() == Some(&TranscriptMessage::user(closing));
     assert_eq!(requests.iter().filter(|request| closes(request)).count(), 1);
     assert!(closes(&requests[10]));
-    assert!(!stage.store.messages().contains(&Message::user(closing)), "nobody said it");
+    assert!(!stage.store.messages().contains(&TranscriptMessage::user(closing)), "nobody said it");
 }
 
 #[tokio::test]
 async fn an_overflow_that_nothing_shortens_is_tried_once_more_and_then_given_up() {
     let overflow = || Err(LlmError::Overflow { message: "too long".into() });
-    let stage = Stage::new(vec![overflow(), says("done")], vec![]);
+    let stage = AgentHarness::new(vec![overflow(), says("done")], vec![]);
     assert_eq!(stage.answer("go").await.response, "done");
-    let stage = Stage::new(vec![overflow(), overflow(), says("never")], vec![]);
+    let stage = AgentHarness::new(vec![overflow(), overflow(), says("never")], vec![]);
     let sentence = "Conversation too long, please start a new conversation";
     assert_eq!(stage.handle("go").await, Err(RunError::fail("context_overflow", sentence)));
     assert_eq!(stage.model.asked(), 2);
     let settings = Settings { max_overflow_recovery_attempts: 0, ..Settings::default() };
-    let stage = Stage::with_settings(vec![overflow(), says("never")], vec![], settings);
+    let stage = AgentHarness::with_settings(vec![overflow(), says("never")], vec![], settings);
     assert_eq!(stage.handle("go").await, Err(RunError::fail("context_overflow", sentence)));
     assert_eq!(stage.model.asked(), 1);
 }
@@ -306,16 +306,16 @@ async fn an_overflow_that_nothing_shortens_is_tried_once_more_and_then_given_up(
 async fn a_forced_answer_that_says_nothing_fails_the_run() {
     let answers = vec![calls(vec![call("1", "echo", json!({}))]), calls(vec![call("2", "echo", json!({}))])];
     let settings = Settings { max_turns: 1, ..Settings::default() };
-    let stage = Stage::with_settings(answers, vec![Prop::echo("echo")], settings);
+    let stage = AgentHarness::with_settings(answers, vec![FakeTool::echo("echo")], settings);
     let failed = stage.handle("go").await;
     assert_eq!(failed, Err(RunError::fail("no_answer", "the model gave no answer after 1 turns")));
 }
 
 #[tokio::test]
 async fn an_answer_that_was_withheld_or_never_begun_fails_the_run() {
-    let answer = |stop| Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens: Tokens::default(), echo: None });
+    let answer = |stop| Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens: ModelTokens::default(), echo: None });
     for (stop, code) in [(StopReason::Refused, "llm_refused"), (StopReason::Length, "llm_truncated")] {
-        let stage = Stage::new(vec![answer(stop)], vec![]);
+        let stage = AgentHarness::new(vec![answer(stop)], vec![]);
         match stage.handle("go").await {
             Err(RunError::Fail { fault }) => assert_eq!(fault.code, code),
             other => panic!("{stop:?}: {other:?}"),
@@ -327,9 +327,9 @@ async fn an_answer_that_was_withheld_or_never_begun_fails_the_run() {
 #[tokio::test]
 async fn a_long_result_is_cut_and_counted_whole() {
     let settings = Settings { context_token_limit: 10_000, ..Settings::default() };
-    let long = Prop::new("long", |_, _| async { output("line\n".repeat(10_000)) });
+    let long = FakeTool::new("long", |_, _| async { output("line\n".repeat(10_000)) });
     let stage =
-        Stage::with_settings(vec![calls(vec![call("1", "long", json!({}))]), says("done")], vec![long], settings);
+        AgentHarness::with_settings(vec![calls(vec![call("1", "long", json!({}))]), says("done")], vec![long], settings);
     let result = stage.answer("go").await;
     assert_eq!(result.tool_calls[0].result_chars, 50_000);
     // 30 % of 10,000 tokens of 4 characters, back to the last line break
@@ -344,8 +344,8 @@ async fn a_conversation_too_long_is_trimmed_then_its_results_cut_then_all_but_th
         (0..15).map(|n| calls((0..2).map(|m| call(&format!("{n}{m}"), "long", json!({}))).collect())).collect();
     answers.extend([overflow(), overflow(), overflow(), overflow()]);
     let settings = Settings { max_turns: 20, ..Settings::default() };
-    let long = Prop::new("long", |_, _| async { output("x".repeat(5000)) });
-    let stage = Stage::with_settings(answers, vec![long], settings);
+    let long = FakeTool::new("long", |_, _| async { output("x".repeat(5000)) });
+    let stage = AgentHarness::with_settings(answers, vec![long], settings);
     let failed = stage.handle("go").await;
     let sentence = "Conversation too long, please start a new conversation";
     assert_eq!(failed, Err(RunError::fail("context_overflow", sentence)));
@@ -355,7 +355,7 @@ async fn a_conversation_too_long_is_trimmed_then_its_results_cut_then_all_but_th
         .iter()
         .map(|request| {
             let longest = request.messages.iter().map(|message| match message {
-                Message::Tool { content, .. } => content.len(),
+                TranscriptMessage::Tool { content, .. } => content.len(),
                 _ => 0,
             });
             (request.messages.len(), longest.max().unwrap())
@@ -364,7 +364,7 @@ async fn a_conversation_too_long_is_trimmed_then_its_results_cut_then_all_but_th
     // whole; system, task and the last 40 (pairs whole); results of 2,000 and the mark; the last 5 (pairs whole)
     assert_eq!(shown, [(47, 5000), (44, 5000), (44, 2015), (8, 2015)]);
     assert!(
-        requests[15..].iter().all(|request| matches!(&request.messages[1], Message::User { text, .. } if text == "go"))
+        requests[15..].iter().all(|request| matches!(&request.messages[1], TranscriptMessage::User { text, .. } if text == "go"))
     );
 }
 
@@ -372,8 +372,8 @@ async fn a_conversation_too_long_is_trimmed_then_its_results_cut_then_all_but_th
 async fn a_recovered_conversation_goes_on_and_its_transcript_stays_whole() {
     let overflow = Err(LlmError::Overflow { message: "too long".into() });
     let answers = vec![calls(vec![call("1", "long", json!({}))]), overflow, says("done")];
-    let long = Prop::new("long", |_, _| async { output("x".repeat(5000)) });
-    let stage = Stage::new(answers, vec![long]);
+    let long = FakeTool::new("long", |_, _| async { output("x".repeat(5000)) });
+    let stage = AgentHarness::new(answers, vec![long]);
     assert_eq!(stage.answer("go").await.response, "done");
     assert_eq!(stage.model.asked(), 3, "the trim changes nothing and is passed over");
     assert_eq!(stage.results()[0].1.len(), 5000);
@@ -381,13 +381,13 @@ async fn a_recovered_conversation_goes_on_and_its_transcript_stays_whole() {
 
 #[tokio::test]
 async fn a_failing_model_is_followed_by_the_next_and_watchers_hear_that_the_turn_begins_anew() {
-    let stage = Stage::new(vec![], vec![]);
-    let broken = Puppet::of(vec![Err(LlmError::Auth { message: "401".into() })]);
-    let spare = Puppet::of(vec![says("I am the spare.")]);
+    let stage = AgentHarness::new(vec![], vec![]);
+    let broken = FakeModel::of(vec![Err(LlmError::Auth { message: "401".into() })]);
+    let spare = FakeModel::of(vec![says("I am the spare.")]);
     let models = models(vec![("main", broken), ("spare", spare)], &stage.agent.settings, &stage.clock);
     let agent = Agent { models, ..stage.agent.clone() };
     match agent.handle_message(&stage.incoming("hello")).await.unwrap() {
-        Handled::Answered(result) => assert_eq!(result.response, "I am the spare."),
+        AgentResponse::Answered(result) => assert_eq!(result.response, "I am the spare."),
         other => panic!("{other:?}"),
     }
     let starts = |event: &&StreamEvent| **event == StreamEvent::MessageStart { turn: 1 };
@@ -407,7 +407,7 @@ async fn an_error_of_the_model_says_whether_the_run_may_be_tried_again() {
     for (error, code, heals) in table {
         let after = error.retry_after();
         let fault = RunFault::new(code, format!("the model did not answer: {error}"));
-        let stage = Stage::new(vec![Err(error.clone()), Err(error.clone()), Err(error)], vec![]);
+        let stage = AgentHarness::new(vec![Err(error.clone()), Err(error.clone()), Err(error)], vec![]);
         let expected = if heals { RunError::Retry { fault, after } } else { RunError::Fail { fault } };
         assert_eq!(stage.handle("go").await, Err(expected));
     }
@@ -415,9 +415,9 @@ async fn an_error_of_the_model_says_whether_the_run_may_be_tried_again() {
 
 #[tokio::test]
 async fn a_model_that_is_not_there_fails_the_run_with_what_to_do() {
-    let stage = Stage::new(vec![], vec![]);
+    let stage = AgentHarness::new(vec![], vec![]);
     let mut incoming = stage.incoming("go");
-    incoming.wishes = Wishes { model: Some("none".into()), ..Wishes::default() };
+    incoming.wishes = AgentOverrides { model: Some("none".into()), ..AgentOverrides::default() };
     let unknown = RunError::fail("unknown_model", "there is no model `none` in [llm.models]");
     assert_eq!(stage.agent.handle_message(&incoming).await, Err(unknown));
     let models = Models::new(vec![], "main", vec![], stage.agent.settings.retry(), &stage.clock);
@@ -429,9 +429,9 @@ async fn a_model_that_is_not_there_fails_the_run_with_what_to_do() {
 #[tokio::test]
 async fn unanswerable_message_is_refused_before_anything_is_done() {
     let settings = Settings { context_token_limit: 1000, ..Settings::default() };
-    let stage = Stage::with_settings(vec![], vec![], settings);
+    let stage = AgentHarness::with_settings(vec![], vec![], settings);
     for (text, reason) in [(" \n ".to_owned(), "empty_message"), ("x".repeat(4001), "message_too_long")] {
-        assert_eq!(stage.handle(&text).await, Ok(Handled::Refused { reason: reason.into() }));
+        assert_eq!(stage.handle(&text).await, Ok(AgentResponse::Refused { reason: reason.into() }));
     }
     assert_eq!((stage.store.messages(), stage.model.asked()), (vec![], 0));
 }
@@ -439,9 +439,9 @@ async fn unanswerable_message_is_refused_before_anything_is_done() {
 #[tokio::test]
 async fn a_task_s_own_persona_turns_and_tools_win_over_the_configuration() {
     let asked = calls(vec![call("1", "b", json!({}))]);
-    let stage = Stage::new(vec![asked, says("done")], vec![Prop::echo("a"), Prop::echo("b")]);
+    let stage = AgentHarness::new(vec![asked, says("done")], vec![FakeTool::echo("a"), FakeTool::echo("b")]);
     let mut incoming = stage.incoming("go");
-    incoming.wishes = Wishes {
+    incoming.wishes = AgentOverrides {
         system_prompt: Some("You are a poet.".into()),
         model: Some("main".into()),
         max_turns: Some(1),
@@ -450,7 +450,7 @@ async fn a_task_s_own_persona_turns_and_tools_win_over_the_configuration() {
     };
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
     let requests = stage.model.requests.lock().unwrap();
-    assert!(matches!(&requests[0].messages[0], Message::System { text } if text.starts_with("You are a poet.\n\n")));
+    assert!(matches!(&requests[0].messages[0], TranscriptMessage::System { text } if text.starts_with("You are a poet.\n\n")));
     assert_eq!(requests[0].tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["a"]);
     assert_eq!(requests[1].tool_choice, ToolChoice::None, "one turn, then the forced answer");
     assert!(stage.results()[0].1.contains("there is no tool `b`"), "{}", stage.results()[0].1);
@@ -459,9 +459,9 @@ async fn a_task_s_own_persona_turns_and_tools_win_over_the_configuration() {
 #[tokio::test]
 async fn a_cancel_ends_the_wait_for_a_model_or_a_tool_at_once() {
     let cancelled = Err(RunError::Cancelled { reason: "no longer needed".into() });
-    let thinking = Stage::new(vec![], vec![]);
+    let thinking = AgentHarness::new(vec![], vec![]);
     let asked = calls(vec![call("1", "hangs", json!({}))]);
-    let working = Stage::new(vec![asked], vec![hangs("hangs")]);
+    let working = AgentHarness::new(vec![asked], vec![hangs("hangs")]);
     for stage in [thinking, working] {
         let incoming = stage.incoming("go");
         let mut handling = Box::pin(stage.agent.handle_message(&incoming));
@@ -474,7 +474,7 @@ async fn a_cancel_ends_the_wait_for_a_model_or_a_tool_at_once() {
 #[tokio::test]
 async fn a_run_is_handed_back_between_turns_and_its_running_calls_are_waited_for() {
     let asked = calls(vec![call("1", "slow", json!({ "seconds": 5 }))]);
-    let stage = Stage::new(vec![asked, says("never asked for")], vec![slow("slow")]);
+    let stage = AgentHarness::new(vec![asked, says("never asked for")], vec![slow("slow")]);
     let incoming = stage.incoming("go");
     let mut handling = Box::pin(stage.agent.handle_message(&incoming));
     assert!(futures::poll!(&mut handling).is_pending());
@@ -486,7 +486,7 @@ async fn a_run_is_handed_back_between_turns_and_its_running_calls_are_waited_for
 
 #[tokio::test]
 async fn a_run_is_handed_back_while_a_model_thinks_without_waiting_for_it() {
-    let stage = Stage::new(vec![], vec![]);
+    let stage = AgentHarness::new(vec![], vec![]);
     let incoming = stage.incoming("go");
     let mut handling = Box::pin(stage.agent.handle_message(&incoming));
     assert!(futures::poll!(&mut handling).is_pending());
@@ -498,11 +498,11 @@ async fn a_run_is_handed_back_while_a_model_thinks_without_waiting_for_it() {
 async fn when_the_lease_is_lost_no_tool_runs_any_more() {
     let ran = Arc::new(AtomicUsize::new(0));
     let counted = ran.clone();
-    let tool = Prop::new("count", move |_, _| {
+    let tool = FakeTool::new("count", move |_, _| {
         counted.fetch_add(1, Ordering::SeqCst);
         async { output("") }
     });
-    let stage = Stage::new(vec![calls(vec![call("1", "count", json!({}))])], vec![tool]);
+    let stage = AgentHarness::new(vec![calls(vec![call("1", "count", json!({}))])], vec![tool]);
     *stage.store.failures.lock().unwrap() = vec![None, Some(AppendError::LeaseLost)].into();
     assert_eq!(stage.handle("go").await, Err(RunError::LeaseLost));
     assert_eq!(ran.load(Ordering::SeqCst), 0, "the intent comes before the deed");

@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use chrono::TimeDelta;
 use reveille::executor::orchestrator::Orchestrator;
-use reveille::executor::{Executor, Job, Registry};
-use reveille::invalid::{Faults, InvalidSpec};
+use reveille::executor::{Executor, Job, ExecutorRegistry};
+use reveille::invalid::{ValidationErrors, FieldError};
 use reveille::llm::LlmError;
 use reveille::run::cause::Cause;
-use reveille::run::outcome::{Outcome, RunError};
-use reveille::run::transcript::Message;
-use reveille::run::{Missed, Run, RunState, Usage};
+use reveille::run::outcome::{RunOutcome, RunError};
+use reveille::run::transcript::TranscriptMessage;
+use reveille::run::{MissedInstants, Run, RunState, Usage};
 use reveille::task::{Action, Spec, Task, TaskStatus};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::stage::{Prop, RUN, Stage, passing, says, start};
+use super::stage::{FakeTool, RUN, AgentHarness, passing, says, start};
 
 fn action(instruction: &str, config: Value) -> Action {
     Action { instruction: instruction.into(), config: serde_json::from_value(config).unwrap() }
@@ -72,7 +72,7 @@ fn run() -> Run {
     }
 }
 
-fn job(stage: &Stage, run: Run, action: Action) -> Job {
+fn job(stage: &AgentHarness, run: Run, action: Action) -> Job {
     let incoming = stage.incoming("");
     Job {
         run: Arc::new(run),
@@ -90,12 +90,12 @@ fn job(stage: &Stage, run: Run, action: Action) -> Job {
 
 /// The prompt that the agent is given.
 async fn told(run: Run) -> String {
-    let stage = Stage::new(vec![says("done")], vec![]);
+    let stage = AgentHarness::new(vec![says("done")], vec![]);
     let orchestrator = Orchestrator::new(stage.agent.clone());
     let job = job(&stage, run, action("Summarise my mail.", json!({})));
     passing(&stage.clock, orchestrator.execute(job)).await.unwrap();
     match &stage.store.messages()[1] {
-        Message::User { text, .. } => text.clone(),
+        TranscriptMessage::User { text, .. } => text.clone(),
         other => panic!("{other:?}"),
     }
 }
@@ -111,7 +111,7 @@ async fn a_scheduled_fire_is_told_with_its_instruction_and_which_run_it_is() {
 
 #[tokio::test]
 async fn a_late_run_is_told_how_many_fires_it_stands_for() {
-    let missed = |count| Missed { from: start() - TimeDelta::days(3), to: start() - TimeDelta::days(1), count };
+    let missed = |count| MissedInstants { from: start() - TimeDelta::days(3), to: start() - TimeDelta::days(1), count };
     let late = |count| Run { missed: Some(missed(count)), input: Some(json!({ "only": "work" })), ..run() };
     insta::assert_snapshot!(told(late(Some(3))).await, @r#"
     [Scheduled Task] Summarise my mail.
@@ -142,14 +142,14 @@ async fn an_event_and_a_condition_are_told_with_what_set_them_off() {
 
 #[tokio::test]
 async fn a_run_succeeds_with_the_answer_and_the_transcript_says_which_fire_it_was() {
-    let stage = Stage::new(vec![says("Two mails.")], vec![]);
+    let stage = AgentHarness::new(vec![says("Two mails.")], vec![]);
     let orchestrator = Orchestrator::new(stage.agent.clone());
     let job = job(&stage, run(), action("Summarise.", json!({ "max_turns": 3 })));
     let outcome = passing(&stage.clock, orchestrator.execute(job)).await;
     let usage = Usage { turns: 1, tool_calls: 0, input_tokens: 100, output_tokens: 10, cost_micros: 110 };
-    assert_eq!(outcome, Ok(Outcome::Succeeded { output: "Two mails.".into(), usage }));
+    assert_eq!(outcome, Ok(RunOutcome::Succeeded { output: "Two mails.".into(), usage }));
     match &stage.store.messages()[1] {
-        Message::User { metadata, .. } => assert_eq!(
+        TranscriptMessage::User { metadata, .. } => assert_eq!(
             json!(metadata),
             json!({
                 "source": "trigger", "trigger_type": "schedule", "task_id": "00000000-0000-0000-0000-000000000005",
@@ -163,7 +163,7 @@ async fn a_run_succeeds_with_the_answer_and_the_transcript_says_which_fire_it_wa
 #[tokio::test]
 async fn a_run_fails_or_is_tried_again_as_the_loop_says_and_is_skipped_when_refused() {
     let outcome = |answer, instruction: &str| {
-        let stage = Stage::new(vec![answer], vec![]);
+        let stage = AgentHarness::new(vec![answer], vec![]);
         let job = job(&stage, run(), action(instruction, json!({})));
         async move { passing(&stage.clock, Orchestrator::new(stage.agent.clone()).execute(job)).await }
     };
@@ -171,13 +171,13 @@ async fn a_run_fails_or_is_tried_again_as_the_loop_says_and_is_skipped_when_refu
     let message = "the model did not answer: the key was refused: 401";
     assert_eq!(outcome(auth, "go").await, Err(RunError::fail("llm_auth", message)));
     let long = "x".repeat(600_000);
-    let skipped = Outcome::Skipped { reason: "message_too_long".into(), usage: Usage::default() };
+    let skipped = RunOutcome::Skipped { reason: "message_too_long".into(), usage: Usage::default() };
     assert_eq!(outcome(says("never asked"), &long).await, Ok(skipped));
 }
 
 #[tokio::test]
 async fn a_run_whose_task_or_model_has_gone_fails() {
-    let stage = Stage::new(vec![], vec![]);
+    let stage = AgentHarness::new(vec![], vec![]);
     let orchestrator = Orchestrator::new(stage.agent.clone());
     let gone = Job { task: None, ..job(&stage, run(), action("go", json!({}))) };
     assert_eq!(orchestrator.execute(gone).await, Err(RunError::fail("no_task", "the task of the run is gone")));
@@ -186,10 +186,10 @@ async fn a_run_whose_task_or_model_has_gone_fails() {
     assert_eq!(orchestrator.execute(stale).await, Err(RunError::fail("invalid_action", message)));
 }
 
-fn validated(executor: &str, action: Action) -> Vec<InvalidSpec> {
-    let stage = Stage::new(vec![], vec![Prop::echo("http_request")]);
-    let registry = Registry::new(vec![Arc::new(Orchestrator::new(stage.agent))]);
-    let mut faults = Faults::new();
+fn validated(executor: &str, action: Action) -> Vec<FieldError> {
+    let stage = AgentHarness::new(vec![], vec![FakeTool::echo("http_request")]);
+    let registry = ExecutorRegistry::new(vec![Arc::new(Orchestrator::new(stage.agent))]);
+    let mut faults = ValidationErrors::new();
     registry.validate(executor, &action, &mut faults);
     faults.0
 }
@@ -246,7 +246,7 @@ async fn the_rules_of_a_task_about_its_approvals_are_checked_when_it_is_saved() 
 
 #[tokio::test]
 async fn an_unknown_executor_is_answered_with_the_near_one() {
-    let fault = InvalidSpec {
+    let fault = FieldError {
         pointer: "/executor".into(),
         message: "unknown executor `orchestrater`; did you mean `orchestrator`?".into(),
     };

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use reveille::run::Usage;
-use reveille::run::transcript::{Entry, Message, ToolCall};
+use reveille::run::transcript::{TranscriptEntry, TranscriptMessage, ToolCall};
 use reveille::tool::{ToolContext, ToolOutput};
 use serde_json::json;
 
-use super::stage::{Memory, Prop, Stage, call, calls, says, start};
+use super::stage::{Memory, FakeTool, AgentHarness, call, calls, says, start};
 
 /// Calls by name and idempotency key, with the number of tries.
 type Called = Arc<Mutex<BTreeMap<(String, String), usize>>>;
 
-fn counting(name: &'static str, idempotent: bool, called: &Called) -> Prop {
+fn counting(name: &'static str, idempotent: bool, called: &Called) -> FakeTool {
     let called = called.clone();
-    let tool = Prop::new(name, move |context: ToolContext, _| {
+    let tool = FakeTool::new(name, move |context: ToolContext, _| {
         *called.lock().unwrap().entry((name.to_owned(), context.idempotency_key.clone())).or_default() += 1;
         async move { Ok(ToolOutput { text: format!("{name} at turn {}", context.turn) }) }
     });
@@ -24,28 +24,28 @@ fn counting(name: &'static str, idempotent: bool, called: &Called) -> Prop {
 }
 
 /// Two turns with two tools each, one of which can't be repeated, then the answer.
-fn stage(answered: usize, called: &Called) -> Stage {
+fn stage(answered: usize, called: &Called) -> AgentHarness {
     let turn = |n| calls(vec![call(&format!("r{n}"), "read", json!({})), call(&format!("w{n}"), "write", json!({}))]);
     let answers = vec![turn(1), turn(2), says("done")];
     let tools = vec![counting("read", true, called), counting("write", false, called)];
-    Stage::new(answers.into_iter().skip(answered).collect(), tools)
+    AgentHarness::new(answers.into_iter().skip(answered).collect(), tools)
 }
 
-fn answered(entries: &[Entry]) -> usize {
-    entries.iter().filter(|entry| matches!(entry.message, Message::Assistant { .. })).count()
+fn answered(entries: &[TranscriptEntry]) -> usize {
+    entries.iter().filter(|entry| matches!(entry.message, TranscriptMessage::Assistant { .. })).count()
 }
 
 /// The calls of the last answer that have no result.
-fn open(entries: &[Entry]) -> Vec<ToolCall> {
+fn open(entries: &[TranscriptEntry]) -> Vec<ToolCall> {
     let results: Vec<&str> = entries
         .iter()
         .filter_map(|entry| match &entry.message {
-            Message::Tool { call_id, .. } => Some(call_id.as_str()),
+            TranscriptMessage::Tool { call_id, .. } => Some(call_id.as_str()),
             _ => None,
         })
         .collect();
     let calls = entries.iter().flat_map(|entry| match &entry.message {
-        Message::Assistant { tool_calls, .. } => tool_calls.clone(),
+        TranscriptMessage::Assistant { tool_calls, .. } => tool_calls.clone(),
         _ => vec![],
     });
     calls.filter(|call| !results.contains(&call.id.as_str())).collect()
@@ -88,7 +88,7 @@ async fn from_every_prefix_of_a_transcript_the_run_goes_on_without_asking_or_doi
             assert_eq!(*times, 1, "prefix of {length}");
             assert!(first.lock().unwrap().contains_key(who), "prefix of {length}: {who:?} has another key");
         }
-        let stored = entries[..length].iter().filter(|entry| matches!(entry.message, Message::Tool { .. })).count();
+        let stored = entries[..length].iter().filter(|entry| matches!(entry.message, TranscriptMessage::Tool { .. })).count();
         assert_eq!(called.lock().unwrap().len(), 4 - stored - unknown.len(), "prefix of {length}");
         let seqs: Vec<i64> = resumed.store.entries.lock().unwrap().iter().map(|entry| entry.seq).collect();
         assert_eq!(seqs, (0..9).collect::<Vec<_>>(), "prefix of {length}");
@@ -106,7 +106,7 @@ async fn an_unknown_outcome_is_told_to_the_model_in_words() {
     resumed.answer("go").await;
     let requests = resumed.model.requests.lock().unwrap();
     let told = requests[0].messages.iter().find_map(|message| match message {
-        Message::Tool { call_id, content, .. } if call_id == "w1" => Some(content.as_str()),
+        TranscriptMessage::Tool { call_id, content, .. } if call_id == "w1" => Some(content.as_str()),
         _ => None,
     });
     insta::assert_snapshot!(told.unwrap(), @r"
@@ -121,9 +121,9 @@ async fn an_unknown_outcome_is_told_to_the_model_in_words() {
 #[tokio::test]
 async fn unrepeatable_call_is_stored_as_soon_as_it_is_done() {
     let called = Called::default();
-    let slow = Prop::new("slow", |_, _| std::future::pending());
+    let slow = FakeTool::new("slow", |_, _| std::future::pending());
     let asked = calls(vec![call("s", "slow", json!({})), call("w", "write", json!({}))]);
-    let stage = Stage::new(vec![asked], vec![slow, counting("write", false, &called)]);
+    let stage = AgentHarness::new(vec![asked], vec![slow, counting("write", false, &called)]);
     let incoming = stage.incoming("go");
     let mut handling = Box::pin(stage.agent.handle_message(&incoming));
     assert!(futures::poll!(&mut handling).is_pending());
@@ -133,14 +133,14 @@ async fn unrepeatable_call_is_stored_as_soon_as_it_is_done() {
 
 #[tokio::test]
 async fn a_resumed_run_is_shown_the_present_time_and_keeps_the_system_message_of_its_first_attempt_stored() {
-    let stage = Stage::new(vec![says("done")], vec![]);
+    let stage = AgentHarness::new(vec![says("done")], vec![]);
     let usage = Usage::default();
-    let entry = |seq, message| Entry { seq, turn: 0, at: start(), message, usage, duration_ms: None };
-    let stored = vec![entry(0, Message::system("of yesterday")), entry(1, Message::user("go"))];
-    let stage = Stage { store: Memory::of(stored), ..stage };
+    let entry = |seq, message| TranscriptEntry { seq, turn: 0, at: start(), message, usage, duration_ms: None };
+    let stored = vec![entry(0, TranscriptMessage::system("of yesterday")), entry(1, TranscriptMessage::user("go"))];
+    let stage = AgentHarness { store: Memory::of(stored), ..stage };
     stage.answer("go").await;
     let requests = stage.model.requests.lock().unwrap();
-    assert!(matches!(&requests[0].messages[0], Message::System { text } if text.contains("2026-12-24T07:00:00Z")));
+    assert!(matches!(&requests[0].messages[0], TranscriptMessage::System { text } if text.contains("2026-12-24T07:00:00Z")));
     assert_eq!(requests[0].messages.len(), 2);
-    assert_eq!(stage.store.messages()[0], Message::system("of yesterday"));
+    assert_eq!(stage.store.messages()[0], TranscriptMessage::system("of yesterday"));
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reveille::agent::{Agent, AgentStore, AppendError, Handled, Incoming, Settings, Stop, Wishes};
+use reveille::agent::{Agent, AgentStore, AppendError, AgentResponse, AgentRequest, Settings, StopSignal, AgentOverrides};
 use reveille::approval::matrix::{Category, Consequence};
 use reveille::approval::policy::Policy;
 use reveille::approval::{self, Approval, Begun, CallOutcome, GrantAsk};
@@ -16,15 +16,15 @@ use reveille::clock::Clock;
 use reveille::compute::Compute;
 use reveille::event::Event;
 use reveille::id::Tenant;
-use reveille::llm::fallback::Link;
-use reveille::llm::pricing::Rates;
-use reveille::llm::tokens::Counter;
-use reveille::llm::{LlmError, Model, ModelAnswer, ModelRequest, Models, OnDelta, StopReason, Tokens};
+use reveille::llm::fallback::ChainLink;
+use reveille::llm::pricing::TokenPrices;
+use reveille::llm::tokens::TokenCounter;
+use reveille::llm::{LlmError, Model, ModelAnswer, ModelRequest, Models, OnDelta, StopReason, ModelTokens};
 use reveille::run::outcome::RunError;
 use reveille::run::stream::StreamEvent;
-use reveille::run::transcript::{Entry, Message, ToolCall};
+use reveille::run::transcript::{TranscriptEntry, TranscriptMessage, ToolCall};
 use reveille::tool::{
-    Definition, Host, HostError, MissedByStep, Notice, Registry, TaskFilter, Tool, ToolContext, ToolError, ToolOutput,
+    Definition, ToolHost, HostError, MissedByStep, ToolNotice, ToolRegistry, TaskQuery, Tool, ToolContext, ToolError, ToolOutput,
     ToolStatus,
 };
 use serde_json::{Map, Value, json};
@@ -39,7 +39,7 @@ pub fn start() -> DateTime<Utc> {
 /// A transcript in memory.
 #[derive(Default)]
 pub struct Memory {
-    pub entries: Mutex<Vec<Entry>>,
+    pub entries: Mutex<Vec<TranscriptEntry>>,
     /// Failures of the coming appends; an empty place is one that succeeds.
     pub failures: Mutex<VecDeque<Option<AppendError>>>,
     /// Questions to people; a test answers by changing them.
@@ -49,21 +49,21 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub fn of(entries: Vec<Entry>) -> Arc<Memory> {
+    pub fn of(entries: Vec<TranscriptEntry>) -> Arc<Memory> {
         Arc::new(Memory { entries: Mutex::new(entries), ..Memory::default() })
     }
 
-    pub fn messages(&self) -> Vec<Message> {
+    pub fn messages(&self) -> Vec<TranscriptMessage> {
         self.entries.lock().unwrap().iter().map(|entry| entry.message.clone()).collect()
     }
 }
 
 impl AgentStore for Memory {
-    fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>> {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
         Box::pin(async { Ok(self.entries.lock().unwrap().clone()) })
     }
 
-    fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
+    fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
         Box::pin(async {
             if let Some(Some(error)) = self.failures.lock().unwrap().pop_front() {
                 return Err(error);
@@ -121,7 +121,7 @@ impl Ledger {
     }
 }
 
-impl Host for Ledger {
+impl ToolHost for Ledger {
     fn create_task<'a>(
         &'a self,
         tenant: &'a Tenant,
@@ -131,7 +131,7 @@ impl Host for Ledger {
         self.note(json!({ "create": draft, "tenant": tenant, "key": key }))
     }
 
-    fn list_tasks<'a>(&'a self, tenant: &'a Tenant, filter: TaskFilter) -> BoxFuture<'a, Result<Value, HostError>> {
+    fn list_tasks<'a>(&'a self, tenant: &'a Tenant, filter: TaskQuery) -> BoxFuture<'a, Result<Value, HostError>> {
         self.note(json!({ "list": [filter.status, filter.q, filter.limit], "tenant": tenant }))
     }
 
@@ -143,8 +143,8 @@ impl Host for Ledger {
         self.note(json!({ "delete": id, "tenant": tenant }))
     }
 
-    fn notify<'a>(&'a self, tenant: &'a Tenant, notice: Notice) -> BoxFuture<'a, Result<Value, HostError>> {
-        let Notice { run_id, channel, urgency: _, subject, text, subject_ref: _, dedupe_key } = notice;
+    fn notify<'a>(&'a self, tenant: &'a Tenant, notice: ToolNotice) -> BoxFuture<'a, Result<Value, HostError>> {
+        let ToolNotice { run_id, channel, urgency: _, subject, text, subject_ref: _, dedupe_key } = notice;
         let words = [Some(subject), Some(text), channel, Some(dedupe_key)];
         self.note(json!({ "notify": words, "run": run_id, "tenant": tenant }))
     }
@@ -184,14 +184,14 @@ impl Host for Ledger {
 
 /// A model that gives the answers it was given, in turn, and keeps the requests. Without an answer it hangs.
 #[derive(Default)]
-pub struct Puppet {
+pub struct FakeModel {
     pub answers: Mutex<VecDeque<Result<ModelAnswer, LlmError>>>,
     pub requests: Mutex<Vec<ModelRequest>>,
 }
 
-impl Puppet {
-    pub fn of(answers: Vec<Result<ModelAnswer, LlmError>>) -> Arc<Puppet> {
-        Arc::new(Puppet { answers: Mutex::new(answers.into()), requests: Mutex::default() })
+impl FakeModel {
+    pub fn of(answers: Vec<Result<ModelAnswer, LlmError>>) -> Arc<FakeModel> {
+        Arc::new(FakeModel { answers: Mutex::new(answers.into()), requests: Mutex::default() })
     }
 
     pub fn asked(&self) -> usize {
@@ -199,7 +199,7 @@ impl Puppet {
     }
 }
 
-impl Model for Puppet {
+impl Model for FakeModel {
     fn complete<'a>(
         &'a self,
         request: &'a ModelRequest,
@@ -223,7 +223,7 @@ pub fn says(text: &str) -> Result<ModelAnswer, LlmError> {
         text: Some(text.into()),
         tool_calls: vec![],
         stop: StopReason::Done,
-        tokens: Tokens { input: 100, output: 10 },
+        tokens: ModelTokens { input: 100, output: 10 },
         echo: None,
     })
 }
@@ -233,21 +233,21 @@ pub fn call(id: &str, name: &str, arguments: Value) -> ToolCall {
 }
 
 pub fn calls(tool_calls: Vec<ToolCall>) -> Result<ModelAnswer, LlmError> {
-    let tokens = Tokens { input: 100, output: 10 };
+    let tokens = ModelTokens { input: 100, output: 10 };
     Ok(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens, echo: None })
 }
 
 type Deed = dyn Fn(ToolContext, Value) -> BoxFuture<'static, Result<ToolOutput, ToolError>> + Send + Sync;
 
 /// A tool that does as it is told.
-pub struct Prop {
+pub struct FakeTool {
     pub definition: Definition,
     deed: Box<Deed>,
 }
 
-impl Prop {
+impl FakeTool {
     /// A harmless, repeatable tool without parameters.
-    pub fn new<F>(name: &str, deed: impl Fn(ToolContext, Value) -> F + Send + Sync + 'static) -> Prop
+    pub fn new<F>(name: &str, deed: impl Fn(ToolContext, Value) -> F + Send + Sync + 'static) -> FakeTool
     where
         F: Future<Output = Result<ToolOutput, ToolError>> + Send + 'static,
     {
@@ -266,21 +266,21 @@ impl Prop {
             undo_seconds: None,
             request: None,
         };
-        Prop { definition, deed: Box::new(move |context, arguments| deed(context, arguments).boxed()) }
+        FakeTool { definition, deed: Box::new(move |context, arguments| deed(context, arguments).boxed()) }
     }
 
     /// A tool that answers its arguments.
-    pub fn echo(name: &str) -> Prop {
-        Prop::new(name, |_, arguments| async move { Ok(ToolOutput { text: arguments.to_string() }) })
+    pub fn echo(name: &str) -> FakeTool {
+        FakeTool::new(name, |_, arguments| async move { Ok(ToolOutput { text: arguments.to_string() }) })
     }
 
-    pub fn with(mut self, change: impl FnOnce(&mut Definition)) -> Prop {
+    pub fn with(mut self, change: impl FnOnce(&mut Definition)) -> FakeTool {
         change(&mut self.definition);
         self
     }
 }
 
-impl Tool for Prop {
+impl Tool for FakeTool {
     fn definition(&self) -> &Definition {
         &self.definition
     }
@@ -291,43 +291,43 @@ impl Tool for Prop {
 }
 
 /// Everything that one message needs.
-pub struct Stage {
+pub struct AgentHarness {
     pub clock: Clock,
-    pub model: Arc<Puppet>,
+    pub model: Arc<FakeModel>,
     pub agent: Agent,
     pub store: Arc<Memory>,
     pub host: Arc<Ledger>,
-    pub stop: Stop,
+    pub stop: StopSignal,
     pub told: Arc<Mutex<Vec<StreamEvent>>>,
 }
 
-impl Stage {
-    pub fn new(answers: Vec<Result<ModelAnswer, LlmError>>, tools: Vec<Prop>) -> Stage {
+impl AgentHarness {
+    pub fn new(answers: Vec<Result<ModelAnswer, LlmError>>, tools: Vec<FakeTool>) -> AgentHarness {
         let settings = Settings { system_prompt: "Be brief.".into(), ..Settings::default() };
-        Stage::with_settings(answers, tools, settings)
+        AgentHarness::with_settings(answers, tools, settings)
     }
 
-    pub fn with_settings(answers: Vec<Result<ModelAnswer, LlmError>>, tools: Vec<Prop>, settings: Settings) -> Stage {
+    pub fn with_settings(answers: Vec<Result<ModelAnswer, LlmError>>, tools: Vec<FakeTool>, settings: Settings) -> AgentHarness {
         let clock = Clock::manual(start());
-        let model = Puppet::of(answers);
+        let model = FakeModel::of(answers);
         let models = models(vec![("main", model.clone())], &settings, &clock);
         let tools: Vec<Arc<dyn Tool>> = tools.into_iter().map(|tool| Arc::new(tool) as Arc<dyn Tool>).collect();
         let policy = Policy::new(&approval::Settings::default()).unwrap();
         let compute = Compute::new(1);
-        let agent = Agent { models, tools: Arc::new(Registry::new(tools).unwrap()), settings, policy, compute };
+        let agent = Agent { models, tools: Arc::new(ToolRegistry::new(tools).unwrap()), settings, policy, compute };
         let (store, host, stop, told) = Default::default();
-        Stage { clock, model, agent, store, host, stop, told }
+        AgentHarness { clock, model, agent, store, host, stop, told }
     }
 
-    pub fn incoming(&self, text: &str) -> Incoming {
+    pub fn incoming(&self, text: &str) -> AgentRequest {
         let told = self.told.clone();
-        Incoming {
+        AgentRequest {
             tenant: Tenant::new("ann").unwrap(),
             run_id: RUN,
             text: text.into(),
             first_turn: 0,
             metadata: Default::default(),
-            wishes: Wishes::default(),
+            wishes: AgentOverrides::default(),
             timezone: chrono_tz::Europe::Berlin,
             channel: None,
             rules: None,
@@ -342,14 +342,14 @@ impl Stage {
     }
 
     /// The message through the agent, while time passes.
-    pub async fn handle(&self, text: &str) -> Result<Handled, RunError> {
+    pub async fn handle(&self, text: &str) -> Result<AgentResponse, RunError> {
         passing(&self.clock, self.agent.handle_message(&self.incoming(text))).await
     }
 
     /// The answer; anything else fails the test.
     pub async fn answer(&self, text: &str) -> reveille::agent::ReactLoopResult {
         match self.handle(text).await {
-            Ok(Handled::Answered(result)) => result,
+            Ok(AgentResponse::Answered(result)) => result,
             other => panic!("no answer: {other:?}"),
         }
     }
@@ -357,7 +357,7 @@ impl Stage {
     /// The results of tools in the transcript: call, content, whether it is an error.
     pub fn results(&self) -> Vec<(String, String, bool)> {
         let result = |message| match message {
-            Message::Tool { call_id, content, is_error, .. } => Some((call_id, content, is_error)),
+            TranscriptMessage::Tool { call_id, content, is_error, .. } => Some((call_id, content, is_error)),
             _ => None,
         };
         self.store.messages().into_iter().filter_map(result).collect()
@@ -370,13 +370,13 @@ impl Stage {
 }
 
 /// Models by name, the first the default, the others its fallback; a million tokens cost a dollar.
-pub fn models(models: Vec<(&str, Arc<Puppet>)>, settings: &Settings, clock: &Clock) -> Models {
-    let link = |(name, model): &(&str, Arc<Puppet>)| Link {
+pub fn models(models: Vec<(&str, Arc<FakeModel>)>, settings: &Settings, clock: &Clock) -> Models {
+    let link = |(name, model): &(&str, Arc<FakeModel>)| ChainLink {
         name: (*name).into(),
         keys: vec![model.clone() as Arc<dyn Model>],
-        counter: Counter::of("gpt"),
+        counter: TokenCounter::of("gpt"),
         context_token_limit: None,
-        rates: Rates::from_dollars(1.0, 1.0),
+        rates: TokenPrices::from_dollars(1.0, 1.0),
     };
     let fallback = models.iter().skip(1).map(|(name, _)| (*name).to_owned()).collect();
     Models::new(models.iter().map(link).collect(), models[0].0, fallback, settings.retry(), clock)

@@ -2,27 +2,27 @@
 
 use std::sync::Arc;
 
-use reveille::agent::{Agent, Asking, Handled};
+use reveille::agent::{Agent, Asking, AgentResponse};
 use reveille::approval::policy::Policy;
 use reveille::credential::Reference;
 use reveille::egress::{self, Egress};
-use reveille::invalid::Faults;
+use reveille::invalid::ValidationErrors;
 use reveille::run::transcript::ToolCall;
-use reveille::tool::{HostError, Registry, builtin};
+use reveille::tool::{HostError, ToolRegistry, builtin};
 use reveille::vault::credentials::Credentials;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::stage::{RUN, Stage, call, calls, says};
+use super::stage::{RUN, AgentHarness, call, calls, says};
 use crate::support::computing::{HeldThreads, until_waiting};
 
 /// A stage whose agent has the built-in tools and makes these calls.
-fn stage(asked: Vec<ToolCall>, egress: egress::Settings) -> Stage {
-    let mut stage = Stage::new(vec![calls(asked), says("done")], vec![]);
+fn stage(asked: Vec<ToolCall>, egress: egress::Settings) -> AgentHarness {
+    let mut stage = AgentHarness::new(vec![calls(asked), says("done")], vec![]);
     let tools = builtin::all(&Credentials::none(Egress::new(&egress).unwrap()));
-    stage.agent = Agent { tools: Arc::new(Registry::new(tools).unwrap()), ..stage.agent };
+    stage.agent = Agent { tools: Arc::new(ToolRegistry::new(tools).unwrap()), ..stage.agent };
     stage
 }
 
@@ -84,7 +84,7 @@ async fn many_arguments_are_held_against_their_schema_on_a_computing_thread() {
     // no time has to pass for it
     let incoming = stage.incoming("go");
     let (handled, ()) = tokio::join!(stage.agent.handle_message(&incoming), meanwhile);
-    assert!(matches!(handled, Ok(Handled::Answered(_))), "{handled:?}");
+    assert!(matches!(handled, Ok(AgentResponse::Answered(_))), "{handled:?}");
     assert_eq!(stage.host.asked.lock().unwrap().len(), 1, "{:?}", stage.results());
     // few are checked where they are: nothing waits for a thread
     let few = result("list_tasks", json!({ "status": "odd" })).await;
@@ -133,7 +133,7 @@ async fn refusal_of_the_host_is_told_to_the_model() {
     let table = [
         (HostError::NotFound, "type: not_found\ncode: not_found\nmessage: not found"),
         (
-            HostError::Invalid(Faults::one("/trigger/cron", "has six fields")),
+            HostError::Invalid(ValidationErrors::one("/trigger/cron", "has six fields")),
             "type: validation_error\ncode: invalid\nmessage: /trigger/cron: has six fields",
         ),
         (HostError::Conflict("is completed".into()), "type: execution_error\ncode: conflict\nmessage: is completed"),
@@ -243,7 +243,7 @@ async fn a_credential_that_the_task_does_not_name_is_used_only_with_a_person_s_c
     let mut incoming = stage.incoming("go");
     incoming.wishes.credentials = vec![Reference::parse("shop/primary").unwrap()];
     incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
-    let Handled::Suspended(suspension) = stage.agent.handle_message(&incoming).await.unwrap() else {
+    let AgentResponse::Suspended(suspension) = stage.agent.handle_message(&incoming).await.unwrap() else {
         panic!("it went on")
     };
     let asked: Vec<_> = suspension.asks.iter().map(|(ask, _)| (&*ask.call_id, &*ask.proposal.reasons)).collect();
@@ -267,7 +267,7 @@ async fn a_header_that_holds_a_secret_is_refused_before_anybody_is_asked() {
         let mut incoming = stage.incoming("go");
         incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: None });
         let handled = stage.agent.handle_message(&incoming).await.unwrap();
-        assert!(matches!(handled, Handled::Answered(_)), "nobody is asked: {handled:?}");
+        assert!(matches!(handled, AgentResponse::Answered(_)), "nobody is asked: {handled:?}");
         for (_, text, is_error) in stage.results() {
             let why = format!("message: /headers: `{name}` can't be set here: it holds a secret");
             assert!(is_error && text.contains(&why) && text.contains("in `credential`"), "{text}");

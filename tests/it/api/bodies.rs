@@ -364,7 +364,7 @@ fn extremes() -> [Value; 9] {
 }
 
 /// Things of ann's, and who asks for them.
-struct Stage {
+struct BodyHarness {
     api: Api,
     task: String,
     /// Another one, to be changed.
@@ -373,8 +373,8 @@ struct Stage {
     approval: String,
 }
 
-impl Stage {
-    async fn new() -> Stage {
+impl BodyHarness {
+    async fn new() -> BodyHarness {
         let api = Api::new().await;
         let id = |body: Value| body["id"].as_str().unwrap().to_owned();
         let task = id(api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await.expect(201));
@@ -383,7 +383,7 @@ impl Stage {
         let address = json!({ "addresses": { "email": "ann@example.org" } });
         api.admin("PUT", "/v1/recipients/ann", Some(address)).await.expect(200);
         let approval = ask(&api, "ann", vec![note()]).await.approvals[0].id.to_string();
-        Stage { api, task, edited, run, approval }
+        BodyHarness { api, task, edited, run, approval }
     }
 
     async fn send(&self, operation: &(String, String, String), kind: &str, body: &Value) -> (u16, Vec<String>, String) {
@@ -418,7 +418,7 @@ fn names(pointers: &[String], place: &str) -> bool {
 
 #[tokio::test]
 async fn bodies_that_the_reference_allows_are_taken_and_others_are_refused_at_their_place() {
-    let stage = Stage::new().await;
+    let stage = BodyHarness::new().await;
     let reference = Reference(stage.api.reference.document.clone());
     let operations = stage.api.operations();
     let (mut wrong, mut seen, mut asked): (Vec<String>, BTreeSet<String>, usize) = Default::default();

@@ -178,7 +178,7 @@ async fn an_admin_puts_everything_under_the_first_key_and_is_told_what_is_needed
         })
     );
     // a credential under a key that nobody has is told, and left as it is
-    let lost = reveille::store::NewCredential {
+    let lost = reveille::store::CredentialRowDraft {
         tenant_id: "ann".into(),
         service: "lost".into(),
         account_name: "primary".into(),

@@ -2,7 +2,7 @@
 
 use chrono::TimeDelta;
 use reveille::id::Scope;
-use reveille::notification::{Kind, Mark, NewDelivery};
+use reveille::notification::{MessageKind, Mark, NewDelivery};
 use reveille::store::DeliveryFilter;
 use serde_json::{Value, json};
 
@@ -18,8 +18,8 @@ async fn post(api: &Api, tenant: &str, channel: &str, key: &str) -> String {
         dedupe_key: key.into(),
         run_id: None,
         subject_ref: None,
-        kind: Kind::Message,
-        urgency: Kind::Message.urgency(),
+        kind: MessageKind::Message,
+        urgency: MessageKind::Message.urgency(),
         subject: Some("Hello".into()),
         text: Some("There you are".into()),
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::Request;
 use reveille::clock::pause;
-use reveille::http::server::Limits;
+use reveille::http::server::ServerLimits;
 use serde_json::{Value, json};
 
 use super::service::{ADMIN, Api, Reply, daily_of, on_both};
@@ -197,7 +197,7 @@ async fn a_dry_run_says_what_would_be_and_makes_nothing(api: Api) {
 #[tokio::test]
 async fn import_line_that_is_too_long_is_refused_and_earlier_lines_are_stored() {
     let length = line("a").to_string().len();
-    let limits = Limits { body_bytes: length + 20, import_bytes: 4 * length, ..Limits::default() };
+    let limits = ServerLimits { body_bytes: length + 20, import_bytes: 4 * length, ..ServerLimits::default() };
     let api = Api::with(limits).await;
     let mut long = line("long");
     long["name"] = json!("x".repeat(30));
@@ -231,15 +231,15 @@ async fn an_import_may_take_longer_than_other_requests_and_not_for_ever() {
         let request = Request::post("/v1/tasks/import").header("authorization", format!("Bearer {ADMIN}"));
         api.send(request.body(Body::from_stream(parts)).unwrap()).await
     };
-    let api = Api::with(Limits { request_time: short, ..Limits::default() }).await;
+    let api = Api::with(ServerLimits { request_time: short, ..ServerLimits::default() }).await;
     assert_eq!(slow(&api, 5).await.expect(200)["created"], 5);
-    let api = Api::with(Limits { import_time: short, ..Limits::default() }).await;
+    let api = Api::with(ServerLimits { import_time: short, ..ServerLimits::default() }).await;
     slow(&api, 50).await.expect(503);
 }
 
 #[tokio::test]
 async fn import_of_nothing_but_empty_or_bad_lines_ends_at_its_bound() {
-    let api = Api::with(Limits::default()).await;
+    let api = Api::with(ServerLimits::default()).await;
     for barren in ["", " \t", "no task"] {
         let key = format!("before {barren:?}");
         let allowed = format!("{}\n{}", line(&key), format!("{barren}\n").repeat(100_000));
@@ -256,7 +256,7 @@ async fn import_of_nothing_but_empty_or_bad_lines_ends_at_its_bound() {
 
 #[tokio::test]
 async fn import_describes_a_line_with_a_bounded_number_of_faults() {
-    let api = Api::with(Limits::default()).await;
+    let api = Api::with(ServerLimits::default()).await;
     let fields: String = (0..1_000).map(|n| format!("\"f{n}\":0,")).collect();
     let report = import(&api, ADMIN, &format!("{{{fields}\"name\":1}}")).await.expect(200);
     assert_eq!(report["errors"][0]["errors"].as_array().unwrap().len(), 10);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use reveille::http::proxies::{ForwardedHeader, TrustedProxies};
-use reveille::http::server::{self, Limits};
+use reveille::http::server::{self, ServerLimits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
@@ -24,11 +24,11 @@ struct Server {
 }
 
 impl Server {
-    async fn with(limits: Limits) -> Server {
+    async fn with(limits: ServerLimits) -> Server {
         Server::behind(limits, TrustedProxies::default()).await
     }
 
-    async fn behind(limits: Limits, proxies: TrustedProxies) -> Server {
+    async fn behind(limits: ServerLimits, proxies: TrustedProxies) -> Server {
         let api = Api::with(limits).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -85,7 +85,7 @@ fn post(headers: &str, body: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn silent_or_stalled_connection_is_closed() {
-    let server = Server::with(Limits { header_time: SHORT, ..Limits::default() }).await;
+    let server = Server::with(ServerLimits { header_time: SHORT, ..ServerLimits::default() }).await;
     assert_eq!(rest(&mut server.connect().await).await, "", "not a byte");
     assert_eq!(server.exchange(b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-slow: ").await, "", "half a header");
     assert!(!server.exchange(b"PRI * HTTP/2.0\r\n\r\n").await.contains("200"));
@@ -98,7 +98,7 @@ async fn silent_or_stalled_connection_is_closed() {
 
 #[tokio::test]
 async fn too_many_or_too_large_headers_are_refused() {
-    let server = Server::with(Limits::default()).await;
+    let server = Server::with(ServerLimits::default()).await;
     let request = |headers: String| format!("GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n");
     let many = |count: usize| (0..count).map(|n| format!("x-{n}: y\r\n")).collect::<String>();
     assert_eq!(status(&server.exchange(request(many(98)).as_bytes()).await), 200);
@@ -110,7 +110,7 @@ async fn too_many_or_too_large_headers_are_refused() {
 
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused_announced_or_not() {
-    let server = Server::with(Limits::default()).await;
+    let server = Server::with(ServerLimits::default()).await;
     let announced = server.exchange(&post("content-length: 1048577", "")).await;
     assert_eq!(status(&announced), 413);
     assert!(announced.contains("at most 1048576 bytes are taken here"), "{announced}");
@@ -124,7 +124,7 @@ async fn a_body_that_is_too_large_is_refused_announced_or_not() {
 
 #[tokio::test]
 async fn a_body_that_comes_too_slowly_or_not_whole_is_refused() {
-    let server = Server::with(Limits { body_time: SHORT, ..Limits::default() }).await;
+    let server = Server::with(ServerLimits { body_time: SHORT, ..ServerLimits::default() }).await;
     let slow = server.exchange(&post("content-length: 10", "{")).await;
     assert_eq!(status(&slow), 408);
     assert!(slow.contains("urn:reveille:problem:request-timeout"), "{slow}");
@@ -139,7 +139,7 @@ async fn a_body_that_comes_too_slowly_or_not_whole_is_refused() {
 #[tokio::test]
 async fn import_ends_when_its_client_has_left() {
     let never = Duration::from_secs(3_600);
-    let limits = Limits { body_time: never, import_time: never, drain: never, ..Limits::default() };
+    let limits = ServerLimits { body_time: never, import_time: never, drain: never, ..ServerLimits::default() };
     let Server { api, address, serving } = Server::with(limits).await;
     let mut client = TcpStream::connect(address).await.unwrap();
     let head = format!(
@@ -157,7 +157,7 @@ async fn import_ends_when_its_client_has_left() {
 
 #[tokio::test]
 async fn connections_are_limited_for_each_address_and_in_all() {
-    let limits = Limits { connections: 3, connections_per_address: 2, ..Limits::default() };
+    let limits = ServerLimits { connections: 3, connections_per_address: 2, ..ServerLimits::default() };
     let server = Server::with(limits).await;
     let hello = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
     let mut held = vec![server.connect().await, server.connect().await];
@@ -194,7 +194,7 @@ async fn connections_are_limited_for_each_address_and_in_all() {
 
 #[tokio::test]
 async fn client_that_does_not_read_is_disconnected() {
-    let server = Server::with(Limits { write_stall: SHORT, ..Limits::default() }).await;
+    let server = Server::with(ServerLimits { write_stall: SHORT, ..ServerLimits::default() }).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let mut stream = socket.connect(server.address).await.unwrap();
@@ -206,7 +206,7 @@ async fn client_that_does_not_read_is_disconnected() {
 
 #[tokio::test]
 async fn nonsense_on_the_wire_brings_nothing_down() {
-    let server = Server::with(Limits { header_time: SHORT, body_time: SHORT, ..Limits::default() }).await;
+    let server = Server::with(ServerLimits { header_time: SHORT, body_time: SHORT, ..ServerLimits::default() }).await;
     let odd: [&[u8]; 10] = [
         b"\0\0\0\0",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
@@ -229,7 +229,7 @@ async fn nonsense_on_the_wire_brings_nothing_down() {
 
 #[tokio::test]
 async fn a_stop_lets_what_is_open_end_and_cuts_what_does_not() {
-    let limits = Limits { drain: SHORT, body_time: PATIENCE, ..Limits::default() };
+    let limits = ServerLimits { drain: SHORT, body_time: PATIENCE, ..ServerLimits::default() };
     let server = Server::with(limits).await;
     let mut idle = server.connect().await;
     idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -258,7 +258,7 @@ async fn follow(server: &Server, token: &str, headers: &str) -> (TcpStream, Stri
 
 #[tokio::test]
 async fn streams_of_a_token_and_of_a_tenant_leave_room_for_probes_pages_and_others() {
-    let limits = Limits { connections_per_address: 32, streams_per_address: 6, ..Limits::default() };
+    let limits = ServerLimits { connections_per_address: 32, streams_per_address: 6, ..ServerLimits::default() };
     let server = Server::with(limits).await;
     server.api.streams_per_tenant(4).await;
     let (one, two) = (server.api.token("ann", &["events:read"]).await, server.api.token("ann", &["events:read"]).await);
@@ -292,7 +292,7 @@ async fn streams_of_a_token_and_of_a_tenant_leave_room_for_probes_pages_and_othe
 
 #[tokio::test]
 async fn trusted_proxy_is_limited_by_the_clients_that_it_names() {
-    let limits = Limits { connections_per_address: 1, streams_per_address: 1, wrong_tokens: 1, ..Limits::default() };
+    let limits = ServerLimits { connections_per_address: 1, streams_per_address: 1, wrong_tokens: 1, ..ServerLimits::default() };
     let proxies = TrustedProxies::read(&["127.0.0.1".into()], ForwardedHeader::XForwardedFor).unwrap();
     let server = Server::behind(limits, proxies).await;
     let token = server.api.token("ann", &["events:read"]).await;
@@ -308,7 +308,7 @@ async fn trusted_proxy_is_limited_by_the_clients_that_it_names() {
         assert_eq!(status(&follow(&server, &guess, &client(last)).await.1), expected, "client {last}");
     }
     // whoever is no proxy speaks for itself
-    let untrusted = Server::with(Limits { connections_per_address: 8, ..limits }).await;
+    let untrusted = Server::with(ServerLimits { connections_per_address: 8, ..limits }).await;
     for expected in [401, 429] {
         let request =
             format!("GET /v1/tasks HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {guess}\r\n");
@@ -319,7 +319,7 @@ async fn trusted_proxy_is_limited_by_the_clients_that_it_names() {
 
 #[tokio::test]
 async fn request_without_one_readable_host_is_refused() {
-    let server = Server::with(Limits::default()).await;
+    let server = Server::with(ServerLimits::default()).await;
     for (hosts, expected) in [
         ("host: x\r\n", 200),
         ("host: [::1]:7700\r\n", 200),

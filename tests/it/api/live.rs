@@ -9,11 +9,11 @@ use axum::http::Request;
 use chrono::{DateTime, TimeDelta, Utc};
 use chrono_tz::Tz;
 use futures::{FutureExt, StreamExt};
-use reveille::channel::live::{Live, Settings};
-use reveille::channel::{Channel, ChannelError, Confirmed, Message, Receipt};
+use reveille::channel::live::{LiveChannel, Settings};
+use reveille::channel::{Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
 use reveille::id::Tenant;
 use reveille::notification::text::Link;
-use reveille::notification::wording::Words;
+use reveille::notification::wording::RenderedMessage;
 use reveille::notification::{Addresses, Recipient};
 use reveille::task::Urgency;
 use serde_json::{Value, json};
@@ -106,13 +106,13 @@ async fn deliver(api: &Api, id: Uuid) -> Result<Receipt, ChannelError> {
 
 async fn deliver_to(api: &Api, id: Uuid, recipient: &Recipient) -> Result<Receipt, ChannelError> {
     // an instance without a session must not make a test slow, and one with a session must not make it fail
-    let live = Live::new(&Settings { wait_seconds: 10 }, api.store.clone(), api.vault.clone());
+    let live = LiveChannel::new(&Settings { wait_seconds: 10 }, api.store.clone(), api.vault.clone());
     offer(&live, id, recipient, api.clock.now()).await
 }
 
 /// A question, through this channel.
-async fn offer(live: &Live, id: Uuid, recipient: &Recipient, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
-    let words = Words {
+async fn offer(live: &LiveChannel, id: Uuid, recipient: &Recipient, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
+    let words = RenderedMessage {
         subject: "May I send it?".into(),
         text: "To team@example.org – now".into(),
         html: None,
@@ -122,7 +122,7 @@ async fn offer(live: &Live, id: Uuid, recipient: &Recipient, now: DateTime<Utc>)
         data: json!({ "batch_id": "b1" }),
     };
     let (recipient_id, words, urgency) = ("ann", &words, Urgency::High);
-    let message = Message { id, recipient_id, created_at: now, now, recipient, words, urgency };
+    let message = OutgoingMessage { id, recipient_id, created_at: now, now, recipient, words, urgency };
     live.deliver(&message).await
 }
 
@@ -230,7 +230,7 @@ async fn delivery_on_one_instance_is_told_on_another() {
 async fn without_a_session_the_message_is_withdrawn_and_the_next_channel_may_follow() {
     let api = Api::new().await;
     let began = Instant::now();
-    let words = Words {
+    let words = RenderedMessage {
         subject: "s".into(),
         text: "t".into(),
         html: None,
@@ -240,7 +240,7 @@ async fn without_a_session_the_message_is_withdrawn_and_the_next_channel_may_fol
         data: json!({}),
     };
     let (now, recipient) = (api.clock.now(), recipient(true));
-    let message = Message {
+    let message = OutgoingMessage {
         id: id(7),
         recipient_id: "ann",
         created_at: now,
@@ -249,7 +249,7 @@ async fn without_a_session_the_message_is_withdrawn_and_the_next_channel_may_fol
         words: &words,
         urgency: Urgency::Normal,
     };
-    let live = Live::new(&Settings { wait_seconds: 1 }, api.store.clone(), api.vault.clone());
+    let live = LiveChannel::new(&Settings { wait_seconds: 1 }, api.store.clone(), api.vault.clone());
     let why = "no session is open".to_owned();
     assert_eq!(live.deliver(&message).await, Err(ChannelError::Rejected { why }));
     assert!((1..10).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
@@ -264,7 +264,7 @@ async fn a_question_is_neither_shown_to_nor_taken_by_a_session_that_may_not_deci
     let api = Api::new().await;
     let reader = api.token("ann", &["deliveries:read"]).await;
     let mut watches = Client::open(&api, &reader, None).await;
-    let live = Live::new(&Settings { wait_seconds: 1 }, api.store.clone(), api.vault.clone());
+    let live = LiveChannel::new(&Settings { wait_seconds: 1 }, api.store.clone(), api.vault.clone());
     let asked = tokio::spawn({
         let (now, live) = (api.clock.now(), live);
         async move { offer(&live, id(9), &recipient(true), now).await }
@@ -279,7 +279,7 @@ async fn a_link_that_only_reads_is_shown_to_a_session_that_may_not_decide() {
     let api = Api::new().await;
     let reader = api.token("ann", &["deliveries:read"]).await;
     let mut watches = Client::open(&api, &reader, None).await;
-    let words = Words {
+    let words = RenderedMessage {
         subject: "Mail".into(),
         text: "two mails…".into(),
         html: None,
@@ -290,8 +290,8 @@ async fn a_link_that_only_reads_is_shown_to_a_session_that_may_not_decide() {
     };
     let (now, recipient) = (api.clock.now(), recipient(true));
     let (recipient, words, urgency) = (&recipient, &words, Urgency::Normal);
-    let message = Message { id: id(9), recipient_id: "ann", created_at: now, now, recipient, words, urgency };
-    let live = Live::new(&Settings { wait_seconds: 10 }, api.store.clone(), api.vault.clone());
+    let message = OutgoingMessage { id: id(9), recipient_id: "ann", created_at: now, now, recipient, words, urgency };
+    let live = LiveChannel::new(&Settings { wait_seconds: 10 }, api.store.clone(), api.vault.clone());
     let (answer, seen) = tokio::join!(live.deliver(&message), watches.next());
     assert_eq!(answer, delivered());
     assert_eq!(seen.expect("the message").2["link"], json!({ "label": "Open", "url": URL }));

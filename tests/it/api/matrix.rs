@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use chrono::TimeDelta;
 use reveille::id::new_id;
-use reveille::notification::{Kind, NewDelivery, dedupe};
+use reveille::notification::{MessageKind, NewDelivery, dedupe};
 use reveille::store::{DeliveryFilter, Grant};
 use reveille::token::{Permission, TokenKind, TokenText};
 use serde_json::{Value, json};
@@ -189,8 +189,8 @@ async fn things_of(api: &Api, tenant: &str) -> Things {
         dedupe_key: dedupe::run_result(run_id),
         run_id: Some(run_id),
         subject_ref: None,
-        kind: Kind::Result,
-        urgency: Kind::Result.urgency(),
+        kind: MessageKind::Result,
+        urgency: MessageKind::Result.urgency(),
         subject: None,
         text: None,
     };

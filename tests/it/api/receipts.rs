@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use reveille::channel::ticket;
 use reveille::http::server::Peer;
 use reveille::id::Scope;
-use reveille::notification::{DeliveryState, Kind, Mark, NewDelivery};
+use reveille::notification::{DeliveryState, MessageKind, Mark, NewDelivery};
 use reveille::store::DeliveryFilter;
 use uuid::Uuid;
 
@@ -25,7 +25,7 @@ on_both! {
 
 /// A text message that the provider has taken on; its id, and the ticket for reports on it.
 async fn sent(api: &Api) -> (Uuid, String) {
-    let posted = NewDelivery::of_run("ann", Uuid::from_u128(5), Kind::Result, vec!["sms".into()]).unwrap();
+    let posted = NewDelivery::of_run("ann", Uuid::from_u128(5), MessageKind::Result, vec!["sms".into()]).unwrap();
     api.store.post_delivery(&posted).await.unwrap();
     let claimed = claim_due(&api.store, api.clock.now(), 1).await.unwrap().remove(0);
     api.store.mark_delivery(&claimed, &Mark::Sent { provider_id: Some("SM1".into()) }).await.unwrap();

@@ -1,7 +1,7 @@
 //! A request that is sent twice with one `Idempotency-Key` takes effect once, and is answered the same.
 
 use chrono::TimeDelta;
-use reveille::notification::{Kind, Mark, NewDelivery};
+use reveille::notification::{MessageKind, Mark, NewDelivery};
 use serde_json::{Value, json};
 
 use super::service::{ADMIN, Api, daily_of, on_both};
@@ -127,8 +127,8 @@ async fn a_delivery_is_sent_again_once_for_each_key(api: Api) {
         dedupe_key: "notice:x:1".into(),
         run_id: None,
         subject_ref: None,
-        kind: Kind::Message,
-        urgency: Kind::Message.urgency(),
+        kind: MessageKind::Message,
+        urgency: MessageKind::Message.urgency(),
         subject: None,
         text: Some("There you are".into()),
     };

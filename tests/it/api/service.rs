@@ -16,27 +16,27 @@ use reveille::agent::{self, Agent};
 use reveille::approval;
 use reveille::approval::policy::Policy;
 use reveille::bus;
-use reveille::channel::Channels;
-use reveille::channel::sms::{self, Sms};
+use reveille::channel::ChannelRegistry;
+use reveille::channel::sms::{self, SmsChannel};
 use reveille::clock::Clock;
 use reveille::egress::{self, Egress};
 use reveille::event::Event;
 use reveille::executor::host::StoreHost;
 use reveille::executor::hub::Hub;
 use reveille::executor::pipeline::{self, Pipeline};
-use reveille::executor::{Executor, Job, Registry};
-use reveille::http::server::Limits;
-use reveille::http::{self, Parts, State};
+use reveille::executor::{Executor, Job, ExecutorRegistry};
+use reveille::http::server::ServerLimits;
+use reveille::http::{self, HttpParts, HttpState};
 use reveille::id::{Scope, Tenant, new_id};
-use reveille::invalid::Faults;
+use reveille::invalid::ValidationErrors;
 use reveille::llm;
 use reveille::metrics::Metrics;
 use reveille::poll::{self, Poller, Sources};
 use reveille::quota::Quotas;
-use reveille::run::outcome::{Outcome, RunError};
+use reveille::run::outcome::{RunOutcome, RunError};
 use reveille::secret::{Secret, SecretUrl};
 use reveille::store::{self, Burial, Store, StoredDeadLetterFilter, StoredToken};
-use reveille::task::{Action, Known};
+use reveille::task::{Action, TaskValidator};
 use reveille::token::{TokenKind, TokenText};
 use reveille::tool;
 use reveille::vault::credentials::Credentials;
@@ -122,40 +122,40 @@ impl Executor for Idle {
         "orchestrator"
     }
 
-    fn validate(&self, action: &Action, faults: &mut Faults) {
+    fn validate(&self, action: &Action, faults: &mut ValidationErrors) {
         if action.instruction.trim().is_empty() {
             faults.add("/action/instruction", "must say what is to be done");
         }
     }
 
-    fn execute(&self, _: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+    fn execute(&self, _: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
         Box::pin(async { unreachable!("no engine runs in the tests of the API") })
     }
 }
 
 /// Text messages alone: the only channel that is reported on. Nothing is sent.
-fn channels(vault: &Vault) -> Channels {
+fn channels(vault: &Vault) -> ChannelRegistry {
     let settings = sms::Settings {
         account: Some("AC1".into()),
         token: Some(Secret::new(SMS_TOKEN)),
         from: Some("Reveille".into()),
         ..sms::Settings::default()
     };
-    let sms = Sms::new(&settings, vault.clone(), None).expect("good settings").expect("an account");
-    Channels::of(vec![Box::new(sms)])
+    let sms = SmsChannel::new(&settings, vault.clone(), None).expect("good settings").expect("an account");
+    ChannelRegistry::of(vec![Box::new(sms)])
 }
 
 impl Api {
     pub async fn new() -> Api {
-        Api::with(Limits::default()).await
+        Api::with(ServerLimits::default()).await
     }
 
     /// With services that people can connect to; they are sent back to `public_url`.
     pub async fn connecting_to(providers: oauth::Settings, public_url: &str) -> Api {
-        Api::over(None, Limits::default(), None, providers, public_url).await
+        Api::over(None, ServerLimits::default(), None, providers, public_url).await
     }
 
-    pub async fn with(limits: Limits) -> Api {
+    pub async fn with(limits: ServerLimits) -> Api {
         Api::over(None, limits, None, google(), &http::Settings::default().public_url()).await
     }
 
@@ -165,19 +165,19 @@ impl Api {
         };
         let database = Arc::new(Database::copy_of("api_template", migrate).await);
         let public_url = http::Settings::default().public_url();
-        Api::over(Some(database), Limits::default(), None, google(), &public_url).await
+        Api::over(Some(database), ServerLimits::default(), None, google(), &public_url).await
     }
 
     /// Another instance on the same Postgres, with the same keys.
     pub async fn beside(&self) -> Api {
         let database = self.database.clone().expect("on Postgres");
         let public_url = http::Settings::default().public_url();
-        Api::over(Some(database), Limits::default(), Some(self.vault.clone()), google(), &public_url).await
+        Api::over(Some(database), ServerLimits::default(), Some(self.vault.clone()), google(), &public_url).await
     }
 
     async fn over(
         database: Option<Arc<Database>>,
-        limits: Limits,
+        limits: ServerLimits,
         vault: Option<Vault>,
         providers: oauth::Settings,
         public_url: &str,
@@ -189,19 +189,19 @@ impl Api {
         let vault = vault.unwrap_or_else(own);
         let (hub, metrics) = (Hub::new(), Metrics::new());
         let (stopping, stop) = (CancellationToken::new(), CancellationToken::new());
-        let executors = Registry::new(vec![Arc::new(Idle)]);
+        let executors = ExecutorRegistry::new(vec![Arc::new(Idle)]);
         let checked = executors.clone();
-        let check = Arc::new(move |name: &str, action: &Action, faults: &mut Faults| {
+        let check = Arc::new(move |name: &str, action: &Action, faults: &mut ValidationErrors| {
             checked.validate(name, action, faults);
         });
         let egress = Egress::new(&egress::Settings { allow: vec!["127.0.0.1:*".into()], ..Default::default() });
         let egress = egress.expect("an egress");
         let credentials = Credentials::none(egress.clone());
-        let tools = Arc::new(tool::Registry::new(tool::builtin::all(&credentials)).expect("tools"));
+        let tools = Arc::new(tool::ToolRegistry::new(tool::builtin::all(&credentials)).expect("tools"));
         let sources = Sources::new(&poll::Settings::default(), &credentials, Arc::clone(&tools), dir.path());
         let sources = Arc::new(sources.expect("sources"));
         let pollable = Arc::clone(&sources);
-        let known = Known {
+        let known = TaskValidator {
             channels: vec!["email".into(), "webhook".into()],
             check,
             poll: Arc::new(move |tenant, poll, at, faults| pollable.check(tenant, poll, at, faults)),
@@ -209,7 +209,7 @@ impl Api {
         };
         let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
         let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
-        let retry = llm::fallback::Retry { max_retries: 0, base_delay: Duration::ZERO };
+        let retry = llm::fallback::RetryWait { max_retries: 0, base_delay: Duration::ZERO };
         let agent = Agent {
             models: llm::Models::new(vec![], "main", vec![], retry, &clock),
             tools,
@@ -217,7 +217,7 @@ impl Api {
             policy: Policy::new(&approval::Settings::default()).expect("the default"),
             compute: store.computing().clone(),
         };
-        let pipeline = Pipeline::new(pipeline::Parts {
+        let pipeline = Pipeline::new(pipeline::StepParts {
             credentials,
             agent,
             agents: vec![],
@@ -226,7 +226,7 @@ impl Api {
             expressions: Default::default(),
             templates: Default::default(),
         });
-        let state = State::new(Parts {
+        let state = HttpState::new(HttpParts {
             poller: Poller::new(sources, host, clock.clone(), store.computing().clone()),
             store: store.clone(),
             clock: clock.clone(),
@@ -249,7 +249,7 @@ impl Api {
             },
             hooks: hooks(),
             limits,
-            runs_at_once: reveille::store::Limits::default(),
+            runs_at_once: reveille::store::RunLimits::default(),
             stopping: stopping.clone(),
             stop: stop.clone(),
         });

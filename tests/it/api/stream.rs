@@ -6,10 +6,10 @@ use axum::body::{Body, BodyDataStream};
 use axum::http::Request;
 use chrono::TimeDelta;
 use futures::{FutureExt, StreamExt};
-use reveille::http::server::Limits;
+use reveille::http::server::ServerLimits;
 use reveille::run::outcome::RunFault;
 use reveille::run::stream::StreamEvent;
-use reveille::run::transcript::{Entry, Message, ToolCall};
+use reveille::run::transcript::{TranscriptEntry, TranscriptMessage, ToolCall};
 use reveille::run::{RunState, Usage};
 use reveille::store::{Finish, Lease};
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ struct Client {
 
 /// One server-sent event: name, id, data. A comment has neither.
 #[derive(Debug, Clone, PartialEq, Default)]
-struct Told {
+struct StreamSoFar {
     name: String,
     id: String,
     data: Value,
@@ -52,12 +52,12 @@ impl Client {
     }
 
     /// The next event, comments passed over; `None` at the end.
-    async fn next(&mut self) -> Option<Told> {
+    async fn next(&mut self) -> Option<StreamSoFar> {
         loop {
             if let Some((block, rest)) = self.text.split_once("\n\n") {
                 let told = read(block);
                 self.text = rest.to_owned();
-                if told != Told::default() {
+                if told != StreamSoFar::default() {
                     return Some(told);
                 }
                 continue;
@@ -68,7 +68,7 @@ impl Client {
     }
 
     /// The names of the next events up to this one, which is the last of them.
-    async fn until(&mut self, name: &str) -> Vec<Told> {
+    async fn until(&mut self, name: &str) -> Vec<StreamSoFar> {
         let mut told = Vec::new();
         loop {
             told.push(self.next().await.unwrap_or_else(|| panic!("no {name} after {told:?}")));
@@ -79,8 +79,8 @@ impl Client {
     }
 }
 
-fn read(block: &str) -> Told {
-    let mut told = Told::default();
+fn read(block: &str) -> StreamSoFar {
+    let mut told = StreamSoFar::default();
     for line in block.lines() {
         match line.split_once(": ") {
             Some(("event", name)) => told.name = name.into(),
@@ -92,7 +92,7 @@ fn read(block: &str) -> Told {
     told
 }
 
-fn names(told: &[Told]) -> Vec<&str> {
+fn names(told: &[StreamSoFar]) -> Vec<&str> {
     told.iter().map(|told| told.name.as_str()).collect()
 }
 
@@ -108,9 +108,9 @@ async fn started(api: &Api) -> (Uuid, Lease) {
     (run, claim.lease)
 }
 
-async fn append(api: &Api, lease: Lease, seq: i64, turn: i64, message: Message) {
+async fn append(api: &Api, lease: Lease, seq: i64, turn: i64, message: TranscriptMessage) {
     let at = api.clock.now();
-    let entry = Entry { seq, turn, at, message, usage: Usage::default(), duration_ms: None };
+    let entry = TranscriptEntry { seq, turn, at, message, usage: Usage::default(), duration_ms: None };
     api.store.append("a", lease, at + TimeDelta::minutes(1), &[entry]).await.unwrap();
 }
 
@@ -121,13 +121,13 @@ async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault
     assert_eq!(api.store.finish_runs(&[end]).await.unwrap(), [] as [Uuid; 0]);
 }
 
-fn asks_for_time() -> Message {
+fn asks_for_time() -> TranscriptMessage {
     let call = ToolCall { id: "call_1".into(), name: "current_time".into(), arguments: json!({}) };
-    Message::Assistant { text: Some("One moment".into()), tool_calls: vec![call], echo: None }
+    TranscriptMessage::Assistant { text: Some("One moment".into()), tool_calls: vec![call], echo: None }
 }
 
-fn time_result() -> Message {
-    Message::Tool {
+fn time_result() -> TranscriptMessage {
+    TranscriptMessage::Tool {
         call_id: "call_1".into(),
         name: "current_time".into(),
         content: "noon".into(),
@@ -136,15 +136,15 @@ fn time_result() -> Message {
     }
 }
 
-fn answer() -> Message {
-    Message::Assistant { text: Some("Three mails".into()), tool_calls: Vec::new(), echo: None }
+fn answer() -> TranscriptMessage {
+    TranscriptMessage::Assistant { text: Some("Three mails".into()), tool_calls: Vec::new(), echo: None }
 }
 
 #[tokio::test]
 async fn a_run_that_has_ended_is_told_from_its_transcript() {
     let api = Api::new().await;
     let (run, lease) = started(&api).await;
-    append(&api, lease, 0, 0, Message::user("[Scheduled Task] …")).await;
+    append(&api, lease, 0, 0, TranscriptMessage::user("[Scheduled Task] …")).await;
     append(&api, lease, 1, 1, asks_for_time()).await;
     append(&api, lease, 2, 1, time_result()).await;
     append(&api, lease, 3, 2, answer()).await;
@@ -168,7 +168,7 @@ async fn a_run_that_has_ended_is_told_from_its_transcript() {
     let mut client = Client::follow(&api, run, None).await;
     let told = client.until("execution_end").await;
     assert_eq!(client.next().await, None, "the stream ends with the run");
-    let of = |name: &str, id: &str, data: Value| Told { name: name.into(), id: id.into(), data };
+    let of = |name: &str, id: &str, data: Value| StreamSoFar { name: name.into(), id: id.into(), data };
     assert_eq!(
         told,
         [
@@ -300,7 +300,7 @@ async fn a_long_transcript_is_told_whole_before_the_end() {
 
 #[tokio::test]
 async fn streams_end_when_the_service_is_stopped_and_say_that_they_live_until_then() {
-    let limits = Limits { keep_alive: Duration::from_millis(20), ..Limits::default() };
+    let limits = ServerLimits { keep_alive: Duration::from_millis(20), ..ServerLimits::default() };
     let api = Api::with(limits).await;
     let (run, _) = started(&api).await;
     let mut client = Client::follow(&api, run, None).await;

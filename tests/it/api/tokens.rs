@@ -84,9 +84,9 @@ async fn a_tenant_sees_and_revokes_its_own_tokens_only() {
 
 #[test]
 fn a_blank_or_short_admin_token_is_a_fault() {
-    use reveille::{http::Settings, invalid::Faults, secret::Secret};
+    use reveille::{http::Settings, invalid::ValidationErrors, secret::Secret};
     let faults = |token: &str| {
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         Settings { admin_token: Some(Secret::new(token)), ..Settings::default() }.check(&mut faults);
         faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
     };

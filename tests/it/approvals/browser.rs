@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use chrono::TimeDelta;
 use reveille::approval::{CallOutcome, Proposal};
-use reveille::http::server::{self, Limits};
+use reveille::http::server::{self, ServerLimits};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
@@ -49,7 +49,7 @@ async fn a_person_on_a_phone_can_read_and_answer_every_page() {
     let serving = server::serve(
         listener,
         api.app.clone(),
-        Limits::default(),
+        ServerLimits::default(),
         Default::default(),
         api.metrics.clone(),
         stop.clone(),

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 use uuid::Uuid;
 
-use crate::agent::stage::Prop;
+use crate::agent::stage::FakeTool;
 use crate::support::app::Instance;
 use crate::support::smtp::{Mail, MailServer};
 use crate::support::world::{ADMIN, World, at, on_both};
@@ -43,7 +43,7 @@ fn filing(world: &mut World, server: &MailServer, more: Vec<Value>) -> Deeds {
     let deeds = Deeds::default();
     let tool = |name: &'static str, category: Category, undo_seconds: Option<u64>| {
         let deeds = deeds.clone();
-        let prop = Prop::new(name, move |_, arguments| {
+        let prop = FakeTool::new(name, move |_, arguments| {
             deeds.lock().unwrap().push(arguments);
             async move { Ok(ToolOutput { text: "it is done".into() }) }
         });

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use reveille::approval::{Answer, Choice, Via};
+use reveille::approval::{ApprovalAnswer, ApprovalChoice, Via};
 use reveille::channel::email;
 use reveille::id::Scope;
 use reveille::notification::DeliveryState;
@@ -114,8 +114,8 @@ async fn a_question_that_is_settled_by_then_is_not_sent(mut world: World) {
     let filter = ApprovalFilter { run_id: Some(run), limit: 10, ..ApprovalFilter::default() };
     let listed = instance.on(|store| async move { store.list_approvals(&Scope::Every, &filter).await }).await;
     for asked in listed.expect("approvals") {
-        let (choice, digest) = (Choice::Cancel, asked.digest.clone());
-        let answer = Answer { choice, digest, edited: None, comment: None, by: "token:t".into(), via: Via::Api };
+        let (choice, digest) = (ApprovalChoice::Cancel, asked.digest.clone());
+        let answer = ApprovalAnswer { choice, digest, edited: None, comment: None, by: "token:t".into(), via: Via::Api };
         let decided = instance
             .on(move |store| async move { store.decide_approval(&Scope::Every, asked.id, &answer).await })
             .await;

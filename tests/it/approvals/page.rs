@@ -1,6 +1,6 @@
 //! The page behind a link: what it shows, what its form does, and what is left to see afterwards.
 
-use reveille::approval::{CallOutcome, Choice, Proposal};
+use reveille::approval::{CallOutcome, ApprovalChoice, Proposal};
 use reveille::run::RunState;
 use serde_json::json;
 
@@ -305,7 +305,7 @@ async fn of_two_who_answer_one_is_told_that_the_other_was_first(api: Api) {
     let told = answers.iter().filter(|answer| answer.status == 409).count();
     assert_eq!((won, told), (1, 9));
     // a question that offers no cancel offers none
-    let fixed = Proposal { options: vec![Choice::Approve], ..note() };
+    let fixed = Proposal { options: vec![ApprovalChoice::Approve], ..note() };
     let asked = ask(&api, "ann", vec![fixed]).await;
     asked.open(&api).await.expect(200).hides("cancel:0");
     asked.send(&api, &[("do", "cancel:0")]).await.expect(422);

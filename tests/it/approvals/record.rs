@@ -1,6 +1,6 @@
 //! The record of what was asked and decided: sealed by the service, and whatever is changed in the database is found.
 
-use reveille::engine::sealer::chain::{Verified, verify};
+use reveille::engine::sealer::chain::{ChainCheck, verify};
 use reveille::vault::{KeySource, Settings, Vault, WithoutKeys};
 
 use super::expiry::asking;
@@ -19,13 +19,13 @@ fn vault(world: &World) -> Vault {
         .0
 }
 
-async fn verified(instance: &Instance, world: &World) -> Verified {
+async fn verified(instance: &Instance, world: &World) -> ChainCheck {
     let vault = vault(world);
     instance.on(|store| async move { verify(&store, &vault).await }).await.expect("walked")
 }
 
 /// Entries as sealed, those not sealed yet, and where the chain is broken.
-fn line(verified: &Verified) -> (i64, i64, Option<i64>) {
+fn line(verified: &ChainCheck) -> (i64, i64, Option<i64>) {
     (verified.sealed, verified.unsealed, verified.broken.as_ref().map(|broken| broken.position))
 }
 

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Request, header};
 use chrono::TimeDelta;
 use reveille::approval::matrix::{Category, Consequence};
-use reveille::approval::{Approval, Choice, Identity, OnExpiry, Proposal};
+use reveille::approval::{Approval, ApprovalChoice, ProposalIdentity, OnExpiry, Proposal};
 use reveille::http::server::Peer;
 use reveille::id::{Scope, new_id};
 use reveille::run::RunState;
@@ -53,7 +53,7 @@ pub fn note() -> Proposal {
         consequence: Consequence::Medium,
         reasons: vec!["the matrix says confirm for side_effect of medium consequence".into()],
         why: vec![],
-        options: vec![Choice::Approve, Choice::Edit, Choice::Cancel],
+        options: vec![ApprovalChoice::Approve, ApprovalChoice::Edit, ApprovalChoice::Cancel],
         allow_modification: true,
         source: "trigger".into(),
         delegation_chain: vec![],
@@ -106,7 +106,7 @@ pub async fn ask(api: &Api, tenant: &str, proposals: Vec<Proposal>) -> Asked {
 fn approval(api: &Api, tenant: &str, task: &str, run: Uuid, batch: Uuid, index: usize, proposal: Proposal) -> Approval {
     let now = api.clock.now();
     let call_id = format!("call_{index}");
-    let identity = Identity { tenant, run_id: run, turn: 1, call_id: &call_id };
+    let identity = ProposalIdentity { tenant, run_id: run, turn: 1, call_id: &call_id };
     let task_id = Some(task.parse().expect("an id"));
     Approval { expires_at: now + TIME, ..Approval::asked((new_id(now), batch), identity, task_id, proposal, now) }
 }

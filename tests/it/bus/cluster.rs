@@ -5,7 +5,7 @@ use std::time::Duration;
 use reveille::bus::Settings;
 use reveille::id::Scope;
 
-use super::world::{Stage, acknowledge, dead_letters, event, ids_of, log, log_filter, read, read_nothing, waits_end};
+use super::world::{BusHarness, acknowledge, dead_letters, event, ids_of, log, log_filter, read, read_nothing, waits_end};
 use crate::support::redis::{Redis, RedisServer};
 
 #[tokio::test]
@@ -18,7 +18,7 @@ async fn a_cluster_takes_keeps_and_hands_over_events() {
         assert!(begun.elapsed() < Duration::from_secs(20), "the cluster does not come up");
         reveille::clock::pause(Duration::from_millis(20)).await;
     }
-    let stage = Stage::redis_at(format!("redis+cluster://127.0.0.1:{}", server.port), Settings::default()).await;
+    let stage = BusHarness::redis_at(format!("redis+cluster://127.0.0.1:{}", server.port), Settings::default()).await;
     let bus = &*stage.bus;
     read_nothing(bus).await;
     let events: Vec<_> = (0..40).map(|n| event(&format!("tenant_{}", n % 10), &n.to_string())).collect();
@@ -58,7 +58,7 @@ async fn the_master_is_asked_of_a_sentinel() {
     let monitor = format!("sentinel monitor main 127.0.0.1 {} 1", master.port);
     let sentinel = RedisServer::start(&["sentinel", &monitor]);
     let url = format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port);
-    let stage = Stage::redis_at(url, Settings::default()).await;
+    let stage = BusHarness::redis_at(url, Settings::default()).await;
     stage.publish(&[event("a", "1")]).await;
     assert_eq!(ids_of(&read(&*stage.bus, 1).await), ["1"]);
     let node = Redis::at(&master.url());

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use reveille::bus::{BusError, DeadLetterFilter, Settings};
 use reveille::engine::forwarder::Forwarder;
-use reveille::engine::service::{Next, Service};
+use reveille::engine::service::{NextTick, ServiceLoop};
 use reveille::id::Scope;
 
-use super::world::{Stage, event, ids_of, read, read_nothing};
+use super::world::{BusHarness, event, ids_of, read, read_nothing};
 use crate::support::redis::RedisServer;
 
 fn with_outbox() -> Settings {
@@ -17,17 +17,17 @@ fn with_outbox() -> Settings {
 #[tokio::test]
 async fn events_taken_while_redis_was_away_are_forwarded_in_order_at_its_return() {
     let mut server = RedisServer::start(&[]);
-    let stage = Stage::redis_at(server.url(), with_outbox()).await;
+    let stage = BusHarness::redis_at(server.url(), with_outbox()).await;
     let forwarder = Arc::new(Forwarder::new(stage.bus.clone(), stage.world.clock.clone()));
     stage.publish(&[event("a", "0")]).await;
     assert_eq!(stage.world.count("select count(*) from bus_outbox").await, 0, "while Redis is there it takes them");
-    assert_eq!(forwarder.tick().await.unwrap(), Next::OnWake);
+    assert_eq!(forwarder.tick().await.unwrap(), NextTick::OnWake);
 
     server.kill();
     stage.publish(&[event("a", "1"), event("b", "x")]).await;
     stage.publish(&[event("a", "2")]).await;
     let next = forwarder.tick().await.unwrap();
-    assert_eq!(next, Next::At(stage.world.now() + chrono::TimeDelta::seconds(1)));
+    assert_eq!(next, NextTick::At(stage.world.now() + chrono::TimeDelta::seconds(1)));
     assert_eq!(stage.world.count("select count(*) from bus_outbox").await, 3);
 
     server.start_again();
@@ -35,8 +35,8 @@ async fn events_taken_while_redis_was_away_are_forwarded_in_order_at_its_return(
     // Redis is back, and what waits goes first: a tenant's new event waits behind it, another tenant's need not
     stage.publish(&[event("a", "3"), event("c", "y")]).await;
     assert_eq!(stage.world.count("select count(*) from bus_outbox").await, 4);
-    assert_eq!(forwarder.tick().await.unwrap(), Next::Now);
-    assert_eq!(forwarder.tick().await.unwrap(), Next::OnWake);
+    assert_eq!(forwarder.tick().await.unwrap(), NextTick::Now);
+    assert_eq!(forwarder.tick().await.unwrap(), NextTick::OnWake);
     stage.publish(&[event("a", "4")]).await;
     assert_eq!(stage.world.count("select count(*) from bus_outbox").await, 0);
     let entries = read(&*stage.bus, 7).await;
@@ -48,7 +48,7 @@ async fn events_taken_while_redis_was_away_are_forwarded_in_order_at_its_return(
 
 #[tokio::test]
 async fn a_forwarder_that_died_before_it_forgot_forwards_again() {
-    let stage = Stage::redis_at(crate::support::servers::redis_url(), with_outbox()).await;
+    let stage = BusHarness::redis_at(crate::support::servers::redis_url(), with_outbox()).await;
     stage.world.store.keep_events(&[event("a", "1")]).await.unwrap();
     stage.bus.forward().await.unwrap();
     stage.world.store.keep_events(&[event("a", "1")]).await.unwrap();
@@ -61,7 +61,7 @@ async fn a_forwarder_that_died_before_it_forgot_forwards_again() {
 
 #[tokio::test]
 async fn kept_event_that_can_not_be_read_is_a_dead_letter_and_the_others_are_forwarded() {
-    let stage = Stage::redis_at(crate::support::servers::redis_url(), with_outbox()).await;
+    let stage = BusHarness::redis_at(crate::support::servers::redis_url(), with_outbox()).await;
     stage.world.store.keep_events(&[event("a", "1"), event("a", "2"), event("b", "3")]).await.unwrap();
     stage.world.plant("update bus_outbox set body = '7' where seq = (select min(seq) from bus_outbox)").await;
     assert_eq!(stage.bus.forward().await, Ok(3));
@@ -83,7 +83,7 @@ async fn kept_event_that_can_not_be_read_is_a_dead_letter_and_the_others_are_for
 #[tokio::test]
 async fn without_the_outbox_publishing_fails_and_what_is_left_is_forwarded_all_the_same() {
     let mut server = RedisServer::start(&[]);
-    let stage = Stage::redis_at(server.url(), Settings::default()).await;
+    let stage = BusHarness::redis_at(server.url(), Settings::default()).await;
     stage.world.store.keep_events(&[event("a", "left")]).await.unwrap();
     assert_eq!(stage.bus.forward().await, Ok(1));
     assert_eq!(ids_of(&read(&*stage.bus, 1).await), ["left"]);
@@ -95,9 +95,9 @@ async fn without_the_outbox_publishing_fails_and_what_is_left_is_forwarded_all_t
 
 #[tokio::test]
 async fn bus_traffic_is_counted() {
-    let stage = Stage::redis().await;
+    let stage = BusHarness::redis().await;
     let metrics = reveille::metrics::Metrics::new();
-    let bus: Arc<dyn reveille::bus::Bus> = Arc::new(reveille::bus::counted::Counted::new(stage.bus.clone(), &metrics));
+    let bus: Arc<dyn reveille::bus::Bus> = Arc::new(reveille::bus::counted::CountedBus::new(stage.bus.clone(), &metrics));
     read_nothing(&*bus).await;
     bus.publish(&[event("a", "1"), event("a", "2"), event("a", "3")]).await.unwrap();
     let entries = read(&*bus, 2).await;

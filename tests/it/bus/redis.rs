@@ -9,7 +9,7 @@ use reveille::id::Scope;
 use reveille::secret::SecretUrl;
 
 use super::world::{
-    Stage, acknowledge, dead_letters, event, ids_of, log, log_filter, names_of, read, read_nothing, waits_end,
+    BusHarness, acknowledge, dead_letters, event, ids_of, log, log_filter, names_of, read, read_nothing, waits_end,
 };
 use crate::support::redis::RedisServer;
 
@@ -20,7 +20,7 @@ fn in_a_year() -> chrono::DateTime<chrono::Utc> {
 
 #[tokio::test]
 async fn a_foreign_service_publishes_by_a_plain_xadd() {
-    let stage = Stage::redis().await;
+    let stage = BusHarness::redis().await;
     let json = r#"{"specversion":"1.0","id":"evt-1","source":"shop","type":"order.paid","tenantid":"user_123","data":{"total":120}}"#;
     stage.redis_server().ask(&["XADD", &stage.stream("user_123"), "*", "event", json]);
     let entries = read(&*stage.bus, 1).await;
@@ -31,7 +31,7 @@ async fn a_foreign_service_publishes_by_a_plain_xadd() {
 
 #[tokio::test]
 async fn an_entry_that_does_not_parse_is_handed_over_as_what_it_is_and_buried() {
-    let stage = Stage::redis().await;
+    let stage = BusHarness::redis().await;
     let stream = stage.stream("a");
     let large = "x".repeat(reveille::event::EVENT_BYTES + 1);
     for words in [["event", "not json"], ["evnt", "{}"], ["event", r#"{"specversion":"1.0","id":"1"}"#]] {
@@ -62,7 +62,7 @@ async fn an_entry_that_does_not_parse_is_handed_over_as_what_it_is_and_buried() 
 
 #[tokio::test]
 async fn entry_deleted_while_a_dead_consumer_held_it_is_acknowledged() {
-    let stage = Stage::redis().await;
+    let stage = BusHarness::redis().await;
     stage.publish(&[event("a", "1"), event("a", "2")]).await;
     let dead = stage.another().await;
     let held = read(&*dead, 2).await;
@@ -79,7 +79,7 @@ async fn entry_deleted_while_a_dead_consumer_held_it_is_acknowledged() {
 
 #[tokio::test]
 async fn a_group_that_was_destroyed_is_made_anew_at_the_beginning() {
-    let stage = Stage::redis().await;
+    let stage = BusHarness::redis().await;
     stage.publish(&[event("a", "1")]).await;
     acknowledge(&*stage.bus, &read(&*stage.bus, 1).await).await;
     stage.redis_server().ask(&["XGROUP", "DESTROY", &stage.stream("a"), "reveille"]);
@@ -93,7 +93,7 @@ async fn a_group_that_was_destroyed_is_made_anew_at_the_beginning() {
 
 #[tokio::test]
 async fn trimming_never_passes_what_is_pending_or_unread_of_any_group() {
-    let stage = Stage::redis().await;
+    let stage = BusHarness::redis().await;
     let (redis, stream) = (stage.redis_server(), stage.stream("a"));
     let length = || redis.number(&["XLEN", &stream]);
     stage.publish(&(0..5).map(|n| event("a", &n.to_string())).collect::<Vec<_>>()).await;
@@ -118,7 +118,7 @@ async fn trimming_never_passes_what_is_pending_or_unread_of_any_group() {
 #[tokio::test]
 async fn streams_of_a_larger_number_of_partitions_are_read_until_they_are_empty() {
     let mut stage =
-        Stage::redis_at(crate::support::servers::redis_url(), Settings { partitions: 8, ..Settings::default() }).await;
+        BusHarness::redis_at(crate::support::servers::redis_url(), Settings { partitions: 8, ..Settings::default() }).await;
     let tenants: Vec<String> = (0..30).map(|n| format!("tenant_{n}")).collect();
     read_nothing(&*stage.bus).await;
     stage.publish(&tenants.iter().map(|tenant| event(tenant, "old")).collect::<Vec<_>>()).await;
@@ -138,7 +138,7 @@ async fn streams_of_a_larger_number_of_partitions_are_read_until_they_are_empty(
 
 #[tokio::test]
 async fn a_read_that_waits_can_be_ended() {
-    let mut stage = Stage::redis().await;
+    let mut stage = BusHarness::redis().await;
     read_nothing(&*stage.bus).await;
     waits_end(&stage.bus).await;
     // by blocks that are longer than all this takes
@@ -149,7 +149,7 @@ async fn a_read_that_waits_can_be_ended() {
 
 #[tokio::test]
 async fn a_consumer_that_has_just_asked_is_not_removed() {
-    let stage = Stage::redis().await;
+    let stage = BusHarness::redis().await;
     stage.publish(&[event("a", "1")]).await;
     acknowledge(&*stage.bus, &read(&*stage.bus, 1).await).await;
     stage.bus.trim(in_a_year()).await.unwrap();
@@ -160,7 +160,7 @@ async fn a_consumer_that_has_just_asked_is_not_removed() {
 
 #[tokio::test]
 async fn a_log_over_many_streams_misses_nothing_between_its_pages() {
-    let stage = Stage::redis().await;
+    let stage = BusHarness::redis().await;
     let events: Vec<_> = (0..900).map(|n| event(&format!("tenant_{}", n % 3), &n.to_string())).collect();
     stage.publish(&events).await;
     let (mut seen, mut filter) = (Vec::new(), log_filter(70));
@@ -181,7 +181,7 @@ async fn a_log_over_many_streams_misses_nothing_between_its_pages() {
 #[tokio::test]
 async fn a_restarted_redis_with_its_append_only_file_has_kept_everything() {
     let mut server = RedisServer::start(&[]);
-    let stage = Stage::redis_at(server.url(), Settings::default()).await;
+    let stage = BusHarness::redis_at(server.url(), Settings::default()).await;
     stage.publish(&(0..20).map(|n| event("a", &n.to_string())).collect::<Vec<_>>()).await;
     let held = read(&*stage.bus, 5).await;
     acknowledge(&*stage.bus, &held[..2]).await;
@@ -204,7 +204,7 @@ async fn a_restarted_redis_with_its_append_only_file_has_kept_everything() {
 #[tokio::test]
 async fn a_redis_that_is_not_there_is_told_at_once() {
     let settings = Settings { url: SecretUrl::new("redis://127.0.0.1:1"), ..Settings::default() };
-    let stage = Stage::redis_at(settings.url.expose().to_owned(), settings).await;
+    let stage = BusHarness::redis_at(settings.url.expose().to_owned(), settings).await;
     let begun = std::time::Instant::now();
     for _ in 0..20 {
         assert!(matches!(stage.bus.publish(&[event("a", "1")]).await, Err(BusError::Unavailable { .. })));
@@ -218,7 +218,7 @@ async fn a_redis_that_is_not_there_is_told_at_once() {
 #[tokio::test]
 async fn a_redis_that_may_lose_what_it_accepted_is_told_of() {
     let sound = RedisServer::start(&[]);
-    let stage = Stage::redis_at(sound.url(), Settings::default()).await;
+    let stage = BusHarness::redis_at(sound.url(), Settings::default()).await;
     assert_eq!(stage.bus.concerns().await.unwrap(), [""; 0]);
 
     let replica_of = format!("127.0.0.1 {}", sound.port);
@@ -227,7 +227,7 @@ async fn a_redis_that_may_lose_what_it_accepted_is_told_of() {
         .chain(replica_of.split(' '))
         .collect();
     let poor = RedisServer::start(&words);
-    let other = Stage::redis_at(poor.url(), Settings::default()).await;
+    let other = BusHarness::redis_at(poor.url(), Settings::default()).await;
     assert_eq!(
         other.bus.concerns().await.unwrap(),
         [
@@ -242,7 +242,7 @@ async fn a_redis_that_may_lose_what_it_accepted_is_told_of() {
 
 #[tokio::test]
 async fn a_read_that_was_dropped_takes_nothing_for_good() {
-    let stage = Stage::redis().await;
+    let stage = BusHarness::redis().await;
     read_nothing(&*stage.bus).await;
     let dropped = tokio::time::timeout(Duration::from_millis(30), stage.bus.read(10, Duration::from_secs(5))).await;
     assert!(dropped.is_err(), "nothing was there");

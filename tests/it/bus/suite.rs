@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use reveille::bus::{Backlog, BusError, DeadLetterFilter, LogFilter, Settings};
+use reveille::bus::{BusBacklog, BusError, DeadLetterFilter, LogFilter, Settings};
 use reveille::id::{Scope, Tenant};
 use serde_json::json;
 
 use super::world::{
-    Stage, acknowledge, dead_letters, event, ids_of, log, log_filter, names_of, of, only, read, read_nothing,
+    BusHarness, acknowledge, dead_letters, event, ids_of, log, log_filter, names_of, of, only, read, read_nothing,
 };
-use crate::conformance::world::World;
+use crate::conformance::world::StoreHarness;
 
 /// Makes of each case three tests.
 macro_rules! on_every_bus {
@@ -19,21 +19,21 @@ macro_rules! on_every_bus {
 
             #[tokio::test]
             async fn sqlite() {
-                let stage = Stage::embedded(World::sqlite().await).await;
+                let stage = BusHarness::embedded(StoreHarness::sqlite().await).await;
                 super::$case(&stage).await;
                 stage.leave().await;
             }
 
             #[tokio::test]
             async fn postgres() {
-                let stage = Stage::embedded(World::postgres().await).await;
+                let stage = BusHarness::embedded(StoreHarness::postgres().await).await;
                 super::$case(&stage).await;
                 stage.leave().await;
             }
 
             #[tokio::test]
             async fn redis() {
-                let stage = Stage::redis().await;
+                let stage = BusHarness::redis().await;
                 super::$case(&stage).await;
                 stage.leave().await;
             }
@@ -59,7 +59,7 @@ on_every_bus!(
     bus_backlog_is_counted,
 );
 
-async fn published_events_are_read_in_order_and_once(stage: &Stage) {
+async fn published_events_are_read_in_order_and_once(stage: &BusHarness) {
     let bus = &*stage.bus;
     read_nothing(bus).await;
     let events: Vec<_> = (0..50).map(|n| event("a", &n.to_string())).collect();
@@ -72,7 +72,7 @@ async fn published_events_are_read_in_order_and_once(stage: &Stage) {
     read_nothing(bus).await;
 }
 
-async fn a_waiting_reader_gets_what_is_published_meanwhile(stage: &Stage) {
+async fn a_waiting_reader_gets_what_is_published_meanwhile(stage: &BusHarness) {
     read_nothing(&*stage.bus).await;
     let reader = stage.bus.clone();
     let reading = tokio::spawn(async move { reader.read(10, Duration::from_secs(20)).await });
@@ -83,7 +83,7 @@ async fn a_waiting_reader_gets_what_is_published_meanwhile(stage: &Stage) {
     assert!(begun.elapsed() < Duration::from_secs(10), "it must not wait until its time is over");
 }
 
-async fn no_more_is_answered_than_was_asked_for(stage: &Stage) {
+async fn no_more_is_answered_than_was_asked_for(stage: &BusHarness) {
     let events: Vec<_> = (0..40).map(|n| event(&format!("tenant_{}", n % 8), &n.to_string())).collect();
     stage.publish(&events).await;
     let mut got = Vec::new();
@@ -97,13 +97,13 @@ async fn no_more_is_answered_than_was_asked_for(stage: &Stage) {
     assert_eq!(ids, (0..40).collect::<Vec<_>>());
 }
 
-async fn events_published_before_the_first_reader_are_read(stage: &Stage) {
+async fn events_published_before_the_first_reader_are_read(stage: &BusHarness) {
     stage.publish(&[event("a", "1")]).await;
     let late = stage.another().await;
     assert_eq!(ids_of(&read(&*late, 1).await), ["1"]);
 }
 
-async fn entries_of_a_dead_consumer_come_again_and_are_counted(stage: &Stage) {
+async fn entries_of_a_dead_consumer_come_again_and_are_counted(stage: &BusHarness) {
     stage.publish(&[event("a", "1"), event("a", "2"), event("b", "3")]).await;
     let dead = stage.another().await;
     let held = read(&*dead, 3).await;
@@ -121,7 +121,7 @@ async fn entries_of_a_dead_consumer_come_again_and_are_counted(stage: &Stage) {
     }
 }
 
-async fn an_acknowledged_entry_never_comes_again(stage: &Stage) {
+async fn an_acknowledged_entry_never_comes_again(stage: &BusHarness) {
     stage.publish(&[event("a", "1"), event("a", "2"), event("a", "3")]).await;
     let entries = read(&*stage.bus, 3).await;
     acknowledge(&*stage.bus, &entries[..2]).await;
@@ -133,7 +133,7 @@ async fn an_acknowledged_entry_never_comes_again(stage: &Stage) {
     read_nothing(&*stage.another().await).await;
 }
 
-async fn two_consumers_share_what_comes(stage: &Stage) {
+async fn two_consumers_share_what_comes(stage: &BusHarness) {
     let other = stage.another().await;
     read_nothing(&*other).await;
     stage.publish(&(0..10).map(|n| event("a", &n.to_string())).collect::<Vec<_>>()).await;
@@ -142,7 +142,7 @@ async fn two_consumers_share_what_comes(stage: &Stage) {
     assert_eq!(ids_of(&all), (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
 }
 
-async fn a_buried_entry_waits_among_the_dead_letters_until_it_is_replayed(stage: &Stage) {
+async fn a_buried_entry_waits_among_the_dead_letters_until_it_is_replayed(stage: &BusHarness) {
     let bus = &*stage.bus;
     let poison = event("a", "1");
     stage.publish(std::slice::from_ref(&poison)).await;
@@ -170,7 +170,7 @@ async fn a_buried_entry_waits_among_the_dead_letters_until_it_is_replayed(stage:
     assert_eq!(dead_letters(bus, &Scope::Every).await.unwrap(), []);
 }
 
-async fn dead_letters_are_found_by_what_is_asked_for_and_dropped(stage: &Stage) {
+async fn dead_letters_are_found_by_what_is_asked_for_and_dropped(stage: &BusHarness) {
     let bus = &*stage.bus;
     let shop = of(json!({"tenantid": "a", "id": "2", "source": "shop", "type": "order.paid"}));
     for (event, error) in [(event("a", "1"), "Boom"), (shop, "no such thing"), (event("b", "3"), "boom again")] {
@@ -202,7 +202,7 @@ async fn dead_letters_are_found_by_what_is_asked_for_and_dropped(stage: &Stage) 
     assert_eq!(found(Scope::Every, nothing()).await, ["no such thing", "Boom"]);
 }
 
-async fn the_log_goes_on_where_it_ended(stage: &Stage) {
+async fn the_log_goes_on_where_it_ended(stage: &BusHarness) {
     let bus = &*stage.bus;
     assert_eq!(log(bus, &Scope::Every, &log_filter(5)).await.0, [""; 0]);
     let like = |tenant: &str, id: &str, source: &str, kind: &str| {
@@ -243,7 +243,7 @@ async fn the_log_goes_on_where_it_ended(stage: &Stage) {
     assert_eq!(log(bus, &Scope::Every, &after).await.0, ["4", "5"]);
 }
 
-async fn events_are_found_by_their_ids_and_ids_by_their_beginnings(stage: &Stage) {
+async fn events_are_found_by_their_ids_and_ids_by_their_beginnings(stage: &BusHarness) {
     let bus = &*stage.bus;
     let like = |tenant: &str, id: &str, source: &str| {
         of(json!({"tenantid": tenant, "id": id, "source": source, "type": "new"}))
@@ -267,7 +267,7 @@ async fn events_are_found_by_their_ids_and_ids_by_their_beginnings(stage: &Stage
     assert_eq!(ids(None, "order-3").await, [""; 0]);
 }
 
-async fn a_tail_begins_behind_the_newest(stage: &Stage) {
+async fn a_tail_begins_behind_the_newest(stage: &BusHarness) {
     let bus = &*stage.bus;
     let nowhere = bus.end(&Scope::Every).await.unwrap();
     stage.publish(&[event("a", "1"), event("b", "2")]).await;
@@ -283,7 +283,7 @@ async fn a_tail_begins_behind_the_newest(stage: &Stage) {
     assert_eq!(log(bus, &only("a"), &from(own)).await.0, ["4"]);
 }
 
-async fn another_busses_positions_are_refused(stage: &Stage) {
+async fn another_busses_positions_are_refused(stage: &BusHarness) {
     let filter = LogFilter { after: Some("x".into()), ..log_filter(1) };
     assert!(matches!(stage.bus.log(&Scope::Every, &filter).await, Err(BusError::Invalid { .. })));
     let filter = DeadLetterFilter { before: Some("x".into()), limit: 1, ..DeadLetterFilter::default() };
@@ -291,17 +291,17 @@ async fn another_busses_positions_are_refused(stage: &Stage) {
     assert!(matches!(stage.bus.acknowledge(&["x".into()]).await, Err(BusError::Invalid { .. })));
 }
 
-async fn bus_backlog_is_counted(stage: &Stage) {
+async fn bus_backlog_is_counted(stage: &BusHarness) {
     let bus = &*stage.bus;
     read_nothing(bus).await;
-    assert_eq!(bus.backlog().await.unwrap(), Backlog::default());
+    assert_eq!(bus.backlog().await.unwrap(), BusBacklog::default());
     stage.publish(&[event("a", "1"), event("a", "2"), event("b", "3")]).await;
-    assert_eq!(bus.backlog().await.unwrap(), Backlog { unread: 3, pending: 0 });
+    assert_eq!(bus.backlog().await.unwrap(), BusBacklog { unread: 3, pending: 0 });
     let entries = read(bus, 3).await;
     acknowledge(bus, &entries[..1]).await;
-    assert_eq!(bus.backlog().await.unwrap(), Backlog { unread: 0, pending: 2 });
+    assert_eq!(bus.backlog().await.unwrap(), BusBacklog { unread: 0, pending: 2 });
     bus.acknowledge(&names_of(&entries)).await.unwrap();
-    assert_eq!(bus.backlog().await.unwrap(), Backlog::default());
+    assert_eq!(bus.backlog().await.unwrap(), BusBacklog::default());
 }
 
 /// A tenant whose events are on the stream of `a`.
@@ -313,7 +313,7 @@ fn beside_a() -> String {
         .expect("one of many")
 }
 
-async fn entries_of_a_full_tenant_are_left_uncounted_and_those_behind_them_are_read(stage: &Stage) {
+async fn entries_of_a_full_tenant_are_left_uncounted_and_those_behind_them_are_read(stage: &BusHarness) {
     let loud: Vec<_> = (0..60).map(|n| event("a", &n.to_string())).collect();
     stage.publish(&loud).await;
     stage.publish(&[event(&beside_a(), "behind")]).await;

@@ -2,41 +2,41 @@
 
 use std::time::Duration;
 
-use reveille::bus::{self, Bus, BusError, DeadLetterFilter, Entry, LogFilter, Settings};
+use reveille::bus::{self, Bus, BusError, DeadLetterFilter, BusEntry, LogFilter, Settings};
 use reveille::event::Event;
 use reveille::id::{Scope, Tenant};
 use reveille::secret::SecretUrl;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-use crate::conformance::world::World;
+use crate::conformance::world::StoreHarness;
 use crate::support::redis::{self, Redis};
 use crate::support::servers;
 
 /// The first instant of the case's clock, its bus and its database.
-pub struct Stage {
+pub struct BusHarness {
     pub bus: Arc<dyn Bus>,
     pub settings: Settings,
-    pub world: World,
+    pub world: StoreHarness,
     pub redis: Option<Redis>,
 }
 
 /// How long a reader waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-impl Stage {
-    pub async fn embedded(world: World) -> Stage {
+impl BusHarness {
+    pub async fn embedded(world: StoreHarness) -> BusHarness {
         let settings = Settings { stalled_after_seconds: 60.0, ..Settings::default() };
-        Stage::over(world, settings, None)
+        BusHarness::over(world, settings, None)
     }
 
     /// Streams of its own in the Redis of the tests.
-    pub async fn redis() -> Stage {
-        Stage::redis_at(servers::redis_url(), Settings::default()).await
+    pub async fn redis() -> BusHarness {
+        BusHarness::redis_at(servers::redis_url(), Settings::default()).await
     }
 
     /// Streams on another Redis, or with other settings.
-    pub async fn redis_at(url: String, settings: Settings) -> Stage {
+    pub async fn redis_at(url: String, settings: Settings) -> BusHarness {
         let settings = Settings {
             url: SecretUrl::new(url.clone()),
             stream_prefix: format!("t{:016x}", fastrand::u64(..)),
@@ -44,12 +44,12 @@ impl Stage {
             ..settings
         };
         let redis = Redis::at(&url);
-        Stage::over(World::sqlite().await, settings, Some(redis))
+        BusHarness::over(StoreHarness::sqlite().await, settings, Some(redis))
     }
 
-    fn over(world: World, settings: Settings, redis: Option<Redis>) -> Stage {
+    fn over(world: StoreHarness, settings: Settings, redis: Option<Redis>) -> BusHarness {
         let bus = bus::open(&settings, &world.store).expect("a bus");
-        Stage { bus, settings, world, redis }
+        BusHarness { bus, settings, world, redis }
     }
 
     /// Another instance on the same bus.
@@ -87,7 +87,7 @@ impl Stage {
 }
 
 /// Everything that a consumer gets within a moment, until there are `count`.
-pub async fn read(bus: &dyn Bus, count: usize) -> Vec<Entry> {
+pub async fn read(bus: &dyn Bus, count: usize) -> Vec<BusEntry> {
     let mut entries = Vec::new();
     let begun = std::time::Instant::now();
     while entries.len() < count {
@@ -122,15 +122,15 @@ pub async fn read_nothing(bus: &dyn Bus) {
     assert_eq!(bus.read(10, Duration::ZERO).await, Ok(Vec::new()));
 }
 
-pub fn ids_of(entries: &[Entry]) -> Vec<String> {
+pub fn ids_of(entries: &[BusEntry]) -> Vec<String> {
     entries.iter().map(|entry| entry.event.as_ref().expect("an event").id.clone()).collect()
 }
 
-pub fn names_of(entries: &[Entry]) -> Vec<String> {
+pub fn names_of(entries: &[BusEntry]) -> Vec<String> {
     entries.iter().map(|entry| entry.id.clone()).collect()
 }
 
-pub async fn acknowledge(bus: &dyn Bus, entries: &[Entry]) {
+pub async fn acknowledge(bus: &dyn Bus, entries: &[BusEntry]) {
     bus.acknowledge(&names_of(entries)).await.expect("acknowledged");
 }
 
@@ -157,6 +157,6 @@ pub async fn log(bus: &dyn Bus, scope: &Scope, filter: &LogFilter) -> (Vec<Strin
     (log.events.into_iter().map(|logged| logged.event.id).collect(), log.position, log.more)
 }
 
-pub async fn dead_letters(bus: &dyn Bus, scope: &Scope) -> Result<Vec<bus::DeadLetter>, BusError> {
+pub async fn dead_letters(bus: &dyn Bus, scope: &Scope) -> Result<Vec<bus::BusDeadLetter>, BusError> {
     bus.dead_letters(scope, &DeadLetterFilter { limit: 100, ..DeadLetterFilter::default() }).await
 }

@@ -18,7 +18,7 @@ use reveille::clock::pause;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
-use world::{Places, Server, World, replace};
+use world::{Places, Server, ReadmeHarness, replace};
 
 use crate::support::binary::{TempDir, signal};
 
@@ -111,7 +111,7 @@ async fn the_readme_is_what_its_commands_print() {
 /// Somebody who reads the page from its top, and does what it says.
 struct Reader {
     page: String,
-    world: World,
+    world: ReadmeHarness,
     places: Places,
     dir: TempDir,
     blocks: std::vec::IntoIter<Block>,
@@ -123,7 +123,7 @@ struct Reader {
 
 impl Reader {
     async fn open() -> Reader {
-        let (world, dir) = (World::start().await, TempDir::new());
+        let (world, dir) = (ReadmeHarness::start().await, TempDir::new());
         let places = world.places();
         let page = std::fs::read_to_string(PAGE).expect("README.md");
         let copy = OTHERWISE.iter().fold(page.clone(), |copy, (theirs, ours)| {

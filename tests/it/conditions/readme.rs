@@ -3,7 +3,7 @@
 use reveille::expr::{Language, Variables};
 use reveille::run::cause::Cause;
 use reveille::trigger::Trigger;
-use reveille::trigger::condition::{ConditionState, Seen, Subject, Validators};
+use reveille::trigger::condition::{ConditionState, PollResult, ConditionSubject, Validators};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
@@ -20,10 +20,10 @@ fn said(prices: &[i64]) -> String {
     let (flight, language) = (flight(), Language::default());
     let trigger: Trigger = serde_json::from_value(flight["trigger"].clone()).expect("a trigger");
     let question = trigger.condition().expect("a condition").compile(&language).expect("expressions");
-    let subject = Subject { id: Uuid::from_u128(1), name: "Cheap flight".into(), metadata: Map::new() };
+    let subject = ConditionSubject { id: Uuid::from_u128(1), name: "Cheap flight".into(), metadata: Map::new() };
     let mut state = ConditionState::default();
     for price in prices {
-        let seen = Seen::Value { value: json!({ "price": price }), validators: Validators::default() };
+        let seen = PollResult::Value { value: json!({ "price": price }), validators: Validators::default() };
         let step = state.on_poll(&question, &subject, Ok(seen), "2027-03-01T08:00:00Z".parse().unwrap(), 0.0);
         if let Some(fire) = step.fire {
             let Cause::Condition { value, previous, .. } = fire.cause else { panic!("a condition's fire") };

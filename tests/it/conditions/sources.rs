@@ -12,12 +12,12 @@ use reveille::compute::Compute;
 use reveille::egress::{self, Egress};
 use reveille::executor::host::StoreHost;
 use reveille::id::Tenant;
-use reveille::invalid::Faults;
-use reveille::poll::{Missed, Settings, Sources};
+use reveille::invalid::ValidationErrors;
+use reveille::poll::{PollFailure, Settings, Sources};
 use reveille::store::{self, Store};
-use reveille::task::Known;
+use reveille::task::TaskValidator;
 use reveille::tool;
-use reveille::trigger::condition::{Poll, Seen};
+use reveille::trigger::condition::{PollSpec, PollResult};
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor, SqliteConnection};
 
@@ -38,12 +38,12 @@ impl Looking {
         let settings: Settings = serde_json::from_value(settings).expect("settings");
         let egress = Egress::new(&egress::Settings::default()).expect("an egress");
         let credentials = reveille::vault::credentials::Credentials::none(egress);
-        let tools = tool::Registry::new(tool::builtin::all(&credentials)).expect("tools");
+        let tools = tool::ToolRegistry::new(tool::builtin::all(&credentials)).expect("tools");
         let sources = Sources::new(&settings, &credentials, std::sync::Arc::new(tools), dir).expect("sources");
         let sources = std::sync::Arc::new(sources);
         let store = Store::open(&store::Settings::default(), dir, Clock::system(), |_| {}).await.expect("a store");
         let bus = bus::open(&bus::Settings::default(), &store).expect("a bus");
-        let known = Known {
+        let known = TaskValidator {
             channels: vec![],
             check: std::sync::Arc::new(|_, _, _| {}),
             poll: std::sync::Arc::new(|_, _, _, _| {}),
@@ -57,8 +57,8 @@ impl Looking {
 
     /// The fault of such a poll, by its place.
     fn fault(&self, tenant: &str, poll: &Value) -> Option<String> {
-        let mut faults = Faults::new();
-        let poll: Poll = serde_json::from_value(poll.clone()).expect("a poll");
+        let mut faults = ValidationErrors::new();
+        let poll: PollSpec = serde_json::from_value(poll.clone()).expect("a poll");
         self.sources.check(&Tenant::new(tenant).unwrap(), &poll, "/poll", &mut faults);
         faults.0.into_iter().next().map(|fault| format!("{}: {}", fault.pointer, fault.message))
     }
@@ -72,9 +72,9 @@ impl Looking {
         }
     }
 
-    async fn poll(&self, Ask { tenant, trial, poll, time_limit }: Ask) -> Result<Seen, Missed> {
+    async fn poll(&self, Ask { tenant, trial, poll, time_limit }: Ask) -> Result<PollResult, PollFailure> {
         let id = uuid::Uuid::from_u128(7);
-        let ask = reveille::poll::Ask { tenant: &tenant, id, trial, poll: &poll, known: None, time_limit };
+        let ask = reveille::poll::PollRequest { tenant: &tenant, id, trial, poll: &poll, known: None, time_limit };
         match trial {
             true => self.poller.try_out(&ask).await,
             false => self.poller.poll(&ask).await,
@@ -83,11 +83,11 @@ impl Looking {
 
     /// The value that is seen, or the kind of the fault.
     async fn look(&self, poll: &Value) -> Result<Value, String> {
-        let poll: Poll = serde_json::from_value(poll.clone()).expect("a poll");
+        let poll: PollSpec = serde_json::from_value(poll.clone()).expect("a poll");
         match self.poll(Ask { poll, ..Looking::ask("ann", "") }).await {
-            Ok(Seen::Value { value, .. }) => Ok(value),
+            Ok(PollResult::Value { value, .. }) => Ok(value),
             Ok(other) => panic!("{other:?}"),
-            Err(Missed::Fault(fault)) => Err(fault.to_string()),
+            Err(PollFailure::Fault(fault)) => Err(fault.to_string()),
             Err(busy) => panic!("{busy:?}"),
         }
     }
@@ -98,7 +98,7 @@ impl Looking {
 struct Ask {
     tenant: Tenant,
     trial: bool,
-    poll: Poll,
+    poll: PollSpec,
     time_limit: Duration,
 }
 
@@ -187,7 +187,7 @@ async fn one_tenant_never_holds_all_connections_of_a_database() {
         match (&mut poll).now_or_never() {
             None => held.push(poll),
             Some(missed) => {
-                assert!(matches!(missed, Err(Missed::Busy(_))), "{missed:?}");
+                assert!(matches!(missed, Err(PollFailure::Busy(_))), "{missed:?}");
                 refused += 1;
             }
         }
@@ -196,7 +196,7 @@ async fn one_tenant_never_holds_all_connections_of_a_database() {
     let mut tried = Box::pin(looking.poll(trial.clone()));
     assert!((&mut tried).now_or_never().is_none());
     let again = looking.poll(Ask { tenant: Tenant::new("bob").unwrap(), ..trial }).await;
-    assert!(matches!(again, Err(Missed::Busy(_))), "trials have one connection: {again:?}");
+    assert!(matches!(again, Err(PollFailure::Busy(_))), "trials have one connection: {again:?}");
     // the queries of the one are under way, and the other is answered
     let under_way = "select count(*) from pg_stat_activity where query like '%pg_sleep(600)%' and state = 'active'
                         and datname = current_database() and pid <> pg_backend_pid()";
@@ -212,7 +212,7 @@ async fn one_tenant_never_holds_all_connections_of_a_database() {
     // its connection is made meanwhile
     let quick = Ask { time_limit: Duration::from_secs(60), ..Looking::ask("bob", "select 1 as n") };
     let seen = looking.poll(quick).await;
-    assert!(matches!(&seen, Ok(Seen::Value { value, .. }) if value["scalar"] == 1), "{seen:?}");
+    assert!(matches!(&seen, Ok(PollResult::Value { value, .. }) if value["scalar"] == 1), "{seen:?}");
 }
 
 #[tokio::test]
@@ -353,7 +353,7 @@ async fn long_arguments_of_a_polled_tool_are_held_against_its_schema_on_a_comput
     let dir = TempDir::new();
     let looking = Looking::at(json!({}), dir.path()).await;
     let poll = json!({ "tool": { "name": "current_time", "args": { "timezone": "x".repeat(600_000) } } });
-    let poll: Poll = serde_json::from_value(poll).expect("a poll");
+    let poll: PollSpec = serde_json::from_value(poll).expect("a poll");
     let threads = HeldThreads::all(&looking.compute).await;
     let meanwhile = async {
         until_waiting(&looking.compute, 1).await;
@@ -361,7 +361,7 @@ async fn long_arguments_of_a_polled_tool_are_held_against_its_schema_on_a_comput
     };
     let time_limit = Duration::from_secs(600);
     let (seen, ()) = tokio::join!(looking.poll(Ask { poll, time_limit, ..Looking::ask("ann", "") }), meanwhile);
-    assert!(matches!(&seen, Err(Missed::Fault(fault)) if fault.kind != "timeout"), "{seen:?}");
+    assert!(matches!(&seen, Err(PollFailure::Fault(fault)) if fault.kind != "timeout"), "{seen:?}");
 }
 
 #[tokio::test]
@@ -388,14 +388,14 @@ async fn redis_hashes_and_texts_are_read_at_their_bounds_and_too_large_one_beyon
         looking.poll(Ask { poll, time_limit: Duration::from_secs(60), ..Looking::ask("ann", "") }).await
     };
     let seen = async |name: &str| match look(name).await {
-        Ok(Seen::Value { value, .. }) => value,
+        Ok(PollResult::Value { value, .. }) => value,
         other => panic!("{name}: {other:?}"),
     };
     assert_eq!(seen("most fields").await.as_object().unwrap().len(), 1_000);
     assert_eq!(seen("longest text").await.as_str().unwrap().len(), 65_534);
     for beyond in ["more fields", "longer text"] {
         let refused = look(beyond).await;
-        assert!(matches!(&refused, Err(Missed::Fault(fault)) if fault.kind == "too_large"), "{beyond}: {refused:?}");
+        assert!(matches!(&refused, Err(PollFailure::Fault(fault)) if fault.kind == "too_large"), "{beyond}: {refused:?}");
     }
     let keys: Vec<String> = redis.keys(format!("{prefix}*")).await.unwrap();
     let _: () = redis.del(keys).await.unwrap();

@@ -1,6 +1,6 @@
 //! The watcher and failing polls: it never takes them for an answer, comes less often, tells the owner once.
 
-use reveille::engine::service::{Next, Service};
+use reveille::engine::service::{NextTick, ServiceLoop};
 use reveille::id::new_id;
 use reveille::task::Task;
 use serde_json::{Value, json};
@@ -159,7 +159,7 @@ async fn the_watcher_wakes_for_what_follows_from_a_poll(mut world: World) {
     instance.tick(&instance.engine().watcher).await.expect("a tick");
     tokio::time::timeout(std::time::Duration::from_secs(30), hint).await.expect("it is told when the poll is recorded");
     let next = instance.tick(&instance.engine().watcher).await.expect("a tick");
-    assert_eq!(next, Next::At(instance.stored(&task).await.next_fire_at.unwrap()));
+    assert_eq!(next, NextTick::At(instance.stored(&task).await.next_fire_at.unwrap()));
     instance.finish(&world).await;
 }
 
@@ -203,7 +203,7 @@ async fn a_tenant_whose_polls_hang_has_its_share_of_the_places_and_another_s_pol
     let one = instance.task(watching(&shop, json!({}))).await;
     world.advance(60.0);
     let next = instance.tick(&instance.engine().watcher).await.expect("a tick");
-    assert!(matches!(next, Next::OnWake), "nothing falls due behind those that wait: {next:?}");
+    assert!(matches!(next, NextTick::OnWake), "nothing falls due behind those that wait: {next:?}");
     let under_way = "select count(*) from due where tenant_id = 'many' and claimed_until is not null";
     assert_eq!(world.number(under_way).await, 22, "of 64 places");
     let began = std::time::Instant::now();

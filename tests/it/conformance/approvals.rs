@@ -1,13 +1,13 @@
 //! Questions to people: put with the parking of the run, settled once, with their consequences for the run.
 
 use chrono::TimeDelta;
-use reveille::approval::voter::{Marks, Vote};
-use reveille::approval::{Answer, Approval, ApprovalStatus, Begun, CallOutcome, Choice, OnExpiry, Proposal, Via};
+use reveille::approval::voter::{VoterMarks, Vote};
+use reveille::approval::{ApprovalAnswer, Approval, ApprovalStatus, Begun, CallOutcome, ApprovalChoice, OnExpiry, Proposal, Via};
 use reveille::id::{Scope, new_id};
-use reveille::notification::{Kind, NewDelivery};
+use reveille::notification::{MessageKind, NewDelivery};
 use reveille::run::RunState;
 use reveille::store::{
-    ApprovalFilter, ApprovalLink, Attend, Attended, AuditFilter, Cancelled, Decided, DeliveryFilter, Refusal,
+    ApprovalFilter, ApprovalLink, Attend, Attended, AuditFilter, Cancelled, Decided, DeliveryFilter, DecisionRefusal,
     StartedRun, StoreError,
 };
 use serde_json::json;
@@ -15,8 +15,8 @@ use sqlx::{Connection, PgConnection, SqliteConnection};
 use uuid::Uuid;
 
 use super::asked::{LIMIT, answer, asked, asked_with, go_on, park, parked, question};
-use super::world::{World, end_of, only};
-use Choice::{Approve, Cancel, Edit};
+use super::world::{StoreHarness, end_of, only};
+use ApprovalChoice::{Approve, Cancel, Edit};
 
 on_both!(
     a_run_that_asks_is_parked_and_its_questions_are_found,
@@ -50,20 +50,20 @@ on_both!(
 
 const EVERY: &Scope = &Scope::Every;
 
-async fn decide(world: &World, to: &Approval, choice: Choice) -> Decided {
+async fn decide(world: &StoreHarness, to: &Approval, choice: ApprovalChoice) -> Decided {
     world.store.decide_approval(EVERY, to.id, &answer(choice, to, "token:t")).await.unwrap()
 }
 
-async fn get(world: &World, id: Uuid) -> Approval {
+async fn get(world: &StoreHarness, id: Uuid) -> Approval {
     world.store.get_approval(EVERY, id).await.unwrap()
 }
 
-async fn state(world: &World, started: &StartedRun) -> RunState {
+async fn state(world: &StoreHarness, started: &StartedRun) -> RunState {
     world.get_run(started.run.id).await.state
 }
 
 /// The acts on record about a subject, oldest first, as `actor: action`.
-async fn acts(world: &World, subject: Uuid) -> Vec<String> {
+async fn acts(world: &StoreHarness, subject: Uuid) -> Vec<String> {
     let filter = AuditFilter { subject_id: Some(subject), limit: 50, ..AuditFilter::default() };
     let entries = world.store.list_audit(EVERY, &filter).await.unwrap();
     entries.iter().rev().map(|entry| format!("{}: {}", entry.actor, entry.action)).collect()
@@ -74,18 +74,18 @@ fn voters(approval: &Approval) -> Vec<&str> {
     approval.votes.iter().map(|vote| vote.by.as_str()).collect()
 }
 
-fn attend(world: &World) -> Attend {
+fn attend(world: &StoreHarness) -> Attend {
     Attend { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] }
 }
 
-fn refused(decided: Decided) -> Refusal {
+fn refused(decided: Decided) -> DecisionRefusal {
     match decided {
         Decided::Refused(refusal, _) => refusal,
         other => panic!("not refused: {other:?}"),
     }
 }
 
-async fn a_run_that_asks_is_parked_and_its_questions_are_found(world: &World) {
+async fn a_run_that_asks_is_parked_and_its_questions_are_found(world: &StoreHarness) {
     assert_eq!(world.store.next_waiting().await.unwrap(), None);
     let (task, started, asked) = asked(world, &["c1", "c2"]).await;
     let run = world.get_run(started.run.id).await;
@@ -133,11 +133,11 @@ async fn a_run_that_asks_is_parked_and_its_questions_are_found(world: &World) {
     assert_eq!(waiting[0].approvals, asked);
 }
 
-async fn an_answer_is_the_decision_once_and_the_run_goes_on(world: &World) {
+async fn an_answer_is_the_decision_once_and_the_run_goes_on(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1"]).await;
     world.pass(5);
     let answered =
-        Answer { comment: Some("go\0 on".into()), via: Via::Link, ..answer(Approve, &asked[0], "recipient:a") };
+        ApprovalAnswer { comment: Some("go\0 on".into()), via: Via::Link, ..answer(Approve, &asked[0], "recipient:a") };
     let decided = world.store.decide_approval(&only("a"), asked[0].id, &answered).await.unwrap();
     let expected = Approval {
         status: ApprovalStatus::Approved,
@@ -151,7 +151,7 @@ async fn an_answer_is_the_decision_once_and_the_run_goes_on(world: &World) {
     assert_eq!(decided, Decided::Done(expected.clone()));
     assert_eq!(get(world, asked[0].id).await, expected);
     for choice in [Approve, Edit, Cancel] {
-        assert_eq!(decide(world, &asked[0], choice).await, Decided::Refused(Refusal::Settled, expected.clone()));
+        assert_eq!(decide(world, &asked[0], choice).await, Decided::Refused(DecisionRefusal::Settled, expected.clone()));
     }
     assert_eq!(acts(world, asked[0].id).await, ["service: approval.asked", "recipient:a: approval.approved"]);
     assert_eq!(state(world, &started).await, RunState::Queued);
@@ -173,18 +173,18 @@ async fn an_answer_is_the_decision_once_and_the_run_goes_on(world: &World) {
     world.succeed(&again).await;
 }
 
-async fn an_answer_that_may_not_be_changes_nothing(world: &World) {
+async fn an_answer_that_may_not_be_changes_nothing(world: &StoreHarness) {
     let (_, started, asked) = asked_with(world, &["c1"], |asked| {
         asked.proposal.barred = Some("recipient:a".into());
         asked.proposal.options = vec![Approve, Cancel];
     })
     .await;
     let one = &asked[0];
-    let ask = async |answer: &Answer| world.store.decide_approval(&only("a"), one.id, answer).await.unwrap();
-    let other_digest = Answer { digest: "0".repeat(64), ..answer(Approve, one, "token:t") };
-    assert_eq!(ask(&other_digest).await, Decided::Refused(Refusal::OtherDigest, one.clone()));
-    assert_eq!(refused(ask(&answer(Approve, one, "recipient:a")).await), Refusal::Barred);
-    assert_eq!(refused(ask(&answer(Edit, one, "token:t")).await), Refusal::NotOffered);
+    let ask = async |answer: &ApprovalAnswer| world.store.decide_approval(&only("a"), one.id, answer).await.unwrap();
+    let other_digest = ApprovalAnswer { digest: "0".repeat(64), ..answer(Approve, one, "token:t") };
+    assert_eq!(ask(&other_digest).await, Decided::Refused(DecisionRefusal::OtherDigest, one.clone()));
+    assert_eq!(refused(ask(&answer(Approve, one, "recipient:a")).await), DecisionRefusal::Barred);
+    assert_eq!(refused(ask(&answer(Edit, one, "token:t")).await), DecisionRefusal::NotOffered);
     let other_tenant = world.store.decide_approval(&only("b"), one.id, &answer(Approve, one, "token:t")).await;
     assert!(matches!(other_tenant, Err(StoreError::NotFound)), "{other_tenant:?}");
     assert!(matches!(world.store.get_approval(&only("b"), one.id).await, Err(StoreError::NotFound)));
@@ -192,19 +192,19 @@ async fn an_answer_that_may_not_be_changes_nothing(world: &World) {
     assert_eq!(world.store.list_approvals(&only("b"), &all).await.unwrap(), []);
     // at its last instant it is over, whether anybody has noticed it or not
     world.pass(LIMIT);
-    assert_eq!(ask(&answer(Approve, one, "token:t")).await, Decided::Refused(Refusal::Expired, one.clone()));
-    assert_eq!(ask(&answer(Cancel, one, "token:t")).await, Decided::Refused(Refusal::Expired, one.clone()));
+    assert_eq!(ask(&answer(Approve, one, "token:t")).await, Decided::Refused(DecisionRefusal::Expired, one.clone()));
+    assert_eq!(ask(&answer(Cancel, one, "token:t")).await, Decided::Refused(DecisionRefusal::Expired, one.clone()));
     assert_eq!(state(world, &started).await, RunState::PendingApproval);
     assert_eq!(acts(world, one.id).await, ["service: approval.asked"]);
 }
 
-async fn edited_call_runs_as_edited_and_not_otherwise(world: &World) {
+async fn edited_call_runs_as_edited_and_not_otherwise(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1"]).await;
     let one = &asked[0];
     let edit = answer(Edit, one, "token:t");
     let (arguments, digest) = edit.edited.clone().unwrap();
-    let without = Answer { edited: None, ..edit.clone() };
-    assert_eq!(refused(world.store.decide_approval(EVERY, one.id, &without).await.unwrap()), Refusal::NotOffered);
+    let without = ApprovalAnswer { edited: None, ..edit.clone() };
+    assert_eq!(refused(world.store.decide_approval(EVERY, one.id, &without).await.unwrap()), DecisionRefusal::NotOffered);
     let Decided::Done(edited) = decide(world, one, Edit).await else { panic!("not decided") };
     assert_eq!(edited.status, ApprovalStatus::Edited);
     assert_eq!((edited.arguments(), edited.decided_digest.as_ref()), (&arguments, Some(&digest)));
@@ -215,7 +215,7 @@ async fn edited_call_runs_as_edited_and_not_otherwise(world: &World) {
     world.succeed(&again).await;
 }
 
-async fn approved_proposal_has_the_same_hash_when_it_is_read(world: &World) {
+async fn approved_proposal_has_the_same_hash_when_it_is_read(world: &StoreHarness) {
     let odd = json!({ "to\0": "a\0n", "amounts": [1.0, 1e3, "\0", "\\u0000"] });
     for choice in [Approve, Edit] {
         let (_, started, asked) = asked_with(world, &["c1"], |asked| {
@@ -239,7 +239,7 @@ async fn approved_proposal_has_the_same_hash_when_it_is_read(world: &World) {
     }
 }
 
-async fn one_that_is_allowed_wakes_the_run_and_one_that_is_cancelled_waits_for_the_others(world: &World) {
+async fn one_that_is_allowed_wakes_the_run_and_one_that_is_cancelled_waits_for_the_others(world: &StoreHarness) {
     let (_, started, both) = asked(world, &["c1", "c2"]).await;
     decide(world, &both[0], Cancel).await;
     assert_eq!(state(world, &started).await, RunState::PendingApproval);
@@ -255,7 +255,7 @@ async fn one_that_is_allowed_wakes_the_run_and_one_that_is_cancelled_waits_for_t
     world.succeed(&go_on(world, started.run.id).await).await;
 }
 
-async fn question_settled_while_the_run_goes_on_keeps_it_from_being_parked(world: &World) {
+async fn question_settled_while_the_run_goes_on_keeps_it_from_being_parked(world: &StoreHarness) {
     let (_, started, both) = asked(world, &["c1", "c2"]).await;
     decide(world, &both[0], Approve).await;
     let again = go_on(world, started.run.id).await;
@@ -271,12 +271,12 @@ async fn question_settled_while_the_run_goes_on_keeps_it_from_being_parked(world
     world.succeed(&go_on(world, started.run.id).await).await;
 }
 
-async fn as_many_as_are_wanted_have_to_agree_to_the_same(world: &World) {
+async fn as_many_as_are_wanted_have_to_agree_to_the_same(world: &StoreHarness) {
     let two = |asked: &mut Approval| asked.proposal.approvers = 2;
     let (_, started, asked) = asked_with(world, &["c1"], two).await;
     let one = &asked[0];
     let vote = async |choice, by| world.store.decide_approval(EVERY, one.id, &answer(choice, one, by)).await.unwrap();
-    let given = Vote { by: "token:t".into(), marks: Marks::of_name("token:t") };
+    let given = Vote { by: "token:t".into(), marks: VoterMarks::of_name("token:t") };
     let counted = Decided::Counted(Approval { votes: vec![given], ..one.clone() });
     assert_eq!(vote(Approve, "token:t").await, counted);
     assert_eq!(vote(Approve, "token:t").await, counted, "a person has one vote");
@@ -300,7 +300,7 @@ async fn as_many_as_are_wanted_have_to_agree_to_the_same(world: &World) {
     world.succeed(&go_on(world, started.run.id).await).await;
 }
 
-async fn an_approved_call_is_held_and_can_be_stopped(world: &World) {
+async fn an_approved_call_is_held_and_can_be_stopped(world: &StoreHarness) {
     let (_, started, asked) = asked_with(world, &["c1"], |asked| asked.proposal.undo_seconds = Some(60)).await;
     let one = &asked[0];
     let Decided::Done(done) = decide(world, one, Approve).await else { panic!("not decided") };
@@ -310,7 +310,7 @@ async fn an_approved_call_is_held_and_can_be_stopped(world: &World) {
     assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
     park(world, &again, &[], &[one.id]).await;
     assert_eq!(state(world, &started).await, RunState::PendingApproval, "it waits for the end of the hold");
-    assert_eq!(refused(decide(world, one, Approve).await), Refusal::Settled);
+    assert_eq!(refused(decide(world, one, Approve).await), DecisionRefusal::Settled);
     let Decided::Done(stopped) = decide(world, one, Cancel).await else { panic!("not stopped") };
     assert_eq!((stopped.status, stopped.decided_digest), (ApprovalStatus::Cancelled, None));
     assert_eq!(state(world, &started).await, RunState::Queued);
@@ -321,7 +321,7 @@ async fn an_approved_call_is_held_and_can_be_stopped(world: &World) {
     world.succeed(&again).await;
 }
 
-async fn a_held_call_runs_when_its_time_has_come(world: &World) {
+async fn a_held_call_runs_when_its_time_has_come(world: &StoreHarness) {
     let (_, started, asked) = asked_with(world, &["c1"], |asked| asked.proposal.undo_seconds = Some(60)).await;
     let one = &asked[0];
     decide(world, one, Approve).await;
@@ -330,7 +330,7 @@ async fn a_held_call_runs_when_its_time_has_come(world: &World) {
     assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
     assert_eq!(world.store.next_waiting().await.unwrap(), Some(until), "no later than the hold ends");
     world.pass(60);
-    assert_eq!(refused(decide(world, one, Cancel).await), Refusal::Settled, "too late to stop it");
+    assert_eq!(refused(decide(world, one, Cancel).await), DecisionRefusal::Settled, "too late to stop it");
     assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Woken);
     // had it ended while the run was being parked, the run would not have been
     park(world, &go_on(world, started.run.id).await, &[], &[one.id]).await;
@@ -340,7 +340,7 @@ async fn a_held_call_runs_when_its_time_has_come(world: &World) {
 }
 
 /// Runs parked with a call that nobody is asked about, held for a minute.
-async fn held(world: &World) -> (StartedRun, Approval) {
+async fn held(world: &StoreHarness) -> (StartedRun, Approval) {
     let (_, started, held) = asked_with(world, &["c1"], |asked| {
         let ids = (asked.id, asked.batch_id);
         let proposal = Proposal { undo_seconds: Some(60), ..asked.proposal.clone() };
@@ -353,7 +353,7 @@ async fn held(world: &World) -> (StartedRun, Approval) {
     (started, held.into_iter().next().unwrap())
 }
 
-async fn call_without_a_question_is_held_and_runs_after_its_time(world: &World) {
+async fn call_without_a_question_is_held_and_runs_after_its_time(world: &StoreHarness) {
     let (started, put) = held(world).await;
     let until = world.now() + TimeDelta::seconds(60);
     let one = get(world, put.id).await;
@@ -375,7 +375,7 @@ async fn call_without_a_question_is_held_and_runs_after_its_time(world: &World) 
     world.pass(59);
     assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
     world.pass(1);
-    assert_eq!(refused(decide(world, &one, Cancel).await), Refusal::Settled, "too late to stop it");
+    assert_eq!(refused(decide(world, &one, Cancel).await), DecisionRefusal::Settled, "too late to stop it");
     assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Woken);
     let again = go_on(world, started.run.id).await;
     assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Now);
@@ -384,11 +384,11 @@ async fn call_without_a_question_is_held_and_runs_after_its_time(world: &World) 
     world.succeed(&again).await;
 }
 
-async fn call_without_a_question_can_be_stopped_and_not_approved(world: &World) {
+async fn call_without_a_question_can_be_stopped_and_not_approved(world: &StoreHarness) {
     let (started, one) = held(world).await;
     world.pass(30);
     for choice in [Approve, Edit] {
-        assert_eq!(refused(decide(world, &one, choice).await), Refusal::Settled);
+        assert_eq!(refused(decide(world, &one, choice).await), DecisionRefusal::Settled);
     }
     let Decided::Done(stopped) = decide(world, &one, Cancel).await else { panic!("not stopped") };
     assert_eq!((stopped.status, stopped.decided_by.as_deref()), (ApprovalStatus::Cancelled, Some("token:t")));
@@ -399,7 +399,7 @@ async fn call_without_a_question_can_be_stopped_and_not_approved(world: &World) 
     world.succeed(&again).await;
 }
 
-async fn held_call_of_a_cancelled_run_is_withdrawn(world: &World) {
+async fn held_call_of_a_cancelled_run_is_withdrawn(world: &StoreHarness) {
     let (started, one) = held(world).await;
     world.store.cancel_run(EVERY, started.run.id, "no longer needed").await.unwrap();
     assert_eq!(state(world, &started).await, RunState::Cancelled);
@@ -408,7 +408,7 @@ async fn held_call_of_a_cancelled_run_is_withdrawn(world: &World) {
     assert_eq!(acts(world, one.id).await, ["policy: approval.held", "service: approval.cancelled"]);
 }
 
-async fn held_call_of_a_run_that_ends_meanwhile_is_withdrawn(world: &World) {
+async fn held_call_of_a_run_that_ends_meanwhile_is_withdrawn(world: &StoreHarness) {
     let (_, started, asked) = asked_with(world, &["c1", "c2"], |asked| {
         if asked.call_id == "c2" {
             let (ids, of) = ((asked.id, asked.batch_id), asked.identity());
@@ -417,7 +417,7 @@ async fn held_call_of_a_run_that_ends_meanwhile_is_withdrawn(world: &World) {
         }
     })
     .await;
-    decide(world, &asked[0], Choice::Approve).await;
+    decide(world, &asked[0], ApprovalChoice::Approve).await;
     let again = go_on(world, started.run.id).await;
     world.succeed(&again).await;
     let left = get(world, asked[1].id).await;
@@ -425,13 +425,13 @@ async fn held_call_of_a_run_that_ends_meanwhile_is_withdrawn(world: &World) {
     assert_eq!(acts(world, left.id).await, ["policy: approval.held", "service: approval.cancelled"]);
 }
 
-async fn nobody_answers_and_the_run_expires(world: &World) {
+async fn nobody_answers_and_the_run_expires(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1", "c2"]).await;
     decide(world, &asked[0], Cancel).await;
     world.pass(LIMIT - 1);
     assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
     world.pass(1);
-    let if_expired = NewDelivery::of_run("a", started.run.id, Kind::Result, vec!["email".into()]).into_iter().collect();
+    let if_expired = NewDelivery::of_run("a", started.run.id, MessageKind::Result, vec!["email".into()]).into_iter().collect();
     let attend = Attend { if_expired, ..attend(world) };
     assert_eq!(world.store.attend(started.run.id, &attend).await.unwrap(), Attended::Expired);
     let run = world.get_run(started.run.id).await;
@@ -442,14 +442,14 @@ async fn nobody_answers_and_the_run_expires(world: &World) {
     let left = get(world, asked[1].id).await;
     assert_eq!((left.status, left.decided_at), (ApprovalStatus::Expired, Some(world.now())));
     assert_eq!(acts(world, asked[1].id).await[1..], ["service: approval.expired"]);
-    assert_eq!(refused(decide(world, &asked[1], Approve).await), Refusal::Settled);
+    assert_eq!(refused(decide(world, &asked[1], Approve).await), DecisionRefusal::Settled);
     let filter = DeliveryFilter { limit: 10, ..DeliveryFilter::default() };
     assert_eq!(world.store.list_deliveries(EVERY, &filter).await.unwrap().len(), 1);
     assert_eq!(world.store.attend(started.run.id, &attend).await.unwrap(), Attended::Gone);
     assert_eq!(world.store.next_waiting().await.unwrap(), None);
 }
 
-async fn expired_question_is_a_no_and_the_rest_goes_on(world: &World) {
+async fn expired_question_is_a_no_and_the_rest_goes_on(world: &StoreHarness) {
     // told to go on, a chat, and one of which a part may run
     let cases: [fn(&mut Approval); 3] = [
         |asked| asked.proposal.on_expiry = OnExpiry::Cancel,
@@ -475,11 +475,11 @@ async fn expired_question_is_a_no_and_the_rest_goes_on(world: &World) {
     }
 }
 
-async fn one_that_waits_is_looked_at_again_and_told_of_once(world: &World) {
+async fn one_that_waits_is_looked_at_again_and_told_of_once(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1"]).await;
     let reminder = NewDelivery {
         dedupe_key: format!("batch:{}:reminder:1", asked[0].batch_id),
-        ..NewDelivery::of_run("a", started.run.id, Kind::Result, vec!["email".into()]).unwrap()
+        ..NewDelivery::of_run("a", started.run.id, MessageKind::Result, vec!["email".into()]).unwrap()
     };
     let soon = world.now() + TimeDelta::seconds(100);
     let attend = Attend { wake_at: soon, deliveries: vec![reminder], if_expired: vec![] };
@@ -493,7 +493,7 @@ async fn one_that_waits_is_looked_at_again_and_told_of_once(world: &World) {
     assert_eq!(world.store.next_waiting().await.unwrap(), Some(asked[0].expires_at), "no later than it expires");
 }
 
-async fn a_question_takes_the_place_of_another(world: &World) {
+async fn a_question_takes_the_place_of_another(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1"]).await;
     let old = &asked[0];
     decide(world, old, Approve).await;
@@ -503,7 +503,7 @@ async fn a_question_takes_the_place_of_another(world: &World) {
     park(world, &again, &[(new.clone(), Some(old.id))], &[]).await;
     assert_eq!(world.store.approvals_of_turn(started.run.id, 1).await.unwrap(), [new.clone()]);
     assert_eq!(get(world, old.id).await.status, ApprovalStatus::Approved, "what was decided stays on record");
-    assert_eq!(refused(decide(world, old, Cancel).await), Refusal::Settled);
+    assert_eq!(refused(decide(world, old, Cancel).await), DecisionRefusal::Settled);
     decide(world, &new, Approve).await;
     let again = go_on(world, started.run.id).await;
     assert_eq!(world.store.begin_approved(again.lease, old.id, &old.digest).await.unwrap(), Begun::Refused);
@@ -511,7 +511,7 @@ async fn a_question_takes_the_place_of_another(world: &World) {
     world.succeed(&again).await;
 }
 
-async fn a_call_is_asked_about_once(world: &World) {
+async fn a_call_is_asked_about_once(world: &StoreHarness) {
     let (_, started, both) = asked(world, &["c1", "c2"]).await;
     decide(world, &both[1], Approve).await;
     let again = go_on(world, started.run.id).await;
@@ -527,15 +527,15 @@ async fn a_call_is_asked_about_once(world: &World) {
     park(world, &again, &[(new.clone(), Some(both[0].id))], &[]).await;
     let old = get(world, both[0].id).await;
     assert_eq!((old.status, old.decided_by.as_deref()), (ApprovalStatus::Cancelled, Some("service")));
-    assert_eq!(refused(decide(world, &both[0], Approve).await), Refusal::Settled);
+    assert_eq!(refused(decide(world, &both[0], Approve).await), DecisionRefusal::Settled);
     assert_eq!(get(world, new.id).await.status, ApprovalStatus::Pending);
 }
 
-async fn a_run_that_has_ended_asks_nothing_any_more(world: &World) {
+async fn a_run_that_has_ended_asks_nothing_any_more(world: &StoreHarness) {
     let closed = async |asked: &Approval| {
         let left = get(world, asked.id).await;
         assert_eq!((left.status, left.decided_by.as_deref()), (ApprovalStatus::Cancelled, Some("service")));
-        assert_eq!(refused(decide(world, asked, Approve).await), Refusal::Settled);
+        assert_eq!(refused(decide(world, asked, Approve).await), DecisionRefusal::Settled);
         assert_eq!(acts(world, asked.id).await.last().unwrap(), "service: approval.cancelled");
     };
     let (_, started, cancelled) = asked(world, &["c1"]).await;
@@ -551,7 +551,7 @@ async fn a_run_that_has_ended_asks_nothing_any_more(world: &World) {
     closed(&both[1]).await;
 }
 
-async fn a_run_that_goes_on_waits_for_its_turn_and_is_not_skipped(world: &World) {
+async fn a_run_that_goes_on_waits_for_its_turn_and_is_not_skipped(world: &StoreHarness) {
     let (task, started, one) = asked(world, &["c1"]).await;
     let other = world.started(&task).await;
     decide(world, &one[0], Approve).await;
@@ -563,12 +563,12 @@ async fn a_run_that_goes_on_waits_for_its_turn_and_is_not_skipped(world: &World)
     world.succeed(&go_on(world, started.run.id).await).await;
 }
 
-async fn a_run_whose_end_was_asked_for_is_not_parked(world: &World) {
+async fn a_run_whose_end_was_asked_for_is_not_parked(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let started = world.started(&task).await;
     assert_eq!(world.store.cancel_run(EVERY, started.run.id, "no").await.unwrap(), Cancelled::Asked);
     let one = question(world, &started, "c1");
-    let told = NewDelivery::of_run("a", started.run.id, Kind::Result, vec!["email".into()]);
+    let told = NewDelivery::of_run("a", started.run.id, MessageKind::Result, vec!["email".into()]);
     let mut end = parked(world, &started, &[(one.clone(), None)], &[]);
     end.deliveries = told.into_iter().collect();
     assert_eq!(world.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
@@ -589,7 +589,7 @@ async fn a_run_whose_end_was_asked_for_is_not_parked(world: &World) {
     world.store.finish_runs(&[end_of(&again, RunState::Cancelled)]).await.unwrap();
 }
 
-async fn a_link_leads_to_its_batch_until_its_time_is_over(world: &World) {
+async fn a_link_leads_to_its_batch_until_its_time_is_over(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1", "c2"]).await;
     let mut link = ApprovalLink {
         batch_id: asked[0].batch_id,
@@ -620,7 +620,7 @@ async fn a_link_leads_to_its_batch_until_its_time_is_over(world: &World) {
     assert_eq!(find([8; 32]).await.unwrap().1, [], "a link of another tenant leads nowhere");
 }
 
-async fn approvals_are_deleted_with_their_run(world: &World) {
+async fn approvals_are_deleted_with_their_run(world: &StoreHarness) {
     let (_, started, asked) = asked_with(world, &["c1"], |asked| asked.proposal.approvers = 2).await;
     let link = |days| ApprovalLink {
         batch_id: if days == 0 { new_id(world.now()) } else { asked[0].batch_id },
@@ -643,7 +643,7 @@ async fn approvals_are_deleted_with_their_run(world: &World) {
     assert_eq!((world.count("select count(*) from audit").await, written), (3, 3));
 }
 
-async fn of_a_hundred_answers_one_has_its_effect(world: &World) {
+async fn of_a_hundred_answers_one_has_its_effect(world: &StoreHarness) {
     let other = world.other_instance().await;
     let (_, started, asked) = asked(world, &["c1"]).await;
     let answers = (0..100).map(|n| {
@@ -657,7 +657,7 @@ async fn of_a_hundred_answers_one_has_its_effect(world: &World) {
     for decided in answers {
         match decided.await.unwrap() {
             Decided::Done(approval) => done.push(approval),
-            told => assert_eq!(refused(told), Refusal::Settled),
+            told => assert_eq!(refused(told), DecisionRefusal::Settled),
         }
     }
     assert_eq!(done, [get(world, asked[0].id).await]);
@@ -666,7 +666,7 @@ async fn of_a_hundred_answers_one_has_its_effect(world: &World) {
     world.succeed(&go_on(world, started.run.id).await).await;
 }
 
-async fn of_an_answer_and_an_expiry_one_wins(world: &World) {
+async fn of_an_answer_and_an_expiry_one_wins(world: &StoreHarness) {
     let other = world.other_instance().await;
     for _ in 0..10 {
         let (_, started, asked) = asked(world, &["c1"]).await;
@@ -686,7 +686,7 @@ async fn of_an_answer_and_an_expiry_one_wins(world: &World) {
     }
 }
 
-async fn pending_ones_are_found_among_many_decided_ones(world: &World) {
+async fn pending_ones_are_found_among_many_decided_ones(world: &StoreHarness) {
     let (_, _, asked) = asked(world, &["c1"]).await;
     let (numbers, key) = match world.is_postgres() {
         true => ("select n from generate_series(1, 20000) as n (n)", "md5(cast(n.n as text))::uuid"),
@@ -720,17 +720,17 @@ async fn pending_ones_are_found_among_many_decided_ones(world: &World) {
     }
 }
 
-pub async fn plan(world: &World, statement: &str) -> String {
+pub async fn plan(world: &StoreHarness, statement: &str) -> String {
     plan_under(world, &[], statement).await
 }
 
 /// The plan where the engine's own connections ask, which have no way to scan.
-pub async fn quick_plan(world: &World, statement: &str) -> String {
+pub async fn quick_plan(world: &StoreHarness, statement: &str) -> String {
     let settings = ["set enable_seqscan = off", "set enable_bitmapscan = off", "set enable_sort = off"];
     plan_under(world, &settings, statement).await
 }
 
-async fn plan_under(world: &World, settings: &[&'static str], statement: &str) -> String {
+async fn plan_under(world: &StoreHarness, settings: &[&'static str], statement: &str) -> String {
     let url = world.url();
     if world.is_postgres() {
         let mut connection = PgConnection::connect(&url).await.unwrap();

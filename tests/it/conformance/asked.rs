@@ -3,7 +3,7 @@
 use chrono::TimeDelta;
 use reveille::approval::matrix::{Category, Consequence};
 use reveille::approval::proposal::Proposal;
-use reveille::approval::{Answer, Approval, Choice, Identity, OnExpiry, Via};
+use reveille::approval::{ApprovalAnswer, Approval, ApprovalChoice, ProposalIdentity, OnExpiry, Via};
 use reveille::id::new_id;
 use reveille::run::RunState;
 use reveille::store::{Finish, Park, StartedRun};
@@ -11,7 +11,7 @@ use reveille::task::Task;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{LEASE, World, end_of};
+use super::world::{LEASE, StoreHarness, end_of};
 
 /// How long there is to answer, in seconds.
 pub const LIMIT: i64 = 1800;
@@ -29,7 +29,7 @@ pub fn proposal() -> Proposal {
         consequence: Consequence::High,
         reasons: vec!["side effects of high consequence are asked about".into()],
         why: vec![],
-        options: vec![Choice::Approve, Choice::Edit, Choice::Cancel],
+        options: vec![ApprovalChoice::Approve, ApprovalChoice::Edit, ApprovalChoice::Cancel],
         allow_modification: true,
         source: "trigger".into(),
         delegation_chain: vec!["main".into()],
@@ -44,9 +44,9 @@ pub fn proposal() -> Proposal {
 }
 
 /// A question about a call of the first turn of a run; not put yet.
-pub fn question(world: &World, started: &StartedRun, call: &str) -> Approval {
+pub fn question(world: &StoreHarness, started: &StartedRun, call: &str) -> Approval {
     let run = &started.run;
-    let of = Identity { tenant: &run.tenant_id, run_id: run.id, turn: 1, call_id: call };
+    let of = ProposalIdentity { tenant: &run.tenant_id, run_id: run.id, turn: 1, call_id: call };
     let ids = (new_id(world.now()), run.id);
     Approval {
         expires_at: world.now() + TimeDelta::seconds(LIMIT),
@@ -55,20 +55,20 @@ pub fn question(world: &World, started: &StartedRun, call: &str) -> Approval {
 }
 
 /// The end of an execution that waits for people.
-pub fn parked(world: &World, started: &StartedRun, asks: &[(Approval, Option<Uuid>)], open: &[Uuid]) -> Finish {
+pub fn parked(world: &StoreHarness, started: &StartedRun, asks: &[(Approval, Option<Uuid>)], open: &[Uuid]) -> Finish {
     let wake_at = world.now() + TimeDelta::seconds(LIMIT / 2);
     let park = Park::Approval { wake_at, asks: asks.to_vec(), open: open.to_vec() };
     Finish { park: Some(park), ..end_of(started, RunState::PendingApproval) }
 }
 
-pub async fn park(world: &World, started: &StartedRun, asks: &[(Approval, Option<Uuid>)], open: &[Uuid]) {
+pub async fn park(world: &StoreHarness, started: &StartedRun, asks: &[(Approval, Option<Uuid>)], open: &[Uuid]) {
     let end = parked(world, started, asks, open);
     assert_eq!(world.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
 }
 
 /// A run of a new task that is parked with a question for each of these calls, changed by `with`.
 pub async fn asked_with(
-    world: &World,
+    world: &StoreHarness,
     calls: &[&str],
     with: impl Fn(&mut Approval),
 ) -> (Task, StartedRun, Vec<Approval>) {
@@ -84,21 +84,21 @@ pub async fn asked_with(
     (task, started, asks.into_iter().map(|(asked, _)| asked).collect())
 }
 
-pub async fn asked(world: &World, calls: &[&str]) -> (Task, StartedRun, Vec<Approval>) {
+pub async fn asked(world: &StoreHarness, calls: &[&str]) -> (Task, StartedRun, Vec<Approval>) {
     asked_with(world, calls, |_| ()).await
 }
 
-pub fn answer(choice: Choice, to: &Approval, by: &str) -> Answer {
+pub fn answer(choice: ApprovalChoice, to: &Approval, by: &str) -> ApprovalAnswer {
     let arguments = json!({ "to": "ann", "amount": 5 });
-    let edited = (choice == Choice::Edit).then(|| {
+    let edited = (choice == ApprovalChoice::Edit).then(|| {
         let digest = to.proposal.digest(&to.identity(), &arguments);
         (arguments, digest)
     });
-    Answer { choice, digest: to.digest.clone(), edited, comment: None, by: by.into(), via: Via::Api }
+    ApprovalAnswer { choice, digest: to.digest.clone(), edited, comment: None, by: by.into(), via: Via::Api }
 }
 
 /// Starts a run that was woken, and is alone in the queue.
-pub async fn go_on(world: &World, id: Uuid) -> StartedRun {
+pub async fn go_on(world: &StoreHarness, id: Uuid) -> StartedRun {
     let claims = world.claim().await;
     let lease = claims.into_iter().map(|claim| claim.lease).find(|lease| lease.run_id == id).expect("it is queued");
     let mut starts = world.store.start_runs(&[lease], world.now() + LEASE).await.unwrap();

@@ -5,7 +5,7 @@ use reveille::store::{AuditEntry, AuditFilter};
 use serde_json::json;
 
 use super::asked::{answer, asked};
-use super::world::{World, only};
+use super::world::{StoreHarness, only};
 
 on_both!(
     an_act_is_on_record_as_it_was,
@@ -19,11 +19,11 @@ fn hash(before: &str, entry: &AuditEntry) -> String {
     format!("{before}>{}.{}", entry.position.unwrap(), entry.action)
 }
 
-async fn an_act_is_on_record_as_it_was(world: &World) {
+async fn an_act_is_on_record_as_it_was(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1"]).await;
     world.pass(5);
     let comment = Some("not \0 now".to_owned());
-    let no = reveille::approval::Answer { comment, ..answer(reveille::approval::Choice::Cancel, &asked[0], "token:t") };
+    let no = reveille::approval::ApprovalAnswer { comment, ..answer(reveille::approval::ApprovalChoice::Cancel, &asked[0], "token:t") };
     world.store.decide_approval(&only("a"), asked[0].id, &no).await.unwrap();
     let filter = AuditFilter { limit: 9, ..AuditFilter::default() };
     let entries = world.store.list_audit(&only("a"), &filter).await.unwrap();
@@ -56,7 +56,7 @@ async fn an_act_is_on_record_as_it_was(world: &World) {
     world.store.cancel_run(&Scope::Every, started.run.id, "no").await.unwrap();
 }
 
-async fn entries_are_chained_in_their_order_and_keep_their_places(world: &World) {
+async fn entries_are_chained_in_their_order_and_keep_their_places(world: &StoreHarness) {
     assert_eq!(world.store.audit_end().await.unwrap(), (0, String::new(), 0));
     assert_eq!(world.store.seal_audit(&hash, 9).await.unwrap(), 0);
     let (_, started, _) = asked(world, &["c1", "c2", "c3"]).await;
@@ -85,7 +85,7 @@ async fn entries_are_chained_in_their_order_and_keep_their_places(world: &World)
     }
 }
 
-async fn of_two_who_seal_none_gives_a_place_twice(world: &World) {
+async fn of_two_who_seal_none_gives_a_place_twice(world: &StoreHarness) {
     let other = world.other_instance().await;
     let (_, started, _) = asked(world, &["c1", "c2", "c3", "c4", "c5", "c6"]).await;
     let (a, b, c) =

@@ -1,14 +1,14 @@
 //! Changes of tasks: what tenants wrote is computed before anything is locked, and what others change meanwhile stands.
 
-use reveille::credential::{Lack, LackKind, Reference};
+use reveille::credential::{CredentialIssue, CredentialIssueKind, Reference};
 use reveille::id::Scope;
-use reveille::store::{Lacked, StoreError};
+use reveille::store::{PauseResult, StoreError};
 use reveille::task::change::TaskChange;
 use reveille::task::{Task, TaskStatus};
 use serde_json::json;
 
 use super::credentials::credential;
-use super::world::{World, spec};
+use super::world::{StoreHarness, spec};
 use crate::support::computing::{HeldThreads, until_waiting};
 
 on_both!(
@@ -25,7 +25,7 @@ fn pause() -> TaskChange {
 }
 
 /// Makes a change, and another by the database's own words while the change is computed.
-async fn changed(world: &World, task: &Task, change: TaskChange, meanwhile: &str) -> Result<Task, StoreError> {
+async fn changed(world: &StoreHarness, task: &Task, change: TaskChange, meanwhile: &str) -> Result<Task, StoreError> {
     let computing = world.store.computing().clone();
     let threads = HeldThreads::all(&computing).await;
     let (store, id) = (world.store.clone(), task.id);
@@ -37,7 +37,7 @@ async fn changed(world: &World, task: &Task, change: TaskChange, meanwhile: &str
     asked.await.unwrap()
 }
 
-async fn a_change_is_computed_before_its_task_is_locked(world: &World) {
+async fn a_change_is_computed_before_its_task_is_locked(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let edit = |version| {
         let spec = Box::new(spec(json!({"cron": "0 8 * * *"}), json!({})));
@@ -53,7 +53,7 @@ async fn a_change_is_computed_before_its_task_is_locked(world: &World) {
     }
 }
 
-async fn an_edit_between_reading_and_locking_is_not_lost(world: &World) {
+async fn an_edit_between_reading_and_locking_is_not_lost(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let renamed = "update tasks set name = 'renamed', version = version + 1 where id";
     let paused = changed(world, &task, pause(), renamed).await.unwrap();
@@ -61,7 +61,7 @@ async fn an_edit_between_reading_and_locking_is_not_lost(world: &World) {
     assert_eq!(world.get_task(task.id).await, paused);
 }
 
-async fn an_edit_of_a_version_that_is_gone_by_the_lock_is_refused(world: &World) {
+async fn an_edit_of_a_version_that_is_gone_by_the_lock_is_refused(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let spec = Box::new(spec(json!({"interval": "5m"}), json!({})));
     let edit = TaskChange::Edit { version: task.version, name: "mine".into(), spec };
@@ -71,7 +71,7 @@ async fn an_edit_of_a_version_that_is_gone_by_the_lock_is_refused(world: &World)
     assert_eq!(world.get_task(task.id).await.name, "renamed");
 }
 
-async fn an_instant_that_moves_between_reading_and_locking_is_planned_anew(world: &World) {
+async fn an_instant_that_moves_between_reading_and_locking_is_planned_anew(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let ahead = world.task(json!({"at": "2026-03-01T08:02:00Z"})).await;
     // as if it had fired, and waited for what the other waits for
@@ -89,7 +89,7 @@ async fn an_instant_that_moves_between_reading_and_locking_is_planned_anew(world
     assert_eq!(world.count(&kept).await, 1, "the first instant that is not considered is the one that it was moved to");
 }
 
-async fn a_task_that_is_another_at_each_try_is_refused_in_the_end(world: &World) {
+async fn a_task_that_is_another_at_each_try_is_refused_in_the_end(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let computing = world.store.computing().clone();
     let mut threads = HeldThreads::all_of(&computing, "a").await;
@@ -107,11 +107,11 @@ async fn a_task_that_is_another_at_each_try_is_refused_in_the_end(world: &World)
     assert_eq!((after.status, after.version), (TaskStatus::Active, 1 + tries));
 }
 
-async fn a_credential_is_saved_after_the_tasks_that_wait_for_it_are_planned(world: &World) {
-    let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
+async fn a_credential_is_saved_after_the_tasks_that_wait_for_it_are_planned(world: &StoreHarness) {
+    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
     let hourly = || json!({"interval": "1h"});
     let (first, second) = (world.task(hourly()).await, world.task(hourly()).await);
-    assert_eq!(world.store.pause_for_credential(first.id, &lack).await.unwrap(), Lacked::Paused);
+    assert_eq!(world.store.pause_for_credential(first.id, &lack).await.unwrap(), PauseResult::Paused);
     let computing = world.store.computing().clone();
     let threads = HeldThreads::all(&computing).await;
     let store = world.store.clone();

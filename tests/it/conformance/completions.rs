@@ -2,17 +2,17 @@
 
 use chrono::TimeDelta;
 use reveille::id::Scope;
-use reveille::notification::measure::Said;
+use reveille::notification::measure::NotifiedOutcome;
 use reveille::run::outcome::RunFault;
 use reveille::run::{RunEvent, RunState};
 use reveille::store::{
-    Answer, Cancelled, Completion, DeliveryFilter, Finish, Idempotency, Park, StartedRun, StoreError,
+    StoredAnswer, Cancelled, RunCompletion, DeliveryFilter, Finish, Idempotency, Park, StartedRun, StoreError,
 };
 use reveille::task::Task;
 use serde_json::json;
 
 use super::told::tells;
-use super::world::{World, end_of, only};
+use super::world::{StoreHarness, end_of, only};
 
 on_both!(
     a_parked_run_has_no_slot_and_no_lease_and_waits,
@@ -24,25 +24,25 @@ on_both!(
     a_repeated_request_is_answered_alike,
 );
 
-async fn waiting(world: &World, seconds: i64) -> (Task, StartedRun) {
+async fn waiting(world: &StoreHarness, seconds: i64) -> (Task, StartedRun) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let started = world.started(&task).await;
     park(world, &started, seconds).await;
     (task, started)
 }
 
-async fn park(world: &World, started: &StartedRun, seconds: i64) {
+async fn park(world: &StoreHarness, started: &StartedRun, seconds: i64) {
     let park = Some(Park::Completion { until: world.now() + TimeDelta::seconds(seconds) });
     let end = Finish { park, ran_ms: 1200, ..end_of(started, RunState::WaitingForCompletion) };
     assert!(world.store.finish_runs(&[end]).await.unwrap().is_empty());
 }
 
-fn succeeded() -> Completion {
+fn succeeded() -> RunCompletion {
     let output = Some("Booked.".into());
-    Completion { event: RunEvent::Succeed, output, error: None, reason: None, tells: None }
+    RunCompletion { event: RunEvent::Succeed, output, error: None, reason: None, tells: None }
 }
 
-async fn a_parked_run_has_no_slot_and_no_lease_and_waits(world: &World) {
+async fn a_parked_run_has_no_slot_and_no_lease_and_waits(world: &StoreHarness) {
     let (task, started) = waiting(world, 60).await;
     let run = world.get_run(started.run.id).await;
     assert_eq!((run.state, run.finished_at, run.attempt), (RunState::WaitingForCompletion, None, 1));
@@ -60,14 +60,14 @@ async fn a_parked_run_has_no_slot_and_no_lease_and_waits(world: &World) {
     assert_eq!(world.get_run(run.id).await.state, RunState::Cancelled);
 }
 
-async fn a_completion_is_recorded_once_with_its_deliveries(world: &World) {
+async fn a_completion_is_recorded_once_with_its_deliveries(world: &StoreHarness) {
     let (task, started) = waiting(world, 60).await;
     let id = started.run.id;
-    let tells = tells(&task, id, Said::Success { wanted: true, hash: None });
-    let completion = Completion { tells, ..succeeded() };
+    let tells = tells(&task, id, NotifiedOutcome::Success { wanted: true, hash: None });
+    let completion = RunCompletion { tells, ..succeeded() };
     world.pass(5);
     let answer = world.store.complete_run(&only("a"), id, &completion, world.now(), None).await.unwrap();
-    assert_eq!(answer, Answer::Done(()));
+    assert_eq!(answer, StoredAnswer::Done(()));
     let run = world.get_run(id).await;
     assert_eq!(
         (run.state, run.output.as_deref(), run.finished_at),
@@ -80,22 +80,22 @@ async fn a_completion_is_recorded_once_with_its_deliveries(world: &World) {
     assert_eq!(world.count("select count(*) from parked").await, 0);
 }
 
-async fn a_failure_and_an_expiry_are_recorded_with_their_reasons(world: &World) {
+async fn a_failure_and_an_expiry_are_recorded_with_their_reasons(world: &StoreHarness) {
     let fault = RunFault::new("no_table", "all are taken");
-    let failed = Completion { event: RunEvent::Fail, output: None, error: Some(fault.clone()), ..succeeded() };
+    let failed = RunCompletion { event: RunEvent::Fail, output: None, error: Some(fault.clone()), ..succeeded() };
     let (_, started) = waiting(world, 60).await;
     world.store.complete_run(&Scope::Every, started.run.id, &failed, world.now(), None).await.unwrap();
     let run = world.get_run(started.run.id).await;
     assert_eq!((run.state, run.error), (RunState::Failed, Some(fault)));
     let reason = Some("completion_timeout".into());
-    let expired = Completion { event: RunEvent::Expire, output: None, reason: reason.clone(), ..succeeded() };
+    let expired = RunCompletion { event: RunEvent::Expire, output: None, reason: reason.clone(), ..succeeded() };
     let (_, started) = waiting(world, 60).await;
     world.store.complete_run(&Scope::Every, started.run.id, &expired, world.now(), None).await.unwrap();
     let run = world.get_run(started.run.id).await;
     assert_eq!((run.state, run.reason), (RunState::Expired, reason));
 }
 
-async fn run_that_does_not_wait_or_is_another_tenants_is_not_completed(world: &World) {
+async fn run_that_does_not_wait_or_is_another_tenants_is_not_completed(world: &StoreHarness) {
     let (_, waits) = waiting(world, 60).await;
     let other = world.store.complete_run(&only("b"), waits.run.id, &succeeded(), world.now(), None).await;
     assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");
@@ -104,14 +104,14 @@ async fn run_that_does_not_wait_or_is_another_tenants_is_not_completed(world: &W
     let runs = world.started(&task).await;
     let early = world.store.complete_run(&only("a"), runs.run.id, &succeeded(), world.now(), None).await;
     assert!(matches!(early, Err(StoreError::Conflict(why)) if why.contains("running")));
-    let illegal = Completion { event: RunEvent::Skip, ..succeeded() };
+    let illegal = RunCompletion { event: RunEvent::Skip, ..succeeded() };
     let refused = world.store.complete_run(&only("a"), waits.run.id, &illegal, world.now(), None).await;
     assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
     world.succeed(&runs).await;
     world.store.complete_run(&only("a"), waits.run.id, &succeeded(), world.now(), None).await.unwrap();
 }
 
-async fn overdue_ones_are_found_the_longest_first(world: &World) {
+async fn overdue_ones_are_found_the_longest_first(world: &StoreHarness) {
     assert_eq!(world.store.next_overdue().await.unwrap(), None);
     let (_, later) = waiting(world, 60).await;
     let (task, sooner) = waiting(world, 30).await;
@@ -124,7 +124,7 @@ async fn overdue_ones_are_found_the_longest_first(world: &World) {
     assert_eq!(ids, [sooner.run.id, later.run.id]);
     assert_eq!(overdue[0].1.as_ref().map(|task| task.id), Some(task.id));
     assert_eq!(world.store.overdue_completions(world.now(), 1).await.unwrap().len(), 1);
-    let expired = Completion { event: RunEvent::Expire, output: None, ..succeeded() };
+    let expired = RunCompletion { event: RunEvent::Expire, output: None, ..succeeded() };
     for id in ids {
         // its time is over, whether anybody has noticed it or not
         let late = world.store.complete_run(&Scope::Every, id, &succeeded(), world.now(), None).await;
@@ -133,12 +133,12 @@ async fn overdue_ones_are_found_the_longest_first(world: &World) {
     }
 }
 
-async fn of_two_who_end_one_one_wins(world: &World) {
+async fn of_two_who_end_one_one_wins(world: &StoreHarness) {
     let other = world.other_instance().await;
     for _ in 0..5 {
         let (_, started) = waiting(world, 60).await;
         let id = started.run.id;
-        let failed = Completion { event: RunEvent::Fail, output: None, ..succeeded() };
+        let failed = RunCompletion { event: RunEvent::Fail, output: None, ..succeeded() };
         let (scope, won) = (only("a"), succeeded());
         let (a, b, c) = tokio::join!(
             world.store.complete_run(&scope, id, &won, world.now(), None),
@@ -153,7 +153,7 @@ async fn of_two_who_end_one_one_wins(world: &World) {
     }
 }
 
-async fn a_repeated_request_is_answered_alike(world: &World) {
+async fn a_repeated_request_is_answered_alike(world: &StoreHarness) {
     let (_, started) = waiting(world, 60).await;
     let once = Idempotency {
         tenant: "a".into(),
@@ -164,9 +164,9 @@ async fn a_repeated_request_is_answered_alike(world: &World) {
     };
     let now = world.now();
     let ask = || world.store.complete_run(&Scope::Every, started.run.id, &COMPLETION, now, Some(&once));
-    assert_eq!(ask().await.unwrap(), Answer::Done(()));
-    assert_eq!(ask().await.unwrap(), Answer::Replayed { status: 200, body: json!({ "state": "succeeded" }) });
+    assert_eq!(ask().await.unwrap(), StoredAnswer::Done(()));
+    assert_eq!(ask().await.unwrap(), StoredAnswer::Replayed { status: 200, body: json!({ "state": "succeeded" }) });
 }
 
-static COMPLETION: Completion =
-    Completion { event: RunEvent::Succeed, output: None, error: None, reason: None, tells: None };
+static COMPLETION: RunCompletion =
+    RunCompletion { event: RunEvent::Succeed, output: None, error: None, reason: None, tells: None };

@@ -3,19 +3,19 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::expr::Language;
 use reveille::id::Scope;
-use reveille::notification::{Kind, NewDelivery};
+use reveille::notification::{MessageKind, NewDelivery};
 use reveille::quota::Quotas;
 use reveille::run::RunState;
 use reveille::run::cause::Cause;
-use reveille::store::{DeliveryFilter, Outlook, PollClaim, RecordedPoll, Store};
+use reveille::store::{DeliveryFilter, PendingWork, PollClaim, RecordedPoll, Store};
 use reveille::task::change::TaskChange;
 use reveille::task::{Task, TaskStatus};
 use reveille::trigger::Trigger;
-use reveille::trigger::condition::{ConditionState, PollFault, Seen, Step, Validators};
+use reveille::trigger::condition::{ConditionState, PollFault, PollResult, ConditionStep, Validators};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::world::{World, new_task, only, spec};
+use super::world::{StoreHarness, new_task, only, spec};
 
 on_both!(
     a_poll_is_claimed_by_one_and_again_when_the_claim_ran_out,
@@ -55,36 +55,36 @@ async fn claim_from(store: &Store, now: DateTime<Utc>) -> Vec<PollClaim> {
 }
 
 /// The one poll that is due once its first seconds have passed.
-async fn due(world: &World) -> PollClaim {
+async fn due(world: &StoreHarness) -> PollClaim {
     world.pass(600);
     let mut claims = claim_from(&world.store, world.now()).await;
     assert_eq!(claims.len(), 1);
     claims.remove(0)
 }
 
-pub(super) fn step(claim: &PollClaim, polled: Result<Value, &str>, now: DateTime<Utc>) -> Step {
+pub(super) fn step(claim: &PollClaim, polled: Result<Value, &str>, now: DateTime<Utc>) -> ConditionStep {
     let trigger: Trigger = serde_json::from_value(claim.trigger.clone()).unwrap();
     let question = trigger.condition().unwrap().compile(&Language::default()).unwrap();
     let polled = match polled {
-        Ok(value) => Ok(Seen::Value { value, validators: Validators::default() }),
+        Ok(value) => Ok(PollResult::Value { value, validators: Validators::default() }),
         Err(why) => Err(PollFault::new("connect", why)),
     };
     claim.state.on_poll(&question, &claim.subject, polled, now, 0.0)
 }
 
-async fn record(world: &World, claim: &PollClaim, value: i64) -> RecordedPoll {
+async fn record(world: &StoreHarness, claim: &PollClaim, value: i64) -> RecordedPoll {
     let step = step(claim, Ok(json!(value)), world.now());
     let next = Some(step.next_poll_at);
     world.store.record_poll(claim, &step, next, None, world.now()).await.unwrap()
 }
 
-async fn state(world: &World, task: &Task) -> ConditionState {
+async fn state(world: &StoreHarness, task: &Task) -> ConditionState {
     let states = world.store.condition_states(&Scope::Every, &[task.id]).await.unwrap();
     states.get(&task.id).cloned().unwrap_or_default()
 }
 
 /// Each run as its key, state and reason.
-async fn fires(world: &World, task: &Task) -> Vec<String> {
+async fn fires(world: &StoreHarness, task: &Task) -> Vec<String> {
     let shown = |run: &reveille::run::Run| {
         format!("{} {} {}", run.fire_key, run.state.as_str(), run.reason.as_deref().unwrap_or_default())
             .trim_end()
@@ -93,19 +93,19 @@ async fn fires(world: &World, task: &Task) -> Vec<String> {
     world.runs_of(task).await.iter().map(shown).collect()
 }
 
-async fn edit(world: &World, task: &Task, trigger: Value) -> Task {
+async fn edit(world: &StoreHarness, task: &Task, trigger: Value) -> Task {
     let stored = world.get_task(task.id).await;
     let edit =
         TaskChange::Edit { version: stored.version, name: stored.name, spec: Box::new(spec(trigger, json!({}))) };
     world.store.change_task(&Scope::Every, task.id, &edit).await.unwrap()
 }
 
-async fn a_poll_is_claimed_by_one_and_again_when_the_claim_ran_out(world: &World) {
+async fn a_poll_is_claimed_by_one_and_again_when_the_claim_ran_out(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     let first = world.store.next_poll().await.unwrap().unwrap();
     assert!(first >= world.now() && first < world.now() + TimeDelta::seconds(10), "soon");
     assert_eq!(world.store.next_due().await.unwrap(), None, "no schedule waits for it");
-    assert_eq!(world.outlook().await, Outlook { poll: Some(first), ..Outlook::default() });
+    assert_eq!(world.outlook().await, PendingWork { poll: Some(first), ..PendingWork::default() });
     let claim = due(world).await;
     assert_eq!((claim.subject.id, claim.state.clone()), (task.id, ConditionState::default()));
     assert_eq!(claim_from(&world.store, world.now()).await, [], "another's now");
@@ -115,7 +115,7 @@ async fn a_poll_is_claimed_by_one_and_again_when_the_claim_ran_out(world: &World
     assert_eq!(world.fire().await.tasks, 0, "a poll is no fire of a schedule");
 }
 
-async fn the_edge_its_run_and_the_next_poll_are_recorded_together(world: &World) {
+async fn the_edge_its_run_and_the_next_poll_are_recorded_together(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     let claim = due(world).await;
     assert_eq!(record(world, &claim, 600).await, RecordedPoll::Quiet);
@@ -134,7 +134,7 @@ async fn the_edge_its_run_and_the_next_poll_are_recorded_together(world: &World)
     assert_eq!(world.claim().await.len(), 1, "it is ready");
 }
 
-async fn two_who_polled_at_once_count_one_edge(world: &World) {
+async fn two_who_polled_at_once_count_one_edge(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     let slow = due(world).await;
     world.pass(46);
@@ -146,7 +146,7 @@ async fn two_who_polled_at_once_count_one_edge(world: &World) {
     assert_eq!(world.get_task(task.id).await.fired, 1);
 }
 
-async fn poll_result_from_before_a_change_is_void(world: &World) {
+async fn poll_result_from_before_a_change_is_void(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     for change in ["edit", "pause", "delete"] {
         let claim = due(world).await;
@@ -168,7 +168,7 @@ async fn poll_result_from_before_a_change_is_void(world: &World) {
     assert_eq!(world.count("select count(*) from condition_state").await, 0, "nothing is left of a deleted task");
 }
 
-async fn a_pause_keeps_what_is_known_and_another_question_forgets_it(world: &World) {
+async fn a_pause_keeps_what_is_known_and_another_question_forgets_it(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     record(world, &due(world).await, 400).await;
     let pause = TaskChange::Pause { reason: None };
@@ -191,7 +191,7 @@ async fn a_pause_keeps_what_is_known_and_another_question_forgets_it(world: &Wor
     assert_eq!(fires(world, &task).await, ["c:1 queued", "c:2 queued"], "numbers go on");
 }
 
-async fn an_edge_beyond_the_fires_of_a_minute_is_a_skipped_run(world: &World) {
+async fn an_edge_beyond_the_fires_of_a_minute_is_a_skipped_run(world: &StoreHarness) {
     world.store.set_default_quotas(&Quotas { fires_per_minute: 1, ..Quotas::default() }).await.unwrap();
     let task = world.task(condition(json!({}))).await;
     record(world, &due(world).await, 900).await;
@@ -204,7 +204,7 @@ async fn an_edge_beyond_the_fires_of_a_minute_is_a_skipped_run(world: &World) {
     assert!(matches!(record(world, &due(world).await, 100).await, RecordedPoll::Fired(_)));
 }
 
-async fn an_edge_within_a_cooldown_is_a_skipped_run(world: &World) {
+async fn an_edge_within_a_cooldown_is_a_skipped_run(world: &StoreHarness) {
     let task = world.task(condition(json!({"cooldown": "6h"}))).await;
     record(world, &due(world).await, 400).await;
     record(world, &due(world).await, 600).await;
@@ -216,7 +216,7 @@ async fn an_edge_within_a_cooldown_is_a_skipped_run(world: &World) {
     assert_eq!((task.fired, task.run_count), (1, 1), "what is skipped does not count");
 }
 
-async fn the_last_of_its_runs_completes_the_task(world: &World) {
+async fn the_last_of_its_runs_completes_the_task(world: &StoreHarness) {
     let task = world.task_with("a", condition(json!({"fire": "every_time"})), json!({"max_runs": 2})).await;
     record(world, &due(world).await, 400).await;
     assert_eq!(world.get_task(task.id).await.status, TaskStatus::Active);
@@ -229,7 +229,7 @@ async fn the_last_of_its_runs_completes_the_task(world: &World) {
     assert_eq!(fires(world, &task).await, ["c:1 queued", "c:2 queued"]);
 }
 
-async fn a_condition_that_has_ended_is_completed(world: &World) {
+async fn a_condition_that_has_ended_is_completed(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     let claim = due(world).await;
     let step = step(&claim, Ok(json!(600)), world.now());
@@ -238,7 +238,7 @@ async fn a_condition_that_has_ended_is_completed(world: &World) {
     assert_eq!((after.status, after.status_reason.as_deref()), (TaskStatus::Completed, Some("ended")));
 }
 
-async fn a_poll_without_room_is_put_off(world: &World) {
+async fn a_poll_without_room_is_put_off(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     let claim = due(world).await;
     let later = world.now() + TimeDelta::seconds(3);
@@ -249,7 +249,7 @@ async fn a_poll_without_room_is_put_off(world: &World) {
     assert_eq!(claim_from(&world.store, world.now()).await.len(), 1);
 }
 
-async fn a_condition_that_can_not_be_read_is_disabled_and_its_owner_is_told_once(world: &World) {
+async fn a_condition_that_can_not_be_read_is_disabled_and_its_owner_is_told_once(world: &StoreHarness) {
     let task = world.task_with("a", condition(json!({})), json!({"output": {"channel": "email"}})).await;
     let claim = due(world).await;
     assert!(world.store.disable_condition(&claim, "/trigger/expression: of a later release").await.unwrap());
@@ -263,7 +263,7 @@ async fn a_condition_that_can_not_be_read_is_disabled_and_its_owner_is_told_once
     assert_eq!(mended.status, TaskStatus::Active);
 }
 
-async fn a_notice_is_stored_with_the_poll(world: &World) {
+async fn a_notice_is_stored_with_the_poll(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     let claim = due(world).await;
     let step = step(&claim, Err("nobody there"), world.now());
@@ -275,8 +275,8 @@ async fn a_notice_is_stored_with_the_poll(world: &World) {
         dedupe_key: format!("notice:poll_failing:{}:1", task.id),
         run_id: None,
         subject_ref: None,
-        kind: Kind::Notice,
-        urgency: Kind::Notice.urgency(),
+        kind: MessageKind::Notice,
+        urgency: MessageKind::Notice.urgency(),
         subject: Some("Failing".into()),
         text: Some("It fails".into()),
     };
@@ -292,7 +292,7 @@ async fn a_notice_is_stored_with_the_poll(world: &World) {
     assert_eq!((failing.count, failing.error), (1, PollFault::new("connect", "nobody there")));
 }
 
-async fn states_are_seen_by_their_tenant_alone(world: &World) {
+async fn states_are_seen_by_their_tenant_alone(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     record(world, &due(world).await, 400).await;
     let seen = |tenant: &'static str| async move {
@@ -302,7 +302,7 @@ async fn states_are_seen_by_their_tenant_alone(world: &World) {
     assert_eq!(world.store.condition_states(&Scope::Every, &[]).await.unwrap().len(), 0);
 }
 
-async fn a_change_does_not_wait_for_a_poll_that_is_due(world: &World) {
+async fn a_change_does_not_wait_for_a_poll_that_is_due(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     world.pass(3600);
     let paused = world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
@@ -313,7 +313,7 @@ async fn a_change_does_not_wait_for_a_poll_that_is_due(world: &World) {
     assert_eq!(fires(world, &task).await, [""; 0]);
 }
 
-async fn a_condition_and_a_schedule_may_take_each_other_s_place(world: &World) {
+async fn a_condition_and_a_schedule_may_take_each_other_s_place(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     record(world, &due(world).await, 400).await;
     edit(world, &task, json!({"type": "schedule", "interval": "1m"})).await;
@@ -327,7 +327,7 @@ async fn a_condition_and_a_schedule_may_take_each_other_s_place(world: &World) {
     assert_eq!((keys[0].as_str(), keys[2].as_str()), ("c:1", "c:2"), "{keys:?}");
 }
 
-async fn conditions_of(world: &World, tenant: &str, count: usize) -> Vec<Task> {
+async fn conditions_of(world: &StoreHarness, tenant: &str, count: usize) -> Vec<Task> {
     let mut tasks = Vec::new();
     for _ in 0..count {
         tasks.push(world.task_with(tenant, condition(json!({})), json!({})).await);
@@ -335,7 +335,7 @@ async fn conditions_of(world: &World, tenant: &str, count: usize) -> Vec<Task> {
     tasks
 }
 
-async fn a_tenant_with_a_thousand_polls_hides_no_other_tenant_s(world: &World) {
+async fn a_tenant_with_a_thousand_polls_hides_no_other_tenant_s(world: &StoreHarness) {
     let many: Vec<_> = (0..1000).map(|_| new_task("many", condition(json!({})), json!({}), world.now())).collect();
     world.store.create_tasks(&many).await.unwrap();
     world.pass(600);
@@ -352,7 +352,7 @@ async fn a_tenant_with_a_thousand_polls_hides_no_other_tenant_s(world: &World) {
     }
 }
 
-async fn the_search_goes_from_tenant_to_tenant_and_passes_over_claimed_polls(world: &World) {
+async fn the_search_goes_from_tenant_to_tenant_and_passes_over_claimed_polls(world: &StoreHarness) {
     for tenant in ["a", "b", "c"] {
         conditions_of(world, tenant, 2).await;
     }
@@ -378,7 +378,7 @@ async fn the_search_goes_from_tenant_to_tenant_and_passes_over_claimed_polls(wor
     assert_eq!(search("", 9).await.0, "abc", "the claims ran out");
 }
 
-async fn an_unreadable_task_is_disabled_and_the_polls_beside_it_are_claimed(world: &World) {
+async fn an_unreadable_task_is_disabled_and_the_polls_beside_it_are_claimed(world: &StoreHarness) {
     let tasks = conditions_of(world, "a", 3).await;
     let bad = &tasks[1];
     let spec = serde_json::to_string(&json!({"trigger": bad.spec.trigger, "metadata": 7})).unwrap();
@@ -394,7 +394,7 @@ async fn an_unreadable_task_is_disabled_and_the_polls_beside_it_are_claimed(worl
     assert_eq!(world.count(disabled).await, 1);
 }
 
-async fn the_tenant_of_a_poll_that_an_older_release_stored_is_written_when_it_is_polled(world: &World) {
+async fn the_tenant_of_a_poll_that_an_older_release_stored_is_written_when_it_is_polled(world: &StoreHarness) {
     conditions_of(world, "a", 1).await;
     world.plant("update due set tenant_id = ''").await;
     let claim = due(world).await;

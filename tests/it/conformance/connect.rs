@@ -9,11 +9,11 @@ use futures::future::join_all;
 use reveille::clock::{self, Clock};
 use reveille::id::{Scope, new_id};
 use reveille::secret::SecretUrl;
-use reveille::store::{Answer, Idempotency, OpenError, Settings, Store, StoreError};
+use reveille::store::{StoredAnswer, Idempotency, OpenError, Settings, Store, StoreError};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use super::world::{LEASE, START, WORKER, World, leases, never_waits, new_task, open_postgres};
+use super::world::{LEASE, START, WORKER, StoreHarness, leases, never_waits, new_task, open_postgres};
 use crate::support::binary::TempDir;
 use crate::support::gate::Gate;
 use crate::support::postgres::Database;
@@ -22,7 +22,7 @@ use crate::support::world::claim_ready;
 
 on_both!(the_store_answers_and_says_what_it_stands_on, the_databases_clock_is_measured,);
 
-async fn the_store_answers_and_says_what_it_stands_on(world: &World) {
+async fn the_store_answers_and_says_what_it_stands_on(world: &StoreHarness) {
     world.store.ping().await.unwrap();
     let facts = world.store.facts().await.unwrap();
     assert_eq!(
@@ -37,7 +37,7 @@ async fn the_store_answers_and_says_what_it_stands_on(world: &World) {
     assert!(matches!(away, Err(StoreError::Unavailable(_))), "{away:?}");
 }
 
-async fn the_databases_clock_is_measured(world: &World) {
+async fn the_databases_clock_is_measured(world: &StoreHarness) {
     let before = clock::machine_now();
     let measured = world.store.measure_clock().await.unwrap();
     assert!(
@@ -222,7 +222,7 @@ async fn two_instances_that_start_at_once_migrate_once() {
 
 #[tokio::test]
 async fn an_instance_older_than_the_tables_goes_on() {
-    let world = World::postgres().await;
+    let world = StoreHarness::postgres().await;
     world
         .plant(
             "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
@@ -235,7 +235,7 @@ async fn an_instance_older_than_the_tables_goes_on() {
 
 #[tokio::test]
 async fn every_session_is_guarded_against_hanging() {
-    let world = World::postgres().await;
+    let world = StoreHarness::postgres().await;
     // one that waits for a lock gives up, and says so, instead of holding its connection
     let task = world.task(json!({"interval": "1h"})).await;
     let mut other = PgConnection::connect(&world.url()).await.unwrap();
@@ -251,7 +251,7 @@ async fn every_session_is_guarded_against_hanging() {
 
 #[tokio::test]
 async fn where_a_server_ended_all_sessions_one_question_at_most_fails() {
-    let world = World::postgres().await;
+    let world = StoreHarness::postgres().await;
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let (scope, ask) = (Scope::Every, world.ask(0, 100));
     let each_kind = async || {
@@ -307,7 +307,7 @@ async fn a_database_that_is_down_at_start_is_waited_for_and_that_is_told() {
 
 #[tokio::test]
 async fn a_database_that_goes_away_is_survived() {
-    let world = World::postgres().await;
+    let world = StoreHarness::postgres().await;
     let gate = Gate::before(&world.url()).await;
     gate.open().await;
     let store = open_postgres(&gate.url(&world.url()), &world.clock).await;
@@ -331,7 +331,7 @@ async fn a_database_that_goes_away_is_survived() {
 
 #[tokio::test]
 async fn a_transaction_whose_wire_is_cut_leaves_nothing_half_done() {
-    let world = World::postgres().await;
+    let world = StoreHarness::postgres().await;
     let gate = Gate::before(&world.url()).await;
     gate.open().await;
     let store = open_postgres(&gate.url(&world.url()), &world.clock).await;
@@ -358,7 +358,7 @@ async fn a_transaction_whose_wire_is_cut_leaves_nothing_half_done() {
         // whatever lock it had goes with its session
         let again = world.store.create_task(&task, nominal, Some(&once));
         let again = tokio::time::timeout(Duration::from_secs(10), again).await.unwrap().unwrap();
-        assert_eq!(again, Answer::Done(()), "nothing is remembered of what did not happen");
+        assert_eq!(again, StoredAnswer::Done(()), "nothing is remembered of what did not happen");
         gate.open().await;
         // other connections were cut with it, and one question at most fails for them
         if store.ping().await.is_err() {

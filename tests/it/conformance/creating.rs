@@ -3,11 +3,11 @@
 use futures::future::join_all;
 use reveille::credential::Reference;
 use reveille::id::Scope;
-use reveille::store::{Answer, NewTask, StoreError, TaskFilter, event_shard};
+use reveille::store::{StoredAnswer, NewTask, StoreError, TaskFilter, event_shard};
 use reveille::task::{Task, exported_key};
 use serde_json::{Value, json};
 
-use super::world::{START, World, new_task, only};
+use super::world::{START, StoreHarness, new_task, only};
 
 on_both!(
     a_batch_is_stored_as_its_tasks_would_be_one_by_one,
@@ -34,7 +34,7 @@ fn on_orders(tenant: &str, key: Option<&str>) -> NewTask {
     task(tenant, key, json!({"type": "event", "source": "shop"}), json!({}))
 }
 
-async fn a_batch_is_stored_as_its_tasks_would_be_one_by_one(world: &World) {
+async fn a_batch_is_stored_as_its_tasks_would_be_one_by_one(world: &StoreHarness) {
     let condition = json!({"type": "condition", "poll": {"tool": {"name": "current_time"}}, "interval": "1m", "expression": "true"});
     let sends = json!({"action": {"instruction": "", "config": {"credentials": ["google/work", "github"]}}});
     let name = "it's \"quoted\", {braced}, NULL and \\ back";
@@ -61,7 +61,7 @@ async fn a_batch_is_stored_as_its_tasks_would_be_one_by_one(world: &World) {
     assert_eq!(world.count(&zones).await, 6);
     // the same rows as of one that is stored alone
     let (alone, nominal) = on_orders("a", None);
-    assert_eq!(world.store.create_task(&alone, nominal, None).await.unwrap(), Answer::Done(()));
+    assert_eq!(world.store.create_task(&alone, nominal, None).await.unwrap(), StoredAnswer::Done(()));
     let mut versions = Vec::new();
     for (tenant, ids) in [("a", vec![batch[1].0.id, batch[5].0.id, alone.id]), ("b", vec![batch[3].0.id])] {
         let known = world.store.event_tasks(event_shard(tenant), 0, 10, false).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_batch_is_stored_as_its_tasks_would_be_one_by_one(world: &World) {
     assert_eq!(world.fire().await.recorded, 2, "what is due fires");
 }
 
-async fn a_key_that_is_taken_leaves_its_task_out_with_all_that_belongs_to_it(world: &World) {
+async fn a_key_that_is_taken_leaves_its_task_out_with_all_that_belongs_to_it(world: &StoreHarness) {
     let first = hourly("a", Some("k"));
     assert_eq!(world.store.create_tasks(std::slice::from_ref(&first)).await.unwrap(), [true]);
     let names = json!({"action": {"instruction": "", "config": {"credential": "github"}}});
@@ -109,7 +109,7 @@ async fn a_key_that_is_taken_leaves_its_task_out_with_all_that_belongs_to_it(wor
     assert_eq!(world.store.create_tasks(&[]).await.unwrap(), Vec::<bool>::new());
 }
 
-async fn a_key_stands_for_one_task_of_its_tenant(world: &World) {
+async fn a_key_stands_for_one_task_of_its_tenant(world: &StoreHarness) {
     let (first, nominal) = hourly("a", Some("reports/daily"));
     world.store.create_task(&first, nominal, None).await.unwrap();
     for again in [hourly("a", Some("reports/daily")), on_orders("a", Some("reports/daily"))] {
@@ -132,7 +132,7 @@ async fn a_key_stands_for_one_task_of_its_tenant(world: &World) {
     assert_eq!(world.store.create_tasks(&[hourly("a", Some("reports/daily"))]).await.unwrap(), [true]);
 }
 
-async fn exported_key_stands_for_the_task_with_its_id(world: &World) {
+async fn exported_key_stands_for_the_task_with_its_id(world: &StoreHarness) {
     let nameless = [hourly("a", None), on_orders("a", None)];
     assert_eq!(world.store.create_tasks(&nameless).await.unwrap(), [true; 2]);
     let keys = nameless.each_ref().map(|(task, _)| exported_key(task.id));
@@ -168,7 +168,7 @@ async fn exported_key_stands_for_the_task_with_its_id(world: &World) {
     assert_eq!(world.store.create_tasks(&again()[..1]).await.unwrap(), [false]);
 }
 
-async fn a_batch_with_a_fault_stores_nothing(world: &World) {
+async fn a_batch_with_a_fault_stores_nothing(world: &StoreHarness) {
     let stored = hourly("a", None);
     world.store.create_tasks(std::slice::from_ref(&stored)).await.unwrap();
     let refused = world.store.create_tasks(&[hourly("a", None), on_orders("a", None), stored]).await;
@@ -177,7 +177,7 @@ async fn a_batch_with_a_fault_stores_nothing(world: &World) {
     assert_eq!(world.count("select count(*) from event_tasks").await, 0);
 }
 
-async fn batches_that_meet_make_each_task_once(world: &World) {
+async fn batches_that_meet_make_each_task_once(world: &StoreHarness) {
     let other = world.other_instance().await;
     for round in 0..10 {
         let key = |number: usize| format!("{round}/{number}");
@@ -195,7 +195,7 @@ async fn batches_that_meet_make_each_task_once(world: &World) {
     }
 }
 
-async fn tasks_that_are_made_at_once_have_each_its_own_answer(world: &World) {
+async fn tasks_that_are_made_at_once_have_each_its_own_answer(world: &StoreHarness) {
     let (stored, nominal) = hourly("a", None);
     world.store.create_task(&stored, nominal, None).await.unwrap();
     for round in 0..5 {

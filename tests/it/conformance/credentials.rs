@@ -2,14 +2,14 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::credential::{
-    Credential, CredentialStatus, CredentialUse, Inject, InjectForm, Lack, LackKind, OAuth, Reference,
+    Credential, CredentialStatus, CredentialUse, Inject, InjectForm, CredentialIssue, CredentialIssueKind, OAuth, Reference,
 };
 use reveille::id::{Scope, new_id};
-use reveille::notification::trouble::CredentialTelling;
+use reveille::notification::trouble::CredentialContext;
 use reveille::notification::{Addresses, Delivery, Recipient, WebhookAddress};
 use reveille::secret::Secret;
 use reveille::store::{
-    AuditFilter, CredentialFilter, DeliveryFilter, Lacked, NewCredential, SealedDocument, SealedRow, Store, StoreError,
+    AuditFilter, CredentialFilter, DeliveryFilter, PauseResult, CredentialRowDraft, SealedDocument, SealedRow, Store, StoreError,
     StoredCredential, UseFilter, next_generation,
 };
 use reveille::task::change::TaskChange;
@@ -20,7 +20,7 @@ use sqlx::{Connection, PgConnection, SqliteConnection};
 use uuid::Uuid;
 
 use super::approvals::plan;
-use super::world::{START, World, only};
+use super::world::{START, StoreHarness, only};
 
 on_both!(
     a_credential_reads_back_as_it_was_written,
@@ -59,8 +59,8 @@ on_both!(
 const EVERY: &Scope = &Scope::Every;
 
 /// A credential `google/work` of a tenant, sealed under the key `old` for the generation of [`START`].
-pub fn credential(tenant: &str) -> NewCredential {
-    NewCredential {
+pub fn credential(tenant: &str) -> CredentialRowDraft {
+    CredentialRowDraft {
         tenant_id: tenant.into(),
         service: "google".into(),
         account_name: "work".into(),
@@ -96,15 +96,15 @@ fn document(sealed: &str, generation: i64) -> SealedDocument {
     SealedDocument { sealed: sealed.into(), generation, key_id: "old".into(), expires_at: None }
 }
 
-async fn put(world: &World) -> StoredCredential {
+async fn put(world: &StoreHarness) -> StoredCredential {
     world.store.put_credential(EVERY, &credential("a"), 0).await.unwrap().stored
 }
 
-async fn get(world: &World) -> StoredCredential {
+async fn get(world: &StoreHarness) -> StoredCredential {
     world.store.get_credential(&only("a"), "a", "google", "work").await.unwrap()
 }
 
-async fn a_credential_reads_back_as_it_was_written(world: &World) {
+async fn a_credential_reads_back_as_it_was_written(world: &StoreHarness) {
     let none = world.store.get_credential(EVERY, "a", "google", "work").await;
     assert!(matches!(none, Err(StoreError::NotFound)), "{none:?}");
     let first = put(world).await;
@@ -141,7 +141,7 @@ async fn a_credential_reads_back_as_it_was_written(world: &World) {
         scopes: vec!["mail".into()],
     };
     let expires_at = Some(START + TimeDelta::hours(1));
-    let new = NewCredential {
+    let new = CredentialRowDraft {
         hosts: vec![],
         inject: None,
         oauth: Some(oauth.clone()),
@@ -172,45 +172,45 @@ async fn a_credential_reads_back_as_it_was_written(world: &World) {
     assert_eq!(get(world).await, expected);
 }
 
-async fn without_a_document_the_stored_one_is_kept(world: &World) {
-    let nothing = NewCredential { document: None, ..credential("a") };
+async fn without_a_document_the_stored_one_is_kept(world: &StoreHarness) {
+    let nothing = CredentialRowDraft { document: None, ..credential("a") };
     let refused = world.store.put_credential(EVERY, &nothing, 0).await;
     assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
     let first = put(world).await;
-    let moved = NewCredential { hosts: vec!["other.example.org".into()], ..nothing };
+    let moved = CredentialRowDraft { hosts: vec!["other.example.org".into()], ..nothing };
     let second = world.store.put_credential(EVERY, &moved, 1).await.unwrap().stored;
     let expected = Credential { hosts: moved.hosts, version: 2, ..first.credential };
     assert_eq!(second, StoredCredential { credential: expected, ..first });
 }
 
-async fn a_version_that_is_not_the_stored_one_is_refused(world: &World) {
+async fn a_version_that_is_not_the_stored_one_is_refused(world: &StoreHarness) {
     let early = world.store.put_credential(EVERY, &credential("a"), 1).await;
     assert!(matches!(early, Err(StoreError::Conflict(_))), "there is none yet: {early:?}");
     let first = put(world).await;
     for version in [0, 2] {
-        let new = NewCredential { document: Some(document("v1:old:two", first.generation + 1)), ..credential("a") };
+        let new = CredentialRowDraft { document: Some(document("v1:old:two", first.generation + 1)), ..credential("a") };
         let refused = world.store.put_credential(EVERY, &new, version).await;
         assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
     }
     assert_eq!(get(world).await, first);
 }
 
-async fn a_document_sealed_for_another_generation_is_refused(world: &World) {
+async fn a_document_sealed_for_another_generation_is_refused(world: &StoreHarness) {
     let first = put(world).await;
     for generation in [first.generation, first.generation + 2, 1] {
-        let new = NewCredential { document: Some(document("v1:old:two", generation)), ..credential("a") };
+        let new = CredentialRowDraft { document: Some(document("v1:old:two", generation)), ..credential("a") };
         let refused = world.store.put_credential(EVERY, &new, 1).await;
         assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
     }
     assert_eq!(get(world).await, first);
 }
 
-async fn of_two_writers_of_one_version_one_wins(world: &World) {
+async fn of_two_writers_of_one_version_one_wins(world: &StoreHarness) {
     let other = world.other_instance().await;
     let mut stored: Option<StoredCredential> = None;
     for version in 0..5 {
         let generation = next_generation(stored.as_ref(), START);
-        let new = |sealed: &str| NewCredential { document: Some(document(sealed, generation)), ..credential("a") };
+        let new = |sealed: &str| CredentialRowDraft { document: Some(document(sealed, generation)), ..credential("a") };
         let (ours, theirs) = (new("ours"), new("theirs"));
         let (one, two) = tokio::join!(
             world.store.put_credential(EVERY, &ours, version),
@@ -223,7 +223,7 @@ async fn of_two_writers_of_one_version_one_wins(world: &World) {
     }
 }
 
-async fn after_a_deletion_the_generation_is_another(world: &World) {
+async fn after_a_deletion_the_generation_is_another(world: &StoreHarness) {
     let first = put(world).await;
     world.store.delete_credential(&only("a"), "a", "google", "work", "token:t").await.unwrap();
     let gone = world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await;
@@ -232,7 +232,7 @@ async fn after_a_deletion_the_generation_is_another(world: &World) {
     assert!(next_generation(None, world.now()) > next_generation(Some(&first), world.now()));
 }
 
-async fn a_scope_writes_its_own_only(world: &World) {
+async fn a_scope_writes_its_own_only(world: &StoreHarness) {
     let refused = world.store.put_credential(&only("b"), &credential("a"), 0).await;
     assert!(matches!(refused, Err(StoreError::NotFound)), "{refused:?}");
     world.store.put_credential(&only("a"), &credential("a"), 0).await.unwrap();
@@ -242,11 +242,11 @@ async fn a_scope_writes_its_own_only(world: &World) {
     get(world).await;
 }
 
-async fn credentials_are_listed_by_tenant_and_service(world: &World) {
+async fn credentials_are_listed_by_tenant_and_service(world: &StoreHarness) {
     for (tenant, service, account) in
         [("a", "google", "work"), ("a", "google", "home"), ("a", "shop", "work"), ("b", "shop", "x")]
     {
-        let new = NewCredential { service: service.into(), account_name: account.into(), ..credential(tenant) };
+        let new = CredentialRowDraft { service: service.into(), account_name: account.into(), ..credential(tenant) };
         world.store.put_credential(EVERY, &new, 0).await.unwrap();
     }
     let listed = async |scope: &Scope, filter: CredentialFilter| -> Vec<(String, Uuid)> {
@@ -268,9 +268,9 @@ async fn credentials_are_listed_by_tenant_and_service(world: &World) {
     assert_eq!(names(&listed(EVERY, behind).await), ["a google/home"]);
 }
 
-async fn changes_of_a_credential_are_on_record(world: &World) {
+async fn changes_of_a_credential_are_on_record(world: &StoreHarness) {
     let first = put(world).await;
-    let new = NewCredential { document: None, by: "token:u".into(), hosts: vec![], ..credential("a") };
+    let new = CredentialRowDraft { document: None, by: "token:u".into(), hosts: vec![], ..credential("a") };
     world.store.put_credential(EVERY, &new, 1).await.unwrap();
     world.store.delete_credential(EVERY, "a", "google", "work", "token:v").await.unwrap();
     let filter = AuditFilter { subject_id: Some(first.credential.id), limit: 9, ..AuditFilter::default() };
@@ -299,7 +299,7 @@ async fn changes_of_a_credential_are_on_record(world: &World) {
     );
 }
 
-async fn a_use_is_kept_and_moves_the_row_once_a_minute(world: &World) {
+async fn a_use_is_kept_and_moves_the_row_once_a_minute(world: &StoreHarness) {
     put(world).await;
     let mut uses = vec![];
     let mut last_used = vec![];
@@ -332,7 +332,7 @@ async fn a_use_is_kept_and_moves_the_row_once_a_minute(world: &World) {
     assert_eq!(listed(named("shop", "work")).await, []);
 }
 
-async fn its_last_use_is_found_among_many_that_were_refused(world: &World) {
+async fn its_last_use_is_found_among_many_that_were_refused(world: &StoreHarness) {
     put(world).await;
     let last = used("a", world.now());
     world.store.note_credential_use(&last).await.unwrap();
@@ -352,7 +352,7 @@ async fn its_last_use_is_found_among_many_that_were_refused(world: &World) {
 }
 
 /// Many uses that were refused, counted by the database.
-async fn refused_often(world: &World) {
+async fn refused_often(world: &StoreHarness) {
     let url = world.url();
     let columns = "insert into credential_uses (id, tenant_id, service, account, at, used_by, host, outcome)";
     if world.is_postgres() {
@@ -378,7 +378,7 @@ async fn refused_often(world: &World) {
     }
 }
 
-async fn credential_uses_are_found_by_the_run(world: &World) {
+async fn credential_uses_are_found_by_the_run(world: &StoreHarness) {
     refused_often(world).await;
     let run = Uuid::from_u128(7);
     let by = |service: &str, run_id| CredentialUse { service: service.into(), run_id, ..used("a", world.now()) };
@@ -407,7 +407,7 @@ async fn credential_uses_are_found_by_the_run(world: &World) {
     assert_eq!(listed, [CredentialUse { outcome: "refused".into(), ..taken_back }]);
 }
 
-async fn old_uses_are_forgotten(world: &World) {
+async fn old_uses_are_forgotten(world: &StoreHarness) {
     for _ in 0..3 {
         world.store.note_credential_use(&used("a", world.now())).await.unwrap();
         world.pass(10);
@@ -419,7 +419,7 @@ async fn old_uses_are_forgotten(world: &World) {
     assert_eq!(left.iter().map(|used| used.at).collect::<Vec<_>>(), [START + TimeDelta::seconds(20)]);
 }
 
-async fn the_tasks_that_name_a_credential_are_found(world: &World) {
+async fn the_tasks_that_name_a_credential_are_found(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h"})).await;
     let other = world.task_with("b", json!({"interval": "1h"}), json!({})).await;
     for task in [&task, &other] {
@@ -443,14 +443,14 @@ async fn the_tasks_that_name_a_credential_are_found(world: &World) {
     assert_eq!(found(EVERY, "google").await, []);
 }
 
-async fn tasks_that_wait_for_a_credential_go_on_with_what_is_saved(world: &World) {
-    let lack = |kind, sent_at| Lack { credential: Reference::parse("google/work").unwrap(), kind, sent_at };
-    let missing = lack(LackKind::Missing, None);
+async fn tasks_that_wait_for_a_credential_go_on_with_what_is_saved(world: &StoreHarness) {
+    let lack = |kind, sent_at| CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind, sent_at };
+    let missing = lack(CredentialIssueKind::Missing, None);
     let hourly = || json!({"interval": "1h"});
     let waiting = world.task(hourly()).await;
     let (by_hand, foreign) = (world.task(hourly()).await, world.task_with("b", hourly(), json!({})).await);
     for task in [&waiting, &foreign] {
-        assert_eq!(world.store.pause_for_credential(task.id, &missing).await.unwrap(), Lacked::Paused);
+        assert_eq!(world.store.pause_for_credential(task.id, &missing).await.unwrap(), PauseResult::Paused);
     }
     world.store.change_task(EVERY, by_hand.id, &TaskChange::Pause { reason: None }).await.unwrap();
     world.pass(7200);
@@ -463,22 +463,22 @@ async fn tasks_that_wait_for_a_credential_go_on_with_what_is_saved(world: &World
         assert_eq!(world.get_task(task.id).await.status, TaskStatus::Paused);
     }
     // it is there: a run that came too early for it pauses nothing
-    assert_eq!(world.store.pause_for_credential(waiting.id, &missing).await.unwrap(), Lacked::Mended);
-    let refused = |seconds| lack(LackKind::Refused, Some(in_seconds(world, seconds)));
-    assert_eq!(world.store.pause_for_credential(waiting.id, &refused(-1)).await.unwrap(), Lacked::Mended);
-    assert_eq!(world.store.pause_for_credential(waiting.id, &refused(0)).await.unwrap(), Lacked::Paused);
+    assert_eq!(world.store.pause_for_credential(waiting.id, &missing).await.unwrap(), PauseResult::Mended);
+    let refused = |seconds| lack(CredentialIssueKind::Refused, Some(in_seconds(world, seconds)));
+    assert_eq!(world.store.pause_for_credential(waiting.id, &refused(-1)).await.unwrap(), PauseResult::Mended);
+    assert_eq!(world.store.pause_for_credential(waiting.id, &refused(0)).await.unwrap(), PauseResult::Paused);
     // what its other side has ended stays so with other hosts
     let stored = saved.stored;
     let lease = claim(&world.store, world, &stored).await.unwrap();
     world.store.mark_needs_consent(stored.credential.id, lease, "revoked").await.unwrap();
-    let other_hosts = NewCredential { document: None, ..credential("a") };
+    let other_hosts = CredentialRowDraft { document: None, ..credential("a") };
     assert_eq!(world.store.put_credential(EVERY, &other_hosts, 2).await.unwrap().resumed, []);
     assert_eq!(world.get_task(waiting.id).await.status, TaskStatus::Paused);
 }
 
-async fn a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting(world: &World) {
+async fn a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting(world: &StoreHarness) {
     let other = world.other_instance().await;
-    let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
+    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
     // of two whose events are indexed in one place, and whether or not they name what their tools use
     let event = json!({"type": "event", "source": "shop"});
     let task = world.task_with("a", event.clone(), json!({"action": {"config": {"credential": "google/work"}}})).await;
@@ -490,9 +490,9 @@ async fn a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting
             tokio::join!(other.pause_for_credential(task.id, &lack), world.store.put_credential(EVERY, &new, 0));
         let went_on = saved.unwrap().resumed.len();
         match paused.unwrap() {
-            Lacked::Paused => assert_eq!(went_on, 1),
-            Lacked::Mended => assert_eq!(went_on, 0),
-            Lacked::Told => panic!("it was not paused before"),
+            PauseResult::Paused => assert_eq!(went_on, 1),
+            PauseResult::Mended => assert_eq!(went_on, 0),
+            PauseResult::Told => panic!("it was not paused before"),
         }
         assert_eq!(world.get_task(task.id).await.status, TaskStatus::Active);
         world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
@@ -500,9 +500,9 @@ async fn a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting
     }
 }
 
-async fn tasks_that_go_on_are_changed_by_others_at_the_same_time(world: &World) {
+async fn tasks_that_go_on_are_changed_by_others_at_the_same_time(world: &StoreHarness) {
     let other = world.other_instance().await;
-    let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
+    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
     // their events are indexed in one place
     let mut tasks = Vec::new();
     for _ in 0..3 {
@@ -510,7 +510,7 @@ async fn tasks_that_go_on_are_changed_by_others_at_the_same_time(world: &World) 
     }
     for _ in 0..20 {
         for task in &tasks {
-            assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), Lacked::Paused);
+            assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), PauseResult::Paused);
         }
         let new = credential("a");
         let (saved, by_hand) = tokio::join!(
@@ -528,19 +528,19 @@ async fn tasks_that_go_on_are_changed_by_others_at_the_same_time(world: &World) 
 }
 
 /// So many tasks of tenant `a` that are paused for want of the credential, in the order of their ids.
-async fn paused_tasks(world: &World, count: usize) -> Vec<Task> {
-    let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
+async fn paused_tasks(world: &StoreHarness, count: usize) -> Vec<Task> {
+    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
     let mut tasks = Vec::new();
     for _ in 0..count {
         let task = world.task(json!({"interval": "1h"})).await;
-        assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), Lacked::Paused);
+        assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), PauseResult::Paused);
         tasks.push(task);
         world.pass(1);
     }
     tasks
 }
 
-async fn are_active(world: &World, tasks: &[Task]) -> Vec<bool> {
+async fn are_active(world: &StoreHarness, tasks: &[Task]) -> Vec<bool> {
     let mut active = Vec::new();
     for task in tasks {
         active.push(world.get_task(task.id).await.status == TaskStatus::Active);
@@ -548,7 +548,7 @@ async fn are_active(world: &World, tasks: &[Task]) -> Vec<bool> {
     active
 }
 
-async fn many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_own_instant(world: &World) {
+async fn many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_own_instant(world: &StoreHarness) {
     let tasks = paused_tasks(world, 26).await;
     let foreign = world.task_with("b", json!({"interval": "1h"}), json!({})).await;
     assert!(!world.outlook().await.resumption);
@@ -560,16 +560,16 @@ async fn many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_o
     world.pass(60);
     // saved once more, by who has refreshed it or by a person: nothing is resumed twice
     let again =
-        world.store.put_credential(EVERY, &NewCredential { document: None, ..credential("a") }, 1).await.unwrap();
+        world.store.put_credential(EVERY, &CredentialRowDraft { document: None, ..credential("a") }, 1).await.unwrap();
     assert_eq!((again.resumed.len(), again.resuming), (6, 0));
     assert_eq!(world.store.resume_next(9).await.unwrap(), 0, "they went on with the second save");
     assert_eq!(are_active(world, &tasks).await, [true; 26]);
     assert_eq!(world.get_task(tasks[0].id).await, first);
     // and now in pieces
     world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
-    let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
+    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
     for task in &tasks {
-        assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), Lacked::Paused);
+        assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), PauseResult::Paused);
     }
     world.store.put_credential(&only("a"), &credential("a"), 0).await.unwrap();
     for (limit, resumed, goes_on) in [(2, 2, 22), (3, 3, 25), (3, 1, 26)] {
@@ -587,9 +587,9 @@ async fn many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_o
     assert_eq!(world.get_task(foreign.id).await.version, 1);
 }
 
-async fn task_that_is_to_go_on_is_left_alone_where_it_was_changed_meanwhile(world: &World) {
+async fn task_that_is_to_go_on_is_left_alone_where_it_was_changed_meanwhile(world: &StoreHarness) {
     let tasks = paused_tasks(world, 26).await;
-    let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
+    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
     world.store.put_credential(EVERY, &credential("a"), 0).await.unwrap();
     let [by_hand, otherwise, deleted, edited, again, plain] = &tasks[20..] else { panic!("six are left") };
     world.store.change_task(EVERY, by_hand.id, &TaskChange::Resume).await.unwrap();
@@ -601,8 +601,8 @@ async fn task_that_is_to_go_on_is_left_alone_where_it_was_changed_meanwhile(worl
     world.store.change_task(EVERY, edited.id, &edit).await.unwrap();
     // it went on by hand, and lacks the credential still: that is no reason to resume it once more
     world.store.change_task(EVERY, again.id, &TaskChange::Resume).await.unwrap();
-    let refused = Lack { kind: LackKind::Refused, sent_at: Some(in_seconds(world, 1)), ..lack };
-    assert_eq!(world.store.pause_for_credential(again.id, &refused).await.unwrap(), Lacked::Paused);
+    let refused = CredentialIssue { kind: CredentialIssueKind::Refused, sent_at: Some(in_seconds(world, 1)), ..lack };
+    assert_eq!(world.store.pause_for_credential(again.id, &refused).await.unwrap(), PauseResult::Paused);
     let resumed_by_hand = world.get_task(by_hand.id).await;
     world.pass(5);
     assert_eq!(world.store.resume_next(9).await.unwrap(), 2, "the others are there no more");
@@ -622,7 +622,7 @@ async fn task_that_is_to_go_on_is_left_alone_where_it_was_changed_meanwhile(worl
     assert_eq!(world.get_task(more[21].id).await.status, TaskStatus::Paused);
 }
 
-async fn task_that_is_to_go_on_is_resumed_by_another_instance_where_one_has_died(world: &World) {
+async fn task_that_is_to_go_on_is_resumed_by_another_instance_where_one_has_died(world: &StoreHarness) {
     let tasks = paused_tasks(world, 24).await;
     world.store.put_credential(EVERY, &credential("a"), 0).await.unwrap();
     // an instance claims two, and dies before it resumes them
@@ -644,16 +644,16 @@ async fn task_that_is_to_go_on_is_resumed_by_another_instance_where_one_has_died
     }
 }
 
-fn in_seconds(world: &World, seconds: i64) -> DateTime<Utc> {
+fn in_seconds(world: &StoreHarness, seconds: i64) -> DateTime<Utc> {
     world.now() + TimeDelta::seconds(seconds)
 }
 
-async fn claim(store: &Store, world: &World, read: &StoredCredential) -> Option<i64> {
+async fn claim(store: &Store, world: &StoreHarness, read: &StoredCredential) -> Option<i64> {
     let until = in_seconds(world, 30);
     store.claim_refresh(read.credential.id, read.credential.version, until).await.unwrap()
 }
 
-async fn one_refreshes_at_a_time(world: &World) {
+async fn one_refreshes_at_a_time(world: &StoreHarness) {
     let other = world.other_instance().await;
     let read = put(world).await;
     let (one, two) = tokio::join!(claim(&world.store, world, &read), claim(&other, world, &read));
@@ -677,7 +677,7 @@ async fn one_refreshes_at_a_time(world: &World) {
     assert_eq!(claim(&other, world, &stale).await, None);
 }
 
-async fn a_refresh_is_kept_only_by_who_holds_the_lease(world: &World) {
+async fn a_refresh_is_kept_only_by_who_holds_the_lease(world: &StoreHarness) {
     let read = put(world).await;
     let lost = claim(&world.store, world, &read).await.unwrap();
     world.pass(30);
@@ -694,7 +694,7 @@ async fn a_refresh_is_kept_only_by_who_holds_the_lease(world: &World) {
     assert_eq!(get(world).await, read);
 
     // hosts may change meanwhile: what the other side has given out is not lost for that
-    let moved = NewCredential { document: None, hosts: vec![], ..credential("a") };
+    let moved = CredentialRowDraft { document: None, hosts: vec![], ..credential("a") };
     world.store.put_credential(EVERY, &moved, 1).await.unwrap();
     let stored = world.store.store_refreshed(id, Some(lease), &new).await.unwrap();
     let credential =
@@ -712,15 +712,15 @@ async fn a_refresh_is_kept_only_by_who_holds_the_lease(world: &World) {
     assert!(claim(&world.store, world, &stored).await.is_some(), "it was given back");
 }
 
-async fn without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_from(world: &World) {
+async fn without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_from(world: &StoreHarness) {
     let read = put(world).await;
     let lease = claim(&world.store, world, &read).await.unwrap();
     // its other side ended it for somebody who came with what was spent
     world.store.mark_needs_consent(read.credential.id, lease, "invalid_grant").await.unwrap();
     let task = world.task(json!({"interval": "1h"})).await;
     let ended =
-        Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::NeedsConsent, sent_at: None };
-    assert_eq!(world.store.pause_for_credential(task.id, &ended).await.unwrap(), Lacked::Paused);
+        CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::NeedsConsent, sent_at: None };
+    assert_eq!(world.store.pause_for_credential(task.id, &ended).await.unwrap(), PauseResult::Paused);
     let next = document("v1:old:late", read.generation + 1);
     let stored = world.store.store_refreshed(read.credential.id, None, &next).await.unwrap();
     assert_eq!((stored.sealed.as_str(), stored.credential.status), ("v1:old:late", CredentialStatus::Active));
@@ -730,10 +730,10 @@ async fn without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_
     assert_eq!(get(world).await, stored);
 }
 
-async fn a_new_document_takes_the_lease_from_who_refreshes(world: &World) {
+async fn a_new_document_takes_the_lease_from_who_refreshes(world: &StoreHarness) {
     let read = put(world).await;
     let lease = claim(&world.store, world, &read).await.unwrap();
-    let new = NewCredential { document: Some(document("v1:old:given", read.generation + 1)), ..credential("a") };
+    let new = CredentialRowDraft { document: Some(document("v1:old:given", read.generation + 1)), ..credential("a") };
     let given = world.store.put_credential(EVERY, &new, 1).await.unwrap().stored;
     for generation in [read.generation + 1, read.generation + 2] {
         let late = world.store.store_refreshed(read.credential.id, Some(lease), &document("late", generation)).await;
@@ -743,7 +743,7 @@ async fn a_new_document_takes_the_lease_from_who_refreshes(world: &World) {
     assert!(claim(&world.store, world, &given).await.is_some());
 }
 
-async fn credential_that_needs_consent_says_why_until_a_new_document_comes(world: &World) {
+async fn credential_that_needs_consent_says_why_until_a_new_document_comes(world: &StoreHarness) {
     let read = put(world).await;
     let lease = claim(&world.store, world, &read).await.unwrap();
     let marked = world.store.mark_needs_consent(read.credential.id, lease, "invalid_grant: revoked").await.unwrap();
@@ -756,15 +756,15 @@ async fn credential_that_needs_consent_says_why_until_a_new_document_comes(world
     assert_eq!(marked, StoredCredential { credential: expected, ..read.clone() });
     assert_eq!(claim(&world.store, world, &marked).await, None, "there is nothing to refresh");
 
-    let other_hosts = NewCredential { document: None, ..credential("a") };
+    let other_hosts = CredentialRowDraft { document: None, ..credential("a") };
     let still = world.store.put_credential(EVERY, &other_hosts, 2).await.unwrap().stored;
     assert_eq!(still.credential.status, CredentialStatus::NeedsConsent);
-    let new = NewCredential { document: Some(document("v1:old:two", read.generation + 1)), ..credential("a") };
+    let new = CredentialRowDraft { document: Some(document("v1:old:two", read.generation + 1)), ..credential("a") };
     let active = world.store.put_credential(EVERY, &new, 3).await.unwrap().stored;
     assert_eq!((active.credential.status, active.credential.status_reason), (CredentialStatus::Active, None));
 }
 
-async fn a_notice_of_trouble_says_whom_it_concerns_and_why(world: &World) {
+async fn a_notice_of_trouble_says_whom_it_concerns_and_why(world: &StoreHarness) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient = Recipient { addresses, ..Recipient::default() };
     world.store.put_recipient(EVERY, "a", &recipient, None).await.unwrap();
@@ -774,39 +774,39 @@ async fn a_notice_of_trouble_says_whom_it_concerns_and_why(world: &World) {
         world.store.list_deliveries(EVERY, &newest).await.unwrap().remove(0)
     };
     let told = async |notice: &Delivery| world.store.referred(notice).await.unwrap().credential;
-    let lack = |kind| Lack { credential: Reference::parse("google/work").unwrap(), kind, sent_at: None };
-    let paused = world.store.pause_for_credential(task.id, &lack(LackKind::Missing)).await;
-    assert_eq!(paused.unwrap(), Lacked::Paused);
+    let lack = |kind| CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind, sent_at: None };
+    let paused = world.store.pause_for_credential(task.id, &lack(CredentialIssueKind::Missing)).await;
+    assert_eq!(paused.unwrap(), PauseResult::Paused);
     let of_task = newest().await;
-    let expected = CredentialTelling {
+    let expected = CredentialContext {
         reference: "google/work".into(),
         service: "google".into(),
         account: "work".into(),
-        trouble: LackKind::Missing,
+        trouble: CredentialIssueKind::Missing,
         task: Some("Morning mail".into()),
         paused: true,
         reason: None,
     };
     assert_eq!(told(&of_task).await, Some(expected.clone()));
     world.store.change_task(EVERY, task.id, &TaskChange::Resume).await.unwrap();
-    assert_eq!(told(&of_task).await, Some(CredentialTelling { paused: false, ..expected.clone() }));
+    assert_eq!(told(&of_task).await, Some(CredentialContext { paused: false, ..expected.clone() }));
 
     let read = put(world).await;
     let lease = claim(&world.store, world, &read).await.unwrap();
     world.store.mark_needs_consent(read.credential.id, lease, "invalid_grant: revoked").await.unwrap();
-    let paused = world.store.pause_for_credential(task.id, &lack(LackKind::NeedsConsent)).await;
-    assert_eq!(paused.unwrap(), Lacked::Paused);
+    let paused = world.store.pause_for_credential(task.id, &lack(CredentialIssueKind::NeedsConsent)).await;
+    assert_eq!(paused.unwrap(), PauseResult::Paused);
     let of_all = newest().await;
     let reason = Some("invalid_grant: revoked".to_owned());
-    let expected = CredentialTelling { trouble: LackKind::NeedsConsent, task: None, paused: false, reason, ..expected };
+    let expected = CredentialContext { trouble: CredentialIssueKind::NeedsConsent, task: None, paused: false, reason, ..expected };
     assert_eq!(told(&of_all).await, Some(expected));
     world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
     assert_eq!(told(&of_all).await, None, "what was stored is told");
 }
 
-async fn only_what_is_under_another_key_is_rewrapped(world: &World) {
+async fn only_what_is_under_another_key_is_rewrapped(world: &StoreHarness) {
     for (account, key_id) in [("one", "old"), ("two", "new"), ("three", "older")] {
-        let mut new = NewCredential { account_name: account.into(), ..credential("a") };
+        let mut new = CredentialRowDraft { account_name: account.into(), ..credential("a") };
         new.document.as_mut().unwrap().key_id = key_id.into();
         world.store.put_credential(EVERY, &new, 0).await.unwrap();
     }
@@ -831,7 +831,7 @@ async fn only_what_is_under_another_key_is_rewrapped(world: &World) {
     assert_eq!(keys, [("new".to_owned(), 2), ("older".to_owned(), 1)]);
 }
 
-async fn recipients_with_secrets_are_found_and_written_over_what_was_read(world: &World) {
+async fn recipients_with_secrets_are_found_and_written_over_what_was_read(world: &StoreHarness) {
     for (tenant, webhook) in [("ann", Some("v1:old:1:2")), ("bob", None), ("cat", Some("v1:new:1:2"))] {
         let webhook = webhook
             .map(|sealed| WebhookAddress { url: "https://hooks.example.org".into(), sealed_secret: sealed.into() });
@@ -866,7 +866,7 @@ async fn recipients_with_secrets_are_found_and_written_over_what_was_read(world:
     assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
 }
 
-async fn tasks_with_secrets_are_found_and_written_over_what_was_read(world: &World) {
+async fn tasks_with_secrets_are_found_and_written_over_what_was_read(world: &StoreHarness) {
     let config = json!({ "action": { "instruction": "x", "config": { "sealed_secret": "v1:old:1:2" } } });
     let task = world.task_with("a", json!({"interval": "1h"}), config).await;
     let plain = world.task(json!({"interval": "1h"})).await;
@@ -891,7 +891,7 @@ async fn tasks_with_secrets_are_found_and_written_over_what_was_read(world: &Wor
     assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
 }
 
-async fn a_change_of_the_master_key_is_on_record_and_no_tenants_business(world: &World) {
+async fn a_change_of_the_master_key_is_on_record_and_no_tenants_business(world: &StoreHarness) {
     world.store.note_rotation("token:t", json!({ "key": "new" })).await.unwrap();
     let filter = AuditFilter { action: Some("master_key.rotated".into()), limit: 9, ..AuditFilter::default() };
     let acts = world.store.list_audit(EVERY, &filter).await.unwrap();
@@ -912,7 +912,7 @@ pub fn vault(ids: &[&str]) -> Vault {
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
 }
 
-async fn a_document_opens_in_its_row_and_generation_only(world: &World) {
+async fn a_document_opens_in_its_row_and_generation_only(world: &StoreHarness) {
     let vault = vault(&["one"]);
     let secret = Secret::new("{\"token\":\"canary\"}");
     let seal = |tenant: &str, reference: &str, generation: i64| {
@@ -929,7 +929,7 @@ async fn a_document_opens_in_its_row_and_generation_only(world: &World) {
     for (tenant, name, generation) in rows {
         let Reference { service, account } = Reference::parse(name).unwrap();
         let document = Some(seal(tenant, name, generation));
-        let new = NewCredential { service, account_name: account, document, ..credential(tenant) };
+        let new = CredentialRowDraft { service, account_name: account, document, ..credential(tenant) };
         world.store.put_credential(EVERY, &new, 0).await.unwrap();
     }
     let read = async |tenant: &str, service: &str, account: &str| {
@@ -946,7 +946,7 @@ async fn a_document_opens_in_its_row_and_generation_only(world: &World) {
         assert_eq!(moved.err(), Some(vault::VaultError::Refused), "{tenant} {service} {account}");
     }
     // put back after it was replaced: the row is of another generation
-    let new = NewCredential { document: Some(seal("a", "google/work", first + 1)), ..credential("a") };
+    let new = CredentialRowDraft { document: Some(seal("a", "google/work", first + 1)), ..credential("a") };
     world.store.put_credential(EVERY, &new, 1).await.unwrap();
     assert!(vault.open_document(&read("a", "google", "work").await).is_ok());
     let back = format!(
@@ -959,7 +959,7 @@ async fn a_document_opens_in_its_row_and_generation_only(world: &World) {
     world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
     world.pass(1);
     let generation = next_generation(None, world.now());
-    let new = NewCredential { document: Some(seal("a", "google/work", generation)), ..credential("a") };
+    let new = CredentialRowDraft { document: Some(seal("a", "google/work", generation)), ..credential("a") };
     world.store.put_credential(EVERY, &new, 0).await.unwrap();
     world.plant(&back).await;
     let made_anew = vault.open_document(&read("a", "google", "work").await);

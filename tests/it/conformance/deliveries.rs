@@ -3,12 +3,12 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::join_all;
 use reveille::id::Scope;
-use reveille::notification::{Claim, Delivery, DeliveryState, Fate, Held, Kind, Mark, NewDelivery, Report, SubjectRef};
-use reveille::store::{Answer, DeliveryFilter, InLine, Outlook, StoreError};
+use reveille::notification::{DeliveryClaim, Delivery, DeliveryState, ReportedFate, HoldReason, MessageKind, Mark, NewDelivery, DeliveryReport, SubjectRef};
+use reveille::store::{StoredAnswer, DeliveryFilter, InLine, PendingWork, StoreError};
 use uuid::Uuid;
 
 use super::approvals::{plan, quick_plan};
-use super::world::{START, World, only};
+use super::world::{START, StoreHarness, only};
 use crate::support::outbox::claim_due;
 
 on_both!(
@@ -44,7 +44,7 @@ on_both!(
     reference_of_a_delivery_is_read_as_it_stands,
 );
 
-async fn reference_of_a_delivery_is_read_as_it_stands(world: &World) {
+async fn reference_of_a_delivery_is_read_as_it_stands(world: &StoreHarness) {
     let task = world.task(serde_json::json!({"interval": "1h"})).await;
     let run = world.run_now(&task).await;
     let told = post(world, &NewDelivery { run_id: Some(run), ..message("k1") }).await;
@@ -69,31 +69,31 @@ fn message(key: &str) -> NewDelivery {
         dedupe_key: key.into(),
         run_id: Some(Uuid::from_u128(5)),
         subject_ref: Some(SubjectRef::Questions { batch_id: Uuid::from_u128(6) }),
-        kind: Kind::Message,
-        urgency: Kind::Message.urgency(),
+        kind: MessageKind::Message,
+        urgency: MessageKind::Message.urgency(),
         subject: Some("Hello".into()),
         text: Some("Good morning".into()),
     }
 }
 
-async fn post(world: &World, message: &NewDelivery) -> Delivery {
+async fn post(world: &StoreHarness, message: &NewDelivery) -> Delivery {
     world.store.post_delivery(message).await.unwrap();
     world.store.find_delivery(&Scope::Every, "a", &message.dedupe_key).await.unwrap()
 }
 
-async fn claim(world: &World) -> Vec<Claim> {
+async fn claim(world: &StoreHarness) -> Vec<DeliveryClaim> {
     claim_due(&world.store, world.now() + TimeDelta::seconds(60), 100).await.unwrap()
 }
 
-async fn get(world: &World, id: Uuid) -> Delivery {
+async fn get(world: &StoreHarness, id: Uuid) -> Delivery {
     world.store.get_delivery(&Scope::Every, id).await.unwrap()
 }
 
-async fn listed(world: &World, filter: DeliveryFilter) -> Vec<Delivery> {
+async fn listed(world: &StoreHarness, filter: DeliveryFilter) -> Vec<Delivery> {
     world.store.list_deliveries(&Scope::Every, &DeliveryFilter { limit: 9, ..filter }).await.unwrap()
 }
 
-async fn a_message_is_stored_once_for_each_key_and_channel(world: &World) {
+async fn a_message_is_stored_once_for_each_key_and_channel(world: &StoreHarness) {
     let posted = post(world, &message("k")).await;
     let expected = Delivery {
         id: posted.id,
@@ -104,8 +104,8 @@ async fn a_message_is_stored_once_for_each_key_and_channel(world: &World) {
         dedupe_key: "k".into(),
         run_id: Some(Uuid::from_u128(5)),
         subject_ref: Some(SubjectRef::Questions { batch_id: Uuid::from_u128(6) }),
-        kind: Kind::Message,
-        urgency: Kind::Message.urgency(),
+        kind: MessageKind::Message,
+        urgency: MessageKind::Message.urgency(),
         subject: Some("Hello".into()),
         text: Some("Good morning".into()),
         state: DeliveryState::Pending,
@@ -137,7 +137,7 @@ async fn a_message_is_stored_once_for_each_key_and_channel(world: &World) {
     assert!(matches!(none, Err(StoreError::NotFound)), "{none:?}");
 }
 
-async fn a_recipient_of_its_own_has_messages_of_its_own(world: &World) {
+async fn a_recipient_of_its_own_has_messages_of_its_own(world: &StoreHarness) {
     world.store.post_delivery(&message("k")).await.unwrap();
     world.store.post_delivery(&NewDelivery { recipient: "ann".into(), ..message("k") }).await.unwrap();
     let recipients: Vec<String> =
@@ -145,13 +145,13 @@ async fn a_recipient_of_its_own_has_messages_of_its_own(world: &World) {
     assert_eq!(recipients, ["ann", "a"]);
 }
 
-async fn deliveries_are_claimed_in_order_and_by_one_worker(world: &World) {
+async fn deliveries_are_claimed_in_order_and_by_one_worker(world: &StoreHarness) {
     assert_eq!(world.store.next_delivery().await.unwrap(), None);
     let first = post(world, &message("1")).await;
     world.pass(1);
     let second = post(world, &message("2")).await;
     assert_eq!(world.store.next_delivery().await.unwrap(), Some(START));
-    assert_eq!(world.outlook().await, Outlook { delivery: Some(START), ..Outlook::default() });
+    assert_eq!(world.outlook().await, PendingWork { delivery: Some(START), ..PendingWork::default() });
     let one = claim_due(&world.store, at(61), 1).await.unwrap();
     let claimed = Delivery { attempts: 1, ..first.clone() };
     assert_eq!((one.len(), &one[0].delivery, one[0].interrupted), (1, &claimed, false));
@@ -163,7 +163,7 @@ async fn deliveries_are_claimed_in_order_and_by_one_worker(world: &World) {
     assert_ne!(one[0].lease_token, rest[0].lease_token);
 }
 
-async fn two_instances_never_claim_the_same(world: &World) {
+async fn two_instances_never_claim_the_same(world: &StoreHarness) {
     for n in 0..30 {
         world.store.post_delivery(&message(&n.to_string())).await.unwrap();
     }
@@ -175,7 +175,7 @@ async fn two_instances_never_claim_the_same(world: &World) {
     assert_eq!((all.len(), ids.len()), (30, 30));
 }
 
-async fn a_claim_that_was_never_marked_is_claimed_again_and_says_so(world: &World) {
+async fn a_claim_that_was_never_marked_is_claimed_again_and_says_so(world: &StoreHarness) {
     post(world, &message("k")).await;
     let first = claim(world).await.remove(0);
     world.pass(60);
@@ -184,7 +184,7 @@ async fn a_claim_that_was_never_marked_is_claimed_again_and_says_so(world: &Worl
     assert_ne!(second.lease_token, first.lease_token);
 }
 
-async fn due_deliveries_are_read_in_due_order_line_by_line(world: &World) {
+async fn due_deliveries_are_read_in_due_order_line_by_line(world: &StoreHarness) {
     let of = |tenant: &str, channel: &str, key: &str| NewDelivery {
         tenant_id: tenant.into(),
         recipient: tenant.into(),
@@ -217,7 +217,7 @@ async fn due_deliveries_are_read_in_due_order_line_by_line(world: &World) {
     assert_eq!(next("", None).await, Some(line("email", "b", 60)));
 }
 
-async fn requested_wait_and_doubt_of_a_delivery_are_kept(world: &World) {
+async fn requested_wait_and_doubt_of_a_delivery_are_kept(world: &StoreHarness) {
     let posted = post(world, &message("k")).await;
     let day = |days: i64| at(days * 86_400);
     let mark = |at, asked, doubtful| Mark::Retry { at, error: "busy".into(), asked, doubtful };
@@ -244,7 +244,7 @@ async fn requested_wait_and_doubt_of_a_delivery_are_kept(world: &World) {
     assert_eq!((stands.doubtful, stands.due_at), (true, None));
 }
 
-async fn doubt_falls_back_in_the_same_transaction(world: &World) {
+async fn doubt_falls_back_in_the_same_transaction(world: &StoreHarness) {
     let posted = post(world, &message("k")).await;
     let claimed = claim(world).await.remove(0);
     let fall_back = claimed.delivery.fall_back().map(Box::new);
@@ -255,7 +255,7 @@ async fn doubt_falls_back_in_the_same_transaction(world: &World) {
     assert_eq!(get(world, posted.id).await.state, DeliveryState::Unknown);
 }
 
-async fn deliveries_are_looked_up_by_indexes_among_many(world: &World) {
+async fn deliveries_are_looked_up_by_indexes_among_many(world: &StoreHarness) {
     let posted = post(world, &message("k")).await;
     let (numbers, key) = match world.is_postgres() {
         true => ("select n from generate_series(1, 20000) as n (n)", "md5(cast(n.n as text))::uuid"),
@@ -325,7 +325,7 @@ async fn deliveries_are_looked_up_by_indexes_among_many(world: &World) {
     assert_eq!(get(world, posted.id).await, posted);
 }
 
-async fn outcome_of_an_attempt_is_recorded(world: &World) {
+async fn outcome_of_an_attempt_is_recorded(world: &StoreHarness) {
     let named = || Some("queued as 7".to_owned());
     let error = || "mailbox full".to_owned();
     let marks = [
@@ -360,10 +360,10 @@ async fn outcome_of_an_attempt_is_recorded(world: &World) {
     assert_eq!((again.len(), again[0].interrupted, again[0].delivery.attempts), (1, false, 2));
 }
 
-async fn waiting_uses_up_no_attempt(world: &World) {
+async fn waiting_uses_up_no_attempt(world: &StoreHarness) {
     let posted = post(world, &message("k")).await;
     let until = world.now() + TimeDelta::seconds(30);
-    for (held, error) in [(Some(Held::QuietHours), None), (None, Some("left alone".to_owned()))] {
+    for (held, error) in [(Some(HoldReason::QuietHours), None), (None, Some("left alone".to_owned()))] {
         let claimed = claim(world).await.remove(0);
         assert_eq!((claimed.delivery.attempts, claimed.interrupted), (1, false));
         let at = world.now() + TimeDelta::seconds(30);
@@ -371,7 +371,7 @@ async fn waiting_uses_up_no_attempt(world: &World) {
         assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), DeliveryState::Pending);
         let expected = Delivery {
             next_at: Some(at),
-            held: Some(Held::QuietHours),
+            held: Some(HoldReason::QuietHours),
             due_at: Some(until),
             last_error: error,
             ..posted.clone()
@@ -382,17 +382,17 @@ async fn waiting_uses_up_no_attempt(world: &World) {
 }
 
 /// Claims what is due, and holds it until `at`; answers the digest.
-async fn hold(world: &World, at: DateTime<Utc>) -> Delivery {
+async fn hold(world: &StoreHarness, at: DateTime<Utc>) -> Delivery {
     for claimed in claim(world).await {
         let digest = Box::new(claimed.delivery.digest(at));
-        let mark = Mark::Hold { held: Held::Budget, digest, at };
+        let mark = Mark::Hold { held: HoldReason::Budget, digest, at };
         assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), DeliveryState::Pending);
     }
     let digests = listed(world, DeliveryFilter::default()).await;
-    digests.into_iter().find(|delivery| delivery.kind == Kind::Digest).expect("a digest")
+    digests.into_iter().find(|delivery| delivery.kind == MessageKind::Digest).expect("a digest")
 }
 
-async fn held_delivery_joins_a_digest_and_shares_its_outcome(world: &World) {
+async fn held_delivery_joins_a_digest_and_shares_its_outcome(world: &StoreHarness) {
     let first = post(world, &message("1")).await;
     let second = post(world, &NewDelivery { fallback: vec!["sms".into()], ..message("2") }).await;
     let digest = hold(world, at(600)).await;
@@ -401,7 +401,7 @@ async fn held_delivery_joins_a_digest_and_shares_its_outcome(world: &World) {
         (Some(at(600)), &["webhook".to_owned(), "sms".into()][..], 0)
     );
     let held = |posted: &Delivery| Delivery {
-        held: Some(Held::Budget),
+        held: Some(HoldReason::Budget),
         digest_id: Some(digest.id),
         next_at: None,
         ..posted.clone()
@@ -422,7 +422,7 @@ async fn held_delivery_joins_a_digest_and_shares_its_outcome(world: &World) {
     let late = post(world, &message("3")).await;
     let late_claim = claim(world).await.remove(0);
     let digest_again = Box::new(late.digest(at(600)));
-    let mark = Mark::Hold { held: Held::Budget, digest: digest_again, at: at(600) };
+    let mark = Mark::Hold { held: HoldReason::Budget, digest: digest_again, at: at(600) };
     world.store.mark_delivery(&late_claim, &mark).await.unwrap();
     assert_eq!(get(world, late.id).await, Delivery { next_at: Some(at(600)), due_at: Some(at(600)), ..late });
 
@@ -447,7 +447,7 @@ async fn held_delivery_joins_a_digest_and_shares_its_outcome(world: &World) {
     assert_eq!(get(world, first.id).await, done);
 }
 
-async fn a_digest_that_falls_back_takes_its_messages_along(world: &World) {
+async fn a_digest_that_falls_back_takes_its_messages_along(world: &StoreHarness) {
     let posted = post(world, &message("1")).await;
     let digest = hold(world, at(60)).await;
     world.pass(60);
@@ -455,7 +455,7 @@ async fn a_digest_that_falls_back_takes_its_messages_along(world: &World) {
     let fall_back = claimed.delivery.fall_back().map(Box::new);
     world.store.mark_delivery(&claimed, &Mark::Failed { error: "no".into(), fall_back }).await.unwrap();
     let next = claim(world).await.remove(0);
-    assert_eq!((next.delivery.kind, next.delivery.channel.as_str()), (Kind::Digest, "webhook"));
+    assert_eq!((next.delivery.kind, next.delivery.channel.as_str()), (MessageKind::Digest, "webhook"));
     assert_ne!(next.delivery.id, digest.id);
     let moved = get(world, posted.id).await;
     assert_eq!((moved.state, moved.digest_id), (DeliveryState::Pending, Some(next.delivery.id)));
@@ -469,7 +469,7 @@ async fn a_digest_that_falls_back_takes_its_messages_along(world: &World) {
     assert_eq!(get(world, digest.id).await.state, DeliveryState::Failed);
 }
 
-async fn interruptions_are_counted_up_to_a_limit(world: &World) {
+async fn interruptions_are_counted_up_to_a_limit(world: &StoreHarness) {
     let count = async |day: &str, limit| world.store.count_interruption("ann", day, limit).await.unwrap();
     assert!(!count("2026-03-01", Some(0)).await);
     assert!(count("2026-03-01", Some(2)).await && count("2026-03-01", Some(2)).await);
@@ -489,7 +489,7 @@ async fn interruptions_are_counted_up_to_a_limit(world: &World) {
     assert_ne!(one.unwrap(), two.unwrap());
 }
 
-async fn counts_and_codes_are_forgotten(world: &World) {
+async fn counts_and_codes_are_forgotten(world: &StoreHarness) {
     for day in ["2026-02-26", "2026-02-27", "2026-02-28"] {
         world.store.count_interruption("ann", day, None).await.unwrap();
     }
@@ -500,7 +500,7 @@ async fn counts_and_codes_are_forgotten(world: &World) {
     assert!(!world.store.count_interruption("ann", "2026-02-28", Some(1)).await.unwrap(), "this one is still known");
 }
 
-async fn a_failed_one_falls_back_in_the_same_transaction(world: &World) {
+async fn a_failed_one_falls_back_in_the_same_transaction(world: &StoreHarness) {
     let posted = post(world, &message("k")).await;
     let claimed = claim(world).await.remove(0);
     let fall_back = posted.fall_back().map(Box::new);
@@ -512,7 +512,7 @@ async fn a_failed_one_falls_back_in_the_same_transaction(world: &World) {
     assert_eq!((next.fallback, next.text), (Vec::<String>::new(), posted.text));
 }
 
-async fn a_late_mark_changes_nothing(world: &World) {
+async fn a_late_mark_changes_nothing(world: &StoreHarness) {
     post(world, &message("k")).await;
     let late = claim(world).await.remove(0);
     world.pass(60);
@@ -529,7 +529,7 @@ async fn a_late_mark_changes_nothing(world: &World) {
     assert_eq!(get(world, now.delivery.id).await.state, DeliveryState::Delivered);
 }
 
-async fn marks_that_are_written_at_once_have_each_its_own_answer(world: &World) {
+async fn marks_that_are_written_at_once_have_each_its_own_answer(world: &StoreHarness) {
     for key in 0..80 {
         post(world, &message(&key.to_string())).await;
     }
@@ -567,7 +567,7 @@ async fn marks_that_are_written_at_once_have_each_its_own_answer(world: &World) 
     assert_eq!((late.delivery.dedupe_key.as_str(), reported.delivery.dedupe_key.as_str()), ("7", "8"));
 }
 
-async fn a_failed_or_doubtful_one_is_sent_again(world: &World) {
+async fn a_failed_or_doubtful_one_is_sent_again(world: &StoreHarness) {
     for mark in [
         Mark::Failed { error: "no".into(), fall_back: None },
         Mark::Unknown { error: "who knows".into(), fall_back: None },
@@ -576,7 +576,7 @@ async fn a_failed_or_doubtful_one_is_sent_again(world: &World) {
         let claimed = claim(world).await.remove(0);
         world.store.mark_delivery(&claimed, &mark).await.unwrap();
         world.pass(5);
-        let Answer::Done(again) = world.store.retry_delivery(&Scope::Every, posted.id, |_| Ok(None)).await.unwrap()
+        let StoredAnswer::Done(again) = world.store.retry_delivery(&Scope::Every, posted.id, |_| Ok(None)).await.unwrap()
         else {
             panic!("no key was sent")
         };
@@ -587,7 +587,7 @@ async fn a_failed_or_doubtful_one_is_sent_again(world: &World) {
     }
 }
 
-async fn pending_or_delivered_message_is_not_sent_again(world: &World) {
+async fn pending_or_delivered_message_is_not_sent_again(world: &StoreHarness) {
     let posted = post(world, &message("k")).await;
     for _ in 0..2 {
         let refused = world.store.retry_delivery(&Scope::Every, posted.id, |_| Ok(None)).await;
@@ -601,7 +601,7 @@ async fn pending_or_delivered_message_is_not_sent_again(world: &World) {
     assert!(matches!(nobody, Err(StoreError::NotFound)), "{nobody:?}");
 }
 
-async fn deliveries_are_listed_newest_first_by_every_filter(world: &World) {
+async fn deliveries_are_listed_newest_first_by_every_filter(world: &StoreHarness) {
     let first = post(world, &message("1")).await;
     let second = post(world, &NewDelivery { channel: "webhook".into(), run_id: None, ..message("2") }).await;
     world
@@ -632,12 +632,12 @@ async fn deliveries_are_listed_newest_first_by_every_filter(world: &World) {
     assert_eq!(ids(delivered).await, [first.id]);
 }
 
-fn report(provider_id: &str, fate: Fate) -> Report {
-    Report { provider_id: Some(provider_id.into()), fate }
+fn report(provider_id: &str, fate: ReportedFate) -> DeliveryReport {
+    DeliveryReport { provider_id: Some(provider_id.into()), fate }
 }
 
-fn failed() -> Fate {
-    Fate::Failed { why: "no such number".into() }
+fn failed() -> ReportedFate {
+    ReportedFate::Failed { why: "no such number".into() }
 }
 
 fn sent(provider_id: &str) -> Mark {
@@ -645,7 +645,7 @@ fn sent(provider_id: &str) -> Mark {
 }
 
 /// A delivery that the provider took on as `SM1`.
-async fn taken_on(world: &World, key: &str) -> Delivery {
+async fn taken_on(world: &StoreHarness, key: &str) -> Delivery {
     let posted = post(world, &message(key)).await;
     let claimed = claim(world).await.remove(0);
     assert_eq!(claimed.delivery.id, posted.id);
@@ -653,20 +653,20 @@ async fn taken_on(world: &World, key: &str) -> Delivery {
     get(world, posted.id).await
 }
 
-async fn receive(world: &World, id: Uuid, report: &Report) -> DeliveryState {
+async fn receive(world: &StoreHarness, id: Uuid, report: &DeliveryReport) -> DeliveryState {
     world.store.receive_receipt(id, "email", report).await.unwrap()
 }
 
-async fn a_report_settles_what_was_taken_on_once(world: &World) {
+async fn a_report_settles_what_was_taken_on_once(world: &StoreHarness) {
     let taken = taken_on(world, "k").await;
     world.pass(5);
-    assert_eq!(receive(world, taken.id, &report("SM1", Fate::UnderWay)).await, DeliveryState::Sent);
+    assert_eq!(receive(world, taken.id, &report("SM1", ReportedFate::UnderWay)).await, DeliveryState::Sent);
     assert_eq!(get(world, taken.id).await, taken, "what is under way changes nothing");
-    assert_eq!(receive(world, taken.id, &report("SM1", Fate::Delivered)).await, DeliveryState::Delivered);
+    assert_eq!(receive(world, taken.id, &report("SM1", ReportedFate::Delivered)).await, DeliveryState::Delivered);
     let delivered = Delivery { state: DeliveryState::Delivered, delivered_at: Some(at(5)), ..taken.clone() };
     assert_eq!(get(world, taken.id).await, delivered);
     world.pass(5);
-    for late in [Fate::Delivered, Fate::UnderWay, failed()] {
+    for late in [ReportedFate::Delivered, ReportedFate::UnderWay, failed()] {
         assert_eq!(receive(world, taken.id, &report("SM1", late)).await, DeliveryState::Delivered);
     }
     assert_eq!(get(world, taken.id).await, delivered, "what comes after the end changes nothing");
@@ -677,7 +677,7 @@ async fn a_report_settles_what_was_taken_on_once(world: &World) {
     }
 }
 
-async fn a_report_of_failure_falls_back_in_the_same_transaction(world: &World) {
+async fn a_report_of_failure_falls_back_in_the_same_transaction(world: &StoreHarness) {
     let taken = taken_on(world, "k").await;
     world.pass(5);
     for _ in 0..2 {
@@ -690,10 +690,10 @@ async fn a_report_of_failure_falls_back_in_the_same_transaction(world: &World) {
     assert_eq!((next.next_at, next.fallback), (Some(at(5)), vec![]));
 }
 
-async fn a_report_that_comes_before_the_attempt_is_recorded_stands(world: &World) {
+async fn a_report_that_comes_before_the_attempt_is_recorded_stands(world: &StoreHarness) {
     // whatever the worker makes of its attempt: the provider knows better
     let fall_back = |posted: &Delivery| posted.fall_back().map(Box::new);
-    for (n, fate) in [Fate::Delivered, failed()].into_iter().enumerate() {
+    for (n, fate) in [ReportedFate::Delivered, failed()].into_iter().enumerate() {
         for kind in 0..4 {
             let posted = post(world, &message(&format!("{n} {kind}"))).await;
             let claimed = claim(world).await.into_iter().find(|claim| claim.delivery.id == posted.id).unwrap();
@@ -719,7 +719,7 @@ async fn a_report_that_comes_before_the_attempt_is_recorded_stands(world: &World
     }
 }
 
-async fn a_report_after_a_second_try_is_told_from_one_on_the_first(world: &World) {
+async fn a_report_after_a_second_try_is_told_from_one_on_the_first(world: &StoreHarness) {
     let taken = taken_on(world, "k").await;
     world.store.lose_receipts(at(0), 10).await.unwrap();
     world.store.retry_delivery(&Scope::Every, taken.id, |_| Ok(None)).await.unwrap();
@@ -738,8 +738,8 @@ async fn a_report_after_a_second_try_is_told_from_one_on_the_first(world: &World
     assert!(!next.interrupted);
 }
 
-async fn a_doubt_is_settled_by_a_late_report(world: &World) {
-    for (key, fate, state) in [("1", Fate::Delivered, DeliveryState::Delivered), ("2", failed(), DeliveryState::Failed)]
+async fn a_doubt_is_settled_by_a_late_report(world: &StoreHarness) {
+    for (key, fate, state) in [("1", ReportedFate::Delivered, DeliveryState::Delivered), ("2", failed(), DeliveryState::Failed)]
     {
         let posted = post(world, &message(key)).await;
         let claimed = claim(world).await.into_iter().find(|claim| claim.delivery.id == posted.id).unwrap();
@@ -755,7 +755,7 @@ async fn a_doubt_is_settled_by_a_late_report(world: &World) {
 }
 
 /// A digest of one message that was taken on as `SM1` and never reported on; the message, and the digest.
-async fn doubtful_digest(world: &World, key: &str) -> (Uuid, Uuid) {
+async fn doubtful_digest(world: &StoreHarness, key: &str) -> (Uuid, Uuid) {
     let posted = post(world, &message(key)).await;
     let digest = hold(world, world.now()).await;
     let claimed = claim(world).await.remove(0);
@@ -766,9 +766,9 @@ async fn doubtful_digest(world: &World, key: &str) -> (Uuid, Uuid) {
     (posted.id, digest.id)
 }
 
-async fn a_doubtful_digest_is_settled_with_its_messages_by_a_late_report(world: &World) {
+async fn a_doubtful_digest_is_settled_with_its_messages_by_a_late_report(world: &StoreHarness) {
     let (message, digest) = doubtful_digest(world, "1").await;
-    assert_eq!(receive(world, digest, &report("SM1", Fate::Delivered)).await, DeliveryState::Delivered);
+    assert_eq!(receive(world, digest, &report("SM1", ReportedFate::Delivered)).await, DeliveryState::Delivered);
     let told = get(world, message).await;
     assert_eq!((told.state, told.delivered_at), (DeliveryState::Delivered, Some(world.now())));
 
@@ -776,13 +776,13 @@ async fn a_doubtful_digest_is_settled_with_its_messages_by_a_late_report(world: 
     let (message, digest) = doubtful_digest(world, "2").await;
     assert_eq!(receive(world, digest, &report("SM1", failed())).await, DeliveryState::Failed);
     let next = claim(world).await.remove(0);
-    assert_eq!((next.delivery.kind, next.delivery.channel.as_str()), (Kind::Digest, "webhook"));
+    assert_eq!((next.delivery.kind, next.delivery.channel.as_str()), (MessageKind::Digest, "webhook"));
     let moved = get(world, message).await;
     assert_eq!((moved.state, moved.digest_id), (DeliveryState::Pending, Some(next.delivery.id)));
 }
 
-async fn messages_whose_next_digest_has_gone_already_fail_with_theirs(world: &World) {
-    let fail = async |claimed: &Claim| {
+async fn messages_whose_next_digest_has_gone_already_fail_with_theirs(world: &StoreHarness) {
+    let fail = async |claimed: &DeliveryClaim| {
         let fall_back = claimed.delivery.fall_back().map(Box::new);
         world.store.mark_delivery(claimed, &Mark::Failed { error: "no".into(), fall_back }).await.unwrap();
     };
@@ -795,7 +795,7 @@ async fn messages_whose_next_digest_has_gone_already_fail_with_theirs(world: &Wo
     let late = post(world, &message("2")).await;
     let late_claim = claim(world).await.remove(0);
     world.store.retry_delivery(&Scope::Every, digest.id, |_| Ok(None)).await.unwrap();
-    let mark = Mark::Hold { held: Held::Budget, digest: Box::new(late.digest(START)), at: START };
+    let mark = Mark::Hold { held: HoldReason::Budget, digest: Box::new(late.digest(START)), at: START };
     world.store.mark_delivery(&late_claim, &mark).await.unwrap();
     assert_eq!(get(world, late.id).await.digest_id, Some(digest.id));
     fail(&claim(world).await.remove(0)).await;
@@ -803,7 +803,7 @@ async fn messages_whose_next_digest_has_gone_already_fail_with_theirs(world: &Wo
     assert_eq!((late.state, late.last_error.as_deref()), (DeliveryState::Failed, Some("no")));
 }
 
-async fn deliveries_without_a_report_become_unknown_in_batches(world: &World) {
+async fn deliveries_without_a_report_become_unknown_in_batches(world: &StoreHarness) {
     let mut taken = Vec::new();
     for n in 0..3 {
         taken.push(taken_on(world, &n.to_string()).await);

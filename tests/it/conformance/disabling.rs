@@ -7,7 +7,7 @@ use reveille::task::change::{FaultyPart, TaskChange};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{World, spec};
+use super::world::{StoreHarness, spec};
 
 on_both!(
     an_event_task_beyond_a_bound_is_disabled_leaves_the_index_and_its_owner_is_told_once,
@@ -16,7 +16,7 @@ on_both!(
 
 const TOLD: &str = "select count(*) from deliveries where kind = 'notice' and dedupe_key like 'notice:disabled:%'";
 
-async fn an_event_task_beyond_a_bound_is_disabled_leaves_the_index_and_its_owner_is_told_once(world: &World) {
+async fn an_event_task_beyond_a_bound_is_disabled_leaves_the_index_and_its_owner_is_told_once(world: &StoreHarness) {
     let trigger = json!({"type": "event", "source": "shop"});
     let task = world.task_with("a", trigger, json!({"output": {"channel": "email"}})).await;
     let known = world.store.event_tasks(event_shard("a"), 0, 9, false).await.unwrap();
@@ -35,7 +35,7 @@ async fn an_event_task_beyond_a_bound_is_disabled_leaves_the_index_and_its_owner
     assert!(!world.store.disable_task(Uuid::nil(), SeenTask::Version(1), FaultyPart::Trigger, "nobody").await.unwrap());
 }
 
-async fn a_task_whose_action_is_beyond_a_bound_is_disabled_until_its_action_is_edited(world: &World) {
+async fn a_task_whose_action_is_beyond_a_bound_is_disabled_until_its_action_is_edited(world: &StoreHarness) {
     let task = world.task_with("a", json!({"interval": "1m"}), json!({"output": {"channel": "email"}})).await;
     // in whichever words, and however they begin
     let why = "/trigger: die Aktion ist zu lang";

@@ -5,12 +5,12 @@ use futures::FutureExt;
 use reveille::event::Event;
 use reveille::id::{Scope, Tenant};
 use reveille::store::{
-    Burial, EventBacklog, EventFilter, LeasedEvent, Outlook, StoreError, StoredDeadLetter, StoredDeadLetterFilter,
+    Burial, EventBacklog, EventFilter, LeasedEvent, PendingWork, StoreError, StoredDeadLetter, StoredDeadLetterFilter,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::world::{OTHER_WORKER, START, WORKER, World, only};
+use super::world::{OTHER_WORKER, START, WORKER, StoreHarness, only};
 
 on_both!(
     an_event_is_taken_once_by_its_key,
@@ -37,7 +37,7 @@ fn of(mut fields: Value) -> Event {
     Event::try_from(fields).expect("an event")
 }
 
-async fn lease(world: &World, limit: usize) -> Vec<LeasedEvent> {
+async fn lease(world: &StoreHarness, limit: usize) -> Vec<LeasedEvent> {
     let until = world.now() + TimeDelta::seconds(60);
     world.store.lease_events(WORKER, until, limit, "", &[]).await.expect("lease").events
 }
@@ -50,21 +50,21 @@ fn places(entries: &[LeasedEvent]) -> Vec<i64> {
     entries.iter().map(|entry| entry.seq).collect()
 }
 
-async fn an_event_is_taken_once_by_its_key(world: &World) {
+async fn an_event_is_taken_once_by_its_key(world: &StoreHarness) {
     let first = event("a", "1");
     assert_eq!(world.store.publish_events(&[first.clone(), first.clone(), event("b", "1")]).await.unwrap(), 2);
     assert_eq!(world.store.publish_events(std::slice::from_ref(&first)).await.unwrap(), 0);
     let entries = lease(world, 10).await;
     assert_eq!(entries.iter().map(body).collect::<Vec<_>>(), [first.clone(), event("b", "1")]);
-    assert_eq!(world.outlook().await, Outlook { event: true, ..Outlook::default() });
+    assert_eq!(world.outlook().await, PendingWork { event: true, ..PendingWork::default() });
     world.store.acknowledge_events(&places(&entries)).await.unwrap();
-    assert_eq!(world.outlook().await, Outlook::default());
+    assert_eq!(world.outlook().await, PendingWork::default());
     assert_eq!(world.store.publish_events(&[first]).await.unwrap(), 0, "known for as long as the log keeps it");
     assert_eq!(lease(world, 10).await, []);
     assert_eq!(world.store.publish_events(&[]).await.unwrap(), 0);
 }
 
-async fn a_batch_is_taken_whole_or_not_at_all(world: &World) {
+async fn a_batch_is_taken_whole_or_not_at_all(world: &StoreHarness) {
     let many: Vec<Event> = (0..1201).map(|n| event("a", &n.to_string())).collect();
     assert_eq!(world.store.publish_events(&many).await.unwrap(), 1201);
     let entries = lease(world, 2000).await;
@@ -93,7 +93,7 @@ async fn a_batch_is_taken_whole_or_not_at_all(world: &World) {
 /// Else the log would hide a lower number that is committed after a higher one.
 #[tokio::test]
 async fn on_postgres_publishers_take_turns_so_that_numbers_are_committed_in_order() {
-    let world = World::postgres().await;
+    let world = StoreHarness::postgres().await;
     world.plant("select pg_advisory_lock(8243101700221)").await;
     let events = [event("a", "1")];
     let waits = tokio::time::timeout(std::time::Duration::from_millis(200), world.store.publish_events(&events)).await;
@@ -121,7 +121,7 @@ async fn on_sqlite_what_the_dead_process_held_is_free_when_the_next_one_opens() 
     assert_eq!(again.iter().map(|entry| entry.deliveries).collect::<Vec<_>>(), [2]);
 }
 
-async fn leased_events_go_to_no_other_until_the_lease_is_over(world: &World) {
+async fn leased_events_go_to_no_other_until_the_lease_is_over(world: &StoreHarness) {
     let events = ["1", "2", "3"].map(|id| event("a", id));
     world.store.publish_events(&events).await.unwrap();
     let first = lease(world, 2).await;
@@ -140,7 +140,7 @@ async fn leased_events_go_to_no_other_until_the_lease_is_over(world: &World) {
     assert_eq!(again.iter().map(|entry| entry.deliveries).collect::<Vec<_>>(), [2, 2]);
 }
 
-async fn the_log_is_read_by_source_type_tenant_and_place(world: &World) {
+async fn the_log_is_read_by_source_type_tenant_and_place(world: &StoreHarness) {
     assert_eq!(world.store.last_event(&Scope::Every).await.unwrap(), 0);
     let like = |tenant: &str, id: &str, source: &str, kind: &str| {
         of(json!({"tenantid": tenant, "id": id, "source": source, "type": kind}))
@@ -176,7 +176,7 @@ async fn the_log_is_read_by_source_type_tenant_and_place(world: &World) {
     assert_eq!(ids(&Scope::Every, EventFilter { after: last, ..filter(None, None) }).await, "5");
 }
 
-async fn only_what_is_old_and_acknowledged_is_forgotten(world: &World) {
+async fn only_what_is_old_and_acknowledged_is_forgotten(world: &StoreHarness) {
     world.store.publish_events(&["1", "2", "3"].map(|id| event("a", id))).await.unwrap();
     let entries = lease(world, 2).await;
     world.store.acknowledge_events(&[entries[0].seq]).await.unwrap();
@@ -191,7 +191,7 @@ async fn only_what_is_old_and_acknowledged_is_forgotten(world: &World) {
 }
 
 /// Publishes an event and buries its entry.
-async fn buried(world: &World, event: &Event, error: &str) -> StoredDeadLetter {
+async fn buried(world: &StoreHarness, event: &Event, error: &str) -> StoredDeadLetter {
     world.store.publish_events(std::slice::from_ref(event)).await.unwrap();
     let [entry] = <[LeasedEvent; 1]>::try_from(lease(world, 1).await).unwrap();
     let burial = Burial { seq: entry.seq, event: Some(event), body: &entry.body, error, deliveries: 5 };
@@ -201,7 +201,7 @@ async fn buried(world: &World, event: &Event, error: &str) -> StoredDeadLetter {
     world.store.list_dead_letters(&Scope::Every, &filter).await.unwrap().remove(0)
 }
 
-async fn a_buried_entry_is_a_dead_letter_once(world: &World) {
+async fn a_buried_entry_is_a_dead_letter_once(world: &StoreHarness) {
     let event = event("a", "1");
     let letter = buried(world, &event, "it \0 broke").await;
     assert_eq!(serde_json::from_str::<Event>(&letter.body).unwrap(), event);
@@ -214,7 +214,7 @@ async fn a_buried_entry_is_a_dead_letter_once(world: &World) {
     assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");
 }
 
-async fn dead_letters_are_listed_by_what_is_asked_for(world: &World) {
+async fn dead_letters_are_listed_by_what_is_asked_for(world: &StoreHarness) {
     let mut letters = Vec::new();
     for (tenant, id, error) in [("a", "1", "Boom"), ("a", "2", "100% sure"), ("b", "3", "boom_")] {
         letters.push(buried(world, &event(tenant, id), error).await);
@@ -241,7 +241,7 @@ async fn dead_letters_are_listed_by_what_is_asked_for(world: &World) {
     assert_eq!(list(&Scope::Every, after).await, letters[1..]);
 }
 
-async fn a_replayed_event_is_queued_under_its_key(world: &World) {
+async fn a_replayed_event_is_queued_under_its_key(world: &StoreHarness) {
     let event = event("a", "1");
     let letter = buried(world, &event, "boom").await;
     let other = world.store.replay_dead_letter(&only("b"), letter.id, &event).await;
@@ -264,7 +264,7 @@ async fn a_replayed_event_is_queued_under_its_key(world: &World) {
     assert_eq!(world.count("select count(*) from dead_letters").await, 0);
 }
 
-async fn a_dropped_letter_is_gone(world: &World) {
+async fn a_dropped_letter_is_gone(world: &StoreHarness) {
     let letter = buried(world, &event("a", "1"), "boom").await;
     let other = world.store.drop_dead_letter(&only("b"), letter.id).await;
     assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");
@@ -274,7 +274,7 @@ async fn a_dropped_letter_is_gone(world: &World) {
     assert_eq!(world.count("select count(*) from dead_letters").await, 0);
 }
 
-async fn a_letter_without_a_tenant_belongs_to_nobody(world: &World) {
+async fn a_letter_without_a_tenant_belongs_to_nobody(world: &StoreHarness) {
     let burial = Burial { seq: 7, event: None, body: "not an event", error: "it is not JSON", deliveries: 1 };
     world.store.bury_event(burial).await.unwrap();
     let filter = StoredDeadLetterFilter { limit: 9, ..StoredDeadLetterFilter::default() };
@@ -289,7 +289,7 @@ async fn a_letter_without_a_tenant_belongs_to_nobody(world: &World) {
     assert!(matches!(world.store.get_dead_letter(&Scope::Every, Uuid::nil()).await, Err(StoreError::NotFound)));
 }
 
-async fn a_stop_ends_the_wait_of_those_who_read_and_of_those_who_come_later(world: &World) {
+async fn a_stop_ends_the_wait_of_those_who_read_and_of_those_who_come_later(world: &StoreHarness) {
     let mut waits = Box::pin(world.store.reads_ended());
     assert_eq!((&mut waits).now_or_never(), None);
     world.store.end_reads();
@@ -305,7 +305,7 @@ fn tenants_of(entries: &[LeasedEvent]) -> Vec<(String, usize)> {
     counts.into_iter().collect()
 }
 
-async fn tenants_have_turns_in_what_is_leased(world: &World) {
+async fn tenants_have_turns_in_what_is_leased(world: &StoreHarness) {
     let loud: Vec<Event> = (0..60).map(|id| event("loud", &id.to_string())).collect();
     world.store.publish_events(&loud).await.unwrap();
     world.store.publish_events(&[event("quiet", "1"), event("still", "1"), event("still", "2")]).await.unwrap();
@@ -322,7 +322,7 @@ async fn tenants_have_turns_in_what_is_leased(world: &World) {
     assert_eq!(tenants_of(&lease(world, 200).await), pairs(&[("loud", 51)]), "nothing is lost");
 }
 
-async fn more_tenants_than_one_look_have_their_turns_after_each_other(world: &World) {
+async fn more_tenants_than_one_look_have_their_turns_after_each_other(world: &StoreHarness) {
     for id in ["1", "2"] {
         let all: Vec<Event> = ["a", "b", "c", "d", "e"].iter().map(|tenant| event(tenant, id)).collect();
         world.store.publish_events(&all).await.unwrap();

@@ -1,13 +1,13 @@
 //! Firing: each due instant has one record, and the task moves on.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::run::{Missed, Run, RunState, Usage};
-use reveille::store::{CLAIM_MARGIN, Claim, FireDue, Fired, Outlook, StartNow, StoreError};
+use reveille::run::{MissedInstants, Run, RunState, Usage};
+use reveille::store::{CLAIM_MARGIN, RunClaim, FireDue, FireResult, PendingWork, StartNow, StoreError};
 use reveille::task::TaskStatus;
 use serde_json::json;
 use sqlx::Connection;
 
-use super::world::{OTHER_WORKER, START, World, leases};
+use super::world::{OTHER_WORKER, START, StoreHarness, leases};
 use crate::support::world::claim_ready;
 
 on_both!(
@@ -37,21 +37,21 @@ fn at(seconds: i64) -> DateTime<Utc> {
     START + TimeDelta::seconds(seconds)
 }
 
-async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(world: &World) {
+async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     assert_eq!(world.store.next_due().await.unwrap(), Some(at(60)));
-    assert_eq!(world.outlook().await, Outlook { fire: Some(at(60)), ..Outlook::default() });
+    assert_eq!(world.outlook().await, PendingWork { fire: Some(at(60)), ..PendingWork::default() });
     world.pass(60);
     let fired = world.fire().await;
     let [run] = <[Run; 1]>::try_from(world.runs_of(&task).await).unwrap();
     let claim = fired.claims[0];
     assert_eq!(
         fired,
-        Fired {
+        FireResult {
             tasks: 1,
             recorded: 1,
-            claims: vec![Claim { lease: claim.lease, run_at: at(60), until: at(60) + CLAIM_MARGIN, line: claim.line }],
-            ..Fired::default()
+            claims: vec![RunClaim { lease: claim.lease, run_at: at(60), until: at(60) + CLAIM_MARGIN, line: claim.line }],
+            ..FireResult::default()
         }
     );
     assert_eq!(claim.lease.run_id, run.id);
@@ -86,10 +86,10 @@ async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(wo
     let after = world.get_task(task.id).await;
     assert_eq!((after.next_fire_at, after.fired, after.run_count, after.version), (Some(at(120)), 1, 1, 1));
     assert_eq!(world.store.next_due().await.unwrap(), Some(at(120)));
-    assert_eq!(world.fire().await, Fired::default());
+    assert_eq!(world.fire().await, FireResult::default());
 }
 
-async fn fire_without_room_is_ready_for_anyone(world: &World) {
+async fn fire_without_room_is_ready_for_anyone(world: &StoreHarness) {
     world.task(json!({"interval": "1m"})).await;
     world.task(json!({"interval": "1m"})).await;
     world.pass(60);
@@ -100,7 +100,7 @@ async fn fire_without_room_is_ready_for_anyone(world: &World) {
     assert_ne!(claims[0].lease.run_id, fired.claims[0].lease.run_id);
 }
 
-async fn instants_within_the_horizon_are_recorded_ahead(world: &World) {
+async fn instants_within_the_horizon_are_recorded_ahead(world: &StoreHarness) {
     let task = world.task(json!({"interval": "10s"})).await;
     let fired = world.store.fire_due(&world.ask(25, 9)).await.unwrap();
     let instants: Vec<_> = fired.claims.iter().map(|claim| (claim.run_at, claim.until)).collect();
@@ -108,7 +108,7 @@ async fn instants_within_the_horizon_are_recorded_ahead(world: &World) {
     assert_eq!(world.get_task(task.id).await.next_fire_at, Some(at(30)));
 }
 
-async fn nothing_is_due_before_its_millisecond(world: &World) {
+async fn nothing_is_due_before_its_millisecond(world: &StoreHarness) {
     // with and without a fraction: on SQLite instants are compared as text
     for fraction in [0, 1, 10, 999] {
         let instant = at(60) + TimeDelta::milliseconds(fraction);
@@ -125,7 +125,7 @@ async fn nothing_is_due_before_its_millisecond(world: &World) {
     }
 }
 
-async fn a_limit_takes_the_earliest_tasks_first(world: &World) {
+async fn a_limit_takes_the_earliest_tasks_first(world: &StoreHarness) {
     for interval in ["3s", "1s", "2s"] {
         world.task(json!({"interval": interval, "catch_up": "latest"})).await;
     }
@@ -137,7 +137,7 @@ async fn a_limit_takes_the_earliest_tasks_first(world: &World) {
     assert_eq!(world.store.next_due().await.unwrap(), Some(at(2)));
 }
 
-async fn a_few_that_are_due_last_fire_with_each_batch_of_the_earliest(world: &World) {
+async fn a_few_that_are_due_last_fire_with_each_batch_of_the_earliest(world: &StoreHarness) {
     for _ in 0..40 {
         world.task(json!({"at": "2026-03-01T08:01:00Z"})).await;
     }
@@ -154,7 +154,7 @@ async fn a_few_that_are_due_last_fire_with_each_batch_of_the_earliest(world: &Wo
     assert_eq!(tasks, [11, 10, 10, 10, 0]);
 }
 
-async fn firing_again_what_is_recorded_already_makes_no_second_run(world: &World) {
+async fn firing_again_what_is_recorded_already_makes_no_second_run(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     world.pass(60);
     world.fire().await;
@@ -162,13 +162,13 @@ async fn firing_again_what_is_recorded_already_makes_no_second_run(world: &World
     world.plant("update due set next_at = '2026-03-01T08:01:00+00:00', nominal_at = '2026-03-01T08:01:00+00:00'").await;
     let start = StartNow { places: 9, lease_until: at(90), shares: None };
     let fired = world.store.fire_due(&FireDue { start: Some(start), ..world.ask(0, 9) }).await.unwrap();
-    assert_eq!(fired, Fired { tasks: 1, conflicts: 1, ..Fired::default() });
+    assert_eq!(fired, FireResult { tasks: 1, conflicts: 1, ..FireResult::default() });
     assert_eq!(world.runs_of(&task).await.len(), 1);
     assert_eq!(world.count("select count(*) from slots").await, 0, "for a run that is none");
     assert_eq!(world.count("select count(*) from queue").await, 1);
 }
 
-async fn recorded_instant_holds_up_nothing_else_of_its_batch(world: &World) {
+async fn recorded_instant_holds_up_nothing_else_of_its_batch(world: &StoreHarness) {
     for _ in 0..3 {
         world.task(json!({"interval": "1m"})).await;
     }
@@ -189,17 +189,17 @@ async fn recorded_instant_holds_up_nothing_else_of_its_batch(world: &World) {
     assert_eq!(world.count("select count(*) from queue").await, 3);
 }
 
-async fn skips_that_are_recorded_already_are_not_recorded_again(world: &World) {
+async fn skips_that_are_recorded_already_are_not_recorded_again(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m", "catch_up": "skip"})).await;
     world.pass(10 * 60 + 1);
     let fired = world.fire().await;
     assert_eq!((fired.recorded, fired.skipped, fired.conflicts), (1, 1, 0));
     world.plant("update due set next_at = '2026-03-01T08:01:00+00:00', nominal_at = '2026-03-01T08:01:00+00:00'").await;
-    assert_eq!(world.fire().await, Fired { tasks: 1, conflicts: 2, ..Fired::default() });
+    assert_eq!(world.fire().await, FireResult { tasks: 1, conflicts: 2, ..FireResult::default() });
     assert_eq!(world.runs_of(&task).await.len(), 2);
 }
 
-async fn two_instances_firing_at_once_never_double(world: &World) {
+async fn two_instances_firing_at_once_never_double(world: &StoreHarness) {
     let mut tasks = Vec::new();
     for _ in 0..60 {
         tasks.push(world.task(json!({"interval": "1m"})).await);
@@ -225,7 +225,7 @@ async fn two_instances_firing_at_once_never_double(world: &World) {
     }
 }
 
-async fn a_task_that_another_instance_holds_is_passed_over(world: &World) {
+async fn a_task_that_another_instance_holds_is_passed_over(world: &StoreHarness) {
     if !world.is_postgres() {
         return; // one writer: there is nobody to hold it
     }
@@ -243,18 +243,18 @@ async fn a_task_that_another_instance_holds_is_passed_over(world: &World) {
     assert_eq!(world.fire().await.recorded, 1);
 }
 
-async fn missed_instants_are_one_run_that_is_told_how_many(world: &World) {
+async fn missed_instants_are_one_run_that_is_told_how_many(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     world.pass(10 * 60 + 1);
     let fired = world.fire().await;
     assert_eq!((fired.recorded, fired.skipped), (1, 0));
     let [run] = <[Run; 1]>::try_from(world.runs_of(&task).await).unwrap();
     assert_eq!(run.scheduled_for, at(600));
-    assert_eq!(run.missed, Some(Missed { from: at(60), to: at(540), count: Some(9) }));
+    assert_eq!(run.missed, Some(MissedInstants { from: at(60), to: at(540), count: Some(9) }));
     assert_eq!(world.get_task(task.id).await.next_fire_at, Some(at(660)));
 }
 
-async fn skipped_instants_are_recorded_with_their_reason(world: &World) {
+async fn skipped_instants_are_recorded_with_their_reason(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m", "catch_up": "skip"})).await;
     world.pass(10 * 60 + 1);
     let fired = world.fire().await;
@@ -262,7 +262,7 @@ async fn skipped_instants_are_recorded_with_their_reason(world: &World) {
     let [skipped, run] = <[Run; 2]>::try_from(by_instant(world.runs_of(&task).await)).unwrap();
     assert_eq!(run.scheduled_for, at(600));
     assert_eq!((skipped.state, skipped.reason.as_deref()), (RunState::Skipped, Some("catch_up_skip")));
-    assert_eq!(skipped.missed, Some(Missed { from: at(60), to: at(540), count: Some(9) }));
+    assert_eq!(skipped.missed, Some(MissedInstants { from: at(60), to: at(540), count: Some(9) }));
     assert_eq!(skipped.fire_key, "r:2026-03-01T08:01:00.000Z/2026-03-01T08:09:00.000Z");
     assert_eq!((skipped.created_at, skipped.finished_at), (world.now(), Some(world.now())));
     assert_eq!(world.get_task(task.id).await.fired, 1);
@@ -273,7 +273,7 @@ fn by_instant(mut runs: Vec<Run>) -> Vec<Run> {
     runs
 }
 
-async fn the_last_fire_completes_the_task(world: &World) {
+async fn the_last_fire_completes_the_task(world: &StoreHarness) {
     let task = world.task(json!({"at": "2026-03-01T08:01:00Z"})).await;
     world.pass(60);
     let fired = world.fire().await;
@@ -286,7 +286,7 @@ async fn the_last_fire_completes_the_task(world: &World) {
     assert_eq!(starts.started.len(), 1);
 }
 
-async fn max_runs_completes_the_task(world: &World) {
+async fn max_runs_completes_the_task(world: &StoreHarness) {
     let task = world.task_with("a", json!({"interval": "1m"}), json!({"max_runs": 2})).await;
     for _ in 0..3 {
         world.pass(60);
@@ -300,7 +300,7 @@ async fn max_runs_completes_the_task(world: &World) {
     );
 }
 
-async fn a_trigger_that_can_not_be_read_disables_its_task_and_harms_no_other(world: &World) {
+async fn a_trigger_that_can_not_be_read_disables_its_task_and_harms_no_other(world: &StoreHarness) {
     let broken = world.task(json!({"cron": "30 9 * * *", "timezone": "Europe/Berlin"})).await;
     let sound = world.task(json!({"interval": "1m"})).await;
     let spec = "replace(cast(spec as text), 'Europe/Berlin', 'Europe/Atlantis')";
@@ -316,13 +316,13 @@ async fn a_trigger_that_can_not_be_read_disables_its_task_and_harms_no_other(wor
 }
 
 /// Replaces a text in every specification.
-async fn rewrite(world: &World, from: &str, to: &str) {
+async fn rewrite(world: &StoreHarness, from: &str, to: &str) {
     let spec = format!("replace(cast(spec as text), '{from}', '{to}')");
     let spec = if world.is_postgres() { format!("({spec})::jsonb") } else { spec };
     world.plant(&format!("update tasks set spec = {spec}")).await;
 }
 
-async fn hostile_schedules_are_disabled_alone_and_their_owners_are_told_once(world: &World) {
+async fn hostile_schedules_are_disabled_alone_and_their_owners_are_told_once(world: &StoreHarness) {
     let told = json!({"output": {"channel": "email"}});
     let mut hostile = Vec::new();
     for _ in 0..10 {
@@ -354,7 +354,7 @@ async fn hostile_schedules_are_disabled_alone_and_their_owners_are_told_once(wor
     assert_eq!(world.count(notices).await, 10);
 }
 
-async fn long_specification_is_read_when_its_run_starts(world: &World) {
+async fn long_specification_is_read_when_its_run_starts(world: &StoreHarness) {
     let long = json!({"action": {"instruction": "x".repeat(100_000)}});
     let long = world.task_with("a", json!({"interval": "1m"}), long).await;
     let short = world.task(json!({"interval": "1m"})).await;
@@ -371,7 +371,7 @@ async fn long_specification_is_read_when_its_run_starts(world: &World) {
     assert_eq!((fired.tasks, fired.disabled), (2, vec![]));
 }
 
-async fn trigger_beyond_the_bytes_of_a_batch_disables_its_task(world: &World) {
+async fn trigger_beyond_the_bytes_of_a_batch_disables_its_task(world: &StoreHarness) {
     let task = world.task(json!({"cron": "0 9 * * *"})).await;
     rewrite(world, "0 9 * * *", &"0".repeat(70_000)).await;
     world.pass(3600);
@@ -379,7 +379,7 @@ async fn trigger_beyond_the_bytes_of_a_batch_disables_its_task(world: &World) {
     assert_eq!(fired.disabled, [(task.id, "the trigger is longer than 64 KiB".to_owned())]);
 }
 
-async fn computation_that_panics_is_an_error_and_the_next_one_is_done(world: &World) {
+async fn computation_that_panics_is_an_error_and_the_next_one_is_done(world: &StoreHarness) {
     let broken = world.store.compute("ann", || -> u8 { panic!("on purpose") }).await;
     assert!(matches!(broken, Err(StoreError::Corrupt(_))), "{broken:?}");
     assert_eq!(world.store.compute("ann", || 7).await.unwrap(), 7);

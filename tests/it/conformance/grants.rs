@@ -1,17 +1,17 @@
 //! Standing grants: what they cover, that each use counts once, and what ends them.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::approval::{Answer, Approval, ApprovalStatus, Choice};
+use reveille::approval::{ApprovalAnswer, Approval, ApprovalStatus, ApprovalChoice};
 use reveille::id::{Scope, new_id};
 use reveille::run::RunState;
-use reveille::store::{AuditFilter, Decided, Grant, GrantUse, Refusal, StoreError};
+use reveille::store::{AuditFilter, Decided, Grant, GrantUse, DecisionRefusal, StoreError};
 use reveille::task::Task;
 use reveille::task::change::TaskChange;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::asked::{answer, asked, asked_with, go_on, proposal};
-use super::world::{World, only, spec};
+use super::world::{StoreHarness, only, spec};
 
 on_both!(
     a_grant_is_kept_listed_and_revoked_once,
@@ -45,7 +45,7 @@ pub fn grant(task: &Task, now: DateTime<Utc>) -> Grant {
 }
 
 /// A task, and a grant for it that is stored, changed by `with`.
-pub async fn granted(world: &World, with: impl FnOnce(&mut Grant)) -> (Task, Grant) {
+pub async fn granted(world: &StoreHarness, with: impl FnOnce(&mut Grant)) -> (Task, Grant) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let mut grant = grant(&task, world.now());
     with(&mut grant);
@@ -54,11 +54,11 @@ pub async fn granted(world: &World, with: impl FnOnce(&mut Grant)) -> (Task, Gra
 }
 
 /// A call by a run of its own.
-pub async fn used(world: &World, task: &Task, arguments: Value) -> Option<Uuid> {
+pub async fn used(world: &StoreHarness, task: &Task, arguments: Value) -> Option<Uuid> {
     used_by(world, task, new_id(world.now()), arguments).await
 }
 
-async fn used_by(world: &World, task: &Task, run_id: Uuid, arguments: Value) -> Option<Uuid> {
+async fn used_by(world: &StoreHarness, task: &Task, run_id: Uuid, arguments: Value) -> Option<Uuid> {
     let definition = proposal().definition;
     let call = GrantUse { arguments: &arguments, ..call(task, run_id, &definition) };
     world.store.use_grant(&call).await.unwrap()
@@ -79,13 +79,13 @@ fn call<'a>(task: &'a Task, run_id: Uuid, definition: &'a str) -> GrantUse<'a> {
     }
 }
 
-async fn acts(world: &World, subject: Uuid) -> Vec<String> {
+async fn acts(world: &StoreHarness, subject: Uuid) -> Vec<String> {
     let filter = AuditFilter { subject_id: Some(subject), limit: 50, ..AuditFilter::default() };
     let entries = world.store.list_audit(EVERY, &filter).await.unwrap();
     entries.iter().rev().map(|entry| format!("{} by {}: {}", entry.actor, entry.via, entry.action)).collect()
 }
 
-async fn a_grant_is_kept_listed_and_revoked_once(world: &World) {
+async fn a_grant_is_kept_listed_and_revoked_once(world: &StoreHarness) {
     let (task, first) = granted(world, |_| ()).await;
     let second = Grant { id: new_id(world.now()), created_by: "token:t".into(), ..first.clone() };
     world.store.create_grant(EVERY, &second).await.unwrap();
@@ -120,7 +120,7 @@ async fn a_grant_is_kept_listed_and_revoked_once(world: &World) {
     assert!(matches!(world.store.create_grant(EVERY, &stale).await, Err(StoreError::Conflict(_))));
 }
 
-async fn a_grant_covers_what_it_was_given_for_and_nothing_else(world: &World) {
+async fn a_grant_covers_what_it_was_given_for_and_nothing_else(world: &StoreHarness) {
     let (task, grant) = granted(world, |grant| grant.arguments = json!({ "to": "ann", "cc": null })).await;
     let other = world.task(json!({ "interval": "1h" })).await;
     let to_ann = json!({ "to": "ann", "cc": null, "amount": 7 });
@@ -144,7 +144,7 @@ async fn a_grant_covers_what_it_was_given_for_and_nothing_else(world: &World) {
     assert_eq!(used(world, &task, to_ann).await, None, "its time is over");
 }
 
-async fn a_use_counts_once_whatever_is_repeated(world: &World) {
+async fn a_use_counts_once_whatever_is_repeated(world: &StoreHarness) {
     let (task, grant) = granted(world, |grant| grant.uses_left = Some(2)).await;
     let (one, two, three) = (new_id(world.now()), new_id(world.now()), new_id(world.now()));
     for _ in 0..3 {
@@ -159,7 +159,7 @@ async fn a_use_counts_once_whatever_is_repeated(world: &World) {
     assert_eq!(acts(world, grant.id).await, expected);
 }
 
-async fn of_many_who_want_the_last_use_one_gets_it(world: &World) {
+async fn of_many_who_want_the_last_use_one_gets_it(world: &StoreHarness) {
     let (task, grant) = granted(world, |grant| grant.uses_left = Some(1)).await;
     let other = world.other_instance().await;
     let calls = (0..20).map(|n| {
@@ -177,7 +177,7 @@ async fn of_many_who_want_the_last_use_one_gets_it(world: &World) {
     assert_eq!(world.count("select count(*) from grant_uses").await, 1);
 }
 
-async fn a_change_of_the_task_ends_its_grants(world: &World) {
+async fn a_change_of_the_task_ends_its_grants(world: &StoreHarness) {
     let (task, grant) = granted(world, |_| ()).await;
     let spec = Box::new(spec(json!({ "interval": "2h" }), json!({})));
     let edit = TaskChange::Edit { version: task.version, name: "n".into(), spec };
@@ -189,10 +189,10 @@ async fn a_change_of_the_task_ends_its_grants(world: &World) {
     assert_eq!(used(world, &task, TO_ANN.clone()).await, None);
 }
 
-async fn a_decision_and_its_grant_are_kept_together_or_not_at_all(world: &World) {
+async fn a_decision_and_its_grant_are_kept_together_or_not_at_all(world: &StoreHarness) {
     let (task, started, asked) = asked(world, &["c1"]).await;
     let one = &asked[0];
-    let yes = answer(Choice::Approve, one, "recipient:a");
+    let yes = answer(ApprovalChoice::Approve, one, "recipient:a");
     let decide = async |grant: &Grant| world.store.decide_and_grant(&only("a"), one.id, &yes, grant).await;
     // what was allowed is another task by now, or none
     let stale = Grant { epoch: task.epoch + 1, ..grant(&task, world.now()) };
@@ -216,25 +216,25 @@ async fn a_decision_and_its_grant_are_kept_together_or_not_at_all(world: &World)
     world.succeed(&go_on(world, started.run.id).await).await;
 }
 
-async fn an_answer_that_decides_nothing_gives_no_grant(world: &World) {
+async fn an_answer_that_decides_nothing_gives_no_grant(world: &StoreHarness) {
     let two = |asked: &mut Approval| asked.proposal.approvers = 2;
     let (task, _, asked) = asked_with(world, &["c1", "c2", "c3"], two).await;
-    let decide = async |of: usize, answer: &Answer| {
+    let decide = async |of: usize, answer: &ApprovalAnswer| {
         let grant = grant(&task, world.now());
         world.store.decide_and_grant(EVERY, asked[of].id, answer, &grant).await.unwrap()
     };
-    let vote = decide(0, &answer(Choice::Approve, &asked[0], "token:t")).await;
+    let vote = decide(0, &answer(ApprovalChoice::Approve, &asked[0], "token:t")).await;
     assert!(matches!(vote, Decided::Counted(_)), "{vote:?}");
-    let cancel = decide(1, &answer(Choice::Cancel, &asked[1], "token:t")).await;
+    let cancel = decide(1, &answer(ApprovalChoice::Cancel, &asked[1], "token:t")).await;
     assert!(matches!(cancel, Decided::Done(_)), "{cancel:?}");
-    let unseen = Answer { digest: "0".repeat(64), ..answer(Choice::Approve, &asked[2], "token:t") };
+    let unseen = ApprovalAnswer { digest: "0".repeat(64), ..answer(ApprovalChoice::Approve, &asked[2], "token:t") };
     let refused = decide(2, &unseen).await;
-    assert!(matches!(refused, Decided::Refused(Refusal::OtherDigest, _)), "{refused:?}");
+    assert!(matches!(refused, Decided::Refused(DecisionRefusal::OtherDigest, _)), "{refused:?}");
     assert_eq!(world.count("select count(*) from grants").await, 0);
 }
 
-async fn an_edit_or_a_cancel_of_such_a_call_ends_them(world: &World) {
-    for choice in [Choice::Approve, Choice::Edit, Choice::Cancel] {
+async fn an_edit_or_a_cancel_of_such_a_call_ends_them(world: &StoreHarness) {
+    for choice in [ApprovalChoice::Approve, ApprovalChoice::Edit, ApprovalChoice::Cancel] {
         let (task, started, asked) = asked(world, &["c1"]).await;
         let covers = grant(&task, world.now());
         let other_tool = Grant { id: new_id(world.now()), tool: "mail.read".into(), ..covers.clone() };
@@ -243,7 +243,7 @@ async fn an_edit_or_a_cancel_of_such_a_call_ends_them(world: &World) {
         }
         world.store.decide_approval(EVERY, asked[0].id, &answer(choice, &asked[0], "token:t")).await.unwrap();
         let left = world.store.get_grant(EVERY, covers.id).await.unwrap();
-        let ended = (choice != Choice::Approve).then(|| "token:t".to_owned());
+        let ended = (choice != ApprovalChoice::Approve).then(|| "token:t".to_owned());
         assert_eq!(left.revoked_by, ended, "{choice:?}");
         assert_eq!(acts(world, covers.id).await.len(), if ended.is_some() { 2 } else { 1 });
         assert_eq!(world.store.get_grant(EVERY, other_tool.id).await.unwrap().revoked_at, None);
@@ -253,7 +253,7 @@ async fn an_edit_or_a_cancel_of_such_a_call_ends_them(world: &World) {
     let (task, _, asked) = asked_with(world, &["c1"], |asked| asked.proposal.approvers = 2).await;
     let covers = grant(&task, world.now());
     world.store.create_grant(EVERY, &covers).await.unwrap();
-    let vote = answer(Choice::Edit, &asked[0], "token:t");
+    let vote = answer(ApprovalChoice::Edit, &asked[0], "token:t");
     world.store.decide_approval(EVERY, asked[0].id, &vote).await.unwrap();
     assert_eq!(world.store.get_grant(EVERY, covers.id).await.unwrap().revoked_at, None);
 }

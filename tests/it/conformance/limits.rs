@@ -3,11 +3,11 @@
 use chrono::DateTime;
 use reveille::quota::{Overrides, Quota};
 use reveille::run::RunState;
-use reveille::store::{Limits, StartedRun, Store, Take, Taking, Turn};
+use reveille::store::{RunLimits, StartedRun, Store, Take, Taking, ClaimCursor};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{LEASE, OTHER_WORKER, WORKER, World, end_of};
+use super::world::{LEASE, OTHER_WORKER, WORKER, StoreHarness, end_of};
 
 on_both!(
     no_take_of_two_workers_goes_beyond_a_limit_and_all_come_to_their_end,
@@ -19,7 +19,7 @@ on_both!(
     a_tenants_own_limit_is_in_the_place_of_everybodys,
 );
 
-async fn take(store: &Store, worker: Uuid, limit: i64, fair: Option<Turn>, limits: Limits) -> Taking {
+async fn take(store: &Store, worker: Uuid, limit: i64, fair: Option<ClaimCursor>, limits: RunLimits) -> Taking {
     let now = store.clock().now();
     let take = Take { worker, now, ahead: now, lease_until: now + LEASE, limit, fair, limits, shares: None };
     store.take_runs(&take).await.expect("a take")
@@ -29,8 +29,8 @@ const BUSIEST: &str = "select coalesce(max(runs), 0) from (
     select count(*) as runs from queue where state <> 'ready' group by tenant_id) q";
 const ALL: &str = "select count(*) from queue where state <> 'ready'";
 
-async fn no_take_of_two_workers_goes_beyond_a_limit_and_all_come_to_their_end(world: &World) {
-    let (limits, other) = (Limits::new(5, 8), world.other_instance().await);
+async fn no_take_of_two_workers_goes_beyond_a_limit_and_all_come_to_their_end(world: &StoreHarness) {
+    let (limits, other) = (RunLimits::new(5, 8), world.other_instance().await);
     for tenant in ["a", "b", "c"] {
         let task = world.task_with(tenant, json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
         for _ in 0..50 {
@@ -40,8 +40,8 @@ async fn no_take_of_two_workers_goes_beyond_a_limit_and_all_come_to_their_end(wo
     let (mut running, mut ended, mut most) = (Vec::<StartedRun>::new(), 0, (0, 0));
     loop {
         let (one, two) = tokio::join!(
-            take(&world.store, WORKER, 64, Some(Turn::default()), limits),
-            take(&other, OTHER_WORKER, 64, Some(Turn::default()), limits)
+            take(&world.store, WORKER, 64, Some(ClaimCursor::default()), limits),
+            take(&other, OTHER_WORKER, 64, Some(ClaimCursor::default()), limits)
         );
         running.extend(one.starts.started.into_iter().chain(two.starts.started));
         let (busiest, all) = (world.count(BUSIEST).await, world.count(ALL).await);
@@ -60,12 +60,12 @@ async fn no_take_of_two_workers_goes_beyond_a_limit_and_all_come_to_their_end(wo
     assert!(most.0 >= 3, "{most:?}");
 }
 
-async fn leases_ahead_count_and_an_end_makes_room(world: &World) {
+async fn leases_ahead_count_and_an_end_makes_room(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     for _ in 0..3 {
         world.run_now(&task).await;
     }
-    let limits = Limits::new(0, 2);
+    let limits = RunLimits::new(0, 2);
     // an instance that was configured without limits has leased one
     assert_eq!(world.store.fire_due(&world.ask(0, 0)).await.expect("nothing is due").recorded, 0);
     let past = DateTime::UNIX_EPOCH;
@@ -76,19 +76,19 @@ async fn leases_ahead_count_and_an_end_makes_room(world: &World) {
         lease_until: past,
         limit: 1,
         fair: None,
-        limits: Limits::default(),
+        limits: RunLimits::default(),
         shares: None,
     };
     assert_eq!(world.store.take_runs(&ahead).await.expect("a claim").claims.len(), 1);
-    let taken = take(&world.store, WORKER, 9, Some(Turn::default()), limits).await;
+    let taken = take(&world.store, WORKER, 9, Some(ClaimCursor::default()), limits).await;
     assert_eq!(taken.starts.started.len(), 1, "one claim and one start are two");
-    assert!(take(&world.store, WORKER, 9, Some(Turn::default()), limits).await.is_empty());
+    assert!(take(&world.store, WORKER, 9, Some(ClaimCursor::default()), limits).await.is_empty());
     world.succeed(&taken.starts.started[0]).await;
-    assert_eq!(take(&world.store, WORKER, 9, Some(Turn::default()), limits).await.len(), 1);
+    assert_eq!(take(&world.store, WORKER, 9, Some(ClaimCursor::default()), limits).await.len(), 1);
 }
 
 /// Ten thousand ready runs of `a`, then one of `b` that is as urgent, and younger.
-async fn a_crowd_and_one(world: &World) -> Uuid {
+async fn a_crowd_and_one(world: &StoreHarness) -> Uuid {
     let crowd = world.task_with("a", json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
     world.run_now(&crowd).await;
     let statements = match world.is_postgres() {
@@ -125,23 +125,23 @@ fn started(taken: &Taking) -> Vec<Uuid> {
     taken.starts.started.iter().map(|started| started.run.id).collect()
 }
 
-async fn a_tenant_with_ten_thousand_runs_leaves_the_second_take_to_one_that_has_one(world: &World) {
+async fn a_tenant_with_ten_thousand_runs_leaves_the_second_take_to_one_that_has_one(world: &StoreHarness) {
     let one = a_crowd_and_one(world).await;
-    let first = take(&world.store, WORKER, 64, None, Limits::default()).await;
+    let first = take(&world.store, WORKER, 64, None, RunLimits::default()).await;
     assert_eq!((first.len(), started(&first).contains(&one)), (64, false), "what is oldest is taken");
     // more than could be taken: from now on in turn, as the worker does
-    let second = take(&world.store, WORKER, 64, Some(first.turn), Limits::default()).await;
+    let second = take(&world.store, WORKER, 64, Some(first.turn), RunLimits::default()).await;
     assert!(started(&second).contains(&one));
 }
 
-async fn under_limits_the_first_take_is_shared(world: &World) {
+async fn under_limits_the_first_take_is_shared(world: &StoreHarness) {
     let one = a_crowd_and_one(world).await;
-    let first = take(&world.store, WORKER, 64, Some(Turn::default()), Limits::new(20, 0)).await;
+    let first = take(&world.store, WORKER, 64, Some(ClaimCursor::default()), RunLimits::new(20, 0)).await;
     assert_eq!(first.len(), 21, "twenty of one tenant, and the other's one");
     assert!(started(&first).contains(&one));
 }
 
-async fn tenants_that_have_had_their_share_are_passed_over(world: &World) {
+async fn tenants_that_have_had_their_share_are_passed_over(world: &StoreHarness) {
     // more tenants than get their share at once, all at their limit but the last
     let trigger = || json!({"interval": "1h", "overlap": "allow"});
     for number in 0..258 {
@@ -149,17 +149,17 @@ async fn tenants_that_have_had_their_share_are_passed_over(world: &World) {
         world.run_now(&task).await;
         world.run_now(&task).await;
     }
-    let limits = Limits::new(1, 0);
-    let first = take(&world.store, WORKER, 1000, Some(Turn::default()), limits).await;
+    let limits = RunLimits::new(1, 0);
+    let first = take(&world.store, WORKER, 1000, Some(ClaimCursor::default()), limits).await;
     assert_eq!(first.len(), 256, "as many tenants as get their share at once");
     // whoever begins anew finds those who have room, though all before them have none
-    let second = take(&world.store, WORKER, 1000, Some(Turn::default()), limits).await;
+    let second = take(&world.store, WORKER, 1000, Some(ClaimCursor::default()), limits).await;
     let tenants: Vec<&str> = second.starts.started.iter().map(|started| started.run.tenant_id.as_str()).collect();
     assert_eq!(tenants.len(), 2, "{tenants:?}");
     assert!(tenants.contains(&"t256") && tenants.contains(&"t257"), "{tenants:?}");
 }
 
-async fn waiting_runs_are_counted_by_their_place(world: &World) {
+async fn waiting_runs_are_counted_by_their_place(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let running = world.started(&task).await;
     world.run_now(&task).await;
@@ -177,12 +177,12 @@ async fn waiting_runs_are_counted_by_their_place(world: &World) {
     assert_eq!(pools, names.iter().map(|name| (*name, true)).collect::<Vec<_>>());
 }
 
-async fn own(world: &World, tenant: &str, most: u64) {
+async fn own(world: &StoreHarness, tenant: &str, most: u64) {
     let overrides = Overrides { concurrent_runs: Some(most), ..Overrides::default() };
     world.store.put_quotas(tenant, &overrides, "token:admin").await.unwrap();
 }
 
-async fn a_tenants_own_limit_is_in_the_place_of_everybodys(world: &World) {
+async fn a_tenants_own_limit_is_in_the_place_of_everybodys(world: &StoreHarness) {
     assert!(!world.store.tenants_have_own_limits().await.unwrap());
     for tenant in ["a", "b", "c"] {
         let task = world.task_with(tenant, json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
@@ -193,10 +193,10 @@ async fn a_tenants_own_limit_is_in_the_place_of_everybodys(world: &World) {
     own(world, "a", 1).await;
     own(world, "b", 5).await;
     assert!(world.store.tenants_have_own_limits().await.unwrap());
-    let started = async |limits: Limits| {
+    let started = async |limits: RunLimits| {
         let mut started = Vec::new();
         loop {
-            let taken = take(&world.store, WORKER, 64, Some(Turn::default()), limits).await;
+            let taken = take(&world.store, WORKER, 64, Some(ClaimCursor::default()), limits).await;
             if taken.is_empty() {
                 break;
             }
@@ -205,7 +205,7 @@ async fn a_tenants_own_limit_is_in_the_place_of_everybodys(world: &World) {
         started
     };
     let of = |started: &[StartedRun], tenant: &str| started.iter().filter(|one| one.run.tenant_id == tenant).count();
-    let limits = Limits { own: true, ..Limits::new(3, 0) };
+    let limits = RunLimits { own: true, ..RunLimits::new(3, 0) };
     let first = started(limits).await;
     assert_eq!(["a", "b", "c"].map(|tenant| of(&first, tenant)), [1, 5, 3]);
     let usage = world.store.quota_usage("b").await.unwrap().standings[&Quota::ConcurrentRuns];
@@ -216,10 +216,10 @@ async fn a_tenants_own_limit_is_in_the_place_of_everybodys(world: &World) {
     let next = started(limits).await;
     assert_eq!(["a", "b", "c"].map(|tenant| of(&next, tenant)), [1, 0, 0]);
     // where nobody else has a limit, only the tenants that have one are held to it
-    let rest = started(Limits { own: true, ..Limits::default() }).await;
+    let rest = started(RunLimits { own: true, ..RunLimits::default() }).await;
     assert_eq!(["a", "b", "c"].map(|tenant| of(&rest, tenant)), [0, 0, 6]);
     world.store.reset_quotas("a", "token:admin").await.unwrap();
     world.store.reset_quotas("b", "token:admin").await.unwrap();
-    let rest = started(Limits::default()).await;
+    let rest = started(RunLimits::default()).await;
     assert_eq!(["a", "b", "c"].map(|tenant| of(&rest, tenant)), [7, 4, 0]);
 }

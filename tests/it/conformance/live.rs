@@ -5,7 +5,7 @@ use reveille::id::Tenant;
 use reveille::store::LiveMessage;
 use uuid::Uuid;
 
-use super::world::World;
+use super::world::StoreHarness;
 
 on_both!(
     a_message_is_laid_out_taken_and_read_by_every_session,
@@ -24,12 +24,12 @@ fn tenant(name: &str) -> Tenant {
     Tenant::new(name).unwrap()
 }
 
-async fn put(world: &World, id: Uuid) -> LiveMessage {
+async fn put(world: &StoreHarness, id: Uuid) -> LiveMessage {
     world.store.put_live_message(&tenant("a"), id, false, &format!("v1:{id}")).await.unwrap();
     LiveMessage { id, created_at: world.now(), decides: false, taken: false }
 }
 
-async fn a_message_is_laid_out_taken_and_read_by_every_session(world: &World) {
+async fn a_message_is_laid_out_taken_and_read_by_every_session(world: &StoreHarness) {
     let (ann, message) = (tenant("a"), put(world, ONE).await);
     assert_eq!(world.store.live_message(&ann, ONE).await.unwrap(), Some(message));
     world.pass(1);
@@ -44,7 +44,7 @@ async fn a_message_is_laid_out_taken_and_read_by_every_session(world: &World) {
     assert_eq!(world.store.take_live_message(&ann, TWO).await.unwrap(), None);
 }
 
-async fn withdrawn_message_can_not_be_taken_and_a_taken_one_not_withdrawn(world: &World) {
+async fn withdrawn_message_can_not_be_taken_and_a_taken_one_not_withdrawn(world: &StoreHarness) {
     let ann = tenant("a");
     put(world, ONE).await;
     assert!(world.store.withdraw_live_message(&ann, ONE).await.unwrap());
@@ -56,7 +56,7 @@ async fn withdrawn_message_can_not_be_taken_and_a_taken_one_not_withdrawn(world:
     assert!(world.store.live_message(&ann, ONE).await.unwrap().expect("the message").taken);
 }
 
-async fn of_taking_and_withdrawing_one_wins(world: &World) {
+async fn of_taking_and_withdrawing_one_wins(world: &StoreHarness) {
     let (ann, other) = (tenant("a"), world.other_instance().await);
     for n in 0..10 {
         let id = Uuid::from_u128(100 + n);
@@ -67,7 +67,7 @@ async fn of_taking_and_withdrawing_one_wins(world: &World) {
     }
 }
 
-async fn a_look_sees_what_nobody_has_and_what_is_new(world: &World) {
+async fn a_look_sees_what_nobody_has_and_what_is_new(world: &StoreHarness) {
     let (ann, start) = (tenant("a"), world.now());
     let waiting = put(world, TWO).await;
     let old = put(world, Uuid::from_u128(3)).await;
@@ -83,7 +83,7 @@ async fn a_look_sees_what_nobody_has_and_what_is_new(world: &World) {
     assert_eq!(look(world.now() + TimeDelta::seconds(1), 10).await, [waiting]);
 }
 
-async fn another_tenant_sees_and_takes_nothing(world: &World) {
+async fn another_tenant_sees_and_takes_nothing(world: &StoreHarness) {
     let (bob, message) = (tenant("b"), put(world, ONE).await);
     assert_eq!(world.store.live_message(&bob, ONE).await.unwrap(), None);
     assert_eq!(world.store.live_messages(&bob, world.now(), 10).await.unwrap(), []);
@@ -92,7 +92,7 @@ async fn another_tenant_sees_and_takes_nothing(world: &World) {
     assert_eq!(world.store.live_message(&tenant("a"), ONE).await.unwrap(), Some(message));
 }
 
-async fn old_messages_are_forgotten(world: &World) {
+async fn old_messages_are_forgotten(world: &StoreHarness) {
     for n in 1..=3 {
         put(world, Uuid::from_u128(n)).await;
         world.pass(10);
@@ -105,7 +105,7 @@ async fn old_messages_are_forgotten(world: &World) {
     assert_eq!(left.iter().map(|message| message.id).collect::<Vec<_>>(), [Uuid::from_u128(3)]);
 }
 
-async fn a_message_is_put_under_another_key_while_it_is_there(world: &World) {
+async fn a_message_is_put_under_another_key_while_it_is_there(world: &StoreHarness) {
     let (one, two) = (put(world, ONE).await, put(world, TWO).await);
     let sealed = |id: Uuid| format!("v1:{id}");
     let page = async |after, limit| world.store.sealed_live_messages(after, limit).await.unwrap();

@@ -14,10 +14,10 @@ use reveille::run::{Run, RunState};
 use reveille::store::{EventsFired, EventsRecorded, FireEvents, Match, event_shard};
 use reveille::task::change::TaskChange;
 use reveille::task::{Task, TaskStatus};
-use reveille::trigger::event::{Arrival, HELD_EVENTS, Verdict, reason};
+use reveille::trigger::event::{Arrival, HELD_EVENTS, EventVerdict, reason};
 use serde_json::{Value, json};
 
-use super::world::{START, WORKER, World, only};
+use super::world::{START, WORKER, StoreHarness, only};
 
 on_both!(
     an_event_becomes_one_leased_run_that_keeps_it,
@@ -59,11 +59,11 @@ fn at(seconds: i64) -> DateTime<Utc> {
     START + TimeDelta::seconds(seconds)
 }
 
-pub(super) async fn task(world: &World, trigger: Value) -> Task {
+pub(super) async fn task(world: &StoreHarness, trigger: Value) -> Task {
     task_with(world, trigger, json!({})).await
 }
 
-async fn task_with(world: &World, trigger: Value, more: Value) -> Task {
+async fn task_with(world: &StoreHarness, trigger: Value, more: Value) -> Task {
     let mut event = json!({"type": "event", "source": "shop"});
     event.as_object_mut().unwrap().extend(trigger.as_object().unwrap().clone());
     world.task_with("a", event, more).await
@@ -82,7 +82,7 @@ fn event_with(id: &str, more: Value) -> Event {
 }
 
 /// Takes in what is newer in a shard; answers its version.
-async fn refresh(index: &mut Index, world: &World, shard: i32) -> i64 {
+async fn refresh(index: &mut Index, world: &StoreHarness, shard: i32) -> i64 {
     let known = index.version(shard).unwrap_or(0);
     let changes = world.store.event_tasks(shard, known, 1000, false).await.unwrap();
     let compiled = compile(&changes.live, &Language::default()).into_iter().flatten().collect();
@@ -98,7 +98,7 @@ struct Matching {
 }
 
 impl Matching {
-    async fn of(world: &World, events: Vec<Event>) -> Matching {
+    async fn of(world: &StoreHarness, events: Vec<Event>) -> Matching {
         let mut index = Index::default();
         let mut shards = BTreeMap::new();
         for shard in events.iter().map(|event| event_shard(event.tenant.as_str())) {
@@ -113,7 +113,7 @@ impl Matching {
         Matching { index, matches, shards }
     }
 
-    async fn record(&self, world: &World, room: usize) -> EventsFired {
+    async fn record(&self, world: &StoreHarness, room: usize) -> EventsFired {
         let ask = FireEvents {
             now: world.now(),
             shards: &self.shards,
@@ -126,20 +126,20 @@ impl Matching {
     }
 }
 
-pub(super) async fn publish(world: &World, events: Vec<Event>) -> EventsRecorded {
+pub(super) async fn publish(world: &StoreHarness, events: Vec<Event>) -> EventsRecorded {
     match Matching::of(world, events).await.record(world, 100).await {
         EventsFired::Done(recorded) => recorded,
         EventsFired::Stale => panic!("nothing has changed meanwhile"),
     }
 }
 
-async fn close(world: &World) -> EventsRecorded {
+async fn close(world: &StoreHarness) -> EventsRecorded {
     let due = world.store.due_windows(world.now(), 100).await.unwrap();
     world.store.close_windows(&due, world.now(), WORKER, 100).await.unwrap()
 }
 
 /// Fire key, state and reason of each run, oldest first.
-async fn told(world: &World, task: &Task) -> Vec<(String, String)> {
+async fn told(world: &StoreHarness, task: &Task) -> Vec<(String, String)> {
     let runs = world.runs_of(task).await;
     runs.into_iter()
         .map(|run| (run.event_ids.join("+"), run.reason.unwrap_or_else(|| run.state.as_str().to_owned())))
@@ -150,7 +150,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(ids, state)| ((*ids).to_owned(), (*state).to_owned())).collect()
 }
 
-async fn an_event_becomes_one_leased_run_that_keeps_it(world: &World) {
+async fn an_event_becomes_one_leased_run_that_keeps_it(world: &StoreHarness) {
     let task = task(world, json!({"filter": "event.data.n == 'e1'"})).await;
     assert_eq!(task.next_fire_at, None);
     world.pass(5);
@@ -170,7 +170,7 @@ async fn an_event_becomes_one_leased_run_that_keeps_it(world: &World) {
     assert_eq!(starts.started[0].run.cause, whole.cause, "who executes it is told");
 }
 
-async fn an_event_that_comes_again_changes_nothing(world: &World) {
+async fn an_event_that_comes_again_changes_nothing(world: &StoreHarness) {
     let task = task(world, json!({})).await;
     publish(world, vec![event("e1")]).await;
     let again = publish(world, vec![event("e1"), event("e1")]).await;
@@ -180,7 +180,7 @@ async fn an_event_that_comes_again_changes_nothing(world: &World) {
     assert_eq!((after.fired, after.run_count), (1, 1), "it is counted once");
 }
 
-async fn an_event_that_stands_in_a_batch_twice_is_one_for_every_rule(world: &World) {
+async fn an_event_that_stands_in_a_batch_twice_is_one_for_every_rule(world: &StoreHarness) {
     let rules = [
         (json!({}), json!({})),
         (json!({"dedup": {"key": "event.id", "window": "1h"}}), json!({})),
@@ -201,7 +201,7 @@ async fn an_event_that_stands_in_a_batch_twice_is_one_for_every_rule(world: &Wor
     assert_eq!(world.get_task(tasks[3].id).await.status, TaskStatus::Completed);
 }
 
-async fn an_event_of_a_window_fires_no_second_time_when_the_window_is_edited_away(world: &World) {
+async fn an_event_of_a_window_fires_no_second_time_when_the_window_is_edited_away(world: &StoreHarness) {
     let task = task(world, json!({"batch": {"size": 2, "wait": "1m"}})).await;
     publish(world, vec![event("e1"), event("e2")]).await;
     let mut spec = task.spec.clone();
@@ -213,20 +213,20 @@ async fn an_event_of_a_window_fires_no_second_time_when_the_window_is_edited_awa
     assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
 }
 
-async fn the_same_id_of_another_source_or_tenant_is_another_event(world: &World) {
+async fn the_same_id_of_another_source_or_tenant_is_another_event(world: &StoreHarness) {
     let task = task(world, json!({"source": "*"})).await;
     let others = [json!({}), json!({"source": "post"}), json!({"tenantid": "b"})];
     publish(world, others.map(|more| event_with("e1", more)).to_vec()).await;
     assert_eq!(told(world, &task).await, pairs(&[("e1", "queued"), ("e1", "queued")]));
 }
 
-async fn a_task_of_another_tenant_is_not_fired(world: &World) {
+async fn a_task_of_another_tenant_is_not_fired(world: &StoreHarness) {
     let task = task(world, json!({})).await;
     let recorded = publish(world, vec![event_with("e1", json!({"tenantid": "b"}))]).await;
     assert_eq!((recorded, world.runs_of(&task).await.len()), (EventsRecorded::default(), 0));
 }
 
-async fn event_run_without_room_is_ready_for_anyone(world: &World) {
+async fn event_run_without_room_is_ready_for_anyone(world: &StoreHarness) {
     task(world, json!({})).await;
     let matching = Matching::of(world, vec![event("e1"), event("e2")]).await;
     let EventsFired::Done(recorded) = matching.record(world, 1).await else { panic!("stale") };
@@ -234,7 +234,7 @@ async fn event_run_without_room_is_ready_for_anyone(world: &World) {
     assert_eq!(world.claim().await.len(), 1);
 }
 
-async fn only_tasks_that_an_event_leads_to_are_asked(world: &World) {
+async fn only_tasks_that_an_event_leads_to_are_asked(world: &StoreHarness) {
     let exact = task(world, json!({"event_type": "order"})).await;
     let prefix = task(world, json!({"source": "sh*", "event_type": "or*"})).await;
     for other in [json!({"event_type": "orders"}), json!({"source": "shops"}), json!({"source": "p*"})] {
@@ -247,7 +247,7 @@ async fn only_tasks_that_an_event_leads_to_are_asked(world: &World) {
     assert_eq!((index.len(), asked), (5, vec![exact.id, prefix.id]));
 }
 
-async fn an_index_that_is_older_than_a_task_is_stale(world: &World) {
+async fn an_index_that_is_older_than_a_task_is_stale(world: &StoreHarness) {
     let early = Matching::of(world, vec![event("e1")]).await;
     let task = task(world, json!({})).await;
     assert_eq!(early.record(world, 9).await, EventsFired::Stale);
@@ -255,7 +255,7 @@ async fn an_index_that_is_older_than_a_task_is_stale(world: &World) {
     assert_eq!(world.runs_of(&task).await.len(), 1);
 }
 
-async fn only_what_has_changed_is_read_again(world: &World) {
+async fn only_what_has_changed_is_read_again(world: &StoreHarness) {
     let shard = event_shard("a");
     let first = task(world, json!({})).await;
     let second = task(world, json!({})).await;
@@ -273,7 +273,7 @@ async fn only_what_has_changed_is_read_again(world: &World) {
     assert_eq!((other.live.len(), other.version), (0, 0));
 }
 
-async fn a_reader_that_knows_too_little_reads_its_shard_anew(world: &World) {
+async fn a_reader_that_knows_too_little_reads_its_shard_anew(world: &StoreHarness) {
     let shard = event_shard("a");
     let gone = task(world, json!({})).await;
     let known = world.store.event_tasks(shard, 0, 10, false).await.unwrap().version;
@@ -299,7 +299,7 @@ async fn a_reader_that_knows_too_little_reads_its_shard_anew(world: &World) {
     assert!(!world.store.event_tasks(shard, anew.version, 10, false).await.unwrap().anew);
 }
 
-async fn a_pause_between_matching_and_recording_is_seen(world: &World) {
+async fn a_pause_between_matching_and_recording_is_seen(world: &StoreHarness) {
     let task = task(world, json!({})).await;
     let matching = Matching::of(world, vec![event("e1")]).await;
     assert_eq!(matching.index.len(), 1);
@@ -311,7 +311,7 @@ async fn a_pause_between_matching_and_recording_is_seen(world: &World) {
     assert_eq!(world.count("select count(*) from runs").await, 0);
 }
 
-async fn a_paused_task_records_its_events_as_skipped(world: &World) {
+async fn a_paused_task_records_its_events_as_skipped(world: &StoreHarness) {
     let task = task(world, json!({})).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
     publish(world, vec![event("e1")]).await;
@@ -320,7 +320,7 @@ async fn a_paused_task_records_its_events_as_skipped(world: &World) {
     assert_eq!(told(world, &task).await, pairs(&[("e1", "paused"), ("e2", "queued")]));
 }
 
-async fn max_runs_completes_the_task_and_the_rest_is_skipped(world: &World) {
+async fn max_runs_completes_the_task_and_the_rest_is_skipped(world: &StoreHarness) {
     let task = task_with(world, json!({}), json!({"max_runs": 2})).await;
     publish(world, vec![event("e1")]).await;
     publish(world, vec![event("e1")]).await;
@@ -335,14 +335,14 @@ async fn max_runs_completes_the_task_and_the_rest_is_skipped(world: &World) {
     assert_eq!(publish(world, vec![event("e4")]).await, EventsRecorded::default(), "it is in no index any more");
 }
 
-async fn an_error_of_the_filter_is_recorded(world: &World) {
+async fn an_error_of_the_filter_is_recorded(world: &StoreHarness) {
     let task = task(world, json!({"filter": "event.data.n > 3"})).await;
     publish(world, vec![event("e1")]).await;
     let [(ids, why)] = <[(String, String); 1]>::try_from(told(world, &task).await).unwrap();
     assert!(ids == "e1" && why.starts_with("filter_error: "), "{why}");
 }
 
-async fn a_key_fires_once_within_its_window(world: &World) {
+async fn a_key_fires_once_within_its_window(world: &StoreHarness) {
     let task = task(world, json!({"dedup": {"key": "event.data.order", "window": "1h"}})).await;
     let order = |id: &str, order: i64| event_with(id, json!({"data": {"order": order}}));
     publish(world, vec![order("e1", 1), order("e2", 1), order("e3", 2)]).await;
@@ -357,7 +357,7 @@ async fn a_key_fires_once_within_its_window(world: &World) {
     assert_eq!(told, pairs(&expected));
 }
 
-async fn a_throttle_lets_a_burst_through_and_then_one_at_a_time(world: &World) {
+async fn a_throttle_lets_a_burst_through_and_then_one_at_a_time(world: &StoreHarness) {
     let task = task(world, json!({"throttle": {"limit": 2, "per": "1m"}})).await;
     let send = async |ids: &[&str]| publish(world, ids.iter().map(|id| event(id)).collect()).await;
     send(&["e1", "e2", "e3"]).await;
@@ -381,7 +381,7 @@ async fn a_throttle_lets_a_burst_through_and_then_one_at_a_time(world: &World) {
     assert_eq!(told, pairs(&expected));
 }
 
-async fn quiet_closes_a_debounce_and_the_last_event_fires(world: &World) {
+async fn quiet_closes_a_debounce_and_the_last_event_fires(world: &StoreHarness) {
     let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
     assert_eq!(publish(world, vec![event("e1")]).await.collected, 1);
     assert_eq!(world.store.next_window().await.unwrap(), Some(at(30)));
@@ -404,7 +404,7 @@ async fn quiet_closes_a_debounce_and_the_last_event_fires(world: &World) {
     assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
 }
 
-async fn a_debounce_that_is_never_quiet_closes_at_its_longest(world: &World) {
+async fn a_debounce_that_is_never_quiet_closes_at_its_longest(world: &StoreHarness) {
     let task = task(world, json!({"debounce": {"quiet": "30s", "max_wait": "1m"}})).await;
     for id in ["e1", "e2", "e3"] {
         publish(world, vec![event(id)]).await;
@@ -414,7 +414,7 @@ async fn a_debounce_that_is_never_quiet_closes_at_its_longest(world: &World) {
     assert_eq!(told(world, &task).await, pairs(&[("e1+e2+e3", "queued")]));
 }
 
-async fn keys_have_windows_of_their_own(world: &World) {
+async fn keys_have_windows_of_their_own(world: &StoreHarness) {
     let task = task(world, json!({"debounce": {"quiet": "30s", "key": "event.data.who"}})).await;
     let of = |id: &str, who: &str| event_with(id, json!({"data": {"who": who}}));
     publish(world, vec![of("e1", "x"), of("e2", "y"), of("e3", "x")]).await;
@@ -425,7 +425,7 @@ async fn keys_have_windows_of_their_own(world: &World) {
     assert_eq!(told, pairs(&[("e1+e3", "queued"), ("e2", "queued")]));
 }
 
-async fn a_batch_closes_when_it_is_full_or_its_time_is_over(world: &World) {
+async fn a_batch_closes_when_it_is_full_or_its_time_is_over(world: &StoreHarness) {
     let task = task(world, json!({"batch": {"size": 3, "wait": "1m"}})).await;
     let send = async |ids: &[&str]| publish(world, ids.iter().map(|id| event(id)).collect()).await;
     let recorded = send(&["e1", "e2", "e3", "e4"]).await;
@@ -437,7 +437,7 @@ async fn a_batch_closes_when_it_is_full_or_its_time_is_over(world: &World) {
     assert_eq!((after.fired, after.run_count), (2, 2));
 }
 
-async fn a_window_that_would_grow_too_large_closes_first(world: &World) {
+async fn a_window_that_would_grow_too_large_closes_first(world: &StoreHarness) {
     let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
     let large = |id: &str| event_with(id, json!({"data": {"text": "x".repeat(400_000)}}));
     publish(world, vec![large("e1"), large("e2"), large("e3")]).await;
@@ -447,7 +447,7 @@ async fn a_window_that_would_grow_too_large_closes_first(world: &World) {
     assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
 }
 
-async fn a_window_of_a_task_that_was_paused_is_recorded_as_skipped(world: &World) {
+async fn a_window_of_a_task_that_was_paused_is_recorded_as_skipped(world: &StoreHarness) {
     let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
     publish(world, vec![event("e1")]).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
@@ -456,7 +456,7 @@ async fn a_window_of_a_task_that_was_paused_is_recorded_as_skipped(world: &World
     assert_eq!(told(world, &task).await, pairs(&[("e1", "paused")]));
 }
 
-async fn a_window_that_is_postponed_is_due_later(world: &World) {
+async fn a_window_that_is_postponed_is_due_later(world: &StoreHarness) {
     let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
     publish(world, vec![event("e1")]).await;
     world.pass(30);
@@ -470,7 +470,7 @@ async fn a_window_that_is_postponed_is_due_later(world: &World) {
     assert_eq!(told(world, &task).await, pairs(&[("e1", "queued")]));
 }
 
-async fn an_event_in_a_window_that_comes_again_is_not_counted_twice(world: &World) {
+async fn an_event_in_a_window_that_comes_again_is_not_counted_twice(world: &StoreHarness) {
     let task = task(world, json!({"batch": {"size": 2, "wait": "1m"}})).await;
     assert_eq!(publish(world, vec![event("e1")]).await.collected, 1);
     assert_eq!(publish(world, vec![event("e1")]).await.duplicates, 1);
@@ -479,14 +479,14 @@ async fn an_event_in_a_window_that_comes_again_is_not_counted_twice(world: &Worl
     assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued")]));
 }
 
-pub async fn paused(world: &World, trigger: Value) -> Task {
+pub async fn paused(world: &StoreHarness, trigger: Value) -> Task {
     let task = task(world, trigger).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
     task
 }
 
 /// Releases what is due as the engine does, each event running straight; answers what was recorded.
-pub async fn release(world: &World, verdict: Option<Verdict>) -> Vec<EventsRecorded> {
+pub async fn release(world: &StoreHarness, verdict: Option<EventVerdict>) -> Vec<EventsRecorded> {
     let mut recorded = Vec::new();
     for held in world.store.released_events(world.now(), 10, 2).await.unwrap() {
         let task = world.get_task(held.task_id).await;
@@ -500,7 +500,7 @@ pub async fn release(world: &World, verdict: Option<Verdict>) -> Vec<EventsRecor
                 hold: true,
                 max_runs: None,
                 arrival: Arc::new(Arrival::new(event.clone())),
-                verdict: verdict.clone().unwrap_or(Verdict::Fires(Default::default())),
+                verdict: verdict.clone().unwrap_or(EventVerdict::Fires(Default::default())),
             })
             .collect();
         let ask = FireEvents { now: world.now(), shards: &[], matches: &matches, worker: WORKER, room: 9, few: false };
@@ -512,7 +512,7 @@ pub async fn release(world: &World, verdict: Option<Verdict>) -> Vec<EventsRecor
     recorded
 }
 
-async fn a_held_event_waits_for_the_resume(world: &World) {
+async fn a_held_event_waits_for_the_resume(world: &StoreHarness) {
     let task = paused(world, json!({"hold": true})).await;
     assert_eq!(publish(world, vec![event("e1"), event("e2"), event("e3")]).await.collected, 3);
     assert_eq!(release(world, None).await, [], "nothing is released while it is paused");
@@ -529,24 +529,24 @@ async fn a_held_event_waits_for_the_resume(world: &World) {
     assert_eq!(world.count("select count(*) from windows").await, 0);
 }
 
-async fn held_events_can_be_dropped(world: &World) {
+async fn held_events_can_be_dropped(world: &StoreHarness) {
     let task = paused(world, json!({"hold": true})).await;
     publish(world, vec![event("e1")]).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::ResumeDropping).await.unwrap();
     let held = world.store.released_events(world.now(), 10, 10).await.unwrap();
-    assert_eq!((held[0].release, held[0].events.len()), (reveille::store::Release::Drop, 1));
-    release(world, Some(Verdict::Skipped(reason::DROPPED.into()))).await;
+    assert_eq!((held[0].release, held[0].events.len()), (reveille::store::EventRelease::Drop, 1));
+    release(world, Some(EventVerdict::Skipped(reason::DROPPED.into()))).await;
     assert_eq!(told(world, &task).await, pairs(&[("e1", "dropped")]));
 }
 
-async fn held_events_that_come_again_are_one(world: &World) {
+async fn held_events_that_come_again_are_one(world: &StoreHarness) {
     paused(world, json!({"hold": true})).await;
     publish(world, vec![event("e1")]).await;
     assert_eq!(publish(world, vec![event("e1")]).await.duplicates, 1);
     assert_eq!(world.count("select cast(events as bigint) from windows").await, 1);
 }
 
-async fn a_pause_during_the_release_keeps_the_rest(world: &World) {
+async fn a_pause_during_the_release_keeps_the_rest(world: &StoreHarness) {
     let task = paused(world, json!({"hold": true})).await;
     publish(world, vec![event("e1"), event("e2"), event("e3")]).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
@@ -560,7 +560,7 @@ async fn a_pause_during_the_release_keeps_the_rest(world: &World) {
     assert_eq!(told(world, &task).await, pairs(&["e1", "e2", "e3", "e4"].map(|id| (id, "queued"))));
 }
 
-async fn a_full_hold_says_so(world: &World) {
+async fn a_full_hold_says_so(world: &StoreHarness) {
     let task = paused(world, json!({"hold": true})).await;
     publish(world, vec![event("e1")]).await;
     world.plant(&format!("update windows set events = {HELD_EVENTS}")).await;
@@ -568,7 +568,7 @@ async fn a_full_hold_says_so(world: &World) {
     assert_eq!(told(world, &task).await, pairs(&[("e2", "hold_full")]));
 }
 
-async fn deleting_a_task_forgets_its_events(world: &World) {
+async fn deleting_a_task_forgets_its_events(world: &StoreHarness) {
     let trigger = json!({
         "debounce": {"quiet": "30s"}, "dedup": {"key": "event.id", "window": "1h"}, "throttle": {"limit": 5, "per": "1m"},
     });
@@ -583,7 +583,7 @@ async fn deleting_a_task_forgets_its_events(world: &World) {
     assert_eq!(close(world).await, EventsRecorded::default());
 }
 
-async fn rules_are_forgotten_when_their_time_is_over(world: &World) {
+async fn rules_are_forgotten_when_their_time_is_over(world: &StoreHarness) {
     let trigger = json!({
         "debounce": {"quiet": "30s"}, "dedup": {"key": "event.id", "window": "1h"}, "throttle": {"limit": 5, "per": "1m"},
     });
@@ -602,7 +602,7 @@ async fn rules_are_forgotten_when_their_time_is_over(world: &World) {
     );
 }
 
-async fn a_retry_of_an_event_run_has_the_event(world: &World) {
+async fn a_retry_of_an_event_run_has_the_event(world: &StoreHarness) {
     let task = task(world, json!({})).await;
     publish(world, vec![event("e1")]).await;
     let first = world.runs_of(&task).await[0].id;

@@ -3,11 +3,11 @@
 use reveille::event::Event;
 use serde_json::json;
 
-use super::world::{World, tenant_of};
+use super::world::{StoreHarness, tenant_of};
 
 on_both!(kept_events_wait_in_order_until_they_are_forgotten,);
 
-async fn kept_events_wait_in_order_until_they_are_forgotten(world: &World) {
+async fn kept_events_wait_in_order_until_they_are_forgotten(world: &StoreHarness) {
     let event = |tenant: &str, id: u32| {
         let fields = json!({"specversion": "1.0", "tenantid": tenant, "id": id.to_string(), "source": "s", "type": "t",
             "data": "a\0b"});

@@ -1,10 +1,10 @@
 //! The outlook: what services at rest go by. What becomes of each kind of work stands beside the cases of that kind.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::store::Outlook;
+use reveille::store::PendingWork;
 use serde_json::json;
 
-use super::world::{START, World};
+use super::world::{START, StoreHarness};
 
 on_both!(of_a_run_it_shows_that_it_is_ready_then_its_lease_and_its_time_limit, concurrent_callers_share_one_outlook,);
 
@@ -12,27 +12,27 @@ fn at(seconds: i64) -> DateTime<Utc> {
     START + TimeDelta::seconds(seconds)
 }
 
-async fn of_a_run_it_shows_that_it_is_ready_then_its_lease_and_its_time_limit(world: &World) {
-    assert_eq!(world.outlook().await, Outlook::default());
+async fn of_a_run_it_shows_that_it_is_ready_then_its_lease_and_its_time_limit(world: &StoreHarness) {
+    assert_eq!(world.outlook().await, PendingWork::default());
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
-    let tells = Outlook { fire: Some(at(3600)), ..Outlook::default() };
+    let tells = PendingWork { fire: Some(at(3600)), ..PendingWork::default() };
     assert_eq!(world.outlook().await, tells);
     world.run_now(&task).await;
-    assert_eq!(world.outlook().await, Outlook { ready: true, ..tells });
+    assert_eq!(world.outlook().await, PendingWork { ready: true, ..tells });
     let claim = world.claim().await[0];
-    assert_eq!(world.outlook().await, Outlook { lease: Some(claim.until), ..tells });
+    assert_eq!(world.outlook().await, PendingWork { lease: Some(claim.until), ..tells });
     let started = world.store.start_runs(&[claim.lease], at(7200)).await.unwrap().started.remove(0);
     let deadline = Some(started.deadline_at);
-    assert_eq!(world.outlook().await, Outlook { lease: Some(at(7200)), deadline, ..tells });
+    assert_eq!(world.outlook().await, PendingWork { lease: Some(at(7200)), deadline, ..tells });
     world.succeed(&started).await;
     assert_eq!(world.outlook().await, tells);
 }
 
-async fn concurrent_callers_share_one_outlook(world: &World) {
+async fn concurrent_callers_share_one_outlook(world: &StoreHarness) {
     let shared = async || world.store.shared_outlook().await.expect("an outlook");
-    assert_eq!(shared().await, Outlook::default());
+    assert_eq!(shared().await, PendingWork::default());
     world.task(json!({"interval": "1h"})).await;
-    assert_eq!(shared().await, Outlook::default(), "what was seen just now");
+    assert_eq!(shared().await, PendingWork::default(), "what was seen just now");
     world.pass(1);
     assert_eq!(shared().await.fire, Some(at(3600)));
     world.task(json!({"interval": "1m"})).await;

@@ -7,7 +7,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::credentials::credential;
-use super::world::World;
+use super::world::StoreHarness;
 
 on_both!(
     list_of_tokens_ends_its_pages_at_a_bound_and_leaves_none_out,
@@ -43,7 +43,7 @@ fn newest_first(mut made: Vec<Uuid>) -> Vec<Uuid> {
     made
 }
 
-async fn list_of_tokens_ends_its_pages_at_a_bound_and_leaves_none_out(world: &World) {
+async fn list_of_tokens_ends_its_pages_at_a_bound_and_leaves_none_out(world: &StoreHarness) {
     let mut made = Vec::new();
     for number in 0..ROWS {
         let token = StoredToken {
@@ -64,7 +64,7 @@ async fn list_of_tokens_ends_its_pages_at_a_bound_and_leaves_none_out(world: &Wo
     assert_eq!(paged(list, |token| token.id).await, newest_first(made));
 }
 
-async fn list_of_grants_ends_its_pages_at_a_bound_and_leaves_none_out(world: &World) {
+async fn list_of_grants_ends_its_pages_at_a_bound_and_leaves_none_out(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let mut made = Vec::new();
     for _ in 0..ROWS {
@@ -90,10 +90,10 @@ async fn list_of_grants_ends_its_pages_at_a_bound_and_leaves_none_out(world: &Wo
     assert_eq!(paged(list, |grant| grant.id).await, newest_first(made));
 }
 
-async fn list_of_credentials_ends_its_pages_at_a_bound_and_reads_no_documents(world: &World) {
+async fn list_of_credentials_ends_its_pages_at_a_bound_and_reads_no_documents(world: &StoreHarness) {
     let mut made = Vec::new();
     for number in 0..ROWS {
-        let new = reveille::store::NewCredential { account_name: format!("n{number}"), ..credential("a") };
+        let new = reveille::store::CredentialRowDraft { account_name: format!("n{number}"), ..credential("a") };
         made.push(world.store.put_credential(EVERY, &new, 0).await.unwrap().stored.credential.id);
     }
     let list = async |before| {

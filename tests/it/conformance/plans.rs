@@ -8,14 +8,14 @@ use chrono::TimeDelta;
 use reveille::clock::pause;
 use reveille::id::{Scope, new_id};
 use reveille::run::RunState;
-use reveille::store::{Again, Blocked, Claim, Finish, FireDue, Limits, Park, StartNow, StartedRun, Take, Turn};
+use reveille::store::{RequeuedRun, Blocked, RunClaim, Finish, FireDue, RunLimits, Park, StartNow, StartedRun, Take, ClaimCursor};
 use reveille::task::Task;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
 use super::matching::{self, event};
-use super::world::{LEASE, OTHER_WORKER, WORKER, World, end_of, leases, new_task, open_postgres};
+use super::world::{LEASE, OTHER_WORKER, WORKER, StoreHarness, end_of, leases, new_task, open_postgres};
 
 /// Of each kind: tasks that are due, runs that are ready, started, or wait behind another.
 const STORED: i64 = 10_000;
@@ -80,14 +80,14 @@ async fn skipped_claims_are_found_by_their_keys_on_tables_that_were_empty_when_t
 }
 
 /// Does everything once, and looks at what that has read.
-async fn stays_small(world: World) {
+async fn stays_small(world: StoreHarness) {
     let before = read_of(&world).await;
     every_step(&world).await;
     reads_little(world, before).await;
 }
 
 /// Closes the store, and looks at what it has read since.
-async fn reads_little(world: World, before: BTreeMap<String, i64>) {
+async fn reads_little(world: StoreHarness, before: BTreeMap<String, i64>) {
     world.store.close().await;
     wait_until_gone(&world, "reveille").await;
     let mut read = read_of(&world).await;
@@ -99,7 +99,7 @@ async fn reads_little(world: World, before: BTreeMap<String, i64>) {
 }
 
 /// Tuples read of each table in its order, and of each index, by all who have gone.
-async fn read_of(world: &World) -> BTreeMap<String, i64> {
+async fn read_of(world: &StoreHarness) -> BTreeMap<String, i64> {
     let mut connection = PgConnection::connect(&world.url()).await.unwrap();
     let read: Vec<(String, i64)> = sqlx::query_as(
         "select relname::text, coalesce(seq_tup_read, 0) from pg_stat_user_tables
@@ -114,7 +114,7 @@ async fn read_of(world: &World) -> BTreeMap<String, i64> {
 }
 
 /// A connection says what it has read when it ends, at the latest.
-async fn wait_until_gone(world: &World, name: &str) {
+async fn wait_until_gone(world: &StoreHarness, name: &str) {
     let there = format!(
         "select count(*) from pg_stat_activity where datname = current_database() and application_name = '{name}'"
     );
@@ -124,7 +124,7 @@ async fn wait_until_gone(world: &World, name: &str) {
 }
 
 /// Changes the database by a connection that has gone then.
-async fn plant<S: AsRef<str>>(world: &World, statements: &[S]) {
+async fn plant<S: AsRef<str>>(world: &StoreHarness, statements: &[S]) {
     let mut connection = PgConnection::connect(&world.url()).await.unwrap();
     let first = ["set application_name = 'planter'", "set reveille.tenant = '*'"];
     for statement in first.into_iter().chain(statements.iter().map(AsRef::as_ref)) {
@@ -136,8 +136,8 @@ async fn plant<S: AsRef<str>>(world: &World, statements: &[S]) {
 
 /// A database whose statistics change only where a case says so, and which refuses what would compile statements; its
 /// store is closed.
-async fn quiet_world() -> World {
-    let world = World::postgres().await;
+async fn quiet_world() -> StoreHarness {
+    let world = StoreHarness::postgres().await;
     world.store.close().await;
     let by_hand = "do $$ declare t text; begin
                      for t in select relname from pg_stat_user_tables loop
@@ -159,13 +159,13 @@ async fn quiet_world() -> World {
 }
 
 /// The world with a store that has planned nothing yet.
-async fn open(world: &World) -> World {
+async fn open(world: &StoreHarness) -> StoreHarness {
     let mut world = world.clone();
     world.store = open_postgres(&world.url(), &world.clock).await;
     world
 }
 
-async fn store_much(world: &World) {
+async fn store_much(world: &StoreHarness) {
     let now = format!("'{}'::timestamptz", world.now().to_rfc3339());
     // ids that come before all that a case makes
     let older = "overlay(gen_random_uuid()::text placing '00' from 1)::uuid";
@@ -225,13 +225,13 @@ async fn store_much(world: &World) {
 }
 
 /// Every step that the engine does all the time.
-async fn every_step(world: &World) {
+async fn every_step(world: &StoreHarness) {
     create(world).await;
     let (started, claims) = fire(world).await;
     end(world, started).await;
     let starts = world.store.start_runs(&leases(&claims), world.now() + LEASE).await.unwrap();
     end(world, starts.started).await;
-    for fair in [None, Some(Turn::default())] {
+    for fair in [None, Some(ClaimCursor::default())] {
         let started = take(world, fair).await;
         end(world, started).await;
     }
@@ -242,7 +242,7 @@ async fn every_step(world: &World) {
 }
 
 /// A few that are due before all others, of which one fires for the last time and one can't be read any more.
-async fn create(world: &World) {
+async fn create(world: &StoreHarness) {
     let sooner = world.now() - TimeDelta::minutes(2);
     let once = json!({"at": (world.now() - TimeDelta::minutes(1)).to_rfc3339()});
     let mut tasks = vec![new_task("a", once, json!({}), sooner)];
@@ -254,7 +254,7 @@ async fn create(world: &World) {
     world.task(json!({"interval": "1h"})).await;
 }
 
-async fn fire(world: &World) -> (Vec<StartedRun>, Vec<Claim>) {
+async fn fire(world: &StoreHarness) -> (Vec<StartedRun>, Vec<RunClaim>) {
     let start = StartNow { places: BATCH as usize / 2, lease_until: world.now() + LEASE, shares: None };
     let ask = FireDue { limit: BATCH, start: Some(start), ..world.ask(0, BATCH as usize) };
     let fired = world.store.fire_due(&ask).await.unwrap();
@@ -264,19 +264,19 @@ async fn fire(world: &World) -> (Vec<StartedRun>, Vec<Claim>) {
     (fired.started, fired.claims)
 }
 
-async fn take(world: &World, fair: Option<Turn>) -> Vec<StartedRun> {
-    let (now, lease_until, limits) = (world.now(), world.now() + LEASE, Limits::default());
+async fn take(world: &StoreHarness, fair: Option<ClaimCursor>) -> Vec<StartedRun> {
+    let (now, lease_until, limits) = (world.now(), world.now() + LEASE, RunLimits::default());
     let take = Take { worker: WORKER, now, ahead: now, lease_until, limit: BATCH, fair, limits, shares: None };
     world.store.take_runs(&take).await.unwrap().starts.started
 }
 
 /// Most have ended; one is tried again, and one waits for somebody.
-async fn end(world: &World, started: Vec<StartedRun>) {
+async fn end(world: &StoreHarness, started: Vec<StartedRun>) {
     let held: Vec<_> = started.iter().map(|started| started.lease).collect();
     world.store.heartbeat(&held, world.now() + LEASE).await.unwrap();
     let later = world.now() + TimeDelta::hours(1);
     let ends = started.iter().enumerate().map(|(place, started)| match place {
-        0 => Finish { again: Some(Again { run_at: later, uses_attempt: true }), ..end_of(started, RunState::Queued) },
+        0 => Finish { again: Some(RequeuedRun { run_at: later, uses_attempt: true }), ..end_of(started, RunState::Queued) },
         1 => {
             Finish { park: Some(Park::Completion { until: later }), ..end_of(started, RunState::WaitingForCompletion) }
         }
@@ -285,21 +285,21 @@ async fn end(world: &World, started: Vec<StartedRun>) {
     assert_eq!(world.store.finish_runs(&ends.collect::<Vec<_>>()).await.unwrap(), Vec::<Uuid>::new());
 }
 
-async fn ask(world: &World) {
+async fn ask(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h"})).await;
     world.run_now(&task).await;
     world.run_now(&task).await;
 }
 
 /// Runs of tasks that have another one under way.
-async fn skip(world: &World) {
+async fn skip(world: &StoreHarness) {
     const TASKS: i64 = 4;
     for _ in 0..TASKS {
         let task = world.task(json!({"interval": "1h"})).await;
         world.run_now(&task).await;
         world.run_now(&task).await;
     }
-    let (now, lease_until, limits) = (world.now(), world.now() + LEASE, Limits::default());
+    let (now, lease_until, limits) = (world.now(), world.now() + LEASE, RunLimits::default());
     // they are more urgent than what else is ready
     let limit = 3 * TASKS;
     let take = Take { worker: WORKER, now, ahead: now, lease_until, limit, fair: None, limits, shares: None };
@@ -310,7 +310,7 @@ async fn skip(world: &World) {
 }
 
 /// Once straight, and once by a rule with a memory.
-async fn publish(world: &World) {
+async fn publish(world: &StoreHarness) {
     for rule in [json!({}), json!({"throttle": {"limit": 1, "per": "1h"}})] {
         matching::task(world, rule).await;
         matching::publish(world, vec![event(&new_id(world.now()).to_string())]).await;
@@ -318,7 +318,7 @@ async fn publish(world: &World) {
 }
 
 /// Polls of other tenants stand before that of the one task there is.
-async fn poll(world: &World) {
+async fn poll(world: &StoreHarness) {
     let trigger = json!({"type": "condition", "poll": {"redis": {"source": "s", "key": "k"}}, "interval": "1m",
                          "expression": "value < 500"});
     let (task, _) = new_task("tenant-x", trigger, json!({}), world.now());
@@ -334,7 +334,7 @@ async fn poll(world: &World) {
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
 }
 
-async fn look(world: &World) {
+async fn look(world: &StoreHarness) {
     world.store.outlook().await.unwrap();
     world.store.next_due().await.unwrap();
     assert_eq!(world.store.cancels_asked(WORKER).await.unwrap(), []);

@@ -9,7 +9,7 @@ use reveille::task::change::TaskChange;
 use serde_json::{Value, json};
 
 use super::matching;
-use super::world::{START, World, new_task};
+use super::world::{START, StoreHarness, new_task};
 
 on_both!(
     tasks_up_to_the_quota_are_stored_and_one_beyond_it_is_refused,
@@ -47,7 +47,7 @@ fn listener(tenant: &str, source: Option<&str>) -> NewTask {
     }
 }
 
-async fn create(world: &World, (task, nominal_at): NewTask) -> Result<Task, StoreError> {
+async fn create(world: &StoreHarness, (task, nominal_at): NewTask) -> Result<Task, StoreError> {
     world.store.create_task(&task, nominal_at, None).await?;
     Ok(task)
 }
@@ -63,22 +63,22 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, StoreError>) -> (Quota, u64, u6
     }
 }
 
-async fn limit(world: &World, quotas: Quotas) {
+async fn limit(world: &StoreHarness, quotas: Quotas) {
     world.store.set_default_quotas(&quotas).await.unwrap();
 }
 
-async fn usage(world: &World, tenant: &str, quota: Quota) -> Option<u64> {
+async fn usage(world: &StoreHarness, tenant: &str, quota: Quota) -> Option<u64> {
     world.store.quota_usage(tenant).await.unwrap().standings[&quota].usage
 }
 
-async fn edit(world: &World, task: &Task, to: &NewTask) -> Result<Task, StoreError> {
+async fn edit(world: &StoreHarness, task: &Task, to: &NewTask) -> Result<Task, StoreError> {
     let spec = Box::new(to.0.spec.clone());
     let now = world.get_task(task.id).await;
     let edit = TaskChange::Edit { version: now.version, name: now.name, spec };
     world.store.change_task(&Scope::Every, task.id, &edit).await
 }
 
-async fn tasks_up_to_the_quota_are_stored_and_one_beyond_it_is_refused(world: &World) {
+async fn tasks_up_to_the_quota_are_stored_and_one_beyond_it_is_refused(world: &StoreHarness) {
     limit(world, Quotas { tasks: 2, ..Quotas::default() }).await;
     let first = create(world, hourly("a")).await.unwrap();
     create(world, condition("a")).await.unwrap();
@@ -96,7 +96,7 @@ async fn tasks_up_to_the_quota_are_stored_and_one_beyond_it_is_refused(world: &W
     assert_eq!(refusal(create(world, hourly("a")).await).0, Quota::Tasks);
 }
 
-async fn a_batch_beyond_a_quota_stores_nothing(world: &World) {
+async fn a_batch_beyond_a_quota_stores_nothing(world: &StoreHarness) {
     limit(world, Quotas { tasks: 3, ..Quotas::default() }).await;
     create(world, hourly("a")).await.unwrap();
     let three = [hourly("a"), hourly("a"), hourly("a")];
@@ -106,7 +106,7 @@ async fn a_batch_beyond_a_quota_stores_nothing(world: &World) {
     assert_eq!(world.store.create_tasks(&three[..2]).await.unwrap(), [true; 2]);
 }
 
-async fn a_tenant_at_its_quota_leaves_the_others_of_a_batch_alone(world: &World) {
+async fn a_tenant_at_its_quota_leaves_the_others_of_a_batch_alone(world: &StoreHarness) {
     limit(world, Quotas { tasks: 4, ..Quotas::default() }).await;
     for _ in 0..4 {
         create(world, hourly("full")).await.unwrap();
@@ -127,7 +127,7 @@ async fn a_tenant_at_its_quota_leaves_the_others_of_a_batch_alone(world: &World)
     assert_eq!(usage(world, "a", Quota::Tasks).await, Some(4));
 }
 
-async fn polls_are_counted_through_creation_edit_and_deletion(world: &World) {
+async fn polls_are_counted_through_creation_edit_and_deletion(world: &StoreHarness) {
     limit(world, Quotas { polls: 1, ..Quotas::default() }).await;
     let first = create(world, condition("a")).await.unwrap();
     assert_eq!(refusal(create(world, condition("a")).await), (Quota::Polls, 1, 1, "a".into()));
@@ -146,7 +146,7 @@ async fn polls_are_counted_through_creation_edit_and_deletion(world: &World) {
     create(world, condition("a")).await.unwrap();
 }
 
-async fn event_tasks_are_counted_by_their_source(world: &World) {
+async fn event_tasks_are_counted_by_their_source(world: &StoreHarness) {
     limit(world, Quotas { event_tasks_per_source: 2, ..Quotas::default() }).await;
     let of_shop = [listener("a", Some("shop")), listener("a", Some("shop"))];
     assert_eq!(world.store.create_tasks(&of_shop).await.unwrap(), [true; 2]);
@@ -174,7 +174,7 @@ async fn event_tasks_are_counted_by_their_source(world: &World) {
     assert_eq!(usage(world, "a", Quota::EventTasksPerSource).await, Some(2));
 }
 
-async fn creators_who_meet_at_the_bound_do_not_pass_it_together(world: &World) {
+async fn creators_who_meet_at_the_bound_do_not_pass_it_together(world: &StoreHarness) {
     limit(world, Quotas { tasks: 7, ..Quotas::default() }).await;
     let other = world.other_instance().await;
     let one_by_one = (0..8).map(|n| {
@@ -202,7 +202,7 @@ async fn creators_who_meet_at_the_bound_do_not_pass_it_together(world: &World) {
     }
 }
 
-async fn an_override_holds_for_its_tenant_until_it_is_reset(world: &World) {
+async fn an_override_holds_for_its_tenant_until_it_is_reset(world: &StoreHarness) {
     limit(world, Quotas { tasks: 1, ..Quotas::default() }).await;
     create(world, hourly("a")).await.unwrap();
     create(world, hourly("b")).await.unwrap();
@@ -223,7 +223,7 @@ async fn an_override_holds_for_its_tenant_until_it_is_reset(world: &World) {
     assert_eq!(world.count("select count(*) from tasks where tenant_id = 'a'").await, 2);
 }
 
-async fn an_override_reaches_another_instance_within_seconds(world: &World) {
+async fn an_override_reaches_another_instance_within_seconds(world: &StoreHarness) {
     let other = world.other_instance().await;
     assert_eq!(other.quotas_of("a").await.unwrap(), Quotas::default());
     let less = Overrides { streams: Some(3), ..Overrides::default() };
@@ -237,7 +237,7 @@ async fn an_override_reaches_another_instance_within_seconds(world: &World) {
     }
 }
 
-async fn overrides_are_on_the_audit_record(world: &World) {
+async fn overrides_are_on_the_audit_record(world: &StoreHarness) {
     let said = Overrides { polls: Some(3), ..Overrides::default() };
     world.store.put_quotas("a", &said, "token:1").await.unwrap();
     world.store.reset_quotas("a", "token:2").await.unwrap();
@@ -250,7 +250,7 @@ async fn overrides_are_on_the_audit_record(world: &World) {
 }
 
 /// Runs and skipped records of a task, with their reasons, in their order.
-async fn record_of(world: &World, task: &Task) -> Vec<String> {
+async fn record_of(world: &StoreHarness, task: &Task) -> Vec<String> {
     let runs = world.runs_of(task).await;
     runs.into_iter().map(|run| run.reason.unwrap_or_else(|| run.state.as_str().to_owned())).collect()
 }
@@ -259,7 +259,7 @@ fn told(records: &[String], reason: &str) -> usize {
     records.iter().filter(|record| *record == reason).count()
 }
 
-async fn fires_of_schedules_beyond_the_minute_are_skipped_and_the_next_minute_has_its_own(world: &World) {
+async fn fires_of_schedules_beyond_the_minute_are_skipped_and_the_next_minute_has_its_own(world: &StoreHarness) {
     limit(world, Quotas { fires_per_minute: 3, ..Quotas::default() }).await;
     let mut tasks = Vec::new();
     for _ in 0..5 {
@@ -282,7 +282,7 @@ async fn fires_of_schedules_beyond_the_minute_are_skipped_and_the_next_minute_ha
     assert_eq!(world.fire().await.tasks, 0);
 }
 
-async fn fires_are_counted_over_instances(world: &World) {
+async fn fires_are_counted_over_instances(world: &StoreHarness) {
     limit(world, Quotas { fires_per_minute: 3, ..Quotas::default() }).await;
     let other = world.other_instance().await;
     let mut allowed = 0;
@@ -297,7 +297,7 @@ async fn fires_are_counted_over_instances(world: &World) {
     }
 }
 
-async fn events_are_counted_over_instances_all_or_none(world: &World) {
+async fn events_are_counted_over_instances_all_or_none(world: &StoreHarness) {
     limit(world, Quotas { events_per_minute: 10, ..Quotas::default() }).await;
     let other = world.other_instance().await;
     world.store.take_events("a", 6).await.unwrap();
@@ -316,7 +316,7 @@ async fn events_are_counted_over_instances_all_or_none(world: &World) {
     }
 }
 
-async fn events_beyond_the_fires_of_a_minute_are_skipped(world: &World) {
+async fn events_beyond_the_fires_of_a_minute_are_skipped(world: &StoreHarness) {
     limit(world, Quotas { fires_per_minute: 2, ..Quotas::default() }).await;
     let straight = matching::task(world, json!({})).await;
     let by_rules = world.task_with("a", json!({ "type": "event", "source": "shop" }), json!({ "max_runs": 100 })).await;

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use futures::future::BoxFuture;
-use reveille::approval::{Answer, Approval, ApprovalStatus, Choice};
+use reveille::approval::{ApprovalAnswer, Approval, ApprovalStatus, ApprovalChoice};
 use reveille::clock;
 use reveille::id::{Scope, new_id};
 use reveille::run::RunState;
-use reveille::run::transcript::{Entry, Message};
+use reveille::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::store::{
-    Attend, Attended, Claim, Decided, Finish, Idempotency, Limits, StartedRun, Store, StoreError, Take,
+    Attend, Attended, RunClaim, Decided, Finish, Idempotency, RunLimits, StartedRun, Store, StoreError, Take,
 };
 use reveille::task::Task;
 use reveille::task::change::TaskChange;
@@ -24,7 +24,7 @@ use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::asked::{answer, go_on, park, parked as parked_for, question};
-use super::world::{LEASE, START, World, end_of, leases, open_postgres, spec};
+use super::world::{LEASE, START, StoreHarness, end_of, leases, open_postgres, spec};
 use crate::support::gate::Gate;
 use crate::support::world::claim_ready;
 
@@ -51,7 +51,7 @@ struct Scene {
     /// The run that has the slot.
     running: StartedRun,
     /// A younger run, leased and not started.
-    claim: Claim,
+    claim: RunClaim,
     /// The youngest, which nobody has leased.
     ready: Uuid,
     /// One that waits for the slot, where the policy lets one wait.
@@ -101,7 +101,7 @@ fn people(people: People) -> Setting {
 }
 
 /// A task of this policy with a run that runs, one that waits for it, one that is about to start, and one that is ready.
-async fn scene(world: &World, setting: Setting) -> Scene {
+async fn scene(world: &StoreHarness, setting: Setting) -> Scene {
     let task = world.task(json!({"interval": "1h", "overlap": setting.policy})).await;
     let mut running = world.started(&task).await;
     let (mut asked, mut parks) = (Vec::new(), None);
@@ -133,9 +133,9 @@ async fn scene(world: &World, setting: Setting) -> Scene {
 }
 
 /// Interleaves the two in every way; `judge` looks at each outcome.
-async fn meet(setting: impl Into<Setting>, first: Act, second: Act, judge: impl AsyncFn(&World, &Scene, [&str; 2])) {
+async fn meet(setting: impl Into<Setting>, first: Act, second: Act, judge: impl AsyncFn(&StoreHarness, &Scene, [&str; 2])) {
     let setting = setting.into();
-    let world = World::postgres().await;
+    let world = StoreHarness::postgres().await;
     let gate = Gate::before(&world.url()).await;
     gate.open().await;
     let held = open_postgres(&gate.url(&world.url()), &world.clock).await;
@@ -184,7 +184,7 @@ async fn meet(setting: impl Into<Setting>, first: Act, second: Act, judge: impl 
 }
 
 /// Leaves nothing that could be claimed, rescued or waited for in the next round.
-async fn clear(world: &World, scene: &Scene) {
+async fn clear(world: &StoreHarness, scene: &Scene) {
     match world.store.delete_task(&Scope::Every, scene.task.id).await {
         Ok(()) | Err(StoreError::NotFound) => {}
         Err(error) => panic!("{error}"),
@@ -239,7 +239,7 @@ fn take() -> Act {
             lease_until: START + LEASE,
             limit: 9,
             fair: None,
-            limits: Limits::default(),
+            limits: RunLimits::default(),
             shares: None,
         };
         let taken = store.take_runs(&take).await?;
@@ -293,8 +293,8 @@ fn beat() -> Act {
 
 fn append() -> Act {
     act("append", |store, scene| async move {
-        let message = Message::user("hello");
-        let entry = Entry { seq: 0, turn: 0, at: START, message, usage: Default::default(), duration_ms: None };
+        let message = TranscriptMessage::user("hello");
+        let entry = TranscriptEntry { seq: 0, turn: 0, at: START, message, usage: Default::default(), duration_ms: None };
         store.append("a", scene.running.lease, START + TimeDelta::seconds(200), &[entry]).await
     })
 }
@@ -337,12 +337,12 @@ fn fire_ahead() -> Act {
     })
 }
 
-fn yes(to: &Approval) -> Answer {
-    answer(Choice::Approve, to, "token:t")
+fn yes(to: &Approval) -> ApprovalAnswer {
+    answer(ApprovalChoice::Approve, to, "token:t")
 }
 
 /// Answers the last question so; says whether it was the decision.
-fn decide(choice: Choice) -> Act {
+fn decide(choice: ApprovalChoice) -> Act {
     act("decide", move |store, scene| async move {
         let asked = scene.asked.last().unwrap();
         let decided = store.decide_approval(&Scope::Every, asked.id, &answer(choice, asked, "token:t")).await?;
@@ -354,7 +354,7 @@ fn decide(choice: Choice) -> Act {
 fn refuse_first() -> Act {
     act("refuse", |store, scene| async move {
         let asked = &scene.asked[0];
-        let decided = store.decide_approval(&Scope::Every, asked.id, &answer(Choice::Cancel, asked, "token:u")).await?;
+        let decided = store.decide_approval(&Scope::Every, asked.id, &answer(ApprovalChoice::Cancel, asked, "token:u")).await?;
         Ok(matches!(decided, Decided::Done(_)))
     })
 }
@@ -377,10 +377,10 @@ fn expire() -> Act {
 // ---------------------------------------------------------------- how they meet
 
 /// Nothing but the order of the database is asked for.
-async fn any(_: &World, _: &Scene, _: [&str; 2]) {}
+async fn any(_: &StoreHarness, _: &Scene, _: [&str; 2]) {}
 
 /// The run that was to start, or one that waited, starts when the slot is free; nobody is forgotten.
-async fn somebody_follows(world: &World, scene: &Scene, told: [&str; 2]) {
+async fn somebody_follows(world: &StoreHarness, scene: &Scene, told: [&str; 2]) {
     assert!(told.contains(&"[]"), "the end is written: {told:?}");
     let live = format!("select count(*) from queue where task_id = '{}'", scene.task.id);
     let claim = world.get_run(scene.claim.lease.run_id).await;
@@ -413,7 +413,7 @@ async fn a_start_and_an_end_under_each_policy() {
 
 #[tokio::test]
 async fn a_cancel_and_a_start() {
-    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+    let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         // a run that was started is asked to end, one that was not is cancelled; never both
         let run = world.get_run(scene.claim.lease.run_id).await;
         let (asked, started) = (told.contains(&"Asked"), told.contains(&"(1, [])"));
@@ -427,7 +427,7 @@ async fn a_cancel_and_a_start() {
 async fn a_take_that_finds_the_slot_taken_and_whatever_becomes_of_the_run_meanwhile() {
     let ready = |scene: &Scene| scene.ready;
     // what has ended is nowhere any more
-    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+    let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let run = world.store.get_run(&Scope::Every, scene.ready).await;
         let left = |table: &str| format!("select count(*) from {table} where run_id = '{}'", scene.ready);
         if run.as_ref().map_or(true, |run| run.state.is_final()) {
@@ -452,7 +452,7 @@ async fn a_take_that_finds_the_slot_taken_and_whatever_becomes_of_the_run_meanwh
 #[tokio::test]
 async fn a_cancel_of_one_that_waits_and_the_hand_over_to_it() {
     let parked = |scene: &Scene| scene.parked.unwrap();
-    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+    let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let run = world.get_run(scene.parked.unwrap()).await;
         assert_eq!((run.state, told.contains(&"Now")), (RunState::Cancelled, true), "{told:?}");
     };
@@ -462,7 +462,7 @@ async fn a_cancel_of_one_that_waits_and_the_hand_over_to_it() {
 
 #[tokio::test]
 async fn a_deletion_and_whatever_its_runs_do() {
-    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+    let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let left = format!(
             "select (select count(*) from slots where task_id = '{0}') + (select count(*) from parked where task_id = '{0}')
                   + (select count(*) from queue where task_id = '{0}' and state <> 'started')",
@@ -481,7 +481,7 @@ async fn a_deletion_and_whatever_its_runs_do() {
 async fn a_rescue_and_the_holder_who_comes_back() {
     // exactly one of the two has the run afterwards
     let judge = |held: &'static str| {
-        async move |_: &World, _: &Scene, told: [&str; 2]| {
+        async move |_: &StoreHarness, _: &Scene, told: [&str; 2]| {
             let took_over = told[1] == "1";
             assert_ne!(told[0] == held, took_over, "the holder was told {:?}, the rescuer took {}", told[0], told[1]);
         }
@@ -490,7 +490,7 @@ async fn a_rescue_and_the_holder_who_comes_back() {
     meet("skip", append(), take_over(), judge("()")).await;
     meet("skip", finish(), take_over(), judge("[]")).await;
     let mirrored = |held: &'static str| {
-        async move |_: &World, _: &Scene, told: [&str; 2]| {
+        async move |_: &StoreHarness, _: &Scene, told: [&str; 2]| {
             let took_over = told[0] == "1";
             assert_ne!(told[1] == held, took_over, "the holder was told {:?}, the rescuer took {}", told[1], told[0]);
         }
@@ -517,7 +517,7 @@ async fn a_claim_that_is_taken_back_while_it_is_started() {
 #[tokio::test]
 async fn a_fire_and_a_pause_of_its_task() {
     // recorded and taken back, or not recorded: a paused task has no fire that is still to come
-    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+    let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let fires = world.runs_of(&scene.task).await.into_iter().filter(|run| run.fire_key.starts_with("s:")).count();
         let task = world.get_task(scene.task.id).await;
         assert_eq!((fires, task.fired, task.next_fire_at), (0, 0, None), "{told:?}");
@@ -529,7 +529,7 @@ async fn a_fire_and_a_pause_of_its_task() {
 #[tokio::test]
 async fn a_start_ahead_of_its_instant_and_a_pause() {
     // it runs and counts, or it was taken back and never was
-    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+    let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let started = told.contains(&"(1, [])");
         let run = world.store.get_run(&Scope::Every, scene.claim.lease.run_id).await;
         let fired = world.get_task(scene.task.id).await.fired;
@@ -541,7 +541,7 @@ async fn a_start_ahead_of_its_instant_and_a_pause() {
 
 #[tokio::test]
 async fn two_claims_of_one_run() {
-    let judge = async |_: &World, _: &Scene, told: [&str; 2]| {
+    let judge = async |_: &StoreHarness, _: &Scene, told: [&str; 2]| {
         let mut told = told;
         told.sort_unstable();
         assert_eq!(told, ["0", "1"]);
@@ -551,7 +551,7 @@ async fn two_claims_of_one_run() {
 
 #[tokio::test]
 async fn two_edits_of_one_version() {
-    let judge = async |_: &World, _: &Scene, told: [&str; 2]| {
+    let judge = async |_: &StoreHarness, _: &Scene, told: [&str; 2]| {
         assert_eq!(told.iter().filter(|told| **told == "2").count(), 1, "one wins: {told:?}");
     };
     meet("allow", edit("2h"), edit("3h"), judge).await;
@@ -559,7 +559,7 @@ async fn two_edits_of_one_version() {
 
 #[tokio::test]
 async fn two_requests_with_one_key() {
-    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+    let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         assert_eq!(told.iter().filter(|told| **told == "Done(())").count(), 1, "{told:?}");
         assert_eq!(told.iter().filter(|told| told.starts_with("Replayed")).count(), 1, "{told:?}");
         assert_eq!(world.get_task(scene.task.id).await.run_count, 5, "{told:?}");
@@ -568,7 +568,7 @@ async fn two_requests_with_one_key() {
 }
 
 /// Where a run is, and how its questions stand.
-async fn stands(world: &World, scene: &Scene) -> (RunState, Vec<ApprovalStatus>) {
+async fn stands(world: &StoreHarness, scene: &Scene) -> (RunState, Vec<ApprovalStatus>) {
     let state = world.get_run(scene.running.run.id).await.state;
     let asked = world.store.approvals_of_turn(scene.running.run.id, 1).await.unwrap();
     (state, asked.iter().map(|one| one.status).collect())
@@ -577,17 +577,17 @@ async fn stands(world: &World, scene: &Scene) -> (RunState, Vec<ApprovalStatus>)
 #[tokio::test]
 async fn two_siblings_that_are_refused_at_once() {
     // neither may think that the other is open still
-    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+    let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         assert_eq!(told, ["true", "true"]);
         let stands = stands(world, scene).await;
         assert_eq!(stands, (RunState::Queued, vec![ApprovalStatus::Cancelled; 2]), "{told:?}");
     };
-    meet(people(People::Asked), refuse_first(), decide(Choice::Cancel), judge).await;
+    meet(people(People::Asked), refuse_first(), decide(ApprovalChoice::Cancel), judge).await;
 }
 
 #[tokio::test]
 async fn two_answers_to_one_question() {
-    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+    let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let (state, asked) = stands(world, scene).await;
         let expected = match told {
             ["true", "false"] => (RunState::Queued, ApprovalStatus::Approved),
@@ -596,17 +596,17 @@ async fn two_answers_to_one_question() {
         };
         assert_eq!((state, asked[1]), expected);
     };
-    meet(people(People::Asked), decide(Choice::Approve), decide(Choice::Cancel), judge).await;
+    meet(people(People::Asked), decide(ApprovalChoice::Approve), decide(ApprovalChoice::Cancel), judge).await;
 }
 
 #[tokio::test]
 async fn an_answer_while_the_run_is_being_parked() {
     // the run goes on by the answer, or was told of it: it never waits for what is settled
-    let judge = async |world: &World, scene: &Scene, told: [&str; 2]| {
+    let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         assert!(told.contains(&"true") && told.contains(&"[]"), "{told:?}");
         assert_eq!(stands(world, scene).await.0, RunState::Queued, "{told:?}");
     };
-    for choice in [Choice::Approve, Choice::Cancel] {
+    for choice in [ApprovalChoice::Approve, ApprovalChoice::Cancel] {
         meet(people(People::Answered), decide(choice), park_again(), judge).await;
         meet(people(People::Answered), park_again(), decide(choice), judge).await;
     }
@@ -615,7 +615,7 @@ async fn an_answer_while_the_run_is_being_parked() {
 #[tokio::test]
 async fn an_answer_and_an_expiry() {
     let judge = |answer: usize| {
-        async move |world: &World, scene: &Scene, told: [&str; 2]| {
+        async move |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
             let (state, asked) = stands(world, scene).await;
             let in_time = told[answer] == "true";
             let attended = told[1 - answer];
@@ -624,9 +624,9 @@ async fn an_answer_and_an_expiry() {
             assert_eq!(asked[1].allows(), in_time);
         }
     };
-    meet(people(People::Asked), decide(Choice::Approve), expire(), judge(0)).await;
-    meet(people(People::Asked), expire(), decide(Choice::Approve), judge(1)).await;
-    let once = async |_: &World, _: &Scene, told: [&str; 2]| {
+    meet(people(People::Asked), decide(ApprovalChoice::Approve), expire(), judge(0)).await;
+    meet(people(People::Asked), expire(), decide(ApprovalChoice::Approve), judge(1)).await;
+    let once = async |_: &StoreHarness, _: &Scene, told: [&str; 2]| {
         let mut told = told;
         told.sort_unstable();
         assert_eq!(told, [format!("{:?}", Attended::Expired), format!("{:?}", Attended::Gone)]);
@@ -636,18 +636,18 @@ async fn an_answer_and_an_expiry() {
 
 #[tokio::test]
 async fn an_answer_and_the_end_of_its_run() {
-    let ended = async |world: &World, scene: &Scene, told: [&str; 2]| {
+    let ended = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let (state, asked) = stands(world, scene).await;
         assert_eq!(state, RunState::Cancelled, "{told:?}");
         assert!(!asked.contains(&ApprovalStatus::Pending), "{told:?}, {asked:?}");
         assert_eq!(asked[1].allows(), told.contains(&"true"), "{told:?}, {asked:?}");
     };
     for other in [|| cancel(|scene| scene.running.run.id), delete] {
-        meet(people(People::Asked), decide(Choice::Approve), other(), ended).await;
-        meet(people(People::Asked), other(), decide(Choice::Approve), ended).await;
+        meet(people(People::Asked), decide(ApprovalChoice::Approve), other(), ended).await;
+        meet(people(People::Asked), other(), decide(ApprovalChoice::Approve), ended).await;
     }
     // one whose end is asked for while it is being parked is not parked
-    let not_parked = async |world: &World, scene: &Scene, told: [&str; 2]| {
+    let not_parked = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         assert_eq!(stands(world, scene).await.0, RunState::Cancelled, "{told:?}");
     };
     meet(people(People::Answered), park_again(), cancel(|scene| scene.running.run.id), not_parked).await;

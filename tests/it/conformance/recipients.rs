@@ -2,14 +2,14 @@
 
 use chrono::TimeDelta;
 use reveille::id::Scope;
-use reveille::notification::{Addresses, Kind, NewDelivery, Recipient, WebhookAddress};
+use reveille::notification::{Addresses, MessageKind, NewDelivery, Recipient, WebhookAddress};
 use reveille::store::{
     ApprovalLink, AuditFilter, DeliveryFilter, ListedRecipient, PAGE_BYTES, RecipientFilter, StoreError,
-    StoredRecipient, Verification, Verified,
+    StoredRecipient, Verification, CodeCheck,
 };
 use uuid::Uuid;
 
-use super::world::{World, only};
+use super::world::{StoreHarness, only};
 
 on_both!(
     a_recipient_reads_back_as_it_was_written,
@@ -38,7 +38,7 @@ fn recipient(email: &str) -> Recipient {
     }
 }
 
-async fn a_recipient_reads_back_as_it_was_written(world: &World) {
+async fn a_recipient_reads_back_as_it_was_written(world: &StoreHarness) {
     let none = world.store.get_recipient(&Scope::Every, "a").await;
     assert!(matches!(none, Err(StoreError::NotFound)), "{none:?}");
     let mut read = None;
@@ -52,7 +52,7 @@ async fn a_recipient_reads_back_as_it_was_written(world: &World) {
     }
 }
 
-async fn recipients_of_several_tenants_are_read_at_once_without_a_damaged_one(world: &World) {
+async fn recipients_of_several_tenants_are_read_at_once_without_a_damaged_one(world: &StoreHarness) {
     for tenant in ["a", "b", "c"] {
         world.store.put_recipient(&Scope::Every, tenant, &recipient("x@y.z"), None).await.unwrap();
     }
@@ -63,11 +63,11 @@ async fn recipients_of_several_tenants_are_read_at_once_without_a_damaged_one(wo
 }
 
 /// A recipient as somebody has read it now.
-fn at_version(world: &World, version: i64) -> StoredRecipient {
+fn at_version(world: &StoreHarness, version: i64) -> StoredRecipient {
     StoredRecipient { recipient: recipient("x@y.z"), version, updated_at: world.now() }
 }
 
-async fn a_version_that_is_not_the_stored_one_is_refused(world: &World) {
+async fn a_version_that_is_not_the_stored_one_is_refused(world: &StoreHarness) {
     let put = async |read: Option<StoredRecipient>| {
         world.store.put_recipient(&Scope::Every, "a", &recipient("x@y.z"), read.as_ref()).await
     };
@@ -81,7 +81,7 @@ async fn a_version_that_is_not_the_stored_one_is_refused(world: &World) {
     assert_eq!(world.store.get_recipient(&Scope::Every, "a").await.unwrap().version, 1);
 }
 
-async fn of_two_writers_of_one_version_one_wins(world: &World) {
+async fn of_two_writers_of_one_version_one_wins(world: &StoreHarness) {
     let other = world.other_instance().await;
     let mut read = None;
     for _ in 0..5 {
@@ -97,7 +97,7 @@ async fn of_two_writers_of_one_version_one_wins(world: &World) {
     }
 }
 
-async fn a_scope_writes_its_own_only(world: &World) {
+async fn a_scope_writes_its_own_only(world: &StoreHarness) {
     let refused = world.store.put_recipient(&only("b"), "a", &recipient("x@y.z"), None).await;
     assert!(matches!(refused, Err(StoreError::NotFound)), "{refused:?}");
     world.store.put_recipient(&only("a"), "a", &recipient("x@y.z"), None).await.unwrap();
@@ -112,7 +112,7 @@ fn code(address: &str, code: &str) -> Verification {
     }
 }
 
-async fn ask(world: &World, asked: &Verification) -> Result<(), StoreError> {
+async fn ask(world: &StoreHarness, asked: &Verification) -> Result<(), StoreError> {
     let message = NewDelivery {
         tenant_id: "a".into(),
         recipient: "a".into(),
@@ -121,28 +121,28 @@ async fn ask(world: &World, asked: &Verification) -> Result<(), StoreError> {
         dedupe_key: format!("code:email:{}", String::from_utf8_lossy(&asked.code_hash)),
         run_id: None,
         subject_ref: None,
-        kind: Kind::Code,
-        urgency: Kind::Code.urgency(),
+        kind: MessageKind::Code,
+        urgency: MessageKind::Code.urgency(),
         subject: None,
         text: None,
     };
     world.store.ask_verification(&only("a"), asked, &message).await
 }
 
-async fn give(world: &World, given: &Verification) -> Verified {
+async fn give(world: &StoreHarness, given: &Verification) -> CodeCheck {
     let stored = world.store.get_recipient(&Scope::Every, "a").await.unwrap();
     let mut proved = stored.recipient.clone();
     proved.verified.insert("email".into(), world.now());
     world.store.try_verification(&only("a"), given, &proved, &stored).await.unwrap()
 }
 
-async fn a_code_is_good_once_for_its_address_and_for_a_while(world: &World) {
+async fn a_code_is_good_once_for_its_address_and_for_a_while(world: &StoreHarness) {
     world.store.put_recipient(&Scope::Every, "a", &recipient("x@y.z"), None).await.unwrap();
-    assert_eq!(give(world, &code("x", "1")).await, Verified::Gone, "none was asked for");
+    assert_eq!(give(world, &code("x", "1")).await, CodeCheck::Gone, "none was asked for");
     ask(world, &code("x", "1")).await.unwrap();
     let sent = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
     assert_eq!(world.store.list_deliveries(&only("a"), &sent).await.unwrap().len(), 1);
-    assert_eq!(give(world, &code("y", "1")).await, Verified::Gone, "another address");
+    assert_eq!(give(world, &code("y", "1")).await, CodeCheck::Gone, "another address");
     let proved = recipient("x@y.z");
     let read = at_version(world, 1);
     let stranger = world.store.try_verification(&only("b"), &code("x", "1"), &proved, &read).await;
@@ -150,31 +150,31 @@ async fn a_code_is_good_once_for_its_address_and_for_a_while(world: &World) {
     let read = at_version(world, 7);
     let late = world.store.try_verification(&only("a"), &code("x", "1"), &proved, &read).await;
     assert!(matches!(late, Err(StoreError::Conflict(_))), "the code stays good: {late:?}");
-    let Verified::Yes(stored) = give(world, &code("x", "1")).await else { panic!("right") };
+    let CodeCheck::Yes(stored) = give(world, &code("x", "1")).await else { panic!("right") };
     assert_eq!((stored.version, stored.recipient.verified["email"]), (2, world.now()));
     assert_eq!(world.store.get_recipient(&Scope::Every, "a").await.unwrap(), *stored);
-    assert_eq!(give(world, &code("x", "1")).await, Verified::Gone);
+    assert_eq!(give(world, &code("x", "1")).await, CodeCheck::Gone);
     ask(world, &code("x", "2")).await.unwrap();
     world.clock.advance(TimeDelta::minutes(10));
-    assert_eq!(give(world, &code("x", "2")).await, Verified::Gone, "its time is over");
+    assert_eq!(give(world, &code("x", "2")).await, CodeCheck::Gone, "its time is over");
 }
 
-async fn a_code_is_good_for_five_tries_and_the_same_again_gives_no_more(world: &World) {
+async fn a_code_is_good_for_five_tries_and_the_same_again_gives_no_more(world: &StoreHarness) {
     world.store.put_recipient(&Scope::Every, "a", &recipient("x@y.z"), None).await.unwrap();
     ask(world, &code("x", "1")).await.unwrap();
     for left in [4, 3, 2] {
-        assert_eq!(give(world, &code("x", "9")).await, Verified::Wrong { left });
+        assert_eq!(give(world, &code("x", "9")).await, CodeCheck::Wrong { left });
     }
     ask(world, &code("x", "1")).await.unwrap();
     world.pass(61);
     ask(world, &code("x", "1")).await.unwrap();
     for left in [1, 0] {
-        assert_eq!(give(world, &code("x", "9")).await, Verified::Wrong { left });
+        assert_eq!(give(world, &code("x", "9")).await, CodeCheck::Wrong { left });
     }
-    assert_eq!(give(world, &code("x", "1")).await, Verified::Gone, "however right it is");
+    assert_eq!(give(world, &code("x", "1")).await, CodeCheck::Gone, "however right it is");
 }
 
-async fn there_are_ten_codes_a_day(world: &World) {
+async fn there_are_ten_codes_a_day(world: &StoreHarness) {
     world.store.put_recipient(&Scope::Every, "a", &recipient("x@y.z"), None).await.unwrap();
     for number in 0..10 {
         ask(world, &code("x", &number.to_string())).await.unwrap();
@@ -182,12 +182,12 @@ async fn there_are_ten_codes_a_day(world: &World) {
     }
     let another = ask(world, &code("x", "more")).await;
     assert!(matches!(&another, Err(StoreError::Conflict(why)) if why.contains("10 codes")), "{another:?}");
-    assert!(matches!(give(world, &code("x", "9")).await, Verified::Yes(_)), "the last one is good");
+    assert!(matches!(give(world, &code("x", "9")).await, CodeCheck::Yes(_)), "the last one is good");
     world.pass(24 * 3600);
     ask(world, &code("x", "more")).await.unwrap();
 }
 
-async fn the_next_code_comes_after_a_minute(world: &World) {
+async fn the_next_code_comes_after_a_minute(world: &StoreHarness) {
     world.store.put_recipient(&Scope::Every, "a", &recipient("x@y.z"), None).await.unwrap();
     ask(world, &code("x", "1")).await.unwrap();
     world.pass(59);
@@ -195,17 +195,17 @@ async fn the_next_code_comes_after_a_minute(world: &World) {
     assert!(matches!(early, Err(StoreError::Conflict(_))), "{early:?}");
     world.pass(1);
     ask(world, &code("x", "2")).await.unwrap();
-    assert_eq!(give(world, &code("x", "1")).await, Verified::Wrong { left: 4 }, "the earlier one is good for nothing");
-    assert!(matches!(give(world, &code("x", "2")).await, Verified::Yes(_)));
+    assert_eq!(give(world, &code("x", "1")).await, CodeCheck::Wrong { left: 4 }, "the earlier one is good for nothing");
+    assert!(matches!(give(world, &code("x", "2")).await, CodeCheck::Yes(_)));
 }
 
-async fn listed(world: &World, scope: &Scope, after: Option<&str>, limit: i64) -> (Vec<String>, bool) {
+async fn listed(world: &StoreHarness, scope: &Scope, after: Option<&str>, limit: i64) -> (Vec<String>, bool) {
     let filter = RecipientFilter { after: after.map(str::to_owned), limit };
     let page = world.store.list_recipients(scope, &filter).await.unwrap();
     (page.rows.into_iter().map(|listed| listed.tenant_id).collect(), page.is_cut)
 }
 
-async fn recipients_are_listed_by_tenant_in_pages_of_bounded_size(world: &World) {
+async fn recipients_are_listed_by_tenant_in_pages_of_bounded_size(world: &StoreHarness) {
     for tenant in ["c", "a", "b"] {
         world.store.put_recipient(&Scope::Every, tenant, &recipient("x@y.z"), None).await.unwrap();
     }
@@ -224,7 +224,7 @@ async fn recipients_are_listed_by_tenant_in_pages_of_bounded_size(world: &World)
     assert_eq!(listed(world, &Scope::Every, Some("a"), 3).await, (names(&["b", "c"]), false));
 }
 
-async fn deleted_recipient_leaves_nothing_of_the_person(world: &World) {
+async fn deleted_recipient_leaves_nothing_of_the_person(world: &StoreHarness) {
     let ann = recipient("ann@example.org");
     world.store.put_recipient(&Scope::Every, "a", &ann, None).await.unwrap();
     ask(world, &code("x", "1")).await.unwrap();
@@ -249,14 +249,14 @@ async fn deleted_recipient_leaves_nothing_of_the_person(world: &World) {
 
     // the code that was sent proves nothing any more, and the day begins anew
     world.store.put_recipient(&Scope::Every, "a", &ann, None).await.unwrap();
-    assert_eq!(give(world, &code("x", "1")).await, Verified::Gone);
+    assert_eq!(give(world, &code("x", "1")).await, CodeCheck::Gone);
     assert!(world.store.count_interruption("a", "2026-11-21", Some(1)).await.unwrap());
     // what was sent stays on the record
     let filter = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
     assert_eq!(world.store.list_deliveries(&Scope::Every, &filter).await.unwrap().len(), 1);
 }
 
-async fn recipient_that_was_made_again_is_not_written_over_by_what_was_read_before(world: &World) {
+async fn recipient_that_was_made_again_is_not_written_over_by_what_was_read_before(world: &StoreHarness) {
     let ann = recipient("ann@example.org");
     let read = world.store.put_recipient(&Scope::Every, "a", &ann, None).await.unwrap();
     let sealed = world.store.sealed_recipients("", 9).await.unwrap().remove(0);
@@ -274,7 +274,7 @@ async fn recipient_that_was_made_again_is_not_written_over_by_what_was_read_befo
     assert_eq!(world.store.get_recipient(&Scope::Every, "a").await.unwrap(), again);
 }
 
-async fn deletion_is_for_the_own_scope_and_recorded(world: &World) {
+async fn deletion_is_for_the_own_scope_and_recorded(world: &StoreHarness) {
     for tenant in ["a", "b"] {
         world.store.put_recipient(&Scope::Every, tenant, &recipient("x@y.z"), None).await.unwrap();
     }

@@ -7,7 +7,7 @@ use reveille::store::RecordedAround;
 use serde_json::json;
 
 use super::matching;
-use super::world::World;
+use super::world::StoreHarness;
 
 on_both!(
     records_around_an_instant_are_found_by_their_keys,
@@ -21,7 +21,7 @@ fn tenant(name: &str) -> Tenant {
     Tenant::new(name).unwrap()
 }
 
-async fn records_around_an_instant_are_found_by_their_keys(world: &World) {
+async fn records_around_an_instant_are_found_by_their_keys(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m", "overlap": "allow"})).await;
     world.pass(60);
     world.fire().await;
@@ -46,7 +46,7 @@ async fn records_around_an_instant_are_found_by_their_keys(world: &World) {
     assert_eq!(around(&others, 0).await, RecordedAround::default());
 }
 
-async fn records_of_an_event_are_found_by_its_key(world: &World) {
+async fn records_of_an_event_are_found_by_its_key(world: &StoreHarness) {
     let task = matching::task(world, json!({})).await;
     matching::publish(world, vec![matching::event("e1"), matching::event("e2")]).await;
     let of = async |scope: &Scope, id: &str| {
@@ -61,7 +61,7 @@ async fn records_of_an_event_are_found_by_its_key(world: &World) {
     assert!(world.store.recorded_of_event(&Scope::Every, &matching::event("e1"), &[]).await.unwrap().is_empty());
 }
 
-async fn event_tasks_of_a_tenant_are_read_page_by_page(world: &World) {
+async fn event_tasks_of_a_tenant_are_read_page_by_page(world: &StoreHarness) {
     let mut expected = Vec::new();
     for _ in 0..3 {
         expected.push(matching::task(world, json!({})).await.id);
@@ -81,7 +81,7 @@ async fn event_tasks_of_a_tenant_are_read_page_by_page(world: &World) {
     assert_eq!(world.store.event_tasks_of(&tenant("b"), None, 9).await.unwrap(), []);
 }
 
-async fn an_event_is_found_by_its_id(world: &World) {
+async fn an_event_is_found_by_its_id(world: &StoreHarness) {
     world.store.publish_events(&[matching::event("e1"), matching::event("e2")]).await.unwrap();
     let found = async |name: &str, source: Option<&str>, id: &str| {
         let body = world.store.find_event(&tenant(name), source, id).await.unwrap();
@@ -96,7 +96,7 @@ async fn an_event_is_found_by_its_id(world: &World) {
     }
 }
 
-async fn events_are_found_by_the_beginnings_of_their_ids(world: &World) {
+async fn events_are_found_by_the_beginnings_of_their_ids(world: &StoreHarness) {
     let ids = ["order-1", "order-2", "mail_%"].map(matching::event);
     world.store.publish_events(&ids).await.unwrap();
     let found = async |name: &str, source: Option<&str>, beginning: &str| {

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::id::Scope;
-use reveille::run::transcript::{Entry, Message};
+use reveille::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::run::{RunState, Usage};
 use reveille::store::{Finish, Lease, Starts, Store, StoreError, Stranded};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{START, World, again, end_of, leases};
+use super::world::{START, StoreHarness, again, end_of, leases};
 
 on_both!(
     claims_that_were_not_started_in_time_are_ready_again,
@@ -40,7 +40,7 @@ fn allowing() -> serde_json::Value {
     json!({"interval": "1h", "overlap": "allow"})
 }
 
-async fn claims_that_were_not_started_in_time_are_ready_again(world: &World) {
+async fn claims_that_were_not_started_in_time_are_ready_again(world: &StoreHarness) {
     let task = world.task(allowing()).await;
     let running = world.started(&task).await;
     world.run_now(&task).await;
@@ -54,7 +54,7 @@ async fn claims_that_were_not_started_in_time_are_ready_again(world: &World) {
     world.succeed(&running).await;
 }
 
-async fn a_run_whose_lease_ended_is_taken_over(world: &World) {
+async fn a_run_whose_lease_ended_is_taken_over(world: &StoreHarness) {
     let started = world.started(&world.task(allowing()).await).await;
     let now = at(45) + TimeDelta::milliseconds(1);
     assert_eq!(stranded(&world.store, at(45)).await, []);
@@ -80,7 +80,7 @@ async fn a_run_whose_lease_ended_is_taken_over(world: &World) {
     assert_eq!(world.get_run(started.run.id).await.state, RunState::Queued);
 }
 
-async fn a_run_that_outlived_its_time_limit_is_taken_over_after_the_grace(world: &World) {
+async fn a_run_that_outlived_its_time_limit_is_taken_over_after_the_grace(world: &StoreHarness) {
     let task = world.task_with("a", allowing(), json!({"timeout_seconds": 20})).await;
     let started = world.started(&task).await;
     world.store.heartbeat(&[started.lease], at(100)).await.unwrap();
@@ -89,14 +89,14 @@ async fn a_run_that_outlived_its_time_limit_is_taken_over_after_the_grace(world:
     assert_eq!((found.len(), found[0].crashed, found[0].ran), (1, false, Duration::from_secs(20)));
 }
 
-async fn the_old_holder_can_not_write_any_more(world: &World) {
+async fn the_old_holder_can_not_write_any_more(world: &StoreHarness) {
     let started = world.started(&world.task(allowing()).await).await;
     let taken = stranded(&world.store, at(60)).await;
-    let entry = |text: &str| Entry {
+    let entry = |text: &str| TranscriptEntry {
         seq: 0,
         turn: 0,
         at: START,
-        message: Message::user(text),
+        message: TranscriptMessage::user(text),
         usage: Usage::default(),
         duration_ms: None,
     };
@@ -111,7 +111,7 @@ async fn the_old_holder_can_not_write_any_more(world: &World) {
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), [entry("fresh")]);
 }
 
-async fn of_two_rescuers_one_wins(world: &World) {
+async fn of_two_rescuers_one_wins(world: &StoreHarness) {
     let task = world.task(allowing()).await;
     for _ in 0..10 {
         world.started(&task).await;
@@ -124,7 +124,7 @@ async fn of_two_rescuers_one_wins(world: &World) {
     assert_eq!((ours.len() + theirs.len(), runs.len()), (10, 10));
 }
 
-async fn stranded_runs_come_in_pages_the_longest_overdue_first(world: &World) {
+async fn stranded_runs_come_in_pages_the_longest_overdue_first(world: &StoreHarness) {
     let task = world.task(allowing()).await;
     let mut runs = Vec::new();
     for lease_until in [at(47), at(45), at(46)] {
@@ -144,7 +144,7 @@ async fn stranded_runs_come_in_pages_the_longest_overdue_first(world: &World) {
     }
 }
 
-async fn one_that_hangs_is_taken_over_once_and_again_when_its_rescuer_dies(world: &World) {
+async fn one_that_hangs_is_taken_over_once_and_again_when_its_rescuer_dies(world: &StoreHarness) {
     let task = world.task_with("a", allowing(), json!({"timeout_seconds": 20})).await;
     let started = world.started(&task).await;
     world.store.heartbeat(&[started.lease], at(100)).await.unwrap();
@@ -155,7 +155,7 @@ async fn one_that_hangs_is_taken_over_once_and_again_when_its_rescuer_dies(world
     assert_eq!((second.len(), second[0].crashed), (1, true));
 }
 
-async fn a_run_that_can_not_be_read_starves_no_other(world: &World) {
+async fn a_run_that_can_not_be_read_starves_no_other(world: &StoreHarness) {
     let task = world.task(allowing()).await;
     let unreadable = world.started(&task).await;
     world.store.heartbeat(&[unreadable.lease], at(44)).await.unwrap();
@@ -165,7 +165,7 @@ async fn a_run_that_can_not_be_read_starves_no_other(world: &World) {
     assert_eq!(stranded(&world.store, at(61)).await, []);
 }
 
-async fn how_long_it_ran_is_told_from_its_lease(world: &World) {
+async fn how_long_it_ran_is_told_from_its_lease(world: &StoreHarness) {
     let started = world.started(&world.task(allowing()).await).await;
     world.store.finish_runs(&[Finish { ran_ms: 5000, ..again(&started, at(0), true) }]).await.unwrap();
     let claims = leases(&world.claim().await);
@@ -177,7 +177,7 @@ async fn how_long_it_ran_is_told_from_its_lease(world: &World) {
     assert_eq!(found[0].ran, Duration::from_secs(60));
 }
 
-async fn a_crash_is_counted_with_the_end_and_by_who_holds_the_run(world: &World) {
+async fn a_crash_is_counted_with_the_end_and_by_who_holds_the_run(world: &StoreHarness) {
     let started = world.started(&world.task(allowing()).await).await;
     let taken = stranded(&world.store, at(60)).await;
     let crashed = |lease| Finish { lease, crashed: true, ..again(&started, at(60), true) };
@@ -191,7 +191,7 @@ async fn a_crash_is_counted_with_the_end_and_by_who_holds_the_run(world: &World)
     }
 }
 
-async fn that_someone_asked_for_its_end_is_told(world: &World) {
+async fn that_someone_asked_for_its_end_is_told(world: &StoreHarness) {
     let started = world.started(&world.task(allowing()).await).await;
     world.store.cancel_run(&Scope::Every, started.run.id, "enough").await.unwrap();
     assert_eq!(stranded(&world.store, at(60)).await[0].cancel_reason.as_deref(), Some("enough"));

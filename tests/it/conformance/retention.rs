@@ -2,14 +2,14 @@
 
 use chrono::{DateTime, TimeDelta};
 use reveille::id::Scope;
-use reveille::notification::{Kind, Mark, NewDelivery};
-use reveille::run::transcript::{Entry, Message};
+use reveille::notification::{MessageKind, Mark, NewDelivery};
+use reveille::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::run::{RunState, Usage};
 use reveille::store::{DeliveryFilter, Finish, StartedRun, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{START, World, end_of};
+use super::world::{START, StoreHarness, end_of};
 use crate::support::outbox::claim_due;
 
 on_both!(
@@ -31,25 +31,25 @@ pub(super) fn message(run_id: Option<Uuid>, key: &str) -> NewDelivery {
         dedupe_key: key.into(),
         run_id,
         subject_ref: None,
-        kind: Kind::Result,
-        urgency: Kind::Result.urgency(),
+        kind: MessageKind::Result,
+        urgency: MessageKind::Result.urgency(),
         subject: None,
         text: None,
     }
 }
 
 /// A run with a transcript and a message, ended now.
-async fn ended(world: &World, state: RunState) -> StartedRun {
+async fn ended(world: &StoreHarness, state: RunState) -> StartedRun {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
-    let (message, id) = (Message::user("hello"), started.run.id);
-    let entry = Entry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
+    let (message, id) = (TranscriptMessage::user("hello"), started.run.id);
+    let entry = TranscriptEntry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
     world.store.append("a", started.lease, started.lease_until, &[entry]).await.unwrap();
     let deliveries = vec![self::message(Some(id), &id.to_string())];
     world.store.finish_runs(&[Finish { deliveries, ..end_of(&started, state) }]).await.unwrap();
     started
 }
 
-async fn deliver_all(world: &World) {
+async fn deliver_all(world: &StoreHarness) {
     for claim in claim_due(&world.store, world.now() + TimeDelta::seconds(60), 9).await.unwrap() {
         world.store.mark_delivery(&claim, &Mark::Delivered { provider_id: None }).await.unwrap();
     }
@@ -58,7 +58,7 @@ async fn deliver_all(world: &World) {
 const LEFT: &str =
     "select (select count(*) from runs) + (select count(*) from turns) + (select count(*) from deliveries)";
 
-async fn a_run_goes_with_its_transcript_and_its_deliveries(world: &World) {
+async fn a_run_goes_with_its_transcript_and_its_deliveries(world: &StoreHarness) {
     let old = ended(world, RunState::Succeeded).await;
     deliver_all(world).await;
     world.pass(10);
@@ -74,7 +74,7 @@ async fn a_run_goes_with_its_transcript_and_its_deliveries(world: &World) {
     assert_eq!(world.count(LEFT).await, 0);
 }
 
-async fn runs_that_have_not_ended_stay(world: &World) {
+async fn runs_that_have_not_ended_stay(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     world.started(&task).await;
     world.run_now(&task).await;
@@ -83,7 +83,7 @@ async fn runs_that_have_not_ended_stay(world: &World) {
     assert_eq!(world.runs_of(&task).await.len(), 2);
 }
 
-async fn a_message_that_waits_outlives_its_run(world: &World) {
+async fn a_message_that_waits_outlives_its_run(world: &StoreHarness) {
     let run = ended(world, RunState::Succeeded).await;
     world.pass(10);
     assert_eq!(world.store.forget_runs(world.now(), 9).await.unwrap(), 1);
@@ -94,7 +94,7 @@ async fn a_message_that_waits_outlives_its_run(world: &World) {
     assert_eq!(world.count(LEFT).await, 0);
 }
 
-async fn the_oldest_go_first_in_small_batches(world: &World) {
+async fn the_oldest_go_first_in_small_batches(world: &StoreHarness) {
     let mut runs = Vec::new();
     for _ in 0..5 {
         runs.push(ended(world, RunState::Skipped).await.run.id);
@@ -109,7 +109,7 @@ async fn the_oldest_go_first_in_small_batches(world: &World) {
     }
 }
 
-async fn messages_without_a_run_are_forgotten_once_they_have_ended(world: &World) {
+async fn messages_without_a_run_are_forgotten_once_they_have_ended(world: &StoreHarness) {
     world.store.post_delivery(&message(None, "notice:paused:1:1")).await.unwrap();
     world.pass(1);
     assert_eq!(world.store.forget_deliveries(world.now(), 9).await.unwrap(), 0);
@@ -125,7 +125,7 @@ async fn messages_without_a_run_are_forgotten_once_they_have_ended(world: &World
 }
 
 /// Runs of 1970 that have ended, each with so many turns.
-async fn old_runs(world: &World, runs: usize, turns: usize) {
+async fn old_runs(world: &StoreHarness, runs: usize, turns: usize) {
     let (made, written) = match world.is_postgres() {
         true => (
             format!(
@@ -159,7 +159,7 @@ async fn old_runs(world: &World, runs: usize, turns: usize) {
     world.plant(&written).await;
 }
 
-async fn a_batch_is_bounded_by_the_rows_that_it_deletes(world: &World) {
+async fn a_batch_is_bounded_by_the_rows_that_it_deletes(world: &StoreHarness) {
     old_runs(world, 20, 300).await;
     let (mut batches, mut before) = (Vec::new(), world.count(LEFT).await);
     assert_eq!(before, 20 * 301);
@@ -181,7 +181,7 @@ async fn a_batch_is_bounded_by_the_rows_that_it_deletes(world: &World) {
     assert_eq!(world.count(LEFT).await, 0);
 }
 
-async fn links_whose_time_is_over_are_forgotten(world: &World) {
+async fn links_whose_time_is_over_are_forgotten(world: &StoreHarness) {
     for hash in ["h1", "h2", "h3"] {
         let (id, past) = match world.is_postgres() {
             true => ("gen_random_uuid()", "'epoch'"),

@@ -3,13 +3,13 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::id::{Scope, new_id};
 use reveille::run::{Run, RunState};
-use reveille::store::{Answer, Cancelled, RunFilter, StoreError};
+use reveille::store::{StoredAnswer, Cancelled, RunFilter, StoreError};
 use reveille::task::TaskStatus;
 use reveille::task::change::TaskChange;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{START, World, end_of, leases, only};
+use super::world::{START, StoreHarness, end_of, leases, only};
 
 on_both!(
     a_run_that_is_not_there_is_not_found,
@@ -44,14 +44,14 @@ fn conflict<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
     }
 }
 
-async fn a_run_that_is_not_there_is_not_found(world: &World) {
+async fn a_run_that_is_not_there_is_not_found(world: &StoreHarness) {
     let nobody = Uuid::from_u128(1);
     missing(world.store.get_run(&Scope::Every, nobody).await);
     missing(world.store.cancel_run(&Scope::Every, nobody, "no").await);
     missing(world.store.retry_run(&Scope::Every, nobody, new_id(START), START, |_| Ok(None), None).await);
 }
 
-async fn runs_are_listed_newest_first_by_every_filter(world: &World) {
+async fn runs_are_listed_newest_first_by_every_filter(world: &StoreHarness) {
     let (ours, theirs) = (world.task(allowing()).await, world.task_with("b", allowing(), json!({})).await);
     let first = world.started(&ours).await;
     world.succeed(&first).await;
@@ -95,7 +95,7 @@ async fn runs_are_listed_newest_first_by_every_filter(world: &World) {
     assert_eq!(listed(RunFilter { since: Some(far), ..all }).await, Vec::<Uuid>::new());
 }
 
-async fn the_newest_run_of_each_task_is_found(world: &World) {
+async fn the_newest_run_of_each_task_is_found(world: &StoreHarness) {
     let (first, second, third) =
         (world.task(allowing()).await, world.task(allowing()).await, world.task(allowing()).await);
     world.run_now(&first).await;
@@ -112,7 +112,7 @@ async fn the_newest_run_of_each_task_is_found(world: &World) {
     assert_eq!(world.store.last_runs(&Scope::Every, &[]).await.unwrap(), []);
 }
 
-async fn run_now_ignores_pause_and_limits_and_keeps_its_input(world: &World) {
+async fn run_now_ignores_pause_and_limits_and_keeps_its_input(world: &StoreHarness) {
     let task = world.task_with("a", json!({"interval": "1m"}), json!({"max_runs": 1})).await;
     world.pass(60);
     let fired = world.fire().await;
@@ -121,7 +121,7 @@ async fn run_now_ignores_pause_and_limits_and_keeps_its_input(world: &World) {
     assert_eq!(world.get_task(task.id).await.status, TaskStatus::Completed);
     let (id, input) = (new_id(world.now()), json!({"city": "Łódź", "n": 1.5, "deep": [null, {"x": false}]}));
     let answer = world.store.run_now(&Scope::Every, task.id, id, Some(input.clone()), world.now(), None).await.unwrap();
-    assert_eq!(answer, Answer::Done(()));
+    assert_eq!(answer, StoredAnswer::Done(()));
     let expected = Run {
         id,
         fire_key: format!("m:{id}"),
@@ -140,7 +140,7 @@ async fn run_now_ignores_pause_and_limits_and_keeps_its_input(world: &World) {
     assert_eq!(world.claim().await.len(), 1);
 }
 
-async fn nothing_is_run_for_a_task_that_is_gone(world: &World) {
+async fn nothing_is_run_for_a_task_that_is_gone(world: &StoreHarness) {
     let task = world.task(allowing()).await;
     let ended = world.started(&task).await;
     world.succeed(&ended).await;
@@ -153,7 +153,7 @@ async fn nothing_is_run_for_a_task_that_is_gone(world: &World) {
     assert_eq!(world.runs_of(&task).await.len(), 1);
 }
 
-async fn a_backfill_makes_a_run_for_each_instant(world: &World) {
+async fn a_backfill_makes_a_run_for_each_instant(world: &StoreHarness) {
     let task = world.task(allowing()).await;
     let id = Uuid::from_u128(0xBF);
     let instants = [at(-7200), at(-3600) + TimeDelta::milliseconds(5)];
@@ -171,7 +171,7 @@ async fn a_backfill_makes_a_run_for_each_instant(world: &World) {
     assert_eq!(world.get_task(task.id).await.run_count, 2);
 }
 
-async fn a_retry_is_a_new_run_that_names_the_old(world: &World) {
+async fn a_retry_is_a_new_run_that_names_the_old(world: &StoreHarness) {
     world.task(json!({"interval": "1m"})).await;
     world.pass(180);
     let fired = world.fire().await;
@@ -198,7 +198,7 @@ async fn a_retry_is_a_new_run_that_names_the_old(world: &World) {
     assert_eq!(world.claim().await[0].lease.run_id, id);
 }
 
-async fn a_run_that_has_not_ended_is_not_retried(world: &World) {
+async fn a_run_that_has_not_ended_is_not_retried(world: &StoreHarness) {
     let task = world.task(allowing()).await;
     let queued = world.run_now(&task).await;
     let retry = |id: Uuid| world.store.retry_run(&Scope::Every, id, Uuid::from_u128(9), START, |_| Ok(None), None);
@@ -209,7 +209,7 @@ async fn a_run_that_has_not_ended_is_not_retried(world: &World) {
     retry(queued).await.unwrap();
 }
 
-async fn retries_of_a_run_are_numbered_whoever_asks_at_once(world: &World) {
+async fn retries_of_a_run_are_numbered_whoever_asks_at_once(world: &StoreHarness) {
     let task = world.task(allowing()).await;
     let old = world.started(&task).await;
     world.succeed(&old).await;
@@ -221,7 +221,7 @@ async fn retries_of_a_run_are_numbered_whoever_asks_at_once(world: &World) {
         };
         let (one, two) = tokio::join!(retry(world.store.clone()), retry(other.clone()));
         let mut keys = [one, two].map(|answer| match answer {
-            Answer::Done(key) => key,
+            StoredAnswer::Done(key) => key,
             other => panic!("{other:?}"),
         });
         keys.sort();
@@ -230,7 +230,7 @@ async fn retries_of_a_run_are_numbered_whoever_asks_at_once(world: &World) {
     assert_eq!(world.get_task(task.id).await.run_count, 9);
 }
 
-async fn a_run_is_cancelled_in_every_state_that_has_not_ended(world: &World) {
+async fn a_run_is_cancelled_in_every_state_that_has_not_ended(world: &StoreHarness) {
     let cancel = async |id: Uuid| world.store.cancel_run(&Scope::Every, id, "not today").await;
     let task = world.task(json!({"interval": "1h", "overlap": "queue_all"})).await;
     let running = world.started(&task).await;
@@ -252,7 +252,7 @@ async fn a_run_is_cancelled_in_every_state_that_has_not_ended(world: &World) {
     assert_eq!(conflict(cancel(running.run.id).await), "a run that is succeeded can't Cancel");
 }
 
-async fn runs_are_counted_by_where_they_are(world: &World) {
+async fn runs_are_counted_by_where_they_are(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h", "overlap": "queue_all"})).await;
     world.started(&task).await;
     world.run_now(&task).await;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use reveille::id::{Scope, new_id};
 use reveille::run::RunState;
-use reveille::store::{Limits, Store, StoreError, Take, Topic};
+use reveille::store::{RunLimits, Store, StoreError, Take, Topic};
 use reveille::task::Task;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::world::{LEASE, WORKER, World, new_task, open_postgres};
+use super::world::{LEASE, WORKER, StoreHarness, new_task, open_postgres};
 use crate::support::proxy::{Proxy, Wire};
 
 /// Several limits of ten seconds, one after the other, on a loaded machine.
@@ -33,7 +33,7 @@ async fn until_done(ask: impl AsyncFn() -> Result<(), StoreError>) {
 
 #[tokio::test]
 async fn caller_over_a_silent_wire_is_told_so_and_the_next_is_served() {
-    let world = World::postgres().await;
+    let world = StoreHarness::postgres().await;
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let proxy = Proxy::before(&world.url()).await;
     let other = open_postgres(&proxy.url(&world.url()), &world.clock).await;
@@ -62,7 +62,7 @@ async fn caller_over_a_silent_wire_is_told_so_and_the_next_is_served() {
 
 #[tokio::test]
 async fn work_after_an_abandoned_begin_is_committed_for_all_to_see() {
-    let world = World::postgres().await;
+    let world = StoreHarness::postgres().await;
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let proxy = Proxy::before(&world.url()).await;
     let other = open_postgres(&proxy.url(&world.url()), &world.clock).await;
@@ -81,7 +81,7 @@ async fn work_after_an_abandoned_begin_is_committed_for_all_to_see() {
 
     // one statement, which is its own transaction
     let run = world.run_now(&task).await;
-    let (now, limits) = (world.now(), Limits::default());
+    let (now, limits) = (world.now(), RunLimits::default());
     let take = Take {
         worker: WORKER,
         now,
@@ -100,7 +100,7 @@ async fn work_after_an_abandoned_begin_is_committed_for_all_to_see() {
 
 #[tokio::test]
 async fn others_are_heard_again_after_a_wire_has_gone_silent() {
-    let world = World::postgres().await;
+    let world = StoreHarness::postgres().await;
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let proxy = Proxy::before(&world.url()).await;
     let other = open_postgres(&proxy.url(&world.url()), &world.clock).await;

@@ -8,7 +8,7 @@ use reveille::task::Task;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{LEASE, START, World, again, end_of, leases};
+use super::world::{LEASE, START, StoreHarness, again, end_of, leases};
 
 on_both!(
     skip_records_who_was_in_the_way,
@@ -35,7 +35,7 @@ fn at(seconds: i64) -> DateTime<Utc> {
     START + TimeDelta::seconds(seconds)
 }
 
-async fn where_a_run_is_and_who_is_in_its_way_is_told_to_its_tenant(world: &World) {
+async fn where_a_run_is_and_who_is_in_its_way_is_told_to_its_tenant(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     let second = world.run_now(&task).await;
@@ -54,18 +54,18 @@ async fn where_a_run_is_and_who_is_in_its_way_is_told_to_its_tenant(world: &Worl
     world.succeed(&first).await;
 }
 
-async fn overlapping(world: &World, policy: &str) -> Task {
+async fn overlapping(world: &StoreHarness, policy: &str) -> Task {
     world.task(json!({"interval": "1h", "overlap": policy})).await
 }
 
 /// Claims everything and starts it.
-async fn start_all(world: &World) -> Starts {
+async fn start_all(world: &StoreHarness) -> Starts {
     let leases = leases(&world.claim().await);
     world.store.start_runs(&leases, world.now() + LEASE).await.unwrap()
 }
 
 /// Runs the task now; it must be blocked.
-async fn blocked(world: &World, task: &Task) -> (Run, Blocked) {
+async fn blocked(world: &StoreHarness, task: &Task) -> (Run, Blocked) {
     let id = world.run_now(task).await;
     let starts = start_all(world).await;
     assert_eq!((starts.started, starts.blocked.len(), starts.blocked[0].0), (vec![], 1, id));
@@ -73,13 +73,13 @@ async fn blocked(world: &World, task: &Task) -> (Run, Blocked) {
 }
 
 /// The run that starts when everything that is ready is claimed.
-async fn next(world: &World) -> StartedRun {
+async fn next(world: &StoreHarness) -> StartedRun {
     let starts = start_all(world).await;
     let [started] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
     started
 }
 
-async fn skip_records_who_was_in_the_way(world: &World) {
+async fn skip_records_who_was_in_the_way(world: &StoreHarness) {
     let task = overlapping(world, "skip").await;
     let first = world.started(&task).await;
     world.pass(1);
@@ -91,7 +91,7 @@ async fn skip_records_who_was_in_the_way(world: &World) {
     world.started(&task).await;
 }
 
-async fn allow_lets_all_run(world: &World) {
+async fn allow_lets_all_run(world: &StoreHarness) {
     let task = overlapping(world, "allow").await;
     for _ in 0..3 {
         world.run_now(&task).await;
@@ -101,7 +101,7 @@ async fn allow_lets_all_run(world: &World) {
     assert_eq!(world.count("select count(*) from slots").await, 0);
 }
 
-async fn queue_one_lets_one_wait_and_skips_further_ones(world: &World) {
+async fn queue_one_lets_one_wait_and_skips_further_ones(world: &StoreHarness) {
     let task = overlapping(world, "queue_one").await;
     let first = world.started(&task).await;
     let (second, fate) = blocked(world, &task).await;
@@ -116,7 +116,7 @@ async fn queue_one_lets_one_wait_and_skips_further_ones(world: &World) {
     assert_eq!(blocked(world, &task).await.1, Blocked::Behind);
 }
 
-async fn queue_all_hands_the_slot_over_in_order(world: &World) {
+async fn queue_all_hands_the_slot_over_in_order(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let mut running = world.started(&task).await;
     let mut waiting: Vec<Uuid> = Vec::new();
@@ -143,7 +143,7 @@ async fn queue_all_hands_the_slot_over_in_order(world: &World) {
     assert_eq!(world.count("select count(*) from slots").await, 0);
 }
 
-async fn cancel_previous_asks_the_running_one_to_end_and_only_the_youngest_follows(world: &World) {
+async fn cancel_previous_asks_the_running_one_to_end_and_only_the_youngest_follows(world: &StoreHarness) {
     let task = overlapping(world, "cancel_previous").await;
     let first = world.started(&task).await;
     let (second, fate) = blocked(world, &task).await;
@@ -160,7 +160,7 @@ async fn cancel_previous_asks_the_running_one_to_end_and_only_the_youngest_follo
     assert_eq!(next(world).await.run.id, third.id);
 }
 
-async fn an_older_run_does_not_supersede_a_younger_one_that_waits(world: &World) {
+async fn an_older_run_does_not_supersede_a_younger_one_that_waits(world: &StoreHarness) {
     let task = overlapping(world, "cancel_previous").await;
     let first = world.started(&task).await;
     let older = world.run_now(&task).await;
@@ -174,7 +174,7 @@ async fn an_older_run_does_not_supersede_a_younger_one_that_waits(world: &World)
     assert_eq!(next(world).await.run.id, younger.id);
 }
 
-async fn of_two_in_one_batch_the_older_starts(world: &World) {
+async fn of_two_in_one_batch_the_older_starts(world: &StoreHarness) {
     let task = overlapping(world, "skip").await;
     let (older, younger) = (world.run_now(&task).await, world.run_now(&task).await);
     let starts = start_all(world).await;
@@ -182,13 +182,13 @@ async fn of_two_in_one_batch_the_older_starts(world: &World) {
     assert_eq!(starts.blocked, [(younger, Blocked::Skipped)]);
 }
 
-async fn tasks_do_not_wait_for_each_other(world: &World) {
+async fn tasks_do_not_wait_for_each_other(world: &StoreHarness) {
     for policy in ["skip", "skip", "queue_one", "queue_all", "cancel_previous"] {
         world.started(&overlapping(world, policy).await).await;
     }
 }
 
-async fn a_run_that_waits_for_its_next_attempt_keeps_the_slot(world: &World) {
+async fn a_run_that_waits_for_its_next_attempt_keeps_the_slot(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     world.store.finish_runs(&[again(&first, at(10), true)]).await.unwrap();
@@ -201,7 +201,7 @@ async fn a_run_that_waits_for_its_next_attempt_keeps_the_slot(world: &World) {
     assert_eq!(next(world).await.run.id, behind.id);
 }
 
-async fn cancelling_who_has_the_slot_hands_it_over(world: &World) {
+async fn cancelling_who_has_the_slot_hands_it_over(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     world.store.finish_runs(&[again(&first, at(10), true)]).await.unwrap();
@@ -217,7 +217,7 @@ async fn cancelling_who_has_the_slot_hands_it_over(world: &World) {
     world.started(&task).await;
 }
 
-async fn a_parked_run_that_is_cancelled_is_passed_over(world: &World) {
+async fn a_parked_run_that_is_cancelled_is_passed_over(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     let (second, _) = blocked(world, &task).await;
@@ -227,7 +227,7 @@ async fn a_parked_run_that_is_cancelled_is_passed_over(world: &World) {
     assert_eq!(next(world).await.run.id, third.id);
 }
 
-async fn a_lost_hand_over_is_found(world: &World) {
+async fn a_lost_hand_over_is_found(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     let (second, _) = blocked(world, &task).await;
@@ -248,7 +248,7 @@ async fn a_lost_hand_over_is_found(world: &World) {
     assert_eq!(next(world).await.run.id, third.id);
 }
 
-async fn a_wait_that_is_long_goes_on_behind_a_slot_that_is_taken(world: &World) {
+async fn a_wait_that_is_long_goes_on_behind_a_slot_that_is_taken(world: &StoreHarness) {
     let task = overlapping(world, "queue_one").await;
     let first = world.started(&task).await;
     let (second, _) = blocked(world, &task).await;
@@ -263,7 +263,7 @@ async fn a_wait_that_is_long_goes_on_behind_a_slot_that_is_taken(world: &World) 
     assert_eq!(next(world).await.run.id, second.id);
 }
 
-async fn a_slot_that_nobody_has_is_freed(world: &World) {
+async fn a_slot_that_nobody_has_is_freed(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     let (second, _) = blocked(world, &task).await;
@@ -276,7 +276,7 @@ async fn a_slot_that_nobody_has_is_freed(world: &World) {
 }
 
 /// Starts and ends whatever can be started; answers the instants in the order in which they ran.
-async fn run_all(world: &World) -> Vec<DateTime<Utc>> {
+async fn run_all(world: &StoreHarness) -> Vec<DateTime<Utc>> {
     let mut ran = Vec::new();
     loop {
         let starts = start_all(world).await;
@@ -288,7 +288,7 @@ async fn run_all(world: &World) -> Vec<DateTime<Utc>> {
     }
 }
 
-async fn a_backfill_runs_each_in_turn_under_every_policy(world: &World) {
+async fn a_backfill_runs_each_in_turn_under_every_policy(world: &StoreHarness) {
     for policy in ["skip", "allow", "queue_one", "queue_all", "cancel_previous"] {
         let task = overlapping(world, policy).await;
         let instants = [1, 2, 3, 4, 5].map(|hour| at(hour * 3600 - 36_000));
@@ -318,14 +318,14 @@ async fn a_backfill_runs_each_in_turn_under_every_policy(world: &World) {
 }
 
 /// Starts what is ready, which is one run, of this instant.
-async fn next_of(world: &World, instant: &DateTime<Utc>) -> StartedRun {
+async fn next_of(world: &StoreHarness, instant: &DateTime<Utc>) -> StartedRun {
     let starts = start_all(world).await;
     let [started] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
     assert_eq!(started.run.scheduled_for, *instant);
     started
 }
 
-async fn late_fires_that_are_all_caught_up_run_each_in_turn(world: &World) {
+async fn late_fires_that_are_all_caught_up_run_each_in_turn(world: &StoreHarness) {
     let task = world.task(json!({"interval": "10s", "catch_up": "all"})).await;
     world.pass(62);
     let fired = world.fire().await;
@@ -344,7 +344,7 @@ async fn late_fires_that_are_all_caught_up_run_each_in_turn(world: &World) {
     world.succeed(&running).await;
 }
 
-async fn a_policy_that_was_changed_meanwhile_leaves_nobody_waiting(world: &World) {
+async fn a_policy_that_was_changed_meanwhile_leaves_nobody_waiting(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     let (second, _) = blocked(world, &task).await;

@@ -8,14 +8,14 @@ use reveille::id::Scope;
 use reveille::notification::Recipient;
 use reveille::run::RunState;
 use reveille::store::{
-    Blocked, FireDue, Fired, Limits, Occupant, Shares, StartNow, StartedRun, Take, Taking, Topic, Turn, line,
+    Blocked, FireDue, FireResult, RunLimits, Occupant, Shares, StartNow, StartedRun, Take, Taking, Topic, ClaimCursor, line,
 };
 use reveille::task::Task;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use super::world::{LEASE, START, WORKER, World};
+use super::world::{LEASE, START, WORKER, StoreHarness};
 
 on_both!(
     ready_runs_that_are_due_start_when_they_are_taken_and_later_ones_are_leased,
@@ -32,7 +32,7 @@ on_both!(
     other_instances_hear_of_what_can_not_be_done_here,
 );
 
-async fn take(world: &World, ahead_seconds: i64) -> Taking {
+async fn take(world: &StoreHarness, ahead_seconds: i64) -> Taking {
     let now = world.now();
     let ahead = now + TimeDelta::seconds(ahead_seconds);
     let take = Take {
@@ -42,13 +42,13 @@ async fn take(world: &World, ahead_seconds: i64) -> Taking {
         lease_until: now + LEASE,
         limit: 100,
         fair: None,
-        limits: Limits::default(),
+        limits: RunLimits::default(),
         shares: None,
     };
     world.store.take_runs(&take).await.expect("a take")
 }
 
-async fn ready_runs_that_are_due_start_when_they_are_taken_and_later_ones_are_leased(world: &World) {
+async fn ready_runs_that_are_due_start_when_they_are_taken_and_later_ones_are_leased(world: &StoreHarness) {
     let task = world.task(json!({"interval": "10s", "overlap": "allow"})).await;
     world.store.fire_due(&world.ask(15, 0)).await.expect("a fire, ahead");
     let now = world.run_now(&task).await;
@@ -67,7 +67,7 @@ async fn ready_runs_that_are_due_start_when_they_are_taken_and_later_ones_are_le
     world.succeed(started).await;
 }
 
-async fn runs_that_are_taken_bring_their_tasks_and_who_is_told(world: &World) {
+async fn runs_that_are_taken_bring_their_tasks_and_who_is_told(world: &StoreHarness) {
     let mut expected = Vec::new();
     for (tenant, locale) in [("ann", Some("de")), ("bob", None), ("cleo", Some("fr"))] {
         if let Some(locale) = locale {
@@ -90,7 +90,7 @@ async fn runs_that_are_taken_bring_their_tasks_and_who_is_told(world: &World) {
     assert_eq!(brought, expected);
 }
 
-async fn a_taken_run_that_finds_the_slot_taken_is_judged_at_once(world: &World) {
+async fn a_taken_run_that_finds_the_slot_taken_is_judged_at_once(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h", "overlap": "skip"})).await;
     let running = world.started(&task).await;
     let second = world.run_now(&task).await;
@@ -100,16 +100,16 @@ async fn a_taken_run_that_finds_the_slot_taken_is_judged_at_once(world: &World) 
     assert_eq!((run.state, run.blocked_by), (RunState::Skipped, Some(running.run.id)));
 }
 
-fn starting(world: &World, places: usize) -> FireDue {
+fn starting(world: &StoreHarness, places: usize) -> FireDue {
     let start = StartNow { places, lease_until: world.now() + LEASE, shares: None };
     FireDue { start: Some(start), ..world.ask(0, 100) }
 }
 
-async fn fired(world: &World, places: usize) -> Fired {
+async fn fired(world: &StoreHarness, places: usize) -> FireResult {
     world.store.fire_due(&starting(world, places)).await.expect("a fire")
 }
 
-async fn a_due_fire_starts_with_its_record(world: &World) {
+async fn a_due_fire_starts_with_its_record(world: &StoreHarness) {
     let more = json!({"timeout_seconds": 90});
     let task = world.task_with("a", json!({"interval": "1m", "overlap": "skip"}), more).await;
     world.pass(60);
@@ -135,7 +135,7 @@ async fn a_due_fire_starts_with_its_record(world: &World) {
     world.succeed(&third.started[0]).await;
 }
 
-async fn of_fires_that_are_caught_up_with_one_starts_and_the_others_are_leased(world: &World) {
+async fn of_fires_that_are_caught_up_with_one_starts_and_the_others_are_leased(world: &StoreHarness) {
     world.task(json!({"interval": "1m", "catch_up": "all", "overlap": "skip"})).await;
     world.pass(180);
     let fired = fired(world, 9).await;
@@ -148,7 +148,7 @@ async fn of_fires_that_are_caught_up_with_one_starts_and_the_others_are_leased(w
     world.succeed(&fired.started[0]).await;
 }
 
-async fn only_as_many_fires_start_as_there_are_places(world: &World) {
+async fn only_as_many_fires_start_as_there_are_places(world: &StoreHarness) {
     for _ in 0..5 {
         world.task(json!({"interval": "1m"})).await;
     }
@@ -171,7 +171,7 @@ fn tenants(started: &[StartedRun]) -> BTreeMap<&str, usize> {
     tenants
 }
 
-async fn fires_start_in_their_tenants_shares_of_the_places(world: &World) {
+async fn fires_start_in_their_tenants_shares_of_the_places(world: &StoreHarness) {
     for _ in 0..10 {
         world.task_with("many", json!({"interval": "1m"}), json!({})).await;
     }
@@ -194,7 +194,7 @@ async fn fires_start_in_their_tenants_shares_of_the_places(world: &World) {
     world.succeed(&fired.started[0]).await;
 }
 
-async fn a_take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_share(world: &World) {
+async fn a_take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_share(world: &StoreHarness) {
     for (tenant, runs) in [("few", 2), ("many", 9)] {
         let task = world.task_with(tenant, json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
         for _ in 0..runs {
@@ -209,8 +209,8 @@ async fn a_take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_shar
             ahead: now,
             lease_until: now + LEASE,
             limit: shares.free as i64,
-            fair: Some(Turn::default()),
-            limits: Limits::default(),
+            fair: Some(ClaimCursor::default()),
+            limits: RunLimits::default(),
             shares: shares.of_tenants(),
         };
         world.store.take_runs(&take).await.expect("a take").starts.started
@@ -227,7 +227,7 @@ async fn a_take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_shar
     }
 }
 
-async fn tasks_of_one_tenant_are_told_from_those_of_two(world: &World) {
+async fn tasks_of_one_tenant_are_told_from_those_of_two(world: &StoreHarness) {
     let mut told = vec![world.store.serves_one_tenant().await.unwrap()];
     for tenant in ["b", "b", "a"] {
         world.task_with(tenant, json!({"interval": "1h"}), json!({})).await;
@@ -236,7 +236,7 @@ async fn tasks_of_one_tenant_are_told_from_those_of_two(world: &World) {
     assert_eq!(told, [true, true, true, false]);
 }
 
-async fn a_run_that_is_asked_for_is_ready_at_once_and_starts_by_a_take(world: &World) {
+async fn a_run_that_is_asked_for_is_ready_at_once_and_starts_by_a_take(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h", "overlap": "skip"})).await;
     let first = world.run_now(&task).await;
     let recorded = world.get_run(first).await;
@@ -261,7 +261,7 @@ async fn a_run_that_is_asked_for_is_ready_at_once_and_starts_by_a_take(world: &W
     assert_eq!((world.get_task(task.id).await.run_count, world.count("select count(*) from queue").await), (2, 0));
 }
 
-async fn second_request_for_a_run_changes_nothing(world: &World) {
+async fn second_request_for_a_run_changes_nothing(world: &StoreHarness) {
     for overlap in ["skip", "allow"] {
         let task = world.task(json!({"interval": "1h", "overlap": overlap})).await;
         let (id, now) = (reveille::id::new_id(START), START + TimeDelta::microseconds(1_234_567));
@@ -291,7 +291,7 @@ async fn second_request_for_a_run_changes_nothing(world: &World) {
     }
 }
 
-async fn other_instances_hear_of_what_can_not_be_done_here(world: &World) {
+async fn other_instances_hear_of_what_can_not_be_done_here(world: &StoreHarness) {
     if !world.is_postgres() {
         // one process
         let task = world.task(json!({"interval": "1h"})).await;
@@ -344,7 +344,7 @@ async fn other_instances_hear_of_what_can_not_be_done_here(world: &World) {
 
 #[tokio::test]
 async fn a_run_that_can_not_be_recorded_leaves_nothing_and_keeps_nobody_from_writing() {
-    let world = World::sqlite().await;
+    let world = StoreHarness::sqlite().await;
     let task = world.task(json!({"interval": "1h"})).await;
     let asks = async || {
         let run_id = reveille::id::new_id(world.now());

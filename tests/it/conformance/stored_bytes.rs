@@ -5,16 +5,16 @@ use chrono::TimeDelta;
 use reveille::id::{Scope, new_id};
 use reveille::metrics::Metrics;
 use reveille::quota::{Overrides, Quota, Quotas};
-use reveille::run::transcript::{Entry, Message};
+use reveille::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::run::{RunState, Usage};
-use reveille::store::{Answer, Burial, Finish, Idempotency, StoreError, TaskFilter};
+use reveille::store::{StoredAnswer, Burial, Finish, Idempotency, StoreError, TaskFilter};
 use reveille::task::Task;
 use reveille::task::change::TaskChange;
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 
 use super::credentials::credential;
-use super::world::{START, World, end_of, new_task, tenant_of};
+use super::world::{START, StoreHarness, end_of, new_task, tenant_of};
 use super::{matching, retention};
 
 on_both!(
@@ -32,7 +32,7 @@ on_both!(
 
 /// Makes of everything that is stored what was there before anything was counted, as the upgrade finds it. SQLite has
 /// counted it by then.
-async fn forget_the_counts(world: &World) {
+async fn forget_the_counts(world: &StoreHarness) {
     count(world).await;
     for table in ["tasks", "runs", "turns", "deliveries", "credentials", "task_state"] {
         world.plant(&format!("update {table} set stored_bytes = 0")).await;
@@ -41,15 +41,15 @@ async fn forget_the_counts(world: &World) {
     world.plant("update tenant_usage set stored_bytes = 0").await;
 }
 
-async fn older_rows_are_counted_once_piece_by_piece_whatever_is_written_meanwhile(world: &World) {
+async fn older_rows_are_counted_once_piece_by_piece_whatever_is_written_meanwhile(world: &StoreHarness) {
     let mut tasks = Vec::new();
     for tenant in ["a", "a", "b", "a", "b", "a"] {
         tasks.push(world.task_with(tenant, json!({ "interval": "1h", "overlap": "allow" }), json!({})).await);
     }
     for task in &tasks[..3] {
         let started = world.started(task).await;
-        let message = Message::user("hello ".repeat(20));
-        let entry = |seq| Entry {
+        let message = TranscriptMessage::user("hello ".repeat(20));
+        let entry = |seq| TranscriptEntry {
             seq,
             turn: 0,
             at: START,
@@ -120,11 +120,11 @@ fn all_tasks() -> TaskFilter {
     TaskFilter { limit: 100, ..TaskFilter::default() }
 }
 
-async fn stored_now(world: &World) -> i64 {
+async fn stored_now(world: &StoreHarness) -> i64 {
     world.count("select coalesce(sum(stored_bytes), 0)::bigint from tenant_usage").await
 }
 
-async fn older_rows_that_others_have_locked_are_counted_later(world: &World) {
+async fn older_rows_that_others_have_locked_are_counted_later(world: &StoreHarness) {
     if !world.is_postgres() {
         // one writer: nothing is locked
         assert!(!world.store.count_older_rows(1).await.unwrap());
@@ -155,19 +155,19 @@ async fn older_rows_that_others_have_locked_are_counted_later(world: &World) {
     other.close().await.unwrap();
 }
 
-async fn count(world: &World) {
+async fn count(world: &StoreHarness) {
     assert_eq!(world.store.outlook().await.unwrap().uncounted, world.store.has_uncounted_bytes().await.unwrap());
     while world.store.count_stored_bytes(3).await.unwrap() > 0 {}
     assert!(!world.store.has_uncounted_bytes().await.unwrap());
 }
 
 /// Counted bytes of tenant `a` now.
-async fn stored(world: &World) -> u64 {
+async fn stored(world: &StoreHarness) -> u64 {
     count(world).await;
     world.store.quota_usage("a").await.unwrap().standings[&Quota::StoredBytes].usage.unwrap()
 }
 
-async fn limit(world: &World, bytes: u64) {
+async fn limit(world: &StoreHarness, bytes: u64) {
     let overrides = Overrides { stored_bytes: Some(bytes), ..Overrides::default() };
     world.store.put_quotas("a", &overrides, "token:admin").await.unwrap();
 }
@@ -185,7 +185,7 @@ fn listener() -> Value {
     json!({ "type": "event", "source": "shop" })
 }
 
-async fn edit(world: &World, task: &Task, instruction: &str) -> Result<Task, StoreError> {
+async fn edit(world: &StoreHarness, task: &Task, instruction: &str) -> Result<Task, StoreError> {
     let now = world.get_task(task.id).await;
     let mut spec = now.spec.clone();
     spec.action.instruction = instruction.into();
@@ -193,7 +193,7 @@ async fn edit(world: &World, task: &Task, instruction: &str) -> Result<Task, Sto
     world.store.change_task(&Scope::Every, task.id, &edit).await
 }
 
-async fn whatever_is_kept_counts_until_it_is_deleted(world: &World) {
+async fn whatever_is_kept_counts_until_it_is_deleted(world: &StoreHarness) {
     let mut before = 0;
     // each step stores so many bytes at least, in the words of either database
     let mut grown = async |what: &str, least: u64| {
@@ -210,8 +210,8 @@ async fn whatever_is_kept_counts_until_it_is_deleted(world: &World) {
     grown("an input", 700).await;
     let claims = super::world::leases(&world.claim().await);
     let started = world.store.start_runs(&claims, world.now() + TimeDelta::minutes(1)).await.unwrap().started.remove(0);
-    let message = Message::user("hello ".repeat(100));
-    let entry = Entry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
+    let message = TranscriptMessage::user("hello ".repeat(100));
+    let entry = TranscriptEntry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
     for _ in 0..2 {
         world.store.append("a", started.lease, started.lease_until, std::slice::from_ref(&entry)).await.unwrap();
     }
@@ -254,7 +254,7 @@ fn one() -> reveille::store::StoredDeadLetterFilter {
     reveille::store::StoredDeadLetterFilter { limit: 1, ..Default::default() }
 }
 
-async fn bytes_up_to_the_quota_are_admitted_and_one_beyond_it_is_refused(world: &World) {
+async fn bytes_up_to_the_quota_are_admitted_and_one_beyond_it_is_refused(world: &StoreHarness) {
     limit(world, 1_000).await;
     world.store.admit_bytes("a", 400).await.unwrap();
     assert_eq!(is_full(world.store.admit_bytes("a", 601).await), (1_000, 0), "nothing of it is stored yet");
@@ -277,7 +277,7 @@ async fn bytes_up_to_the_quota_are_admitted_and_one_beyond_it_is_refused(world: 
     world.store.admit_bytes("a", usize::MAX >> 16).await.unwrap();
 }
 
-async fn every_new_thing_of_a_full_tenant_is_refused(world: &World) {
+async fn every_new_thing_of_a_full_tenant_is_refused(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let started = world.started(&task).await;
     world.succeed(&started).await;
@@ -312,7 +312,7 @@ async fn every_new_thing_of_a_full_tenant_is_refused(world: &World) {
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
 }
 
-async fn repetition_of_what_was_done_is_answered_to_a_full_tenant(world: &World) {
+async fn repetition_of_what_was_done_is_answered_to_a_full_tenant(world: &StoreHarness) {
     let (task, nominal) = new_task("a", json!({ "interval": "1h" }), json!({}), world.now());
     let key = |key: &str| Idempotency {
         tenant: "a".into(),
@@ -326,12 +326,12 @@ async fn repetition_of_what_was_done_is_answered_to_a_full_tenant(world: &World)
     limit(world, full).await;
     let (again, nominal) = new_task("a", json!({ "interval": "1h" }), json!({}), world.now());
     let answer = world.store.create_task(&again, nominal, Some(&key("k"))).await.unwrap();
-    assert_eq!(answer, Answer::Replayed { status: 201, body: json!({ "made": true }) });
+    assert_eq!(answer, StoredAnswer::Replayed { status: 201, body: json!({ "made": true }) });
     is_full(world.store.create_task(&again, nominal, Some(&key("other"))).await);
     assert_eq!(world.count("select count(*) from idempotency").await, 1, "a refusal is not remembered");
 }
 
-async fn tasks_that_a_full_tenant_has_by_their_keys_are_left_as_they_are(world: &World) {
+async fn tasks_that_a_full_tenant_has_by_their_keys_are_left_as_they_are(world: &StoreHarness) {
     let keyed = |tenant: &str, key: &str| {
         let (task, nominal) = new_task(tenant, json!({ "interval": "1h" }), json!({}), world.now());
         (Task { key: Some(key.into()), ..task }, nominal)
@@ -370,7 +370,7 @@ async fn tasks_that_a_full_tenant_has_by_their_keys_are_left_as_they_are(world: 
     assert_eq!(store.create_tasks(&with_new).await.unwrap(), [false, true, false]);
 }
 
-async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world: &World) {
+async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world: &StoreHarness) {
     let schedule = world.task(json!({ "interval": "1m", "overlap": "allow" })).await;
     let straight = matching::task(world, json!({})).await;
     let by_rules = world.task_with("a", listener(), json!({ "max_runs": 100 })).await;
@@ -390,8 +390,8 @@ async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world
     assert_eq!(world.runs_of(&quiet).await.pop().unwrap().state, RunState::Queued);
     assert_eq!(stored(world).await, full, "what is skipped stores nothing");
     // what is under way is recorded to its end
-    let message = Message::user("still here");
-    let entry = Entry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
+    let message = TranscriptMessage::user("still here");
+    let entry = TranscriptEntry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
     world.store.append("a", under_way.lease, under_way.lease_until, &[entry]).await.unwrap();
     let output = Some("a result".to_owned());
     world.store.finish_runs(&[Finish { output, ..end_of(&under_way, RunState::Succeeded) }]).await.unwrap();
@@ -399,7 +399,7 @@ async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world
     assert!(stored(world).await > full);
 }
 
-async fn deletion_makes_room_within_seconds(world: &World) {
+async fn deletion_makes_room_within_seconds(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     limit(world, stored(world).await).await;
     is_full(world.store.admit_bytes("a", 1).await);
@@ -412,7 +412,7 @@ async fn deletion_makes_room_within_seconds(world: &World) {
     world.store.admit_bytes("a", 1).await.unwrap();
 }
 
-async fn instances_that_count_together_count_everything_once(world: &World) {
+async fn instances_that_count_together_count_everything_once(world: &StoreHarness) {
     let other = world.other_instance().await;
     for _ in 0..20 {
         world.task(json!({ "interval": "1h" })).await;

@@ -5,7 +5,7 @@ use reveille::store::{STATE_NAMES, StoreError};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::world::{World, tenant_of};
+use super::world::{StoreHarness, tenant_of};
 
 on_both!(
     task_state_is_read_by_its_tenant_and_written_over,
@@ -13,7 +13,7 @@ on_both!(
     it_goes_with_its_task,
 );
 
-async fn task_state_is_read_by_its_tenant_and_written_over(world: &World) {
+async fn task_state_is_read_by_its_tenant_and_written_over(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let (a, b) = (tenant_of("a"), tenant_of("b"));
     let put = |name: &'static str, value: Value| {
@@ -36,7 +36,7 @@ async fn task_state_is_read_by_its_tenant_and_written_over(world: &World) {
     assert_eq!(world.store.task_state(&a, task.id).await.unwrap().len(), 1);
 }
 
-async fn a_task_has_so_many_names_and_no_more(world: &World) {
+async fn a_task_has_so_many_names_and_no_more(world: &StoreHarness) {
     let (task, a) = (world.task(json!({ "interval": "1h" })).await, tenant_of("a"));
     for n in 0..STATE_NAMES {
         world.store.put_task_state(&a, task.id, &format!("n{n}"), &json!(n), world.now()).await.unwrap();
@@ -47,7 +47,7 @@ async fn a_task_has_so_many_names_and_no_more(world: &World) {
     assert_eq!(world.store.task_state(&a, task.id).await.unwrap()["n7"], json!("again"));
 }
 
-async fn it_goes_with_its_task(world: &World) {
+async fn it_goes_with_its_task(world: &StoreHarness) {
     let (task, a) = (world.task(json!({ "interval": "1h" })).await, tenant_of("a"));
     world.store.put_task_state(&a, task.id, "seen", &json!(1), world.now()).await.unwrap();
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();

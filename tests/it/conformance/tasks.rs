@@ -1,18 +1,18 @@
 //! Tasks: stored, read and listed; a change takes back what was fired ahead and loses nothing that was due.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::credential::{Lack, LackKind, Reference};
+use reveille::credential::{CredentialIssue, CredentialIssueKind, Reference};
 use reveille::id::Scope;
-use reveille::notification::{Addresses, Kind, Recipient};
-use reveille::run::{Missed, Run, RunState};
-use reveille::store::{Cancelled, DeliveryFilter, Lacked, StoreError, TaskFilter};
+use reveille::notification::{Addresses, MessageKind, Recipient};
+use reveille::run::{MissedInstants, Run, RunState};
+use reveille::store::{Cancelled, DeliveryFilter, PauseResult, StoreError, TaskFilter};
 use reveille::task::change::TaskChange;
 use reveille::task::{Task, TaskStatus};
 use reveille::trigger::Trigger;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::world::{START, WORKER, World, end_of, leases, new_task, only, spec};
+use super::world::{START, WORKER, StoreHarness, end_of, leases, new_task, only, spec};
 
 on_both!(
     a_task_reads_back_as_it_was_stored,
@@ -47,13 +47,13 @@ fn at(seconds: i64) -> DateTime<Utc> {
     START + TimeDelta::seconds(seconds)
 }
 
-async fn change(world: &World, task: &Task, change: TaskChange) -> Task {
+async fn change(world: &StoreHarness, task: &Task, change: TaskChange) -> Task {
     let answered = world.store.change_task(&Scope::Every, task.id, &change).await.unwrap();
     assert_eq!(world.get_task(task.id).await, answered, "what is answered is what is stored");
     answered
 }
 
-async fn pause(world: &World, task: &Task) -> Task {
+async fn pause(world: &StoreHarness, task: &Task) -> Task {
     change(world, task, TaskChange::Pause { reason: Some("holiday".into()) }).await
 }
 
@@ -61,7 +61,7 @@ fn edit(task: &Task, trigger: Value, more: Value) -> TaskChange {
     TaskChange::Edit { version: task.version, name: task.name.clone(), spec: Box::new(spec(trigger, more)) }
 }
 
-async fn a_task_reads_back_as_it_was_stored(world: &World) {
+async fn a_task_reads_back_as_it_was_stored(world: &StoreHarness) {
     let trigger = json!({"cron": "0 8 * * *", "timezone": "Asia/Shanghai", "exclude": ["2026-12-25"], "jitter": "5m"});
     let more = json!({"output": null, "metadata": {"ü": [1, 2.5, null]}, "max_runs": 3, "pause_after_failures": 2});
     let now = START + TimeDelta::milliseconds(123);
@@ -72,14 +72,14 @@ async fn a_task_reads_back_as_it_was_stored(world: &World) {
     assert!(matches!(nobody, Err(StoreError::NotFound)), "{nobody:?}");
 }
 
-async fn an_id_is_stored_once(world: &World) {
+async fn an_id_is_stored_once(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let again = world.store.create_task(&task, None, None).await;
     assert!(matches!(again, Err(StoreError::Conflict(_))), "{again:?}");
     assert_eq!(world.get_task(task.id).await, task);
 }
 
-async fn tasks_are_listed_newest_first_by_every_filter(world: &World) {
+async fn tasks_are_listed_newest_first_by_every_filter(world: &StoreHarness) {
     let first = world.task(json!({"interval": "1m"})).await;
     let second = world.task(json!({"interval": "1m"})).await;
     let third = world.task_with("b", json!({"interval": "1m"}), json!({})).await;
@@ -97,7 +97,7 @@ async fn tasks_are_listed_newest_first_by_every_filter(world: &World) {
     assert_eq!(listed(TaskFilter { trigger_type: Some("schedule".into()), ..all }).await.len(), 3);
 }
 
-async fn a_name_is_found_by_any_part_of_it(world: &World) {
+async fn a_name_is_found_by_any_part_of_it(world: &StoreHarness) {
     for name in ["100% sure", "100 percent", "back\\slash", "under_score", "Évening"] {
         let (mut task, nominal) = new_task("a", json!({"interval": "1m"}), json!({}), START);
         task.name = name.into();
@@ -117,7 +117,7 @@ async fn a_name_is_found_by_any_part_of_it(world: &World) {
     assert_eq!(found("").await.len(), 5);
 }
 
-async fn renaming_leaves_the_schedule_alone(world: &World) {
+async fn renaming_leaves_the_schedule_alone(world: &StoreHarness) {
     let task = world.task(json!({"interval": "10s"})).await;
     let ahead = world.store.fire_due(&world.ask(10, 9)).await.unwrap();
     world.pass(3);
@@ -130,7 +130,7 @@ async fn renaming_leaves_the_schedule_alone(world: &World) {
     assert_eq!(world.store.start_runs(&leases(&ahead.claims), at(60)).await.unwrap().started.len(), 1);
 }
 
-async fn an_edit_of_an_old_version_is_refused(world: &World) {
+async fn an_edit_of_an_old_version_is_refused(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let newer = change(world, &task, edit(&task, json!({"interval": "2m"}), json!({}))).await;
     assert_eq!((newer.version, newer.epoch, newer.next_fire_at), (2, 2, Some(at(120))));
@@ -142,7 +142,7 @@ async fn an_edit_of_an_old_version_is_refused(world: &World) {
     assert!(matches!(nobody, Err(StoreError::NotFound)), "{nobody:?}");
 }
 
-async fn a_pause_takes_back_what_was_fired_ahead(world: &World) {
+async fn a_pause_takes_back_what_was_fired_ahead(world: &StoreHarness) {
     let task = world.task_with("a", json!({"interval": "10s"}), json!({"max_runs": 5})).await;
     let asked_for = world.run_now(&task).await;
     assert_eq!(world.store.fire_due(&world.ask(25, 1)).await.unwrap().recorded, 2);
@@ -159,7 +159,7 @@ async fn a_pause_takes_back_what_was_fired_ahead(world: &World) {
     assert_eq!(world.get_task(task.id).await.fired, 1, "the newest runs for both");
 }
 
-async fn recorded_run_stays_when_the_task_is_paused(world: &World) {
+async fn recorded_run_stays_when_the_task_is_paused(world: &StoreHarness) {
     let task = world.task(json!({"interval": "10s", "overlap": "allow"})).await;
     let ahead = world.store.fire_due(&world.ask(20, 9)).await.unwrap();
     world.pass(10);
@@ -171,7 +171,7 @@ async fn recorded_run_stays_when_the_task_is_paused(world: &World) {
     assert_eq!(starts.started.iter().map(|s| s.run.id).collect::<Vec<_>>(), [runs[0].id]);
 }
 
-async fn due_instant_that_is_not_recorded_is_fired_before_the_change(world: &World) {
+async fn due_instant_that_is_not_recorded_is_fired_before_the_change(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     world.pass(61);
     let paused = pause(world, &task).await;
@@ -181,7 +181,7 @@ async fn due_instant_that_is_not_recorded_is_fired_before_the_change(world: &Wor
     assert_eq!(world.claim().await.len(), 1);
 }
 
-async fn instants_missed_while_paused_are_one_skipped_range(world: &World) {
+async fn instants_missed_while_paused_are_one_skipped_range(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     pause(world, &task).await;
     world.pass(150);
@@ -193,7 +193,7 @@ async fn instants_missed_while_paused_are_one_skipped_range(world: &World) {
     );
     let runs = world.runs_of(&task).await;
     assert_eq!((runs.len(), runs[0].state, runs[0].reason.as_deref()), (1, RunState::Skipped, Some("paused")));
-    assert_eq!(runs[0].missed, Some(Missed { from: at(60), to: at(120), count: Some(2) }));
+    assert_eq!(runs[0].missed, Some(MissedInstants { from: at(60), to: at(120), count: Some(2) }));
     // a pause that nothing fell into leaves no record
     pause(world, &task).await;
     change(world, &task, TaskChange::Resume).await;
@@ -202,7 +202,7 @@ async fn instants_missed_while_paused_are_one_skipped_range(world: &World) {
     assert_eq!(world.fire().await.recorded, 1);
 }
 
-async fn a_task_that_catches_up_on_resume_runs_what_it_missed(world: &World) {
+async fn a_task_that_catches_up_on_resume_runs_what_it_missed(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m", "on_resume": "catch_up", "catch_up": "all"})).await;
     pause(world, &task).await;
     world.pass(150);
@@ -213,7 +213,7 @@ async fn a_task_that_catches_up_on_resume_runs_what_it_missed(world: &World) {
     assert_eq!(instants, [at(60), at(120)]);
 }
 
-async fn an_edit_keeps_the_anchor_of_an_interval(world: &World) {
+async fn an_edit_keeps_the_anchor_of_an_interval(world: &StoreHarness) {
     let task = world.task(json!({"interval": "10m"})).await;
     world.pass(61);
     let edited = change(world, &task, edit(&task, json!({"interval": "10m", "overlap": "allow"}), json!({}))).await;
@@ -223,7 +223,7 @@ async fn an_edit_keeps_the_anchor_of_an_interval(world: &World) {
     assert_eq!((edited.anchor_at, edited.next_fire_at), (at(120), Some(at(120))));
 }
 
-async fn an_edit_of_the_limit_reopens_a_completed_task(world: &World) {
+async fn an_edit_of_the_limit_reopens_a_completed_task(world: &StoreHarness) {
     let task = world.task_with("a", json!({"interval": "1m"}), json!({"max_runs": 1})).await;
     world.pass(60);
     world.fire().await;
@@ -236,7 +236,7 @@ async fn an_edit_of_the_limit_reopens_a_completed_task(world: &World) {
     assert_eq!(closed.status_reason.as_deref(), Some("max_runs"));
 }
 
-async fn an_edit_of_the_limit_alone_loses_no_spread_fire(world: &World) {
+async fn an_edit_of_the_limit_alone_loses_no_spread_fire(world: &StoreHarness) {
     let trigger = json!({"interval": "1h", "jitter": "30m"});
     let task = world.task(trigger.clone()).await;
     let run_at = task.next_fire_at.unwrap();
@@ -251,7 +251,7 @@ async fn an_edit_of_the_limit_alone_loses_no_spread_fire(world: &World) {
 }
 
 /// The record of each instant of a task: `+seconds state reason`, in order.
-async fn records(world: &World, task: &Task) -> Vec<String> {
+async fn records(world: &StoreHarness, task: &Task) -> Vec<String> {
     let mut runs = world.runs_of(task).await;
     runs.sort_by_key(|run| (run.scheduled_for, run.id));
     let line = |run: &Run| {
@@ -267,7 +267,7 @@ fn since_start(instant: DateTime<Utc>) -> String {
 
 /// A new task of an hour's interval, a second before its first time to run and some time after its nominal instant,
 /// which is answered, too.
-async fn waiting_task(world: &World, trigger: &Value, more: Value) -> (Task, DateTime<Utc>) {
+async fn waiting_task(world: &StoreHarness, trigger: &Value, more: Value) -> (Task, DateTime<Utc>) {
     loop {
         let task = world.task_with("a", trigger.clone(), more.clone()).await;
         let (nominal, run_at) = (world.now() + TimeDelta::hours(1), task.next_fire_at.unwrap());
@@ -279,7 +279,7 @@ async fn waiting_task(world: &World, trigger: &Value, more: Value) -> (Task, Dat
     }
 }
 
-async fn an_edit_loses_no_instant_that_waits_out_its_jitter(world: &World) {
+async fn an_edit_loses_no_instant_that_waits_out_its_jitter(world: &StoreHarness) {
     let old = json!({"interval": "1h", "jitter": "30m"});
     // an instant of the old trigger is past, its time to run is not: what the edit makes of it, recorded ahead or not
     for recorded in [false, true] {
@@ -329,7 +329,7 @@ struct Edited {
     from: [DateTime<Utc>; 2],
 }
 
-async fn whenever_tasks_are_edited_every_instant_has_one_record(world: &World) {
+async fn whenever_tasks_are_edited_every_instant_has_one_record(world: &StoreHarness) {
     let mut random = fastrand::Rng::with_seed(20_260_301);
     let mut trigger = || {
         let when = *random.choice(&["5s", "6s", "10s", "12s"]).unwrap();
@@ -399,7 +399,7 @@ async fn whenever_tasks_are_edited_every_instant_has_one_record(world: &World) {
     }
 }
 
-async fn the_last_fire_can_be_paused_and_edited_until_its_instant_has_come(world: &World) {
+async fn the_last_fire_can_be_paused_and_edited_until_its_instant_has_come(world: &StoreHarness) {
     let once = json!({"at": "2026-03-01T08:01:00Z"});
     let lasting = world.task(once.clone()).await;
     let paused = world.task(once.clone()).await;
@@ -436,7 +436,7 @@ async fn the_last_fire_can_be_paused_and_edited_until_its_instant_has_come(world
     }
 }
 
-async fn a_skip_that_is_recorded_ahead_is_taken_back_by_a_change(world: &World) {
+async fn a_skip_that_is_recorded_ahead_is_taken_back_by_a_change(world: &StoreHarness) {
     let excluding = json!({"interval": "1m", "exclude": ["* * * * *"]});
     let edited = world.task(excluding.clone()).await;
     let renamed = world.task(excluding.clone()).await;
@@ -462,13 +462,13 @@ async fn a_skip_that_is_recorded_ahead_is_taken_back_by_a_change(world: &World) 
 }
 
 /// Puts another zone into every stored task, as a zone database that lacks one would.
-async fn move_all_to(world: &World, from: &str, to: &str) {
+async fn move_all_to(world: &StoreHarness, from: &str, to: &str) {
     let spec = format!("replace(cast(spec as text), '{from}', '{to}')");
     let spec = if world.is_postgres() { format!("({spec})::jsonb") } else { spec };
     world.plant(&format!("update tasks set spec = {spec}")).await;
 }
 
-async fn a_disabled_task_is_the_operators_to_resume(world: &World) {
+async fn a_disabled_task_is_the_operators_to_resume(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m", "timezone": "Europe/Berlin"})).await;
     move_all_to(world, "Europe/Berlin", "Europe/Atlantis").await;
     world.pass(60);
@@ -484,7 +484,7 @@ async fn a_disabled_task_is_the_operators_to_resume(world: &World) {
     assert_eq!(change(world, &task, TaskChange::Resume).await.next_fire_at, Some(at(120)));
 }
 
-async fn an_edit_of_its_trigger_mends_a_disabled_task(world: &World) {
+async fn an_edit_of_its_trigger_mends_a_disabled_task(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m", "timezone": "Europe/Berlin"})).await;
     move_all_to(world, "Europe/Berlin", "Europe/Atlantis").await;
     world.pass(61);
@@ -505,7 +505,7 @@ async fn an_edit_of_its_trigger_mends_a_disabled_task(world: &World) {
     assert_eq!(records(world, &task).await, ["+60 skipped paused"]);
 }
 
-async fn a_completed_task_is_neither_paused_nor_resumed(world: &World) {
+async fn a_completed_task_is_neither_paused_nor_resumed(world: &StoreHarness) {
     let task = world.task(json!({"at": "2026-03-01T08:01:00Z"})).await;
     world.pass(60);
     world.fire().await;
@@ -515,7 +515,7 @@ async fn a_completed_task_is_neither_paused_nor_resumed(world: &World) {
     }
 }
 
-async fn deleting_keeps_what_has_ended_and_ends_the_rest(world: &World) {
+async fn deleting_keeps_what_has_ended_and_ends_the_rest(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h", "overlap": "queue_all"})).await;
     let other = world.task(json!({"interval": "1h"})).await;
     let ended = world.started(&task).await;
@@ -548,7 +548,7 @@ async fn deleting_keeps_what_has_ended_and_ends_the_rest(world: &World) {
     assert_eq!(world.store.cancel_run(&Scope::Every, others, "done").await.unwrap(), Cancelled::Now);
 }
 
-async fn a_task_that_keeps_failing_is_paused_and_its_owner_told(world: &World) {
+async fn a_task_that_keeps_failing_is_paused_and_its_owner_told(world: &StoreHarness) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient =
         Recipient { locale: "en".into(), addresses, fallback: vec!["email".into()], ..Recipient::default() };
@@ -573,11 +573,11 @@ async fn a_task_that_keeps_failing_is_paused_and_its_owner_told(world: &World) {
     assert!(!world.store.pause_if_failing(task.id, 2).await.unwrap(), "it is paused already");
     let all = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
     let told = world.store.list_deliveries(&Scope::Every, &all).await.unwrap();
-    assert_eq!((told.len(), told[0].kind, told[0].channel.as_str()), (1, Kind::Notice, "email"));
+    assert_eq!((told.len(), told[0].kind, told[0].channel.as_str()), (1, MessageKind::Notice, "email"));
     assert!(told[0].text.as_ref().unwrap().contains("failed 2 times in a row"));
 }
 
-async fn a_task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_time(world: &World) {
+async fn a_task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_time(world: &StoreHarness) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient = Recipient {
         timezone: chrono_tz::Tz::UTC,
@@ -590,34 +590,34 @@ async fn a_task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_ti
     world.store.put_recipient(&Scope::Every, "a", &recipient, None).await.unwrap();
     let task = world.task(json!({"interval": "1h"})).await;
     let lack = async |kind| world.store.pause_for_credential(task.id, &lacks(kind)).await.unwrap();
-    assert_eq!(lack(LackKind::Missing).await, Lacked::Paused);
+    assert_eq!(lack(CredentialIssueKind::Missing).await, PauseResult::Paused);
     let paused = world.get_task(task.id).await;
     assert_eq!((paused.status, paused.status_reason.as_deref()), (TaskStatus::Paused, Some("credential:google/work")));
-    assert_eq!(lack(LackKind::Missing).await, Lacked::Told, "it is paused already");
-    for kind in [LackKind::NeedsConsent, LackKind::Missing] {
+    assert_eq!(lack(CredentialIssueKind::Missing).await, PauseResult::Told, "it is paused already");
+    for kind in [CredentialIssueKind::NeedsConsent, CredentialIssueKind::Missing] {
         change(world, &task, TaskChange::Resume).await;
-        assert_eq!(lack(kind).await, Lacked::Paused);
+        assert_eq!(lack(kind).await, PauseResult::Paused);
     }
-    let gone = world.store.pause_for_credential(Uuid::nil(), &lacks(LackKind::Missing)).await.unwrap();
-    assert_eq!(gone, Lacked::Mended);
+    let gone = world.store.pause_for_credential(Uuid::nil(), &lacks(CredentialIssueKind::Missing)).await.unwrap();
+    assert_eq!(gone, PauseResult::Mended);
     let all = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
     let told = world.store.list_deliveries(&Scope::Every, &all).await.unwrap();
     let told: Vec<_> = told.iter().rev().map(|told| (told.kind, told.subject.as_deref().unwrap())).collect();
     assert_eq!(
         told,
         [
-            (Kind::Notice, "Please connect google/work"),
-            (Kind::Notice, "Please connect google/work again"),
-            (Kind::Notice, "Please connect google/work"),
+            (MessageKind::Notice, "Please connect google/work"),
+            (MessageKind::Notice, "Please connect google/work again"),
+            (MessageKind::Notice, "Please connect google/work"),
         ]
     );
 }
 
-fn lacks(kind: LackKind) -> Lack {
-    Lack { credential: Reference::parse("google/work").unwrap(), kind, sent_at: None }
+fn lacks(kind: CredentialIssueKind) -> CredentialIssue {
+    CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind, sent_at: None }
 }
 
-async fn the_owner_of_a_task_that_is_over_is_told_of_its_credential_too(world: &World) {
+async fn the_owner_of_a_task_that_is_over_is_told_of_its_credential_too(world: &StoreHarness) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient = Recipient { addresses, fallback: vec!["email".into()], ..Recipient::default() };
     world.store.put_recipient(&Scope::Every, "a", &recipient, None).await.unwrap();
@@ -627,21 +627,21 @@ async fn the_owner_of_a_task_that_is_over_is_told_of_its_credential_too(world: &
     let before = world.get_task(task.id).await;
     assert_eq!(before.status, TaskStatus::Completed);
     for _ in 0..2 {
-        let told = world.store.pause_for_credential(task.id, &lacks(LackKind::Missing)).await.unwrap();
-        assert_eq!(told, Lacked::Told);
+        let told = world.store.pause_for_credential(task.id, &lacks(CredentialIssueKind::Missing)).await.unwrap();
+        assert_eq!(told, PauseResult::Told);
     }
     assert_eq!(world.get_task(task.id).await, before, "it stays as it is");
     let all = DeliveryFilter { limit: 9, ..DeliveryFilter::default() };
     let told = world.store.list_deliveries(&Scope::Every, &all).await.unwrap();
     let subjects: Vec<_> = told.iter().map(|told| (told.kind, told.subject.as_deref().unwrap())).collect();
-    assert_eq!(subjects, [(Kind::Notice, "Please connect google/work")], "once");
+    assert_eq!(subjects, [(MessageKind::Notice, "Please connect google/work")], "once");
     assert!(
         told[0].text.as_ref().unwrap().ends_with("A run of the task \"Morning mail\" failed without it."),
         "{told:?}"
     );
 }
 
-async fn tasks_are_counted_by_status(world: &World) {
+async fn tasks_are_counted_by_status(world: &StoreHarness) {
     world.task(json!({"interval": "1m"})).await;
     world.task(json!({"interval": "1m"})).await;
     pause(world, &world.task_with("b", json!({"interval": "1m"}), json!({})).await).await;

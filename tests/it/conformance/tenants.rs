@@ -3,11 +3,11 @@
 use std::fmt::Debug;
 
 use chrono::TimeDelta;
-use reveille::approval::{Approval, Choice};
+use reveille::approval::{Approval, ApprovalChoice};
 use reveille::credential::Reference;
 use reveille::id::{Scope, new_id};
-use reveille::notification::{Addresses, Kind, Mark, NewDelivery, Recipient};
-use reveille::run::transcript::{Entry, Message};
+use reveille::notification::{Addresses, MessageKind, Mark, NewDelivery, Recipient};
+use reveille::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::run::{RunState, Usage};
 use reveille::store::{
     ApprovalFilter, AuditFilter, CredentialFilter, Decided, DeliveryFilter, Grant, Idempotency, RunFilter, Store,
@@ -21,7 +21,7 @@ use uuid::Uuid;
 use super::asked::{answer, asked};
 use super::credentials::{credential, used};
 use super::grants::grant;
-use super::world::{START, World, end_of, only};
+use super::world::{START, StoreHarness, end_of, only};
 use crate::support::outbox::claim_due;
 
 on_both!(another_tenants_things_are_not_found_and_not_changed, a_tenant_sees_and_changes_its_own,);
@@ -41,12 +41,12 @@ fn remembered() -> Idempotency {
     Idempotency { tenant: "a".into(), key: "remembered".into(), digest: vec![1], status: 200, body: json!({}) }
 }
 
-async fn things(world: &World) -> Things {
+async fn things(world: &StoreHarness) -> Things {
     let (_, _, asked) = asked(world, &["c1"]).await;
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let ended = world.started(&task).await;
-    let (message, usage) = (Message::user("hello"), Usage::default());
-    let entry = Entry { seq: 0, turn: 0, at: START, message, usage, duration_ms: None };
+    let (message, usage) = (TranscriptMessage::user("hello"), Usage::default());
+    let entry = TranscriptEntry { seq: 0, turn: 0, at: START, message, usage, duration_ms: None };
     world.store.append("a", ended.lease, ended.lease_until, &[entry]).await.unwrap();
     world.store.remember_answer(&remembered(), START).await.unwrap();
     world.store.finish_runs(&[end_of(&ended, RunState::Failed)]).await.unwrap();
@@ -59,8 +59,8 @@ async fn things(world: &World) -> Things {
         dedupe_key: "k".into(),
         run_id: Some(ended.run.id),
         subject_ref: None,
-        kind: Kind::Result,
-        urgency: Kind::Result.urgency(),
+        kind: MessageKind::Result,
+        urgency: MessageKind::Result.urgency(),
         subject: None,
         text: None,
     };
@@ -96,7 +96,7 @@ fn unseen<T: Debug>(what: &str, answer: Result<T, StoreError>) {
     assert!(matches!(answer, Err(StoreError::NotFound)), "{what}: {answer:?}");
 }
 
-async fn another_tenants_things_are_not_found_and_not_changed(world: &World) {
+async fn another_tenants_things_are_not_found_and_not_changed(world: &StoreHarness) {
     let a = things(world).await;
     let (store, b) = (&world.store, &only("b"));
     let before = snapshot(store).await;
@@ -116,7 +116,7 @@ async fn another_tenants_things_are_not_found_and_not_changed(world: &World) {
     unseen("put_recipient", store.put_recipient(b, "a", &recipient(), None).await);
     unseen("revoke_token", store.revoke_token(b, a.token).await);
     unseen("get_approval", store.get_approval(b, a.asked[0].id).await);
-    let yes = answer(Choice::Approve, &a.asked[0], "token:b");
+    let yes = answer(ApprovalChoice::Approve, &a.asked[0], "token:b");
     unseen("decide_approval", store.decide_approval(b, a.asked[0].id, &yes).await);
     unseen("get_grant", store.get_grant(b, a.grant.id).await);
     unseen("revoke_grant", store.revoke_grant(b, a.grant.id, "token:b").await);
@@ -172,7 +172,7 @@ async fn snapshot(store: &Store) -> String {
     )
 }
 
-async fn a_tenant_sees_and_changes_its_own(world: &World) {
+async fn a_tenant_sees_and_changes_its_own(world: &StoreHarness) {
     let things = things(world).await;
     let (store, a) = (&world.store, &only("a"));
     assert_eq!(store.list_tasks(a, &TaskFilter { limit: 9, ..TaskFilter::default() }).await.unwrap().len(), 2);
@@ -198,7 +198,7 @@ async fn a_tenant_sees_and_changes_its_own(world: &World) {
     store.retry_run(a, things.ended, new_id(START), START, |_| Ok(None), None).await.unwrap();
     store.run_now(a, things.task, new_id(START), None, START, None).await.unwrap();
     store.backfill(a, things.task, new_id(START), &[START], None, None).await.unwrap();
-    let yes = answer(Choice::Approve, &things.asked[0], "token:a");
+    let yes = answer(ApprovalChoice::Approve, &things.asked[0], "token:a");
     assert!(matches!(store.decide_approval(a, things.asked[0].id, &yes).await.unwrap(), Decided::Done(_)));
     world.pass(3601);
     store.change_task(a, things.task, &TaskChange::Pause { reason: None }).await.unwrap();
@@ -249,7 +249,7 @@ async fn rows(connection: &mut PgConnection, table: &str) -> i64 {
 
 #[tokio::test]
 async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
-    let world = World::postgres().await;
+    let world = StoreHarness::postgres().await;
     things(&world).await;
     let key = reveille::store::Idempotency {
         tenant: "a".into(),
@@ -330,7 +330,7 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
 
 #[tokio::test]
 async fn on_postgres_what_is_made_for_a_tenant_is_written_as_that_tenant() {
-    let world = World::postgres().await;
+    let world = StoreHarness::postgres().await;
     world
         .plant(
             "create function as_its_tenant() returns trigger language plpgsql as $$ begin
@@ -358,7 +358,7 @@ async fn on_postgres_what_is_made_for_a_tenant_is_written_as_that_tenant() {
 
 #[tokio::test]
 async fn on_postgres_the_owner_of_the_tables_is_confined_too() {
-    let world = World::postgres().await;
+    let world = StoreHarness::postgres().await;
     let mut connection = PgConnection::connect(&world.url()).await.unwrap();
     let forced: Vec<String> = sqlx::query_scalar(
         "select relname::text from pg_class where relrowsecurity and relforcerowsecurity order by relname",

@@ -1,15 +1,15 @@
 //! NUL: Postgres keeps none, so neither database does. A run must not hang on one.
 
 use reveille::id::{Scope, new_id};
-use reveille::notification::{Kind, Mark, NewDelivery};
+use reveille::notification::{MessageKind, Mark, NewDelivery};
 use reveille::run::outcome::RunFault;
-use reveille::run::transcript::{Entry, Message, ToolCall};
+use reveille::run::transcript::{TranscriptEntry, TranscriptMessage, ToolCall};
 use reveille::run::{RunState, Usage};
-use reveille::store::{Answer, DeliveryFilter, Finish, Idempotency, RunFilter, StoredToken, TaskFilter};
+use reveille::store::{StoredAnswer, DeliveryFilter, Finish, Idempotency, RunFilter, StoredToken, TaskFilter};
 use reveille::task::change::TaskChange;
 use serde_json::json;
 
-use super::world::{START, World, end_of, leases, new_task};
+use super::world::{START, StoreHarness, end_of, leases, new_task};
 use crate::support::outbox::claim_due;
 
 on_both!(
@@ -22,13 +22,13 @@ on_both!(
 const SENT: &str = "a\0b\\u0000";
 const KEPT: &str = "a\u{FFFD}b\\u0000";
 
-async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &World) {
+async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let said = |text: &str| {
         let call = ToolCall { id: text.into(), name: text.into(), arguments: json!({text: [text]}) };
         vec![
-            Message::Assistant { text: Some(text.into()), tool_calls: vec![call], echo: None },
-            Message::Tool {
+            TranscriptMessage::Assistant { text: Some(text.into()), tool_calls: vec![call], echo: None },
+            TranscriptMessage::Tool {
                 call_id: text.into(),
                 name: text.into(),
                 content: text.into(),
@@ -37,12 +37,12 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &World) {
             },
         ]
     };
-    let entries: Vec<Entry> = (0..)
+    let entries: Vec<TranscriptEntry> = (0..)
         .zip(said(SENT))
-        .map(|(seq, message)| Entry { seq, turn: 1, at: START, message, usage: Usage::default(), duration_ms: None })
+        .map(|(seq, message)| TranscriptEntry { seq, turn: 1, at: START, message, usage: Usage::default(), duration_ms: None })
         .collect();
     world.store.append("a", started.lease, started.lease_until, &entries).await.unwrap();
-    let kept: Vec<Message> = world
+    let kept: Vec<TranscriptMessage> = world
         .store
         .transcript(&Scope::Every, started.run.id, 0, 9)
         .await
@@ -63,7 +63,7 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &World) {
     assert_eq!(run.error, Some(RunFault::new(KEPT, KEPT)));
 }
 
-async fn messages_and_their_errors_are_kept_without_nul(world: &World) {
+async fn messages_and_their_errors_are_kept_without_nul(world: &StoreHarness) {
     let message = NewDelivery {
         tenant_id: "a".into(),
         recipient: "a".into(),
@@ -72,8 +72,8 @@ async fn messages_and_their_errors_are_kept_without_nul(world: &World) {
         dedupe_key: SENT.into(),
         run_id: None,
         subject_ref: None,
-        kind: Kind::Message,
-        urgency: Kind::Message.urgency(),
+        kind: MessageKind::Message,
+        urgency: MessageKind::Message.urgency(),
         subject: Some(SENT.into()),
         text: Some(SENT.into()),
     };
@@ -93,7 +93,7 @@ async fn messages_and_their_errors_are_kept_without_nul(world: &World) {
     assert_eq!(kept.provider_id.as_deref(), Some(KEPT));
 }
 
-async fn texts_of_people_are_kept_without_nul(world: &World) {
+async fn texts_of_people_are_kept_without_nul(world: &StoreHarness) {
     let more = |text: &str| json!({"action": {"instruction": text}, "metadata": {text: text}});
     let (mut task, nominal) = new_task("a", json!({"interval": "1h"}), more(SENT), START);
     task.name = SENT.into();
@@ -109,8 +109,8 @@ async fn texts_of_people_are_kept_without_nul(world: &World) {
     let asked =
         Idempotency { tenant: "a".into(), key: SENT.into(), digest: vec![1], status: 200, body: json!({"x": SENT}) };
     let run = async || world.store.run_now(&Scope::Every, task.id, id, Some(json!([SENT])), START, Some(&asked)).await;
-    assert_eq!(run().await.unwrap(), Answer::Done(()));
-    assert_eq!(run().await.unwrap(), Answer::Replayed { status: 200, body: json!({"x": KEPT}) });
+    assert_eq!(run().await.unwrap(), StoredAnswer::Done(()));
+    assert_eq!(run().await.unwrap(), StoredAnswer::Replayed { status: 200, body: json!({"x": KEPT}) });
     assert_eq!(world.get_run(id).await.input, Some(json!([KEPT])));
     let starts = world.store.start_runs(&leases(&world.claim().await), START).await.unwrap();
     world.store.cancel_run(&Scope::Every, starts.started[0].run.id, SENT).await.unwrap();
@@ -133,7 +133,7 @@ async fn texts_of_people_are_kept_without_nul(world: &World) {
     assert_eq!((kept.name.as_str(), kept.scopes), (KEPT, vec![KEPT.to_owned()]));
 }
 
-async fn looking_for_a_nul_finds_nothing_and_harms_nothing(world: &World) {
+async fn looking_for_a_nul_finds_nothing_and_harms_nothing(world: &StoreHarness) {
     world.task(json!({"interval": "1h"})).await;
     let nul = || Some("\0".to_owned());
     let every = &Scope::Every;

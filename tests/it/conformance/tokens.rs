@@ -2,10 +2,10 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use reveille::id::{Scope, new_id};
-use reveille::store::{Answer, StoreError, StoredToken};
+use reveille::store::{StoredAnswer, StoreError, StoredToken};
 use uuid::Uuid;
 
-use super::world::{World, only};
+use super::world::{StoreHarness, only};
 
 on_both!(
     a_token_is_found_by_its_hash,
@@ -29,13 +29,13 @@ fn token(tenant: Option<&str>, hash: u8, now: DateTime<Utc>) -> StoredToken {
     }
 }
 
-async fn create(world: &World, tenant: Option<&str>, hash: u8) -> StoredToken {
+async fn create(world: &StoreHarness, tenant: Option<&str>, hash: u8) -> StoredToken {
     let token = token(tenant, hash, world.now());
-    assert_eq!(world.store.create_token(&token, None).await.unwrap(), Answer::Done(()));
+    assert_eq!(world.store.create_token(&token, None).await.unwrap(), StoredAnswer::Done(()));
     token
 }
 
-async fn a_token_is_found_by_its_hash(world: &World) {
+async fn a_token_is_found_by_its_hash(world: &StoreHarness) {
     let (ours, admins) = (create(world, Some("a"), 1).await, create(world, None, 2).await);
     for token in [&ours, &admins] {
         assert_eq!(world.store.get_token(token.id).await.unwrap().as_ref(), Some(token));
@@ -47,14 +47,14 @@ async fn a_token_is_found_by_its_hash(world: &World) {
     assert_eq!(world.store.find_token(&[]).await.unwrap(), None);
 }
 
-async fn a_hash_is_stored_once(world: &World) {
+async fn a_hash_is_stored_once(world: &StoreHarness) {
     let first = create(world, Some("a"), 1).await;
     let refused = world.store.create_token(&token(Some("b"), 1, world.now()), None).await;
     assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
     assert_eq!(world.store.find_token(&[1; 32]).await.unwrap(), Some(first));
 }
 
-async fn a_revoked_token_says_when_and_stays_so(world: &World) {
+async fn a_revoked_token_says_when_and_stays_so(world: &StoreHarness) {
     let token = create(world, Some("a"), 1).await;
     let nobody = world.store.revoke_token(&Scope::Every, Uuid::nil()).await;
     assert!(matches!(nobody, Err(StoreError::NotFound)), "{nobody:?}");
@@ -67,7 +67,7 @@ async fn a_revoked_token_says_when_and_stays_so(world: &World) {
     }
 }
 
-async fn an_admin_token_counts_until_it_is_revoked(world: &World) {
+async fn an_admin_token_counts_until_it_is_revoked(world: &StoreHarness) {
     create(world, Some("a"), 1).await;
     assert!(!world.store.has_admin_token().await.unwrap());
     let admin = create(world, None, 2).await;
@@ -76,7 +76,7 @@ async fn an_admin_token_counts_until_it_is_revoked(world: &World) {
     assert!(!world.store.has_admin_token().await.unwrap());
 }
 
-async fn tokens_are_listed_newest_first(world: &World) {
+async fn tokens_are_listed_newest_first(world: &StoreHarness) {
     let (first, second, third) =
         (create(world, Some("a"), 1).await, create(world, None, 2).await, create(world, Some("b"), 3).await);
     let list = async |scope: &Scope, tenant, before, limit| {

@@ -4,15 +4,15 @@ use chrono::TimeDelta;
 use futures::future::BoxFuture;
 use reveille::id::Scope;
 use reveille::notification::language::MessageLanguage;
-use reveille::notification::measure::{Measure, Said};
-use reveille::notification::{Claim, Delivery, Fate, Held, Kind, Mark, NewDelivery, NoticeKind, Report, SubjectRef};
+use reveille::notification::measure::{RunNotification, NotifiedOutcome};
+use reveille::notification::{DeliveryClaim, Delivery, ReportedFate, HoldReason, MessageKind, Mark, NewDelivery, NoticeKind, DeliveryReport, SubjectRef};
 use reveille::run::RunState;
 use reveille::store::{DeliveryFilter, Finish};
 use reveille::task::Task;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{World, end_of};
+use super::world::{StoreHarness, end_of};
 use crate::support::outbox::claim_due;
 
 on_both!(
@@ -26,7 +26,7 @@ on_both!(
     missing_field_is_told_once_for_each_version_of_the_steps_and_never_of_a_deleted_task,
 );
 
-async fn missing_field_is_told_once_for_each_version_of_the_steps_and_never_of_a_deleted_task(world: &World) {
+async fn missing_field_is_told_once_for_each_version_of_the_steps_and_never_of_a_deleted_task(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let notice = |steps: &str| NewDelivery {
         tenant_id: "a".into(),
@@ -36,8 +36,8 @@ async fn missing_field_is_told_once_for_each_version_of_the_steps_and_never_of_a
         dedupe_key: format!("notice:missing_field:{steps}"),
         run_id: None,
         subject_ref: None,
-        kind: Kind::Notice,
-        urgency: Kind::Notice.urgency(),
+        kind: MessageKind::Notice,
+        urgency: MessageKind::Notice.urgency(),
         subject: Some(format!("missing in {steps}")),
         text: Some("a field".into()),
     };
@@ -67,41 +67,41 @@ async fn missing_field_is_told_once_for_each_version_of_the_steps_and_never_of_a
 }
 
 /// The end of a run that is told by email.
-pub fn tells(task: &Task, run: Uuid, said: Said) -> Option<Measure> {
-    let kind = if matches!(said, Said::Failure { .. }) { Kind::Failure } else { Kind::Result };
+pub fn tells(task: &Task, run: Uuid, said: NotifiedOutcome) -> Option<RunNotification> {
+    let kind = if matches!(said, NotifiedOutcome::Failure { .. }) { MessageKind::Failure } else { MessageKind::Result };
     let delivery = NewDelivery::of_run(&task.tenant_id, run, kind, vec!["email".into()])?;
-    Some(Measure { task_id: task.id, task_name: task.name.clone(), said, language: MessageLanguage::English, delivery })
+    Some(RunNotification { task_id: task.id, task_name: task.name.clone(), said, language: MessageLanguage::English, delivery })
 }
 
-fn failed(code: &str) -> Said {
-    Said::Failure { code: code.into() }
+fn failed(code: &str) -> NotifiedOutcome {
+    NotifiedOutcome::Failure { code: code.into() }
 }
 
-fn succeeded(hash: Option<u8>) -> Said {
-    Said::Success { wanted: true, hash: hash.map(|byte| vec![byte; 32]) }
+fn succeeded(hash: Option<u8>) -> NotifiedOutcome {
+    NotifiedOutcome::Success { wanted: true, hash: hash.map(|byte| vec![byte; 32]) }
 }
 
-async fn end(world: &World, task: &Task, said: Said) -> Finish {
+async fn end(world: &StoreHarness, task: &Task, said: NotifiedOutcome) -> Finish {
     let started = world.started(task).await;
-    let state = if matches!(said, Said::Failure { .. }) { RunState::Failed } else { RunState::Succeeded };
+    let state = if matches!(said, NotifiedOutcome::Failure { .. }) { RunState::Failed } else { RunState::Succeeded };
     Finish { tells: tells(task, started.run.id, said), ..end_of(&started, state) }
 }
 
-async fn ends(world: &World, task: &Task, said: Said) {
+async fn ends(world: &StoreHarness, task: &Task, said: NotifiedOutcome) {
     let end = end(world, task, said).await;
     assert!(world.store.finish_runs(&[end]).await.unwrap().is_empty());
     world.pass(60);
 }
 
 /// Subjects, or kinds where the run makes the subject, the oldest first.
-async fn told(world: &World) -> Vec<String> {
+async fn told(world: &StoreHarness) -> Vec<String> {
     let filter = DeliveryFilter { limit: 100, ..DeliveryFilter::default() };
     let mut told = world.store.list_deliveries(&Scope::Every, &filter).await.unwrap();
     told.reverse();
     told.into_iter().map(|one| one.subject.unwrap_or_else(|| one.kind.as_str().to_owned())).collect()
 }
 
-async fn a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_is_well(world: &World) {
+async fn a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_is_well(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h", "overlap": "allow" })).await;
     let mut at_once = vec![];
     for _ in 0..6 {
@@ -128,7 +128,7 @@ async fn a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_i
     assert_eq!(told(world).await, expected);
 }
 
-async fn a_result_is_told_when_it_changed(world: &World) {
+async fn a_result_is_told_when_it_changed(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     for hash in [1, 1, 2, 2, 1] {
         ends(world, &task, succeeded(Some(hash))).await;
@@ -136,7 +136,7 @@ async fn a_result_is_told_when_it_changed(world: &World) {
     assert_eq!(told(world).await, ["result"; 3]);
 }
 
-async fn undelivered_message_counts_as_not_told(world: &World) {
+async fn undelivered_message_counts_as_not_told(world: &StoreHarness) {
     for way in [refused, reported, in_a_digest] {
         let task = world.task(json!({ "interval": "1h" })).await;
         for expected in [1, 1] {
@@ -151,8 +151,8 @@ async fn undelivered_message_counts_as_not_told(world: &World) {
     }
 }
 
-async fn undelivered_message_counts_as_not_told_whatever_its_subject_and_key(world: &World) {
-    let fail = async |claim: Claim| {
+async fn undelivered_message_counts_as_not_told_whatever_its_subject_and_key(world: &StoreHarness) {
+    let fail = async |claim: DeliveryClaim| {
         world.plant("update deliveries set subject = 'Bonjour', dedupe_key = 'k' || created_at").await;
         let failed = Mark::Failed { error: "no such address".into(), fall_back: None };
         world.store.mark_delivery(&claim, &failed).await.unwrap();
@@ -173,9 +173,9 @@ async fn undelivered_message_counts_as_not_told_whatever_its_subject_and_key(wor
     // a message about the task that tells of no end
     let notice = NewDelivery {
         dedupe_key: "notice:failing:1:1".into(),
-        kind: Kind::Notice,
+        kind: MessageKind::Notice,
         subject_ref: Some(SubjectRef::Notice { notice: NoticeKind::Recovered, task_id: task.id }),
-        ..NewDelivery::of_run("a", Uuid::from_u128(1), Kind::Notice, vec!["sms".into()]).unwrap()
+        ..NewDelivery::of_run("a", Uuid::from_u128(1), MessageKind::Notice, vec!["sms".into()]).unwrap()
     };
     world.plant("delete from deliveries where state = 'pending'").await;
     world
@@ -189,7 +189,7 @@ async fn undelivered_message_counts_as_not_told_whatever_its_subject_and_key(wor
     assert_eq!(told(world).await.len(), before, "the failure was told already");
 }
 
-async fn message_that_falls_back_is_still_being_told(world: &World) {
+async fn message_that_falls_back_is_still_being_told(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     ends(world, &task, succeeded(Some(1))).await;
     let claim = claimed(world).await;
@@ -200,7 +200,7 @@ async fn message_that_falls_back_is_still_being_told(world: &World) {
     assert_eq!(told(world).await.len(), 2);
 }
 
-async fn a_summary_that_did_not_arrive_leaves_the_next_failure_to_be_told(world: &World) {
+async fn a_summary_that_did_not_arrive_leaves_the_next_failure_to_be_told(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     ends(world, &task, failed("http_500")).await;
     world.store.mark_delivery(&claimed(world).await, &Mark::Delivered { provider_id: None }).await.unwrap();
@@ -212,39 +212,39 @@ async fn a_summary_that_did_not_arrive_leaves_the_next_failure_to_be_told(world:
     assert_eq!(told(world).await[2..], ["failure"], "not a day later");
 }
 
-async fn claimed(world: &World) -> Claim {
+async fn claimed(world: &StoreHarness) -> DeliveryClaim {
     let mut claims = claim_due(&world.store, world.now() + TimeDelta::minutes(1), 9).await.unwrap();
     assert_eq!(claims.len(), 1);
     claims.remove(0)
 }
 
-fn refused(world: &World) -> BoxFuture<'_, ()> {
+fn refused(world: &StoreHarness) -> BoxFuture<'_, ()> {
     Box::pin(async {
         let failed = Mark::Failed { error: "no such address".into(), fall_back: None };
         world.store.mark_delivery(&claimed(world).await, &failed).await.unwrap();
     })
 }
 
-fn reported(world: &World) -> BoxFuture<'_, ()> {
+fn reported(world: &StoreHarness) -> BoxFuture<'_, ()> {
     Box::pin(async {
         let claim = claimed(world).await;
         world.store.mark_delivery(&claim, &Mark::Sent { provider_id: Some("1".into()) }).await.unwrap();
-        let report = Report { provider_id: Some("1".into()), fate: Fate::Failed { why: "no such number".into() } };
+        let report = DeliveryReport { provider_id: Some("1".into()), fate: ReportedFate::Failed { why: "no such number".into() } };
         world.store.receive_receipt(claim.delivery.id, "email", &report).await.unwrap();
     })
 }
 
-fn in_a_digest(world: &World) -> BoxFuture<'_, ()> {
+fn in_a_digest(world: &StoreHarness) -> BoxFuture<'_, ()> {
     Box::pin(async {
         let claim = claimed(world).await;
         let digest = Box::new(claim.delivery.digest(world.now()));
-        let hold = Mark::Hold { held: Held::Budget, digest, at: world.now() };
+        let hold = Mark::Hold { held: HoldReason::Budget, digest, at: world.now() };
         world.store.mark_delivery(&claim, &hold).await.unwrap();
         refused(world).await;
     })
 }
 
-async fn a_deleted_task_leaves_nothing_of_what_it_told(world: &World) {
+async fn a_deleted_task_leaves_nothing_of_what_it_told(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     ends(world, &task, failed("x")).await;
     assert_eq!(world.count("select count(*) from task_told").await, 1);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use reveille::id::Scope;
 use reveille::run::Usage;
-use reveille::run::transcript::{Echo, Entry, Message, ToolCall};
+use reveille::run::transcript::{Echo, TranscriptEntry, TranscriptMessage, ToolCall};
 use reveille::store::{Lease, PAGE_BYTES, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{START, World};
+use super::world::{START, StoreHarness};
 
 on_both!(
     entries_read_back_as_they_were_appended,
@@ -23,14 +23,14 @@ on_both!(
     an_unknown_format_is_not_guessed_at,
 );
 
-fn entry(seq: i64, message: Message) -> Entry {
+fn entry(seq: i64, message: TranscriptMessage) -> TranscriptEntry {
     let usage = Usage { turns: 1, tool_calls: 2, input_tokens: seq, output_tokens: 3, cost_micros: 4 };
-    Entry { seq, turn: seq, at: START + TimeDelta::milliseconds(seq), message, usage, duration_ms: Some(7) }
+    TranscriptEntry { seq, turn: seq, at: START + TimeDelta::milliseconds(seq), message, usage, duration_ms: Some(7) }
 }
 
-fn conversation() -> Vec<Entry> {
+fn conversation() -> Vec<TranscriptEntry> {
     let call = ToolCall { id: "call_1".into(), name: "current_time".into(), arguments: json!({"zone": "Asia/Tokyo"}) };
-    let told = Message::Tool {
+    let told = TranscriptMessage::Tool {
         call_id: "call_1".into(),
         name: "current_time".into(),
         content: "🕗".into(),
@@ -38,14 +38,14 @@ fn conversation() -> Vec<Entry> {
         reasons: vec!["why 🕗".into()],
     };
     vec![
-        entry(0, Message::system("You are kind.")),
-        entry(1, Message::user("[Scheduled Task] say hello")),
-        entry(2, Message::Assistant { text: None, tool_calls: vec![call], echo: None }),
-        Entry { duration_ms: None, usage: Usage::default(), ..entry(3, told) },
+        entry(0, TranscriptMessage::system("You are kind.")),
+        entry(1, TranscriptMessage::user("[Scheduled Task] say hello")),
+        entry(2, TranscriptMessage::Assistant { text: None, tool_calls: vec![call], echo: None }),
+        TranscriptEntry { duration_ms: None, usage: Usage::default(), ..entry(3, told) },
     ]
 }
 
-async fn entries_read_back_as_they_were_appended(world: &World) {
+async fn entries_read_back_as_they_were_appended(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let entries = conversation();
     world.store.append("a", started.lease, started.lease_until, &entries[..1]).await.unwrap();
@@ -56,12 +56,12 @@ async fn entries_read_back_as_they_were_appended(world: &World) {
     assert_eq!(world.store.transcript(&Scope::Every, Uuid::nil(), 0, 9).await.unwrap(), []);
 }
 
-async fn a_provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &World) {
+async fn a_provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     // order, spaces, doubled fields, escapes, a NUL, a lone surrogate and numbers that no parser would give back
     let raw = r#"{ "z":1,"a":"\u00e9\u0000\\u0000\ud800 🕗","a":"2", "n":1.0e+02, "big":12345678901234567890123 }"#;
     let echo = Echo { wire: "openai".into(), model: "m".into(), raw: raw.into() };
-    let said = |echo| Message::Assistant { text: Some("hi".into()), tool_calls: vec![], echo };
+    let said = |echo| TranscriptMessage::Assistant { text: Some("hi".into()), tool_calls: vec![], echo };
     let entries = [entry(0, said(Some(Arc::new(echo)))), entry(1, said(None))];
     world.store.append("a", started.lease, started.lease_until, &entries).await.unwrap();
     assert_eq!(world.store.checkpoint(started.run.id, 0, 9).await.unwrap(), entries);
@@ -72,10 +72,10 @@ async fn a_provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &Wo
     assert!(matches!(&unread, Err(StoreError::Corrupt(_))), "{unread:?}");
 }
 
-async fn page_of_a_transcript_ends_at_a_bound_and_goes_on_behind_it(world: &World) {
+async fn page_of_a_transcript_ends_at_a_bound_and_goes_on_behind_it(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let large = "x".repeat(PAGE_BYTES as usize * 2 / 3);
-    let entries: Vec<Entry> = (0..5).map(|seq| entry(seq, Message::user(&large))).collect();
+    let entries: Vec<TranscriptEntry> = (0..5).map(|seq| entry(seq, TranscriptMessage::user(&large))).collect();
     for entry in &entries {
         world.store.append("a", started.lease, started.lease_until, std::slice::from_ref(entry)).await.unwrap();
     }
@@ -98,7 +98,7 @@ async fn page_of_a_transcript_ends_at_a_bound_and_goes_on_behind_it(world: &Worl
     );
 }
 
-async fn appending_again_after_a_lost_answer_changes_nothing(world: &World) {
+async fn appending_again_after_a_lost_answer_changes_nothing(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let entries = conversation();
     for known in [2, 4, 4] {
@@ -107,7 +107,7 @@ async fn appending_again_after_a_lost_answer_changes_nothing(world: &World) {
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.unwrap(), entries);
 }
 
-async fn appending_renews_the_lease(world: &World) {
+async fn appending_renews_the_lease(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     world.store.append("a", started.lease, START + TimeDelta::seconds(200), &[]).await.unwrap();
     let stranded = async |seconds: i64| {
@@ -117,7 +117,7 @@ async fn appending_renews_the_lease(world: &World) {
     assert_eq!((stranded(200).await, stranded(201).await), (0, 1));
 }
 
-async fn without_the_lease_nothing_is_appended(world: &World) {
+async fn without_the_lease_nothing_is_appended(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let stale = Lease { token: started.lease.token + 1, ..started.lease };
     for lease in [stale, Lease { run_id: Uuid::nil(), ..started.lease }] {
@@ -130,7 +130,7 @@ async fn without_the_lease_nothing_is_appended(world: &World) {
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), []);
 }
 
-async fn usage_of_turns_adds_up(world: &World) {
+async fn usage_of_turns_adds_up(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     assert_eq!(world.store.usage_of(started.run.id).await.unwrap(), Usage::default());
     world.store.append("a", started.lease, started.lease_until, &conversation()).await.unwrap();
@@ -138,7 +138,7 @@ async fn usage_of_turns_adds_up(world: &World) {
     assert_eq!(world.store.usage_of(started.run.id).await.unwrap(), sum);
 }
 
-async fn an_unknown_format_is_not_guessed_at(world: &World) {
+async fn an_unknown_format_is_not_guessed_at(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     world.store.append("a", started.lease, started.lease_until, &conversation()).await.unwrap();
     world.plant("update turns set format = 99 where seq = 1").await;

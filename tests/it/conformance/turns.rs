@@ -11,7 +11,7 @@ use futures::future::{BoxFuture, Either, join_all, select};
 use reveille::clock::pause;
 use reveille::event::Event;
 use reveille::metrics::Metrics;
-use reveille::run::transcript::{Entry, Message};
+use reveille::run::transcript::{TranscriptEntry, TranscriptMessage};
 use reveille::run::{RunState, Usage};
 use reveille::store::{CredentialFilter, Finish, FireDue, Park, RunFilter, StoreError};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::asked::{LIMIT, asked};
 use super::conditions;
-use super::world::{LEASE, START, World, end_of, new_task, only};
+use super::world::{LEASE, START, StoreHarness, end_of, new_task, only};
 
 on_both!(
     due_tasks_of_a_quiet_tenant_fire_in_the_second_batch_beside_thousands_of_others,
@@ -42,7 +42,7 @@ fn at(millis: i64) -> DateTime<Utc> {
 }
 
 /// So many tasks of a tenant that are due once.
-async fn due_once(world: &World, tenant: &str, count: usize, due: DateTime<Utc>) -> Vec<Uuid> {
+async fn due_once(world: &StoreHarness, tenant: &str, count: usize, due: DateTime<Utc>) -> Vec<Uuid> {
     let trigger: Value = json!({ "at": due.to_rfc3339() });
     let tasks: Vec<_> = (0..count).map(|_| new_task(tenant, trigger.clone(), json!({}), world.now())).collect();
     for stored in world.store.create_tasks(&tasks).await.unwrap() {
@@ -51,12 +51,12 @@ async fn due_once(world: &World, tenant: &str, count: usize, due: DateTime<Utc>)
     tasks.into_iter().map(|(task, _)| task.id).collect()
 }
 
-async fn runs_of_tenant(world: &World, tenant: &str) -> i64 {
+async fn runs_of_tenant(world: &StoreHarness, tenant: &str) -> i64 {
     world.count(&format!("select count(*) from runs where tenant_id = '{tenant}'")).await
 }
 
 /// Neither the earliest nor the latest that are due are the quiet tenant's.
-async fn due_tasks_of_a_quiet_tenant_fire_in_the_second_batch_beside_thousands_of_others(world: &World) {
+async fn due_tasks_of_a_quiet_tenant_fire_in_the_second_batch_beside_thousands_of_others(world: &StoreHarness) {
     const EACH: usize = 800;
     for tenant in LOUD {
         due_once(world, tenant, EACH, at(1_000)).await;
@@ -88,7 +88,7 @@ async fn due_tasks_of_a_quiet_tenant_fire_in_the_second_batch_beside_thousands_o
     assert_eq!(runs_of_tenant(world, QUIET).await, 3);
 }
 
-async fn tenants_with_nothing_due_take_no_turn_from_those_that_have(world: &World) {
+async fn tenants_with_nothing_due_take_no_turn_from_those_that_have(world: &StoreHarness) {
     for number in 0..30 {
         due_once(world, &format!("idle-{number:02}"), 1, at(3_600_000)).await;
     }
@@ -104,7 +104,7 @@ async fn tenants_with_nothing_due_take_no_turn_from_those_that_have(world: &Worl
     while world.store.fire_due(&ask).await.unwrap().tasks > 0 {}
 }
 
-async fn run_of_a_quiet_tenant_that_waits_for_people_is_in_the_first_look_beside_others(world: &World) {
+async fn run_of_a_quiet_tenant_that_waits_for_people_is_in_the_first_look_beside_others(world: &StoreHarness) {
     for number in 0..9 {
         let (_, started, _) = asked(world, &["c1"]).await;
         let (tenant, later) = if number == 8 { (QUIET, 60) } else { (LOUD[number % 2], 0) };
@@ -129,7 +129,7 @@ async fn run_of_a_quiet_tenant_that_waits_for_people_is_in_the_first_look_beside
     assert_eq!(world.store.waiting_for_people(world.now(), 100).await.unwrap().len(), 9, "all, where all fit");
 }
 
-async fn overdue_completion_of_a_quiet_tenant_is_in_the_first_look_beside_others(world: &World) {
+async fn overdue_completion_of_a_quiet_tenant_is_in_the_first_look_beside_others(world: &StoreHarness) {
     for (tenant, runs, seconds) in [(LOUD[0], 6, 10), (LOUD[1], 6, 10), (QUIET, 1, 20)] {
         let task = world.task_with(tenant, json!({ "interval": "1h" }), json!({})).await;
         for _ in 0..runs {
@@ -175,7 +175,7 @@ const LOOKS: usize = 2_000;
 /// The order in which calls end that wait behind each other, and how many waited once all had asked. On Postgres others have
 /// all connections but one until all have ended. The first call is held up by the database until all have asked: it needs
 /// this table, or SQLite's writer. An attempt in which the database gave up a statement does not count.
-async fn order_of<'a>(world: &World, table: &str, calls: impl Fn(i64) -> Vec<Call<'a>>) -> (Vec<&'static str>, usize) {
+async fn order_of<'a>(world: &StoreHarness, table: &str, calls: impl Fn(i64) -> Vec<Call<'a>>) -> (Vec<&'static str>, usize) {
     let metrics = Metrics::new();
     world.store.show_counts(&metrics);
     for attempt in 0..ATTEMPTS {
@@ -218,7 +218,7 @@ async fn order_of<'a>(world: &World, table: &str, calls: impl Fn(i64) -> Vec<Cal
 }
 
 /// Calls that have all shared connections of Postgres but one for as long as a table is locked that nothing else reads here.
-async fn others_connections(world: &World) -> (Option<PgConnection>, BoxFuture<'_, ()>) {
+async fn others_connections(world: &StoreHarness) -> (Option<PgConnection>, BoxFuture<'_, ()>) {
     if !world.is_postgres() {
         return (None, pending().boxed());
     }
@@ -253,7 +253,7 @@ fn waiting(metrics: &str) -> usize {
     gauges.map(|line| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap()).sum()
 }
 
-async fn write_of_a_quiet_tenant_waits_for_no_backlog_of_another(world: &World) {
+async fn write_of_a_quiet_tenant_waits_for_no_backlog_of_another(world: &StoreHarness) {
     let publish = |attempt: i64, tenant: &str, number: usize| {
         let events = events(tenant, &format!("{attempt}-{number}"), 5);
         async move { world.store.publish_events(&events).await.map(drop) }.boxed()
@@ -262,7 +262,7 @@ async fn write_of_a_quiet_tenant_waits_for_no_backlog_of_another(world: &World) 
     assert_eq!(order_of(world, "events", calls).await, (IN_TURN.to_vec(), 4));
 }
 
-async fn transcript_of_a_quiet_tenant_waits_for_no_backlog_of_another(world: &World) {
+async fn transcript_of_a_quiet_tenant_waits_for_no_backlog_of_another(world: &StoreHarness) {
     let mut leases = HashMap::new();
     for tenant in [LOUD[0], QUIET] {
         let task = world.task_with(tenant, json!({ "interval": "1h" }), json!({})).await;
@@ -271,15 +271,15 @@ async fn transcript_of_a_quiet_tenant_waits_for_no_backlog_of_another(world: &Wo
     let append = |attempt: i64, tenant: &'static str, number: usize| {
         let started = leases[tenant].clone();
         let seq = attempt * 10 + number as i64;
-        let message = Message::user("hello");
-        let entry = Entry { seq, turn: 0, at: world.now(), message, usage: Usage::default(), duration_ms: None };
+        let message = TranscriptMessage::user("hello");
+        let entry = TranscriptEntry { seq, turn: 0, at: world.now(), message, usage: Usage::default(), duration_ms: None };
         async move { world.store.append(tenant, started.lease, started.lease_until, &[entry]).await }.boxed()
     };
     let calls = |attempt| behind_others(|tenant, number| append(attempt, tenant, number));
     assert_eq!(order_of(world, "turns", calls).await, (IN_TURN.to_vec(), 4));
 }
 
-async fn poll_of_a_quiet_tenant_is_recorded_before_the_backlog_of_another(world: &World) {
+async fn poll_of_a_quiet_tenant_is_recorded_before_the_backlog_of_another(world: &StoreHarness) {
     let mut claims = Vec::new();
     for tenant in [LOUD[0], LOUD[0], LOUD[0], LOUD[0], QUIET] {
         let task = world.task_with(tenant, conditions::condition(json!({})), json!({})).await;
@@ -300,7 +300,7 @@ async fn poll_of_a_quiet_tenant_is_recorded_before_the_backlog_of_another(world:
 /// On SQLite as many read at once as there are processors; `store::tenant_readers` has its cases.
 #[tokio::test]
 async fn on_postgres_each_read_of_runs_of_a_quiet_tenant_is_before_the_backlog_of_another() {
-    let world = &World::postgres().await;
+    let world = &StoreHarness::postgres().await;
     let task = &world.task(json!({ "interval": "1h" })).await;
     let (filter, event) = (&RunFilter { limit: 9, ..RunFilter::default() }, &events("a", "1", 1)[0]);
     for read in
@@ -333,7 +333,7 @@ async fn on_postgres_each_read_of_runs_of_a_quiet_tenant_is_before_the_backlog_o
 /// On Postgres each caller has a connection.
 #[tokio::test]
 async fn on_sqlite_a_short_write_stands_behind_one_large_write_of_its_tenant_at_most() {
-    let world = &World::sqlite().await;
+    let world = &StoreHarness::sqlite().await;
     let publish = |name: &'static str, id: String, count: usize| -> Call<'_> {
         let events = events(LOUD[0], &id, count);
         (name, async move { world.store.publish_events(&events).await.map(drop) }.boxed())
@@ -346,7 +346,7 @@ async fn on_sqlite_a_short_write_stands_behind_one_large_write_of_its_tenant_at_
     world.clone().leave().await;
 }
 
-async fn turns_that_were_waited_for_are_in_the_metrics_by_what_was_waited_for(world: &World) {
+async fn turns_that_were_waited_for_are_in_the_metrics_by_what_was_waited_for(world: &StoreHarness) {
     let metrics = Metrics::new();
     world.store.show_counts(&metrics);
     let resource = if world.is_postgres() { "connections" } else { "writer" };

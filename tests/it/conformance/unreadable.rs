@@ -6,27 +6,27 @@
 use std::collections::BTreeSet;
 
 use chrono::TimeDelta;
-use reveille::approval::Choice;
-use reveille::credential::{Lack, LackKind, Reference};
+use reveille::approval::ApprovalChoice;
+use reveille::credential::{CredentialIssue, CredentialIssueKind, Reference};
 use reveille::event::Event;
 use reveille::id::Scope;
 use reveille::metrics::Metrics;
-use reveille::notification::measure::Said;
-use reveille::notification::{Addresses, Kind, NewDelivery, Recipient};
+use reveille::notification::measure::NotifiedOutcome;
+use reveille::notification::{Addresses, MessageKind, NewDelivery, Recipient};
 use reveille::quota::Overrides;
 use reveille::run::RunState;
 use reveille::store::{
-    AuditEntry, EventsRecorded, Finish, Lacked, Limits, NewCredential, Park, SealedDocument, SeenTask, Take,
+    AuditEntry, EventsRecorded, Finish, PauseResult, RunLimits, CredentialRowDraft, Park, SealedDocument, SeenTask, Take,
     event_shard,
 };
 use reveille::task::change::FaultyPart;
 use reveille::task::{DependentTask, Task, TaskStatus};
-use reveille::trigger::zone::Release;
+use reveille::trigger::zone::ZoneRelease;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::asked::{LIMIT, answer, asked};
-use super::world::{LEASE, WORKER, World, end_of, tenant_of};
+use super::world::{LEASE, WORKER, StoreHarness, end_of, tenant_of};
 use super::{credentials, grants, matching, told};
 use crate::support::outbox::claim_due;
 
@@ -100,7 +100,7 @@ const FREE: &[(&str, &str)] = &[
     ("zone_releases", "of one release; nothing fires by rules that are not known"),
 ];
 
-async fn each_table_has_a_case_or_says_why_not(world: &World) {
+async fn each_table_has_a_case_or_says_why_not(world: &StoreHarness) {
     let free: BTreeSet<&str> = FREE.iter().map(|(table, _)| *table).collect();
     let planted: BTreeSet<&str> = PLANTED.iter().copied().collect();
     assert_eq!(free.intersection(&planted).collect::<Vec<_>>(), [&""; 0]);
@@ -117,18 +117,18 @@ async fn each_table_has_a_case_or_says_why_not(world: &World) {
 }
 
 /// A change of the stored spec of a task behind the store's back.
-async fn respecified(world: &World, task: &Task, change: impl FnOnce(&mut Value)) {
+async fn respecified(world: &StoreHarness, task: &Task, change: impl FnOnce(&mut Value)) {
     let mut spec = serde_json::to_value(&task.spec).unwrap();
     change(&mut spec);
     world.plant(&format!("update tasks set spec = '{spec}' where id = {}", world.id(task.id))).await;
 }
 
 /// How many tasks are disabled for a reason that contains this.
-async fn disabled_for(world: &World, why: &str) -> i64 {
+async fn disabled_for(world: &StoreHarness, why: &str) -> i64 {
     world.count(&format!("select count(*) from tasks where status = 'disabled' and status_reason like '%{why}%'")).await
 }
 
-async fn an_unreadable_bound_disables_its_schedule_and_the_others_fire(world: &World) {
+async fn an_unreadable_bound_disables_its_schedule_and_the_others_fire(world: &StoreHarness) {
     let mut tasks = Vec::new();
     for _ in 0..4 {
         tasks.push(world.task(json!({ "interval": "1h" })).await);
@@ -150,7 +150,7 @@ async fn an_unreadable_bound_disables_its_schedule_and_the_others_fire(world: &W
     assert_eq!(world.fire().await.tasks, 0, "none is found again");
 }
 
-async fn an_unreadable_due_row_is_put_aside_and_the_others_fire(world: &World) {
+async fn an_unreadable_due_row_is_put_aside_and_the_others_fire(world: &StoreHarness) {
     if world.is_postgres() {
         return; // the types of its columns let nothing in that can't be read
     }
@@ -162,7 +162,7 @@ async fn an_unreadable_due_row_is_put_aside_and_the_others_fire(world: &World) {
     assert_eq!(disabled_for(world, "can''t be read").await, 1);
 }
 
-async fn task_that_is_mended_before_it_is_locked_is_not_put_aside(world: &World) {
+async fn task_that_is_mended_before_it_is_locked_is_not_put_aside(world: &StoreHarness) {
     if world.is_postgres() {
         return; // the types of its columns let nothing in that can't be read
     }
@@ -188,7 +188,7 @@ async fn task_that_is_mended_before_it_is_locked_is_not_put_aside(world: &World)
     assert_eq!(world.fire().await.tasks, 1, "it fires as it is now");
 }
 
-async fn an_unreadable_state_of_a_condition_leaves_the_other_polls(world: &World) {
+async fn an_unreadable_state_of_a_condition_leaves_the_other_polls(world: &StoreHarness) {
     let condition = json!({
         "type": "condition", "poll": { "redis": { "source": "s", "key": "k" } }, "interval": "1m",
         "expression": "value < 500",
@@ -207,7 +207,7 @@ async fn an_unreadable_state_of_a_condition_leaves_the_other_polls(world: &World
     assert!(claims.iter().any(|claim| claim.subject.id == good.id), "{claims:?}");
 }
 
-async fn an_unreadable_zone_of_a_task_leaves_the_others_to_be_planned_anew(world: &World) {
+async fn an_unreadable_zone_of_a_task_leaves_the_others_to_be_planned_anew(world: &StoreHarness) {
     let mut tasks = Vec::new();
     for _ in 0..3 {
         tasks.push(world.task(json!({ "cron": "0 8 * * *", "timezone": "Europe/Berlin" })).await);
@@ -217,14 +217,14 @@ async fn an_unreadable_zone_of_a_task_leaves_the_others_to_be_planned_anew(world
     if !world.is_postgres() {
         world.plant(&format!("update tasks set spec = '{{' where id = {}", world.id(tasks[1].id))).await;
     }
-    let found = world.store.tasks_planned_before(&Release::parse("2026f").unwrap(), Uuid::nil(), 9).await.unwrap();
+    let found = world.store.tasks_planned_before(&ZoneRelease::parse("2026f").unwrap(), Uuid::nil(), 9).await.unwrap();
     assert!(found.found.contains(&(tasks[2].id, "Europe/Berlin".to_owned())), "{found:?}");
     for task in &tasks[..2] {
         respecified(world, task, |_| {}).await;
     }
 }
 
-async fn an_unreadable_task_keeps_no_other_claim_from_being_resolved(world: &World) {
+async fn an_unreadable_task_keeps_no_other_claim_from_being_resolved(world: &StoreHarness) {
     let (bad, good) = (world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await);
     for task in [&bad, &good] {
         world.started(task).await;
@@ -241,7 +241,7 @@ async fn an_unreadable_task_keeps_no_other_claim_from_being_resolved(world: &Wor
     respecified(world, &bad, |_| {}).await;
 }
 
-async fn an_unreadable_task_is_disabled_by_its_version(world: &World) {
+async fn an_unreadable_task_is_disabled_by_its_version(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let broken = if world.is_postgres() { "7" } else { "{" };
     world.plant(&format!("update tasks set spec = '{broken}' where id = {}", world.id(task.id))).await;
@@ -251,22 +251,22 @@ async fn an_unreadable_task_is_disabled_by_its_version(world: &World) {
     respecified(world, &task, |_| {}).await;
 }
 
-async fn an_unreadable_task_lets_its_run_go_on_after_an_answer(world: &World) {
+async fn an_unreadable_task_lets_its_run_go_on_after_an_answer(world: &StoreHarness) {
     let (task, started, questions) = asked(world, &["c1"]).await;
     let broken = if world.is_postgres() { "7" } else { "{" };
     world.plant(&format!("update tasks set spec = '{broken}' where id = {}", world.id(task.id))).await;
-    let yes = answer(Choice::Approve, &questions[0], "token:b");
+    let yes = answer(ApprovalChoice::Approve, &questions[0], "token:b");
     world.store.decide_approval(&Scope::Every, questions[0].id, &yes).await.unwrap();
     assert_eq!(world.get_run(started.run.id).await.state, RunState::Queued);
     respecified(world, &task, |_| {}).await;
     world.store.cancel_run(&Scope::Every, started.run.id, "no").await.unwrap();
 }
 
-async fn an_unreadable_task_that_waits_for_a_credential_keeps_no_other_from_going_on(world: &World) {
-    let lack = Lack { credential: Reference::parse("google/work").unwrap(), kind: LackKind::Missing, sent_at: None };
+async fn an_unreadable_task_that_waits_for_a_credential_keeps_no_other_from_going_on(world: &StoreHarness) {
+    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
     let (bad, good) = (world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await);
     for task in [&bad, &good] {
-        assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), Lacked::Paused);
+        assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), PauseResult::Paused);
     }
     respecified(world, &bad, |spec| spec["metadata"] = json!(7)).await;
     let saved = world.store.put_credential(&Scope::Every, &credentials::credential("a"), 0).await.unwrap();
@@ -274,10 +274,10 @@ async fn an_unreadable_task_that_waits_for_a_credential_keeps_no_other_from_goin
     assert_eq!((saved.resumed, going.status), (vec![DependentTask::of(&going)], TaskStatus::Active));
 }
 
-async fn an_unreadable_credential_is_left_out_and_the_others_are_renewed(world: &World) {
+async fn an_unreadable_credential_is_left_out_and_the_others_are_renewed(world: &StoreHarness) {
     let mut ids = Vec::new();
     for account in ["one", "two", "three", "four"] {
-        let new = NewCredential { account_name: account.into(), ..credentials::credential("a") };
+        let new = CredentialRowDraft { account_name: account.into(), ..credentials::credential("a") };
         ids.push(world.store.put_credential(&Scope::Every, &new, 0).await.unwrap().stored);
     }
     for bad in &ids[..2] {
@@ -306,7 +306,7 @@ async fn an_unreadable_credential_is_left_out_and_the_others_are_renewed(world: 
     assert_eq!(world.store.claim_refresh(bad.id, bad.version, until).await.unwrap(), None);
 }
 
-async fn an_unreadable_grant_covers_nothing_and_another_covers_the_call(world: &World) {
+async fn an_unreadable_grant_covers_nothing_and_another_covers_the_call(world: &StoreHarness) {
     let (task, bad) = grants::granted(world, |_| {}).await;
     let good = grants::grant(&task, world.now());
     world.store.create_grant(&Scope::Every, &good).await.unwrap();
@@ -315,7 +315,7 @@ async fn an_unreadable_grant_covers_nothing_and_another_covers_the_call(world: &
     assert_eq!(grants::used(world, &task, json!({ "to": "ann" })).await, Some(good.id));
 }
 
-async fn an_unreadable_message_is_passed_over_by_a_change_of_the_master_key(world: &World) {
+async fn an_unreadable_message_is_passed_over_by_a_change_of_the_master_key(world: &StoreHarness) {
     let (bad, good) = (Uuid::from_u128(1), Uuid::from_u128(2));
     for id in [bad, good] {
         world.store.put_live_message(&tenant_of("a"), id, false, "v1:old:1").await.unwrap();
@@ -326,7 +326,7 @@ async fn an_unreadable_message_is_passed_over_by_a_change_of_the_master_key(worl
     assert_eq!((page.len(), page[0].2.as_str()), (2, "7"), "no key has sealed that");
 }
 
-async fn an_unreadable_recipient_is_none_and_the_others_are_told(world: &World) {
+async fn an_unreadable_recipient_is_none_and_the_others_are_told(world: &StoreHarness) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
     for tenant in ["a", "b", "c"] {
@@ -349,7 +349,7 @@ async fn an_unreadable_recipient_is_none_and_the_others_are_told(world: &World) 
     assert_eq!(pages.len(), 3, "a change of the master key comes to the last");
 }
 
-async fn an_unreadable_run_is_not_started_and_the_others_are(world: &World) {
+async fn an_unreadable_run_is_not_started_and_the_others_are(world: &StoreHarness) {
     let (bad, good) = (world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await);
     let lost = world.run_now(&bad).await;
     world.run_now(&good).await;
@@ -364,12 +364,12 @@ async fn an_unreadable_run_is_not_started_and_the_others_are(world: &World) {
     world.plant("update runs set missed = null").await;
 }
 
-async fn an_unreadable_record_of_what_was_told_keeps_no_run_from_its_end(world: &World) {
+async fn an_unreadable_record_of_what_was_told_keeps_no_run_from_its_end(world: &StoreHarness) {
     let (bad, good) = (world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await);
     let mut ends = Vec::new();
     for (task, row) in [(&bad, Some("[7]")), (&good, None)] {
         let started = world.started(task).await;
-        let said = Said::Failure { code: "llm_auth".into() };
+        let said = NotifiedOutcome::Failure { code: "llm_auth".into() };
         let tells = told::tells(task, started.run.id, said);
         ends.push(Finish { tells, ..end_of(&started, RunState::Failed) });
         if let Some(alerts) = row {
@@ -385,7 +385,7 @@ async fn an_unreadable_record_of_what_was_told_keeps_no_run_from_its_end(world: 
     assert_eq!(world.count("select count(*) from deliveries").await, 2, "as if nothing had been told before");
 }
 
-async fn an_unreadable_quota_is_the_usual_one(world: &World) {
+async fn an_unreadable_quota_is_the_usual_one(world: &StoreHarness) {
     if world.is_postgres() {
         return; // the types of its columns let nothing in that can't be read
     }
@@ -405,7 +405,7 @@ fn event(id: &str) -> Event {
     Event::try_from(fields).unwrap()
 }
 
-async fn an_unreadable_kept_event_is_read_beside_the_others(world: &World) {
+async fn an_unreadable_kept_event_is_read_beside_the_others(world: &StoreHarness) {
     world.store.keep_events(&[event("1"), event("2")]).await.unwrap();
     world.plant("update bus_outbox set body = '7' where seq = (select min(seq) from bus_outbox)").await;
     let kept = world.store.kept_events(9).await.unwrap();
@@ -413,7 +413,7 @@ async fn an_unreadable_kept_event_is_read_beside_the_others(world: &World) {
     assert_eq!(serde_json::from_str::<Event>(&kept[1].1).unwrap().id, "2");
 }
 
-async fn an_unreadable_event_is_handed_out_beside_the_others(world: &World) {
+async fn an_unreadable_event_is_handed_out_beside_the_others(world: &StoreHarness) {
     world.store.publish_events(&[event("1"), event("2")]).await.unwrap();
     let bad = if world.is_postgres() { "[7]" } else { "{" };
     world.plant(&format!("update events set body = '{bad}' where seq = (select min(seq) from events)")).await;
@@ -422,7 +422,7 @@ async fn an_unreadable_event_is_handed_out_beside_the_others(world: &World) {
     assert_eq!((bodies.len(), bodies[0]), (2, bad), "the matcher makes a dead letter of it");
 }
 
-async fn an_unreadable_event_hides_no_other_from_a_search_by_id(world: &World) {
+async fn an_unreadable_event_hides_no_other_from_a_search_by_id(world: &StoreHarness) {
     world.store.publish_events(&[event("1"), event("2")]).await.unwrap();
     let bad = if world.is_postgres() { "[7]" } else { "{" };
     world.plant(&format!("update events set body = '{bad}' where seq = (select min(seq) from events)")).await;
@@ -435,7 +435,7 @@ async fn an_unreadable_event_hides_no_other_from_a_search_by_id(world: &World) {
     assert_eq!(world.store.event_ids(&tenant, None, "").await.unwrap(), ["2"]);
 }
 
-async fn an_unreadable_held_event_is_set_aside_and_the_others_are_released(world: &World) {
+async fn an_unreadable_held_event_is_set_aside_and_the_others_are_released(world: &StoreHarness) {
     let bad = matching::paused(world, json!({ "hold": true })).await;
     let good = matching::paused(world, json!({ "hold": true })).await;
     matching::publish(world, vec![matching::event("e1"), matching::event("e2")]).await;
@@ -455,7 +455,7 @@ async fn an_unreadable_held_event_is_set_aside_and_the_others_are_released(world
     world.plant(&format!("delete from window_events where task_id = {of_bad} and body is not null")).await;
 }
 
-async fn an_unreadable_delivery_is_not_claimed_and_those_beside_it_are(world: &World) {
+async fn an_unreadable_delivery_is_not_claimed_and_those_beside_it_are(world: &StoreHarness) {
     for key in ["a", "b", "c"] {
         let message = NewDelivery {
             tenant_id: "a".into(),
@@ -465,8 +465,8 @@ async fn an_unreadable_delivery_is_not_claimed_and_those_beside_it_are(world: &W
             dedupe_key: key.into(),
             run_id: None,
             subject_ref: None,
-            kind: Kind::Message,
-            urgency: Kind::Message.urgency(),
+            kind: MessageKind::Message,
+            urgency: MessageKind::Message.urgency(),
             subject: None,
             text: Some(key.into()),
         };
@@ -482,7 +482,7 @@ async fn an_unreadable_delivery_is_not_claimed_and_those_beside_it_are(world: &W
     assert_eq!(world.store.due_deliveries(9).await.unwrap().len(), 3, "a newer release may read them");
 }
 
-async fn an_unreadable_question_keeps_no_other_run_waiting(world: &World) {
+async fn an_unreadable_question_keeps_no_other_run_waiting(world: &StoreHarness) {
     let (_, bad, broken) = asked(world, &["c1"]).await;
     let (_, good, _) = asked(world, &["c1"]).await;
     let (_, lost, _) = asked(world, &["c1"]).await;
@@ -503,7 +503,7 @@ async fn an_unreadable_question_keeps_no_other_run_waiting(world: &World) {
     }
 }
 
-async fn an_unreadable_run_that_waits_for_a_completion_lets_the_others_expire(world: &World) {
+async fn an_unreadable_run_that_waits_for_a_completion_lets_the_others_expire(world: &StoreHarness) {
     let mut runs = Vec::new();
     for _ in 0..2 {
         let task = world.task(json!({ "interval": "1h" })).await;
@@ -527,7 +527,7 @@ async fn an_unreadable_run_that_waits_for_a_completion_lets_the_others_expire(wo
     world.plant("update runs set missed = null").await;
 }
 
-async fn an_unreadable_event_task_is_out_of_the_index_and_the_others_of_its_shard_are_in_it(world: &World) {
+async fn an_unreadable_event_task_is_out_of_the_index_and_the_others_of_its_shard_are_in_it(world: &StoreHarness) {
     let mut tasks = Vec::new();
     for _ in 0..3 {
         tasks.push(matching::task(world, json!({})).await);
@@ -544,7 +544,7 @@ async fn an_unreadable_event_task_is_out_of_the_index_and_the_others_of_its_shar
     assert!(page.live.is_empty() && page.more, "a page of others ends no reading");
 }
 
-async fn an_unreadable_time_limit_starts_with_the_usual_one_and_the_others_start_beside_it(world: &World) {
+async fn an_unreadable_time_limit_starts_with_the_usual_one_and_the_others_start_beside_it(world: &StoreHarness) {
     let bad = world.task(json!({ "interval": "1h" })).await;
     let good = world.task(json!({ "interval": "1h" })).await;
     for task in [&bad, &good] {
@@ -561,7 +561,7 @@ async fn an_unreadable_time_limit_starts_with_the_usual_one_and_the_others_start
         lease_until: now + LEASE,
         limit: 9,
         fair: None,
-        limits: Limits::default(),
+        limits: RunLimits::default(),
         shares: None,
     };
     let taken = world.store.take_runs(&take).await.unwrap();
@@ -574,7 +574,7 @@ async fn an_unreadable_time_limit_starts_with_the_usual_one_and_the_others_start
     }
 }
 
-async fn an_unreadable_audit_entry_is_passed_over_and_those_behind_it_are_sealed(world: &World) {
+async fn an_unreadable_audit_entry_is_passed_over_and_those_behind_it_are_sealed(world: &StoreHarness) {
     if world.is_postgres() {
         return; // the types of its columns let nothing in that can't be read
     }
@@ -588,7 +588,7 @@ async fn an_unreadable_audit_entry_is_passed_over_and_those_behind_it_are_sealed
     world.store.cancel_run(&Scope::Every, started.run.id, "no").await.unwrap();
 }
 
-async fn an_unreadable_window_is_set_aside(world: &World) {
+async fn an_unreadable_window_is_set_aside(world: &StoreHarness) {
     let task = matching::task(world, json!({ "batch": { "size": 5, "wait": "1m" } })).await;
     matching::publish(world, vec![matching::event("e1")]).await;
     world.pass(60);

@@ -1,19 +1,19 @@
 //! Lists leave out a row that can't be read, and go on behind it.
 
 use reveille::id::Scope;
-use reveille::notification::{Kind, NewDelivery};
+use reveille::notification::{MessageKind, NewDelivery};
 use reveille::store::{DeliveryFilter, RunFilter, TaskFilter};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::World;
+use super::world::StoreHarness;
 
 on_both!(
     an_unreadable_task_is_out_of_the_list_and_hides_no_other,
     unreadable_runs_and_deliveries_are_out_of_their_lists_and_hide_no_others,
 );
 
-async fn unreadable_runs_and_deliveries_are_out_of_their_lists_and_hide_no_others(world: &World) {
+async fn unreadable_runs_and_deliveries_are_out_of_their_lists_and_hide_no_others(world: &StoreHarness) {
     let tasks = [world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await];
     let mut runs = Vec::new();
     for task in &tasks {
@@ -39,8 +39,8 @@ async fn unreadable_runs_and_deliveries_are_out_of_their_lists_and_hide_no_other
             dedupe_key: key.into(),
             run_id: None,
             subject_ref: None,
-            kind: Kind::Message,
-            urgency: Kind::Message.urgency(),
+            kind: MessageKind::Message,
+            urgency: MessageKind::Message.urgency(),
             subject: None,
             text: Some(key.into()),
         };
@@ -53,7 +53,7 @@ async fn unreadable_runs_and_deliveries_are_out_of_their_lists_and_hide_no_other
     world.plant("update runs set missed = null").await;
 }
 
-async fn an_unreadable_task_is_out_of_the_list_and_hides_no_other(world: &World) {
+async fn an_unreadable_task_is_out_of_the_list_and_hides_no_other(world: &StoreHarness) {
     let mut tasks = Vec::new();
     for _ in 0..6 {
         tasks.push(world.task(json!({ "interval": "1h" })).await.id);

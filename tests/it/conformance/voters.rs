@@ -1,15 +1,15 @@
 //! Where several people have to agree: each person counts once, by however many links and tokens.
 
 use chrono::TimeDelta;
-use reveille::approval::{Approval, ApprovalStatus, Choice};
+use reveille::approval::{Approval, ApprovalStatus, ApprovalChoice};
 use reveille::id::{Scope, new_id};
 use reveille::notification::{Addresses, Recipient};
-use reveille::store::{Decided, Refusal, RunRequest, StartedRun, StoredToken};
+use reveille::store::{Decided, DecisionRefusal, RunRequest, StartedRun, StoredToken};
 use serde_json::json;
 
 use super::asked::{answer, asked_with, go_on};
-use super::world::{LEASE, World, leases};
-use Choice::{Approve, Cancel, Edit};
+use super::world::{LEASE, StoreHarness, leases};
+use ApprovalChoice::{Approve, Cancel, Edit};
 
 on_both!(
     votes_of_one_person_count_once_and_of_two_people_twice,
@@ -22,7 +22,7 @@ on_both!(
 const EVERY: &Scope = &Scope::Every;
 
 /// A token of a tenant or of an admin, made with another one; its name on record.
-async fn token(world: &World, tenant: Option<&str>, made_with: Option<&str>) -> String {
+async fn token(world: &StoreHarness, tenant: Option<&str>, made_with: Option<&str>) -> String {
     let id = new_id(world.now());
     let token = StoredToken {
         id,
@@ -40,7 +40,7 @@ async fn token(world: &World, tenant: Option<&str>, made_with: Option<&str>) -> 
 }
 
 /// A recipient who is reached by this mail address; the name that their link's answers have on record.
-async fn reached(world: &World, tenant: &str, email: &str) -> String {
+async fn reached(world: &StoreHarness, tenant: &str, email: &str) -> String {
     let addresses = Addresses { email: Some(email.into()), ..Addresses::default() };
     let recipient = Recipient { locale: "en".into(), addresses, ..Recipient::default() };
     world.store.put_recipient(EVERY, tenant, &recipient, None).await.unwrap();
@@ -48,20 +48,20 @@ async fn reached(world: &World, tenant: &str, email: &str) -> String {
 }
 
 /// A question of the tenant `a` to which two people have to agree.
-async fn question(world: &World) -> Approval {
+async fn question(world: &StoreHarness) -> Approval {
     asked_with(world, &["c1"], |asked| asked.proposal.approvers = 2).await.2.remove(0)
 }
 
 /// Lets the run go on to its end, so that the next one of the case is alone.
-async fn end(world: &World, decided: &Approval) {
+async fn end(world: &StoreHarness, decided: &Approval) {
     world.succeed(&go_on(world, decided.run_id).await).await;
 }
 
-async fn put(world: &World, to: &Approval, choice: Choice, by: &str) -> Decided {
+async fn put(world: &StoreHarness, to: &Approval, choice: ApprovalChoice, by: &str) -> Decided {
     world.store.decide_approval(EVERY, to.id, &answer(choice, to, by)).await.unwrap()
 }
 
-async fn votes_of_one_person_count_once_and_of_two_people_twice(world: &World) {
+async fn votes_of_one_person_count_once_and_of_two_people_twice(world: &StoreHarness) {
     let ann = reached(world, "a", "ann@example.org").await;
     let boss = reached(world, "boss", "boss@example.org").await;
     let twin = reached(world, "twin", "Ann@Example.org").await;
@@ -106,7 +106,7 @@ async fn votes_of_one_person_count_once_and_of_two_people_twice(world: &World) {
     }
 }
 
-async fn a_vote_for_something_else_takes_back_the_other_votes_of_the_same_person(world: &World) {
+async fn a_vote_for_something_else_takes_back_the_other_votes_of_the_same_person(world: &StoreHarness) {
     let ann = reached(world, "a", "ann@example.org").await;
     let boss = reached(world, "boss", "boss@example.org").await;
     let own = token(world, Some("a"), None).await;
@@ -119,7 +119,7 @@ async fn a_vote_for_something_else_takes_back_the_other_votes_of_the_same_person
     assert_eq!(done.status, ApprovalStatus::Edited);
 }
 
-async fn the_requester_is_barred_with_all_that_descends_from_them(world: &World) {
+async fn the_requester_is_barred_with_all_that_descends_from_them(world: &StoreHarness) {
     let ann = reached(world, "a", "ann@example.org").await;
     let boss = reached(world, "boss", "boss@example.org").await;
     let twin = reached(world, "twin", "ann@example.org").await;
@@ -138,14 +138,14 @@ async fn the_requester_is_barred_with_all_that_descends_from_them(world: &World)
                     assert!(may, "{by} may not answer");
                     end(world, &done).await;
                 }
-                Decided::Refused(Refusal::Barred, _) => assert!(!may, "{by} may answer"),
+                Decided::Refused(DecisionRefusal::Barred, _) => assert!(!may, "{by} may answer"),
                 other => panic!("{other:?}"),
             }
         }
     }
 }
 
-async fn person_who_asked_for_the_run_by_hand_is_barred_with_all_that_descends_from_them(world: &World) {
+async fn person_who_asked_for_the_run_by_hand_is_barred_with_all_that_descends_from_them(world: &StoreHarness) {
     reached(world, "a", "ann@example.org").await;
     let boss = reached(world, "boss", "boss@example.org").await;
     let operator = token(world, None, None).await;
@@ -185,7 +185,7 @@ async fn person_who_asked_for_the_run_by_hand_is_barred_with_all_that_descends_f
                     end(world, &done).await;
                     false
                 }
-                Decided::Refused(Refusal::Barred, _) => {
+                Decided::Refused(DecisionRefusal::Barred, _) => {
                     let done = put(world, &asked, Approve, &boss).await;
                     let Decided::Done(done) = done else { panic!("{done:?}") };
                     end(world, &done).await;
@@ -199,12 +199,12 @@ async fn person_who_asked_for_the_run_by_hand_is_barred_with_all_that_descends_f
 }
 
 /// Starts the one run that is ready.
-async fn start(world: &World) -> StartedRun {
+async fn start(world: &StoreHarness) -> StartedRun {
     let claims = leases(&world.claim().await);
     world.store.start_runs(&claims, world.now() + LEASE).await.unwrap().started.remove(0)
 }
 
-async fn votes_that_were_given_before_their_marks_were_kept_count_by_their_names(world: &World) {
+async fn votes_that_were_given_before_their_marks_were_kept_count_by_their_names(world: &StoreHarness) {
     let asked = question(world).await;
     put(world, &asked, Approve, "token:t").await;
     let forgotten = "update approval_votes set marks = null";

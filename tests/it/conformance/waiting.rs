@@ -1,11 +1,11 @@
 //! Runs that wait for people or a completion and count as running: the slot is theirs until they end, however they do.
 
 use chrono::TimeDelta;
-use reveille::approval::{Approval, ApprovalStatus, Choice};
+use reveille::approval::{Approval, ApprovalStatus, ApprovalChoice};
 use reveille::id::Scope;
 use reveille::run::{Run, RunEvent, RunState};
 use reveille::store::{
-    Attend, Attended, AuditFilter, Blocked, Cancelled, Completion, Decided, Finish, Park, Refusal, StartedRun, Starts,
+    Attend, Attended, AuditFilter, Blocked, Cancelled, RunCompletion, Decided, Finish, Park, DecisionRefusal, StartedRun, Starts,
     StoreError,
 };
 use reveille::task::Task;
@@ -14,7 +14,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::asked::{LIMIT, answer, parked, question};
-use super::world::{LEASE, World, end_of, leases, spec};
+use super::world::{LEASE, StoreHarness, end_of, leases, spec};
 
 on_both!(
     run_that_waits_for_a_completion_keeps_the_slot_until_it_is_completed_or_expires,
@@ -35,39 +35,39 @@ on_both!(
 
 const EVERY: &Scope = &Scope::Every;
 
-async fn counting(world: &World, policy: &str) -> Task {
+async fn counting(world: &StoreHarness, policy: &str) -> Task {
     world.task(json!({ "interval": "1h", "overlap": policy, "waiting_counts": true })).await
 }
 
-async fn record(world: &World, end: Finish) {
+async fn record(world: &StoreHarness, end: Finish) {
     assert_eq!(world.store.finish_runs(&[end]).await.unwrap(), Vec::<Uuid>::new());
 }
 
 /// Parks it for a person, with one question.
-async fn ask(world: &World, started: &StartedRun) -> Approval {
+async fn ask(world: &StoreHarness, started: &StartedRun) -> Approval {
     let asked = question(world, started, "c1");
     record(world, Finish { waiting_counts: true, ..parked(world, started, &[(asked.clone(), None)], &[]) }).await;
     asked
 }
 
 /// Parks it for a completion, within a minute.
-async fn await_completion(world: &World, started: &StartedRun) {
+async fn await_completion(world: &StoreHarness, started: &StartedRun) {
     let park = Some(Park::Completion { until: world.now() + TimeDelta::seconds(60) });
     record(world, Finish { park, waiting_counts: true, ..end_of(started, RunState::WaitingForCompletion) }).await;
 }
 
-async fn complete(world: &World, id: Uuid, event: RunEvent) -> Result<(), StoreError> {
-    let completion = Completion { event, output: None, error: None, reason: None, tells: None };
+async fn complete(world: &StoreHarness, id: Uuid, event: RunEvent) -> Result<(), StoreError> {
+    let completion = RunCompletion { event, output: None, error: None, reason: None, tells: None };
     world.store.complete_run(EVERY, id, &completion, world.now(), None).await.map(drop)
 }
 
-async fn start_all(world: &World) -> Starts {
+async fn start_all(world: &StoreHarness) -> Starts {
     let leases = leases(&world.claim().await);
     world.store.start_runs(&leases, world.now() + LEASE).await.unwrap()
 }
 
 /// Runs the task now; it must be blocked.
-async fn blocked(world: &World, task: &Task) -> (Run, Blocked) {
+async fn blocked(world: &StoreHarness, task: &Task) -> (Run, Blocked) {
     let id = world.run_now(task).await;
     let starts = start_all(world).await;
     assert_eq!((starts.started, starts.blocked.len(), starts.blocked[0].0), (vec![], 1, id));
@@ -75,7 +75,7 @@ async fn blocked(world: &World, task: &Task) -> (Run, Blocked) {
 }
 
 /// The run that starts when everything that is ready is claimed.
-async fn next(world: &World) -> StartedRun {
+async fn next(world: &StoreHarness) -> StartedRun {
     let starts = start_all(world).await;
     assert_eq!(starts.blocked, []);
     let [started] = <[StartedRun; 1]>::try_from(starts.started).unwrap();
@@ -83,13 +83,13 @@ async fn next(world: &World) -> StartedRun {
 }
 
 /// It was cancelled just now because of `by`.
-async fn assert_superseded(world: &World, id: Uuid, by: Uuid) {
+async fn assert_superseded(world: &StoreHarness, id: Uuid, by: Uuid) {
     let run = world.get_run(id).await;
     assert_eq!((run.state, run.reason.as_deref()), (RunState::Cancelled, Some("superseded")));
     assert_eq!((run.blocked_by, run.finished_at), (Some(by), Some(world.now())));
 }
 
-async fn run_that_waits_for_a_completion_keeps_the_slot_until_it_is_completed_or_expires(world: &World) {
+async fn run_that_waits_for_a_completion_keeps_the_slot_until_it_is_completed_or_expires(world: &StoreHarness) {
     let task = counting(world, "skip").await;
     for end in [RunEvent::Succeed, RunEvent::Fail, RunEvent::Expire] {
         let waits = world.started(&task).await;
@@ -113,13 +113,13 @@ async fn run_that_waits_for_a_completion_keeps_the_slot_until_it_is_completed_or
     assert_eq!(next(world).await.run.id, behind.id);
 }
 
-async fn answered_run_goes_on_with_the_slot_and_hands_it_on_at_its_end(world: &World) {
+async fn answered_run_goes_on_with_the_slot_and_hands_it_on_at_its_end(world: &StoreHarness) {
     let task = counting(world, "queue_all").await;
     let waits = world.started(&task).await;
     let asked = ask(world, &waits).await;
     let (behind, fate) = blocked(world, &task).await;
     assert_eq!(fate, Blocked::Behind);
-    let decided = world.store.decide_approval(EVERY, asked.id, &answer(Choice::Approve, &asked, "ann")).await;
+    let decided = world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await;
     assert!(matches!(decided, Ok(Decided::Done(_))), "{decided:?}");
     let went_on = next(world).await;
     assert_eq!((went_on.run.id, went_on.run.attempt), (waits.run.id, 1));
@@ -127,12 +127,12 @@ async fn answered_run_goes_on_with_the_slot_and_hands_it_on_at_its_end(world: &W
     let again = Approval { id: Uuid::from_u128(7), turn: 2, ..question(world, &went_on, "c2") };
     record(world, Finish { waiting_counts: true, ..parked(world, &went_on, &[(again.clone(), None)], &[]) }).await;
     assert_eq!(start_all(world).await, Starts::default());
-    world.store.decide_approval(EVERY, again.id, &answer(Choice::Cancel, &again, "ann")).await.unwrap();
+    world.store.decide_approval(EVERY, again.id, &answer(ApprovalChoice::Cancel, &again, "ann")).await.unwrap();
     world.succeed(&next(world).await).await;
     assert_eq!(next(world).await.run.id, behind.id);
 }
 
-async fn expired_run_hands_the_slot_on(world: &World) {
+async fn expired_run_hands_the_slot_on(world: &StoreHarness) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     ask(world, &waits).await;
@@ -143,7 +143,7 @@ async fn expired_run_hands_the_slot_on(world: &World) {
     assert_eq!(next(world).await.run.id, behind.id);
 }
 
-async fn run_cancelled_while_it_waits_hands_the_slot_on(world: &World) {
+async fn run_cancelled_while_it_waits_hands_the_slot_on(world: &StoreHarness) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     await_completion(world, &waits).await;
@@ -152,7 +152,7 @@ async fn run_cancelled_while_it_waits_hands_the_slot_on(world: &World) {
     assert_eq!(next(world).await.run.id, behind.id);
 }
 
-async fn run_cancelled_before_it_was_parked_keeps_nothing(world: &World) {
+async fn run_cancelled_before_it_was_parked_keeps_nothing(world: &StoreHarness) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     let (behind, _) = blocked(world, &task).await;
@@ -162,7 +162,7 @@ async fn run_cancelled_before_it_was_parked_keeps_nothing(world: &World) {
     assert_eq!(next(world).await.run.id, behind.id);
 }
 
-async fn a_younger_run_takes_the_place_of_one_that_waits_for_people(world: &World) {
+async fn a_younger_run_takes_the_place_of_one_that_waits_for_people(world: &StoreHarness) {
     let task = counting(world, "cancel_previous").await;
     let waits = world.started(&task).await;
     let asked = ask(world, &waits).await;
@@ -171,8 +171,8 @@ async fn a_younger_run_takes_the_place_of_one_that_waits_for_people(world: &Worl
     assert_eq!((fate, young.state), (Blocked::Again, RunState::Queued));
     assert_superseded(world, waits.run.id, young.id).await;
     assert_eq!(world.store.get_approval(EVERY, asked.id).await.unwrap().status, ApprovalStatus::Cancelled);
-    let late = world.store.decide_approval(EVERY, asked.id, &answer(Choice::Approve, &asked, "ann")).await.unwrap();
-    assert!(matches!(late, Decided::Refused(Refusal::Settled, _)), "{late:?}");
+    let late = world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await.unwrap();
+    assert!(matches!(late, Decided::Refused(DecisionRefusal::Settled, _)), "{late:?}");
     let filter = AuditFilter { subject_id: Some(asked.id), limit: 9, ..AuditFilter::default() };
     let acts = world.store.list_audit(EVERY, &filter).await.unwrap();
     assert_eq!(
@@ -185,7 +185,7 @@ async fn a_younger_run_takes_the_place_of_one_that_waits_for_people(world: &Worl
     assert_eq!(world.count("select count(*) from slots").await, 0);
 }
 
-async fn a_younger_run_takes_the_place_of_one_that_waits_for_a_completion(world: &World) {
+async fn a_younger_run_takes_the_place_of_one_that_waits_for_a_completion(world: &StoreHarness) {
     let task = counting(world, "cancel_previous").await;
     let waits = world.started(&task).await;
     await_completion(world, &waits).await;
@@ -197,7 +197,7 @@ async fn a_younger_run_takes_the_place_of_one_that_waits_for_a_completion(world:
     assert_eq!(next(world).await.run.id, young.id);
 }
 
-async fn the_youngest_takes_the_place_of_those_that_waited_behind_as_well(world: &World) {
+async fn the_youngest_takes_the_place_of_those_that_waited_behind_as_well(world: &StoreHarness) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     ask(world, &waits).await;
@@ -212,11 +212,11 @@ async fn the_youngest_takes_the_place_of_those_that_waited_behind_as_well(world:
     assert_eq!(next(world).await.run.id, young.id);
 }
 
-async fn resumed_run_is_superseded_as_any_running_one(world: &World) {
+async fn resumed_run_is_superseded_as_any_running_one(world: &StoreHarness) {
     let task = counting(world, "cancel_previous").await;
     let waits = world.started(&task).await;
     let asked = ask(world, &waits).await;
-    world.store.decide_approval(EVERY, asked.id, &answer(Choice::Approve, &asked, "ann")).await.unwrap();
+    world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await.unwrap();
     let went_on = next(world).await;
     let (young, fate) = blocked(world, &task).await;
     assert_eq!(fate, Blocked::Behind);
@@ -226,7 +226,7 @@ async fn resumed_run_is_superseded_as_any_running_one(world: &World) {
     assert_eq!(next(world).await.run.id, young.id);
 }
 
-async fn waiting_run_that_does_not_count_is_not_superseded(world: &World) {
+async fn waiting_run_that_does_not_count_is_not_superseded(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h", "overlap": "cancel_previous" })).await;
     let waits = world.started(&task).await;
     let asked = question(world, &waits, "c1");
@@ -236,7 +236,7 @@ async fn waiting_run_that_does_not_count_is_not_superseded(world: &World) {
     world.succeed(&beside).await;
 }
 
-async fn a_backfill_that_waits_is_not_superseded(world: &World) {
+async fn a_backfill_that_waits_is_not_superseded(world: &StoreHarness) {
     let task = counting(world, "cancel_previous").await;
     let instants = [1, 2].map(|hours| world.now() - TimeDelta::hours(hours));
     world.store.backfill(EVERY, task.id, task.id, &instants, None, None).await.unwrap();
@@ -253,7 +253,7 @@ async fn a_backfill_that_waits_is_not_superseded(world: &World) {
     assert_eq!(next(world).await.run.id, young.id);
 }
 
-async fn run_that_no_longer_counts_gives_the_slot_up_and_waits_for_its_turn(world: &World) {
+async fn run_that_no_longer_counts_gives_the_slot_up_and_waits_for_its_turn(world: &StoreHarness) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     let asked = ask(world, &waits).await;
@@ -263,13 +263,13 @@ async fn run_that_no_longer_counts_gives_the_slot_up_and_waits_for_its_turn(worl
     world.store.change_task(EVERY, task.id, &edit).await.unwrap();
     let beside = next(world).await;
     assert_eq!(beside.run.id, behind.id);
-    world.store.decide_approval(EVERY, asked.id, &answer(Choice::Approve, &asked, "ann")).await.unwrap();
+    world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await.unwrap();
     assert_eq!(start_all(world).await.blocked, [(waits.run.id, Blocked::Behind)]);
     world.succeed(&beside).await;
     assert_eq!(next(world).await.run.id, waits.run.id);
 }
 
-async fn a_deleted_task_leaves_no_slot(world: &World) {
+async fn a_deleted_task_leaves_no_slot(world: &StoreHarness) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     ask(world, &waits).await;
@@ -281,7 +281,7 @@ async fn a_deleted_task_leaves_no_slot(world: &World) {
     assert_eq!(world.count("select count(*) from slots").await, 0);
 }
 
-async fn a_takeover_and_an_answer_at_once_leave_one_run(world: &World) {
+async fn a_takeover_and_an_answer_at_once_leave_one_run(world: &StoreHarness) {
     let other = world.other_instance().await;
     for _ in 0..5 {
         let task = counting(world, "cancel_previous").await;
@@ -289,7 +289,7 @@ async fn a_takeover_and_an_answer_at_once_leave_one_run(world: &World) {
         let asked = ask(world, &waits).await;
         let young = world.run_now(&task).await;
         let claimed = leases(&world.claim().await);
-        let approves = answer(Choice::Approve, &asked, "ann");
+        let approves = answer(ApprovalChoice::Approve, &asked, "ann");
         let (starts, decided) = tokio::join!(
             other.start_runs(&claimed, world.now() + LEASE),
             world.store.decide_approval(EVERY, asked.id, &approves),

@@ -9,7 +9,7 @@ use reveille::clock::Clock;
 use reveille::id::{Scope, Tenant, new_id};
 use reveille::run::{Run, RunState};
 use reveille::secret::SecretUrl;
-use reveille::store::{Again, Answer, Claim, Finish, FireDue, Fired, Lease, Outlook, Settings, StartedRun, Store};
+use reveille::store::{RequeuedRun, StoredAnswer, RunClaim, Finish, FireDue, FireResult, Lease, PendingWork, Settings, StartedRun, Store};
 use reveille::task::{Draft, Spec, Task};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
@@ -27,7 +27,7 @@ pub const OTHER_WORKER: Uuid = Uuid::from_u128(0xB);
 pub const LEASE: TimeDelta = TimeDelta::seconds(45);
 
 #[derive(Clone)]
-pub struct World {
+pub struct StoreHarness {
     pub store: Store,
     pub clock: Clock,
     place: Arc<Place>,
@@ -40,23 +40,23 @@ enum Place {
     Postgres(Database),
 }
 
-impl World {
-    pub async fn sqlite() -> World {
+impl StoreHarness {
+    pub async fn sqlite() -> StoreHarness {
         let dir = TempDir::new();
         let clock = Clock::manual(START);
         let store =
             Store::open(&Settings::default(), dir.path(), clock.clone(), never_waits).await.expect("open SQLite");
-        World { store, clock, place: Arc::new(Place::Sqlite(dir)), look: Arc::default() }
+        StoreHarness { store, clock, place: Arc::new(Place::Sqlite(dir)), look: Arc::default() }
     }
 
-    pub async fn postgres() -> World {
+    pub async fn postgres() -> StoreHarness {
         let database = Database::copy_of("spine", |url| async move {
             open_postgres(&url, &Clock::manual(START)).await.close().await;
         })
         .await;
         let clock = Clock::manual(START);
         let store = open_postgres(&database.url, &clock).await;
-        World { store, clock, place: Arc::new(Place::Postgres(database)), look: Arc::default() }
+        StoreHarness { store, clock, place: Arc::new(Place::Postgres(database)), look: Arc::default() }
     }
 
     /// Another instance on the same data with the same clock. SQLite allows one process: there it is the same store.
@@ -98,7 +98,7 @@ impl World {
     pub async fn task_with(&self, tenant: &str, trigger: Value, more: Value) -> Task {
         let (task, nominal) = new_task(tenant, trigger, more, self.now());
         let answer = self.store.create_task(&task, nominal, None).await.expect("create the task");
-        assert_eq!(answer, Answer::Done(()));
+        assert_eq!(answer, StoredAnswer::Done(()));
         task
     }
 
@@ -109,7 +109,7 @@ impl World {
     // ------------------------------------------------------------ runs
 
     /// Fires what is due now, leased to [`WORKER`].
-    pub async fn fire(&self) -> Fired {
+    pub async fn fire(&self) -> FireResult {
         self.store.fire_due(&self.ask(0, 100)).await.expect("fire")
     }
 
@@ -125,7 +125,7 @@ impl World {
         id
     }
 
-    pub async fn claim(&self) -> Vec<Claim> {
+    pub async fn claim(&self) -> Vec<RunClaim> {
         claim_ready(&self.store, WORKER, self.now(), 100).await
     }
 
@@ -157,7 +157,7 @@ impl World {
     }
 
     /// The pending work, once everything that is stored is counted.
-    pub async fn outlook(&self) -> Outlook {
+    pub async fn outlook(&self) -> PendingWork {
         while self.store.count_stored_bytes(1_000).await.expect("counted") > 0 {}
         self.store.outlook().await.expect("an outlook")
     }
@@ -382,7 +382,7 @@ pub fn only(name: &str) -> Scope {
     Scope::Only(tenant_of(name))
 }
 
-pub fn leases(claims: &[Claim]) -> Vec<Lease> {
+pub fn leases(claims: &[RunClaim]) -> Vec<Lease> {
     claims.iter().map(|claim| claim.lease).collect()
 }
 
@@ -393,7 +393,7 @@ pub fn end_of(started: &StartedRun, state: RunState) -> Finish {
 
 /// Back to the queue, to be tried at `run_at`.
 pub fn again(started: &StartedRun, run_at: DateTime<Utc>, uses_attempt: bool) -> Finish {
-    Finish { again: Some(Again { run_at, uses_attempt }), ..end_of(started, RunState::Queued) }
+    Finish { again: Some(RequeuedRun { run_at, uses_attempt }), ..end_of(started, RunState::Queued) }
 }
 
 /// A database that is there is not waited for.

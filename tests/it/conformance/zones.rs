@@ -1,7 +1,7 @@
 //! Rules of time zones: the newest release alone plans, and what an earlier one has planned is planned anew once.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::engine::service::{Next as Tick, Service};
+use reveille::engine::service::{NextTick as Tick, ServiceLoop};
 use reveille::engine::zones::ZoneKeeper;
 use reveille::id::Scope;
 use reveille::metrics::Metrics;
@@ -9,12 +9,12 @@ use reveille::notification::{Addresses, Delivery, Recipient};
 use reveille::store::{DeliveryFilter, NewestZones, PlannedTask, ZonedTasks};
 use reveille::task::Task;
 use reveille::task::change::TaskChange;
-use reveille::trigger::Next;
-use reveille::trigger::zone::{Database, Release, Settings, Source, Zones};
+use reveille::trigger::NextFire;
+use reveille::trigger::zone::{ZoneTable, ZoneRelease, Settings, ZoneSource, Zones};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{World, new_task};
+use super::world::{StoreHarness, new_task};
 use crate::support::binary::TempDir;
 use crate::support::zoneinfo;
 
@@ -35,18 +35,18 @@ fn at(text: &str) -> DateTime<Utc> {
     text.parse().unwrap()
 }
 
-fn release(text: &str) -> Release {
-    Release::parse(text).unwrap()
+fn release(text: &str) -> ZoneRelease {
+    ZoneRelease::parse(text).unwrap()
 }
 
 /// Monday, 23 November 2026, 08:00 UTC: a time at which zones differ by the releases that there are.
-fn in_november(world: &World) {
+fn in_november(world: &StoreHarness) {
     world.pass(267 * 86_400);
     assert_eq!(world.now(), at("2026-11-23T08:00:00Z"));
 }
 
 /// A task of `a` as another release has planned it.
-async fn planned(world: &World, cron: &str, zone: &str, nominal: &str) -> Task {
+async fn planned(world: &StoreHarness, cron: &str, zone: &str, nominal: &str) -> Task {
     let (mut task, _) = new_task("a", json!({"cron": cron, "timezone": zone}), json!({}), world.now());
     task.next_fire_at = Some(at(nominal));
     world.store.create_task(&task, Some(at(nominal)), None).await.unwrap();
@@ -54,21 +54,21 @@ async fn planned(world: &World, cron: &str, zone: &str, nominal: &str) -> Task {
     world.get_task(task.id).await
 }
 
-async fn reachable(world: &World) {
+async fn reachable(world: &StoreHarness) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
     world.store.put_recipient(&Scope::Every, "a", &ann, None).await.unwrap();
 }
 
-async fn told(world: &World) -> Vec<Delivery> {
+async fn told(world: &StoreHarness) -> Vec<Delivery> {
     world.store.list_deliveries(&Scope::Every, &DeliveryFilter { limit: 9, ..DeliveryFilter::default() }).await.unwrap()
 }
 
-async fn next_of(world: &World, task: &Task) -> DateTime<Utc> {
+async fn next_of(world: &StoreHarness, task: &Task) -> DateTime<Utc> {
     world.get_task(task.id).await.next_fire_at.unwrap()
 }
 
-fn keeper(world: &World, folder: &str, zones: &Zones) -> ZoneKeeper {
+fn keeper(world: &StoreHarness, folder: &str, zones: &Zones) -> ZoneKeeper {
     ZoneKeeper::new(world.store.clone(), Settings { zoneinfo_dir: folder.into() }, zones.clone(), Metrics::new())
 }
 
@@ -83,7 +83,7 @@ async fn settle(keeper: &ZoneKeeper) {
 }
 
 fn bundled() -> Zones {
-    Zones::new(Database::bundled())
+    Zones::new(ZoneTable::bundled())
 }
 
 /// Rules under which the clock of Tokyo is so far ahead of UTC since the first of November 2026, in a folder.
@@ -94,16 +94,16 @@ fn tokyo(release: &str, hours: i32) -> TempDir {
     dir
 }
 
-async fn store_planned(world: &World, dir: &TempDir) -> Release {
-    let database = Database::of_folder(dir.path()).unwrap().0;
+async fn store_planned(world: &StoreHarness, dir: &TempDir) -> ZoneRelease {
+    let database = ZoneTable::of_folder(dir.path()).unwrap().0;
     world.store.add_zones(database.release(), &database.to_bytes(), world.now()).await.unwrap();
     world.store.zones_are_planned(database.release(), world.now()).await.unwrap();
     database.release().clone()
 }
 
-async fn zone_release_that_is_not_ours_or_not_planned_holds_up_every_fire(world: &World) {
+async fn zone_release_that_is_not_ours_or_not_planned_holds_up_every_fire(world: &StoreHarness) {
     let task = world.task(json!({"cron": "* * * * *", "timezone": "Europe/Berlin"})).await;
-    let ours = Database::bundled().release().clone();
+    let ours = ZoneTable::bundled().release().clone();
     for (stored, is_planned) in [("2020a", true), (ours.as_str(), false), ("2999a", true)] {
         world.plant("delete from zone_releases").await;
         let stored = release(stored);
@@ -123,7 +123,7 @@ async fn zone_release_that_is_not_ours_or_not_planned_holds_up_every_fire(world:
     assert!(!fired.other_zones && fired.recorded == 1, "{fired:?}");
 }
 
-async fn zone_release_is_stored_once_with_its_rules(world: &World) {
+async fn zone_release_is_stored_once_with_its_rules(world: &StoreHarness) {
     assert_eq!(world.store.newest_zones().await.unwrap(), None);
     assert_eq!(world.store.planned_zones().await.unwrap(), None);
     let (older, newer) = (release("2026e"), release("2026f"));
@@ -142,7 +142,7 @@ async fn zone_release_is_stored_once_with_its_rules(world: &World) {
     assert_eq!(world.store.zones_of(&older).await.unwrap(), None, "nobody needs them any more");
 }
 
-async fn zoned_tasks_are_found_in_parts(world: &World) {
+async fn zoned_tasks_are_found_in_parts(world: &StoreHarness) {
     let mut tasks = Vec::new();
     for zone in ["Europe/Berlin", "Asia/Tokyo", "America/Havana"] {
         world.task(json!({"interval": "1h"})).await;
@@ -151,23 +151,23 @@ async fn zoned_tasks_are_found_in_parts(world: &World) {
     let change = TaskChange::Pause { reason: None };
     world.store.change_task(&Scope::Every, tasks[1].id, &change).await.unwrap();
     let part = async |release: &str, after: Uuid| {
-        world.store.tasks_planned_before(&Release::parse(release).unwrap(), after, 4).await.unwrap()
+        world.store.tasks_planned_before(&ZoneRelease::parse(release).unwrap(), after, 4).await.unwrap()
     };
     let first = part("2999a", Uuid::nil()).await;
     assert_eq!(first.found, [(tasks[0].id, "Europe/Berlin".to_owned())], "what is paused is planned when it goes on");
     assert_eq!(first.last, Some(tasks[1].id));
     let rest = ZonedTasks { found: vec![(tasks[2].id, "America/Havana".into())], last: None };
     assert_eq!(part("2999a", tasks[1].id).await, rest);
-    let ours = Database::bundled().release().to_string();
+    let ours = ZoneTable::bundled().release().to_string();
     assert_eq!(part(&ours, tasks[1].id).await.found, [], "they are planned by it");
 }
 
-async fn zoned_task_moves_only_if_it_still_waits_for_what_was_seen(world: &World) {
+async fn zoned_task_moves_only_if_it_still_waits_for_what_was_seen(world: &StoreHarness) {
     let task = world.task(json!({"cron": "0 9 * * *", "timezone": "Europe/Berlin"})).await;
     let later = at("2026-03-02T09:00:00Z");
     let seen = world.store.planned_task(task.id).await.unwrap().unwrap();
     assert_eq!(seen, PlannedTask { task: task.clone(), nominal: at("2026-03-02T08:00:00Z") });
-    let next = Some(Next { nominal: later, run_at: later + TimeDelta::seconds(5) });
+    let next = Some(NextFire { nominal: later, run_at: later + TimeDelta::seconds(5) });
     let moved = async |by: &str, seen: &PlannedTask, next| {
         world.store.move_task(seen, next, &release(by), None, world.now()).await.unwrap()
     };
@@ -186,7 +186,7 @@ async fn zoned_task_moves_only_if_it_still_waits_for_what_was_seen(world: &World
     assert_eq!(world.store.planned_task(Uuid::nil()).await.unwrap(), None);
 }
 
-async fn zone_keeper_plans_anew_what_earlier_builds_have_planned(world: &World) {
+async fn zone_keeper_plans_anew_what_earlier_builds_have_planned(world: &StoreHarness) {
     in_november(world);
     reachable(world).await;
     let vancouver = planned(world, "0 8 * * *", "America/Vancouver", "2026-11-23T16:00:00Z").await;
@@ -197,7 +197,7 @@ async fn zone_keeper_plans_anew_what_earlier_builds_have_planned(world: &World) 
     assert_eq!(next_of(world, &vancouver).await, at("2026-11-23T15:00:00Z"));
     assert_eq!(next_of(world, &edmonton).await, at("2026-11-23T14:00:00Z"));
     assert_eq!(world.get_task(berlin.id).await, berlin);
-    let ours = Database::bundled().release().clone();
+    let ours = ZoneTable::bundled().release().clone();
     let newest = NewestZones { release: ours, is_planned: true };
     assert_eq!(world.store.newest_zones().await.unwrap(), Some(newest));
     let notices = told(world).await;
@@ -216,7 +216,7 @@ async fn zone_keeper_plans_anew_what_earlier_builds_have_planned(world: &World) 
     assert_eq!(next_of(world, &vancouver).await, at("2026-11-24T15:00:00Z"));
 }
 
-async fn zone_keeper_fires_no_wall_time_twice(world: &World) {
+async fn zone_keeper_fires_no_wall_time_twice(world: &StoreHarness) {
     in_november(world);
     // under the earlier rules the clock of Tokyo was ten hours ahead: the 24th has fired at 22:00 UTC
     let earlier = tokyo("2026a", 10);
@@ -226,7 +226,7 @@ async fn zone_keeper_fires_no_wall_time_twice(world: &World) {
     let before = store_planned(world, &earlier).await;
     let seen = world.store.planned_task(task.id).await.unwrap().unwrap();
     let nominal = at("2026-11-24T22:00:00Z");
-    let by_the_earlier = Some(Next { nominal, run_at: nominal });
+    let by_the_earlier = Some(NextFire { nominal, run_at: nominal });
     assert!(world.store.move_task(&seen, by_the_earlier, &before, None, world.now()).await.unwrap());
     settle(&keeper(world, "", &bundled())).await;
     // the present rules have eight o'clock of the 24th an hour from now; it was
@@ -240,7 +240,7 @@ async fn zone_keeper_fires_no_wall_time_twice(world: &World) {
     assert_eq!(fired, [at("2026-11-23T22:00:00Z"), at("2026-11-24T23:00:00Z")]);
 }
 
-async fn zone_keeper_notices_a_newer_folder_while_it_runs(world: &World) {
+async fn zone_keeper_notices_a_newer_folder_while_it_runs(world: &StoreHarness) {
     in_november(world);
     let task = world.task(json!({"cron": "0 8 * * *", "timezone": "Asia/Tokyo"})).await;
     assert_eq!(task.next_fire_at, Some(at("2026-11-23T23:00:00Z")));
@@ -248,7 +248,7 @@ async fn zone_keeper_notices_a_newer_folder_while_it_runs(world: &World) {
     let zones = bundled();
     let keeper = keeper(world, &dir.path().display().to_string(), &zones);
     settle(&keeper).await;
-    assert_eq!(zones.get().source(), &Source::Bundled, "the folder is older");
+    assert_eq!(zones.get().source(), &ZoneSource::Bundled, "the folder is older");
     zoneinfo::name_release(dir.path(), "2999a");
     assert_eq!(keeper.tick().await.unwrap(), Tick::OnWake, "it may be in the middle of being replaced");
     settle(&keeper).await;
@@ -258,7 +258,7 @@ async fn zone_keeper_notices_a_newer_folder_while_it_runs(world: &World) {
     assert_eq!(world.store.newest_zones().await.unwrap(), Some(newest));
 }
 
-async fn zone_keeper_takes_newer_rules_from_another_instance_and_never_plans_back(world: &World) {
+async fn zone_keeper_takes_newer_rules_from_another_instance_and_never_plans_back(world: &StoreHarness) {
     in_november(world);
     let task = world.task(json!({"cron": "0 8 * * *", "timezone": "Asia/Tokyo"})).await;
     let dir = tokyo("2999a", 10);
@@ -270,12 +270,12 @@ async fn zone_keeper_takes_newer_rules_from_another_instance_and_never_plans_bac
     settle(&newer_one).await;
     assert_eq!(next_of(world, &task).await, at("2026-11-23T22:00:00Z"));
     settle(&older_one).await;
-    assert_eq!((older.get().release(), older.get().source()), (&release("2999a"), &Source::Stored));
+    assert_eq!((older.get().release(), older.get().source()), (&release("2999a"), &ZoneSource::Stored));
     assert_eq!(next_of(world, &task).await, at("2026-11-23T22:00:00Z"));
     // one that comes up with the older release alone finds the newer one, too
     let late = bundled();
     settle(&keeper(world, "", &late)).await;
-    assert_eq!(late.get().source(), &Source::Stored);
+    assert_eq!(late.get().source(), &ZoneSource::Stored);
     assert_eq!(next_of(world, &task).await, at("2026-11-23T22:00:00Z"));
     assert_eq!(world.store.newest_zones().await.unwrap().unwrap().release, release("2999a"));
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
-use reveille::egress::{Egress, EgressError, Request, Settings};
+use reveille::egress::{Egress, EgressError, EgressRequest, Settings};
 use reveille::secret::Secret;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -13,8 +13,8 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::{Names, closed_port, denied, egress, settings};
 
-fn get(url: impl Into<String>) -> Request {
-    Request::new(Method::GET, url)
+fn get(url: impl Into<String>) -> EgressRequest {
+    EgressRequest::new(Method::GET, url)
 }
 
 /// Answers every connection with `answer` after its request's head, then does `after` with it.
@@ -46,7 +46,7 @@ async fn a_request_goes_out_whole_and_its_answer_comes_back_whole() {
         .respond_with(ResponseTemplate::new(418).insert_header("x-answer", "yes").set_body_string("short and stout"))
         .mount(&server)
         .await;
-    let mut request = Request { body: "one".into(), ..Request::new(Method::POST, format!("{}/orders", server.uri())) };
+    let mut request = EgressRequest { body: "one".into(), ..EgressRequest::new(Method::POST, format!("{}/orders", server.uri())) };
     request.headers.insert("x-api-key", HeaderValue::from_static("k"));
     let response = egress(&["127.0.0.1:*"]).fetch(request).await.unwrap();
     assert_eq!(
@@ -148,7 +148,7 @@ async fn a_port_that_is_open_for_one_network_only_is_judged_with_the_address() {
     let egress = Egress::with_resolver(&settings(&["10.0.0.0/8:9000"]), names).unwrap();
     let why = denied(egress.fetch(get("http://outside.example:9000/")).await);
     assert!(why.starts_with("port 9000 of outside.example (93.184.216.34) is not open"), "{why}");
-    let inside = Request { timeout: Duration::from_millis(50), ..get("http://inside.example:9000/") };
+    let inside = EgressRequest { timeout: Duration::from_millis(50), ..get("http://inside.example:9000/") };
     assert!(!matches!(egress.fetch(inside).await, Err(EgressError::Denied { .. })));
 }
 
@@ -178,9 +178,9 @@ async fn a_body_is_read_up_to_the_limit_and_not_a_byte_further() {
         .mount(&server)
         .await;
     let egress = egress(&["127.0.0.1:*"]);
-    let whole = egress.fetch(Request { max_bytes: 1000, ..get(server.uri()) }).await.unwrap();
+    let whole = egress.fetch(EgressRequest { max_bytes: 1000, ..get(server.uri()) }).await.unwrap();
     assert_eq!(whole.body.len(), 1000);
-    let cut = egress.fetch(Request { max_bytes: 999, ..get(server.uri()) }).await.unwrap_err();
+    let cut = egress.fetch(EgressRequest { max_bytes: 999, ..get(server.uri()) }).await.unwrap_err();
     assert_eq!(cut, EgressError::TooLarge { status: StatusCode::CREATED, limit: 999 });
 }
 
@@ -216,7 +216,7 @@ async fn a_server_that_hangs_is_given_up() {
     let half = raw_server(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf", true).await;
     for address in [silent, half] {
         let after = Duration::from_millis(200);
-        let request = Request { timeout: after, ..get(format!("http://{address}/")) };
+        let request = EgressRequest { timeout: after, ..get(format!("http://{address}/")) };
         assert_eq!(egress(&["127.0.0.1:*"]).fetch(request).await.unwrap_err(), EgressError::Timeout { after });
     }
 }

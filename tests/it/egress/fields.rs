@@ -6,10 +6,10 @@ use std::time::Duration;
 use reveille::channel::{ChannelError, webhook};
 use reveille::egress::Egress;
 use reveille::executor::Executor;
-use reveille::executor::pipeline::{Parts, Pipeline};
-use reveille::executor::webhook::Webhook;
+use reveille::executor::pipeline::{StepParts, Pipeline};
+use reveille::executor::webhook::WebhookExecutor;
 use reveille::id::Tenant;
-use reveille::invalid::Faults;
+use reveille::invalid::ValidationErrors;
 use reveille::notification::{Addresses, WebhookAddress};
 use reveille::poll::{self, Sources};
 use reveille::run::Run;
@@ -17,14 +17,14 @@ use reveille::run::outcome::RunError;
 use reveille::secret::Secret;
 use reveille::task::Action;
 use reveille::tool::{self, CalledBy, ToolContext, ToolError};
-use reveille::trigger::condition::Poll;
+use reveille::trigger::condition::PollSpec;
 use reveille::vault::credentials::Credentials;
 use reveille::vault::{self, Vault, WithoutKeys};
 use serde_json::{Value, json};
 
 use super::spellings::all;
 use super::{Names, egress};
-use crate::agent::stage::{RUN, Stage};
+use crate::agent::stage::{RUN, AgentHarness};
 use crate::notifications::{deliver, recipient};
 use crate::pipelines::stage::job;
 
@@ -48,8 +48,8 @@ fn action(config: Value) -> Action {
 
 #[tokio::test]
 async fn the_tools_for_http_reach_none_of_them() {
-    let tools = tool::Registry::new(tool::builtin::all(&Credentials::none(egress(&[])))).unwrap();
-    let stage = Stage::new(vec![], vec![]);
+    let tools = tool::ToolRegistry::new(tool::builtin::all(&Credentials::none(egress(&[])))).unwrap();
+    let stage = AgentHarness::new(vec![], vec![]);
     let context = ToolContext {
         tenant: Tenant::new("ann").unwrap(),
         run_id: RUN,
@@ -80,7 +80,7 @@ async fn the_tools_for_http_reach_none_of_them() {
 
 #[tokio::test]
 async fn a_recipient_s_webhook_reaches_none_of_them() {
-    let channel = webhook::Webhook::new(&webhook::Settings::default(), egress(&[]), vault()).unwrap();
+    let channel = webhook::WebhookChannel::new(&webhook::Settings::default(), egress(&[]), vault()).unwrap();
     let sealed_secret = webhook::seal_secret(&vault(), "ann", &Secret::new(SECRET)).unwrap();
     for url in table() {
         let webhook = Some(WebhookAddress { url: url.clone(), sealed_secret: sealed_secret.clone() });
@@ -94,12 +94,12 @@ async fn a_recipient_s_webhook_reaches_none_of_them() {
 
 #[tokio::test]
 async fn the_webhook_executor_takes_none_of_them_and_reaches_none() {
-    let executor = Webhook::new(Credentials::none(egress(&[])), vault(), "http://127.0.0.1:7700");
+    let executor = WebhookExecutor::new(Credentials::none(egress(&[])), vault(), "http://127.0.0.1:7700");
     let mut sealed = action(json!({ "url": "https://example.org", "secret": SECRET }));
     executor.seal(&Tenant::new("ann").unwrap(), &mut sealed, None).unwrap();
-    let stage = Stage::new(vec![], vec![]);
+    let stage = AgentHarness::new(vec![], vec![]);
     for url in table() {
-        let mut faults = Faults::new();
+        let mut faults = ValidationErrors::new();
         executor.validate(&action(json!({ "url": url, "secret": SECRET })), &mut faults);
         assert_eq!(
             faults.0.iter().map(|fault| fault.pointer.as_str()).collect::<Vec<_>>(),
@@ -117,8 +117,8 @@ async fn the_webhook_executor_takes_none_of_them_and_reaches_none() {
     }
 }
 
-fn pipeline(egress: Egress, stage: &Stage) -> Pipeline {
-    Pipeline::new(Parts {
+fn pipeline(egress: Egress, stage: &AgentHarness) -> Pipeline {
+    Pipeline::new(StepParts {
         credentials: Credentials::none(egress),
         agent: stage.agent.clone(),
         agents: vec![],
@@ -131,11 +131,11 @@ fn pipeline(egress: Egress, stage: &Stage) -> Pipeline {
 
 #[tokio::test]
 async fn an_http_step_takes_none_of_them_written_or_inserted() {
-    let stage = Stage::new(vec![], vec![]);
+    let stage = AgentHarness::new(vec![], vec![]);
     let pipeline = pipeline(egress(&[]), &stage);
     for url in table() {
         for written in [url.clone(), format!("{url}{{{{ input.who }}}}"), format!("{url}/?q={{{{ input.who }}}}")] {
-            let mut faults = Faults::new();
+            let mut faults = ValidationErrors::new();
             let step = json!({ "name": "s", "http": { "url": written } });
             pipeline.validate(&action(json!({ "steps": [step] })), &mut faults);
             assert_eq!(
@@ -149,7 +149,7 @@ async fn an_http_step_takes_none_of_them_written_or_inserted() {
 
 #[tokio::test]
 async fn template_values_never_name_another_host() {
-    let stage = Stage::new(vec![], vec![]);
+    let stage = AgentHarness::new(vec![], vec![]);
     let names = Names::default().with("api.example.org", &[&["10.0.0.1"]]);
     let pipeline = pipeline(Egress::with_resolver(&super::settings(&[]), names.clone()).unwrap(), &stage);
     let config = json!({ "steps": [
@@ -175,12 +175,12 @@ async fn template_values_never_name_another_host() {
 #[tokio::test]
 async fn a_condition_polls_none_of_them() {
     let credentials = Credentials::none(egress(&[]));
-    let tools = Arc::new(tool::Registry::new(tool::builtin::all(&credentials)).unwrap());
+    let tools = Arc::new(tool::ToolRegistry::new(tool::builtin::all(&credentials)).unwrap());
     let dir = crate::support::binary::TempDir::new();
     let sources = Sources::new(&poll::Settings::default(), &credentials, tools, dir.path()).unwrap();
     for url in table() {
-        let poll: Poll = serde_json::from_value(json!({ "http": { "url": url } })).unwrap();
-        let mut faults = Faults::new();
+        let poll: PollSpec = serde_json::from_value(json!({ "http": { "url": url } })).unwrap();
+        let mut faults = ValidationErrors::new();
         sources.check(&Tenant::new("ann").unwrap(), &poll, "/trigger/poll", &mut faults);
         assert_eq!(
             faults.0.iter().map(|f| f.pointer.as_str()).collect::<Vec<_>>(),

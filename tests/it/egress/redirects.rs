@@ -1,7 +1,7 @@
 //! Redirects: each place judged like the first, few of them, and nothing secret carried on to another origin.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use reveille::egress::{Egress, EgressError, Request};
+use reveille::egress::{Egress, EgressError, EgressRequest};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
@@ -42,7 +42,7 @@ async fn at_the_same_origin_everything_is_carried_on() {
     redirecting(&server, "/a", 307, "/b?x=1").await;
     answering(&server, "/b").await;
     let request =
-        Request { headers: secrets(), body: "one".into(), ..Request::new(Method::PUT, format!("{}/a", server.uri())) };
+        EgressRequest { headers: secrets(), body: "one".into(), ..EgressRequest::new(Method::PUT, format!("{}/a", server.uri())) };
     let response = local().fetch(request).await.unwrap();
     assert_eq!((response.status, response.url.as_str()), (StatusCode::OK, format!("{}/b?x=1", server.uri()).as_str()));
     let there = last(&server).await;
@@ -55,7 +55,7 @@ async fn at_another_origin_no_secret_is_carried_on() {
     let (here, there) = (MockServer::start().await, MockServer::start().await);
     redirecting(&here, "/a", 302, &format!("{}/b", there.uri())).await;
     answering(&there, "/b").await;
-    let request = Request { headers: secrets(), ..Request::new(Method::GET, format!("{}/a", here.uri())) };
+    let request = EgressRequest { headers: secrets(), ..EgressRequest::new(Method::GET, format!("{}/a", here.uri())) };
     assert_eq!(local().fetch(request).await.unwrap().body, "here");
     let headers = last(&there).await.headers;
     assert_eq!(headers.get("accept"), Some(&HeaderValue::from_static("application/json")));
@@ -69,7 +69,7 @@ async fn header_dropped_at_a_redirect_does_not_come_back() {
     redirecting(&here, "/a", 302, &format!("{}/b", there.uri())).await;
     redirecting(&there, "/b", 302, &format!("{}/c", here.uri())).await;
     answering(&here, "/c").await;
-    let request = Request { headers: secrets(), ..Request::new(Method::GET, format!("{}/a", here.uri())) };
+    let request = EgressRequest { headers: secrets(), ..EgressRequest::new(Method::GET, format!("{}/a", here.uri())) };
     local().fetch(request).await.unwrap();
     assert!(!format!("{:?}", last(&here).await.headers).contains("canary"));
 }
@@ -80,7 +80,7 @@ async fn a_body_is_not_carried_to_another_origin() {
     for status in [307, 308] {
         redirecting(&here, &format!("/{status}"), status, &there.uri()).await;
         let request =
-            Request { body: "canary".into(), ..Request::new(Method::POST, format!("{}/{status}", here.uri())) };
+            EgressRequest { body: "canary".into(), ..EgressRequest::new(Method::POST, format!("{}/{status}", here.uri())) };
         let why = denied(local().fetch(request).await);
         assert!(why.starts_with("the body would be carried on to another origin"), "{why}");
     }
@@ -102,7 +102,7 @@ async fn methods_change_as_the_standard_has_it() {
         let server = MockServer::start().await;
         redirecting(&server, "/a", status, "/b").await;
         answering(&server, "/b").await;
-        let request = Request { body: "one".into(), ..Request::new(sent.clone(), format!("{}/a", server.uri())) };
+        let request = EgressRequest { body: "one".into(), ..EgressRequest::new(sent.clone(), format!("{}/a", server.uri())) };
         local().fetch(request).await.unwrap();
         let there = last(&server).await;
         assert_eq!(
@@ -120,7 +120,7 @@ async fn three_redirects_are_followed_and_a_fourth_is_not() {
         redirecting(&server, from, 302, to).await;
     }
     answering(&server, "/4").await;
-    let get = |from: &str| Request::new(Method::GET, format!("{}{from}", server.uri()));
+    let get = |from: &str| EgressRequest::new(Method::GET, format!("{}{from}", server.uri()));
     assert_eq!(local().fetch(get("/1")).await.unwrap().body, "here");
     assert_eq!(local().fetch(get("/0")).await.unwrap_err(), EgressError::TooManyRedirects);
 }
@@ -146,10 +146,10 @@ async fn each_place_is_judged_like_the_first() {
     let egress = Egress::with_resolver(&settings(&["127.0.0.1:*"]), names).unwrap();
     for (index, place) in places.iter().enumerate() {
         redirecting(&server, &format!("/{index}"), 302, place).await;
-        denied(egress.fetch(Request::new(Method::GET, format!("{}/{index}", server.uri()))).await);
+        denied(egress.fetch(EgressRequest::new(Method::GET, format!("{}/{index}", server.uri()))).await);
     }
     redirecting(&server, "/user", 302, &format!("http://user:password@127.0.0.1:{port}/")).await;
-    let error = egress.fetch(Request::new(Method::GET, format!("{}/user", server.uri()))).await.unwrap_err();
+    let error = egress.fetch(EgressRequest::new(Method::GET, format!("{}/user", server.uri()))).await.unwrap_err();
     assert_eq!(error, EgressError::Invalid { why: "a URL may not hold a user or a password".into() });
 }
 
@@ -158,8 +158,8 @@ async fn a_redirect_is_the_answer_where_none_is_to_be_followed_or_none_is_named(
     let server = MockServer::start().await;
     redirecting(&server, "/a", 302, "/b").await;
     Mock::given(method("GET")).and(path("/c")).respond_with(ResponseTemplate::new(304)).mount(&server).await;
-    let at = |from: &str| Request::new(Method::GET, format!("{}{from}", server.uri()));
-    let unfollowed = local().fetch(Request { follow_redirects: false, ..at("/a") }).await.unwrap();
+    let at = |from: &str| EgressRequest::new(Method::GET, format!("{}{from}", server.uri()));
+    let unfollowed = local().fetch(EgressRequest { follow_redirects: false, ..at("/a") }).await.unwrap();
     assert_eq!(
         (unfollowed.status, &unfollowed.headers["location"]),
         (StatusCode::FOUND, &HeaderValue::from_static("/b"))

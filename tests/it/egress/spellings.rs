@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use reveille::egress::{Egress, EgressError, Request, Settings};
+use reveille::egress::{Egress, EgressError, EgressRequest, Settings};
 
 use super::{Names, denied, egress, settings};
 
@@ -219,7 +219,7 @@ async fn a_name_that_leads_to_a_metadata_service_is_denied_where_everything_is_o
         .with("mapped.example", &[&["::ffff:a9fe:a9fe"]]);
     let egress = Egress::with_resolver(&settings(&["0.0.0.0/0:*", "[::/0]:*", "*.example:*"]), names).unwrap();
     for name in ["innocent.example", "mapped.example"] {
-        let why = denied(egress.fetch(Request::new(http::Method::GET, format!("http://{name}/"))).await);
+        let why = denied(egress.fetch(EgressRequest::new(http::Method::GET, format!("http://{name}/"))).await);
         assert!(why.ends_with("is a cloud's metadata service"), "{why}");
     }
 }

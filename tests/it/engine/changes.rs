@@ -1,7 +1,7 @@
 //! Acts of people on tasks while they fire: pause, edit, run now, backfill, delete.
 
 use reveille::id::{Scope, new_id};
-use reveille::notification::Kind;
+use reveille::notification::MessageKind;
 use reveille::run::RunState;
 use reveille::store::Cancelled;
 use reveille::task::change::TaskChange;
@@ -141,7 +141,7 @@ async fn a_task_that_keeps_failing_is_paused_and_its_owner_told_once(world: Worl
     let paused = instance.stored(&task).await;
     assert_eq!((paused.status.as_str(), paused.status_reason.as_deref()), ("paused", Some("2 failed runs in a row")));
     let told: Vec<_> = instance.deliveries().await.into_iter().map(|d| (d.kind, d.channel, d.subject)).collect();
-    assert_eq!(told, [(Kind::Notice, "email".into(), Some("Paused: a task".into()))]);
+    assert_eq!(told, [(MessageKind::Notice, "email".into(), Some("Paused: a task".into()))]);
 
     // a resumed task begins to count anew
     instance.change(&task, TaskChange::Resume).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reveille::notification::Kind;
+use reveille::notification::MessageKind;
 use reveille::run::RunState;
 use reveille::store::Cancelled;
 use reveille::task::change::TaskChange;
@@ -91,7 +91,7 @@ async fn attempts_that_are_used_up_end_the_run_and_its_owner_hears_of_it(world: 
     assert_eq!((run.state, run.attempt), (RunState::Failed, 2));
     assert_eq!(run.error.unwrap().message, "try again");
     let told: Vec<_> = instance.deliveries().await.into_iter().map(|d| (d.kind, d.run_id, d.dedupe_key)).collect();
-    assert_eq!(told, [(Kind::Failure, Some(run.id), format!("run:{}:result", run.id))]);
+    assert_eq!(told, [(MessageKind::Failure, Some(run.id), format!("run:{}:result", run.id))]);
     instance.finish(&world).await;
 }
 
@@ -269,7 +269,7 @@ async fn an_end_that_the_database_refuses_becomes_a_failure_and_holds_up_no_othe
     assert_eq!(instance.lines(&refused).await, ["08:01 failed unrecordable"]);
     assert_eq!(instance.lines(&sound).await, ["08:01 succeeded"]);
     let told: Vec<_> = instance.deliveries().await.into_iter().map(|d| d.kind).collect();
-    assert_eq!(told, [Kind::Failure]);
+    assert_eq!(told, [MessageKind::Failure]);
     instance.finish(&world).await;
 }
 
@@ -283,7 +283,7 @@ async fn a_result_is_told_unless_nobody_wants_it(world: World) {
     let run = only_run(&instance, &told).await;
     assert_eq!(run.output.as_deref(), Some("loud"));
     let told: Vec<_> = instance.deliveries().await.into_iter().map(|d| (d.kind, d.run_id, d.channel)).collect();
-    assert_eq!(told, [(Kind::Result, Some(run.id), "email".into())]);
+    assert_eq!(told, [(MessageKind::Result, Some(run.id), "email".into())]);
     instance.finish(&world).await;
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use chrono::TimeDelta;
 use reveille::clock::pause;
 use reveille::engine::service::TickError;
-use reveille::notification::Kind;
+use reveille::notification::MessageKind;
 use reveille::run::RunState;
 use reveille::store::{Cancelled, FireDue, Lease, StoreError};
 use serde_json::json;
@@ -189,7 +189,7 @@ async fn a_run_that_kills_its_instances_fails_and_its_owner_hears_of_it(mut worl
         ("crashed", "the process that executed it died, 3 time(s) in all")
     );
     let told: Vec<_> = last.deliveries().await.into_iter().map(|d| (d.kind, d.run_id)).collect();
-    assert_eq!(told, [(Kind::Failure, Some(id))]);
+    assert_eq!(told, [(MessageKind::Failure, Some(id))]);
     last.finish(&world).await;
 }
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use reveille::clock::pause;
-use reveille::notification::{DeliveryState, Held, Kind, NewDelivery};
+use reveille::notification::{DeliveryState, HoldReason, MessageKind, NewDelivery};
 use reveille::secret::Secret;
 use serde_json::{Value, json};
 
@@ -64,8 +64,8 @@ async fn post(instance: &Instance, tenant: &str, channels: &[&str], text: &str) 
         dedupe_key: format!("message:{text}"),
         run_id: None,
         subject_ref: None,
-        kind: Kind::Message,
-        urgency: Kind::Message.urgency(),
+        kind: MessageKind::Message,
+        urgency: MessageKind::Message.urgency(),
         subject: Some(format!("About {text}")),
         text: Some(text.into()),
     };
@@ -252,14 +252,14 @@ async fn how_urgent_it_is_decides_what_quiet_hours_hold(mut world: World) {
         instance.until(run, |run| run.state.is_final()).await;
     }
     instance.notify().await;
-    let all = instance.deliveries().await.into_iter().filter(|d| d.kind != Kind::Digest);
+    let all = instance.deliveries().await.into_iter().filter(|d| d.kind != MessageKind::Digest);
     let told = |d: &reveille::notification::Delivery| match d.kind {
-        Kind::Message => d.text.clone().unwrap_or_default(),
+        MessageKind::Message => d.text.clone().unwrap_or_default(),
         _ => format!("output {}", d.urgency.as_str()),
     };
     let mut stand: Vec<_> = all.map(|d| (told(&d), d.state.as_str(), d.held)).collect();
     stand.sort_by(|a, b| a.0.cmp(&b.0));
-    let held = Some(Held::QuietHours);
+    let held = Some(HoldReason::QuietHours);
     let expected = [
         ("output low".to_owned(), "pending", held),
         ("output urgent".into(), "delivered", None),

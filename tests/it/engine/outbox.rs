@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use reveille::clock::pause;
-use reveille::notification::{DeliveryState, Kind, NewDelivery};
+use reveille::notification::{DeliveryState, MessageKind, NewDelivery};
 use reveille::secret::Secret;
 use reveille::store::DeliveryFilter;
 use serde_json::json;
@@ -170,8 +170,8 @@ async fn make(instance: &Instance, world: &World, tenant: &str, channel: &str, c
         dedupe_key: "message:0".into(),
         run_id: None,
         subject_ref: None,
-        kind: Kind::Message,
-        urgency: Kind::Message.urgency(),
+        kind: MessageKind::Message,
+        urgency: MessageKind::Message.urgency(),
         subject: Some("A message".into()),
         text: Some("There are ten thousand of these".into()),
     };

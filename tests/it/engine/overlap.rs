@@ -1,6 +1,6 @@
 //! Runs whose task has another one running: all five policies, end to end.
 
-use reveille::approval::{Answer, ApprovalStatus, Choice, Via};
+use reveille::approval::{ApprovalAnswer, ApprovalStatus, ApprovalChoice, Via};
 use reveille::id::Scope;
 use reveille::run::RunState;
 use reveille::store::ApprovalFilter;
@@ -193,8 +193,8 @@ async fn approve_all(instance: &Instance) {
     let open = ApprovalFilter { status: Some(ApprovalStatus::Pending), limit: 9, ..ApprovalFilter::default() };
     let decide = |store: reveille::store::Store| async move {
         for asked in store.list_approvals(&Scope::Every, &open).await.expect("approvals") {
-            let answer = Answer {
-                choice: Choice::Approve,
+            let answer = ApprovalAnswer {
+                choice: ApprovalChoice::Approve,
                 digest: asked.digest,
                 edited: None,
                 comment: None,

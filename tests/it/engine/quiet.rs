@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::engine::service::Service;
-use reveille::notification::{Delivery, DeliveryState, Held, Kind, NewDelivery};
+use reveille::engine::service::ServiceLoop;
+use reveille::notification::{Delivery, DeliveryState, HoldReason, MessageKind, NewDelivery};
 use reveille::secret::Secret;
 use reveille::task::Urgency;
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ fn message(channels: &[&str], text: &str, urgency: Urgency) -> NewDelivery {
         dedupe_key: format!("message:{text}"),
         run_id: None,
         subject_ref: None,
-        kind: Kind::Message,
+        kind: MessageKind::Message,
         urgency,
         subject: Some(format!("About {text}")),
         text: Some(text.into()),
@@ -91,14 +91,14 @@ async fn post(instance: &Instance, channels: &[&str], text: &str, urgency: Urgen
 
 async fn only_digest(instance: &Instance) -> Delivery {
     let digests: Vec<Delivery> =
-        instance.deliveries().await.into_iter().filter(|delivery| delivery.kind == Kind::Digest).collect();
+        instance.deliveries().await.into_iter().filter(|delivery| delivery.kind == MessageKind::Digest).collect();
     let [digest] = <[Delivery; 1]>::try_from(digests).unwrap_or_else(|digests| panic!("{digests:#?}"));
     digest
 }
 
 /// State, why it was held, and attempts of all but digests, by text.
-async fn stand(instance: &Instance) -> Vec<(String, &'static str, Option<Held>, i32)> {
-    let all = instance.deliveries().await.into_iter().filter(|delivery| delivery.kind != Kind::Digest);
+async fn stand(instance: &Instance) -> Vec<(String, &'static str, Option<HoldReason>, i32)> {
+    let all = instance.deliveries().await.into_iter().filter(|delivery| delivery.kind != MessageKind::Digest);
     let text = |delivery: &Delivery| delivery.text.clone().unwrap_or_else(|| delivery.kind.as_str().into());
     all.map(|d| (text(&d), d.state.as_str(), d.held, d.attempts)).collect()
 }
@@ -116,7 +116,7 @@ async fn messages_of_the_night_are_told_together_in_the_morning(mut world: World
         post(&instance, &["webhook"], text, urgency).await;
     }
     instance.notify().await;
-    let held = Some(Held::QuietHours);
+    let held = Some(HoldReason::QuietHours);
     let so_far = [
         ("milk".into(), "pending", held, 0),
         ("fire".into(), "delivered", None, 1),
@@ -162,7 +162,7 @@ async fn a_digest_of_one_is_that_message(mut world: World) {
     instance.notify().await;
     let [taken] = <[_; 1]>::try_from(sink.taken()).expect("one message");
     assert_eq!((taken.event.as_str(), &taken.data["text"]), ("message", &json!("milk")));
-    assert_eq!(stand(&instance).await, [("milk".into(), "delivered", Some(Held::QuietHours), 0)]);
+    assert_eq!(stand(&instance).await, [("milk".into(), "delivered", Some(HoldReason::QuietHours), 0)]);
     instance.finish(&world).await;
 }
 
@@ -181,11 +181,11 @@ async fn a_digest_that_fails_goes_to_the_next_channel_with_its_messages(mut worl
     instance.notify().await;
     let stands = instance.deliveries().await;
     let digests: Vec<_> =
-        stands.iter().filter(|d| d.kind == Kind::Digest).map(|d| (d.channel.as_str(), d.state)).collect();
+        stands.iter().filter(|d| d.kind == MessageKind::Digest).map(|d| (d.channel.as_str(), d.state)).collect();
     assert_eq!(digests, [("email", DeliveryState::Failed), ("webhook", DeliveryState::Pending)]);
     instance.notify().await;
     assert_eq!(sink.taken()[0].data["items"].as_array().unwrap().len(), 2);
-    let done = |text: &str| (text.to_owned(), "delivered", Some(Held::QuietHours), 0);
+    let done = |text: &str| (text.to_owned(), "delivered", Some(HoldReason::QuietHours), 0);
     assert_eq!(stand(&instance).await, [done("milk"), done("bread")]);
     instance.finish(&world).await;
 }
@@ -202,7 +202,7 @@ async fn a_digest_that_failed_is_sent_again_with_its_messages(mut world: World) 
     instance.notify().await;
     world.advance_to("02 06:00");
     instance.notify().await;
-    let failed = |text: &str| (text.to_owned(), "failed", Some(Held::QuietHours), 0);
+    let failed = |text: &str| (text.to_owned(), "failed", Some(HoldReason::QuietHours), 0);
     assert_eq!(stand(&instance).await, [failed("milk"), failed("bread"), failed("salt")]);
     // one of them by itself, then the rest together
     sink.answer(|_, _| Answer::Status(204));
@@ -213,7 +213,7 @@ async fn a_digest_that_failed_is_sent_again_with_its_messages(mut world: World) 
         assert_eq!((status, &answer["state"]), (202, &json!("pending")), "{answer}");
     }
     instance.notify().await;
-    let done = |text: &str| (text.to_owned(), "delivered", Some(Held::QuietHours), 0);
+    let done = |text: &str| (text.to_owned(), "delivered", Some(HoldReason::QuietHours), 0);
     assert_eq!(stand(&instance).await, [done("milk"), done("bread"), ("salt".into(), "delivered", None, 1)]);
     let mut told = events(&sink);
     told.sort();
@@ -238,7 +238,7 @@ async fn a_message_that_comes_when_its_digest_is_under_way_joins_none(mut world:
     instance.notify().await;
     let due = at("02 06:00");
     let mark = reveille::notification::Mark::Hold {
-        held: Held::QuietHours,
+        held: HoldReason::QuietHours,
         digest: Box::new(late.delivery.digest(due)),
         at: due,
     };
@@ -246,7 +246,7 @@ async fn a_message_that_comes_when_its_digest_is_under_way_joins_none(mut world:
     assert_eq!(only_digest(&instance).await.id, digest.id);
     instance.notify().await;
     assert_eq!(events(&sink), ["message", "message"]);
-    let done = [("milk".into(), "delivered", Some(Held::QuietHours), 0), ("late".into(), "delivered", None, 1)];
+    let done = [("milk".into(), "delivered", Some(HoldReason::QuietHours), 0), ("late".into(), "delivered", None, 1)];
     assert_eq!(stand(&instance).await, done);
     instance.finish(&world).await;
 }
@@ -305,7 +305,7 @@ async fn message_over_the_budget_of_the_day_goes_the_next_morning(mut world: Wor
         instance.notify().await;
     }
     let sent = |text: &str| (text.to_owned(), "delivered", None, 1);
-    let held = |text: &str| (text.to_owned(), "pending", Some(Held::Budget), 0);
+    let held = |text: &str| (text.to_owned(), "pending", Some(HoldReason::Budget), 0);
     assert_eq!(stand(&instance).await, [sent("1"), sent("2"), held("3"), sent("4"), held("5")]);
     // 08:00 in Tokyo
     assert_eq!(only_digest(&instance).await.next_at, Some(at("23:00")));
@@ -357,7 +357,7 @@ async fn a_question_waits_for_the_end_of_quiet_hours_and_joins_no_digest(mut wor
     world.advance_to("22:00");
     asking(&instance, 12 * 3600).await;
     instance.notify().await;
-    assert_eq!(stand(&instance).await, [("ask".into(), "pending", Some(Held::QuietHours), 0)]);
+    assert_eq!(stand(&instance).await, [("ask".into(), "pending", Some(HoldReason::QuietHours), 0)]);
     assert_eq!(instance.deliveries().await[0].next_at, Some(at("02 06:00")));
     // this one would be a no by then
     asking(&instance, 3600).await;
@@ -435,7 +435,7 @@ async fn refused_message_uses_up_nothing_of_the_budget(mut world: World) {
     let stands = [
         ("1".into(), "failed", None, 1),
         ("1".into(), "delivered", None, 1),
-        ("2".into(), "pending", Some(Held::Budget), 0),
+        ("2".into(), "pending", Some(HoldReason::Budget), 0),
     ];
     assert_eq!(stand(&instance).await, stands);
     instance.finish(&world).await;
@@ -458,7 +458,7 @@ async fn message_held_by_the_budget_is_no_probe_of_a_sick_channel(mut world: Wor
         post(&instance, &["email"], text, urgency).await;
         instance.notify().await;
     }
-    let stands = [("over".into(), "pending", Some(Held::Budget), 0), ("fire".into(), "pending", None, 1)];
+    let stands = [("over".into(), "pending", Some(HoldReason::Budget), 0), ("fire".into(), "pending", None, 1)];
     assert_eq!(stand(&instance).await[5..], stands, "the other one is the probe");
     instance.finish(&world).await;
 }
@@ -484,7 +484,7 @@ async fn a_question_does_not_wait_for_a_sick_channel(mut world: World) {
         .deliveries()
         .await
         .into_iter()
-        .filter(|d| d.kind == Kind::Ask)
+        .filter(|d| d.kind == MessageKind::Ask)
         .map(|d| (d.channel, d.state.as_str(), d.attempts))
         .collect();
     assert_eq!(asks, [("webhook".into(), "failed", 1), ("email".into(), "delivered", 1)]);

@@ -1,14 +1,14 @@
 //! Services at rest: each is woken for its own work.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::engine::service::Service;
-use reveille::store::Outlook;
+use reveille::engine::service::ServiceLoop;
+use reveille::store::PendingWork;
 use serde_json::json;
 
 use crate::support::world::{World, at};
 
 /// The instant for which it would tick; the least there is: now.
-fn wakes<S: Service>(service: &S, outlook: Outlook) -> Option<DateTime<Utc>> {
+fn wakes<S: ServiceLoop>(service: &S, outlook: PendingWork) -> Option<DateTime<Utc>> {
     (S::AT_REST.expect("a service that rests").next)(service, &outlook)
 }
 
@@ -18,17 +18,17 @@ async fn each_service_goes_by_its_own_work() {
     let instance = world.instance();
     let engine = instance.engine();
     // lost slots are looked for first
-    assert_eq!(wakes(&*engine.rescuer, Outlook::default()), Some(DateTime::<Utc>::MIN_UTC));
+    assert_eq!(wakes(&*engine.rescuer, PendingWork::default()), Some(DateTime::<Utc>::MIN_UTC));
     instance.rescue().await;
 
     let then = at("09:00");
-    let all = Outlook {
+    let all = PendingWork {
         fire: Some(then),
         poll: Some(then + TimeDelta::seconds(1)),
         parked: Some(then + TimeDelta::seconds(2)),
         delivery: Some(then + TimeDelta::seconds(3)),
         window: Some(then + TimeDelta::seconds(4)),
-        ..Outlook::default()
+        ..PendingWork::default()
     };
     let after = |seconds: i64| Some(then + TimeDelta::seconds(seconds));
     assert_eq!(wakes(&*engine.scheduler, all), Some(then - TimeDelta::milliseconds(1500)), "fires are recorded ahead");
@@ -38,37 +38,37 @@ async fn each_service_goes_by_its_own_work() {
     assert_eq!(wakes(&*engine.windows, all), after(4));
     assert_eq!(wakes(&*engine.worker, all), None);
     assert_eq!(wakes(&*engine.sealer, all), None);
-    for outlook in [Outlook { ready: true, ..Outlook::default() }, Outlook { unsealed: true, ..Outlook::default() }] {
+    for outlook in [PendingWork { ready: true, ..PendingWork::default() }, PendingWork { unsealed: true, ..PendingWork::default() }] {
         let now = Some(DateTime::<Utc>::MIN_UTC);
         assert_eq!(wakes(&*engine.worker, outlook), now.filter(|_| outlook.ready));
         assert_eq!(wakes(&*engine.sealer, outlook), now.filter(|_| outlook.unsealed));
     }
-    let sent = Outlook { sent: Some(then), ..Outlook::default() };
+    let sent = PendingWork { sent: Some(then), ..PendingWork::default() };
     assert_eq!(wakes(&*engine.expirer, sent), Some(then + TimeDelta::hours(24)), "so long a provider may be silent");
-    assert_eq!(wakes(&*engine.expirer, Outlook { parked: Some(then), ..sent }), Some(then));
+    assert_eq!(wakes(&*engine.expirer, PendingWork { parked: Some(then), ..sent }), Some(then));
     let later = |at: DateTime<Utc>| Some(at + TimeDelta::milliseconds(1));
-    let left = Outlook { lease: Some(then), deadline: Some(then - TimeDelta::seconds(11)), ..Outlook::default() };
+    let left = PendingWork { lease: Some(then), deadline: Some(then - TimeDelta::seconds(11)), ..PendingWork::default() };
     assert_eq!(
         wakes(&*engine.rescuer, left),
         later(then - TimeDelta::seconds(1)),
         "a time limit has ten seconds of grace"
     );
-    assert_eq!(wakes(&*engine.rescuer, Outlook { deadline: None, ..left }), later(then));
-    assert_eq!(wakes(&*engine.rescuer, Outlook { parked: Some(then), ..Outlook::default() }), later(then));
-    assert_eq!(wakes(&*engine.rescuer, Outlook::default()), None);
+    assert_eq!(wakes(&*engine.rescuer, PendingWork { deadline: None, ..left }), later(then));
+    assert_eq!(wakes(&*engine.rescuer, PendingWork { parked: Some(then), ..PendingWork::default() }), later(then));
+    assert_eq!(wakes(&*engine.rescuer, PendingWork::default()), None);
     world.advance(60.0);
     assert_eq!(
-        wakes(&*engine.rescuer, Outlook::default()),
+        wakes(&*engine.rescuer, PendingWork::default()),
         Some(DateTime::<Utc>::MIN_UTC),
         "lost slots are looked for each minute"
     );
     for none in [
-        wakes(&*engine.scheduler, Outlook::default()),
-        wakes(&*engine.watcher, Outlook::default()),
-        wakes(&*engine.attendant, Outlook::default()),
-        wakes(&*engine.notifier, Outlook::default()),
-        wakes(&*engine.windows, Outlook::default()),
-        wakes(&*engine.expirer, Outlook::default()),
+        wakes(&*engine.scheduler, PendingWork::default()),
+        wakes(&*engine.watcher, PendingWork::default()),
+        wakes(&*engine.attendant, PendingWork::default()),
+        wakes(&*engine.notifier, PendingWork::default()),
+        wakes(&*engine.windows, PendingWork::default()),
+        wakes(&*engine.expirer, PendingWork::default()),
     ] {
         assert_eq!(none, None);
     }
@@ -79,7 +79,7 @@ async fn each_service_goes_by_its_own_work() {
 async fn a_worker_that_holds_or_executes_anything_does_not_rest() {
     let world = World::sqlite();
     let instance = world.instance();
-    let next = || wakes(&*instance.engine().worker, Outlook::default());
+    let next = || wakes(&*instance.engine().worker, PendingWork::default());
     let now = Some(DateTime::<Utc>::MIN_UTC);
     assert_eq!(next(), None);
     let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "allow" });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reveille::bus::{Backlog, DeadLetterFilter};
+use reveille::bus::{BusBacklog, DeadLetterFilter};
 use reveille::clock::pause;
 use reveille::id::Scope;
 use reveille::quota::Overrides;
@@ -74,7 +74,7 @@ async fn a_quiet_tenant_has_its_turn_beside_a_flood_within_a_counted_number_of_r
     for task in &loud {
         assert_eq!(instance.runs(task).await.len(), EVENTS, "each match has its record");
     }
-    assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default(), "everything is acknowledged");
+    assert_eq!(instance.bus().backlog().await.unwrap(), BusBacklog::default(), "everything is acknowledged");
     instance.crash();
 }
 
@@ -105,7 +105,7 @@ async fn few_matches_of_a_tenant_are_recorded_beside_a_write_of_many(world: Worl
     };
     tokio::join!(instance.match_events(), published);
     instance.match_events().await;
-    assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default(), "everything is acknowledged");
+    assert_eq!(instance.bus().backlog().await.unwrap(), BusBacklog::default(), "everything is acknowledged");
     instance.crash();
 }
 
@@ -141,7 +141,7 @@ async fn entries_beyond_a_quota_are_recorded_as_skipped_and_none_is_lost(world: 
         let made = runs.iter().filter(|run| run.reason.is_none()).count();
         assert_eq!((made, over, runs.len()), (fired, skipped, fired + skipped), "{}", task.tenant_id);
     }
-    assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default(), "everything is acknowledged");
+    assert_eq!(instance.bus().backlog().await.unwrap(), BusBacklog::default(), "everything is acknowledged");
     instance.crash();
 }
 
@@ -158,7 +158,7 @@ async fn a_flood_is_recorded_once_though_its_instance_dies_halfway(world: World)
     for task in &loud {
         assert_eq!(second.runs(task).await.len(), EVENTS);
     }
-    assert_eq!(second.bus().backlog().await.unwrap(), Backlog::default());
+    assert_eq!(second.bus().backlog().await.unwrap(), BusBacklog::default());
     second.crash();
 }
 
@@ -195,7 +195,7 @@ async fn a_write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_bur
     assert_eq!(letters.len(), 1, "{letters:?}");
     assert_eq!((letters[0].tenant.as_deref(), letters[0].deliveries), (Some("ann"), 5));
     assert!(letters[0].error.contains("took too long"), "{}", letters[0].error);
-    assert_eq!(instance.bus().backlog().await.unwrap(), Backlog::default());
+    assert_eq!(instance.bus().backlog().await.unwrap(), BusBacklog::default());
     instance.crash();
 }
 

@@ -9,7 +9,7 @@ use reveille::id::Scope;
 use reveille::task::change::TaskChange;
 use serde_json::json;
 
-use super::stage::Stage;
+use super::stage::FaultHarness;
 use crate::support::binary::TempDir;
 use crate::support::postgres_server::PostgresServer;
 use crate::support::servers;
@@ -72,7 +72,7 @@ fn by_the_clock_in(file: &Path) -> [(&'static str, String); 4] {
 }
 
 /// Jumps about, and judges after each jump: back only to where the clock has been.
-async fn jumps_about(stage: &mut Stage, file: &Path, what: &str) {
+async fn jumps_about(stage: &mut FaultHarness, file: &Path, what: &str) {
     stage.known.clock_stepped = true;
     // a jump takes every lease away
     stage.known.crashes = 3;
@@ -92,7 +92,7 @@ async fn jumps_about(stage: &mut Stage, file: &Path, what: &str) {
 
 #[tokio::test]
 async fn a_process_whose_clock_jumps_an_hour_and_a_day_both_ways_fires_nothing_twice_and_loses_nothing() {
-    let mut stage = Stage::sqlite().await;
+    let mut stage = FaultHarness::sqlite().await;
     let file = stage.service(0).dir.path().join("clock");
     step(&file, 0);
     for (name, value) in by_the_clock_in(&file) {
@@ -107,6 +107,6 @@ async fn a_postgres_whose_clock_jumps_an_hour_and_a_day_both_ways_fires_nothing_
     let file = dir.path().join("clock");
     step(&file, 0);
     let server = PostgresServer::start_with(&by_the_clock_in(&file)).await;
-    let mut stage = Stage::postgres(2, &server.url(), &server.url()).await;
+    let mut stage = FaultHarness::postgres(2, &server.url(), &server.url()).await;
     jumps_about(&mut stage, &file, "postgres, its clock an hour and a day ahead and back").await;
 }

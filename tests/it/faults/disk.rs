@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use reveille::clock::{machine_now, pause};
 
-use super::stage::Stage;
+use super::stage::FaultHarness;
 use crate::support::postgres_server::PostgresServer;
 
 const WELL: Duration = Duration::from_secs(3);
@@ -17,7 +17,7 @@ async fn a_postgres_whose_disk_is_full_comes_back_with_everything_that_was_recor
         println!("NOT RUN: a full disk under Postgres; this machine refuses a private mount namespace");
         return;
     };
-    let mut stage = Stage::postgres(2, &server.url(), &server.url()).await;
+    let mut stage = FaultHarness::postgres(2, &server.url(), &server.url()).await;
     stage.start_all().await;
     stage.busy().await;
     for _ in 0..2 {

@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use reveille::clock::{machine_now, pause};
 use serde_json::json;
 
-use super::stage::Stage;
+use super::stage::FaultHarness;
 use crate::support::postgres::Database;
 use crate::support::servers;
 
@@ -20,7 +20,7 @@ fn some(most: u64) -> Duration {
 #[tokio::test]
 async fn on_sqlite_an_instance_that_is_killed_over_and_over_loses_and_doubles_nothing() {
     let cycles = servers::chaos_cycles();
-    let mut stage = Stage::sqlite().await;
+    let mut stage = FaultHarness::sqlite().await;
     stage.effects.takes(EXECUTION);
     stage.start(0).await;
     stage.busy().await;
@@ -42,7 +42,7 @@ async fn on_sqlite_an_instance_that_is_killed_over_and_over_loses_and_doubles_no
 async fn on_postgres_three_instances_of_which_any_is_killed_lose_and_double_nothing() {
     let cycles = servers::chaos_cycles();
     let database = Database::empty().await;
-    let mut stage = Stage::postgres(3, &database.url, &database.url).await;
+    let mut stage = FaultHarness::postgres(3, &database.url, &database.url).await;
     stage.effects.takes(EXECUTION);
     stage.start_all().await;
     stage.busy().await;
@@ -75,7 +75,7 @@ const LOSS: TimeDelta = TimeDelta::seconds(10 + 2);
 #[tokio::test]
 async fn an_instance_at_rest_goes_on_with_what_a_dead_one_had_claimed() {
     let database = Database::empty().await;
-    let mut stage = Stage::postgres(2, &database.url, &database.url).await;
+    let mut stage = FaultHarness::postgres(2, &database.url, &database.url).await;
     stage.start_all().await;
     pause(REST).await;
     // the first is asked, and nobody tells the other

@@ -7,7 +7,7 @@ use chrono::TimeDelta;
 use reveille::clock::{machine_now, pause};
 use serde_json::json;
 
-use super::stage::{PATIENCE, Stage};
+use super::stage::{PATIENCE, FaultHarness};
 use super::stopped;
 use crate::support::checker::Verdict;
 use crate::support::postgres::Database;
@@ -15,12 +15,12 @@ use crate::support::redis::RedisServer;
 use crate::support::servers;
 
 /// Three instances on one Postgres, with this bug.
-async fn three(database: &Database, bug: &str) -> Stage {
-    Stage::postgres(3, &database.url, &database.url).await.with("REVEILLE_PLANTED", bug)
+async fn three(database: &Database, bug: &str) -> FaultHarness {
+    FaultHarness::postgres(3, &database.url, &database.url).await.with("REVEILLE_PLANTED", bug)
 }
 
 /// Looks again and again until a rule is broken that this bug breaks.
-async fn is_caught(stage: &mut Stage, bug: &str, rules: &[&str]) {
+async fn is_caught(stage: &mut FaultHarness, bug: &str, rules: &[&str]) {
     let begun = Instant::now();
     loop {
         let verdict = stage.verdict().await;
@@ -72,7 +72,7 @@ async fn claims_without_skip_locked_are_caught() {
 #[tokio::test]
 async fn a_start_that_does_not_look_whether_the_task_is_running_is_caught() {
     let database = Database::empty().await;
-    let stage = Stage::postgres(1, &database.url, &database.url).await;
+    let stage = FaultHarness::postgres(1, &database.url, &database.url).await;
     let mut stage = stage.with("REVEILLE_PLANTED", "no_slot");
     stage.effects.takes(Duration::from_secs(3));
     stage.start_all().await;
@@ -83,7 +83,7 @@ async fn a_start_that_does_not_look_whether_the_task_is_running_is_caught() {
 #[tokio::test]
 async fn an_end_without_a_fence_is_caught() {
     let database = Database::empty().await;
-    let stage = Stage::postgres(2, &database.url, &database.url).await;
+    let stage = FaultHarness::postgres(2, &database.url, &database.url).await;
     let mut stage = stage.with("REVEILLE_PLANTED", "no_fence");
     stopped::sleeps_over_its_leases(&mut stage).await;
     is_caught(&mut stage, "no_fence", &["fence"]).await;
@@ -109,7 +109,7 @@ async fn a_rescue_without_a_token_is_caught() {
 }
 
 /// So many runs that are due at one instant, in some seconds.
-async fn at_once(stage: &mut Stage, count: usize) {
+async fn at_once(stage: &mut FaultHarness, count: usize) {
     let at = (machine_now() + TimeDelta::seconds(8)).to_rfc3339();
     for _ in 0..count {
         stage.task(json!({ "type": "schedule", "at": at, "overlap": "allow" })).await;
@@ -118,7 +118,7 @@ async fn at_once(stage: &mut Stage, count: usize) {
 
 #[tokio::test]
 async fn instants_that_are_missed_in_silence_are_caught() {
-    let mut stage = Stage::sqlite().await.with("REVEILLE_PLANTED", "silent_miss");
+    let mut stage = FaultHarness::sqlite().await.with("REVEILLE_PLANTED", "silent_miss");
     stage.start(0).await;
     stage.busy().await;
     pause(Duration::from_secs(1)).await;
@@ -130,7 +130,7 @@ async fn instants_that_are_missed_in_silence_are_caught() {
 
 #[tokio::test]
 async fn an_event_that_is_acknowledged_before_its_run_is_recorded_is_caught() {
-    let mut stage = Stage::sqlite().await.with("REVEILLE_PLANTED", "acknowledge_before_commit");
+    let mut stage = FaultHarness::sqlite().await.with("REVEILLE_PLANTED", "acknowledge_before_commit");
     stage.start(0).await;
     stage.busy().await;
     for _ in 0..5 {
@@ -147,7 +147,7 @@ async fn an_event_that_is_acknowledged_before_its_run_is_recorded_is_caught() {
 #[tokio::test]
 async fn fires_without_a_unique_key_are_caught() {
     let redis = RedisServer::start(&[]);
-    let stage = Stage::sqlite().await.with("REVEILLE_PLANTED", "no_unique_key");
+    let stage = FaultHarness::sqlite().await.with("REVEILLE_PLANTED", "no_unique_key");
     let mut stage = stage.with("REVEILLE_BUS__URL", &redis.url());
     stage.start(0).await;
     stage.busy().await;
@@ -160,7 +160,7 @@ async fn fires_without_a_unique_key_are_caught() {
 #[tokio::test]
 async fn an_instance_that_goes_by_its_own_clock_is_caught() {
     let database = Database::empty().await;
-    let stage = Stage::postgres(2, &database.url, &database.url).await.with("REVEILLE_PLANTED", "local_clock");
+    let stage = FaultHarness::postgres(2, &database.url, &database.url).await.with("REVEILLE_PLANTED", "local_clock");
     let mut stage = stage.with_of(1, "LD_PRELOAD", &servers::faketime()).with_of(1, "FAKETIME", "+1h").with_of(
         1,
         "FAKETIME_DONT_FAKE_MONOTONIC",
@@ -172,7 +172,7 @@ async fn an_instance_that_goes_by_its_own_clock_is_caught() {
 }
 
 /// One call of the store in a hundred fails, before it takes effect or after; the services live with it.
-async fn lives_with_failing_calls(stage: Stage, what: &str) {
+async fn lives_with_failing_calls(stage: FaultHarness, what: &str) {
     let mut stage = stage.with("REVEILLE_STORE_FAULTS", "0.01,100");
     stage.effects.takes(Duration::from_millis(50));
     stage.start_all().await;
@@ -191,19 +191,19 @@ async fn lives_with_failing_calls(stage: Stage, what: &str) {
 
 #[tokio::test]
 async fn on_sqlite_one_call_of_the_store_in_a_hundred_may_fail() {
-    lives_with_failing_calls(Stage::sqlite().await, "sqlite, 1 % of the store's calls fail").await;
+    lives_with_failing_calls(FaultHarness::sqlite().await, "sqlite, 1 % of the store's calls fail").await;
 }
 
 #[tokio::test]
 async fn on_postgres_one_call_of_the_store_in_a_hundred_may_fail() {
     let database = Database::empty().await;
-    let stage = Stage::postgres(2, &database.url, &database.url).await;
+    let stage = FaultHarness::postgres(2, &database.url, &database.url).await;
     lives_with_failing_calls(stage, "postgres, 1 % of the store's calls fail").await;
 }
 
 #[tokio::test]
 async fn a_sqlite_file_that_is_full_keeps_what_it_has_and_goes_on_when_there_is_room() {
-    let mut stage = Stage::sqlite().await;
+    let mut stage = FaultHarness::sqlite().await;
     stage.start(0).await;
     stage.busy().await;
     for _ in 0..2 {

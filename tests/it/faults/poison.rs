@@ -6,11 +6,11 @@ use chrono::TimeDelta;
 use reveille::clock::{machine_now, pause};
 use serde_json::json;
 
-use super::stage::{PATIENCE, Stage};
+use super::stage::{PATIENCE, FaultHarness};
 
 #[tokio::test]
 async fn a_run_that_kills_its_process_each_time_is_given_up_and_the_others_go_on() {
-    let mut stage = Stage::sqlite().await;
+    let mut stage = FaultHarness::sqlite().await;
     stage.effects.takes(Duration::from_millis(200));
     stage.start(0).await;
     stage.busy().await;
@@ -41,7 +41,7 @@ async fn a_run_that_kills_its_process_each_time_is_given_up_and_the_others_go_on
 
 #[tokio::test]
 async fn a_trigger_that_no_longer_parses_and_an_executor_that_is_gone_hold_up_no_other_task() {
-    let mut stage = Stage::sqlite().await;
+    let mut stage = FaultHarness::sqlite().await;
     stage.start(0).await;
     stage.busy().await;
     let every_second = json!({ "type": "schedule", "interval": "1s", "overlap": "allow" });
@@ -77,7 +77,7 @@ async fn a_trigger_that_no_longer_parses_and_an_executor_that_is_gone_hold_up_no
 
 #[tokio::test]
 async fn a_run_with_a_checkpoint_of_another_release_ends_with_a_reason_and_holds_up_no_other() {
-    let stage = Stage::sqlite().await;
+    let stage = FaultHarness::sqlite().await;
     let scenario = stage.service(0).dir.path().join("scenario.toml");
     let steps = "[[steps]]\nturn = 1\ntext = \"Let me look.\"\n[[steps.calls]]\ntool = \"current_time\"\n\
                  [[steps]]\nturn = 2\ntext = \"It is late.\"\ndelay_seconds = 20.0\n";

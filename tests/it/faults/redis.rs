@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use reveille::clock::{machine_now, pause};
 
-use super::stage::Stage;
+use super::stage::FaultHarness;
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis::RedisServer;
 
@@ -13,7 +13,7 @@ use crate::support::redis::RedisServer;
 const OUTAGE: Duration = Duration::from_secs(2);
 const WELL: Duration = Duration::from_secs(2);
 
-async fn publish(stage: &mut Stage, length: Duration) {
+async fn publish(stage: &mut FaultHarness, length: Duration) {
     let begun = std::time::Instant::now();
     while begun.elapsed() < length {
         stage.publish().await;
@@ -25,7 +25,7 @@ async fn publish(stage: &mut Stage, length: Duration) {
 async fn an_event_that_was_accepted_outlives_redis_crashes_cuts_and_silence() {
     let mut redis = RedisServer::start(&[]);
     let proxy = Proxy::before(&redis.url()).await;
-    let stage = Stage::sqlite().await.with("REVEILLE_BUS__URL", proxy.url(&redis.url()).trim_end_matches('/'));
+    let stage = FaultHarness::sqlite().await.with("REVEILLE_BUS__URL", proxy.url(&redis.url()).trim_end_matches('/'));
     let mut stage = stage.with("REVEILLE_BUS__STALLED_AFTER_SECONDS", "2");
     stage.start(0).await;
     stage.busy().await;

@@ -6,11 +6,11 @@ use chrono::TimeDelta;
 use reveille::clock::{machine_now, pause};
 use serde_json::json;
 
-use super::stage::{LEASE_VARIABLE, PATIENCE, Stage};
+use super::stage::{LEASE_VARIABLE, PATIENCE, FaultHarness};
 use crate::support::binary::signal;
 use crate::support::postgres::Database;
 
-async fn until_executing(stage: &Stage, more_than: usize) {
+async fn until_executing(stage: &FaultHarness, more_than: usize) {
     let begun = Instant::now();
     while stage.effects.journal().len() <= more_than {
         assert!(begun.elapsed() < PATIENCE, "nothing is executed\n{}", stage.logs());
@@ -21,7 +21,7 @@ async fn until_executing(stage: &Stage, more_than: usize) {
 #[tokio::test]
 async fn instances_that_are_asked_to_stop_under_load_leave_nothing_behind() {
     let database = Database::empty().await;
-    let stage = Stage::postgres(2, &database.url, &database.url).await;
+    let stage = FaultHarness::postgres(2, &database.url, &database.url).await;
     // nothing is left to the end of a lease
     let mut stage = stage.with(LEASE_VARIABLE, "60");
     stage.effects.takes(Duration::from_millis(300));
@@ -41,7 +41,7 @@ async fn instances_that_are_asked_to_stop_under_load_leave_nothing_behind() {
 
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once_and_what_was_at_work_goes_on_later() {
-    let mut stage = Stage::sqlite().await.with(LEASE_VARIABLE, "6");
+    let mut stage = FaultHarness::sqlite().await.with(LEASE_VARIABLE, "6");
     stage.effects.takes(Duration::from_secs(15));
     stage.start(0).await;
     let at = (machine_now() + TimeDelta::seconds(2)).to_rfc3339();

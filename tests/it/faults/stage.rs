@@ -33,7 +33,7 @@ fn event_key(tenant: &str, source: &str, id: &str) -> String {
 }
 
 /// Services on one database.
-pub struct Stage {
+pub struct FaultHarness {
     pub effects: Effects,
     pub source: Source,
     pub known: Known,
@@ -48,32 +48,32 @@ pub struct Stage {
     pub accepted: Vec<String>,
 }
 
-impl Stage {
+impl FaultHarness {
     /// One instance on SQLite, which is not running yet.
-    pub async fn sqlite() -> Stage {
+    pub async fn sqlite() -> FaultHarness {
         let service = Service::new();
         let source = Source::Sqlite(service.dir.path().join("data/reveille.db"));
-        Stage::of(vec![service], source).await
+        FaultHarness::of(vec![service], source).await
     }
 
     /// So many instances on this Postgres database, which they may reach by another address than the judge.
-    pub async fn postgres(instances: usize, direct: &str, by: &str) -> Stage {
+    pub async fn postgres(instances: usize, direct: &str, by: &str) -> FaultHarness {
         let keys = json!([MASTER_KEY]).to_string();
         let service = || {
             let service = Service::new().with("REVEILLE_DATABASE__URL", by);
             service.with("REVEILLE_VAULT__MASTER_KEYS", keys.clone())
         };
         let services = (0..instances).map(|_| service()).collect();
-        Stage::of(services, Source::Postgres(direct.to_owned())).await
+        FaultHarness::of(services, Source::Postgres(direct.to_owned())).await
     }
 
-    async fn of(services: Vec<Service>, source: Source) -> Stage {
+    async fn of(services: Vec<Service>, source: Source) -> FaultHarness {
         let alive = vec![false; services.len()];
         let services = services.into_iter().map(|service| {
             let service = service.with("REVEILLE_SERVER__ADMIN_TOKEN", TOKEN);
             service.with(LEASE_VARIABLE, LEASE_SECONDS.to_string())
         });
-        Stage {
+        FaultHarness {
             effects: Effects::start().await,
             source,
             known: Known::default(),
@@ -88,7 +88,7 @@ impl Stage {
     }
 
     /// Sets an environment variable of every instance, from its next start on.
-    pub fn with(mut self, name: &str, value: &str) -> Stage {
+    pub fn with(mut self, name: &str, value: &str) -> FaultHarness {
         self.services = self.services.into_iter().map(|service| service.with(name, value)).collect();
         self
     }
@@ -101,7 +101,7 @@ impl Stage {
 
     /// Sets one of one instance.
     #[cfg(feature = "planted")]
-    pub fn with_of(mut self, number: usize, name: &str, value: &str) -> Stage {
+    pub fn with_of(mut self, number: usize, name: &str, value: &str) -> FaultHarness {
         let of = |(at, service): (usize, Service)| if at == number { service.with(name, value) } else { service };
         self.services = self.services.into_iter().enumerate().map(of).collect();
         self

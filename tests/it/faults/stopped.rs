@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use reveille::clock::{machine_now, pause};
 use serde_json::json;
 
-use super::stage::{LEASE_VARIABLE, PATIENCE, Stage};
+use super::stage::{LEASE_VARIABLE, PATIENCE, FaultHarness};
 use crate::support::binary::signal;
 use crate::support::postgres::Database;
 
@@ -15,7 +15,7 @@ const RUNS: usize = 12;
 /// The first instance has all the runs, since the second one comes when they have begun. It sleeps until each was taken
 /// over; when it wakes, the answers to its own executions are there, and the second ones are under way, whose answers
 /// are kept.
-pub async fn sleeps_over_its_leases(stage: &mut Stage) {
+pub async fn sleeps_over_its_leases(stage: &mut FaultHarness) {
     // who is awake loses none
     stage.set(LEASE_VARIABLE, "6");
     stage.effects.releases(0);
@@ -35,7 +35,7 @@ pub async fn sleeps_over_its_leases(stage: &mut Stage) {
 }
 
 /// Waits until this attempt of each run has begun.
-async fn begun(stage: &Stage, attempt: i64) {
+async fn begun(stage: &FaultHarness, attempt: i64) {
     let since = Instant::now();
     while stage.effects.journal().iter().filter(|effect| effect.attempt == attempt).count() < RUNS {
         assert!(since.elapsed() < PATIENCE, "attempt {attempt} of each did not begin\n{}", stage.logs());
@@ -46,7 +46,7 @@ async fn begun(stage: &Stage, attempt: i64) {
 #[tokio::test]
 async fn an_instance_that_sleeps_for_longer_than_its_leases_writes_nothing_when_it_wakes() {
     let database = Database::empty().await;
-    let mut stage = Stage::postgres(2, &database.url, &database.url).await;
+    let mut stage = FaultHarness::postgres(2, &database.url, &database.url).await;
     sleeps_over_its_leases(&mut stage).await;
     stage.service(0).until_logged("the lease is lost").await;
     stage.effects.releases(2);

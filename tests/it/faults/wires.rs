@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reveille::clock::{machine_now, pause};
 
-use super::stage::Stage;
+use super::stage::FaultHarness;
 use crate::support::postgres::Database;
 use crate::support::postgres_server::PostgresServer;
 use crate::support::proxy::{Proxy, Wire};
@@ -19,10 +19,10 @@ const GIVEN_UP: Duration = Duration::from_secs(45);
 const WELL: Duration = Duration::from_secs(3);
 
 /// Two busy instances that reach their database through a proxy.
-async fn behind_a_proxy() -> (Database, Proxy, Stage) {
+async fn behind_a_proxy() -> (Database, Proxy, FaultHarness) {
     let database = Database::empty().await;
     let proxy = Proxy::before(&database.url).await;
-    let mut stage = Stage::postgres(2, &database.url, &proxy.url(&database.url)).await;
+    let mut stage = FaultHarness::postgres(2, &database.url, &proxy.url(&database.url)).await;
     stage.effects.takes(EXECUTION);
     stage.start_all().await;
     stage.busy().await;
@@ -32,7 +32,7 @@ async fn behind_a_proxy() -> (Database, Proxy, Stage) {
 #[tokio::test]
 async fn postgres_crashes_again_and_again_and_nothing_is_lost_or_doubled() {
     let server = PostgresServer::start().await;
-    let mut stage = Stage::postgres(2, &server.url(), &server.url()).await;
+    let mut stage = FaultHarness::postgres(2, &server.url(), &server.url()).await;
     stage.effects.takes(EXECUTION);
     stage.start_all().await;
     stage.busy().await;

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use reveille::channel::email::{Email, Settings, StartTls};
+use reveille::channel::email::{EmailChannel, Settings, StartTls};
 use reveille::channel::{Channel, Confirmed};
-use reveille::notification::wording::Words;
+use reveille::notification::wording::RenderedMessage;
 use reveille::notification::{Addresses, Recipient};
 use reveille::secret::Secret;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -22,8 +22,8 @@ fn settings(url: impl Into<String>) -> Settings {
     }
 }
 
-fn email(url: impl Into<String>) -> Email {
-    Email::new(&settings(url)).unwrap().expect("a configured channel")
+fn email(url: impl Into<String>) -> EmailChannel {
+    EmailChannel::new(&settings(url)).unwrap().expect("a configured channel")
 }
 
 fn ann() -> Recipient {
@@ -123,7 +123,7 @@ async fn a_real_mail_server_takes_the_message_as_it_was_meant() {
 async fn where_there_is_html_it_goes_beside_the_text_that_says_the_same() {
     let server = MailServer::start().await;
     let html = format!("<p>Grüße &amp; mehr</p>\n.\n<p>{}</p>\n", "long ".repeat(300));
-    let told = Words { html: Some(html.clone()), ..words() };
+    let told = RenderedMessage { html: Some(html.clone()), ..words() };
     deliver_words(&email(format!("smtp://{}", server.address())), &ann(), &told, created_at()).await.unwrap();
     let [mail] = server.messages().try_into().expect("one message");
     assert_eq!((mail.text.as_str(), mail.html.as_deref()), (told.text.as_str(), Some(html.trim_end())));
@@ -134,7 +134,7 @@ async fn where_there_is_html_it_goes_beside_the_text_that_says_the_same() {
 async fn mails_of_one_conversation_refer_to_the_same_id_and_have_their_own() {
     let server = MailServer::start().await;
     let email = email(format!("smtp://{}", server.address()));
-    let about = |thread: &str| Words { thread: Some(thread.into()), ..words() };
+    let about = |thread: &str| RenderedMessage { thread: Some(thread.into()), ..words() };
     for thread in ["batch 7", "batch 7", "batch 8"] {
         deliver_words(&email, &ann(), &about(thread), created_at()).await.unwrap();
     }
@@ -154,7 +154,7 @@ async fn one_unsubscribes_where_the_operator_says() {
     let server = MailServer::start().await;
     let place = "https://wake.example.org/unsubscribe";
     let settings = Settings { unsubscribe: Some(place.into()), ..settings(format!("smtp://{}", server.address())) };
-    deliver(&Email::new(&settings).unwrap().unwrap(), &ann()).await.unwrap();
+    deliver(&EmailChannel::new(&settings).unwrap().unwrap(), &ann()).await.unwrap();
     let [mail] = server.messages().try_into().expect("one message");
     assert_eq!(mail.header("list-unsubscribe"), format!("<{place}>"));
 }
@@ -197,10 +197,10 @@ async fn an_encrypted_line_is_used_where_its_end_is_trusted() {
         let url = format!("{scheme}://localhost:{}", server.address().port());
         let trusting =
             Settings { starttls: Some(starttls), ca_file: Some(server.certificate()), ..settings(url.as_str()) };
-        let answer = outcome(deliver(&Email::new(&trusting).unwrap().unwrap(), &ann()).await);
+        let answer = outcome(deliver(&EmailChannel::new(&trusting).unwrap().unwrap(), &ann()).await);
         assert_eq!((answer.0, server.messages().len()), ("delivered", before + 1), "{scheme}: {answer:?}");
         // this server takes nothing in clear, and without its certificate nothing is sent to it
-        let untrusting = Email::new(&Settings { ca_file: None, ..trusting }).unwrap().unwrap();
+        let untrusting = EmailChannel::new(&Settings { ca_file: None, ..trusting }).unwrap().unwrap();
         assert_eq!(outcome(deliver(&untrusting, &ann()).await).0, "misconfigured", "{scheme}");
         assert_eq!(server.messages().len(), before + 1);
     }
@@ -211,7 +211,7 @@ async fn nothing_goes_over_an_encrypted_line_whose_end_is_not_who_it_says() {
     let server = MailServer::start_with_starttls().await;
     let url = format!("smtp://ann:canary@localhost:{}", server.address().port());
     for starttls in [StartTls::Required, StartTls::Opportunistic] {
-        let email = Email::new(&Settings { starttls: Some(starttls), ..settings(url.as_str()) }).unwrap().unwrap();
+        let email = EmailChannel::new(&Settings { starttls: Some(starttls), ..settings(url.as_str()) }).unwrap().unwrap();
         let (word, why) = outcome(deliver(&email, &ann()).await);
         assert!(
             word == "misconfigured" && why.contains("invalid peer certificate") && !why.contains("canary"),
@@ -226,7 +226,7 @@ async fn a_line_that_must_be_encrypted_is_not_used_in_clear() {
     let server = scripted(&[("EHLO", "250 no-extensions")]).await;
     let url = server.url.replace("smtp://", "smtp://ann:canary@");
     let required = Settings { starttls: Some(StartTls::Required), ..settings(url) };
-    let (word, why) = outcome(deliver(&Email::new(&required).unwrap().unwrap(), &ann()).await);
+    let (word, why) = outcome(deliver(&EmailChannel::new(&required).unwrap().unwrap(), &ann()).await);
     assert!(word == "misconfigured" && why.contains("STARTTLS is not supported"), "{word}: {why}");
     assert!(!server.heard("AUTH") && !server.heard("MAIL"));
 }
@@ -275,7 +275,7 @@ async fn silence_before_the_text_is_tried_again_and_silence_after_it_is_unknown(
     for (answers, word) in cases {
         let server = scripted(answers).await;
         let quick = Settings { timeout_seconds: 1, ..settings(&server.url) };
-        let (found, why) = outcome(deliver(&Email::new(&quick).unwrap().unwrap(), &ann()).await);
+        let (found, why) = outcome(deliver(&EmailChannel::new(&quick).unwrap().unwrap(), &ann()).await);
         assert_eq!(found, word, "{answers:?}: {why}");
     }
 }

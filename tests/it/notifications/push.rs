@@ -5,7 +5,7 @@ mod web_push;
 
 use std::time::Duration;
 
-use reveille::channel::push::{Push, Settings, Vapid, seal_auth};
+use reveille::channel::push::{PushChannel, Settings, Vapid, seal_auth};
 use reveille::channel::{Channel, ChannelError, Confirmed, Receipt};
 use reveille::egress::Egress;
 use reveille::notification::{Addresses, PushAddress, Recipient};
@@ -43,17 +43,17 @@ fn with_vapid() -> Settings {
 }
 
 /// The channel; user-given addresses may be on this machine.
-fn push(settings: &Settings) -> Push {
+fn push(settings: &Settings) -> PushChannel {
     opened(settings, &["127.0.0.1:*"])
 }
 
-fn opened(settings: &Settings, allow: &[&str]) -> Push {
+fn opened(settings: &Settings, allow: &[&str]) -> PushChannel {
     let egress = reveille::egress::Settings {
         allow: allow.iter().map(|entry| (*entry).to_owned()).collect(),
         ..reveille::egress::Settings::default()
     };
     let vapid: Option<Vapid> = settings.vapid(WithoutKeys::Refuse, "http://127.0.0.1").unwrap().0;
-    Push::new(settings, vapid, Egress::new(&egress).unwrap(), vault()).unwrap()
+    PushChannel::new(settings, vapid, Egress::new(&egress).unwrap(), vault()).unwrap()
 }
 
 fn topic(topic: &str, server: Option<&str>) -> PushAddress {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use reveille::channel::slack::{Settings, Slack, seal_url};
+use reveille::channel::slack::{Settings, SlackChannel, seal_url};
 use reveille::channel::{Channel, ChannelError, Confirmed, Login, Receipt};
 use reveille::egress::{self, Egress};
 use reveille::notification::text::Link;
-use reveille::notification::wording::Words;
+use reveille::notification::wording::RenderedMessage;
 use reveille::notification::{Addresses, Recipient, SlackAddress};
 use reveille::secret::Secret;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ use super::{
 const TOKEN: &str = "xoxb-canary-of-the-token";
 const PLACE: &str = "/services/T0/B0/canary-of-the-webhook";
 
-fn slack(base: &str, token: Option<&str>) -> Slack {
+fn slack(base: &str, token: Option<&str>) -> SlackChannel {
     let egress = egress::Settings { allow: vec!["127.0.0.1:*".into()], ..egress::Settings::default() };
     let settings = Settings {
         token: token.map(Secret::new),
@@ -29,7 +29,7 @@ fn slack(base: &str, token: Option<&str>) -> Slack {
         webhook_hosts: vec!["hooks.slack.com".into(), base.into()],
         timeout_seconds: ANSWER_SECONDS,
     };
-    Slack::new(&settings, Egress::new(&egress).unwrap(), vault()).unwrap()
+    SlackChannel::new(&settings, Egress::new(&egress).unwrap(), vault()).unwrap()
 }
 
 fn member() -> Recipient {
@@ -42,8 +42,8 @@ fn hooked(url: &str) -> Recipient {
     recipient(Addresses { slack: Some(SlackAddress::Webhook { sealed_url }), ..Addresses::default() })
 }
 
-fn told() -> Words {
-    Words {
+fn told() -> RenderedMessage {
+    RenderedMessage {
         text: "*Morgenpost*\n\nGrüße &amp; <https://example.org|mehr>".into(),
         link: Some(Link { label: "Decide".into(), url: "https://wake.example.org/approvals/1".into() }),
         thread: Some("batch 7".into()),
@@ -109,7 +109,7 @@ async fn a_long_text_is_several_sections_within_slack_s_limits() {
     let slack = slack(&server.uri(), Some(TOKEN));
     let text = "Ein Satz mit &amp; und Grüßen.\n".repeat(1300);
     let long: String = text.chars().take(slack.capabilities().max_response_length).collect();
-    deliver_words(&slack, &member(), &Words { text: long.clone(), ..told() }, created_at()).await.unwrap();
+    deliver_words(&slack, &member(), &RenderedMessage { text: long.clone(), ..told() }, created_at()).await.unwrap();
     let sent = body(&only_request(&server).await);
     let blocks = sent["blocks"].as_array().unwrap();
     let sections: Vec<&str> = blocks.iter().filter_map(|block| block["text"]["text"].as_str()).collect();
@@ -124,7 +124,7 @@ async fn a_long_text_is_several_sections_within_slack_s_limits() {
 async fn a_link_that_is_no_web_address_is_no_button() {
     let server = answering(ok()).await;
     let link = Some(Link { label: "Open".into(), url: "javascript:alert(1)".into() });
-    deliver_words(&slack(&server.uri(), Some(TOKEN)), &member(), &Words { link, ..words() }, created_at())
+    deliver_words(&slack(&server.uri(), Some(TOKEN)), &member(), &RenderedMessage { link, ..words() }, created_at())
         .await
         .unwrap();
     assert_eq!(body(&only_request(&server).await)["blocks"].as_array().unwrap().len(), 1);

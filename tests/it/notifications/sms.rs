@@ -5,10 +5,10 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use reveille::channel::sms::segments::segments;
-use reveille::channel::sms::{Name, Settings, Sms};
+use reveille::channel::sms::{SmsProvider, Settings, SmsChannel};
 use reveille::channel::{Channel, ChannelError, Confirmed, Login, Receipt, ticket};
 use reveille::notification::text::Link;
-use reveille::notification::wording::Words;
+use reveille::notification::wording::RenderedMessage;
 use reveille::notification::{Addresses, Recipient};
 use reveille::secret::Secret;
 use serde_json::{Value, json};
@@ -34,11 +34,11 @@ fn settings(base: &str) -> Settings {
     }
 }
 
-fn sms_at(settings: &Settings, public_url: Option<&str>) -> Sms {
-    Sms::new(settings, vault(), public_url).unwrap().expect("a configured channel")
+fn sms_at(settings: &Settings, public_url: Option<&str>) -> SmsChannel {
+    SmsChannel::new(settings, vault(), public_url).unwrap().expect("a configured channel")
 }
 
-fn sms(base: &str) -> Sms {
+fn sms(base: &str) -> SmsChannel {
     sms_at(&settings(base), None)
 }
 
@@ -77,7 +77,7 @@ async fn twilio_is_asked_as_its_interface_says_and_what_it_took_is_sent_not_deli
 async fn signalwire_and_a_key_and_a_messaging_service_are_used_where_they_are_set() {
     let server = answering(taken()).await;
     let signalwire = Settings {
-        provider: Name::Signalwire,
+        provider: SmsProvider::Signalwire,
         account: Some("5f1c-22".into()),
         from: None,
         messaging_service: Some("MG1".into()),
@@ -115,7 +115,7 @@ async fn no_report_is_asked_for_at_an_address_that_the_provider_can_t_reach() {
 #[tokio::test]
 async fn a_text_has_no_more_parts_than_it_may_and_keeps_its_link() {
     let link = "https://wake.example.org/approvals/0123456789abcdefghij";
-    let long = Words {
+    let long = RenderedMessage {
         text: format!("{}\n\nLook at it and decide:\n{link}", "Ein Satz – „überall“ 😀. ".repeat(40)),
         link: Some(Link { label: "Decide".into(), url: link.into() }),
         ..words()
@@ -132,7 +132,7 @@ async fn a_text_has_no_more_parts_than_it_may_and_keeps_its_link() {
     let server = answering(taken()).await;
     let one = sms_at(&Settings { max_segments: 1, ..settings(&server.uri()) }, None);
     let endless = format!("https://wake.example.org/{}", "x".repeat(200));
-    let told = Words { text: endless.clone(), link: Some(Link { label: "Open".into(), url: endless }), ..words() };
+    let told = RenderedMessage { text: endless.clone(), link: Some(Link { label: "Open".into(), url: endless }), ..words() };
     let refused = outcome(deliver_words(&one, &ann(), &told, created_at()).await);
     let why = "the link alone is longer than channels.sms.max_segments = 1 allows";
     assert_eq!((refused, server.received_requests().await.unwrap().len()), (("unsendable", why.into()), 0));

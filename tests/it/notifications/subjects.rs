@@ -1,7 +1,7 @@
 //! A message is told by what it is about: its subject is for people, its key keeps it from being made twice, and neither
 //! decides anything else.
 
-use reveille::notification::{DeliveryState, Kind};
+use reveille::notification::{DeliveryState, MessageKind};
 use reveille::store::Referred;
 use reveille::task::TaskStatus;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ on_both! {
     messages_with_other_subjects_and_keys_are_told_as_before
 }
 
-async fn referred(instance: &Instance, kind: Kind) -> Vec<Referred> {
+async fn referred(instance: &Instance, kind: MessageKind) -> Vec<Referred> {
     let deliveries = instance.deliveries().await.into_iter().filter(|delivery| delivery.kind == kind);
     let mut found = Vec::new();
     for delivery in deliveries {
@@ -54,7 +54,7 @@ async fn messages_with_other_subjects_and_keys_are_told_as_before(mut world: Wor
     let renamed = "update deliveries set subject = 'Bonjour', dedupe_key = 'k' || kind";
     world.execute(renamed, renamed).await;
 
-    let told = referred(&instance, Kind::Notice).await;
+    let told = referred(&instance, MessageKind::Notice).await;
     let credential = told[0].credential.as_ref().expect("the credential that it is about");
     assert_eq!(told.len(), 1);
     assert_eq!((credential.reference.as_str(), credential.task.as_deref()), ("shop/work", Some("Shop")));

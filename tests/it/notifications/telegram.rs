@@ -4,10 +4,10 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use reveille::channel::telegram::{Settings, Telegram};
-use reveille::channel::{Channel, ChannelError, Confirmed, Login, Message, Receipt};
+use reveille::channel::telegram::{Settings, TelegramChannel};
+use reveille::channel::{Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt};
 use reveille::notification::text::Link;
-use reveille::notification::wording::Words;
+use reveille::notification::wording::RenderedMessage;
 use reveille::notification::{Addresses, Recipient};
 use reveille::secret::Secret;
 use reveille::task::Urgency;
@@ -21,9 +21,9 @@ use super::{
 
 const TOKEN: &str = "123456:canary-of-the-token";
 
-fn telegram(base: &str) -> Telegram {
+fn telegram(base: &str) -> TelegramChannel {
     let settings = Settings { token: Some(Secret::new(TOKEN)), base_url: base.into(), timeout_seconds: ANSWER_SECONDS };
-    Telegram::new(&settings).unwrap().expect("a configured channel")
+    TelegramChannel::new(&settings).unwrap().expect("a configured channel")
 }
 
 fn ann() -> Recipient {
@@ -34,8 +34,8 @@ fn ok() -> ResponseTemplate {
     ResponseTemplate::new(200).set_body_json(json!({ "ok": true, "result": { "message_id": 4711, "text": "…" } }))
 }
 
-fn asked(url: &str) -> Words {
-    Words {
+fn asked(url: &str) -> RenderedMessage {
+    RenderedMessage {
         text: "<b>Morgenpost</b>\n\nGrüße &amp; mehr".into(),
         link: Some(Link { label: "Decide".into(), url: url.into() }),
         event: "approval.requested",
@@ -43,7 +43,7 @@ fn asked(url: &str) -> Words {
     }
 }
 
-async fn sent(told: &Words) -> Value {
+async fn sent(told: &RenderedMessage) -> Value {
     let server = answering(ok()).await;
     deliver_words(&telegram(&server.uri()), &ann(), told, created_at()).await.unwrap();
     serde_json::from_slice(&only_request(&server).await.body).unwrap()
@@ -79,7 +79,7 @@ async fn a_result_may_be_forwarded_and_what_does_not_press_makes_no_sound() {
     );
     let server = answering(ok()).await;
     let (ann, words) = (ann(), words());
-    let message = Message {
+    let message = OutgoingMessage {
         id: DELIVERY,
         recipient_id: "ann",
         created_at: created_at(),
@@ -104,7 +104,7 @@ async fn a_link_that_telegram_would_refuse_is_no_button() {
 
 #[tokio::test]
 async fn a_text_is_no_longer_than_telegram_takes_and_its_tags_are_closed() {
-    let long = sent(&Words { text: format!("<b>{}</b>", "Grüße &amp; 😀 ".repeat(700)), ..words() }).await;
+    let long = sent(&RenderedMessage { text: format!("<b>{}</b>", "Grüße &amp; 😀 ".repeat(700)), ..words() }).await;
     let text = long["text"].as_str().unwrap();
     let shown = text.replace("<b>", "").replace("</b>", "").replace("&amp;", "&");
     assert!(shown.encode_utf16().count() <= 4096, "{}", shown.encode_utf16().count());

@@ -1,7 +1,7 @@
 //! From a run to the message: which channels there are, and that each is told in its own markup.
 
 use chrono_tz::Tz;
-use reveille::channel::{Channels, Settings, slack, sms, telegram};
+use reveille::channel::{ChannelRegistry, Settings, slack, sms, telegram};
 use reveille::egress::{self, Egress};
 use reveille::id::Scope;
 use reveille::notification::{Addresses, DeliveryState, Recipient, SlackAddress};
@@ -16,7 +16,7 @@ use crate::support::world::World;
 #[test]
 fn a_channel_is_there_where_it_has_what_it_needs() {
     let egress = Egress::new(&egress::Settings::default()).unwrap();
-    let names = |settings: &Settings| Channels::new(settings, None, &egress, &vault(), None).unwrap().names();
+    let names = |settings: &Settings| ChannelRegistry::new(settings, None, &egress, &vault(), None).unwrap().names();
     let none = names(&Settings::default());
     assert!(none.contains(&"slack"), "incoming webhooks need nothing: {none:?}");
     assert!(!none.contains(&"sms") && !none.contains(&"telegram"), "{none:?}");

@@ -6,7 +6,7 @@ use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chrono::TimeDelta;
-use reveille::channel::webhook::{Settings, Webhook, seal_secret};
+use reveille::channel::webhook::{Settings, WebhookChannel, seal_secret};
 use reveille::channel::{Channel, ChannelError, Confirmed, Receipt};
 use reveille::egress::Egress;
 use reveille::notification::{Addresses, Recipient, WebhookAddress};
@@ -30,15 +30,15 @@ pub fn vault() -> Vault {
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
 }
 
-fn webhook(allow: &[&str]) -> Webhook {
+fn webhook(allow: &[&str]) -> WebhookChannel {
     let egress = reveille::egress::Settings {
         allow: allow.iter().map(|entry| (*entry).to_owned()).collect(),
         ..reveille::egress::Settings::default()
     };
-    Webhook::new(&Settings { timeout_seconds: ANSWER_SECONDS }, Egress::new(&egress).unwrap(), vault()).unwrap()
+    WebhookChannel::new(&Settings { timeout_seconds: ANSWER_SECONDS }, Egress::new(&egress).unwrap(), vault()).unwrap()
 }
 
-fn local() -> Webhook {
+fn local() -> WebhookChannel {
     webhook(&["127.0.0.1:*"])
 }
 

@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, Request};
 use reveille::channel::{email, sms, whole};
 use reveille::http;
 use reveille::id::Scope;
-use reveille::notification::{Delivery, DeliveryState, Kind, NewDelivery};
+use reveille::notification::{Delivery, DeliveryState, MessageKind, NewDelivery};
 use reveille::secret::Secret;
 use reveille::task::Urgency;
 use serde_json::json;
@@ -68,7 +68,7 @@ fn token_of(instance: &Instance, delivery: &Delivery) -> String {
     token_at_the_end(whole::address(&instance.http().vault, PUBLIC, delivery).expose())
 }
 
-fn message(kind: Kind, tenant: &str, text: &str) -> NewDelivery {
+fn message(kind: MessageKind, tenant: &str, text: &str) -> NewDelivery {
     NewDelivery {
         tenant_id: tenant.into(),
         recipient: tenant.into(),
@@ -118,7 +118,7 @@ async fn a_long_answer_is_cut_in_its_mail_and_read_in_full_behind_its_link(mut w
     assert!(!format!("{before:?}").contains(&token));
 
     // of another tenant, with a page of its own
-    let bobs = message(Kind::Message, "bob", "for bob");
+    let bobs = message(MessageKind::Message, "bob", "for bob");
     let posted = bobs.clone();
     instance.on(|store| async move { store.post_delivery(&posted).await }).await.expect("posted");
     let bobs = instance
@@ -162,7 +162,7 @@ async fn all_messages_of_a_digest_are_read_behind_its_link(mut world: World) {
     assert_eq!(instance.ask("PUT", "/v1/recipients/ann", ADMIN, Some(ann)).await.0, 200);
     world.advance_to("23:00");
     let told: Vec<NewDelivery> =
-        (0..53).map(|n| message(Kind::Message, "ann", &format!("message number {n}."))).collect();
+        (0..53).map(|n| message(MessageKind::Message, "ann", &format!("message number {n}."))).collect();
     for told in told.clone() {
         instance.on(|store| async move { store.post_delivery(&told).await }).await.expect("posted");
     }
@@ -192,7 +192,7 @@ async fn page_of_a_message_names_the_language_in_which_it_speaks(mut world: Worl
     for (tenant, locale, lang) in [("ann", "de-AT", "de"), ("bob", "en", "en"), ("cid", "fr", "en")] {
         let put = json!({ "locale": locale, "addresses": { "email": "ann@example.org" } });
         assert_eq!(instance.ask("PUT", &format!("/v1/recipients/{tenant}"), ADMIN, Some(put)).await.0, 200);
-        let told = message(Kind::Message, tenant, "something");
+        let told = message(MessageKind::Message, tenant, "something");
         let posted = told.clone();
         instance.on(|store| async move { store.post_delivery(&posted).await }).await.expect("posted");
         let delivery = instance
@@ -224,7 +224,7 @@ async fn a_link_that_a_provider_quotes_is_recorded_nowhere(mut world: World) {
     let instance = world.instance();
     let ann = json!({ "addresses": { "sms": "+4915112345678" } });
     assert_eq!(instance.ask("PUT", "/v1/recipients/ann", ADMIN, Some(ann)).await.0, 200);
-    let long = NewDelivery { channel: "sms".into(), ..message(Kind::Message, "ann", &"两封邮件，".repeat(200)) };
+    let long = NewDelivery { channel: "sms".into(), ..message(MessageKind::Message, "ann", &"两封邮件，".repeat(200)) };
     instance.on(|store| async move { store.post_delivery(&long).await }).await.expect("posted");
     instance.notify().await;
     let [delivery] = instance.deliveries().await.try_into().expect("one delivery");
@@ -237,7 +237,7 @@ async fn a_link_that_a_provider_quotes_is_recorded_nowhere(mut world: World) {
 #[tokio::test]
 async fn guessing_links_costs_the_guesser_and_nobody_else() {
     let api = Api::new().await;
-    let bobs = message(Kind::Message, "bob", "for bob");
+    let bobs = message(MessageKind::Message, "bob", "for bob");
     api.store.post_delivery(&bobs).await.expect("posted");
     let bobs = api.store.find_delivery(&Scope::Every, "bob", &bobs.dedupe_key).await.expect("a delivery");
     let address = whole::address(&api.vault, PUBLIC, &bobs);
@@ -254,7 +254,7 @@ async fn guessing_links_costs_the_guesser_and_nobody_else() {
 
 async fn questions_and_codes_are_not_shown(world: World) {
     let instance = world.instance();
-    for kind in [Kind::Ask, Kind::Reminder, Kind::Code] {
+    for kind in [MessageKind::Ask, MessageKind::Reminder, MessageKind::Code] {
         let new = message(kind, "ann", "x");
         let posted = new.clone();
         instance.on(|store| async move { store.post_delivery(&posted).await }).await.expect("posted");

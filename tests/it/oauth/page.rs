@@ -1,10 +1,10 @@
 //! The link and the page that people come back to: read by anybody, pressed once, by whom it names.
 
 use chrono::TimeDelta;
-use reveille::http::server::{self, Limits};
+use reveille::http::server::{self, ServerLimits};
 use reveille::id::Scope;
 use reveille::vault::Context;
-use reveille::vault::oauth::{CALLBACK, Provider, redirect_uri};
+use reveille::vault::oauth::{CALLBACK, OAuthProvider, redirect_uri};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -277,7 +277,7 @@ async fn a_person_in_a_real_browser_goes_from_the_link_to_the_provider_and_back_
     let serving = server::serve(
         listener,
         api.app.clone(),
-        Limits::default(),
+        ServerLimits::default(),
         Default::default(),
         api.metrics.clone(),
         stop.clone(),
@@ -296,7 +296,7 @@ async fn a_person_in_a_real_browser_goes_from_the_link_to_the_provider_and_back_
 async fn nobody_is_connected_whom_another_provider_sends_back_or_one_that_does_not_say_who_it_is() {
     let server = OAuthServer::start(&redirect_uri(PUBLIC_URL), LIFE.to_std().unwrap()).await;
     let own = server.url("");
-    let described = Provider { issuer: Some(own.clone()), ..provider(&server, CLIENT) };
+    let described = OAuthProvider { issuer: Some(own.clone()), ..provider(&server, CLIENT) };
     let api = Api::connecting_to([("calendar".to_owned(), described)].into(), PUBLIC_URL).await;
     server.set_clock(api.clock.now()).await;
     let back = server.agree(&link(&api, "work").await, "ann-at-the-provider").await;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use super::stage::{Instance, LIFE, Stage, ann, text};
+use super::stage::{Instance, LIFE, OAuthHarness, ann, text};
 use crate::support::oauth::{BODY_CLIENT, secret_of};
 
 /// How long an answer may take that nobody waits for: less than a renewal may.
@@ -30,7 +30,7 @@ async fn twenty(instances: &[&Instance]) -> Vec<Result<(u16, Value), String>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_twenty_uses_over_two_instances_one_renews_and_all_get_the_new_token() {
-    let stage = Stage::on_postgres().await;
+    let stage = OAuthHarness::on_postgres().await;
     let (one, two) = (stage.instance().await, stage.instance().await);
     stage.connect(&one).await;
     assert_eq!(two.call().await, ann());
@@ -51,7 +51,7 @@ async fn of_twenty_uses_over_two_instances_one_renews_and_all_get_the_new_token(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_sqlite_as_well() {
-    let stage = Stage::on_sqlite().await;
+    let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     stage.connect(&one).await;
     stage.advance(LIFE + TimeDelta::seconds(1)).await;
@@ -62,7 +62,7 @@ async fn on_sqlite_as_well() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_is_renewed_before_its_end_and_the_others_do_not_wait_for_it() {
-    let stage = Stage::on_postgres().await;
+    let stage = OAuthHarness::on_postgres().await;
     let (one, two) = (stage.instance().await, stage.instance().await);
     stage.connect(&one).await;
     let old = one.token("access_token").await;
@@ -86,7 +86,7 @@ async fn a_token_is_renewed_before_its_end_and_the_others_do_not_wait_for_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_that_the_api_refuses_is_renewed_once_for_all_who_were_refused() {
-    let stage = Stage::on_sqlite().await;
+    let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     stage.connect(&one).await;
     // nothing says when it ends: it is never renewed ahead
@@ -114,7 +114,7 @@ async fn a_token_that_the_api_refuses_is_renewed_once_for_all_who_were_refused()
 
 #[tokio::test]
 async fn an_owner_s_own_token_endpoint_is_asked_with_the_secret_of_the_document_and_through_the_egress() {
-    let stage = Stage::on_sqlite().await;
+    let stage = OAuthHarness::on_sqlite().await;
     let body_client = super::stage::provider(&stage.server, BODY_CLIENT);
     let one = stage.instance_with(&[("calendar".to_owned(), body_client)].into()).await;
     stage.connect(&one).await;
@@ -177,7 +177,7 @@ async fn written_while_refused(one: &Instance, written: impl FnOnce(&str) -> Wri
 
 #[tokio::test]
 async fn credential_written_while_the_old_token_is_refused_is_not_sent_to_the_old_host() {
-    let stage = Stage::on_sqlite().await;
+    let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     let provider = || Some(OAuth { provider: Some("calendar".into()), ..OAuth::default() });
     let new = || Some(json!({ "access_token": "new-access", "refresh_token": "new-refresh" }));
@@ -198,7 +198,7 @@ async fn credential_written_while_the_old_token_is_refused_is_not_sent_to_the_ol
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_that_is_renewed_while_its_owner_binds_it_elsewhere_is_kept_and_not_handed_out() {
-    let stage = Stage::on_sqlite().await;
+    let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     stage.connect(&one).await;
     let old = one.token("access_token").await;
@@ -225,7 +225,7 @@ const NO_WRITE: (&str, &str) = (
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_token_is_handed_out_once_it_is_stored() {
-    for stage in [Stage::on_sqlite().await, Stage::on_postgres().await] {
+    for stage in [OAuthHarness::on_sqlite().await, OAuthHarness::on_postgres().await] {
         let one = stage.instance().await;
         stage.connect(&one).await;
         let old = one.token("access_token").await;
@@ -255,7 +255,7 @@ async fn new_token_is_handed_out_once_it_is_stored() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_that_is_told_as_failed_and_was_done_is_found() {
-    let stage = Stage::on_postgres().await;
+    let stage = OAuthHarness::on_postgres().await;
     let proxy = stage.proxy().await;
     let one = stage.instance_by(&proxy).await;
     stage.connect(&one).await;

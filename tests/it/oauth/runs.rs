@@ -4,7 +4,7 @@
 use chrono::TimeDelta;
 use reveille::egress::{self, Egress};
 use reveille::id::Scope;
-use reveille::notification::Kind;
+use reveille::notification::MessageKind;
 use reveille::run::{Run, RunState};
 use reveille::secret::Secret;
 use reveille::task::{Task, TaskStatus};
@@ -209,6 +209,6 @@ async fn assert_paused(instance: &Instance, task: &Task) {
 
 /// Channel, subject and text of each notice to ann.
 async fn notices(instance: &Instance) -> Vec<(String, String, String)> {
-    let sent = instance.deliveries().await.into_iter().filter(|delivery| delivery.kind == Kind::Notice);
+    let sent = instance.deliveries().await.into_iter().filter(|delivery| delivery.kind == MessageKind::Notice);
     sent.map(|d| (d.channel, d.subject.unwrap_or_default(), d.text.unwrap_or_default())).collect()
 }

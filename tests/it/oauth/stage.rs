@@ -8,13 +8,13 @@ use chrono::{DateTime, TimeDelta, Utc};
 use http::Method;
 use reveille::clock::Clock;
 use reveille::credential::{OAuth, Reference};
-use reveille::egress::{self, Egress, Request};
+use reveille::egress::{self, Egress, EgressRequest};
 use reveille::id::{Scope, Tenant};
-use reveille::notification::{Addresses, Delivery, Kind, Recipient};
+use reveille::notification::{Addresses, Delivery, MessageKind, Recipient};
 use reveille::secret::{Secret, SecretUrl};
-use reveille::store::{self, DeliveryFilter, NewCredential, Store, StoredCredential, next_generation};
-use reveille::vault::credentials::{Credentials, Known, Use};
-use reveille::vault::oauth::{self, Connector, OAuthError, Provider, Refresher};
+use reveille::store::{self, DeliveryFilter, CredentialRowDraft, Store, StoredCredential, next_generation};
+use reveille::vault::credentials::{Credentials, UsedSecrets, Use};
+use reveille::vault::oauth::{self, OAuthConnector, OAuthError, OAuthProvider, Refresher};
 use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor, SqliteConnection};
@@ -33,7 +33,7 @@ const START: &str = "2026-11-21T09:00:00Z";
 /// A key that all instances share.
 const KEY: &str = "k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
-pub struct Stage {
+pub struct OAuthHarness {
     pub clock: Clock,
     pub server: OAuthServer,
     pub providers: oauth::Settings,
@@ -48,42 +48,42 @@ pub struct Instance {
     pub store: Store,
     pub vault: Vault,
     pub refresher: Refresher,
-    pub connector: Connector,
+    pub connector: OAuthConnector,
     credentials: Credentials,
     host: String,
 }
 
 /// The operator's description of the provider, for one of its clients.
-pub fn provider(server: &OAuthServer, client: &str) -> Provider {
-    Provider {
+pub fn provider(server: &OAuthServer, client: &str) -> OAuthProvider {
+    OAuthProvider {
         authorize_url: server.url("/auth"),
         token_url: server.url("/token"),
         client_id: client.into(),
         client_secret: Some(Secret::new(secret_of(client))),
         scopes: vec!["openid".into(), "offline_access".into()],
         hosts: vec![server.host().into()],
-        ..Provider::default()
+        ..OAuthProvider::default()
     }
 }
 
-impl Stage {
-    pub async fn on_sqlite() -> Stage {
-        Stage::over(None).await
+impl OAuthHarness {
+    pub async fn on_sqlite() -> OAuthHarness {
+        OAuthHarness::over(None).await
     }
 
-    pub async fn on_postgres() -> Stage {
+    pub async fn on_postgres() -> OAuthHarness {
         let migrate = |url: String| async move {
             open(Some(url), Path::new("."), Clock::system()).await.close().await;
         };
-        Stage::over(Some(Database::copy_of("oauth_template", migrate).await)).await
+        OAuthHarness::over(Some(Database::copy_of("oauth_template", migrate).await)).await
     }
 
-    async fn over(database: Option<Database>) -> Stage {
+    async fn over(database: Option<Database>) -> OAuthHarness {
         let clock = Clock::manual(START.parse().expect("an instant"));
         let server = OAuthServer::start(&oauth::redirect_uri(PUBLIC_URL), LIFE.to_std().expect("a length")).await;
         server.set_clock(clock.now()).await;
         let providers = oauth::Settings::from([("calendar".to_owned(), provider(&server, CLIENT))]);
-        Stage { clock, server, providers, dir: TempDir::new(), database }
+        OAuthHarness { clock, server, providers, dir: TempDir::new(), database }
     }
 
     /// Changes the schema behind the service's back: `(sqlite, postgres)`.
@@ -203,10 +203,10 @@ impl Instance {
     pub async fn call(&self) -> Result<(u16, Value), String> {
         let tenant = Tenant::new("ann").expect("a tenant");
         let with = Use { tenant: &tenant, reference: &calendar(), run_id: None, task_id: None, by: "poll" };
-        let request = Request::new(Method::GET, format!("http://{}/me", self.host));
+        let request = EgressRequest::new(Method::GET, format!("http://{}/me", self.host));
         let answer = self
             .credentials
-            .fetch(request, Some(&with), &Known::default())
+            .fetch(request, Some(&with), &UsedSecrets::default())
             .await
             .map_err(|error| error.to_string())?
             .response;
@@ -219,7 +219,7 @@ impl Instance {
         self.put_at(self.host.clone(), Some(document), oauth, expires_at).await;
     }
 
-    /// Writes the credential as [`Stage::put`] does, bound to this host. Without a document the stored one is kept,
+    /// Writes the credential as [`OAuthHarness::put`] does, bound to this host. Without a document the stored one is kept,
     /// without OAuth it is a plain one.
     pub async fn put_at(
         &self,
@@ -234,12 +234,12 @@ impl Instance {
             let document = Secret::new(document.to_string());
             self.vault.seal_document("ann", &calendar(), generation, &document, expires_at).expect("sealed")
         });
-        let new = NewCredential {
+        let new = CredentialRowDraft {
             tenant_id: "ann".into(),
             service: "calendar".into(),
             account_name: "primary".into(),
             hosts: vec![host],
-            inject: Some(Provider::default().inject()),
+            inject: Some(OAuthProvider::default().inject()),
             oauth,
             document: sealed,
             by: "token:admin".into(),
@@ -252,8 +252,8 @@ impl Instance {
     pub async fn fetch(&self, url: String, timeout: Duration) -> Result<u16, String> {
         let tenant = Tenant::new("ann").expect("a tenant");
         let with = Use { tenant: &tenant, reference: &calendar(), run_id: None, task_id: None, by: "poll" };
-        let request = Request { timeout, ..Request::new(Method::GET, url) };
-        let answer = self.credentials.fetch(request, Some(&with), &Known::default()).await;
+        let request = EgressRequest { timeout, ..EgressRequest::new(Method::GET, url) };
+        let answer = self.credentials.fetch(request, Some(&with), &UsedSecrets::default()).await;
         Ok(answer.map_err(|error| error.to_string())?.response.status.as_u16())
     }
 
@@ -276,7 +276,7 @@ impl Instance {
         let filter = DeliveryFilter { limit: 100, ..DeliveryFilter::default() };
         let scope = Scope::Only(Tenant::new("ann").expect("a tenant"));
         let sent: Vec<Delivery> = self.store.list_deliveries(&scope, &filter).await.expect("deliveries");
-        let notices = sent.into_iter().filter(|delivery| delivery.kind == Kind::Notice);
+        let notices = sent.into_iter().filter(|delivery| delivery.kind == MessageKind::Notice);
         notices.map(|notice| (notice.subject.unwrap_or_default(), notice.text.unwrap_or_default())).collect()
     }
 }

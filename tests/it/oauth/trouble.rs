@@ -11,7 +11,7 @@ use reveille::store::UseFilter;
 use reveille::vault::oauth::refresh::LEASE;
 use serde_json::{Value, json};
 
-use super::stage::{Instance, LIFE, Stage, ann, text};
+use super::stage::{Instance, LIFE, OAuthHarness, ann, text};
 
 /// To within the last minute of the token's life: due, and good.
 fn due() -> TimeDelta {
@@ -20,7 +20,7 @@ fn due() -> TimeDelta {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consent_that_is_taken_back_stops_the_credential_tells_its_owner_once_and_is_mended_by_connecting_again() {
-    let stage = Stage::on_postgres().await;
+    let stage = OAuthHarness::on_postgres().await;
     let (one, two) = (stage.instance().await, stage.instance().await);
     one.recipient().await;
     for times in 1..=2 {
@@ -47,7 +47,7 @@ async fn consent_that_is_taken_back_stops_the_credential_tells_its_owner_once_an
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_endpoint_that_hangs_costs_the_first_use_some_seconds_and_the_others_nothing() {
-    let stage = Stage::on_sqlite().await;
+    let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     stage.connect(&one).await;
     let old = one.token("access_token").await;
@@ -63,7 +63,7 @@ async fn an_endpoint_that_hangs_costs_the_first_use_some_seconds_and_the_others_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_whose_time_is_over_before_its_token_is_there_was_never_sent_and_says_so() {
-    let stage = Stage::on_sqlite().await;
+    let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     stage.connect(&one).await;
     stage.advance(LIFE + TimeDelta::seconds(1)).await;
@@ -78,7 +78,7 @@ async fn a_request_whose_time_is_over_before_its_token_is_there_was_never_sent_a
 
 #[tokio::test]
 async fn without_a_good_token_an_endpoint_that_is_down_is_said_and_asked_again_by_the_next_use() {
-    let stage = Stage::on_sqlite().await;
+    let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     one.recipient().await;
     stage.connect(&one).await;
@@ -94,7 +94,7 @@ async fn without_a_good_token_an_endpoint_that_is_down_is_said_and_asked_again_b
 
 #[tokio::test]
 async fn a_wrong_client_secret_is_the_operator_s_to_correct_and_no_reason_to_connect_again() {
-    let stage = Stage::on_postgres().await;
+    let stage = OAuthHarness::on_postgres().await;
     let right = stage.instance().await;
     stage.connect(&right).await;
     right.recipient().await;
@@ -126,7 +126,7 @@ async fn a_wrong_client_secret_is_the_operator_s_to_correct_and_no_reason_to_con
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_the_process_that_renews_dies_its_lease_runs_out_and_another_renews() {
-    let stage = Stage::on_postgres().await;
+    let stage = OAuthHarness::on_postgres().await;
     let two = stage.instance().await;
     stage.connect(&two).await;
     stage.advance(LIFE).await;
@@ -150,7 +150,7 @@ async fn when_the_process_that_renews_dies_its_lease_runs_out_and_another_renews
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_waits_for_a_renewal_may_go_away_and_what_it_brings_is_kept() {
-    let stage = Stage::on_sqlite().await;
+    let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     stage.connect(&one).await;
     let old = one.token("access_token").await;
@@ -169,7 +169,7 @@ async fn whoever_waits_for_a_renewal_may_go_away_and_what_it_brings_is_kept() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_lost_on_the_way_costs_the_refresh_token_and_is_said() {
-    let stage = Stage::on_sqlite().await;
+    let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     one.recipient().await;
     stage.connect(&one).await;
@@ -186,7 +186,7 @@ async fn an_answer_that_is_lost_on_the_way_costs_the_refresh_token_and_is_said()
 
 #[tokio::test]
 async fn without_a_refresh_token_it_is_used_to_its_end_and_then_has_to_be_connected_again() {
-    let stage = Stage::on_sqlite().await;
+    let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     one.recipient().await;
     stage.connect(&one).await;

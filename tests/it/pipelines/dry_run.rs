@@ -7,7 +7,7 @@ use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::stage::pipeline;
-use crate::agent::stage::Stage;
+use crate::agent::stage::AgentHarness;
 
 /// Bytes of JSON that a value of a step may have.
 const VALUE_BYTES: usize = 262_144;
@@ -16,7 +16,7 @@ fn object(value: Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap()
 }
 
-async fn tried(stage: &Stage, steps: Value, sample: Sample) -> DryRun {
+async fn tried(stage: &AgentHarness, steps: Value, sample: Sample) -> DryRun {
     let config = object(json!({ "steps": steps }));
     let tenant = Tenant::new("ann").unwrap();
     pipeline(stage).dry_run(&tenant, &config, sample, &stage.clock).await.unwrap_or_else(|faults| panic!("{faults}"))
@@ -45,7 +45,7 @@ async fn server() -> MockServer {
 
 #[tokio::test]
 async fn nothing_is_sent_and_every_request_is_shown() {
-    let (server, stage) = (server().await, Stage::new(vec![], vec![]));
+    let (server, stage) = (server().await, AgentHarness::new(vec![], vec![]));
     let mocks = object(json!({ "read": { "status": 200, "body": { "total": 120 } } }));
     let done = tried(&stage, steps(&server.uri()), Sample { mocks, ..sample() }).await;
     let request = json!({
@@ -68,7 +68,7 @@ async fn nothing_is_sent_and_every_request_is_shown() {
 
 #[tokio::test]
 async fn live_reads_and_changes_nothing() {
-    let (server, stage) = (server().await, Stage::new(vec![], vec![]));
+    let (server, stage) = (server().await, AgentHarness::new(vec![], vec![]));
     let done = tried(&stage, steps(&server.uri()), Sample { live: true, ..sample() }).await;
     assert_eq!(done.steps[0]["value"]["body"], json!({ "total": 120 }));
     assert_eq!(done.steps[2]["skipped"], json!(true));
@@ -79,7 +79,7 @@ async fn live_reads_and_changes_nothing() {
 
 #[tokio::test]
 async fn dry_run_names_unknown_values_and_ends_at_a_filter() {
-    let (server, stage) = (server().await, Stage::new(vec![], vec![]));
+    let (server, stage) = (server().await, AgentHarness::new(vec![], vec![]));
     let needs = json!([
         { "name": "read", "http": { "url": server.uri() } },
         { "name": "total", "map": "steps.read.body.total" },
@@ -97,7 +97,7 @@ async fn dry_run_names_unknown_values_and_ends_at_a_filter() {
 
 #[tokio::test]
 async fn values_of_a_trial_are_bounded_as_those_of_a_run() {
-    let stage = Stage::new(vec![], vec![]);
+    let stage = AgentHarness::new(vec![], vec![]);
     let of = |length: usize| Sample { event: json!({ "data": { "text": "x".repeat(length) } }), ..Sample::default() };
     let code = |done: &DryRun| (done.outcome.clone(), done.steps[0]["error"]["code"].clone());
     let one = json!([{ "name": "one", "map": "event.data.text" }]);
@@ -112,7 +112,7 @@ async fn values_of_a_trial_are_bounded_as_those_of_a_run() {
 
 #[tokio::test]
 async fn dry_run_names_the_field_that_the_sample_does_not_have() {
-    let stage = Stage::new(vec![], vec![]);
+    let stage = AgentHarness::new(vec![], vec![]);
     let event = json!({ "data": { "total": 7 } });
     let tried = async |step: Value| {
         let done = tried(&stage, json!([step]), Sample { event: event.clone(), ..Sample::default() }).await;
@@ -130,7 +130,7 @@ async fn dry_run_names_the_field_that_the_sample_does_not_have() {
 
 #[tokio::test]
 async fn items_are_shown_up_to_ten() {
-    let (server, stage) = (server().await, Stage::new(vec![], vec![]));
+    let (server, stage) = (server().await, AgentHarness::new(vec![], vec![]));
     let post = json!({ "http": { "method": "POST", "url": format!("{}/{{{{ item }}}}", server.uri()) } });
     let items = "[1,2,3,4,5,6,7,8,9,10,11,12]";
     let done = tried(&stage, json!([{ "name": "all", "for_each": { "items": items, "do": post } }]), sample()).await;
@@ -141,7 +141,7 @@ async fn items_are_shown_up_to_ten() {
 
 #[tokio::test]
 async fn faults_stand_below_config_and_mocks_name_steps() {
-    let stage = Stage::new(vec![], vec![]);
+    let stage = AgentHarness::new(vec![], vec![]);
     let tenant = Tenant::new("ann").unwrap();
     let config = object(json!({ "steps": [{ "name": "a", "map": "1 +" }] }));
     let faults = pipeline(&stage).dry_run(&tenant, &config, Sample::default(), &stage.clock).await.unwrap_err();

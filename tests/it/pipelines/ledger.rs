@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use reveille::executor::Executor;
-use reveille::run::outcome::{Outcome, RunError};
+use reveille::run::outcome::{RunOutcome, RunError};
 use serde_json::{Value, json};
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::stage::{Death, Mortal, job, ledger, pipeline};
-use crate::agent::stage::{Memory, Prop, Stage, call, calls, says};
+use crate::agent::stage::{Memory, FakeTool, AgentHarness, call, calls, says};
 
 fn steps(url: &str) -> Value {
     json!({ "steps": [
@@ -37,7 +37,7 @@ async fn server() -> MockServer {
 }
 
 /// Runs until the worker dies, and then with another one. `None` where it did not die.
-async fn crashed(stage: &Stage, config: &Value, death: Death) -> Option<(Result<Outcome, RunError>, Arc<Memory>)> {
+async fn crashed(stage: &AgentHarness, config: &Value, death: Death) -> Option<(Result<RunOutcome, RunError>, Arc<Memory>)> {
     let kept = Arc::new(Memory::default());
     if Mortal::new(kept.clone(), death).execute(stage, config).await.is_some() {
         return None;
@@ -54,7 +54,7 @@ async fn a_crash_at_any_write_repeats_what_is_harmless_and_pays_at_most_once() {
         let mut died = false;
         for death in [Death::Before(n), Death::After(n)] {
             let server = server().await;
-            let stage = Stage::new(vec![], vec![]);
+            let stage = AgentHarness::new(vec![], vec![]);
             let config = steps(&server.uri());
             let Some((resumed, kept)) = crashed(&stage, &config, death).await else { continue };
             (died, points) = (true, points + 1);
@@ -62,7 +62,7 @@ async fn a_crash_at_any_write_repeats_what_is_harmless_and_pays_at_most_once() {
             assert!(payments <= 1, "{death:?}: paid {payments} times");
             assert!(sent(&server, "GET").await <= 2 && sent(&server, "PUT").await <= 2, "{death:?}");
             match resumed {
-                Ok(Outcome::Succeeded { output, .. }) => assert_eq!((output.as_str(), payments), ("3", 1), "{death:?}"),
+                Ok(RunOutcome::Succeeded { output, .. }) => assert_eq!((output.as_str(), payments), ("3", 1), "{death:?}"),
                 Err(RunError::Fail { fault }) => {
                     assert_eq!(fault.code, "outcome_unknown", "{death:?}");
                     assert_eq!(ledger(&kept).last().unwrap(), "pay!outcome_unknown");
@@ -89,16 +89,16 @@ async fn on_error_decides_over_an_unknown_outcome() {
         { "name": "pay", "http": { "method": "POST", "url": server.uri() }, "on_error": "continue" },
         { "name": "said", "map": "steps.pay.error.code" },
     ] });
-    let stage = Stage::new(vec![], vec![]);
+    let stage = AgentHarness::new(vec![], vec![]);
     let (resumed, _) = crashed(&stage, &config, Death::Before(2)).await.expect("it dies");
-    assert!(matches!(resumed, Ok(Outcome::Succeeded { output, .. }) if output == "outcome_unknown"));
+    assert!(matches!(resumed, Ok(RunOutcome::Succeeded { output, .. }) if output == "outcome_unknown"));
     assert_eq!(sent(&server, "POST").await, 1);
 }
 
 #[tokio::test]
 async fn repeated_steps_carry_the_same_keys() {
     let server = server().await;
-    let stage = Stage::new(vec![], vec![]);
+    let stage = AgentHarness::new(vec![], vec![]);
     let config = json!({ "steps": [
         { "name": "write", "http": { "method": "PUT", "url": server.uri() } },
         { "name": "tell", "notify": { "message": "hello" } },
@@ -107,7 +107,7 @@ async fn repeated_steps_carry_the_same_keys() {
     // before the result of each
     for death in [Death::Before(2), Death::Before(4), Death::Before(6)] {
         let (resumed, _) = crashed(&stage, &config, death).await.expect("it dies");
-        assert!(matches!(resumed, Ok(Outcome::Succeeded { .. })), "{resumed:?}");
+        assert!(matches!(resumed, Ok(RunOutcome::Succeeded { .. })), "{resumed:?}");
     }
     let keys: std::collections::HashSet<String> = server
         .received_requests()
@@ -132,10 +132,10 @@ async fn items_that_are_done_are_not_done_again() {
         { "name": "all", "for_each": { "items": "[1, 2, 3, 4]", "do": { "http": { "method": "POST", "url": server.uri() } } } },
         { "name": "count", "map": "size(steps.all)" },
     ] });
-    let stage = Stage::new(vec![], vec![]);
+    let stage = AgentHarness::new(vec![], vec![]);
     // the beginning, then an intent and a result each: after the result of the second
     let (resumed, kept) = crashed(&stage, &config, Death::After(4)).await.expect("it dies");
-    assert!(matches!(resumed, Ok(Outcome::Succeeded { output, .. }) if output == "4"), "{:?}", ledger(&kept));
+    assert!(matches!(resumed, Ok(RunOutcome::Succeeded { output, .. }) if output == "4"), "{:?}", ledger(&kept));
     assert_eq!(sent(&server, "POST").await, 4);
 }
 
@@ -151,12 +151,12 @@ async fn an_agent_goes_on_at_its_last_turn_and_two_of_them_have_calls_of_their_o
     loop {
         let keys: Arc<Mutex<Vec<String>>> = Arc::default();
         let heard = keys.clone();
-        let tool = Prop::new("echo", move |context, _| {
+        let tool = FakeTool::new("echo", move |context, _| {
             heard.lock().unwrap().push(context.idempotency_key);
             async { Ok(reveille::tool::ToolOutput { text: "1".into() }) }
         });
         // what is stored is not asked for again, so four answers are enough wherever it dies
-        let stage = Stage::new(vec![asks(1), says("first"), asks(2), says("second")], vec![tool]);
+        let stage = AgentHarness::new(vec![asks(1), says("first"), asks(2), says("second")], vec![tool]);
         let kept = Arc::new(Memory::default());
         let died = Mortal::new(kept.clone(), Death::After(n)).execute(&stage, &config).await.is_none();
         if !died {
@@ -165,7 +165,7 @@ async fn an_agent_goes_on_at_its_last_turn_and_two_of_them_have_calls_of_their_o
         points += 1;
         let resumed = pipeline(&stage).execute(job(&stage, kept.clone(), config.clone(), None)).await;
         assert!(
-            matches!(&resumed, Ok(Outcome::Succeeded { output, .. }) if output == "first second"),
+            matches!(&resumed, Ok(RunOutcome::Succeeded { output, .. }) if output == "first second"),
             "{n}: {resumed:?}"
         );
         let keys = keys.lock().unwrap();

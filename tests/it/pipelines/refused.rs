@@ -5,20 +5,20 @@ use reveille::approval::policy::Policy;
 use serde_json::{Value, json};
 
 use super::stage::{answer, failure, faults, run};
-use crate::agent::stage::{Prop, Stage};
+use crate::agent::stage::{FakeTool, AgentHarness};
 
-fn stage() -> Stage {
+fn stage() -> AgentHarness {
     let strict =
         json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "additionalProperties": false });
     let tools = vec![
-        Prop::echo("echo").with(|tool| tool.parameters = strict),
-        Prop::echo("send").with(|tool| tool.category = Category::SideEffect),
+        FakeTool::echo("echo").with(|tool| tool.parameters = strict),
+        FakeTool::echo("send").with(|tool| tool.category = Category::SideEffect),
     ];
-    Stage::new(vec![], tools)
+    AgentHarness::new(vec![], tools)
 }
 
 /// A stage on which the operator and the tenants say this of tools.
-fn ruled(approvals: Value) -> Stage {
+fn ruled(approvals: Value) -> AgentHarness {
     let mut stage = stage();
     stage.agent.policy = Policy::new(&serde_json::from_value(approvals).unwrap()).unwrap();
     stage
@@ -60,10 +60,10 @@ async fn a_tool_step_is_refused_where_the_rules_ask_for_what_the_matrix_lets_thr
 #[test]
 fn a_tool_that_demands_a_person_or_a_wait_is_no_step_whatever_the_rules_say() {
     let tools = vec![
-        Prop::echo("pay").with(|tool| tool.requires_confirmation = true),
-        Prop::echo("post").with(|tool| tool.undo_seconds = Some(10)),
+        FakeTool::echo("pay").with(|tool| tool.requires_confirmation = true),
+        FakeTool::echo("post").with(|tool| tool.undo_seconds = Some(10)),
     ];
-    let mut stage = Stage::new(vec![], tools);
+    let mut stage = AgentHarness::new(vec![], tools);
     let auto = json!({ "gate": "auto" });
     let rules = json!({ "tools": { "pay": auto, "post": auto } });
     stage.agent.policy = Policy::new(&serde_json::from_value(rules).unwrap()).unwrap();

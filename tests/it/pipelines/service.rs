@@ -9,7 +9,7 @@ use reveille::task::TaskStatus;
 use reveille::tool::{Tool, ToolOutput};
 use serde_json::{Value, json};
 
-use crate::agent::stage::Prop;
+use crate::agent::stage::FakeTool;
 use crate::support::app::Instance;
 use crate::support::world::{ADMIN, World, on_both};
 
@@ -139,12 +139,12 @@ async fn values_and_events_of_a_run_are_there_afterwards(world: World) {
 async fn an_agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason(mut world: World) {
     let deeds: Arc<Mutex<Vec<Value>>> = Arc::default();
     let noted = deeds.clone();
-    let file = Prop::new("file", move |_, arguments| {
+    let file = FakeTool::new("file", move |_, arguments| {
         noted.lock().unwrap().push(arguments);
         async move { Ok(ToolOutput { text: "filed".into() }) }
     });
     let file = file.with(|tool| tool.category = Category::SideEffect);
-    world.tools = vec![Arc::new(file) as Arc<dyn Tool>, Arc::new(Prop::echo("look"))];
+    world.tools = vec![Arc::new(file) as Arc<dyn Tool>, Arc::new(FakeTool::echo("look"))];
     let clerk = json!({
         "name": "clerk", "instruction": "You file notes.",
         "approvals": { "file": { "gate": "auto", "when": "args.note == 'one'" }, "look": { "gate": "confirm" } },

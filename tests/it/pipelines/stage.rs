@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::future::BoxFuture;
 use reveille::agent::{AgentStore, AppendError, Configured};
 use reveille::egress::{self, Egress};
-use reveille::executor::pipeline::{Parts, Pipeline};
+use reveille::executor::pipeline::{StepParts, Pipeline};
 use reveille::executor::{Executor, Job};
 use reveille::id::Tenant;
-use reveille::invalid::Faults;
+use reveille::invalid::ValidationErrors;
 use reveille::run::cause::Cause;
-use reveille::run::outcome::{Outcome, RunError};
-use reveille::run::transcript::{Entry, Message, StepOutcome};
+use reveille::run::outcome::{RunOutcome, RunError};
+use reveille::run::transcript::{TranscriptEntry, TranscriptMessage, StepOutcome};
 use reveille::run::{Run, RunState, Usage};
-use reveille::task::{Action, Draft, Known, Task};
+use reveille::task::{Action, Draft, TaskValidator, Task};
 use reveille::vault::credentials::Credentials;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::agent::stage::{Memory, RUN, Stage, start};
+use crate::agent::stage::{Memory, RUN, AgentHarness, start};
 
 pub const TASK: Uuid = Uuid::from_u128(77);
 
@@ -30,7 +30,7 @@ pub fn egress() -> Egress {
     Egress::new(&settings).unwrap()
 }
 
-pub fn pipeline(stage: &Stage) -> Pipeline {
+pub fn pipeline(stage: &AgentHarness) -> Pipeline {
     let librarian = Configured {
         name: "librarian".into(),
         description: String::new(),
@@ -40,7 +40,7 @@ pub fn pipeline(stage: &Stage) -> Pipeline {
         max_turns: Some(2),
         approvals: Default::default(),
     };
-    Pipeline::new(Parts {
+    Pipeline::new(StepParts {
         credentials: Credentials::none(egress()),
         agent: stage.agent.clone(),
         agents: vec![librarian],
@@ -52,8 +52,8 @@ pub fn pipeline(stage: &Stage) -> Pipeline {
 }
 
 /// The faults of these steps.
-pub fn faults(stage: &Stage, config: Value) -> Vec<(String, String)> {
-    let mut faults = Faults::new();
+pub fn faults(stage: &AgentHarness, config: Value) -> Vec<(String, String)> {
+    let mut faults = ValidationErrors::new();
     let action = Action { instruction: String::new(), config: config.as_object().cloned().unwrap_or_default() };
     pipeline(stage).validate(&action, &mut faults);
     faults.0.into_iter().map(|fault| (fault.pointer, fault.message)).collect()
@@ -67,7 +67,7 @@ pub fn event(data: Value) -> Cause {
 }
 
 fn task(config: Value) -> Task {
-    let known = Known {
+    let known = TaskValidator {
         channels: vec![],
         check: Arc::new(|_, _, _| {}),
         poll: Arc::new(|_, _, _, _| {}),
@@ -81,7 +81,7 @@ fn task(config: Value) -> Task {
     Task::new(TASK, draft, start()).unwrap().0
 }
 
-pub fn job(stage: &Stage, store: Arc<dyn AgentStore>, config: Value, cause: Option<Cause>) -> Job {
+pub fn job(stage: &AgentHarness, store: Arc<dyn AgentStore>, config: Value, cause: Option<Cause>) -> Job {
     let run = Run {
         id: RUN,
         task_id: Some(TASK),
@@ -122,19 +122,19 @@ pub fn job(stage: &Stage, store: Arc<dyn AgentStore>, config: Value, cause: Opti
 }
 
 /// One attempt.
-pub async fn run(stage: &Stage, config: Value, cause: Option<Cause>) -> Result<Outcome, RunError> {
+pub async fn run(stage: &AgentHarness, config: Value, cause: Option<Cause>) -> Result<RunOutcome, RunError> {
     pipeline(stage).execute(job(stage, stage.store.clone(), config, cause)).await
 }
 
 /// The answer of a pipeline of one attempt.
-pub async fn answer(stage: &Stage, steps: Value, cause: Option<Cause>) -> String {
+pub async fn answer(stage: &AgentHarness, steps: Value, cause: Option<Cause>) -> String {
     match run(stage, json!({ "steps": steps }), cause).await {
-        Ok(Outcome::Succeeded { output, .. }) => output,
+        Ok(RunOutcome::Succeeded { output, .. }) => output,
         other => panic!("no answer: {other:?}"),
     }
 }
 
-pub fn failure(result: Result<Outcome, RunError>) -> String {
+pub fn failure(result: Result<RunOutcome, RunError>) -> String {
     match result {
         Err(RunError::Fail { fault }) => format!("fail {}", fault.code),
         Err(RunError::Retry { fault, after }) => format!("retry {} {after:?}", fault.code),
@@ -146,8 +146,8 @@ pub fn failure(result: Result<Outcome, RunError>) -> String {
 /// again; `[i]` behind the name of an item.
 pub fn ledger(store: &Memory) -> Vec<String> {
     let line = |message| match message {
-        Message::Step { name, index, .. } => Some(format!("{name}{}?", of(index))),
-        Message::StepResult { name, index, outcome, .. } => Some(match outcome {
+        TranscriptMessage::Step { name, index, .. } => Some(format!("{name}{}?", of(index))),
+        TranscriptMessage::StepResult { name, index, outcome, .. } => Some(match outcome {
             StepOutcome::Done { value } => format!("{name}{}={value}", of(index)),
             StepOutcome::Failed { error } => format!("{name}{}!{}", of(index), error.code),
             StepOutcome::Again { error } => format!("{name}{}~{}", of(index), error.code),
@@ -184,7 +184,7 @@ impl Mortal {
     }
 
     /// The outcome, or `None` where the worker died before there was one.
-    pub async fn execute(self: &Arc<Mortal>, stage: &Stage, config: &Value) -> Option<Result<Outcome, RunError>> {
+    pub async fn execute(self: &Arc<Mortal>, stage: &AgentHarness, config: &Value) -> Option<Result<RunOutcome, RunError>> {
         let mut dead = self.dead.subscribe();
         tokio::select! {
             result = async { pipeline(stage).execute(job(stage, self.clone(), config.clone(), None)).await } => Some(result),
@@ -194,11 +194,11 @@ impl Mortal {
 }
 
 impl AgentStore for Mortal {
-    fn load(&self) -> BoxFuture<'_, Result<Vec<Entry>, AppendError>> {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
         self.kept.load()
     }
 
-    fn append(&self, entries: Vec<Entry>) -> BoxFuture<'_, Result<(), AppendError>> {
+    fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
         let n = self.appends.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
             match self.death {

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use reveille::run::Usage;
-use reveille::run::outcome::{Outcome, RunError};
-use reveille::tool::{Failure, HostError, ToolError};
+use reveille::run::outcome::{RunOutcome, RunError};
+use reveille::tool::{ToolFailure, HostError, ToolError};
 use serde_json::{Value, json};
 use wiremock::matchers::{body_json, header, method, path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::stage::{answer, event, failure, ledger, run};
-use crate::agent::stage::{Prop, RUN, Stage, passing, says};
+use crate::agent::stage::{FakeTool, RUN, AgentHarness, passing, says};
 
-fn stage() -> Stage {
-    Stage::new(vec![], vec![Prop::echo("echo")])
+fn stage() -> AgentHarness {
+    AgentHarness::new(vec![], vec![FakeTool::echo("echo")])
 }
 
 async fn answering(verb: &str, template: ResponseTemplate) -> MockServer {
@@ -44,7 +44,7 @@ async fn the_pipeline_of_the_contract_runs_from_event_to_message() {
           "on_error": "continue" },
     ]);
     let ended = run(&stage, json!({ "steps": steps }), Some(event(json!({ "id": 7, "q": "a b&c" })))).await;
-    assert_eq!(ended, Ok(Outcome::Quiet { reason: "told".into(), usage: Usage::default() }), "nobody is told twice");
+    assert_eq!(ended, Ok(RunOutcome::Quiet { reason: "told".into(), usage: Usage::default() }), "nobody is told twice");
     let words = json!(["Order 7 of sales", "Order 7 of sales", "email", format!("step:{RUN}:tell:0")]);
     assert_eq!(*stage.host.asked.lock().unwrap(), [json!({ "notify": words, "run": RUN, "tenant": "ann" })]);
     assert_eq!(ledger(&stage.store).len(), 6, "an intent and a result where there is an effect, else a result");
@@ -73,7 +73,7 @@ async fn field_that_a_step_misses_is_told_once_in_a_run_with_its_place() {
         first["name"] = json!("a");
         let steps = json!([first, { "name": "b", "map": "event.data.ttl" }]);
         let ended = run(&stage, json!({ "steps": steps }), total.clone()).await;
-        assert!(matches!(ended, Ok(Outcome::Quiet { .. })), "{ended:?}");
+        assert!(matches!(ended, Ok(RunOutcome::Quiet { .. })), "{ended:?}");
         assert_eq!(*stage.host.asked.lock().unwrap(), std::slice::from_ref(&expected));
     }
     // a guard misses nothing; and a run goes on where its owner can't be told
@@ -96,7 +96,7 @@ async fn a_false_filter_ends_the_run_quietly() {
         { "name": "never", "notify": { "message": "no" } },
     ]);
     let ended = run(&stage, json!({ "steps": steps }), Some(event(json!({ "total": 120 })))).await;
-    assert_eq!(ended, Ok(Outcome::Quiet { reason: "filtered".into(), usage: Usage::default() }));
+    assert_eq!(ended, Ok(RunOutcome::Quiet { reason: "filtered".into(), usage: Usage::default() }));
     assert_eq!(*stage.host.asked.lock().unwrap(), Vec::<Value>::new());
 }
 
@@ -105,7 +105,7 @@ async fn answer_of_a_run_is_its_output_or_the_last_value() {
     let steps = json!([{ "name": "one", "map": "{'a': 1}" }, { "name": "two", "map": "2" }]);
     assert_eq!(answer(&stage(), steps.clone(), None).await, "2");
     let whole = run(&stage(), json!({ "steps": steps, "output": { "a": "{{ steps.one.a }}" } }), None).await;
-    assert_eq!(whole, Ok(Outcome::Succeeded { output: r#"{"a":1}"#.into(), usage: Usage::default() }));
+    assert_eq!(whole, Ok(RunOutcome::Succeeded { output: r#"{"a":1}"#.into(), usage: Usage::default() }));
 }
 
 #[tokio::test]
@@ -157,9 +157,9 @@ async fn a_failure_that_may_pass_is_tried_again_in_the_run_and_then_by_the_run()
     server.reset().await;
     Mock::given(method("GET")).respond_with(ResponseTemplate::new(500)).mount(&server).await;
     let continued = run(&stage(), step(json!({ "on_error": "continue" })), None).await;
-    assert!(matches!(continued, Ok(Outcome::Succeeded { output, .. }) if output == "http_500"));
+    assert!(matches!(continued, Ok(RunOutcome::Succeeded { output, .. }) if output == "http_500"));
     let stopped = run(&stage(), step(json!({ "on_error": "stop" })), None).await;
-    assert!(matches!(stopped, Ok(Outcome::Quiet { reason, .. }) if reason == "stopped"));
+    assert!(matches!(stopped, Ok(RunOutcome::Quiet { reason, .. }) if reason == "stopped"));
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn the_next_attempt_goes_on_at_the_step_that_failed() {
     let stage = stage();
     assert_eq!(failure(run(&stage, config.clone(), None).await), "retry http_503 None");
     let again = run(&stage, config, None).await;
-    assert!(matches!(again, Ok(Outcome::Succeeded { output, .. }) if output == "ok"));
+    assert!(matches!(again, Ok(RunOutcome::Succeeded { output, .. }) if output == "ok"));
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn each_item_has_its_own_request_key_and_place() {
     let cause = || Some(event(json!({ "list": ["a", "b", "c"] })));
     let going = stage();
     let output = run(&going, each(json!({ "on_error": "continue" })), cause()).await;
-    assert!(matches!(output, Ok(Outcome::Succeeded { output, .. }) if output == r#"["ok","http_404","ok"]"#));
+    assert!(matches!(output, Ok(RunOutcome::Succeeded { output, .. }) if output == r#"["ok","http_404","ok"]"#));
     let keys: std::collections::HashSet<String> = server
         .received_requests()
         .await
@@ -251,13 +251,13 @@ async fn each_item_has_its_own_request_key_and_place() {
 
 #[tokio::test]
 async fn tools_are_called_and_their_json_has_parts() {
-    let tool = Prop::echo("echo");
-    let stage = Stage::new(
+    let tool = FakeTool::echo("echo");
+    let stage = AgentHarness::new(
         vec![],
         vec![
             tool,
-            Prop::new("broken", |_, _| async {
-                Err(ToolError::tell(Failure::NotFound, "no_such_thing", "it is not there"))
+            FakeTool::new("broken", |_, _| async {
+                Err(ToolError::tell(ToolFailure::NotFound, "no_such_thing", "it is not there"))
             }),
         ],
     );
@@ -266,10 +266,10 @@ async fn tools_are_called_and_their_json_has_parts() {
         { "name": "n", "map": "steps.call.n + 1" },
     ]);
     assert_eq!(answer(&stage, steps, Some(event(json!({ "n": 41 })))).await, "42");
-    let fresh = Stage::new(
+    let fresh = AgentHarness::new(
         vec![],
-        vec![Prop::new("broken", |_, _| async {
-            Err(ToolError::tell(Failure::NotFound, "no_such_thing", "it is not there"))
+        vec![FakeTool::new("broken", |_, _| async {
+            Err(ToolError::tell(ToolFailure::NotFound, "no_such_thing", "it is not there"))
         })],
     );
     let broken = json!({ "steps": [{ "name": "call", "tool": { "name": "broken" } }] });
@@ -311,13 +311,13 @@ async fn stored_value_is_there_for_later_steps_and_later_runs() {
 
 #[tokio::test]
 async fn one_completion_and_an_agent_are_steps_and_what_they_use_is_counted() {
-    let stage = Stage::new(vec![says("a short text"), says("found it")], vec![]);
+    let stage = AgentHarness::new(vec![says("a short text"), says("found it")], vec![]);
     let config = json!({ "steps": [
         { "name": "short", "llm": { "prompt": "Summarise: {{ input.who }}", "system": "Be brief." } },
         { "name": "look", "agent": { "name": "librarian", "instruction": "Look for {{ steps.short }}" } },
         { "name": "both", "map": "steps.short + '; ' + steps.look" },
     ] });
-    let Ok(Outcome::Succeeded { output, usage }) = run(&stage, config, None).await else { panic!("no answer") };
+    let Ok(RunOutcome::Succeeded { output, usage }) = run(&stage, config, None).await else { panic!("no answer") };
     assert_eq!((output.as_str(), usage.turns), ("a short text; found it", 2));
     assert!(usage.input_tokens > 0 && usage.cost_micros > 0, "{usage:?}");
     let requests = stage.model.requests.lock().unwrap();
@@ -330,7 +330,7 @@ async fn one_completion_and_an_agent_are_steps_and_what_they_use_is_counted() {
 async fn an_agent_that_hangs_ends_at_the_limit_that_the_configuration_sets_for_agents() {
     for (seconds, own, limit) in [(7, json!(null), 7_000), (7, json!(20), 20_000), (40, json!(null), 40_000)] {
         let settings = reveille::agent::Settings { agent_tool_execution_timeout: seconds, ..Default::default() };
-        let stage = Stage::with_settings(vec![], vec![], settings);
+        let stage = AgentHarness::with_settings(vec![], vec![], settings);
         let agent = json!({ "name": "librarian", "instruction": "Look it up." });
         let step = json!({ "name": "s", "agent": agent, "timeout_seconds": own });
         let failed = passing(&stage.clock, run(&stage, json!({ "steps": [step] }), None)).await;
@@ -353,7 +353,7 @@ async fn items_and_values_are_taken_at_their_bounds_and_fail_the_step_one_beyond
     ] {
         let config = json!({ "steps": steps });
         let taken = run(&stage(), config.clone(), Some(event(most))).await;
-        assert!(matches!(taken, Ok(Outcome::Succeeded { .. })), "{code}: {taken:?}");
+        assert!(matches!(taken, Ok(RunOutcome::Succeeded { .. })), "{code}: {taken:?}");
         assert_eq!(failure(run(&stage(), config, Some(event(beyond))).await), format!("fail {code}"));
     }
 }

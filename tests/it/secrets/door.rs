@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use futures::future::BoxFuture;
 use http::Method;
 use reveille::credential::{CredentialUse, Reference};
-use reveille::egress::{Egress, EgressError, Request, Response};
+use reveille::egress::{Egress, EgressError, EgressRequest, Response};
 use reveille::id::{Scope, Tenant};
 use reveille::secret::Secret;
 use reveille::store::{StoredCredential, UseFilter};
-use reveille::vault::credentials::{Answer, Credentials, FetchError, Known, Renewal, RenewalError, Trouble, Use};
+use reveille::vault::credentials::{CredentialAnswer, Credentials, FetchError, UsedSecrets, Renewal, RenewalError, CredentialFault, Use};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use wiremock::matchers::header;
@@ -54,10 +54,10 @@ impl Renewal for Renews {
 async fn fetch_by(
     world: &World,
     instance: &Instance,
-    request: Request,
+    request: EgressRequest,
     name: &str,
     renewal: Option<Arc<dyn Renewal>>,
-) -> Result<Answer, FetchError> {
+) -> Result<CredentialAnswer, FetchError> {
     let (vault, egress) = (world.vault(), Egress::new(&world.egress).unwrap());
     let reference = Reference::parse(name).unwrap();
     let answer = instance
@@ -70,7 +70,7 @@ async fn fetch_by(
                 task_id: Some(Uuid::from_u128(6)),
                 by: "step:order",
             };
-            Credentials::new(store, vault, egress, renewal).fetch(request, Some(&with), &Known::default()).await
+            Credentials::new(store, vault, egress, renewal).fetch(request, Some(&with), &UsedSecrets::default()).await
         })
         .await;
     // uses are listed by their instants
@@ -78,7 +78,7 @@ async fn fetch_by(
     answer
 }
 
-async fn fetch(world: &World, instance: &Instance, request: Request, name: &str) -> Result<Response, FetchError> {
+async fn fetch(world: &World, instance: &Instance, request: EgressRequest, name: &str) -> Result<Response, FetchError> {
     fetch_by(world, instance, request, name, None).await.map(|answer| answer.response)
 }
 
@@ -102,7 +102,7 @@ fn shown(answer: &Result<Response, FetchError>) -> Vec<u8> {
     }
 }
 
-fn trouble(answer: Result<Response, FetchError>) -> Trouble {
+fn trouble(answer: Result<Response, FetchError>) -> CredentialFault {
     match answer {
         Err(FetchError::Credential(error)) => error.trouble,
         other => panic!("{other:?}"),
@@ -126,7 +126,7 @@ async fn each_form_arrives_where_it_belongs_and_the_use_is_on_record(world: Worl
     {
         let name = format!("shop/n{index}");
         save(&world, &instance, &name, inject, document.clone()).await;
-        let request = Request { body: "{}".into(), ..Request::new(Method::POST, format!("{}/echo", server.uri())) };
+        let request = EgressRequest { body: "{}".into(), ..EgressRequest::new(Method::POST, format!("{}/echo", server.uri())) };
         let answer = fetch(&world, &instance, request, &name).await;
         assert_eq!(traces(SECRET, &shown(&answer)), Vec::<String>::new(), "{name}");
         assert!(String::from_utf8_lossy(&answer.unwrap().body).contains("[redacted]"), "{name}");
@@ -176,7 +176,7 @@ async fn nothing_of_fifty_odd_secrets_comes_back_by_any_path(world: World) {
         let inject = json!({ "as": "field", "name": "key", "from": "/key" });
         save(&world, &instance, &name, inject, json!({ "key": canary })).await;
         let post =
-            |path: &str| Request { body: "{}".into(), ..Request::new(Method::POST, format!("{}{path}", server.uri())) };
+            |path: &str| EgressRequest { body: "{}".into(), ..EgressRequest::new(Method::POST, format!("{}{path}", server.uri())) };
         for path in ["/echo", "/fail", "/refuse", "/odd", "/moved"] {
             let answer = fetch(&world, &instance, post(path), &name).await;
             let seen = shown(&answer);
@@ -188,11 +188,11 @@ async fn nothing_of_fifty_odd_secrets_comes_back_by_any_path(world: World) {
             );
             assert!(String::from_utf8_lossy(&seen).contains("[redacted]"), "{canary:?} {path}");
         }
-        let large = Request { max_bytes: 10, ..post("/echo") };
+        let large = EgressRequest { max_bytes: 10, ..post("/echo") };
         let answer = fetch(&world, &instance, large, &name).await;
         assert!(matches!(answer, Err(FetchError::Egress(EgressError::TooLarge { .. }))));
         assert_eq!(traces(canary, &shown(&answer)), Vec::<String>::new());
-        let nobody = Request { body: "{}".into(), ..Request::new(Method::POST, "http://127.0.0.1:9/") };
+        let nobody = EgressRequest { body: "{}".into(), ..EgressRequest::new(Method::POST, "http://127.0.0.1:9/") };
         let answer = fetch(&world, &instance, nobody, &name).await;
         assert!(matches!(answer, Err(FetchError::Egress(EgressError::Connect { .. }))), "{answer:?}");
         assert_eq!(traces(canary, &shown(&answer)), Vec::<String>::new());
@@ -231,7 +231,7 @@ async fn key_that_comes_back_in_other_letter_case_is_taken_out(world: World) {
         let server = MockServer::start().await;
         Mock::given(wiremock::matchers::any()).respond_with(Recased(recase)).mount(&server).await;
         for path in ["/echo", "/refuse", "/moved"] {
-            let get = Request::new(Method::GET, format!("{}{path}", server.uri()));
+            let get = EgressRequest::new(Method::GET, format!("{}{path}", server.uri()));
             let answer = fetch(&world, &instance, get, "hex").await;
             let seen = String::from_utf8(shown(&answer)).unwrap();
             assert!(!seen.to_lowercase().contains(&key.to_lowercase()[..8]), "{path}: {seen}");
@@ -252,13 +252,13 @@ async fn it_goes_to_its_hosts_alone_and_a_refusal_is_on_record(world: World) {
     for hosts in [json!([]), json!(["api.example.org"]), json!([format!("127.0.0.1:{}", port ^ 1)]), json!(["*.0.0.1"])]
     {
         save_for(&world, &instance, "shop", host_of(hosts.clone()), json!({ "key": SECRET })).await;
-        let get = Request::new(Method::GET, format!("{}/echo", server.uri()));
-        assert_eq!(trouble(fetch(&world, &instance, get, "shop").await), Trouble::NotForHost, "{hosts}");
+        let get = EgressRequest::new(Method::GET, format!("{}/echo", server.uri()));
+        assert_eq!(trouble(fetch(&world, &instance, get, "shop").await), CredentialFault::NotForHost, "{hosts}");
     }
     assert!(received(&server).await.is_empty());
     assert!(uses(&instance).await.iter().all(|used| used.outcome == "not_for_host"));
     save_for(&world, &instance, "shop", host_of(json!([format!("127.0.0.1:{port}")])), json!({ "key": SECRET })).await;
-    let get = Request::new(Method::GET, format!("{}/echo", server.uri()));
+    let get = EgressRequest::new(Method::GET, format!("{}/echo", server.uri()));
     assert!(fetch(&world, &instance, get, "shop").await.is_ok());
     instance.finish(&world).await;
 }
@@ -273,7 +273,7 @@ async fn a_redirect_takes_it_nowhere_else(world: World) {
         json!({ "as": "query", "name": "key", "from": "/key" }),
     ] {
         save(&world, &instance, "shop", inject.clone(), json!({ "key": SECRET })).await;
-        let get = |path: &str| Request::new(Method::GET, format!("{}{path}", server.uri()));
+        let get = |path: &str| EgressRequest::new(Method::GET, format!("{}{path}", server.uri()));
         let stayed = fetch(&world, &instance, get("/moved"), "shop").await;
         assert_eq!(traces(SECRET, &shown(&stayed)), Vec::<String>::new());
         assert_eq!(stayed.unwrap().status, 200);
@@ -312,7 +312,7 @@ async fn refused_token_is_renewed_and_the_request_sent_once_more(world: World) {
         let renewal = Renews { to: json!({ "access_token": to }), forced: Arc::clone(&forced) };
         (Arc::new(renewal) as Arc<dyn Renewal>, forced)
     };
-    let get = || Request::new(Method::GET, server.uri());
+    let get = || EgressRequest::new(Method::GET, server.uri());
     let (renewal, forced) = renews("a-new-token");
     let answer = fetch_by(&world, &instance, get(), "shop", Some(renewal)).await.unwrap();
     assert_eq!((answer.response.status.as_u16(), forced.lock().unwrap().clone()), (200, vec![false, true]));
@@ -322,9 +322,9 @@ async fn refused_token_is_renewed_and_the_request_sent_once_more(world: World) {
     assert_eq!((answer.response.status.as_u16(), forced.lock().unwrap().clone()), (401, vec![false, true]), "once");
     assert_eq!(String::from_utf8_lossy(&answer.response.body), "the token [redacted] is no good");
     let host = format!("127.0.0.1:{}", server.address().port());
-    let told = |answer: &Answer| answer.refused.as_ref().map(|error| (error.trouble, error.to_string()));
+    let told = |answer: &CredentialAnswer| answer.refused.as_ref().map(|error| (error.trouble, error.to_string()));
     let refused =
-        |name: &str| Some((Trouble::Refused, format!("The credential {name} is refused: {host} answered 401")));
+        |name: &str| Some((CredentialFault::Refused, format!("The credential {name} is refused: {host} answered 401")));
     assert_eq!(told(&answer), refused("shop"));
     // without OAuth it is so at once
     save(&world, &instance, "plain", bearer, json!({ "access_token": "an-old-token" })).await;
@@ -340,7 +340,7 @@ async fn refused_token_is_renewed_and_the_request_sent_once_more(world: World) {
     let away = MockServer::start().await;
     let moved = ResponseTemplate::new(302).insert_header("Location", format!("{}/x", server.uri()).as_str());
     Mock::given(wiremock::matchers::any()).respond_with(moved).mount(&away).await;
-    let left = fetch_by(&world, &instance, Request::new(Method::GET, away.uri()), "plain", None).await.unwrap();
+    let left = fetch_by(&world, &instance, EgressRequest::new(Method::GET, away.uri()), "plain", None).await.unwrap();
     assert_eq!((left.response.status.as_u16(), left.refused), (401, None));
     instance.finish(&world).await;
 }
@@ -348,25 +348,25 @@ async fn refused_token_is_renewed_and_the_request_sent_once_more(world: World) {
 async fn unusable_credential_says_why_and_nothing_is_sent(world: World) {
     let world = open(world);
     let (instance, server) = (world.instance(), echo("").await);
-    let get = || Request::new(Method::GET, format!("{}/echo?key=mine", server.uri()));
+    let get = || EgressRequest::new(Method::GET, format!("{}/echo?key=mine", server.uri()));
     let bearer = json!({ "as": "bearer", "from": "/key" });
-    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), Trouble::Missing);
+    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), CredentialFault::Missing);
     save(&world, &instance, "shop", Value::Null, json!({ "key": SECRET })).await;
-    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), Trouble::NoInject);
+    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), CredentialFault::NoInject);
     save(&world, &instance, "shop", json!({ "as": "query", "name": "key", "from": "/key" }), json!({ "key": SECRET }))
         .await;
-    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), Trouble::Taken);
+    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), CredentialFault::Taken);
     save(&world, &instance, "shop", bearer.clone(), json!({ "kye": SECRET })).await;
-    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), Trouble::NoInject);
+    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), CredentialFault::NoInject);
     // another's is not there at all
     let update = "update credentials set tenant_id = 'bob'";
     save(&world, &instance, "shop", bearer.clone(), json!({ "key": SECRET })).await;
     world.execute(update, update).await;
-    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), Trouble::Missing);
+    assert_eq!(trouble(fetch(&world, &instance, get(), "shop").await), CredentialFault::Missing);
     // moved to where it was not sealed for, it does not open
     let moved = "update credentials set tenant_id = 'ann', account = 'other' where tenant_id = 'bob'";
     world.execute(moved, moved).await;
-    assert_eq!(trouble(fetch(&world, &instance, get(), "shop/other").await), Trouble::Unreadable);
+    assert_eq!(trouble(fetch(&world, &instance, get(), "shop/other").await), CredentialFault::Unreadable);
     let stored = save(&world, &instance, "shop", bearer, json!({ "key": SECRET })).await.credential;
     instance
         .on(move |store| async move {
@@ -378,7 +378,7 @@ async fn unusable_credential_says_why_and_nothing_is_sent(world: World) {
     let answer = fetch(&world, &instance, get(), "shop").await;
     let told = answer.as_ref().unwrap_err().to_string();
     assert_eq!(told, "Please connect shop again: its access has ended: invalid_grant");
-    assert_eq!(trouble(answer), Trouble::NeedsConsent);
+    assert_eq!(trouble(answer), CredentialFault::NeedsConsent);
     assert!(received(&server).await.is_empty());
     let outcomes: Vec<String> = uses(&instance).await.into_iter().map(|used| used.outcome).collect();
     let expected = ["missing", "no_inject", "taken", "no_inject", "missing", "unreadable", "needs_consent"];
@@ -396,23 +396,23 @@ async fn secret_used_by_a_run_comes_back_by_no_other_request_of_it(world: World)
     let id = instance.run_now(&task).await;
     instance.settle(0).await;
     let run = instance.run(id).await;
-    let ask = async |known: Known, named: bool| {
+    let ask = async |known: UsedSecrets, named: bool| {
         let (vault, egress, url) = (world.vault(), Egress::new(&world.egress).unwrap(), server.uri());
         let answer = instance.on(move |store| async move {
             let (tenant, reference) = (Tenant::new("ann").unwrap(), Reference::parse("shop").unwrap());
             let with = Use { tenant: &tenant, reference: &reference, run_id: Some(id), task_id: None, by: "step:a" };
-            let request = Request::new(Method::GET, url);
+            let request = EgressRequest::new(Method::GET, url);
             Credentials::new(store, vault, egress, None).fetch(request, named.then_some(&with), &known).await
         });
         String::from_utf8(answer.await.unwrap().response.body.to_vec()).unwrap()
     };
-    let known = Known::of(&run);
+    let known = UsedSecrets::of(&run);
     assert_eq!(ask(known.clone(), false).await, format!("kept: {SECRET}"), "it has used nothing");
     assert_eq!(ask(known.clone(), true).await, "kept: [redacted]");
     assert_eq!(ask(known, false).await, "kept: [redacted]");
     // executed once more it recalls what it has used
-    assert_eq!(ask(Known::of(&run), false).await, "kept: [redacted]");
-    assert_eq!(ask(Known::default(), false).await, format!("kept: {SECRET}"), "another run has not");
+    assert_eq!(ask(UsedSecrets::of(&run), false).await, "kept: [redacted]");
+    assert_eq!(ask(UsedSecrets::default(), false).await, format!("kept: {SECRET}"), "another run has not");
 
     // a request that was sent before, and is answered after another one of the run has used it
     server.reset().await;
@@ -420,7 +420,7 @@ async fn secret_used_by_a_run_comes_back_by_no_other_request_of_it(world: World)
     Mock::given(wiremock::matchers::header_exists("authorization")).respond_with(says()).mount(&server).await;
     let late = says().set_delay(std::time::Duration::from_secs(5));
     Mock::given(wiremock::matchers::any()).respond_with(late).mount(&server).await;
-    let together = Known::default();
+    let together = UsedSecrets::default();
     let (plain, with) = tokio::join!(ask(together.clone(), false), ask(together.clone(), true));
     assert_eq!((plain.as_str(), with.as_str()), ("kept: [redacted]", "kept: [redacted]"));
     instance.finish(&world).await;

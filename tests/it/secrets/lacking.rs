@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use reveille::clock::pause;
-use reveille::notification::{Delivery, Kind};
+use reveille::notification::{Delivery, MessageKind};
 use reveille::run::RunState;
 use reveille::task::TaskStatus;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn lacking(trigger: Value) -> Value {
             "retry": { "max_attempts": 5 } })
 }
 
-async fn told(instance: &Instance) -> Vec<(Kind, String)> {
+async fn told(instance: &Instance) -> Vec<(MessageKind, String)> {
     let shown = |delivery: Delivery| (delivery.kind, delivery.subject.unwrap_or_default());
     instance.deliveries().await.into_iter().map(shown).collect()
 }
@@ -69,7 +69,7 @@ async fn an_owner_is_told_once_though_the_end_of_the_run_is_not_recorded(world: 
         let instance = world.instance();
         instance.recipient().await;
         let task = instance.task(lacking(trigger.clone())).await;
-        let notice = (Kind::Notice, "Please connect shop".to_owned());
+        let notice = (MessageKind::Notice, "Please connect shop".to_owned());
         // before it fires: what is due may start with its record
         world.define(NO_END.0, NO_END.1).await;
         if status == TaskStatus::Completed {
@@ -112,12 +112,12 @@ async fn a_run_does_not_end_before_its_owner_is_told(world: World) {
         assert_eq!((instance.run(id).await.state, told(&instance).await), (RunState::Running, vec![]));
         world.define("", "drop trigger no_pause on tasks").await;
         instance.until(id, |run| run.state == RunState::Failed).await;
-        assert_eq!(told(&instance).await, [(Kind::Notice, "Please connect shop".to_owned())]);
+        assert_eq!(told(&instance).await, [(MessageKind::Notice, "Please connect shop".to_owned())]);
         assert_eq!(instance.stored(&task).await.status, TaskStatus::Paused);
     } else {
         // it will never be paused, so the failure is told like any other
         instance.until(id, |run| run.state == RunState::Failed).await;
-        assert_eq!(told(&instance).await.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>(), [Kind::Failure]);
+        assert_eq!(told(&instance).await.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>(), [MessageKind::Failure]);
         assert_eq!(instance.stored(&task).await.status, TaskStatus::Active);
     }
     instance.settle(0).await;
@@ -135,8 +135,8 @@ async fn credential_saved_meanwhile_pauses_nothing_and_the_failure_is_told_as_an
     let run = instance.until(id, |run| run.state.is_final()).await;
     assert_eq!(run.error.map(|fault| fault.code).as_deref(), Some("lacks"));
     assert_eq!(instance.stored(&task).await.status, TaskStatus::Active);
-    let told: Vec<Kind> = told(&instance).await.into_iter().map(|(kind, _)| kind).collect();
-    assert_eq!(told, [Kind::Failure]);
+    let told: Vec<MessageKind> = told(&instance).await.into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(told, [MessageKind::Failure]);
     instance.finish(&world).await;
 }
 
@@ -158,7 +158,7 @@ async fn credential_error_of_a_foreign_runtime_is_an_ordinary_failure(world: Wor
     let fault = run.error.expect("a fault");
     assert_eq!((fault.code.as_str(), fault.lack), ("credential_missing", None));
     assert_eq!(instance.stored(&task).await.status, TaskStatus::Active);
-    let told: Vec<Kind> = told(&instance).await.into_iter().map(|(kind, _)| kind).collect();
-    assert_eq!(told, [Kind::Failure]);
+    let told: Vec<MessageKind> = told(&instance).await.into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(told, [MessageKind::Failure]);
     instance.finish(&world).await;
 }

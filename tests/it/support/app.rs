@@ -11,11 +11,11 @@ use axum::http::Request;
 use chrono::{DateTime, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reveille::app::{Built, Ending, Extras, build};
+use reveille::app::{Built, AppEnd, Extras, build};
 use reveille::bus::Bus;
 use reveille::clock::{Clock, pause};
 use reveille::config::Config;
-use reveille::engine::service::{Next, Service, TickError};
+use reveille::engine::service::{NextTick, ServiceLoop, TickError};
 use reveille::engine::{self, Engine};
 use reveille::event::Event;
 use reveille::http;
@@ -64,7 +64,7 @@ pub struct Instance {
     pub number: usize,
     pub store: Store,
     engine: Option<Engine>,
-    http: Option<http::State>,
+    http: Option<http::HttpState>,
     runtime: Option<Runtime>,
     stop: CancellationToken,
 }
@@ -76,7 +76,7 @@ impl Instance {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let handle = runtime.handle().clone();
         let building = move || {
-            handle.block_on(spared(build(&config, clock, extras, Ending::default(), |_| {}))).expect("a service")
+            handle.block_on(spared(build(&config, clock, extras, AppEnd::default(), |_| {}))).expect("a service")
         };
         let Built { store, engine, http, .. } = std::thread::spawn(building).join().expect("a service");
         let stop = CancellationToken::new();
@@ -90,7 +90,7 @@ impl Instance {
         self.engine.as_ref().expect("an engine that was not started")
     }
 
-    pub fn http(&self) -> &http::State {
+    pub fn http(&self) -> &http::HttpState {
         self.http.as_ref().expect("an instance")
     }
 
@@ -155,7 +155,7 @@ impl Instance {
     }
 
     /// One tick of a service.
-    pub async fn tick<S: Service>(&self, service: &Arc<S>) -> Result<Next, TickError> {
+    pub async fn tick<S: ServiceLoop>(&self, service: &Arc<S>) -> Result<NextTick, TickError> {
         loop {
             let service = Arc::clone(service);
             let ticked = self.spawn(async move { service.tick().await }).await;
@@ -168,13 +168,13 @@ impl Instance {
     }
 
     /// Ticks a service until it has nothing more to do now.
-    async fn tick_out<S: Service>(&self, service: &Arc<S>) {
+    async fn tick_out<S: ServiceLoop>(&self, service: &Arc<S>) {
         let started = Instant::now();
         loop {
             assert!(started.elapsed() < PATIENCE, "{} has no end of work", S::NAME);
             match self.tick(service).await.unwrap_or_else(|error| panic!("{}: {error}", S::NAME)) {
-                Next::Now => {}
-                Next::At(instant) if instant <= self.store.clock().now() => {}
+                NextTick::Now => {}
+                NextTick::At(instant) if instant <= self.store.clock().now() => {}
                 _ => return,
             }
         }

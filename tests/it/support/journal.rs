@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
-use reveille::approval::{Approval, Identity, Proposal};
-use reveille::credential::{Lack, LackKind, Reference};
+use reveille::approval::{Approval, ProposalIdentity, Proposal};
+use reveille::credential::{CredentialIssue, CredentialIssueKind, Reference};
 use reveille::executor::{Executor, Job};
 use reveille::id::new_id;
-use reveille::invalid::Faults;
-use reveille::run::outcome::{Outcome, RunError, RunFault};
-use reveille::run::{Missed, Usage};
+use reveille::invalid::ValidationErrors;
+use reveille::run::outcome::{RunOutcome, RunError, RunFault};
+use reveille::run::{MissedInstants, Usage};
 use reveille::task::Action;
 use serde_json::json;
 use tokio::sync::watch;
@@ -32,7 +32,7 @@ pub struct Begun {
     pub fire_key: String,
     pub attempt: i32,
     pub at: DateTime<Utc>,
-    pub missed: Option<Missed>,
+    pub missed: Option<MissedInstants>,
     /// The instance that executes it.
     pub instance: usize,
 }
@@ -111,9 +111,9 @@ impl Executor for Scripted {
         "test"
     }
 
-    fn validate(&self, _: &Action, _: &mut Faults) {}
+    fn validate(&self, _: &Action, _: &mut ValidationErrors) {}
 
-    fn execute(&self, job: Job) -> BoxFuture<'_, Result<Outcome, RunError>> {
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
         Box::pin(async move {
             let begun = Begun {
                 run_id: job.run.id,
@@ -133,7 +133,7 @@ impl Executor for Scripted {
 }
 
 impl Scripted {
-    async fn act(&self, job: &Job) -> Result<Outcome, RunError> {
+    async fn act(&self, job: &Job) -> Result<RunOutcome, RunError> {
         let config = &job.task.as_ref().expect("a task").spec.action.config;
         let acts: Vec<&str> = config["acts"].as_array().expect("acts").iter().filter_map(|act| act.as_str()).collect();
         let attempt = (job.run.attempt.max(1) - 1) as usize;
@@ -150,10 +150,10 @@ impl Scripted {
             ("fail", _) => Err(RunError::fail("broken", "it is broken")),
             ("lack", name) => {
                 let credential = Reference::parse(name).expect("a reference");
-                let lack = Some(Box::new(Lack { credential, kind: LackKind::Missing, sent_at: None }));
+                let lack = Some(Box::new(CredentialIssue { credential, kind: CredentialIssueKind::Missing, sent_at: None }));
                 Err(RunError::Fail { fault: RunFault { lack, ..RunFault::new("lacks", "it lacks something") } })
             }
-            ("skip", _) => Ok(Outcome::Skipped { reason: "quota".into(), usage: Usage::default() }),
+            ("skip", _) => Ok(RunOutcome::Skipped { reason: "quota".into(), usage: Usage::default() }),
             ("panic", _) => panic!("as the task says"),
             ("hang", _) => job.stop.or(std::future::pending()).await,
             ("give_up", _) => {
@@ -174,11 +174,11 @@ impl Scripted {
                 }
                 let length = TimeDelta::seconds(seconds.parse().expect("seconds"));
                 let asks = ["one", "two"].map(|call| (question(job, call, length), None)).into();
-                Ok(Outcome::Asks { asks, open: vec![], usage: Usage::default() })
+                Ok(RunOutcome::Asks { asks, open: vec![], usage: Usage::default() })
             }
             ("foreign", seconds) => {
                 let until = job.clock.now() + TimeDelta::seconds(seconds.parse().expect("seconds"));
-                Ok(Outcome::Waits { until, usage: Usage::default() })
+                Ok(RunOutcome::Waits { until, usage: Usage::default() })
             }
             ("wait", _) => {
                 let _ = self.journal.0.gate.subscribe().wait_for(|open| *open).await;
@@ -189,8 +189,8 @@ impl Scripted {
     }
 }
 
-fn said(text: &str) -> Outcome {
-    Outcome::Succeeded { output: text.to_owned(), usage: Usage::default() }
+fn said(text: &str) -> RunOutcome {
+    RunOutcome::Succeeded { output: text.to_owned(), usage: Usage::default() }
 }
 
 /// A question about a call of the run's first turn.
@@ -204,7 +204,7 @@ fn question(job: &Job, call: &str, length: TimeDelta) -> Approval {
         "timeout_seconds": length.num_seconds(),
     }))
     .expect("a proposal");
-    let of = Identity { tenant: &run.tenant_id, run_id: run.id, turn: 1, call_id: call };
+    let of = ProposalIdentity { tenant: &run.tenant_id, run_id: run.id, turn: 1, call_id: call };
     let ids = (new_id(now), run.id);
     Approval { expires_at: now + length, ..Approval::asked(ids, of, run.task_id, proposal, now) }
 }

@@ -14,7 +14,7 @@ use reveille::app::Extras;
 use reveille::clock::Clock;
 use reveille::config::Config;
 use reveille::secret::{Secret, SecretUrl};
-use reveille::store::{self, Claim, Limits, Store, Take};
+use reveille::store::{self, RunClaim, RunLimits, Store, Take};
 use reveille::tool::Tool;
 use reveille::tool::http::Declared;
 use reveille::vault::{self, KeySource, Vault, WithoutKeys, oauth};
@@ -35,9 +35,9 @@ const BUSY: Duration = Duration::from_secs(30);
 pub const MASTER_KEY: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
 /// Leases ready runs that are due until `until`, without starting them.
-pub async fn claim_ready(store: &Store, worker: Uuid, until: DateTime<Utc>, limit: i64) -> Vec<Claim> {
+pub async fn claim_ready(store: &Store, worker: Uuid, until: DateTime<Utc>, limit: i64) -> Vec<RunClaim> {
     let nothing_is_due = DateTime::UNIX_EPOCH;
-    let (now, lease_until, limits) = (nothing_is_due, nothing_is_due, Limits::default());
+    let (now, lease_until, limits) = (nothing_is_due, nothing_is_due, RunLimits::default());
     let take = Take { worker, now, ahead: until, lease_until, limit, fair: None, limits, shares: None };
     store.take_runs(&take).await.expect("claims").claims
 }

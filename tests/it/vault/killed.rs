@@ -6,8 +6,8 @@ use reveille::clock::{Clock, pause};
 use reveille::credential::Reference;
 use reveille::id::Scope;
 use reveille::secret::{Secret, SecretUrl};
-use reveille::store::{NewCredential, Settings, Store, next_generation};
-use reveille::vault::rotation::Counts;
+use reveille::store::{CredentialRowDraft, Settings, Store, next_generation};
+use reveille::vault::rotation::RotationCounts;
 use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ async fn fill(url: &str) {
         let reference = Reference { service: "shop".into(), account: format!("a{number}") };
         let generation = next_generation(None, store.clock().now());
         let document = Secret::new(json!({ "key": format!("canary {number}") }).to_string());
-        let new = NewCredential {
+        let new = CredentialRowDraft {
             tenant_id: "ann".into(),
             service: reference.service.clone(),
             account_name: reference.account.clone(),
@@ -135,9 +135,9 @@ async fn goes_on(service: Service, url: &str) {
         assert_eq!(opens(&client, service.url(), &token, number).await.unwrap(), 200, "a{number}");
     }
     let (rest, rewrapped) = rotate(&client, service.url(), &token).await.unwrap();
-    let none = json!(Counts::default());
+    let none = json!(RotationCounts::default());
     assert_eq!((&rest["failed"], rewrapped), (&none, CREDENTIALS - before));
-    let all = json!(Counts { credentials: CREDENTIALS, ..Counts::default() });
+    let all = json!(RotationCounts { credentials: CREDENTIALS, ..RotationCounts::default() });
     assert_eq!(rest["keys"][0], json!({ "id": "new", "configured": true, "opens_nothing": false, "sealed": all }));
     assert_eq!(rest["keys"][1], json!({ "id": "old", "configured": true, "opens_nothing": true, "sealed": none }));
     assert!(service.terminate().await.success());

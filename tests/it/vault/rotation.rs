@@ -8,15 +8,15 @@ use reveille::credential::Reference;
 use reveille::id::{Scope, Tenant};
 use reveille::notification::{Addresses, PushAddress, Recipient, SlackAddress, WebhookAddress};
 use reveille::secret::Secret;
-use reveille::store::{NewCredential, Store, StoreError, StoredCredential, next_generation};
-use reveille::vault::rotation::{Counts, Cursor, locked_out, rotate, survey};
-use reveille::vault::{Place, Vault};
+use reveille::store::{CredentialRowDraft, Store, StoreError, StoredCredential, next_generation};
+use reveille::vault::rotation::{RotationCounts, Cursor, locked_out, rotate, survey};
+use reveille::vault::{SealedPlace, Vault};
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::conformance::credentials::{credential, vault};
 use crate::conformance::on_both;
-use crate::conformance::world::World;
+use crate::conformance::world::StoreHarness;
 
 const CREDENTIALS: u64 = 400;
 const RECIPIENTS: u64 = 30;
@@ -31,11 +31,11 @@ on_both!(
     keys_that_open_nothing_of_what_is_stored_are_told_with_those_that_are_needed,
 );
 
-fn sealed(vault: &Vault, name: &str, generation: i64, written: u64) -> NewCredential {
+fn sealed(vault: &Vault, name: &str, generation: i64, written: u64) -> CredentialRowDraft {
     let reference = Reference::parse(name).unwrap();
     let document = Secret::new(json!({ "name": name, "written": written }).to_string());
     let document = vault.seal_document("a", &reference, generation, &document, None).unwrap();
-    NewCredential {
+    CredentialRowDraft {
         service: reference.service,
         account_name: reference.account,
         document: Some(document),
@@ -61,7 +61,7 @@ fn opened(vault: &Vault, stored: &StoredCredential, name: &str) -> u64 {
 }
 
 /// Recipients, tasks and messages that have a secret, under the vault's first key.
-async fn others(world: &World, vault: &Vault) {
+async fn others(world: &StoreHarness, vault: &Vault) {
     for number in 0..RECIPIENTS {
         let tenant = format!("t{number:03}");
         let sealed_secret = webhook::seal_secret(vault, &tenant, &Secret::new("secret")).unwrap();
@@ -89,14 +89,14 @@ async fn others(world: &World, vault: &Vault) {
         world.store.put_recipient(&Scope::Every, &tenant, &recipient, None).await.unwrap();
     }
     for _ in 0..TASKS {
-        let place = Place::task("a", "webhook", "secret");
+        let place = SealedPlace::task("a", "webhook", "secret");
         let secret = vault.seal(&place.context(), &Secret::new("secret")).unwrap();
         let config = json!({ "executor": "webhook", "action": { "config": { "sealed_secret": secret } } });
         world.task_with("a", json!({ "interval": "1h" }), config).await;
     }
     for number in 0..MESSAGES {
         let id = Uuid::from_u128(u128::from(number) + 1);
-        let sealed = vault.seal(&Place::live("a", id).context(), &Secret::new("a message")).unwrap();
+        let sealed = vault.seal(&SealedPlace::live("a", id).context(), &Secret::new("a message")).unwrap();
         world.store.put_live_message(&tenant(), id, false, &sealed).await.unwrap();
     }
 }
@@ -106,18 +106,18 @@ fn tenant() -> Tenant {
 }
 
 /// Reads every secret of recipients and sessions as its channel does.
-async fn assert_channels_read(world: &World, vault: &Vault) {
+async fn assert_channels_read(world: &StoreHarness, vault: &Vault) {
     for row in world.store.sealed_recipients("", 99).await.unwrap() {
         let addresses = world.store.get_recipient(&Scope::Every, &row.id).await.unwrap().recipient.addresses;
-        let opened = |place: Place, sealed: &str| vault.unseal(&place.context(), sealed).unwrap().expose().to_owned();
-        assert_eq!(opened(Place::webhook(&row.id), &addresses.webhook.unwrap().sealed_secret), "secret");
+        let opened = |place: SealedPlace, sealed: &str| vault.unseal(&place.context(), sealed).unwrap().expose().to_owned();
+        assert_eq!(opened(SealedPlace::webhook(&row.id), &addresses.webhook.unwrap().sealed_secret), "secret");
         let Some(SlackAddress::Webhook { sealed_url }) = addresses.slack else { panic!("no address of Slack") };
-        assert_eq!(opened(Place::slack(&row.id), &sealed_url), SLACK);
+        assert_eq!(opened(SealedPlace::slack(&row.id), &sealed_url), SLACK);
         let browsers = addresses.push.iter().filter_map(|address| match address {
             PushAddress::WebPush { endpoint, sealed_auth, .. } => Some((endpoint, sealed_auth)),
             PushAddress::Ntfy { .. } => None,
         });
-        let read: Vec<_> = browsers.map(|(end, sealed)| opened(Place::push(&row.id, end), sealed)).collect();
+        let read: Vec<_> = browsers.map(|(end, sealed)| opened(SealedPlace::push(&row.id, end), sealed)).collect();
         assert_eq!(read, BROWSERS);
     }
     for number in 0..MESSAGES {
@@ -127,7 +127,7 @@ async fn assert_channels_read(world: &World, vault: &Vault) {
     }
 }
 
-async fn under_load_and_broken_off_again_and_again_every_credential_opens_at_every_moment(world: &World) {
+async fn under_load_and_broken_off_again_and_again_every_credential_opens_at_every_moment(world: &StoreHarness) {
     let (old, both, new) = (vault(&["old"]), vault(&["new", "old"]), vault(&["new"]));
     let other = world.other_instance().await;
     let first = next_generation(None, world.now());
@@ -188,7 +188,7 @@ async fn under_load_and_broken_off_again_and_again_every_credential_opens_at_eve
             }
             Ok(done) => {
                 let done = done.unwrap();
-                assert_eq!((done.failed, done.next), (Counts::default(), None));
+                assert_eq!((done.failed, done.next), (RotationCounts::default(), None));
                 break;
             }
         }
@@ -202,7 +202,7 @@ async fn under_load_and_broken_off_again_and_again_every_credential_opens_at_eve
     assert!(reads > 50 && writes > 20, "{reads} reads, {writes} writes");
 
     let sealed = survey(&world.store).await.unwrap();
-    let all = Counts { credentials: CREDENTIALS, recipients: RECIPIENTS, tasks: TASKS, messages: MESSAGES };
+    let all = RotationCounts { credentials: CREDENTIALS, recipients: RECIPIENTS, tasks: TASKS, messages: MESSAGES };
     assert_eq!(sealed, [("new".to_owned(), all)].into());
     for number in 0..CREDENTIALS {
         opened(&new, &read(&world.store, &name(number)).await, &name(number));
@@ -211,7 +211,7 @@ async fn under_load_and_broken_off_again_and_again_every_credential_opens_at_eve
     other.close().await;
 }
 
-async fn unrewrappable_secret_is_told_and_left_as_it_is(world: &World) {
+async fn unrewrappable_secret_is_told_and_left_as_it_is(world: &StoreHarness) {
     let (lost, both) = (vault(&["lost"]), vault(&["new", "old"]));
     let first = next_generation(None, world.now());
     world.store.put_credential(&Scope::Every, &sealed(&lost, "shop", first, 0), 0).await.unwrap();
@@ -223,8 +223,8 @@ async fn unrewrappable_secret_is_told_and_left_as_it_is(world: &World) {
     others(world, &lost).await;
     let before = read(&world.store, "shop").await;
     let done = rotate(&world.store, &both, &world.clock, Cursor::Start).await.unwrap();
-    assert_eq!(done.rewrapped, Counts { credentials: 1, ..Counts::default() });
-    assert_eq!(done.failed, Counts { credentials: 2, recipients: RECIPIENTS, tasks: TASKS, messages: MESSAGES });
+    assert_eq!(done.rewrapped, RotationCounts { credentials: 1, ..RotationCounts::default() });
+    assert_eq!(done.failed, RotationCounts { credentials: 2, recipients: RECIPIENTS, tasks: TASKS, messages: MESSAGES });
     let failures: Vec<_> = done.failures.iter().map(|failure| (failure.what.as_str(), failure.why.as_str())).collect();
     assert_eq!(
         failures[..2],
@@ -237,22 +237,22 @@ async fn unrewrappable_secret_is_told_and_left_as_it_is(world: &World) {
     assert_eq!(read(&world.store, "shop").await, before);
     // nothing is written when nothing is left to do
     let again = rotate(&world.store, &both, &world.clock, Cursor::Start).await.unwrap();
-    assert_eq!((again.rewrapped, again.failed), (Counts::default(), done.failed));
+    assert_eq!((again.rewrapped, again.failed), (RotationCounts::default(), done.failed));
 }
 
-async fn keys_that_open_nothing_of_what_is_stored_are_told_with_those_that_are_needed(world: &World) {
+async fn keys_that_open_nothing_of_what_is_stored_are_told_with_those_that_are_needed(world: &StoreHarness) {
     let needed = async |vault: &Vault| locked_out(&world.store, vault).await.unwrap().unwrap_or_default();
     let (old, both, new) = (vault(&["old"]), vault(&["new", "old"]), vault(&["new"]));
     assert_eq!(needed(&new).await, [].into(), "a store without secrets needs no key");
     world.task(json!({ "interval": "1h" })).await;
     assert_eq!(needed(&new).await, [].into(), "a task without a secret needs none either");
     let message = Uuid::from_u128(7);
-    let sealed_message = old.seal(&Place::live("a", message).context(), &Secret::new("gone within the hour")).unwrap();
+    let sealed_message = old.seal(&SealedPlace::live("a", message).context(), &Secret::new("gone within the hour")).unwrap();
     world.store.put_live_message(&tenant(), message, false, &sealed_message).await.unwrap();
     assert_eq!(needed(&new).await, [].into());
 
     // each kind by itself
-    let place = Place::task("a", "webhook", "secret");
+    let place = SealedPlace::task("a", "webhook", "secret");
     let secret = old.seal(&place.context(), &Secret::new("secret")).unwrap();
     let config = json!({ "executor": "webhook", "action": { "config": { "sealed_secret": secret } } });
     world.task_with("a", json!({ "interval": "1h" }), config).await;

@@ -3,8 +3,8 @@
 
 use chrono::{DateTime, Utc};
 use reveille::trigger::Schedule;
-use reveille::trigger::replan::Pending;
-use reveille::trigger::zone::Database;
+use reveille::trigger::replan::PendingFire;
+use reveille::trigger::zone::ZoneTable;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -15,16 +15,16 @@ use crate::support::zoneinfo;
 const HOUR: i32 = 3600;
 
 /// Rules under which the clock of Tokyo is so far ahead of UTC since the first of November 2026.
-fn tokyo(hours: i32) -> Database {
+fn tokyo(hours: i32) -> ZoneTable {
     let dir = TempDir::new();
     let change = at("2026-11-01T00:00:00Z").timestamp();
     zoneinfo::write(dir.path(), "2027a", &[("Asia/Tokyo", zoneinfo::tzif(9 * HOUR, &[(change, hours * HOUR)]))]);
-    Database::of_folder(dir.path()).unwrap().0
+    ZoneTable::of_folder(dir.path()).unwrap().0
 }
 
 struct Case {
     schedule: Schedule,
-    pending: Pending,
+    pending: PendingFire,
 }
 
 impl Case {
@@ -33,7 +33,7 @@ impl Case {
         let mut schedule: Schedule = serde_json::from_value(schedule).unwrap();
         schedule.timezone = Some("Asia/Tokyo".into());
         let made = at("2026-10-01T00:00:00Z");
-        let pending = Pending { task_id: Uuid::nil(), anchor: made, active_since: made, nominal: at(nominal) };
+        let pending = PendingFire { task_id: Uuid::nil(), anchor: made, active_since: made, nominal: at(nominal) };
         Case { schedule, pending }
     }
 
@@ -44,7 +44,7 @@ impl Case {
 
     /// The instant it waits for where the clock was nine hours ahead and is `hours` ahead.
     fn waits_for(&self, hours: i32) -> Option<DateTime<Utc>> {
-        let next = self.schedule.replan(&self.pending, &Database::bundled(), &tokyo(hours)).unwrap();
+        let next = self.schedule.replan(&self.pending, &ZoneTable::bundled(), &tokyo(hours)).unwrap();
         next.map(|next| next.nominal)
     }
 

@@ -9,7 +9,7 @@ const CUT: &str = "…";
 
 /// The text that has been written, and the tags that have to be closed.
 #[derive(Default)]
-pub struct Output {
+pub struct MarkupOutput {
     text: String,
     /// The closing of each part that is open; `None` where its opening was not written.
     open: Vec<Option<&'static str>>,
@@ -18,7 +18,7 @@ pub struct Output {
     full: bool,
 }
 
-impl Output {
+impl MarkupOutput {
     /// Writes all of it, or nothing from now on.
     pub fn push(&mut self, text: &str) {
         if self.full || self.text.len() + text.len() > MARKUP_BYTES {
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn markup_is_whole_at_its_bound_and_cut_one_beyond_it() {
         let written = |bytes: usize| {
-            let mut out = Output::default();
+            let mut out = MarkupOutput::default();
             out.push(&"x".repeat(MARKUP_BYTES - 1));
             out.push(&"y".repeat(bytes + 1 - MARKUP_BYTES));
             (out.is_full(), out.finish())
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn parts_open_down_to_the_deepest_and_stand_in_it_beyond() {
-        let mut out = Output::default();
+        let mut out = MarkupOutput::default();
         let opened = (0..=NESTING).filter(|_| out.open("<b>", "</b>")).count();
         assert_eq!(opened, NESTING);
         out.push("x");

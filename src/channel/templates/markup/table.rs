@@ -1,6 +1,6 @@
 //! A table, as far as a format can show one: a real one in HTML, columns in a block of code, or a line for each cell.
 
-use crate::channel::templates::Format;
+use crate::channel::templates::MessageFormat;
 use crate::channel::templates::markup::escaped;
 
 /// Widest table that is shown in columns, in characters: a phone breaks wider lines.
@@ -11,12 +11,12 @@ const BETWEEN: &str = "  ";
 
 /// A table as it is read: texts alone.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct MarkupTable {
     /// The first is the head.
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl MarkupTable {
     pub fn row(&mut self) {
         self.rows.push(Vec::new());
     }
@@ -34,11 +34,11 @@ impl Table {
     }
 
     /// The whole, as a block of its own. `push` is given one line after the other.
-    pub fn show(&self, format: Format, push: &mut dyn FnMut(&str)) {
+    pub fn show(&self, format: MessageFormat, push: &mut dyn FnMut(&str)) {
         match format {
-            Format::Html => self.html(push),
-            Format::Mrkdwn | Format::Telegram if self.width() <= WIDEST => self.columns(format, push),
-            Format::Mrkdwn | Format::Telegram | Format::Plain => self.lines(format, push),
+            MessageFormat::Html => self.html(push),
+            MessageFormat::Mrkdwn | MessageFormat::Telegram if self.width() <= WIDEST => self.columns(format, push),
+            MessageFormat::Mrkdwn | MessageFormat::Telegram | MessageFormat::Plain => self.lines(format, push),
         }
     }
 
@@ -48,16 +48,16 @@ impl Table {
             let sign = if index == 0 { "th" } else { "td" };
             let cells: Vec<String> = row
                 .iter()
-                .map(|cell| format!("<{sign} dir=\"auto\">{}</{sign}>", escaped(cell.trim(), Format::Html)))
+                .map(|cell| format!("<{sign} dir=\"auto\">{}</{sign}>", escaped(cell.trim(), MessageFormat::Html)))
                 .collect();
             push(&format!("\n<tr>{}</tr>", cells.concat()));
         }
         push("</table>");
     }
 
-    fn columns(&self, format: Format, push: &mut dyn FnMut(&str)) {
+    fn columns(&self, format: MessageFormat, push: &mut dyn FnMut(&str)) {
         let widths = self.widths();
-        push(if format == Format::Telegram { "<pre>" } else { "```\n" });
+        push(if format == MessageFormat::Telegram { "<pre>" } else { "```\n" });
         for (index, row) in self.rows.iter().enumerate() {
             let cells: Vec<String> = row
                 .iter()
@@ -72,11 +72,11 @@ impl Table {
                 push(&format!("{}\n", rule.join(BETWEEN)));
             }
         }
-        push(if format == Format::Telegram { "</pre>" } else { "```" });
+        push(if format == MessageFormat::Telegram { "</pre>" } else { "```" });
     }
 
     /// `head: cell`, and an empty line between rows.
-    fn lines(&self, format: Format, push: &mut dyn FnMut(&str)) {
+    fn lines(&self, format: MessageFormat, push: &mut dyn FnMut(&str)) {
         let Some((head, rows)) = self.rows.split_first() else { return };
         for (index, row) in rows.iter().enumerate() {
             if index > 0 {

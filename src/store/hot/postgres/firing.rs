@@ -8,8 +8,8 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::fires::{Batch, FireDue, Ready, Written, all_moved};
-use crate::store::lease::{Claim, Lease, line};
+use crate::store::fires::{FireBatch, FireDue, PlannedRun, WrittenRows, all_moved};
+use crate::store::lease::{RunClaim, Lease, line};
 use crate::store::runs::NewRun;
 
 /// A row that `fire` answers: a run with its token; or, without a run, how many tasks moved on and runs were recorded.
@@ -19,13 +19,13 @@ type Row = (Option<Uuid>, i64, i64);
 /// left out.
 pub(super) async fn record(
     conn: &mut PgConnection,
-    batch: &Batch,
+    batch: &FireBatch,
     ask: &FireDue,
-    written: &mut Written,
+    written: &mut WrittenRows,
 ) -> Result<(), StoreError> {
     let (moves, runs) = (&batch.moves, &batch.runs);
     let slotted = take_slots(conn, runs.iter().filter(|ready| ready.starts && ready.needs_slot)).await?;
-    let goes = |ready: &Ready| ready.starts && (!ready.needs_slot || slotted.contains(&ready.run.id));
+    let goes = |ready: &PlannedRun| ready.starts && (!ready.needs_slot || slotted.contains(&ready.run.id));
     let rows: Vec<Row> = sqlx::query_as(include_str!("../../sql/fire.postgres.sql"))
         .bind(moves.iter().map(|m| m.task_id).collect::<Vec<_>>())
         .bind(moves.iter().map(|m| m.epoch).collect::<Vec<_>>())
@@ -69,7 +69,7 @@ pub(super) async fn record(
         if goes(ready) {
             written.going.push(ready.going(lease, ask.now));
         } else if let Some(until) = ready.lease_until {
-            written.claims.push(Claim { lease, run_at: ready.run_at, until, line: line(&ready.run.tenant_id) });
+            written.claims.push(RunClaim { lease, run_at: ready.run_at, until, line: line(&ready.run.tenant_id) });
         }
     }
     Ok(())
@@ -109,7 +109,7 @@ pub(super) async fn record_skipped(
 }
 
 /// Takes the slots of these runs' tasks, of several of one task for the first; answers the runs that have one now.
-async fn take_slots(conn: &mut PgConnection, runs: impl Iterator<Item = &Ready>) -> Result<HashSet<Uuid>, StoreError> {
+async fn take_slots(conn: &mut PgConnection, runs: impl Iterator<Item = &PlannedRun>) -> Result<HashSet<Uuid>, StoreError> {
     let (tasks, runs): (Vec<Uuid>, Vec<Uuid>) = runs.map(|ready| (ready.run.task_id, ready.run.id)).unzip();
     if runs.is_empty() {
         return Ok(HashSet::new());
@@ -129,7 +129,7 @@ async fn take_slots(conn: &mut PgConnection, runs: impl Iterator<Item = &Ready>)
 }
 
 /// Takes those of these runs back whose fire had its record before, with the slots that they took; answers them.
-async fn take_back_known(conn: &mut PgConnection, runs: &[Ready]) -> Result<HashSet<Uuid>, StoreError> {
+async fn take_back_known(conn: &mut PgConnection, runs: &[PlannedRun]) -> Result<HashSet<Uuid>, StoreError> {
     let ids: Vec<Uuid> = runs.iter().map(|ready| ready.run.id).collect();
     let made: Vec<Uuid> =
         sqlx::query_scalar("select id from runs where id = any($1)").bind(&ids).fetch_all(&mut *conn).await?;

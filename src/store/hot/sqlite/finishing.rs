@@ -9,16 +9,16 @@ use uuid::Uuid;
 
 use crate::store::StoreError;
 use crate::store::completions::PARK;
-use crate::store::hot::Taken;
+use crate::store::hot::FinishedRow;
 use crate::store::lease::{Finish, Lease};
 use crate::store::listed::{comes_again, list, pieces};
 use crate::store::text::{optional, optional_document};
 
 /// The queue row of a run whose lease still stands: run, token, task, reason to cancel, its own overlap.
-type HeldRow = (Uuid, i64, Option<Uuid>, Option<String>, Option<String>);
+type FinishingColumns = (Uuid, i64, Option<Uuid>, Option<String>, Option<String>);
 
 /// The queue row, without what it is found by.
-struct Held {
+struct FinishingRow {
     task_id: Option<Uuid>,
     cancel_reason: Option<String>,
     overlap: Option<String>,
@@ -29,10 +29,10 @@ pub(super) async fn finish(
     conn: &mut SqliteConnection,
     ends: &[Finish],
     now: DateTime<Utc>,
-) -> Result<Vec<Taken>, StoreError> {
+) -> Result<Vec<FinishedRow>, StoreError> {
     let mut held = held(conn, ends).await?;
     let mine = ends.iter().filter_map(|end| Some((end, held.remove(&end.lease)?)));
-    let mine: Vec<(&Finish, Held)> = mine.collect();
+    let mine: Vec<(&Finish, FinishingRow)> = mine.collect();
     let (again, over): (Vec<_>, Vec<_>) = mine.iter().partition(|(end, _)| end.again.is_some());
     for (end, _) in again {
         back_to_the_queue(conn, end).await?;
@@ -49,12 +49,12 @@ pub(super) async fn finish(
     let taken = mine.into_iter().map(|(end, held)| {
         let run_id = end.lease.run_id;
         let cancel_reason = held.cancel_reason.filter(|_| end.again.is_none());
-        Taken { run_id, cancel_reason, has_questions: asked.contains(&run_id) }
+        FinishedRow { run_id, cancel_reason, has_questions: asked.contains(&run_id) }
     });
     Ok(taken.collect())
 }
 
-async fn held(conn: &mut SqliteConnection, ends: &[Finish]) -> Result<HashMap<Lease, Held>, StoreError> {
+async fn held(conn: &mut SqliteConnection, ends: &[Finish]) -> Result<HashMap<Lease, FinishingRow>, StoreError> {
     let mut held = HashMap::with_capacity(ends.len());
     for ends in pieces(ends) {
         let mut select = QueryBuilder::new("with ends (run_id, lease_token) as (");
@@ -68,10 +68,10 @@ async fn held(conn: &mut SqliteConnection, ends: &[Finish]) -> Result<HashMap<Le
                  from ends e cross join queue q
                    on q.run_id = e.run_id and q.lease_token = e.lease_token and q.state = 'started'",
         );
-        let rows: Json<Vec<HeldRow>> =
+        let rows: Json<Vec<FinishingColumns>> =
             select.build_query_scalar().persistent(comes_again(ends.len())).fetch_one(&mut *conn).await?;
         held.extend(rows.0.into_iter().map(|(run_id, token, task_id, cancel_reason, overlap)| {
-            (Lease { run_id, token }, Held { task_id, cancel_reason, overlap })
+            (Lease { run_id, token }, FinishingRow { task_id, cancel_reason, overlap })
         }));
     }
     Ok(held)
@@ -90,7 +90,7 @@ async fn back_to_the_queue(conn: &mut SqliteConnection, end: &Finish) -> Result<
     Ok(())
 }
 
-async fn park(conn: &mut SqliteConnection, end: &Finish, held: &Held) -> Result<(), StoreError> {
+async fn park(conn: &mut SqliteConnection, end: &Finish, held: &FinishingRow) -> Result<(), StoreError> {
     let Some(park) = &end.park else { return Ok(()) };
     sqlx::query(PARK)
         .bind(end.lease.run_id)

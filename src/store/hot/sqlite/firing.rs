@@ -7,17 +7,17 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::fires::{FireDue, Move, Ready, Written};
+use crate::store::fires::{FireDue, DueUpdate, PlannedRun, WrittenRows};
 use crate::store::hot::sqlite::next_tokens;
 use crate::store::hot::sqlite::starting::take_slots;
-use crate::store::lease::{Claim, Lease, line};
+use crate::store::lease::{RunClaim, Lease, line};
 use crate::store::listed::{comes_again, list, pieces};
 use crate::store::slots::free;
 use crate::store::text::optional_document;
 use crate::store::tx::Tx;
 
 /// Answers how many moved.
-pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[Move]) -> Result<u64, StoreError> {
+pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[DueUpdate]) -> Result<u64, StoreError> {
     let mut moved = 0;
     for moves in pieces(moves) {
         let mut update = moving(moves);
@@ -27,7 +27,7 @@ pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[Move]) -> Resu
 }
 
 /// The statement that moves due rows on.
-pub(super) fn moving(moves: &[Move]) -> QueryBuilder<Sqlite> {
+pub(super) fn moving(moves: &[DueUpdate]) -> QueryBuilder<Sqlite> {
     let mut update = QueryBuilder::new("with moved (task_id, epoch, next_at, nominal_at, fired) as (");
     update.push_values(moves, |mut row, m| {
         row.push_bind(m.task_id).push_bind(m.epoch).push_bind(m.next_at).push_bind(m.nominal_at).push_bind(m.fired);
@@ -43,28 +43,28 @@ pub(super) fn moving(moves: &[Move]) -> QueryBuilder<Sqlite> {
 /// Records runs that are to be executed, and puts them into the queue; what has its record already is left out.
 pub(super) async fn record(
     conn: &mut SqliteConnection,
-    runs: &[Ready],
+    runs: &[PlannedRun],
     ask: &FireDue,
-    written: &mut Written,
+    written: &mut WrittenRows,
 ) -> Result<(), StoreError> {
     let holders = slots_of(conn, runs).await?;
     let starts =
-        |ready: &Ready| ready.starts && (!ready.needs_slot || holders.get(&ready.run.task_id) == Some(&ready.run.id));
+        |ready: &PlannedRun| ready.starts && (!ready.needs_slot || holders.get(&ready.run.task_id) == Some(&ready.run.id));
     let made = insert_runs(conn, runs, &starts, ask.now).await?;
     for known in runs.iter().filter(|ready| !made.contains(&ready.run.id)) {
         free(&mut Tx::Sqlite(conn), known.run.task_id, known.run.id).await?;
     }
-    let runs: Vec<&Ready> = runs.iter().filter(|ready| made.contains(&ready.run.id)).collect();
+    let runs: Vec<&PlannedRun> = runs.iter().filter(|ready| made.contains(&ready.run.id)).collect();
     let mut token = next_tokens(conn, runs.iter().filter(|ready| ready.lease_until.is_some()).count()).await?;
     let entries = runs.into_iter().map(|ready| {
         let claim = ready.lease_until.map(|until| {
             token += 1;
             let lease = Lease { run_id: ready.run.id, token };
-            Claim { lease, run_at: ready.run_at, until, line: line(&ready.run.tenant_id) }
+            RunClaim { lease, run_at: ready.run_at, until, line: line(&ready.run.tenant_id) }
         });
         (ready, claim)
     });
-    let entries: Vec<(&Ready, Option<Claim>)> = entries.collect();
+    let entries: Vec<(&PlannedRun, Option<RunClaim>)> = entries.collect();
     enter_queue(conn, &entries, &starts, ask).await?;
     written.recorded += entries.len();
     for (ready, claim) in entries {
@@ -77,7 +77,7 @@ pub(super) async fn record(
 }
 
 /// The holders of the slots of tasks whose runs start now and need one.
-async fn slots_of(conn: &mut SqliteConnection, runs: &[Ready]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
+async fn slots_of(conn: &mut SqliteConnection, runs: &[PlannedRun]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
     let wanted = runs.iter().filter(|ready| ready.starts && ready.needs_slot);
     let wanted: Vec<(Uuid, Uuid)> = wanted.map(|ready| (ready.run.task_id, ready.run.id)).collect();
     take_slots(conn, &wanted).await
@@ -86,8 +86,8 @@ async fn slots_of(conn: &mut SqliteConnection, runs: &[Ready]) -> Result<HashMap
 /// Those that had no record yet.
 async fn insert_runs(
     conn: &mut SqliteConnection,
-    runs: &[Ready],
-    starts: impl Fn(&Ready) -> bool,
+    runs: &[PlannedRun],
+    starts: impl Fn(&PlannedRun) -> bool,
     now: DateTime<Utc>,
 ) -> Result<HashSet<Uuid>, StoreError> {
     let mut made = HashSet::with_capacity(runs.len());
@@ -124,8 +124,8 @@ async fn insert_runs(
 /// Puts runs into the queue: those that start as started, others with a claim as claimed, and the rest as ready.
 async fn enter_queue(
     conn: &mut SqliteConnection,
-    entries: &[(&Ready, Option<Claim>)],
-    starts: impl Fn(&Ready) -> bool,
+    entries: &[(&PlannedRun, Option<RunClaim>)],
+    starts: impl Fn(&PlannedRun) -> bool,
     ask: &FireDue,
 ) -> Result<(), StoreError> {
     for entries in pieces(entries) {

@@ -8,14 +8,14 @@ use uuid::Uuid;
 
 use crate::store::StoreError;
 use crate::store::hot::sqlite::next_tokens;
-use crate::store::lease::{Claim, Lease, line};
+use crate::store::lease::{RunClaim, Lease, line};
 use crate::store::listed::{comes_again, list, pieces};
 use crate::store::recording::{EventBatch, EventRun, EventsWritten, LOCK_TASKS, Locked};
 use crate::store::runs::{INTO_RUNS, NewRun, event_ids};
-use crate::store::text::{Document, optional_document};
+use crate::store::text::{StoredJson, optional_document};
 
 /// A run for the queue, and the token of its lease if it is leased.
-type Entry<'a> = (&'a EventRun, Option<i64>);
+type RecordingEntry<'a> = (&'a EventRun, Option<i64>);
 
 /// Records runs as they are; answers those that had no record yet.
 pub(super) async fn insert_runs(conn: &mut SqliteConnection, runs: &[&NewRun]) -> Result<HashSet<Uuid>, StoreError> {
@@ -46,7 +46,7 @@ fn inserting(runs: &[&NewRun]) -> Result<QueryBuilder<Sqlite>, StoreError> {
         row.push_bind(run.trigger_type.clone()).push_bind(run.scheduled_for).push_bind(run.state.as_str());
         row.push_bind(run.reason.clone()).push_bind(missed).push_bind(run.retry_of).push_bind(input);
         row.push_bind(run.created_at).push_bind(run.finished_at()).push_bind(event_ids);
-        row.push_bind(run.cause.as_ref().map(Document::json));
+        row.push_bind(run.cause.as_ref().map(StoredJson::json));
     });
     insert.push(" on conflict (task_id, fire_key) do nothing");
     Ok(insert)
@@ -67,21 +67,21 @@ pub(in crate::store::hot) async fn record(
         token += i64::from(ready.claimed);
         (ready, ready.claimed.then_some(token))
     });
-    let entries: Vec<Entry> = entries.collect();
+    let entries: Vec<RecordingEntry> = entries.collect();
     let until = EventsWritten::claim_until(now);
     enter_queue(conn, &entries, now, until, worker).await?;
     count_fires(conn, &entries).await?;
     let recorded = entries.len();
     let claims = entries.into_iter().filter_map(|(ready, token)| {
         let lease = Lease { run_id: ready.run.id, token: token? };
-        Some(Claim { lease, run_at: now, until, line: line(&ready.run.tenant_id) })
+        Some(RunClaim { lease, run_at: now, until, line: line(&ready.run.tenant_id) })
     });
     Ok(EventsWritten { recorded, skipped, claims: claims.collect() })
 }
 
 async fn enter_queue(
     conn: &mut SqliteConnection,
-    entries: &[Entry<'_>],
+    entries: &[RecordingEntry<'_>],
     now: DateTime<Utc>,
     until: DateTime<Utc>,
     worker: Uuid,
@@ -103,7 +103,7 @@ async fn enter_queue(
 }
 
 /// Counts the runs of each task.
-async fn count_fires(conn: &mut SqliteConnection, entries: &[Entry<'_>]) -> Result<(), StoreError> {
+async fn count_fires(conn: &mut SqliteConnection, entries: &[RecordingEntry<'_>]) -> Result<(), StoreError> {
     let mut fires: BTreeMap<Uuid, i64> = BTreeMap::new();
     for (ready, _) in entries {
         *fires.entry(ready.run.task_id).or_default() += 1;

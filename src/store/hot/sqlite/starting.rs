@@ -7,9 +7,9 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::hot::{Going, TENANTS_AT_ONCE};
+use crate::store::hot::{StartedRow, TENANTS_AT_ONCE};
 use crate::store::lease::Lease;
-use crate::store::limits::Room;
+use crate::store::limits::RunLimitsLeft;
 use crate::store::listed::{comes_again, list, pieces};
 use crate::store::starting::Take;
 
@@ -37,7 +37,7 @@ pub(in crate::store::hot) async fn pick(
 pub(in crate::store::hot) async fn tenants_in_turn(
     conn: &mut SqliteConnection,
     after: &str,
-    room: &Room,
+    room: &RunLimitsLeft,
 ) -> Result<Vec<String>, StoreError> {
     let mut tenants: Vec<String> = Vec::new();
     let mut last = after.to_owned();
@@ -59,7 +59,7 @@ pub(in crate::store::hot) async fn tenants_in_turn(
 
 /// A claim that may start, and what bounds it.
 #[derive(sqlx::FromRow)]
-struct Asked {
+struct StartCandidate {
     #[sqlx(flatten)]
     lease: Lease,
     task_id: Option<Uuid>,
@@ -69,7 +69,7 @@ struct Asked {
     ran_ms: i64,
 }
 
-impl Asked {
+impl StartCandidate {
     /// The rest of the time limit; one that no release can have written counts as the usual one.
     fn left_ms(&self) -> i64 {
         let seconds = if self.timeout_seconds < 1_000_000_000 { self.timeout_seconds } else { 600 };
@@ -83,27 +83,27 @@ pub(in crate::store::hot) async fn start_each(
     leases: &[Lease],
     now: DateTime<Utc>,
     lease_until: DateTime<Utc>,
-) -> Result<Vec<Going>, StoreError> {
+) -> Result<Vec<StartedRow>, StoreError> {
     let asked = asked(conn, leases).await?;
     let needs_slot = asked.iter().filter(|asked| asked.overlap != "allow");
     let wanted: Vec<(Uuid, Uuid)> = needs_slot.filter_map(|asked| Some((asked.task_id?, asked.lease.run_id))).collect();
     let holders = take_slots(conn, &wanted).await?;
-    let may = |asked: &Asked| {
+    let may = |asked: &StartCandidate| {
         asked.overlap == "allow" || asked.task_id.is_none_or(|task| holders.get(&task) == Some(&asked.lease.run_id))
     };
-    let going = asked.into_iter().filter(may).map(|asked| Going {
+    let going = asked.into_iter().filter(may).map(|asked| StartedRow {
         lease: asked.lease,
         deadline_at: now + TimeDelta::milliseconds(asked.left_ms()),
         task_id: asked.task_id,
         tenant_id: asked.tenant_id,
         run: None,
     });
-    let going: Vec<Going> = going.collect();
+    let going: Vec<StartedRow> = going.collect();
     mark(conn, &going, now, lease_until).await?;
     Ok(going)
 }
 
-async fn asked(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<Asked>, StoreError> {
+async fn asked(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<StartCandidate>, StoreError> {
     let mut asked = Vec::with_capacity(leases.len());
     for leases in pieces(leases) {
         let mut select = with_leases(leases);
@@ -119,7 +119,7 @@ async fn asked(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<Aske
                join runs r on r.id = q.run_id and r.state = 'queued'
                left join tasks t on t.id = q.task_id",
         );
-        let rows: Vec<Asked> =
+        let rows: Vec<StartCandidate> =
             select.build_query_as().persistent(comes_again(leases.len())).fetch_all(&mut *conn).await?;
         asked.extend(rows);
     }
@@ -128,7 +128,7 @@ async fn asked(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<Aske
 
 async fn mark(
     conn: &mut SqliteConnection,
-    going: &[Going],
+    going: &[StartedRow],
     now: DateTime<Utc>,
     lease_until: DateTime<Utc>,
 ) -> Result<(), StoreError> {
@@ -155,7 +155,7 @@ pub(in crate::store::hot) async fn started_before(
     conn: &mut SqliteConnection,
     leases: &[Lease],
     lease_until: DateTime<Utc>,
-) -> Result<Vec<Going>, StoreError> {
+) -> Result<Vec<StartedRow>, StoreError> {
     let mut again = Vec::new();
     for leases in pieces(leases) {
         let mut update = with_leases(leases);
@@ -165,7 +165,7 @@ pub(in crate::store::hot) async fn started_before(
               where queue.run_id = l.run_id and queue.lease_token = l.lease_token and queue.state = 'started'
              returning run_id, task_id, tenant_id, lease_token, deadline_at",
         );
-        let rows: Vec<Going> =
+        let rows: Vec<StartedRow> =
             update.build_query_as().persistent(comes_again(leases.len())).fetch_all(&mut *conn).await?;
         again.extend(rows);
     }

@@ -3,23 +3,23 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use reveille::agent::{Agent, Handled};
+use reveille::agent::{Agent, AgentResponse};
 use reveille::llm::openai::OpenAi;
 use reveille::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, Models, Settings, StopReason, Tokens, ToolChoice, ToolSchema,
+    LlmError, Model, ModelAnswer, ModelRequest, Models, Settings, StopReason, ModelTokens, ToolChoice, ToolSchema,
 };
-use reveille::run::transcript::Message;
+use reveille::run::transcript::TranscriptMessage;
 use serde_json::{Value, json};
 
 use super::server::{End, Reply, Server, offer, settings};
-use crate::agent::stage::{Prop, Stage, call};
+use crate::agent::stage::{FakeTool, AgentHarness, call};
 
 fn model(server: &Server) -> OpenAi {
     offer(&settings(server, |_| {}), OpenAi::new)
 }
 
-fn conversation() -> Vec<Message> {
-    let result = |id: &str, content: &str, is_error| Message::Tool {
+fn conversation() -> Vec<TranscriptMessage> {
+    let result = |id: &str, content: &str, is_error| TranscriptMessage::Tool {
         call_id: id.into(),
         name: "read".into(),
         content: content.into(),
@@ -27,19 +27,19 @@ fn conversation() -> Vec<Message> {
         reasons: vec![],
     };
     vec![
-        Message::system("Be brief."),
-        Message::user("Any mail?"),
-        Message::Assistant {
+        TranscriptMessage::system("Be brief."),
+        TranscriptMessage::user("Any mail?"),
+        TranscriptMessage::Assistant {
             text: Some("Let me look.".into()),
             tool_calls: vec![call("c1", "read", json!({ "box": "in" })), call("c2", "read", json!("{broken"))],
             echo: None,
         },
         result("c1", "2 mails", false),
         result("c2", "Operation failed.", true),
-        Message::Assistant { text: None, tool_calls: vec![call("c3", "read", json!({}))], echo: None },
+        TranscriptMessage::Assistant { text: None, tool_calls: vec![call("c3", "read", json!({}))], echo: None },
         result("c3", "none", false),
-        Message::Assistant { text: Some("Two.".into()), tool_calls: vec![], echo: None },
-        Message::user("From whom?"),
+        TranscriptMessage::Assistant { text: Some("Two.".into()), tool_calls: vec![], echo: None },
+        TranscriptMessage::user("From whom?"),
     ]
 }
 
@@ -86,7 +86,7 @@ fn body() -> Value {
 
 fn plain() -> ModelRequest {
     ModelRequest {
-        messages: vec![Message::user("hello")],
+        messages: vec![TranscriptMessage::user("hello")],
         tools: vec![],
         tool_choice: ToolChoice::Auto,
         max_tokens: None,
@@ -142,7 +142,7 @@ async fn a_request_goes_out_whole_and_its_answer_is_read_whole() {
             text: None,
             tool_calls: vec![call("d1", "read", json!({ "box": "out" })), call("d2", "read", json!({}))],
             stop: StopReason::ToolCalls,
-            tokens: Tokens { input: 82, output: 17 },
+            tokens: ModelTokens { input: 82, output: 17 },
             echo: answer.echo.clone(),
         }
     );
@@ -165,7 +165,7 @@ async fn a_stream_is_put_together_however_it_is_cut() {
                 text: Some("Grüße, 早 😀".into()),
                 tool_calls: vec![call("d1", "read", json!({ "box": "ön" })), call("d2", "write", json!({ "a": 1 }))],
                 stop: StopReason::ToolCalls,
-                tokens: Tokens { input: 82, output: 17 },
+                tokens: ModelTokens { input: 82, output: 17 },
                 echo: answer.echo.clone(),
             },
             "pieces of {size}"
@@ -186,7 +186,7 @@ async fn a_forced_answer_names_the_tools_and_forbids_them_and_a_plain_one_names_
     let forced = ModelRequest { tool_choice: ToolChoice::None, ..request() };
     model(&server).complete(&forced, None).await.unwrap();
     let answer = model(&server).complete(&plain(), None).await.unwrap();
-    assert_eq!((answer.text.as_deref(), answer.stop, answer.tokens), (Some("hi"), StopReason::Done, Tokens::default()));
+    assert_eq!((answer.text.as_deref(), answer.stop, answer.tokens), (Some("hi"), StopReason::Done, ModelTokens::default()));
     let mut expected = body();
     expected["tool_choice"] = json!("none");
     assert_eq!(server.requests()[0].body, expected);
@@ -311,12 +311,12 @@ data: [DONE]
     let second =
         "data: {\"choices\":[{\"delta\":{\"content\":\"One.\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
     let server = Server::start(vec![Reply::events(first, 13), Reply::events(second, 13)]).await;
-    let stage = Stage::new(vec![], vec![Prop::echo("echo")]);
+    let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
     let settings = Settings { models: [("main".into(), settings(&server, |_| {}))].into(), ..Settings::default() };
     let models = Models::build(&settings, stage.agent.settings.retry(), &stage.clock).unwrap();
     let agent = Agent { models, ..stage.agent.clone() };
     match agent.handle_message(&stage.incoming("Which number?")).await.unwrap() {
-        Handled::Answered(result) => assert_eq!((result.response.as_str(), result.usage.input_tokens), ("One.", 50)),
+        AgentResponse::Answered(result) => assert_eq!((result.response.as_str(), result.usage.input_tokens), ("One.", 50)),
         other => panic!("{other:?}"),
     }
     let system = "Be brief.\n\nCurrent time: Thursday, 2026-12-24T08:00:00+01:00 (2026-12-24T07:00:00Z).\n\

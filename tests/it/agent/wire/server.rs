@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use reveille::clock::Clock;
-use reveille::llm::{ModelSettings, Offer};
+use reveille::llm::{ModelSettings, ToolOffer};
 use reveille::secret::Secret;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -178,7 +178,7 @@ pub fn settings(server: &Server, change: impl FnOnce(&mut ModelSettings)) -> Mod
 }
 
 /// The settings from which a provider makes its model.
-pub fn offer<T>(settings: &ModelSettings, make: impl FnOnce(&Offer) -> T) -> T {
+pub fn offer<T>(settings: &ModelSettings, make: impl FnOnce(&ToolOffer) -> T) -> T {
     let client = reveille::egress::operator_client(Duration::from_secs(settings.timeout_seconds));
-    make(&Offer { settings, key: settings.api_key.as_ref(), client: &client, clock: &Clock::system() })
+    make(&ToolOffer { settings, key: settings.api_key.as_ref(), client: &client, clock: &Clock::system() })
 }

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use reveille::agent::{Agent, Handled};
+use reveille::agent::{Agent, AgentResponse};
 use reveille::llm::{ModelSettings, Models, Settings};
 use reveille::run::outcome::RunError;
-use reveille::run::transcript::{Echo, Message};
-use reveille::tool::Known;
+use reveille::run::transcript::{Echo, TranscriptMessage};
+use reveille::tool::UsedSecrets;
 use serde_json::{Value, json};
 
 use super::server::{Reply, Server, settings};
-use crate::agent::stage::{Memory, Prop, Stage, call};
+use crate::agent::stage::{Memory, FakeTool, AgentHarness, call};
 
 /// A provider whose second turn needs what its first one said.
 struct Vendor {
@@ -152,7 +152,7 @@ fn one(server: &Server, vendor: &Vendor, stream: bool) -> ModelSettings {
     })
 }
 
-fn agent(stage: &Stage, models: Vec<(&str, ModelSettings)>) -> Agent {
+fn agent(stage: &AgentHarness, models: Vec<(&str, ModelSettings)>) -> Agent {
     let fallback = models.iter().skip(1).map(|(name, _)| (*name).to_owned()).collect();
     let default = models[0].0.to_owned();
     let models = models.into_iter().map(|(name, model)| (name.to_owned(), model)).collect();
@@ -161,9 +161,9 @@ fn agent(stage: &Stage, models: Vec<(&str, ModelSettings)>) -> Agent {
     Agent { models, ..stage.agent.clone() }
 }
 
-async fn answer(agent: &Agent, stage: &Stage) -> Result<String, RunError> {
+async fn answer(agent: &Agent, stage: &AgentHarness) -> Result<String, RunError> {
     match agent.handle_message(&stage.incoming("Go.")).await? {
-        Handled::Answered(result) => Ok(result.response),
+        AgentResponse::Answered(result) => Ok(result.response),
         other => panic!("{other:?}"),
     }
 }
@@ -173,7 +173,7 @@ async fn a_thinking_model_gets_back_what_it_wrote_so_its_tool_loop_goes_on() {
     for vendor in [anthropic(), gemini(), deepseek()] {
         for stream in [false, true] {
             let server = strict(&vendor, stream, vec![first(&vendor, stream), done(vendor.provider)]).await;
-            let stage = Stage::new(vec![], vec![Prop::echo("echo")]);
+            let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
             let agent = agent(&stage, vec![("main", one(&server, &vendor, stream))]);
             let came = answer(&agent, &stage).await;
             let sent = server.requests().pop().unwrap().text;
@@ -188,13 +188,13 @@ async fn a_thinking_model_gets_back_what_it_wrote_so_its_tool_loop_goes_on() {
 async fn a_run_that_is_resumed_elsewhere_sends_the_same_back() {
     for vendor in [anthropic(), gemini(), deepseek()] {
         let server = strict(&vendor, true, vec![first(&vendor, true), done(vendor.provider)]).await;
-        let stage = Stage::new(vec![], vec![Prop::echo("echo")]);
+        let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
         let model = one(&server, &vendor, true);
         answer(&agent(&stage, vec![("main", model.clone())]), &stage).await.unwrap();
         // another instance finds what was stored before the calls ran
         let stored = stage.store.entries.lock().unwrap()[..3].to_vec();
         let server = strict(&vendor, true, vec![done(vendor.provider)]).await;
-        let other = Stage { store: Memory::of(stored), ..Stage::new(vec![], vec![Prop::echo("echo")]) };
+        let other = AgentHarness { store: Memory::of(stored), ..AgentHarness::new(vec![], vec![FakeTool::echo("echo")]) };
         let model = ModelSettings { base_url: Some(format!("{}/v1", server.address)), ..model };
         assert_eq!(answer(&agent(&other, vec![("main", model)]), &other).await, Ok("Done.".into()));
         assert_eq!(server.requests().len(), 1);
@@ -206,7 +206,7 @@ async fn thinking_is_no_answer_and_nobody_reads_it() {
     for vendor in [anthropic(), deepseek()] {
         for stream in [false, true] {
             let server = Server::start(vec![first(&vendor, stream), done(vendor.provider)]).await;
-            let stage = Stage::new(vec![], vec![Prop::echo("echo")]);
+            let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
             answer(&agent(&stage, vec![("main", one(&server, &vendor, stream))]), &stage).await.unwrap();
             let told = format!("{:?}", stage.told.lock().unwrap());
             let shown = serde_json::to_string(&*stage.store.entries.lock().unwrap()).unwrap();
@@ -226,7 +226,7 @@ async fn another_model_gets_the_turn_in_our_own_words() {
         let down = Reply::json(401, &json!({ "error": { "message": "no" } }));
         let server = Server::start(vec![first(first_vendor, true), down]).await;
         let spare = Server::start(vec![done(next.provider)]).await;
-        let stage = Stage::new(vec![], vec![Prop::echo("echo")]);
+        let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
         let models = vec![("main", one(&server, first_vendor, true)), ("spare", one(&spare, next, true))];
         assert_eq!(answer(&agent(&stage, models), &stage).await, Ok("Done.".into()));
         let sent = spare.requests().remove(0).text;
@@ -237,7 +237,7 @@ async fn another_model_gets_the_turn_in_our_own_words() {
 #[tokio::test]
 async fn the_same_protocol_with_another_model_is_another_model() {
     let vendor = deepseek();
-    let stage = Stage::new(vec![], vec![Prop::echo("echo")]);
+    let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
     let down = Reply::json(401, &json!({ "error": { "message": "no" } }));
     let server = Server::start(vec![first(&vendor, false), down]).await;
     let spare = Server::start(vec![done(vendor.provider)]).await;
@@ -253,19 +253,19 @@ async fn the_same_protocol_with_another_model_is_another_model() {
 async fn a_message_with_a_secret_in_it_is_not_stored_as_it_was() {
     let vendor = deepseek();
     let server = Server::start(vec![first(&vendor, true), done(vendor.provider)]).await;
-    let stage = Stage::new(vec![], vec![Prop::echo("echo")]);
+    let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
     let agent = agent(&stage, vec![("main", one(&server, &vendor, true))]);
-    let known = Known::default();
+    let known = UsedSecrets::default();
     known.learn(["I wonder"]);
     let mut incoming = stage.incoming("Go.");
     incoming.known = known;
-    assert!(matches!(agent.handle_message(&incoming).await, Ok(Handled::Answered(_))));
+    assert!(matches!(agent.handle_message(&incoming).await, Ok(AgentResponse::Answered(_))));
     let echoes: Vec<Option<Arc<Echo>>> = stage
         .store
         .messages()
         .into_iter()
         .filter_map(|message| match message {
-            Message::Assistant { echo, .. } => Some(echo),
+            TranscriptMessage::Assistant { echo, .. } => Some(echo),
             _ => None,
         })
         .collect();
@@ -281,13 +281,13 @@ async fn a_message_that_is_too_large_to_keep_goes_back_in_our_own_words() {
     ] });
     let whole = json!({ "choices": [{ "message": message, "finish_reason": "tool_calls" }] });
     let server = Server::start(vec![Reply::json(200, &whole), done("openai")]).await;
-    let stage = Stage::new(vec![], vec![Prop::echo("echo")]);
+    let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
     let agent = agent(&stage, vec![("main", one(&server, &deepseek(), false))]);
     assert_eq!(answer(&agent, &stage).await, Ok("Done.".into()));
     assert_eq!(server.requests()[1].body["messages"][2].get("reasoning_content"), None);
     assert_eq!(
         stage.store.messages()[2],
-        Message::Assistant { text: None, tool_calls: vec![call("c1", "echo", json!({}))], echo: None }
+        TranscriptMessage::Assistant { text: None, tool_calls: vec![call("c1", "echo", json!({}))], echo: None }
     );
 }
 
@@ -299,7 +299,7 @@ async fn empty_blocks_that_the_provider_writes_and_refuses_do_not_go_back() {
     ]);
     let whole = json!({ "content": content, "stop_reason": "tool_use" });
     let server = Server::start(vec![Reply::json(200, &whole), done("anthropic")]).await;
-    let stage = Stage::new(vec![], vec![Prop::echo("echo")]);
+    let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
     let agent = agent(&stage, vec![("main", one(&server, &anthropic(), false))]);
     answer(&agent, &stage).await.unwrap();
     let sent = &server.requests()[1].body["messages"][1]["content"];
@@ -313,7 +313,7 @@ async fn thinking_before_a_broken_call_goes_back_with_it() {
     let broken = vendor.streamed.replace(r#"e2,\"a\":1}"#, "");
     assert_ne!(broken, vendor.streamed);
     let server = Server::start(vec![Reply::events(&broken, 4096), done("anthropic")]).await;
-    let stage = Stage::new(vec![], vec![Prop::echo("echo")]);
+    let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
     answer(&agent(&stage, vec![("main", one(&server, &vendor, true))]), &stage).await.unwrap();
     let sent = &server.requests()[1].body["messages"][1]["content"];
     assert_eq!(sent[0]["signature"], "c2ln+/==");

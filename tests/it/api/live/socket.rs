@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
-use reveille::http::server::{self, Limits};
+use reveille::http::server::{self, ServerLimits};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
@@ -31,7 +31,7 @@ struct Server {
 }
 
 impl Server {
-    async fn with(limits: Limits) -> Server {
+    async fn with(limits: ServerLimits) -> Server {
         let api = Api::with(limits).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -70,7 +70,7 @@ fn refused(why: &str) -> Frame {
 
 #[tokio::test]
 async fn a_message_comes_as_a_frame_and_the_service_says_goodbye() {
-    let server = Server::with(Limits::default()).await;
+    let server = Server::with(ServerLimits::default()).await;
     let token = server.api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let mut by_header = server.open("/v1/live/ws", Some(&token)).await.unwrap();
     let mut by_admin = server.open("/v1/live/ws?tenant_id=ann", Some(ADMIN)).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_message_comes_as_a_frame_and_the_service_says_goodbye() {
 
 #[tokio::test]
 async fn a_browser_says_who_it_is_in_its_first_message() {
-    let server = Server::with(Limits::default()).await;
+    let server = Server::with(ServerLimits::default()).await;
     let (token_id, token) = server.api.token_until("ann", &["deliveries:read", "approvals:decide"], None).await;
     let mut node = Command::new("node")
         .args(["--experimental-websocket", "--no-warnings", "-e", BROWSER])
@@ -121,7 +121,7 @@ async fn a_browser_says_who_it_is_in_its_first_message() {
 
 #[tokio::test]
 async fn caller_without_a_valid_token_or_permission_gets_no_session() {
-    let limits = Limits { header_time: Duration::from_millis(300), ..Limits::default() };
+    let limits = ServerLimits { header_time: Duration::from_millis(300), ..ServerLimits::default() };
     let server = Server::with(limits).await;
     server.api.streams_per_tenant(1).await;
     let token = server.api.token("ann", &["deliveries:read", "approvals:decide"]).await;
@@ -152,7 +152,7 @@ async fn caller_without_a_valid_token_or_permission_gets_no_session() {
 
 #[tokio::test]
 async fn one_that_answers_no_ping_is_gone_and_its_place_is_free() {
-    let limits = Limits { keep_alive: Duration::from_secs(2), connections: 1, ..Limits::default() };
+    let limits = ServerLimits { keep_alive: Duration::from_secs(2), connections: 1, ..ServerLimits::default() };
     let server = Server::with(limits).await;
     server.api.streams_per_tenant(1).await;
     let mut socket = server.open("/v1/live/ws?tenant_id=ann", Some(ADMIN)).await.unwrap();

@@ -28,7 +28,7 @@ pub struct Places {
 }
 
 /// Everything that the page talks to, but the service.
-pub struct World {
+pub struct ReadmeHarness {
     pub redis: RedisServer,
     pub mail_port: u16,
     pub shop_port: u16,
@@ -37,10 +37,10 @@ pub struct World {
     office: MockServer,
 }
 
-impl World {
-    pub async fn start() -> World {
+impl ReadmeHarness {
+    pub async fn start() -> ReadmeHarness {
         let [mail_port, shop_port, service_port] = lasting_ports();
-        World {
+        ReadmeHarness {
             redis: RedisServer::start(&[]),
             mail_port,
             shop_port,

@@ -1,11 +1,11 @@
 //! ntfy: messages as its JSON publishing takes them, to the operator's server and to those of recipients.
 
 use chrono::{DateTime, Utc};
-use reveille::channel::push::Push;
-use reveille::channel::{Channel, ChannelError, Message, Receipt};
+use reveille::channel::push::PushChannel;
+use reveille::channel::{Channel, ChannelError, OutgoingMessage, Receipt};
 use reveille::notification::Recipient;
 use reveille::notification::text::Link;
-use reveille::notification::wording::Words;
+use reveille::notification::wording::RenderedMessage;
 use reveille::task::Urgency;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -17,24 +17,24 @@ use super::{
 };
 use crate::notifications::{DELIVERY, created_at, words};
 
-async fn say(channel: &Push, to: &Recipient, words: &Words, urgency: Urgency) -> Result<Receipt, ChannelError> {
+async fn say(channel: &PushChannel, to: &Recipient, words: &RenderedMessage, urgency: Urgency) -> Result<Receipt, ChannelError> {
     say_as(channel, DELIVERY, to, words, urgency).await
 }
 
 async fn say_as(
-    channel: &Push,
+    channel: &PushChannel,
     id: Uuid,
     to: &Recipient,
-    words: &Words,
+    words: &RenderedMessage,
     urgency: Urgency,
 ) -> Result<Receipt, ChannelError> {
     let now: DateTime<Utc> = created_at();
-    let message = Message { id, recipient_id: "ann", created_at: now, now, recipient: to, words, urgency };
+    let message = OutgoingMessage { id, recipient_id: "ann", created_at: now, now, recipient: to, words, urgency };
     channel.deliver(&message).await
 }
 
-fn question() -> Words {
-    Words {
+fn question() -> RenderedMessage {
+    RenderedMessage {
         subject: "May I send it?".into(),
         text: "To team@example.org".into(),
         link: Some(Link { label: "Decide".into(), url: "https://wake.example.org/approve/x".into() }),
@@ -79,8 +79,8 @@ async fn a_question_has_a_button_presses_and_is_replaced_by_its_reminder() {
     let channel =
         push(&settings(&format!("ntfy = {{ url = \"{}\", user = \"ann\", password = \"pä:ss\" }}", server.uri())));
     let to = ann(vec![topic("phone", None)]);
-    let reminder = Words { event: "approval.reminder", ..question() };
-    let result = Words { event: "run.finished", ..question() };
+    let reminder = RenderedMessage { event: "approval.reminder", ..question() };
+    let result = RenderedMessage { event: "run.finished", ..question() };
     say(&channel, &to, &question(), Urgency::High).await.unwrap();
     for (n, words) in [(1, &reminder), (2, &result), (3, &result), (3, &result)] {
         say_as(&channel, Uuid::from_u128(n), &to, words, Urgency::Urgent).await.unwrap();
@@ -106,7 +106,7 @@ async fn a_question_has_a_button_presses_and_is_replaced_by_its_reminder() {
 #[tokio::test]
 async fn a_long_text_is_cut_to_what_ntfy_shows() {
     let server = answering(200, r#"{"id":"m"}"#).await;
-    let long = Words { text: "ü".repeat(3000), ..words() };
+    let long = RenderedMessage { text: "ü".repeat(3000), ..words() };
     say(&push(&settings("")), &ann(vec![topic("t", Some(&server.uri()))]), &long, Urgency::Low).await.unwrap();
     let body = &sent(&server).await[0].1;
     let text = body["message"].as_str().unwrap();

@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chrono::{DateTime, Utc};
-use reveille::channel::push::{Push, seal_auth};
-use reveille::channel::{Channel, ChannelError, Message, Receipt};
+use reveille::channel::push::{PushChannel, seal_auth};
+use reveille::channel::{Channel, ChannelError, OutgoingMessage, Receipt};
 use reveille::notification::PushAddress;
 use reveille::notification::text::Link;
-use reveille::notification::wording::Words;
+use reveille::notification::wording::RenderedMessage;
 use reveille::secret::Secret;
 use reveille::task::Urgency;
 use serde_json::{Value, json};
@@ -74,10 +74,10 @@ fn read_by_the_other_side(request: &wiremock::Request) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-async fn say(channel: &Push, endpoint: &str, words: &Words, urgency: Urgency) -> Result<Receipt, ChannelError> {
+async fn say(channel: &PushChannel, endpoint: &str, words: &RenderedMessage, urgency: Urgency) -> Result<Receipt, ChannelError> {
     let now: DateTime<Utc> = created_at();
     let recipient = &ann(vec![browser(endpoint)]);
-    let message = Message { id: DELIVERY, recipient_id: "ann", created_at: now, now, recipient, words, urgency };
+    let message = OutgoingMessage { id: DELIVERY, recipient_id: "ann", created_at: now, now, recipient, words, urgency };
     channel.deliver(&message).await
 }
 
@@ -88,7 +88,7 @@ async fn sent(server: &MockServer) -> Vec<wiremock::Request> {
 #[tokio::test]
 async fn a_message_is_encrypted_for_the_browser_and_signed_for_the_push_service() {
     let server = answering(201, "").await;
-    let question = Words {
+    let question = RenderedMessage {
         link: Some(Link { label: "Decide".into(), url: "https://wake.example.org/approve/x".into() }),
         thread: Some("0193f7a2".into()),
         event: "approval.requested",
@@ -126,7 +126,7 @@ async fn a_message_is_encrypted_for_the_browser_and_signed_for_the_push_service(
 async fn a_long_text_is_cut_until_the_message_fits() {
     let server = answering(201, "").await;
     for text in ["ü".repeat(5000), "\u{1}".repeat(5000), "\"\\😀".repeat(1500)] {
-        let long = Words { text: text.clone(), ..words() };
+        let long = RenderedMessage { text: text.clone(), ..words() };
         say(&push(&with_vapid()), &server.uri(), &long, Urgency::Normal).await.unwrap();
         let request = sent(&server).await.pop().unwrap();
         assert!((4000..=4096).contains(&request.body.len()), "{}", request.body.len());
