@@ -2,11 +2,11 @@
 
 use futures::future::BoxFuture;
 use reveille::app::App;
+use reveille::base::invalid::ValidationErrors;
+use reveille::domain::run::Usage;
+use reveille::domain::run::outcome::{RunError, RunOutcome};
+use reveille::domain::task::Action;
 use reveille::executor::{Executor, Job};
-use reveille::invalid::ValidationErrors;
-use reveille::run::Usage;
-use reveille::run::outcome::{RunOutcome, RunError};
-use reveille::task::Action;
 use serde_json::json;
 
 struct Greeter;
@@ -20,7 +20,9 @@ impl Executor for Greeter {
 
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
         let name = job.task.map(|task| task.spec.action.instruction.clone()).unwrap_or_default();
-        Box::pin(async move { Ok(RunOutcome::Succeeded { output: format!("Hello, {name}!"), usage: Usage::default() }) })
+        Box::pin(
+            async move { Ok(RunOutcome::Succeeded { output: format!("Hello, {name}!"), usage: Usage::default() }) },
+        )
     }
 }
 

@@ -2,8 +2,8 @@
 
 use futures::future::BoxFuture;
 use reveille::app::App;
-use reveille::approval::matrix::{Category, Consequence};
-use reveille::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
+use reveille::domain::approval::matrix::{Category, Consequence};
+use reveille::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
 use serde_json::{Value, json};
 
 struct Length(Definition);

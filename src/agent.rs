@@ -1,7 +1,7 @@
 //! The agent: a message goes in, an answer comes out, and what it took is in the transcript.
 //!
 //! Owns the way of a message (prepare, judge, loop, account) and the ports it needs. Reaches storage only through
-//! [`AgentStore`] and [`crate::tool::ToolHost`]. The transcript survives a crash: see `react.rs`.
+//! [`AgentStore`] and [`crate::ports::tool::ToolHost`]. The transcript survives a crash: see `react.rs`.
 
 mod calls;
 pub mod checkpoint;
@@ -32,24 +32,24 @@ use crate::agent::context::ContextWindow;
 use crate::agent::prompt::Prompt;
 use crate::agent::react::{LoopEnd, ReactLoop};
 use crate::agent::stream::StreamEmitter;
-use crate::approval::policy::{Policy, PolicyRules};
-use crate::approval::{Approval, Begun, CallOutcome, GrantAsk};
-use crate::clock::Clock;
-use crate::compute::Compute;
-use crate::credential::Reference;
-use crate::id::Tenant;
-use crate::llm::fallback::Chain;
-use crate::llm::{Models, ToolSchema};
-use crate::run::Usage;
-use crate::run::outcome::RunError;
-use crate::run::stream::StreamEvent;
-use crate::run::transcript::{TranscriptEntry, TranscriptMessage};
-use crate::tool::{ToolHost, UsedSecrets, ToolRegistry};
+use crate::base::clock::Clock;
+use crate::base::compute::Compute;
+use crate::base::id::Tenant;
+use crate::domain::approval::policy::{Policy, PolicyRules};
+use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk};
+use crate::domain::credential::Reference;
+use crate::domain::run::Usage;
+use crate::domain::run::outcome::RunError;
+use crate::domain::run::stream::StreamEvent;
+use crate::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+use crate::ports::llm::fallback::Chain;
+use crate::ports::llm::{Models, ToolSchema};
+use crate::ports::tool::{ToolHost, ToolRegistry, UsedSecrets};
 
 pub use configured::Configured;
 pub use result::ReactLoopResult;
 pub use settings::Settings;
-pub use stop::{StopSignal, LoopStopReason};
+pub use stop::{LoopStopReason, StopSignal};
 
 /// Hears what happens in a run while it happens. Must not block.
 pub type StreamSink = Arc<dyn Fn(StreamEvent) + Send + Sync>;

@@ -4,35 +4,24 @@
 //! or bare Redis, taken in the same run. It works in schemas, and under a prefix, of its own, and leaves nothing there.
 //!
 //! Reading order: [`figure`] is what comes out, `place` where it is measured, `stock` what is measured, `limits/` what
-//! it is measured against; one file per figure or two, [`paper`] and [`plot`] for people.
+//! it is measured against; one file per figure or two, [`report`] and [`plot`] for people.
 
-mod alone;
-mod burst;
-mod create;
-mod drain;
-mod events;
+mod env;
 pub mod figure;
-mod fire;
-mod herd;
+pub mod figures;
+mod fixtures;
 mod instance;
-mod instances;
 mod limits;
 pub mod machine;
-mod neighbours;
-mod next_fire;
 mod noop;
-pub mod paper;
 mod part;
-mod place;
 pub mod plot;
 mod process;
 mod rate;
-mod rest;
+pub mod report;
 mod scale;
 mod size;
-mod start;
-mod stock;
-mod write;
+mod sql_baseline;
 
 use std::path::PathBuf;
 
@@ -40,8 +29,8 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::machine_now;
-use crate::secret::SecretUrl;
+use crate::base::clock::machine_now;
+use crate::base::secret::SecretUrl;
 
 pub use figure::{BenchFigure, FigureLimit};
 pub use machine::Machine;
@@ -133,26 +122,26 @@ pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str
     let on_postgres = at.database_url.is_some();
     if on_postgres {
         if names.is_empty() {
-            write::limits(&mut bench).await?;
+            figures::write::limits(&mut bench).await?;
         }
-        fire::measure(&mut bench).await?;
-        drain::measure(&mut bench).await?;
-        start::local(&mut bench).await?;
-        start::remote(&mut bench).await?;
-        burst::lone(&mut bench).await?;
-        burst::measure(&mut bench).await?;
-        rest::measure(&mut bench).await?;
-        herd::measure(&mut bench).await?;
-        create::batch(&mut bench).await?;
-        create::single(&mut bench).await?;
-        instances::measure(&mut bench).await?;
+        figures::fire::measure(&mut bench).await?;
+        figures::drain::measure(&mut bench).await?;
+        figures::start::local(&mut bench).await?;
+        figures::start::remote(&mut bench).await?;
+        figures::burst::lone(&mut bench).await?;
+        figures::burst::measure(&mut bench).await?;
+        figures::rest::measure(&mut bench).await?;
+        figures::herd::measure(&mut bench).await?;
+        figures::create::batch(&mut bench).await?;
+        figures::create::single(&mut bench).await?;
+        figures::instances::measure(&mut bench).await?;
     }
-    fire::on_sqlite(&mut bench).await?;
-    write::sqlite_enqueue(&mut bench).await?;
-    next_fire::measure(&mut bench)?;
-    neighbours::measure(&mut bench).await?;
+    figures::fire::on_sqlite(&mut bench).await?;
+    figures::write::sqlite_enqueue(&mut bench).await?;
+    figures::next_fire::measure(&mut bench)?;
+    figures::neighbours::measure(&mut bench).await?;
     if bench.wants("events") {
-        bench.figures.extend(events::measure(at, size, told).await?);
+        bench.figures.extend(figures::events::measure(at, size, told).await?);
     }
     let Bench { limits, figures, .. } = bench;
     Ok(BenchReport { reveille: env!("CARGO_PKG_VERSION").into(), began_at, machine, quick, limits, figures })

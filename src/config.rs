@@ -13,10 +13,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use crate::invalid::ValidationErrors;
-use crate::quota::Quotas;
-use crate::trigger::zone;
-use crate::{agent, approval, bus, channel, egress, engine, http, llm, poll, store, telemetry, tool, vault};
+use crate::base::invalid::ValidationErrors;
+use crate::domain::approval;
+use crate::domain::quota::Quotas;
+use crate::domain::trigger::zone;
+use crate::ports::{bus, channel, egress, llm, poll, tool, vault};
+use crate::{agent, engine, http, store, telemetry};
 
 pub use environment::Environment;
 pub use fault::ConfigError;

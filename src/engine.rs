@@ -1,44 +1,20 @@
 //! The engine: services that turn instants into runs, and runs into ends. They meet everything else in the store.
 //!
 //! Every instance runs all of them; row locks, unique keys and lease tokens do what an election would. Reading order:
-//! [`service`] is the loop, [`scheduler`] fires, [`matcher`] and [`windows`] make runs of events, [`watcher`] polls,
-//! [`worker`] starts, [`execution`] is one run from start to end,
-//! [`finisher`] writes ends in batches, [`heartbeat`] keeps leases, [`rescuer`] picks up what dead workers left,
-//! `attendant` sees to runs that wait for people, [`notifier`] sends, [`sealer`] chains the audit log, [`forwarder`] hands on events that were taken while the bus was away, [`housekeeping`] forgets,
-//! [`zones`] plans anew what a change of the rules of time zones concerns.
+//! [`service`] is the loop, [`scheduling::scheduler`] fires, [`events::matcher`] and [`events::windows`] make runs of events, [`events::watcher`] polls,
+//! [`scheduling::worker`] starts, [`running::execution`] is one run from start to end,
+//! [`running::finisher`] writes ends in batches, [`scheduling::heartbeat`] keeps leases, [`scheduling::rescuer`] picks up what dead workers left,
+//! `attendant` sees to runs that wait for people, [`delivery::notifier`] sends, [`maintenance::sealer`] chains the audit log, [`events::forwarder`] hands on events that were taken while the bus was away, [`maintenance::housekeeping`] forgets,
+//! [`maintenance::zones`] plans anew what a change of the rules of time zones concerns.
 
-pub mod active;
-mod asking;
-pub mod attempt;
-mod attendant;
-pub mod breaker;
-pub mod byte_counter;
-pub mod ending;
-pub mod execution;
-mod expirer;
-pub mod finisher;
-pub mod forwarder;
-pub mod heartbeat;
-pub mod held;
-mod holding;
-pub mod housekeeping;
-mod lacking;
-pub mod matcher;
-pub mod measures;
-mod neighbours;
-pub mod notifier;
-mod places;
-pub mod rescuer;
-mod resumer;
-pub mod scheduler;
-pub mod sealer;
-mod sending;
+pub mod delivery;
+pub mod events;
+pub mod maintenance;
+pub mod run_metrics;
+pub mod running;
+pub mod scheduling;
 pub mod service;
 mod settings;
-pub mod watcher;
-pub mod windows;
-pub mod worker;
-pub mod zones;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,44 +25,45 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::approval;
-use crate::bus::Bus;
-use crate::channel::ChannelRegistry;
-use crate::compute::Compute;
-use crate::engine::active::Active;
-use crate::engine::asking::Links;
-use crate::engine::attendant::ApprovalReminder;
-use crate::engine::breaker::Breakers;
-use crate::engine::byte_counter::ByteCounter;
-use crate::engine::execution::Executions;
-use crate::engine::expirer::Expirer;
-use crate::engine::finisher::Finisher;
-use crate::engine::forwarder::Forwarder;
-use crate::engine::heartbeat::Heartbeat;
-use crate::engine::held::PrefetchBuffer;
-use crate::engine::housekeeping::Housekeeping;
-use crate::engine::matcher::EventMatcher;
-use crate::engine::measures::RunMetrics;
-use crate::engine::notifier::Notifier;
-use crate::engine::rescuer::Rescuer;
-use crate::engine::resumer::Resumer;
-use crate::engine::scheduler::Scheduler;
-use crate::engine::sealer::Sealer;
-use crate::engine::sending::Sending;
+use crate::base::compute::Compute;
+use crate::base::id::new_id;
+use crate::base::metrics::Metrics;
+use crate::domain::approval;
+use crate::domain::trigger::zone;
+use crate::domain::trigger::zone::Zones;
+use crate::engine::delivery::approval_links::Links;
+use crate::engine::delivery::breaker::Breakers;
+use crate::engine::delivery::notifier::Notifier;
+use crate::engine::delivery::sending::Sending;
+use crate::engine::events::forwarder::Forwarder;
+use crate::engine::events::matcher::EventMatcher;
+use crate::engine::events::watcher::Watcher;
+use crate::engine::events::windows::WindowCloser;
+use crate::engine::maintenance::byte_counter::ByteCounter;
+use crate::engine::maintenance::housekeeping::Housekeeping;
+use crate::engine::maintenance::resumer::Resumer;
+use crate::engine::maintenance::sealer::Sealer;
+use crate::engine::maintenance::zones::ZoneKeeper;
+use crate::engine::run_metrics::RunMetrics;
+use crate::engine::running::approval_reminder::ApprovalReminder;
+use crate::engine::running::execution::Executions;
+use crate::engine::running::expirer::Expirer;
+use crate::engine::running::finisher::Finisher;
+use crate::engine::scheduling::active::Active;
+use crate::engine::scheduling::heartbeat::Heartbeat;
+use crate::engine::scheduling::prefetch::PrefetchBuffer;
+use crate::engine::scheduling::rescuer::Rescuer;
+use crate::engine::scheduling::scheduler::Scheduler;
+use crate::engine::scheduling::worker::Worker;
 use crate::engine::service::ServiceLoop;
-use crate::engine::watcher::Watcher;
-use crate::engine::windows::WindowCloser;
-use crate::engine::worker::Worker;
-use crate::engine::zones::ZoneKeeper;
 use crate::executor::ExecutorRegistry;
 use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
-use crate::id::new_id;
-use crate::metrics::Metrics;
-use crate::poll::Poller;
+use crate::ports::bus::Bus;
+use crate::ports::channel::ChannelRegistry;
+use crate::ports::poll::Poller;
+use crate::ports::vault::Vault;
 use crate::store::{Store, answered};
-use crate::trigger::zone::{self, Zones};
-use crate::vault::Vault;
 
 pub use settings::Settings;
 
@@ -332,7 +309,7 @@ pub struct Running {
     stop_all: CancellationToken,
     claiming: Vec<JoinHandle<()>>,
     keeping: Vec<JoinHandle<()>>,
-    housekeeping: housekeeping::Rounds,
+    housekeeping: maintenance::housekeeping::Rounds,
 }
 
 impl Running {
@@ -349,7 +326,7 @@ impl Running {
         }
         if !engine.active.drained_within(engine.grace, engine.store.clock()).await {
             engine.active.hand_back_all();
-            engine.active.drained_within(execution::HAND_BACK_LIMIT * 2, engine.store.clock()).await;
+            engine.active.drained_within(running::execution::HAND_BACK_LIMIT * 2, engine.store.clock()).await;
         }
         housekeeping.stop().await;
         stop_all.cancel();

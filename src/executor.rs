@@ -16,15 +16,15 @@ use chrono_tz::Tz;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use crate::agent::{AgentStore, ChannelLimits, StreamSink, StopSignal};
-use crate::clock::Clock;
-use crate::id::Tenant;
-use crate::invalid::{ValidationErrors, did_you_mean};
-use crate::run::Run;
-use crate::run::outcome::{RunOutcome, RunError};
-use crate::task::{Action, Task};
-use crate::tool::ToolHost;
-use crate::vault::credentials::UsedSecrets;
+use crate::agent::{AgentStore, ChannelLimits, StopSignal, StreamSink};
+use crate::base::clock::Clock;
+use crate::base::id::Tenant;
+use crate::base::invalid::{ValidationErrors, did_you_mean};
+use crate::domain::run::Run;
+use crate::domain::run::outcome::{RunError, RunOutcome};
+use crate::domain::task::{Action, Task};
+use crate::ports::tool::ToolHost;
+use crate::ports::vault::credentials::UsedSecrets;
 
 /// The code of a run whose action can't be read as it is stored, whatever is configured: its task is disabled.
 pub const UNREADABLE_ACTION: &str = "unreadable_action";

@@ -3,58 +3,19 @@
 //! Handlers read, ask the store, and tell; they decide nothing that the CLI or a tool would have to decide again. What
 //! a handler has answered is stored; what it has not may be, and an `Idempotency-Key` makes asking again safe.
 //!
-//! Reading order: [`server`] accepts connections, [`guard`] wraps each request, [`auth`] says who calls, [`body`],
-//! [`query`] and [`page`] read what is asked, [`error`] says what is wrong; then a file per resource.
+//! Reading order: [`server`] accepts connections, [`request::guard`] wraps each request, [`request::auth`] says who calls, [`request::body`],
+//! [`request::query`] and [`request::page`] read what is asked, [`error`] says what is wrong; then a file per resource.
 
-pub mod approvals;
-pub mod approve;
-pub mod audit;
-pub mod auth;
-pub mod body;
-pub mod completion;
-pub mod conditions;
-pub mod credentials;
-pub mod dead_letters;
-pub mod deliveries;
+pub mod api;
 pub mod error;
-pub mod events;
-pub mod explain;
-pub mod gauges;
-pub mod grants;
-pub mod guard;
-pub mod health;
 pub mod hooks;
-pub mod host;
-pub mod import;
-pub mod live;
-pub mod messages;
-pub mod oauth;
 pub mod openapi;
-pub mod page;
 pub mod pages;
-pub mod path;
-pub mod pipelines;
-pub mod proxies;
-pub mod push;
-pub mod query;
-pub mod quotas;
-pub mod receipts;
-pub mod recipients;
-pub mod registry;
-pub mod runs;
-pub mod schedules;
+pub mod request;
 #[allow(missing_docs, reason = "the names of its types and fields are those of the API")]
 pub mod schema;
-pub mod seats;
 pub mod server;
-pub mod socket;
-pub mod stats;
-pub mod stream;
-pub mod streams;
-pub mod tasks;
-pub mod tokens;
-mod verify;
-pub mod wrong_tokens;
+pub mod streaming;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -69,28 +30,28 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
-use crate::bus::Bus;
-use crate::channel::ChannelRegistry;
-use crate::clock::Clock;
-use crate::compute::Compute;
+use crate::base::clock::Clock;
+use crate::base::compute::Compute;
+use crate::base::invalid::ValidationErrors;
+use crate::base::metrics::Metrics;
+use crate::base::secret::Secret;
+use crate::base::token::TokenHash;
+use crate::domain::task::TaskValidator;
 use crate::executor::ExecutorRegistry;
 use crate::executor::hub::Hub;
 use crate::executor::pipeline::Pipeline;
 use crate::http::error::ApiError;
-use crate::http::proxies::{ForwardedHeader, TrustedProxies};
+use crate::http::request::wrong_tokens::WrongTokens;
 use crate::http::server::ServerLimits;
-use crate::http::streams::StreamLimiter;
-use crate::http::wrong_tokens::WrongTokens;
-use crate::invalid::ValidationErrors;
-use crate::metrics::Metrics;
-use crate::poll::Poller;
-use crate::secret::Secret;
+use crate::http::server::proxies::{ForwardedHeader, TrustedProxies};
+use crate::http::streaming::limiter::StreamLimiter;
+use crate::ports::bus::Bus;
+use crate::ports::channel::ChannelRegistry;
+use crate::ports::poll::Poller;
+use crate::ports::tool::Definition;
+use crate::ports::vault::Vault;
+use crate::ports::vault::oauth::OAuthConnector;
 use crate::store::{self, Store};
-use crate::task::TaskValidator;
-use crate::token::TokenHash;
-use crate::tool::Definition;
-use crate::vault::Vault;
-use crate::vault::oauth::OAuthConnector;
 
 /// The least that an admin token of the operator's own making must have, in characters.
 const ADMIN_TOKEN_LENGTH: usize = 20;
@@ -224,7 +185,7 @@ pub struct Shared {
     /// Counts open streams.
     pub streams: StreamLimiter,
     /// Gauges that are looked up when metrics are read.
-    pub gauges: gauges::Gauges,
+    pub gauges: server::gauges::Gauges,
 }
 
 impl HttpState {
@@ -237,13 +198,13 @@ impl HttpState {
         let wrong_tokens = WrongTokens::new(parts.limits.wrong_tokens);
         let hooks = hooks::Hooks::new(&parts.hooks);
         let streams = StreamLimiter::new(parts.limits);
-        let gauges = gauges::Gauges::new(&parts.metrics);
+        let gauges = server::gauges::Gauges::new(&parts.metrics);
         HttpState(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, streams, gauges }))
     }
 }
 
 impl HttpState {
-    /// Computes work of a request, when it is the turn of `name` (see [`auth::AuthenticatedCaller::computes_for`]), away from the threads
+    /// Computes work of a request, when it is the turn of `name` (see [`request::auth::AuthenticatedCaller::computes_for`]), away from the threads
     /// that serve others.
     async fn computed<T: Send + 'static>(
         &self,
@@ -283,7 +244,7 @@ pub fn router(state: HttpState) -> Router {
         .merge(reference)
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::method_not_allowed)
-        .layer(from_fn_with_state(state.clone(), guard::watch))
+        .layer(from_fn_with_state(state.clone(), request::guard::watch))
         .with_state(state)
 }
 
@@ -300,72 +261,80 @@ pub fn document_of_pages() -> utoipa::openapi::OpenApi {
 /// Every page for people.
 fn pages() -> OpenApiRouter<HttpState> {
     OpenApiRouter::new()
-        .routes(routes!(approve::show_approvals, approve::answer_approvals))
-        .routes(routes!(approve::show_outcome))
-        .routes(routes!(oauth::show_connection, oauth::make_connection))
-        .routes(routes!(messages::show_message))
+        .routes(routes!(pages::approve::show_approvals, pages::approve::answer_approvals))
+        .routes(routes!(pages::approve::show_outcome))
+        .routes(routes!(pages::oauth::show_connection, pages::oauth::make_connection))
+        .routes(routes!(pages::messages::show_message))
 }
 
 /// Every operation of the API: the table of contents.
 fn operations() -> OpenApiRouter<HttpState> {
     OpenApiRouter::with_openapi(openapi::ApiDocument::openapi())
-        .routes(routes!(tasks::create_task, tasks::list_tasks))
-        .routes(routes!(import::import_tasks))
-        .routes(routes!(tasks::get_task, tasks::update_task, tasks::delete_task))
-        .routes(routes!(tasks::pause_task))
-        .routes(routes!(tasks::resume_task))
-        .routes(routes!(tasks::run_task))
-        .routes(routes!(tasks::backfill_task))
-        .routes(routes!(schedules::preview_schedule))
-        .routes(routes!(conditions::test_condition))
-        .routes(routes!(runs::list_runs))
-        .routes(routes!(runs::get_run))
-        .routes(routes!(runs::get_transcript))
-        .routes(routes!(stream::stream_run))
-        .routes(routes!(runs::cancel_run))
-        .routes(routes!(runs::retry_run))
-        .routes(routes!(completion::complete_run))
-        .routes(routes!(explain::explain_run))
-        .routes(routes!(explain::task::explain_task))
-        .routes(routes!(explain::event::explain_event))
-        .routes(routes!(approvals::list_approvals))
-        .routes(routes!(approvals::get_approval))
-        .routes(routes!(approvals::decide_approval))
-        .routes(routes!(oauth::connect_credential))
-        .routes(routes!(grants::list_grants))
-        .routes(routes!(grants::revoke_grant))
-        .routes(routes!(audit::list_audit_entries))
-        .routes(routes!(pipelines::dry_run_pipeline))
-        .routes(routes!(deliveries::list_deliveries))
-        .routes(routes!(deliveries::get_delivery))
-        .routes(routes!(deliveries::retry_delivery))
-        .routes(routes!(receipts::receive_receipt))
-        .routes(routes!(events::publish_events, events::list_events))
-        .routes(routes!(events::stream_events))
+        .routes(routes!(api::tasks::create_task, api::tasks::list_tasks))
+        .routes(routes!(api::tasks::import::import_tasks))
+        .routes(routes!(api::tasks::get_task, api::tasks::update_task, api::tasks::delete_task))
+        .routes(routes!(api::tasks::pause_task))
+        .routes(routes!(api::tasks::resume_task))
+        .routes(routes!(api::tasks::run_task))
+        .routes(routes!(api::tasks::backfill_task))
+        .routes(routes!(api::schedules::preview_schedule))
+        .routes(routes!(api::conditions::test_condition))
+        .routes(routes!(api::runs::list_runs))
+        .routes(routes!(api::runs::get_run))
+        .routes(routes!(api::runs::get_transcript))
+        .routes(routes!(streaming::run::stream_run))
+        .routes(routes!(api::runs::cancel_run))
+        .routes(routes!(api::runs::retry_run))
+        .routes(routes!(hooks::completion::complete_run))
+        .routes(routes!(api::explain::explain_run))
+        .routes(routes!(api::explain::task::explain_task))
+        .routes(routes!(api::explain::event::explain_event))
+        .routes(routes!(api::approvals::list_approvals))
+        .routes(routes!(api::approvals::get_approval))
+        .routes(routes!(api::approvals::decide_approval))
+        .routes(routes!(pages::oauth::connect_credential))
+        .routes(routes!(api::grants::list_grants))
+        .routes(routes!(api::grants::revoke_grant))
+        .routes(routes!(api::audit::list_audit_entries))
+        .routes(routes!(api::pipelines::dry_run_pipeline))
+        .routes(routes!(api::deliveries::list_deliveries))
+        .routes(routes!(api::deliveries::get_delivery))
+        .routes(routes!(api::deliveries::retry_delivery))
+        .routes(routes!(hooks::receipts::receive_receipt))
+        .routes(routes!(api::events::publish_events, api::events::list_events))
+        .routes(routes!(api::events::stream_events))
         .routes(routes!(hooks::receive_hook))
-        .routes(routes!(dead_letters::list_dead_letters))
-        .routes(routes!(dead_letters::get_dead_letter, dead_letters::drop_dead_letter))
-        .routes(routes!(dead_letters::replay_dead_letter))
-        .routes(routes!(dead_letters::replay_dead_letters))
-        .routes(routes!(dead_letters::drop_dead_letters))
-        .routes(routes!(recipients::list_recipients))
-        .routes(routes!(recipients::get_recipient, recipients::put_recipient, recipients::delete_recipient))
-        .routes(routes!(recipients::test_recipient))
-        .routes(routes!(credentials::list_credentials))
-        .routes(routes!(credentials::get_credential, credentials::put_credential, credentials::delete_credential))
-        .routes(routes!(credentials::list_credential_uses))
-        .routes(routes!(credentials::rotate_key))
-        .routes(routes!(push::get_push_key))
-        .routes(routes!(live::open_stream))
-        .routes(routes!(live::socket::open_socket))
-        .routes(routes!(verify::verify_recipient))
-        .routes(routes!(tokens::create_token, tokens::list_tokens))
-        .routes(routes!(tokens::revoke_token))
-        .routes(routes!(stats::get_stats))
-        .routes(routes!(quotas::get_quotas, quotas::put_quotas, quotas::reset_quotas))
-        .routes(routes!(registry::list_tools))
-        .routes(routes!(registry::list_executors))
-        .routes(routes!(health::get_health))
-        .routes(routes!(health::get_readiness))
-        .routes(routes!(health::get_metrics))
+        .routes(routes!(api::dead_letters::list_dead_letters))
+        .routes(routes!(api::dead_letters::get_dead_letter, api::dead_letters::drop_dead_letter))
+        .routes(routes!(api::dead_letters::replay_dead_letter))
+        .routes(routes!(api::dead_letters::replay_dead_letters))
+        .routes(routes!(api::dead_letters::drop_dead_letters))
+        .routes(routes!(api::recipients::list_recipients))
+        .routes(routes!(
+            api::recipients::get_recipient,
+            api::recipients::put_recipient,
+            api::recipients::delete_recipient
+        ))
+        .routes(routes!(api::recipients::test_recipient))
+        .routes(routes!(api::credentials::list_credentials))
+        .routes(routes!(
+            api::credentials::get_credential,
+            api::credentials::put_credential,
+            api::credentials::delete_credential
+        ))
+        .routes(routes!(api::credentials::list_credential_uses))
+        .routes(routes!(api::credentials::rotate_key))
+        .routes(routes!(api::push::get_push_key))
+        .routes(routes!(streaming::live::open_stream))
+        .routes(routes!(streaming::live::socket::open_socket))
+        .routes(routes!(api::verify::verify_recipient))
+        .routes(routes!(api::tokens::create_token, api::tokens::list_tokens))
+        .routes(routes!(api::tokens::revoke_token))
+        .routes(routes!(server::stats::get_stats))
+        .routes(routes!(api::quotas::get_quotas, api::quotas::put_quotas, api::quotas::reset_quotas))
+        .routes(routes!(api::registry::list_tools))
+        .routes(routes!(api::registry::list_executors))
+        .routes(routes!(server::health::get_health))
+        .routes(routes!(server::health::get_readiness))
+        .routes(routes!(server::health::get_metrics))
 }

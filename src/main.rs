@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use reveille::base::threads;
 use reveille::cli::{self, Cli};
 use reveille::config::Environment;
-use reveille::threads;
 
 /// Events are small pieces of JSON, thousands a second: the system's allocator took a fifth of the time.
 #[global_allocator]

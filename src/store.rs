@@ -7,143 +7,77 @@
 //! people or a completion come before slots.
 
 mod approvals;
-mod audit;
-mod bulk;
-mod changes;
-mod closing;
-mod completions;
-mod conditions;
-mod connect;
-mod connections;
-mod counts;
-mod creating;
 mod credentials;
 mod db;
-mod dead_letters;
 mod deliveries;
-mod depths;
-mod disabling;
-mod ears;
-mod event_index;
 mod events;
-mod examine;
-mod failing;
-mod fires;
-mod flow;
-mod gathering;
-mod grants;
-mod holding;
 mod hot;
-mod idempotency;
-mod lease;
-mod limits;
-mod listed;
-mod listing;
-mod live;
-mod matching;
-mod measuring;
-mod outbox;
-mod outlook;
-mod pace;
-mod parked;
-mod parking;
-mod publishing;
-mod queues;
-mod quotas;
-mod rates;
-mod recipients;
-mod recorded;
-mod recording;
-mod referred;
-mod requests;
-mod rescue;
-mod retention;
+mod ops;
 mod runs;
-#[cfg(test)]
-mod scratch;
-mod shares;
-mod slots;
 mod sql;
-mod starting;
-mod stored_bytes;
-mod task_state;
 mod tasks;
-mod tenant_readers;
-mod text;
-mod to_end;
-mod tokens;
-mod told;
-mod transcript;
-mod turns;
 mod tx;
-mod unreadable;
-mod verifications;
-mod wake;
-mod whereabouts;
-mod windows;
-mod writer;
-mod zones;
 
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::clock::Clock;
-use crate::compute::Compute;
-use crate::quota::Exceeded;
-use crate::store::counts::StoreMetrics;
+use crate::base::clock::Clock;
+use crate::base::compute::Compute;
+use crate::domain::quota::Exceeded;
 use crate::store::db::Db;
-use crate::store::gathering::WriteBatcher;
-use crate::store::turns::TenantCursor;
-use crate::store::unreadable::UnreadableRow;
-use crate::store::wake::Wakeups;
+use crate::store::db::store_metrics::StoreMetrics;
+use crate::store::db::wakeup::Wakeups;
+use crate::store::db::write_batcher::WriteBatcher;
+use crate::store::ops::unreadable::UnreadableRow;
+use crate::store::tasks::turns::TenantCursor;
 
+pub use approvals::grants::{Grant, GrantUse};
 pub use approvals::{ApprovalFilter, ApprovalLink, Attend, Attended, Decided, DecisionRefusal, WaitingRun};
-pub use audit::{AuditEntry, AuditFilter};
-pub use closing::{DueWindow, HeldEvents, EventRelease};
-pub use completions::RunCompletion;
-pub use conditions::{DuePoll, PollClaim, RecordedPoll};
-pub use connect::{OpenError, ServerFacts, Settings};
-pub use counts::PoolUse;
-pub use creating::NewTask;
 pub use credentials::{
     CredentialFilter, CredentialRowDraft, SavedCredential, SealedDocument, SealedRow, StoredCredential, UseFilter,
     next_generation,
 };
 pub use db::answered;
-pub use dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
+pub use db::connect::{OpenError, ServerFacts, Settings};
+pub use db::examine::{Examined, SqliteFile, examine, sqlite_version};
+pub use db::listing::{PAGE_BYTES, RowPage, SUMMARY_LENGTH};
+pub use db::store_metrics::PoolUse;
+pub use db::wakeup::Topic;
+pub use deliveries::live::LiveMessage;
+pub use deliveries::recipients::{ListedRecipient, RecipientFilter, StoredRecipient};
+pub use deliveries::referred::Referred;
+pub use deliveries::verifications::{CodeCheck, Verification};
 pub use deliveries::{DeliveryFilter, DeliverySummary, InLine};
-pub use depths::{COUNTED_TO, Depths};
-pub use disabling::SeenTask;
-pub use event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
+pub use events::closing::{DueWindow, EventRelease, HeldEvents};
+pub use events::dead_letters::{Burial, StoredDeadLetter, StoredDeadLetterFilter};
+pub use events::event_index::{EVENT_SHARDS, EventTask, EventTaskChanges, event_shard};
+pub use events::matching::{EventsFired, EventsRecorded, FireEvents, Match};
 pub use events::{EventBacklog, EventFilter, Leased, LeasedEvent};
-pub use examine::{Examined, SqliteFile, examine, sqlite_version};
-pub use failing::PauseResult;
-pub use fires::{FireDue, FireResult, StartNow};
-pub use grants::{Grant, GrantUse};
-pub use idempotency::{StoredAnswer, Idempotency};
-pub use lease::{RequeuedRun, Beat, CLAIM_MARGIN, RunClaim, Finish, Lease, Park, line};
-pub use limits::RunLimits;
-pub use listing::{PAGE_BYTES, RowPage, SUMMARY_LENGTH};
-pub use live::LiveMessage;
-pub use matching::{EventsFired, EventsRecorded, FireEvents, Match};
-pub use outlook::PendingWork;
-pub use quotas::QuotaUsage;
-pub use recipients::{ListedRecipient, RecipientFilter, StoredRecipient};
-pub use recorded::RecordedAround;
-pub use referred::Referred;
-pub use requests::{Cancelled, RunRequest};
-pub use rescue::Stranded;
+pub use ops::audit::{AuditEntry, AuditFilter};
+pub use ops::depths::{COUNTED_TO, Depths};
+pub use ops::idempotency::{Idempotency, StoredAnswer};
+pub use ops::pending_work::PendingWork;
+pub use ops::quotas::QuotaUsage;
+pub use ops::tokens::StoredToken;
+pub use runs::completions::RunCompletion;
+pub use runs::lease::{Beat, CLAIM_MARGIN, Finish, Lease, Park, RequeuedRun, RunClaim, line};
+pub use runs::limits::RunLimits;
+pub use runs::recorded::RecordedAround;
+pub use runs::requests::{Cancelled, RunRequest};
+pub use runs::rescue::Stranded;
+pub use runs::run_location::{Holder, Parked, QueuedPlace, Whereabouts};
+pub use runs::shares::{Occupant, Shares, TenantShares};
+pub use runs::starting::{Blocked, ClaimCursor, StartedRun, Starts, Take, Taking};
 pub use runs::{RunFilter, RunOverview};
-pub use shares::{Occupant, Shares, TenantShares};
-pub use starting::{Blocked, StartedRun, Starts, Take, Taking, ClaimCursor};
-pub use task_state::STATE_NAMES;
 pub use tasks::TaskFilter;
-pub use tokens::StoredToken;
-pub use verifications::{Verification, CodeCheck};
-pub use wake::Topic;
-pub use whereabouts::{Holder, Parked, QueuedPlace, Whereabouts};
-pub use zones::{NewestZones, PlannedTask, ZonedTasks};
+pub use tasks::conditions::{DuePoll, PollClaim, RecordedPoll};
+pub use tasks::creating::NewTask;
+pub use tasks::disabling::SeenTask;
+pub use tasks::failing::PauseResult;
+pub use tasks::fires::{FireDue, FireResult, StartNow};
+pub use tasks::task_state::STATE_NAMES;
+pub use tasks::zones::{NewestZones, PlannedTask, ZonedTasks};
 
 /// The store. Cheap to clone; all clones share the same connections.
 #[derive(Clone)]
@@ -156,18 +90,18 @@ pub struct Store {
     /// Tasks that callers store one by one.
     creating: WriteBatcher<NewTask, Result<(), StoreError>>,
     marks: deliveries::MarkBatcher,
-    seen: outlook::LastPendingWork,
+    seen: ops::pending_work::LastPendingWork,
     /// Where a write goes on whose caller may go away, and whose threads give way to nobody.
     runtime: Handle,
     /// Threads for what tenants wrote and the store has to compute before it writes: never in a transaction.
     computing: Compute,
-    apart: Arc<fires::Apart>,
+    apart: Arc<tasks::fires::Apart>,
     /// The tenants whose runs are looked after next, of those that wait for people, and for other systems.
     attended: Arc<[TenantCursor; 2]>,
-    quotas: quotas::KnownAllowances,
-    rates: rates::RateCounters,
-    bulk: bulk::Bulk,
-    paces: Arc<pace::Paces>,
+    quotas: ops::quotas::KnownAllowances,
+    rates: ops::rates::RateCounters,
+    bulk: ops::bulk::Bulk,
+    paces: Arc<db::pace::Paces>,
 }
 
 /// Why the store could not do what was asked, by what the caller can do about it.
@@ -200,7 +134,7 @@ pub enum StoreError {
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> StoreError {
         use sqlx::Error as E;
-        connections::notice(&error);
+        db::connections::notice(&error);
         if let E::Database(database) = &error
             && let Some(exceeded) = Exceeded::parse(database.message())
         {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
-use crate::invalid::ValidationErrors;
+use crate::base::invalid::ValidationErrors;
 
 /// `[telemetry]`
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]

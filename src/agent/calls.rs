@@ -12,17 +12,19 @@ use futures::stream::{FuturesUnordered, Stream};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::agent::consent::{EarlierQuestions, Consent, REFUSED, ConsentVerdict};
+use crate::agent::consent::{Consent, ConsentVerdict, EarlierQuestions, REFUSED};
 use crate::agent::policy::{again, permit};
 use crate::agent::stream::StreamEmitter;
-use crate::approval::{Approval, CallOutcome};
-use crate::clock::Clock;
-use crate::compute::Compute;
-use crate::id::Tenant;
-use crate::run::outcome::RunError;
-use crate::run::transcript::ToolCall;
-use crate::tool::registry::{Registered, unknown_tool};
-use crate::tool::{CalledBy, ToolFailure, ToolHost, UsedSecrets, ToolRegistry, ToolContext, ToolError, ToolOutput, ToolStatus};
+use crate::base::clock::Clock;
+use crate::base::compute::Compute;
+use crate::base::id::Tenant;
+use crate::domain::approval::{Approval, CallOutcome};
+use crate::domain::run::outcome::RunError;
+use crate::domain::run::transcript::ToolCall;
+use crate::ports::tool::registry::{Registered, unknown_tool};
+use crate::ports::tool::{
+    CalledBy, ToolContext, ToolError, ToolFailure, ToolHost, ToolOutput, ToolRegistry, ToolStatus, UsedSecrets,
+};
 
 /// All that calls of one run have in common.
 pub struct ToolRunner<'a> {
@@ -157,11 +159,25 @@ impl ToolRunner<'_> {
             let text = outcome.chars().take(OUTCOME_SHOWN).collect();
             self.consent.store.note_outcome(approval, CallOutcome { is_error, text }).await;
         }
-        Ok(CallResult::Done(Box::new(CompletedCall { index, call: call.clone(), text, is_error, duration_ms, unrepeatable, reasons })))
+        Ok(CallResult::Done(Box::new(CompletedCall {
+            index,
+            call: call.clone(),
+            text,
+            is_error,
+            duration_ms,
+            unrepeatable,
+            reasons,
+        })))
     }
 
     /// Everything that may stand in the way of a call, then the call.
-    async fn attempt(&self, turn: i64, call: &ToolCall, asked: &EarlierQuestions, resumed: bool) -> Result<Attempt, RunError> {
+    async fn attempt(
+        &self,
+        turn: i64,
+        call: &ToolCall,
+        asked: &EarlierQuestions,
+        resumed: bool,
+    ) -> Result<Attempt, RunError> {
         let may = self.callable.contains(&call.name.as_str());
         let approval = asked.of(&call.id);
         let Some(tool) = self.tools.find(&call.name).filter(|tool| may || is_removed(tool)) else {
@@ -209,10 +225,9 @@ impl ToolRunner<'_> {
     async fn check(&self, tool: &Arc<Registered>, arguments: &Value) -> Result<(), ToolError> {
         let (steps, tool, arguments) = (tool.steps(arguments), Arc::clone(tool), arguments.clone());
         let check = move || tool.check(&arguments);
-        self.compute
-            .run_if_costly(self.tenant.as_str(), steps, check)
-            .await
-            .unwrap_or_else(|panicked| Err(ToolError::tell(ToolFailure::InternalError, "panicked", panicked.to_string())))
+        self.compute.run_if_costly(self.tenant.as_str(), steps, check).await.unwrap_or_else(|panicked| {
+            Err(ToolError::tell(ToolFailure::InternalError, "panicked", panicked.to_string()))
+        })
     }
 
     /// Tells watchers why a call waits.

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::agent::result::{ToolRecord, args_summary};
 use crate::agent::{AgentStore, AppendError};
-use crate::clock::{Clock, pause};
-use crate::run::Usage;
-use crate::run::outcome::{RunError, RunFault};
-use crate::run::transcript::{TranscriptEntry, TranscriptMessage, ToolCall};
+use crate::base::clock::{Clock, pause};
+use crate::domain::run::Usage;
+use crate::domain::run::outcome::{RunError, RunFault};
+use crate::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMessage};
 
 /// The fault's code when the store was away: a matter of the infrastructure, not of the run.
 pub const STORE_UNAVAILABLE: &str = "store_unavailable";
@@ -121,7 +121,9 @@ impl Checkpoint {
     /// The answer, if the conversation has come to one.
     pub fn answer(&self) -> Option<&str> {
         match &self.entries.last()?.message {
-            TranscriptMessage::Assistant { text, tool_calls, .. } if tool_calls.is_empty() => Some(text.as_deref().unwrap_or("")),
+            TranscriptMessage::Assistant { text, tool_calls, .. } if tool_calls.is_empty() => {
+                Some(text.as_deref().unwrap_or(""))
+            }
             _ => None,
         }
     }
@@ -141,7 +143,8 @@ impl Checkpoint {
     }
 
     fn result(&self, turn: i64, id: &str) -> Option<&TranscriptEntry> {
-        let fits = |message: &TranscriptMessage| matches!(message, TranscriptMessage::Tool { call_id, .. } if call_id == id);
+        let fits =
+            |message: &TranscriptMessage| matches!(message, TranscriptMessage::Tool { call_id, .. } if call_id == id);
         self.entries.iter().find(|entry| entry.turn == turn && fits(&entry.message))
     }
 }
@@ -212,8 +215,11 @@ mod tests {
 
     fn says(text: &str, calls: &[&str]) -> Added {
         let call = |id: &&str| ToolCall { id: (*id).into(), name: "read".into(), arguments: json!({ "id": id }) };
-        let message =
-            TranscriptMessage::Assistant { text: Some(text.into()), tool_calls: calls.iter().map(call).collect(), echo: None };
+        let message = TranscriptMessage::Assistant {
+            text: Some(text.into()),
+            tool_calls: calls.iter().map(call).collect(),
+            echo: None,
+        };
         let usage =
             Usage { turns: 1, tool_calls: calls.len() as i64, input_tokens: 10, output_tokens: 2, cost_micros: 5 };
         Added { message, usage, duration_ms: Some(7) }
@@ -242,7 +248,10 @@ mod tests {
     async fn each_end_of_a_transcript_says_how_to_go_on() {
         let store = Arc::new(Memory::default());
         let mut checkpoint = empty(&store).await;
-        checkpoint.append(0, vec![Added::plain(TranscriptMessage::system("s")), Added::plain(TranscriptMessage::user("u"))]).await.unwrap();
+        checkpoint
+            .append(0, vec![Added::plain(TranscriptMessage::system("s")), Added::plain(TranscriptMessage::user("u"))])
+            .await
+            .unwrap();
         assert_eq!((checkpoint.turn(), checkpoint.open_calls(), checkpoint.answer()), (0, vec![], None));
         checkpoint.append(1, vec![says("looking", &["a", "b", "c"])]).await.unwrap();
         assert_eq!((ids(&checkpoint.open_calls()), checkpoint.answer()), (vec!["a", "b", "c"], None));
@@ -274,8 +283,12 @@ mod tests {
         checkpoint.append(1, vec![says("looking", &["a", "b"])]).await.unwrap();
         checkpoint.append(1, vec![result("b")]).await.unwrap();
         checkpoint.append(1, vec![result("a")]).await.unwrap();
-        let expected =
-            vec![TranscriptMessage::user("u"), says("looking", &["a", "b"]).message, result("a").message, result("b").message];
+        let expected = vec![
+            TranscriptMessage::user("u"),
+            says("looking", &["a", "b"]).message,
+            result("a").message,
+            result("b").message,
+        ];
         assert_eq!(checkpoint.messages(), expected);
         let records = checkpoint.records(|_, id| (id == "a").then_some(900));
         let told: Vec<_> =

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::approval::policy::PolicyRules;
-use crate::approval::settings::Override;
-use crate::invalid::{ValidationErrors, did_you_mean, escape};
+use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
+use crate::domain::approval::policy::PolicyRules;
+use crate::domain::approval::settings::Override;
 
 /// One entry of `[[agents]]`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]

@@ -16,21 +16,21 @@ use uuid::Uuid;
 use crate::agent::checkpoint::run_error;
 use crate::agent::ruling::RulingRequest;
 use crate::agent::{AgentStore, Asking};
-use crate::approval::matrix::{Consequence, ApprovalLevel};
-use crate::approval::policy::{Policy, PolicyRules, Ruling};
-use crate::approval::proposal::{canonical_hash, undo_window};
-use crate::approval::why::{RuleBy, Why};
-use crate::approval::{
-    Approval, ApprovalStatus, Begun, CANCELLED, ApprovalChoice, EXPIRED, GrantAsk, ProposalIdentity, Proposal, digest,
+use crate::base::clock::Clock;
+use crate::base::compute::Compute;
+use crate::base::id::new_id;
+use crate::domain::approval::matrix::{ApprovalLevel, Consequence};
+use crate::domain::approval::policy::{Policy, PolicyRules, Ruling};
+use crate::domain::approval::proposal::{canonical_hash, undo_window};
+use crate::domain::approval::why::{RuleBy, Why};
+use crate::domain::approval::{
+    Approval, ApprovalChoice, ApprovalStatus, Begun, CANCELLED, EXPIRED, GrantAsk, Proposal, ProposalIdentity, digest,
 };
-use crate::clock::Clock;
-use crate::compute::Compute;
-use crate::credential::Reference;
-use crate::id::new_id;
-use crate::run::outcome::RunError;
-use crate::run::transcript::ToolCall;
-use crate::tool::registry::Registered;
-use crate::tool::{Definition, ToolFailure, ToolError};
+use crate::domain::credential::Reference;
+use crate::domain::run::outcome::RunError;
+use crate::domain::run::transcript::ToolCall;
+use crate::ports::tool::registry::Registered;
+use crate::ports::tool::{Definition, ToolError, ToolFailure};
 
 /// The code of a call that a person refused: the model is told their words and no others.
 pub const REFUSED: &str = "refused_by_a_person";
@@ -209,8 +209,12 @@ impl Consent<'_> {
             return Ok(ConsentVerdict::Ask(Box::new(question), Some(approval.id)));
         }
         let edited = (approval.status == ApprovalStatus::Edited).then(|| arguments.clone());
-        let run =
-            |again| ConsentVerdict::Run { arguments: edited.clone(), approval: Some(approval.id), again, reasons: Vec::new() };
+        let run = |again| ConsentVerdict::Run {
+            arguments: edited.clone(),
+            approval: Some(approval.id),
+            again,
+            reasons: Vec::new(),
+        };
         match self.store.begin(approval.id, &now).await.map_err(run_error)? {
             Begun::Now => Ok(run(false)),
             Begun::Before => Ok(run(true)),
@@ -218,7 +222,14 @@ impl Consent<'_> {
         }
     }
 
-    fn question(&self, asking: &Asking, turn: i64, call: &ToolCall, tool: &Registered, shown: ShownQuestion) -> Approval {
+    fn question(
+        &self,
+        asking: &Asking,
+        turn: i64,
+        call: &ToolCall,
+        tool: &Registered,
+        shown: ShownQuestion,
+    ) -> Approval {
         let ShownQuestion { arguments, ruling, precheck } = shown;
         let definition = tool.definition();
         let settings = self.policy.settings();

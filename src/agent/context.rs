@@ -5,9 +5,9 @@
 use std::collections::HashSet;
 
 use crate::agent::settings::Settings;
-use crate::llm::ToolSchema;
-use crate::llm::tokens::{CHARS_PER_TOKEN, TokenCounter};
-use crate::run::transcript::TranscriptMessage;
+use crate::domain::run::transcript::TranscriptMessage;
+use crate::ports::llm::ToolSchema;
+use crate::ports::llm::tokens::{CHARS_PER_TOKEN, TokenCounter};
 
 /// Messages that a forced trim keeps.
 const FORCED: usize = 5;
@@ -87,7 +87,8 @@ impl ContextWindow {
 /// its call, even where that keeps more. Without the message that is answered the agent would not know its task, and
 /// some providers refuse a conversation that a user did not begin.
 fn trim(messages: &[TranscriptMessage], keep: usize) -> Vec<TranscriptMessage> {
-    let spoken: Vec<usize> = (0..messages.len()).filter(|&i| !matches!(messages[i], TranscriptMessage::System { .. })).collect();
+    let spoken: Vec<usize> =
+        (0..messages.len()).filter(|&i| !matches!(messages[i], TranscriptMessage::System { .. })).collect();
     let mut start = spoken.len().saturating_sub(keep);
     while start > 0 && matches!(messages[spoken[start]], TranscriptMessage::Tool { .. }) {
         start -= 1;
@@ -127,11 +128,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::run::transcript::ToolCall;
+    use crate::domain::run::transcript::ToolCall;
 
     fn assistant(text: &str, calls: &[&str]) -> TranscriptMessage {
         let call = |id: &&str| ToolCall { id: (*id).into(), name: "read".into(), arguments: json!({}) };
-        TranscriptMessage::Assistant { text: Some(text.into()), tool_calls: calls.iter().map(call).collect(), echo: None }
+        TranscriptMessage::Assistant {
+            text: Some(text.into()),
+            tool_calls: calls.iter().map(call).collect(),
+            echo: None,
+        }
     }
 
     fn result(id: &str, content: &str) -> TranscriptMessage {
@@ -147,7 +152,9 @@ mod tests {
     /// One letter a message, for whole conversations at a glance: `S` system, `u` user, `a` assistant, `t` tool.
     fn shape(messages: &[TranscriptMessage]) -> String {
         let letter = |message: &TranscriptMessage| match message {
-            TranscriptMessage::Pipeline { .. } | TranscriptMessage::Step { .. } | TranscriptMessage::StepResult { .. } => 'p',
+            TranscriptMessage::Pipeline { .. }
+            | TranscriptMessage::Step { .. }
+            | TranscriptMessage::StepResult { .. } => 'p',
             TranscriptMessage::System { .. } => 'S',
             TranscriptMessage::User { .. } => 'u',
             TranscriptMessage::Assistant { .. } => 'a',

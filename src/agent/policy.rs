@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::tool::{Definition, ToolFailure, ToolError, ToolStatus};
+use crate::ports::tool::{Definition, ToolError, ToolFailure, ToolStatus};
 
 /// Repetitions of one call.
 const MAX_RETRIES: u32 = 3;
@@ -44,7 +44,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::approval::matrix::{Category, Consequence};
+    use crate::domain::approval::matrix::{Category, Consequence};
 
     fn tool() -> Definition {
         Definition {

@@ -4,7 +4,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use chrono_tz::Tz;
 
 use crate::agent::ChannelLimits;
-use crate::trigger::zone::shown_in;
+use crate::domain::trigger::zone::shown_in;
 
 /// The parts of the system message.
 pub struct Prompt<'a> {

@@ -10,21 +10,21 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 
-use crate::agent::calls::{ToolRunner, CallResult, CompletedCall, PendingCall};
+use crate::agent::calls::{CallResult, CompletedCall, PendingCall, ToolRunner};
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::agent::consent::EarlierQuestions;
 use crate::agent::context::ContextWindow;
 use crate::agent::result::ReactLoopResult;
 use crate::agent::stream::StreamEmitter;
-use crate::agent::{StopSignal, LoopStopReason, Suspension};
-use crate::approval::Approval;
-use crate::clock::Clock;
-use crate::id::new_id;
-use crate::llm::fallback::{Chain, Completed, CallProgress};
-use crate::llm::{LlmError, ModelRequest, StopReason as ModelStop, ToolChoice, ToolSchema};
-use crate::run::Usage;
-use crate::run::outcome::{RunError, RunFault};
-use crate::run::transcript::{Echo, TranscriptMessage, ToolCall};
+use crate::agent::{LoopStopReason, StopSignal, Suspension};
+use crate::base::clock::Clock;
+use crate::base::id::new_id;
+use crate::domain::approval::Approval;
+use crate::domain::run::Usage;
+use crate::domain::run::outcome::{RunError, RunFault};
+use crate::domain::run::transcript::{Echo, ToolCall, TranscriptMessage};
+use crate::ports::llm::fallback::{CallProgress, Chain, Completed};
+use crate::ports::llm::{LlmError, ModelRequest, StopReason as ModelStop, ToolChoice, ToolSchema};
 
 /// The error that people read when shortening did not help.
 const TOO_LONG: &str = "Conversation too long, please start a new conversation";
@@ -81,7 +81,9 @@ impl ReactLoop<'_> {
         let (mut asks, mut open) = (Vec::new(), Vec::new());
         for call in calls {
             match call {
-                PendingCall::Ask(approval, replaces) => asks.push((Approval { batch_id: batch, ..*approval }, replaces)),
+                PendingCall::Ask(approval, replaces) => {
+                    asks.push((Approval { batch_id: batch, ..*approval }, replaces))
+                }
                 PendingCall::Put(id) => open.push(id),
             }
         }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::run::Usage;
+use crate::domain::run::Usage;
 
 /// Longest value in a summary of arguments, in characters.
 const SUMMARY_LENGTH: usize = 100;
@@ -75,7 +75,7 @@ pub fn args_summary(arguments: &Value) -> Value {
 fn summary(name: &str, value: &Value) -> Value {
     let name = name.to_lowercase();
     if SECRET_NAMES.iter().any(|secret| name.contains(secret)) {
-        return json!(crate::secret::REDACTED);
+        return json!(crate::base::secret::REDACTED);
     }
     match value {
         Value::Object(fields) => json!(format!("{{{} fields}}", fields.len())),

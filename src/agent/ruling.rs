@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::approval::matrix::ApprovalLevel;
-use crate::approval::policy::{PolicyAct, Policy, PolicyRules, Ruling};
-use crate::approval::why::{RuleBy, Why};
-use crate::compute::Compute;
-use crate::credential::Reference;
-use crate::tool::Definition;
-use crate::tool::registry::Registered;
+use crate::base::compute::Compute;
+use crate::domain::approval::matrix::ApprovalLevel;
+use crate::domain::approval::policy::{Policy, PolicyAct, PolicyRules, Ruling};
+use crate::domain::approval::why::{RuleBy, Why};
+use crate::domain::credential::Reference;
+use crate::ports::tool::Definition;
+use crate::ports::tool::registry::Registered;
 
 /// A call, and all that is asked about it.
 pub struct RulingRequest {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::ValidationErrors;
-use crate::llm::fallback::RetryWait;
+use crate::base::invalid::ValidationErrors;
+use crate::ports::llm::fallback::RetryWait;
 
 /// `[react]`. Times in seconds.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]

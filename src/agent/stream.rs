@@ -5,8 +5,8 @@
 use serde_json::Value;
 
 use crate::agent::StreamSink;
-use crate::run::stream::StreamEvent;
-use crate::run::transcript::ToolCall;
+use crate::domain::run::stream::StreamEvent;
+use crate::domain::run::transcript::ToolCall;
 
 /// Cheap to clone.
 #[derive(Clone)]

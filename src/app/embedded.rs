@@ -10,13 +10,13 @@ use anyhow::Context;
 use serde_json::Value;
 
 use crate::app::{App, Extras};
-use crate::clock::pause;
+use crate::base::clock::pause;
+use crate::base::id::{Scope, Tenant, new_id};
 use crate::config::Config;
+use crate::domain::run::{Run, RunState};
+use crate::domain::task::{Draft, Task};
 use crate::executor::Executor;
-use crate::id::{Scope, Tenant, new_id};
-use crate::run::{Run, RunState};
-use crate::task::{Draft, Task};
-use crate::tool::Tool;
+use crate::ports::tool::Tool;
 
 /// Between two looks at a run.
 const LOOK: Duration = Duration::from_millis(10);

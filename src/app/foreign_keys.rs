@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::config::Config;
+use crate::ports::vault::Vault;
+use crate::ports::vault::rotation::locked_out;
 use crate::store::Store;
-use crate::vault::Vault;
-use crate::vault::rotation::locked_out;
 
 /// With keys that open nothing of what is stored, every use of a secret would fail, and new ones would be sealed with a key
 /// that nobody means to keep.

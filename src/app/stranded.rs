@@ -2,7 +2,7 @@
 //!
 //! Those that a change leaves in a Redis can't be told of: which one was the bus before is not known.
 
-use crate::bus::Settings;
+use crate::ports::bus::Settings;
 use crate::store::{EventBacklog, Store, StoreError};
 
 /// Advice for stranded events.

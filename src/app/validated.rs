@@ -7,20 +7,21 @@ use std::sync::Arc;
 
 use crate::agent::Configured;
 use crate::app::under;
-use crate::approval::policy::Policy;
-use crate::bus;
-use crate::channel::ChannelRegistry;
-use crate::clock::Clock;
+use crate::base::clock::Clock;
+use crate::base::invalid::ValidationErrors;
 use crate::config::Config;
-use crate::egress::Egress;
-use crate::engine::housekeeping;
-use crate::invalid::ValidationErrors;
-use crate::llm::Models;
-use crate::poll::Sources;
-use crate::tool::http::PreparedTool;
-use crate::tool::{self, Tool};
-use crate::vault::credentials::Credentials;
-use crate::vault::{Vault, WithoutKeys};
+use crate::domain::approval::policy::Policy;
+use crate::engine::maintenance::housekeeping;
+use crate::ports::bus;
+use crate::ports::channel::ChannelRegistry;
+use crate::ports::egress::Egress;
+use crate::ports::llm::Models;
+use crate::ports::poll::Sources;
+use crate::ports::tool;
+use crate::ports::tool::Tool;
+use crate::ports::tool::http::PreparedTool;
+use crate::ports::vault::credentials::Credentials;
+use crate::ports::vault::{Vault, WithoutKeys};
 
 /// The parts that need nothing but the configuration.
 pub struct Validated {
@@ -39,7 +40,12 @@ pub struct Validated {
 /// # Errors
 /// Every fault that would refuse a start, whatever the state of database, keys and network. What depends on a faulty part
 /// is not judged.
-pub fn validate(config: &Config, data_dir: &Path, clock: &Clock, added: &[Arc<dyn Tool>]) -> Result<Validated, ValidationErrors> {
+pub fn validate(
+    config: &Config,
+    data_dir: &Path,
+    clock: &Clock,
+    added: &[Arc<dyn Tool>],
+) -> Result<Validated, ValidationErrors> {
     let mut faults = ValidationErrors::new();
     let mut part = |place: &'static str, found: ValidationErrors| faults.0.extend(under(place)(found).0);
     let egress = Egress::new(&config.egress).map_err(|found| part("/egress", found)).ok();

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::app::{self, Built, AppEnd, Extras};
+use crate::app::{self, AppEnd, Built, Extras};
+use crate::base::clock::{Clock, pause};
+use crate::bench::env::{BenchEnv, on_bare};
+use crate::bench::fixtures::Stock;
 use crate::bench::noop::Noop;
-use crate::bench::place::{BenchEnv, on_bare};
 use crate::bench::rate::{Rate, Watch};
-use crate::bench::stock::Stock;
-use crate::clock::{Clock, pause};
+use crate::domain::task::TaskValidator;
 use crate::engine::{Engine, Running};
 use crate::store::Store;
-use crate::task::TaskValidator;
 
 /// The longest that a throughput may take.
 pub const PATIENCE: Duration = Duration::from_secs(600);

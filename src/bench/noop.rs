@@ -9,11 +9,11 @@ use futures::future::BoxFuture;
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
+use crate::base::invalid::ValidationErrors;
+use crate::domain::run::Usage;
+use crate::domain::run::outcome::{RunError, RunOutcome};
+use crate::domain::task::Action;
 use crate::executor::{Executor, Job};
-use crate::invalid::ValidationErrors;
-use crate::run::Usage;
-use crate::run::outcome::{RunOutcome, RunError};
-use crate::task::Action;
 
 /// The name that tasks have it by.
 pub const NAME: &str = "bench";
@@ -24,7 +24,7 @@ pub struct NoopStart {
     pub run_id: Uuid,
     pub tenant: String,
     pub scheduled_for: DateTime<Utc>,
-    /// [`crate::clock::Clock::elapsed`], which all processes of a machine share.
+    /// [`crate::base::clock::Clock::elapsed`], which all processes of a machine share.
     pub at: Duration,
 }
 

@@ -12,13 +12,14 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use uuid::Uuid;
 
-use crate::app::{self, App, Built, AppEnd, Extras};
+use crate::app::{self, App, AppEnd, Built, Extras};
+use crate::base::clock::Clock;
+use crate::base::secret::SecretUrl;
+use crate::bench::env;
+use crate::bench::env::BenchEnv;
+use crate::bench::figures::neighbours;
 use crate::bench::limits::notify;
-use crate::bench::neighbours;
 use crate::bench::noop::Noop;
-use crate::bench::place::{self, BenchEnv};
-use crate::clock::Clock;
-use crate::secret::SecretUrl;
 
 /// Told in the first line. It comes by a pipe, because it may hold the database's password.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -122,7 +123,7 @@ async fn serve(url: String, dir: &str, tells: bool, told: &mut Lines<BufReader<S
             }
         });
     }
-    let config = place::config(SecretUrl::new(url), Path::new(dir));
+    let config = env::config(SecretUrl::new(url), Path::new(dir));
     let app = App::start(&config, extras(&noop), |_| {}).await?;
     say(&PartOutput::Ready);
     until_told(told, STOP).await;
@@ -132,7 +133,7 @@ async fn serve(url: String, dir: &str, tells: bool, told: &mut Lines<BufReader<S
 
 async fn engine(url: String, dir: &str, told: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<u64> {
     let noop = Noop::default();
-    let config = place::config(SecretUrl::new(url), Path::new(dir));
+    let config = env::config(SecretUrl::new(url), Path::new(dir));
     let Built { store, engine, .. } =
         app::build(&config, Clock::system(), extras(&noop), AppEnd::default(), |_| {}).await?;
     say(&PartOutput::Ready);

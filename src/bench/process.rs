@@ -9,7 +9,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use crate::bench::Where;
-use crate::bench::part::{GO, BenchPart, RAN, STOP, PartOutput};
+use crate::bench::part::{BenchPart, GO, PartOutput, RAN, STOP};
 
 /// The argument of the executable that makes it one.
 pub const ARGUMENT: &str = "--as-part";

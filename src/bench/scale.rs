@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::bench::place::{Bare, BenchEnv};
-use crate::clock::{Clock, machine_now, signed};
+use crate::base::clock::{Clock, machine_now, signed};
+use crate::bench::env::{Bare, BenchEnv};
 
 /// Questions to the database; the one that was answered soonest counts.
 const QUESTIONS: usize = 100;

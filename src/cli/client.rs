@@ -15,12 +15,12 @@ use sse_stream::{Sse, SseStream};
 use url::Url;
 
 use super::failure::CliFailure;
-use super::login;
 use super::typed::{self, FieldFlags};
+use crate::base::invalid::FieldError;
+use crate::base::secret::Secret;
+use crate::cli::remote::login;
 use crate::config::Environment;
-use crate::egress;
-use crate::invalid::FieldError;
-use crate::secret::Secret;
+use crate::ports::egress;
 
 /// Where a service is without being told.
 pub const USUAL_URL: &str = "http://127.0.0.1:7700";
@@ -73,7 +73,8 @@ impl Client {
         let token = environment.get("REVEILLE_TOKEN").map(Secret::new);
         let profile = match (named, &token) {
             (Some(name), _) => Some(login::profile(name, environment)?.ok_or_else(|| {
-                CliFailure::new(format!("there is no profile `{name}`")).hint(format!("reveille login --profile {name}"))
+                CliFailure::new(format!("there is no profile `{name}`"))
+                    .hint(format!("reveille login --profile {name}"))
             })?),
             (None, Some(_)) => None,
             (None, None) => login::profile(login::USUAL_PROFILE, environment)?,
@@ -90,10 +91,10 @@ impl Client {
 
     /// A client of the service at `url`.
     pub fn to(url: &str, token: Option<Secret>) -> anyhow::Result<Client> {
-        let base = Url::parse(url)
-            .ok()
-            .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
-            .ok_or_else(|| CliFailure::new(format!("`{url}` is not an address")).hint(format!("such as {USUAL_URL}")))?;
+        let base =
+            Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host()).ok_or_else(
+                || CliFailure::new(format!("`{url}` is not an address")).hint(format!("such as {USUAL_URL}")),
+            )?;
         Ok(Client { base, token, http: egress::operator_client(STREAM_TIMEOUT), typed: &[] })
     }
 

@@ -216,8 +216,8 @@ pub fn read_file(path: &Path) -> anyhow::Result<Map<String, Value>> {
     let value: Value = if ends_in("json") {
         serde_json::from_str(&text).map_err(|error| CliFailure::new(format!("{shown} is not JSON: {error}")))?
     } else if ends_in("toml") {
-        let table: toml::Table =
-            toml::from_str(&text).map_err(|error| CliFailure::new(format!("{shown} is not TOML: {}", error.message())))?;
+        let table: toml::Table = toml::from_str(&text)
+            .map_err(|error| CliFailure::new(format!("{shown} is not TOML: {}", error.message())))?;
         of_toml(toml::Value::Table(table))
     } else {
         // YAML 1.2: `no` and `on` are texts, not booleans

@@ -8,9 +8,9 @@ use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use serde_json::{Map, Value, json};
 
-use crate::field::{Flag, Takes};
-use crate::notification::Addresses;
-use crate::task::Spec;
+use crate::base::field::{Flag, Takes};
+use crate::domain::notification::Addresses;
+use crate::domain::task::Spec;
 
 /// A list of described flags.
 pub trait FlagDescription: Debug + Default {

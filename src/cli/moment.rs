@@ -3,7 +3,7 @@
 use chrono::{DateTime, SecondsFormat, Utc};
 
 use super::failure::CliFailure;
-use crate::clock::signed;
+use crate::base::clock::signed;
 
 /// `2h`, `30m` or `7d` is that long before `now`; anything else is for the service to read.
 ///

@@ -5,7 +5,7 @@ use std::io;
 use serde_json::Value;
 
 use super::screen::{Screen, Tone, cut, text_of};
-use crate::visible::on_one_line;
+use crate::base::unicode_safety::on_one_line;
 
 /// Longest tool arguments and results, in characters; `--json` has them whole.
 const LONGEST: usize = 300;

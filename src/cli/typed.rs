@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-use crate::field::Flag;
-use crate::notification::Addresses;
-use crate::task::Spec;
+use crate::base::field::Flag;
+use crate::domain::notification::Addresses;
+use crate::domain::task::Spec;
 
 /// Fields of a request, each with what is typed for it, and behind it for all that lies in it. The first that fits
 /// counts. `*` stands for any plain name, in the field and in the flag.
@@ -62,7 +62,8 @@ pub const DECISION: FieldFlags = &[
     ("comment", "--comment"),
     ("digest", "--digest"),
 ];
-pub const DECISION_IN_FILE: FieldFlags = &[("modifications", "--file"), ("comment", "--comment"), ("digest", "--digest")];
+pub const DECISION_IN_FILE: FieldFlags =
+    &[("modifications", "--file"), ("comment", "--comment"), ("digest", "--digest")];
 pub const GRANT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("task_id", "--task"), ("*", "--*")];
 pub const AUDIT_LIST: FieldFlags = &[("tenant_id", "--tenant"), ("subject_id", "--subject"), ("*", "--*")];
 /// An event, or which events are meant.

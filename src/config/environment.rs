@@ -57,7 +57,11 @@ impl Environment {
         }
     }
 
-    fn attempt(&self, mut table: Table, as_text: &BTreeSet<String>) -> Result<Result<Config, ConfigFault>, EnvironmentFault> {
+    fn attempt(
+        &self,
+        mut table: Table,
+        as_text: &BTreeSet<String>,
+    ) -> Result<Result<Config, ConfigFault>, EnvironmentFault> {
         for (name, path) in self.keys() {
             let text = &self.0[name];
             let value = typed(text).filter(|_| !as_text.contains(name)).unwrap_or_else(|| Value::String(text.clone()));

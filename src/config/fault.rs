@@ -5,7 +5,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::invalid::did_you_mean;
+use crate::base::invalid::did_you_mean;
 
 /// The configuration can't be used. Each line of its message begins with `file:line:column` or the variable's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

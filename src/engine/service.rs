@@ -13,10 +13,10 @@ use futures::future::BoxFuture;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::bus::BusError;
-use crate::clock::{Clock, signed};
-use crate::metrics::Metrics;
-use crate::retry::{CALM, full_jitter, resting};
+use crate::base::clock::{Clock, signed};
+use crate::base::metrics::Metrics;
+use crate::base::retry::{CALM, full_jitter, resting};
+use crate::ports::bus::BusError;
 use crate::store::{PendingWork, Store, StoreError};
 
 /// When a service wants its next tick.
@@ -156,7 +156,7 @@ impl Looped {
                     failures += 1;
                     let wait = full_jitter(BACK_OFF.0, failures, BACK_OFF.1, fastrand::f64());
                     tokio::select! {
-                        () = crate::clock::pause(wait) => {}
+                        () = crate::base::clock::pause(wait) => {}
                         () = stop.cancelled() => {}
                     }
                     continue;
@@ -391,8 +391,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_tick_follows_at_the_instant_that_was_asked_for_or_at_a_hint() {
-        let mut looping =
-            looping(&[|| Some(Ok(NextTick::Now)), || Some(Ok(NextTick::At(DateTime::UNIX_EPOCH + TimeDelta::seconds(10))))]);
+        let mut looping = looping(&[
+            || Some(Ok(NextTick::Now)),
+            || Some(Ok(NextTick::At(DateTime::UNIX_EPOCH + TimeDelta::seconds(10)))),
+        ]);
         assert_eq!([looping.ticked().await, looping.ticked().await], [1, 0]);
         assert!(looping.is_quiet().await);
         looping.clock.advance(TimeDelta::seconds(9));
@@ -466,7 +468,8 @@ mod tests {
     #[tokio::test]
     async fn a_service_at_rest_ticks_for_what_the_outlook_shows() {
         let mut looping = at_rest().await;
-        let shows = |looping: &Looping, at| looping.sky.shows(Some(PendingWork { fire: Some(at), ..PendingWork::default() }));
+        let shows =
+            |looping: &Looping, at| looping.sky.shows(Some(PendingWork { fire: Some(at), ..PendingWork::default() }));
         shows(&looping, looping.clock.now());
         for _ in 0..5 {
             looping.looks_after(100).await;

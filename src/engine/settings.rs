@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::ValidationErrors;
+use crate::base::invalid::ValidationErrors;
 use crate::store::RunLimits;
 
 /// Longest retention: a hundred years, which no arithmetic of time minds.

@@ -10,20 +10,21 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::agent::{AgentStore, AppendError};
-use crate::approval::{Approval, Begun, CallOutcome, GrantAsk};
-use crate::bus::{Bus, BusError};
-use crate::clock::signed;
-use crate::event::Event;
-use crate::id::{Scope, Tenant, new_id};
-use crate::invalid::ValidationErrors;
-use crate::notification::new_delivery::channels as order_of;
-use crate::notification::{MessageKind, NewDelivery, Recipient, SubjectRef, notices};
-use crate::run::transcript::TranscriptEntry;
-use crate::run::{Run, Usage};
-use crate::store::{StoredAnswer, GrantUse, Idempotency, Lease, Store, StoreError, TaskFilter, answered};
-use crate::task::change::TaskChange;
-use crate::task::{DEFAULT_EXECUTOR, Draft, TaskValidator, Output, Route, Spec, Task, TaskStatus, Urgency};
-use crate::tool::{self, ToolHost, HostError, MissedByStep, ToolNotice};
+use crate::base::clock::signed;
+use crate::base::id::{Scope, Tenant, new_id};
+use crate::base::invalid::ValidationErrors;
+use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk};
+use crate::domain::event::Event;
+use crate::domain::notification::new_delivery::channels as order_of;
+use crate::domain::notification::{MessageKind, NewDelivery, Recipient, SubjectRef, notices};
+use crate::domain::run::transcript::TranscriptEntry;
+use crate::domain::run::{Run, Usage};
+use crate::domain::task::change::TaskChange;
+use crate::domain::task::{DEFAULT_EXECUTOR, Draft, Output, Route, Spec, Task, TaskStatus, TaskValidator, Urgency};
+use crate::ports::bus::{Bus, BusError};
+use crate::ports::tool;
+use crate::ports::tool::{HostError, MissedByStep, ToolHost, ToolNotice};
+use crate::store::{GrantUse, Idempotency, Lease, Store, StoreError, StoredAnswer, TaskFilter, answered};
 
 /// Entries of a transcript that are read at once.
 const PAGE: i64 = 500;

@@ -8,17 +8,17 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tracing::Instrument;
 
-use crate::agent::{Agent, Asking, AgentResponse, AgentRequest, Suspension, AgentOverrides};
-use crate::approval::policy::{PolicyRules, TaskRules, task_rules_hold};
-use crate::credential::references;
+use crate::agent::{Agent, AgentOverrides, AgentRequest, AgentResponse, Asking, Suspension};
+use crate::base::id::Tenant;
+use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::domain::approval::policy::{PolicyRules, TaskRules, task_rules_hold};
+use crate::domain::credential::references;
+use crate::domain::run::cause::Cause;
+use crate::domain::run::outcome::{RunError, RunOutcome};
+use crate::domain::run::{MissedInstants, Run, Usage};
+use crate::domain::task::{Action, Task};
+use crate::domain::trigger::zone::shown_in;
 use crate::executor::{Executor, Job};
-use crate::id::Tenant;
-use crate::invalid::{ValidationErrors, NAMED, did_you_mean, escape, unknown_fields};
-use crate::run::cause::Cause;
-use crate::run::outcome::{RunOutcome, RunError};
-use crate::run::{MissedInstants, Run, Usage};
-use crate::task::{Action, Task};
-use crate::trigger::zone::shown_in;
 
 /// The keys of `action.config`.
 const KEYS: [&str; 6] = ["system_prompt", "model", "max_turns", "tools", "credentials", "approvals"];
@@ -67,7 +67,9 @@ impl Orchestrator {
             known: job.known,
         };
         match self.agent.handle_message(&incoming).await? {
-            AgentResponse::Answered(result) => Ok(RunOutcome::Succeeded { output: result.response, usage: result.usage }),
+            AgentResponse::Answered(result) => {
+                Ok(RunOutcome::Succeeded { output: result.response, usage: result.usage })
+            }
             AgentResponse::Suspended(Suspension { asks, open, usage }) => Ok(RunOutcome::Asks { asks, open, usage }),
             AgentResponse::Refused { reason } => Ok(RunOutcome::Skipped { reason, usage: Usage::default() }),
         }

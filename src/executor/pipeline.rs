@@ -33,19 +33,19 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 use tracing::Instrument;
 
-use crate::compute::steps_to_read;
+use crate::base::compute::steps_to_read;
+use crate::base::id::Tenant;
+use crate::base::invalid::ValidationErrors;
+use crate::base::template::Tree;
+use crate::domain::run::outcome::{RunError, RunFault, RunOutcome};
+use crate::domain::task::{Action, Task};
 use crate::executor::pipeline::attempt::{Attempts, error_value};
 use crate::executor::pipeline::kind::StepContext;
-use crate::executor::pipeline::ledger::{StepStart, Ledger};
+use crate::executor::pipeline::ledger::{Ledger, StepStart};
 use crate::executor::pipeline::scope::{FireScope, StepScope, run_value, task_value};
 use crate::executor::pipeline::spec::{OnError, PipelineSpec, StepWork};
 use crate::executor::{Executor, Job, UNREADABLE_ACTION};
-use crate::id::Tenant;
-use crate::invalid::ValidationErrors;
-use crate::run::outcome::{RunOutcome, RunError, RunFault};
-use crate::task::{Action, Task};
-use crate::template::Tree;
-use crate::tool::HostError;
+use crate::ports::tool::HostError;
 
 pub use crate::executor::pipeline::dry_run::{DryRun, Sample};
 pub use crate::executor::pipeline::kind::StepParts;

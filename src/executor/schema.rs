@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
-use crate::approval::settings::Override;
+use crate::domain::approval::settings::Override;
 
 const IN_REFERENCE: &str = "#/components/schemas/";
 const IN_SCHEMA: &str = "#/$defs/";

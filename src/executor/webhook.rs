@@ -20,19 +20,19 @@ use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
 
-use crate::clock::signed;
-use crate::egress::{EgressError, EgressRequest, Response, retry_after};
+use crate::base::clock::signed;
+use crate::base::id::Tenant;
+use crate::base::invalid::ValidationErrors;
+use crate::base::signature;
+use crate::domain::notification::delivery;
+use crate::domain::run::Usage;
+use crate::domain::run::outcome::{RunError, RunFault, RunOutcome};
+use crate::domain::task::{Action, Task};
 use crate::executor::webhook::settings::Settings;
 use crate::executor::{Executor, Job};
-use crate::id::Tenant;
-use crate::invalid::ValidationErrors;
-use crate::notification::delivery;
-use crate::run::Usage;
-use crate::run::outcome::{RunOutcome, RunError, RunFault};
-use crate::signature;
-use crate::task::{Action, Task};
-use crate::vault::Vault;
-use crate::vault::credentials::{Credentials, FetchError, CredentialFault, Use};
+use crate::ports::egress::{EgressError, EgressRequest, Response, retry_after};
+use crate::ports::vault::Vault;
+use crate::ports::vault::credentials::{CredentialFault, Credentials, FetchError, Use};
 
 pub use crate::executor::webhook::report::RuntimeReport;
 

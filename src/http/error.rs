@@ -12,8 +12,8 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use crate::invalid::{ValidationErrors, FieldError, brief};
-use crate::quota::{Exceeded, Quota};
+use crate::base::invalid::{FieldError, ValidationErrors, brief};
+use crate::domain::quota::{Exceeded, Quota};
 use crate::store::StoreError;
 
 /// The media type of RFC 9457.
@@ -153,7 +153,16 @@ impl ApiError {
             _ => (None, None, None),
         };
         let (detail, errors) = self.told();
-        ProblemDetails { kind: kind.into(), title: title.into(), status: status.as_u16(), detail, errors, quota, limit, usage }
+        ProblemDetails {
+            kind: kind.into(),
+            title: title.into(),
+            status: status.as_u16(),
+            detail,
+            errors,
+            quota,
+            limit,
+            usage,
+        }
     }
 
     fn kind(&self) -> ErrorKind {
@@ -179,13 +188,17 @@ impl ApiError {
             ApiError::Invalid(_) => {
                 ErrorKind(S::UNPROCESSABLE_ENTITY, "urn:reveille:problem:invalid", "The request is not valid")
             }
-            ApiError::Query(_) => ErrorKind(S::BAD_REQUEST, "urn:reveille:problem:invalid-query", "The query is not valid"),
+            ApiError::Query(_) => {
+                ErrorKind(S::BAD_REQUEST, "urn:reveille:problem:invalid-query", "The query is not valid")
+            }
             ApiError::Malformed(_) => {
                 ErrorKind(S::BAD_REQUEST, "urn:reveille:problem:malformed", "The request can not be read")
             }
-            ApiError::UnsupportedMediaType(_) => {
-                ErrorKind(S::UNSUPPORTED_MEDIA_TYPE, "urn:reveille:problem:unsupported-media-type", "The body must be JSON")
-            }
+            ApiError::UnsupportedMediaType(_) => ErrorKind(
+                S::UNSUPPORTED_MEDIA_TYPE,
+                "urn:reveille:problem:unsupported-media-type",
+                "The body must be JSON",
+            ),
             ApiError::TooLarge { .. } => {
                 ErrorKind(S::PAYLOAD_TOO_LARGE, "urn:reveille:problem:too-large", "The request is too large")
             }

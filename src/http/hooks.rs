@@ -3,6 +3,8 @@
 //! Without a configured secret there is no such address, unless the caller has a token that may publish. The id of the
 //! event is the sender's own where it has one, so that a repetition does nothing.
 
+pub mod completion;
+pub mod receipts;
 pub mod settings;
 pub mod signature;
 
@@ -16,19 +18,19 @@ use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::event::{ATTRIBUTE_LENGTH, Data, EVENT_BYTES, Event};
+use crate::base::id::{Scope, Tenant, new_id};
+use crate::base::invalid::ValidationErrors;
+use crate::base::token::Permission;
+use crate::domain::event::{ATTRIBUTE_LENGTH, Data, EVENT_BYTES, Event};
 use crate::http::HttpState;
-use crate::http::auth::AuthenticatedCaller;
-use crate::http::body::JsonBody;
+use crate::http::api::events::{EventIds, PostedEvents, publish};
 use crate::http::error::{ApiError, ProblemDetails};
-use crate::http::events::{PostedEvents, EventIds, publish};
 use crate::http::hooks::settings::{Hook, TOKEN_HEADER};
 use crate::http::hooks::signature::{HookKey, Preset, verify};
-use crate::http::path::Id;
-use crate::http::query::Query;
-use crate::id::{Scope, Tenant, new_id};
-use crate::invalid::ValidationErrors;
-use crate::token::Permission;
+use crate::http::request::auth::AuthenticatedCaller;
+use crate::http::request::body::JsonBody;
+use crate::http::request::path::Id;
+use crate::http::request::query::Query;
 
 pub use settings::{Settings, check};
 
@@ -43,7 +45,8 @@ pub struct Hooks(BTreeMap<String, (Hook, Vec<HookKey>)>);
 impl Hooks {
     /// Secrets that can't be used are left out: [`check`] has refused them before.
     pub fn new(settings: &Settings) -> Hooks {
-        let keys = |hook: &Hook| hook.secrets.iter().filter_map(|secret| HookKey::of(hook.preset, secret).ok()).collect();
+        let keys =
+            |hook: &Hook| hook.secrets.iter().filter_map(|secret| HookKey::of(hook.preset, secret).ok()).collect();
         Hooks(settings.iter().map(|(source, hook)| (source.clone(), (hook.clone(), keys(hook)))).collect())
     }
 }
@@ -137,7 +140,8 @@ fn tenant_of(caller: &AuthenticatedCaller, hook: Option<&Hook>, named: Option<St
         Scope::Only(own) => return caller.sees(named.as_deref().unwrap_or(own.as_str())),
         Scope::Every => named.or_else(|| hook?.tenant_id.clone()),
     };
-    let missing = || ApiError::Query(ValidationErrors::one("/tenant_id", "is missing: an admin token names the tenant"));
+    let missing =
+        || ApiError::Query(ValidationErrors::one("/tenant_id", "is missing: an admin token names the tenant"));
     Tenant::new(named.ok_or_else(missing)?).map_err(|why| ApiError::Query(ValidationErrors::one("/tenant_id", why)))
 }
 

@@ -3,6 +3,9 @@
 //! All markup stands in the templates beside this file; a page is a plain value that its template shows. No other file
 //! makes HTML.
 
+pub mod approve;
+pub mod messages;
+pub mod oauth;
 mod render;
 mod style;
 
@@ -13,10 +16,10 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::channel::templates::phrases::Phrases;
 use crate::http::error::ApiError;
 use crate::http::pages::render::render;
 use crate::http::pages::style::policy;
+use crate::ports::channel::templates::phrases::Phrases;
 use crate::store::StoreError;
 
 /// The page in the place of one whose template fails.

@@ -21,7 +21,8 @@ pub use event::{CloudEvent, DeadLetterChoice, NewEvents};
 pub use pipeline::{CompletionSchema, DryRunRequest};
 pub use recipient::{NewRecipient, RecipientSchema};
 pub use task::{
-    BackfillRange, ConditionTest, NewTaskSchema, Pause, PreviewRequest, Resume, RunNow, TaskSchema, TaskLines, TaskPatch,
+    BackfillRange, ConditionTest, NewTaskSchema, Pause, PreviewRequest, Resume, RunNow, TaskLines, TaskPatch,
+    TaskSchema,
 };
 
 /// The test to make.

@@ -4,6 +4,13 @@
 //! that speaks HTTP/2 outside speaks 1.1 to us). Nothing in here knows a route. Nothing survives: a connection that is
 //! cut is the client's to repeat, and `Idempotency-Key` makes that safe.
 
+pub mod connection_limiter;
+pub mod gauges;
+pub mod health;
+pub mod proxies;
+pub mod socket;
+pub mod stats;
+
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,13 +32,13 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tower::ServiceExt;
 
-use crate::clock;
+use crate::base::clock;
+use crate::base::metrics::{Metrics, OpenConnection};
 use crate::http::error::{ApiError, PROBLEM_JSON, ProblemDetails};
-use crate::http::host;
-use crate::http::proxies::TrustedProxies;
-use crate::http::seats::{NoSeat, ConnectionPermit, ConnectionLimiter};
-use crate::http::socket::Socket;
-use crate::metrics::{Metrics, OpenConnection};
+use crate::http::request::host;
+use crate::http::server::connection_limiter::{ConnectionLimiter, ConnectionPermit, NoSeat};
+use crate::http::server::proxies::TrustedProxies;
+use crate::http::server::socket::Socket;
 
 /// Limits on the requests and connections of a client. Tests use smaller ones than the defaults.
 #[derive(Debug, Clone, Copy)]

@@ -4,6 +4,7 @@
 pub(super) mod asking;
 mod attend;
 mod decide;
+pub(super) mod grants;
 mod links;
 mod row;
 mod voters;
@@ -11,16 +12,16 @@ mod voters;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::approval::{Approval, ApprovalStatus, Begun, CallOutcome};
-use crate::id::Scope;
-use crate::notification::NewDelivery;
-use crate::run::Run;
+use crate::base::id::Scope;
+use crate::domain::approval::{Approval, ApprovalStatus, Begun, CallOutcome};
+use crate::domain::notification::NewDelivery;
+use crate::domain::run::Run;
+use crate::domain::task::Task;
 use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
-use crate::store::listing::{BOUND, FIT, PagedRow, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
+use crate::store::db::text::{document, text};
 use crate::store::sql::sql;
-use crate::store::text::{document, text};
 use crate::store::{Lease, Split, Store, StoreError};
-use crate::task::Task;
 
 pub(super) use asking::{ask, close_questions, wake};
 

@@ -14,18 +14,18 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::credential::{Credential, Inject, OAuth, Reference};
-use crate::id::{Scope, new_id};
-use crate::store::audit::{AuditAction, write_audit};
-use crate::store::changes::PLANS;
+use crate::base::id::{Scope, new_id};
+use crate::domain::credential::{Credential, Inject, OAuth, Reference};
+use crate::domain::task::DependentTask;
 pub(super) use crate::store::credentials::resuming::in_turn;
 use crate::store::credentials::resuming::{Resumptions, resume_waiting};
 use crate::store::credentials::row::{CredentialRow, LISTED, MEASURED};
-use crate::store::listing::{BOUND, FIT, PagedRow, IN_ORDER, PAGE_BYTES, RowPage};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage};
+use crate::store::db::text::{document, optional_document, text};
+use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::sql::sql;
-use crate::store::text::{document, optional_document, text};
+use crate::store::tasks::changes::PLANS;
 use crate::store::{Store, StoreError};
-use crate::task::DependentTask;
 
 pub use rewrap::SealedRow;
 pub use uses::UseFilter;
@@ -112,7 +112,7 @@ impl std::fmt::Debug for StoredCredential {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("StoredCredential")
             .field("credential", &self.credential)
-            .field("sealed", &crate::secret::REDACTED)
+            .field("sealed", &crate::base::secret::REDACTED)
             .field("generation", &self.generation)
             .field("key_id", &self.key_id)
             .finish()
@@ -122,7 +122,7 @@ impl std::fmt::Debug for StoredCredential {
 impl std::fmt::Debug for SealedDocument {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SealedDocument")
-            .field("sealed", &crate::secret::REDACTED)
+            .field("sealed", &crate::base::secret::REDACTED)
             .field("generation", &self.generation)
             .field("key_id", &self.key_id)
             .field("expires_at", &self.expires_at)
@@ -300,7 +300,7 @@ fn act<'a>(credential: &'a Credential, action: &'a str, actor: &'a str, with_doc
     let via = match actor.split_once(':') {
         Some(("recipient", _)) => "link",
         Some(_) => "api",
-        None => crate::store::audit::SERVICE,
+        None => crate::store::ops::audit::SERVICE,
     };
     let body = json!({
         "credential": credential.reference().to_string(), "hosts": credential.hosts, "document": with_document,

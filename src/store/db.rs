@@ -1,5 +1,25 @@
 //! Two databases, one text: the pools, and the connections and transactions by which every statement goes.
 
+pub(super) mod connect;
+pub(super) mod connections;
+pub(super) mod examine;
+pub(super) mod flow;
+pub(super) mod listener;
+pub(super) mod listing;
+pub(super) mod pace;
+pub(super) mod query_time;
+pub(super) mod queues;
+#[cfg(test)]
+pub(super) mod scratch;
+pub(super) mod sqlite_batch;
+pub(super) mod store_metrics;
+pub(super) mod tenant_readers;
+pub(super) mod text;
+pub(super) mod to_end;
+pub(super) mod wakeup;
+pub(super) mod write_batcher;
+pub(super) mod writer;
+
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -9,15 +29,15 @@ use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, Sqlite, SqlitePool};
 use tokio::time::timeout;
 
-use crate::id::Scope;
+use crate::base::id::Scope;
 use crate::store::Split;
-use crate::store::connections::{Connections, PooledConnection, PostgresTransaction};
-use crate::store::counts::Waits;
-use crate::store::ears::Listener;
-use crate::store::flow::QueueFlow;
-use crate::store::tenant_readers::{self, TenantReaders};
-use crate::store::tx::{StatementBuilder, TxQuery, Tx};
-use crate::store::writer::{SqliteWriter, Writing};
+use crate::store::db::connections::{Connections, PooledConnection, PostgresTransaction};
+use crate::store::db::flow::QueueFlow;
+use crate::store::db::listener::Listener;
+use crate::store::db::store_metrics::Waits;
+use crate::store::db::tenant_readers::TenantReaders;
+use crate::store::db::writer::{SqliteWriter, Writing};
+use crate::store::tx::{StatementBuilder, Tx, TxQuery};
 
 /// A database that says nothing for this long counts as away; it gives up a statement itself after half of that.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -228,7 +248,11 @@ impl Transaction {
 }
 
 /// A connection for a single statement, which is its own transaction: one that finds its rows by a key, or a batch.
-pub(super) async fn connection(name: &'static str, pool: &Connections, waits: &Waits) -> Result<PooledConnection, sqlx::Error> {
+pub(super) async fn connection(
+    name: &'static str,
+    pool: &Connections,
+    waits: &Waits,
+) -> Result<PooledConnection, sqlx::Error> {
     waits.look(name, pool);
     let held = pool.acquire().await?;
     fault()?;
@@ -259,7 +283,7 @@ async fn confine(conn: &mut PgConnection, tenant: Option<&str>) -> Result<(), sq
 /// connection, as often as the environment asks for.
 pub(super) fn fault() -> Result<(), sqlx::Error> {
     #[cfg(feature = "planted")]
-    if crate::planted::store_fails() {
+    if crate::base::failpoint::store_fails() {
         return Err(sqlx::Error::Io(io::Error::other("a planted fault")));
     }
     Ok(())

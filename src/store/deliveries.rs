@@ -4,25 +4,32 @@
 //! safe is the channel's to know.
 
 mod claiming;
+pub(super) mod holding;
+pub(super) mod live;
 mod marking;
 mod members;
 mod receipts;
+pub(super) mod recipients;
+pub(super) mod referred;
+pub(super) mod verifications;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::id::Scope;
-use crate::notification::{Delivery, DeliveryEvent, DeliveryState, HoldReason, MessageKind, NewDelivery, SubjectRef};
+use crate::base::id::Scope;
+use crate::domain::notification::{
+    Delivery, DeliveryEvent, DeliveryState, HoldReason, MessageKind, NewDelivery, SubjectRef,
+};
+use crate::domain::task::Urgency;
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::db::text::text;
 use crate::store::hot::Hot;
-use crate::store::idempotency::{StoredAnswer, Idempotency, once};
-use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::sql::sql;
-use crate::store::text::text;
 use crate::store::tx::SqlRecord;
 use crate::store::{Store, StoreError, Topic};
-use crate::task::Urgency;
 
 pub use claiming::InLine;
 pub(super) use marking::{MarkBatcher, TOGETHER};
@@ -82,7 +89,8 @@ impl DeliveryRow {
         let kind = MessageKind::parse(&self.kind).ok_or_else(|| unreadable(&format!("kind {}", self.kind)))?;
         let urgency = Urgency::parse(&self.urgency).ok_or_else(|| unreadable(&format!("urgency {}", self.urgency)))?;
         let held = self.held.as_deref();
-        let held = held.map(|word| HoldReason::parse(word).ok_or_else(|| unreadable(&format!("reason {word} to be held"))));
+        let held =
+            held.map(|word| HoldReason::parse(word).ok_or_else(|| unreadable(&format!("reason {word} to be held"))));
         let held = held.transpose()?;
         Ok(Delivery {
             id: self.id,

@@ -3,16 +3,25 @@
 //! A published event is in the log and in the queue after one commit. Reading leases an entry, acknowledging removes it
 //! from the queue; the log keeps it until it is forgotten by age, never before it was acknowledged.
 
+pub(super) mod closing;
+pub(super) mod dead_letters;
+pub(super) mod event_index;
+pub(super) mod matching;
+pub(super) mod outbox;
+pub(super) mod publishing;
+pub(super) mod recording;
+pub(super) mod windows;
+
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::event::event_key;
-use crate::id::{Scope, Tenant};
+use crate::base::id::{Scope, Tenant};
+use crate::domain::event::event_key;
 use crate::store::db::Db;
+use crate::store::db::text::text;
 use crate::store::sql::sql;
-use crate::store::text::text;
 use crate::store::tx::{StatementBuilder, Tx};
 use crate::store::{Split, Store, StoreError};
 

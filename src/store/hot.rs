@@ -13,13 +13,13 @@ use std::collections::HashMap;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::notification::NewDelivery;
-use crate::run::Run;
+use crate::domain::notification::NewDelivery;
+use crate::domain::run::Run;
 use crate::store::StoreError;
-use crate::store::fires::{AsRead, FireBatch, FireDue, WrittenRows};
-use crate::store::lease::{Beat, RunClaim, Finish, Lease};
-use crate::store::slots::BlockedRow;
-use crate::store::starting::{Take, ClaimCursor};
+use crate::store::runs::lease::{Beat, Finish, Lease, RunClaim};
+use crate::store::runs::slots::BlockedRow;
+use crate::store::runs::starting::{ClaimCursor, Take};
+use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
 use crate::store::tx::Tx;
 
 pub(super) use events::{GuardedEvents, HotEvents};

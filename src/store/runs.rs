@@ -1,6 +1,20 @@
 //! Runs as they are recorded and as people see them: inserting, reading, listing, counting.
 
+pub(super) mod alerts;
+pub(super) mod completions;
+pub(super) mod lease;
+pub(super) mod limits;
 mod new_run;
+pub(super) mod parked;
+pub(super) mod parking;
+pub(super) mod recorded;
+pub(super) mod requests;
+pub(super) mod rescue;
+pub(super) mod run_location;
+pub(super) mod shares;
+pub(super) mod slots;
+pub(super) mod starting;
+pub(super) mod transcript;
 
 use std::collections::HashMap;
 
@@ -11,18 +25,19 @@ use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::id::Scope;
-use crate::run::cause::Cause;
-use crate::run::outcome::RunFault;
-use crate::run::{MissedInstants, Run, RunState, Usage};
+use crate::base::id::Scope;
+use crate::domain::run::cause::Cause;
+use crate::domain::run::outcome::RunFault;
+use crate::domain::run::{MissedInstants, Run, RunState, Usage};
+use crate::store::db::flow::QueueFlow;
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::db::sqlite_batch;
+use crate::store::db::text::{StoredJson, optional_document, text};
 use crate::store::db::{Db, connection};
-use crate::store::flow::QueueFlow;
-use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
-use crate::store::retention::oldest_id;
+use crate::store::ops::retention::oldest_id;
 use crate::store::sql::sql;
-use crate::store::text::{StoredJson, optional_document, text};
-use crate::store::tx::{SqlRecord, Rows, Tx};
-use crate::store::{Store, StoreError, listed};
+use crate::store::tx::{Rows, SqlRecord, Tx};
+use crate::store::{Store, StoreError};
 pub(super) use new_run::{NewRun, enqueue, key_instant, missed_key};
 
 /// Which runs to list. Newest first, after the run `before`.
@@ -262,7 +277,7 @@ impl Store {
                 let mut held = connection("quick", quick, waits).await?;
                 sqlx::query_as(sql!(SELECT_WHOLE, "where r.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
             }
-            Db::Sqlite { readers, .. } => listed::read(readers, LISTED, ids).await?,
+            Db::Sqlite { readers, .. } => sqlite_batch::read(readers, LISTED, ids).await?,
         };
         rows.into_iter().map(|row| Ok((row.id, row.run()?))).collect()
     }

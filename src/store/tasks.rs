@@ -1,25 +1,36 @@
 //! Tasks and their next instants: reading, deleting. New ones are in `creating`, what changes them is in `changes`.
 
+pub(super) mod changes;
+pub(super) mod conditions;
+pub(super) mod creating;
+pub(super) mod disabling;
+pub(super) mod failing;
+pub(super) mod fires;
+pub(super) mod task_state;
+pub(super) mod turns;
+pub(super) mod zones;
+
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::id::Scope;
+use crate::base::id::Scope;
+use crate::domain::task::change::FaultyPart;
+use crate::domain::task::{Spec, Task, TaskStatus, exported_id};
+use crate::domain::trigger::Trigger;
 use crate::store::approvals::close_questions;
-use crate::store::closing::FORGET_TASK;
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::db::sqlite_batch;
+use crate::store::db::text::text;
 use crate::store::db::{Db, connection};
-use crate::store::event_index::index_event_task;
-use crate::store::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
-use crate::store::requests::LOCK_DUE;
+use crate::store::events::closing::FORGET_TASK;
+use crate::store::events::event_index::index_event_task;
+use crate::store::runs::requests::LOCK_DUE;
 use crate::store::sql::sql;
-use crate::store::text::text;
 use crate::store::tx::Tx;
-use crate::store::{Split, Store, StoreError, Topic, listed};
-use crate::task::change::FaultyPart;
-use crate::task::{Spec, Task, TaskStatus, exported_id};
-use crate::trigger::Trigger;
+use crate::store::{Split, Store, StoreError, Topic};
 
 /// Which tasks to list. Newest first, after the task `before`.
 #[derive(Debug, Clone, Default)]
@@ -218,7 +229,7 @@ impl Store {
                 let mut held = connection("quick", quick, waits).await?;
                 sqlx::query_as(sql!(SELECT_TASK, "where t.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
             }
-            Db::Sqlite { readers, .. } => listed::read(readers, LISTED, ids).await?,
+            Db::Sqlite { readers, .. } => sqlite_batch::read(readers, LISTED, ids).await?,
         };
         rows.into_iter().map(|row| Ok((row.id, row.task()?))).collect()
     }

@@ -21,7 +21,10 @@ pub(super) enum Tx<'c> {
 }
 
 /// A value that both databases take.
-pub(super) trait SqlValue<'v>: Encode<'v, Postgres> + Type<Postgres> + Encode<'v, Sqlite> + Type<Sqlite> {}
+pub(super) trait SqlValue<'v>:
+    Encode<'v, Postgres> + Type<Postgres> + Encode<'v, Sqlite> + Type<Sqlite>
+{
+}
 
 impl<'v, V: Encode<'v, Postgres> + Type<Postgres> + Encode<'v, Sqlite> + Type<Sqlite>> SqlValue<'v> for V {}
 

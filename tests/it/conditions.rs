@@ -8,14 +8,14 @@ mod sources;
 mod watching;
 
 use chrono::TimeDelta;
-use reveille::trigger::condition::ConditionState;
+use reveille::domain::trigger::condition::ConditionState;
 use serde_json::{Value, json};
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use crate::support::app::Instance;
 use crate::support::world::World;
-use reveille::task::Task;
+use reveille::domain::task::Task;
 
 /// A price that can be looked up, on this machine, which has to be opened for it.
 pub struct Shop {

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
-use reveille::egress::{Egress, EgressError, Resolver, Settings};
+use reveille::ports::egress::{Egress, EgressError, Resolver, Settings};
 
 /// A resolver that knows what it is told, answers each question from the next of its answers (the last one stays), and
 /// keeps the questions.

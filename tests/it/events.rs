@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
-use reveille::bus::{BusBacklog, Bus, BusError, BusDeadLetter, DeadLetterFilter, BusEntry, Log, LogFilter};
-use reveille::compute::Compute;
-use reveille::engine::active::Active;
-use reveille::engine::held::PrefetchBuffer;
-use reveille::engine::matcher::EventMatcher;
-use reveille::event::Event;
-use reveille::id::{Scope, Tenant};
-use reveille::metrics::Metrics;
-use reveille::task::TaskStatus;
-use reveille::task::change::TaskChange;
+use reveille::base::compute::Compute;
+use reveille::base::id::{Scope, Tenant};
+use reveille::base::metrics::Metrics;
+use reveille::domain::event::Event;
+use reveille::domain::task::TaskStatus;
+use reveille::domain::task::change::TaskChange;
+use reveille::engine::events::matcher::EventMatcher;
+use reveille::engine::scheduling::active::Active;
+use reveille::engine::scheduling::prefetch::PrefetchBuffer;
+use reveille::ports::bus::{Bus, BusBacklog, BusDeadLetter, BusEntry, BusError, DeadLetterFilter, Log, LogFilter};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -71,7 +71,7 @@ fn on(trigger: Value) -> Value {
 }
 
 /// The ids of the events of each run of a task, in the order of the ids, with what became of it.
-async fn told(instance: &Instance, task: &reveille::task::Task) -> Vec<String> {
+async fn told(instance: &Instance, task: &reveille::domain::task::Task) -> Vec<String> {
     let runs = instance.runs(task).await;
     let mut told: Vec<String> = runs
         .into_iter()

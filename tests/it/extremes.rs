@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use reveille::app::validate;
-use reveille::clock::{Clock, machine_now, signed};
+use reveille::base::clock::{Clock, machine_now, signed};
 use reveille::config::{Config, Environment, keys};
 use toml::{Table, Value};
 

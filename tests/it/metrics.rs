@@ -3,9 +3,9 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use reveille::metrics::Described;
-use reveille::run::RunState;
-use reveille::task::change::TaskChange;
+use reveille::base::metrics::Described;
+use reveille::domain::run::RunState;
+use reveille::domain::task::change::TaskChange;
 use serde_json::json;
 
 use crate::support::world::{World, on_both};

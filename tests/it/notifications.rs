@@ -13,10 +13,10 @@ mod whole;
 
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
-use reveille::channel::{Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
-use reveille::notification::wording::RenderedMessage;
-use reveille::notification::{Addresses, Recipient};
-use reveille::task::Urgency;
+use reveille::domain::notification::rendered_message::RenderedMessage;
+use reveille::domain::notification::{Addresses, Recipient};
+use reveille::domain::task::Urgency;
+use reveille::ports::channel::{Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use uuid::Uuid;

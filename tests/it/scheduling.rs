@@ -6,12 +6,12 @@ use chrono::{DateTime, Datelike, NaiveDate, TimeDelta, TimeZone, Utc};
 use chrono_tz::Tz;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use reveille::invalid::ValidationErrors;
-use reveille::run::MissedInstants;
-use reveille::trigger::catch_up::{MISFIRE_GRACE, MOST_CAUGHT_UP};
-use reveille::trigger::timetable::EXAMINED;
-use reveille::trigger::zone::ZoneTable;
-use reveille::trigger::{DueSchedule, FirePlan, PlannedFire, Schedule, Skip, Timetable, Trigger};
+use reveille::base::invalid::ValidationErrors;
+use reveille::domain::run::MissedInstants;
+use reveille::domain::trigger::catch_up::{MISFIRE_GRACE, MOST_CAUGHT_UP};
+use reveille::domain::trigger::timetable::EXAMINED;
+use reveille::domain::trigger::zone::ZoneTable;
+use reveille::domain::trigger::{DueSchedule, FirePlan, PlannedFire, Schedule, Skip, Timetable, Trigger};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -512,7 +512,8 @@ struct Record {
 
 fn records(plan: &FirePlan) -> Vec<Record> {
     let one = |fire: &PlannedFire| Record { from: fire.nominal, to: fire.nominal, count: Some(1), reason: "fires" };
-    let range = |missed: &MissedInstants, reason| Record { from: missed.from, to: missed.to, count: missed.count, reason };
+    let range =
+        |missed: &MissedInstants, reason| Record { from: missed.from, to: missed.to, count: missed.count, reason };
     let fires = plan.fires.iter().map(one);
     let coalesced = plan.fires.iter().filter_map(|fire| fire.missed.as_ref()).map(|missed| range(missed, "coalesced"));
     let skips = plan.skips.iter().map(|skip| range(&skip.missed, skip.reason));

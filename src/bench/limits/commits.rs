@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
 
+use crate::base::clock::pause;
+use crate::bench::env::{Bare, any_id, on_bare};
 use crate::bench::figure::Samples;
 use crate::bench::limits::millis;
-use crate::bench::place::{Bare, any_id, on_bare};
 use crate::bench::rate::{Rate, Watch};
-use crate::clock::pause;
 
 const INSERT: &str = "insert into bare_commits (id, body) values ($1, $2)";
 /// As long as an order is that something is to be run.

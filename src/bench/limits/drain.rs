@@ -7,8 +7,8 @@ use futures::future::try_join_all;
 use sqlx::PgPool;
 use uuid::Uuid;
 
+use crate::bench::env::any_id;
 use crate::bench::limits::fire::{BATCH, CLIENTS};
-use crate::bench::place::any_id;
 use crate::bench::rate::{Rate, Watch};
 
 const TABLES: [&str; 6] = [

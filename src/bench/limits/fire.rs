@@ -11,7 +11,7 @@ use futures::future::try_join_all;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::bench::place::any_id;
+use crate::bench::env::any_id;
 use crate::bench::rate::{Rate, Watch};
 
 /// Rows of a statement.

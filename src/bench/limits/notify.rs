@@ -6,13 +6,13 @@ use sqlx::PgPool;
 use sqlx::postgres::PgListener;
 use uuid::Uuid;
 
+use crate::base::clock::{Clock, pause};
 use crate::bench::Where;
+use crate::bench::env::{BenchEnv, any_id};
 use crate::bench::figure::Samples;
 use crate::bench::part::{BenchPart, PartOutput};
-use crate::bench::place::{BenchEnv, any_id};
 use crate::bench::process::PartProcess;
 use crate::bench::rate::{Rate, Watch};
-use crate::clock::{Clock, pause};
 
 /// The channel, within the database: its name holds that of the schema.
 fn channel(place: &BenchEnv) -> String {

@@ -5,8 +5,8 @@ use std::time::Instant;
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
+use crate::bench::env::{Bare, any_id};
 use crate::bench::limits::rate;
-use crate::bench::place::{Bare, any_id};
 
 /// Rows of a statement.
 pub const BATCH: usize = 100;

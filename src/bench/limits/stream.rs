@@ -6,8 +6,8 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
 
+use crate::bench::env::{Bare, any_id};
 use crate::bench::limits::rate;
-use crate::bench::place::{Bare, any_id};
 
 /// A stream of entries like ours, read and acknowledged by a plain loop.
 pub struct Stream {

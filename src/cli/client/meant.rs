@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::Client;
 use crate::cli::failure::CliFailure;
 use crate::cli::screen::text_of;
-use crate::http::page::cursor_at;
+use crate::http::request::page::cursor_at;
 
 /// Newest things of a list among which one is looked for whose ids are not in the list's order.
 const AMONG: usize = 1_000;

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use crate::agent::{AgentStore, AppendError, Configured, AgentResponse, AgentRequest, AgentOverrides};
-use crate::approval::policy::PolicyRules;
-use crate::credential::references;
-use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::agent::{AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Configured};
+use crate::base::invalid::did_you_mean;
+use crate::base::template::Template;
+use crate::domain::approval::policy::PolicyRules;
+use crate::domain::credential::references;
+use crate::domain::run::outcome::RunError;
+use crate::domain::run::transcript::TranscriptEntry;
+use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::llm::model;
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::StepScope;
-use crate::invalid::did_you_mean;
-use crate::run::outcome::RunError;
-use crate::run::transcript::TranscriptEntry;
-use crate::template::Template;
 
 /// Turns that may be asked for.
 const TURNS: std::ops::RangeInclusive<u64> = 1..=100;
@@ -182,8 +182,9 @@ impl AgentStore for StepTranscript {
 
 /// The entries since the step's first intent, numbered anew.
 fn own(all: &[TranscriptEntry], step: &str) -> Vec<TranscriptEntry> {
-    use crate::run::transcript::TranscriptMessage;
-    let begins = |entry: &TranscriptEntry| matches!(&entry.message, TranscriptMessage::Step { name, .. } if name == step);
+    use crate::domain::run::transcript::TranscriptMessage;
+    let begins =
+        |entry: &TranscriptEntry| matches!(&entry.message, TranscriptMessage::Step { name, .. } if name == step);
     let from = all.iter().position(begins).unwrap_or(all.len());
     let said = all[from..].iter().filter(|entry| entry.message.is_said());
     said.zip(0..).map(|(entry, seq)| TranscriptEntry { seq, ..entry.clone() }).collect()

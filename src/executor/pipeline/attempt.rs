@@ -7,15 +7,17 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use serde_json::{Value, json};
 
+use crate::base::retry::full_jitter;
+use crate::domain::run::Usage;
+use crate::domain::run::outcome::{RunError, RunFault};
+use crate::domain::run::transcript::StepOutcome;
 use crate::executor::pipeline::for_each::ForEach;
-use crate::executor::pipeline::kind::{StepAction, RetryAdvice, StepResult, Effect, StepError, StepFault, StepKind, StepContext};
+use crate::executor::pipeline::kind::{
+    Effect, RetryAdvice, StepAction, StepContext, StepError, StepFault, StepKind, StepResult,
+};
 use crate::executor::pipeline::ledger::{Ledger, StepStanding, VALUE_BYTES};
 use crate::executor::pipeline::scope::StepScope;
 use crate::executor::pipeline::spec::{OnError, StepSpec, StepWork};
-use crate::retry::full_jitter;
-use crate::run::Usage;
-use crate::run::outcome::{RunError, RunFault};
-use crate::run::transcript::StepOutcome;
 
 /// The longest wait within a run. A longer wait ends the attempt, and the run's next one asks again.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -53,7 +55,13 @@ impl Attempts<'_> {
     }
 
     /// All items, several at once. The first failure lets none begin after it.
-    async fn each(&self, step: &StepSpec, each: &ForEach, position: i64, scope: &StepScope) -> Result<Settled, RunError> {
+    async fn each(
+        &self,
+        step: &StepSpec,
+        each: &ForEach,
+        position: i64,
+        scope: &StepScope,
+    ) -> Result<Settled, RunError> {
         match self.ledger.standing(&step.name, None) {
             StepStanding::Failed(fault) => return Ok(Err(fault)),
             StepStanding::Done(value) => return Ok(Ok(value)),

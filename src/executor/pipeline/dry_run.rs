@@ -13,23 +13,23 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::agent::{AgentStore, AppendError, StopSignal};
-use crate::clock::Clock;
-use crate::compute::steps_to_read;
-use crate::event::Event;
+use crate::base::clock::Clock;
+use crate::base::compute::steps_to_read;
+use crate::base::expr::MissingField;
+use crate::base::id::Tenant;
+use crate::base::invalid::ValidationErrors;
+use crate::domain::event::Event;
+use crate::domain::run::outcome::RunFault;
+use crate::domain::run::transcript::TranscriptEntry;
 use crate::executor::pipeline::attempt::{error_value, too_large};
 use crate::executor::pipeline::for_each::ForEach;
-use crate::executor::pipeline::kind::{StepAction, Effect, StepError, StepFault, StepKind, StepContext};
+use crate::executor::pipeline::kind::{Effect, StepAction, StepContext, StepError, StepFault, StepKind};
 use crate::executor::pipeline::ledger::VALUE_BYTES;
 use crate::executor::pipeline::scope::{FireScope, StepScope};
 use crate::executor::pipeline::spec::{OnError, PipelineSpec, StepSpec, StepWork};
-use crate::executor::pipeline::{StepParts, Pipeline, output};
-use crate::expr::MissingField;
-use crate::id::Tenant;
-use crate::invalid::ValidationErrors;
-use crate::run::outcome::RunFault;
-use crate::run::transcript::TranscriptEntry;
-use crate::tool::{ToolHost, HostError, MissedByStep, ToolNotice, TaskQuery};
-use crate::vault::credentials::UsedSecrets;
+use crate::executor::pipeline::{Pipeline, StepParts, output};
+use crate::ports::tool::{HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
+use crate::ports::vault::credentials::UsedSecrets;
 
 /// Items of a `for_each` that are shown.
 const ITEMS_SHOWN: usize = 10;
@@ -108,7 +108,11 @@ impl Pipeline {
 }
 
 /// The steps, and whether each mock is of one of them.
-fn read_for(parts: &StepParts, config: &Map<String, Value>, mocks: &[String]) -> Result<PipelineSpec, ValidationErrors> {
+fn read_for(
+    parts: &StepParts,
+    config: &Map<String, Value>,
+    mocks: &[String],
+) -> Result<PipelineSpec, ValidationErrors> {
     let mut faults = ValidationErrors::new();
     let spec = PipelineSpec::read(config, "/config", parts, &mut faults);
     for name in mocks {
@@ -266,7 +270,9 @@ impl TrialState {
         let left = self.until.saturating_duration_since(tokio::time::Instant::now()).min(step.timeout);
         let act = StepAction { world: &self.world, scope, step: &step.name, index, position, time_limit: left };
         match tokio::time::timeout(left, kind.perform(&act)).await {
-            Ok(Ok(done)) if done.value.to_string().len() > VALUE_BYTES => StepTrial::Failed(too_large("the step's value")),
+            Ok(Ok(done)) if done.value.to_string().len() > VALUE_BYTES => {
+                StepTrial::Failed(too_large("the step's value"))
+            }
             Ok(Ok(done)) => StepTrial::Value(done.value),
             Ok(Err(StepError::Fault(fault))) => StepTrial::Failed(fault.fault),
             Ok(Err(StepError::Run(error))) => StepTrial::Failed(RunFault::new("refused", format!("{error:?}"))),

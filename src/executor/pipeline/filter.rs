@@ -3,10 +3,10 @@
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::base::expr::{Evaluation, Expression, MissingField};
+use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::StepScope;
-use crate::expr::{Evaluation, Expression, MissingField};
 
 struct Filter(Expression);
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::executor::pipeline::kind::{StepFault, StepKind, StepContext};
+use crate::base::expr::Expression;
+use crate::executor::pipeline::kind::{StepContext, StepFault, StepKind};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::StepScope;
 use crate::executor::pipeline::spec::{OnError, StepSpec, StepWork};
-use crate::expr::Expression;
 
 /// Most items of a list.
 pub const ITEMS: usize = 1_000;

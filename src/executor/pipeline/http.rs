@@ -13,15 +13,15 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::credential::{Reference, SECRET_HEADERS};
-use crate::egress::{EgressError, EgressRequest, Response, retry_after};
-use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::base::template::{Template, Tree, UrlTemplate};
+use crate::domain::credential::{Reference, SECRET_HEADERS};
+use crate::domain::run::outcome::RunFault;
+use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::StepScope;
 use crate::executor::webhook::settings::SECRET_FAULT;
-use crate::run::outcome::RunFault;
-use crate::template::{Template, Tree, UrlTemplate};
-use crate::vault::credentials::{CredentialAnswer, FetchError, Use};
+use crate::ports::egress::{EgressError, EgressRequest, Response, retry_after};
+use crate::ports::vault::credentials::{CredentialAnswer, FetchError, Use};
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 const FIELDS: [&str; 7] = ["method", "url", "headers", "query", "body", "credential", "accept_status"];

@@ -9,19 +9,19 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::agent::{Agent, AgentStore, ChannelLimits, Configured, StreamSink, StopSignal};
-use crate::clock::Clock;
-use crate::compute::Compute;
+use crate::agent::{Agent, AgentStore, ChannelLimits, Configured, StopSignal, StreamSink};
+use crate::base::clock::Clock;
+use crate::base::compute::Compute;
+use crate::base::expr::{Expression, ExpressionError, MissingField};
+use crate::base::id::Tenant;
+use crate::base::template::TemplateError;
+use crate::domain::run::Usage;
+use crate::domain::run::outcome::{RunError, RunFault};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::StepScope;
 use crate::executor::pipeline::{agent, filter, http, llm, map, notify, publish, store, tool};
-use crate::expr::{Expression, ExpressionError, MissingField};
-use crate::id::Tenant;
-use crate::run::Usage;
-use crate::run::outcome::{RunError, RunFault};
-use crate::template::TemplateError;
-use crate::tool::{ToolHost, HostError, MissedByStep, ToolRegistry};
-use crate::vault::credentials::{CredentialError, Credentials, UsedSecrets, CredentialFault};
+use crate::ports::tool::{HostError, MissedByStep, ToolHost, ToolRegistry};
+use crate::ports::vault::credentials::{CredentialError, CredentialFault, Credentials, UsedSecrets};
 
 /// The parts that all pipelines share.
 pub struct StepParts {
@@ -36,9 +36,9 @@ pub struct StepParts {
     /// Threads for work that takes long.
     pub compute: Compute,
     /// The language of expressions.
-    pub expressions: crate::expr::Language,
+    pub expressions: crate::base::expr::Language,
     /// The language of templates.
-    pub templates: crate::template::TextTemplates,
+    pub templates: crate::base::template::TextTemplates,
 }
 
 impl StepParts {
@@ -65,7 +65,7 @@ pub enum Effect {
 pub trait StepKind: Send + Sync {
     fn effect(&self) -> Effect;
 
-    /// The steps that putting everything in takes at most: see [`crate::template::Template::steps`].
+    /// The steps that putting everything in takes at most: see [`crate::base::template::Template::steps`].
     fn steps(&self, _scope: &StepScope) -> u64 {
         0
     }
@@ -217,7 +217,12 @@ impl StepContext {
     }
 
     /// The scope with more in it: large values are taken in on a thread.
-    pub async fn with(&self, scope: StepScope, bytes: usize, add: impl FnOnce(&mut StepScope) + Send + 'static) -> StepScope {
+    pub async fn with(
+        &self,
+        scope: StepScope,
+        bytes: usize,
+        add: impl FnOnce(&mut StepScope) + Send + 'static,
+    ) -> StepScope {
         let before = scope.clone();
         let taken_in = self.parts.compute.run_if_costly(self.tenant.as_str(), scope.steps_to_add(bytes), move || {
             let mut scope = scope;

@@ -12,10 +12,10 @@ use tokio::sync::Mutex;
 
 use crate::agent::AgentStore;
 use crate::agent::checkpoint::{Added, Checkpoint};
-use crate::clock::Clock;
-use crate::run::Usage;
-use crate::run::outcome::{RunError, RunFault};
-use crate::run::transcript::{TranscriptEntry, LEDGER, TranscriptMessage, StepOutcome};
+use crate::base::clock::Clock;
+use crate::domain::run::Usage;
+use crate::domain::run::outcome::{RunError, RunFault};
+use crate::domain::run::transcript::{LEDGER, StepOutcome, TranscriptEntry, TranscriptMessage};
 
 /// Largest value of a step, in bytes of JSON.
 pub const VALUE_BYTES: usize = 256 * 1024;
@@ -123,7 +123,9 @@ fn read(entries: &[TranscriptEntry]) -> Result<(Option<StepStart>, StepLedger), 
     let mut steps = HashMap::new();
     for entry in entries {
         match &entry.message {
-            TranscriptMessage::Pipeline { ledger, .. } | TranscriptMessage::Step { ledger, .. } | TranscriptMessage::StepResult { ledger, .. }
+            TranscriptMessage::Pipeline { ledger, .. }
+            | TranscriptMessage::Step { ledger, .. }
+            | TranscriptMessage::StepResult { ledger, .. }
                 if *ledger > LEDGER =>
             {
                 let message = format!("its ledger has the version {ledger}, known is {LEDGER}");

@@ -3,14 +3,14 @@
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::base::invalid::did_you_mean;
+use crate::base::template::Template;
+use crate::domain::run::Usage;
+use crate::domain::run::transcript::TranscriptMessage;
+use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::StepScope;
-use crate::invalid::did_you_mean;
-use crate::llm::{LlmError, ModelRequest, StopReason, ToolChoice};
-use crate::run::Usage;
-use crate::run::transcript::TranscriptMessage;
-use crate::template::Template;
+use crate::ports::llm::{LlmError, ModelRequest, StopReason, ToolChoice};
 
 /// Longest answers that may be asked for, in tokens.
 const TOKENS: std::ops::RangeInclusive<u64> = 1..=100_000;

@@ -3,14 +3,14 @@
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::base::invalid::did_you_mean;
+use crate::base::template::Template;
+use crate::domain::notification::dedupe;
+use crate::domain::task::Urgency;
+use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::StepScope;
-use crate::invalid::did_you_mean;
-use crate::notification::dedupe;
-use crate::task::Urgency;
-use crate::template::Template;
-use crate::tool::ToolNotice;
+use crate::ports::tool::ToolNotice;
 
 /// Longest beginning of a message that is its subject, in characters.
 const SUBJECT_LENGTH: usize = 80;

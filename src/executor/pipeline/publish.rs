@@ -3,13 +3,13 @@
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::event::{Data, Event};
-use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::base::invalid::ValidationErrors;
+use crate::base::json::length::bytes_of;
+use crate::base::template::{Template, Tree};
+use crate::domain::event::{Data, Event};
+use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::{HOPS, StepScope};
-use crate::invalid::ValidationErrors;
-use crate::json_length::bytes_of;
-use crate::template::{Template, Tree};
 
 /// The source of events that name none.
 const SOURCE: &str = "reveille/pipeline";
@@ -68,12 +68,12 @@ impl Publish {
         let (this, steps) = (self.clone(), self.steps(act.scope));
         let mut body = act.compute(steps, move |scope| this.body(scope)).await?;
         body["id"] = json!(format!("{}:{}", act.world.run_id, act.place()));
-        body[crate::event::TENANT] = json!(act.world.tenant.as_str());
+        body[crate::domain::event::TENANT] = json!(act.world.tenant.as_str());
         let mut faults = ValidationErrors::new();
         let event =
             Event::parse(&body, "", &mut faults).ok_or_else(|| StepFault::new("invalid_event", faults.to_string()))?;
         if let Data::Json(data) = &event.data
-            && bytes_of(data) > crate::event::EVENT_BYTES
+            && bytes_of(data) > crate::domain::event::EVENT_BYTES
         {
             return Err(StepFault::new("too_large", "the event's data is too large"));
         }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::event::impossible_member;
+use crate::base::expr::{Expression, NamedMember};
+use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::base::template::{Template, TemplateNames, Tree};
+use crate::domain::event::impossible_member;
 use crate::executor::pipeline::kind::StepParts;
 use crate::executor::pipeline::scope::{NAMES, NAMES_OF_EACH, RUN_MEMBERS, TASK_MEMBERS};
-use crate::expr::{Expression, NamedMember};
-use crate::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
-use crate::template::{TemplateNames, Template, Tree};
 
 /// The text that is read, its place, and the names that it may use.
 pub struct StepReader<'a> {

@@ -9,8 +9,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::domain::task::Urgency;
 use crate::executor::pipeline::spec::OnError;
-use crate::task::Urgency;
 
 /// `action.config` of a pipeline: steps in order, and what the run answers.
 #[derive(Serialize, ToSchema)]

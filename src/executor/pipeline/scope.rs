@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use crate::base::expr::Variables;
+use crate::base::template::Values;
+use crate::domain::run::Run;
+use crate::domain::run::cause::Cause;
+use crate::domain::task::Task;
 use crate::executor::pipeline::kind::StepContext;
 use crate::executor::pipeline::spec::{StepSpec, StepWork};
-use crate::expr::Variables;
-use crate::run::Run;
-use crate::run::cause::Cause;
-use crate::task::Task;
-use crate::template::Values;
 
 /// The extension attribute that counts through how many pipelines an event came.
 pub const HOPS: &str = "reveillehops";
@@ -89,7 +89,13 @@ pub fn task_value(task: &Task) -> Value {
 }
 
 impl StepScope {
-    pub async fn new(world: &StepContext, fire: FireScope, run: Value, task: Value, state: Map<String, Value>) -> StepScope {
+    pub async fn new(
+        world: &StepContext,
+        fire: FireScope,
+        run: Value,
+        task: Value,
+        state: Map<String, Value>,
+    ) -> StepScope {
         let parts = [&fire.event, &fire.value, &fire.previous, &fire.input, &run, &task];
         let bytes = parts.into_iter().chain(&fire.events).chain(state.values()).map(weight).sum();
         world.with(StepScope::default(), bytes, move |scope| *scope = StepScope::of(&fire, &run, &task, state)).await

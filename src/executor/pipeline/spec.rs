@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean};
+use crate::base::template::Tree;
 use crate::executor::pipeline::for_each::ForEach;
-use crate::executor::pipeline::kind::{KINDS, StepParts, StepKind};
+use crate::executor::pipeline::kind::{KINDS, StepKind, StepParts};
 use crate::executor::pipeline::reading::{StepReader, given};
-use crate::invalid::{ValidationErrors, NAMED, did_you_mean};
-use crate::template::Tree;
 
 /// Most steps of a pipeline.
 const STEPS: usize = 50;
@@ -72,7 +72,12 @@ pub enum OnError {
 
 impl PipelineSpec {
     /// Reads `action.config`; adds all that is wrong, with pointers below `pointer`.
-    pub fn read(config: &Map<String, Value>, pointer: &str, parts: &StepParts, faults: &mut ValidationErrors) -> Option<PipelineSpec> {
+    pub fn read(
+        config: &Map<String, Value>,
+        pointer: &str,
+        parts: &StepParts,
+        faults: &mut ValidationErrors,
+    ) -> Option<PipelineSpec> {
         PipelineSpec::read_stored(config, pointer, parts, faults, &Cell::default())
     }
 

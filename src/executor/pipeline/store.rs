@@ -3,11 +3,11 @@
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::base::expr::Expression;
+use crate::base::template::Tree;
+use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::StepScope;
-use crate::expr::Expression;
-use crate::template::Tree;
 
 /// Largest value, in bytes of JSON.
 const VALUE_BYTES: usize = 64 * 1024;
@@ -71,8 +71,12 @@ impl StoreExecution {
     async fn write(&self, act: &StepAction<'_>) -> Result<StepResult, StepFault> {
         let (world, this, steps) = (act.world, self.clone(), self.steps(act.scope));
         let value = match &self.what {
-            StoreOperation::Expression(expression) => Some(bounded(world.value_of(expression, act.step, act.scope).await?)?),
-            StoreOperation::Template(_) | StoreOperation::Delete => act.compute(steps, move |scope| this.value(scope)).await?,
+            StoreOperation::Expression(expression) => {
+                Some(bounded(world.value_of(expression, act.step, act.scope).await?)?)
+            }
+            StoreOperation::Template(_) | StoreOperation::Delete => {
+                act.compute(steps, move |scope| this.value(scope)).await?
+            }
         };
         world.host.put_task_state(&world.tenant, world.task_id, &self.name, value.clone()).await?;
         Ok(StepResult::plain(value.unwrap_or_default()))

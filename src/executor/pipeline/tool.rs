@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use crate::agent::Agent;
 use crate::agent::ruling::RulingRequest;
-use crate::approval::matrix::{Category, ApprovalLevel};
-use crate::approval::proposal::undo_window;
-use crate::credential::Reference;
-use crate::executor::pipeline::kind::{StepAction, StepResult, Effect, StepError, StepFault, StepKind};
+use crate::base::template::Tree;
+use crate::domain::approval::matrix::{ApprovalLevel, Category};
+use crate::domain::approval::proposal::undo_window;
+use crate::domain::credential::Reference;
+use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::StepScope;
-use crate::template::Tree;
-use crate::tool::registry::{Registered, unknown_tool};
-use crate::tool::{CalledBy, Definition, ToolFailure, ToolContext, ToolError, ToolStatus};
+use crate::ports::tool::registry::{Registered, unknown_tool};
+use crate::ports::tool::{CalledBy, Definition, ToolContext, ToolError, ToolFailure, ToolStatus};
 
 struct ToolExecution {
     name: String,
@@ -32,7 +32,7 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
     let name = reading.needed_text(fields, "name")?;
     let tools = reading.parts.tools().clone();
     let Some(tool) = tools.find(&name) else {
-        let near = crate::invalid::did_you_mean(&name, tools.names());
+        let near = crate::base::invalid::did_you_mean(&name, tools.names());
         reading.below("name").fault(format!("unknown tool `{name}`{near}"));
         return None;
     };
@@ -123,7 +123,9 @@ impl ToolExecution {
         };
         match tool.tool.call(&context, arguments).await {
             // what reads as JSON is JSON: later steps can then name its parts
-            Ok(output) => Ok(StepResult::plain(serde_json::from_str(&output.text).unwrap_or(Value::String(output.text)))),
+            Ok(output) => {
+                Ok(StepResult::plain(serde_json::from_str(&output.text).unwrap_or(Value::String(output.text))))
+            }
             Err(error) => Err(self.failed(error)),
         }
     }
@@ -188,14 +190,18 @@ impl StepKind for ToolExecution {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credential::Reference;
+    use crate::domain::credential::Reference;
     use crate::executor::pipeline::kind::RetryAdvice;
-    use crate::vault::credentials::{CredentialError, CredentialFault};
+    use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 
     #[test]
     fn a_call_that_was_not_sent_may_be_tried_again_even_where_its_effect_happens_once() {
-        let send =
-            ToolExecution { name: "send".into(), arguments: Tree::Literal(json!({})), effect: Effect::Once, credential: None };
+        let send = ToolExecution {
+            name: "send".into(),
+            arguments: Tree::Literal(json!({})),
+            effect: Effect::Once,
+            credential: None,
+        };
         let failed = |trouble| {
             let reference = Reference::parse("shop").unwrap();
             let error = CredentialError { trouble, reference, why: String::new(), last_used: 0, sent_at: None };

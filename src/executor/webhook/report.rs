@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value};
 
-use crate::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
-use crate::run::Usage;
-use crate::run::outcome::{RunOutcome, RunError, RunFault};
-use crate::vault::credentials::UsedSecrets;
+use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::domain::run::Usage;
+use crate::domain::run::outcome::{RunError, RunFault, RunOutcome};
+use crate::ports::vault::credentials::UsedSecrets;
 
 /// The code of a failure that names none.
 const CODE: &str = "runtime_failed";
@@ -31,7 +31,9 @@ pub enum RuntimeReport {
 impl RuntimeReport {
     /// Reads `{"state": "succeeded"|"failed", "output"?, "error"?}`.
     pub fn parse(value: &Value) -> Result<RuntimeReport, ValidationErrors> {
-        let Some(fields) = value.as_object() else { return Err(ValidationErrors::one("", "the body is a JSON object")) };
+        let Some(fields) = value.as_object() else {
+            return Err(ValidationErrors::one("", "the body is a JSON object"));
+        };
         let mut faults = ValidationErrors::new();
         for key in unknown_fields(fields, &["state", "output", "error"]) {
             let hint = did_you_mean(key, ["state", "output", "error"]);
@@ -63,7 +65,9 @@ impl RuntimeReport {
                     Err(_) => fault.map_or_else(whole, |error| RuntimeReport::Failed { error }),
                 }
             }
-            Ok(Value::Object(fields)) if is_output(&fields) => RuntimeReport::Succeeded { output: text(fields.get("output")) },
+            Ok(Value::Object(fields)) if is_output(&fields) => {
+                RuntimeReport::Succeeded { output: text(fields.get("output")) }
+            }
             _ => whole(),
         }
     }

@@ -7,16 +7,16 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
-use crate::credential::{Reference, SECRET_HEADERS};
-use crate::egress::Egress;
+use crate::base::id::Tenant;
+use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::base::secret::Secret;
+use crate::domain::credential::{Reference, SECRET_HEADERS};
+use crate::domain::notification::recipient::signing_keys;
+use crate::domain::run::outcome::RunError;
+use crate::domain::task::Action;
 use crate::executor::webhook::LONGEST_WAIT;
-use crate::id::Tenant;
-use crate::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
-use crate::notification::recipient::signing_keys;
-use crate::run::outcome::RunError;
-use crate::secret::Secret;
-use crate::task::Action;
-use crate::vault::{SealedPlace, Vault};
+use crate::ports::egress::Egress;
+use crate::ports::vault::{SealedPlace, Vault};
 
 const FIELDS: [&str; 7] =
     ["url", "secret", "secret_set", "credential", "timeout_seconds", "completion_timeout_seconds", "headers"];
@@ -142,12 +142,18 @@ fn headers(written: Option<&Value>, faults: &mut ValidationErrors) -> HeaderMap 
 }
 
 /// Seals a secret that was written, or keeps the one that is stored.
-pub fn seal(vault: &Vault, tenant: &Tenant, action: &mut Action, before: Option<&Action>) -> Result<(), ValidationErrors> {
+pub fn seal(
+    vault: &Vault,
+    tenant: &Tenant,
+    action: &mut Action,
+    before: Option<&Action>,
+) -> Result<(), ValidationErrors> {
     action.config.remove("secret_set");
     let written = action.config.remove("secret").and_then(|secret| secret.as_str().map(Secret::new));
     let sealed = match written {
         Some(secret) => {
-            let refused = |_| ValidationErrors::one(place("secret"), "can't be sealed: the service's master key is not usable");
+            let refused =
+                |_| ValidationErrors::one(place("secret"), "can't be sealed: the service's master key is not usable");
             vault.seal(&place_of(tenant.as_str()).context(), &secret).map_err(refused)?
         }
         None => {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::base::id::Tenant;
+use crate::base::invalid::{ValidationErrors, escape};
+use crate::base::secret::Secret;
 use crate::http::hooks::signature::{self, Preset};
-use crate::id::Tenant;
-use crate::invalid::{ValidationErrors, escape};
-use crate::secret::Secret;
 
 /// The header of a shared token, where none is named.
 pub(super) const TOKEN_HEADER: &str = "x-hook-token";

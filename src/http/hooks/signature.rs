@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::secret::Secret;
+use crate::base::secret::Secret;
 
 /// How far a timestamp may be from now, before or after it.
 pub const TOLERANCE: TimeDelta = TimeDelta::minutes(5);
@@ -124,13 +124,15 @@ pub fn verify(
             signed(&[id.as_bytes(), b".", time.as_bytes(), b".", body], &signatures)
         }
         Preset::Github => {
-            let signature = header(headers, "x-hub-signature-256")?.strip_prefix("sha256=").ok_or(SignatureRefusal::Header)?;
+            let signature =
+                header(headers, "x-hub-signature-256")?.strip_prefix("sha256=").ok_or(SignatureRefusal::Header)?;
             signed(&[body], &[hex::decode(signature).map_err(|_| SignatureRefusal::Header)?])
         }
         Preset::Stripe => {
             let list = header(headers, "stripe-signature")?;
             let mut parts = list.split(',').filter_map(|part| part.trim().split_once('='));
-            let time = parts.clone().find(|(name, _)| *name == "t").map(|(_, time)| time).ok_or(SignatureRefusal::Header)?;
+            let time =
+                parts.clone().find(|(name, _)| *name == "t").map(|(_, time)| time).ok_or(SignatureRefusal::Header)?;
             if parts.clone().filter(|(name, _)| *name == "t").count() > 1 {
                 return Err(SignatureRefusal::Header);
             }
@@ -142,7 +144,8 @@ pub fn verify(
         Preset::Slack => {
             let time = header(headers, "x-slack-request-timestamp")?;
             fresh(time, now)?;
-            let signature = header(headers, "x-slack-signature")?.strip_prefix("v0=").ok_or(SignatureRefusal::Header)?;
+            let signature =
+                header(headers, "x-slack-signature")?.strip_prefix("v0=").ok_or(SignatureRefusal::Header)?;
             let signature = hex::decode(signature).map_err(|_| SignatureRefusal::Header)?;
             signed(&[b"v0:", time.as_bytes(), b":", body], &[signature])
         }
@@ -170,7 +173,8 @@ fn fresh(time: &str, now: DateTime<Utc>) -> Result<(), SignatureRefusal> {
     if time.len() > 12 || !time.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(SignatureRefusal::Header);
     }
-    let at = time.parse().ok().and_then(|seconds| DateTime::from_timestamp(seconds, 0)).ok_or(SignatureRefusal::Header)?;
+    let at =
+        time.parse().ok().and_then(|seconds| DateTime::from_timestamp(seconds, 0)).ok_or(SignatureRefusal::Header)?;
     if (now - at).abs() > TOLERANCE { Err(SignatureRefusal::Time) } else { Ok(()) }
 }
 
@@ -269,7 +273,8 @@ mod tests {
     #[test]
     fn five_minutes_either_way_are_near_enough_and_no_more() {
         for vector in vectors().iter().filter(|vector| vector.at != 0) {
-            for (off, verdict) in [(300, Ok(())), (-300, Ok(())), (301, Err(SignatureRefusal::Time)), (-301, Err(SignatureRefusal::Time))]
+            for (off, verdict) in
+                [(300, Ok(())), (-300, Ok(())), (301, Err(SignatureRefusal::Time)), (-301, Err(SignatureRefusal::Time))]
             {
                 assert_eq!(
                     vector.verify(&vector.headers, vector.body, vector.at + off),

@@ -11,9 +11,9 @@ use minijinja::value::{Kwargs, Object, Serde, Value, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior, context};
 use serde::Serialize;
 
-use crate::channel::templates::phrases::{Phrases, PhrasePiece, pieces};
+use crate::base::unicode_safety::visible;
 use crate::http::pages::style::STYLE;
-use crate::visible::visible;
+use crate::ports::channel::templates::phrases::{PhrasePiece, Phrases, pieces};
 
 /// Every template by its name.
 const TEMPLATES: [(&str, &str); 15] = [

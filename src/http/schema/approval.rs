@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::approval::ApprovalChoice;
+use crate::domain::approval::ApprovalChoice;
 
 /// An answer to a question.
 #[derive(Serialize, ToSchema)]

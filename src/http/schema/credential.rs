@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::credential::{Inject, OAuth};
+use crate::domain::credential::{Inject, OAuth};
 
 /// A secret document, where it may go, and how.
 #[derive(Serialize, ToSchema)]

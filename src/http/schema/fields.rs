@@ -2,7 +2,7 @@
 
 use utoipa::openapi::{RefOr, Schema};
 
-use crate::field::Form;
+use crate::base::field::Form;
 
 /// An object with further fields, each as it is described.
 pub fn with_fields(object: RefOr<Schema>, fields: &[Form]) -> RefOr<Schema> {

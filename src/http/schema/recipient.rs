@@ -8,8 +8,8 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::fields::{parts, with_fields};
-use crate::notification;
-use crate::notification::quiet::{BreaksThrough, Day};
+use crate::domain::notification;
+use crate::domain::notification::quiet::{BreaksThrough, Day};
 
 /// Where a tenant is reached. Fields that `GET` shows besides may be sent along and change nothing.
 #[derive(Serialize, ToSchema)]

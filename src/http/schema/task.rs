@@ -10,10 +10,10 @@ use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
 use super::fields::{parts, with_changes, with_fields};
-use crate::field::Form;
-use crate::task::{Action, LastRun, Spec, TaskStatus, Urgency};
-use crate::trigger::condition::{ConditionView, FireOn, HttpPoll, RedisPoll, SqlPoll, ToolPoll};
-use crate::trigger::{CatchUp, DstFold, DstGap, EventTrigger, OnResume, Overlap};
+use crate::base::field::Form;
+use crate::domain::task::{Action, LastRun, Spec, TaskStatus, Urgency};
+use crate::domain::trigger::condition::{ConditionView, FireOn, HttpPoll, RedisPoll, SqlPoll, ToolPoll};
+use crate::domain::trigger::{CatchUp, DstFold, DstGap, EventTrigger, OnResume, Overlap};
 
 /// When a task fires.
 #[derive(Serialize, ToSchema)]

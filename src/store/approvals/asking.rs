@@ -5,11 +5,11 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::approval::{Approval, POLICY, Via};
-use crate::store::audit::{AuditAction, SERVICE, write_audit};
-use crate::store::slots::EACH_IN_TURN;
+use crate::domain::approval::{Approval, POLICY, Via};
+use crate::store::db::text::{document, text};
+use crate::store::ops::audit::{AuditAction, SERVICE, write_audit};
+use crate::store::runs::slots::EACH_IN_TURN;
 use crate::store::sql::sql;
-use crate::store::text::{document, text};
 use crate::store::tx::Tx;
 use crate::store::{Split, StoreError};
 
@@ -90,7 +90,11 @@ impl Put {
     }
 }
 
-pub(in crate::store) fn asked(approval: &Approval, replaces: Option<Uuid>, held: Option<DateTime<Utc>>) -> AuditAction<'_> {
+pub(in crate::store) fn asked(
+    approval: &Approval,
+    replaces: Option<Uuid>,
+    held: Option<DateTime<Utc>>,
+) -> AuditAction<'_> {
     let mut body = json!({
         "tool": approval.proposal.tool, "digest": approval.digest, "batch_id": approval.batch_id,
         "run_id": approval.run_id, "replaces": replaces,

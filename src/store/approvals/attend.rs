@@ -6,17 +6,17 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::approval::{Approval, ApprovalStatus, OnExpiry};
-use crate::id::Scope;
-use crate::notification::NewDelivery;
-use crate::run::{RunEvent, RunState};
+use crate::base::id::Scope;
+use crate::domain::approval::{Approval, ApprovalStatus, OnExpiry};
+use crate::domain::notification::NewDelivery;
+use crate::domain::run::{RunEvent, RunState};
 use crate::store::approvals::decide::{LOCK_PARKED, LOCK_RUN};
 use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
 use crate::store::approvals::{Attend, Attended, WaitingRun, wake};
-use crate::store::audit::{AuditAction, SERVICE, write_audit};
 use crate::store::hot::Hot;
-use crate::store::parked::Awaited;
-use crate::store::slots::{free, hand_over};
+use crate::store::ops::audit::{AuditAction, SERVICE, write_audit};
+use crate::store::runs::parked::Awaited;
+use crate::store::runs::slots::{free, hand_over};
 use crate::store::sql::sql;
 use crate::store::{Split, Store, StoreError, Topic};
 

@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::approval::voter::{VoterMarks, Vote, people};
-use crate::approval::{ApprovalAnswer, Approval, ApprovalStatus, ApprovalChoice};
-use crate::id::Scope;
+use crate::base::id::Scope;
+use crate::domain::approval::voter::{Vote, VoterMarks, people};
+use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus};
+use crate::store::approvals::grants::{end_grants, keep_grant};
 use crate::store::approvals::row::ApprovalRow;
-use crate::store::approvals::{Decided, ONE, DecisionRefusal, wake};
-use crate::store::audit::{AuditAction, write_audit};
-use crate::store::grants::{end_grants, keep_grant};
-use crate::store::text::{document, optional, optional_document, text};
+use crate::store::approvals::{Decided, DecisionRefusal, ONE, wake};
+use crate::store::db::text::{document, optional, optional_document, text};
+use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::tx::Tx;
 use crate::store::{Grant, Split, Store, StoreError, Topic};
 
@@ -55,7 +55,13 @@ enum DecisionResult {
     Stops,
 }
 
-fn judge(approval: &Approval, replaced: bool, answer: &ApprovalAnswer, voter: &Voter, now: DateTime<Utc>) -> DecisionResult {
+fn judge(
+    approval: &Approval,
+    replaced: bool,
+    answer: &ApprovalAnswer,
+    voter: &Voter,
+    now: DateTime<Utc>,
+) -> DecisionResult {
     let open = approval.status == ApprovalStatus::Pending && !replaced;
     let stops = answer.choice == ApprovalChoice::Cancel && approval.is_held(now) && !replaced;
     let proposal = &approval.proposal;
@@ -65,7 +71,9 @@ fn judge(approval: &Approval, replaced: bool, answer: &ApprovalAnswer, voter: &V
         _ if answer.digest != approval.digest => DecisionResult::Refused(DecisionRefusal::OtherDigest),
         _ if open && approval.expires_at <= now => DecisionResult::Refused(DecisionRefusal::Expired),
         _ if voter.is_barred => DecisionResult::Refused(DecisionRefusal::Barred),
-        choice if !proposal.options.contains(&choice) || edited == Some(None) => DecisionResult::Refused(DecisionRefusal::NotOffered),
+        choice if !proposal.options.contains(&choice) || edited == Some(None) => {
+            DecisionResult::Refused(DecisionRefusal::NotOffered)
+        }
         ApprovalChoice::Cancel if stops => DecisionResult::Stops,
         ApprovalChoice::Cancel => DecisionResult::Cancels,
         ApprovalChoice::Approve | ApprovalChoice::Edit => {
@@ -74,7 +82,12 @@ fn judge(approval: &Approval, replaced: bool, answer: &ApprovalAnswer, voter: &V
                 None => (None, approval.digest.clone()),
             };
             let status = if modifications.is_some() { ApprovalStatus::Edited } else { ApprovalStatus::Approved };
-            DecisionResult::Agrees { status, digest, modifications, hold_until: proposal.undo_window().map(|hold| now + hold) }
+            DecisionResult::Agrees {
+                status,
+                digest,
+                modifications,
+                hold_until: proposal.undo_window().map(|hold| now + hold),
+            }
         }
     }
 }
@@ -161,7 +174,12 @@ impl Store {
     /// Settles a question, at most once, by the database's own time; wakes the run where that lets it go on. While an
     /// approved call is held, `Cancel` stops it. Where several people have to agree, each has one vote, the last that was
     /// given, by however many links and tokens.
-    pub async fn decide_approval(&self, scope: &Scope, id: Uuid, answer: &ApprovalAnswer) -> Result<Decided, StoreError> {
+    pub async fn decide_approval(
+        &self,
+        scope: &Scope,
+        id: Uuid,
+        answer: &ApprovalAnswer,
+    ) -> Result<Decided, StoreError> {
         self.decide(scope, id, answer, None).await
     }
 

@@ -3,12 +3,12 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::approval::Approval;
-use crate::id::Scope;
+use crate::base::id::Scope;
+use crate::domain::approval::Approval;
 use crate::store::approvals::ApprovalLink;
 use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
+use crate::store::db::text::text;
 use crate::store::sql::sql;
-use crate::store::text::text;
 use crate::store::{Split, Store, StoreError};
 
 const OF_BATCH: Split = Split {

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::approval::voter::VoterMarks;
+use crate::domain::approval::voter::VoterMarks;
 use crate::store::{Store, StoreError};
 
 impl Store {

@@ -4,14 +4,14 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::credential::Reference;
-use crate::id::Scope;
-use crate::store::changes::PLANS;
+use crate::base::id::Scope;
+use crate::domain::credential::Reference;
 use crate::store::credentials::TASKS_MOVE;
 use crate::store::credentials::resuming::{Resumptions, WentOn, in_turn, resume_waiting};
 use crate::store::credentials::row::{self, CredentialRow};
+use crate::store::db::text::text;
 use crate::store::sql::sql;
-use crate::store::text::text;
+use crate::store::tasks::changes::PLANS;
 use crate::store::{NEXT_TOKEN, SealedDocument, Store, StoreError, StoredCredential};
 
 impl Store {

@@ -10,18 +10,18 @@ use std::collections::{HashMap, HashSet};
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
-use crate::credential::{Credential, CredentialStatus, Reference, paused_for};
-use crate::id::Scope;
-use crate::store::changes::{PLANS, as_planned, change_locked};
+use crate::base::id::Scope;
+use crate::domain::credential::{Credential, CredentialStatus, Reference, paused_for};
+use crate::domain::task::DependentTask;
+use crate::domain::task::change::{PlannedChange, TaskChange};
 use crate::store::credentials::TASKS_MOVE;
-use crate::store::failing::STANDS;
+use crate::store::db::text::text;
 use crate::store::sql::sql;
+use crate::store::tasks::changes::{PLANS, as_planned, change_locked};
+use crate::store::tasks::failing::STANDS;
 use crate::store::tasks::{SELECT_TASK, TaskRow, lock_task};
-use crate::store::text::text;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
-use crate::task::DependentTask;
-use crate::task::change::{PlannedChange, TaskChange};
 
 /// Tasks that go on in the transaction that saves their credential.
 pub(super) const AT_ONCE: i64 = 20;

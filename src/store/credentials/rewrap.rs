@@ -7,11 +7,11 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::id::{Scope, new_id};
-use crate::store::audit::{AuditAction, write_audit};
+use crate::base::id::{Scope, new_id};
 use crate::store::credentials::row::{self, CredentialRow};
+use crate::store::db::text::document;
+use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::sql::sql;
-use crate::store::text::document;
 use crate::store::{Store, StoreError, StoredCredential};
 
 /// A row with sealed texts in its document.

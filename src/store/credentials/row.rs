@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use crate::credential::{Credential, CredentialStatus, Inject, OAuth};
+use crate::domain::credential::{Credential, CredentialStatus, Inject, OAuth};
 use crate::store::{StoreError, StoredCredential};
 
 pub(in crate::store) const COLUMNS: &str =

@@ -4,13 +4,13 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
-use crate::credential::{CredentialUse, Reference};
-use crate::id::Scope;
-use crate::store::retention::oldest_id;
-use crate::store::text::text;
+use crate::base::id::Scope;
+use crate::domain::credential::{CredentialUse, Reference};
+use crate::domain::task::{DependentTask, Task, TaskStatus, kept_tool, named_by};
+use crate::store::db::text::text;
+use crate::store::ops::retention::oldest_id;
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError};
-use crate::task::{DependentTask, Task, TaskStatus, kept_tool, named_by};
 
 /// How far `last_used_at` may lag behind.
 const LAG: TimeDelta = TimeDelta::minutes(1);

@@ -7,11 +7,11 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::{DeliveryRow, SELECT_DELIVERY};
-use crate::id::Scope;
-use crate::notification::{DeliveryClaim, Delivery};
+use crate::base::id::Scope;
+use crate::domain::notification::{Delivery, DeliveryClaim};
+use crate::store::db::text::text;
+use crate::store::ops::unreadable::LOOK_AGAIN;
 use crate::store::sql::sql;
-use crate::store::text::text;
-use crate::store::unreadable::LOOK_AGAIN;
 use crate::store::{NEXT_TOKEN, Split, Store, StoreError};
 
 /// A delivery that waits for its time, and whose it is.
@@ -90,7 +90,11 @@ impl Store {
 
     /// Begins an attempt of each of these that is still due. Until `claimed_until` nobody else does. One that can't be read
     /// is looked at again in an hour.
-    pub async fn claim_deliveries(&self, ids: &[Uuid], claimed_until: DateTime<Utc>) -> Result<Vec<DeliveryClaim>, StoreError> {
+    pub async fn claim_deliveries(
+        &self,
+        ids: &[Uuid],
+        claimed_until: DateTime<Utc>,
+    ) -> Result<Vec<DeliveryClaim>, StoreError> {
         if ids.is_empty() {
             return Ok(vec![]);
         }

@@ -4,12 +4,12 @@
 use chrono::{DateTime, Utc};
 
 use super::members::{hand_over, settle_members};
-use crate::id::Scope;
-use crate::notification::{DeliveryClaim, DeliveryState, HoldReason, MessageKind, Mark};
-use crate::store::gathering::WriteBatcher;
+use crate::base::id::Scope;
+use crate::domain::notification::{DeliveryClaim, DeliveryState, HoldReason, Mark, MessageKind};
+use crate::store::db::text::optional;
+use crate::store::db::write_batcher::WriteBatcher;
 use crate::store::hot::Hot;
-use crate::store::text::optional;
-use crate::store::told::untell;
+use crate::store::runs::alerts::untell;
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic, answered};
 
@@ -17,7 +17,8 @@ use crate::store::{Store, StoreError, Topic, answered};
 pub(in crate::store) const TOGETHER: usize = 100;
 
 /// Marks that wait to be written.
-pub(in crate::store) type MarkBatcher = WriteBatcher<(DeliveryClaim, DeliveryColumns), Result<DeliveryState, StoreError>>;
+pub(in crate::store) type MarkBatcher =
+    WriteBatcher<(DeliveryClaim, DeliveryColumns), Result<DeliveryState, StoreError>>;
 
 /// The columns that a mark writes into its delivery.
 pub(in crate::store) struct DeliveryColumns {
@@ -159,7 +160,12 @@ impl Store {
     }
 
     /// With what follows from it for other deliveries, and for what tasks have told.
-    async fn mark_with_more(&self, claim: &DeliveryClaim, mark: &Mark, written: &DeliveryColumns) -> Result<DeliveryState, StoreError> {
+    async fn mark_with_more(
+        &self,
+        claim: &DeliveryClaim,
+        mark: &Mark,
+        written: &DeliveryColumns,
+    ) -> Result<DeliveryState, StoreError> {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();

@@ -3,8 +3,8 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::notification::{DeliveryState, NewDelivery};
-use crate::store::text::{optional, text};
+use crate::domain::notification::{DeliveryState, NewDelivery};
+use crate::store::db::text::{optional, text};
 use crate::store::tx::Tx;
 use crate::store::{Split, StoreError};
 

@@ -8,13 +8,13 @@ use uuid::Uuid;
 
 use super::DeliveryRow;
 use super::members::{hand_over, settle_members};
-use crate::id::Scope;
-use crate::notification::{DeliveryState, ReportedFate, MessageKind, DeliveryReport};
+use crate::base::id::Scope;
+use crate::domain::notification::{DeliveryReport, DeliveryState, MessageKind, ReportedFate};
+use crate::store::db::text::optional;
 use crate::store::deliveries::SELECT_DELIVERY;
 use crate::store::hot::Hot;
+use crate::store::runs::alerts::untell;
 use crate::store::sql::sql;
-use crate::store::text::optional;
-use crate::store::told::untell;
 use crate::store::{Split, Store, StoreError, Topic};
 
 const LOCKED_DELIVERY: Split = Split {
@@ -41,7 +41,12 @@ const SILENCE: &str = "the provider took it on and never said whether it arrived
 impl Store {
     /// Takes a provider's report on a delivery that went through `channel`; answers the state that stands then. What
     /// failed falls back in the same transaction. A report that changes nothing writes nothing.
-    pub async fn receive_receipt(&self, id: Uuid, channel: &str, report: &DeliveryReport) -> Result<DeliveryState, StoreError> {
+    pub async fn receive_receipt(
+        &self,
+        id: Uuid,
+        channel: &str,
+        report: &DeliveryReport,
+    ) -> Result<DeliveryState, StoreError> {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();

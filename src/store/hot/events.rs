@@ -6,12 +6,12 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, SqliteConnection};
 use uuid::Uuid;
 
+use crate::store::db::text::{StoredJson, optional, optional_document};
+use crate::store::events::matching::MatchGuard;
+use crate::store::events::recording::{EventBatch, EventsWritten, Locked};
 use crate::store::hot::sqlite::recording;
-use crate::store::lease::{RunClaim, Lease, line};
-use crate::store::matching::MatchGuard;
-use crate::store::recording::{EventBatch, EventsWritten, Locked};
+use crate::store::runs::lease::{Lease, RunClaim, line};
 use crate::store::runs::{NewRun, event_ids};
-use crate::store::text::{StoredJson, optional, optional_document};
 use crate::store::tx::Tx;
 use crate::store::{Match, StoreError};
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use crate::store::text::optional_document;
+use crate::store::db::text::optional_document;
 use crate::store::tx::Tx;
 use crate::store::{Split, StoreError, split};
 

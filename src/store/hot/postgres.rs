@@ -16,19 +16,19 @@ use sqlx::types::Json;
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
-use crate::id::new_id;
-use crate::notification::NewDelivery;
-use crate::run::Run;
+use crate::base::id::new_id;
+use crate::domain::notification::NewDelivery;
+use crate::domain::run::Run;
 use crate::store::StoreError;
-use crate::store::fires::{AsRead, FireBatch, FireDue, WrittenRows};
-use crate::store::hot::{StartedRow, Hot, TENANTS_AT_ONCE, FinishedRow, TakenRuns};
-use crate::store::lease::{Beat, CLAIM_MARGIN, RunClaim, Finish, Lease, Park, line};
-use crate::store::limits::one_at_a_time;
+use crate::store::db::text::{document, optional, optional_document, text};
+use crate::store::hot::{FinishedRow, Hot, StartedRow, TENANTS_AT_ONCE, TakenRuns};
+use crate::store::runs::lease::{Beat, CLAIM_MARGIN, Finish, Lease, Park, RunClaim, line};
+use crate::store::runs::limits::one_at_a_time;
 use crate::store::runs::run_in;
-use crate::store::slots::{BLOCKED_ROW, BlockedRow};
+use crate::store::runs::slots::{BLOCKED_ROW, BlockedRow};
+use crate::store::runs::starting::{ClaimCursor, Take};
 use crate::store::sql::sql;
-use crate::store::starting::{Take, ClaimCursor};
-use crate::store::text::{document, optional, optional_document, text};
+use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
 
 /// A row that `take` answers, which holds the whole run where that has started; without a run: the last tenant whose
 /// turn it was, and how many there were.

@@ -12,20 +12,20 @@ use chrono::{DateTime, Utc};
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
-use crate::id::new_id;
-use crate::notification::NewDelivery;
+use crate::base::id::new_id;
+use crate::domain::notification::NewDelivery;
 use crate::store::StoreError;
-use crate::store::fires::{AsRead, FireBatch, FireDue, WrittenRows, all_moved};
+use crate::store::db::sqlite_batch::{comes_again, list, pieces};
+use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::hot::sqlite::starting::{
     READY, READY_OF_TENANT, pick, start_each, started_before, tenants_in_turn, with_leases,
 };
-use crate::store::hot::{StartedRow, Hot, FinishedRow, TakenRuns};
-use crate::store::lease::{Beat, CLAIM_MARGIN, RunClaim, Finish, Lease, line};
-use crate::store::limits::RunLimitsLeft;
-use crate::store::listed::{comes_again, list, pieces};
-use crate::store::slots::BlockedRow;
-use crate::store::starting::{Take, ClaimCursor};
-use crate::store::text::{document, optional, optional_document, text};
+use crate::store::hot::{FinishedRow, Hot, StartedRow, TakenRuns};
+use crate::store::runs::lease::{Beat, CLAIM_MARGIN, Finish, Lease, RunClaim, line};
+use crate::store::runs::limits::RunLimitsLeft;
+use crate::store::runs::slots::BlockedRow;
+use crate::store::runs::starting::{ClaimCursor, Take};
+use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows, all_moved};
 
 impl Hot for SqliteConnection {
     /// The one writer has them all.
@@ -68,7 +68,8 @@ impl Hot for SqliteConnection {
                     served = if of_tenant.is_empty() { served } else { Some(tenant.clone()) };
                     picked.extend(of_tenant);
                 }
-                taken.turn = ClaimCursor::after(served, tenants.last().map_or("", String::as_str), tenants.len() as i64);
+                taken.turn =
+                    ClaimCursor::after(served, tenants.last().map_or("", String::as_str), tenants.len() as i64);
                 picked
             }
         };
@@ -237,10 +238,10 @@ async fn settle<S: AsRef<str>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::RunState;
+    use crate::domain::run::RunState;
+    use crate::store::db::sqlite_batch::ROWS;
     use crate::store::db::sqlite_plan;
-    use crate::store::fires::DueUpdate;
-    use crate::store::listed::ROWS;
+    use crate::store::tasks::fires::DueUpdate;
 
     #[tokio::test]
     async fn rows_that_are_listed_are_found_by_an_index() {

@@ -4,12 +4,12 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::id::new_id;
-use crate::run::{MissedInstants, Run, RunState, Usage};
+use crate::base::id::new_id;
+use crate::domain::run::{MissedInstants, Run, RunState, Usage};
+use crate::domain::task::Task;
 use crate::store::StoreError;
-use crate::store::text::StoredJson;
+use crate::store::db::text::StoredJson;
 use crate::store::tx::Tx;
-use crate::task::Task;
 
 /// The parts of a fire that differ; all else is as for every new run.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +25,7 @@ pub(in crate::store) struct NewRun {
     pub missed: Option<MissedInstants>,
     pub retry_of: Option<Uuid>,
     pub event_ids: Vec<String>,
-    /// A [`Cause`](crate::run::cause::Cause).
+    /// A [`Cause`](crate::domain::run::cause::Cause).
     pub cause: Option<StoredJson>,
     pub input: Option<Value>,
     pub created_at: DateTime<Utc>,

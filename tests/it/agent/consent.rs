@@ -4,17 +4,17 @@ use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reveille::agent::{Agent, Asking, AgentResponse, Suspension};
-use reveille::approval::matrix::Category;
-use reveille::approval::policy::{Policy, PolicyRules};
-use reveille::approval::{Approval, ApprovalStatus, CallOutcome, ApprovalChoice};
-use reveille::invalid::ValidationErrors;
-use reveille::run::stream::StreamEvent;
-use reveille::run::transcript::TranscriptMessage;
-use reveille::tool::{Definition, ToolRegistry, Tool, ToolContext, ToolError, ToolOutput};
+use reveille::agent::{Agent, AgentResponse, Asking, Suspension};
+use reveille::base::invalid::ValidationErrors;
+use reveille::domain::approval::matrix::Category;
+use reveille::domain::approval::policy::{Policy, PolicyRules};
+use reveille::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, CallOutcome};
+use reveille::domain::run::stream::StreamEvent;
+use reveille::domain::run::transcript::TranscriptMessage;
+use reveille::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolRegistry};
 use serde_json::{Value, json};
 
-use super::stage::{FakeTool, AgentHarness, call, calls, passing, says};
+use super::stage::{AgentHarness, FakeTool, call, calls, passing, says};
 use crate::support::computing::{HeldThreads, until_waiting};
 
 type Deeds = Arc<Mutex<Vec<(String, Value)>>>;
@@ -310,8 +310,10 @@ async fn check_of_a_tool_is_shown_and_a_difference_is_asked_about_again() {
     let (deeds, balance) = (Deeds::default(), Arc::new(Mutex::new(100)));
     let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
     let careful: Arc<dyn Tool> = Arc::new(Careful { pay: deed("pay", &deeds), balance: balance.clone() });
-    let stage =
-        AgentHarness { agent: Agent { tools: Arc::new(ToolRegistry::new(vec![careful]).unwrap()), ..stage.agent }, ..stage };
+    let stage = AgentHarness {
+        agent: Agent { tools: Arc::new(ToolRegistry::new(vec![careful]).unwrap()), ..stage.agent },
+        ..stage
+    };
     assert_eq!(suspended(&stage).await.asks[0].0.proposal.precheck, Some(json!({ "balance": 100 })));
     decide(&stage, "p", approve);
     *balance.lock().unwrap() = 3;
@@ -448,7 +450,8 @@ async fn an_agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them
     incoming.rules = rules(json!({ "mail": { "gate": "auto" }, "pay": { "gate": "auto" } }));
     let task = rules(json!({ "pay": { "gate": "confirm", "when": "args.amount > 1" } }));
     incoming.asking = Some(Asking { task_id: None, source: "trigger", rules: task });
-    let AgentResponse::Suspended(suspension) = passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
+    let AgentResponse::Suspended(suspension) =
+        passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap()
     else {
         panic!("it went on")
     };
@@ -515,7 +518,10 @@ async fn check_result_with_a_nul_equals_itself_at_the_next_check() {
     let pay = deed("pay", &deeds);
     let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
     let odd: Arc<dyn Tool> = Arc::new(Odd(pay));
-    let stage = AgentHarness { agent: Agent { tools: Arc::new(ToolRegistry::new(vec![odd]).unwrap()), ..stage.agent }, ..stage };
+    let stage = AgentHarness {
+        agent: Agent { tools: Arc::new(ToolRegistry::new(vec![odd]).unwrap()), ..stage.agent },
+        ..stage
+    };
     suspended(&stage).await;
     as_kept(&stage);
     decide(&stage, "p", approve);

@@ -3,17 +3,17 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use reveille::agent::{Agent, AppendError, AgentResponse, Settings, AgentOverrides};
-use reveille::approval::matrix::Category;
-use reveille::llm::{LlmError, ModelAnswer, ModelRequest, Models, StopReason, ModelTokens, ToolChoice};
-use reveille::run::Usage;
-use reveille::run::outcome::{RunError, RunFault};
-use reveille::run::stream::StreamEvent;
-use reveille::run::transcript::TranscriptMessage;
-use reveille::tool::{ToolFailure, ToolContext, ToolError, ToolOutput, ToolStatus};
+use reveille::agent::{Agent, AgentOverrides, AgentResponse, AppendError, Settings};
+use reveille::domain::approval::matrix::Category;
+use reveille::domain::run::Usage;
+use reveille::domain::run::outcome::{RunError, RunFault};
+use reveille::domain::run::stream::StreamEvent;
+use reveille::domain::run::transcript::TranscriptMessage;
+use reveille::ports::llm::{LlmError, ModelAnswer, ModelRequest, ModelTokens, Models, StopReason, ToolChoice};
+use reveille::ports::tool::{ToolContext, ToolError, ToolFailure, ToolOutput, ToolStatus};
 use serde_json::{Value, json};
 
-use super::stage::{FakeTool, FakeModel, AgentHarness, call, calls, models, passing, says, seconds};
+use super::stage::{AgentHarness, FakeModel, FakeTool, call, calls, models, passing, says, seconds};
 
 fn output(text: impl Into<String>) -> Result<ToolOutput, ToolError> {
     Ok(ToolOutput { text: text.into() })
@@ -126,7 +126,8 @@ async fn a_call_that_hangs_ends_at_its_own_limit_and_holds_nobody_else_up() {
     let asked =
         vec![call("1", "hangs", json!({})), call("2", "brisk", json!({})), call("3", "echo", json!({ "a": 1 }))];
     let brisk = once(hangs("brisk")).with(|tool| tool.timeout = Some(seconds(3)));
-    let stage = AgentHarness::new(vec![calls(asked), says("done")], vec![once(hangs("hangs")), brisk, FakeTool::echo("echo")]);
+    let stage =
+        AgentHarness::new(vec![calls(asked), says("done")], vec![once(hangs("hangs")), brisk, FakeTool::echo("echo")]);
     let result = stage.answer("go").await;
     assert!((30_000..30_500).contains(&stage.elapsed()), "{}", stage.elapsed());
     let told = |seconds, id: &str| {
@@ -251,8 +252,10 @@ async fn a_deprecated_tool_works_and_is_warned_of() {
 #[tokio::test]
 async fn a_deprecated_tool_is_offered_only_to_tasks_that_name_it_and_never_in_the_hint_of_an_unknown_one() {
     let old = || FakeTool::echo("old").with(|tool| tool.status = ToolStatus::Deprecated);
-    let stage =
-        AgentHarness::new(vec![calls(vec![call("1", "odl", json!({}))]), says("done")], vec![FakeTool::echo("new"), old()]);
+    let stage = AgentHarness::new(
+        vec![calls(vec![call("1", "odl", json!({}))]), says("done")],
+        vec![FakeTool::echo("new"), old()],
+    );
     stage.answer("go").await;
     let told = &stage.results()[0].1;
     assert!(told.contains("available: new") && !told.contains("old"), "{told}");
@@ -313,7 +316,8 @@ async fn a_forced_answer_that_says_nothing_fails_the_run() {
 
 #[tokio::test]
 async fn an_answer_that_was_withheld_or_never_begun_fails_the_run() {
-    let answer = |stop| Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens: ModelTokens::default(), echo: None });
+    let answer =
+        |stop| Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens: ModelTokens::default(), echo: None });
     for (stop, code) in [(StopReason::Refused, "llm_refused"), (StopReason::Length, "llm_truncated")] {
         let stage = AgentHarness::new(vec![answer(stop)], vec![]);
         match stage.handle("go").await {
@@ -328,8 +332,11 @@ async fn an_answer_that_was_withheld_or_never_begun_fails_the_run() {
 async fn a_long_result_is_cut_and_counted_whole() {
     let settings = Settings { context_token_limit: 10_000, ..Settings::default() };
     let long = FakeTool::new("long", |_, _| async { output("line\n".repeat(10_000)) });
-    let stage =
-        AgentHarness::with_settings(vec![calls(vec![call("1", "long", json!({}))]), says("done")], vec![long], settings);
+    let stage = AgentHarness::with_settings(
+        vec![calls(vec![call("1", "long", json!({}))]), says("done")],
+        vec![long],
+        settings,
+    );
     let result = stage.answer("go").await;
     assert_eq!(result.tool_calls[0].result_chars, 50_000);
     // 30 % of 10,000 tokens of 4 characters, back to the last line break
@@ -364,7 +371,9 @@ async fn a_conversation_too_long_is_trimmed_then_its_results_cut_then_all_but_th
     // whole; system, task and the last 40 (pairs whole); results of 2,000 and the mark; the last 5 (pairs whole)
     assert_eq!(shown, [(47, 5000), (44, 5000), (44, 2015), (8, 2015)]);
     assert!(
-        requests[15..].iter().all(|request| matches!(&request.messages[1], TranscriptMessage::User { text, .. } if text == "go"))
+        requests[15..]
+            .iter()
+            .all(|request| matches!(&request.messages[1], TranscriptMessage::User { text, .. } if text == "go"))
     );
 }
 
@@ -450,7 +459,9 @@ async fn a_task_s_own_persona_turns_and_tools_win_over_the_configuration() {
     };
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
     let requests = stage.model.requests.lock().unwrap();
-    assert!(matches!(&requests[0].messages[0], TranscriptMessage::System { text } if text.starts_with("You are a poet.\n\n")));
+    assert!(
+        matches!(&requests[0].messages[0], TranscriptMessage::System { text } if text.starts_with("You are a poet.\n\n"))
+    );
     assert_eq!(requests[0].tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["a"]);
     assert_eq!(requests[1].tool_choice, ToolChoice::None, "one turn, then the forced answer");
     assert!(stage.results()[0].1.contains("there is no tool `b`"), "{}", stage.results()[0].1);

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use chrono::TimeDelta;
+use reveille::base::invalid::{FieldError, ValidationErrors};
+use reveille::domain::run::cause::Cause;
+use reveille::domain::run::outcome::{RunError, RunOutcome};
+use reveille::domain::run::transcript::TranscriptMessage;
+use reveille::domain::run::{MissedInstants, Run, RunState, Usage};
+use reveille::domain::task::{Action, Spec, Task, TaskStatus};
 use reveille::executor::orchestrator::Orchestrator;
-use reveille::executor::{Executor, Job, ExecutorRegistry};
-use reveille::invalid::{ValidationErrors, FieldError};
-use reveille::llm::LlmError;
-use reveille::run::cause::Cause;
-use reveille::run::outcome::{RunOutcome, RunError};
-use reveille::run::transcript::TranscriptMessage;
-use reveille::run::{MissedInstants, Run, RunState, Usage};
-use reveille::task::{Action, Spec, Task, TaskStatus};
+use reveille::executor::{Executor, ExecutorRegistry, Job};
+use reveille::ports::llm::LlmError;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::stage::{FakeTool, RUN, AgentHarness, passing, says, start};
+use super::stage::{AgentHarness, FakeTool, RUN, passing, says, start};
 
 fn action(instruction: &str, config: Value) -> Action {
     Action { instruction: instruction.into(), config: serde_json::from_value(config).unwrap() }

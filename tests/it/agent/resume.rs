@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use reveille::run::Usage;
-use reveille::run::transcript::{TranscriptEntry, TranscriptMessage, ToolCall};
-use reveille::tool::{ToolContext, ToolOutput};
+use reveille::domain::run::Usage;
+use reveille::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMessage};
+use reveille::ports::tool::{ToolContext, ToolOutput};
 use serde_json::json;
 
-use super::stage::{Memory, FakeTool, AgentHarness, call, calls, says, start};
+use super::stage::{AgentHarness, FakeTool, Memory, call, calls, says, start};
 
 /// Calls by name and idempotency key, with the number of tries.
 type Called = Arc<Mutex<BTreeMap<(String, String), usize>>>;
@@ -88,7 +88,8 @@ async fn from_every_prefix_of_a_transcript_the_run_goes_on_without_asking_or_doi
             assert_eq!(*times, 1, "prefix of {length}");
             assert!(first.lock().unwrap().contains_key(who), "prefix of {length}: {who:?} has another key");
         }
-        let stored = entries[..length].iter().filter(|entry| matches!(entry.message, TranscriptMessage::Tool { .. })).count();
+        let stored =
+            entries[..length].iter().filter(|entry| matches!(entry.message, TranscriptMessage::Tool { .. })).count();
         assert_eq!(called.lock().unwrap().len(), 4 - stored - unknown.len(), "prefix of {length}");
         let seqs: Vec<i64> = resumed.store.entries.lock().unwrap().iter().map(|entry| entry.seq).collect();
         assert_eq!(seqs, (0..9).collect::<Vec<_>>(), "prefix of {length}");
@@ -140,7 +141,9 @@ async fn a_resumed_run_is_shown_the_present_time_and_keeps_the_system_message_of
     let stage = AgentHarness { store: Memory::of(stored), ..stage };
     stage.answer("go").await;
     let requests = stage.model.requests.lock().unwrap();
-    assert!(matches!(&requests[0].messages[0], TranscriptMessage::System { text } if text.contains("2026-12-24T07:00:00Z")));
+    assert!(
+        matches!(&requests[0].messages[0], TranscriptMessage::System { text } if text.contains("2026-12-24T07:00:00Z"))
+    );
     assert_eq!(requests[0].messages.len(), 2);
     assert_eq!(stage.store.messages()[0], TranscriptMessage::system("of yesterday"));
 }

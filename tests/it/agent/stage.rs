@@ -8,24 +8,27 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reveille::agent::{Agent, AgentStore, AppendError, AgentResponse, AgentRequest, Settings, StopSignal, AgentOverrides};
-use reveille::approval::matrix::{Category, Consequence};
-use reveille::approval::policy::Policy;
-use reveille::approval::{self, Approval, Begun, CallOutcome, GrantAsk};
-use reveille::clock::Clock;
-use reveille::compute::Compute;
-use reveille::event::Event;
-use reveille::id::Tenant;
-use reveille::llm::fallback::ChainLink;
-use reveille::llm::pricing::TokenPrices;
-use reveille::llm::tokens::TokenCounter;
-use reveille::llm::{LlmError, Model, ModelAnswer, ModelRequest, Models, OnDelta, StopReason, ModelTokens};
-use reveille::run::outcome::RunError;
-use reveille::run::stream::StreamEvent;
-use reveille::run::transcript::{TranscriptEntry, TranscriptMessage, ToolCall};
-use reveille::tool::{
-    Definition, ToolHost, HostError, MissedByStep, ToolNotice, ToolRegistry, TaskQuery, Tool, ToolContext, ToolError, ToolOutput,
-    ToolStatus,
+use reveille::agent::{
+    Agent, AgentOverrides, AgentRequest, AgentResponse, AgentStore, AppendError, Settings, StopSignal,
+};
+use reveille::base::clock::Clock;
+use reveille::base::compute::Compute;
+use reveille::base::id::Tenant;
+use reveille::domain::approval;
+use reveille::domain::approval::matrix::{Category, Consequence};
+use reveille::domain::approval::policy::Policy;
+use reveille::domain::approval::{Approval, Begun, CallOutcome, GrantAsk};
+use reveille::domain::event::Event;
+use reveille::domain::run::outcome::RunError;
+use reveille::domain::run::stream::StreamEvent;
+use reveille::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMessage};
+use reveille::ports::llm::fallback::ChainLink;
+use reveille::ports::llm::pricing::TokenPrices;
+use reveille::ports::llm::tokens::TokenCounter;
+use reveille::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, OnDelta, StopReason};
+use reveille::ports::tool::{
+    Definition, HostError, MissedByStep, TaskQuery, Tool, ToolContext, ToolError, ToolHost, ToolNotice, ToolOutput,
+    ToolRegistry, ToolStatus,
 };
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -307,7 +310,11 @@ impl AgentHarness {
         AgentHarness::with_settings(answers, tools, settings)
     }
 
-    pub fn with_settings(answers: Vec<Result<ModelAnswer, LlmError>>, tools: Vec<FakeTool>, settings: Settings) -> AgentHarness {
+    pub fn with_settings(
+        answers: Vec<Result<ModelAnswer, LlmError>>,
+        tools: Vec<FakeTool>,
+        settings: Settings,
+    ) -> AgentHarness {
         let clock = Clock::manual(start());
         let model = FakeModel::of(answers);
         let models = models(vec![("main", model.clone())], &settings, &clock);

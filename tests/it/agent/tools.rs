@@ -2,20 +2,21 @@
 
 use std::sync::Arc;
 
-use reveille::agent::{Agent, Asking, AgentResponse};
-use reveille::approval::policy::Policy;
-use reveille::credential::Reference;
-use reveille::egress::{self, Egress};
-use reveille::invalid::ValidationErrors;
-use reveille::run::transcript::ToolCall;
-use reveille::tool::{HostError, ToolRegistry, builtin};
-use reveille::vault::credentials::Credentials;
+use reveille::agent::{Agent, AgentResponse, Asking};
+use reveille::base::invalid::ValidationErrors;
+use reveille::domain::approval::policy::Policy;
+use reveille::domain::credential::Reference;
+use reveille::domain::run::transcript::ToolCall;
+use reveille::ports::egress;
+use reveille::ports::egress::Egress;
+use reveille::ports::tool::{HostError, ToolRegistry, builtin};
+use reveille::ports::vault::credentials::Credentials;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::stage::{RUN, AgentHarness, call, calls, says};
+use super::stage::{AgentHarness, RUN, call, calls, says};
 use crate::support::computing::{HeldThreads, until_waiting};
 
 /// A stage whose agent has the built-in tools and makes these calls.
@@ -55,7 +56,7 @@ async fn the_tools_for_tasks_act_for_the_run_s_tenant_and_nobody_else() {
         "name": "Mail", "trigger": { "type": "schedule", "cron": "0 8 * * *", "timezone": "Europe/Berlin" },
         "action": { "instruction": "Read it" },
     });
-    let key = reveille::tool::ToolContext::key_of(RUN, 1, "c1");
+    let key = reveille::ports::tool::ToolContext::key_of(RUN, 1, "c1");
     assert_eq!(
         asked,
         [
@@ -99,7 +100,7 @@ async fn an_event_of_an_agent_says_so_and_is_the_same_when_its_call_is_repeated(
     );
     stage.answer("go").await;
     let asked = stage.host.asked.lock().unwrap().clone();
-    let id = reveille::tool::ToolContext::key_of(RUN, 1, "c1");
+    let id = reveille::ports::tool::ToolContext::key_of(RUN, 1, "c1");
     let time = asked[0]["publish"]["time"].clone();
     let event = json!({
         "specversion": "1.0", "tenantid": "ann", "source": "agent", "id": id, "type": "report.ready", "subject": "June",
@@ -205,7 +206,7 @@ async fn an_address_is_fetched_with_its_headers_and_json_comes_as_json() {
 #[tokio::test]
 async fn http_send_goes_out_once_with_the_key_of_its_call_and_follows_no_redirect() {
     let server = MockServer::start().await;
-    let key = reveille::tool::ToolContext::key_of(RUN, 1, "c1");
+    let key = reveille::ports::tool::ToolContext::key_of(RUN, 1, "c1");
     Mock::given(method("PUT"))
         .and(path("/orders/7"))
         .and(header("idempotency-key", key.as_str()))

@@ -1,6 +1,6 @@
 //! Conditions over HTTP: tried without a trace, refused with every fault, and shown with their task.
 
-use reveille::id::Scope;
+use reveille::base::id::Scope;
 use reveille::store::RunFilter;
 use serde_json::{Value, json};
 use wiremock::matchers::any;

@@ -1,8 +1,9 @@
 //! Credentials over HTTP: put, shown without their documents, held against how they are used.
 
-use reveille::credential::CredentialUse;
-use reveille::id::{Scope, new_id};
-use reveille::vault::{self, Vault, WithoutKeys};
+use reveille::base::id::{Scope, new_id};
+use reveille::domain::credential::CredentialUse;
+use reveille::ports::vault;
+use reveille::ports::vault::{Vault, WithoutKeys};
 use serde_json::{Value, json};
 
 use super::service::{Api, on_both, only};

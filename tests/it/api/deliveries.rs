@@ -1,8 +1,8 @@
 //! Deliveries: what was sent, how it went, and once more.
 
 use chrono::TimeDelta;
-use reveille::id::Scope;
-use reveille::notification::{MessageKind, Mark, NewDelivery};
+use reveille::base::id::Scope;
+use reveille::domain::notification::{Mark, MessageKind, NewDelivery};
 use reveille::store::DeliveryFilter;
 use serde_json::{Value, json};
 

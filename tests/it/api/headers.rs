@@ -9,9 +9,9 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
-use reveille::egress::retry_after;
-use reveille::http::proxies::{ForwardedHeader, TrustedProxies};
 use reveille::http::server::Peer;
+use reveille::http::server::proxies::{ForwardedHeader, TrustedProxies};
+use reveille::ports::egress::retry_after;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::Request;
-use reveille::clock::pause;
+use reveille::base::clock::pause;
 use reveille::http::server::ServerLimits;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use reveille::http::proxies::{ForwardedHeader, TrustedProxies};
+use reveille::http::server::proxies::{ForwardedHeader, TrustedProxies};
 use reveille::http::server::{self, ServerLimits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -292,7 +292,8 @@ async fn streams_of_a_token_and_of_a_tenant_leave_room_for_probes_pages_and_othe
 
 #[tokio::test]
 async fn trusted_proxy_is_limited_by_the_clients_that_it_names() {
-    let limits = ServerLimits { connections_per_address: 1, streams_per_address: 1, wrong_tokens: 1, ..ServerLimits::default() };
+    let limits =
+        ServerLimits { connections_per_address: 1, streams_per_address: 1, wrong_tokens: 1, ..ServerLimits::default() };
     let proxies = TrustedProxies::read(&["127.0.0.1".into()], ForwardedHeader::XForwardedFor).unwrap();
     let server = Server::behind(limits, proxies).await;
     let token = server.api.token("ann", &["events:read"]).await;

@@ -9,13 +9,13 @@ use axum::http::Request;
 use chrono::{DateTime, TimeDelta, Utc};
 use chrono_tz::Tz;
 use futures::{FutureExt, StreamExt};
-use reveille::channel::live::{LiveChannel, Settings};
-use reveille::channel::{Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
-use reveille::id::Tenant;
-use reveille::notification::text::Link;
-use reveille::notification::wording::RenderedMessage;
-use reveille::notification::{Addresses, Recipient};
-use reveille::task::Urgency;
+use reveille::base::id::Tenant;
+use reveille::domain::notification::rendered_message::RenderedMessage;
+use reveille::domain::notification::text::Link;
+use reveille::domain::notification::{Addresses, Recipient};
+use reveille::domain::task::Urgency;
+use reveille::ports::channel::live::{LiveChannel, Settings};
+use reveille::ports::channel::{Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tower::ServiceExt;
@@ -111,7 +111,12 @@ async fn deliver_to(api: &Api, id: Uuid, recipient: &Recipient) -> Result<Receip
 }
 
 /// A question, through this channel.
-async fn offer(live: &LiveChannel, id: Uuid, recipient: &Recipient, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
+async fn offer(
+    live: &LiveChannel,
+    id: Uuid,
+    recipient: &Recipient,
+    now: DateTime<Utc>,
+) -> Result<Receipt, ChannelError> {
     let words = RenderedMessage {
         subject: "May I send it?".into(),
         text: "To team@example.org – now".into(),
@@ -208,7 +213,10 @@ async fn an_attempt_that_was_broken_off_is_gone_on_with(api: Api) {
     client.assert_silent();
     let sealed = api.store.take_live_message(&ann, id(7)).await.unwrap().expect("the message");
     assert!(sealed.starts_with("v1:") && !sealed.contains("canary"), "{sealed}");
-    assert_eq!(reveille::channel::live::open(&api.vault, &ann, id(7), &sealed).unwrap().expose(), told_as_text());
+    assert_eq!(
+        reveille::ports::channel::live::open(&api.vault, &ann, id(7), &sealed).unwrap().expose(),
+        told_as_text()
+    );
 }
 
 /// With the instant at which the delivery was made, which an attempt does not change.

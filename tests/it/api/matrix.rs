@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use chrono::TimeDelta;
-use reveille::id::new_id;
-use reveille::notification::{MessageKind, NewDelivery, dedupe};
+use reveille::base::id::new_id;
+use reveille::base::token::{Permission, TokenKind, TokenText};
+use reveille::domain::notification::{MessageKind, NewDelivery, dedupe};
 use reveille::store::{DeliveryFilter, Grant};
-use reveille::token::{Permission, TokenKind, TokenText};
 use serde_json::{Value, json};
 
 use crate::approvals::stage::{ask, note};

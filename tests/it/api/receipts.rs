@@ -4,10 +4,10 @@ use axum::body::Body;
 use axum::http::Request;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use reveille::channel::ticket;
+use reveille::base::id::Scope;
+use reveille::domain::notification::{DeliveryState, Mark, MessageKind, NewDelivery};
 use reveille::http::server::Peer;
-use reveille::id::Scope;
-use reveille::notification::{DeliveryState, MessageKind, Mark, NewDelivery};
+use reveille::ports::channel::ticket;
 use reveille::store::DeliveryFilter;
 use uuid::Uuid;
 

@@ -1,7 +1,7 @@
 //! Recipients: put whole, shown without their secrets.
 
-use reveille::id::Scope;
-use reveille::notification::verification::{PURPOSE, Proof};
+use reveille::base::id::Scope;
+use reveille::domain::notification::verification::{PURPOSE, Proof};
 use serde_json::{Value, json};
 
 use super::service::{ADMIN, Api};

@@ -33,7 +33,7 @@ async fn every_operation_says_what_it_is_and_what_it_needs() {
         let by_token = path.starts_with("/v1/") && id != "receive_receipt";
         assert_eq!(needs.is_some(), by_token, "{id} {needs:?}");
         if let Some(needs) = needs {
-            assert!(reveille::token::Permission::parse(needs).is_some(), "{id} needs {needs}");
+            assert!(reveille::base::token::Permission::parse(needs).is_some(), "{id} needs {needs}");
         }
     }
 }

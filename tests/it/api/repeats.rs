@@ -1,7 +1,7 @@
 //! A request that is sent twice with one `Idempotency-Key` takes effect once, and is answered the same.
 
 use chrono::TimeDelta;
-use reveille::notification::{MessageKind, Mark, NewDelivery};
+use reveille::domain::notification::{Mark, MessageKind, NewDelivery};
 use serde_json::{Value, json};
 
 use super::service::{ADMIN, Api, daily_of, on_both};

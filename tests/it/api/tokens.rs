@@ -84,7 +84,9 @@ async fn a_tenant_sees_and_revokes_its_own_tokens_only() {
 
 #[test]
 fn a_blank_or_short_admin_token_is_a_fault() {
-    use reveille::{http::Settings, invalid::ValidationErrors, secret::Secret};
+    use reveille::base::invalid::ValidationErrors;
+    use reveille::base::secret::Secret;
+    use reveille::http::Settings;
     let faults = |token: &str| {
         let mut faults = ValidationErrors::new();
         Settings { admin_token: Some(Secret::new(token)), ..Settings::default() }.check(&mut faults);

@@ -1,8 +1,8 @@
 //! Decisions over the API: bound to what was shown, held against the schema, at most once, and nobody else's.
 
-use reveille::approval::CallOutcome;
-use reveille::id::Scope;
-use reveille::run::RunState;
+use reveille::base::id::Scope;
+use reveille::domain::approval::CallOutcome;
+use reveille::domain::run::RunState;
 use serde_json::{Value, json};
 
 use super::stage::{TIME, ask, note, note_of};
@@ -21,11 +21,11 @@ on_both! {
     a_run_says_why_it_waits_and_why_people_were_asked
 }
 
-fn decision(approval: &reveille::approval::Approval, word: &str) -> Value {
+fn decision(approval: &reveille::domain::approval::Approval, word: &str) -> Value {
     json!({ "decision": word, "digest": approval.digest })
 }
 
-fn place(approval: &reveille::approval::Approval) -> String {
+fn place(approval: &reveille::domain::approval::Approval) -> String {
     format!("/v1/approvals/{}/decision", approval.id)
 }
 

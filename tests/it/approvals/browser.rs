@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use chrono::TimeDelta;
-use reveille::approval::{CallOutcome, Proposal};
+use reveille::domain::approval::{CallOutcome, Proposal};
 use reveille::http::server::{self, ServerLimits};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;

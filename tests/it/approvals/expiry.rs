@@ -1,13 +1,13 @@
 //! Time passes and nobody answers: who is reminded when, who else is asked, and that no answer is never a yes.
 
 use chrono_tz::Tz;
-use reveille::approval::{ApprovalStatus, Settings};
-use reveille::id::Scope;
-use reveille::notification::{Addresses, Delivery, Recipient};
-use reveille::run::RunState;
+use reveille::base::id::Scope;
+use reveille::base::token::TokenHash;
+use reveille::domain::approval::{ApprovalStatus, Settings};
+use reveille::domain::notification::{Addresses, Delivery, Recipient};
+use reveille::domain::run::RunState;
+use reveille::domain::task::{Task, TaskStatus};
 use reveille::store::ApprovalFilter;
-use reveille::task::{Task, TaskStatus};
-use reveille::token::TokenHash;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use wiremock::matchers::method;

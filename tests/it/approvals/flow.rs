@@ -148,7 +148,7 @@ async fn mail(server: &MailServer, subject: &str) -> Mail {
             return found;
         }
         assert!(std::time::Instant::now() < deadline, "no mail `{subject}` among {subjects:?}");
-        reveille::clock::pause(Duration::from_millis(20)).await;
+        reveille::base::clock::pause(Duration::from_millis(20)).await;
     }
 }
 
@@ -171,7 +171,7 @@ async fn the_link_of_a_received_mail_is_opened_on_a_phone_and_the_answer_is_mail
     let link =
         question.text.lines().find_map(|line| line.split_once("/approvals/")).expect("a link").1.trim().to_owned();
     // as mail scanners do, before the person comes
-    let scanner = reveille::egress::operator_client(Duration::from_secs(5));
+    let scanner = reveille::ports::egress::operator_client(Duration::from_secs(5));
     for _ in 0..20 {
         let place = format!("{}/approvals/{link}", service.url());
         assert!(scanner.get(&place).send().await.unwrap().status().is_success());

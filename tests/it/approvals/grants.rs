@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::stage::{ask, note};
 use crate::api::service::{Api, on_both};
-use reveille::approval::matrix::{Category, Consequence};
+use reveille::domain::approval::matrix::{Category, Consequence};
 
 on_both! {
     a_grant_is_given_with_an_approval_listed_and_revoked

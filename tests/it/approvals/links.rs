@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use reveille::approval::{ApprovalAnswer, ApprovalChoice, Via};
-use reveille::channel::email;
-use reveille::id::Scope;
-use reveille::notification::DeliveryState;
-use reveille::run::RunState;
-use reveille::secret::Secret;
+use reveille::base::id::Scope;
+use reveille::base::secret::Secret;
+use reveille::base::token::TokenHash;
+use reveille::domain::approval::{ApprovalAnswer, ApprovalChoice, Via};
+use reveille::domain::notification::DeliveryState;
+use reveille::domain::run::RunState;
+use reveille::ports::channel::email;
 use reveille::store::ApprovalFilter;
-use reveille::token::TokenHash;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::expiry::asking;
@@ -115,7 +115,8 @@ async fn a_question_that_is_settled_by_then_is_not_sent(mut world: World) {
     let listed = instance.on(|store| async move { store.list_approvals(&Scope::Every, &filter).await }).await;
     for asked in listed.expect("approvals") {
         let (choice, digest) = (ApprovalChoice::Cancel, asked.digest.clone());
-        let answer = ApprovalAnswer { choice, digest, edited: None, comment: None, by: "token:t".into(), via: Via::Api };
+        let answer =
+            ApprovalAnswer { choice, digest, edited: None, comment: None, by: "token:t".into(), via: Via::Api };
         let decided = instance
             .on(move |store| async move { store.decide_approval(&Scope::Every, asked.id, &answer).await })
             .await;

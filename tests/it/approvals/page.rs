@@ -1,7 +1,7 @@
 //! The page behind a link: what it shows, what its form does, and what is left to see afterwards.
 
-use reveille::approval::{CallOutcome, ApprovalChoice, Proposal};
-use reveille::run::RunState;
+use reveille::domain::approval::{ApprovalChoice, CallOutcome, Proposal};
+use reveille::domain::run::RunState;
 use serde_json::json;
 
 use super::stage::{Seen, TIME, ask, fetch, link, note, note_of, post};

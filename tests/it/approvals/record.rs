@@ -1,7 +1,7 @@
 //! The record of what was asked and decided: sealed by the service, and whatever is changed in the database is found.
 
-use reveille::engine::sealer::chain::{ChainCheck, verify};
-use reveille::vault::{KeySource, Settings, Vault, WithoutKeys};
+use reveille::engine::maintenance::sealer::chain::{ChainCheck, verify};
+use reveille::ports::vault::{KeySource, Settings, Vault, WithoutKeys};
 
 use super::expiry::asking;
 use crate::support::app::Instance;

@@ -3,13 +3,13 @@
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, header};
 use chrono::TimeDelta;
-use reveille::approval::matrix::{Category, Consequence};
-use reveille::approval::{Approval, ApprovalChoice, ProposalIdentity, OnExpiry, Proposal};
+use reveille::base::id::{Scope, new_id};
+use reveille::base::token::TokenHash;
+use reveille::domain::approval::matrix::{Category, Consequence};
+use reveille::domain::approval::{Approval, ApprovalChoice, OnExpiry, Proposal, ProposalIdentity};
+use reveille::domain::run::RunState;
 use reveille::http::server::Peer;
-use reveille::id::{Scope, new_id};
-use reveille::run::RunState;
 use reveille::store::{ApprovalLink, Finish, Park};
-use reveille::token::TokenHash;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 use uuid::Uuid;

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use reveille::bus::Settings;
-use reveille::id::Scope;
+use reveille::base::id::Scope;
+use reveille::ports::bus::Settings;
 
-use super::world::{BusHarness, acknowledge, dead_letters, event, ids_of, log, log_filter, read, read_nothing, waits_end};
+use super::world::{
+    BusHarness, acknowledge, dead_letters, event, ids_of, log, log_filter, read, read_nothing, waits_end,
+};
 use crate::support::redis::{Redis, RedisServer};
 
 #[tokio::test]
@@ -16,7 +18,7 @@ async fn a_cluster_takes_keeps_and_hands_over_events() {
     let begun = std::time::Instant::now();
     while !node.ask(&["CLUSTER", "INFO"]).contains("cluster_state:ok") {
         assert!(begun.elapsed() < Duration::from_secs(20), "the cluster does not come up");
-        reveille::clock::pause(Duration::from_millis(20)).await;
+        reveille::base::clock::pause(Duration::from_millis(20)).await;
     }
     let stage = BusHarness::redis_at(format!("redis+cluster://127.0.0.1:{}", server.port), Settings::default()).await;
     let bus = &*stage.bus;
@@ -37,13 +39,13 @@ async fn a_cluster_takes_keeps_and_hands_over_events() {
     stage.stall().await;
     let rest = read(bus, 11).await;
     acknowledge(bus, &rest).await;
-    let later = reveille::clock::Clock::system().now() + chrono::TimeDelta::days(365);
+    let later = reveille::base::clock::Clock::system().now() + chrono::TimeDelta::days(365);
     assert_eq!(bus.trim(later).await.unwrap(), 41);
     assert_eq!(bus.concerns().await.unwrap(), [""; 0]);
 
     let reader = stage.bus.clone();
     let reading = tokio::spawn(async move { reader.read(1, Duration::from_secs(20)).await });
-    reveille::clock::pause(Duration::from_millis(50)).await;
+    reveille::base::clock::pause(Duration::from_millis(50)).await;
     stage.publish(&[event("a", "late")]).await;
     let late = reading.await.unwrap().unwrap();
     assert_eq!(ids_of(&late), ["late"]);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use reveille::bus::{BusError, DeadLetterFilter, Settings};
-use reveille::engine::forwarder::Forwarder;
+use reveille::base::id::Scope;
+use reveille::engine::events::forwarder::Forwarder;
 use reveille::engine::service::{NextTick, ServiceLoop};
-use reveille::id::Scope;
+use reveille::ports::bus::{BusError, DeadLetterFilter, Settings};
 
 use super::world::{BusHarness, event, ids_of, read, read_nothing};
 use crate::support::redis::RedisServer;
@@ -31,7 +31,7 @@ async fn events_taken_while_redis_was_away_are_forwarded_in_order_at_its_return(
     assert_eq!(stage.world.count("select count(*) from bus_outbox").await, 3);
 
     server.start_again();
-    reveille::clock::pause(std::time::Duration::from_millis(300)).await;
+    reveille::base::clock::pause(std::time::Duration::from_millis(300)).await;
     // Redis is back, and what waits goes first: a tenant's new event waits behind it, another tenant's need not
     stage.publish(&[event("a", "3"), event("c", "y")]).await;
     assert_eq!(stage.world.count("select count(*) from bus_outbox").await, 4);
@@ -96,8 +96,9 @@ async fn without_the_outbox_publishing_fails_and_what_is_left_is_forwarded_all_t
 #[tokio::test]
 async fn bus_traffic_is_counted() {
     let stage = BusHarness::redis().await;
-    let metrics = reveille::metrics::Metrics::new();
-    let bus: Arc<dyn reveille::bus::Bus> = Arc::new(reveille::bus::counted::CountedBus::new(stage.bus.clone(), &metrics));
+    let metrics = reveille::base::metrics::Metrics::new();
+    let bus: Arc<dyn reveille::ports::bus::Bus> =
+        Arc::new(reveille::ports::bus::counted::CountedBus::new(stage.bus.clone(), &metrics));
     read_nothing(&*bus).await;
     bus.publish(&[event("a", "1"), event("a", "2"), event("a", "3")]).await.unwrap();
     let entries = read(&*bus, 2).await;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use reveille::bus::{BusError, Settings};
-use reveille::clock::Clock;
-use reveille::id::Scope;
-use reveille::secret::SecretUrl;
+use reveille::base::clock::Clock;
+use reveille::base::id::Scope;
+use reveille::base::secret::SecretUrl;
+use reveille::ports::bus::{BusError, Settings};
 
 use super::world::{
     BusHarness, acknowledge, dead_letters, event, ids_of, log, log_filter, names_of, read, read_nothing, waits_end,
@@ -33,7 +33,7 @@ async fn a_foreign_service_publishes_by_a_plain_xadd() {
 async fn an_entry_that_does_not_parse_is_handed_over_as_what_it_is_and_buried() {
     let stage = BusHarness::redis().await;
     let stream = stage.stream("a");
-    let large = "x".repeat(reveille::event::EVENT_BYTES + 1);
+    let large = "x".repeat(reveille::domain::event::EVENT_BYTES + 1);
     for words in [["event", "not json"], ["evnt", "{}"], ["event", r#"{"specversion":"1.0","id":"1"}"#]] {
         stage.redis_server().ask(&["XADD", &stream, "*", words[0], words[1]]);
     }
@@ -42,7 +42,7 @@ async fn an_entry_that_does_not_parse_is_handed_over_as_what_it_is_and_buried() 
     assert_eq!(whys[0], "it is not JSON: expected ident at line 1 column 2");
     assert_eq!(whys[1], "it has no field `event`");
     assert!(whys[2].contains("/tenantid") && whys[2].contains("/source"), "{}", whys[2]);
-    assert!(reveille::bus::read_entry(large.as_bytes()).unwrap_err().why.contains("at most 262144"));
+    assert!(reveille::ports::bus::read_entry(large.as_bytes()).unwrap_err().why.contains("at most 262144"));
 
     for entry in &entries {
         let why = entry.event.clone().unwrap_err().why;
@@ -118,7 +118,8 @@ async fn trimming_never_passes_what_is_pending_or_unread_of_any_group() {
 #[tokio::test]
 async fn streams_of_a_larger_number_of_partitions_are_read_until_they_are_empty() {
     let mut stage =
-        BusHarness::redis_at(crate::support::servers::redis_url(), Settings { partitions: 8, ..Settings::default() }).await;
+        BusHarness::redis_at(crate::support::servers::redis_url(), Settings { partitions: 8, ..Settings::default() })
+            .await;
     let tenants: Vec<String> = (0..30).map(|n| format!("tenant_{n}")).collect();
     read_nothing(&*stage.bus).await;
     stage.publish(&tenants.iter().map(|tenant| event(tenant, "old")).collect::<Vec<_>>()).await;
@@ -192,7 +193,7 @@ async fn a_restarted_redis_with_its_append_only_file_has_kept_everything() {
     server.start_again();
 
     // it comes back by itself: a failure is remembered for a moment only
-    reveille::clock::pause(Duration::from_millis(300)).await;
+    reveille::base::clock::pause(Duration::from_millis(300)).await;
     stage.publish(&[event("a", "20")]).await;
     stage.stall().await;
     let mut numbers: Vec<u32> = ids_of(&read(&*stage.bus, 19).await).iter().map(|id| id.parse().unwrap()).collect();

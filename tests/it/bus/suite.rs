@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use reveille::bus::{BusBacklog, BusError, DeadLetterFilter, LogFilter, Settings};
-use reveille::id::{Scope, Tenant};
+use reveille::base::id::{Scope, Tenant};
+use reveille::ports::bus::{BusBacklog, BusError, DeadLetterFilter, LogFilter, Settings};
 use serde_json::json;
 
 use super::world::{
@@ -76,7 +76,7 @@ async fn a_waiting_reader_gets_what_is_published_meanwhile(stage: &BusHarness) {
     read_nothing(&*stage.bus).await;
     let reader = stage.bus.clone();
     let reading = tokio::spawn(async move { reader.read(10, Duration::from_secs(20)).await });
-    reveille::clock::pause(Duration::from_millis(50)).await;
+    reveille::base::clock::pause(Duration::from_millis(50)).await;
     let begun = std::time::Instant::now();
     stage.publish(&[event("a", "1")]).await;
     assert_eq!(ids_of(&reading.await.unwrap().unwrap()), ["1"]);
@@ -217,7 +217,7 @@ async fn the_log_goes_on_where_it_ended(stage: &BusHarness) {
     ] {
         stage.publish(&[event]).await;
         // entries of one millisecond in two streams have no order
-        reveille::clock::pause(Duration::from_millis(2)).await;
+        reveille::base::clock::pause(Duration::from_millis(2)).await;
     }
     let (first, position, more) = log(bus, &Scope::Every, &log_filter(2)).await;
     assert_eq!((first, more), (vec!["1".into(), "2".into()], true));
@@ -306,7 +306,7 @@ async fn bus_backlog_is_counted(stage: &BusHarness) {
 
 /// A tenant whose events are on the stream of `a`.
 fn beside_a() -> String {
-    let partition = |tenant: &str| reveille::event::partition(tenant, Settings::default().partitions);
+    let partition = |tenant: &str| reveille::domain::event::partition(tenant, Settings::default().partitions);
     (0..)
         .map(|number| format!("quiet_{number}"))
         .find(|tenant| partition(tenant) == partition("a"))

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use reveille::bus::{self, Bus, BusError, DeadLetterFilter, BusEntry, LogFilter, Settings};
-use reveille::event::Event;
-use reveille::id::{Scope, Tenant};
-use reveille::secret::SecretUrl;
+use reveille::base::id::{Scope, Tenant};
+use reveille::base::secret::SecretUrl;
+use reveille::domain::event::Event;
+use reveille::ports::bus;
+use reveille::ports::bus::{Bus, BusEntry, BusError, DeadLetterFilter, LogFilter, Settings};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -64,7 +65,7 @@ impl BusHarness {
 
     /// The stream of a tenant.
     pub fn stream(&self, tenant: &str) -> String {
-        let partition = reveille::event::partition(tenant, self.settings.partitions);
+        let partition = reveille::domain::event::partition(tenant, self.settings.partitions);
         format!("{}:{partition}", self.settings.stream_prefix)
     }
 
@@ -104,7 +105,7 @@ pub async fn waits_end(bus: &Arc<dyn Bus>) {
     let ended = async {
         while !reading.is_finished() {
             bus.end_waits().await;
-            reveille::clock::pause(Duration::from_millis(20)).await;
+            reveille::base::clock::pause(Duration::from_millis(20)).await;
         }
         reading.await.unwrap().unwrap()
     };

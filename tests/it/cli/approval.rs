@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use reveille::clock::pause;
+use reveille::base::clock::pause;
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor, SqliteConnection};
 

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use reveille::clock::pause;
+use reveille::base::clock::pause;
 use serde_json::Value;
 use sqlx::Executor;
 use tokio::io::{AsyncBufReadExt, BufReader};

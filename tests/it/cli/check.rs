@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 
-use reveille::clock::Clock;
-use reveille::event::Event;
+use reveille::base::clock::Clock;
+use reveille::domain::event::Event;
 use reveille::store::{self, Store};
 use serde_json::{Value, json};
 use wiremock::matchers::path;

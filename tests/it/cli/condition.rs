@@ -89,7 +89,7 @@ async fn a_condition_becomes_true_once_and_its_task_says_so() {
     // three polls later there is one run
     let polled = async {
         while shop.received_requests().await.unwrap().len() < 4 {
-            reveille::clock::pause(std::time::Duration::from_millis(50)).await;
+            reveille::base::clock::pause(std::time::Duration::from_millis(50)).await;
         }
     };
     tokio::time::timeout(std::time::Duration::from_secs(60), polled).await.expect("it is polled");

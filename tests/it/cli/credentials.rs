@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use reveille::clock::pause;
+use reveille::base::clock::pause;
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor, SqliteConnection};
 

@@ -76,7 +76,7 @@ async fn with_wait_a_person_decides_and_what_they_decide_is_done() {
             break;
         }
     }
-    let browser = reveille::egress::operator_client(Duration::from_secs(30));
+    let browser = reveille::ports::egress::operator_client(Duration::from_secs(30));
     let page = browser.get(&link).send().await.expect("the link opens").text().await.expect("a page");
     let nonce = page.split_once("name=\"nonce\" value=\"").expect("a form").1.split_once('"').expect("its end").0;
     let answer = browser.post(&link).form(&[("nonce", nonce), ("do", "cancel:all")]).send().await;

@@ -121,7 +121,7 @@ async fn while_redis_is_away_publishing_answers_503_and_goes_on_when_it_is_back(
     assert!(checked.code == 1 && checked.out.contains("is Redis up at"), "{}", checked.out);
 
     server.start_again();
-    reveille::clock::pause(std::time::Duration::from_millis(300)).await;
+    reveille::base::clock::pause(std::time::Duration::from_millis(300)).await;
     shell.ok(&publish).await;
     assert_eq!(readiness(&service).await.0, 200);
     service.terminate().await;

@@ -46,7 +46,7 @@ async fn version_names_what_is_compiled_in() {
     let dir = TempDir::new();
     let version = Shell::in_dir(&dir).json(&["version"]).await;
     assert_eq!(version["reveille"], env!("CARGO_PKG_VERSION"));
-    let zones = reveille::trigger::zone::ZoneTable::bundled();
+    let zones = reveille::domain::trigger::zone::ZoneTable::bundled();
     assert!(version["zone_database"].as_str().unwrap() >= zones.release().as_str(), "{version}");
     assert!(["bundled", "folder"].contains(&version["zone_source"].as_str().unwrap()), "{version}");
     let sqlite: Vec<u32> = version["sqlite"].as_str().unwrap().split('.').map(|part| part.parse().unwrap()).collect();

@@ -59,7 +59,7 @@ async fn no_command_can_be_dumped_not_even_one_that_only_prints() {
         if name.trim() == "reveille" && line.split_whitespace().nth(4) == Some("0") {
             return line;
         }
-        reveille::clock::pause(std::time::Duration::from_millis(5)).await;
+        reveille::base::clock::pause(std::time::Duration::from_millis(5)).await;
     };
     tokio::time::timeout(std::time::Duration::from_secs(30), limits()).await.expect("the limit is 0");
     signal("ABRT", id).await;

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use compare::Names;
 use page::{Block, Step, blocks};
-use reveille::clock::pause;
+use reveille::base::clock::pause;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
-use world::{Places, Server, ReadmeHarness, replace};
+use world::{Places, ReadmeHarness, Server, replace};
 
 use crate::support::binary::{TempDir, signal};
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use reveille::clock;
+use reveille::base::clock;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -256,7 +256,7 @@ async fn while_runs_are_finished_the_service_says_that_it_stops_and_can_be_asked
     let mut service = with_slow_model(Service::new(), 600.0).with("REVEILLE_ENGINE__SHUTDOWN_GRACE_SECONDS", "60.0");
     service.start().await;
     let run = started_run(&service).await;
-    let http = reveille::egress::operator_client(Duration::from_secs(30));
+    let http = reveille::ports::egress::operator_client(Duration::from_secs(30));
     let readyz = format!("{}/readyz", service.url());
     let ready = async || {
         let answer = http.get(&readyz).send().await.expect("an answer");
@@ -304,7 +304,7 @@ async fn migrate_makes_the_tables_and_serve_needs_keys_on_postgres() {
 
 #[tokio::test]
 async fn trusted_proxies_and_their_header_are_read_from_the_configuration_file() {
-    let client = reveille::egress::operator_client(Duration::from_secs(30));
+    let client = reveille::ports::egress::operator_client(Duration::from_secs(30));
     let at_most = 48; // streams of one address
     for (config, expected) in [
         ("", [429, 429]),

@@ -1,9 +1,9 @@
 //! The condition of the README: its sentence is true whichever way the price begins.
 
-use reveille::expr::{Language, Variables};
-use reveille::run::cause::Cause;
-use reveille::trigger::Trigger;
-use reveille::trigger::condition::{ConditionState, PollResult, ConditionSubject, Validators};
+use reveille::base::expr::{Language, Variables};
+use reveille::domain::run::cause::Cause;
+use reveille::domain::trigger::Trigger;
+use reveille::domain::trigger::condition::{ConditionState, ConditionSubject, PollResult, Validators};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 

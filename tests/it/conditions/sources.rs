@@ -6,18 +6,19 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use redis::AsyncCommands;
-use reveille::bus;
-use reveille::clock::Clock;
-use reveille::compute::Compute;
-use reveille::egress::{self, Egress};
+use reveille::base::clock::Clock;
+use reveille::base::compute::Compute;
+use reveille::base::id::Tenant;
+use reveille::base::invalid::ValidationErrors;
+use reveille::domain::task::TaskValidator;
+use reveille::domain::trigger::condition::{PollResult, PollSpec};
 use reveille::executor::host::StoreHost;
-use reveille::id::Tenant;
-use reveille::invalid::ValidationErrors;
-use reveille::poll::{PollFailure, Settings, Sources};
+use reveille::ports::bus;
+use reveille::ports::egress;
+use reveille::ports::egress::Egress;
+use reveille::ports::poll::{PollFailure, Settings, Sources};
+use reveille::ports::tool;
 use reveille::store::{self, Store};
-use reveille::task::TaskValidator;
-use reveille::tool;
-use reveille::trigger::condition::{PollSpec, PollResult};
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor, SqliteConnection};
 
@@ -29,7 +30,7 @@ use crate::support::servers;
 /// One look, as the tenant ann.
 struct Looking {
     sources: std::sync::Arc<Sources>,
-    poller: reveille::poll::Poller,
+    poller: reveille::ports::poll::Poller,
     compute: Compute,
 }
 
@@ -37,7 +38,7 @@ impl Looking {
     async fn at(settings: Value, dir: &Path) -> Looking {
         let settings: Settings = serde_json::from_value(settings).expect("settings");
         let egress = Egress::new(&egress::Settings::default()).expect("an egress");
-        let credentials = reveille::vault::credentials::Credentials::none(egress);
+        let credentials = reveille::ports::vault::credentials::Credentials::none(egress);
         let tools = tool::ToolRegistry::new(tool::builtin::all(&credentials)).expect("tools");
         let sources = Sources::new(&settings, &credentials, std::sync::Arc::new(tools), dir).expect("sources");
         let sources = std::sync::Arc::new(sources);
@@ -51,7 +52,7 @@ impl Looking {
         };
         let compute = store.computing().clone();
         let host = std::sync::Arc::new(StoreHost::new(store, known, bus));
-        let poller = reveille::poll::Poller::new(sources.clone(), host, Clock::system(), compute.clone());
+        let poller = reveille::ports::poll::Poller::new(sources.clone(), host, Clock::system(), compute.clone());
         Looking { poller, sources, compute }
     }
 
@@ -74,7 +75,8 @@ impl Looking {
 
     async fn poll(&self, Ask { tenant, trial, poll, time_limit }: Ask) -> Result<PollResult, PollFailure> {
         let id = uuid::Uuid::from_u128(7);
-        let ask = reveille::poll::PollRequest { tenant: &tenant, id, trial, poll: &poll, known: None, time_limit };
+        let ask =
+            reveille::ports::poll::PollRequest { tenant: &tenant, id, trial, poll: &poll, known: None, time_limit };
         match trial {
             true => self.poller.try_out(&ask).await,
             false => self.poller.poll(&ask).await,
@@ -395,7 +397,10 @@ async fn redis_hashes_and_texts_are_read_at_their_bounds_and_too_large_one_beyon
     assert_eq!(seen("longest text").await.as_str().unwrap().len(), 65_534);
     for beyond in ["more fields", "longer text"] {
         let refused = look(beyond).await;
-        assert!(matches!(&refused, Err(PollFailure::Fault(fault)) if fault.kind == "too_large"), "{beyond}: {refused:?}");
+        assert!(
+            matches!(&refused, Err(PollFailure::Fault(fault)) if fault.kind == "too_large"),
+            "{beyond}: {refused:?}"
+        );
     }
     let keys: Vec<String> = redis.keys(format!("{prefix}*")).await.unwrap();
     let _: () = redis.del(keys).await.unwrap();

@@ -1,8 +1,8 @@
 //! The watcher and failing polls: it never takes them for an answer, comes less often, tells the owner once.
 
+use reveille::base::id::new_id;
+use reveille::domain::task::Task;
 use reveille::engine::service::{NextTick, ServiceLoop};
-use reveille::id::new_id;
-use reveille::task::Task;
 use serde_json::{Value, json};
 use wiremock::ResponseTemplate;
 
@@ -125,7 +125,7 @@ async fn a_slow_host_does_not_hold_up_others(mut world: World) {
     // two of the slow ones are under way; the others were put off, and what is behind them has its turn
     for round in 0.. {
         instance.tick(&instance.engine().watcher).await.expect("a tick");
-        reveille::clock::pause(std::time::Duration::from_millis(50)).await;
+        reveille::base::clock::pause(std::time::Duration::from_millis(50)).await;
         if instance.condition(&task).await.edges == 1 {
             break;
         }
@@ -136,13 +136,13 @@ async fn a_slow_host_does_not_hold_up_others(mut world: World) {
     let began = std::time::Instant::now();
     while slow.asked().await.len() < 2 {
         assert!(began.elapsed() < PATIENCE, "the slow ones are not asked");
-        reveille::clock::pause(std::time::Duration::from_millis(20)).await;
+        reveille::base::clock::pause(std::time::Duration::from_millis(20)).await;
     }
     // those that were put off come again
     for _ in 0..2 {
         world.advance(2.0);
         instance.tick(&instance.engine().watcher).await.expect("a tick");
-        reveille::clock::pause(std::time::Duration::from_millis(50)).await;
+        reveille::base::clock::pause(std::time::Duration::from_millis(50)).await;
     }
     assert_eq!(slow.asked().await.len(), 2, "no more than two at once");
     instance.crash();
@@ -175,7 +175,7 @@ async fn a_condition_of_another_release_is_disabled_and_harms_no_other(mut world
     world.advance(20.0);
     instance.poll().await;
     let broken = instance.stored(&broken).await;
-    assert_eq!(broken.status, reveille::task::TaskStatus::Disabled);
+    assert_eq!(broken.status, reveille::domain::task::TaskStatus::Disabled);
     assert!(broken.status_reason.unwrap().starts_with("/trigger/expression: "), "says where");
     assert_eq!(instance.condition(&sound).await.edges, 1);
     instance.settle(0).await;
@@ -209,7 +209,7 @@ async fn a_tenant_whose_polls_hang_has_its_share_of_the_places_and_another_s_pol
     let began = std::time::Instant::now();
     while instance.condition(&one).await.edges == 0 {
         assert!(began.elapsed() < PATIENCE, "it is not polled");
-        reveille::clock::pause(std::time::Duration::from_millis(20)).await;
+        reveille::base::clock::pause(std::time::Duration::from_millis(20)).await;
     }
     instance.crash();
 }

@@ -1,13 +1,15 @@
 //! Questions to people: put with the parking of the run, settled once, with their consequences for the run.
 
 use chrono::TimeDelta;
-use reveille::approval::voter::{VoterMarks, Vote};
-use reveille::approval::{ApprovalAnswer, Approval, ApprovalStatus, Begun, CallOutcome, ApprovalChoice, OnExpiry, Proposal, Via};
-use reveille::id::{Scope, new_id};
-use reveille::notification::{MessageKind, NewDelivery};
-use reveille::run::RunState;
+use reveille::base::id::{Scope, new_id};
+use reveille::domain::approval::voter::{Vote, VoterMarks};
+use reveille::domain::approval::{
+    Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus, Begun, CallOutcome, OnExpiry, Proposal, Via,
+};
+use reveille::domain::notification::{MessageKind, NewDelivery};
+use reveille::domain::run::RunState;
 use reveille::store::{
-    ApprovalFilter, ApprovalLink, Attend, Attended, AuditFilter, Cancelled, Decided, DeliveryFilter, DecisionRefusal,
+    ApprovalFilter, ApprovalLink, Attend, Attended, AuditFilter, Cancelled, Decided, DecisionRefusal, DeliveryFilter,
     StartedRun, StoreError,
 };
 use serde_json::json;
@@ -151,7 +153,10 @@ async fn an_answer_is_the_decision_once_and_the_run_goes_on(world: &StoreHarness
     assert_eq!(decided, Decided::Done(expected.clone()));
     assert_eq!(get(world, asked[0].id).await, expected);
     for choice in [Approve, Edit, Cancel] {
-        assert_eq!(decide(world, &asked[0], choice).await, Decided::Refused(DecisionRefusal::Settled, expected.clone()));
+        assert_eq!(
+            decide(world, &asked[0], choice).await,
+            Decided::Refused(DecisionRefusal::Settled, expected.clone())
+        );
     }
     assert_eq!(acts(world, asked[0].id).await, ["service: approval.asked", "recipient:a: approval.approved"]);
     assert_eq!(state(world, &started).await, RunState::Queued);
@@ -204,7 +209,10 @@ async fn edited_call_runs_as_edited_and_not_otherwise(world: &StoreHarness) {
     let edit = answer(Edit, one, "token:t");
     let (arguments, digest) = edit.edited.clone().unwrap();
     let without = ApprovalAnswer { edited: None, ..edit.clone() };
-    assert_eq!(refused(world.store.decide_approval(EVERY, one.id, &without).await.unwrap()), DecisionRefusal::NotOffered);
+    assert_eq!(
+        refused(world.store.decide_approval(EVERY, one.id, &without).await.unwrap()),
+        DecisionRefusal::NotOffered
+    );
     let Decided::Done(edited) = decide(world, one, Edit).await else { panic!("not decided") };
     assert_eq!(edited.status, ApprovalStatus::Edited);
     assert_eq!((edited.arguments(), edited.decided_digest.as_ref()), (&arguments, Some(&digest)));
@@ -431,7 +439,8 @@ async fn nobody_answers_and_the_run_expires(world: &StoreHarness) {
     world.pass(LIMIT - 1);
     assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
     world.pass(1);
-    let if_expired = NewDelivery::of_run("a", started.run.id, MessageKind::Result, vec!["email".into()]).into_iter().collect();
+    let if_expired =
+        NewDelivery::of_run("a", started.run.id, MessageKind::Result, vec!["email".into()]).into_iter().collect();
     let attend = Attend { if_expired, ..attend(world) };
     assert_eq!(world.store.attend(started.run.id, &attend).await.unwrap(), Attended::Expired);
     let run = world.get_run(started.run.id).await;

@@ -1,13 +1,13 @@
 //! Questions to people, as cases put them: a proposal, a run that is parked for it, an answer.
 
 use chrono::TimeDelta;
-use reveille::approval::matrix::{Category, Consequence};
-use reveille::approval::proposal::Proposal;
-use reveille::approval::{ApprovalAnswer, Approval, ApprovalChoice, ProposalIdentity, OnExpiry, Via};
-use reveille::id::new_id;
-use reveille::run::RunState;
+use reveille::base::id::new_id;
+use reveille::domain::approval::matrix::{Category, Consequence};
+use reveille::domain::approval::proposal::Proposal;
+use reveille::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, OnExpiry, ProposalIdentity, Via};
+use reveille::domain::run::RunState;
+use reveille::domain::task::Task;
 use reveille::store::{Finish, Park, StartedRun};
-use reveille::task::Task;
 use serde_json::json;
 use uuid::Uuid;
 

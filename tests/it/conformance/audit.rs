@@ -1,6 +1,6 @@
 //! The record of who did what: written with what it tells of, chained afterwards, by one at a time.
 
-use reveille::id::Scope;
+use reveille::base::id::Scope;
 use reveille::store::{AuditEntry, AuditFilter};
 use serde_json::json;
 
@@ -23,7 +23,10 @@ async fn an_act_is_on_record_as_it_was(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1"]).await;
     world.pass(5);
     let comment = Some("not \0 now".to_owned());
-    let no = reveille::approval::ApprovalAnswer { comment, ..answer(reveille::approval::ApprovalChoice::Cancel, &asked[0], "token:t") };
+    let no = reveille::domain::approval::ApprovalAnswer {
+        comment,
+        ..answer(reveille::domain::approval::ApprovalChoice::Cancel, &asked[0], "token:t")
+    };
     world.store.decide_approval(&only("a"), asked[0].id, &no).await.unwrap();
     let filter = AuditFilter { limit: 9, ..AuditFilter::default() };
     let entries = world.store.list_audit(&only("a"), &filter).await.unwrap();

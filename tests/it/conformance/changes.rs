@@ -1,10 +1,10 @@
 //! Changes of tasks: what tenants wrote is computed before anything is locked, and what others change meanwhile stands.
 
-use reveille::credential::{CredentialIssue, CredentialIssueKind, Reference};
-use reveille::id::Scope;
+use reveille::base::id::Scope;
+use reveille::domain::credential::{CredentialIssue, CredentialIssueKind, Reference};
+use reveille::domain::task::change::TaskChange;
+use reveille::domain::task::{Task, TaskStatus};
 use reveille::store::{PauseResult, StoreError};
-use reveille::task::change::TaskChange;
-use reveille::task::{Task, TaskStatus};
 use serde_json::json;
 
 use super::credentials::credential;
@@ -108,7 +108,11 @@ async fn a_task_that_is_another_at_each_try_is_refused_in_the_end(world: &StoreH
 }
 
 async fn a_credential_is_saved_after_the_tasks_that_wait_for_it_are_planned(world: &StoreHarness) {
-    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
+    let lack = CredentialIssue {
+        credential: Reference::parse("google/work").unwrap(),
+        kind: CredentialIssueKind::Missing,
+        sent_at: None,
+    };
     let hourly = || json!({"interval": "1h"});
     let (first, second) = (world.task(hourly()).await, world.task(hourly()).await);
     assert_eq!(world.store.pause_for_credential(first.id, &lack).await.unwrap(), PauseResult::Paused);

@@ -1,14 +1,14 @@
 //! Runs that wait for a foreign runtime: parked by their end, completed once, found when they are overdue.
 
 use chrono::TimeDelta;
-use reveille::id::Scope;
-use reveille::notification::measure::NotifiedOutcome;
-use reveille::run::outcome::RunFault;
-use reveille::run::{RunEvent, RunState};
+use reveille::base::id::Scope;
+use reveille::domain::notification::run_notification::NotifiedOutcome;
+use reveille::domain::run::outcome::RunFault;
+use reveille::domain::run::{RunEvent, RunState};
+use reveille::domain::task::Task;
 use reveille::store::{
-    StoredAnswer, Cancelled, RunCompletion, DeliveryFilter, Finish, Idempotency, Park, StartedRun, StoreError,
+    Cancelled, DeliveryFilter, Finish, Idempotency, Park, RunCompletion, StartedRun, StoreError, StoredAnswer,
 };
-use reveille::task::Task;
 use serde_json::json;
 
 use super::told::tells;

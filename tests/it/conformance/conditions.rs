@@ -1,17 +1,17 @@
 //! Polls of conditions: claimed once, recorded with what they caused in one transaction, void where the task changed.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::expr::Language;
-use reveille::id::Scope;
-use reveille::notification::{MessageKind, NewDelivery};
-use reveille::quota::Quotas;
-use reveille::run::RunState;
-use reveille::run::cause::Cause;
+use reveille::base::expr::Language;
+use reveille::base::id::Scope;
+use reveille::domain::notification::{MessageKind, NewDelivery};
+use reveille::domain::quota::Quotas;
+use reveille::domain::run::RunState;
+use reveille::domain::run::cause::Cause;
+use reveille::domain::task::change::TaskChange;
+use reveille::domain::task::{Task, TaskStatus};
+use reveille::domain::trigger::Trigger;
+use reveille::domain::trigger::condition::{ConditionState, ConditionStep, PollFault, PollResult, Validators};
 use reveille::store::{DeliveryFilter, PendingWork, PollClaim, RecordedPoll, Store};
-use reveille::task::change::TaskChange;
-use reveille::task::{Task, TaskStatus};
-use reveille::trigger::Trigger;
-use reveille::trigger::condition::{ConditionState, PollFault, PollResult, ConditionStep, Validators};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -85,7 +85,7 @@ async fn state(world: &StoreHarness, task: &Task) -> ConditionState {
 
 /// Each run as its key, state and reason.
 async fn fires(world: &StoreHarness, task: &Task) -> Vec<String> {
-    let shown = |run: &reveille::run::Run| {
+    let shown = |run: &reveille::domain::run::Run| {
         format!("{} {} {}", run.fire_key, run.state.as_str(), run.reason.as_deref().unwrap_or_default())
             .trim_end()
             .into()

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use futures::future::join_all;
-use reveille::clock::{self, Clock};
-use reveille::id::{Scope, new_id};
-use reveille::secret::SecretUrl;
-use reveille::store::{StoredAnswer, Idempotency, OpenError, Settings, Store, StoreError};
+use reveille::base::clock;
+use reveille::base::clock::Clock;
+use reveille::base::id::{Scope, new_id};
+use reveille::base::secret::SecretUrl;
+use reveille::store::{Idempotency, OpenError, Settings, Store, StoreError, StoredAnswer};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use super::world::{LEASE, START, WORKER, StoreHarness, leases, never_waits, new_task, open_postgres};
+use super::world::{LEASE, START, StoreHarness, WORKER, leases, never_waits, new_task, open_postgres};
 use crate::support::binary::TempDir;
 use crate::support::gate::Gate;
 use crate::support::postgres::Database;

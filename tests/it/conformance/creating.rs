@@ -1,10 +1,10 @@
 //! New tasks: a batch has the effects of its tasks one by one, and a key stands for one task of its tenant.
 
 use futures::future::join_all;
-use reveille::credential::Reference;
-use reveille::id::Scope;
-use reveille::store::{StoredAnswer, NewTask, StoreError, TaskFilter, event_shard};
-use reveille::task::{Task, exported_key};
+use reveille::base::id::Scope;
+use reveille::domain::credential::Reference;
+use reveille::domain::task::{Task, exported_key};
+use reveille::store::{NewTask, StoreError, StoredAnswer, TaskFilter, event_shard};
 use serde_json::{Value, json};
 
 use super::world::{START, StoreHarness, new_task, only};
@@ -56,8 +56,10 @@ async fn a_batch_is_stored_as_its_tasks_would_be_one_by_one(world: &StoreHarness
         }
         assert_eq!(world.get_task(task.id).await, task);
     }
-    let zones =
-        format!("select count(*) from tasks where zone_database = '{}'", reveille::trigger::zone_database_version());
+    let zones = format!(
+        "select count(*) from tasks where zone_database = '{}'",
+        reveille::domain::trigger::zone_database_version()
+    );
     assert_eq!(world.count(&zones).await, 6);
     // the same rows as of one that is stored alone
     let (alone, nominal) = on_orders("a", None);

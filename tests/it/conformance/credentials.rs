@@ -1,20 +1,22 @@
 //! Credentials: written over the version that was read, renewed by one at a time, their uses kept beside them.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::credential::{
-    Credential, CredentialStatus, CredentialUse, Inject, InjectForm, CredentialIssue, CredentialIssueKind, OAuth, Reference,
+use reveille::base::id::{Scope, new_id};
+use reveille::base::secret::Secret;
+use reveille::domain::credential::{
+    Credential, CredentialIssue, CredentialIssueKind, CredentialStatus, CredentialUse, Inject, InjectForm, OAuth,
+    Reference,
 };
-use reveille::id::{Scope, new_id};
-use reveille::notification::trouble::CredentialContext;
-use reveille::notification::{Addresses, Delivery, Recipient, WebhookAddress};
-use reveille::secret::Secret;
+use reveille::domain::notification::credential_notice::CredentialContext;
+use reveille::domain::notification::{Addresses, Delivery, Recipient, WebhookAddress};
+use reveille::domain::task::change::TaskChange;
+use reveille::domain::task::{DependentTask, Task, TaskStatus};
+use reveille::ports::vault;
+use reveille::ports::vault::{KeySource, Vault, WithoutKeys};
 use reveille::store::{
-    AuditFilter, CredentialFilter, DeliveryFilter, PauseResult, CredentialRowDraft, SealedDocument, SealedRow, Store, StoreError,
-    StoredCredential, UseFilter, next_generation,
+    AuditFilter, CredentialFilter, CredentialRowDraft, DeliveryFilter, PauseResult, SealedDocument, SealedRow, Store,
+    StoreError, StoredCredential, UseFilter, next_generation,
 };
-use reveille::task::change::TaskChange;
-use reveille::task::{DependentTask, Task, TaskStatus};
-use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use serde_json::json;
 use sqlx::{Connection, PgConnection, SqliteConnection};
 use uuid::Uuid;
@@ -188,7 +190,8 @@ async fn a_version_that_is_not_the_stored_one_is_refused(world: &StoreHarness) {
     assert!(matches!(early, Err(StoreError::Conflict(_))), "there is none yet: {early:?}");
     let first = put(world).await;
     for version in [0, 2] {
-        let new = CredentialRowDraft { document: Some(document("v1:old:two", first.generation + 1)), ..credential("a") };
+        let new =
+            CredentialRowDraft { document: Some(document("v1:old:two", first.generation + 1)), ..credential("a") };
         let refused = world.store.put_credential(EVERY, &new, version).await;
         assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
     }
@@ -478,7 +481,11 @@ async fn tasks_that_wait_for_a_credential_go_on_with_what_is_saved(world: &Store
 
 async fn a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting(world: &StoreHarness) {
     let other = world.other_instance().await;
-    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
+    let lack = CredentialIssue {
+        credential: Reference::parse("google/work").unwrap(),
+        kind: CredentialIssueKind::Missing,
+        sent_at: None,
+    };
     // of two whose events are indexed in one place, and whether or not they name what their tools use
     let event = json!({"type": "event", "source": "shop"});
     let task = world.task_with("a", event.clone(), json!({"action": {"config": {"credential": "google/work"}}})).await;
@@ -502,7 +509,11 @@ async fn a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting
 
 async fn tasks_that_go_on_are_changed_by_others_at_the_same_time(world: &StoreHarness) {
     let other = world.other_instance().await;
-    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
+    let lack = CredentialIssue {
+        credential: Reference::parse("google/work").unwrap(),
+        kind: CredentialIssueKind::Missing,
+        sent_at: None,
+    };
     // their events are indexed in one place
     let mut tasks = Vec::new();
     for _ in 0..3 {
@@ -529,7 +540,11 @@ async fn tasks_that_go_on_are_changed_by_others_at_the_same_time(world: &StoreHa
 
 /// So many tasks of tenant `a` that are paused for want of the credential, in the order of their ids.
 async fn paused_tasks(world: &StoreHarness, count: usize) -> Vec<Task> {
-    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
+    let lack = CredentialIssue {
+        credential: Reference::parse("google/work").unwrap(),
+        kind: CredentialIssueKind::Missing,
+        sent_at: None,
+    };
     let mut tasks = Vec::new();
     for _ in 0..count {
         let task = world.task(json!({"interval": "1h"})).await;
@@ -567,7 +582,11 @@ async fn many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_o
     assert_eq!(world.get_task(tasks[0].id).await, first);
     // and now in pieces
     world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
-    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
+    let lack = CredentialIssue {
+        credential: Reference::parse("google/work").unwrap(),
+        kind: CredentialIssueKind::Missing,
+        sent_at: None,
+    };
     for task in &tasks {
         assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), PauseResult::Paused);
     }
@@ -589,7 +608,11 @@ async fn many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_o
 
 async fn task_that_is_to_go_on_is_left_alone_where_it_was_changed_meanwhile(world: &StoreHarness) {
     let tasks = paused_tasks(world, 26).await;
-    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
+    let lack = CredentialIssue {
+        credential: Reference::parse("google/work").unwrap(),
+        kind: CredentialIssueKind::Missing,
+        sent_at: None,
+    };
     world.store.put_credential(EVERY, &credential("a"), 0).await.unwrap();
     let [by_hand, otherwise, deleted, edited, again, plain] = &tasks[20..] else { panic!("six are left") };
     world.store.change_task(EVERY, by_hand.id, &TaskChange::Resume).await.unwrap();
@@ -718,8 +741,11 @@ async fn without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_
     // its other side ended it for somebody who came with what was spent
     world.store.mark_needs_consent(read.credential.id, lease, "invalid_grant").await.unwrap();
     let task = world.task(json!({"interval": "1h"})).await;
-    let ended =
-        CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::NeedsConsent, sent_at: None };
+    let ended = CredentialIssue {
+        credential: Reference::parse("google/work").unwrap(),
+        kind: CredentialIssueKind::NeedsConsent,
+        sent_at: None,
+    };
     assert_eq!(world.store.pause_for_credential(task.id, &ended).await.unwrap(), PauseResult::Paused);
     let next = document("v1:old:late", read.generation + 1);
     let stored = world.store.store_refreshed(read.credential.id, None, &next).await.unwrap();
@@ -798,7 +824,8 @@ async fn a_notice_of_trouble_says_whom_it_concerns_and_why(world: &StoreHarness)
     assert_eq!(paused.unwrap(), PauseResult::Paused);
     let of_all = newest().await;
     let reason = Some("invalid_grant: revoked".to_owned());
-    let expected = CredentialContext { trouble: CredentialIssueKind::NeedsConsent, task: None, paused: false, reason, ..expected };
+    let expected =
+        CredentialContext { trouble: CredentialIssueKind::NeedsConsent, task: None, paused: false, reason, ..expected };
     assert_eq!(told(&of_all).await, Some(expected));
     world.store.delete_credential(EVERY, "a", "google", "work", "token:t").await.unwrap();
     assert_eq!(told(&of_all).await, None, "what was stored is told");

@@ -2,9 +2,12 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::join_all;
-use reveille::id::Scope;
-use reveille::notification::{DeliveryClaim, Delivery, DeliveryState, ReportedFate, HoldReason, MessageKind, Mark, NewDelivery, DeliveryReport, SubjectRef};
-use reveille::store::{StoredAnswer, DeliveryFilter, InLine, PendingWork, StoreError};
+use reveille::base::id::Scope;
+use reveille::domain::notification::{
+    Delivery, DeliveryClaim, DeliveryReport, DeliveryState, HoldReason, Mark, MessageKind, NewDelivery, ReportedFate,
+    SubjectRef,
+};
+use reveille::store::{DeliveryFilter, InLine, PendingWork, StoreError, StoredAnswer};
 use uuid::Uuid;
 
 use super::approvals::{plan, quick_plan};
@@ -576,7 +579,8 @@ async fn a_failed_or_doubtful_one_is_sent_again(world: &StoreHarness) {
         let claimed = claim(world).await.remove(0);
         world.store.mark_delivery(&claimed, &mark).await.unwrap();
         world.pass(5);
-        let StoredAnswer::Done(again) = world.store.retry_delivery(&Scope::Every, posted.id, |_| Ok(None)).await.unwrap()
+        let StoredAnswer::Done(again) =
+            world.store.retry_delivery(&Scope::Every, posted.id, |_| Ok(None)).await.unwrap()
         else {
             panic!("no key was sent")
         };
@@ -739,7 +743,8 @@ async fn a_report_after_a_second_try_is_told_from_one_on_the_first(world: &Store
 }
 
 async fn a_doubt_is_settled_by_a_late_report(world: &StoreHarness) {
-    for (key, fate, state) in [("1", ReportedFate::Delivered, DeliveryState::Delivered), ("2", failed(), DeliveryState::Failed)]
+    for (key, fate, state) in
+        [("1", ReportedFate::Delivered, DeliveryState::Delivered), ("2", failed(), DeliveryState::Failed)]
     {
         let posted = post(world, &message(key)).await;
         let claimed = claim(world).await.into_iter().find(|claim| claim.delivery.id == posted.id).unwrap();

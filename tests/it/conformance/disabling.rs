@@ -1,9 +1,9 @@
 //! A stored task that exceeds a bound is disabled with its reason, and its owner is told once.
 
-use reveille::id::{Scope, Tenant};
+use reveille::base::id::{Scope, Tenant};
+use reveille::domain::task::TaskStatus;
+use reveille::domain::task::change::{FaultyPart, TaskChange};
 use reveille::store::{SeenTask, event_shard};
-use reveille::task::TaskStatus;
-use reveille::task::change::{FaultyPart, TaskChange};
 use serde_json::json;
 use uuid::Uuid;
 

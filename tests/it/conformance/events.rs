@@ -2,15 +2,15 @@
 
 use chrono::TimeDelta;
 use futures::FutureExt;
-use reveille::event::Event;
-use reveille::id::{Scope, Tenant};
+use reveille::base::id::{Scope, Tenant};
+use reveille::domain::event::Event;
 use reveille::store::{
     Burial, EventBacklog, EventFilter, LeasedEvent, PendingWork, StoreError, StoredDeadLetter, StoredDeadLetterFilter,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::world::{OTHER_WORKER, START, WORKER, StoreHarness, only};
+use super::world::{OTHER_WORKER, START, StoreHarness, WORKER, only};
 
 on_both!(
     an_event_is_taken_once_by_its_key,
@@ -106,7 +106,7 @@ async fn on_postgres_publishers_take_turns_so_that_numbers_are_committed_in_orde
 #[tokio::test]
 async fn on_sqlite_what_the_dead_process_held_is_free_when_the_next_one_opens() {
     let dir = crate::support::binary::TempDir::new();
-    let clock = reveille::clock::Clock::manual(START);
+    let clock = reveille::base::clock::Clock::manual(START);
     let open = async || {
         let settings = reveille::store::Settings::default();
         reveille::store::Store::open(&settings, dir.path(), clock.clone(), |_| {}).await.expect("a store")

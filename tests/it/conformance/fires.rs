@@ -1,9 +1,9 @@
 //! Firing: each due instant has one record, and the task moves on.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::run::{MissedInstants, Run, RunState, Usage};
-use reveille::store::{CLAIM_MARGIN, RunClaim, FireDue, FireResult, PendingWork, StartNow, StoreError};
-use reveille::task::TaskStatus;
+use reveille::domain::run::{MissedInstants, Run, RunState, Usage};
+use reveille::domain::task::TaskStatus;
+use reveille::store::{CLAIM_MARGIN, FireDue, FireResult, PendingWork, RunClaim, StartNow, StoreError};
 use serde_json::json;
 use sqlx::Connection;
 
@@ -50,7 +50,12 @@ async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(wo
         FireResult {
             tasks: 1,
             recorded: 1,
-            claims: vec![RunClaim { lease: claim.lease, run_at: at(60), until: at(60) + CLAIM_MARGIN, line: claim.line }],
+            claims: vec![RunClaim {
+                lease: claim.lease,
+                run_at: at(60),
+                until: at(60) + CLAIM_MARGIN,
+                line: claim.line
+            }],
             ..FireResult::default()
         }
     );

@@ -1,12 +1,12 @@
 //! Standing grants: what they cover, that each use counts once, and what ends them.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::approval::{ApprovalAnswer, Approval, ApprovalStatus, ApprovalChoice};
-use reveille::id::{Scope, new_id};
-use reveille::run::RunState;
-use reveille::store::{AuditFilter, Decided, Grant, GrantUse, DecisionRefusal, StoreError};
-use reveille::task::Task;
-use reveille::task::change::TaskChange;
+use reveille::base::id::{Scope, new_id};
+use reveille::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus};
+use reveille::domain::run::RunState;
+use reveille::domain::task::Task;
+use reveille::domain::task::change::TaskChange;
+use reveille::store::{AuditFilter, Decided, DecisionRefusal, Grant, GrantUse, StoreError};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

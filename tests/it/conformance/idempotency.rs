@@ -1,8 +1,8 @@
 //! Idempotency keys: the answer is remembered with the effect, for a day, and replayed instead of a second effect.
 
 use chrono::TimeDelta;
-use reveille::id::{Scope, new_id};
-use reveille::store::{StoredAnswer, Idempotency, StoreError, StoredToken};
+use reveille::base::id::{Scope, new_id};
+use reveille::store::{Idempotency, StoreError, StoredAnswer, StoredToken};
 use serde_json::json;
 use uuid::Uuid;
 

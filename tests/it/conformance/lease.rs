@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::id::Scope;
-use reveille::notification::{MessageKind, NewDelivery};
-use reveille::run::outcome::RunFault;
-use reveille::run::{Run, RunState, Usage};
+use reveille::base::id::Scope;
+use reveille::domain::notification::{MessageKind, NewDelivery};
+use reveille::domain::run::outcome::RunFault;
+use reveille::domain::run::{Run, RunState, Usage};
+use reveille::domain::task::change::TaskChange;
 use reveille::store::{Beat, Blocked, Cancelled, Finish, Lease, Park, StartedRun, Starts, StoreError, Topic};
-use reveille::task::change::TaskChange;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{LEASE, OTHER_WORKER, START, WORKER, StoreHarness, again, end_of, leases};
+use super::world::{LEASE, OTHER_WORKER, START, StoreHarness, WORKER, again, end_of, leases};
 use crate::support::world::claim_ready;
 
 on_both!(
@@ -259,7 +259,7 @@ async fn an_end_that_waits_for_the_database_is_no_older_than_its_writing(world: 
             }));
         }
         while hot().in_use < hot().most {
-            reveille::clock::pause(Duration::from_millis(1)).await;
+            reveille::base::clock::pause(Duration::from_millis(1)).await;
         }
     } else {
         world.plant("begin immediate").await;

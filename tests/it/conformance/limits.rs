@@ -1,13 +1,13 @@
 //! Limits on what is under way, over all instances; and the turns that keep one tenant from holding up the others.
 
 use chrono::DateTime;
-use reveille::quota::{Overrides, Quota};
-use reveille::run::RunState;
-use reveille::store::{RunLimits, StartedRun, Store, Take, Taking, ClaimCursor};
+use reveille::domain::quota::{Overrides, Quota};
+use reveille::domain::run::RunState;
+use reveille::store::{ClaimCursor, RunLimits, StartedRun, Store, Take, Taking};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{LEASE, OTHER_WORKER, WORKER, StoreHarness, end_of};
+use super::world::{LEASE, OTHER_WORKER, StoreHarness, WORKER, end_of};
 
 on_both!(
     no_take_of_two_workers_goes_beyond_a_limit_and_all_come_to_their_end,

@@ -1,7 +1,7 @@
 //! Messages for open sessions: each is taken once or withdrawn, never both, and is kept for a while.
 
 use chrono::TimeDelta;
-use reveille::id::Tenant;
+use reveille::base::id::Tenant;
 use reveille::store::LiveMessage;
 use uuid::Uuid;
 

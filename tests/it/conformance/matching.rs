@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::engine::matcher::index::{Index, compile};
-use reveille::engine::matcher::matched;
-use reveille::event::Event;
-use reveille::expr::Language;
-use reveille::id::{Scope, new_id};
-use reveille::run::cause::Cause;
-use reveille::run::{Run, RunState};
+use reveille::base::expr::Language;
+use reveille::base::id::{Scope, new_id};
+use reveille::domain::event::Event;
+use reveille::domain::run::cause::Cause;
+use reveille::domain::run::{Run, RunState};
+use reveille::domain::task::change::TaskChange;
+use reveille::domain::task::{Task, TaskStatus};
+use reveille::domain::trigger::event::{Arrival, EventVerdict, HELD_EVENTS, reason};
+use reveille::engine::events::matcher::index::{Index, compile};
+use reveille::engine::events::matcher::matched;
 use reveille::store::{EventsFired, EventsRecorded, FireEvents, Match, event_shard};
-use reveille::task::change::TaskChange;
-use reveille::task::{Task, TaskStatus};
-use reveille::trigger::event::{Arrival, HELD_EVENTS, EventVerdict, reason};
 use serde_json::{Value, json};
 
-use super::world::{START, WORKER, StoreHarness, only};
+use super::world::{START, StoreHarness, WORKER, only};
 
 on_both!(
     an_event_becomes_one_leased_run_that_keeps_it,

@@ -1,6 +1,6 @@
 //! Events that were taken while the bus was away.
 
-use reveille::event::Event;
+use reveille::domain::event::Event;
 use serde_json::json;
 
 use super::world::{StoreHarness, tenant_of};

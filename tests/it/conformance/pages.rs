@@ -1,7 +1,7 @@
 //! Pages of lists: they end by bytes, go on behind their last row, and leave none out.
 
 use chrono::TimeDelta;
-use reveille::id::{Scope, new_id};
+use reveille::base::id::{Scope, new_id};
 use reveille::store::{CredentialFilter, Grant, PAGE_BYTES, RowPage, StoredToken};
 use serde_json::json;
 use uuid::Uuid;

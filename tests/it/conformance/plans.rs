@@ -5,17 +5,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use reveille::clock::pause;
-use reveille::id::{Scope, new_id};
-use reveille::run::RunState;
-use reveille::store::{RequeuedRun, Blocked, RunClaim, Finish, FireDue, RunLimits, Park, StartNow, StartedRun, Take, ClaimCursor};
-use reveille::task::Task;
+use reveille::base::clock::pause;
+use reveille::base::id::{Scope, new_id};
+use reveille::domain::run::RunState;
+use reveille::domain::task::Task;
+use reveille::store::{
+    Blocked, ClaimCursor, Finish, FireDue, Park, RequeuedRun, RunClaim, RunLimits, StartNow, StartedRun, Take,
+};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
 use super::matching::{self, event};
-use super::world::{LEASE, OTHER_WORKER, WORKER, StoreHarness, end_of, leases, new_task, open_postgres};
+use super::world::{LEASE, OTHER_WORKER, StoreHarness, WORKER, end_of, leases, new_task, open_postgres};
 
 /// Of each kind: tasks that are due, runs that are ready, started, or wait behind another.
 const STORED: i64 = 10_000;
@@ -276,7 +278,10 @@ async fn end(world: &StoreHarness, started: Vec<StartedRun>) {
     world.store.heartbeat(&held, world.now() + LEASE).await.unwrap();
     let later = world.now() + TimeDelta::hours(1);
     let ends = started.iter().enumerate().map(|(place, started)| match place {
-        0 => Finish { again: Some(RequeuedRun { run_at: later, uses_attempt: true }), ..end_of(started, RunState::Queued) },
+        0 => Finish {
+            again: Some(RequeuedRun { run_at: later, uses_attempt: true }),
+            ..end_of(started, RunState::Queued)
+        },
         1 => {
             Finish { park: Some(Park::Completion { until: later }), ..end_of(started, RunState::WaitingForCompletion) }
         }

@@ -1,11 +1,11 @@
 //! Quotas on amounts: each at its bound and one beyond, by whoever adds, and back again after a deletion.
 
 use futures::future::join_all;
-use reveille::id::Scope;
-use reveille::quota::{Exceeded, MOST, Overrides, Quota, Quotas};
+use reveille::base::id::Scope;
+use reveille::domain::quota::{Exceeded, MOST, Overrides, Quota, Quotas};
+use reveille::domain::task::Task;
+use reveille::domain::task::change::TaskChange;
 use reveille::store::{NewTask, StoreError};
-use reveille::task::Task;
-use reveille::task::change::TaskChange;
 use serde_json::{Value, json};
 
 use super::matching;

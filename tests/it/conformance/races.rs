@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use futures::future::BoxFuture;
-use reveille::approval::{ApprovalAnswer, Approval, ApprovalStatus, ApprovalChoice};
-use reveille::clock;
-use reveille::id::{Scope, new_id};
-use reveille::run::RunState;
-use reveille::run::transcript::{TranscriptEntry, TranscriptMessage};
+use reveille::base::clock;
+use reveille::base::id::{Scope, new_id};
+use reveille::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus};
+use reveille::domain::run::RunState;
+use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+use reveille::domain::task::Task;
+use reveille::domain::task::change::TaskChange;
 use reveille::store::{
-    Attend, Attended, RunClaim, Decided, Finish, Idempotency, RunLimits, StartedRun, Store, StoreError, Take,
+    Attend, Attended, Decided, Finish, Idempotency, RunClaim, RunLimits, StartedRun, Store, StoreError, Take,
 };
-use reveille::task::Task;
-use reveille::task::change::TaskChange;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
@@ -133,7 +133,12 @@ async fn scene(world: &StoreHarness, setting: Setting) -> Scene {
 }
 
 /// Interleaves the two in every way; `judge` looks at each outcome.
-async fn meet(setting: impl Into<Setting>, first: Act, second: Act, judge: impl AsyncFn(&StoreHarness, &Scene, [&str; 2])) {
+async fn meet(
+    setting: impl Into<Setting>,
+    first: Act,
+    second: Act,
+    judge: impl AsyncFn(&StoreHarness, &Scene, [&str; 2]),
+) {
     let setting = setting.into();
     let world = StoreHarness::postgres().await;
     let gate = Gate::before(&world.url()).await;
@@ -294,7 +299,8 @@ fn beat() -> Act {
 fn append() -> Act {
     act("append", |store, scene| async move {
         let message = TranscriptMessage::user("hello");
-        let entry = TranscriptEntry { seq: 0, turn: 0, at: START, message, usage: Default::default(), duration_ms: None };
+        let entry =
+            TranscriptEntry { seq: 0, turn: 0, at: START, message, usage: Default::default(), duration_ms: None };
         store.append("a", scene.running.lease, START + TimeDelta::seconds(200), &[entry]).await
     })
 }
@@ -354,7 +360,8 @@ fn decide(choice: ApprovalChoice) -> Act {
 fn refuse_first() -> Act {
     act("refuse", |store, scene| async move {
         let asked = &scene.asked[0];
-        let decided = store.decide_approval(&Scope::Every, asked.id, &answer(ApprovalChoice::Cancel, asked, "token:u")).await?;
+        let decided =
+            store.decide_approval(&Scope::Every, asked.id, &answer(ApprovalChoice::Cancel, asked, "token:u")).await?;
         Ok(matches!(decided, Decided::Done(_)))
     })
 }

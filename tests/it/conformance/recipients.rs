@@ -1,11 +1,11 @@
 //! Recipients: one document per tenant, written only over the version that was read.
 
 use chrono::TimeDelta;
-use reveille::id::Scope;
-use reveille::notification::{Addresses, MessageKind, NewDelivery, Recipient, WebhookAddress};
+use reveille::base::id::Scope;
+use reveille::domain::notification::{Addresses, MessageKind, NewDelivery, Recipient, WebhookAddress};
 use reveille::store::{
-    ApprovalLink, AuditFilter, DeliveryFilter, ListedRecipient, PAGE_BYTES, RecipientFilter, StoreError,
-    StoredRecipient, Verification, CodeCheck,
+    ApprovalLink, AuditFilter, CodeCheck, DeliveryFilter, ListedRecipient, PAGE_BYTES, RecipientFilter, StoreError,
+    StoredRecipient, Verification,
 };
 use uuid::Uuid;
 

@@ -1,8 +1,8 @@
 //! Records of an instant, and of an event: found by their keys, for their tenant alone.
 
 use chrono::TimeDelta;
-use reveille::id::{Scope, Tenant};
-use reveille::run::{Run, RunState};
+use reveille::base::id::{Scope, Tenant};
+use reveille::domain::run::{Run, RunState};
 use reveille::store::RecordedAround;
 use serde_json::json;
 
@@ -85,7 +85,7 @@ async fn an_event_is_found_by_its_id(world: &StoreHarness) {
     world.store.publish_events(&[matching::event("e1"), matching::event("e2")]).await.unwrap();
     let found = async |name: &str, source: Option<&str>, id: &str| {
         let body = world.store.find_event(&tenant(name), source, id).await.unwrap();
-        body.map(|body| serde_json::from_str::<reveille::event::Event>(&body).unwrap())
+        body.map(|body| serde_json::from_str::<reveille::domain::event::Event>(&body).unwrap())
     };
     assert_eq!(found("a", Some("shop"), "e1").await, Some(matching::event("e1")));
     assert_eq!(found("a", None, "e2").await, Some(matching::event("e2")));

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::id::Scope;
-use reveille::run::transcript::{TranscriptEntry, TranscriptMessage};
-use reveille::run::{RunState, Usage};
+use reveille::base::id::Scope;
+use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+use reveille::domain::run::{RunState, Usage};
 use reveille::store::{Finish, Lease, Starts, Store, StoreError, Stranded};
 use serde_json::json;
 use uuid::Uuid;

@@ -1,10 +1,10 @@
 //! Retention: what has ended and is old goes, with what belongs to it; what has not ended stays, however old.
 
 use chrono::{DateTime, TimeDelta};
-use reveille::id::Scope;
-use reveille::notification::{MessageKind, Mark, NewDelivery};
-use reveille::run::transcript::{TranscriptEntry, TranscriptMessage};
-use reveille::run::{RunState, Usage};
+use reveille::base::id::Scope;
+use reveille::domain::notification::{Mark, MessageKind, NewDelivery};
+use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+use reveille::domain::run::{RunState, Usage};
 use reveille::store::{DeliveryFilter, Finish, StartedRun, StoreError};
 use serde_json::json;
 use uuid::Uuid;

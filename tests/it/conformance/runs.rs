@@ -1,11 +1,11 @@
 //! Runs as people see and ask for them: reading, run now, backfill, retry, cancel.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::id::{Scope, new_id};
-use reveille::run::{Run, RunState};
-use reveille::store::{StoredAnswer, Cancelled, RunFilter, StoreError};
-use reveille::task::TaskStatus;
-use reveille::task::change::TaskChange;
+use reveille::base::id::{Scope, new_id};
+use reveille::domain::run::{Run, RunState};
+use reveille::domain::task::TaskStatus;
+use reveille::domain::task::change::TaskChange;
+use reveille::store::{Cancelled, RunFilter, StoreError, StoredAnswer};
 use serde_json::json;
 use uuid::Uuid;
 

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use reveille::id::{Scope, new_id};
-use reveille::run::RunState;
+use reveille::base::id::{Scope, new_id};
+use reveille::domain::run::RunState;
+use reveille::domain::task::Task;
 use reveille::store::{RunLimits, Store, StoreError, Take, Topic};
-use reveille::task::Task;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::world::{LEASE, WORKER, StoreHarness, new_task, open_postgres};
+use super::world::{LEASE, StoreHarness, WORKER, new_task, open_postgres};
 use crate::support::proxy::{Proxy, Wire};
 
 /// Several limits of ten seconds, one after the other, on a loaded machine.
@@ -72,11 +72,11 @@ async fn work_after_an_abandoned_begin_is_committed_for_all_to_see() {
     // nobody waits for the transactions to begin, and they do: one answer has come by then, the other comes later
     let mut begun = Box::pin(other.finish_runs(&[]));
     assert!(futures::poll!(&mut begun).is_pending(), "it is asked for");
-    reveille::clock::pause(Duration::from_millis(200)).await;
+    reveille::base::clock::pause(Duration::from_millis(200)).await;
     proxy.set(Wire::BlackHole);
     assert!(timeout(Duration::from_millis(200), other.finish_runs(&[])).await.is_err(), "nothing comes through");
     proxy.set(Wire::Whole);
-    reveille::clock::pause(Duration::from_millis(200)).await;
+    reveille::base::clock::pause(Duration::from_millis(200)).await;
     drop(begun);
 
     // one statement, which is its own transaction

@@ -1,10 +1,10 @@
 //! Overlap: one run of a task at a time, unless its policy says otherwise, and nobody waits for ever.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::id::Scope;
-use reveille::run::{Run, RunState};
+use reveille::base::id::Scope;
+use reveille::domain::run::{Run, RunState};
+use reveille::domain::task::Task;
 use reveille::store::{Blocked, Cancelled, Finish, StartedRun, Starts};
-use reveille::task::Task;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -349,7 +349,7 @@ async fn a_policy_that_was_changed_meanwhile_leaves_nobody_waiting(world: &Store
     let first = world.started(&task).await;
     let (second, _) = blocked(world, &task).await;
     let spec = Box::new(super::world::spec(json!({"interval": "1h", "overlap": "skip"}), json!({})));
-    let edit = reveille::task::change::TaskChange::Edit { version: 1, name: "n".into(), spec };
+    let edit = reveille::domain::task::change::TaskChange::Edit { version: 1, name: "n".into(), spec };
     world.store.change_task(&Scope::Every, task.id, &edit).await.unwrap();
     world.succeed(&first).await;
     assert_eq!(next(world).await.run.id, second.id);

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use reveille::id::Scope;
-use reveille::notification::Recipient;
-use reveille::run::RunState;
+use reveille::base::id::Scope;
+use reveille::domain::notification::Recipient;
+use reveille::domain::run::RunState;
+use reveille::domain::task::Task;
 use reveille::store::{
-    Blocked, FireDue, FireResult, RunLimits, Occupant, Shares, StartNow, StartedRun, Take, Taking, Topic, ClaimCursor, line,
+    Blocked, ClaimCursor, FireDue, FireResult, Occupant, RunLimits, Shares, StartNow, StartedRun, Take, Taking, Topic,
+    line,
 };
-use reveille::task::Task;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use super::world::{LEASE, START, WORKER, StoreHarness};
+use super::world::{LEASE, START, StoreHarness, WORKER};
 
 on_both!(
     ready_runs_that_are_due_start_when_they_are_taken_and_later_ones_are_leased,
@@ -264,7 +265,7 @@ async fn a_run_that_is_asked_for_is_ready_at_once_and_starts_by_a_take(world: &S
 async fn second_request_for_a_run_changes_nothing(world: &StoreHarness) {
     for overlap in ["skip", "allow"] {
         let task = world.task(json!({"interval": "1h", "overlap": overlap})).await;
-        let (id, now) = (reveille::id::new_id(START), START + TimeDelta::microseconds(1_234_567));
+        let (id, now) = (reveille::base::id::new_id(START), START + TimeDelta::microseconds(1_234_567));
         let ask = async || {
             let asked = world.store.run_now(&Scope::Every, task.id, id, Some(json!("in")), now, None).await;
             asked.expect("a run");
@@ -317,7 +318,7 @@ async fn other_instances_hear_of_what_can_not_be_done_here(world: &StoreHarness)
 
     let mut here = world.store.listen(Topic::Queue);
     world.store.begin_work();
-    reveille::clock::pause(Duration::from_millis(300)).await;
+    reveille::base::clock::pause(Duration::from_millis(300)).await;
     queue.borrow_and_update();
     let mut is_heard = async |within| tokio::time::timeout(within, queue.changed()).await.is_ok();
     let quiet = Duration::from_millis(500);
@@ -347,7 +348,7 @@ async fn a_run_that_can_not_be_recorded_leaves_nothing_and_keeps_nobody_from_wri
     let world = StoreHarness::sqlite().await;
     let task = world.task(json!({"interval": "1h"})).await;
     let asks = async || {
-        let run_id = reveille::id::new_id(world.now());
+        let run_id = reveille::base::id::new_id(world.now());
         world.store.run_now(&Scope::Every, task.id, run_id, None, world.now(), None).await
     };
     world.plant("create trigger full before insert on queue begin select raise(abort, 'as told'); end").await;

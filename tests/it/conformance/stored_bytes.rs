@@ -2,14 +2,14 @@
 //! may is refused what is new. That the number is what is stored, `world::INVARIANTS` asks after every case.
 
 use chrono::TimeDelta;
-use reveille::id::{Scope, new_id};
-use reveille::metrics::Metrics;
-use reveille::quota::{Overrides, Quota, Quotas};
-use reveille::run::transcript::{TranscriptEntry, TranscriptMessage};
-use reveille::run::{RunState, Usage};
-use reveille::store::{StoredAnswer, Burial, Finish, Idempotency, StoreError, TaskFilter};
-use reveille::task::Task;
-use reveille::task::change::TaskChange;
+use reveille::base::id::{Scope, new_id};
+use reveille::base::metrics::Metrics;
+use reveille::domain::quota::{Overrides, Quota, Quotas};
+use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+use reveille::domain::run::{RunState, Usage};
+use reveille::domain::task::Task;
+use reveille::domain::task::change::TaskChange;
+use reveille::store::{Burial, Finish, Idempotency, StoreError, StoredAnswer, TaskFilter};
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 

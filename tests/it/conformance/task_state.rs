@@ -1,6 +1,6 @@
 //! Values that pipelines of a task keep between runs.
 
-use reveille::id::Scope;
+use reveille::base::id::Scope;
 use reveille::store::{STATE_NAMES, StoreError};
 use serde_json::{Value, json};
 use uuid::Uuid;

@@ -1,18 +1,18 @@
 //! Tasks: stored, read and listed; a change takes back what was fired ahead and loses nothing that was due.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::credential::{CredentialIssue, CredentialIssueKind, Reference};
-use reveille::id::Scope;
-use reveille::notification::{Addresses, MessageKind, Recipient};
-use reveille::run::{MissedInstants, Run, RunState};
+use reveille::base::id::Scope;
+use reveille::domain::credential::{CredentialIssue, CredentialIssueKind, Reference};
+use reveille::domain::notification::{Addresses, MessageKind, Recipient};
+use reveille::domain::run::{MissedInstants, Run, RunState};
+use reveille::domain::task::change::TaskChange;
+use reveille::domain::task::{Task, TaskStatus};
+use reveille::domain::trigger::Trigger;
 use reveille::store::{Cancelled, DeliveryFilter, PauseResult, StoreError, TaskFilter};
-use reveille::task::change::TaskChange;
-use reveille::task::{Task, TaskStatus};
-use reveille::trigger::Trigger;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::world::{START, WORKER, StoreHarness, end_of, leases, new_task, only, spec};
+use super::world::{START, StoreHarness, WORKER, end_of, leases, new_task, only, spec};
 
 on_both!(
     a_task_reads_back_as_it_was_stored,

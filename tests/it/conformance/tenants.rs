@@ -3,17 +3,17 @@
 use std::fmt::Debug;
 
 use chrono::TimeDelta;
-use reveille::approval::{Approval, ApprovalChoice};
-use reveille::credential::Reference;
-use reveille::id::{Scope, new_id};
-use reveille::notification::{Addresses, MessageKind, Mark, NewDelivery, Recipient};
-use reveille::run::transcript::{TranscriptEntry, TranscriptMessage};
-use reveille::run::{RunState, Usage};
+use reveille::base::id::{Scope, new_id};
+use reveille::domain::approval::{Approval, ApprovalChoice};
+use reveille::domain::credential::Reference;
+use reveille::domain::notification::{Addresses, Mark, MessageKind, NewDelivery, Recipient};
+use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+use reveille::domain::run::{RunState, Usage};
+use reveille::domain::task::change::TaskChange;
 use reveille::store::{
     ApprovalFilter, AuditFilter, CredentialFilter, Decided, DeliveryFilter, Grant, Idempotency, RunFilter, Store,
     StoreError, StoredToken, TaskFilter, UseFilter,
 };
-use reveille::task::change::TaskChange;
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;

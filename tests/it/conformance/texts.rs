@@ -1,12 +1,12 @@
 //! NUL: Postgres keeps none, so neither database does. A run must not hang on one.
 
-use reveille::id::{Scope, new_id};
-use reveille::notification::{MessageKind, Mark, NewDelivery};
-use reveille::run::outcome::RunFault;
-use reveille::run::transcript::{TranscriptEntry, TranscriptMessage, ToolCall};
-use reveille::run::{RunState, Usage};
-use reveille::store::{StoredAnswer, DeliveryFilter, Finish, Idempotency, RunFilter, StoredToken, TaskFilter};
-use reveille::task::change::TaskChange;
+use reveille::base::id::{Scope, new_id};
+use reveille::domain::notification::{Mark, MessageKind, NewDelivery};
+use reveille::domain::run::outcome::RunFault;
+use reveille::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMessage};
+use reveille::domain::run::{RunState, Usage};
+use reveille::domain::task::change::TaskChange;
+use reveille::store::{DeliveryFilter, Finish, Idempotency, RunFilter, StoredAnswer, StoredToken, TaskFilter};
 use serde_json::json;
 
 use super::world::{START, StoreHarness, end_of, leases, new_task};
@@ -39,7 +39,14 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &StoreHarnes
     };
     let entries: Vec<TranscriptEntry> = (0..)
         .zip(said(SENT))
-        .map(|(seq, message)| TranscriptEntry { seq, turn: 1, at: START, message, usage: Usage::default(), duration_ms: None })
+        .map(|(seq, message)| TranscriptEntry {
+            seq,
+            turn: 1,
+            at: START,
+            message,
+            usage: Usage::default(),
+            duration_ms: None,
+        })
         .collect();
     world.store.append("a", started.lease, started.lease_until, &entries).await.unwrap();
     let kept: Vec<TranscriptMessage> = world

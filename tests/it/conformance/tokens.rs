@@ -1,8 +1,8 @@
 //! API tokens: found by their hash, dead at once when revoked.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::id::{Scope, new_id};
-use reveille::store::{StoredAnswer, StoreError, StoredToken};
+use reveille::base::id::{Scope, new_id};
+use reveille::store::{StoreError, StoredAnswer, StoredToken};
 use uuid::Uuid;
 
 use super::world::{StoreHarness, only};

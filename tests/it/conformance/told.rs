@@ -2,13 +2,16 @@
 
 use chrono::TimeDelta;
 use futures::future::BoxFuture;
-use reveille::id::Scope;
-use reveille::notification::language::MessageLanguage;
-use reveille::notification::measure::{RunNotification, NotifiedOutcome};
-use reveille::notification::{DeliveryClaim, Delivery, ReportedFate, HoldReason, MessageKind, Mark, NewDelivery, NoticeKind, DeliveryReport, SubjectRef};
-use reveille::run::RunState;
+use reveille::base::id::Scope;
+use reveille::domain::notification::language::MessageLanguage;
+use reveille::domain::notification::run_notification::{NotifiedOutcome, RunNotification};
+use reveille::domain::notification::{
+    Delivery, DeliveryClaim, DeliveryReport, HoldReason, Mark, MessageKind, NewDelivery, NoticeKind, ReportedFate,
+    SubjectRef,
+};
+use reveille::domain::run::RunState;
+use reveille::domain::task::Task;
 use reveille::store::{DeliveryFilter, Finish};
-use reveille::task::Task;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -70,7 +73,13 @@ async fn missing_field_is_told_once_for_each_version_of_the_steps_and_never_of_a
 pub fn tells(task: &Task, run: Uuid, said: NotifiedOutcome) -> Option<RunNotification> {
     let kind = if matches!(said, NotifiedOutcome::Failure { .. }) { MessageKind::Failure } else { MessageKind::Result };
     let delivery = NewDelivery::of_run(&task.tenant_id, run, kind, vec!["email".into()])?;
-    Some(RunNotification { task_id: task.id, task_name: task.name.clone(), said, language: MessageLanguage::English, delivery })
+    Some(RunNotification {
+        task_id: task.id,
+        task_name: task.name.clone(),
+        said,
+        language: MessageLanguage::English,
+        delivery,
+    })
 }
 
 fn failed(code: &str) -> NotifiedOutcome {
@@ -229,7 +238,10 @@ fn reported(world: &StoreHarness) -> BoxFuture<'_, ()> {
     Box::pin(async {
         let claim = claimed(world).await;
         world.store.mark_delivery(&claim, &Mark::Sent { provider_id: Some("1".into()) }).await.unwrap();
-        let report = DeliveryReport { provider_id: Some("1".into()), fate: ReportedFate::Failed { why: "no such number".into() } };
+        let report = DeliveryReport {
+            provider_id: Some("1".into()),
+            fate: ReportedFate::Failed { why: "no such number".into() },
+        };
         world.store.receive_receipt(claim.delivery.id, "email", &report).await.unwrap();
     })
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use chrono::TimeDelta;
-use reveille::id::Scope;
-use reveille::run::Usage;
-use reveille::run::transcript::{Echo, TranscriptEntry, TranscriptMessage, ToolCall};
+use reveille::base::id::Scope;
+use reveille::domain::run::Usage;
+use reveille::domain::run::transcript::{Echo, ToolCall, TranscriptEntry, TranscriptMessage};
 use reveille::store::{Lease, PAGE_BYTES, StoreError};
 use serde_json::json;
 use uuid::Uuid;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Either, join_all, select};
-use reveille::clock::pause;
-use reveille::event::Event;
-use reveille::metrics::Metrics;
-use reveille::run::transcript::{TranscriptEntry, TranscriptMessage};
-use reveille::run::{RunState, Usage};
+use reveille::base::clock::pause;
+use reveille::base::metrics::Metrics;
+use reveille::domain::event::Event;
+use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+use reveille::domain::run::{RunState, Usage};
 use reveille::store::{CredentialFilter, Finish, FireDue, Park, RunFilter, StoreError};
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
@@ -175,7 +175,11 @@ const LOOKS: usize = 2_000;
 /// The order in which calls end that wait behind each other, and how many waited once all had asked. On Postgres others have
 /// all connections but one until all have ended. The first call is held up by the database until all have asked: it needs
 /// this table, or SQLite's writer. An attempt in which the database gave up a statement does not count.
-async fn order_of<'a>(world: &StoreHarness, table: &str, calls: impl Fn(i64) -> Vec<Call<'a>>) -> (Vec<&'static str>, usize) {
+async fn order_of<'a>(
+    world: &StoreHarness,
+    table: &str,
+    calls: impl Fn(i64) -> Vec<Call<'a>>,
+) -> (Vec<&'static str>, usize) {
     let metrics = Metrics::new();
     world.store.show_counts(&metrics);
     for attempt in 0..ATTEMPTS {
@@ -272,7 +276,8 @@ async fn transcript_of_a_quiet_tenant_waits_for_no_backlog_of_another(world: &St
         let started = leases[tenant].clone();
         let seq = attempt * 10 + number as i64;
         let message = TranscriptMessage::user("hello");
-        let entry = TranscriptEntry { seq, turn: 0, at: world.now(), message, usage: Usage::default(), duration_ms: None };
+        let entry =
+            TranscriptEntry { seq, turn: 0, at: world.now(), message, usage: Usage::default(), duration_ms: None };
         async move { world.store.append(tenant, started.lease, started.lease_until, &[entry]).await }.boxed()
     };
     let calls = |attempt| behind_others(|tenant, number| append(attempt, tenant, number));

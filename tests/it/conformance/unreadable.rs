@@ -6,27 +6,27 @@
 use std::collections::BTreeSet;
 
 use chrono::TimeDelta;
-use reveille::approval::ApprovalChoice;
-use reveille::credential::{CredentialIssue, CredentialIssueKind, Reference};
-use reveille::event::Event;
-use reveille::id::Scope;
-use reveille::metrics::Metrics;
-use reveille::notification::measure::NotifiedOutcome;
-use reveille::notification::{Addresses, MessageKind, NewDelivery, Recipient};
-use reveille::quota::Overrides;
-use reveille::run::RunState;
+use reveille::base::id::Scope;
+use reveille::base::metrics::Metrics;
+use reveille::domain::approval::ApprovalChoice;
+use reveille::domain::credential::{CredentialIssue, CredentialIssueKind, Reference};
+use reveille::domain::event::Event;
+use reveille::domain::notification::run_notification::NotifiedOutcome;
+use reveille::domain::notification::{Addresses, MessageKind, NewDelivery, Recipient};
+use reveille::domain::quota::Overrides;
+use reveille::domain::run::RunState;
+use reveille::domain::task::change::FaultyPart;
+use reveille::domain::task::{DependentTask, Task, TaskStatus};
+use reveille::domain::trigger::zone::ZoneRelease;
 use reveille::store::{
-    AuditEntry, EventsRecorded, Finish, PauseResult, RunLimits, CredentialRowDraft, Park, SealedDocument, SeenTask, Take,
-    event_shard,
+    AuditEntry, CredentialRowDraft, EventsRecorded, Finish, Park, PauseResult, RunLimits, SealedDocument, SeenTask,
+    Take, event_shard,
 };
-use reveille::task::change::FaultyPart;
-use reveille::task::{DependentTask, Task, TaskStatus};
-use reveille::trigger::zone::ZoneRelease;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::asked::{LIMIT, answer, asked};
-use super::world::{LEASE, WORKER, StoreHarness, end_of, tenant_of};
+use super::world::{LEASE, StoreHarness, WORKER, end_of, tenant_of};
 use super::{credentials, grants, matching, told};
 use crate::support::outbox::claim_due;
 
@@ -263,7 +263,11 @@ async fn an_unreadable_task_lets_its_run_go_on_after_an_answer(world: &StoreHarn
 }
 
 async fn an_unreadable_task_that_waits_for_a_credential_keeps_no_other_from_going_on(world: &StoreHarness) {
-    let lack = CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind: CredentialIssueKind::Missing, sent_at: None };
+    let lack = CredentialIssue {
+        credential: Reference::parse("google/work").unwrap(),
+        kind: CredentialIssueKind::Missing,
+        sent_at: None,
+    };
     let (bad, good) = (world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await);
     for task in [&bad, &good] {
         assert_eq!(world.store.pause_for_credential(task.id, &lack).await.unwrap(), PauseResult::Paused);
@@ -443,7 +447,7 @@ async fn an_unreadable_held_event_is_set_aside_and_the_others_are_released(world
     let of_bad = world.id(bad.id);
     world.plant(&format!("update window_events set body = '{body}' where task_id = {of_bad} and seq = 1")).await;
     for task in [&bad, &good] {
-        let resume = reveille::task::change::TaskChange::Resume;
+        let resume = reveille::domain::task::change::TaskChange::Resume;
         world.store.change_task(&Scope::Every, task.id, &resume).await.unwrap();
     }
     let recorded: usize = matching::release(world, None).await.iter().map(|recorded| recorded.recorded).sum();

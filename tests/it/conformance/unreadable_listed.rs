@@ -1,7 +1,7 @@
 //! Lists leave out a row that can't be read, and go on behind it.
 
-use reveille::id::Scope;
-use reveille::notification::{MessageKind, NewDelivery};
+use reveille::base::id::Scope;
+use reveille::domain::notification::{MessageKind, NewDelivery};
 use reveille::store::{DeliveryFilter, RunFilter, TaskFilter};
 use serde_json::json;
 use uuid::Uuid;

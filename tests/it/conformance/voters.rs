@@ -1,9 +1,9 @@
 //! Where several people have to agree: each person counts once, by however many links and tokens.
 
 use chrono::TimeDelta;
-use reveille::approval::{Approval, ApprovalStatus, ApprovalChoice};
-use reveille::id::{Scope, new_id};
-use reveille::notification::{Addresses, Recipient};
+use reveille::base::id::{Scope, new_id};
+use reveille::domain::approval::{Approval, ApprovalChoice, ApprovalStatus};
+use reveille::domain::notification::{Addresses, Recipient};
 use reveille::store::{Decided, DecisionRefusal, RunRequest, StartedRun, StoredToken};
 use serde_json::json;
 

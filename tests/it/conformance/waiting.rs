@@ -1,15 +1,15 @@
 //! Runs that wait for people or a completion and count as running: the slot is theirs until they end, however they do.
 
 use chrono::TimeDelta;
-use reveille::approval::{Approval, ApprovalStatus, ApprovalChoice};
-use reveille::id::Scope;
-use reveille::run::{Run, RunEvent, RunState};
+use reveille::base::id::Scope;
+use reveille::domain::approval::{Approval, ApprovalChoice, ApprovalStatus};
+use reveille::domain::run::{Run, RunEvent, RunState};
+use reveille::domain::task::Task;
+use reveille::domain::task::change::TaskChange;
 use reveille::store::{
-    Attend, Attended, AuditFilter, Blocked, Cancelled, RunCompletion, Decided, Finish, Park, DecisionRefusal, StartedRun, Starts,
-    StoreError,
+    Attend, Attended, AuditFilter, Blocked, Cancelled, Decided, DecisionRefusal, Finish, Park, RunCompletion,
+    StartedRun, Starts, StoreError,
 };
-use reveille::task::Task;
-use reveille::task::change::TaskChange;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -171,7 +171,8 @@ async fn a_younger_run_takes_the_place_of_one_that_waits_for_people(world: &Stor
     assert_eq!((fate, young.state), (Blocked::Again, RunState::Queued));
     assert_superseded(world, waits.run.id, young.id).await;
     assert_eq!(world.store.get_approval(EVERY, asked.id).await.unwrap().status, ApprovalStatus::Cancelled);
-    let late = world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await.unwrap();
+    let late =
+        world.store.decide_approval(EVERY, asked.id, &answer(ApprovalChoice::Approve, &asked, "ann")).await.unwrap();
     assert!(matches!(late, Decided::Refused(DecisionRefusal::Settled, _)), "{late:?}");
     let filter = AuditFilter { subject_id: Some(asked.id), limit: 9, ..AuditFilter::default() };
     let acts = world.store.list_audit(EVERY, &filter).await.unwrap();

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::clock::Clock;
-use reveille::id::{Scope, Tenant, new_id};
-use reveille::run::{Run, RunState};
-use reveille::secret::SecretUrl;
-use reveille::store::{RequeuedRun, StoredAnswer, RunClaim, Finish, FireDue, FireResult, Lease, PendingWork, Settings, StartedRun, Store};
-use reveille::task::{Draft, Spec, Task};
+use reveille::base::clock::Clock;
+use reveille::base::id::{Scope, Tenant, new_id};
+use reveille::base::secret::SecretUrl;
+use reveille::domain::run::{Run, RunState};
+use reveille::domain::task::{Draft, Spec, Task};
+use reveille::store::{
+    Finish, FireDue, FireResult, Lease, PendingWork, RequeuedRun, RunClaim, Settings, StartedRun, Store, StoredAnswer,
+};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 use tokio::sync::Mutex;

@@ -1,16 +1,16 @@
 //! Rules of time zones: the newest release alone plans, and what an earlier one has planned is planned anew once.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use reveille::base::id::Scope;
+use reveille::base::metrics::Metrics;
+use reveille::domain::notification::{Addresses, Delivery, Recipient};
+use reveille::domain::task::Task;
+use reveille::domain::task::change::TaskChange;
+use reveille::domain::trigger::NextFire;
+use reveille::domain::trigger::zone::{Settings, ZoneRelease, ZoneSource, ZoneTable, Zones};
+use reveille::engine::maintenance::zones::ZoneKeeper;
 use reveille::engine::service::{NextTick as Tick, ServiceLoop};
-use reveille::engine::zones::ZoneKeeper;
-use reveille::id::Scope;
-use reveille::metrics::Metrics;
-use reveille::notification::{Addresses, Delivery, Recipient};
 use reveille::store::{DeliveryFilter, NewestZones, PlannedTask, ZonedTasks};
-use reveille::task::Task;
-use reveille::task::change::TaskChange;
-use reveille::trigger::NextFire;
-use reveille::trigger::zone::{ZoneTable, ZoneRelease, Settings, ZoneSource, Zones};
 use serde_json::json;
 use uuid::Uuid;
 

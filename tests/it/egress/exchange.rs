@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
-use reveille::egress::{Egress, EgressError, EgressRequest, Settings};
-use reveille::secret::Secret;
+use reveille::base::secret::Secret;
+use reveille::ports::egress::{Egress, EgressError, EgressRequest, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use wiremock::matchers::{body_string, header as has_header, method, path};
@@ -46,7 +46,8 @@ async fn a_request_goes_out_whole_and_its_answer_comes_back_whole() {
         .respond_with(ResponseTemplate::new(418).insert_header("x-answer", "yes").set_body_string("short and stout"))
         .mount(&server)
         .await;
-    let mut request = EgressRequest { body: "one".into(), ..EgressRequest::new(Method::POST, format!("{}/orders", server.uri())) };
+    let mut request =
+        EgressRequest { body: "one".into(), ..EgressRequest::new(Method::POST, format!("{}/orders", server.uri())) };
     request.headers.insert("x-api-key", HeaderValue::from_static("k"));
     let response = egress(&["127.0.0.1:*"]).fetch(request).await.unwrap();
     assert_eq!(
@@ -264,6 +265,6 @@ async fn the_operators_client_reaches_private_addresses_and_follows_no_redirect(
     let server = MockServer::start().await;
     let answer = ResponseTemplate::new(302).insert_header(header::LOCATION.as_str(), "/elsewhere");
     Mock::given(path("/")).respond_with(answer).expect(1).mount(&server).await;
-    let client = reveille::egress::operator_client(Duration::from_secs(5));
+    let client = reveille::ports::egress::operator_client(Duration::from_secs(5));
     assert_eq!(client.get(server.uri()).send().await.unwrap().status(), StatusCode::FOUND);
 }

@@ -3,28 +3,31 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reveille::channel::{ChannelError, webhook};
-use reveille::egress::Egress;
+use reveille::base::id::Tenant;
+use reveille::base::invalid::ValidationErrors;
+use reveille::base::secret::Secret;
+use reveille::domain::notification::{Addresses, WebhookAddress};
+use reveille::domain::run::Run;
+use reveille::domain::run::outcome::RunError;
+use reveille::domain::task::Action;
+use reveille::domain::trigger::condition::PollSpec;
 use reveille::executor::Executor;
-use reveille::executor::pipeline::{StepParts, Pipeline};
+use reveille::executor::pipeline::{Pipeline, StepParts};
 use reveille::executor::webhook::WebhookExecutor;
-use reveille::id::Tenant;
-use reveille::invalid::ValidationErrors;
-use reveille::notification::{Addresses, WebhookAddress};
-use reveille::poll::{self, Sources};
-use reveille::run::Run;
-use reveille::run::outcome::RunError;
-use reveille::secret::Secret;
-use reveille::task::Action;
-use reveille::tool::{self, CalledBy, ToolContext, ToolError};
-use reveille::trigger::condition::PollSpec;
-use reveille::vault::credentials::Credentials;
-use reveille::vault::{self, Vault, WithoutKeys};
+use reveille::ports::channel::{ChannelError, webhook};
+use reveille::ports::egress::Egress;
+use reveille::ports::poll;
+use reveille::ports::poll::Sources;
+use reveille::ports::tool;
+use reveille::ports::tool::{CalledBy, ToolContext, ToolError};
+use reveille::ports::vault;
+use reveille::ports::vault::credentials::Credentials;
+use reveille::ports::vault::{Vault, WithoutKeys};
 use serde_json::{Value, json};
 
 use super::spellings::all;
 use super::{Names, egress};
-use crate::agent::stage::{RUN, AgentHarness};
+use crate::agent::stage::{AgentHarness, RUN};
 use crate::notifications::{deliver, recipient};
 use crate::pipelines::stage::job;
 
@@ -123,7 +126,7 @@ fn pipeline(egress: Egress, stage: &AgentHarness) -> Pipeline {
         agent: stage.agent.clone(),
         agents: vec![],
         channels: vec![],
-        compute: reveille::compute::Compute::of_machine(),
+        compute: reveille::base::compute::Compute::of_machine(),
         expressions: Default::default(),
         templates: Default::default(),
     })

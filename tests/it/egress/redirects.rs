@@ -1,7 +1,7 @@
 //! Redirects: each place judged like the first, few of them, and nothing secret carried on to another origin.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use reveille::egress::{Egress, EgressError, EgressRequest};
+use reveille::ports::egress::{Egress, EgressError, EgressRequest};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
@@ -41,8 +41,11 @@ async fn at_the_same_origin_everything_is_carried_on() {
     let server = MockServer::start().await;
     redirecting(&server, "/a", 307, "/b?x=1").await;
     answering(&server, "/b").await;
-    let request =
-        EgressRequest { headers: secrets(), body: "one".into(), ..EgressRequest::new(Method::PUT, format!("{}/a", server.uri())) };
+    let request = EgressRequest {
+        headers: secrets(),
+        body: "one".into(),
+        ..EgressRequest::new(Method::PUT, format!("{}/a", server.uri()))
+    };
     let response = local().fetch(request).await.unwrap();
     assert_eq!((response.status, response.url.as_str()), (StatusCode::OK, format!("{}/b?x=1", server.uri()).as_str()));
     let there = last(&server).await;
@@ -79,8 +82,10 @@ async fn a_body_is_not_carried_to_another_origin() {
     let (here, there) = (MockServer::start().await, MockServer::start().await);
     for status in [307, 308] {
         redirecting(&here, &format!("/{status}"), status, &there.uri()).await;
-        let request =
-            EgressRequest { body: "canary".into(), ..EgressRequest::new(Method::POST, format!("{}/{status}", here.uri())) };
+        let request = EgressRequest {
+            body: "canary".into(),
+            ..EgressRequest::new(Method::POST, format!("{}/{status}", here.uri()))
+        };
         let why = denied(local().fetch(request).await);
         assert!(why.starts_with("the body would be carried on to another origin"), "{why}");
     }
@@ -102,7 +107,8 @@ async fn methods_change_as_the_standard_has_it() {
         let server = MockServer::start().await;
         redirecting(&server, "/a", status, "/b").await;
         answering(&server, "/b").await;
-        let request = EgressRequest { body: "one".into(), ..EgressRequest::new(sent.clone(), format!("{}/a", server.uri())) };
+        let request =
+            EgressRequest { body: "one".into(), ..EgressRequest::new(sent.clone(), format!("{}/a", server.uri())) };
         local().fetch(request).await.unwrap();
         let there = last(&server).await;
         assert_eq!(

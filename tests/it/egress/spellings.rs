@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use reveille::egress::{Egress, EgressError, EgressRequest, Settings};
+use reveille::ports::egress::{Egress, EgressError, EgressRequest, Settings};
 
 use super::{Names, denied, egress, settings};
 
@@ -306,8 +306,10 @@ fn faults_in_the_settings_are_named_by_their_place() {
     );
     assert_eq!(faults.0[0].message, "unknown scheme `htp`; did you mean `http`?");
 
-    let proxy =
-        Settings { proxy: Some(reveille::secret::Secret::new("socks5://ann:canary@proxy")), ..Settings::default() };
+    let proxy = Settings {
+        proxy: Some(reveille::base::secret::Secret::new("socks5://ann:canary@proxy")),
+        ..Settings::default()
+    };
     let faults = Egress::new(&proxy).err().unwrap().to_string();
     assert_eq!(faults, "/egress/proxy: expected http://user:password@host:port, with the scheme http");
 }

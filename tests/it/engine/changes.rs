@@ -1,10 +1,10 @@
 //! Acts of people on tasks while they fire: pause, edit, run now, backfill, delete.
 
-use reveille::id::{Scope, new_id};
-use reveille::notification::MessageKind;
-use reveille::run::RunState;
+use reveille::base::id::{Scope, new_id};
+use reveille::domain::notification::MessageKind;
+use reveille::domain::run::RunState;
+use reveille::domain::task::change::TaskChange;
 use reveille::store::Cancelled;
-use reveille::task::change::TaskChange;
 use serde_json::json;
 
 use crate::support::world::{World, at, on_both};

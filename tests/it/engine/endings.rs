@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use reveille::notification::MessageKind;
-use reveille::run::RunState;
+use reveille::domain::notification::MessageKind;
+use reveille::domain::run::RunState;
+use reveille::domain::task::change::TaskChange;
 use reveille::store::Cancelled;
-use reveille::task::change::TaskChange;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -37,7 +37,7 @@ fn attempts(world: &World, run: Uuid) -> Vec<i32> {
     world.journal.begun().iter().filter(|begun| begun.run_id == run).map(|begun| begun.attempt).collect()
 }
 
-async fn only_run(instance: &Instance, task: &reveille::task::Task) -> reveille::run::Run {
+async fn only_run(instance: &Instance, task: &reveille::domain::task::Task) -> reveille::domain::run::Run {
     let mut runs = instance.runs(task).await;
     assert_eq!(runs.len(), 1, "{runs:#?}");
     runs.remove(0)

@@ -1,8 +1,8 @@
 //! Why runs ran, or did not, and tasks fire, or do not: each reason in a sentence, with what would have to hold.
 
-use reveille::run::RunState;
-use reveille::task::Task;
-use reveille::task::change::TaskChange;
+use reveille::domain::run::RunState;
+use reveille::domain::task::Task;
+use reveille::domain::task::change::TaskChange;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

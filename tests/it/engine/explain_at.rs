@@ -1,7 +1,7 @@
 //! Explanations of one instant of a task: each outcome, in words.
 
-use reveille::task::Task;
-use reveille::task::change::TaskChange;
+use reveille::domain::task::Task;
+use reveille::domain::task::change::TaskChange;
 use serde_json::{Value, json};
 
 use crate::support::app::Instance;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::run::{Run, RunState};
-use reveille::trigger::jitter::spread;
+use reveille::domain::run::{Run, RunState};
+use reveille::domain::trigger::jitter::spread;
 use serde_json::json;
 
 use crate::support::world::{World, at, on_both};
@@ -179,7 +179,7 @@ async fn jitter_spreads_tasks_by_their_ids_and_keeps_the_nominal_instant(world: 
         tasks.push(instance.task(json!({ "trigger": trigger })).await);
     }
     let nominal = at("08:05");
-    let expected = |task: &reveille::task::Task| nominal + spread(task.id, nominal, TimeDelta::seconds(30));
+    let expected = |task: &reveille::domain::task::Task| nominal + spread(task.id, nominal, TimeDelta::seconds(30));
     for task in &tasks {
         assert_eq!(task.next_fire_at, Some(expected(task)));
     }

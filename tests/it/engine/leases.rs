@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
-use reveille::clock::pause;
+use reveille::base::clock::pause;
+use reveille::domain::notification::MessageKind;
+use reveille::domain::run::RunState;
 use reveille::engine::service::TickError;
-use reveille::notification::MessageKind;
-use reveille::run::RunState;
 use reveille::store::{Cancelled, FireDue, Lease, StoreError};
 use serde_json::json;
 use tokio::time::timeout;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use reveille::run::RunState;
+use reveille::domain::run::RunState;
 use serde_json::{Value, json};
 
 use crate::support::app::Instance;
@@ -30,9 +30,9 @@ async fn a_limit_holds_for_what_is_asked_for_and_for_what_falls_due(mut world: W
     let began = Instant::now();
     while world.journal.begun().len() < 3 {
         assert!(began.elapsed() < Duration::from_secs(30), "{:?}", world.journal.begun());
-        reveille::clock::pause(Duration::from_millis(5)).await;
+        reveille::base::clock::pause(Duration::from_millis(5)).await;
     }
-    reveille::clock::pause(Duration::from_millis(200)).await;
+    reveille::base::clock::pause(Duration::from_millis(200)).await;
     assert_eq!(
         instance.queue().await,
         [("ready".into(), 3), ("started".into(), 3)],
@@ -60,14 +60,14 @@ async fn no_more_runs_are_under_way_than_there_are_places(mut world: World) {
     let running = instance.start().await;
     world.advance_to("08:00:59.500");
     futures::join!(futures::future::join_all(tasks.iter().map(|task| instance.run_now(task))), async {
-        reveille::clock::pause(Duration::from_millis(10)).await;
+        reveille::base::clock::pause(Duration::from_millis(10)).await;
         world.advance_to("08:01");
     });
     let (mut most, began) = (0, Instant::now());
     while most < 3 || began.elapsed() < Duration::from_secs(1) {
         most = most.max(world.journal.begun().len());
         assert!(most <= 3 && began.elapsed() < Duration::from_secs(30), "{:?}", world.journal.begun());
-        reveille::clock::pause(Duration::from_millis(5)).await;
+        reveille::base::clock::pause(Duration::from_millis(5)).await;
     }
     world.journal.open_gate();
     for task in &tasks {
@@ -177,7 +177,7 @@ async fn a_crowd_of_one_tenant_delays_anothers_run_by_less_than_two_seconds(worl
     let began = Instant::now();
     while world.journal.begun().len() < 64 {
         assert!(began.elapsed() < Duration::from_secs(30), "the crowd does not begin");
-        reveille::clock::pause(Duration::from_millis(1)).await;
+        reveille::base::clock::pause(Duration::from_millis(1)).await;
     }
     let asked = Instant::now();
     let (status, made) = instance.ask("POST", &format!("/v1/tasks/{one}/run"), ADMIN, None).await;
@@ -186,7 +186,7 @@ async fn a_crowd_of_one_tenant_delays_anothers_run_by_less_than_two_seconds(worl
     let has_begun = || world.journal.begun().iter().any(|begun| begun.run_id.to_string() == run);
     while !has_begun() {
         assert!(asked.elapsed() < Duration::from_secs(2), "the other tenant's run waits behind the crowd");
-        reveille::clock::pause(Duration::from_millis(1)).await;
+        reveille::base::clock::pause(Duration::from_millis(1)).await;
     }
     let left = world.number("select count(*) from queue where state = 'ready'").await;
     assert!(left > 1_000, "the crowd was still there: {left}");

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use reveille::clock::pause;
-use reveille::notification::{DeliveryState, HoldReason, MessageKind, NewDelivery};
-use reveille::secret::Secret;
+use reveille::base::clock::pause;
+use reveille::base::secret::Secret;
+use reveille::domain::notification::{DeliveryState, HoldReason, MessageKind, NewDelivery};
 use serde_json::{Value, json};
 
 use crate::support::app::Instance;
@@ -253,7 +253,7 @@ async fn how_urgent_it_is_decides_what_quiet_hours_hold(mut world: World) {
     }
     instance.notify().await;
     let all = instance.deliveries().await.into_iter().filter(|d| d.kind != MessageKind::Digest);
-    let told = |d: &reveille::notification::Delivery| match d.kind {
+    let told = |d: &reveille::domain::notification::Delivery| match d.kind {
         MessageKind::Message => d.text.clone().unwrap_or_default(),
         _ => format!("output {}", d.urgency.as_str()),
     };

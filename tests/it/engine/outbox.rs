@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
-use reveille::clock::pause;
-use reveille::notification::{DeliveryState, MessageKind, NewDelivery};
-use reveille::secret::Secret;
+use reveille::base::clock::pause;
+use reveille::base::secret::Secret;
+use reveille::domain::notification::{DeliveryState, MessageKind, NewDelivery};
 use reveille::store::DeliveryFilter;
 use serde_json::json;
 
@@ -219,7 +219,7 @@ async fn ended(instance: &Instance) -> Vec<Ended> {
     loop {
         let filter = DeliveryFilter { before, limit: 1000, ..DeliveryFilter::default() };
         let page = instance
-            .on(move |store| async move { store.list_deliveries(&reveille::id::Scope::Every, &filter).await })
+            .on(move |store| async move { store.list_deliveries(&reveille::base::id::Scope::Every, &filter).await })
             .await
             .expect("listed");
         let Some(last) = page.last() else { return all };

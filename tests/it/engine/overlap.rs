@@ -1,8 +1,8 @@
 //! Runs whose task has another one running: all five policies, end to end.
 
-use reveille::approval::{ApprovalAnswer, ApprovalStatus, ApprovalChoice, Via};
-use reveille::id::Scope;
-use reveille::run::RunState;
+use reveille::base::id::Scope;
+use reveille::domain::approval::{ApprovalAnswer, ApprovalChoice, ApprovalStatus, Via};
+use reveille::domain::run::RunState;
 use reveille::store::ApprovalFilter;
 use serde_json::{Value, json};
 

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use reveille::base::secret::Secret;
+use reveille::domain::notification::{Delivery, DeliveryState, HoldReason, MessageKind, NewDelivery};
+use reveille::domain::task::Urgency;
 use reveille::engine::service::ServiceLoop;
-use reveille::notification::{Delivery, DeliveryState, HoldReason, MessageKind, NewDelivery};
-use reveille::secret::Secret;
-use reveille::task::Urgency;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -237,7 +237,7 @@ async fn a_message_that_comes_when_its_digest_is_under_way_joins_none(mut world:
     world.advance_to("02 06:00");
     instance.notify().await;
     let due = at("02 06:00");
-    let mark = reveille::notification::Mark::Hold {
+    let mark = reveille::domain::notification::Mark::Hold {
         held: HoldReason::QuietHours,
         digest: Box::new(late.delivery.digest(due)),
         at: due,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use reveille::clock::{Clock, Measurement, pause};
+use reveille::base::clock::{Clock, Measurement, pause};
 use serde_json::Value;
 
 use crate::support::app::Instance;

@@ -38,7 +38,10 @@ async fn each_service_goes_by_its_own_work() {
     assert_eq!(wakes(&*engine.windows, all), after(4));
     assert_eq!(wakes(&*engine.worker, all), None);
     assert_eq!(wakes(&*engine.sealer, all), None);
-    for outlook in [PendingWork { ready: true, ..PendingWork::default() }, PendingWork { unsealed: true, ..PendingWork::default() }] {
+    for outlook in [
+        PendingWork { ready: true, ..PendingWork::default() },
+        PendingWork { unsealed: true, ..PendingWork::default() },
+    ] {
         let now = Some(DateTime::<Utc>::MIN_UTC);
         assert_eq!(wakes(&*engine.worker, outlook), now.filter(|_| outlook.ready));
         assert_eq!(wakes(&*engine.sealer, outlook), now.filter(|_| outlook.unsealed));
@@ -47,7 +50,8 @@ async fn each_service_goes_by_its_own_work() {
     assert_eq!(wakes(&*engine.expirer, sent), Some(then + TimeDelta::hours(24)), "so long a provider may be silent");
     assert_eq!(wakes(&*engine.expirer, PendingWork { parked: Some(then), ..sent }), Some(then));
     let later = |at: DateTime<Utc>| Some(at + TimeDelta::milliseconds(1));
-    let left = PendingWork { lease: Some(then), deadline: Some(then - TimeDelta::seconds(11)), ..PendingWork::default() };
+    let left =
+        PendingWork { lease: Some(then), deadline: Some(then - TimeDelta::seconds(11)), ..PendingWork::default() };
     assert_eq!(
         wakes(&*engine.rescuer, left),
         later(then - TimeDelta::seconds(1)),

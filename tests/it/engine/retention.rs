@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use futures::FutureExt;
-use reveille::clock::pause;
-use reveille::engine::housekeeping::Housekeeping;
-use reveille::run::RunState;
+use reveille::base::clock::pause;
+use reveille::domain::run::RunState;
+use reveille::engine::maintenance::housekeeping::Housekeeping;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 

@@ -1,6 +1,6 @@
 //! Places of an instance: a tenant with slow runs leaves some to the next one, whichever way its runs come.
 
-use reveille::run::RunState;
+use reveille::domain::run::RunState;
 use serde_json::{Value, json};
 
 use crate::support::world::{World, on_both};

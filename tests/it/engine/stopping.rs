@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use reveille::clock::{Clock, signed};
+use reveille::base::clock::{Clock, signed};
+use reveille::domain::run::RunState;
 use reveille::engine::Running;
-use reveille::run::RunState;
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 
@@ -40,14 +40,14 @@ async fn the_loops_fire_execute_and_stop(mut world: World) {
     let slow = instance.run_now(&slow).await;
     instance.until(slow, |run| run.state == RunState::Running).await;
     // it needs heartbeats
-    reveille::clock::pause(lease * 5 / 4).await;
+    reveille::base::clock::pause(lease * 5 / 4).await;
     loop {
         let runs = instance.runs(&task).await;
         if let [_, second] = runs.as_slice() {
             instance.until(second.id, |run| run.state == RunState::Succeeded).await;
             break;
         }
-        reveille::clock::pause(Duration::from_millis(20)).await;
+        reveille::base::clock::pause(Duration::from_millis(20)).await;
     }
     assert_eq!(instance.late_services(), [""; 0]);
     world.journal.open_gate();
@@ -76,19 +76,19 @@ async fn a_stop_waits_for_runs_and_hands_back_what_does_not_end(mut world: World
     // within the horizon: claimed, and not started when the stop comes
     let ahead = first.task(json!({ "trigger": after(&world.clock, Duration::from_millis(1400)) })).await;
     while first.runs(&ahead).await.is_empty() {
-        reveille::clock::pause(Duration::from_millis(5)).await;
+        reveille::base::clock::pause(Duration::from_millis(5)).await;
     }
     let [hanging, deaf, waiting] = start[..] else { unreachable!() };
     let passes = async {
         // what was claimed is given back, and the grace begins
         while first.queue().await != [("ready".into(), 1), ("started".into(), 3)] {
-            reveille::clock::pause(Duration::from_millis(5)).await;
+            reveille::base::clock::pause(Duration::from_millis(5)).await;
         }
         world.journal.open_gate();
         first.until(waiting, |run| run.state == RunState::Succeeded).await;
         assert_eq!([world.journal.ended(hanging), world.journal.ended(deaf)], [[], []], "the others have their grace");
         loop {
-            reveille::clock::pause(Duration::from_millis(50)).await;
+            reveille::base::clock::pause(Duration::from_millis(50)).await;
             world.advance(0.05);
         }
     };
@@ -126,12 +126,12 @@ async fn a_run_that_is_recorded_during_a_stop_is_ready_for_others() {
         "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     let is_recorded = async || {
         while world.number(waiting).await == 0 {
-            reveille::clock::pause(Duration::from_millis(5)).await;
+            reveille::base::clock::pause(Duration::from_millis(5)).await;
         }
     };
     let lets_go = async {
         is_recorded().await;
-        reveille::clock::pause(Duration::from_millis(500)).await;
+        reveille::base::clock::pause(Duration::from_millis(500)).await;
         keeper.rollback().await.expect("let go");
     };
     let stops = async {
@@ -155,7 +155,7 @@ async fn a_stop_does_not_wait_for_events(mut world: World) {
     // a read waits for five seconds at least, and none begins before
     let read = tokio::time::Instant::now() + Duration::from_millis(4800);
     let running = instance.start().await;
-    reveille::clock::pause(Duration::from_millis(500)).await;
+    reveille::base::clock::pause(Duration::from_millis(500)).await;
     let stopped = tokio::time::timeout_at(read, stop(&instance, running)).await;
     assert!(stopped.is_ok(), "the stop waits for a read of events");
     instance.finish(&world).await;
@@ -187,7 +187,7 @@ async fn two_instances_on_one_postgres_share_a_thousand_tasks_of_one_second_and_
     };
     let release = async {
         while world.number("select count(*) from runs").await < 1000 {
-            reveille::clock::pause(Duration::from_millis(5)).await;
+            reveille::base::clock::pause(Duration::from_millis(5)).await;
         }
         world.advance_to("08:01");
     };

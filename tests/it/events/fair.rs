@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use reveille::bus::{BusBacklog, DeadLetterFilter};
-use reveille::clock::pause;
-use reveille::id::Scope;
-use reveille::quota::Overrides;
+use reveille::base::clock::pause;
+use reveille::base::id::Scope;
+use reveille::domain::quota::Overrides;
+use reveille::ports::bus::{BusBacklog, DeadLetterFilter};
 use serde_json::{Value, json};
 
 use super::{on, told};
@@ -39,7 +39,7 @@ mod few_matches_of_a_tenant_are_recorded_beside_a_write_of_many {
     }
 }
 
-async fn flooded(instance: &Instance) -> Vec<reveille::task::Task> {
+async fn flooded(instance: &Instance) -> Vec<reveille::domain::task::Task> {
     let mut tasks = Vec::new();
     for _ in 0..TASKS {
         tasks.push(instance.task(of_loud(on(json!({ "filter": "event.data.n >= 0" })))).await);

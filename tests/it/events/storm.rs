@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use reveille::clock::pause;
-use reveille::egress::operator_client;
+use reveille::base::clock::pause;
+use reveille::ports::egress::operator_client;
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 

@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use reveille::clock::pause;
-use reveille::id::Scope;
-use reveille::task::change::TaskChange;
+use reveille::base::clock::pause;
+use reveille::base::id::Scope;
+use reveille::domain::task::change::TaskChange;
 use serde_json::json;
 
 use super::stage::FaultHarness;

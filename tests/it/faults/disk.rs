@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use reveille::clock::{machine_now, pause};
+use reveille::base::clock::{machine_now, pause};
 
 use super::stage::FaultHarness;
 use crate::support::postgres_server::PostgresServer;

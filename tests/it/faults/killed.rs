@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use reveille::clock::{machine_now, pause};
+use reveille::base::clock::{machine_now, pause};
 use serde_json::json;
 
 use super::stage::FaultHarness;

@@ -1,13 +1,13 @@
-//! The judge is tested by what it is there for: a binary with a bug planted in it (`src/planted.rs`) must be found out,
+//! The judge is tested by what it is there for: a binary with a bug planted in it (`src/base/failpoint.rs`) must be found out,
 //! each bug by a fault under which it shows. The same faults leave no violation without the bug: see the other files.
 
 use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
-use reveille::clock::{machine_now, pause};
+use reveille::base::clock::{machine_now, pause};
 use serde_json::json;
 
-use super::stage::{PATIENCE, FaultHarness};
+use super::stage::{FaultHarness, PATIENCE};
 use super::stopped;
 use crate::support::checker::Verdict;
 use crate::support::postgres::Database;
@@ -231,7 +231,7 @@ async fn a_sqlite_file_that_is_full_keeps_what_it_has_and_goes_on_when_there_is_
 #[test]
 fn each_bug_that_can_be_planted_is_looked_for() {
     let here = include_str!("planted.rs");
-    for bug in reveille::planted::BUGS {
+    for bug in reveille::base::failpoint::BUGS {
         assert!(here.contains(&format!("is_caught(&mut stage, \"{bug}\"")), "{bug} is not looked for");
     }
 }

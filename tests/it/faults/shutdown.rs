@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
-use reveille::clock::{machine_now, pause};
+use reveille::base::clock::{machine_now, pause};
 use serde_json::json;
 
-use super::stage::{LEASE_VARIABLE, PATIENCE, FaultHarness};
+use super::stage::{FaultHarness, LEASE_VARIABLE, PATIENCE};
 use crate::support::binary::signal;
 use crate::support::postgres::Database;
 

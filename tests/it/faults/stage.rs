@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::clock::{MEASUREMENT_ERROR, machine_now, pause, signed};
+use reveille::base::clock::{MEASUREMENT_ERROR, machine_now, pause, signed};
 use serde_json::{Value, json};
 
 use crate::support::binary::Service;
@@ -80,7 +80,7 @@ impl FaultHarness {
             services: services.collect(),
             alive,
             down_since: Some(machine_now()),
-            client: reveille::egress::operator_client(Duration::from_secs(10)),
+            client: reveille::ports::egress::operator_client(Duration::from_secs(10)),
             tasks: Vec::new(),
             accepted: Vec::new(),
         }

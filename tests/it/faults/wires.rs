@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reveille::clock::{machine_now, pause};
+use reveille::base::clock::{machine_now, pause};
 
 use super::stage::FaultHarness;
 use crate::support::postgres::Database;

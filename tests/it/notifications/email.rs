@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use reveille::channel::email::{EmailChannel, Settings, StartTls};
-use reveille::channel::{Channel, Confirmed};
-use reveille::notification::wording::RenderedMessage;
-use reveille::notification::{Addresses, Recipient};
-use reveille::secret::Secret;
+use reveille::base::secret::Secret;
+use reveille::domain::notification::rendered_message::RenderedMessage;
+use reveille::domain::notification::{Addresses, Recipient};
+use reveille::ports::channel::email::{EmailChannel, Settings, StartTls};
+use reveille::ports::channel::{Channel, Confirmed};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
@@ -211,7 +211,8 @@ async fn nothing_goes_over_an_encrypted_line_whose_end_is_not_who_it_says() {
     let server = MailServer::start_with_starttls().await;
     let url = format!("smtp://ann:canary@localhost:{}", server.address().port());
     for starttls in [StartTls::Required, StartTls::Opportunistic] {
-        let email = EmailChannel::new(&Settings { starttls: Some(starttls), ..settings(url.as_str()) }).unwrap().unwrap();
+        let email =
+            EmailChannel::new(&Settings { starttls: Some(starttls), ..settings(url.as_str()) }).unwrap().unwrap();
         let (word, why) = outcome(deliver(&email, &ann()).await);
         assert!(
             word == "misconfigured" && why.contains("invalid peer certificate") && !why.contains("canary"),

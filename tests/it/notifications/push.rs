@@ -5,12 +5,12 @@ mod web_push;
 
 use std::time::Duration;
 
-use reveille::channel::push::{PushChannel, Settings, Vapid, seal_auth};
-use reveille::channel::{Channel, ChannelError, Confirmed, Receipt};
-use reveille::egress::Egress;
-use reveille::notification::{Addresses, PushAddress, Recipient};
-use reveille::secret::Secret;
-use reveille::vault::{Vault, WithoutKeys};
+use reveille::base::secret::Secret;
+use reveille::domain::notification::{Addresses, PushAddress, Recipient};
+use reveille::ports::channel::push::{PushChannel, Settings, Vapid, seal_auth};
+use reveille::ports::channel::{Channel, ChannelError, Confirmed, Receipt};
+use reveille::ports::egress::Egress;
+use reveille::ports::vault::{Vault, WithoutKeys};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use wiremock::matchers::method;
@@ -26,8 +26,8 @@ const BROWSER_PRIVATE: &str = "q1dXpw3UpT5VOmu_cf_v6ih07Aems3njxI-JWgLcM94";
 const AUTH: &str = "BTBZMqHH6r4Tts7J_aSIgg";
 
 fn vault() -> Vault {
-    let settings = reveille::vault::Settings {
-        master_keys: vec![reveille::vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
+    let settings = reveille::ports::vault::Settings {
+        master_keys: vec![reveille::ports::vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
         accept_lost_keys: false,
     };
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
@@ -48,9 +48,9 @@ fn push(settings: &Settings) -> PushChannel {
 }
 
 fn opened(settings: &Settings, allow: &[&str]) -> PushChannel {
-    let egress = reveille::egress::Settings {
+    let egress = reveille::ports::egress::Settings {
         allow: allow.iter().map(|entry| (*entry).to_owned()).collect(),
-        ..reveille::egress::Settings::default()
+        ..reveille::ports::egress::Settings::default()
     };
     let vapid: Option<Vapid> = settings.vapid(WithoutKeys::Refuse, "http://127.0.0.1").unwrap().0;
     PushChannel::new(settings, vapid, Egress::new(&egress).unwrap(), vault()).unwrap()

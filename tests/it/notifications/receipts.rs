@@ -3,10 +3,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chrono_tz::Tz;
-use reveille::channel::sms;
-use reveille::id::Scope;
-use reveille::notification::{Addresses, Delivery, DeliveryState};
-use reveille::secret::Secret;
+use reveille::base::id::Scope;
+use reveille::base::secret::Secret;
+use reveille::domain::notification::{Addresses, Delivery, DeliveryState};
+use reveille::ports::channel::sms;
 use serde_json::json;
 use wiremock::{MockServer, ResponseTemplate};
 
@@ -37,7 +37,7 @@ async fn told(world: &mut World) -> (Instance, MockServer, Delivery) {
     };
     let instance = world.instance();
     let addresses = Addresses { sms: Some("+4915112345678".into()), ..Addresses::default() };
-    let ann = reveille::notification::Recipient { timezone: Tz::UTC, ..recipient(addresses) };
+    let ann = reveille::domain::notification::Recipient { timezone: Tz::UTC, ..recipient(addresses) };
     instance.on(|store| async move { store.put_recipient(&Scope::Every, "ann", &ann, None).await }).await.unwrap();
     instance.task(json!({ "output": { "channel": ["sms", "webhook"] }, "max_runs": 1 })).await;
     world.advance_to("08:01");

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use reveille::channel::slack::{Settings, SlackChannel, seal_url};
-use reveille::channel::{Channel, ChannelError, Confirmed, Login, Receipt};
-use reveille::egress::{self, Egress};
-use reveille::notification::text::Link;
-use reveille::notification::wording::RenderedMessage;
-use reveille::notification::{Addresses, Recipient, SlackAddress};
-use reveille::secret::Secret;
+use reveille::base::secret::Secret;
+use reveille::domain::notification::rendered_message::RenderedMessage;
+use reveille::domain::notification::text::Link;
+use reveille::domain::notification::{Addresses, Recipient, SlackAddress};
+use reveille::ports::channel::slack::{Settings, SlackChannel, seal_url};
+use reveille::ports::channel::{Channel, ChannelError, Confirmed, Login, Receipt};
+use reveille::ports::egress;
+use reveille::ports::egress::Egress;
 use serde_json::{Value, json};
 use wiremock::ResponseTemplate;
 

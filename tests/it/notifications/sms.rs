@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use reveille::channel::sms::segments::segments;
-use reveille::channel::sms::{SmsProvider, Settings, SmsChannel};
-use reveille::channel::{Channel, ChannelError, Confirmed, Login, Receipt, ticket};
-use reveille::notification::text::Link;
-use reveille::notification::wording::RenderedMessage;
-use reveille::notification::{Addresses, Recipient};
-use reveille::secret::Secret;
+use reveille::base::secret::Secret;
+use reveille::domain::notification::rendered_message::RenderedMessage;
+use reveille::domain::notification::text::Link;
+use reveille::domain::notification::{Addresses, Recipient};
+use reveille::ports::channel::sms::segments::segments;
+use reveille::ports::channel::sms::{Settings, SmsChannel, SmsProvider};
+use reveille::ports::channel::{Channel, ChannelError, Confirmed, Login, Receipt, ticket};
 use serde_json::{Value, json};
 use wiremock::matchers::{method, path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -132,7 +132,8 @@ async fn a_text_has_no_more_parts_than_it_may_and_keeps_its_link() {
     let server = answering(taken()).await;
     let one = sms_at(&Settings { max_segments: 1, ..settings(&server.uri()) }, None);
     let endless = format!("https://wake.example.org/{}", "x".repeat(200));
-    let told = RenderedMessage { text: endless.clone(), link: Some(Link { label: "Open".into(), url: endless }), ..words() };
+    let told =
+        RenderedMessage { text: endless.clone(), link: Some(Link { label: "Open".into(), url: endless }), ..words() };
     let refused = outcome(deliver_words(&one, &ann(), &told, created_at()).await);
     let why = "the link alone is longer than channels.sms.max_segments = 1 allows";
     assert_eq!((refused, server.received_requests().await.unwrap().len()), (("unsendable", why.into()), 0));

@@ -1,9 +1,9 @@
 //! A message is told by what it is about: its subject is for people, its key keeps it from being made twice, and neither
 //! decides anything else.
 
-use reveille::notification::{DeliveryState, MessageKind};
+use reveille::domain::notification::{DeliveryState, MessageKind};
+use reveille::domain::task::TaskStatus;
 use reveille::store::Referred;
-use reveille::task::TaskStatus;
 use serde_json::{Value, json};
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use reveille::channel::telegram::{Settings, TelegramChannel};
-use reveille::channel::{Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt};
-use reveille::notification::text::Link;
-use reveille::notification::wording::RenderedMessage;
-use reveille::notification::{Addresses, Recipient};
-use reveille::secret::Secret;
-use reveille::task::Urgency;
+use reveille::base::secret::Secret;
+use reveille::domain::notification::rendered_message::RenderedMessage;
+use reveille::domain::notification::text::Link;
+use reveille::domain::notification::{Addresses, Recipient};
+use reveille::domain::task::Urgency;
+use reveille::ports::channel::telegram::{Settings, TelegramChannel};
+use reveille::ports::channel::{Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt};
 use serde_json::{Value, json};
 use wiremock::ResponseTemplate;
 

@@ -1,11 +1,12 @@
 //! From a run to the message: which channels there are, and that each is told in its own markup.
 
 use chrono_tz::Tz;
-use reveille::channel::{ChannelRegistry, Settings, slack, sms, telegram};
-use reveille::egress::{self, Egress};
-use reveille::id::Scope;
-use reveille::notification::{Addresses, DeliveryState, Recipient, SlackAddress};
-use reveille::secret::Secret;
+use reveille::base::id::Scope;
+use reveille::base::secret::Secret;
+use reveille::domain::notification::{Addresses, DeliveryState, Recipient, SlackAddress};
+use reveille::ports::channel::{ChannelRegistry, Settings, slack, sms, telegram};
+use reveille::ports::egress;
+use reveille::ports::egress::Egress;
 use serde_json::{Value, json};
 use wiremock::ResponseTemplate;
 

@@ -6,12 +6,12 @@ use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use chrono::TimeDelta;
-use reveille::channel::webhook::{Settings, WebhookChannel, seal_secret};
-use reveille::channel::{Channel, ChannelError, Confirmed, Receipt};
-use reveille::egress::Egress;
-use reveille::notification::{Addresses, Recipient, WebhookAddress};
-use reveille::secret::Secret;
-use reveille::vault::{Vault, WithoutKeys};
+use reveille::base::secret::Secret;
+use reveille::domain::notification::{Addresses, Recipient, WebhookAddress};
+use reveille::ports::channel::webhook::{Settings, WebhookChannel, seal_secret};
+use reveille::ports::channel::{Channel, ChannelError, Confirmed, Receipt};
+use reveille::ports::egress::Egress;
+use reveille::ports::vault::{Vault, WithoutKeys};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use wiremock::matchers::{method, path};
@@ -23,17 +23,17 @@ const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 pub fn vault() -> Vault {
-    let settings = reveille::vault::Settings {
-        master_keys: vec![reveille::vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
+    let settings = reveille::ports::vault::Settings {
+        master_keys: vec![reveille::ports::vault::KeySource::value("k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
         accept_lost_keys: false,
     };
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
 }
 
 fn webhook(allow: &[&str]) -> WebhookChannel {
-    let egress = reveille::egress::Settings {
+    let egress = reveille::ports::egress::Settings {
         allow: allow.iter().map(|entry| (*entry).to_owned()).collect(),
-        ..reveille::egress::Settings::default()
+        ..reveille::ports::egress::Settings::default()
     };
     WebhookChannel::new(&Settings { timeout_seconds: ANSWER_SECONDS }, Egress::new(&egress).unwrap(), vault()).unwrap()
 }

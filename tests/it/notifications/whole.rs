@@ -2,12 +2,12 @@
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Request};
-use reveille::channel::{email, sms, whole};
+use reveille::base::id::Scope;
+use reveille::base::secret::Secret;
+use reveille::domain::notification::{Delivery, DeliveryState, MessageKind, NewDelivery};
+use reveille::domain::task::Urgency;
 use reveille::http;
-use reveille::id::Scope;
-use reveille::notification::{Delivery, DeliveryState, MessageKind, NewDelivery};
-use reveille::secret::Secret;
-use reveille::task::Urgency;
+use reveille::ports::channel::{email, sms, whole};
 use serde_json::json;
 use tower::ServiceExt;
 use wiremock::matchers::method;
@@ -224,7 +224,8 @@ async fn a_link_that_a_provider_quotes_is_recorded_nowhere(mut world: World) {
     let instance = world.instance();
     let ann = json!({ "addresses": { "sms": "+4915112345678" } });
     assert_eq!(instance.ask("PUT", "/v1/recipients/ann", ADMIN, Some(ann)).await.0, 200);
-    let long = NewDelivery { channel: "sms".into(), ..message(MessageKind::Message, "ann", &"两封邮件，".repeat(200)) };
+    let long =
+        NewDelivery { channel: "sms".into(), ..message(MessageKind::Message, "ann", &"两封邮件，".repeat(200)) };
     instance.on(|store| async move { store.post_delivery(&long).await }).await.expect("posted");
     instance.notify().await;
     let [delivery] = instance.deliveries().await.try_into().expect("one delivery");

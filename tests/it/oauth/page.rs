@@ -1,10 +1,10 @@
 //! The link and the page that people come back to: read by anybody, pressed once, by whom it names.
 
 use chrono::TimeDelta;
+use reveille::base::id::Scope;
 use reveille::http::server::{self, ServerLimits};
-use reveille::id::Scope;
-use reveille::vault::Context;
-use reveille::vault::oauth::{CALLBACK, OAuthProvider, redirect_uri};
+use reveille::ports::vault::Context;
+use reveille::ports::vault::oauth::{CALLBACK, OAuthProvider, redirect_uri};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -188,11 +188,13 @@ async fn a_state_that_is_old_changed_or_made_for_something_else_leads_nowhere() 
     let page = fetch(&api, "GET", &path(&back)).await.expect(200);
     let (state, code) = (parameter(&back, "state"), parameter(&back, "code"));
     let sealed_elsewhere = {
-        let (vault, _) =
-            reveille::vault::Vault::open(&Default::default(), reveille::vault::WithoutKeys::KeyFile(api.dir.path()))
-                .unwrap();
+        let (vault, _) = reveille::ports::vault::Vault::open(
+            &Default::default(),
+            reveille::ports::vault::WithoutKeys::KeyFile(api.dir.path()),
+        )
+        .unwrap();
         let place = Context { tenant: "ann", service: "webhook", account: "primary", field: "secret" };
-        vault.seal(&place, &reveille::secret::Secret::new("whsec")).unwrap()
+        vault.seal(&place, &reveille::base::secret::Secret::new("whsec")).unwrap()
     };
     let changed = state.replacen(&state[60..64], "AAAA", 1);
     for odd in ["", "x", &changed, &sealed_elsewhere, &"x".repeat(10_000)] {

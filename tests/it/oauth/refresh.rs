@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use futures::future::join_all;
-use reveille::clock::pause;
-use reveille::credential::OAuth;
+use reveille::base::clock::pause;
+use reveille::domain::credential::OAuth;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

@@ -2,13 +2,14 @@
 //! that is taken back is told of once, whoever comes to it first.
 
 use chrono::TimeDelta;
-use reveille::egress::{self, Egress};
-use reveille::id::Scope;
-use reveille::notification::MessageKind;
-use reveille::run::{Run, RunState};
-use reveille::secret::Secret;
-use reveille::task::{Task, TaskStatus};
-use reveille::vault::oauth;
+use reveille::base::id::Scope;
+use reveille::base::secret::Secret;
+use reveille::domain::notification::MessageKind;
+use reveille::domain::run::{Run, RunState};
+use reveille::domain::task::{Task, TaskStatus};
+use reveille::ports::egress;
+use reveille::ports::egress::Egress;
+use reveille::ports::vault::oauth;
 use serde_json::{Value, json};
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};

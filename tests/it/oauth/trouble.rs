@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use futures::future::join_all;
-use reveille::clock::signed;
-use reveille::id::Scope;
-use reveille::secret::Secret;
+use reveille::base::clock::signed;
+use reveille::base::id::Scope;
+use reveille::base::secret::Secret;
+use reveille::ports::vault::oauth::refresh::LEASE;
 use reveille::store::UseFilter;
-use reveille::vault::oauth::refresh::LEASE;
 use serde_json::{Value, json};
 
 use super::stage::{Instance, LIFE, OAuthHarness, ann, text};

@@ -1,7 +1,7 @@
 //! Trials: what each step would do, with its effects off.
 
+use reveille::base::id::Tenant;
 use reveille::executor::pipeline::{DryRun, Sample};
-use reveille::id::Tenant;
 use serde_json::{Map, Value, json};
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};

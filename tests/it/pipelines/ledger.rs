@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
+use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::executor::Executor;
-use reveille::run::outcome::{RunOutcome, RunError};
 use serde_json::{Value, json};
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::stage::{Death, Mortal, job, ledger, pipeline};
-use crate::agent::stage::{Memory, FakeTool, AgentHarness, call, calls, says};
+use crate::agent::stage::{AgentHarness, FakeTool, Memory, call, calls, says};
 
 fn steps(url: &str) -> Value {
     json!({ "steps": [
@@ -37,7 +37,11 @@ async fn server() -> MockServer {
 }
 
 /// Runs until the worker dies, and then with another one. `None` where it did not die.
-async fn crashed(stage: &AgentHarness, config: &Value, death: Death) -> Option<(Result<RunOutcome, RunError>, Arc<Memory>)> {
+async fn crashed(
+    stage: &AgentHarness,
+    config: &Value,
+    death: Death,
+) -> Option<(Result<RunOutcome, RunError>, Arc<Memory>)> {
     let kept = Arc::new(Memory::default());
     if Mortal::new(kept.clone(), death).execute(stage, config).await.is_some() {
         return None;
@@ -62,7 +66,9 @@ async fn a_crash_at_any_write_repeats_what_is_harmless_and_pays_at_most_once() {
             assert!(payments <= 1, "{death:?}: paid {payments} times");
             assert!(sent(&server, "GET").await <= 2 && sent(&server, "PUT").await <= 2, "{death:?}");
             match resumed {
-                Ok(RunOutcome::Succeeded { output, .. }) => assert_eq!((output.as_str(), payments), ("3", 1), "{death:?}"),
+                Ok(RunOutcome::Succeeded { output, .. }) => {
+                    assert_eq!((output.as_str(), payments), ("3", 1), "{death:?}")
+                }
                 Err(RunError::Fail { fault }) => {
                     assert_eq!(fault.code, "outcome_unknown", "{death:?}");
                     assert_eq!(ledger(&kept).last().unwrap(), "pay!outcome_unknown");
@@ -153,7 +159,7 @@ async fn an_agent_goes_on_at_its_last_turn_and_two_of_them_have_calls_of_their_o
         let heard = keys.clone();
         let tool = FakeTool::new("echo", move |context, _| {
             heard.lock().unwrap().push(context.idempotency_key);
-            async { Ok(reveille::tool::ToolOutput { text: "1".into() }) }
+            async { Ok(reveille::ports::tool::ToolOutput { text: "1".into() }) }
         });
         // what is stored is not asked for again, so four answers are enough wherever it dies
         let stage = AgentHarness::new(vec![asks(1), says("first"), asks(2), says("second")], vec![tool]);

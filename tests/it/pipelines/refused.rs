@@ -1,11 +1,11 @@
 //! Refusals when a task is saved, each fault at its place, and effects that an agent can't give itself by making tasks.
 
-use reveille::approval::matrix::Category;
-use reveille::approval::policy::Policy;
+use reveille::domain::approval::matrix::Category;
+use reveille::domain::approval::policy::Policy;
 use serde_json::{Value, json};
 
 use super::stage::{answer, failure, faults, run};
-use crate::agent::stage::{FakeTool, AgentHarness};
+use crate::agent::stage::{AgentHarness, FakeTool};
 
 fn stage() -> AgentHarness {
     let strict =

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use reveille::agent::Configured;
-use reveille::approval::matrix::Category;
-use reveille::run::RunState;
-use reveille::task::TaskStatus;
-use reveille::tool::{Tool, ToolOutput};
+use reveille::domain::approval::matrix::Category;
+use reveille::domain::run::RunState;
+use reveille::domain::task::TaskStatus;
+use reveille::ports::tool::{Tool, ToolOutput};
 use serde_json::{Value, json};
 
 use crate::agent::stage::FakeTool;

@@ -6,22 +6,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::BoxFuture;
 use reveille::agent::{AgentStore, AppendError, Configured};
-use reveille::egress::{self, Egress};
-use reveille::executor::pipeline::{StepParts, Pipeline};
+use reveille::base::id::Tenant;
+use reveille::base::invalid::ValidationErrors;
+use reveille::domain::run::cause::Cause;
+use reveille::domain::run::outcome::{RunError, RunOutcome};
+use reveille::domain::run::transcript::{StepOutcome, TranscriptEntry, TranscriptMessage};
+use reveille::domain::run::{Run, RunState, Usage};
+use reveille::domain::task::{Action, Draft, Task, TaskValidator};
+use reveille::executor::pipeline::{Pipeline, StepParts};
 use reveille::executor::{Executor, Job};
-use reveille::id::Tenant;
-use reveille::invalid::ValidationErrors;
-use reveille::run::cause::Cause;
-use reveille::run::outcome::{RunOutcome, RunError};
-use reveille::run::transcript::{TranscriptEntry, TranscriptMessage, StepOutcome};
-use reveille::run::{Run, RunState, Usage};
-use reveille::task::{Action, Draft, TaskValidator, Task};
-use reveille::vault::credentials::Credentials;
+use reveille::ports::egress;
+use reveille::ports::egress::Egress;
+use reveille::ports::vault::credentials::Credentials;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::agent::stage::{Memory, RUN, AgentHarness, start};
+use crate::agent::stage::{AgentHarness, Memory, RUN, start};
 
 pub const TASK: Uuid = Uuid::from_u128(77);
 
@@ -45,7 +46,7 @@ pub fn pipeline(stage: &AgentHarness) -> Pipeline {
         agent: stage.agent.clone(),
         agents: vec![librarian],
         channels: vec!["email".into()],
-        compute: reveille::compute::Compute::of_machine(),
+        compute: reveille::base::compute::Compute::of_machine(),
         expressions: Default::default(),
         templates: Default::default(),
     })
@@ -184,7 +185,11 @@ impl Mortal {
     }
 
     /// The outcome, or `None` where the worker died before there was one.
-    pub async fn execute(self: &Arc<Mortal>, stage: &AgentHarness, config: &Value) -> Option<Result<RunOutcome, RunError>> {
+    pub async fn execute(
+        self: &Arc<Mortal>,
+        stage: &AgentHarness,
+        config: &Value,
+    ) -> Option<Result<RunOutcome, RunError>> {
         let mut dead = self.dead.subscribe();
         tokio::select! {
             result = async { pipeline(stage).execute(job(stage, self.clone(), config.clone(), None)).await } => Some(result),

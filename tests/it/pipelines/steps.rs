@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use reveille::run::Usage;
-use reveille::run::outcome::{RunOutcome, RunError};
-use reveille::tool::{ToolFailure, HostError, ToolError};
+use reveille::domain::run::Usage;
+use reveille::domain::run::outcome::{RunError, RunOutcome};
+use reveille::ports::tool::{HostError, ToolError, ToolFailure};
 use serde_json::{Value, json};
 use wiremock::matchers::{body_json, header, method, path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::stage::{answer, event, failure, ledger, run};
-use crate::agent::stage::{FakeTool, RUN, AgentHarness, passing, says};
+use crate::agent::stage::{AgentHarness, FakeTool, RUN, passing, says};
 
 fn stage() -> AgentHarness {
     AgentHarness::new(vec![], vec![FakeTool::echo("echo")])
@@ -287,7 +287,7 @@ async fn events_are_published_under_the_step_s_own_id_and_circles_end() {
     });
     assert_eq!(*stage.host.asked.lock().unwrap(), [json!({ "publish": published, "tenant": "ann" })]);
     let mut circling = event(json!({ "id": 7 }));
-    if let reveille::run::cause::Cause::Event { event, .. } = &mut circling {
+    if let reveille::domain::run::cause::Cause::Event { event, .. } = &mut circling {
         event["reveillehops"] = json!(16);
     }
     assert_eq!(failure(run(&self::stage(), config, Some(circling)).await), "fail circle");

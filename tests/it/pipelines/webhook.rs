@@ -5,9 +5,9 @@ use std::collections::HashSet;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use reveille::egress;
-use reveille::run::{Run, RunState};
-use reveille::task::Task;
+use reveille::domain::run::{Run, RunState};
+use reveille::domain::task::Task;
+use reveille::ports::egress;
 use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};

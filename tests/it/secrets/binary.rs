@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use reqwest::{Client, Method};
-use reveille::clock::pause;
-use reveille::egress::operator_client;
+use reveille::base::clock::pause;
+use reveille::ports::egress::operator_client;
 use serde_json::{Value, json};
 
 use super::{echo, received, sent, traces};

@@ -1,6 +1,6 @@
 //! Declared tools through the agent's loop: a person is asked, and what was agreed to is sent, with the credential.
 
-use reveille::run::RunState;
+use reveille::domain::run::RunState;
 use serde_json::{Value, json};
 
 use super::{echo, open, received, save, sent, traces};
@@ -28,7 +28,7 @@ fn noting(world: World, host: &str, credential: &str) -> World {
     world
 }
 
-fn tools(host: &str, credential: &str) -> Vec<reveille::tool::http::Declared> {
+fn tools(host: &str, credential: &str) -> Vec<reveille::ports::tool::http::Declared> {
     serde_json::from_value(json!([{
         "name": "send_note", "description": "Send a note to a room.", "category": "side_effect", "consequence": "high",
         "requires_confirmation": true, "summary": "Send a note to {room}",
@@ -95,7 +95,7 @@ async fn with_a_status_it_is_offered_warned_of_or_gone(world: World) {
     let (_, tools, came) = called_with(world, "removed").await;
     assert!(listed(&tools).is_none_or(|status| status == "removed"), "{tools}");
     assert!(came.starts_with("0 ") && came.contains("send_note"), "{came}");
-    let refused = serde_json::from_value::<reveille::tool::ToolStatus>(json!("retired"));
+    let refused = serde_json::from_value::<reveille::ports::tool::ToolStatus>(json!("retired"));
     assert!(refused.is_err(), "no such status");
 }
 

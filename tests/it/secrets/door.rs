@@ -4,12 +4,14 @@ use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use http::Method;
-use reveille::credential::{CredentialUse, Reference};
-use reveille::egress::{Egress, EgressError, EgressRequest, Response};
-use reveille::id::{Scope, Tenant};
-use reveille::secret::Secret;
+use reveille::base::id::{Scope, Tenant};
+use reveille::base::secret::Secret;
+use reveille::domain::credential::{CredentialUse, Reference};
+use reveille::ports::egress::{Egress, EgressError, EgressRequest, Response};
+use reveille::ports::vault::credentials::{
+    CredentialAnswer, CredentialFault, Credentials, FetchError, Renewal, RenewalError, Use, UsedSecrets,
+};
 use reveille::store::{StoredCredential, UseFilter};
-use reveille::vault::credentials::{CredentialAnswer, Credentials, FetchError, UsedSecrets, Renewal, RenewalError, CredentialFault, Use};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use wiremock::matchers::header;
@@ -126,7 +128,8 @@ async fn each_form_arrives_where_it_belongs_and_the_use_is_on_record(world: Worl
     {
         let name = format!("shop/n{index}");
         save(&world, &instance, &name, inject, document.clone()).await;
-        let request = EgressRequest { body: "{}".into(), ..EgressRequest::new(Method::POST, format!("{}/echo", server.uri())) };
+        let request =
+            EgressRequest { body: "{}".into(), ..EgressRequest::new(Method::POST, format!("{}/echo", server.uri())) };
         let answer = fetch(&world, &instance, request, &name).await;
         assert_eq!(traces(SECRET, &shown(&answer)), Vec::<String>::new(), "{name}");
         assert!(String::from_utf8_lossy(&answer.unwrap().body).contains("[redacted]"), "{name}");
@@ -175,8 +178,10 @@ async fn nothing_of_fifty_odd_secrets_comes_back_by_any_path(world: World) {
         let name = format!("odd/n{index}");
         let inject = json!({ "as": "field", "name": "key", "from": "/key" });
         save(&world, &instance, &name, inject, json!({ "key": canary })).await;
-        let post =
-            |path: &str| EgressRequest { body: "{}".into(), ..EgressRequest::new(Method::POST, format!("{}{path}", server.uri())) };
+        let post = |path: &str| EgressRequest {
+            body: "{}".into(),
+            ..EgressRequest::new(Method::POST, format!("{}{path}", server.uri()))
+        };
         for path in ["/echo", "/fail", "/refuse", "/odd", "/moved"] {
             let answer = fetch(&world, &instance, post(path), &name).await;
             let seen = shown(&answer);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use reveille::clock::pause;
-use reveille::notification::{Delivery, MessageKind};
-use reveille::run::RunState;
-use reveille::task::TaskStatus;
+use reveille::base::clock::pause;
+use reveille::domain::notification::{Delivery, MessageKind};
+use reveille::domain::run::RunState;
+use reveille::domain::task::TaskStatus;
 use serde_json::{Value, json};
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};

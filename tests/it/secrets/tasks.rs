@@ -1,11 +1,11 @@
 //! Tasks that name credentials: which do is known, and one whose credential is missing waits for its owner, who is told
 //! once.
 
-use reveille::credential::Reference;
-use reveille::id::Scope;
-use reveille::run::RunState;
-use reveille::task::change::TaskChange;
-use reveille::task::{Task, TaskStatus};
+use reveille::base::id::Scope;
+use reveille::domain::credential::Reference;
+use reveille::domain::run::RunState;
+use reveille::domain::task::change::TaskChange;
+use reveille::domain::task::{Task, TaskStatus};
 use serde_json::{Value, json};
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -57,7 +57,7 @@ async fn naming(instance: &Instance, reference: &str) -> Vec<String> {
 }
 
 /// The task's run now, once it has ended.
-async fn run(instance: &Instance, task: &Task) -> reveille::run::Run {
+async fn run(instance: &Instance, task: &Task) -> reveille::domain::run::Run {
     let id = instance.run_now(task).await;
     instance.settle(0).await;
     instance.until(id, |run| run.state.is_final()).await

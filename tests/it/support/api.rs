@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
-use reveille::clock::pause;
+use reveille::base::clock::pause;
 use serde_json::Value;
 
 use super::binary::Service;
@@ -25,7 +25,7 @@ impl Api {
     }
 
     pub fn new(url: &str, token: &str) -> Api {
-        let client = reveille::egress::operator_client(Duration::from_secs(30));
+        let client = reveille::ports::egress::operator_client(Duration::from_secs(30));
         Api { client, url: url.to_owned(), token: token.to_owned() }
     }
 

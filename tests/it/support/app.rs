@@ -11,21 +11,21 @@ use axum::http::Request;
 use chrono::{DateTime, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use reveille::app::{Built, AppEnd, Extras, build};
-use reveille::bus::Bus;
-use reveille::clock::{Clock, pause};
+use reveille::app::{AppEnd, Built, Extras, build};
+use reveille::base::clock::{Clock, pause};
+use reveille::base::id::{Scope, Tenant, new_id};
 use reveille::config::Config;
+use reveille::domain::event::Event;
+use reveille::domain::notification::{Addresses, Delivery, Recipient};
+use reveille::domain::run::{Run, RunState};
+use reveille::domain::task::change::TaskChange;
+use reveille::domain::task::{Draft, Task};
+use reveille::domain::trigger::condition::ConditionState;
 use reveille::engine::service::{NextTick, ServiceLoop, TickError};
 use reveille::engine::{self, Engine};
-use reveille::event::Event;
 use reveille::http;
-use reveille::id::{Scope, Tenant, new_id};
-use reveille::notification::{Addresses, Delivery, Recipient};
-use reveille::run::{Run, RunState};
+use reveille::ports::bus::Bus;
 use reveille::store::{Cancelled, DeliveryFilter, RunFilter, Store, StoreError};
-use reveille::task::change::TaskChange;
-use reveille::task::{Draft, Task};
-use reveille::trigger::condition::ConditionState;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -35,11 +35,11 @@ use uuid::Uuid;
 use super::reference::{Exchange, reference};
 use super::world::{World, at};
 
-/// Text of a fault that `src/planted.rs` makes. Nothing does, without the feature.
+/// Text of a fault that `src/base/failpoint.rs` makes. Nothing does, without the feature.
 const PLANTED_FAULT: &str = "a planted fault";
 
 #[cfg(feature = "planted")]
-use reveille::planted::spared;
+use reveille::base::failpoint::spared;
 
 /// Spares a test's own question to the store from faults that are made on purpose.
 #[cfg(not(feature = "planted"))]

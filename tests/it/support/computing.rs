@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use reveille::compute::Compute;
+use reveille::base::compute::Compute;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 

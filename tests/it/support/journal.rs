@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
-use reveille::approval::{Approval, ProposalIdentity, Proposal};
-use reveille::credential::{CredentialIssue, CredentialIssueKind, Reference};
+use reveille::base::id::new_id;
+use reveille::base::invalid::ValidationErrors;
+use reveille::domain::approval::{Approval, Proposal, ProposalIdentity};
+use reveille::domain::credential::{CredentialIssue, CredentialIssueKind, Reference};
+use reveille::domain::run::outcome::{RunError, RunFault, RunOutcome};
+use reveille::domain::run::{MissedInstants, Usage};
+use reveille::domain::task::Action;
 use reveille::executor::{Executor, Job};
-use reveille::id::new_id;
-use reveille::invalid::ValidationErrors;
-use reveille::run::outcome::{RunOutcome, RunError, RunFault};
-use reveille::run::{MissedInstants, Usage};
-use reveille::task::Action;
 use serde_json::json;
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -150,7 +150,8 @@ impl Scripted {
             ("fail", _) => Err(RunError::fail("broken", "it is broken")),
             ("lack", name) => {
                 let credential = Reference::parse(name).expect("a reference");
-                let lack = Some(Box::new(CredentialIssue { credential, kind: CredentialIssueKind::Missing, sent_at: None }));
+                let lack =
+                    Some(Box::new(CredentialIssue { credential, kind: CredentialIssueKind::Missing, sent_at: None }));
                 Err(RunError::Fail { fault: RunFault { lack, ..RunFault::new("lacks", "it lacks something") } })
             }
             ("skip", _) => Ok(RunOutcome::Skipped { reason: "quota".into(), usage: Usage::default() }),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use reqwest::{Client, Response, header};
-use reveille::egress::operator_client;
+use reveille::ports::egress::operator_client;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use reveille::bus::Settings;
-use reveille::clock::pause;
+use reveille::base::clock::pause;
+use reveille::ports::bus::Settings;
 
 use super::binary::TempDir;
 use super::servers;

@@ -101,7 +101,7 @@ async fn answering(child: &mut Child, address: SocketAddr) -> bool {
         if child.try_wait().expect("look after the mail server").is_some() {
             return false;
         }
-        reveille::clock::pause(Duration::from_millis(20)).await;
+        reveille::base::clock::pause(Duration::from_millis(20)).await;
     }
     true
 }

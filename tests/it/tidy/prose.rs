@@ -37,22 +37,22 @@ fn comments_and_test_names_keep_the_rules_of_prose() {
 
 #[test]
 fn each_rule_of_prose_finds_a_planted_violation() {
-    let files = BTreeSet::from(["docs/keys.md".to_owned(), "src/task.rs".to_owned()]);
+    let files = BTreeSet::from(["docs/keys.md".to_owned(), "src/domain/task.rs".to_owned()]);
     let found = |path: &str, text: &str| faults(&Source::new(path, text), &files).join("\n");
     let clean = "//! Tasks: see `docs/keys.md` and `task.rs`'s lists, https://example.org/spec.md.\n\n\
         /// A task. It tells who waits, and of which kind; \"Whose\" is quoted.\n\
         fn overlap_skip_records_the_blocking_run() { let a = \"// Who\"; whoever(a); } // what is left\n";
-    assert_eq!(found("src/task.rs", clean), "");
+    assert_eq!(found("src/domain/task.rs", clean), "");
 
     let unnamed = [
-        ("src/task.rs", "/// Who waits.\nfn f() {}", "1: a sentence begins with `Who`"),
-        ("src/task.rs", "fn f() {} // Whose it is.", "1: a sentence begins with `Whose`"),
+        ("src/domain/task.rs", "/// Who waits.\nfn f() {}", "1: a sentence begins with `Who`"),
+        ("src/domain/task.rs", "fn f() {} // Whose it is.", "1: a sentence begins with `Whose`"),
         (
             "tests/it/api.rs",
             "//! A test.\n//!\n//! It ends. Whoever\n//! waits is told.",
             "3: a sentence begins with `Whoever`",
         ),
-        ("src/task.rs", "// Two ways. Of\n// which one is taken.", "1: a sentence begins with `Of which`"),
+        ("src/domain/task.rs", "// Two ways. Of\n// which one is taken.", "1: a sentence begins with `Of which`"),
         ("src/store/sql/a.sql", "select 1\n-- Who is new.", "2: a sentence begins with `Who`"),
         ("scripts/test.sh", "#!/bin/sh\n# Whose it is.", "2: a sentence begins with `Whose`"),
     ];
@@ -60,8 +60,11 @@ fn each_rule_of_prose_finds_a_planted_violation() {
         assert_eq!(found(path, text), format!("{path}:{expected}; name the subject"), "{text}");
     }
     let opened = "opens with `The same`; name what it describes";
-    assert_eq!(found("src/task.rs", "/// The same, sorted.\nfn f() {}"), format!("src/task.rs:1: {opened}"));
-    assert_eq!(found("src/task.rs", "// The same, sorted.\nfn f() {}"), "");
+    assert_eq!(
+        found("src/domain/task.rs", "/// The same, sorted.\nfn f() {}"),
+        format!("src/domain/task.rs:1: {opened}")
+    );
+    assert_eq!(found("src/domain/task.rs", "// The same, sorted.\nfn f() {}"), "");
     assert_eq!(found("src/a.rs", "//! What waits."), "src/a.rs:1: opens with `What`; name what it describes");
     let named = "src/a.rs:2: a name begins with `what_` or `who_`; begin with the subject";
     assert_eq!(found("src/a.rs", "#[test]\nfn what_waits_is_told() {}"), named);

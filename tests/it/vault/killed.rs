@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use reveille::clock::{Clock, pause};
-use reveille::credential::Reference;
-use reveille::id::Scope;
-use reveille::secret::{Secret, SecretUrl};
+use reveille::base::clock::{Clock, pause};
+use reveille::base::id::Scope;
+use reveille::base::secret::{Secret, SecretUrl};
+use reveille::domain::credential::Reference;
+use reveille::ports::vault;
+use reveille::ports::vault::rotation::RotationCounts;
+use reveille::ports::vault::{KeySource, Vault, WithoutKeys};
 use reveille::store::{CredentialRowDraft, Settings, Store, next_generation};
-use reveille::vault::rotation::RotationCounts;
-use reveille::vault::{self, KeySource, Vault, WithoutKeys};
 use serde_json::{Value, json};
 
 use crate::support::binary::Service;
@@ -103,7 +104,7 @@ async fn goes_on(service: Service, url: &str) {
     std::fs::create_dir_all(service.dir.path().join("data")).unwrap();
     fill(url).await;
     let keys = |keys: &[&str]| ("REVEILLE_VAULT__MASTER_KEYS", json!(keys).to_string());
-    let client = reveille::egress::operator_client(std::time::Duration::from_secs(60));
+    let client = reveille::ports::egress::operator_client(std::time::Duration::from_secs(60));
     let (name, both) = keys(&[NEW, OLD]);
     let mut service = service.with(name, both);
     service.start().await;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use reveille::channel::{live, push, slack, webhook};
-use reveille::credential::Reference;
-use reveille::id::{Scope, Tenant};
-use reveille::notification::{Addresses, PushAddress, Recipient, SlackAddress, WebhookAddress};
-use reveille::secret::Secret;
+use reveille::base::id::{Scope, Tenant};
+use reveille::base::secret::Secret;
+use reveille::domain::credential::Reference;
+use reveille::domain::notification::{Addresses, PushAddress, Recipient, SlackAddress, WebhookAddress};
+use reveille::ports::channel::{live, push, slack, webhook};
+use reveille::ports::vault::rotation::{Cursor, RotationCounts, locked_out, rotate, survey};
+use reveille::ports::vault::{SealedPlace, Vault};
 use reveille::store::{CredentialRowDraft, Store, StoreError, StoredCredential, next_generation};
-use reveille::vault::rotation::{RotationCounts, Cursor, locked_out, rotate, survey};
-use reveille::vault::{SealedPlace, Vault};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -109,7 +109,8 @@ fn tenant() -> Tenant {
 async fn assert_channels_read(world: &StoreHarness, vault: &Vault) {
     for row in world.store.sealed_recipients("", 99).await.unwrap() {
         let addresses = world.store.get_recipient(&Scope::Every, &row.id).await.unwrap().recipient.addresses;
-        let opened = |place: SealedPlace, sealed: &str| vault.unseal(&place.context(), sealed).unwrap().expose().to_owned();
+        let opened =
+            |place: SealedPlace, sealed: &str| vault.unseal(&place.context(), sealed).unwrap().expose().to_owned();
         assert_eq!(opened(SealedPlace::webhook(&row.id), &addresses.webhook.unwrap().sealed_secret), "secret");
         let Some(SlackAddress::Webhook { sealed_url }) = addresses.slack else { panic!("no address of Slack") };
         assert_eq!(opened(SealedPlace::slack(&row.id), &sealed_url), SLACK);
@@ -224,7 +225,10 @@ async fn unrewrappable_secret_is_told_and_left_as_it_is(world: &StoreHarness) {
     let before = read(&world.store, "shop").await;
     let done = rotate(&world.store, &both, &world.clock, Cursor::Start).await.unwrap();
     assert_eq!(done.rewrapped, RotationCounts { credentials: 1, ..RotationCounts::default() });
-    assert_eq!(done.failed, RotationCounts { credentials: 2, recipients: RECIPIENTS, tasks: TASKS, messages: MESSAGES });
+    assert_eq!(
+        done.failed,
+        RotationCounts { credentials: 2, recipients: RECIPIENTS, tasks: TASKS, messages: MESSAGES }
+    );
     let failures: Vec<_> = done.failures.iter().map(|failure| (failure.what.as_str(), failure.why.as_str())).collect();
     assert_eq!(
         failures[..2],
@@ -247,7 +251,8 @@ async fn keys_that_open_nothing_of_what_is_stored_are_told_with_those_that_are_n
     world.task(json!({ "interval": "1h" })).await;
     assert_eq!(needed(&new).await, [].into(), "a task without a secret needs none either");
     let message = Uuid::from_u128(7);
-    let sealed_message = old.seal(&SealedPlace::live("a", message).context(), &Secret::new("gone within the hour")).unwrap();
+    let sealed_message =
+        old.seal(&SealedPlace::live("a", message).context(), &Secret::new("gone within the hour")).unwrap();
     world.store.put_live_message(&tenant(), message, false, &sealed_message).await.unwrap();
     assert_eq!(needed(&new).await, [].into());
 
@@ -281,8 +286,8 @@ async fn keys_that_open_nothing_of_what_is_stored_are_told_with_those_that_are_n
     assert_eq!(needed(&vault(&["oldest"])).await, [].into());
 
     // another key under an id that is needed opens nothing either
-    let other = reveille::vault::KeySource::value("old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
-    let settings = reveille::vault::Settings { master_keys: vec![other], accept_lost_keys: false };
-    let other = Vault::open(&settings, reveille::vault::WithoutKeys::Refuse).unwrap().0;
+    let other = reveille::ports::vault::KeySource::value("old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
+    let settings = reveille::ports::vault::Settings { master_keys: vec![other], accept_lost_keys: false };
+    let other = Vault::open(&settings, reveille::ports::vault::WithoutKeys::Refuse).unwrap().0;
     assert_eq!(needed(&other).await, ["old".to_owned(), "older".into(), "oldest".into()].into());
 }

@@ -2,9 +2,9 @@
 //! nine hours ahead of UTC, has been an hour further ahead, or behind, since the first of November.
 
 use chrono::{DateTime, Utc};
-use reveille::trigger::Schedule;
-use reveille::trigger::replan::PendingFire;
-use reveille::trigger::zone::ZoneTable;
+use reveille::domain::trigger::Schedule;
+use reveille::domain::trigger::replan::PendingFire;
+use reveille::domain::trigger::zone::ZoneTable;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

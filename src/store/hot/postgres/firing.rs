@@ -8,9 +8,9 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::fires::{FireBatch, FireDue, PlannedRun, WrittenRows, all_moved};
-use crate::store::lease::{RunClaim, Lease, line};
 use crate::store::runs::NewRun;
+use crate::store::runs::lease::{Lease, RunClaim, line};
+use crate::store::tasks::fires::{FireBatch, FireDue, PlannedRun, WrittenRows, all_moved};
 
 /// A row that `fire` answers: a run with its token; or, without a run, how many tasks moved on and runs were recorded.
 type Row = (Option<Uuid>, i64, i64);
@@ -109,7 +109,10 @@ pub(super) async fn record_skipped(
 }
 
 /// Takes the slots of these runs' tasks, of several of one task for the first; answers the runs that have one now.
-async fn take_slots(conn: &mut PgConnection, runs: impl Iterator<Item = &PlannedRun>) -> Result<HashSet<Uuid>, StoreError> {
+async fn take_slots(
+    conn: &mut PgConnection,
+    runs: impl Iterator<Item = &PlannedRun>,
+) -> Result<HashSet<Uuid>, StoreError> {
     let (tasks, runs): (Vec<Uuid>, Vec<Uuid>) = runs.map(|ready| (ready.run.task_id, ready.run.id)).unzip();
     if runs.is_empty() {
         return Ok(HashSet::new());

@@ -7,10 +7,10 @@ use sqlx::{QueryBuilder, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
+use crate::store::db::sqlite_batch::{comes_again, list, pieces};
 use crate::store::hot::sqlite::starting::with_leases;
-use crate::store::lease::Lease;
-use crate::store::listed::{comes_again, list, pieces};
-use crate::store::slots::{BLOCKED_ROW, BlockedRow};
+use crate::store::runs::lease::Lease;
+use crate::store::runs::slots::{BLOCKED_ROW, BlockedRow};
 use crate::store::sql::sql;
 
 pub(super) async fn standing(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {

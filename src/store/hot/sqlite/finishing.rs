@@ -8,11 +8,11 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::completions::PARK;
+use crate::store::db::sqlite_batch::{comes_again, list, pieces};
+use crate::store::db::text::{optional, optional_document};
 use crate::store::hot::FinishedRow;
-use crate::store::lease::{Finish, Lease};
-use crate::store::listed::{comes_again, list, pieces};
-use crate::store::text::{optional, optional_document};
+use crate::store::runs::completions::PARK;
+use crate::store::runs::lease::{Finish, Lease};
 
 /// The queue row of a run whose lease still stands: run, token, task, reason to cancel, its own overlap.
 type FinishingColumns = (Uuid, i64, Option<Uuid>, Option<String>, Option<String>);

@@ -7,13 +7,13 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::fires::{FireDue, DueUpdate, PlannedRun, WrittenRows};
+use crate::store::db::sqlite_batch::{comes_again, list, pieces};
+use crate::store::db::text::optional_document;
 use crate::store::hot::sqlite::next_tokens;
 use crate::store::hot::sqlite::starting::take_slots;
-use crate::store::lease::{RunClaim, Lease, line};
-use crate::store::listed::{comes_again, list, pieces};
-use crate::store::slots::free;
-use crate::store::text::optional_document;
+use crate::store::runs::lease::{Lease, RunClaim, line};
+use crate::store::runs::slots::free;
+use crate::store::tasks::fires::{DueUpdate, FireDue, PlannedRun, WrittenRows};
 use crate::store::tx::Tx;
 
 /// Answers how many moved.
@@ -48,8 +48,9 @@ pub(super) async fn record(
     written: &mut WrittenRows,
 ) -> Result<(), StoreError> {
     let holders = slots_of(conn, runs).await?;
-    let starts =
-        |ready: &PlannedRun| ready.starts && (!ready.needs_slot || holders.get(&ready.run.task_id) == Some(&ready.run.id));
+    let starts = |ready: &PlannedRun| {
+        ready.starts && (!ready.needs_slot || holders.get(&ready.run.task_id) == Some(&ready.run.id))
+    };
     let made = insert_runs(conn, runs, &starts, ask.now).await?;
     for known in runs.iter().filter(|ready| !made.contains(&ready.run.id)) {
         free(&mut Tx::Sqlite(conn), known.run.task_id, known.run.id).await?;

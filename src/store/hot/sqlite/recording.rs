@@ -7,12 +7,12 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
+use crate::store::db::sqlite_batch::{comes_again, list, pieces};
+use crate::store::db::text::{StoredJson, optional_document};
+use crate::store::events::recording::{EventBatch, EventRun, EventsWritten, LOCK_TASKS, Locked};
 use crate::store::hot::sqlite::next_tokens;
-use crate::store::lease::{RunClaim, Lease, line};
-use crate::store::listed::{comes_again, list, pieces};
-use crate::store::recording::{EventBatch, EventRun, EventsWritten, LOCK_TASKS, Locked};
+use crate::store::runs::lease::{Lease, RunClaim, line};
 use crate::store::runs::{INTO_RUNS, NewRun, event_ids};
-use crate::store::text::{StoredJson, optional_document};
 
 /// A run for the queue, and the token of its lease if it is leased.
 type RecordingEntry<'a> = (&'a EventRun, Option<i64>);

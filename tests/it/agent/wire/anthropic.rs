@@ -4,15 +4,15 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use reveille::agent::{Agent, AgentResponse};
-use reveille::llm::anthropic::Anthropic;
-use reveille::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, Models, Settings, StopReason, ModelTokens, ToolChoice, ToolSchema,
+use reveille::domain::run::transcript::TranscriptMessage;
+use reveille::ports::llm::anthropic::Anthropic;
+use reveille::ports::llm::{
+    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, Models, Settings, StopReason, ToolChoice, ToolSchema,
 };
-use reveille::run::transcript::TranscriptMessage;
 use serde_json::{Value, json};
 
 use super::server::{End, Reply, Server, offer, settings};
-use crate::agent::stage::{FakeTool, AgentHarness, call};
+use crate::agent::stage::{AgentHarness, FakeTool, call};
 
 fn model(server: &Server) -> Anthropic {
     offer(&settings(server, |_| {}), Anthropic::new)
@@ -213,7 +213,10 @@ async fn a_forced_answer_names_the_tools_and_forbids_them_and_a_plain_one_names_
     let server = Server::start(vec![Reply::json(200, &text), Reply::json(200, &text)]).await;
     model(&server).complete(&ModelRequest { tool_choice: ToolChoice::None, ..request() }, None).await.unwrap();
     let answer = model(&server).complete(&plain(), None).await.unwrap();
-    assert_eq!((answer.text.as_deref(), answer.stop, answer.tokens), (Some("hi"), StopReason::Done, ModelTokens::default()));
+    assert_eq!(
+        (answer.text.as_deref(), answer.stop, answer.tokens),
+        (Some("hi"), StopReason::Done, ModelTokens::default())
+    );
     let mut expected = body();
     expected["tool_choice"] = json!({ "type": "none" });
     assert_eq!(server.requests()[0].body, expected);
@@ -307,7 +310,9 @@ async fn a_message_goes_through_tools_and_back_over_the_wire() {
     let models = Models::build(&settings, stage.agent.settings.retry(), &stage.clock).unwrap();
     let agent = Agent { models, ..stage.agent.clone() };
     match agent.handle_message(&stage.incoming("Which number?")).await.unwrap() {
-        AgentResponse::Answered(result) => assert_eq!((result.response.as_str(), result.usage.input_tokens), ("One.", 50)),
+        AgentResponse::Answered(result) => {
+            assert_eq!((result.response.as_str(), result.usage.input_tokens), ("One.", 50))
+        }
         other => panic!("{other:?}"),
     }
     let system = "Be brief.\n\nCurrent time: Thursday, 2026-12-24T08:00:00+01:00 (2026-12-24T07:00:00Z).\n\

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use reveille::clock::Clock;
-use reveille::llm::{ModelSettings, ToolOffer};
-use reveille::secret::Secret;
+use reveille::base::clock::Clock;
+use reveille::base::secret::Secret;
+use reveille::ports::llm::{ModelSettings, ToolOffer};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -179,6 +179,6 @@ pub fn settings(server: &Server, change: impl FnOnce(&mut ModelSettings)) -> Mod
 
 /// The settings from which a provider makes its model.
 pub fn offer<T>(settings: &ModelSettings, make: impl FnOnce(&ToolOffer) -> T) -> T {
-    let client = reveille::egress::operator_client(Duration::from_secs(settings.timeout_seconds));
+    let client = reveille::ports::egress::operator_client(Duration::from_secs(settings.timeout_seconds));
     make(&ToolOffer { settings, key: settings.api_key.as_ref(), client: &client, clock: &Clock::system() })
 }

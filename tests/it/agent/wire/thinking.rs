@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use reveille::agent::{Agent, AgentResponse};
-use reveille::llm::{ModelSettings, Models, Settings};
-use reveille::run::outcome::RunError;
-use reveille::run::transcript::{Echo, TranscriptMessage};
-use reveille::tool::UsedSecrets;
+use reveille::domain::run::outcome::RunError;
+use reveille::domain::run::transcript::{Echo, TranscriptMessage};
+use reveille::ports::llm::{ModelSettings, Models, Settings};
+use reveille::ports::tool::UsedSecrets;
 use serde_json::{Value, json};
 
 use super::server::{Reply, Server, settings};
-use crate::agent::stage::{Memory, FakeTool, AgentHarness, call};
+use crate::agent::stage::{AgentHarness, FakeTool, Memory, call};
 
 /// A provider whose second turn needs what its first one said.
 struct Vendor {
@@ -194,7 +194,8 @@ async fn a_run_that_is_resumed_elsewhere_sends_the_same_back() {
         // another instance finds what was stored before the calls ran
         let stored = stage.store.entries.lock().unwrap()[..3].to_vec();
         let server = strict(&vendor, true, vec![done(vendor.provider)]).await;
-        let other = AgentHarness { store: Memory::of(stored), ..AgentHarness::new(vec![], vec![FakeTool::echo("echo")]) };
+        let other =
+            AgentHarness { store: Memory::of(stored), ..AgentHarness::new(vec![], vec![FakeTool::echo("echo")]) };
         let model = ModelSettings { base_url: Some(format!("{}/v1", server.address)), ..model };
         assert_eq!(answer(&agent(&other, vec![("main", model)]), &other).await, Ok("Done.".into()));
         assert_eq!(server.requests().len(), 1);

@@ -1,12 +1,12 @@
 //! ntfy: messages as its JSON publishing takes them, to the operator's server and to those of recipients.
 
 use chrono::{DateTime, Utc};
-use reveille::channel::push::PushChannel;
-use reveille::channel::{Channel, ChannelError, OutgoingMessage, Receipt};
-use reveille::notification::Recipient;
-use reveille::notification::text::Link;
-use reveille::notification::wording::RenderedMessage;
-use reveille::task::Urgency;
+use reveille::domain::notification::Recipient;
+use reveille::domain::notification::rendered_message::RenderedMessage;
+use reveille::domain::notification::text::Link;
+use reveille::domain::task::Urgency;
+use reveille::ports::channel::push::PushChannel;
+use reveille::ports::channel::{Channel, ChannelError, OutgoingMessage, Receipt};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use wiremock::matchers::method;
@@ -17,7 +17,12 @@ use super::{
 };
 use crate::notifications::{DELIVERY, created_at, words};
 
-async fn say(channel: &PushChannel, to: &Recipient, words: &RenderedMessage, urgency: Urgency) -> Result<Receipt, ChannelError> {
+async fn say(
+    channel: &PushChannel,
+    to: &Recipient,
+    words: &RenderedMessage,
+    urgency: Urgency,
+) -> Result<Receipt, ChannelError> {
     say_as(channel, DELIVERY, to, words, urgency).await
 }
 

@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chrono::{DateTime, Utc};
-use reveille::channel::push::{PushChannel, seal_auth};
-use reveille::channel::{Channel, ChannelError, OutgoingMessage, Receipt};
-use reveille::notification::PushAddress;
-use reveille::notification::text::Link;
-use reveille::notification::wording::RenderedMessage;
-use reveille::secret::Secret;
-use reveille::task::Urgency;
+use reveille::base::secret::Secret;
+use reveille::domain::notification::PushAddress;
+use reveille::domain::notification::rendered_message::RenderedMessage;
+use reveille::domain::notification::text::Link;
+use reveille::domain::task::Urgency;
+use reveille::ports::channel::push::{PushChannel, seal_auth};
+use reveille::ports::channel::{Channel, ChannelError, OutgoingMessage, Receipt};
 use serde_json::{Value, json};
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -74,10 +74,16 @@ fn read_by_the_other_side(request: &wiremock::Request) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-async fn say(channel: &PushChannel, endpoint: &str, words: &RenderedMessage, urgency: Urgency) -> Result<Receipt, ChannelError> {
+async fn say(
+    channel: &PushChannel,
+    endpoint: &str,
+    words: &RenderedMessage,
+    urgency: Urgency,
+) -> Result<Receipt, ChannelError> {
     let now: DateTime<Utc> = created_at();
     let recipient = &ann(vec![browser(endpoint)]);
-    let message = OutgoingMessage { id: DELIVERY, recipient_id: "ann", created_at: now, now, recipient, words, urgency };
+    let message =
+        OutgoingMessage { id: DELIVERY, recipient_id: "ann", created_at: now, now, recipient, words, urgency };
     channel.deliver(&message).await
 }
 

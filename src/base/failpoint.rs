@@ -1,0 +1,133 @@
+//! Bugs that are planted on purpose, so that the judge of the fault tests is seen to find them; and faults of the store.
+//!
+//! Nothing of it is compiled in without the cargo feature `planted`, which no release has: then `planted!` is `false`
+//! and `planted_text!` is the text as it stands. With it, the environment says what is broken: `REVEILLE_PLANTED` names one
+//! bug of `BUGS`; `REVEILLE_STORE_FAULTS` is the share of store calls that fail, half of them before and half after they
+//! took effect, such as `0.01`; and after a comma how many calls are spared first. `REVEILLE_SQLITE_PAGES` is how large an
+//! SQLite file may grow.
+
+/// Whether this bug is planted.
+#[cfg(feature = "planted")]
+macro_rules! planted {
+    ($name:literal) => {
+        $crate::base::failpoint::is($name)
+    };
+}
+#[cfg(not(feature = "planted"))]
+macro_rules! planted {
+    ($name:literal) => {
+        false
+    };
+}
+
+/// A statement; where the bug is planted, with a part of it replaced.
+#[cfg(feature = "planted")]
+macro_rules! planted_text {
+    ($name:literal, $text:expr, $part:literal => $instead:literal) => {
+        $crate::base::failpoint::text($name, $text, $part, $instead)
+    };
+}
+#[cfg(not(feature = "planted"))]
+macro_rules! planted_text {
+    ($name:literal, $text:expr, $part:literal => $instead:literal) => {
+        $text
+    };
+}
+
+#[cfg(feature = "planted")]
+pub use with_the_feature::*;
+
+#[cfg(feature = "planted")]
+mod with_the_feature {
+    use std::collections::HashMap;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{LazyLock, Mutex};
+
+    /// Every bug that can be planted, and what it leaves out.
+    pub const BUGS: &[&str] = &[
+        // the unique key of a fire
+        "no_unique_key",
+        // the lock and the comparison under which a due row moves on
+        "no_compare_and_set",
+        // the database's clock
+        "local_clock",
+        // the token by which one of two rescuers wins
+        "rescue_without_token",
+        // the token that an end needs, and the worker's own look at its lease
+        "no_fence",
+        // the lock that keeps two instances from one claim
+        "no_skip_locked",
+        // the slot that keeps a task to one run at a time
+        "no_slot",
+        // an event is acknowledged before its runs are recorded
+        "acknowledge_before_commit",
+        // the record of instants that do not run
+        "silent_miss",
+    ];
+
+    static BUG: LazyLock<Option<String>> = LazyLock::new(|| {
+        let bug = variable("REVEILLE_PLANTED")?;
+        assert!(BUGS.contains(&bug.as_str()), "REVEILLE_PLANTED: there is no bug {bug:?}, only {BUGS:?}");
+        Some(bug)
+    });
+
+    /// The share of calls that fail, and how many are spared before, so that a service comes up.
+    static FAULTS: LazyLock<(f64, u64)> = LazyLock::new(|| {
+        let Some(faults) = variable("REVEILLE_STORE_FAULTS") else { return (0.0, 0) };
+        let (share, spared) = faults.split_once(',').unwrap_or((&faults, "0"));
+        let wrong = "REVEILLE_STORE_FAULTS: a share, a comma, a number of calls";
+        (share.parse().expect(wrong), spared.parse().expect(wrong))
+    });
+
+    /// How large an SQLite file may grow, in pages: `REVEILLE_SQLITE_PAGES`.
+    pub fn most_pages() -> Option<String> {
+        variable("REVEILLE_SQLITE_PAGES")
+    }
+
+    tokio::task_local! {
+        static SPARED: ();
+    }
+
+    /// Runs what is to be asked of a store that does not fail: what a test asks by itself.
+    pub async fn spared<F: Future>(ask: F) -> F::Output {
+        SPARED.scope((), ask).await
+    }
+
+    #[allow(clippy::disallowed_methods)] // the owner
+    fn variable(name: &str) -> Option<String> {
+        std::env::var(name).ok().filter(|value| !value.is_empty())
+    }
+
+    /// Whether the bug of this name is planted.
+    pub fn is(name: &str) -> bool {
+        debug_assert!(BUGS.contains(&name), "{name} is not among the bugs");
+        BUG.as_deref() == Some(name)
+    }
+
+    /// Texts that were changed, so that each is made once.
+    static TEXTS: LazyLock<Mutex<HashMap<(&'static str, &'static str), &'static str>>> = LazyLock::new(Mutex::default);
+
+    /// # Panics
+    /// If the part is not there: the bug would be none.
+    pub fn text(name: &str, text: &'static str, part: &'static str, instead: &str) -> &'static str {
+        if !is(name) {
+            return text;
+        }
+        let mut texts = TEXTS.lock().expect("texts lock");
+        texts.entry((text, part)).or_insert_with(|| {
+            assert!(text.contains(part), "{name}: there is no {part:?} in {text}");
+            Box::leak(text.replace(part, instead).into_boxed_str())
+        })
+    }
+
+    static ASKED: AtomicU64 = AtomicU64::new(0);
+
+    /// Whether a call of the store fails now: asked once before and once after it takes effect.
+    pub fn store_fails() -> bool {
+        let (share, spared) = *FAULTS;
+        share > 0.0
+            && SPARED.try_with(|()| ()).is_err()
+            && ASKED.fetch_add(1, Ordering::Relaxed) >= spared
+            && fastrand::f64() < share / 2.0
+    }
+}

@@ -1,0 +1,4 @@
+//! JSON: its length in bytes, and schemas that it is held against.
+
+pub mod length;
+pub mod schema;

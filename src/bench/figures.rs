@@ -1,0 +1,14 @@
+//! The figures, each measured by a file of its own.
+
+pub(super) mod burst;
+pub(super) mod create;
+pub(super) mod drain;
+pub(super) mod events;
+pub(super) mod fire;
+pub(super) mod herd;
+pub(super) mod instances;
+pub(super) mod neighbours;
+pub(super) mod next_fire;
+pub(super) mod rest;
+pub(super) mod start;
+pub(super) mod write;

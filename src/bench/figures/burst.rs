@@ -1,0 +1,165 @@
+//! `burst_…` and `lone`: how late tasks start that are all due at one instant, or that are alone, by the database's clock.
+
+use std::time::Duration;
+
+use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::base::clock::signed;
+use crate::bench::Bench;
+use crate::bench::env::BenchEnv;
+use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
+use crate::bench::fixtures::{draft, hourly, hourly_with_a_slot};
+use crate::bench::instance::{Instance, PATIENCE};
+use crate::bench::limits::timer;
+use crate::bench::scale::Scale;
+use crate::engine::maintenance::housekeeping::Housekeeping;
+use crate::store::Store;
+
+/// So many times what the bare timer takes.
+const TIMES: f64 = 5.0;
+const BURSTS: [(&str, usize); 3] = [("burst_100", 100), ("burst_1000", 1_000), ("burst_10000", 10_000)];
+/// How long the making of so many tasks may take before they are due, beyond the scheduler's horizon.
+const AHEAD: Duration = Duration::from_secs(4);
+/// The burst that is measured once more while housekeeping forgets runs, and how many there are of these for each task.
+const CLEANED: (&str, usize) = ("burst_1000", 200);
+/// Housekeeping is at work for so long before the tasks are due.
+const CLEANING: TimeDelta = TimeDelta::milliseconds(500);
+/// Between two sleeps of the timer alone.
+const GAP: Duration = Duration::from_millis(100);
+
+pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    for (name, tasks) in BURSTS {
+        if !bench.wants(name) {
+            continue;
+        }
+        let (tasks, rounds) = (bench.size.burst(tasks), bench.size.rounds);
+        bench.tell(&format!("{name}: {tasks} tasks that are due at once, {rounds} times"));
+        let mut sleeps = Vec::new();
+        for _ in 0..rounds {
+            sleeps.push(timer::burst(tasks).await);
+        }
+        let starts = bursts(bench, tasks, rounds, hourly, 0).await?;
+        let slotted = bursts(bench, tasks, rounds, hourly_with_a_slot, 0).await?;
+        let sleeps = Samples::all(sleeps);
+        let words = format!("timer burst: {tasks} sleeps of the runtime that end at once; p99");
+        let limit = sleeps.at(0.99);
+        bench
+            .limits
+            .push(FigureLimit::new(format!("timer_{name}"), words, "ms", limit).spread(sleeps.distribution("ms")));
+        let what = format!("lateness of {tasks} tasks that are due at one instant, p99");
+        let figure = BenchFigure::new(name, what, "ms", starts.count(), starts.at(0.99));
+        let figure = figure.against("timer burst of that size, p99", limit).at_most(TIMES).never_early(&starts);
+        let words = "p99 of runs that take their task's slot";
+        let mut figure = figure.spread(&starts).part(words, "ms", slotted.at(0.99));
+        if name == CLEANED.0 {
+            let amid = bursts(bench, tasks, rounds, hourly, tasks * CLEANED.1).await?;
+            let words = "p99 while runs past their retention are deleted";
+            figure = figure.part_at_most(words, "ms", amid.at(0.99), TIMES * limit);
+        }
+        bench.figures.push(figure);
+    }
+    Ok(())
+}
+
+/// How late each task started, in milliseconds, of so many that are due at once, so often. If there are `old` runs,
+/// housekeeping forgets some of them at each of these instants.
+async fn bursts(
+    bench: &Bench<'_>,
+    tasks: usize,
+    rounds: usize,
+    trigger: fn() -> Value,
+    old: usize,
+) -> anyhow::Result<Samples> {
+    let (lost, starts) = BenchEnv::with(bench.at, async |place| {
+        let service = Instance::build(place).await?.start().await?;
+        service.stock(place).old_runs(old).await?;
+        let (mut starts, mut forgotten) = (Vec::new(), 0);
+        for round in 1..=rounds as u64 {
+            let clock = service.store.clock().clone();
+            // on a whole second, as most are
+            let at = next_second(clock.now() + signed(AHEAD) + TimeDelta::milliseconds(tasks as i64 / 5));
+            service.noop.note();
+            service.stock(place).due_by(trigger(), tasks, at).await?;
+            let scale = Scale::of(place).await?;
+            anyhow::ensure!(clock.now() < at, "the tasks were made too late");
+            let stop = CancellationToken::new();
+            let cleaning = (old > 0).then(|| tokio::spawn(clean(service.store.clone(), at - CLEANING, stop.clone())));
+            service.noop.until_executed(round * tasks as u64, PATIENCE).await?;
+            stop.cancel();
+            if let Some(cleaning) = cleaning {
+                forgotten += cleaning.await?;
+            }
+            let noted = service.noop.noted();
+            starts.push(Samples::new(noted.iter().map(|start| scale.late(start.at, start.scheduled_for)).collect()));
+        }
+        anyhow::ensure!(
+            old == 0 || (1..old).contains(&forgotten),
+            "{forgotten} of {old} runs were forgotten meanwhile"
+        );
+        let executed = service.noop.executed();
+        service.stop().await;
+        Ok(((rounds * tasks) as u64 - executed, Samples::all(starts)))
+    })
+    .await?;
+    anyhow::ensure!(lost == 0, "{lost} fires were lost");
+    Ok(starts)
+}
+
+/// Does what housekeeping does, from then on; answers how many runs it forgot.
+async fn clean(store: Store, from: DateTime<Utc>, stop: CancellationToken) -> usize {
+    store.clock().sleep_until(from).await;
+    Housekeeping::clean(&store, TimeDelta::days(1), &stop).await
+}
+
+pub async fn lone(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    if !bench.wants("lone") {
+        return Ok(());
+    }
+    let seconds = bench.size.lone_seconds;
+    bench.tell(&format!("lone: one task a second, for {seconds} s"));
+    let sleeps = timer::alone(seconds.max(20), GAP).await;
+    let starts = BenchEnv::with(bench.at, async |place| {
+        let service = Instance::build(place).await?.start().await?;
+        let trigger =
+            json!({ "type": "schedule", "cron": "* * * * * *", "timezone": "Europe/Berlin", "overlap": "allow" });
+        service.stock(place).task("ann", &draft(trigger)).await?;
+        // the first seconds warm the connections
+        service.noop.until_executed(2, PATIENCE).await?;
+        service.noop.note();
+        let scale = Scale::of(place).await?;
+        service.noop.until_executed(2 + seconds as u64, PATIENCE).await?;
+        let noted = service.noop.noted();
+        service.stop().await;
+        Ok(Samples::new(noted.iter().map(|start| scale.late(start.at, start.scheduled_for)).collect()))
+    })
+    .await?;
+    let limit = sleeps.at(0.99);
+    let words = "timer alone: one sleep of the runtime after the other; p99";
+    bench.limits.push(FigureLimit::new("timer_alone", words, "ms", limit).spread(sleeps.distribution("ms")));
+    let what = "lateness of the only task, which is due each second, p99";
+    let figure = BenchFigure::new("lone", what, "ms", starts.count(), starts.at(0.99));
+    bench
+        .figures
+        .push(figure.against("timer alone, p99", limit).at_most_over(3.0).never_early(&starts).spread(&starts));
+    Ok(())
+}
+
+/// The first whole second after an instant.
+pub fn next_second(instant: DateTime<Utc>) -> DateTime<Utc> {
+    let second = TimeDelta::seconds(1);
+    instant.duration_trunc(second).map_or(instant, |whole| whole + second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_second_is_whole_and_later() {
+        let at = DateTime::UNIX_EPOCH + TimeDelta::milliseconds(1500);
+        assert_eq!(next_second(at), DateTime::UNIX_EPOCH + TimeDelta::seconds(2));
+        assert_eq!(next_second(DateTime::UNIX_EPOCH), DateTime::UNIX_EPOCH + TimeDelta::seconds(1));
+    }
+}

@@ -1,0 +1,128 @@
+//! `neighbours`: a quiet tenant by itself, and the same tenant beside two hostile ones, on one service with its default
+//! configuration, its quotas included.
+//!
+//! The service is a process of its own. The quiet tenant has schedules, event tasks whose pipeline asks an address, conditions
+//! that poll one, messages by webhook, and calls of the API. Each of these may take twice as long beside the hostile tenants
+//! as it took alone in the same run. What takes less than [`FLOOR`] is not told apart from noise, and is within its bound.
+
+mod hostile;
+mod quiet;
+mod service;
+mod sink;
+
+use std::time::Duration;
+
+use crate::base::clock::pause;
+use crate::bench::Bench;
+use crate::bench::env::BenchEnv;
+use crate::bench::figure::{BenchFigure, Samples};
+use crate::bench::figures::rest::memory;
+use hostile::{Hostile, HostileCounts};
+use quiet::{QuietTenant, QuietTimes};
+use service::BenchService;
+pub use service::{ServiceSettings, serve};
+use sink::MessageSink;
+
+pub const NAME: &str = "neighbours";
+/// So many times what the quiet tenant takes alone.
+const TIMES: f64 = 2.0;
+/// Shorter times are noise, in milliseconds.
+pub const FLOOR: f64 = 10.0;
+const MEBIBYTE: f64 = 1024.0 * 1024.0;
+
+/// Observations of one run.
+struct QuietFigures {
+    alone: QuietTimes,
+    beside: QuietTimes,
+    done: HostileCounts,
+    memory: f64,
+}
+
+pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    if !bench.wants(NAME) {
+        return Ok(());
+    }
+    let seen = BenchEnv::with(bench.at, async |place| observe(bench, place).await).await?;
+    bench.figures.extend(figures(&seen));
+    Ok(())
+}
+
+async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<QuietFigures> {
+    let (seconds, crowd) = (bench.size.neighbour_seconds, bench.size.crowd);
+    let watched = Duration::from_secs(seconds as u64);
+    bench.tell(&format!("{NAME}: a quiet tenant alone, {seconds} s, with the default configuration and quotas"));
+    let sink = MessageSink::open().await?;
+    let service = BenchService::start(bench.at, place).await?;
+    let mut quiet = QuietTenant::move_in(&service, &sink).await?;
+    let alone = quiet.live(watched).await?;
+    bench.tell(&format!("{NAME}: the same beside two hostile tenants with {crowd} tasks of a kind, {seconds} s"));
+    let hostile = Hostile::move_in(&service, &sink, crowd).await?;
+    // their schedules have fired and their polls are under way
+    pause(watched / 4).await;
+    let beside = quiet.live(watched).await?;
+    let memory = service.id().map_or(Ok(f64::NAN), memory)?;
+    Ok(QuietFigures { alone, beside, done: hostile.stop().await, memory })
+}
+
+fn figures(seen: &QuietFigures) -> Vec<BenchFigure> {
+    let QuietFigures { alone, beside, done, memory } = seen;
+    let schedule =
+        figure("schedule", "lateness of tasks that are due each second, p99", &alone.schedule, &beside.schedule)
+            .part_at_most("instants that did not fire", "", beside.missed as f64, alone.missed as f64);
+    let polls = figure(
+        "polls",
+        "from one poll of a condition to the next, which are a second apart, p99",
+        &alone.polls,
+        &beside.polls,
+    );
+    let api = figure("api", "calls of the API, one after the other, p99", &alone.api, &beside.api);
+    vec![
+        done.tell(schedule),
+        figure("events", "event published → request of the first step of its run, p99", &alone.events, &beside.events),
+        polls,
+        api.part_at_most("calls that were refused", "", beside.refused as f64, alone.refused as f64).part(
+            "memory of the service",
+            "MiB",
+            memory / MEBIBYTE,
+        ),
+        figure(
+            "notifications",
+            "last step of a run → its message at a webhook, p99",
+            &alone.notifications,
+            &beside.notifications,
+        ),
+    ]
+}
+
+/// The quiet tenant's time beside the hostile ones, against its time alone.
+fn figure(name: &str, what: &str, alone: &Samples, beside: &Samples) -> BenchFigure {
+    let most = |share| (TIMES * alone.at(share)).max(FLOOR);
+    let figure = BenchFigure::new(format!("{NAME}.{name}"), what, "ms", beside.count(), beside.at(0.99));
+    let figure = figure.against("twice what it takes alone, p99, and at least 10 ms", most(0.99)).at_most(1.0);
+    let within = beside.at(0.5) <= most(0.5);
+    let figure = figure.asks(format!("p50 ≤ {} ms", crate::bench::figure::number(most(0.5))), within);
+    figure.part("alone p50", "ms", alone.at(0.5)).part("alone p99", "ms", alone.at(0.99)).spread(beside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quiet_tenant_may_take_twice_as_long_and_what_is_noise_is_not_judged() {
+        let judged = |alone: f64, beside: f64| {
+            let samples = |value| Samples::new(vec![value; 5]);
+            figure("api", "calls", &samples(alone), &samples(beside)).met
+        };
+        assert_eq!((judged(20.0, 40.0), judged(20.0, 40.1)), (Some(true), Some(false)));
+        assert_eq!((judged(0.2, 10.0), judged(0.2, 10.1)), (Some(true), Some(false)), "below the floor");
+    }
+
+    #[test]
+    fn median_is_judged_too() {
+        let alone = Samples::new([vec![10.0; 99], vec![500.0]].concat());
+        let beside = Samples::new([vec![300.0; 99], vec![900.0]].concat());
+        let judged = figure("api", "calls", &alone, &beside);
+        assert_eq!((judged.met, judged.limit), (Some(false), Some(20.0)));
+    }
+}

@@ -1,0 +1,146 @@
+//! The service of `neighbours`: a process of its own with the default configuration, and its API as a tenant calls it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::app::{App, Extras};
+use crate::base::secret::{Secret, SecretUrl};
+use crate::base::token::{TokenKind, TokenText};
+use crate::bench::Where;
+use crate::bench::env::{BenchEnv, KEY};
+use crate::bench::part::{BenchPart, PartOutput};
+use crate::bench::process::PartProcess;
+use crate::config::Config;
+use crate::ports::egress;
+
+/// The longest that a call may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// All addresses of this machine's own network, on every port.
+const LOOPBACK: &str = "127.0.0.0/8:*";
+
+/// Settings that the process is given.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServiceSettings {
+    url: String,
+    dir: String,
+    admin_token: String,
+    /// Address and prefix; `None`: the embedded bus.
+    redis: Option<(String, String)>,
+}
+
+/// Becomes the service: as it is without configuration, but for where its data is, who may call it, and that tools, polls and
+/// webhooks reach the measurement's own addresses.
+pub async fn serve(asked: &ServiceSettings) -> anyhow::Result<App> {
+    let mut config = Config::default();
+    config.database.url = SecretUrl::new(asked.url.clone());
+    config.server.data_dir = Path::new(&asked.dir).display().to_string();
+    config.server.listen = "127.0.0.1:0".into();
+    config.server.admin_token = Some(Secret::new(asked.admin_token.clone()));
+    config.vault.master_keys = vec![crate::ports::vault::KeySource::value(KEY)];
+    config.egress.allow = vec![LOOPBACK.into()];
+    if let Some((url, prefix)) = &asked.redis {
+        config.bus.url = SecretUrl::new(url.clone());
+        config.bus.stream_prefix.clone_from(prefix);
+    }
+    App::start(&config, Extras::default(), |_| {}).await
+}
+
+/// The running process. It is killed when this is dropped.
+pub struct BenchService {
+    process: PartProcess,
+    admin: BenchTenant,
+}
+
+/// Somebody who calls the API with a token.
+#[derive(Clone)]
+pub struct BenchTenant {
+    base: String,
+    token: String,
+    http: reqwest::Client,
+}
+
+impl BenchService {
+    pub async fn start(at: &Where, place: &BenchEnv) -> anyhow::Result<BenchService> {
+        let token = TokenText::new(TokenKind::Admin).expose().to_owned();
+        let asked = ServiceSettings {
+            url: place.config.database.url.expose().to_owned(),
+            dir: place.dir.display().to_string(),
+            admin_token: token.clone(),
+            redis: place.redis().map(|(url, prefix)| (url.to_owned(), prefix.to_owned())),
+        };
+        let mut process = PartProcess::start(at, &BenchPart::Whole(asked)).await?;
+        let said = process.hear().await?;
+        let PartOutput::Listens { address } = said else { anyhow::bail!("the service said {said:?} and no address") };
+        Ok(BenchService { process, admin: BenchTenant::new(address, token) })
+    }
+
+    pub fn id(&self) -> Option<u32> {
+        self.process.id()
+    }
+
+    /// A tenant with a token that may do everything for it, and whose messages go to this webhook.
+    pub async fn tenant(&self, name: &str, webhook: &str) -> anyhow::Result<BenchTenant> {
+        let token = json!({ "tenant_id": name, "name": "measurement", "scopes": ["*"] });
+        let made = self.admin.post("/v1/tokens", &token).await?;
+        let text = made["token"].as_str().context("the service shows no token")?;
+        let tenant = BenchTenant { token: text.to_owned(), ..self.admin.clone() };
+        let webhook = json!({ "url": webhook, "secret": SIGNING });
+        let recipient = json!({ "timezone": "UTC", "addresses": { "webhook": webhook }, "fallback": ["webhook"] });
+        let put = self.admin.request(Method::PUT, &format!("/v1/recipients/{name}")).json(&recipient);
+        accepted(put).await?;
+        Ok(tenant)
+    }
+}
+
+/// Signs the messages of the measurement; it guards nothing.
+const SIGNING: &str = "whsec_bWVhc3VyZW1lbnQgbWVhc3VyZW1lbnQgbWVhc3VyZQ==";
+
+impl BenchTenant {
+    fn new(address: SocketAddr, token: String) -> BenchTenant {
+        BenchTenant { base: format!("http://{address}"), token, http: egress::operator_client(PATIENCE) }
+    }
+
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.base)).bearer_auth(&self.token)
+    }
+
+    pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        accepted(self.request(Method::GET, path)).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        accepted(self.request(Method::POST, path).json(body)).await
+    }
+
+    /// Makes these tasks, all of them.
+    pub async fn import(&self, tasks: &[Value]) -> anyhow::Result<()> {
+        let lines: String = tasks.iter().map(|task| format!("{task}\n")).collect();
+        let request = self.request(Method::POST, "/v1/tasks/import").header("content-type", "application/x-ndjson");
+        let report = accepted(request.body(lines)).await?;
+        ensure!(report["created"] == tasks.len(), "of {} tasks not all were made: {report}", tasks.len());
+        Ok(())
+    }
+
+    /// Makes a call and reads its answer, whatever it is; how it went, and how long the service asks to wait.
+    pub async fn call(&self, request: RequestBuilder) -> anyhow::Result<(StatusCode, Option<u64>)> {
+        let answer = timeout(PATIENCE, request.send()).await??;
+        let wait = answer.headers().get("retry-after").and_then(|wait| wait.to_str().ok()?.parse().ok());
+        let status = answer.status();
+        answer.bytes().await?;
+        Ok((status, wait))
+    }
+}
+
+async fn accepted(request: RequestBuilder) -> anyhow::Result<Value> {
+    let answer = timeout(PATIENCE, request.send()).await.context("the service does not answer")??;
+    let (status, body) = (answer.status(), answer.text().await?);
+    ensure!(status.is_success(), "the service answered {status}: {body}");
+    Ok(if body.is_empty() { Value::Null } else { serde_json::from_str(&body)? })
+}

@@ -1,0 +1,134 @@
+//! `reveille serve`: runs the service until it is told to stop.
+//!
+//! Standard output gets what a person or a program has to know once (address, first admin token); the log goes to
+//! standard error. The first SIGTERM or SIGINT stops in order, the second at once.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
+
+use super::setup::{ConfigArgs, explained};
+use crate::app::{App, Extras};
+use crate::base::token::TokenText;
+use crate::cli::screen::{Screen, Tone};
+use crate::config::{Config, Environment};
+use crate::telemetry;
+
+/// The first admin token's file in the data directory, where standard output is no terminal.
+const TOKEN_FILE: &str = "admin.token";
+/// Exit code of a process that did not end in order.
+const STOPPED_AT_ONCE: i32 = 1;
+/// A start that is nearly done is let through: it may have stored a token that nobody has read yet.
+const NEARLY_DONE: Duration = Duration::from_secs(1);
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// Address and port, over the configuration's; port 0 takes a free one
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+}
+
+pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+    let mut loaded = args.config.load(environment)?;
+    if let Some(listen) = args.listen {
+        loaded.config.server.listen = listen;
+    }
+    telemetry::start(&loaded.config.telemetry);
+    let mut stop = ServeStop::listen()?;
+    let waiting = |why: &str| tracing::warn!("{why}");
+    let mut starting = Box::pin(App::start(&loaded.config, Extras::default(), waiting));
+    let (started, stopped_early) = tokio::select! {
+        started = &mut starting => (started, false),
+        () = stop.asked() => match timeout(NEARLY_DONE, &mut starting).await {
+            Ok(started) => (started, true),
+            Err(_) => return Ok(()), // it waits for its database
+        },
+    };
+    let app = started.map_err(|error| explained(error, &loaded))?;
+    announce(&app, &loaded.config, screen)?;
+    if !stopped_early {
+        stop.asked().await;
+    }
+    let grace = loaded.config.engine.shutdown_grace().as_secs();
+    tracing::info!("stopping: runs may go on for {grace} s; a second signal stops at once");
+    tokio::select! {
+        () = app.stop() => {}
+        () = stop.asked() => {
+            tracing::warn!("stopped at once; runs go on elsewhere, or at the next start, from their last checkpoint");
+            std::process::exit(STOPPED_AT_ONCE);
+        }
+    }
+    Ok(())
+}
+
+/// Says where the service is. The address comes last: who reads it can rely on all before it.
+fn announce(app: &App, config: &Config, screen: &mut Screen) -> std::io::Result<()> {
+    let made = app.made();
+    screen.line(screen.tone(Tone::Strong, format!("reveille {}", env!("CARGO_PKG_VERSION"))))?;
+    screen.line(format!("database     {}", config.database.shown(&config.server.data_dir)))?;
+    if let Some(file) = &made.key_file {
+        screen.line(format!(
+            "key file     {}  (made now: keep a copy, secrets can't be read without it)",
+            file.display()
+        ))?;
+    }
+    if let Some(token) = &made.admin_token {
+        screen.line(format!("admin token  {}", hand_over(token, Path::new(&config.server.data_dir), screen)))?;
+    }
+    if config.llm.models.is_empty() {
+        screen.line("model        none yet: tasks can be made, but runs of the orchestrator fail until [llm.models.main] is set")?;
+    }
+    screen.line(format!("listening on http://{}", app.address()))?;
+    screen.flush()
+}
+
+/// Shows the token on a terminal. Elsewhere standard output ends in a log that many may read, so the token goes into a
+/// file that only this user may read. A token that can't be written is shown: it is made once.
+fn hand_over(token: &TokenText, data_dir: &Path, screen: &Screen) -> String {
+    let shown = || format!("{}  (shown this once)", screen.tone(Tone::Strong, token.expose()));
+    if screen.terminal {
+        return shown();
+    }
+    let file = data_dir.join(TOKEN_FILE);
+    match write_private(&file, token.expose()) {
+        Ok(()) => format!("in {}  (read it, then delete the file)", file.display()),
+        Err(error) => {
+            tracing::warn!(file = %file.display(), %error, "the admin token can't be written to its file");
+            shown()
+        }
+    }
+}
+
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let _ = std::fs::remove_file(path);
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    writeln!(file, "{text}")?;
+    file.sync_all()
+}
+
+/// The signals that ask for an end.
+struct ServeStop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl ServeStop {
+    fn listen() -> anyhow::Result<ServeStop> {
+        let listen = |kind| signal(kind).context("listen for signals");
+        Ok(ServeStop { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

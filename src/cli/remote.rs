@@ -1,0 +1,18 @@
+//! Commands that ask a service over HTTP, a file for each noun.
+
+pub(super) mod approval;
+pub(super) mod audit;
+pub(super) mod condition;
+pub(super) mod credential;
+pub(super) mod dead_letter;
+pub(super) mod delivery;
+pub(super) mod event;
+pub(super) mod grant;
+pub(super) mod login;
+pub(super) mod notify;
+pub(super) mod pipeline;
+pub(super) mod quota;
+pub(super) mod recipient;
+pub(super) mod run;
+pub(super) mod task;
+pub(super) mod token;

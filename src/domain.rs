@@ -1,0 +1,10 @@
+//! The domain: data and transitions, without I/O and without `await`.
+
+pub mod approval;
+pub mod credential;
+pub mod event;
+pub mod notification;
+pub mod quota;
+pub mod run;
+pub mod task;
+pub mod trigger;

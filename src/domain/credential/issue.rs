@@ -1,0 +1,102 @@
+//! Issues of a credential that its owner alone can mend, and the tasks that can't go on meanwhile.
+//!
+//! It is made by the door through which credentials leave, and by nobody else: what a foreign runtime or a model says of
+//! credentials is a word like any other.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use crate::domain::credential::{Credential, CredentialStatus, Reference};
+
+/// A credential that is not there, or is of no use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct CredentialIssue {
+    /// `service`, or `service/account`.
+    #[schema(value_type = String, example = "google/work")]
+    pub credential: Reference,
+    /// The kind of issue.
+    pub kind: CredentialIssueKind,
+    /// Of one that was refused: when it was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_at: Option<DateTime<Utc>>,
+}
+
+/// Kinds of issues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CredentialIssueKind {
+    /// It was never saved, or was deleted.
+    Missing,
+    /// Its provider renews it no more.
+    NeedsConsent,
+    /// It was sent, and the other side does not take it.
+    Refused,
+}
+
+impl CredentialIssue {
+    /// Why a task is paused that waits for it.
+    pub fn reason(&self) -> String {
+        paused_for(&self.credential)
+    }
+
+    /// Whether what is stored under the name now is worth another try: it can be used, and was not what was refused.
+    pub fn is_mended_by(&self, status: CredentialStatus, updated_at: DateTime<Utc>) -> bool {
+        status == CredentialStatus::Active && self.sent_at.is_none_or(|sent| updated_at > sent)
+    }
+}
+
+/// Prefix of the reason of tasks that are paused for want of a credential.
+const PAUSED_FOR: &str = "credential:";
+
+/// The reason of tasks that are paused for want of this credential.
+pub fn paused_for(credential: &Reference) -> String {
+    format!("{PAUSED_FOR}{credential}")
+}
+
+/// The credential that a task with this reason is paused for.
+pub fn awaited(reason: &str) -> Option<Reference> {
+    Reference::parse(reason.strip_prefix(PAUSED_FOR)?).ok()
+}
+
+impl Credential {
+    /// Why a task is paused that waits for this one.
+    pub fn paused_for(&self) -> String {
+        paused_for(&self.reference())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn credential_saved_since_its_refusal_is_worth_another_try() {
+        let at = |text: &str| -> DateTime<Utc> { text.parse().unwrap() };
+        let credential = Reference::parse("google/work").unwrap();
+        let lack = |kind, sent_at: Option<&str>| CredentialIssue {
+            credential: credential.clone(),
+            kind,
+            sent_at: sent_at.map(at),
+        };
+        let saved = at("2027-03-01T08:00:01Z");
+        let mended = |lack: CredentialIssue, status| lack.is_mended_by(status, saved);
+        assert!(mended(lack(CredentialIssueKind::Missing, None), CredentialStatus::Active));
+        assert!(!mended(lack(CredentialIssueKind::NeedsConsent, None), CredentialStatus::NeedsConsent));
+        assert!(mended(lack(CredentialIssueKind::Refused, Some("2027-03-01T08:00:00Z")), CredentialStatus::Active));
+        assert!(!mended(lack(CredentialIssueKind::Refused, Some("2027-03-01T08:00:01Z")), CredentialStatus::Active));
+    }
+
+    #[test]
+    fn a_reason_names_the_credential_that_is_awaited() {
+        let work = Reference::parse("google/work").unwrap();
+        assert_eq!(paused_for(&work), "credential:google/work");
+        assert_eq!(awaited("credential:google/work"), Some(work.clone()));
+        assert_eq!((awaited("credential: odd one"), awaited("google/work")), (None, None));
+        let lack = CredentialIssue { credential: work, kind: CredentialIssueKind::Missing, sent_at: None };
+        let written = json!({ "credential": "google/work", "kind": "missing" });
+        assert_eq!(serde_json::to_value(&lack).unwrap(), written);
+        assert_eq!(serde_json::from_value::<CredentialIssue>(written).unwrap(), lack);
+    }
+}

@@ -1,0 +1,34 @@
+//! Telling people: who is reached where (`recipient`, `address`), one message on its way (`delivery`), what is reported
+//! of it later (`report`), what it is about (`subject_ref`), and its words (`telling`, `wording`, `question`, `trouble`).
+//!
+//! Data and transitions only: nothing here sends, stores or waits. A delivery stores references; its words are made
+//! when it is sent, and a secret is never part of it.
+
+pub mod address;
+pub mod credential_notice;
+pub mod dedupe;
+pub mod delivery;
+pub mod digest;
+pub mod ended;
+pub mod kind;
+pub mod language;
+pub mod message_context;
+pub mod new_delivery;
+pub mod notices;
+pub mod question;
+pub mod quiet;
+pub mod recipient;
+pub mod rendered_message;
+pub mod report;
+pub mod run_notification;
+pub mod subject_ref;
+pub mod text;
+pub mod verification;
+
+pub use address::{Addresses, PushAddress, SlackAddress, WebhookAddress};
+pub use delivery::{Delivery, DeliveryClaim, DeliveryEvent, DeliveryState, Mark};
+pub use kind::{HoldReason, MessageKind};
+pub use new_delivery::NewDelivery;
+pub use recipient::{Recipient, RecipientDraft};
+pub use report::{DeliveryReport, ReportedFate};
+pub use subject_ref::{NoticeKind, SubjectRef};

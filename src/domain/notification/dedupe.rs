@@ -1,0 +1,59 @@
+//! Keys that keep a message from being made twice: `docs/keys.md`, "Messages".
+//!
+//! Keys are made and compared, and never read: what a message is about stands in its
+//! [`SubjectRef`](crate::domain::notification::SubjectRef).
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use uuid::Uuid;
+
+use crate::domain::notification::NoticeKind;
+
+/// Key of a run's result or failure: a run tells one of them.
+pub fn run_result(run: Uuid) -> String {
+    format!("run:{run}:result")
+}
+
+/// Key of a message that a tool call of a run sends.
+pub fn call(run: Uuid, turn: i64, call: &str) -> String {
+    format!("call:{run}:{turn}:{call}")
+}
+
+/// Key of a message that a step of a pipeline sends, or one item of it.
+pub fn step(run: Uuid, step: &str, index: Option<u32>) -> String {
+    format!("step:{run}:{step}:{}", index.unwrap_or(0))
+}
+
+/// The question about a batch of calls.
+pub fn ask(batch: Uuid) -> String {
+    format!("batch:{batch}:ask")
+}
+
+/// Its `n`th reminder.
+pub fn reminder(batch: Uuid, n: usize) -> String {
+    format!("batch:{batch}:reminder:{n}")
+}
+
+/// The `n`th notice of a kind about one thing.
+pub fn notice(kind: NoticeKind, id: impl std::fmt::Display, n: i64) -> String {
+    format!("notice:{}:{id}:{n}", kind.as_str())
+}
+
+/// A message that somebody asked for to see that a channel works.
+pub fn test(id: Uuid) -> String {
+    format!("notice:test:{id}:1")
+}
+
+/// That a credential's other side has ended it, by the document that it happened to.
+pub fn ended(credential: Uuid, generation: i64) -> String {
+    notice(NoticeKind::Credential, credential, generation)
+}
+
+/// The digest that a recipient gets on a channel at an instant.
+pub fn digest(channel: &str, at: DateTime<Utc>) -> String {
+    format!("digest:{channel}:{}", at.to_rfc3339_opts(SecondsFormat::Millis, true))
+}
+
+/// A code that proves an address of a channel.
+pub fn code(channel: &str, id: Uuid) -> String {
+    format!("code:{channel}:{id}")
+}

@@ -1,0 +1,42 @@
+//! The message to the owner of a credential that its other side has ended: one message for one document, whichever
+//! comes to it first, the renewal that was refused or a task that is paused for it.
+//!
+//! One key and one order of channels, because a message is told from another by both. The document tells one time of
+//! trouble from the next: it is written anew by connecting the account, and not by changes around it.
+
+use crate::domain::credential::{Credential, CredentialIssueKind};
+use crate::domain::notification::credential_notice::credential_ended;
+use crate::domain::notification::new_delivery::channels;
+use crate::domain::notification::{MessageKind, NewDelivery, Recipient, SubjectRef, dedupe};
+use crate::domain::task::Output;
+
+/// The message; `None` where the owner has no address. `generation` is the document's, `why` a sentence's end without
+/// its full stop, that holds no secret.
+pub fn ended(
+    credential: &Credential,
+    generation: i64,
+    recipient: Option<&Recipient>,
+    why: Option<&str>,
+) -> Option<NewDelivery> {
+    let order = channels(&Output::default(), recipient);
+    let (first, fallback) = order.split_first()?;
+    let (subject, text) = credential_ended(Recipient::language_of(recipient), &credential.reference(), why);
+    Some(NewDelivery {
+        tenant_id: credential.tenant_id.clone(),
+        recipient: credential.tenant_id.clone(),
+        channel: first.clone(),
+        fallback: fallback.to_vec(),
+        dedupe_key: dedupe::ended(credential.id, generation),
+        run_id: None,
+        subject_ref: Some(SubjectRef::Credential {
+            credential: credential.reference(),
+            issue: CredentialIssueKind::NeedsConsent,
+            task_id: None,
+            credential_id: Some(credential.id),
+        }),
+        kind: MessageKind::Notice,
+        urgency: MessageKind::Notice.urgency(),
+        subject: Some(subject),
+        text: Some(text),
+    })
+}

@@ -1,0 +1,118 @@
+//! The outcome with which an executor stops executing a run.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::domain::approval::Approval;
+use crate::domain::credential::CredentialIssue;
+use crate::domain::run::Usage;
+
+/// An execution that came to an end by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RunOutcome {
+    /// Done. `output` is the answer that is told to the recipient.
+    Succeeded {
+        /// The answer.
+        output: String,
+        /// Usage of this execution.
+        usage: Usage,
+    },
+    /// Done as far as it was to be done, and nobody is told; `reason` is recorded (`filtered`, `stopped`, `told`).
+    Quiet {
+        /// The reason for which nothing is told.
+        reason: String,
+        /// Usage of this execution.
+        usage: Usage,
+    },
+    /// A foreign runtime goes on with it and reports, at the latest at `until`.
+    Waits {
+        /// The instant until which it waits.
+        until: DateTime<Utc>,
+        /// Usage of this execution.
+        usage: Usage,
+    },
+    /// People have to be heard before it goes on: about these calls, each with the question that it replaces, and about
+    /// those that were asked about before and are open.
+    Asks {
+        /// New questions, each with the one that it replaces.
+        asks: Vec<(Approval, Option<Uuid>)>,
+        /// Earlier questions that stay open.
+        open: Vec<Uuid>,
+        /// Usage of this execution.
+        usage: Usage,
+    },
+    /// Refused before anything was done (quota, rate limit, safety); `reason` is recorded.
+    Skipped {
+        /// The word for the reason.
+        reason: String,
+        /// Usage of this execution.
+        usage: Usage,
+    },
+}
+
+/// An execution that did not. Serialisable, because it is read after a restart.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum RunError {
+    /// May work later: another attempt follows if the task's retry policy has one left.
+    Retry {
+        /// The error of the attempt.
+        fault: RunFault,
+        /// The wait before the next attempt; `None`: by the task's backoff.
+        #[serde(default)]
+        after: Option<Duration>,
+    },
+    /// The store, or another part of the infrastructure, is away: the run goes back to the queue and uses no attempt, a
+    /// limited number of times.
+    Infrastructure {
+        /// The error.
+        fault: RunFault,
+    },
+    /// Will not work later: the run fails now.
+    Fail {
+        /// The error.
+        fault: RunFault,
+    },
+    /// The worker asked for a checkpoint and got one: hand the run back, no attempt is used up.
+    HandBack,
+    /// Someone asked for its end, and it ended; `reason` is recorded.
+    Cancelled {
+        /// The reason of the stop.
+        reason: String,
+    },
+    /// The lease is gone: whoever holds it now goes on, and nothing more may be written or done here.
+    LeaseLost,
+}
+
+impl RunError {
+    /// An error that another attempt may heal, with a stable code and a sentence.
+    pub fn retry(code: impl Into<String>, message: impl Into<String>) -> RunError {
+        RunError::Retry { fault: RunFault::new(code, message), after: None }
+    }
+
+    /// An error that ends the run, with a stable code and a sentence.
+    pub fn fail(code: impl Into<String>, message: impl Into<String>) -> RunError {
+        RunError::Fail { fault: RunFault::new(code, message) }
+    }
+}
+
+/// Why a run failed, as shown to people and programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct RunFault {
+    /// Stable, for programs: `timeout`, `crashed`, `llm_auth`, …
+    pub code: String,
+    /// One sentence, for people. Never a secret.
+    pub message: String,
+    /// The credential that it could not go on without. Only our own door says so; no `code` means it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lack: Option<Box<CredentialIssue>>,
+}
+
+impl RunFault {
+    /// A fault with a stable code for programs and a sentence for people.
+    pub fn new(code: impl Into<String>, message: impl Into<String>) -> RunFault {
+        RunFault { code: code.into(), message: message.into(), lack: None }
+    }
+}

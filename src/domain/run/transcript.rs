@@ -1,0 +1,181 @@
+//! The transcript of a run: messages in the order in which they came to be, append only.
+//!
+//! It is the checkpoint, too: a run that is resumed reads its transcript and goes on behind the last entry. An
+//! assistant message with tool calls is appended *before* the tools run (the intent), their results after; a call
+//! without a result after a crash has an unknown outcome.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::domain::run::Usage;
+use crate::domain::run::outcome::RunFault;
+
+/// The version of the stored form; older ones are read or migrated.
+pub const FORMAT: i16 = 1;
+
+/// One message between the orchestrator, the model and the tools.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(tag = "role", rename_all = "snake_case")]
+pub enum TranscriptMessage {
+    /// The instructions that come before all else.
+    System {
+        /// The instructions' text.
+        text: String,
+    },
+    /// A message of a person, or of the service in a person's place.
+    User {
+        /// The message's text.
+        text: String,
+        /// Where it came from: `{source, trigger_type, task_id, run_id, fire_key}` for a fire, empty for a person.
+        #[serde(default, skip_serializing_if = "Map::is_empty")]
+        metadata: Map<String, Value>,
+    },
+    /// An answer of the model, and the calls that it asks for.
+    Assistant {
+        /// Its text; absent where it only calls tools.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        text: Option<String>,
+        /// The calls that it makes, in order.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<ToolCall>,
+        /// Kept beside the message, for its model alone: no answer of the API and no stream carries it.
+        #[serde(skip)]
+        echo: Option<Arc<Echo>>,
+    },
+    /// The result of a call.
+    Tool {
+        /// Which call it answers.
+        call_id: String,
+        /// Name of the tool.
+        name: String,
+        /// The result, as the model reads it.
+        content: String,
+        /// The call failed.
+        #[serde(default)]
+        is_error: bool,
+        /// Why nobody was asked about the call, each rule that had a part in it; empty where somebody was.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        reasons: Vec<String>,
+    },
+    /// A pipeline begins: all that its steps read and that may be different later.
+    Pipeline {
+        /// SHA-256 of the steps, in hexadecimal: other steps can't go on with this ledger.
+        digest: String,
+        /// Values that earlier runs of the task have stored.
+        state: Value,
+        /// Version of the entry.
+        ledger: u8,
+    },
+    /// A step is about to have its effect.
+    Step {
+        /// Name of the step.
+        name: String,
+        /// Which item of a `for_each`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        index: Option<u32>,
+        /// Version of the entry.
+        ledger: u8,
+    },
+    /// The result of a step.
+    StepResult {
+        /// Name of the step.
+        name: String,
+        /// The item of a `for_each`, from 0.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        index: Option<u32>,
+        /// The outcome of this execution.
+        outcome: StepOutcome,
+        /// Version of the entry.
+        ledger: u8,
+    },
+}
+
+/// The version of the entries of pipelines.
+pub const LEDGER: u8 = 1;
+
+/// The outcome of one execution of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum StepOutcome {
+    /// It is never executed again.
+    Done {
+        /// Value of the step.
+        value: Value,
+    },
+    /// It is never executed again: it failed for good.
+    Failed {
+        /// The error of the step.
+        error: RunFault,
+    },
+    /// It had no effect, and is executed again.
+    Again {
+        /// The error of the step.
+        error: RunFault,
+    },
+}
+
+impl TranscriptMessage {
+    /// A system message.
+    pub fn system(text: impl Into<String>) -> TranscriptMessage {
+        TranscriptMessage::System { text: text.into() }
+    }
+
+    /// Whether it is part of a conversation, not of the ledger of a pipeline.
+    pub fn is_said(&self) -> bool {
+        !matches!(
+            self,
+            TranscriptMessage::Pipeline { .. } | TranscriptMessage::Step { .. } | TranscriptMessage::StepResult { .. }
+        )
+    }
+
+    /// The message of a person, or of the service in a person's place.
+    pub fn user(text: impl Into<String>) -> TranscriptMessage {
+        TranscriptMessage::User { text: text.into(), metadata: Map::new() }
+    }
+}
+
+/// An assistant message as its provider wrote it. Models that think refuse to go on with their calls unless they get
+/// their thinking back, signatures included, exactly as it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Echo {
+    /// The protocol that `raw` is written in.
+    pub wire: String,
+    /// The provider's name of the model, as it was asked for.
+    pub model: String,
+    /// JSON, kept as text: a parsed document would not keep the order of its fields.
+    pub raw: String,
+}
+
+/// A call that the model asked for. The id is the model's, never made by us.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ToolCall {
+    /// The model's id of the call, unique within its turn.
+    pub id: String,
+    /// Name of the tool.
+    pub name: String,
+    /// Arguments, as the model wrote them.
+    pub arguments: Value,
+}
+
+/// One stored row of the transcript.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct TranscriptEntry {
+    /// Counts from 0 within the run.
+    pub seq: i64,
+    /// The turn that it belongs to, counting from 1; 0 is what came before the first.
+    pub turn: i64,
+    /// The instant at which the entry was written.
+    pub at: DateTime<Utc>,
+    /// The message itself.
+    #[serde(flatten)]
+    pub message: TranscriptMessage,
+    /// Tokens and cost of the call that made an assistant message.
+    #[serde(skip)]
+    pub usage: Usage,
+    /// How long a tool or the model took, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<i64>,
+}

@@ -1,0 +1,310 @@
+//! The fields of a task that stand beside what fires and what is done: each described once.
+//!
+//! A description says how its field is read, documented and typed. The spec that is stored, the reader of drafts, the
+//! schema of the API and the flags of the command line follow from the list; none of them names a field of it.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::draft::DraftReader;
+use super::{DEFAULT_TIMEOUT, RetryPolicy, TIMEOUT_RANGE};
+use crate::base::field::{Flag, Takes};
+use crate::base::invalid::{did_you_mean, escape};
+use crate::domain::task::Notify;
+
+/// Attempts that may be asked for.
+const ATTEMPTS: std::ops::RangeInclusive<u64> = 1..=20;
+/// First waits that may be asked for, in seconds.
+const BACKOFF: std::ops::RangeInclusive<u64> = 0..=3_600;
+/// Failures after which a task may be paused.
+const FAILURES: std::ops::RangeInclusive<u64> = 1..=1_000;
+/// Runs that a task may be limited to.
+const RUNS: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
+/// Largest metadata, in bytes of JSON.
+const METADATA_BYTES: usize = 16 * 1024;
+
+task_fields! {
+    /// Which ends of its runs are told.
+    #[serde(default, skip_serializing_if = "Notify::is_always")]
+    notify: Notify = NotifyField,
+    /// Automatic fires that are recorded to run, at most; one that is then skipped for overlap counts.
+    max_runs: Option<u64> = MaxRuns,
+    /// Running time only; waiting has limits of its own.
+    timeout_seconds: u64 = Timeout,
+    /// Attempts of a run and the waits between them.
+    retry: RetryPolicy = RetryField,
+    /// Pause after this many failed runs in a row (retries used up); `null` never.
+    pause_after_failures: Option<u32> = PauseAfterFailures,
+    /// Free data of the owner, at hand in expressions and templates.
+    metadata: Map<String, Value> = Metadata,
+}
+
+/// The description of a field.
+pub(super) trait TaskField {
+    /// The field in a spec.
+    type Value: Clone;
+    /// Schema of what a request writes: an object with this one field.
+    type Written: ToSchema;
+    /// Schema of what an answer shows: an object with this one field.
+    type Shown: ToSchema;
+
+    /// Flags of `reveille task create` and `update`.
+    const FLAGS: &'static [Flag];
+
+    /// The field of a task that says nothing of it, or `null`.
+    fn default() -> Self::Value;
+
+    /// Reads what stands at `at`. `None` exactly when a fault was added, with what would be right.
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<Self::Value>;
+}
+
+struct NotifyField;
+
+#[derive(Serialize, ToSchema)]
+struct NotifyWritten {
+    /// Which ends of its runs are told: `on_change`, results that differ from the one told last, and failures. A failure is
+    /// told once for its cause; the same again is counted and summed up once a day, and the next success says so. Absent:
+    /// `always`.
+    #[schema(required = false)]
+    notify: Notify,
+}
+
+#[derive(Serialize, ToSchema)]
+struct NotifyShown {
+    /// Absent: `always`.
+    #[schema(required = false)]
+    notify: Option<Notify>,
+}
+
+impl TaskField for NotifyField {
+    type Value = Notify;
+    type Written = NotifyWritten;
+    type Shown = NotifyShown;
+
+    const FLAGS: &'static [Flag] = &[Flag {
+        name: "--notify",
+        takes: Takes::Text("WHEN"),
+        field: "notify",
+        help: "Which ends of runs are told: always, on_change, on_failure or never",
+    }];
+
+    fn default() -> Notify {
+        Notify::Always
+    }
+
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<Notify> {
+        let word = reader.text(at, value)?;
+        let read = Notify::ALL.into_iter().find(|notify| notify.as_str() == word);
+        if read.is_none() {
+            let words = Notify::ALL.map(Notify::as_str);
+            let message = format!("must be one of {}{}", words.join(", "), did_you_mean(&word, words));
+            reader.faults.add(at, message);
+        }
+        read
+    }
+}
+
+struct MaxRuns;
+
+#[derive(Serialize, ToSchema)]
+struct MaxRunsWritten {
+    /// Automatic fires at most, one included that is skipped for overlap; null is no limit.
+    #[schema(required = false, minimum = 1)]
+    max_runs: Option<u64>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct MaxRunsShown {
+    #[schema(required)]
+    max_runs: Option<u64>,
+}
+
+impl TaskField for MaxRuns {
+    type Value = Option<u64>;
+    type Written = MaxRunsWritten;
+    type Shown = MaxRunsShown;
+
+    const FLAGS: &'static [Flag] =
+        &[Flag { name: "--max-runs", takes: Takes::Number("N"), field: "max_runs", help: "Stop after so many fires" }];
+
+    fn default() -> Option<u64> {
+        None
+    }
+
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<Option<u64>> {
+        reader.number(at, value, RUNS).map(Some)
+    }
+}
+
+struct Timeout;
+
+#[derive(Serialize, ToSchema)]
+struct TimeoutWritten {
+    /// Of running, not of waiting.
+    #[schema(required = false, default = 600, minimum = 1, maximum = 86400)]
+    timeout_seconds: u64,
+}
+
+#[derive(Serialize, ToSchema)]
+struct TimeoutShown {
+    timeout_seconds: u64,
+}
+
+impl TaskField for Timeout {
+    type Value = u64;
+    type Written = TimeoutWritten;
+    type Shown = TimeoutShown;
+
+    const FLAGS: &'static [Flag] = &[Flag {
+        name: "--timeout",
+        takes: Takes::Seconds("LENGTH"),
+        field: "timeout_seconds",
+        help: "Longest running time of a run, such as `10m`",
+    }];
+
+    fn default() -> u64 {
+        DEFAULT_TIMEOUT
+    }
+
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<u64> {
+        reader.number(at, value, TIMEOUT_RANGE)
+    }
+}
+
+struct RetryField;
+
+#[derive(Serialize, ToSchema)]
+struct RetryWritten {
+    #[schema(required = false)]
+    retry: RetryPolicy,
+}
+
+#[derive(Serialize, ToSchema)]
+struct RetryShown {
+    retry: RetryPolicy,
+}
+
+impl TaskField for RetryField {
+    type Value = RetryPolicy;
+    type Written = RetryWritten;
+    type Shown = RetryShown;
+
+    const FLAGS: &'static [Flag] = &[
+        Flag {
+            name: "--max-attempts",
+            takes: Takes::Number("N"),
+            field: "retry.max_attempts",
+            help: "Attempts at a run in all",
+        },
+        Flag {
+            name: "--backoff",
+            takes: Takes::Seconds("LENGTH"),
+            field: "retry.backoff_seconds",
+            help: "First wait between attempts, doubled each time",
+        },
+    ];
+
+    fn default() -> RetryPolicy {
+        RetryPolicy::default()
+    }
+
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<RetryPolicy> {
+        let Some(fields) = value.as_object() else {
+            reader.faults.add(at, "must be an object, such as {\"max_attempts\": 3, \"backoff_seconds\": 10}");
+            return None;
+        };
+        let mut retry = RetryPolicy::default();
+        let before = reader.faults.0.len();
+        for (field, value) in fields {
+            let place = format!("{at}/{}", escape(field));
+            match field.as_str() {
+                // null is as good as absent
+                "max_attempts" | "backoff_seconds" if value.is_null() => {}
+                "max_attempts" => retry.max_attempts = reader.number(&place, value, ATTEMPTS).unwrap_or(1) as u32,
+                "backoff_seconds" => retry.backoff_seconds = reader.number(&place, value, BACKOFF).unwrap_or(0),
+                unknown => {
+                    let near = did_you_mean(unknown, ["max_attempts", "backoff_seconds"]);
+                    reader.faults.add(place, format!("unknown field{near}"));
+                }
+            }
+        }
+        (reader.faults.0.len() == before).then_some(retry)
+    }
+}
+
+struct PauseAfterFailures;
+
+#[derive(Serialize, ToSchema)]
+struct PauseAfterFailuresWritten {
+    /// Pause after this many failed runs in a row; null never.
+    #[schema(required = false, minimum = 1, maximum = 1000)]
+    pause_after_failures: Option<u32>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct PauseAfterFailuresShown {
+    #[schema(required)]
+    pause_after_failures: Option<u32>,
+}
+
+impl TaskField for PauseAfterFailures {
+    type Value = Option<u32>;
+    type Written = PauseAfterFailuresWritten;
+    type Shown = PauseAfterFailuresShown;
+
+    const FLAGS: &'static [Flag] = &[Flag {
+        name: "--pause-after-failures",
+        takes: Takes::Number("N"),
+        field: "pause_after_failures",
+        help: "Pause the task after so many failed runs in a row",
+    }];
+
+    fn default() -> Option<u32> {
+        None
+    }
+
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<Option<u32>> {
+        reader.number(at, value, FAILURES).map(|n| u32::try_from(n).ok())
+    }
+}
+
+struct Metadata;
+
+#[derive(Serialize, ToSchema)]
+struct MetadataWritten {
+    /// Yours: at most 16 KiB.
+    #[schema(required = false)]
+    metadata: Map<String, Value>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct MetadataShown {
+    metadata: Map<String, Value>,
+}
+
+impl TaskField for Metadata {
+    type Value = Map<String, Value>;
+    type Written = MetadataWritten;
+    type Shown = MetadataShown;
+
+    /// Typed key by key: the flag is one of its own.
+    const FLAGS: &'static [Flag] = &[];
+
+    fn default() -> Map<String, Value> {
+        Map::new()
+    }
+
+    fn read(reader: &mut DraftReader<'_>, at: &str, value: &Value) -> Option<Map<String, Value>> {
+        let Some(metadata) = value.as_object() else {
+            reader.faults.add(at, "must be an object");
+            return None;
+        };
+        let bytes = value.to_string().len();
+        if bytes > METADATA_BYTES {
+            reader.faults.add(at, format!("must be at most {METADATA_BYTES} bytes of JSON, is {bytes}"));
+            return None;
+        }
+        Some(metadata.clone())
+    }
+}

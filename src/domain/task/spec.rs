@@ -1,0 +1,86 @@
+//! All of a task that its owner decides, as it is stored: what fires, what is done, whom it is told, and the listed fields.
+
+/// Makes [`Spec`](super::Spec) and what reads, documents and types it of the list of fields.
+macro_rules! task_fields {
+    ($($(#[$about:meta])* $name:ident: $value:ty = $field:ty,)+) => {
+        /// All of a task that its owner decides. One JSON form for API, CLI, files and storage.
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        pub struct Spec {
+            /// The rule by which it fires.
+            pub trigger: $crate::domain::trigger::Trigger,
+            /// Name of the executor.
+            pub executor: String,
+            /// The work of the executor.
+            pub action: $crate::domain::task::Action,
+            /// Destination of the answer.
+            #[serde(default, skip_serializing_if = "crate::domain::task::Output::is_default")]
+            pub output: $crate::domain::task::Output,
+            $($(#[$about])* pub $name: $value,)+
+        }
+
+        /// Fields that the owner decides: the rest of a task is its state, and is not for another service.
+        pub const DECIDED: [&str; 7 + [$(stringify!($name)),+].len()] =
+            ["tenant_id", "key", "name", "trigger", "executor", "action", "output", $(stringify!($name)),+];
+
+        /// The listed fields as they are read: `None` where a fault was found.
+        pub(super) struct Listed {
+            $($name: Option<$value>,)+
+        }
+
+        impl Listed {
+            pub(super) fn read(reader: &mut DraftReader<'_>, was: Option<&Spec>) -> Listed {
+                Listed {
+                    $($name: reader.field(
+                        stringify!($name),
+                        <$field as TaskField>::read,
+                        was.map(|was| &was.$name),
+                        Some(<$field as TaskField>::default()),
+                    ),)+
+                }
+            }
+
+            /// The spec, where nothing is at fault.
+            pub(super) fn spec(
+                self,
+                trigger: Option<$crate::domain::trigger::Trigger>,
+                executor: Option<String>,
+                action: Option<$crate::domain::task::Action>,
+                output: Option<$crate::domain::task::Output>,
+            ) -> Option<Spec> {
+                Some(Spec {
+                    trigger: trigger?,
+                    executor: executor?,
+                    action: action?,
+                    output: output?,
+                    $($name: self.$name?,)+
+                })
+            }
+        }
+
+        impl Spec {
+            /// The flags of each listed field, in the order of the list.
+            pub const FLAGS: &'static [&'static [Flag]] = &[$(<$field as TaskField>::FLAGS),+];
+
+            /// A task of this trigger for the usual executor, with every default.
+            pub fn of(trigger: $crate::domain::trigger::Trigger) -> Spec {
+                Spec {
+                    trigger,
+                    executor: $crate::domain::task::DEFAULT_EXECUTOR.into(),
+                    action: Default::default(),
+                    output: Default::default(),
+                    $($name: <$field as TaskField>::default(),)+
+                }
+            }
+
+            /// Schemas of what a request writes, field by field of the list.
+            pub fn written() -> Vec<$crate::base::field::Form> {
+                vec![$($crate::base::field::Form::of::<<$field as TaskField>::Written>()),+]
+            }
+
+            /// Schemas of what an answer shows, field by field of the list.
+            pub fn shown() -> Vec<$crate::base::field::Form> {
+                vec![$($crate::base::field::Form::of::<<$field as TaskField>::Shown>()),+]
+            }
+        }
+    };
+}

@@ -1,0 +1,198 @@
+//! A condition as its owner wrote it: what is polled, how often, and what must be true of it for the task to fire.
+//!
+//! It holds words, as a schedule does: what is stored can always be read back, and is compiled for each poll. Pure:
+//! what a poll sees comes in as a value, what follows from it is a [`ConditionStep`]. What survives is the [`ConditionState`],
+//! which the store writes together with the fire that it counted.
+//!
+//! Reading order: [`poll`] is what is looked at, [`form`] reads both from JSON, [`question`] is the compiled form,
+//! [`state`] decides what follows from a poll.
+
+pub mod form;
+pub mod poll;
+pub mod question;
+pub mod state;
+mod verdict;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::base::invalid::FieldError;
+use crate::base::words::words;
+use crate::domain::trigger::NextFire;
+use crate::domain::trigger::interval::parse_length;
+use crate::domain::trigger::jitter::spread;
+use crate::domain::trigger::policy::Overlap;
+
+pub use poll::{HttpPoll, PollSpec, RedisPoll, SqlPoll, ToolPoll};
+pub use question::{CompiledCondition, ConditionSubject};
+pub use state::{
+    ConditionFire, ConditionNotice, ConditionState, ConditionStep, ConditionView, PollFailures, PollFault, PollResult,
+    Validators,
+};
+
+/// The time limit of a poll that names none.
+pub const DEFAULT_TIMEOUT: TimeDelta = TimeDelta::seconds(10);
+/// The longest time limit of a poll. A claim on a poll lasts longer than this.
+pub const LONGEST_TIMEOUT: TimeDelta = TimeDelta::seconds(30);
+/// Failing polls in a row after which the owner is told, where the task says nothing.
+pub const DEFAULT_NOTICE: u32 = 3;
+/// The first poll of a new task comes within this, or within its interval where that is shorter.
+const SOON: TimeDelta = TimeDelta::seconds(10);
+
+words! {
+    /// Which polls fire.
+    #[derive(Default, utoipa::ToSchema)]
+    pub enum FireOn {
+        /// The one at which the expression has become true.
+        #[default]
+        OnTrue = "on_true",
+        /// Each at which the expression is true.
+        EveryTime = "every_time",
+        /// Each at which `watch` has another value than at the one before.
+        OnChange = "on_change",
+    }
+}
+
+/// Fires by what is polled. Made by `Trigger::parse` alone; its JSON is the one of the API.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Condition {
+    /// The source that is polled.
+    pub poll: PollSpec,
+    /// How often it is polled; at least a second.
+    pub interval: String,
+    /// Condition for a fire, in CEL over `value`, `previous`, `now` and `task`. `on_change` can do without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expression: Option<String>,
+    /// Which results fire.
+    #[serde(default)]
+    pub fire: FireOn,
+    /// Expression that is compared from poll to poll with `on_change`; the whole value when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watch: Option<String>,
+    /// With `on_true`: what must be true, the expression being false, before it can fire again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset: Option<String>,
+    /// How long the expression must have been true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_for: Option<String>,
+    /// For how long after a fire further ones are recorded as skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cooldown: Option<String>,
+    /// The time limit of one poll.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<String>,
+    /// After so many failing polls in a row the owner is told, once.
+    #[serde(default = "default_notice")]
+    pub failure_notice_after: u32,
+    /// No poll before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_at: Option<DateTime<Utc>>,
+    /// No poll after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_at: Option<DateTime<Utc>>,
+    /// Always written out: the database reads it when a run starts.
+    #[serde(default = "default_overlap")]
+    pub overlap: Overlap,
+    /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
+    /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waiting_counts: bool,
+}
+
+fn default_notice() -> u32 {
+    DEFAULT_NOTICE
+}
+
+fn default_overlap() -> Overlap {
+    Overlap::QueueOne
+}
+
+impl Condition {
+    /// Which poll comes first after `now`: soon, but not all tasks at once.
+    pub fn first(&self, task_id: Uuid, now: DateTime<Utc>) -> Result<Option<NextFire>, FieldError> {
+        let from = self.start_at.unwrap_or(now).max(now);
+        let run_at = from + spread(task_id, from, self.every()?.min(SOON));
+        Ok(self.within_end(run_at).map(|run_at| NextFire { nominal: run_at, run_at }))
+    }
+
+    /// `at`, unless the condition has ended by then.
+    pub fn within_end(&self, at: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        self.end_at.is_none_or(|end| at <= end).then_some(at)
+    }
+
+    /// The time between polls. Fails where `interval` is no length of time.
+    pub fn every(&self) -> Result<TimeDelta, FieldError> {
+        length("interval", &self.interval)
+    }
+
+    /// The time limit of one poll.
+    pub fn time_limit(&self) -> TimeDelta {
+        let read = self.timeout.as_deref().and_then(|text| parse_length(text).ok());
+        read.unwrap_or(DEFAULT_TIMEOUT).min(LONGEST_TIMEOUT)
+    }
+
+    /// Whether `other` asks the same, so that what is known of one holds for the other: what is polled and what is
+    /// asked of it. How often, how long and what comes after a fire may differ.
+    pub fn asks_the_same(&self, other: &Condition) -> bool {
+        let asked = |c: &Condition| (c.poll.clone(), c.expression.clone(), c.fire, c.watch.clone(), c.reset.clone());
+        asked(self) == asked(other)
+    }
+}
+
+/// Reads a stored length; its fault says where it stands in a task.
+fn length(field: &str, text: &str) -> Result<TimeDelta, FieldError> {
+    parse_length(text).map_err(|message| FieldError { pointer: format!("/trigger/{field}"), message })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::base::expr::Language;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().unwrap()
+    }
+
+    fn condition(more: serde_json::Value) -> Condition {
+        let mut fields =
+            json!({"poll": {"redis": {"source": "s", "key": "k"}}, "interval": "30m", "expression": "true"});
+        fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(fields).unwrap()
+    }
+
+    #[test]
+    fn the_first_poll_comes_soon_and_ten_thousand_do_not_come_at_once() {
+        let now = at("2027-03-01T08:00:00Z");
+        let condition = condition(json!({}));
+        let mut seconds = [0; 10];
+        for task in 0..10_000_u128 {
+            let first = condition.first(Uuid::from_u128(task), now).unwrap().unwrap();
+            seconds[(first.run_at - now).num_seconds() as usize] += 1;
+        }
+        assert!(seconds.iter().all(|n| (850..1150).contains(n)), "{seconds:?}");
+    }
+
+    #[test]
+    fn later_polls_stand_on_a_grid_of_the_task_s_own() {
+        let condition = condition(json!({})).compile(&Language::default()).unwrap();
+        let task = Uuid::from_u128(7);
+        let first = condition.after(task, at("2027-03-01T08:00:00Z"));
+        let second = condition.after(task, first);
+        assert_eq!(second - first, TimeDelta::minutes(30));
+        assert_eq!(condition.after(task, first + TimeDelta::minutes(1)), second, "a late poll does not drift");
+        assert_ne!(condition.after(Uuid::from_u128(8), first), second);
+    }
+
+    #[test]
+    fn nothing_is_polled_before_the_start_or_after_the_end() {
+        let now = at("2027-03-01T08:00:00Z");
+        let later = condition(json!({"start_at": "2027-03-02T00:00:00Z"}));
+        let first = later.first(Uuid::from_u128(7), now).unwrap().unwrap().run_at;
+        assert!(first >= at("2027-03-02T00:00:00Z") && first < at("2027-03-02T00:00:10Z"));
+        let over = condition(json!({"end_at": "2027-03-01T07:00:00Z"}));
+        assert_eq!(over.first(Uuid::from_u128(7), now).unwrap(), None);
+    }
+}

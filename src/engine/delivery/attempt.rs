@@ -1,0 +1,452 @@
+//! One attempt at one delivery: what is to be recorded of it.
+//!
+//! It decides and sends; the claim before it and the mark after it are the store's. A process that dies in between
+//! leaves a claim whose lease runs out: where the other side drops repeats it is sent again, else it is `unknown`. So is
+//! what was sent again to the last and may have got through at one of the attempts: doubt is recorded as doubt.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::base::clock::Clock;
+use crate::domain::notification::delivery::retry_at;
+use crate::domain::notification::rendered_message::RenderedMessage;
+use crate::domain::notification::{Delivery, DeliveryClaim, Mark, Recipient};
+use crate::ports::channel::{
+    ATTEMPT_LIMIT, Channel, ChannelError, ChannelRegistry, Confirmed, OutgoingMessage, Receipt,
+};
+
+/// The longest wait for a channel of a question that has another one: somebody is waited for, and the question expires.
+const PATIENCE_OF_A_QUESTION: TimeDelta = TimeDelta::seconds(30);
+
+/// How long a claim holds: an attempt and its recording, with room.
+pub const LEASE: Duration = ATTEMPT_LIMIT.saturating_mul(2);
+
+/// The signal of an attempt about the place that it went to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// It answered, be it with a refusal.
+    Well,
+    /// It did not take the message, and may later; or gave no answer.
+    Ill,
+    /// Nothing was sent, or nothing can be said.
+    Silent,
+}
+
+/// Facts that an attempt needs besides its claim, read just before it.
+#[derive(Clone, Copy)]
+pub struct Occasion<'a> {
+    /// `None` where the tenant has none.
+    pub recipient: Option<&'a Recipient>,
+    /// The words of the message; an error says which part is gone.
+    pub words: &'a Result<RenderedMessage, String>,
+    /// For jitter, in 0..1.
+    pub random: f64,
+}
+
+/// Result of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempted {
+    /// To be recorded.
+    pub mark: Mark,
+    /// The signal about the channel.
+    pub sign: Signal,
+}
+
+/// Attempts a delivery and says what is to be recorded.
+pub async fn attempt(
+    claim: &DeliveryClaim,
+    occasion: Occasion<'_>,
+    channels: &ChannelRegistry,
+    clock: &Clock,
+) -> Attempted {
+    let delivery = &claim.delivery;
+    let channel = channels.get(&delivery.channel);
+    let repeatable = channel.is_some_and(|channel| channel.capabilities().deduplicates);
+    let (sign, answer) = match channel {
+        None => (Signal::Silent, Err(not_configured(&delivery.channel))),
+        // another attempt may have got through, and nothing is sent now
+        Some(_) if claim.in_doubt() && !repeatable => (Signal::Silent, Err(interrupted())),
+        Some(channel) => send(delivery, occasion, channel, clock.now()).await,
+    };
+    Attempted { mark: judge(claim, answer, repeatable, clock.now(), occasion.random), sign }
+}
+
+fn sign(answer: &Result<Receipt, ChannelError>) -> Signal {
+    match answer {
+        Ok(_) | Err(ChannelError::Rejected { .. }) => Signal::Well,
+        // one recipient, or too many messages, are no illness of a channel that many share
+        Err(ChannelError::Busy { .. } | ChannelError::Transient { retry_after: Some(_), .. }) => Signal::Silent,
+        // whoever hangs is as ill as whoever fails
+        Err(ChannelError::Transient { .. } | ChannelError::Unknown { .. }) => Signal::Ill,
+        // what went nowhere says nothing of what is there
+        Err(ChannelError::Misconfigured { .. } | ChannelError::Unsendable { .. }) => Signal::Silent,
+    }
+}
+
+/// Sends it; what went nowhere says nothing about the channel.
+async fn send(
+    delivery: &Delivery,
+    occasion: Occasion<'_>,
+    channel: &dyn Channel,
+    now: DateTime<Utc>,
+) -> (Signal, Result<Receipt, ChannelError>) {
+    let nowhere = |why| (Signal::Silent, Err(ChannelError::Unsendable { why }));
+    let Some(recipient) = occasion.recipient else {
+        return nowhere("the tenant has no recipient".into());
+    };
+    let words = match occasion.words {
+        Ok(words) => words,
+        Err(why) => return nowhere(why.clone()),
+    };
+    let message = OutgoingMessage {
+        id: delivery.id,
+        recipient_id: &delivery.recipient,
+        created_at: delivery.created_at,
+        now,
+        recipient,
+        words,
+        urgency: delivery.urgency,
+    };
+    let sent = tokio::time::timeout(ATTEMPT_LIMIT, channel.deliver(&message)).await;
+    let answer = sent.unwrap_or_else(|_| Err(too_late()));
+    (sign(&answer), answer)
+}
+
+/// Judges an answer. A message that is refused for good, or can't be sent as things are configured, goes on to the next
+/// channel at once; without one, the operator may mend the configuration before the attempts are used up. A doubtful
+/// message goes on where it was tried to the last: told twice is better than not at all. A question goes on as soon as
+/// its channel is not soon there again, or its arrival is unknown: it is decided once, however often it is read.
+fn judge(
+    claim: &DeliveryClaim,
+    answer: Result<Receipt, ChannelError>,
+    repeatable: bool,
+    now: DateTime<Utc>,
+    random: f64,
+) -> Mark {
+    let delivery = &claim.delivery;
+    let fall_back = || delivery.fall_back().map(Box::new);
+    let presses = delivery.kind.asks() && !delivery.fallback.is_empty();
+    let doubtful = matches!(answer, Err(ChannelError::Unknown { .. }));
+    let later = |error: String, hint: Option<Duration>| match retry_at(now, delivery.attempts, hint, random) {
+        Some(at) if presses && at - now > PATIENCE_OF_A_QUESTION => {
+            given_up_in(claim.in_doubt() || doubtful, delivery, error)
+        }
+        Some(at) => Mark::Retry { at, error, asked: hint.is_some(), doubtful },
+        None => {
+            let error = format!("given up after {} attempts: {error}", delivery.attempts);
+            given_up_in(claim.in_doubt() || doubtful, delivery, error)
+        }
+    };
+    match answer {
+        Ok(Receipt { provider_id, confirmed: Confirmed::Delivered }) => Mark::Delivered { provider_id },
+        Ok(Receipt { provider_id, confirmed: Confirmed::Sent }) => Mark::Sent { provider_id },
+        Err(ChannelError::Transient { why, retry_after }) => later(why, retry_after),
+        Err(ChannelError::Busy { why }) => later(why, None),
+        Err(ChannelError::Misconfigured { why }) if delivery.fallback.is_empty() => later(why, None),
+        Err(ChannelError::Misconfigured { why }) => given_up(claim, why),
+        Err(ChannelError::Rejected { why }) => Mark::Failed { error: why, fall_back: fall_back() },
+        Err(ChannelError::Unsendable { why }) => given_up(claim, why),
+        Err(ChannelError::Unknown { why }) if repeatable => later(why, None),
+        Err(ChannelError::Unknown { why }) => {
+            Mark::Unknown { error: why, fall_back: presses.then(fall_back).flatten() }
+        }
+    }
+}
+
+/// The end of a delivery that nobody refused, without another attempt: `failed`, or `unknown` where one before may have
+/// got through. Either way the next channel takes over.
+pub fn given_up(claim: &DeliveryClaim, error: String) -> Mark {
+    given_up_in(claim.in_doubt(), &claim.delivery, error)
+}
+
+fn given_up_in(doubt: bool, delivery: &Delivery, error: String) -> Mark {
+    let fall_back = delivery.fall_back().map(Box::new);
+    match doubt {
+        true => Mark::Unknown { error: format!("{error}; it may have got through at one of the attempts"), fall_back },
+        false => Mark::Failed { error, fall_back },
+    }
+}
+
+fn not_configured(channel: &str) -> ChannelError {
+    ChannelError::Misconfigured { why: format!("the channel `{channel}` is not configured") }
+}
+
+fn interrupted() -> ChannelError {
+    ChannelError::Unknown { why: "the process that was sending it died; it may have been sent or not".into() }
+}
+
+fn too_late() -> ChannelError {
+    ChannelError::Unknown { why: format!("no end within {} s", ATTEMPT_LIMIT.as_secs()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use chrono_tz::Tz;
+    use futures::future::BoxFuture;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::domain::notification::rendered_message::References;
+    use crate::domain::notification::{Addresses, MessageKind};
+    use crate::ports::channel::Capabilities;
+
+    /// Answers what it was told to, and keeps what it was given.
+    struct ScriptedChannel {
+        deduplicates: bool,
+        answer: Result<Receipt, ChannelError>,
+        given: Arc<Mutex<Vec<(Uuid, String, String)>>>,
+    }
+
+    impl Channel for ScriptedChannel {
+        fn name(&self) -> &'static str {
+            "email"
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities { supported_formats: &["plain"], max_response_length: 60, deduplicates: self.deduplicates }
+        }
+
+        fn deliver<'a>(&'a self, message: &'a OutgoingMessage<'a>) -> BoxFuture<'a, Result<Receipt, ChannelError>> {
+            let words = message.words.clone();
+            self.given.lock().unwrap().push((message.id, words.subject, words.text));
+            Box::pin(async { self.answer.clone() })
+        }
+    }
+
+    fn now() -> DateTime<Utc> {
+        "2026-12-24T07:00:00Z".parse().unwrap()
+    }
+
+    fn claim(attempts: i32, fallback: &[&str]) -> DeliveryClaim {
+        let delivery = Delivery {
+            fallback: fallback.iter().map(|name| (*name).to_owned()).collect(),
+            dedupe_key: "run:1:result".into(),
+            subject: Some("Hello".into()),
+            text: Some("x".repeat(100)),
+            attempts,
+            next_at: Some(now()),
+            created_at: now(),
+            ..Delivery::sample(MessageKind::Message)
+        };
+        DeliveryClaim { delivery, lease_token: 3, interrupted: false }
+    }
+
+    fn recipient() -> Recipient {
+        let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
+        Recipient { timezone: Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() }
+    }
+
+    struct Done {
+        mark: Mark,
+        sign: Signal,
+        given: Vec<(Uuid, String, String)>,
+    }
+
+    async fn attempted(claim: &DeliveryClaim, deduplicates: bool, answer: Result<Receipt, ChannelError>) -> Done {
+        let given = Arc::default();
+        let channel = ScriptedChannel { deduplicates, answer, given: Arc::clone(&given) };
+        let recipient = recipient();
+        let channels = ChannelRegistry::of(vec![Box::new(channel)]);
+        let words = words(&claim.delivery, &channels);
+        let occasion = Occasion { recipient: Some(&recipient), words: &words, random: 0.5 };
+        let Attempted { mark, sign } = attempt(claim, occasion, &channels, &Clock::manual(now())).await;
+        Done { mark, sign, given: given.lock().unwrap().clone() }
+    }
+
+    fn words(delivery: &Delivery, channels: &ChannelRegistry) -> Result<RenderedMessage, String> {
+        let channel = channels.get(&delivery.channel).unwrap();
+        channels.templates().words(delivery, References::default(), recipient().reader(), channel)
+    }
+
+    fn delivered() -> Result<Receipt, ChannelError> {
+        Ok(Receipt { provider_id: Some("queued as 7".into()), confirmed: Confirmed::Delivered })
+    }
+
+    fn transient(retry_after: Option<Duration>) -> Result<Receipt, ChannelError> {
+        Err(ChannelError::Transient { why: "busy".into(), retry_after })
+    }
+
+    fn after(seconds: i64) -> DateTime<Utc> {
+        now() + chrono::TimeDelta::seconds(seconds)
+    }
+
+    fn again(seconds: i64, error: &str) -> Mark {
+        Mark::Retry { at: after(seconds), error: error.into(), asked: false, doubtful: false }
+    }
+
+    #[tokio::test]
+    async fn a_message_is_sent_within_the_channels_limit_under_the_deliverys_id() {
+        let done = attempted(&claim(1, &[]), false, delivered()).await;
+        assert_eq!(done.mark, Mark::Delivered { provider_id: Some("queued as 7".into()) });
+        let [(id, subject, text)] = done.given.as_slice() else { panic!("sent {} times", done.given.len()) };
+        assert_eq!((*id, subject.as_str(), text.chars().count()), (Uuid::from_u128(1), "Hello", 60));
+    }
+
+    #[tokio::test]
+    async fn message_that_the_provider_took_on_is_sent_not_delivered() {
+        let sent = Ok(Receipt { provider_id: None, confirmed: Confirmed::Sent });
+        assert_eq!(attempted(&claim(1, &[]), false, sent).await.mark, Mark::Sent { provider_id: None });
+    }
+
+    #[tokio::test]
+    async fn temporary_failure_is_retried_by_the_table_and_by_the_other_sides_wish() {
+        let retry = |seconds| again(seconds, "busy");
+        assert_eq!(attempted(&claim(1, &["webhook"]), true, transient(None)).await.mark, retry(5));
+        assert_eq!(attempted(&claim(6, &[]), true, transient(None)).await.mark, retry(36_000));
+        let wished = transient(Some(Duration::from_secs(77)));
+        let Mark::Retry { at, error, doubtful, .. } = retry(77) else { panic!("no retry") };
+        let as_asked = Mark::Retry { at, error, asked: true, doubtful };
+        assert_eq!(attempted(&claim(1, &[]), true, wished).await.mark, as_asked);
+        let busy = Err(ChannelError::Busy { why: "busy".into() });
+        assert_eq!(attempted(&claim(1, &["webhook"]), true, busy).await.mark, retry(5));
+    }
+
+    #[tokio::test]
+    async fn after_the_last_attempt_the_next_channel_takes_over() {
+        let claim = claim(7, &["webhook"]);
+        let fall_back = claim.delivery.fall_back().map(Box::new);
+        let error = "given up after 7 attempts: busy".into();
+        assert_eq!(attempted(&claim, true, transient(None)).await.mark, Mark::Failed { error, fall_back });
+    }
+
+    #[tokio::test]
+    async fn refused_message_falls_back_at_once() {
+        let claim = claim(1, &["webhook"]);
+        let fall_back = claim.delivery.fall_back().map(Box::new);
+        assert_eq!(fall_back.as_ref().unwrap().channel, "webhook");
+        let refused = Err(ChannelError::Rejected { why: "no such user".into() });
+        let error = "no such user".into();
+        assert_eq!(attempted(&claim, false, refused).await.mark, Mark::Failed { error, fall_back });
+    }
+
+    #[tokio::test]
+    async fn a_wrong_configuration_falls_back_or_else_waits_to_be_mended() {
+        let wrong = || Err(ChannelError::Misconfigured { why: "bad password".into() });
+        let alone = attempted(&claim(1, &[]), false, wrong()).await.mark;
+        assert_eq!(alone, again(5, "bad password"));
+        let with_another = attempted(&claim(1, &["webhook"]), false, wrong()).await.mark;
+        assert!(matches!(with_another, Mark::Failed { fall_back: Some(_), .. }), "{with_another:?}");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_outcome_is_never_repeated_and_never_falls_back() {
+        let unknown = Err(ChannelError::Unknown { why: "no answer".into() });
+        let mark = attempted(&claim(1, &["webhook"]), false, unknown).await.mark;
+        assert_eq!(mark, Mark::Unknown { error: "no answer".into(), fall_back: None });
+    }
+
+    #[tokio::test]
+    async fn a_question_goes_on_to_the_next_channel_as_soon_as_its_own_is_not_soon_there_again() {
+        let asks = |attempts, fallback: &[&str]| {
+            let claim = claim(attempts, fallback);
+            DeliveryClaim { delivery: Delivery { kind: MessageKind::Reminder, ..claim.delivery }, ..claim }
+        };
+        let judged = |claim: &DeliveryClaim, answer| judge(claim, answer, false, now(), 0.5);
+        let (first, second) = (asks(1, &["webhook"]), asks(2, &["webhook"]));
+        let fall_back = || second.delivery.fall_back().map(Box::new);
+        assert_eq!(judged(&first, transient(None)), again(5, "busy"), "a hiccup is waited for");
+        let given_up = Mark::Failed { error: "busy".into(), fall_back: fall_back() };
+        assert_eq!(judged(&second, transient(None)), given_up);
+        assert_eq!(
+            judged(&first, transient(Some(Duration::from_secs(77)))),
+            given_up,
+            "however long it is asked to wait"
+        );
+        let unknown = || Err(ChannelError::Unknown { why: "no answer".into() });
+        assert_eq!(judged(&first, unknown()), Mark::Unknown { error: "no answer".into(), fall_back: fall_back() });
+        // without another channel it waits as any other
+        assert_eq!(judged(&asks(2, &[]), transient(None)), again(300, "busy"));
+        assert_eq!(judged(&asks(1, &[]), unknown()), Mark::Unknown { error: "no answer".into(), fall_back: None });
+        let doubtful =
+            DeliveryClaim { delivery: Delivery { doubtful: true, ..second.delivery.clone() }, ..second.clone() };
+        let error = "busy; it may have got through at one of the attempts".into();
+        assert_eq!(judged(&doubtful, transient(None)), Mark::Unknown { error, fall_back: fall_back() });
+    }
+
+    #[tokio::test]
+    async fn message_that_any_attempt_may_have_delivered_ends_unknown_and_falls_back() {
+        let unknown = || Err(ChannelError::Unknown { why: "no answer".into() });
+        let first = attempted(&claim(1, &["webhook"]), true, unknown()).await.mark;
+        assert_eq!(first, Mark::Retry { at: after(5), error: "no answer".into(), asked: false, doubtful: true });
+        let last = claim(7, &["webhook"]);
+        let fall_back = || last.delivery.fall_back().map(Box::new);
+        let given_up = |why: &str| Mark::Unknown {
+            error: format!("given up after 7 attempts: {why}; it may have got through at one of the attempts"),
+            fall_back: fall_back(),
+        };
+        assert_eq!(attempted(&last, true, unknown()).await.mark, given_up("no answer"));
+        let before = DeliveryClaim { delivery: Delivery { doubtful: true, ..last.delivery.clone() }, ..last.clone() };
+        assert_eq!(attempted(&before, true, transient(None)).await.mark, given_up("busy"));
+        let died = DeliveryClaim { interrupted: true, ..last.clone() };
+        assert_eq!(attempted(&died, true, transient(None)).await.mark, given_up("busy"));
+        // who drops repeats and refuses this one has not taken it before
+        let refused = Err(ChannelError::Rejected { why: "gone".into() });
+        let failed = Mark::Failed { error: "gone".into(), fall_back: fall_back() };
+        assert_eq!(attempted(&before, true, refused).await.mark, failed);
+    }
+
+    #[tokio::test]
+    async fn after_a_crash_only_a_side_that_drops_repeats_is_sent_to_again() {
+        let interrupted = DeliveryClaim { interrupted: true, ..claim(2, &[]) };
+        let again = attempted(&interrupted, true, delivered()).await;
+        assert_eq!((again.given.len(), matches!(again.mark, Mark::Delivered { .. })), (1, true));
+        let doubtful = attempted(&interrupted, false, delivered()).await;
+        assert_eq!((doubtful.given.len(), matches!(doubtful.mark, Mark::Unknown { .. })), (0, true));
+    }
+
+    #[tokio::test]
+    async fn faults_outside_a_channel_do_not_count_against_it() {
+        let sign = async |answer| attempted(&claim(1, &[]), false, answer).await.sign;
+        let refused = ChannelError::Rejected { why: "no such user".into() };
+        assert_eq!((sign(delivered()).await, sign(Err(refused)).await), (Signal::Well, Signal::Well));
+        assert_eq!(sign(transient(None)).await, Signal::Ill);
+        assert_eq!(sign(transient(Some(Duration::from_secs(7)))).await, Signal::Silent, "it says when it is well");
+        assert_eq!(sign(Err(ChannelError::Busy { why: "mailbox full".into() })).await, Signal::Silent);
+        let wrong = ChannelError::Misconfigured { why: "bad password".into() };
+        assert_eq!(sign(Err(wrong)).await, Signal::Silent);
+        let doubt = || Err(ChannelError::Unknown { why: "no answer".into() });
+        assert_eq!(sign(doubt()).await, Signal::Ill, "who hangs is ill");
+        let interrupted = DeliveryClaim { interrupted: true, ..claim(2, &[]) };
+        assert_eq!(attempted(&interrupted, false, doubt()).await.sign, Signal::Silent, "nothing was sent");
+    }
+
+    #[tokio::test]
+    async fn without_a_recipient_or_a_channel_the_reason_is_said() {
+        let claim = claim(1, &[]);
+        let occasion = Occasion { recipient: None, words: &Err("nothing".into()), random: 0.5 };
+        let clock = Clock::manual(now());
+        let none = ChannelRegistry::of(vec![]);
+        assert_eq!(
+            attempt(&claim, occasion, &none, &clock).await.mark,
+            again(5, "the channel `email` is not configured")
+        );
+        let scripted = ScriptedChannel { deduplicates: true, answer: delivered(), given: Arc::default() };
+        assert_eq!(
+            attempt(&claim, occasion, &ChannelRegistry::of(vec![Box::new(scripted)]), &clock).await.mark,
+            Mark::Failed { error: "the tenant has no recipient".into(), fall_back: None }
+        );
+    }
+
+    #[tokio::test]
+    async fn unsent_message_does_not_count_for_or_against_the_channel() {
+        let sign = async |delivery: &Delivery, recipient: Option<&Recipient>, answer: ChannelError| {
+            let claim = DeliveryClaim { delivery: delivery.clone(), ..claim(1, &[]) };
+            let scripted = ScriptedChannel { deduplicates: true, answer: Err(answer), given: Arc::default() };
+            let channels = ChannelRegistry::of(vec![Box::new(scripted)]);
+            let words = words(delivery, &channels);
+            let occasion = Occasion { recipient, words: &words, random: 0.5 };
+            attempt(&claim, occasion, &channels, &Clock::manual(now())).await.sign
+        };
+        let refused = || ChannelError::Rejected { why: "no such user".into() };
+        let (message, ann) = (claim(1, &[]).delivery, recipient());
+        assert_eq!(sign(&message, Some(&ann), refused()).await, Signal::Well, "it refused");
+        assert_eq!(sign(&message, None, refused()).await, Signal::Silent, "nobody");
+        let nowhere = ChannelError::Unsendable { why: "the address is not allowed: private".into() };
+        assert_eq!(sign(&message, Some(&ann), nowhere).await, Signal::Silent, "no address that may be reached");
+        let gone = Delivery { kind: MessageKind::Result, ..message };
+        assert_eq!(sign(&gone, Some(&ann), refused()).await, Signal::Silent, "no words");
+    }
+}

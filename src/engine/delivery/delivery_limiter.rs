@@ -1,0 +1,116 @@
+//! The places of the notifier and of the watcher: how many attempts, or polls, go on at the same time, and that nobody
+//! takes them all.
+//!
+//! What may be taken follows what is left: a channel may have three times as many places as are free, a tenant half as
+//! many. So whoever hangs stops taking long before nothing is left, and the next one finds room, and so on. Nobody's
+//! number has to be known beforehand.
+
+use crate::base::limiter;
+use crate::base::limiter::{ConcurrencyLimiter, Limit, LimitReached};
+
+/// A channel's part: at most three quarters of all, where no other one is there.
+const OF_CHANNEL: Limit = Limit::OfFree { times: 3, per: 1 };
+/// A tenant's part: at most a third of all, where no other one is there.
+const OF_TENANT: Limit = Limit::OfFree { times: 1, per: 2 };
+
+/// Places for one kind of work. Cheap to clone; all clones share them.
+#[derive(Clone)]
+pub struct DeliveryLimiter(ConcurrencyLimiter<Key>);
+
+/// Keys by which places are counted.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Key {
+    Channel(String),
+    Tenant(String),
+}
+
+/// Scope in which no place is left for now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    Channel,
+    Tenant,
+}
+
+/// A place that is taken; dropping it frees it.
+pub type DeliveryPermit = limiter::Permit<Key>;
+
+impl DeliveryLimiter {
+    pub fn new(all: usize) -> DeliveryLimiter {
+        DeliveryLimiter(ConcurrencyLimiter::new(all.max(1)))
+    }
+
+    /// How many are free.
+    pub fn free(&self) -> usize {
+        self.0.free()
+    }
+
+    /// Takes one for a delivery of this channel and tenant.
+    pub fn take(&self, channel: &str, tenant: &str) -> Result<DeliveryPermit, Full> {
+        let channel = (Key::Channel(channel.to_owned()), OF_CHANNEL);
+        let tenant = (Key::Tenant(tenant.to_owned()), OF_TENANT);
+        self.0.acquire([channel, tenant]).map_err(|reached| match reached {
+            LimitReached::All | LimitReached::Key(Key::Channel(_)) => Full::Channel,
+            LimitReached::Key(Key::Tenant(_)) => Full::Tenant,
+        })
+    }
+
+    /// Takes one for a tenant, whatever for.
+    pub fn take_any(&self, tenant: &str) -> Result<DeliveryPermit, Full> {
+        self.0.acquire([(Key::Tenant(tenant.to_owned()), OF_TENANT)]).map_err(|_| Full::Tenant)
+    }
+
+    /// Until a place is freed; at once where one was since this was waited for last.
+    pub async fn freed(&self) {
+        self.0.released().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes all that it can.
+    fn hog(places: &DeliveryLimiter, channel: &str, tenant: &str) -> Vec<DeliveryPermit> {
+        std::iter::from_fn(|| places.take(channel, tenant).ok()).collect()
+    }
+
+    #[test]
+    fn one_tenant_has_a_third_and_the_next_ones_always_find_room() {
+        let places = DeliveryLimiter::new(96);
+        let held: Vec<Vec<DeliveryPermit>> =
+            ["a", "b", "c", "d", "e"].map(|tenant| hog(&places, "webhook", tenant)).into_iter().collect();
+        assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [32, 22, 14, 4, 0]);
+        assert_eq!(places.take("webhook", "e").err(), Some(Full::Channel));
+        assert_eq!(places.take("email", "a").err(), Some(Full::Tenant), "by whatever channel");
+        let mail = hog(&places, "email", "e");
+        assert_eq!((mail.len(), places.free()), (8, 16));
+    }
+
+    #[test]
+    fn one_channel_has_three_quarters_and_the_next_ones_always_find_room() {
+        let places = DeliveryLimiter::new(96);
+        let take = |channel: &str| {
+            let seats = (0..200).map_while(|tenant| places.take(channel, &format!("{channel} {tenant}")).ok());
+            seats.collect::<Vec<DeliveryPermit>>()
+        };
+        let held = ["webhook", "email", "sms", "push"].map(take);
+        assert_eq!(held.each_ref().map(Vec::len), [72, 18, 5, 1]);
+    }
+
+    #[test]
+    fn two_tenants_with_polls_that_hang_leave_room_to_a_third() {
+        let places = DeliveryLimiter::new(64);
+        let hog = |tenant: &str| std::iter::from_fn(|| places.take_any(tenant).ok()).collect::<Vec<DeliveryPermit>>();
+        let held = ["a", "b", "c", "d"].map(hog);
+        assert_eq!(held.each_ref().map(Vec::len), [22, 14, 10, 6]);
+    }
+
+    #[tokio::test]
+    async fn a_place_that_is_freed_is_told_of_and_nothing_is_kept_of_it() {
+        let places = DeliveryLimiter::new(96);
+        let seats = hog(&places, "webhook", "a");
+        drop(seats);
+        places.freed().await;
+        assert!(places.free() == 96 && places.0.is_idle());
+    }
+}

@@ -1,0 +1,319 @@
+//! The words and the recipient of a delivery, read just before it is sent, and the checks before it may be.
+//!
+//! In this order: who is told, what is told, whether the address is proved, quiet hours, the breaker, the budget, the
+//! attempt. Each of them may end it with a mark; only the attempt sends. Nothing is kept here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::base::clock::signed;
+use crate::base::id::Scope;
+use crate::base::secret::Secret;
+use crate::domain::notification::delivery::BACKOFF;
+use crate::domain::notification::digest::DigestItem;
+use crate::domain::notification::question::ApprovalQuestion;
+use crate::domain::notification::recipient::Reader;
+use crate::domain::notification::rendered_message::{References, RenderedMessage};
+use crate::domain::notification::{Delivery, DeliveryClaim, Mark, MessageKind, Recipient};
+use crate::engine::delivery::approval_links::{Links, Unsent, without};
+use crate::engine::delivery::attempt::{Occasion, Signal, attempt, given_up};
+use crate::engine::delivery::breaker::{Breakers, CircuitTarget, OpenCircuit};
+use crate::engine::delivery::hold_policy;
+use crate::engine::delivery::hold_policy::BudgetState;
+use crate::engine::run_metrics::RunMetrics;
+use crate::ports::channel::ChannelRegistry;
+use crate::store::{Referred, Store, StoreError, answered};
+
+/// Messages that a digest tells in their own words.
+const IN_A_DIGEST: i64 = 50;
+
+/// State that all attempts of this process share. Cheap to clone.
+#[derive(Clone)]
+pub struct Sending {
+    pub store: Store,
+    pub channels: ChannelRegistry,
+    pub links: Links,
+    pub breakers: Breakers,
+    /// Addresses that nobody proved get codes alone.
+    pub require_verified: bool,
+    pub measures: RunMetrics,
+}
+
+/// The message, with all that its words are made of.
+struct MessageParts {
+    delivery: Delivery,
+    referred: Referred,
+    question: Option<ApprovalQuestion>,
+    digest: Vec<DigestItem>,
+    /// Messages of a digest beyond those.
+    more: usize,
+    code: Option<Secret>,
+    /// Where all of it can be read; `None` of what is asked, and of codes.
+    whole: Option<Secret>,
+}
+
+impl MessageParts {
+    fn about(&self) -> References<'_> {
+        References {
+            question: self.question.as_ref(),
+            digest: &self.digest,
+            more: self.more,
+            code: self.code.as_ref(),
+            whole: self.whole.as_ref(),
+            ..self.referred.about()
+        }
+    }
+
+    /// The mark without what must not be recorded: a server that refuses a message may quote from it.
+    fn hide(&self, mut mark: Mark) -> Mark {
+        for link in self.question.iter().map(|question| &question.link).chain(&self.whole) {
+            let link = link.expose();
+            mark = without(mark, &[link, link.rsplit('/').next().unwrap_or(link)]);
+        }
+        match &self.code {
+            Some(code) => without(mark, &[code.expose()]),
+            None => mark,
+        }
+    }
+}
+
+impl Sending {
+    /// Does what there is to be done for a claim, and says what is to be recorded, or why nothing is to be sent.
+    pub async fn tell(&self, claim: &DeliveryClaim) -> Result<Result<Mark, Unsent>, StoreError> {
+        let stored = answered(self.store.find_recipient(&Scope::Every, &claim.delivery.recipient)).await?;
+        let stored = stored.map(|stored| Arc::new(stored.recipient));
+        match self.told(&claim.delivery, stored.as_ref()).await? {
+            Ok(told) => self.send(claim, Arc::new(told), stored).await.map(Ok),
+            Err(unsent) => Ok(Err(unsent)),
+        }
+    }
+
+    async fn send(
+        &self,
+        claim: &DeliveryClaim,
+        told: Arc<MessageParts>,
+        stored: Option<Arc<Recipient>>,
+    ) -> Result<Mark, StoreError> {
+        let delivery = &claim.delivery;
+        let recipient = stored.as_deref();
+        let now = self.store.clock().now();
+        if let Some(recipient) = recipient {
+            let unverified = || self.require_verified.then(|| hold_policy::unverified(claim, recipient)).flatten();
+            let mark = unverified().or_else(|| hold_policy::quiet(claim, recipient, told.question.as_ref(), now));
+            if let Some(mark) = mark {
+                return Ok(mark);
+            }
+        }
+        let place = CircuitTarget::of(&delivery.channel, recipient);
+        let mut counted = None;
+        if self.sends(claim) {
+            if let Err(closed) = self.breakers.admit(&place, now) {
+                return Ok(left_alone(claim, &place, (now, closed), fastrand::f64()));
+            }
+            if let Some(recipient) = recipient {
+                let budget = answered(hold_policy::budget(&self.store, claim, recipient, now)).await;
+                if matches!(budget, Ok(BudgetState::Over(_)) | Err(_)) {
+                    // it may have been let through as the probe
+                    self.breakers.report(&place, Signal::Silent, now);
+                }
+                match budget? {
+                    BudgetState::Over(mark) => return Ok(mark),
+                    BudgetState::Counted(day) => counted = Some(day),
+                    BudgetState::Free => {}
+                }
+            }
+        }
+        let words = match &stored {
+            Some(recipient) if self.sends(claim) => self.words(&told, recipient, &delivery.channel).await?,
+            _ => Err("there is nobody to tell, or nothing is sent".into()),
+        };
+        let occasion = Occasion { recipient, words: &words, random: fastrand::f64() };
+        let attempted = attempt(claim, occasion, &self.channels, self.store.clock()).await;
+        self.breakers.report(&place, attempted.sign, self.store.clock().now());
+        if let (Some(day), Mark::Failed { .. }) = (counted, &attempted.mark) {
+            self.give_back(&delivery.recipient, &day).await;
+        }
+        Ok(told.hide(attempted.mark))
+    }
+
+    /// Gives back the interruption of a message that was refused. Where that can't be written, the day has one
+    /// interruption less: no message waits for it.
+    async fn give_back(&self, recipient: &str, day: &str) {
+        if let Err(error) = answered(self.store.uncount_interruption(recipient, day)).await {
+            tracing::warn!(%error, "an interruption that was none could not be given back");
+        }
+    }
+
+    /// Whether an attempt would send anything: what may have gone out is sent again only where repeats are dropped.
+    fn sends(&self, claim: &DeliveryClaim) -> bool {
+        let channel = self.channels.get(&claim.delivery.channel);
+        channel.is_some_and(|channel| !claim.in_doubt() || channel.capabilities().deduplicates)
+    }
+
+    /// The words for this channel, made on a computing thread: Markdown and templates take time. An error says which
+    /// part is gone.
+    async fn words(
+        &self,
+        told: &Arc<MessageParts>,
+        recipient: &Arc<Recipient>,
+        channel: &str,
+    ) -> Result<Result<RenderedMessage, String>, StoreError> {
+        let (channels, told, recipient) = (self.channels.clone(), Arc::clone(told), Arc::clone(recipient));
+        let (tenant, name) = (told.delivery.tenant_id.clone(), channel.to_owned());
+        let work = move || match channels.get(&name) {
+            Some(channel) => channels.templates().words(&told.delivery, told.about(), recipient.reader(), channel),
+            None => Err(format!("the channel `{name}` is not configured")),
+        };
+        self.store.compute(&tenant, work).await
+    }
+
+    /// The message to tell, or why there is none.
+    async fn told(
+        &self,
+        delivery: &Delivery,
+        recipient: Option<&Arc<Recipient>>,
+    ) -> Result<Result<MessageParts, Unsent>, StoreError> {
+        let whole = self.links.whole(delivery);
+        if delivery.kind == MessageKind::Digest {
+            let gathered = self.gathered(delivery, recipient).await?;
+            return Ok(gathered.map(|told| MessageParts { whole, ..told }));
+        }
+        let mut told = MessageParts { whole, ..self.referred(delivery).await? };
+        if delivery.kind.asks() {
+            match answered(self.links.question(&self.store, delivery)).await? {
+                Ok(question) => told.question = Some(question),
+                Err(unsent) => return Ok(Err(unsent)),
+            }
+        }
+        if delivery.kind == MessageKind::Code {
+            told.code = recipient.and_then(|recipient| self.links.code(delivery, recipient));
+        }
+        Ok(Ok(told))
+    }
+
+    /// The messages of a digest in their own words. A digest of one is that message.
+    async fn gathered(
+        &self,
+        delivery: &Delivery,
+        recipient: Option<&Arc<Recipient>>,
+    ) -> Result<Result<MessageParts, Unsent>, StoreError> {
+        let (members, count) = answered(self.store.digest_members(&Scope::Every, delivery.id, IN_A_DIGEST)).await?;
+        if let [only] = members.as_slice() {
+            return Ok(Ok(self.referred(only).await?));
+        }
+        if members.is_empty() {
+            return Ok(Err(Unsent::NothingHeld));
+        }
+        let mut digest = Vec::with_capacity(members.len());
+        for member in members {
+            let referred = answered(self.store.referred(&member)).await?;
+            let (channels, recipient) = (self.channels.clone(), recipient.cloned());
+            let item = move || {
+                let reader = recipient.as_deref().map_or(Reader::NOBODY, Recipient::reader);
+                channels.templates().item(&member, referred.about(), reader)
+            };
+            digest.push(self.store.compute(&delivery.tenant_id, item).await?);
+        }
+        let more = usize::try_from(count).unwrap_or(0).saturating_sub(digest.len());
+        Ok(Ok(MessageParts { digest, more, ..MessageParts::of(delivery) }))
+    }
+
+    /// The things to which a message refers, as they stand now.
+    async fn referred(&self, delivery: &Delivery) -> Result<MessageParts, StoreError> {
+        Ok(MessageParts { referred: answered(self.store.referred(delivery)).await?, ..MessageParts::of(delivery) })
+    }
+}
+
+impl MessageParts {
+    fn of(delivery: &Delivery) -> MessageParts {
+        MessageParts {
+            delivery: delivery.clone(),
+            referred: Referred::default(),
+            question: None,
+            digest: vec![],
+            more: 0,
+            code: None,
+            whole: None,
+        }
+    }
+}
+
+/// The mark of a message whose channel is left alone. It can wait, but not longer than its attempts would have taken;
+/// where somebody is waited for, the next channel takes over at once.
+fn left_alone(
+    claim: &DeliveryClaim,
+    place: &CircuitTarget,
+    (now, closed): (DateTime<Utc>, OpenCircuit),
+    random: f64,
+) -> Mark {
+    let delivery = &claim.delivery;
+    let error = format!("not attempted: {place} fails at present, and is left alone for a while");
+    let attempts: Duration = BACKOFF.iter().sum();
+    if now > delivery.due_since() + signed(attempts) {
+        return given_up(claim, format!("given up: {place} has failed for too long"));
+    }
+    match delivery.kind.asks() && !delivery.fallback.is_empty() {
+        true => given_up(claim, error),
+        false => Mark::Wait { at: spread(closed, random), held: None, error: Some(error) },
+    }
+}
+
+fn spread(closed: OpenCircuit, random: f64) -> DateTime<Utc> {
+    closed.until + TimeDelta::milliseconds((closed.spread.as_millis() as f64 * random) as i64)
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::domain::notification::SubjectRef;
+
+    fn delivery(kind: MessageKind, fallback: &[&str]) -> Delivery {
+        Delivery {
+            channel: "sms".into(),
+            fallback: fallback.iter().map(|name| (*name).to_owned()).collect(),
+            ..Delivery::sample(kind)
+        }
+    }
+
+    /// The mark so many hours after 1970 began, where the channel is tried again in 30 s.
+    fn after(delivery: &Delivery, hours: i64) -> Mark {
+        let now = DateTime::UNIX_EPOCH + TimeDelta::hours(hours);
+        let closed = OpenCircuit { until: now + TimeDelta::seconds(30), spread: Duration::from_secs(60) };
+        let claim = DeliveryClaim { delivery: delivery.clone(), lease_token: 3, interrupted: false };
+        left_alone(&claim, &CircuitTarget { channel: "sms".into(), host: None }, (now, closed), 0.5)
+    }
+
+    #[test]
+    fn a_message_waits_and_is_spread_and_a_question_goes_on_at_once() {
+        let at = DateTime::UNIX_EPOCH + TimeDelta::seconds(3600 + 30 + 30);
+        let error = "not attempted: `sms` fails at present, and is left alone for a while".to_owned();
+        let wait = Mark::Wait { at, held: None, error: Some(error.clone()) };
+        assert_eq!(after(&delivery(MessageKind::Message, &["email"]), 1), wait);
+        assert_eq!(after(&delivery(MessageKind::Ask, &[]), 1), wait, "there is no other way");
+        let ask = delivery(MessageKind::Ask, &["email"]);
+        assert_eq!(after(&ask, 1), Mark::Failed { error, fall_back: ask.fall_back().map(Box::new) });
+    }
+
+    #[test]
+    fn nothing_waits_longer_than_its_attempts_would_have_taken() {
+        let message = delivery(MessageKind::Message, &["email"]);
+        assert!(matches!(after(&message, 17), Mark::Wait { .. }));
+        let error = "given up: `sms` has failed for too long".to_owned();
+        let fall_back = message.fall_back().map(Box::new);
+        assert_eq!(after(&message, 18), Mark::Failed { error, fall_back: fall_back.clone() });
+        let error =
+            "given up: `sms` has failed for too long; it may have got through at one of the attempts".to_owned();
+        let in_doubt = Delivery { doubtful: true, ..message.clone() };
+        assert_eq!(after(&in_doubt, 18), Mark::Unknown { error, fall_back });
+        let due = DateTime::UNIX_EPOCH + TimeDelta::hours(9);
+        let held = Delivery { due_at: Some(due), ..message };
+        assert!(matches!(after(&held, 26), Mark::Wait { .. }), "what was held counts from its end");
+        let about = Some(SubjectRef::Digest { due_at: due });
+        let digest = Delivery { subject_ref: about, ..delivery(MessageKind::Digest, &[]) };
+        assert!(matches!(after(&digest, 18), Mark::Wait { .. }), "a digest counts from its own time");
+        assert!(matches!(after(&digest, 27), Mark::Failed { .. }));
+    }
+}

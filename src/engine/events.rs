@@ -1,0 +1,6 @@
+//! Events, windows and polls: what becomes of them.
+
+pub mod forwarder;
+pub mod matcher;
+pub mod watcher;
+pub mod windows;

@@ -1,0 +1,77 @@
+//! Fields that expressions of event tasks looked for in vain: each owner is told once for each expression, a few at a time.
+//!
+//! What was told is remembered with the task's compiled trigger, so that only the first miss costs anything, and by the key
+//! of the message, so that no restart and no other instance tells it again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::base::expr::MissingField;
+use crate::base::id::Scope;
+use crate::domain::notification::notices::ArrivalNotice;
+use crate::domain::notification::{NewDelivery, Recipient, SubjectRef, notices};
+use crate::engine::events::matcher::index::Indexed;
+use crate::store::{Store, StoreError};
+
+/// Owners that are told between two looks at the bus while no event is under way; else it is one a round.
+const AT_ONCE: usize = 5;
+/// Misses that wait to be told. What is beyond is told after the next miss of its task.
+const WAITING: usize = 10_000;
+
+/// The first miss of a task.
+pub struct Miss {
+    pub task: Arc<Indexed>,
+    pub field: MissingField,
+}
+
+/// Misses that are to be told.
+#[derive(Default)]
+pub struct Misses(VecDeque<Miss>);
+
+impl Misses {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn add(&mut self, found: Vec<Miss>) {
+        for miss in found {
+            match self.0.len() < WAITING {
+                true => self.0.push_back(miss),
+                false => miss.task.told.store(false, Ordering::Relaxed),
+            }
+        }
+    }
+
+    /// Tells some; answers whether there are more.
+    pub async fn tell_some(&mut self, store: &Store) -> bool {
+        for _ in 0..AT_ONCE {
+            self.tell_one(store).await;
+        }
+        !self.is_empty()
+    }
+
+    /// Tells one; answers whether there are more. What can't be told is told after the next miss of its task.
+    pub async fn tell_one(&mut self, store: &Store) -> bool {
+        if let Some(miss) = self.0.pop_front()
+            && let Err(error) = tell(store, &miss).await
+        {
+            miss.task.told.store(false, Ordering::Relaxed);
+            tracing::warn!(task_id = %miss.task.task_id, %error, "the owner of a task is not told yet of a missing field");
+        }
+        !self.is_empty()
+    }
+}
+
+async fn tell(store: &Store, miss: &Miss) -> Result<(), StoreError> {
+    let Some(task) = store.find_task(&Scope::Every, miss.task.task_id).await? else { return Ok(()) };
+    let recipient = store.find_recipient(&Scope::Every, &task.tenant_id).await?.map(|stored| stored.recipient);
+    tracing::info!(task_id = %task.id, field = miss.field.field, "an event has no such field as a task looks for");
+    let about = SubjectRef::missing_field(task.id, &miss.field.expression);
+    let language = Recipient::language_of(recipient.as_ref());
+    let words = notices::missing_field(language, &task.name, ArrivalNotice::Event, &miss.field);
+    match NewDelivery::notice(&task, recipient.as_ref(), about, words) {
+        Some(notice) => store.post_delivery(&notice).await,
+        None => Ok(()),
+    }
+}

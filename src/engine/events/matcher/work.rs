@@ -1,0 +1,54 @@
+//! Events that the matcher has under way.
+
+use std::collections::HashMap;
+
+use tokio::task::JoinSet;
+
+use crate::base::id::Tenant;
+use crate::engine::events::matcher::BATCH;
+use crate::engine::events::matcher::backlog::{ReadRequest, WaitingEvents};
+use crate::engine::events::matcher::intake::{Judgement, ReadBatch};
+use crate::engine::events::matcher::lanes::Lanes;
+use crate::engine::events::matcher::missing::Misses;
+use crate::engine::events::matcher::received::ReceivedEvent;
+use crate::ports::bus::{BusEntry, BusError};
+
+/// State that outlives a tick.
+#[derive(Default)]
+pub struct MatcherWork {
+    /// A read of the bus that is under way; one at most.
+    pub reading: JoinSet<Result<ReadBatch, BusError>>,
+    pub backlog: WaitingEvents,
+    pub judging: JoinSet<Judgement>,
+    /// The tenants whose events are being judged, and how many.
+    pub judged_now: HashMap<Tenant, usize>,
+    pub lanes: Lanes,
+    pub hopeless: Vec<(BusEntry, String)>,
+    /// Committed, and not acknowledged yet.
+    pub done: Vec<String>,
+    /// Whether the last read found so much that there may be more.
+    pub many: bool,
+    /// Whether the database was away at the last try: nothing more is read until it answers.
+    pub away: bool,
+    /// Owners that are to be told of fields that their expressions look for in vain.
+    pub misses: Misses,
+    /// Of no use any more; to be forgotten where there is time for it.
+    pub spent: Vec<ReceivedEvent>,
+}
+
+impl MatcherWork {
+    pub fn is_idle(&self) -> bool {
+        self.backlog.is_empty() && self.judging.is_empty() && self.lanes.is_empty() && self.hopeless.is_empty()
+    }
+
+    /// The next request to the bus; none where enough is here.
+    pub fn wants(&self) -> Option<ReadRequest> {
+        self.backlog.wants(&self.judged_now, BATCH)
+    }
+
+    pub fn add(&mut self, batch: ReadBatch) {
+        self.many = batch.len() >= BATCH / 2;
+        self.hopeless.extend(batch.hopeless);
+        batch.taken.into_iter().for_each(|taken| self.backlog.push(taken));
+    }
+}

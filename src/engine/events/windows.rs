@@ -1,0 +1,174 @@
+//! Windows of events that come to their close, and events that a resumed task has held: both become runs here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use futures::future::BoxFuture;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::base::compute::Compute;
+use crate::base::expr::Language;
+use crate::base::id::Scope;
+use crate::domain::event::Event;
+use crate::domain::task::Task;
+use crate::domain::trigger::Trigger;
+use crate::domain::trigger::event::{Arrival, EventVerdict, reason};
+use crate::engine::events::matcher::index::indexed;
+use crate::engine::events::matcher::matched;
+use crate::engine::scheduling::prefetch::PrefetchBuffer;
+use crate::engine::service::{AtRest, NextTick, REST, ServiceLoop, TickError};
+use crate::store::{
+    self, DueWindow, EventRelease, EventTask, EventsFired, FireEvents, Match, Store, StoreError, Topic,
+};
+
+/// Windows that are closed in one transaction.
+const BATCH: i64 = 100;
+/// Tasks whose held events are released at once, and events of each.
+const RELEASED: (i64, i64) = (10, 100);
+/// Of them so many are judged before another tenant has its turn.
+const JUDGED: usize = 10;
+
+/// Closes due windows of events.
+pub struct WindowCloser {
+    store: Store,
+    held: Arc<PrefetchBuffer>,
+    compute: Compute,
+    worker: Uuid,
+}
+
+impl WindowCloser {
+    /// The service over this store.
+    pub fn new(store: Store, held: Arc<PrefetchBuffer>, compute: Compute, worker: Uuid) -> WindowCloser {
+        WindowCloser { store, held, compute, worker }
+    }
+
+    /// Closes what is due, a part of it; answers whether there may be more.
+    async fn close(&self) -> Result<bool, TickError> {
+        let now = self.store.clock().now();
+        let due = self.store.due_windows(now, BATCH).await?;
+        let share = self.held.share_ahead(due.len());
+        match self.store.close_windows(&due, now, self.worker, share.room).await {
+            Ok(recorded) => self.held.add(recorded.claims),
+            Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!(%error, "windows of events can't be closed together, they are closed one by one");
+                drop(share);
+                for window in &due {
+                    self.close_one(window, now).await?;
+                }
+            }
+        }
+        Ok(due.len() as i64 == BATCH)
+    }
+
+    async fn close_one(&self, window: &DueWindow, now: DateTime<Utc>) -> Result<(), TickError> {
+        let share = self.held.share_ahead(1);
+        match self.store.close_windows(std::slice::from_ref(window), now, self.worker, share.room).await {
+            Ok(recorded) => self.held.add(recorded.claims),
+            Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
+            Err(error) => {
+                self.store.set_aside_window(window.id, &error).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases what resumed tasks have held, a part of it; answers whether there may be more.
+    async fn release(&self) -> Result<bool, TickError> {
+        let now = self.store.clock().now();
+        let released = self.store.released_events(now, RELEASED.0, RELEASED.1).await?;
+        for held in &released {
+            match self.release_one(held, now).await {
+                Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
+                Err(error) => self.store.set_aside_window(held.window_id, &error).await?,
+                Ok(()) => {}
+            }
+        }
+        Ok(!released.is_empty())
+    }
+
+    async fn release_one(&self, held: &store::HeldEvents, now: DateTime<Utc>) -> Result<(), StoreError> {
+        let task = self.store.find_task(&Scope::Every, held.task_id).await?;
+        let matches = self.judge(held, task).await?;
+        let share = self.held.share_ahead(matches.len());
+        let ask = FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room: share.room, few: false };
+        // a task that changes meanwhile is read anew at the next tick
+        if let EventsFired::Done(recorded) = self.store.release_events(held.window_id, held.task_id, &ask).await? {
+            self.held.add(recorded.claims);
+        }
+        Ok(())
+    }
+
+    /// Judges the events that a task has held, a few at a time in its tenant's turns.
+    async fn judge(&self, held: &store::HeldEvents, task: Option<Task>) -> Result<Vec<Match>, StoreError> {
+        let Some(task) = task.map(Arc::new) else { return Ok(Vec::new()) };
+        let (runs, now) = (held.release == EventRelease::Run, self.store.clock().now());
+        let mut matches = Vec::with_capacity(held.events.len());
+        for some in held.events.chunks(JUDGED) {
+            let (events, of) = (some.to_vec(), Arc::clone(&task));
+            let judged = self.compute.run(&task.tenant_id, move || released(events, &of, runs, now)).await;
+            matches.extend(judged.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))?);
+        }
+        Ok(matches)
+    }
+}
+
+/// The matches of a task with events that it has held; `runs`: they are not to be dropped.
+fn released(events: Vec<Event>, task: &Task, runs: bool, now: DateTime<Utc>) -> Vec<Match> {
+    let facts = EventTask {
+        task_id: task.id,
+        tenant_id: task.tenant_id.clone(),
+        name: task.name.clone(),
+        metadata: task.spec.metadata.clone(),
+        epoch: task.epoch,
+        status: task.status,
+        trigger: Value::Null,
+        max_runs: task.spec.max_runs.map(|most| most as i64),
+    };
+    let compiled = match &task.spec.trigger {
+        Trigger::Event(trigger) if runs => indexed(&facts, trigger, &Language::default()).ok(),
+        _ => None,
+    };
+    let each = events.into_iter().map(|event| {
+        let arrival = Arc::new(Arrival::new(event));
+        compiled.as_ref().and_then(|task| matched(task, &arrival, now)).unwrap_or_else(|| Match {
+            task_id: task.id,
+            epoch: task.epoch,
+            status: task.status,
+            hold: true,
+            max_runs: facts.max_runs,
+            arrival: Arc::clone(&arrival),
+            verdict: EventVerdict::Skipped(reason::DROPPED.into()),
+        })
+    });
+    each.collect()
+}
+
+impl ServiceLoop for WindowCloser {
+    const NAME: &'static str = "windows";
+    const LOOK_AGAIN: Duration = Duration::from_secs(1);
+    const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: REST, next: |_, outlook| outlook.window });
+
+    async fn tick(&self) -> Result<NextTick, TickError> {
+        let clock = self.store.clock();
+        if !clock.trusted() {
+            return Err(TickError::ClockUnknown);
+        }
+        // neither may keep the other from its work
+        let (closed, released) = (self.close().await, self.release().await);
+        if closed? || released? {
+            return Ok(NextTick::Now);
+        }
+        Ok(self.store.next_window().await?.map_or(NextTick::OnWake, NextTick::At))
+    }
+
+    fn hint(&self) -> BoxFuture<'static, ()> {
+        let mut hints = self.store.listen(Topic::Windows);
+        Box::pin(async move {
+            // the store outlives its services
+            let _ = hints.changed().await;
+        })
+    }
+}

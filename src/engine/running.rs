@@ -1,0 +1,8 @@
+//! One run from its start to its recorded end.
+
+pub(super) mod approval_reminder;
+pub(super) mod credential_pause;
+pub mod ending;
+pub mod execution;
+pub(super) mod expirer;
+pub mod finisher;

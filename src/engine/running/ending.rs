@@ -1,0 +1,340 @@
+//! How an execution's end is to be recorded: decided purely, written by the finisher.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::base::clock::{cut, signed};
+use crate::base::retry::full_jitter;
+use crate::domain::notification::run_notification::{RunEnd, RunNotification};
+use crate::domain::notification::{NewDelivery, Recipient};
+use crate::domain::run::outcome::{RunError, RunFault, RunOutcome};
+use crate::domain::run::{IllegalRunTransition, Run, RunEvent, RunState, Usage};
+use crate::domain::task::{RetryPolicy, Task};
+use crate::store::{Finish, Lease, Park, RequeuedRun};
+
+/// The longest wait between two attempts.
+const LONGEST_BACK_OFF: Duration = Duration::from_secs(3600);
+/// The longest wait that is asked for by the other side, or by the executor.
+const LONGEST_WISH: Duration = Duration::from_secs(24 * 3600);
+/// A run whose process died this often is not tried again, whatever its attempts.
+pub const CRASH_LIMIT: i32 = 3;
+
+/// A run that the infrastructure held up this often is not tried again; attempts are another matter.
+pub const INFRA_LIMIT: i32 = 20;
+/// The first and the longest wait for it to be mended.
+const INFRA_BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+
+/// One execution, as seen at its end.
+pub struct RunEnding<'a> {
+    /// Lease under which the run was executed.
+    pub lease: Lease,
+    /// The run as it was started.
+    pub run: &'a Run,
+    /// The run's task; `None` for a chat run.
+    pub task: Option<&'a Task>,
+    /// The recipient who is told.
+    pub recipient: Option<&'a Recipient>,
+    /// The run's usage, all attempts together.
+    pub usage: Usage,
+    /// Time of this execution.
+    pub ran: Duration,
+    /// The instant of the end.
+    pub now: DateTime<Utc>,
+    /// Its owner has been told of its failure: the task was paused for it.
+    pub told: bool,
+    /// For jitter, in 0..1.
+    pub random: f64,
+}
+
+impl RunEnding<'_> {
+    /// The end to write; an error where nothing may be written (the lease is lost).
+    pub fn finish(&self, result: Result<RunOutcome, RunError>) -> Result<Option<Finish>, IllegalRunTransition> {
+        Ok(Some(match result {
+            Ok(RunOutcome::Succeeded { output, usage }) => {
+                let tells = self.tells(RunEnd::Succeeded { output: Some(&output) });
+                Finish { output: Some(output), usage, tells, ..self.end(RunEvent::Succeed)? }
+            }
+            Ok(RunOutcome::Quiet { reason, usage }) => {
+                Finish { reason: Some(reason), usage, ..self.end(RunEvent::Succeed)? }
+            }
+            Ok(RunOutcome::Waits { until, usage }) => {
+                Finish { park: Some(Park::Completion { until }), usage, ..self.end(RunEvent::AskCompletion)? }
+            }
+            Ok(RunOutcome::Asks { asks, open, usage }) => {
+                let deliveries = asks.first().and_then(|(ask, _)| self.ask(ask.batch_id)).into_iter().collect();
+                // looked at at once: when to remind, and when it expires, is the expirer's to say
+                let park = Some(Park::Approval { wake_at: self.now, asks, open });
+                Finish { park, usage, deliveries, ..self.end(RunEvent::AskApproval)? }
+            }
+            Ok(RunOutcome::Skipped { reason, usage }) => {
+                Finish { reason: Some(reason), usage, ..self.end(RunEvent::Skip)? }
+            }
+            Err(RunError::Cancelled { reason }) => Finish { reason: Some(reason), ..self.end(RunEvent::Cancel)? },
+            Err(RunError::Fail { fault }) => self.failed(fault)?,
+            Err(RunError::Retry { fault, after }) => match self.again(after) {
+                Some(run_at) => Finish {
+                    error: Some(fault),
+                    again: Some(RequeuedRun { run_at, uses_attempt: true }),
+                    ..self.end(RunEvent::Requeue)?
+                },
+                None => self.failed(fault)?,
+            },
+            Err(RunError::Infrastructure { fault }) if self.run.infra_retries < INFRA_LIMIT => Finish {
+                error: Some(fault),
+                again: Some(RequeuedRun { run_at: self.when_mended(), uses_attempt: false }),
+                infra_retry: true,
+                ..self.end(RunEvent::Requeue)?
+            },
+            Err(RunError::Infrastructure { fault }) => self.failed(fault)?,
+            Err(RunError::HandBack) => Finish {
+                again: Some(RequeuedRun { run_at: self.now, uses_attempt: false }),
+                ..self.end(RunEvent::Requeue)?
+            },
+            Err(RunError::LeaseLost) => return Ok(None),
+        }))
+    }
+
+    /// The end to write for a run whose process died: it goes on at once, but not for ever.
+    pub fn crashed(&self) -> Result<Finish, IllegalRunTransition> {
+        let crashes = self.run.crashes + 1;
+        if crashes >= CRASH_LIMIT || self.attempts_left() == 0 {
+            let message = format!("the process that executed it died, {crashes} time(s) in all");
+            return Ok(Finish { crashed: true, ..self.failed(RunFault::new("crashed", message))? });
+        }
+        let again = RequeuedRun { run_at: self.now, uses_attempt: true };
+        Ok(Finish { crashed: true, again: Some(again), ..self.end(RunEvent::Requeue)? })
+    }
+
+    fn failed(&self, fault: RunFault) -> Result<Finish, IllegalRunTransition> {
+        let tells = if self.told { None } else { self.tells(RunEnd::Failed { code: &fault.code }) };
+        Ok(Finish { error: Some(fault), tells, ..self.end(RunEvent::Fail)? })
+    }
+
+    /// When the next attempt follows; `None` when there is none left.
+    fn again(&self, after: Option<Duration>) -> Option<DateTime<Utc>> {
+        if self.attempts_left() == 0 {
+            return None;
+        }
+        let first = Duration::from_secs(self.retry().backoff_seconds);
+        let tries = self.run.attempt.max(1) as u32;
+        let own = full_jitter(first, tries, LONGEST_BACK_OFF, self.random);
+        Some(cut(self.now + signed(own.max(after.unwrap_or_default().min(LONGEST_WISH)))))
+    }
+
+    /// When a run follows that the infrastructure held up.
+    fn when_mended(&self) -> DateTime<Utc> {
+        let tries = self.run.infra_retries.max(0) as u32 + 1;
+        cut(self.now + signed(full_jitter(INFRA_BACK_OFF.0, tries, INFRA_BACK_OFF.1, self.random)))
+    }
+
+    fn attempts_left(&self) -> u32 {
+        self.retry().max_attempts.saturating_sub(self.run.attempt.max(0) as u32)
+    }
+
+    fn retry(&self) -> RetryPolicy {
+        self.task.map(|task| task.spec.retry.clone()).unwrap_or_default()
+    }
+
+    fn tells(&self, end: RunEnd) -> Option<RunNotification> {
+        RunNotification::of(self.run, self.task, self.recipient, end)
+    }
+
+    /// The question to the recipient, whatever becomes of the run's result.
+    fn ask(&self, batch: Uuid) -> Option<NewDelivery> {
+        let Run { id, tenant_id, .. } = self.run;
+        let output = self.task.map(|task| &task.spec.output);
+        let to = (tenant_id.as_str(), self.recipient);
+        NewDelivery::question((tenant_id, *id), to, output, batch, None)
+    }
+
+    fn end(&self, event: RunEvent) -> Result<Finish, IllegalRunTransition> {
+        Ok(Finish {
+            usage: self.usage,
+            ran_ms: self.ran.as_millis() as i64,
+            waiting_counts: self.task.is_some_and(|task| task.spec.trigger.waiting_counts()),
+            ..Finish::of(self.lease, self.run.task_id, RunState::Running.on(event)?)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::base::id::Tenant;
+    use crate::domain::notification::{MessageKind, SubjectRef};
+    use crate::domain::task::{Draft, Spec};
+
+    fn now() -> DateTime<Utc> {
+        "2027-03-01T08:00:00Z".parse().unwrap()
+    }
+
+    fn task(retry: RetryPolicy) -> Task {
+        let spec: Spec = serde_json::from_value(json!({
+            "trigger": { "type": "schedule", "interval": "1m" }, "executor": "test", "action": {}, "max_runs": null,
+            "timeout_seconds": 600, "retry": retry, "pause_after_failures": null, "metadata": {},
+        }))
+        .unwrap();
+        let draft = Draft { tenant: Tenant::new("ann").unwrap(), key: None, name: "a task".into(), spec };
+        Task::new(Uuid::from_u128(1), draft, now()).unwrap().0
+    }
+
+    /// A run in its `attempt`th attempt, after `crashes` crashes before this execution.
+    fn run(attempt: i32, crashes: i32) -> Run {
+        Run {
+            id: Uuid::from_u128(2),
+            task_id: Some(Uuid::from_u128(1)),
+            tenant_id: "ann".into(),
+            fire_key: "s:2027-03-01T08:00:00.000Z".into(),
+            trigger_type: "schedule".into(),
+            scheduled_for: now(),
+            state: RunState::Running,
+            reason: None,
+            blocked_by: None,
+            attempt,
+            crashes,
+            infra_retries: 0,
+            missed: None,
+            retry_of: None,
+            event_ids: vec![],
+            cause: None,
+            input: None,
+            created_at: now(),
+            started_at: Some(now()),
+            finished_at: None,
+            output: None,
+            error: None,
+            usage: Usage::default(),
+        }
+    }
+
+    fn ending<R>(attempt: i32, crashes: i32, random: f64, act: impl FnOnce(RunEnding) -> R) -> R {
+        let task = task(RetryPolicy { max_attempts: 20, backoff_seconds: 10 });
+        act(RunEnding {
+            lease: Lease { run_id: Uuid::from_u128(2), token: 7 },
+            run: &run(attempt, crashes),
+            task: Some(&task),
+            recipient: None,
+            usage: Usage::default(),
+            ran: Duration::from_millis(1500),
+            now: now(),
+            told: false,
+            random,
+        })
+    }
+
+    /// How many seconds later the next attempt follows; `None` when the run has failed.
+    fn next_attempt(attempt: i32, random: f64, after: Option<u64>) -> Option<i64> {
+        let error = RunError::Retry { fault: RunFault::new("busy", ""), after: after.map(Duration::from_secs) };
+        let finish = ending(attempt, 0, random, |ending| ending.finish(Err(error))).unwrap().unwrap();
+        assert_eq!(finish.state, if finish.again.is_some() { RunState::Queued } else { RunState::Failed });
+        finish.again.map(|again| {
+            assert!(again.uses_attempt);
+            (again.run_at - now()).num_seconds()
+        })
+    }
+
+    #[test]
+    fn waits_double_from_attempt_to_attempt_up_to_an_hour_and_chance_shares_them_out() {
+        assert_eq!([1, 2, 3, 4].map(|attempt| next_attempt(attempt, 1.0, None)), [10, 20, 40, 80].map(Some));
+        assert_eq!(next_attempt(3, 0.25, None), Some(10));
+        assert_eq!(next_attempt(3, 0.0, None), Some(0));
+        assert_eq!(next_attempt(19, 1.0, None), Some(3600));
+        assert_eq!(next_attempt(20, 1.0, None), None, "twenty attempts are all there are");
+    }
+
+    #[test]
+    fn a_wait_that_was_asked_for_is_the_least_but_never_more_than_a_day() {
+        assert_eq!(next_attempt(1, 1.0, Some(300)), Some(300));
+        assert_eq!(next_attempt(4, 1.0, Some(30)), Some(80));
+        assert_eq!(next_attempt(1, 1.0, Some(7_200)), Some(7_200));
+        assert_eq!(next_attempt(1, 1.0, Some(90_000)), Some(86_400));
+    }
+
+    #[test]
+    fn a_hand_back_uses_no_attempt_and_waits_for_nothing() {
+        let finish = ending(20, 0, 1.0, |ending| ending.finish(Err(RunError::HandBack))).unwrap().unwrap();
+        assert_eq!(finish.again, Some(RequeuedRun { run_at: now(), uses_attempt: false }));
+        assert_eq!((finish.state, finish.ran_ms), (RunState::Queued, 1500));
+    }
+
+    #[test]
+    fn a_crash_is_an_attempt_and_the_third_is_the_last() {
+        let after = |attempt, crashes| ending(attempt, crashes, 1.0, |ending| ending.crashed()).unwrap();
+        let again = Some(RequeuedRun { run_at: now(), uses_attempt: true });
+        assert_eq!((after(1, 0).again, after(5, 1).again), (again, again));
+        assert!(after(1, 0).crashed && after(3, 2).crashed, "counted with the end");
+        for finish in [after(3, 2), after(20, 0)] {
+            assert_eq!((finish.state, finish.again), (RunState::Failed, None));
+            assert_eq!(finish.error.unwrap().code, "crashed");
+        }
+    }
+
+    #[test]
+    fn infrastructure_delays_use_no_attempt_and_have_a_limit_of_their_own() {
+        let task = task(RetryPolicy { max_attempts: 1, backoff_seconds: 10 });
+        let after = |infra_retries, random| {
+            let run = Run { infra_retries, ..run(1, 0) };
+            let ending = RunEnding {
+                lease: Lease { run_id: run.id, token: 7 },
+                run: &run,
+                task: Some(&task),
+                recipient: None,
+                usage: Usage::default(),
+                ran: Duration::ZERO,
+                now: now(),
+                told: false,
+                random,
+            };
+            let fault = RunFault::new("store_unavailable", "");
+            ending.finish(Err(RunError::Infrastructure { fault })).unwrap().unwrap()
+        };
+        for (before, random, seconds) in [(0, 1.0, 1), (1, 1.0, 2), (4, 0.5, 8), (8, 1.0, 256), (19, 1.0, 300)] {
+            let finish = after(before, random);
+            let again = RequeuedRun { run_at: now() + chrono::TimeDelta::seconds(seconds), uses_attempt: false };
+            assert_eq!((finish.again, finish.infra_retry, finish.state), (Some(again), true, RunState::Queued));
+        }
+        let last = after(20, 1.0);
+        assert_eq!((last.state, last.again, last.infra_retry), (RunState::Failed, None, false));
+        assert_eq!(last.error.unwrap().code, "store_unavailable");
+    }
+
+    #[test]
+    fn a_question_reaches_the_recipient_even_where_the_result_is_told_to_nobody() {
+        let run = run(1, 0);
+        let mut task = task(RetryPolicy::default());
+        task.spec.output = crate::domain::task::Output::nobody();
+        let recipient: Recipient = serde_json::from_value(json!({
+            "timezone": "UTC", "locale": "en", "addresses": { "email": "ann@example.org" },
+        }))
+        .unwrap();
+        let ending = RunEnding {
+            lease: Lease { run_id: run.id, token: 7 },
+            run: &run,
+            task: Some(&task),
+            recipient: Some(&recipient),
+            usage: Usage::default(),
+            ran: Duration::ZERO,
+            now: now(),
+            told: false,
+            random: 0.0,
+        };
+        let open = vec![Uuid::from_u128(9)];
+        let outcome = RunOutcome::Asks { asks: vec![], open: open.clone(), usage: Usage::default() };
+        let finish = ending.finish(Ok(outcome)).unwrap().unwrap();
+        assert_eq!((finish.state, finish.deliveries.len()), (RunState::PendingApproval, 0));
+        assert_eq!(finish.park, Some(Park::Approval { wake_at: now(), asks: vec![], open }));
+        let ask = ending.ask(Uuid::from_u128(5)).unwrap();
+        assert_eq!((ask.channel.as_str(), ask.kind, ask.run_id), ("email", MessageKind::Ask, Some(run.id)));
+        assert_eq!(ask.subject_ref, Some(SubjectRef::Questions { batch_id: Uuid::from_u128(5) }));
+    }
+
+    #[test]
+    fn nothing_is_written_once_the_lease_is_lost() {
+        assert_eq!(ending(1, 0, 1.0, |ending| ending.finish(Err(RunError::LeaseLost))), Ok(None));
+    }
+}

@@ -1,0 +1,337 @@
+//! One run from its start to its recorded end.
+//!
+//! It ends when its executor does, when its time is over, when someone asks for it, or the moment its lease may be
+//! someone else's: then nothing more is done or written here.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use futures::FutureExt;
+use serde_json::json;
+use tokio::runtime::Handle;
+
+use crate::agent::{ChannelLimits, StopSignal};
+use crate::base::clock;
+use crate::base::id::Scope;
+use crate::domain::notification::Recipient;
+use crate::domain::notification::new_delivery::channels as order_of;
+use crate::domain::run::outcome::{RunError, RunFault, RunOutcome};
+use crate::domain::run::stream::StreamEvent;
+use crate::domain::run::{Run, RunState};
+use crate::domain::task::Output;
+use crate::engine::run_metrics::RunMetrics;
+use crate::engine::running::credential_pause;
+use crate::engine::running::ending::RunEnding;
+use crate::engine::running::finisher::Finisher;
+use crate::engine::scheduling::active::{Active, RunGuard};
+use crate::executor::host::{LeasedTranscript, StoreHost};
+use crate::executor::hub::Hub;
+use crate::executor::{ExecutorRegistry, Job};
+use crate::ports::channel::ChannelRegistry;
+use crate::ports::vault::credentials::UsedSecrets;
+use crate::store::{Finish, StartedRun, Store, StoreError, answered};
+
+/// How long an executor may take to hand its run back once it was asked to.
+pub const HAND_BACK_LIMIT: Duration = Duration::from_secs(2);
+/// For so long after the start, what was read of the recipient then is good for the end, too.
+const RECIPIENT_FRESH: Duration = Duration::from_secs(1);
+/// The wait between two questions to a store that is away.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
+
+/// The parts that every execution needs. Cheap to clone.
+#[derive(Clone)]
+pub struct Executions(Arc<Shared>);
+
+struct Shared {
+    /// Executions run on the engine's threads, whoever asks for them.
+    runtime: Handle,
+    store: Store,
+    executors: ExecutorRegistry,
+    channels: ChannelRegistry,
+    host: Arc<StoreHost>,
+    hub: Hub,
+    finisher: Finisher,
+    active: Active,
+    measures: RunMetrics,
+    lease: Duration,
+    margin: TimeDelta,
+}
+
+impl Executions {
+    /// The parts of every execution, with this lease time.
+    #[allow(clippy::too_many_arguments)] // a list of parts, named where it is called
+    pub fn new(
+        store: Store,
+        executors: ExecutorRegistry,
+        channels: ChannelRegistry,
+        host: Arc<StoreHost>,
+        hub: Hub,
+        finisher: Finisher,
+        active: Active,
+        measures: RunMetrics,
+        lease: Duration,
+    ) -> Executions {
+        // two instances may each be wrong by what a measurement may be wrong
+        let margin = clock::signed((clock::MEASUREMENT_ERROR * 2).min(lease / 10));
+        Executions(Arc::new(Shared {
+            runtime: Handle::current(),
+            store,
+            executors,
+            channels,
+            host,
+            hub,
+            finisher,
+            active,
+            measures,
+            lease,
+            margin,
+        }))
+    }
+
+    /// How long the leases of started runs last.
+    pub fn lease(&self) -> Duration {
+        self.0.lease
+    }
+
+    /// Executes a started run in a task of its own.
+    pub fn spawn(&self, started: StartedRun) {
+        let shared = Arc::clone(&self.0);
+        shared.measures.started(&shared.store, &started, shared.store.clock().now());
+        // the place is taken before the task runs: who counts free places must see it
+        let place = shared.active.add(started.lease, &started.run.tenant_id, started.lease_until);
+        let runtime = shared.runtime.clone();
+        runtime.spawn(async move { shared.execute(started, place).await });
+    }
+}
+
+/// There are as many of these as runs under way, so what few of them come to (the store's futures are large) is boxed.
+impl Shared {
+    async fn execute(&self, started: StartedRun, place: RunGuard) {
+        let run_id = started.run.id;
+        self.tell_state(run_id, RunState::Running, None);
+        let began = self.store.clock().elapsed();
+        let transcript = Arc::new(LeasedTranscript::new(self.store.clone(), started.lease, &started.run, self.lease));
+        let result = tokio::select! {
+            biased;
+            () = self.lease_over(&place), if !planted!("no_fence") => return lost(run_id),
+            result = self.run_to_end(&started, &place, Arc::clone(&transcript)) => result,
+            () = self.lease_gone(&place), if !planted!("no_fence") => return lost(run_id),
+        };
+        // Nothing has effects from here on, and what is written is fenced by the token: so an end is offered to a store
+        // that is away for as long as it takes, rather than executed once more.
+        let ran = self.store.clock().elapsed().saturating_sub(began);
+        let told = tokio::select! {
+            biased;
+            () = self.lease_over(&place), if !planted!("no_fence") => return lost(run_id),
+            told = self.stop_task(&started, &result) => told,
+            () = self.lease_gone(&place), if !planted!("no_fence") => return lost(run_id),
+        };
+        let recipient = match ran < RECIPIENT_FRESH {
+            true => started.recipient.clone(),
+            false => Box::pin(self.recipient(&started.run.tenant_id)).await,
+        };
+        let ending = RunEnding {
+            lease: started.lease,
+            run: &started.run,
+            task: started.task.as_deref(),
+            recipient: recipient.as_deref(),
+            usage: transcript.usage(),
+            ran,
+            now: self.store.clock().now(),
+            told,
+            random: fastrand::f64(),
+        };
+        match ending.finish(result) {
+            Ok(Some(finish)) => self.record(Box::new(finish), &started, told).await,
+            Ok(None) => tracing::warn!(%run_id, "the run was taken over while it was executed"),
+            Err(illegal) => tracing::error!(%run_id, %illegal, "an execution ended in no way that a run can"),
+        }
+    }
+
+    /// Executes, no longer than the run's time, and no longer than its end is asked for. Only while the lease stands.
+    async fn run_to_end(
+        &self,
+        started: &StartedRun,
+        place: &RunGuard,
+        transcript: Arc<LeasedTranscript>,
+    ) -> Result<RunOutcome, RunError> {
+        if let (Some(task_id), None) = (started.run.task_id, &started.task) {
+            return Err(RunError::fail("no_task", format!("the task {task_id} is gone, or can't be read")));
+        }
+        let name = started.task.as_ref().map_or("orchestrator", |task| task.spec.executor.as_str());
+        let Some(executor) = self.executors.find(name) else {
+            return Err(RunError::fail("executor_unknown", format!("there is no executor `{name}` in this service")));
+        };
+        let stop = &place.stop;
+        let job = self.job(started, transcript, stop.clone());
+        let work = AssertUnwindSafe(executor.execute(job)).catch_unwind();
+        let ended = tokio::select! {
+            ended = work => ended.unwrap_or_else(|_| Err(RunError::fail("panicked", "the executor panicked"))),
+            () = self.store.clock().sleep_until(started.deadline_at) => Err(too_long(started)),
+            asked = asked_in_vain(stop) => Err(asked),
+        };
+        match (ended, stop.check()) {
+            // whose end was asked for is not tried again
+            (Err(RunError::Retry { .. } | RunError::Infrastructure { .. } | RunError::HandBack), Err(asked)) => {
+                Err(asked)
+            }
+            (ended, _) => ended,
+        }
+    }
+
+    async fn record(&self, finish: Box<Finish>, started: &StartedRun, told: bool) {
+        let run_id = started.run.id;
+        let (state, reason, usage) = (finish.state, finish.reason.clone(), finish.usage);
+        let took = Duration::from_millis(finish.ran_ms.max(0) as u64);
+        let error = finish.error.clone();
+        if !self.finisher.finish(finish).await {
+            tracing::warn!(%run_id, "the end of the run could not be recorded, it goes on elsewhere");
+            return;
+        }
+        self.measures.ended(self.executor_of(started), state, took);
+        log_end(started, state, took, error.as_ref());
+        if let Some(fault) = error {
+            self.hub.publish(run_id, || StreamEvent::Error { code: fault.code, message: fault.message });
+        }
+        self.tell_state(run_id, state, reason);
+        if state.is_final() {
+            self.hub.publish(run_id, || StreamEvent::ExecutionEnd { conversation_id: None, usage: json!(usage) });
+        }
+        if state == RunState::Failed && !told {
+            Box::pin(self.pause_if_failing(started)).await;
+        }
+    }
+
+    /// Where the run failed for want of a credential its task is paused, and where its action can't be read it is disabled;
+    /// whether its owner is told by that.
+    async fn stop_task(&self, started: &StartedRun, result: &Result<RunOutcome, RunError>) -> bool {
+        match (&started.task, credential_pause::lack_of(result), credential_pause::unreadable(result)) {
+            (Some(task), Some(lack), _) => Box::pin(credential_pause::pause(&self.store, task.id, lack)).await,
+            (Some(task), _, Some(why)) => Box::pin(credential_pause::disable(&self.store, task, why)).await,
+            _ => false,
+        }
+    }
+
+    async fn pause_if_failing(&self, started: &StartedRun) {
+        let Some(task) = &started.task else { return };
+        let Some(limit) = task.spec.pause_after_failures else { return };
+        match answered(self.store.pause_if_failing(task.id, limit)).await {
+            Ok(true) => tracing::warn!(task_id = %task.id, failures = limit, "a task keeps failing, it is paused"),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(task_id = %task.id, %error, "failures could not be counted"),
+        }
+    }
+
+    /// The executor's name; one that is not there has none, or anybody could make names up.
+    fn executor_of<'a>(&self, started: &'a StartedRun) -> &'a str {
+        let name = started.task.as_ref().map_or("orchestrator", |task| task.spec.executor.as_str());
+        self.executors.find(name).map_or("unknown", |_| name)
+    }
+
+    fn job(&self, started: &StartedRun, transcript: Arc<LeasedTranscript>, stop: StopSignal) -> Job {
+        let recipient = started.recipient.as_deref();
+        let output = started.task.as_ref().map_or_else(Output::nobody, |task| task.spec.output.clone());
+        let first = order_of(&output, recipient).into_iter().next();
+        let channel = first.and_then(|name| self.channels.get(&name)).map(|channel| ChannelLimits {
+            name: channel.name().to_owned(),
+            supported_formats: channel.capabilities().supported_formats.iter().map(|f| (*f).to_owned()).collect(),
+            max_response_length: Some(channel.capabilities().max_response_length),
+        });
+        Job {
+            run: started.run.clone(),
+            task: started.task.clone(),
+            timezone: recipient.map_or(chrono_tz::Tz::UTC, |recipient| recipient.timezone),
+            channel,
+            store: transcript,
+            host: Arc::clone(&self.host) as Arc<dyn crate::ports::tool::ToolHost>,
+            stop,
+            sink: self.hub.sink(started.run.id),
+            clock: self.store.clock().clone(),
+            known: UsedSecrets::of(&started.run),
+        }
+    }
+
+    /// The tenant's recipient; a store that is away is asked until it answers.
+    async fn recipient(&self, tenant: &str) -> Option<Arc<Recipient>> {
+        loop {
+            match answered(self.store.find_recipient(&Scope::Every, tenant)).await {
+                Ok(found) => return found.map(|stored| Arc::new(stored.recipient)),
+                Err(StoreError::Unavailable(_) | StoreError::TimedOut(_)) => clock::pause(ASK_AGAIN).await,
+                Err(error) => {
+                    tracing::error!(tenant_id = tenant, %error, "a recipient can't be read");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Until when the lease of this place is surely ours: `margin` before others may think that it is not, because their
+    /// clocks and ours agree only so well.
+    fn sure_until(&self, place: &RunGuard) -> DateTime<Utc> {
+        *place.valid_until.borrow() - self.margin
+    }
+
+    /// Returns when the lease was not renewed in time, or was taken; for who looks anyway: it wakes nobody. Looked at before
+    /// each step of the work, it keeps a process that was stopped for longer than the lease from another step.
+    fn lease_over(&self, place: &RunGuard) -> impl Future<Output = ()> {
+        std::future::poll_fn(|_| match self.store.clock().now() >= self.sure_until(place) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+    }
+
+    /// Returns when the lease was not renewed in time, or was taken, and wakes its caller.
+    async fn lease_gone(&self, place: &RunGuard) {
+        let (clock, mut valid_until) = (self.store.clock(), place.valid_until.clone());
+        loop {
+            valid_until.mark_unchanged();
+            let until = self.sure_until(place);
+            if clock.now() >= until {
+                return;
+            }
+            tokio::select! {
+                () = clock.sleep_until(until) => {}
+                changed = valid_until.changed() => if changed.is_err() { clock.sleep_until(until).await },
+            }
+        }
+    }
+
+    fn tell_state(&self, run_id: uuid::Uuid, state: RunState, reason: Option<String>) {
+        self.hub.publish(run_id, || StreamEvent::StateChange { state: state.as_str().to_owned(), reason });
+    }
+}
+
+/// The one line that the log has of an execution, once its end is on the record.
+fn log_end(started: &StartedRun, state: RunState, took: Duration, error: Option<&RunFault>) {
+    let Run { id, tenant_id, attempt, .. } = &*started.run;
+    let task = started.task.as_ref();
+    let (task_id, name) = (task.map(|task| tracing::field::display(task.id)), task.map(|task| task.name.as_str()));
+    let (state, duration_ms) = (state.as_str(), took.as_millis() as u64);
+    match error {
+        Some(RunFault { code, message, .. }) => tracing::warn!(
+            run_id = %id, task_id, task = name, tenant_id, state, duration_ms, attempt, code, error = message, "execution failed"
+        ),
+        None => {
+            tracing::info!(run_id = %id, task_id, task = name, tenant_id, state, duration_ms, attempt, "execution ended")
+        }
+    }
+}
+
+fn lost(run_id: uuid::Uuid) {
+    tracing::warn!(%run_id, "the lease is lost, the run goes on elsewhere");
+}
+
+/// Returns when an end was asked for and the executor did not come to it by itself.
+async fn asked_in_vain(stop: &StopSignal) -> RunError {
+    stop.asked().await;
+    clock::pause(HAND_BACK_LIMIT).await;
+    stop.check().err().unwrap_or(RunError::HandBack)
+}
+
+fn too_long(started: &StartedRun) -> RunError {
+    let limit = started.task.as_ref().map_or(600, |task| task.spec.timeout_seconds);
+    RunError::fail("timeout", format!("the run took longer than its limit of {limit} s"))
+}

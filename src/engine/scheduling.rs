@@ -1,0 +1,9 @@
+//! From instants to claimed runs: scheduler, prefetch, worker, leases.
+
+pub mod active;
+pub mod heartbeat;
+pub(super) mod neighbours;
+pub mod prefetch;
+pub mod rescuer;
+pub mod scheduler;
+pub mod worker;

@@ -1,0 +1,42 @@
+//! Facts about other tenants: whether there are any, for where all tasks are of one no place is kept for others; and
+//! whether any has a limit of its own on the runs that are under way.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::engine::scheduling::prefetch::PrefetchBuffer;
+use crate::store::{Store, answered};
+
+/// How old the answer may be. A tenant whose first task comes later than that is reckoned with.
+const GOOD_FOR: Duration = Duration::from_secs(1);
+
+/// Asks for one service, and no more often than once a second.
+pub struct Neighbours {
+    store: Store,
+    held: Arc<PrefetchBuffer>,
+    asked: Mutex<Option<Duration>>,
+}
+
+impl Neighbours {
+    pub fn new(store: Store, held: Arc<PrefetchBuffer>) -> Neighbours {
+        Neighbours { store, held, asked: Mutex::default() }
+    }
+
+    /// Tells those who share the places out. A store that is away leaves it as it was.
+    pub async fn look(&self) {
+        let now = self.store.clock().elapsed();
+        let is_fresh = |asked: &Duration| now.saturating_sub(*asked) < GOOD_FOR;
+        if self.asked.lock().expect("neighbours lock").as_ref().is_some_and(is_fresh) {
+            return;
+        }
+        let look = async { tokio::try_join!(self.store.serves_one_tenant(), self.store.tenants_have_own_limits()) };
+        match answered(look).await {
+            Ok((alone, own_limits)) => {
+                self.held.set_alone(alone);
+                self.held.set_own_limits(own_limits);
+                *self.asked.lock().expect("neighbours lock") = Some(now);
+            }
+            Err(error) => tracing::debug!(%error, "what other tenants there are is not known now"),
+        }
+    }
+}

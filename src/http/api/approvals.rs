@@ -1,0 +1,198 @@
+//! Approvals over HTTP: what people are asked, and their answers. The link pages are in [`crate::http::pages::approve`].
+//!
+//! Reading decides nothing. A decision names the digest of what was shown; the store lets one of two win.
+
+pub mod decision;
+mod view;
+
+use axum::Json;
+use axum::body::Body as Bytes;
+use axum::extract::State as Held;
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::base::invalid::{ValidationErrors, unknown_fields};
+use crate::base::token::Permission;
+use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, Via, arguments};
+use crate::http::HttpState;
+use crate::http::api::approvals::decision::{Decision, GRANT_DAYS, GrantWish, Who, missing, sentence};
+use crate::http::error::{ApiError, PROBLEM_JSON, ProblemDetails};
+use crate::http::request::auth::AuthenticatedCaller;
+use crate::http::request::body::{JsonBody, only};
+use crate::http::request::page::{Items, ListPage};
+use crate::http::request::path::Id;
+use crate::http::request::query::Query;
+use crate::http::schema;
+use crate::store::{ApprovalFilter, Decided, Grant};
+
+pub use view::{ApprovalOfRun, ApprovalView};
+
+/// Result of a decision.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct DecidedView {
+    /// The approval after the decision.
+    #[serde(flatten)]
+    pub approval: ApprovalView,
+    /// The standing grant that was given with it.
+    #[schema(required)]
+    pub grant_id: Option<Uuid>,
+}
+
+/// A decision that came too late or was about something else, with how things stand.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct ApprovalProblem {
+    /// The problem that the decision met.
+    #[serde(flatten)]
+    pub problem: ProblemDetails,
+    /// The approval as it is now.
+    pub approval: ApprovalView,
+}
+
+/// List approvals
+#[utoipa::path(get, path = "/v1/approvals", tag = "approvals", security(("bearer" = ["approvals:read"])),
+    params(
+        ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
+        ("status" = Option<ApprovalStatus>, Query), ("task_id" = Option<Uuid>, Query),
+        ("run_id" = Option<Uuid>, Query), ("batch_id" = Option<Uuid>, Query),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = Items<ApprovalView>)))]
+pub async fn list_approvals(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    mut query: Query,
+) -> Result<Json<Items<ApprovalView>>, ApiError> {
+    caller.may(Permission::ApprovalsRead)?;
+    let tenant = query.text("tenant_id");
+    let page = ListPage::of(&mut query);
+    let filter = ApprovalFilter {
+        tenant: None,
+        status: query.word("status", &ApprovalStatus::ALL.map(|status| (status.as_str(), status))),
+        task_id: query.id("task_id"),
+        run_id: query.id("run_id"),
+        batch_id: query.id("batch_id"),
+        before: page.before,
+        limit: page.fetch(),
+    };
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    let approvals = state.store.approvals_page(&scope, &filter).await?;
+    Ok(Json(page.within(approvals, |approval| approval.id).map(ApprovalView::of)))
+}
+
+/// Read an approval
+#[utoipa::path(get, path = "/v1/approvals/{id}", tag = "approvals", security(("bearer" = ["approvals:read"])),
+    params(("id" = Uuid, Path)), responses((status = 200, body = ApprovalView)))]
+pub async fn get_approval(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    query: Query,
+) -> Result<Json<ApprovalView>, ApiError> {
+    caller.may(Permission::ApprovalsRead)?;
+    query.done()?;
+    let approval = state.store.get_approval(&caller.scope, id.of("approval")?).await.map_err(missing)?;
+    Ok(Json(ApprovalView::of(approval)))
+}
+
+/// Decide on an approval
+///
+/// Names the digest of the approval that was read: what was shown is what is decided. An edit is held against the
+/// tool's schema and runs as edited. A second decision, or one about another digest, is refused with the approval as it
+/// is now. Where several people have to agree, the answer is counted, and the approval stays pending until enough have.
+#[utoipa::path(post, path = "/v1/approvals/{id}/decision", tag = "approvals",
+    security(("bearer" = ["approvals:decide"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    request_body = schema::NewDecision,
+    responses((status = 200, body = DecidedView, description = "Decided, or counted"),
+        (status = 409, body = ApprovalProblem, content_type = "application/problem+json",
+            description = "It is decided or expired already, or another digest is asked about")))]
+pub async fn decide_approval(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    caller.may(Permission::ApprovalsDecide)?;
+    let id = id.of("approval")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    let approval = state.store.get_approval(&caller.scope, id).await.map_err(missing)?;
+    let decision = parse(&body.json()?, &approval)?;
+    let who = Who { by: caller.name(), via: Via::Api };
+    let (decided, grant) = decision.put(&state, &caller.scope, &approval, who).await?;
+    let approval = match decided {
+        Decided::Done(approval) | Decided::Counted(approval) => approval,
+        Decided::Refused(refusal, approval) => return Ok(refused(&sentence(refusal, &approval), approval)),
+    };
+    let answer = DecidedView { approval: ApprovalView::of(approval), grant_id: grant.map(|grant: Grant| grant.id) };
+    body.settled(&state, &caller, StatusCode::OK, &answer).await
+}
+
+fn refused(why: &str, approval: Approval) -> Response {
+    let problem = ApiError::Conflict(why.to_owned()).into_problem();
+    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::CONFLICT);
+    let answer = ApprovalProblem { problem, approval: ApprovalView::of(approval) };
+    let body = serde_json::to_vec(&answer).expect("an approval is JSON");
+    (status, [(CONTENT_TYPE, PROBLEM_JSON), (CACHE_CONTROL, "no-store")], Bytes::from(body)).into_response()
+}
+
+/// Reads a decision about this approval.
+fn parse(body: &Value, approval: &Approval) -> Result<Decision, ValidationErrors> {
+    only(body, &["decision", "digest", "modifications", "comment", "grant"])?;
+    let mut faults = ValidationErrors::new();
+    let choice = match body.get("decision").and_then(Value::as_str) {
+        Some("approve") => ApprovalChoice::Approve,
+        Some("edit") => ApprovalChoice::Edit,
+        Some("cancel") => ApprovalChoice::Cancel,
+        _ => {
+            faults.add("/decision", "must be `approve`, `edit` or `cancel`");
+            ApprovalChoice::Cancel
+        }
+    };
+    let digest = body.get("digest").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if digest.is_empty() {
+        faults.add("/digest", "is missing: the `digest` of the approval that was shown");
+    }
+    let arguments = match body.get("modifications") {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(changes)) => Some(arguments::changed(&approval.proposal.arguments, changes)),
+        Some(_) => {
+            faults.add("/modifications", "must be an object: the arguments that are to be otherwise");
+            None
+        }
+    };
+    let comment = match body.get("comment") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(comment)) => Some(comment.clone()).filter(|comment| !comment.trim().is_empty()),
+        Some(_) => {
+            faults.add("/comment", "must be a text");
+            None
+        }
+    };
+    let grant = body.get("grant").filter(|grant| !grant.is_null()).and_then(|grant| wish(grant, approval, &mut faults));
+    faults.or(Decision { choice, digest, arguments, comment, grant })
+}
+
+/// Reads the wish for a grant; what is left out is the narrowest: all arguments as they are.
+fn wish(grant: &Value, approval: &Approval, faults: &mut ValidationErrors) -> Option<GrantWish> {
+    let Some(fields) = grant.as_object() else {
+        faults.add("/grant", "must be an object such as {\"days\": 30, \"arguments\": [\"room\"]}");
+        return None;
+    };
+    for name in unknown_fields(fields, &["days", "uses", "arguments"]) {
+        faults.add(format!("/grant/{}", crate::base::invalid::escape(name)), "unknown field");
+    }
+    let given = |name: &str| fields.get(name).filter(|value| !value.is_null());
+    let days = given("days").map_or(Some(GRANT_DAYS), |days| faults.read::<i64>(days, "/grant/days"));
+    let uses = given("uses").map_or(Some(None), |uses| faults.read::<i64>(uses, "/grant/uses").map(Some));
+    let all = || approval.proposal.arguments.as_object().map(Map::keys).into_iter().flatten().cloned().collect();
+    let arguments =
+        given("arguments").map_or_else(|| Some(all()), |names| faults.read::<Vec<String>>(names, "/grant/arguments"));
+    Some(GrantWish { days: days?, uses: uses?, arguments: arguments? })
+}

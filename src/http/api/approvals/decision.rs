@@ -1,0 +1,231 @@
+//! A person's answer, from whatever way it came: held against what was asked, put to the store, and what follows.
+//!
+//! The store settles a question at most once, and keeps the standing grant that goes with it in the same transaction.
+
+use chrono::TimeDelta;
+use serde_json::{Map, Value, json};
+
+use crate::base::id::{Scope, new_id};
+use crate::base::invalid::ValidationErrors;
+use crate::domain::approval::arguments::Misfit;
+use crate::domain::approval::matrix::{Category, Consequence};
+use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, COMMENT_LENGTH, Via, arguments};
+use crate::http::HttpState;
+use crate::http::error::ApiError;
+use crate::store::{Decided, DecisionRefusal, Grant, StoreError};
+
+/// For how many days a grant holds where nothing is said.
+pub const GRANT_DAYS: i64 = 30;
+/// The longest.
+pub const MOST_GRANT_DAYS: i64 = 365;
+/// How often a grant may be used at most, where that is limited.
+pub const MOST_GRANT_USES: i64 = 100_000;
+
+/// A person's decision.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The decision itself.
+    pub choice: ApprovalChoice,
+    /// The digest that they were shown.
+    pub digest: String,
+    /// `Edit`: the whole arguments with which the call is to run.
+    pub arguments: Option<Value>,
+    /// A comment for the model and for the record.
+    pub comment: Option<String>,
+    /// The standing grant that is asked for with an approval.
+    pub grant: Option<GrantWish>,
+}
+
+/// "Always allow this", as it is asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GrantWish {
+    /// Days for which it holds.
+    pub days: i64,
+    /// `None`: as often as it likes.
+    pub uses: Option<i64>,
+    /// The arguments that have to be the same as now; the others are free.
+    pub arguments: Vec<String>,
+}
+
+/// The person or token that decides, and the way of the decision.
+#[derive(Debug, Clone)]
+pub struct Who {
+    /// Name for the record: `recipient:<id>` or `token:<id>`.
+    pub by: String,
+    /// The way of the decision.
+    pub via: Via,
+}
+
+/// Why a grant can't be given for this call; `None`: it can.
+pub fn ungrantable(approval: &Approval) -> Option<&'static str> {
+    let proposal = &approval.proposal;
+    match () {
+        _ if approval.task_id.is_none() => Some("only the calls of a task can be allowed for good"),
+        _ if proposal.consequence == Consequence::High => {
+            Some("a tool of high consequence is asked about each time; it can't be allowed for good")
+        }
+        _ if proposal.category == Category::Delete => {
+            Some("what is deleted can't be brought back; it is asked about each time and can't be allowed for good")
+        }
+        _ if proposal.approvers > 1 => {
+            Some("more than one person has to agree to this call; one alone can't allow it for good")
+        }
+        _ => None,
+    }
+}
+
+impl Decision {
+    /// Whether nothing is wrong with it, before anything is asked of the store.
+    pub fn check(&self, approval: &Approval) -> Result<(), ValidationErrors> {
+        Misfit::faults(self.misfits(approval))
+    }
+
+    /// Every fault of the decision, before anything is asked of the store.
+    pub fn misfits(&self, approval: &Approval) -> Vec<Misfit> {
+        let mut found = Vec::new();
+        let proposal = &approval.proposal;
+        if self.comment.as_ref().is_some_and(|comment| comment.chars().count() > COMMENT_LENGTH) {
+            let message = format!("must have at most {COMMENT_LENGTH} characters");
+            found.push(Misfit::with("/comment", message, "fault_max_length", &[("limit", COMMENT_LENGTH.to_string())]));
+        }
+        if !proposal.options.contains(&self.choice) {
+            found.push(Misfit::other("/decision", "is not among the options of this approval"));
+        }
+        match (&self.arguments, self.choice) {
+            (Some(_), ApprovalChoice::Edit) if !proposal.allow_modification => {
+                let why = "the arguments of this call can't be changed: approve it as it is, or reject it";
+                found.push(Misfit::other("/decision", why));
+            }
+            (Some(edited), ApprovalChoice::Edit) => {
+                found.extend(arguments::misfits(&proposal.parameters, edited, "/modifications"));
+            }
+            (None, ApprovalChoice::Edit) => {
+                let why = "is missing: the arguments that are to be otherwise";
+                found.push(Misfit::other("/modifications", why));
+            }
+            (Some(_), _) => found.push(Misfit::other("/modifications", "goes with the decision `edit` only")),
+            (None, _) => {}
+        }
+        if let Some(grant) = &self.grant {
+            grant.check(self.choice, approval, &mut found);
+        }
+        found
+    }
+
+    /// Puts the answer to the store, and gives the grant that goes with it. Answers how things stand and the grant.
+    ///
+    /// # Errors
+    /// What is wrong with the answer; then nothing has changed.
+    pub async fn put(
+        &self,
+        state: &HttpState,
+        scope: &Scope,
+        approval: &Approval,
+        who: Who,
+    ) -> Result<(Decided, Option<Grant>), ApiError> {
+        let moot = self.digest != approval.digest || approval.status.is_settled();
+        if !moot {
+            // edited arguments are held against the tool's schema
+            let (answer, of) = (self.clone(), approval.clone());
+            state.computed(&approval.tenant_id, move || answer.check(&of)).await??;
+        }
+        let grant = match &self.grant {
+            Some(wish) if !moot => Some(wish.grant(state, scope, approval, &who.by).await?),
+            _ => None,
+        };
+        let edited = self.arguments.clone().filter(|_| self.choice == ApprovalChoice::Edit).map(|arguments| {
+            let digest = approval.proposal.digest(&approval.identity(), &arguments);
+            (arguments, digest)
+        });
+        let answer = ApprovalAnswer {
+            choice: self.choice,
+            digest: self.digest.clone(),
+            edited,
+            comment: self.comment.clone(),
+            by: who.by,
+            via: who.via,
+        };
+        let decided = match &grant {
+            Some(grant) => state.store.decide_and_grant(scope, approval.id, &answer, grant).await,
+            None => state.store.decide_approval(scope, approval.id, &answer).await,
+        };
+        let decided = decided.map_err(missing)?;
+        let grant = grant.filter(|_| matches!(decided, Decided::Done(_)));
+        Ok((decided, grant))
+    }
+}
+
+impl GrantWish {
+    fn check(&self, choice: ApprovalChoice, approval: &Approval, found: &mut Vec<Misfit>) {
+        if choice != ApprovalChoice::Approve {
+            let why = "goes with the decision `approve` only";
+            found.push(Misfit::with("/grant", why, "fault_grant_as_shown", &[]));
+        }
+        if let Some(why) = ungrantable(approval) {
+            found.push(Misfit::other("/grant", why));
+        }
+        if !(1..=MOST_GRANT_DAYS).contains(&self.days) {
+            let message = format!("must lie between 1 and {MOST_GRANT_DAYS}");
+            let limits = [("from", "1".to_owned()), ("to", MOST_GRANT_DAYS.to_string())];
+            found.push(Misfit::with("/grant/days", message, "fault_between", &limits));
+        }
+        if self.uses.is_some_and(|uses| !(1..=MOST_GRANT_USES).contains(&uses)) {
+            let message = format!("must lie between 1 and {MOST_GRANT_USES}, or be null");
+            found.push(Misfit::other("/grant/uses", message));
+        }
+        for (index, name) in self.arguments.iter().enumerate() {
+            if approval.proposal.arguments.get(name).is_none() {
+                found.push(Misfit::other(format!("/grant/arguments/{index}"), "is no argument of this call"));
+            }
+        }
+    }
+
+    async fn grant(&self, state: &HttpState, scope: &Scope, approval: &Approval, by: &str) -> Result<Grant, ApiError> {
+        let gone = || ValidationErrors::one("/grant", "the task was deleted; there is nothing to allow for good");
+        let task = match approval.task_id {
+            Some(task) => state.store.find_task(scope, task).await?,
+            None => None,
+        };
+        let task = task.ok_or_else(gone)?;
+        let now = state.clock.now();
+        let proposal = &approval.proposal;
+        let pinned = self
+            .arguments
+            .iter()
+            .filter_map(|name| proposal.arguments.get(name).map(|value| (name.clone(), value.clone())));
+        Ok(Grant {
+            id: new_id(now),
+            tenant_id: approval.tenant_id.clone(),
+            task_id: task.id,
+            tool: proposal.tool.clone(),
+            epoch: task.epoch,
+            arguments: Value::Object(pinned.collect::<Map<_, _>>()),
+            definition: proposal.definition.clone(),
+            uses_left: self.uses,
+            created_at: now,
+            created_by: by.to_owned(),
+            expires_at: now + TimeDelta::days(self.days),
+            revoked_at: None,
+            revoked_by: None,
+        })
+    }
+}
+
+/// A refusal in a sentence, for people.
+pub fn sentence(refusal: DecisionRefusal, approval: &Approval) -> String {
+    match refusal {
+        DecisionRefusal::Settled => format!("the approval is {} already", approval.status.as_str()),
+        DecisionRefusal::Expired => "the time to answer is over; no answer is a no".into(),
+        DecisionRefusal::OtherDigest => {
+            "what is asked is not what was shown: look at the approval again, and decide on that".into()
+        }
+        DecisionRefusal::Barred => "who asked for the call may not decide on it".into(),
+        DecisionRefusal::NotOffered => {
+            format!("this is not offered; the options are {}", json!(approval.proposal.options))
+        }
+    }
+}
+
+pub(super) fn missing(error: StoreError) -> ApiError {
+    ApiError::of_store(error, "approval")
+}

@@ -1,0 +1,275 @@
+//! Dead letters over HTTP: what could not be handled, and whether it is tried again or given up.
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::StatusCode;
+use axum::response::Response;
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::base::id::Scope;
+use crate::base::invalid::ValidationErrors;
+use crate::base::token::Permission;
+use crate::http::HttpState;
+use crate::http::api::events::{EVENTS_AT_ONCE, of_bus, of_position};
+use crate::http::error::{ApiError, ProblemDetails};
+use crate::http::request::auth::AuthenticatedCaller;
+use crate::http::request::body::{JsonBody, only};
+use crate::http::request::page::{Items, limit};
+use crate::http::request::path::Id;
+use crate::http::request::query::Query;
+use crate::http::schema::DeadLetterChoice;
+use crate::ports::bus;
+use crate::ports::bus::{BusError, DeadLetterFilter};
+use crate::store::PAGE_BYTES;
+
+/// Letters that one request replays or drops.
+const MOST: usize = 1000;
+/// Letters that are asked for at once.
+const PAGE: usize = 100;
+
+/// An entry of the bus that could not be handled.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct DeadLetterView {
+    /// Id of the letter.
+    pub id: String,
+    /// `null` where the entry is no event; then only an admin sees it.
+    #[schema(required)]
+    pub tenant_id: Option<String>,
+    /// The event, a CloudEvent; `null` where it is none.
+    #[schema(required)]
+    pub event: Option<Value>,
+    /// The entry as it was found, where it is no event.
+    #[schema(required)]
+    pub text: Option<String>,
+    /// Why it could not be handled.
+    pub error: String,
+    /// How often it was tried.
+    pub deliveries: u32,
+    /// The instant from which the entry is delivered no more.
+    pub buried_at: DateTime<Utc>,
+}
+
+/// How many dead letters were dealt with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct AffectedCount {
+    /// Number of letters that were replayed or dropped.
+    pub count: u64,
+}
+
+impl From<bus::BusDeadLetter> for DeadLetterView {
+    fn from(letter: bus::BusDeadLetter) -> DeadLetterView {
+        let event = bus::read_entry(letter.body.as_bytes()).ok().map(|event| event.to_value());
+        DeadLetterView {
+            id: letter.id,
+            tenant_id: letter.tenant,
+            text: event.is_none().then_some(letter.body),
+            event,
+            error: letter.error,
+            deliveries: letter.deliveries,
+            buried_at: letter.buried_at,
+        }
+    }
+}
+
+/// List dead letters
+#[utoipa::path(get, path = "/v1/dead-letters", tag = "events", security(("bearer" = ["dead_letters:read"])),
+    params(
+        ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
+        ("source" = Option<String>, Query, example = "email"),
+        ("type" = Option<String>, Query, description = "Exact, or with a trailing `*`", example = "mail.*"),
+        ("error" = Option<String>, Query, description = "Part of the error"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = Items<DeadLetterView>)))]
+pub async fn list_dead_letters(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    mut query: Query,
+) -> Result<Json<Items<DeadLetterView>>, ApiError> {
+    caller.may(Permission::DeadLettersRead)?;
+    let tenant = query.text("tenant_id");
+    let limit = limit(&mut query);
+    let mut filter = DeadLetterFilter {
+        source: query.text("source"),
+        kind: query.text("type"),
+        error: query.text("error"),
+        before: query.text("cursor"),
+        limit: 0,
+    };
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    let (mut bytes, mut items) = (0, Vec::new());
+    // in parts, so that what is held is never more than a page and a part
+    loop {
+        let wanted = EVENTS_AT_ONCE.min(limit - items.len());
+        filter.limit = wanted + 1;
+        let mut letters = state.bus.dead_letters(&scope, &filter).await.map_err(of_position)?;
+        let more = letters.len() > wanted;
+        letters.truncate(wanted);
+        bytes += letters.iter().map(|letter| (letter.body.len() + letter.error.len()) as i64).sum::<i64>();
+        let last = letters.last().filter(|_| more).map(|last| last.id.clone());
+        items.extend(letters.into_iter().map(DeadLetterView::from));
+        if last.is_none() || items.len() >= limit || bytes >= PAGE_BYTES {
+            return Ok(Json(Items { items, next_cursor: last }));
+        }
+        filter.before = last;
+    }
+}
+
+/// Read a dead letter
+#[utoipa::path(get, path = "/v1/dead-letters/{id}", tag = "events", security(("bearer" = ["dead_letters:read"])),
+    params(("id" = String, Path)), responses((status = 200, body = DeadLetterView)))]
+pub async fn get_dead_letter(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    Id(id): Id,
+    query: Query,
+) -> Result<Json<DeadLetterView>, ApiError> {
+    caller.may(Permission::DeadLettersRead)?;
+    query.done()?;
+    Ok(Json(state.bus.dead_letter(&caller.scope, &id).await.map_err(missing)?.into()))
+}
+
+/// Replay a dead letter
+///
+/// Publishes its event once more under the same identity: a task that it has fired already is not fired again. An
+/// entry that is no event can't be replayed.
+#[utoipa::path(post, path = "/v1/dead-letters/{id}/replay", tag = "events",
+    security(("bearer" = ["dead_letters:write"])),
+    params(("id" = String, Path), ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    responses((status = 202, body = AffectedCount), (status = 409, body = ProblemDetails,
+        content_type = "application/problem+json", description = "It is no event")))]
+pub async fn replay_dead_letter(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    Id(id): Id,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    caller.may(Permission::DeadLettersWrite)?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    only(&body.json_or_nothing()?, &[])?;
+    state.bus.replay(&caller.scope, &id).await.map_err(missing)?;
+    body.settled(&state, &caller, StatusCode::ACCEPTED, &AffectedCount { count: 1 }).await
+}
+
+/// Drop a dead letter
+///
+/// For good: its event is not handled any more.
+#[utoipa::path(delete, path = "/v1/dead-letters/{id}", tag = "events", security(("bearer" = ["dead_letters:write"])),
+    params(("id" = String, Path)), responses((status = 204)))]
+pub async fn drop_dead_letter(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    Id(id): Id,
+    query: Query,
+) -> Result<StatusCode, ApiError> {
+    caller.may(Permission::DeadLettersWrite)?;
+    query.done()?;
+    state.bus.drop_dead_letter(&caller.scope, &id).await.map_err(missing)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Replay dead letters
+///
+/// All that match, newest first, up to `limit` (1000). Entries that are no events stay.
+#[utoipa::path(post, path = "/v1/dead-letters/replay", tag = "events", security(("bearer" = ["dead_letters:write"])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    request_body = DeadLetterChoice, responses((status = 200, body = AffectedCount)))]
+pub async fn replay_dead_letters(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    bulk(state, caller, body, Deed::Replay).await
+}
+
+/// Drop dead letters
+///
+/// All that match, newest first, up to `limit` (1000).
+#[utoipa::path(post, path = "/v1/dead-letters/drop", tag = "events", security(("bearer" = ["dead_letters:write"])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    request_body = DeadLetterChoice, responses((status = 200, body = AffectedCount)))]
+pub async fn drop_dead_letters(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    bulk(state, caller, body, Deed::Drop).await
+}
+
+#[derive(Clone, Copy)]
+enum Deed {
+    Replay,
+    Drop,
+}
+
+async fn bulk(state: HttpState, caller: AuthenticatedCaller, body: JsonBody, deed: Deed) -> Result<Response, ApiError> {
+    caller.may(Permission::DeadLettersWrite)?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    let (scope, mut filter, limit) = choice(&caller, &body.json()?)?;
+    let (mut count, mut looked_at) = (0, 0);
+    while looked_at < limit {
+        filter.limit = PAGE.min(limit - looked_at);
+        let letters = state.bus.dead_letters(&scope, &filter).await.map_err(missing)?;
+        looked_at += letters.len();
+        let last = letters.len() < filter.limit;
+        filter.before = letters.last().map(|letter| letter.id.clone());
+        for letter in letters {
+            let done = match deed {
+                Deed::Replay => state.bus.replay(&scope, &letter.id).await,
+                Deed::Drop => state.bus.drop_dead_letter(&scope, &letter.id).await,
+            };
+            match done {
+                Ok(()) => count += 1,
+                // no event, or another call was faster
+                Err(BusError::Invalid { .. } | BusError::NotFound) => {}
+                Err(error) => return Err(missing(error)),
+            }
+        }
+        if last {
+            break;
+        }
+    }
+    body.settled(&state, &caller, StatusCode::OK, &AffectedCount { count }).await
+}
+
+/// Which letters a body means.
+fn choice(caller: &AuthenticatedCaller, body: &Value) -> Result<(Scope, DeadLetterFilter, usize), ApiError> {
+    only(body, &["tenant_id", "source", "type", "error", "limit"])?;
+    let mut faults = ValidationErrors::new();
+    let mut text = |name: &str| match body.get(name) {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(_) => {
+            faults.add(format!("/{name}"), "must be a text");
+            None
+        }
+    };
+    let (source, kind, error) = (text("source"), text("type"), text("error"));
+    let limit = match body.get("limit") {
+        None | Some(Value::Null) => MOST,
+        Some(limit) => limit.as_u64().filter(|limit| (1..=MOST as u64).contains(limit)).map_or_else(
+            || {
+                faults.add("/limit", format!("must be from 1 to {MOST}"));
+                MOST
+            },
+            |limit| limit as usize,
+        ),
+    };
+    // an admin who names nobody means every tenant
+    let scope = match (&caller.scope, body.get("tenant_id").filter(|named| !named.is_null())) {
+        (Scope::Every, None) => Scope::Every,
+        _ => Scope::Only(caller.acts_for(body)?),
+    };
+    faults.or(())?;
+    Ok((scope, DeadLetterFilter { source, kind, error, before: None, limit }, limit))
+}
+
+fn missing(error: BusError) -> ApiError {
+    of_bus(error, "dead letter")
+}

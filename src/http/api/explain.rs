@@ -1,0 +1,386 @@
+//! Why a run ran, was skipped or waits, in sentences; and why people were asked about its calls.
+//!
+//! [`standing`] says where a run stands that is not over, [`task`] explains tasks, [`rules`] what their options decide; each is a function over what was read.
+//! It tells what is stored, and judges nothing anew: reasons are those that held when they were recorded.
+
+pub mod event;
+pub mod instant;
+pub mod rules;
+pub mod standing;
+pub mod task;
+
+use std::collections::HashMap;
+
+use axum::Json;
+use axum::extract::State as Held;
+use chrono::SecondsFormat;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::base::token::Permission;
+use crate::domain::approval::{Approval, ApprovalStatus};
+use crate::domain::notification::{Delivery, dedupe};
+use crate::domain::run::cause::Cause;
+use crate::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+use crate::domain::run::{Run, RunState};
+use crate::domain::task::{Notify, Route, Task};
+use crate::http::HttpState;
+use crate::http::api::runs::missing;
+use crate::http::error::ApiError;
+use crate::http::request::auth::AuthenticatedCaller;
+use crate::http::request::path::Id;
+use crate::http::request::query::Query;
+use crate::store::{ApprovalFilter, DeliveryFilter, RunLimits, StoreError};
+
+/// Entries of a transcript that are looked through for calls, and approvals that are read.
+const LOOKED_THROUGH: i64 = 1_000;
+
+/// Why a run is where it is.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Explanation {
+    /// Id of the run.
+    pub run_id: Uuid,
+    /// State of the run.
+    pub state: RunState,
+    /// Cause, state and reason of the run, one sentence each.
+    pub sentences: Vec<String>,
+    /// Conditions that would have to hold, or happen, before it goes on; empty where it is over, or nothing is in its
+    /// way.
+    pub needs: Vec<String>,
+    /// Its tool calls, in order.
+    pub calls: Vec<CallExplained>,
+}
+
+/// Why a call ran, waits or did not run.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct CallExplained {
+    /// The model's turn within the run.
+    pub turn: i64,
+    /// The model's id of the call.
+    pub call_id: String,
+    /// Name of the tool.
+    pub tool: String,
+    /// The question about it; `null`: nobody was asked.
+    #[schema(required)]
+    pub approval_id: Option<Uuid>,
+    /// Status of the approval; absent where nobody was asked.
+    #[schema(required)]
+    pub status: Option<ApprovalStatus>,
+    /// Outcome of the instant.
+    pub sentence: String,
+    /// Why people were asked, or nobody was: each rule that had a part in it, in order.
+    pub reasons: Vec<String>,
+}
+
+/// Explain a run
+///
+/// Why it ran, was skipped or waits and what would have to hold, and for each of its calls why people were asked about it.
+#[utoipa::path(get, path = "/v1/runs/{id}/explain", tag = "runs", security(("bearer" = ["runs:read"])),
+    params(("id" = Uuid, Path)), responses((status = 200, body = Explanation)))]
+pub async fn explain_run(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    query: Query,
+) -> Result<Json<Explanation>, ApiError> {
+    caller.may(Permission::RunsRead)?;
+    query.done()?;
+    let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
+    let asked = ApprovalFilter { run_id: Some(run.id), limit: LOOKED_THROUGH, ..ApprovalFilter::default() };
+    let mut approvals = state.store.approvals_page(&caller.scope, &asked).await?.rows;
+    approvals.reverse();
+    let entries = state.store.transcript_page(&caller.scope, run.id, 0, LOOKED_THROUGH).await?.rows;
+    let calls = calls(&entries, &approvals);
+    let task = task_of(&state, &caller, &run).await?;
+    let place = state.store.whereabouts(&caller.scope, run.id, run.task_id).await?;
+    let own = state.store.quotas_of(&run.tenant_id).await?.concurrent_runs.map(|most| most as i64);
+    let limits = RunLimits { per_tenant: own.or(state.runs_at_once.per_tenant), ..state.runs_at_once };
+    let now = state.clock.now();
+    let facts = standing::StandingFacts { run: &run, task: task.as_ref(), place: &place, limits, now };
+    let mut sentences = sentences(&run, &approvals, standing::course(&facts));
+    let needs = standing::needs(&facts);
+    if run.state.is_final()
+        && let Some(task) = task
+    {
+        let about = DeliveryFilter { run_id: Some(run.id), limit: LOOKED_THROUGH, ..DeliveryFilter::default() };
+        let summaries = state.store.delivery_summaries(&caller.scope, &about).await?.rows;
+        let mut deliveries: Vec<_> = summaries.into_iter().map(|summary| summary.delivery).collect();
+        deliveries.reverse();
+        sentences.extend(told((run.id, run.state), &task, &deliveries));
+    }
+    Ok(Json(Explanation { run_id: run.id, state: run.state, sentences, needs, calls }))
+}
+
+async fn task_of(state: &HttpState, caller: &AuthenticatedCaller, run: &Run) -> Result<Option<Task>, ApiError> {
+    let Some(id) = run.task_id else { return Ok(None) };
+    match state.store.find_task(&caller.scope, id).await {
+        Ok(task) => Ok(task),
+        // what is recorded of the run is told all the same
+        Err(StoreError::Corrupt(why)) => {
+            tracing::error!(task_id = %id, why, "a task can't be read, its run is explained without it");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The recipients who were notified of its end, or why nobody was, by the task's present settings.
+fn told((run, state): (Uuid, RunState), task: &Task, deliveries: &[Delivery]) -> Option<String> {
+    let key = dedupe::run_result(run);
+    let sent: Vec<String> = deliveries
+        .iter()
+        .filter(|delivery| delivery.dedupe_key == key)
+        .map(|delivery| format!("{} ({})", delivery.channel, delivery.state.as_str()))
+        .collect();
+    if !sent.is_empty() {
+        return Some(format!("Its end was told by {}.", sent.join(", then ")));
+    }
+    let why = match (state, task.spec.notify) {
+        _ if task.spec.output.route == Route::Nobody => "its task tells its results to nobody",
+        (RunState::Succeeded | RunState::Failed, Notify::Never) => "its task wants nothing told (notify: never)",
+        (RunState::Succeeded, Notify::OnFailure) => "its task wants failures told only (notify: on_failure)",
+        (RunState::Succeeded, Notify::OnChange) => {
+            "its output is the one that was told last (notify: on_change), or there is no way to reach anybody"
+        }
+        (RunState::Failed, _) => "the same failure had been told already, or there is no way to reach anybody",
+        (RunState::Succeeded, Notify::Always) => "there was no way to reach anybody, or the run told it itself",
+        _ => return None,
+    };
+    Some(format!("Nobody was told of its end: {why}."))
+}
+
+fn sentences(run: &Run, approvals: &[Approval], course: Vec<String>) -> Vec<String> {
+    let mut said = vec![made(run)];
+    if let Some(missed) = &run.missed {
+        let (from, to) = (instant(missed.from), instant(missed.to));
+        let count = missed.count.map_or("too many to count".into(), |count| count.to_string());
+        said.push(format!("It stands for the instants from {from} to {to} that were missed ({count})."));
+    }
+    if let Some(run) = run.retry_of {
+        said.push(format!("It repeats the run {run}."));
+    }
+    said.extend(course);
+    said.push(became(run, approvals));
+    said.extend(run.reason.as_deref().map(why));
+    if let Some(other) = run.blocked_by {
+        said.push(format!("The run {other} was in the way."));
+    }
+    if let Some(fault) = &run.error {
+        said.push(format!("The fault: {} ({}).", fault.message.trim_end_matches('.'), fault.code));
+    }
+    said
+}
+
+/// The cause of the run.
+fn made(run: &Run) -> String {
+    let at = instant(run.scheduled_for);
+    match &run.cause {
+        Some(Cause::Event { event, events }) => {
+            let text = |name: &str| event.get(name).and_then(|value| value.as_str()).unwrap_or("?").to_owned();
+            let more = match events.len() {
+                0 | 1 => String::new(),
+                count => format!(", the last of {count}"),
+            };
+            format!("The event `{}` of `{}` made the task fire{more}.", text("type"), text("source"))
+        }
+        Some(Cause::Condition { expression, value, .. }) => {
+            format!("The condition `{expression}` made the task fire; the poll saw {value}.")
+        }
+        None if run.fire_key.starts_with("m:") => format!("Somebody asked for it at {at}."),
+        None if run.fire_key.starts_with("b:") => format!("A backfill asked for the instant {at}."),
+        None => format!("The {} of the task was due at {at}.", run.trigger_type),
+    }
+}
+
+/// Where the run stands.
+fn became(run: &Run, approvals: &[Approval]) -> String {
+    let open = approvals.iter().filter(|approval| approval.status == ApprovalStatus::Pending);
+    let ends =
+        |at: Option<chrono::DateTime<chrono::Utc>>| at.map_or(String::new(), |at| format!(" at {}", instant(at)));
+    match run.state {
+        RunState::Queued => "It waits for its instant, for a worker, or for a run before it.".into(),
+        RunState::Running => format!("It is being executed since{}.", ends(run.started_at).replacen(" at", "", 1)),
+        RunState::WaitingForInput => "It waits until a person supplies what is missing.".into(),
+        RunState::PendingApproval => match open.clone().map(|approval| approval.expires_at).min() {
+            Some(until) => {
+                format!("It waits for people to decide on {} of its calls, until {}.", open.count(), instant(until))
+            }
+            None => match held_until(approvals) {
+                Some(until) => format!("A call of it is held until {}, and may be stopped until then.", instant(until)),
+                None => "All that people were asked is decided; it goes on soon.".into(),
+            },
+        },
+        RunState::WaitingForCompletion => "It waits until a foreign runtime reports.".into(),
+        RunState::Succeeded => format!("It succeeded{}.", ends(run.finished_at)),
+        RunState::Failed => format!("It failed{}, after {} attempts.", ends(run.finished_at), run.attempt),
+        RunState::Cancelled => format!("It was cancelled{}.", ends(run.finished_at)),
+        RunState::Expired => format!("It expired{}: nobody answered in time.", ends(run.finished_at)),
+        RunState::Skipped => "It was recorded and not executed.".into(),
+    }
+}
+
+/// Until when the next call waits that is only held.
+fn held_until(approvals: &[Approval]) -> Option<chrono::DateTime<chrono::Utc>> {
+    let held = approvals.iter().filter(|approval| approval.status.allows() && approval.began_at.is_none());
+    held.filter_map(|approval| approval.hold_until).min()
+}
+
+/// A recorded reason in a sentence.
+fn why(reason: &str) -> String {
+    let sentence = match reason {
+        "overlap" => "another run of the task was being executed, and the task's overlap rule says to skip",
+        "missed_window" => "it was due longer ago than the task's catch-up window allows",
+        "catch_up_skip" => "it was missed, and the task says that what was missed is not caught up",
+        "catch_up_limit" => "more was missed than is caught up at once",
+        "max_runs" => "the task has had all the runs that it may have",
+        "excluded" => "the instant is excluded by the task's trigger",
+        "ended" => "the task's trigger had ended",
+        "paused" => "the task was paused",
+        "paused_by_agent" => "an agent paused the task",
+        "edited" => "the task was edited meanwhile",
+        "superseded" => "a later run took its place",
+        "cooldown" => "the condition had fired a short while before",
+        "fan_out" => "the event had fired as many other tasks as one event may",
+        "filtered" => "a filter of its pipeline said no",
+        "stopped" => "its pipeline stopped there",
+        "told" => "its pipeline told the result itself",
+        "task_deleted" => "the task was deleted",
+        "too_old" => "the event had happened longer ago than the task wants",
+        "throttled" => "the task had fired as often as its `throttle` lets it",
+        "duplicate" => "an event with the same `dedup` key had fired the task a short while before",
+        "hold_full" => "the paused task held as many events as it may",
+        "dropped" => "somebody dropped the events that the paused task had held",
+        "completion_timeout" => "the foreign runtime did not report in time",
+        other => return format!("The reason: {other}."),
+    };
+    format!("The reason: {sentence} (`{reason}`).")
+}
+
+/// Every call of the transcript with the question about it, and questions whose call is not written down yet.
+fn calls(entries: &[TranscriptEntry], approvals: &[Approval]) -> Vec<CallExplained> {
+    let mut asked: HashMap<(i64, &str), &Approval> = HashMap::new();
+    // in order: the latest question about a call is the one that counts
+    for approval in approvals {
+        asked.insert((approval.turn, approval.call_id.as_str()), approval);
+    }
+    let mut answered = HashMap::new();
+    for entry in entries {
+        if let TranscriptMessage::Tool { call_id, is_error, reasons, .. } = &entry.message {
+            answered.insert((entry.turn, call_id.as_str()), (*is_error, reasons));
+        }
+    }
+    let mut found = Vec::new();
+    for entry in entries {
+        let TranscriptMessage::Assistant { tool_calls, .. } = &entry.message else { continue };
+        for call in tool_calls {
+            let place = (entry.turn, call.id.as_str());
+            let approval = asked.remove(&place);
+            found.push(explained(entry.turn, &call.id, &call.name, approval, answered.get(&place).copied()));
+        }
+    }
+    let mut rest: Vec<&Approval> = asked.into_values().collect();
+    rest.sort_by_key(|approval| approval.id);
+    found
+        .extend(rest.into_iter().map(|approval| {
+            explained(approval.turn, &approval.call_id, &approval.proposal.tool, Some(approval), None)
+        }));
+    found
+}
+
+fn explained(
+    turn: i64,
+    call: &str,
+    tool: &str,
+    approval: Option<&Approval>,
+    answered: Option<(bool, &Vec<String>)>,
+) -> CallExplained {
+    let ended = match answered.map(|(failed, _)| failed) {
+        Some(true) => "It was answered with an error.",
+        Some(false) => "It was executed.",
+        None => "It has no result yet.",
+    };
+    let sentence = match approval {
+        None => format!("Nobody was asked. {ended}"),
+        Some(approval) => format!("{} {ended}", decided(approval)),
+    };
+    CallExplained {
+        turn,
+        call_id: call.to_owned(),
+        tool: tool.to_owned(),
+        approval_id: approval.map(|approval| approval.id),
+        status: approval.map(|approval| approval.status),
+        sentence,
+        reasons: match approval {
+            Some(approval) => approval.proposal.reasons.clone(),
+            None => answered.map(|(_, reasons)| reasons.clone()).unwrap_or_default(),
+        },
+    }
+}
+
+fn decided(approval: &Approval) -> String {
+    let who = approval.decided_by.as_deref().unwrap_or("the service");
+    if let (true, true, Some(until)) = (approval.proposal.asks_nobody(), approval.status.allows(), approval.hold_until)
+    {
+        return format!("Nobody was asked; it could be stopped until {}.", instant(until));
+    }
+    match approval.status {
+        ApprovalStatus::Pending => format!("A person has to agree, until {}.", instant(approval.expires_at)),
+        ApprovalStatus::Approved => format!("{who} approved it."),
+        ApprovalStatus::Edited => format!("{who} approved it with other arguments."),
+        ApprovalStatus::Cancelled => format!("{who} rejected it."),
+        ApprovalStatus::Expired => "Nobody approved it in time.".into(),
+    }
+}
+
+fn instant(at: chrono::DateTime<chrono::Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Secs, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::domain::notification::DeliveryState;
+
+    #[test]
+    fn explanation_names_the_notified_recipients_or_why_there_are_none() {
+        let now = "2027-03-01T08:00:00Z".parse().expect("an instant");
+        let id = Uuid::from_u128(2);
+        let said = |state: RunState, notify: Notify, sent: &[(&str, DeliveryState)]| {
+            let spec = serde_json::from_value(json!({
+                "trigger": { "type": "schedule", "interval": "1m" }, "executor": "test", "action": {}, "notify": notify,
+                "max_runs": null, "timeout_seconds": 600, "retry": { "max_attempts": 1, "backoff_seconds": 1 },
+                "pause_after_failures": null, "metadata": {},
+            }))
+            .expect("a spec");
+            let tenant = crate::base::id::Tenant::new("ann").expect("a tenant");
+            let draft = crate::domain::task::Draft { tenant, key: None, name: "a task".into(), spec };
+            let task = Task::new(Uuid::from_u128(1), draft, now).expect("a task").0;
+            let deliveries: Vec<Delivery> = sent.iter().map(|(channel, state)| delivery(id, channel, *state)).collect();
+            told((id, state), &task, &deliveries)
+        };
+        let email = ("email", DeliveryState::Failed);
+        assert_eq!(
+            said(RunState::Succeeded, Notify::Always, &[email, ("sms", DeliveryState::Delivered)]).as_deref(),
+            Some("Its end was told by email (failed), then sms (delivered).")
+        );
+        let why = |state, notify| said(state, notify, &[]).expect("a sentence");
+        assert!(why(RunState::Succeeded, Notify::OnChange).contains("the one that was told last (notify: on_change)"));
+        assert!(why(RunState::Succeeded, Notify::OnFailure).contains("notify: on_failure"));
+        assert!(why(RunState::Failed, Notify::Never).contains("notify: never"));
+        assert!(why(RunState::Failed, Notify::OnFailure).contains("had been told already"));
+        assert_eq!(said(RunState::Cancelled, Notify::Always, &[]), None);
+    }
+
+    fn delivery(run: Uuid, channel: &str, state: DeliveryState) -> Delivery {
+        Delivery {
+            id: Uuid::from_u128(3),
+            channel: channel.into(),
+            dedupe_key: dedupe::run_result(run),
+            run_id: Some(run),
+            state,
+            ..Delivery::sample(crate::domain::notification::MessageKind::Result)
+        }
+    }
+}

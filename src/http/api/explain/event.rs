@@ -1,0 +1,295 @@
+//! Why an event fired which tasks, and not others: its tenant's triggers that came close, with the part that failed.
+//!
+//! Judged anew by the tasks as they are now; runs and skips are those that were recorded.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::State as Held;
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::base::id::{Scope, Tenant};
+use crate::base::invalid::ValidationErrors;
+use crate::base::token::Permission;
+use crate::domain::event::Event;
+use crate::domain::run::RunState;
+use crate::domain::task::TaskStatus;
+use crate::domain::trigger::Trigger;
+use crate::domain::trigger::event::Arrival;
+use crate::domain::trigger::event::examine::{Effort, ExaminedPart, examine};
+use crate::http::HttpState;
+use crate::http::api::events::of_bus;
+use crate::http::api::explain::why;
+use crate::http::error::{ApiError, ProblemDetails};
+use crate::http::request::auth::AuthenticatedCaller;
+use crate::http::request::path::Id;
+use crate::http::request::query::Query;
+use crate::store::EventTask;
+
+/// Event tasks that are looked at, and read at once.
+const LOOKED_AT: usize = 5_000;
+const PAGE: usize = 500;
+/// After this long an examination gives up its thread, to go on in its tenant's next turn; one filter is bounded by itself.
+const PIECE: Duration = Duration::from_millis(5);
+/// Steps in which the filters of all of these are evaluated, and once more those that are taken apart. A step is about a
+/// nanosecond.
+const STEPS: u64 = 250_000_000;
+/// Triggers that are told, and those of them whose filters are taken apart.
+const TOLD: usize = 50;
+const TAKEN_APART: usize = 10;
+/// Bytes of what is told, roughly.
+const BYTES: usize = 256 * 1024;
+
+/// Why an event fired which tasks, and not others.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct EventExplanation {
+    /// Id of the event.
+    pub id: String,
+    /// Source of the event.
+    pub source: String,
+    /// Type of the event.
+    pub r#type: String,
+    /// Tenant of the event.
+    pub tenant_id: String,
+    /// One sentence each.
+    pub sentences: Vec<String>,
+    /// The triggers that it matched or came close to (its source or its type fits), the closest first.
+    pub triggers: Vec<ExaminedTrigger>,
+    /// Event tasks that were looked at.
+    pub looked_at: usize,
+    /// Whether there are more of them, or more to tell.
+    pub more: bool,
+}
+
+/// A trigger beside an event.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct ExaminedTrigger {
+    /// Id of the task.
+    pub task_id: Uuid,
+    /// Name of the task.
+    pub name: String,
+    /// Whether the task fires.
+    pub status: TaskStatus,
+    /// Whether all parts hold now.
+    pub matches: bool,
+    /// The trigger's verdict, in a sentence.
+    pub sentence: String,
+    /// The run, or the record of the skip, that the event has with this task.
+    #[schema(required)]
+    pub run_id: Option<Uuid>,
+    /// All parts, in the order in which they are asked.
+    pub parts: Vec<ExaminedPart>,
+}
+
+/// A trigger while it is examined.
+struct Candidate {
+    task: EventTask,
+    parts: Vec<ExaminedPart>,
+}
+
+type Records = HashMap<Uuid, (Uuid, RunState, Option<String>)>;
+
+/// Explain an event
+///
+/// Which tasks it fired, and for each trigger that came close which part failed: source, type, a key of `filters`, the
+/// `filter` with the values of its parts, `max_age`. The tasks are those of the event's tenant, as they are now.
+#[utoipa::path(get, path = "/v1/events/{id}/explain", tag = "events", security(("bearer" = ["events:read"])),
+    params(("id" = String, Path, description = "The id of the event, or as much of its beginning as no other of the newest has"),
+        ("source" = Option<String>, Query, description = "Its source; else it is looked for among the newest"),
+        ("tenant_id" = Option<String>, Query, description = "Tenant of the event; an admin token names it")),
+    responses((status = 200, body = EventExplanation),
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
+            description = "Several events have an id that begins so")))]
+pub async fn explain_event(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    mut query: Query,
+) -> Result<Json<EventExplanation>, ApiError> {
+    caller.may(Permission::EventsRead)?;
+    let (source, named) = (query.text("source"), query.text("tenant_id"));
+    query.done()?;
+    let Scope::Only(tenant) = caller.narrowed(named.as_deref())? else {
+        return Err(ApiError::Query(ValidationErrors::one("/tenant_id", "name the tenant whose event it is")));
+    };
+    let event = meant(&state, &tenant, source.as_deref(), &id.0).await?;
+    // what follows tells of tasks
+    caller.may(Permission::TasksRead)?;
+    let looked = candidates(&state, &tenant, &event).await?;
+    let tasks: Vec<Uuid> = looked.closest.iter().map(|candidate| candidate.task.task_id).collect();
+    let records = state.store.recorded_of_event(&Scope::Only(tenant), &event, &tasks).await?;
+    Ok(Json(explained(event, looked, &records)))
+}
+
+/// The event with this id, else the only one of the newest whose id begins so.
+async fn meant(state: &HttpState, tenant: &Tenant, source: Option<&str>, id: &str) -> Result<Event, ApiError> {
+    let broken = |error| of_bus(error, "event");
+    if let Some(event) = state.bus.find(tenant, source, id).await.map_err(broken)? {
+        return Ok(event);
+    }
+    let found = match state.bus.ids(tenant, source, id).await.map_err(broken)?.as_slice() {
+        [one] => state.bus.find(tenant, source, one).await.map_err(broken)?,
+        [] => None,
+        _ => return Err(ApiError::Conflict("several events have an id that begins so: give more of it".into())),
+    };
+    found.ok_or(ApiError::NotFound("event"))
+}
+
+/// Findings among the event tasks of a tenant.
+struct EventFindings {
+    /// The triggers that came close, the closest first, as far as they are told.
+    closest: Vec<Candidate>,
+    /// How many came close, and how many were looked at.
+    close: usize,
+    looked_at: usize,
+    /// Whether there are more of them, or more to tell.
+    more: bool,
+}
+
+async fn candidates(state: &HttpState, tenant: &Tenant, event: &Event) -> Result<EventFindings, ApiError> {
+    let mut looked = EventFindings { closest: Vec::new(), close: 0, looked_at: 0, more: false };
+    let (arrival, now) = (Arc::new(Arrival::new(event.clone())), state.clock.now());
+    let (mut after, mut first) = (None, Effort { steps: STEPS, with_parts: false });
+    while looked.looked_at < LOOKED_AT {
+        let page = state.store.event_tasks_of(tenant, after, PAGE as i64).await?;
+        let read = page.len();
+        looked.looked_at += read;
+        after = page.last().map(|task| task.task_id);
+        let (found, left) = examined(state, tenant, page, &arrival, now, first).await?;
+        first = left;
+        looked.close += found.len();
+        looked.closest.extend(found);
+        looked.closest.sort_by_key(failing);
+        looked.closest.truncate(TOLD);
+        looked.more = read == PAGE;
+        if read < PAGE {
+            break;
+        }
+    }
+    looked.more |= looked.close > looked.closest.len();
+    let rest = looked.closest.split_off(looked.closest.len().min(TAKEN_APART));
+    let again = looked.closest.drain(..).map(|candidate| candidate.task).collect();
+    let apart = Effort { steps: STEPS, with_parts: true };
+    looked.closest = examined(state, tenant, again, &arrival, now, apart).await?.0;
+    looked.closest.extend(rest);
+    Ok(looked)
+}
+
+/// How many parts of a trigger fail.
+fn failing(candidate: &Candidate) -> usize {
+    candidate.parts.iter().filter(|part| !part.holds).count()
+}
+
+/// Those of these tasks that came close, examined where tenants' expressions are computed, and what is left of the effort.
+async fn examined(
+    state: &HttpState,
+    tenant: &Tenant,
+    tasks: Vec<EventTask>,
+    arrival: &Arc<Arrival>,
+    now: DateTime<Utc>,
+    effort: Effort,
+) -> Result<(Vec<Candidate>, Effort), ApiError> {
+    let mut examination = Examination { waiting: tasks.into(), close: Vec::new(), effort };
+    while !examination.waiting.is_empty() {
+        let arrival = Arc::clone(arrival);
+        examination = state.computed(tenant.as_str(), move || examination.go_on(&arrival, now)).await?;
+    }
+    Ok((examination.close, examination.effort))
+}
+
+/// Event tasks while they are examined beside an event.
+struct Examination {
+    waiting: VecDeque<EventTask>,
+    close: Vec<Candidate>,
+    effort: Effort,
+}
+
+impl Examination {
+    /// Examines for a while.
+    fn go_on(mut self, arrival: &Arrival, now: DateTime<Utc>) -> Examination {
+        let begun = Instant::now();
+        while let Some(task) = self.waiting.pop_front() {
+            let Ok(Trigger::Event(trigger)) = serde_json::from_value(task.trigger.clone()) else { continue };
+            let subject = (task.task_id, task.name.as_str(), &task.metadata);
+            let parts = examine(&trigger, subject, arrival, now, &mut self.effort);
+            let fits = |name: &str| parts.iter().any(|part| part.part == name && part.holds);
+            if fits("source") || fits("event_type") {
+                self.close.push(Candidate { task, parts });
+            }
+            if begun.elapsed() >= PIECE {
+                break;
+            }
+        }
+        self
+    }
+}
+
+/// Composes what there is to say.
+fn explained(event: Event, looked: EventFindings, records: &Records) -> EventExplanation {
+    let EventFindings { closest, close, looked_at, mut more } = looked;
+    let mut triggers: Vec<ExaminedTrigger> = Vec::new();
+    let mut bytes = 0;
+    for candidate in closest {
+        let told = told(candidate, records);
+        bytes += serde_json::to_string(&told).map_or(0, |text| text.len());
+        if bytes > BYTES {
+            more = true;
+            break;
+        }
+        triggers.push(told);
+    }
+    let fired = triggers.iter().filter(|told| told.run_id.is_some()).count();
+    let matching = triggers.iter().filter(|told| told.matches).count();
+    let sentences = vec![
+        match (fired, matching) {
+            (0, 0) => "It matches no trigger.".into(),
+            (0, matching) => {
+                format!("It matches {matching} of the triggers as they are now, and has no record with them.")
+            }
+            (fired, _) if close > triggers.len() => {
+                format!("It has a record with {fired} of the {} tasks that are told.", triggers.len())
+            }
+            (fired, _) => format!("It has a record with {fired} of the tasks."),
+        },
+        format!("Of {looked_at} event tasks, {close} wait for its source or its type."),
+    ];
+    EventExplanation {
+        id: event.id,
+        source: event.source,
+        r#type: event.kind,
+        tenant_id: event.tenant.to_string(),
+        sentences,
+        triggers,
+        looked_at,
+        more,
+    }
+}
+
+fn told(Candidate { task, parts }: Candidate, records: &Records) -> ExaminedTrigger {
+    let matches = parts.iter().all(|part| part.holds);
+    let record = records.get(&task.task_id);
+    let failed: Vec<&str> = parts.iter().filter(|part| !part.holds).map(|part| part.part.as_str()).collect();
+    let sentence = match record {
+        Some((run, RunState::Skipped, reason)) => {
+            let reason = reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(reason)));
+            format!("It is recorded as skipped ({run}).{reason}")
+        }
+        Some((run, state, _)) => format!("It made the run {run}, which is {}.", state.as_str()),
+        None if !matches => format!("It does not match: {}.", failed.join(", ")),
+        None if task.status == TaskStatus::Paused => "It matches, and the task is paused.".into(),
+        None => "It matches, and has no record: it waits in a window, is not handled yet, or the task is newer.".into(),
+    };
+    ExaminedTrigger {
+        task_id: task.task_id,
+        name: task.name,
+        status: task.status,
+        matches,
+        sentence,
+        run_id: record.map(|(run, ..)| *run),
+        parts,
+    }
+}

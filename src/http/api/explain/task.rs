@@ -1,0 +1,242 @@
+//! Why a task fires, or does not, and what would have to hold. [`explained`] is a function over what was read.
+
+use axum::Json;
+use axum::extract::State as Held;
+use chrono::{DateTime, SecondsFormat, Utc};
+use chrono_tz::Tz;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::base::token::Permission;
+use crate::domain::credential::awaited;
+use crate::domain::run::Run;
+use crate::domain::task::{LastRun, Task, TaskStatus};
+use crate::domain::trigger::Trigger;
+use crate::domain::trigger::condition::ConditionState;
+use crate::domain::trigger::zone::shown_in;
+use crate::http::HttpState;
+use crate::http::api::explain::instant::InstantExplanation;
+use crate::http::api::explain::rules;
+use crate::http::api::explain::rules::RuleExplanation;
+use crate::http::api::explain::{instant, standing, why};
+use crate::http::api::tasks::missing;
+use crate::http::error::ApiError;
+use crate::http::request::auth::AuthenticatedCaller;
+use crate::http::request::path::Id;
+use crate::http::request::query::Query;
+use crate::store::{Holder, RecordedAround, RunFilter};
+
+/// Instants that are told ahead.
+const AHEAD: usize = 5;
+
+/// Why a task fires, or does not.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct TaskExplanation {
+    /// Id of the task.
+    pub task_id: Uuid,
+    /// Whether the task fires.
+    pub status: TaskStatus,
+    /// The instant it waits for and the reasons that hold it back, one sentence each.
+    pub sentences: Vec<String>,
+    /// Conditions that would have to hold, or happen, before it fires; empty: it fires by itself.
+    pub needs: Vec<String>,
+    /// The next instants at which it fires, soonest first; none while it is not active. Jitter is not counted in.
+    pub next: Vec<NextInstant>,
+    /// Of a task that is paused or disabled: the next instants that it would have if it were resumed now.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub if_resumed: Vec<NextInstant>,
+    /// The last run; `null`: there was none, or it is forgotten.
+    #[schema(required)]
+    pub last_run: Option<LastRun>,
+    /// Outcome of the instant that was asked about with `at`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instant: Option<InstantExplanation>,
+}
+
+/// An instant as the world and as the task's zone have it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct NextInstant {
+    /// The instant, in UTC.
+    pub at: DateTime<Utc>,
+    /// The instant on a wall clock there, with its offset.
+    #[schema(example = "2027-03-01T08:00:00+08:00")]
+    pub local: String,
+    /// Zone of the task.
+    #[schema(example = "Asia/Shanghai")]
+    pub timezone: String,
+}
+
+/// Facts that were read about a task.
+pub struct TaskFacts {
+    /// The task.
+    pub task: Task,
+    /// The run that has the task's slot.
+    pub holder: Option<Holder>,
+    /// State of the condition, if the task has one.
+    pub condition: Option<ConditionState>,
+    /// The run with the latest instant.
+    pub last_run: Option<Run>,
+    /// The next instants of its schedule, whether it is active or not.
+    pub ahead: Vec<DateTime<Utc>>,
+    /// The present.
+    pub now: DateTime<Utc>,
+}
+
+/// Explain a task
+///
+/// Its status and why, its next instants, what holds it back, and what would have to hold for it to fire. With `at` also
+/// what became of that instant: the run, the skip and its reason, the run that stands for it, or why there was nothing to
+/// fire, with the instants beside it.
+#[utoipa::path(get, path = "/v1/tasks/{id}/explain", tag = "tasks", security(("bearer" = ["tasks:read"])),
+    params(("id" = Uuid, Path),
+        ("at" = Option<String>, Query, description = "An instant, RFC 3339 or local time in the task's zone",
+            example = "2027-03-01T08:00:00")),
+    responses((status = 200, body = TaskExplanation)))]
+pub async fn explain_task(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    mut query: Query,
+) -> Result<Json<TaskExplanation>, ApiError> {
+    caller.may(Permission::TasksRead)?;
+    let asked = query.text("at");
+    query.done()?;
+    let (store, scope) = (&state.store, &caller.scope);
+    let task = store.get_task(scope, id.of("task")?).await.map_err(missing)?;
+    let condition = match task.spec.trigger.condition() {
+        Some(_) => Some(store.condition_states(scope, &[task.id]).await?.remove(&task.id).unwrap_or_default()),
+        None => None,
+    };
+    let last = RunFilter { task_id: Some(task.id), limit: 1, ..RunFilter::default() };
+    let last_run = store.run_summaries(scope, &last).await?.rows.pop().map(|summary| summary.run);
+    let holder = store.holder_of(scope, task.id).await?;
+    let instant = match asked {
+        Some(text) => Some(at_instant(&state, &caller, &task, &text).await?),
+        None => None,
+    };
+    let now = state.clock.now();
+    let ahead = ahead(&state, &task, now).await;
+    let facts = TaskFacts { task, holder, condition, last_run, ahead, now };
+    Ok(Json(TaskExplanation { instant, ..explained(&facts) }))
+}
+
+/// The next instants of a schedule, asked where tenants' rules are computed.
+async fn ahead(state: &HttpState, task: &Task, now: DateTime<Utc>) -> Vec<DateTime<Utc>> {
+    let Trigger::Schedule(schedule) = task.spec.trigger.clone() else { return Vec::new() };
+    let left = task.spec.max_runs.map_or(AHEAD, |most| (most as i64 - task.fired).clamp(0, AHEAD as i64) as usize);
+    let anchor = task.anchor_at;
+    let asked = state.compute.run(&task.tenant_id, move || schedule.preview(now, anchor, left));
+    asked.await.ok().and_then(Result::ok).unwrap_or_default().instants
+}
+
+async fn at_instant(
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
+    task: &Task,
+    text: &str,
+) -> Result<InstantExplanation, ApiError> {
+    let at = instant::read(text, task)?;
+    let place = instant::place(&state.compute, task, at).await;
+    let recorded = match &task.spec.trigger {
+        Trigger::Schedule(_) => state.store.recorded_around(&caller.scope, task.id, at).await?,
+        _ => {
+            let before = RunFilter { task_id: Some(task.id), until: Some(at), limit: 1, ..RunFilter::default() };
+            let before = state.store.list_runs(&caller.scope, &before).await?.pop();
+            RecordedAround { before, ..RecordedAround::default() }
+        }
+    };
+    let facts = instant::InstantFacts { task, at, place, recorded: &recorded, now: state.clock.now() };
+    Ok(instant::explained(&facts))
+}
+
+/// Composes what there is to say.
+pub fn explained(facts: &TaskFacts) -> TaskExplanation {
+    let TaskFacts { task, last_run, .. } = facts;
+    let mut rules = RuleExplanation { sentences: vec![status(task)], needs: wanted(task) };
+    let ahead = shown_ahead(facts);
+    let (next, if_resumed) = match task.status {
+        TaskStatus::Active => (ahead, Vec::new()),
+        TaskStatus::Paused | TaskStatus::Disabled => (Vec::new(), ahead),
+        TaskStatus::Completed => (Vec::new(), Vec::new()),
+    };
+    if let (Trigger::Schedule(_), TaskStatus::Active) = (&task.spec.trigger, task.status) {
+        rules.sentences.push(match next.first() {
+            Some(first) => {
+                format!("It is due next at {} ({}, {}).", instant(first.at), first.local, first.timezone)
+            }
+            None => "Its last instant is behind it.".into(),
+        });
+    }
+    rules::of(task, facts.condition.as_ref(), facts.now, &mut rules);
+    let RuleExplanation { sentences: mut said, mut needs } = rules;
+    if let Some(most) = task.spec.max_runs {
+        said.push(format!("Of its {most} runs it has had {}.", task.fired));
+    }
+    if let Some(Holder { run_id, state, started_at }) = &facts.holder {
+        let since = started_at.map_or(String::new(), |at| format!(" since {}", instant(at)));
+        let rule = standing::overlap(task);
+        said.push(format!(
+            "The run {run_id} ({state}) has its slot{since}; what fires meanwhile goes by `overlap`: {rule}."
+        ));
+        if rule == "skip" {
+            needs.push(format!("The run {run_id} ends; what falls due before is recorded as skipped."));
+        }
+    }
+    if let Some(run) = last_run {
+        let reason = run.reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(reason)));
+        said.push(format!("Its last run, for {}, is {}.{reason}", instant(run.scheduled_for), run.state.as_str()));
+    }
+    let last_run = last_run.as_ref().map(LastRun::of);
+    TaskExplanation {
+        task_id: task.id,
+        status: task.status,
+        sentences: said,
+        needs,
+        next,
+        if_resumed,
+        last_run,
+        instant: None,
+    }
+}
+
+fn status(task: &Task) -> String {
+    let reason = task.status_reason.as_deref();
+    match (task.status, reason) {
+        (TaskStatus::Active, _) => format!("It is active since {}.", instant(task.active_since)),
+        (TaskStatus::Paused, None) => "It is paused: somebody asked for it.".into(),
+        (TaskStatus::Paused, Some(reason)) => format!("It is paused: {}.", reason.trim_end_matches('.')),
+        (TaskStatus::Disabled, reason) => {
+            format!("It is disabled: {}.", reason.unwrap_or("no reason is recorded").trim_end_matches('.'))
+        }
+        (TaskStatus::Completed, Some("max_runs")) => "It is completed: it has had all its runs.".into(),
+        (TaskStatus::Completed, _) => "It is completed: its trigger has ended.".into(),
+    }
+}
+
+/// Advice on a task that is not active.
+fn wanted(task: &Task) -> Vec<String> {
+    match task.status {
+        TaskStatus::Active => Vec::new(),
+        TaskStatus::Paused => vec![match task.status_reason.as_deref().and_then(awaited) {
+            Some(credential) => format!("Its owner saves or connects the credential `{credential}`; it goes on then."),
+            None => "Somebody resumes it.".into(),
+        }],
+        TaskStatus::Disabled => vec!["Its trigger is corrected, and it is resumed.".into()],
+        TaskStatus::Completed => {
+            vec!["Its `max_runs` is raised, or its trigger is given instants that lie ahead.".into()]
+        }
+    }
+}
+
+fn shown_ahead(facts: &TaskFacts) -> Vec<NextInstant> {
+    let Trigger::Schedule(schedule) = &facts.task.spec.trigger else { return Vec::new() };
+    let zone = schedule.timezone.as_deref().unwrap_or("UTC");
+    let clock = zone.parse().unwrap_or(Tz::UTC);
+    facts.ahead.iter().map(|at| shown(*at, zone, clock)).collect()
+}
+
+/// The instant in a zone of this name.
+pub fn shown(at: DateTime<Utc>, zone: &str, clock: Tz) -> NextInstant {
+    let local = shown_in(at, clock).to_rfc3339_opts(SecondsFormat::Secs, false);
+    NextInstant { at, local, timezone: zone.to_owned() }
+}

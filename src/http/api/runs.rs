@@ -1,0 +1,250 @@
+//! Runs over HTTP: list, read, transcript, cancel, retry.
+
+#[allow(missing_docs, reason = "the names of its types and fields are those of the API")]
+mod summary;
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::base::id;
+use crate::base::token::Permission;
+use crate::domain::run::transcript::TranscriptEntry;
+use crate::domain::run::{Run, RunState, Usage};
+use crate::domain::task::Task;
+use crate::http::HttpState;
+use crate::http::api::approvals::ApprovalOfRun;
+use crate::http::error::{ApiError, ProblemDetails};
+use crate::http::request::auth::AuthenticatedCaller;
+use crate::http::request::body::{JsonBody, answered, only};
+use crate::http::request::page::{Items, ListPage, Onward};
+use crate::http::request::path::Id;
+use crate::http::request::query::Query;
+use crate::store::{ApprovalFilter, RunFilter, StoreError};
+
+pub use summary::RunSummary;
+
+/// Why a run is cancelled by its owner.
+const CANCELLED: &str = "cancelled by its owner";
+
+/// The approvals of a run that are named with it, the newest ones.
+const APPROVALS: i64 = 200;
+
+/// A run as it is answered.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = Run)]
+pub struct RunView {
+    /// The run, whole.
+    #[serde(flatten)]
+    pub run: Run,
+    /// Questions of the run to people, oldest first.
+    pub approvals: Vec<ApprovalOfRun>,
+}
+
+impl RunView {
+    /// The run without its approvals.
+    pub fn of(run: Run) -> RunView {
+        RunView { run, approvals: Vec::new() }
+    }
+
+    /// A run that is about to be recorded, as it will be read.
+    pub fn queued(
+        task: &Task,
+        id: Uuid,
+        fire_key: String,
+        scheduled_for: DateTime<Utc>,
+        now: DateTime<Utc>,
+        input: Option<Value>,
+    ) -> RunView {
+        RunView::of(Run {
+            id,
+            task_id: Some(task.id),
+            tenant_id: task.tenant_id.clone(),
+            fire_key,
+            trigger_type: task.spec.trigger.kind().to_owned(),
+            scheduled_for,
+            state: RunState::Queued,
+            reason: None,
+            blocked_by: None,
+            attempt: 0,
+            crashes: 0,
+            infra_retries: 0,
+            missed: None,
+            retry_of: None,
+            event_ids: Vec::new(),
+            cause: None,
+            input,
+            created_at: now,
+            started_at: None,
+            finished_at: None,
+            output: None,
+            error: None,
+            usage: Usage::default(),
+        })
+    }
+}
+
+/// List runs
+///
+/// In short: without inputs and causes, with the first 1,000 characters of each output; the whole is in the run itself. A
+/// page ends early where it is large.
+#[utoipa::path(get, path = "/v1/runs", tag = "runs", security(("bearer" = ["runs:read"])),
+    params(
+        ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
+        ("task_id" = Option<Uuid>, Query), ("state" = Option<RunState>, Query),
+        ("since" = Option<DateTime<Utc>>, Query, description = "Recorded at or after"),
+        ("until" = Option<DateTime<Utc>>, Query, description = "Recorded before"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = Items<RunSummary>)))]
+pub async fn list_runs(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    mut query: Query,
+) -> Result<Json<Items<RunSummary>>, ApiError> {
+    caller.may(Permission::RunsRead)?;
+    let tenant = query.text("tenant_id");
+    let page = ListPage::of(&mut query);
+    let filter = RunFilter {
+        tenant: None,
+        task_id: query.id("task_id"),
+        state: query.word("state", &RunState::ALL.map(|state| (state.as_str(), state))),
+        since: query.instant("since"),
+        until: query.instant("until"),
+        before: page.before,
+        limit: page.fetch(),
+    };
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    let runs = state.store.run_summaries(&scope, &filter).await?;
+    Ok(Json(page.within(runs, |summary| summary.run.id).map(RunSummary::of)))
+}
+
+/// Read a run
+#[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", security(("bearer" = ["runs:read"])),
+    params(("id" = Uuid, Path)), responses((status = 200, body = RunView)))]
+pub async fn get_run(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    query: Query,
+) -> Result<Json<RunView>, ApiError> {
+    caller.may(Permission::RunsRead)?;
+    query.done()?;
+    let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
+    let asked = ApprovalFilter { run_id: Some(run.id), limit: APPROVALS, ..ApprovalFilter::default() };
+    let mut approvals = state.store.approvals_page(&caller.scope, &asked).await?.rows;
+    approvals.reverse();
+    Ok(Json(RunView { run, approvals: approvals.into_iter().map(ApprovalOfRun::of).collect() }))
+}
+
+/// Read the transcript of a run
+///
+/// The messages between orchestrator, model and tools, in order.
+#[utoipa::path(get, path = "/v1/runs/{id}/transcript", tag = "runs", security(("bearer" = ["runs:read"])),
+    params(("id" = Uuid, Path),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = Items<TranscriptEntry>)))]
+pub async fn get_transcript(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    mut query: Query,
+) -> Result<Json<Items<TranscriptEntry>>, ApiError> {
+    caller.may(Permission::RunsRead)?;
+    let page = Onward::of(&mut query);
+    query.done()?;
+    let run = state.store.get_run(&caller.scope, id.of("run")?).await.map_err(missing)?;
+    Ok(Json(
+        page.items(state.store.transcript_page(&caller.scope, run.id, page.from, page.fetch()).await?, |entry| {
+            entry.seq
+        }),
+    ))
+}
+
+/// Cancel a run
+///
+/// A run that has not been started is cancelled at once; a running one is asked to end, and ends soon. To cancel a
+/// cancelled run changes nothing.
+#[utoipa::path(post, path = "/v1/runs/{id}/cancel", tag = "runs", security(("bearer" = ["runs:write"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    responses((status = 200, body = RunView, description = "It is cancelled"),
+        (status = 202, body = RunView, description = "Its worker has been asked to end it"),
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It is final already")))]
+pub async fn cancel_run(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    caller.may(Permission::RunsWrite)?;
+    let id = id.of("run")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    only(&body.json_or_nothing()?, &[])?;
+    let before = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
+    if before.state == RunState::Cancelled {
+        return body.settled(&state, &caller, StatusCode::OK, &RunView::of(before)).await;
+    }
+    state.store.cancel_run(&caller.scope, id, CANCELLED).await.map_err(missing)?;
+    let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
+    let status = if run.state == RunState::Cancelled { StatusCode::OK } else { StatusCode::ACCEPTED };
+    body.settled(&state, &caller, status, &RunView::of(run)).await
+}
+
+/// Run a run again
+///
+/// Makes a new run, `retry_of` the final one, which stays as it is.
+#[utoipa::path(post, path = "/v1/runs/{id}/retry", tag = "runs", security(("bearer" = ["runs:write"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    responses((status = 201, body = RunView),
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It is not final yet")))]
+pub async fn retry_run(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    caller.may(Permission::RunsWrite)?;
+    let id = id.of("run")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    only(&body.json_or_nothing()?, &[])?;
+    let now = state.clock.now();
+    let old = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
+    let no_task = || ApiError::Conflict("the run has no task, so it can't be run again".into());
+    let task = state.store.find_task(&caller.scope, old.task_id.ok_or_else(no_task)?).await?;
+    let task = task.ok_or_else(|| ApiError::Conflict("the task of the run was deleted".into()))?;
+    let run_id = id::new_id(now);
+    let view = |fire_key: &str| {
+        let key = fire_key.to_owned();
+        let mut view = RunView::queued(&task, run_id, key, old.scheduled_for, now, old.input.clone());
+        view.run.missed = old.missed.clone();
+        view.run.retry_of = Some(id);
+        view.run.event_ids = old.event_ids.clone();
+        view.run.cause = old.cause.clone();
+        view
+    };
+    let told = |fire_key: &str| body.once(&caller, StatusCode::CREATED, &view(fire_key)).map_err(unwritable);
+    let by = caller.root();
+    let answer = state.store.retry_run(&caller.scope, id, run_id, now, told, Some(&by)).await.map_err(missing)?;
+    let place = [(header::LOCATION, format!("/v1/runs/{run_id}"))];
+    answered(answer, |fire_key| (StatusCode::CREATED, place, Json(view(&fire_key))).into_response())
+}
+
+pub(in crate::http) fn missing(error: StoreError) -> ApiError {
+    ApiError::of_store(error, "run")
+}
+
+/// An answer that can't be written down, met inside the store's call.
+pub(in crate::http) fn unwritable(error: ApiError) -> StoreError {
+    StoreError::Corrupt(format!("the answer can't be remembered: {error:?}"))
+}

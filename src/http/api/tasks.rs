@@ -1,0 +1,404 @@
+//! Tasks over HTTP: create, read, change, pause, run, backfill, delete.
+
+pub mod import;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::base::id;
+use crate::base::id::Scope;
+use crate::base::invalid::ValidationErrors;
+use crate::base::token::Permission;
+use crate::domain::task::change::TaskChange;
+use crate::domain::task::{Draft, LastRun, Task, TaskStatus, TaskView};
+use crate::domain::trigger;
+use crate::domain::trigger::condition::ConditionState;
+use crate::http::HttpState;
+use crate::http::api::runs::RunView;
+use crate::http::error::ApiError;
+use crate::http::request::auth::AuthenticatedCaller;
+use crate::http::request::body::{JsonBody, answered, only};
+use crate::http::request::page::{Items, ListPage};
+use crate::http::request::path::Id;
+use crate::http::request::query::Query;
+use crate::http::schema;
+use crate::store::{NewTask, RunRequest, StoreError, TaskFilter};
+
+/// How often an edit without a version is tried against edits of others.
+const EDITS: usize = 5;
+/// Instants that one backfill may run.
+const BACKFILL: usize = 1_000;
+/// Longest reason of a pause, in characters.
+const REASON_LENGTH: usize = 500;
+
+/// The runs that a backfill recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct Backfill {
+    /// Its runs have fire keys that begin with `b:` and this id.
+    pub id: Uuid,
+    /// Id of the task.
+    pub task_id: Uuid,
+    /// The instants that are run, oldest first.
+    pub fires: Vec<DateTime<Utc>>,
+}
+
+/// Create a task
+#[utoipa::path(post, path = "/v1/tasks", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe"),
+        ("dry_run" = Option<bool>, Query, description = "Answer what would be made, with 200, and make nothing")),
+    request_body = schema::NewTaskSchema,
+    responses((status = 201, body = schema::TaskSchema), (status = 200, body = schema::TaskSchema, description = "A dry run"),
+        (status = 409, body = crate::http::error::ProblemDetails, content_type = "application/problem+json",
+            description = "The tenant has a task with this key")))]
+pub async fn create_task(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    mut query: Query,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    let is_dry = dry_run(&mut query);
+    query.done()?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    let value = body.json()?;
+    let (known, to_read, now) = (state.clone(), caller.clone(), state.clock.now());
+    let read = move || read_new(&known, &to_read, &value, now);
+    let (task, nominal) = state.computed(caller.computes_for(), read).await??;
+    let view = task.view(None);
+    if is_dry {
+        return Ok(Json(view).into_response());
+    }
+    let once = body.once(&caller, StatusCode::CREATED, &view)?;
+    let answer = state.store.create_task(&task, nominal, once.as_ref()).await?;
+    let place = [(header::LOCATION, format!("/v1/tasks/{}", task.id))];
+    answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
+}
+
+/// Reads a new task, and asks its trigger for the first instant. That computes, so it is done on a computing thread.
+pub(in crate::http) fn read_new(
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
+    value: &Value,
+    now: DateTime<Utc>,
+) -> Result<NewTask, ValidationErrors> {
+    let draft = Draft::parse(caller.acts_for(value), value, &state.known, now)?;
+    let (task, next) = Task::new(id::new_id(now), draft, now).map_err(|fault| ValidationErrors(vec![fault]))?;
+    Ok((task, next.map(|next| next.nominal)))
+}
+
+/// List tasks
+#[utoipa::path(get, path = "/v1/tasks", tag = "tasks", security(("bearer" = ["tasks:read"])),
+    params(
+        ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
+        ("status" = Option<TaskStatus>, Query), ("trigger_type" = Option<String>, Query, example = "schedule"),
+        ("key" = Option<String>, Query, description = "The one with this stable key; of each tenant, for an admin"),
+        ("q" = Option<String>, Query, description = "Part of the name, in any case"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = Items<schema::TaskSchema>)))]
+pub async fn list_tasks(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    mut query: Query,
+) -> Result<Json<Items<TaskView>>, ApiError> {
+    caller.may(Permission::TasksRead)?;
+    let tenant = query.text("tenant_id");
+    let words = TaskStatus::ALL.map(|status| (status.as_str(), status));
+    let kinds: Vec<_> = trigger::KINDS.iter().map(|kind| (*kind, *kind)).collect();
+    let page = ListPage::of(&mut query);
+    let filter = TaskFilter {
+        tenant: None,
+        key: query.text("key"),
+        status: query.word("status", &words),
+        trigger_type: query.word("trigger_type", &kinds).map(str::to_owned),
+        q: query.text("q"),
+        before: page.before,
+        limit: page.fetch(),
+    };
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    let tasks = page.within(state.store.tasks_page(&scope, &filter).await?, |task| task.id);
+    let ids: Vec<Uuid> = tasks.items.iter().map(|task| task.id).collect();
+    let runs = state.store.last_runs(&scope, &ids).await?;
+    let states = condition_states(&state, &scope, &tasks.items).await?;
+    let now = state.clock.now();
+    Ok(Json(tasks.map(|task| {
+        let last = runs.iter().find(|run| run.task_id == Some(task.id));
+        task.view_with(last.map(LastRun::of), states.get(&task.id).unwrap_or(&ConditionState::default()), now)
+    })))
+}
+
+/// Read a task
+#[utoipa::path(get, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:read"])),
+    params(("id" = Uuid, Path)), responses((status = 200, body = schema::TaskSchema)))]
+pub async fn get_task(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    query: Query,
+) -> Result<Json<TaskView>, ApiError> {
+    caller.may(Permission::TasksRead)?;
+    query.done()?;
+    let task = state.store.get_task(&caller.scope, id.of("task")?).await.map_err(missing)?;
+    shown(&state, &caller, &task).await
+}
+
+/// Change a task
+///
+/// A field that is present replaces the whole field; null stands for its default. With a `version`, nothing is changed
+/// if the task has another by now.
+#[utoipa::path(patch, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("id" = Uuid, Path),
+        ("dry_run" = Option<bool>, Query, description = "Answer what would come of it, and change nothing")),
+    request_body = schema::TaskPatch,
+    responses((status = 200, body = schema::TaskSchema), (status = 409, body = crate::http::error::ProblemDetails,
+        content_type = "application/problem+json", description = "The task has another version")))]
+pub async fn update_task(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    mut query: Query,
+    body: JsonBody,
+) -> Result<Json<TaskView>, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    let is_dry = dry_run(&mut query);
+    query.done()?;
+    let (id, patch) = (id.of("task")?, Arc::new(body.json()?));
+    let version = version(&patch)?;
+    for _ in 0..EDITS {
+        let task = state.store.get_task(&caller.scope, id).await.map_err(missing)?;
+        if version.is_some_and(|version| version != task.version) {
+            return Err(ApiError::Conflict(format!("the task has version {} by now", task.version)));
+        }
+        if patch.get("tenant_id").is_some_and(|named| named.as_str() != Some(&task.tenant_id)) {
+            return Err(ApiError::invalid("/tenant_id", "can't be changed: a task stays with its tenant"));
+        }
+        let (known, before, written) = (state.clone(), task.clone(), Arc::clone(&patch));
+        let read = move || Draft::patch(&before, &written, &known.known, known.clock.now());
+        let Draft { name, spec, .. } = state.computed(caller.computes_for(), read).await??;
+        if is_dry {
+            return shown(&state, &caller, &Task { name, spec, ..task }).await;
+        }
+        let edit = TaskChange::Edit { version: task.version, name, spec: Box::new(spec) };
+        match state.store.change_task(&caller.scope, id, &edit).await {
+            // somebody else was faster; without a version the last one wins
+            Err(StoreError::Conflict(_)) if version.is_none() => continue,
+            changed => return shown(&state, &caller, &changed.map_err(missing)?).await,
+        }
+    }
+    Err(ApiError::Conflict("the task is being changed by others all the time; try again".into()))
+}
+
+/// Delete a task
+///
+/// Its runs stay as a record; those that have not been started are taken back.
+#[utoipa::path(delete, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("id" = Uuid, Path)), responses((status = 204)))]
+pub async fn delete_task(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+) -> Result<StatusCode, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    state.store.delete_task(&caller.scope, id.of("task")?).await.map_err(missing)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Pause a task
+///
+/// Nothing fires until it is resumed. A task that is paused stays so.
+#[utoipa::path(post, path = "/v1/tasks/{id}/pause", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Pause>,
+    responses((status = 200, body = schema::TaskSchema)))]
+pub async fn pause_task(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    let id = id.of("task")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    let value = body.json_or_nothing()?;
+    only(&value, &["reason"])?;
+    let reason = match value.get("reason") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(reason)) if reason.chars().count() <= REASON_LENGTH => Some(reason.clone()),
+        Some(_) => {
+            let message = format!("must be a text of at most {REASON_LENGTH} characters");
+            return Err(ApiError::invalid("/reason", message));
+        }
+    };
+    let changed = state.store.change_task(&caller.scope, id, &TaskChange::Pause { reason }).await;
+    let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
+    body.settled(&state, &caller, StatusCode::OK, &view).await
+}
+
+/// Resume a task
+///
+/// Fires that it missed while it was paused are not caught up, unless its trigger says so. Events that it has held run, or are
+/// dropped.
+#[utoipa::path(post, path = "/v1/tasks/{id}/resume", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Resume>,
+    responses((status = 200, body = schema::TaskSchema)))]
+pub async fn resume_task(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    let id = id.of("task")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    let value = body.json_or_nothing()?;
+    only(&value, &["held"])?;
+    let held = value.get("held").filter(|held| !held.is_null());
+    let change = match held.map(Value::as_str) {
+        None | Some(Some("run")) => TaskChange::Resume,
+        Some(Some("drop")) => TaskChange::ResumeDropping,
+        Some(_) => return Err(ApiError::invalid("/held", "must be `run` or `drop`")),
+    };
+    let changed = state.store.change_task(&caller.scope, id, &change).await;
+    let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
+    body.settled(&state, &caller, StatusCode::OK, &view).await
+}
+
+/// Run a task now
+///
+/// Whatever its status and limits. `input` is told to the executor.
+#[utoipa::path(post, path = "/v1/tasks/{id}/run", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    request_body = Option<schema::RunNow>, responses((status = 201, body = RunView)))]
+pub async fn run_task(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    let id = id.of("task")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    let value = body.json_or_nothing()?;
+    only(&value, &["input"])?;
+    let input = value.get("input").filter(|input| !input.is_null()).cloned();
+    let task = state.store.get_task(&caller.scope, id).await.map_err(missing)?;
+    let now = state.clock.now();
+    let run_id = id::new_id(now);
+    let view = RunView::queued(&task, run_id, format!("m:{run_id}"), now, now, input.clone());
+    let once = body.once(&caller, StatusCode::CREATED, &view)?;
+    let request = RunRequest { input, requested_by: Some(caller.root()) };
+    let answer = state.store.run_now(&caller.scope, id, run_id, request, now, once.as_ref()).await.map_err(missing)?;
+    let place = [(header::LOCATION, format!("/v1/runs/{}", view.run.id))];
+    answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
+}
+
+/// Run past instants of a task
+///
+/// One run for each instant of its schedule from `from` up to, not including, `to`; at most 1,000.
+#[utoipa::path(post, path = "/v1/tasks/{id}/backfill", tag = "tasks", security(("bearer" = ["tasks:write"])),
+    params(("id" = Uuid, Path),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    request_body = schema::BackfillRange, responses((status = 202, body = Backfill)))]
+pub async fn backfill_task(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    caller.may(Permission::TasksWrite)?;
+    let task_id = id.of("task")?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    let now = state.clock.now();
+    let (from, to) = range(&body.json()?, now)?;
+    let task = state.store.get_task(&caller.scope, task_id).await.map_err(missing)?;
+    let (tenant, trigger, anchor) = (task.tenant_id, task.spec.trigger, task.anchor_at);
+    let listed = state.computed(&tenant, move || trigger.between(from, to, anchor, BACKFILL + 1)).await?;
+    let fires = listed.map_err(|fault| ValidationErrors(vec![fault]))?;
+    if fires.len() > BACKFILL {
+        return Err(ApiError::invalid("/to", format!("there are more than {BACKFILL} instants; take a shorter range")));
+    }
+    let backfill = Backfill { id: id::new_id(now), task_id, fires };
+    let once = body.once(&caller, StatusCode::ACCEPTED, &backfill)?;
+    let by = caller.root();
+    let answer =
+        state.store.backfill(&caller.scope, task_id, backfill.id, &backfill.fires, once.as_ref(), Some(&by)).await;
+    answered(answer.map_err(missing)?, |()| (StatusCode::ACCEPTED, Json(backfill)).into_response())
+}
+
+/// The task as it is shown, with its newest run.
+async fn shown(state: &HttpState, caller: &AuthenticatedCaller, task: &Task) -> Result<Json<TaskView>, ApiError> {
+    let runs = state.store.last_runs(&caller.scope, &[task.id]).await?;
+    let states = condition_states(state, &caller.scope, std::slice::from_ref(task)).await?;
+    let condition = states.get(&task.id).cloned().unwrap_or_default();
+    Ok(Json(task.view_with(runs.first().map(LastRun::of), &condition, state.clock.now())))
+}
+
+/// Where the conditions among these tasks stand.
+async fn condition_states(
+    state: &HttpState,
+    scope: &Scope,
+    tasks: &[Task],
+) -> Result<HashMap<Uuid, ConditionState>, ApiError> {
+    let conditions = tasks.iter().filter(|task| task.spec.trigger.condition().is_some());
+    let ids: Vec<Uuid> = conditions.map(|task| task.id).collect();
+    Ok(state.store.condition_states(scope, &ids).await?)
+}
+
+fn dry_run(query: &mut Query) -> bool {
+    query.word("dry_run", &[("true", true), ("false", false)]).unwrap_or_default()
+}
+
+pub(in crate::http) fn missing(error: StoreError) -> ApiError {
+    ApiError::of_store(error, "task")
+}
+
+fn version(patch: &Value) -> Result<Option<i64>, ApiError> {
+    match patch.get("version") {
+        None | Some(Value::Null) => Ok(None),
+        Some(version) => match version.as_i64() {
+            Some(version) => Ok(Some(version)),
+            None => Err(ApiError::invalid("/version", "must be the whole number that the task was answered with")),
+        },
+    }
+}
+
+fn range(value: &Value, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<Utc>), ApiError> {
+    only(value, &["from", "to"])?;
+    let mut faults = ValidationErrors::new();
+    let mut instant = |name: &str| match value.get(name) {
+        None => {
+            faults.add(format!("/{name}"), "is missing");
+            None
+        }
+        Some(value) => faults.read_instant(value, &format!("/{name}")),
+    };
+    let (from, to) = (instant("from"), instant("to"));
+    match (from, to) {
+        (Some(from), Some(to)) if from >= to => faults.add("/from", "must be before `to`"),
+        (_, Some(to)) if to > now => faults.add("/to", "must not be in the future"),
+        (Some(from), Some(to)) => return Ok((from, to)),
+        _ => {}
+    }
+    Err(faults.into())
+}

@@ -1,0 +1,245 @@
+//! Tokens over HTTP: made and shown once, listed without their text, revoked.
+//!
+//! Nobody can make a token that may do more, see more or live longer than the one it is made with.
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::base::id;
+use crate::base::id::Tenant;
+use crate::base::invalid::{ValidationErrors, did_you_mean};
+use crate::base::token::{Permission, TokenKind, TokenText};
+use crate::http::HttpState;
+use crate::http::error::ApiError;
+use crate::http::request::auth::AuthenticatedCaller;
+use crate::http::request::body::{JsonBody, answered, only};
+use crate::http::request::page::{Items, ListPage};
+use crate::http::request::path::Id;
+use crate::http::request::query::Query;
+use crate::http::schema;
+use crate::store::StoredToken;
+
+/// Longest name of a token, in characters.
+const NAME_LENGTH: usize = 200;
+/// Scopes that one request may list.
+const MOST_SCOPES: usize = 100;
+
+/// A token as it is answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct TokenView {
+    /// Id of the token.
+    pub id: Uuid,
+    /// Owner of the token: admin or tenant.
+    pub kind: TokenKind,
+    /// `null`: an admin token.
+    #[schema(required)]
+    pub tenant_id: Option<String>,
+    /// Purpose of the token.
+    pub name: String,
+    /// Permissions of the token; `*` is all.
+    #[schema(example = json!(["tasks:read", "tasks:write"]))]
+    pub scopes: Vec<String>,
+    /// The instant of its creation.
+    pub created_at: DateTime<Utc>,
+    /// The instant from which it is refused.
+    #[schema(required)]
+    pub expires_at: Option<DateTime<Utc>>,
+    /// The instant at which it was revoked.
+    #[schema(required)]
+    pub revoked_at: Option<DateTime<Utc>>,
+}
+
+/// A token that was made.
+#[derive(Debug, Clone, Serialize, utoipa::ToSchema)]
+pub struct MadeToken {
+    /// The token as lists show it.
+    #[serde(flatten)]
+    pub view: TokenView,
+    /// The text, shown this once; `null` where the answer is repeated for an Idempotency-Key.
+    #[schema(required, example = "rv_tenant_0123456789ABCDEFGHIJabcdefghij0Abc12")]
+    pub token: Option<String>,
+}
+
+impl TokenView {
+    fn of(token: &StoredToken) -> TokenView {
+        TokenView {
+            id: token.id,
+            kind: if token.tenant_id.is_some() { TokenKind::Tenant } else { TokenKind::Admin },
+            tenant_id: token.tenant_id.clone(),
+            name: token.name.clone(),
+            scopes: token.scopes.clone(),
+            created_at: token.created_at,
+            expires_at: token.expires_at,
+            revoked_at: token.revoked_at,
+        }
+    }
+}
+
+/// Make a token
+///
+/// Its text is in the answer, and nowhere else ever. With a `tenant_id` it belongs to that tenant; an admin who names
+/// none makes an admin token.
+#[utoipa::path(post, path = "/v1/tokens", tag = "operations", security(("bearer" = ["tokens:write"])),
+    params(("Idempotency-Key" = Option<String>, Header,
+        description = "Makes a repetition safe; the text is not repeated")),
+    request_body = schema::NewToken, responses((status = 201, body = MadeToken)))]
+pub async fn create_token(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    body: JsonBody,
+) -> Result<Response, ApiError> {
+    caller.may(Permission::TokensWrite)?;
+    if let Some(replay) = body.replay(&state, &caller).await? {
+        return Ok(replay);
+    }
+    let now = state.clock.now();
+    let wish = Wish::parse(&body.json()?, &caller, now)?;
+    let text = TokenText::new(if wish.tenant.is_some() { TokenKind::Tenant } else { TokenKind::Admin });
+    let token = StoredToken {
+        id: id::new_id(now),
+        tenant_id: wish.tenant.map(|tenant| tenant.as_str().to_owned()),
+        name: wish.name,
+        hash: text.hash().as_bytes().to_vec(),
+        scopes: wish.scopes,
+        created_at: now,
+        expires_at: wish.expires_at,
+        revoked_at: None,
+        root: Some(caller.root()),
+    };
+    let mut made = MadeToken { view: TokenView::of(&token), token: None };
+    let once = body.once(&caller, StatusCode::CREATED, &made)?;
+    let answer = state.store.create_token(&token, once.as_ref()).await?;
+    made.token = Some(text.expose().to_owned());
+    let place = [(header::LOCATION, format!("/v1/tokens/{}", token.id))];
+    answered(answer, |()| (StatusCode::CREATED, place, Json(made)).into_response())
+}
+
+/// List tokens
+#[utoipa::path(get, path = "/v1/tokens", tag = "operations", security(("bearer" = ["tokens:read"])),
+    params(
+        ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = Items<TokenView>)))]
+pub async fn list_tokens(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    mut query: Query,
+) -> Result<Json<Items<TokenView>>, ApiError> {
+    caller.may(Permission::TokensRead)?;
+    let tenant = query.text("tenant_id");
+    let page = ListPage::of(&mut query);
+    query.done()?;
+    let scope = caller.narrowed(tenant.as_deref())?;
+    let tokens = state.store.list_tokens(&scope, None, page.before, page.fetch()).await?;
+    Ok(Json(page.within(tokens, |token| token.id).map(|token| TokenView::of(&token))))
+}
+
+/// Revoke a token
+///
+/// It is dead at once, everywhere. To revoke it again changes nothing.
+#[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "operations", security(("bearer" = ["tokens:write"])),
+    params(("id" = Uuid, Path)), responses((status = 204)))]
+pub async fn revoke_token(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    id: Id,
+) -> Result<StatusCode, ApiError> {
+    caller.may(Permission::TokensWrite)?;
+    let revoked = state.store.revoke_token(&caller.scope, id.of("token")?).await;
+    revoked.map_err(|error| ApiError::of_store(error, "token"))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A token as it is asked for, checked against who asks.
+struct Wish {
+    tenant: Option<Tenant>,
+    name: String,
+    scopes: Vec<String>,
+    expires_at: Option<DateTime<Utc>>,
+}
+
+impl Wish {
+    fn parse(value: &Value, caller: &AuthenticatedCaller, now: DateTime<Utc>) -> Result<Wish, ValidationErrors> {
+        only(value, &["tenant_id", "name", "scopes", "expires_at"])?;
+        let mut faults = ValidationErrors::new();
+        let named = value.get("tenant_id").filter(|named| !named.is_null());
+        let tenant = match (caller.scope.tenant(), named) {
+            (None, None) => None,
+            _ => caller.acts_for(value).map_err(|more| faults.0.extend(more.0)).ok(),
+        };
+        let name = name(value, &mut faults);
+        let scopes = scopes(value, caller, &mut faults);
+        let expires_at = expiry(value, caller, now, &mut faults);
+        faults.or(Wish { tenant, name, scopes, expires_at })
+    }
+}
+
+fn name(value: &Value, faults: &mut ValidationErrors) -> String {
+    let name = value.get("name").and_then(Value::as_str).unwrap_or_default();
+    if name.trim().is_empty() || name.chars().count() > NAME_LENGTH || name.chars().any(char::is_control) {
+        faults.add("/name", format!("must be a text of 1 to {NAME_LENGTH} characters: what the token is for"));
+    }
+    name.to_owned()
+}
+
+fn scopes(value: &Value, caller: &AuthenticatedCaller, faults: &mut ValidationErrors) -> Vec<String> {
+    let words = Permission::WORDS;
+    let listed = value.get("scopes").and_then(Value::as_array);
+    let Some(listed) = listed.filter(|listed| !listed.is_empty()) else {
+        faults.add("/scopes", format!("must be a list of at least one of {}", words.join(", ")));
+        return Vec::new();
+    };
+    if listed.len() > MOST_SCOPES {
+        faults.add("/scopes", format!("must be at most {MOST_SCOPES}"));
+        return Vec::new();
+    }
+    let mut scopes: Vec<Permission> = Vec::new();
+    for (index, word) in listed.iter().enumerate() {
+        let word = word.as_str().unwrap_or_default();
+        match Permission::parse(word) {
+            None => {
+                faults.add(
+                    format!("/scopes/{index}"),
+                    format!("must be one of {}{}", words.join(", "), did_you_mean(word, words)),
+                );
+            }
+            Some(wanted) if !caller.holds(wanted) => {
+                faults.add(format!("/scopes/{index}"), format!("the token that you use does not have `{word}` itself"));
+            }
+            Some(wanted) => scopes.push(wanted),
+        }
+    }
+    scopes.sort();
+    scopes.dedup();
+    scopes.into_iter().map(|scope| scope.as_str().to_owned()).collect()
+}
+
+fn expiry(
+    value: &Value,
+    caller: &AuthenticatedCaller,
+    now: DateTime<Utc>,
+    faults: &mut ValidationErrors,
+) -> Option<DateTime<Utc>> {
+    let wanted = match value.get("expires_at").filter(|at| !at.is_null()) {
+        None => None,
+        Some(at) => Some(faults.read_instant(at, "/expires_at")?),
+    };
+    if wanted.is_some_and(|at| at <= now) {
+        faults.add("/expires_at", "must be in the future");
+    }
+    match (wanted, caller.expires_at) {
+        (Some(wanted), Some(own)) if wanted > own => {
+            faults.add("/expires_at", format!("must not be after {own}, when the token that you use ends"));
+        }
+        // what is made with a token that ends, ends with it
+        (None, own) => return own,
+        _ => {}
+    }
+    wanted
+}

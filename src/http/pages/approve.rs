@@ -1,0 +1,345 @@
+//! The link pages: what a person sees who opens the link of a message, and what their answer does.
+//!
+//! GET, HEAD and OPTIONS change nothing, whoever fetches them and how often. A POST decides only with the nonce of the
+//! page that was shown, which binds the link, the questions and their digests, and only when it comes from that page.
+//! The token is looked up by its hash, stands in no log (the guard logs the route), and is not in the address of the
+//! page that shows what came of it. Nothing is kept in here.
+
+mod beginning;
+mod card;
+mod changes;
+mod control;
+mod form;
+mod item;
+mod kind;
+pub(in crate::http) mod moment;
+pub(in crate::http) mod origin;
+mod press;
+mod scene;
+mod ticket;
+mod view;
+
+use std::net::IpAddr;
+
+use axum::extract::State as Held;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, body};
+use chrono_tz::Tz;
+
+use crate::base::id::{Scope, Tenant};
+use crate::base::token::TokenHash;
+use crate::domain::approval::{Approval, Via};
+use crate::domain::notification::recipient::Reader;
+use crate::http::HttpState;
+use crate::http::api::approvals::decision::{Decision, Who};
+use crate::http::error::ApiError;
+use crate::http::pages::approve::form::SubmittedFields;
+use crate::http::pages::approve::item::{FaultPlace, ItemView};
+use crate::http::pages::approve::press::Press;
+use crate::http::pages::approve::scene::{ApprovalPage, FormState, is_answerable, is_open};
+use crate::http::pages::approve::ticket::Ticket;
+use crate::http::pages::{self, away, failed, too_many};
+use crate::http::request::body::JsonBody;
+use crate::http::request::path::Id;
+use crate::http::server::Peer;
+use crate::ports::channel::templates::phrases::Phrases;
+use crate::store::{ApprovalFilter, ApprovalLink, Decided, DecisionRefusal, StoreError};
+
+/// Purpose of the nonce of a page.
+const NONCE: &str = "approval-page";
+/// Longest token that is looked up.
+const TOKEN_LENGTH: usize = 200;
+
+/// The questions behind a link.
+struct LinkQuestion {
+    hash: TokenHash,
+    link: ApprovalLink,
+    scope: Scope,
+    /// In the order of the calls.
+    approvals: Vec<Approval>,
+    zone: Tz,
+    /// In the recipient's language.
+    words: Phrases,
+}
+
+/// Show what a link asks
+///
+/// A page for people: what is asked, by whom, until when, and a form to answer it. Changes nothing.
+#[utoipa::path(get, path = "/approvals/{token}", tag = "approvals", params(("token" = String, Path)),
+    responses((status = 200, description = "The page", body = String, content_type = "text/html"),
+        (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
+        (status = 410, description = "The question has changed, and is asked anew", body = String,
+            content_type = "text/html"),
+        (status = 429, description = "Too many wrong links; see Retry-After", body = String, content_type = "text/html")))]
+pub async fn show_approvals(
+    Held(state): Held<HttpState>,
+    peer: Option<Extension<Peer>>,
+    Id(token): Id,
+) -> Result<Response, Response> {
+    let asked = asked(&state, peer, &token).await?;
+    let items = fresh(&asked.approvals, &asked.words);
+    page(&state, &asked, &token, &items, None, StatusCode::OK).await
+}
+
+/// Answer what a link asks
+///
+/// The form of the page, which carries its nonce. Leads on to what came of it.
+#[utoipa::path(post, path = "/approvals/{token}", tag = "approvals", params(("token" = String, Path)),
+    request_body(content = String, content_type = "application/x-www-form-urlencoded"),
+    responses((status = 303, description = "Decided; the outcome is at Location"),
+        (status = 200, description = "The page with what was changed, to be looked at", body = String,
+            content_type = "text/html"),
+        (status = 403, description = "It does not come from the page", body = String, content_type = "text/html"),
+        (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
+        (status = 410, description = "The question has changed, and is asked anew", body = String,
+            content_type = "text/html"),
+        (status = 409, description = "Somebody was first", body = String, content_type = "text/html"),
+        (status = 422, description = "The page with the faults beside the fields", body = String,
+            content_type = "text/html"),
+        (status = 429, description = "Too many wrong links; see Retry-After", body = String, content_type = "text/html")))]
+pub async fn answer_approvals(
+    Held(state): Held<HttpState>,
+    peer: Option<Extension<Peer>>,
+    Id(token): Id,
+    headers: HeaderMap,
+    body: Result<JsonBody, ApiError>,
+) -> Result<Response, Response> {
+    let asked = asked(&state, peer, &token).await?;
+    let body = body.map_err(failed)?;
+    let sent = SubmittedFields::parse(body.bytes());
+    let nonce = sent.get("nonce").unwrap_or_default();
+    let is_ours = origin::is_own(&headers, &state.settings.public_url()) && origin::is_form(&headers);
+    if !is_ours || !state.vault.is_tag(NONCE, &bound(&asked), nonce) {
+        return again(&state, &asked, &token, "nothing_foreign", StatusCode::FORBIDDEN).await;
+    }
+    let Some(press) = sent.get("do").and_then(Press::read) else {
+        return again(&state, &asked, &token, "nothing_pressed", StatusCode::UNPROCESSABLE_ENTITY).await;
+    };
+    let now = state.clock.now();
+    let all = asked.approvals.iter().enumerate();
+    let mut items: Vec<ItemView> =
+        all.map(|(number, approval)| ItemView::sent(number, approval, &sent, &asked.words)).collect();
+    let mut decisions = Vec::new();
+    let mut waits = press == Press::Review;
+    for item in items.iter_mut().filter(|item| press.is_about(item.number)) {
+        let stops = matches!(press, Press::Cancel(Some(_))) && item.approval.is_held(now);
+        if !is_open(item.approval, now) && !stops && press.names_one() {
+            return again(&state, &asked, &token, "nothing_settled", StatusCode::CONFLICT).await;
+        }
+        if !is_open(item.approval, now) && !stops {
+            continue;
+        }
+        let reviewed = sent.get(&format!("{}.reviewed", item.number));
+        match press.decision(item) {
+            // what was changed is looked at once more, as a whole, before it runs
+            Some(_) if item.changed.is_some() && press.approves() && item.changed_digest().as_deref() != reviewed => {
+                waits = true;
+            }
+            Some(decision) => decisions.push((item.approval, decision)),
+            None => {}
+        }
+    }
+    let faulty = items.iter().any(|item| press.is_about(item.number) && item.is_faulty());
+    if faulty || waits {
+        let (status, phrase) = match faulty {
+            true => (StatusCode::UNPROCESSABLE_ENTITY, "nothing_faulty"),
+            false => (StatusCode::OK, "nothing_changed"),
+        };
+        lead(&mut items);
+        return page(&state, &asked, &token, &items, Some(asked.words.get(phrase)), status).await;
+    }
+    settle(&state, &asked, &token, decisions).await
+}
+
+/// Show what came of an answer
+///
+/// A page for people, which shows and offers nothing more. Its address holds no token.
+#[utoipa::path(get, path = "/approvals/outcome/{ticket}", tag = "approvals", params(("ticket" = String, Path)),
+    responses((status = 200, description = "The page", body = String, content_type = "text/html"),
+        (status = 404, description = "The address is not known", body = String, content_type = "text/html"),
+        (status = 410, description = "The question has changed, and is asked anew", body = String,
+            content_type = "text/html")))]
+pub async fn show_outcome(Held(state): Held<HttpState>, Id(ticket): Id) -> Result<Response, Response> {
+    let ticket = Ticket::read(&state.vault, &ticket).filter(|ticket| state.clock.now() < ticket.expires_at);
+    let Some(Ticket { batch_id, recipient, .. }) = ticket else { return Err(view::unknown()) };
+    let filter = ApprovalFilter { batch_id: Some(batch_id), limit: 1, ..ApprovalFilter::default() };
+    let found = state.store.list_approvals(&Scope::Every, &filter).await.map_err(away)?;
+    let Some(first) = found.first() else { return Err(view::unknown()) };
+    // those that were replaced aside
+    let mut approvals = state.store.approvals_of_turn(first.run_id, first.turn).await.map_err(away)?;
+    approvals.retain(|approval| approval.batch_id == batch_id);
+    let reader = reader(&state, &recipient).await?;
+    let Some(first) = approvals.first() else { return Err(view::replaced(&reader.1)) };
+    let scope = scope(&first.tenant_id).map_err(failed)?;
+    let scene = scene(&state, &scope, (&recipient, reader), first).await?;
+    let items = fresh(&approvals, &scene.words);
+    Ok(view::page(StatusCode::OK, &scene, &items, None, None))
+}
+
+/// Looks a link up. Guessing costs the guesser.
+async fn asked(state: &HttpState, peer: Option<Extension<Peer>>, token: &str) -> Result<LinkQuestion, Response> {
+    let (hash, now) = (TokenHash::of(token), state.clock.elapsed());
+    let peer: Option<IpAddr> = peer.map(|Extension(peer)| peer.0);
+    if let Some(wait) = peer.and_then(|peer| state.wrong_tokens.wait(peer, &hash, now)) {
+        return Err(too_many(wait.as_secs().max(1)));
+    }
+    let found = match token.len() {
+        1..=TOKEN_LENGTH => state.store.approvals_by_link(hash.as_bytes(), state.clock.now()).await,
+        _ => Err(StoreError::NotFound),
+    };
+    match found {
+        Ok((link, approvals)) => {
+            state.wrong_tokens.right(&hash);
+            let (zone, words) = reader(state, &link.recipient).await?;
+            Ok(LinkQuestion { hash, scope: scope(&link.tenant_id).map_err(failed)?, link, approvals, zone, words })
+        }
+        Err(StoreError::NotFound) => {
+            if let Some(peer) = peer {
+                state.wrong_tokens.wrong(peer, now);
+            }
+            Err(view::unknown())
+        }
+        Err(error) => Err(away(error)),
+    }
+}
+
+/// Puts the decisions one after the other, and leads on.
+async fn settle(
+    state: &HttpState,
+    asked: &LinkQuestion,
+    token: &str,
+    decisions: Vec<(&Approval, Decision)>,
+) -> Result<Response, Response> {
+    let mut refused = Vec::new();
+    for (approval, decision) in decisions {
+        let who = Who { by: format!("recipient:{}", asked.link.recipient), via: Via::Link };
+        match decision.put(state, &asked.scope, approval, who).await {
+            Ok((Decided::Done(_) | Decided::Counted(_), _)) => {}
+            Ok((Decided::Refused(refusal, _), _)) => {
+                refused.push((approval.id, asked.words.get(of_refusal(refusal)).to_owned()));
+            }
+            Err(ApiError::Invalid(faults)) => refused.push((approval.id, faults.to_string())),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    let again = self::asked(state, None, token).await?;
+    let now = state.clock.now();
+    if !refused.is_empty() {
+        let mut items = fresh(&again.approvals, &again.words);
+        for item in &mut items {
+            let of = refused.iter().filter(|(id, _)| *id == item.approval.id);
+            item.other_faults.extend(of.map(|(_, why)| (FaultPlace::Item, why.clone())));
+        }
+        let why: Vec<&str> = refused.iter().map(|(_, why)| why.as_str()).collect();
+        let notice = again.words.with("refused", &[("why", &why.join(" "))]);
+        return page(state, &again, token, &items, Some(&notice), StatusCode::CONFLICT).await;
+    }
+    let place = match again.approvals.iter().any(|approval| is_answerable(approval, now)) {
+        true => format!("/approvals/{token}"),
+        false => Ticket::of(&asked.link).address(&state.vault),
+    };
+    let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, place)], body::Body::empty()).into_response();
+    pages::guard(&mut response);
+    Ok(response)
+}
+
+/// The page of a link.
+async fn page(
+    state: &HttpState,
+    asked: &LinkQuestion,
+    token: &str,
+    items: &[ItemView<'_>],
+    notice: Option<&str>,
+    status: StatusCode,
+) -> Result<Response, Response> {
+    let Some(first) = asked.approvals.first() else { return Err(view::replaced(&asked.words)) };
+    let reader = (asked.zone, asked.words.clone());
+    let scene = scene(state, &asked.scope, (&asked.link.recipient, reader), first).await?;
+    let form = FormState { action: format!("/approvals/{token}"), nonce: state.vault.tag(NONCE, &bound(asked)) };
+    Ok(view::page(status, &scene, items, notice, Some(&form)))
+}
+
+/// The page as it is at first, with why nothing came of an answer.
+async fn again(
+    state: &HttpState,
+    asked: &LinkQuestion,
+    token: &str,
+    phrase: &str,
+    status: StatusCode,
+) -> Result<Response, Response> {
+    let items = fresh(&asked.approvals, &asked.words);
+    page(state, asked, token, &items, Some(asked.words.get(phrase)), status).await
+}
+
+/// Marks where the person is led: to the first thing that is wrong, else to the first that was changed.
+fn lead(items: &mut [ItemView]) {
+    let faulty = items.iter().position(ItemView::is_faulty);
+    let first = faulty.or_else(|| items.iter().position(|item| item.changed.is_some()));
+    if let Some(first) = first {
+        items[first].take_focus();
+    }
+}
+
+/// Why an answer changed nothing, as the name of a phrase.
+fn of_refusal(refusal: DecisionRefusal) -> &'static str {
+    match refusal {
+        DecisionRefusal::Settled => "refused_settled",
+        DecisionRefusal::Expired => "refused_expired",
+        DecisionRefusal::OtherDigest => "refused_other",
+        DecisionRefusal::Barred => "refused_barred",
+        DecisionRefusal::NotOffered => "refused_not_offered",
+    }
+}
+
+/// The text to which a nonce is bound: the link, and every question with its digest, in order.
+fn bound(asked: &LinkQuestion) -> String {
+    let mut text = hex::encode(asked.hash.as_bytes());
+    for approval in &asked.approvals {
+        text.push_str(&format!("|{}:{}", approval.id, approval.digest));
+    }
+    text
+}
+
+fn fresh<'a>(approvals: &'a [Approval], words: &'a Phrases) -> Vec<ItemView<'a>> {
+    approvals.iter().enumerate().map(|(number, approval)| ItemView::fresh(number, approval, words)).collect()
+}
+
+/// In which zone and words a recipient reads.
+async fn reader(state: &HttpState, recipient: &str) -> Result<(Tz, Phrases), Response> {
+    let stored = state.store.find_recipient(&Scope::Every, recipient).await.map_err(away)?;
+    let reader = stored.as_ref().map_or(Reader::NOBODY, |stored| stored.recipient.reader());
+    Ok((reader.timezone, state.channels.templates().phrases(reader.locale)))
+}
+
+/// The scene of a page: its reader, and the way to it.
+async fn scene(
+    state: &HttpState,
+    scope: &Scope,
+    (recipient, (zone, words)): (&str, (Tz, Phrases)),
+    first: &Approval,
+) -> Result<ApprovalPage, Response> {
+    let run = state.store.find_run(scope, first.run_id).await.map_err(away)?;
+    let task = match first.task_id {
+        Some(task) => state.store.find_task(scope, task).await.map_err(away)?,
+        None => None,
+    };
+    let reader = format!("recipient:{recipient}");
+    let requester = beginning::requester(state, scope, first).await.map_err(away)?;
+    Ok(ApprovalPage {
+        now: state.clock.now(),
+        zone,
+        words,
+        tenant: first.tenant_id.clone(),
+        marks: state.store.marks_of(&reader).await.map_err(away)?,
+        reader,
+        run_id: first.run_id,
+        task: task.map(|task| task.name),
+        started: run.map(|run| (beginning::of(&run, requester.is_some()), run.scheduled_for)),
+        requester,
+    })
+}
+
+fn scope(tenant: &str) -> Result<Scope, ApiError> {
+    Tenant::stored(tenant).map(Scope::Only).map_err(|log| ApiError::Internal { log })
+}

@@ -1,0 +1,317 @@
+//! One question: what runs, why somebody is asked, until when, and what came of it.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+
+use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence, gate};
+use crate::domain::approval::why::{RuleBy, Why};
+use crate::domain::approval::{Approval, ApprovalStatus, POLICY, Proposal};
+use crate::http::pages::Row;
+use crate::http::pages::approve::changes::{ArgumentChange, by_name, changes};
+use crate::http::pages::approve::control::Controls;
+use crate::http::pages::approve::form::leaves;
+use crate::http::pages::approve::item::{FaultPlace, ItemView};
+use crate::http::pages::approve::kind::{json, shown};
+use crate::http::pages::approve::moment::{instant, left};
+use crate::http::pages::approve::scene::{ApprovalPage, is_expired, is_open};
+
+/// A question among others, with its form where there is one.
+#[derive(Debug, Serialize)]
+pub struct Card<'a> {
+    number: usize,
+    summary: &'a str,
+    description: &'a str,
+    arguments: Arguments,
+    precheck: Option<String>,
+    reasons: Reasons<'a>,
+    deadline: Option<Deadline>,
+    controls: Option<Controls<'a>>,
+    settled: Option<SettledCard<'a>>,
+    /// The call is held and can be stopped: the faults beside the button.
+    stop: Option<Vec<&'a str>>,
+    /// For operators: the tool, the run, and the rules as they are written.
+    details: Vec<Row<'a>>,
+}
+
+/// Every argument, whole, as it runs: as it was proposed, as a person has changed it, or as it was decided.
+#[derive(Debug, Serialize)]
+struct Arguments {
+    heading: &'static str,
+    /// Arguments that are no object, as JSON.
+    json: Option<String>,
+    rows: Vec<Argument>,
+}
+
+#[derive(Debug, Serialize)]
+struct Argument {
+    name: String,
+    is_changed: bool,
+    value: String,
+}
+
+/// Why somebody is asked, or nobody is, in sentences for a person.
+#[derive(Debug, Serialize)]
+struct Reasons<'a> {
+    heading: &'static str,
+    sentences: Vec<Sentence<'a>>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Sentence<'a> {
+    phrase: &'static str,
+    credential: &'a str,
+}
+
+/// Until when it can be answered, and how many have agreed where several have to.
+#[derive(Debug, Serialize)]
+struct Deadline {
+    left: String,
+    at: String,
+    votes: Option<Votes>,
+}
+
+#[derive(Debug, Serialize)]
+struct Votes {
+    phrase: &'static str,
+    agreed: usize,
+    wanted: u32,
+}
+
+/// The end of a question.
+#[derive(Debug, Serialize)]
+struct SettledCard<'a> {
+    /// `good` or `bad`.
+    tone: &'static str,
+    word: &'static str,
+    /// The end of its time, where nobody answered.
+    over_at: Option<String>,
+    decision: Option<ShownDecision<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownDecision<'a> {
+    phrase: &'static str,
+    who: &'a str,
+    at: String,
+    comment: Option<&'a str>,
+    changes: Option<Vec<ArgumentChange>>,
+    result: Option<ShownResult<'a>>,
+    fate: Fate,
+}
+
+#[derive(Debug, Serialize)]
+struct ShownResult<'a> {
+    /// `good` or `bad`.
+    tone: &'static str,
+    phrase: &'static str,
+    text: &'a str,
+}
+
+/// The fate of a call that has no result.
+#[derive(Debug, Serialize)]
+struct Fate {
+    phrase: &'static str,
+    at: String,
+}
+
+impl<'a> Card<'a> {
+    /// The card of a question; `has_form`: the page has a form.
+    pub fn of(scene: &'a ApprovalPage, item: &'a ItemView<'a>, has_form: bool) -> Card<'a> {
+        let (approval, proposal) = (item.approval, &item.approval.proposal);
+        let is_open = is_open(approval, scene.now);
+        let can_stop = !is_open && has_form && approval.is_held(scene.now);
+        Card {
+            number: item.number,
+            summary: &proposal.summary,
+            description: &proposal.description,
+            arguments: Arguments::of(scene, item),
+            precheck: proposal.precheck.as_ref().map(shown),
+            reasons: Reasons::of(proposal),
+            deadline: is_open.then(|| Deadline::of(scene, approval)),
+            controls: (is_open && has_form).then(|| Controls::of(&scene.words, item)),
+            settled: (!is_open).then(|| SettledCard::of(scene, approval)),
+            stop: can_stop.then(|| item.faults_at(FaultPlace::Item)),
+            details: details(scene, proposal),
+        }
+    }
+}
+
+impl Arguments {
+    fn of(scene: &ApprovalPage, item: &ItemView) -> Arguments {
+        let approval = item.approval;
+        let (heading, arguments) = match (is_open(approval, scene.now), approval.status.allows()) {
+            (true, _) => ("will_run", item.fit_change().unwrap_or(&approval.proposal.arguments)),
+            (false, true) => ("approved_to_run", approval.arguments()),
+            (false, false) => ("was_asked", &approval.proposal.arguments),
+        };
+        let Some(fields) = arguments.as_object() else {
+            return Arguments { heading, json: Some(json(arguments)), rows: Vec::new() };
+        };
+        let proposed = by_name(&approval.proposal.arguments);
+        let row = |(name, value): (String, _)| Argument {
+            is_changed: item.fit_change().is_some() && proposed.get(&name) != Some(&value),
+            value: shown(value),
+            name,
+        };
+        Arguments { heading, json: None, rows: leaves(fields).into_iter().map(row).collect() }
+    }
+}
+
+impl<'a> Reasons<'a> {
+    fn of(proposal: &'a Proposal) -> Reasons<'a> {
+        let asks = !proposal.asks_nobody();
+        let mut sentences: Vec<(&str, &str)> = Vec::new();
+        // what a rule alone has asked about is not made to look worse than it is
+        let by_kind = gate(proposal.category, proposal.consequence, false) == ApprovalLevel::Confirm;
+        if asks && (by_kind || proposal.why.is_empty()) {
+            sentences.push((of_category(proposal.category), ""));
+        }
+        if asks && proposal.consequence == Consequence::High {
+            sentences.push(("why_high", ""));
+        }
+        for why in &proposal.why {
+            let sentence = match why {
+                Why::Rule { by, gate: ApprovalLevel::Confirm } if asks => (rule_asks(*by), ""),
+                Why::Rule { by, gate: ApprovalLevel::Auto } if !asks => (rule_allows(*by), ""),
+                Why::Rule { .. } => continue,
+                Why::Credential { reference } if asks => ("why_credential", reference.as_str()),
+                Why::Credential { .. } => continue,
+                Why::Unjudged => ("why_unjudged", ""),
+                Why::Always => ("why_always", ""),
+                Why::ToolChanged => ("why_tool_changed", ""),
+                Why::CheckChanged => ("why_check_changed", ""),
+                Why::Grant => ("why_grant", ""),
+                Why::Held => continue,
+            };
+            if !sentences.contains(&sentence) {
+                sentences.push(sentence);
+            }
+        }
+        if !asks && sentences.is_empty() {
+            sentences.push(("why_usual", ""));
+        }
+        if !asks {
+            sentences.push(("why_held", ""));
+        }
+        Reasons {
+            heading: if asks { "why_asked" } else { "why_not_asked" },
+            sentences: sentences.into_iter().map(|(phrase, credential)| Sentence { phrase, credential }).collect(),
+        }
+    }
+}
+
+/// The phrase for a tool of this category.
+fn of_category(category: Category) -> &'static str {
+    match category {
+        Category::Read => "why_read",
+        Category::Write => "why_write",
+        Category::Delete => "why_delete",
+        Category::SideEffect => "why_side_effect",
+        Category::Analysis => "why_analysis",
+        Category::Internal => "why_internal",
+    }
+}
+
+fn rule_asks(by: RuleBy) -> &'static str {
+    match by {
+        RuleBy::Operator => "why_rule_operator",
+        RuleBy::Tenant => "why_rule_tenant",
+        RuleBy::Agent => "why_rule_agent",
+        RuleBy::Task => "why_rule_task",
+    }
+}
+
+fn rule_allows(by: RuleBy) -> &'static str {
+    match by {
+        RuleBy::Operator => "why_allowed_operator",
+        RuleBy::Tenant => "why_allowed_tenant",
+        RuleBy::Agent => "why_allowed_agent",
+        RuleBy::Task => "why_allowed_task",
+    }
+}
+
+fn details<'a>(scene: &ApprovalPage, proposal: &'a Proposal) -> Vec<Row<'a>> {
+    let row = |name, value: String| Row { name, value: Cow::Owned(value) };
+    let tool = row("tool", format!("{} {}", proposal.tool, proposal.version));
+    let effect = row("effect", format!("{}, {}", proposal.category.as_str(), proposal.consequence.as_str()));
+    let rules = proposal.reasons.iter().map(|reason| Row { name: "rules", value: Cow::Borrowed(reason) });
+    [tool, effect, row("run", scene.run_id.to_string())].into_iter().chain(rules).collect()
+}
+
+impl Deadline {
+    fn of(scene: &ApprovalPage, approval: &Approval) -> Deadline {
+        let (words, until) = (&scene.words, approval.expires_at);
+        let votes = || {
+            let is_among = approval.votes.iter().any(|vote| vote.may_be_of(&scene.marks));
+            Votes {
+                phrase: if is_among { "agreed_with_you" } else { "agreed" },
+                agreed: approval.agreed(),
+                wanted: approval.proposal.approvers,
+            }
+        };
+        Deadline {
+            left: left(words, until, scene.now),
+            at: instant(words, until, scene.zone),
+            votes: (approval.proposal.approvers > 1).then(votes),
+        }
+    }
+}
+
+impl<'a> SettledCard<'a> {
+    fn of(scene: &'a ApprovalPage, approval: &'a Approval) -> SettledCard<'a> {
+        let (tone, word) = match approval.status {
+            ApprovalStatus::Approved if by_policy(approval) => ("good", "needs_none"),
+            ApprovalStatus::Approved => ("good", "approved"),
+            ApprovalStatus::Edited => ("good", "approved_changed"),
+            ApprovalStatus::Cancelled => ("bad", "rejected"),
+            ApprovalStatus::Pending | ApprovalStatus::Expired => ("bad", "expired"),
+        };
+        if is_expired(approval) {
+            let over_at = instant(&scene.words, approval.expires_at, scene.zone);
+            return SettledCard { tone, word, over_at: Some(over_at), decision: None };
+        }
+        SettledCard { tone, word, over_at: None, decision: Some(ShownDecision::of(scene, approval)) }
+    }
+}
+
+impl<'a> ShownDecision<'a> {
+    fn of(scene: &'a ApprovalPage, approval: &'a Approval) -> ShownDecision<'a> {
+        let changed = |decided| changes(&approval.proposal.arguments, decided);
+        let result = approval.outcome.as_ref().map(|outcome| {
+            let (tone, phrase) = if outcome.is_error { ("bad", "failed") } else { ("good", "done") };
+            ShownResult { tone, phrase, text: &outcome.text }
+        });
+        let at = |at| instant(&scene.words, at, scene.zone);
+        let fate = match (approval.status.allows(), approval.hold_until) {
+            (false, _) => Fate { phrase: "not_executed", at: String::new() },
+            (true, Some(until)) if scene.now < until => Fate { phrase: "held_until", at: at(until) },
+            (true, _) => Fate { phrase: "executing", at: String::new() },
+        };
+        ShownDecision {
+            phrase: if by_policy(approval) { "let_through" } else { "decided" },
+            who: name(approval, scene),
+            at: approval.decided_at.map(at).unwrap_or_default(),
+            comment: approval.comment.as_deref(),
+            changes: approval.modifications.as_ref().map(changed),
+            result,
+            fate,
+        }
+    }
+}
+
+/// The person who decided, for a reader.
+fn name<'a>(approval: &'a Approval, scene: &'a ApprovalPage) -> &'a str {
+    let by = approval.decided_by.as_deref().unwrap_or("service");
+    let phrase = match by.split_once(':') {
+        _ if by == scene.reader => "you",
+        Some(("recipient", who)) => return who,
+        Some(("token", _)) => "by_api",
+        _ => "by_service",
+    };
+    scene.words.get(phrase)
+}
+
+fn by_policy(approval: &Approval) -> bool {
+    approval.decided_by.as_deref() == Some(POLICY)
+}

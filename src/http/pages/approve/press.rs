@@ -1,0 +1,55 @@
+//! Which button was pressed, and what it decides about a question.
+
+use crate::domain::approval::arguments;
+use crate::http::api::approvals::decision::Decision;
+use crate::http::pages::approve::item::ItemView;
+
+/// The button that a person pressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Press {
+    /// Shows what was changed, and decides nothing.
+    Review,
+    /// `None`: all that are open.
+    Approve(Option<usize>),
+    Cancel(Option<usize>),
+}
+
+impl Press {
+    pub fn read(word: &str) -> Option<Press> {
+        let number = |number: &str| if number == "all" { Some(None) } else { number.parse().ok().map(Some) };
+        match word.split_once(':') {
+            None => (word == "review").then_some(Press::Review),
+            Some(("approve", which)) => number(which).map(Press::Approve),
+            Some(("cancel", which)) => number(which).map(Press::Cancel),
+            Some(_) => None,
+        }
+    }
+
+    pub fn is_about(self, number: usize) -> bool {
+        match self {
+            Press::Review | Press::Approve(None) | Press::Cancel(None) => true,
+            Press::Approve(Some(one)) | Press::Cancel(Some(one)) => one == number,
+        }
+    }
+
+    pub fn names_one(self) -> bool {
+        matches!(self, Press::Approve(Some(_)) | Press::Cancel(Some(_)))
+    }
+
+    pub fn approves(self) -> bool {
+        matches!(self, Press::Approve(_))
+    }
+
+    pub fn decision(self, item: &mut ItemView) -> Option<Decision> {
+        match self {
+            Press::Review => {
+                if let Some(changed) = item.changed.clone() {
+                    item.place(arguments::misfits(&item.approval.proposal.parameters, &changed, "/modifications"));
+                }
+                None
+            }
+            Press::Approve(_) => item.approve(),
+            Press::Cancel(_) => item.cancel(),
+        }
+    }
+}

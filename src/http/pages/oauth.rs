@@ -1,0 +1,205 @@
+//! Connecting accounts over HTTP: the link to the provider, and the page that people come back to.
+//!
+//! GET changes nothing, the one that a provider sends people to included: a scanner or a prefetching browser that follows
+//! it spends no code. The page says what would be connected, for whom; only its button does it, and only when it is
+//! pressed on that page, in the browser that was shown it. What the provider sent along is shown where the state is ours, escaped and cut; the code and the
+//! state stand in no log (the guard logs the route).
+
+mod mark;
+mod view;
+
+use axum::Json;
+use axum::extract::State as Held;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+
+use crate::base::id::{Scope, Tenant};
+use crate::base::secret::Secret;
+use crate::base::token::Permission;
+use crate::domain::credential::Reference;
+use crate::http::HttpState;
+use crate::http::api::credentials::check;
+use crate::http::error::ApiError;
+use crate::http::pages::approve::origin::{is_form, is_own};
+use crate::http::pages::{self, failed};
+use crate::http::request::auth::{AuthenticatedCaller, still_may};
+use crate::http::request::body::JsonBody;
+use crate::http::request::path::Pair;
+use crate::http::request::query::Query;
+use crate::ports::channel::templates::phrases::Phrases;
+use crate::ports::vault::oauth::{ConnectError, ConnectOffer, OAuthFlow};
+
+/// Longest state and longest code that are looked at, in bytes.
+const LONGEST: usize = 4096;
+
+/// Where a person connects an account.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+pub struct ConnectionLink {
+    /// Address of the provider's login page. Anybody who agrees there connects their account for the tenant, so it goes
+    /// to its owner alone.
+    pub url: String,
+    /// Until when the whole must be done.
+    pub expires_at: DateTime<Utc>,
+}
+
+/// Make a link to connect an account
+///
+/// For services that the operator has described in `[oauth.*]`. Stores nothing: the credential comes to be when the owner
+/// of the account has agreed at the provider and confirmed it on the page that they are sent back to.
+#[utoipa::path(get, path = "/v1/credentials/{service}/{account_name}/connect", tag = "credentials",
+    security(("bearer" = ["credentials:write"])),
+    params(("service" = String, Path, description = "Its name in `[oauth.*]`"),
+        ("account_name" = String, Path, description = "Name of the account in references, such as `primary`"),
+        ("tenant_id" = Option<String>, Query, description = "For whom; an admin token names the tenant")),
+    responses((status = 200, body = ConnectionLink)))]
+pub async fn connect_credential(
+    Held(state): Held<HttpState>,
+    caller: AuthenticatedCaller,
+    name: Pair,
+    mut query: Query,
+) -> Result<Json<ConnectionLink>, ApiError> {
+    caller.may(Permission::CredentialsWrite)?;
+    let tenant = match (query.text("tenant_id"), &caller.scope) {
+        (Some(named), _) => Some(caller.makes_for(&named)?),
+        (None, Scope::Only(own)) => Some(own.clone()),
+        (None, Scope::Every) => {
+            query.fault("tenant_id", "is missing: an admin token names the tenant");
+            None
+        }
+    };
+    query.done()?;
+    let Some(tenant) = tenant else { return Err(ApiError::NotFound("tenant")) };
+    let reference = Reference { service: name.0, account: name.1 };
+    check(&reference)?;
+    let started = start(&state, &tenant, &reference, &caller)?;
+    Ok(Json(started))
+}
+
+fn start(
+    state: &HttpState,
+    tenant: &Tenant,
+    reference: &Reference,
+    by: &AuthenticatedCaller,
+) -> Result<ConnectionLink, ApiError> {
+    match state.connector.start(tenant.as_str(), reference, &by.name()) {
+        Ok(started) => Ok(ConnectionLink { url: started.url.into(), expires_at: started.expires_at }),
+        Err(ConnectError::NoSuchService(_)) => Err(ApiError::NotFound("service in [oauth.*]")),
+        Err(error) => Err(ApiError::Internal { log: error.to_string() }),
+    }
+}
+
+/// Show what is about to be connected
+///
+/// Where providers send people back to: a page for people, with one button. Changes nothing. It sets a cookie, without
+/// which the button does nothing.
+#[utoipa::path(get, path = "/oauth/callback", tag = "credentials",
+    params(("state" = Option<String>, Query), ("code" = Option<String>, Query), ("error" = Option<String>, Query),
+        ("error_description" = Option<String>, Query),
+        ("iss" = Option<String>, Query, description = "The provider that sends them back; where the service has an `issuer`, another is refused, and none is")),
+    responses((status = 200, description = "The page", body = String, content_type = "text/html"),
+        (status = 403, description = "Another provider sends them back, or one that does not say who it is", body = String, content_type = "text/html"),
+        (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
+        (status = 410, description = "The link is too old", body = String, content_type = "text/html")))]
+pub async fn show_connection(Held(state): Held<HttpState>, mut query: Query) -> Result<Response, Response> {
+    let mut given = |name| query.text(name).filter(|text: &String| text.len() <= LONGEST);
+    let (sealed, code) = (given("state").unwrap_or_default(), given("code"));
+    let (error, description) = (given("error"), given("error_description"));
+    let issuer = given("iss");
+    let offer = offered(&state, &sealed).await?;
+    let words = words_of(&state, &offer.flow).await;
+    if !state.connector.is_of(&offer.flow, issuer.as_deref()) {
+        let issuer = issuer.as_deref().unwrap_or("nobody");
+        tracing::warn!(credential = %offer.flow.reference, issuer, "another provider than the one asked sent somebody back");
+        return Err(view::mixed_up(&words));
+    }
+    Ok(match (code, error) {
+        (_, Some(error)) => view::declined(&words, &offer, &error, description.as_deref()),
+        (Some(code), None) => {
+            let mut page = view::question(&words, &offer, &sealed, &code, state.clock.now());
+            mark::set(&mut page, &state.vault, &offer.flow, &state.settings.public_url(), state.clock.now());
+            page
+        }
+        (None, None) => return Err(view::unknown()),
+    })
+}
+
+/// Connect an account
+///
+/// The button of the page. The code becomes tokens, and they a credential; once.
+#[utoipa::path(post, path = "/oauth/callback", tag = "credentials",
+    request_body(content = String, content_type = "application/x-www-form-urlencoded"),
+    responses((status = 200, description = "Connected", body = String, content_type = "text/html"),
+        (status = 403, description = "It does not come from the page, or another browser was shown it", body = String, content_type = "text/html"),
+        (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
+        (status = 409, description = "It was used before, or the provider does not accept the code", body = String,
+            content_type = "text/html"),
+        (status = 410, description = "The link is too old", body = String, content_type = "text/html"),
+        (status = 502, description = "The provider refuses this service", body = String, content_type = "text/html"),
+        (status = 503, description = "The provider can't be asked now", body = String, content_type = "text/html")))]
+pub async fn make_connection(
+    Held(state): Held<HttpState>,
+    headers: HeaderMap,
+    body: Result<JsonBody, ApiError>,
+) -> Result<Response, Response> {
+    let body = body.map_err(failed)?;
+    if !is_form(&headers) || !is_own(&headers, &state.settings.public_url()) {
+        return Err(view::foreign());
+    }
+    let mut form = Query::of_form(&String::from_utf8_lossy(body.bytes()));
+    let mut given = |name| form.text(name).filter(|text: &String| text.len() <= LONGEST);
+    let (Some(sealed), Some(code)) = (given("state"), given("code")) else { return Err(view::unknown()) };
+    let offer = offered(&state, &sealed).await?;
+    let flow: OAuthFlow = offer.flow;
+    let words = words_of(&state, &flow).await;
+    if !mark::is_there(&headers, &state.vault, &flow, &state.settings.public_url()) {
+        return Err(view::unmarked(&words));
+    }
+    match state.connector.finish(flow.clone(), Secret::new(code)).await {
+        Ok(connected) => Ok(view::connected(&words, &flow, &connected)),
+        Err(ConnectError::Used { connected }) => Err(view::used(&words, &flow, connected)),
+        Err(ConnectError::Code(why)) => Err(view::spent(&words, &why)),
+        Err(ConnectError::Misconfigured(why)) => {
+            tracing::warn!(credential = %flow.reference, tenant = flow.tenant, why, "an account can't be connected");
+            Err(view::misconfigured(&words, &why))
+        }
+        Err(ConnectError::Later(why)) => Err(view::later(&words, &why)),
+        Err(other) => Err(refused(other)),
+    }
+}
+
+/// The offer of a state, while the token that began it could begin it still: a link does not outlive it.
+async fn offered(state: &HttpState, sealed: &str) -> Result<ConnectOffer, Response> {
+    let offer = state.connector.offer(sealed).await.map_err(refused)?;
+    let OAuthFlow { by, tenant, .. } = &offer.flow;
+    match still_may(state, by, tenant, Permission::CredentialsWrite).await {
+        Ok(true) => Ok(offer),
+        Ok(false) => Err(view::expired(&words_of(state, &offer.flow).await)),
+        Err(error) => Err(failed(ApiError::from(error))),
+    }
+}
+
+/// The words of the person whose account it is to be; English where nothing is known of them.
+async fn words_of(state: &HttpState, flow: &OAuthFlow) -> Phrases {
+    match state.store.get_recipient(&Scope::Every, &flow.tenant).await {
+        Ok(stored) => state.channels.templates().phrases(&stored.recipient.locale),
+        Err(_) => Phrases::english().clone(),
+    }
+}
+
+/// The page for a state that leads nowhere, or for a store that is away.
+fn refused(error: ConnectError) -> Response {
+    match error {
+        ConnectError::Unknown => view::unknown(),
+        ConnectError::NoSuchService(_) => view::gone(),
+        ConnectError::Expired => view::expired(Phrases::english()),
+        ConnectError::Store(error) => failed(ApiError::from(error)),
+        other => {
+            let mut response = failed(ApiError::Internal { log: other.to_string() });
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            pages::guard(&mut response);
+            response
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What each request goes through: limits, identity, body, query.
+
+pub mod auth;
+pub mod body;
+pub mod guard;
+pub mod host;
+pub mod page;
+pub mod path;
+pub mod query;
+pub mod wrong_tokens;

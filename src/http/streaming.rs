@@ -1,0 +1,5 @@
+//! Answers that go on: live messages and the streams of runs.
+
+pub mod limiter;
+pub mod live;
+pub mod run;

@@ -1,0 +1,362 @@
+//! The bus in the database: the log and the queue of `store/events.rs`, the same on SQLite and on Postgres.
+//!
+//! Owns nothing but the wait of a reader. Any number of instances on Postgres share it: leases keep them apart. What is
+//! published wakes its readers, here and elsewhere; what no hint told of is found by looking.
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use futures::future::BoxFuture;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::base::clock::{pause, signed};
+use crate::base::id::{Scope, Tenant, new_id};
+use crate::base::retry::{CALM, resting};
+use crate::domain::event::Event;
+use crate::ports::bus::{
+    Bus, BusBacklog, BusDeadLetter, BusEntry, BusError, DeadLetterFilter, Log, LogFilter, Logged, Settings, read_entry,
+};
+use crate::store::{
+    Burial, EventFilter, Leased, LeasedEvent, Store, StoreError, StoredDeadLetter, StoredDeadLetterFilter, Topic,
+    answered,
+};
+
+/// How long a reader waits at most before it looks for what no hint told of; and at rest, when look after look has found
+/// nothing.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const LOOK_AT_REST: Duration = Duration::from_secs(4);
+/// The longest read: long, because what is published, and a stop, end it.
+const LONGEST_READ: Duration = Duration::from_secs(10);
+/// The shortest rest between two transactions that forget.
+const REST: Duration = Duration::from_millis(20);
+/// Events that are forgotten in one transaction.
+const BATCH: i64 = 500;
+
+/// The bus in the service's own database.
+pub struct Embedded {
+    store: Store,
+    consumer: Uuid,
+    lease: TimeDelta,
+    retention: TimeDelta,
+    looks: Mutex<Looks>,
+    /// After this tenant the next turn begins; empty: with the first.
+    turn: Mutex<String>,
+}
+
+/// When this process looked for events, so that it does so without a cause only now and then.
+struct Looks {
+    /// Hints before the last look are seen.
+    hint: watch::Receiver<()>,
+    /// `None`: there may be more than was read.
+    last: Option<Instant>,
+    /// Looks without a cause, one after the other, that found nothing.
+    empty: u32,
+}
+
+impl Looks {
+    /// The time until the next look without a cause.
+    fn pause(&self) -> Duration {
+        let wait = resting(LOOK_AGAIN, self.empty, LOOK_AT_REST);
+        self.last.map_or(Duration::ZERO, |last| wait.saturating_sub(last.elapsed()))
+    }
+}
+
+impl Embedded {
+    /// A bus over this store, with a consumer name of its own.
+    pub fn new(store: Store, settings: &Settings) -> Embedded {
+        let consumer = new_id(store.clock().now());
+        let (lease, retention) = (signed(settings.stalled_after()), signed(settings.retention()));
+        let looks = Mutex::new(Looks { hint: store.listen(Topic::Events), last: None, empty: 0 });
+        Embedded { store, consumer, lease, retention, looks, turn: Mutex::default() }
+    }
+
+    async fn read_within(&self, full: &[Tenant], limit: usize, wait: Duration) -> Result<Vec<BusEntry>, BusError> {
+        let until = Instant::now() + wait;
+        loop {
+            let (mut hint, pause) = {
+                let looks = self.looks();
+                (looks.hint.clone(), looks.pause())
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            let hinted = tokio::select! {
+                biased;
+                waited = timeout(left.min(pause), hint.changed()) => waited.is_ok(),
+                () = self.store.reads_ended(), if !wait.is_zero() => return Ok(Vec::new()),
+            };
+            if !hinted && pause > left && !wait.is_zero() {
+                return Ok(Vec::new());
+            }
+            let entries = self.look(full, limit, hinted).await?;
+            if !entries.is_empty() || Instant::now() >= until {
+                return Ok(entries);
+            }
+        }
+    }
+
+    /// Looks once.
+    async fn look(&self, full: &[Tenant], limit: usize, hinted: bool) -> Result<Vec<BusEntry>, BusError> {
+        let leased = match self.is_empty(hinted).await {
+            true => Ok(Leased::default()),
+            false => {
+                // what is published from now on is hinted at again
+                self.looks().hint.mark_unchanged();
+                let until = self.store.clock().now() + self.lease;
+                let after = self.turn().clone();
+                self.store.lease_events(self.consumer, until, limit, &after, full).await
+            }
+        };
+        let mut looks = self.looks();
+        // those of tenants that are left out may be there all the same
+        let is_empty = full.is_empty() && leased.as_ref().is_ok_and(|leased| leased.events.is_empty());
+        looks.last = is_empty.then(Instant::now);
+        looks.empty = if is_empty && !hinted { looks.empty.saturating_add(1) } else { 0 };
+        drop(looks);
+        let leased = leased?;
+        *self.turn() = leased.turn;
+        Ok(leased.events.into_iter().map(entry).collect())
+    }
+
+    /// Whether nothing is there, as far as it is known without a try: asked at rest alone.
+    async fn is_empty(&self, hinted: bool) -> bool {
+        let at_rest = !hinted && self.looks().empty > CALM;
+        at_rest && self.store.shared_outlook().await.is_some_and(|outlook| !outlook.event)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, String> {
+        self.turn.lock().expect("the lock of the turn")
+    }
+
+    fn looks(&self) -> MutexGuard<'_, Looks> {
+        self.looks.lock().expect("the lock of the looks")
+    }
+
+    async fn read_log(&self, scope: &Scope, filter: &LogFilter) -> Result<Log, BusError> {
+        let after = filter.after.as_deref().map_or(Ok(0), place)?;
+        let asked = EventFilter {
+            source: filter.source.clone(),
+            kind: filter.kind.clone(),
+            after,
+            limit: filter.limit as i64 + 1,
+        };
+        let mut rows = self.store.read_events(scope, &asked).await?;
+        let more = rows.len() > filter.limit;
+        rows.truncate(filter.limit);
+        let last = rows.last().map_or(after, |(seq, _)| *seq);
+        let mut events = Vec::with_capacity(rows.len());
+        for (seq, body) in rows {
+            match read_entry(body.as_bytes()) {
+                Ok(event) => events.push(Logged { position: seq.to_string(), event }),
+                Err(unreadable) => tracing::debug!(seq, why = unreadable.why, "an entry of the log is no event"),
+            }
+        }
+        Ok(Log { events, position: last.to_string(), more })
+    }
+
+    async fn list_dead(&self, scope: &Scope, filter: &DeadLetterFilter) -> Result<Vec<BusDeadLetter>, BusError> {
+        let before = filter.before.as_deref().map(|id| Uuid::try_parse(id).map_err(|_| not_ours("dead letter")));
+        let asked = StoredDeadLetterFilter {
+            source: filter.source.clone(),
+            kind: filter.kind.clone(),
+            error: filter.error.clone(),
+            before: before.transpose()?,
+            limit: filter.limit as i64,
+        };
+        let letters = self.store.list_dead_letters(scope, &asked).await?;
+        Ok(letters.into_iter().map(dead_letter).collect())
+    }
+
+    async fn replay_one(&self, scope: &Scope, id: &str) -> Result<(), BusError> {
+        let id = letter_id(id)?;
+        let letter = self.store.get_dead_letter(scope, id).await?;
+        let event = read_entry(letter.body.as_bytes())
+            .map_err(|unreadable| BusError::Invalid { why: format!("it can't be replayed: {}", unreadable.why) })?;
+        Ok(self.store.replay_dead_letter(scope, id, &event).await?)
+    }
+}
+
+impl Bus for Embedded {
+    fn name(&self) -> &'static str {
+        "embedded"
+    }
+
+    fn publish<'a>(&'a self, events: &'a [Event]) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(async {
+            answered(self.store.publish_events(events)).await?;
+            Ok(())
+        })
+    }
+
+    fn read_except<'a>(
+        &'a self,
+        full: &'a [Tenant],
+        limit: usize,
+        wait: Duration,
+    ) -> BoxFuture<'a, Result<Vec<BusEntry>, BusError>> {
+        Box::pin(self.read_within(full, limit, wait))
+    }
+
+    fn longest_read(&self) -> Duration {
+        LONGEST_READ
+    }
+
+    fn acknowledge<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(async {
+            let seqs = ids.iter().map(|id| place(id)).collect::<Result<Vec<i64>, BusError>>()?;
+            Ok(self.store.acknowledge_events(&seqs).await?)
+        })
+    }
+
+    fn bury<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(async move {
+            let (event, body) = match &entry.event {
+                Ok(event) => (Some(event), event.to_value().to_string()),
+                Err(unreadable) => (None, unreadable.text.clone()),
+            };
+            let deliveries = entry.deliveries.try_into().unwrap_or(i32::MAX);
+            let burial = Burial { seq: place(&entry.id)?, event, body: &body, error, deliveries };
+            Ok(self.store.bury_event(burial).await?)
+        })
+    }
+
+    fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>> {
+        Box::pin(self.read_log(scope, filter))
+    }
+
+    fn find<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        source: Option<&'a str>,
+        id: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Event>, BusError>> {
+        Box::pin(async move {
+            let found = self.store.find_event(tenant, source, id).await?;
+            Ok(found.and_then(|body| read_entry(body.as_bytes()).ok()))
+        })
+    }
+
+    fn ids<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        source: Option<&'a str>,
+        beginning: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<String>, BusError>> {
+        Box::pin(async move { Ok(self.store.event_ids(tenant, source, beginning).await?) })
+    }
+
+    fn end<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<String, BusError>> {
+        Box::pin(async { Ok(self.store.last_event(scope).await?.to_string()) })
+    }
+
+    fn dead_letters<'a>(
+        &'a self,
+        scope: &'a Scope,
+        filter: &'a DeadLetterFilter,
+    ) -> BoxFuture<'a, Result<Vec<BusDeadLetter>, BusError>> {
+        Box::pin(self.list_dead(scope, filter))
+    }
+
+    fn dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<BusDeadLetter, BusError>> {
+        Box::pin(async { Ok(dead_letter(self.store.get_dead_letter(scope, letter_id(id)?).await?)) })
+    }
+
+    fn replay<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(self.replay_one(scope, id))
+    }
+
+    fn drop_dead_letter<'a>(&'a self, scope: &'a Scope, id: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(async { Ok(self.store.drop_dead_letter(scope, letter_id(id)?).await?) })
+    }
+
+    fn trim(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<u64, BusError>> {
+        Box::pin(async move {
+            let mut forgotten = 0;
+            loop {
+                let begun = Instant::now();
+                let batch = self.store.forget_events(now - self.retention, BATCH).await?;
+                forgotten += batch;
+                if batch < BATCH as u64 {
+                    return Ok(forgotten);
+                }
+                // what is written meanwhile must not wait for more than one of them
+                pause(begun.elapsed().max(REST)).await;
+            }
+        })
+    }
+
+    fn backlog(&self) -> BoxFuture<'_, Result<BusBacklog, BusError>> {
+        Box::pin(async {
+            let counted = self.store.event_backlog().await?;
+            Ok(BusBacklog { unread: counted.unread as u64, pending: counted.leased as u64 })
+        })
+    }
+
+    /// Empty: the requirements on the database are checked when it is opened.
+    fn concerns(&self) -> BoxFuture<'_, Result<Vec<String>, BusError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+}
+
+impl From<StoreError> for BusError {
+    fn from(error: StoreError) -> BusError {
+        match error {
+            StoreError::NotFound => BusError::NotFound,
+            StoreError::Corrupt(why) => BusError::Corrupt { why },
+            StoreError::Unavailable(why) | StoreError::TimedOut(why) => BusError::Unavailable { why },
+            // nothing here is fenced by a lease, and each key that is unique may come again
+            other @ (StoreError::Conflict(_) | StoreError::LeaseLost | StoreError::Quota(_)) => {
+                BusError::Unavailable { why: other.to_string() }
+            }
+        }
+    }
+}
+
+fn entry(leased: LeasedEvent) -> BusEntry {
+    BusEntry {
+        id: leased.seq.to_string(),
+        event: read_entry(leased.body.as_bytes()),
+        deliveries: leased.deliveries.max(0) as u32,
+    }
+}
+
+fn dead_letter(stored: StoredDeadLetter) -> BusDeadLetter {
+    BusDeadLetter {
+        id: stored.id.to_string(),
+        tenant: stored.tenant_id,
+        body: stored.body,
+        error: stored.error,
+        deliveries: stored.deliveries.max(0) as u32,
+        buried_at: stored.created_at,
+    }
+}
+
+/// A place in the log.
+fn place(text: &str) -> Result<i64, BusError> {
+    text.parse().ok().filter(|seq| *seq >= 0).ok_or_else(|| not_ours("position"))
+}
+
+/// Reads the id of a letter. A text that is no UUID is the id of no letter.
+fn letter_id(text: &str) -> Result<Uuid, BusError> {
+    Uuid::try_parse(text).map_err(|_| BusError::NotFound)
+}
+
+fn not_ours(what: &str) -> BusError {
+    BusError::Invalid { why: format!("this is no {what} that this bus gave") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn looks_that_find_nothing_become_rare_and_one_that_found_something_is_followed_at_once() {
+        let hint = watch::channel(()).1;
+        let looks = |last, empty| Looks { hint: hint.clone(), last, empty }.pause();
+        let now = Some(Instant::now());
+        assert_eq!(looks(None, u32::MAX), Duration::ZERO);
+        assert!(looks(now, 0) <= LOOK_AGAIN && looks(now, 0) > Duration::ZERO);
+        assert!(looks(now, u32::MAX) <= LOOK_AT_REST && looks(now, u32::MAX) > LOOK_AT_REST / 2);
+    }
+}

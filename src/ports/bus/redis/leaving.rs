@@ -1,0 +1,53 @@
+//! Entries that a consumer leaves for later, because it has enough of their tenant: the stream is read on behind them.
+//!
+//! Such an entry stays pending in Redis, uncounted, and is due again a moment later for any consumer of the group.
+
+use std::time::Duration;
+
+use redis::{RedisError, pipe};
+
+use crate::base::id::Tenant;
+use crate::ports::bus::BusEntry;
+use crate::ports::bus::redis::reading::StreamReader;
+use crate::ports::bus::redis::servers::RedisConnection;
+use crate::ports::bus::redis::streams::read_entry_name;
+
+/// An entry that was left comes again after this long.
+pub(super) const LEFT_FOR: Duration = Duration::from_secs(1);
+
+/// Whether an entry is of one of these tenants.
+pub(super) fn is_of(entry: &BusEntry, tenants: &[Tenant]) -> bool {
+    entry.event.as_ref().is_ok_and(|event| tenants.contains(&event.tenant))
+}
+
+impl StreamReader {
+    /// Leaves entries that were just read. Answers whether there were any.
+    pub(super) async fn leave(
+        &self,
+        connection: &mut RedisConnection,
+        entries: Vec<BusEntry>,
+    ) -> Result<bool, RedisError> {
+        if entries.is_empty() {
+            return Ok(false);
+        }
+        let idle = self.stalled_after.saturating_sub(LEFT_FOR).as_millis() as u64;
+        let mut left = pipe();
+        for entry in &entries {
+            let Ok((partition, id)) = read_entry_name(&entry.id) else { continue };
+            left.cmd("XCLAIM")
+                .arg(self.names.stream(partition))
+                .arg(&self.group)
+                .arg(&self.consumer)
+                .arg(0)
+                .arg(id.to_string())
+                .arg("IDLE")
+                .arg(idle)
+                .arg("RETRYCOUNT")
+                .arg(entry.deliveries.saturating_sub(1))
+                .arg("JUSTID")
+                .ignore();
+        }
+        let () = left.query_async(connection).await?;
+        Ok(true)
+    }
+}

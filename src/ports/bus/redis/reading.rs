@@ -1,0 +1,343 @@
+//! Reading as one consumer of the group: what is new, and what other consumers have left.
+//!
+//! Entries that were taken are pending in Redis until they are acknowledged; what a dead instance has taken is claimed
+//! once it has been idle for long enough. Nothing of this is kept here.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use redis::{Cmd, RedisError, cmd, pipe};
+use tokio::sync::{Mutex, Notify};
+
+use crate::base::id::Tenant;
+use crate::ports::bus::redis::leaving::{LEFT_FOR, is_of};
+use crate::ports::bus::redis::servers::{RedisConnection, RedisLink, is_lost};
+use crate::ports::bus::redis::streams::{Raw, StreamId, StreamNames, entry_name, event_of};
+use crate::ports::bus::{BusEntry, BusError};
+
+/// The longest block of one read; answers are waited for longer than that, or a read would fail and take all the same.
+pub(super) const BLOCK: Duration = Duration::from_secs(5);
+/// The longest block of a read that nobody can end.
+const BLOCK_TO_THE_END: Duration = Duration::from_secs(2);
+/// Entries that are looked through at once for those of tenants that are not full, however few of them are wanted.
+const LOOKED_THROUGH: usize = 500;
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the streams of a cluster are asked: first, and at last while nothing comes.
+const CLUSTER_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+
+type Streams = Option<Vec<(String, Vec<Raw>)>>;
+type Claimed = (String, Vec<Option<Raw>>, Vec<String>);
+type PendingEntries = Vec<(String, String, u64, u32)>;
+
+pub(super) struct StreamReader {
+    pub(super) names: StreamNames,
+    pub(super) group: String,
+    pub(super) consumer: String,
+    pub(super) stalled_after: Duration,
+    state: Mutex<ReaderState>,
+    /// Rung when something was published in this process: a cluster can't be waited for in one read.
+    pub published: Notify,
+    /// Whether the present read is not to wait any more.
+    ended: AtomicBool,
+    /// The server's number of the connection that reads, by which a block is ended; 0: it is not known.
+    number: AtomicI64,
+}
+
+#[derive(Default)]
+struct ReaderState {
+    connection: Option<RedisConnection>,
+    /// How many streams there are, the old ones included; 0: the groups are not known to be there.
+    streams: u32,
+    /// Streams that had something at the last read.
+    busy: usize,
+    /// Entries that were read beyond the number asked for.
+    rest: VecDeque<BusEntry>,
+    looked_for_stalled: Option<Instant>,
+    /// Whether the last read was of stalled ones, and the stream that is looked through first for the next of them.
+    had_stalled: bool,
+    first_for_stalled: u32,
+    /// Whether some were left for later since the last look for stalled ones that found none.
+    left_some: bool,
+}
+
+impl StreamReader {
+    /// A reader of all streams for one consumer of a group. Entries of a consumer that is silent for `stalled_after`
+    /// are taken over.
+    pub fn new(names: StreamNames, group: &str, consumer: String, stalled_after: Duration) -> StreamReader {
+        StreamReader {
+            names,
+            group: group.to_owned(),
+            consumer,
+            stalled_after,
+            state: Mutex::default(),
+            published: Notify::new(),
+            ended: AtomicBool::new(false),
+            number: AtomicI64::new(0),
+        }
+    }
+
+    /// Entries of tenants that are not `full`; those of the others are left, and come again soon.
+    pub async fn read(
+        &self,
+        link: &RedisLink,
+        full: &[Tenant],
+        limit: usize,
+        wait: Duration,
+    ) -> Result<Vec<BusEntry>, BusError> {
+        let begun = Instant::now();
+        let mut state = self.state.lock().await;
+        self.ended.store(false, Ordering::Release);
+        loop {
+            if !state.rest.is_empty() {
+                let count = state.rest.len().min(limit);
+                return Ok(state.rest.drain(..count).collect());
+            }
+            // a connection is put back only after an answer: one whose read was dropped may still take entries
+            let mut connection = match state.connection.take() {
+                Some(connection) => connection,
+                None => {
+                    self.number.store(0, Ordering::Release);
+                    self.connect(link).await?
+                }
+            };
+            let look = if full.is_empty() { limit } else { limit.max(LOOKED_THROUGH) };
+            match self.once(link, &mut connection, &mut state, look, wait.saturating_sub(begun.elapsed())).await {
+                Ok(entries) => {
+                    let (left, entries) = entries.into_iter().partition(|entry| is_of(entry, full));
+                    let leaving = self.leave(&mut connection, left).await;
+                    state.connection = Some(connection);
+                    state.rest.extend::<Vec<BusEntry>>(entries);
+                    state.left_some |= leaving?;
+                }
+                Err(error) if error.code() == Some("NOGROUP") => {
+                    state.streams = 0;
+                    state.connection = Some(connection);
+                    continue;
+                }
+                Err(error) => {
+                    if !is_lost(&error) {
+                        state.connection = Some(connection);
+                    }
+                    return Err(error.into());
+                }
+            }
+            if state.rest.is_empty() && (begun.elapsed() >= wait || self.ended()) {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    /// Ends the present read if it waits.
+    pub async fn end_waits(&self, link: &RedisLink) {
+        self.ended.store(true, Ordering::Release);
+        let number = self.number.load(Ordering::Acquire);
+        if number != 0 {
+            // where it can't be ended it ends by itself
+            let _: Result<i64, RedisError> = link.ask(cmd("CLIENT").arg("UNBLOCK").arg(number)).await;
+        }
+    }
+
+    fn ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    async fn connect(&self, link: &RedisLink) -> Result<RedisConnection, RedisError> {
+        let mut connection = link.servers.connect(PATIENCE).await?;
+        let number = match link.servers.is_cluster() {
+            true => 0,
+            // who may not ask it reads by shorter blocks
+            false => cmd("CLIENT").arg("ID").query_async(&mut connection).await.unwrap_or(0),
+        };
+        self.number.store(number, Ordering::Release);
+        Ok(connection)
+    }
+
+    async fn once(
+        &self,
+        link: &RedisLink,
+        connection: &mut RedisConnection,
+        state: &mut ReaderState,
+        limit: usize,
+        wait: Duration,
+    ) -> Result<Vec<BusEntry>, RedisError> {
+        if state.streams == 0 {
+            state.streams = self.make_groups(connection).await?;
+        }
+        let pause = if state.left_some { LEFT_FOR } else { self.stalled_after / 4 };
+        let due = state.looked_for_stalled.is_none_or(|at| at.elapsed() >= pause);
+        // where many have stalled, every second read is of new ones
+        if due && !std::mem::take(&mut state.had_stalled) {
+            let first = state.first_for_stalled % state.streams;
+            let stalled = self.claim_stalled(connection, state.streams, first, limit).await?;
+            if !stalled.is_empty() {
+                state.first_for_stalled = first + 1;
+                state.had_stalled = true;
+                return Ok(stalled);
+            }
+            state.looked_for_stalled = Some(Instant::now());
+            state.left_some = false;
+        }
+        let count = (limit / state.busy.max(1)).max(1);
+        let longest = if self.number.load(Ordering::Acquire) == 0 { BLOCK_TO_THE_END } else { BLOCK };
+        let wait = wait.min(longest).min(self.stalled_after / 4);
+        let read = match link.servers.is_cluster() {
+            true => self.read_each(connection, state.streams, count, wait).await?,
+            false => self.read_all(connection, state.streams, count, wait).await?,
+        };
+        state.busy = read.len();
+        let entry = |partition: u32, (id, fields): Raw| BusEntry {
+            id: entry_name(partition, &id),
+            event: event_of(&fields),
+            deliveries: 1,
+        };
+        Ok(read.into_iter().flat_map(|(p, raws)| raws.into_iter().map(move |raw| entry(p, raw))).collect())
+    }
+
+    /// Makes sure that every stream has the group, from its first entry on: what was published before is read, too.
+    async fn make_groups(&self, connection: &mut RedisConnection) -> Result<u32, RedisError> {
+        let most: Option<u32> = cmd("GET").arg(self.names.most()).query_async(connection).await?;
+        let streams = most.unwrap_or(0).max(self.names.partitions);
+        if most != Some(streams) {
+            let () = cmd("SET").arg(self.names.most()).arg(streams).query_async(connection).await?;
+        }
+        for partition in 0..streams {
+            let stream = self.names.stream(partition);
+            let made: Result<(), RedisError> = cmd("XGROUP")
+                .arg("CREATE")
+                .arg(stream)
+                .arg(&self.group)
+                .arg("0")
+                .arg("MKSTREAM")
+                .query_async(connection)
+                .await;
+            if let Err(error) = made
+                && error.code() != Some("BUSYGROUP")
+            {
+                return Err(error);
+            }
+        }
+        Ok(streams)
+    }
+
+    /// One blocking read over all streams.
+    async fn read_all(
+        &self,
+        connection: &mut RedisConnection,
+        streams: u32,
+        count: usize,
+        wait: Duration,
+    ) -> Result<Vec<(u32, Vec<Raw>)>, RedisError> {
+        let mut read = self.read_command(count);
+        if !wait.is_zero() {
+            read.arg("BLOCK").arg(wait.as_millis().max(1) as u64);
+        }
+        let all: Vec<String> = (0..streams).map(|partition| self.names.stream(partition)).collect();
+        read.arg("STREAMS").arg(all).arg(vec![">"; streams as usize]);
+        let answer: Streams = read.query_async(connection).await?;
+        Ok(self.by_partition(answer))
+    }
+
+    /// In a cluster one command names one slot: each stream is asked for itself, and again while nothing comes.
+    async fn read_each(
+        &self,
+        connection: &RedisConnection,
+        streams: u32,
+        count: usize,
+        wait: Duration,
+    ) -> Result<Vec<(u32, Vec<Raw>)>, RedisError> {
+        let begun = Instant::now();
+        let mut pause = CLUSTER_WAIT.0;
+        loop {
+            let published = self.published.notified();
+            let reads = (0..streams).map(|partition| {
+                let mut connection = connection.clone();
+                let mut read = self.read_command(count);
+                read.arg("STREAMS").arg(self.names.stream(partition)).arg(">");
+                async move { read.query_async::<Streams>(&mut connection).await }
+            });
+            let mut found = Vec::new();
+            for answer in join_all(reads).await {
+                found.extend(self.by_partition(answer?));
+            }
+            let left = wait.saturating_sub(begun.elapsed());
+            if !found.is_empty() || left.is_zero() || self.ended() {
+                return Ok(found);
+            }
+            let _ = tokio::time::timeout(pause.min(left), published).await;
+            pause = (pause * 2).min(CLUSTER_WAIT.1);
+        }
+    }
+
+    fn read_command(&self, count: usize) -> Cmd {
+        let mut read = cmd("XREADGROUP");
+        read.arg("GROUP").arg(&self.group).arg(&self.consumer).arg("COUNT").arg(count);
+        read
+    }
+
+    fn by_partition(&self, answer: Streams) -> Vec<(u32, Vec<Raw>)> {
+        let partition = |stream: &str| stream.rsplit_once(':').and_then(|(_, number)| number.parse().ok());
+        let streams = answer.unwrap_or_default().into_iter();
+        streams.filter_map(|(stream, raws)| Some((partition(&stream)?, raws))).collect()
+    }
+
+    /// Takes what others have held for too long. What was deleted meanwhile is acknowledged: there is nothing to handle.
+    async fn claim_stalled(
+        &self,
+        connection: &mut RedisConnection,
+        streams: u32,
+        first: u32,
+        limit: usize,
+    ) -> Result<Vec<BusEntry>, RedisError> {
+        let mut claimed = Vec::new();
+        for partition in (first..streams).chain(0..first) {
+            let stream = self.names.stream(partition);
+            let mut from = "0-0".to_owned();
+            while claimed.len() < limit {
+                let idle = self.stalled_after.as_millis() as u64;
+                let (next, raws, deleted): Claimed = cmd("XAUTOCLAIM")
+                    .arg(&stream)
+                    .arg(&self.group)
+                    .arg(&self.consumer)
+                    .arg(idle)
+                    .arg(&from)
+                    .arg("COUNT")
+                    .arg(limit - claimed.len())
+                    .query_async(connection)
+                    .await?;
+                if !deleted.is_empty() {
+                    let () = cmd("XACK").arg(&stream).arg(&self.group).arg(&deleted).query_async(connection).await?;
+                }
+                let raws: Vec<Raw> = raws.into_iter().flatten().collect();
+                let deliveries = self.deliveries(connection, &stream, &raws).await?;
+                for ((id, fields), deliveries) in raws.into_iter().zip(deliveries) {
+                    claimed.push(BusEntry { id: entry_name(partition, &id), event: event_of(&fields), deliveries });
+                }
+                if StreamId::parse(&next).is_none_or(|next| next == StreamId::default()) {
+                    break;
+                }
+                from = next;
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// How often each of the entries that we hold was handed out.
+    async fn deliveries(
+        &self,
+        connection: &mut RedisConnection,
+        stream: &str,
+        raws: &[Raw],
+    ) -> Result<Vec<u32>, RedisError> {
+        if raws.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut asked = pipe();
+        for (id, _) in raws {
+            asked.cmd("XPENDING").arg(stream).arg(&self.group).arg(id).arg(id).arg(1);
+        }
+        let pending: Vec<PendingEntries> = asked.query_async(connection).await?;
+        Ok(pending.into_iter().map(|found| found.first().map_or(1, |(_, _, _, deliveries)| *deliveries)).collect())
+    }
+}

@@ -1,0 +1,294 @@
+//! Models: what is asked of them, what they answer, and how a call fails.
+//!
+//! Owns the port and the registry of providers. Never stores anything and never decides what a conversation is:
+//! a call is a function of its request. Nothing here survives a crash.
+
+pub mod anthropic;
+mod echo;
+pub mod fallback;
+pub mod openai;
+pub mod pricing;
+pub mod scripted;
+pub mod settings;
+pub mod tokens;
+mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use crate::base::clock::Clock;
+use crate::base::invalid::{FieldError, ValidationErrors, escape};
+use crate::base::secret::Secret;
+use crate::domain::run::transcript::{Echo, ToolCall, TranscriptMessage};
+use crate::ports::egress;
+use crate::ports::llm::fallback::{Chain, ChainLink, RetryWait};
+use crate::ports::llm::scripted::{Scenario, ScriptedModel};
+
+pub use crate::ports::llm::settings::{ModelSettings, Settings};
+
+/// A tool as a model sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolSchema {
+    /// Name of the tool, for the model.
+    pub name: String,
+    /// Its effect and when to use it, for the model.
+    pub description: String,
+    /// JSON Schema of the arguments, an object.
+    pub parameters: Value,
+}
+
+/// Whether the model may call tools in this answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// The model decides whether it calls a tool.
+    Auto,
+    /// The tools are named, because the conversation mentions them, and may not be called.
+    None,
+}
+
+/// One question to a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelRequest {
+    /// The conversation, oldest message first.
+    pub messages: Vec<TranscriptMessage>,
+    /// Tools that the model may call.
+    pub tools: Vec<ToolSchema>,
+    /// Whether the model may, must or must not call a tool.
+    pub tool_choice: ToolChoice,
+    /// Longest answer in tokens; `None`: the model's own setting.
+    pub max_tokens: Option<u32>,
+    /// Randomness of the answer; `None`: the provider's default.
+    pub temperature: Option<f64>,
+}
+
+/// Tokens of one call as the provider counted them; zero where it did not say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ModelTokens {
+    /// Tokens that the model read.
+    pub input: i64,
+    /// Tokens that the model wrote.
+    pub output: i64,
+}
+
+/// Why the model stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// The answer is complete.
+    Done,
+    /// The model waits for results of calls.
+    ToolCalls,
+    /// The answer was cut at the longest length.
+    Length,
+    /// The provider withheld the answer.
+    Refused,
+}
+
+/// One answer of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelAnswer {
+    /// Text of the answer.
+    pub text: Option<String>,
+    /// Calls of tools, in order.
+    pub tool_calls: Vec<ToolCall>,
+    /// The reason for which the model stopped.
+    pub stop: StopReason,
+    /// Tokens of the call.
+    pub tokens: ModelTokens,
+    /// The provider's own message, where it is to be sent back as it was.
+    pub echo: Option<Arc<Echo>>,
+}
+
+/// How a call failed, by what can be done about it. Messages carry no secrets.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LlmError {
+    /// Wait and ask again.
+    #[error("rate limited: {message}")]
+    RateLimited {
+        /// The wait that the provider asks for.
+        retry_after: Option<Duration>,
+        /// The provider's words, redacted.
+        message: String,
+    },
+    /// The conversation does not fit; a shorter one may.
+    #[error("the conversation is too long for the model: {message}")]
+    Overflow {
+        /// The provider's words, redacted.
+        message: String,
+    },
+    /// No answer came in time.
+    #[error("no answer in time: {message}")]
+    Timeout {
+        /// The reason, in a sentence.
+        message: String,
+    },
+    /// This key will not do; another may.
+    #[error("the key was refused: {message}")]
+    Auth {
+        /// The provider's words, redacted.
+        message: String,
+    },
+    /// The provider or the way to it is broken; later may do.
+    #[error("unavailable: {message}")]
+    Transient {
+        /// The reason, in a sentence.
+        message: String,
+    },
+    /// The request will never do.
+    #[error("refused: {message}")]
+    Rejected {
+        /// The provider's words, redacted.
+        message: String,
+    },
+}
+
+/// Hears the text of an answer piece by piece.
+pub type OnDelta<'a> = &'a (dyn Fn(&str) + Send + Sync);
+
+/// One model behind one key.
+pub trait Model: Send + Sync {
+    /// Asks once; no retries. With `on_delta` the text is told as it comes where the provider can, in one piece
+    /// where it can't; the answer is whole in either case.
+    fn complete<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        on_delta: Option<OnDelta<'a>>,
+    ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>>;
+}
+
+/// The settings from which a provider makes a model.
+pub struct ToolOffer<'a> {
+    /// Settings of the model.
+    pub settings: &'a ModelSettings,
+    /// Key for the provider.
+    pub key: Option<&'a Secret>,
+    /// Client for requests.
+    pub client: &'a reqwest::Client,
+    /// Time of the service.
+    pub clock: &'a Clock,
+}
+
+/// A way to models. A fault's pointer is relative to the model's settings.
+pub struct LlmProvider {
+    /// Word in the settings.
+    pub name: &'static str,
+    make: fn(&ToolOffer) -> Result<Arc<dyn Model>, FieldError>,
+}
+
+/// The providers that settings may name.
+pub const PROVIDERS: [LlmProvider; 3] = [
+    LlmProvider { name: "openai", make: |offer| Ok(Arc::new(openai::OpenAi::new(offer))) },
+    LlmProvider { name: "anthropic", make: |offer| Ok(Arc::new(anthropic::Anthropic::new(offer))) },
+    LlmProvider { name: "scripted", make: scripted },
+];
+
+fn scripted(offer: &ToolOffer) -> Result<Arc<dyn Model>, FieldError> {
+    let fault = |message| FieldError { pointer: "/scenario".into(), message };
+    let path = offer.settings.scenario.as_deref().ok_or_else(|| fault("is missing: the scenario file".into()))?;
+    let scenario = Scenario::load(path).map_err(fault)?;
+    Ok(Arc::new(ScriptedModel::new(scenario, offer.clock.clone())))
+}
+
+/// The configured models. Cheap to clone.
+#[derive(Clone)]
+pub struct Models {
+    links: Arc<[Arc<ChainLink>]>,
+    default: String,
+    fallback: Vec<String>,
+    retry: RetryWait,
+    clock: Clock,
+}
+
+impl Models {
+    /// Makes the models of the settings; all faults at once, with pointers below `/llm`.
+    pub fn build(settings: &Settings, retry: RetryWait, clock: &Clock) -> Result<Models, ValidationErrors> {
+        let mut faults = ValidationErrors::new();
+        settings.check(&mut faults);
+        let mut links = Vec::new();
+        for (name, model) in &settings.models {
+            match link(name, model, clock) {
+                Ok(link) => links.push(link),
+                Err(fault) => faults.add(format!("/llm/models/{}{}", escape(name), fault.pointer), fault.message),
+            }
+        }
+        faults.or(Models::new(links, &settings.default, settings.fallback.clone(), retry, clock))
+    }
+
+    /// Models that were made elsewhere: for embedding and tests.
+    pub fn new(links: Vec<ChainLink>, default: &str, fallback: Vec<String>, retry: RetryWait, clock: &Clock) -> Models {
+        let links = links.into_iter().map(Arc::new).collect();
+        Models { links, default: default.to_owned(), fallback, retry, clock: clock.clone() }
+    }
+
+    /// The names of all models, as a task may use them.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.links.iter().map(|link| link.name.as_str())
+    }
+
+    /// The named model, or the default, and those that follow it. `None`: there is no such model.
+    pub fn chain(&self, first: Option<&str>) -> Option<Chain> {
+        let first = first.unwrap_or(&self.default);
+        let find = |name: &str| self.links.iter().find(|link| link.name == name).cloned();
+        let following = self.fallback.iter().filter(|name| *name != first).filter_map(|name| find(name));
+        let links = std::iter::once(find(first)?).chain(following).collect();
+        Some(Chain::new(links, self.retry, self.clock.clone()))
+    }
+}
+
+fn link(name: &str, settings: &ModelSettings, clock: &Clock) -> Result<ChainLink, FieldError> {
+    let client = egress::operator_client(Duration::from_secs(settings.timeout_seconds));
+    let provider = PROVIDERS.iter().find(|provider| provider.name == settings.provider);
+    let make = |key| match provider {
+        Some(provider) => (provider.make)(&ToolOffer { settings, key, client: &client, clock }).map(Some),
+        None => Ok(None), // the settings' own check names it
+    };
+    let mut keys: Vec<Option<&Secret>> = settings.keys().map(Some).collect();
+    if keys.is_empty() {
+        keys.push(None);
+    }
+    let models = keys.into_iter().filter_map(|key| make(key).transpose()).collect::<Result<Vec<_>, _>>()?;
+    Ok(ChainLink {
+        name: name.to_owned(),
+        keys: models,
+        counter: tokens::TokenCounter::of(&settings.model),
+        context_token_limit: settings.context_token_limit,
+        rates: pricing::TokenPrices::from_dollars(settings.price_per_million_input, settings.price_per_million_output),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn build(text: &str) -> Result<Models, ValidationErrors> {
+        let retry = RetryWait { max_retries: 2, base_delay: Duration::from_secs(1) };
+        Models::build(&toml::from_str(text).unwrap(), retry, &Clock::system())
+    }
+
+    #[test]
+    fn a_chain_begins_with_the_named_model_and_goes_on_with_the_fallback() {
+        let models = build(
+            "fallback = ['spare', 'main']\n[models.main]\nmodel = 'gpt'\n[models.spare]\nmodel = 'claude'\n\
+             provider = 'anthropic'\n[models.other]\nmodel = 'x'",
+        )
+        .unwrap();
+        let names = |first| models.chain(first).map(|chain| chain.names().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(names(None).unwrap(), ["main", "spare"]);
+        assert_eq!(names(Some("spare")).unwrap(), ["spare", "main"]);
+        assert_eq!(names(Some("other")).unwrap(), ["other", "spare", "main"]);
+        assert_eq!(names(Some("none")), None);
+    }
+
+    #[test]
+    fn without_models_there_is_no_chain() {
+        assert!(build("").unwrap().chain(None).is_none());
+    }
+
+    #[test]
+    fn a_scripted_model_without_its_scenario_is_a_fault_at_its_place() {
+        let faults = build("[models.main]\nprovider = 'scripted'").err().unwrap();
+        assert_eq!(faults, ValidationErrors::one("/llm/models/main/scenario", "is missing: the scenario file"));
+    }
+}

@@ -1,0 +1,373 @@
+//! Anthropic Messages, streamed and not.
+//!
+//! Source of the shapes: <https://docs.anthropic.com/en/api/messages>.
+
+use std::collections::BTreeMap;
+
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::base::secret::Secret;
+use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
+use crate::ports::llm::wire::{Format, Progress, RequestBody, raw};
+use crate::ports::llm::{
+    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolChoice, ToolOffer, echo, wire,
+};
+
+pub(super) const DEFAULT_BASE_URL: &str = "https://api.anthropic.com/v1";
+const VERSION: &str = "2023-06-01";
+/// Format of a kept message's raw text: the blocks of its content.
+const WIRE: &str = "anthropic";
+/// The API wants a number.
+const DEFAULT_MAX_TOKENS: u32 = 8192;
+
+/// One model behind one key.
+pub struct Anthropic {
+    client: reqwest::Client,
+    url: String,
+    model: String,
+    key: Option<Secret>,
+    max_tokens: u32,
+    temperature: Option<f64>,
+    stream: bool,
+}
+
+impl Anthropic {
+    /// The model with its settings and its key.
+    pub fn new(offer: &ToolOffer) -> Anthropic {
+        let settings = offer.settings;
+        let base_url = settings.base_url.as_deref().unwrap_or(DEFAULT_BASE_URL).trim_end_matches('/');
+        // Anthropic's own clients leave the version out of the base address; both spellings are known
+        let version = if base_url.ends_with("/v1") { "" } else { "/v1" };
+        Anthropic {
+            client: offer.client.clone(),
+            url: format!("{base_url}{version}/messages"),
+            model: settings.model.clone(),
+            key: offer.key.cloned(),
+            max_tokens: settings.max_output_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
+            temperature: settings.temperature,
+            stream: settings.stream,
+        }
+    }
+
+    /// The answer with its blocks as they are to come back.
+    fn keeping(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
+        let echo = echo::keep(WIRE, &self.model, raw(&blocks).to_string(), self.key.as_ref());
+        ModelAnswer { echo, ..answer }
+    }
+}
+
+impl Format for Anthropic {
+    type Gathered = AnthropicStream;
+
+    fn post(&self) -> Result<reqwest::RequestBuilder, LlmError> {
+        let post = self.client.post(&self.url).header("anthropic-version", VERSION);
+        Ok(match &self.key {
+            Some(key) => post.header("x-api-key", wire::key_header("", key)?),
+            None => post,
+        })
+    }
+
+    fn key(&self) -> Option<&Secret> {
+        self.key.as_ref()
+    }
+
+    fn streams(&self) -> bool {
+        self.stream
+    }
+
+    fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody {
+        let mut body = Map::new();
+        body.insert("model".into(), json!(self.model));
+        body.insert("max_tokens".into(), json!(request.max_tokens.unwrap_or(self.max_tokens)));
+        if let Some(system) = system(&request.messages) {
+            body.insert("system".into(), json!(system));
+        }
+        if !request.tools.is_empty() {
+            let tools: Vec<Value> = request
+                .tools
+                .iter()
+                .map(|tool| json!({ "name": tool.name, "description": tool.description, "input_schema": tool.parameters }))
+                .collect();
+            let choice = match request.tool_choice {
+                ToolChoice::Auto => "auto",
+                ToolChoice::None => "none",
+            };
+            body.insert("tools".into(), json!(tools));
+            body.insert("tool_choice".into(), json!({ "type": choice }));
+        }
+        if let Some(temperature) = request.temperature.or(self.temperature) {
+            body.insert("temperature".into(), json!(temperature));
+        }
+        if stream {
+            body.insert("stream".into(), json!(true));
+        }
+        RequestBody { messages: messages(&request.messages, &self.model), rest: body }
+    }
+
+    fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {
+        let blocks = body["content"].as_array().ok_or_else(|| wire::transient("the answer has no content"))?;
+        let mut gathered = AnthropicStream::default();
+        gathered.usage(&body["usage"]);
+        for (index, block) in blocks.iter().enumerate() {
+            gathered.begin(index as u64, block);
+        }
+        gathered.stop_reason = body["stop_reason"].as_str().map(str::to_owned);
+        let AnthropicAnswer { content } =
+            serde_json::from_slice(text).map_err(|error| wire::transient(error.to_string()))?;
+        Ok(self.keeping(content, gathered.answer()?))
+    }
+
+    fn add(gathered: &mut AnthropicStream, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
+        gathered.add(event, on_delta)
+    }
+
+    fn streamed(&self, gathered: AnthropicStream) -> Option<Result<ModelAnswer, LlmError>> {
+        let written = gathered.written();
+        gathered.ended.then(|| Ok(self.keeping(written, gathered.answer()?)))
+    }
+}
+
+/// The blocks of an answer, byte for byte.
+#[derive(Deserialize)]
+struct AnthropicAnswer {
+    content: Vec<Box<RawValue>>,
+}
+
+impl Model for Anthropic {
+    fn complete<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        on_delta: Option<OnDelta<'a>>,
+    ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
+        Box::pin(wire::ask(self, request, on_delta))
+    }
+}
+
+/// All system messages; the API has one place for them.
+fn system(messages: &[TranscriptMessage]) -> Option<String> {
+    let texts = messages.iter().filter_map(|message| match message {
+        TranscriptMessage::System { text } => Some(text.as_str()),
+        _ => None,
+    });
+    Some(texts.collect::<Vec<_>>().join("\n\n")).filter(|text| !text.is_empty())
+}
+
+/// The rest, in blocks. Neighbours of one role are one message: results of one turn must stand together.
+fn messages(messages: &[TranscriptMessage], model: &str) -> Vec<Box<RawValue>> {
+    let mut merged: Vec<(&str, Vec<Box<RawValue>>)> = Vec::new();
+    let said = messages.iter().map(|message| blocks(message, model));
+    for (role, blocks) in said.filter(|(_, blocks)| !blocks.is_empty()) {
+        match merged.last_mut() {
+            Some((last, before)) if *last == role => before.extend(blocks),
+            _ => merged.push((role, blocks)),
+        }
+    }
+    merged.into_iter().map(|(role, content)| raw(&AnthropicMessage { role, content })).collect()
+}
+
+#[derive(Serialize)]
+struct AnthropicMessage<'a> {
+    role: &'a str,
+    content: Vec<Box<RawValue>>,
+}
+
+/// A message in blocks. What this model wrote itself goes back as it was: its thinking is signed, and the order of its
+/// blocks is part of it.
+fn blocks(message: &TranscriptMessage, model: &str) -> (&'static str, Vec<Box<RawValue>>) {
+    let kept = echo::of(message, WIRE, model).and_then(|kept| serde_json::from_str::<Vec<Box<RawValue>>>(kept).ok());
+    if let Some(kept) = kept {
+        return ("assistant", kept.into_iter().filter(|block| !is_empty_text(block)).collect());
+    }
+    let (role, blocks) = own_blocks(message);
+    (role, blocks.iter().map(raw).collect())
+}
+
+/// The API writes empty text blocks and refuses them.
+fn is_empty_text(block: &RawValue) -> bool {
+    let read: Result<Value, _> = serde_json::from_str(block.get());
+    read.is_ok_and(|block| block["type"] == "text" && block["text"].as_str().is_none_or(|text| text.trim().is_empty()))
+}
+
+fn own_blocks(message: &TranscriptMessage) -> (&'static str, Vec<Value>) {
+    // empty text blocks are refused by the API
+    let text = |text: &str| (!text.is_empty()).then(|| json!({ "type": "text", "text": text }));
+    match message {
+        TranscriptMessage::System { .. }
+        | TranscriptMessage::Pipeline { .. }
+        | TranscriptMessage::Step { .. }
+        | TranscriptMessage::StepResult { .. } => ("user", vec![]),
+        TranscriptMessage::User { text: said, .. } => ("user", text(said).into_iter().collect()),
+        TranscriptMessage::Assistant { text: said, tool_calls, .. } => {
+            let said = said.as_deref().and_then(text);
+            ("assistant", said.into_iter().chain(tool_calls.iter().map(tool_use)).collect())
+        }
+        TranscriptMessage::Tool { call_id, content, is_error, .. } => {
+            let mut block = json!({ "type": "tool_result", "tool_use_id": call_id, "content": content });
+            if *is_error {
+                block["is_error"] = json!(true);
+            }
+            ("user", vec![block])
+        }
+    }
+}
+
+fn tool_use(call: &ToolCall) -> Value {
+    json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": object(&call.arguments) })
+}
+
+/// The API takes objects only; what the model wrote and was no JSON goes back inside one.
+fn object(input: &Value) -> Value {
+    match input {
+        object @ Value::Object(_) => object.clone(),
+        other => json!({ "not_an_object": other }),
+    }
+}
+
+/// An answer, as far as it has come.
+#[derive(Default)]
+pub struct AnthropicStream {
+    blocks: BTreeMap<u64, Block>,
+    stop_reason: Option<String>,
+    tokens: ModelTokens,
+    /// The stream has said that it is all.
+    ended: bool,
+}
+
+/// Text, a call, thinking, or what is yet to be invented.
+struct Block {
+    fields: Map<String, Value>,
+    /// The input of a call as it was streamed; empty: the input came whole.
+    written: String,
+}
+
+impl Block {
+    fn is(&self, kind: &str) -> bool {
+        self.fields.get("type").is_some_and(|value| value == kind)
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.fields.get(name).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Adds a piece: fields of texts go on, whichever they are; the two whose pieces have names of their own are known.
+    fn add(&mut self, delta: &Map<String, Value>) {
+        for (name, value) in delta {
+            match (name.as_str(), value) {
+                ("type", _) => {}
+                ("partial_json", piece) => self.written.push_str(piece.as_str().unwrap_or_default()),
+                ("citation", citation) => {
+                    let place = self.fields.entry("citations").or_insert(Value::Null);
+                    match place {
+                        Value::Array(citations) => citations.push(citation.clone()),
+                        place => *place = json!([citation]),
+                    }
+                }
+                (name, value) => match (self.fields.get_mut(name), value) {
+                    (Some(Value::String(text)), Value::String(piece)) => text.push_str(piece),
+                    _ => drop(self.fields.insert(name.to_owned(), value.clone())),
+                },
+            }
+        }
+    }
+
+    /// The arguments of a call; a text that is no JSON stays text, which no tool's schema accepts.
+    fn input(&self) -> Value {
+        let whole = || self.fields.get("input").filter(|input| !input.is_null()).cloned();
+        match self.written.trim() {
+            "" => whole().unwrap_or_else(|| json!({})),
+            json => serde_json::from_str(json).unwrap_or_else(|_| Value::String(self.written.clone())),
+        }
+    }
+
+    fn call(&self) -> ToolCall {
+        ToolCall { id: self.text("id").to_owned(), name: self.text("name").to_owned(), arguments: self.input() }
+    }
+
+    /// The block as it would have come in one piece.
+    fn whole(&self) -> Box<RawValue> {
+        let mut fields: BTreeMap<&str, Box<RawValue>> =
+            self.fields.iter().map(|(name, value)| (name.as_str(), raw(value))).collect();
+        if !self.written.trim().is_empty() {
+            let written = serde_json::from_str(&self.written).ok().filter(|_| self.input().is_object());
+            fields.insert("input", written.unwrap_or_else(|| raw(&object(&self.input()))));
+        }
+        raw(&fields)
+    }
+}
+
+impl AnthropicStream {
+    fn add(&mut self, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
+        let index = event["index"].as_u64().unwrap_or_default();
+        match event["type"].as_str().unwrap_or_default() {
+            "message_start" => self.usage(&event["message"]["usage"]),
+            "content_block_start" => self.begin(index, &event["content_block"]),
+            "content_block_delta" => self.extend(index, &event["delta"], on_delta),
+            "message_delta" => {
+                self.usage(&event["usage"]);
+                self.stop_reason = event["delta"]["stop_reason"].as_str().map(str::to_owned);
+            }
+            "message_stop" => {
+                self.ended = true;
+                return Progress::Ended;
+            }
+            _ => {} // ping, content_block_stop, and what is yet to be invented
+        }
+        Progress::GoesOn
+    }
+
+    fn begin(&mut self, index: u64, block: &Value) {
+        let fields = block.as_object().cloned().unwrap_or_default();
+        self.blocks.insert(index, Block { fields, written: String::new() });
+    }
+
+    fn extend(&mut self, index: u64, delta: &Value, on_delta: Option<OnDelta<'_>>) {
+        let (Some(block), Some(piece)) = (self.blocks.get_mut(&index), delta.as_object()) else { return };
+        block.add(piece);
+        let text = delta["text"].as_str().filter(|text| block.is("text") && !text.is_empty());
+        if let (Some(on_delta), Some(text)) = (on_delta, text) {
+            on_delta(text);
+        }
+    }
+
+    /// The counts are cumulative; what is read from a cache is input, too.
+    fn usage(&mut self, usage: &Value) {
+        let count = |name: &str| usage[name].as_i64().map(|count| count.max(0));
+        if let Some(input) = count("input_tokens") {
+            let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"].map(|n| count(n).unwrap_or(0));
+            self.tokens.input = input + cached.iter().sum::<i64>();
+        }
+        if let Some(output) = count("output_tokens") {
+            self.tokens.output = output;
+        }
+    }
+
+    /// The blocks as they would have come in one piece.
+    fn written(&self) -> Vec<Box<RawValue>> {
+        self.blocks.values().map(Block::whole).collect()
+    }
+
+    fn answer(self) -> Result<ModelAnswer, LlmError> {
+        if self.stop_reason.as_deref() == Some("model_context_window_exceeded") {
+            return Err(LlmError::Overflow { message: "the answer did not fit into the context window".into() });
+        }
+        let (mut text, mut tool_calls) = (String::new(), Vec::new());
+        for block in self.blocks.into_values() {
+            if block.is("text") {
+                text.push_str(block.text("text"));
+            } else if block.is("tool_use") {
+                tool_calls.push(block.call());
+            }
+        }
+        let stop = match self.stop_reason.as_deref() {
+            Some("max_tokens") => StopReason::Length,
+            Some("refusal") => StopReason::Refused,
+            _ if !tool_calls.is_empty() => StopReason::ToolCalls,
+            _ => StopReason::Done,
+        };
+        let text = Some(text).filter(|text| !text.is_empty());
+        Ok(ModelAnswer { text, tool_calls, stop, tokens: self.tokens, echo: None })
+    }
+}

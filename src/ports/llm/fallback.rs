@@ -1,0 +1,396 @@
+//! One call, whatever it takes: retry, then the next key of that model, then the next model, then the final error.
+//!
+//! A rate limit or a failing provider is waited for, longer each time; a time-out is tried once more; a refused key
+//! is never tried again; a conversation that is too long is told at once, because another model does not shorten it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::base::clock::Clock;
+use crate::domain::run::transcript::ToolCall;
+use crate::ports::llm::pricing::TokenPrices;
+use crate::ports::llm::tokens::TokenCounter;
+use crate::ports::llm::{LlmError, Model, ModelAnswer, ModelRequest};
+
+/// The longest wait inside a call. A provider that asks for more is passed over, and the run as a whole waits.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// How often and how soon one key of one model is asked again.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RetryWait {
+    /// Repetitions of a failed call with one key.
+    pub max_retries: u32,
+    /// The first wait; doubled each time.
+    pub base_delay: Duration,
+}
+
+/// One model with all its keys.
+pub struct ChainLink {
+    /// As in the settings.
+    pub name: String,
+    /// The model, once for each key.
+    pub keys: Vec<Arc<dyn Model>>,
+    /// Estimates tokens of requests.
+    pub counter: TokenCounter,
+    /// Most tokens of a request; `None`: there is no limit.
+    pub context_token_limit: Option<u64>,
+    /// Prices of the model.
+    pub rates: TokenPrices,
+}
+
+/// The models that are asked in turn.
+pub struct Chain {
+    links: Vec<Arc<ChainLink>>,
+    retry: RetryWait,
+    clock: Clock,
+}
+
+/// An answer, and what is known of how it came.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Completed {
+    /// The model's answer.
+    pub answer: ModelAnswer,
+    /// Which model gave it.
+    pub model: String,
+    /// Cost of the call, in micro-dollars.
+    pub cost_micros: i64,
+}
+
+/// Events of a call while it lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallProgress<'a> {
+    /// A model is asked. What was heard before, in an attempt that failed, is void.
+    Asked,
+    /// A piece of the text.
+    Text(&'a str),
+}
+
+/// Hears how a call goes on.
+pub type OnProgress<'a> = &'a (dyn Fn(CallProgress) + Send + Sync);
+
+/// The attempts with one key.
+#[derive(Default)]
+struct KeyAttempts {
+    retries: u32,
+    timeouts: u32,
+}
+
+impl Chain {
+    /// `links` has at least one.
+    pub fn new(links: Vec<Arc<ChainLink>>, retry: RetryWait, clock: Clock) -> Chain {
+        Chain { links, retry, clock }
+    }
+
+    /// Names of the models, in the order in which they are tried.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.links.iter().map(|link| link.name.as_str())
+    }
+
+    /// How the first model counts. The later ones are there for bad days.
+    pub fn counter(&self) -> TokenCounter {
+        self.links.first().map_or_else(|| TokenCounter::of(""), |link| link.counter)
+    }
+
+    /// The first model's window in tokens, where its settings name one.
+    pub fn context_token_limit(&self) -> Option<u64> {
+        self.links.first().and_then(|link| link.context_token_limit)
+    }
+
+    /// Asks until there is an answer or nobody is left to ask. The error is the first that time may heal, else the
+    /// last.
+    pub async fn complete(&self, request: &ModelRequest, on_progress: OnProgress<'_>) -> Result<Completed, LlmError> {
+        let mut healing: Option<LlmError> = None;
+        let mut last = LlmError::Rejected { message: "there is no model to ask".into() };
+        for link in &self.links {
+            for (index, model) in link.keys.iter().enumerate() {
+                match self.ask(model.as_ref(), request, on_progress).await {
+                    Ok(answer) => return Ok(link.completed(answer)),
+                    Err(overflow @ LlmError::Overflow { .. }) => return Err(overflow),
+                    Err(error) => {
+                        tracing::warn!(model = %link.name, key = index, %error, "model call failed");
+                        if error.may_heal() {
+                            healing.get_or_insert_with(|| error.clone());
+                        }
+                        let rejected = matches!(error, LlmError::Rejected { .. });
+                        last = error;
+                        if rejected {
+                            break; // another key of the same model says the same
+                        }
+                    }
+                }
+            }
+        }
+        Err(healing.unwrap_or(last))
+    }
+
+    /// Asks one key of one model, again where that may help.
+    async fn ask(
+        &self,
+        model: &dyn Model,
+        request: &ModelRequest,
+        on_progress: OnProgress<'_>,
+    ) -> Result<ModelAnswer, LlmError> {
+        let mut tried = KeyAttempts::default();
+        loop {
+            on_progress(CallProgress::Asked);
+            let on_delta = |text: &str| on_progress(CallProgress::Text(text));
+            let error = match model.complete(request, Some(&on_delta)).await.and_then(sound) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            match self.wait(&error, &mut tried) {
+                Some(wait) => self.clock.sleep(wait).await,
+                None => return Err(error),
+            }
+        }
+    }
+
+    /// How long to wait before the same key is asked again; `None`: it is not.
+    fn wait(&self, error: &LlmError, tried: &mut KeyAttempts) -> Option<Duration> {
+        match error {
+            LlmError::RateLimited { .. } | LlmError::Transient { .. } if tried.retries < self.retry.max_retries => {
+                let own = self.retry.base_delay.saturating_mul(2_u32.saturating_pow(tried.retries)).min(LONGEST_WAIT);
+                tried.retries += 1;
+                let wait = error.retry_after().map_or(own, |asked| asked.max(own));
+                (wait <= LONGEST_WAIT).then_some(wait)
+            }
+            LlmError::Timeout { .. } if tried.timeouts == 0 => {
+                tried.timeouts += 1;
+                Some(Duration::ZERO)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Results find their calls by id, and ids are the model's: without them an answer is of no use.
+fn sound(answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
+    let mut ids = HashSet::new();
+    let broken = |call: &ToolCall| call.id.is_empty() || call.name.is_empty();
+    if answer.tool_calls.iter().any(|call| broken(call) || !ids.insert(call.id.clone())) {
+        let message = "the answer has tool calls without a name or an id of their own".into();
+        return Err(LlmError::Transient { message });
+    }
+    Ok(answer)
+}
+
+impl ChainLink {
+    fn completed(&self, answer: ModelAnswer) -> Completed {
+        Completed { model: self.name.clone(), cost_micros: self.rates.cost_micros(answer.tokens), answer }
+    }
+}
+
+impl LlmError {
+    /// Whether the same request may do later.
+    pub fn may_heal(&self) -> bool {
+        match self {
+            LlmError::RateLimited { .. } | LlmError::Timeout { .. } | LlmError::Transient { .. } => true,
+            LlmError::Overflow { .. } | LlmError::Auth { .. } | LlmError::Rejected { .. } => false,
+        }
+    }
+
+    /// How long the provider asked to be left alone.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            LlmError::RateLimited { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    use chrono::{DateTime, TimeDelta};
+    use futures::future::BoxFuture;
+
+    use super::*;
+    use crate::ports::llm::{ModelTokens, OnDelta, StopReason, ToolChoice};
+
+    /// Fails as it is told, then answers with its name; writes down when it was asked.
+    struct FailureReport {
+        name: &'static str,
+        failures: Mutex<VecDeque<LlmError>>,
+        asked: Arc<Mutex<Vec<String>>>,
+        clock: Clock,
+    }
+
+    impl Model for FailureReport {
+        fn complete<'a>(
+            &'a self,
+            _: &'a ModelRequest,
+            on_delta: Option<OnDelta<'a>>,
+        ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
+            let at = (self.clock.now() - DateTime::UNIX_EPOCH).num_milliseconds();
+            self.asked.lock().unwrap().push(format!("{} at {at}", self.name));
+            if let Some(on_delta) = on_delta {
+                on_delta(self.name);
+            }
+            let answer = ModelAnswer {
+                text: Some(self.name.into()),
+                tool_calls: vec![],
+                stop: StopReason::Done,
+                tokens: ModelTokens { input: 1000, output: 10 },
+                echo: None,
+            };
+            let failure = self.failures.lock().unwrap().pop_front();
+            Box::pin(async move { failure.map_or(Ok(answer), Err) })
+        }
+    }
+
+    /// The result of a call, and the time at which each model was asked (in milliseconds), for models given as lists of
+    /// keys' failures.
+    async fn call(models: Vec<Vec<(&'static str, Vec<LlmError>)>>) -> (Result<String, LlmError>, Vec<String>) {
+        let clock = Clock::manual(DateTime::UNIX_EPOCH);
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let key = |(name, failures): (&'static str, Vec<LlmError>)| {
+            let (asked, clock) = (asked.clone(), clock.clone());
+            Arc::new(FailureReport { name, failures: Mutex::new(failures.into()), asked, clock }) as Arc<dyn Model>
+        };
+        let link = |keys: Vec<_>| {
+            Arc::new(ChainLink {
+                name: "m".into(),
+                keys: keys.into_iter().map(key).collect(),
+                counter: TokenCounter::of("gpt"),
+                context_token_limit: None,
+                rates: TokenPrices::from_dollars(1.0, 1.0),
+            })
+        };
+        let retry = RetryWait { max_retries: 2, base_delay: Duration::from_secs(1) };
+        let chain = Chain::new(models.into_iter().map(link).collect(), retry, clock.clone());
+        let request = ModelRequest {
+            messages: vec![],
+            tools: vec![],
+            tool_choice: ToolChoice::Auto,
+            max_tokens: None,
+            temperature: None,
+        };
+        let passing = async {
+            loop {
+                tokio::task::yield_now().await;
+                clock.advance(TimeDelta::milliseconds(500));
+            }
+        };
+        let came = tokio::select! {
+            biased;
+            came = chain.complete(&request, &|_| {}) => came,
+            () = passing => unreachable!("time passes for ever"),
+        };
+        let asked = asked.lock().unwrap().clone();
+        (came.map(|completed| completed.answer.text.unwrap()), asked)
+    }
+
+    fn limited(seconds: Option<u64>) -> LlmError {
+        LlmError::RateLimited { retry_after: seconds.map(Duration::from_secs), message: "slow".into() }
+    }
+
+    fn timeout() -> LlmError {
+        LlmError::Timeout { message: "late".into() }
+    }
+
+    fn auth() -> LlmError {
+        LlmError::Auth { message: "no".into() }
+    }
+
+    fn rejected() -> LlmError {
+        LlmError::Rejected { message: "odd".into() }
+    }
+
+    #[tokio::test]
+    async fn a_rate_limit_is_waited_for_twice_longer_each_time_then_comes_the_next_key_then_the_next_model() {
+        let thrice = || vec![limited(None), limited(None), limited(None)];
+        let (came, asked) = call(vec![vec![("a1", thrice()), ("a2", thrice())], vec![("b", vec![])]]).await;
+        assert_eq!(came, Ok("b".into()));
+        assert_eq!(
+            asked,
+            ["a1 at 0", "a1 at 1000", "a1 at 3000", "a2 at 3000", "a2 at 4000", "a2 at 6000", "b at 6000"]
+        );
+    }
+
+    #[tokio::test]
+    async fn the_wait_that_a_provider_asks_for_is_kept_up_to_a_minute_and_passed_over_beyond() {
+        let (came, asked) =
+            call(vec![vec![("a", vec![limited(Some(30)), limited(Some(61))])], vec![("b", vec![])]]).await;
+        assert_eq!(came, Ok("b".into()));
+        assert_eq!(asked, ["a at 0", "a at 30000", "b at 30000"]);
+    }
+
+    #[tokio::test]
+    async fn a_time_out_is_tried_once_more() {
+        let (came, asked) = call(vec![vec![("a", vec![timeout(), timeout()])], vec![("b", vec![])]]).await;
+        assert_eq!(came, Ok("b".into()));
+        assert_eq!(asked, ["a at 0", "a at 0", "b at 0"]);
+    }
+
+    #[tokio::test]
+    async fn a_refused_key_is_not_tried_again_and_a_rejected_request_not_with_another_key() {
+        let (came, asked) = call(vec![vec![("a1", vec![auth()]), ("a2", vec![])]]).await;
+        assert_eq!((came, asked), (Ok("a2".into()), vec!["a1 at 0".to_owned(), "a2 at 0".into()]));
+        let (came, asked) = call(vec![vec![("a1", vec![rejected()]), ("a2", vec![])], vec![("b", vec![])]]).await;
+        assert_eq!((came, asked), (Ok("b".into()), vec!["a1 at 0".to_owned(), "b at 0".into()]));
+    }
+
+    #[tokio::test]
+    async fn an_overflow_ends_the_call_at_once() {
+        let overflow = LlmError::Overflow { message: "long".into() };
+        let (came, asked) = call(vec![vec![("a", vec![overflow.clone()])], vec![("b", vec![])]]).await;
+        assert_eq!((came, asked), (Err(overflow), vec!["a at 0".to_owned()]));
+    }
+
+    #[tokio::test]
+    async fn the_final_error_is_the_one_that_time_may_heal() {
+        let limits = vec![limited(Some(90))];
+        let (came, _) = call(vec![vec![("a", limits)], vec![("b", vec![auth()])]]).await;
+        assert_eq!(came, Err(limited(Some(90))));
+        let (came, _) = call(vec![vec![("a", vec![auth()])], vec![("b", vec![rejected()])]]).await;
+        assert_eq!(came, Err(rejected()));
+    }
+
+    #[test]
+    fn an_answer_whose_calls_can_t_be_told_apart_is_of_no_use() {
+        let answer = |calls: &[(&str, &str)]| {
+            let call = |(id, name): &(&str, &str)| ToolCall {
+                id: (*id).into(),
+                name: (*name).into(),
+                arguments: serde_json::json!({}),
+            };
+            let tool_calls = calls.iter().map(call).collect();
+            let tokens = ModelTokens::default();
+            sound(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens, echo: None })
+        };
+        assert!(answer(&[("1", "a"), ("2", "a")]).is_ok());
+        for odd in [&[("", "a")][..], &[("1", "")], &[("1", "a"), ("1", "b")]] {
+            assert!(matches!(answer(odd), Err(LlmError::Transient { .. })), "{odd:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_its_price() {
+        let clock = Clock::manual(DateTime::UNIX_EPOCH);
+        let link = ChainLink {
+            name: "m".into(),
+            keys: vec![],
+            counter: TokenCounter::of(""),
+            context_token_limit: None,
+            rates: TokenPrices::from_dollars(2.0, 10.0),
+        };
+        let model =
+            FailureReport { name: "a", failures: Mutex::default(), asked: Arc::default(), clock: clock.clone() };
+        let link = Arc::new(ChainLink { keys: vec![Arc::new(model)], ..link });
+        let chain = Chain::new(vec![link], RetryWait { max_retries: 0, base_delay: Duration::ZERO }, clock);
+        let request = ModelRequest {
+            messages: vec![],
+            tools: vec![],
+            tool_choice: ToolChoice::Auto,
+            max_tokens: None,
+            temperature: None,
+        };
+        let heard = Mutex::new(Vec::new());
+        let completed = chain.complete(&request, &|p| heard.lock().unwrap().push(format!("{p:?}"))).await.unwrap();
+        assert_eq!((completed.model.as_str(), completed.cost_micros), ("m", 2100));
+        assert_eq!(*heard.lock().unwrap(), ["Asked", "Text(\"a\")"]);
+    }
+}

@@ -1,0 +1,330 @@
+//! OpenAI-compatible chat completions, streamed and not: OpenAI, Ollama, vLLM, OpenRouter, Azure and many more.
+//!
+//! Source of the shapes: <https://platform.openai.com/docs/api-reference/chat>.
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::base::secret::Secret;
+use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
+use crate::ports::llm::wire::{Format, Progress, RequestBody, raw};
+use crate::ports::llm::{
+    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolChoice, ToolOffer, ToolSchema,
+    echo, wire,
+};
+
+pub(super) const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
+/// Format of a kept message's raw text: the message of a choice.
+const WIRE: &str = "openai";
+
+/// One model behind one key.
+pub struct OpenAi {
+    client: reqwest::Client,
+    url: String,
+    model: String,
+    key: Option<Secret>,
+    max_tokens: Option<u32>,
+    temperature: Option<f64>,
+    stream: bool,
+}
+
+impl OpenAi {
+    /// The model with its settings and its key.
+    pub fn new(offer: &ToolOffer) -> OpenAi {
+        let settings = offer.settings;
+        let base_url = settings.base_url.as_deref().unwrap_or(DEFAULT_BASE_URL).trim_end_matches('/');
+        OpenAi {
+            client: offer.client.clone(),
+            url: format!("{base_url}/chat/completions"),
+            model: settings.model.clone(),
+            key: offer.key.cloned(),
+            max_tokens: settings.max_output_tokens,
+            temperature: settings.temperature,
+            stream: settings.stream,
+        }
+    }
+
+    /// A message as it is sent. What this model wrote itself goes back as it was, foreign fields included: some models go
+    /// on with their calls only when they get their thinking back.
+    fn message(&self, said: &TranscriptMessage) -> Box<RawValue> {
+        let kept = echo::of(said, WIRE, &self.model).and_then(|kept| RawValue::from_string(kept.to_owned()).ok());
+        kept.unwrap_or_else(|| raw(&message(said)))
+    }
+
+    /// OpenAI itself has renamed the limit and refuses the old name; the others know the old one.
+    fn limit_key(&self) -> &'static str {
+        if self.url.starts_with("https://api.openai.com/") { "max_completion_tokens" } else { "max_tokens" }
+    }
+
+    /// The answer with its message as it is to come back.
+    fn keeping(&self, written: Option<String>, answer: ModelAnswer) -> ModelAnswer {
+        let echo = written.and_then(|raw| echo::keep(WIRE, &self.model, raw, self.key.as_ref()));
+        ModelAnswer { echo, ..answer }
+    }
+}
+
+impl Format for OpenAi {
+    type Gathered = ChatStream;
+
+    fn post(&self) -> Result<reqwest::RequestBuilder, LlmError> {
+        let post = self.client.post(&self.url);
+        Ok(match &self.key {
+            Some(key) => post.header(http::header::AUTHORIZATION, wire::key_header("Bearer ", key)?),
+            None => post,
+        })
+    }
+
+    fn key(&self) -> Option<&Secret> {
+        self.key.as_ref()
+    }
+
+    fn streams(&self) -> bool {
+        self.stream
+    }
+
+    fn body(&self, request: &ModelRequest, stream: bool) -> RequestBody {
+        let mut body = Map::new();
+        body.insert("model".into(), json!(self.model));
+        if !request.tools.is_empty() {
+            let choice = match request.tool_choice {
+                ToolChoice::Auto => "auto",
+                ToolChoice::None => "none",
+            };
+            body.insert("tools".into(), request.tools.iter().map(tool).collect());
+            body.insert("tool_choice".into(), json!(choice));
+        }
+        if let Some(limit) = request.max_tokens.or(self.max_tokens) {
+            body.insert(self.limit_key().into(), json!(limit));
+        }
+        if let Some(temperature) = request.temperature.or(self.temperature) {
+            body.insert("temperature".into(), json!(temperature));
+        }
+        if stream {
+            body.insert("stream".into(), json!(true));
+            body.insert("stream_options".into(), json!({ "include_usage": true }));
+        }
+        let said = request.messages.iter().filter(|message| message.is_said());
+        RequestBody { messages: said.map(|message| self.message(message)).collect(), rest: body }
+    }
+
+    fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {
+        Ok(self.keeping(written(text), whole(body)?))
+    }
+
+    fn add(gathered: &mut ChatStream, chunk: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
+        gathered.add(chunk, on_delta);
+        // the count of tokens comes behind the end of the answer
+        Progress::GoesOn
+    }
+
+    fn streamed(&self, mut gathered: ChatStream) -> Option<Result<ModelAnswer, LlmError>> {
+        gathered.finish_reason.as_ref()?;
+        let written = gathered.written();
+        Some(Ok(self.keeping(written, gathered.answer())))
+    }
+}
+
+/// The message of an answer that came in one piece, byte for byte; `None`: it does not say whose it is.
+fn written(text: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct ChatAnswer {
+        choices: Vec<ChatChoice>,
+    }
+    #[derive(Deserialize)]
+    struct ChatChoice {
+        message: Box<RawValue>,
+    }
+    let ChatAnswer { choices } = serde_json::from_slice(text).ok()?;
+    let raw = choices.into_iter().next()?.message.to_string();
+    let message: Value = serde_json::from_str(&raw).ok()?;
+    (message["role"] == "assistant").then_some(raw)
+}
+
+impl Model for OpenAi {
+    fn complete<'a>(
+        &'a self,
+        request: &'a ModelRequest,
+        on_delta: Option<OnDelta<'a>>,
+    ) -> BoxFuture<'a, Result<ModelAnswer, LlmError>> {
+        Box::pin(wire::ask(self, request, on_delta))
+    }
+}
+
+fn message(message: &TranscriptMessage) -> Value {
+    match message {
+        TranscriptMessage::System { text } => json!({ "role": "system", "content": text }),
+        TranscriptMessage::User { text, .. } => json!({ "role": "user", "content": text }),
+        TranscriptMessage::Assistant { text, tool_calls, .. } if tool_calls.is_empty() => {
+            json!({ "role": "assistant", "content": text.as_deref().unwrap_or_default() })
+        }
+        TranscriptMessage::Assistant { text, tool_calls, .. } => {
+            let calls: Vec<Value> = tool_calls.iter().map(call).collect();
+            json!({ "role": "assistant", "content": text, "tool_calls": calls })
+        }
+        TranscriptMessage::Tool { call_id, content, .. } => {
+            json!({ "role": "tool", "tool_call_id": call_id, "content": content })
+        }
+        // no part of a conversation: left out before
+        TranscriptMessage::Pipeline { .. } | TranscriptMessage::Step { .. } | TranscriptMessage::StepResult { .. } => {
+            Value::Null
+        }
+    }
+}
+
+fn call(call: &ToolCall) -> Value {
+    // what the model wrote and was no JSON goes back as it was
+    let arguments = match &call.arguments {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    json!({ "id": call.id, "type": "function", "function": { "name": call.name, "arguments": arguments } })
+}
+
+fn tool(tool: &ToolSchema) -> Value {
+    json!({
+        "type": "function",
+        "function": { "name": tool.name, "description": tool.description, "parameters": tool.parameters },
+    })
+}
+
+/// An answer that came in one piece.
+fn whole(body: &Value) -> Result<ModelAnswer, LlmError> {
+    let choice = body["choices"].get(0).ok_or_else(|| wire::transient("the answer has no choices"))?;
+    let mut gathered = ChatStream { tokens: tokens(&body["usage"]), ..ChatStream::default() };
+    gathered.text.push_str(choice["message"]["content"].as_str().unwrap_or_default());
+    gathered.refused = choice["message"]["refusal"].is_string();
+    for call in choice["message"]["tool_calls"].as_array().into_iter().flatten() {
+        gathered.calls.push(PartialCall::default());
+        gathered.calls.last_mut().expect("just pushed").add(call);
+    }
+    gathered.finish_reason = choice["finish_reason"].as_str().map(str::to_owned);
+    Ok(gathered.answer())
+}
+
+/// An answer, as far as it has come.
+#[derive(Default)]
+pub struct ChatStream {
+    /// All that was streamed of the message.
+    message: Map<String, Value>,
+    text: String,
+    calls: Vec<PartialCall>,
+    finish_reason: Option<String>,
+    refused: bool,
+    tokens: ModelTokens,
+}
+
+#[derive(Default)]
+struct PartialCall {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl PartialCall {
+    fn add(&mut self, delta: &Value) {
+        let take = |place: &mut String, value: &Value| place.push_str(value.as_str().unwrap_or_default());
+        // id and name come whole, and some servers repeat them in every piece
+        if self.id.is_empty() {
+            take(&mut self.id, &delta["id"]);
+        }
+        if self.name.is_empty() {
+            take(&mut self.name, &delta["function"]["name"]);
+        }
+        match &delta["function"]["arguments"] {
+            object @ Value::Object(_) => self.arguments = object.to_string(),
+            text => take(&mut self.arguments, text),
+        }
+    }
+
+    fn whole(self) -> ToolCall {
+        ToolCall { id: self.id, name: self.name, arguments: arguments(&self.arguments) }
+    }
+}
+
+impl ChatStream {
+    fn add(&mut self, chunk: &Value, on_delta: Option<OnDelta<'_>>) {
+        if chunk["usage"].is_object() {
+            self.tokens = tokens(&chunk["usage"]);
+        }
+        let Some(choice) = chunk["choices"].get(0) else { return };
+        if let Some(piece) = choice["delta"].as_object() {
+            echo::add(&mut self.message, piece);
+        }
+        if let Some(text) = choice["delta"]["content"].as_str().filter(|text| !text.is_empty()) {
+            self.text.push_str(text);
+            if let Some(on_delta) = on_delta {
+                on_delta(text);
+            }
+        }
+        self.refused |= choice["delta"]["refusal"].is_string();
+        for delta in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
+            self.call(delta).add(delta);
+        }
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            self.finish_reason = Some(reason.to_owned());
+        }
+    }
+
+    /// The call that a piece belongs to: by its index, or, from servers that send none, a new one with each new id.
+    fn call(&mut self, delta: &Value) -> &mut PartialCall {
+        let index = delta["index"].as_u64();
+        let id = delta["id"].as_str().unwrap_or_default();
+        let known = match index {
+            Some(_) => self.calls.iter().position(|call| call.index == index),
+            None if id.is_empty() => self.calls.len().checked_sub(1),
+            None => self.calls.iter().position(|call| call.id == id),
+        };
+        let place = known.unwrap_or_else(|| {
+            self.calls.push(PartialCall { index, ..PartialCall::default() });
+            self.calls.len() - 1
+        });
+        &mut self.calls[place]
+    }
+
+    /// The message as it would have come in one piece.
+    fn written(&mut self) -> Option<String> {
+        let mut message = std::mem::take(&mut self.message);
+        if message.is_empty() {
+            return None;
+        }
+        message.insert("role".into(), json!("assistant"));
+        message.entry("content").or_insert(Value::Null);
+        let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+        for call in calls.into_iter().flatten().filter_map(Value::as_object_mut) {
+            // it orders the pieces, and is no part of a whole message
+            call.remove("index");
+            call.entry("type").or_insert(json!("function"));
+        }
+        Some(Value::Object(message).to_string())
+    }
+
+    fn answer(self) -> ModelAnswer {
+        let tool_calls: Vec<ToolCall> = self.calls.into_iter().map(PartialCall::whole).collect();
+        let stop = match self.finish_reason.as_deref() {
+            Some("content_filter") => StopReason::Refused,
+            _ if self.refused => StopReason::Refused,
+            Some("length") => StopReason::Length,
+            // some servers say `stop` though there are calls
+            _ if !tool_calls.is_empty() => StopReason::ToolCalls,
+            _ => StopReason::Done,
+        };
+        let text = Some(self.text).filter(|text| !text.is_empty());
+        ModelAnswer { text, tool_calls, stop, tokens: self.tokens, echo: None }
+    }
+}
+
+fn tokens(usage: &Value) -> ModelTokens {
+    let count = |name: &str| usage[name].as_i64().unwrap_or_default().max(0);
+    ModelTokens { input: count("prompt_tokens"), output: count("completion_tokens") }
+}
+
+/// The arguments as JSON; what is none stays text, which no tool's schema accepts, and the model is told so.
+fn arguments(text: &str) -> Value {
+    match text.trim() {
+        "" => json!({}),
+        trimmed => serde_json::from_str(trimmed).unwrap_or_else(|_| Value::String(text.to_owned())),
+    }
+}

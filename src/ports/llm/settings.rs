@@ -1,0 +1,242 @@
+//! `[llm]`: which models there are, which is the default, and which follow when one fails.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::invalid::{ValidationErrors, did_you_mean, escape};
+use crate::base::secret::Secret;
+use crate::ports::llm::{PROVIDERS, anthropic, openai};
+
+/// `[llm]`.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The model of tasks that name none.
+    pub default: String,
+    /// The models that are asked in turn when the one before fails.
+    pub fallback: Vec<String>,
+    /// Models by name.
+    pub models: BTreeMap<String, ModelSettings>,
+}
+
+/// `[llm.models.<name>]`.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelSettings {
+    /// `openai` (and all that speak its chat completions), `anthropic` or `scripted`.
+    pub provider: String,
+    /// Where the API begins, version included; absent: the provider's own.
+    pub base_url: Option<String>,
+    /// The provider's name of the model.
+    pub model: String,
+    /// Key for the provider.
+    pub api_key: Option<Secret>,
+    /// The environment variable that holds the key.
+    pub api_key_env: Option<String>,
+    /// More keys of the same model, tried in order when the one before is refused or used up.
+    pub api_keys: Vec<Secret>,
+    /// In tokens; absent: `[react] context_token_limit`.
+    pub context_token_limit: Option<u64>,
+    /// In dollars for a million tokens.
+    pub price_per_million_input: f64,
+    /// Price of a million written tokens, in dollars.
+    pub price_per_million_output: f64,
+    /// Longest answer in tokens; absent: the provider's own, 8192 where the provider wants a number.
+    pub max_output_tokens: Option<u32>,
+    /// Randomness of answers; absent: the provider's default.
+    pub temperature: Option<f64>,
+    /// For the whole of one call, its answer included.
+    pub timeout_seconds: u64,
+    /// `false` for servers that can't stream.
+    pub stream: bool,
+    /// The scenario file of provider `scripted`, TOML or JSON.
+    pub scenario: Option<PathBuf>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { default: "main".into(), fallback: vec![], models: BTreeMap::new() }
+    }
+}
+
+impl Default for ModelSettings {
+    fn default() -> ModelSettings {
+        ModelSettings {
+            provider: "openai".into(),
+            base_url: None,
+            model: String::new(),
+            api_key: None,
+            api_key_env: None,
+            api_keys: vec![],
+            context_token_limit: None,
+            price_per_million_input: 0.0,
+            price_per_million_output: 0.0,
+            max_output_tokens: None,
+            temperature: None,
+            timeout_seconds: 120,
+            stream: true,
+            scenario: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Puts the keys that the environment holds in their places; pointers begin with `/llm`.
+    pub fn resolve_keys(&mut self, environment: impl Fn(&str) -> Option<String>) -> Result<(), ValidationErrors> {
+        let mut faults = ValidationErrors::new();
+        for (name, model) in &mut self.models {
+            let Some(variable) = &model.api_key_env else { continue };
+            let place = format!("/llm/models/{}/api_key_env", escape(name));
+            match environment(variable).filter(|key| !key.trim().is_empty()) {
+                _ if model.api_key.is_some() => faults.add(place, "set either `api_key` or `api_key_env`, not both"),
+                Some(key) => model.api_key = Some(Secret::new(key.trim())),
+                None => faults.add(place, format!("the environment variable `{variable}` is not set")),
+            }
+        }
+        faults.or(())
+    }
+
+    /// Adds what is wrong with names and numbers; pointers begin with `/llm`.
+    pub fn check(&self, faults: &mut ValidationErrors) {
+        let known = || self.models.keys().map(String::as_str);
+        if !self.models.is_empty() && !self.models.contains_key(&self.default) {
+            let hint = did_you_mean(&self.default, known());
+            faults.add("/llm/default", format!("no model `{}` in [llm.models]{hint}", self.default));
+        }
+        for (index, name) in self.fallback.iter().enumerate().filter(|(_, name)| !self.models.contains_key(*name)) {
+            let hint = did_you_mean(name, known());
+            faults.add(format!("/llm/fallback/{index}"), format!("no model `{name}` in [llm.models]{hint}"));
+        }
+        for (name, model) in &self.models {
+            model.check(&format!("/llm/models/{}", escape(name)), faults);
+        }
+    }
+}
+
+impl ModelSettings {
+    /// Where the API begins, its version included, without a slash at the end; `None`: the provider asks nobody.
+    pub fn endpoint(&self) -> Option<String> {
+        let own = match self.provider.as_str() {
+            "openai" => openai::DEFAULT_BASE_URL,
+            "anthropic" => anthropic::DEFAULT_BASE_URL,
+            _ => return None,
+        };
+        let base = self.base_url.as_deref().unwrap_or(own).trim_end_matches('/');
+        // Anthropic's own clients leave the version out of the base address
+        let version = if self.provider == "anthropic" && !base.ends_with("/v1") { "/v1" } else { "" };
+        Some(format!("{base}{version}"))
+    }
+
+    /// All keys in the order in which they are tried.
+    pub fn keys(&self) -> impl Iterator<Item = &Secret> {
+        self.api_key.iter().chain(&self.api_keys)
+    }
+
+    fn check(&self, place: &str, faults: &mut ValidationErrors) {
+        if !PROVIDERS.iter().any(|provider| provider.name == self.provider) {
+            let hint = did_you_mean(&self.provider, PROVIDERS.iter().map(|provider| provider.name));
+            faults.add(format!("{place}/provider"), format!("unknown provider `{}`{hint}", self.provider));
+        }
+        if self.provider != "scripted" && self.model.is_empty() {
+            faults.add(format!("{place}/model"), "is missing: the provider's name of the model");
+        }
+        if let Some(Err(why)) = self.base_url.as_deref().map(check_base_url) {
+            faults.add(format!("{place}/base_url"), why);
+        }
+        let prices = [("input", self.price_per_million_input), ("output", self.price_per_million_output)];
+        for (which, _) in prices.into_iter().filter(|(_, price)| !(0.0..=1e6).contains(price)) {
+            faults.add(format!("{place}/price_per_million_{which}"), "must be from 0 to 1000000 dollars");
+        }
+        if !(1..=3600).contains(&self.timeout_seconds) {
+            faults.add(format!("{place}/timeout_seconds"), "must be from 1 to 3600");
+        }
+        if self.context_token_limit.is_some_and(|limit| !(1_000..=100_000_000).contains(&limit)) {
+            faults.add(format!("{place}/context_token_limit"), "must be from 1000 to 100000000 tokens");
+        }
+        if self.max_output_tokens.is_some_and(|most| !(1..=10_000_000).contains(&most)) {
+            faults.add(format!("{place}/max_output_tokens"), "must be from 1 to 10000000");
+        }
+        if self.temperature.is_some_and(|temperature| !(0.0..=2.0).contains(&temperature)) {
+            faults.add(format!("{place}/temperature"), "must be from 0 to 2");
+        }
+    }
+}
+
+fn check_base_url(text: &str) -> Result<(), String> {
+    match url::Url::parse(text) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") && url.host().is_some() => Ok(()),
+        Ok(_) => Err("must begin with http:// or https:// and name a host".into()),
+        Err(error) => Err(format!("is no URL: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Settings {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_key_comes_from_the_environment_where_the_settings_say_so() {
+        let mut settings = read("models.main = { model = 'm', api_key_env = 'MY_KEY' }");
+        settings.resolve_keys(|name| (name == "MY_KEY").then(|| "k-1\n".to_owned())).unwrap();
+        assert_eq!(settings.models["main"].keys().map(Secret::expose).collect::<Vec<_>>(), ["k-1"]);
+        assert!(!format!("{settings:?}").contains("k-1"));
+    }
+
+    #[test]
+    fn a_key_that_is_missing_or_doubled_is_named() {
+        let mut missing = read("models.a = { model = 'm', api_key_env = 'NONE' }");
+        let faults = missing.resolve_keys(|_| None).unwrap_err();
+        assert_eq!(
+            faults,
+            ValidationErrors::one("/llm/models/a/api_key_env", "the environment variable `NONE` is not set")
+        );
+        let mut doubled = read("models.a = { model = 'm', api_key_env = 'K', api_key = 'x' }");
+        let faults = doubled.resolve_keys(|_| Some("y".into())).unwrap_err();
+        assert_eq!(
+            faults,
+            ValidationErrors::one("/llm/models/a/api_key_env", "set either `api_key` or `api_key_env`, not both")
+        );
+    }
+
+    #[test]
+    fn every_fault_is_named_at_its_place() {
+        let settings = read(
+            "default = 'mian'\nfallback = ['main', 'other']\n[models.main]\nprovider = 'opnai'\nbase_url = 'ftp://x'\n\
+             price_per_million_input = -1.0\ntimeout_seconds = 0\ncontext_token_limit = 10\nmax_output_tokens = 0\n\
+             temperature = 9.0",
+        );
+        let mut faults = ValidationErrors::new();
+        settings.check(&mut faults);
+        let places: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
+        assert_eq!(
+            places,
+            [
+                "/llm/default",
+                "/llm/fallback/1",
+                "/llm/models/main/provider",
+                "/llm/models/main/model",
+                "/llm/models/main/base_url",
+                "/llm/models/main/price_per_million_input",
+                "/llm/models/main/timeout_seconds",
+                "/llm/models/main/context_token_limit",
+                "/llm/models/main/max_output_tokens",
+                "/llm/models/main/temperature",
+            ]
+        );
+        assert_eq!(faults.0[0].message, "no model `mian` in [llm.models]; did you mean `main`?");
+        assert_eq!(faults.0[2].message, "unknown provider `opnai`; did you mean `openai`?");
+    }
+
+    #[test]
+    fn no_models_at_all_is_no_fault() {
+        let mut faults = ValidationErrors::new();
+        Settings::default().check(&mut faults);
+        assert_eq!(faults, ValidationErrors::new());
+    }
+}

@@ -1,0 +1,123 @@
+//! How many tokens a conversation is, estimated without a provider's table and on the safe side.
+//!
+//! For the context guard only; accounts use what the provider counted.
+
+use crate::domain::run::transcript::TranscriptMessage;
+use crate::ports::llm::{ModelRequest, ToolSchema};
+
+/// Characters a token in alphabetic scripts.
+pub const CHARS_PER_TOKEN: f64 = 4.0;
+/// Characters a token in Chinese, Japanese and Korean.
+const CJK_CHARS_PER_TOKEN: f64 = 1.5;
+/// Tokens for the frame of a message or a tool, besides its text.
+const FRAME: u64 = 4;
+
+/// Counts for one model family.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenCounter {
+    margin: f64,
+}
+
+impl TokenCounter {
+    /// The safety margin of the family that a model's name shows it to be of.
+    pub fn of(model: &str) -> TokenCounter {
+        let name = model.to_lowercase();
+        let begins_like_openai_s = ["o1", "o3", "o4"].iter().any(|prefix| name.starts_with(prefix));
+        let margin = match () {
+            () if name.contains("gpt") || begins_like_openai_s => 1.0,
+            () if name.contains("claude") => 1.15,
+            () if name.contains("glm") => 1.25,
+            () => 1.2, // gemini, qwen and all others
+        };
+        TokenCounter { margin }
+    }
+
+    /// Tokens of a text.
+    pub fn text(self, text: &str) -> u64 {
+        let (mut wide, mut narrow) = (0_u64, 0_u64);
+        for c in text.chars() {
+            if is_cjk(c) { wide += 1 } else { narrow += 1 }
+        }
+        let tokens = wide as f64 / CJK_CHARS_PER_TOKEN + narrow as f64 / CHARS_PER_TOKEN;
+        (tokens * self.margin).ceil() as u64
+    }
+
+    /// Tokens of a message, with its frame.
+    pub fn message(self, message: &TranscriptMessage) -> u64 {
+        let words = match message {
+            TranscriptMessage::System { text } | TranscriptMessage::User { text, .. } => self.text(text),
+            TranscriptMessage::Pipeline { .. }
+            | TranscriptMessage::Step { .. }
+            | TranscriptMessage::StepResult { .. } => 0,
+            TranscriptMessage::Tool { content, name, .. } => self.text(content) + self.text(name),
+            // what is sent is the provider's message, thinking included
+            TranscriptMessage::Assistant { echo: Some(echo), .. } => self.text(&echo.raw),
+            TranscriptMessage::Assistant { text, tool_calls, echo: None } => {
+                let calls = tool_calls.iter().map(|c| FRAME + self.text(&c.name) + self.text(&c.arguments.to_string()));
+                text.as_deref().map_or(0, |text| self.text(text)) + calls.sum::<u64>()
+            }
+        };
+        FRAME + words
+    }
+
+    /// Tokens of a conversation.
+    pub fn messages(self, messages: &[TranscriptMessage]) -> u64 {
+        messages.iter().map(|message| self.message(message)).sum()
+    }
+
+    /// Tokens of the definitions of tools.
+    pub fn tools(self, tools: &[ToolSchema]) -> u64 {
+        let each = |tool: &ToolSchema| {
+            FRAME + self.text(&tool.name) + self.text(&tool.description) + self.text(&tool.parameters.to_string())
+        };
+        tools.iter().map(each).sum()
+    }
+
+    /// Tokens of a whole request.
+    pub fn request(self, request: &ModelRequest) -> u64 {
+        self.messages(&request.messages) + self.tools(&request.tools)
+    }
+}
+
+/// Han, kana, hangul, and the full-width forms.
+fn is_cjk(c: char) -> bool {
+    matches!(c,
+        '\u{1100}'..='\u{11ff}' | '\u{2e80}'..='\u{9fff}' | '\u{a960}'..='\u{a97f}' | '\u{ac00}'..='\u{d7ff}'
+        | '\u{f900}'..='\u{faff}' | '\u{fe30}'..='\u{fe4f}' | '\u{ff00}'..='\u{ffef}' | '\u{20000}'..='\u{3ffff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_family_has_its_margin() {
+        let text = "x".repeat(4000);
+        let counted = |model| TokenCounter::of(model).text(&text);
+        let names = ["gpt-5", "o3-mini", "claude-opus-4", "gemini-3", "qwen3:8b", "glm-4.6", "llama3"];
+        assert_eq!(names.map(counted), [1000, 1000, 1150, 1200, 1200, 1250, 1200]);
+    }
+
+    #[test]
+    fn chinese_japanese_and_korean_take_more_tokens_a_character() {
+        let gpt = TokenCounter::of("gpt");
+        assert_eq!(gpt.text("早上好世界吗"), 4);
+        assert_eq!(gpt.text("좋은아침입니다요하"), 6);
+        assert_eq!(gpt.text("good morning"), 3);
+        assert_eq!(gpt.text(""), 0);
+    }
+
+    #[test]
+    fn a_request_counts_frames_calls_and_tools() {
+        let gpt = TokenCounter::of("gpt");
+        let calls = vec![crate::domain::run::transcript::ToolCall {
+            id: "1".into(),
+            name: "abcd".into(),
+            arguments: serde_json::json!({}),
+        }];
+        let assistant = TranscriptMessage::Assistant { text: Some("abcdefgh".into()), tool_calls: calls, echo: None };
+        assert_eq!(gpt.message(&assistant), 4 + 2 + 4 + 1 + 1);
+        let tool = ToolSchema { name: "abcd".into(), description: "abcd".into(), parameters: serde_json::json!({}) };
+        assert_eq!(gpt.tools(&[tool]), 4 + 1 + 1 + 1);
+    }
+}

@@ -1,0 +1,107 @@
+//! A poll by a registered tool: one that reads, and that nobody has to approve.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use serde_json::Value;
+
+use crate::base::clock::Clock;
+use crate::base::compute::Compute;
+use crate::base::invalid::ValidationErrors;
+use crate::domain::approval::matrix::{ApprovalLevel, Category, gate};
+use crate::domain::trigger::condition::{PollFault, ToolPoll};
+use crate::ports::poll::{PollRequest, json_or_text, of_credential};
+use crate::ports::tool::registry::{Registered, unknown_tool};
+use crate::ports::tool::{CalledBy, Definition, ToolContext, ToolError, ToolStatus};
+use crate::ports::vault::credentials::UsedSecrets;
+
+pub use crate::ports::tool::{ToolHost, ToolRegistry};
+
+/// Name of calls made by polls, in place of a model's id.
+const CALL: &str = "poll";
+
+pub struct Tools(Arc<ToolRegistry>);
+
+impl Tools {
+    pub fn new(tools: Arc<ToolRegistry>) -> Tools {
+        Tools(tools)
+    }
+
+    pub fn check(&self, poll: &ToolPoll, place: &str, faults: &mut ValidationErrors) {
+        match self.find(&poll.name) {
+            Err(fault) => faults.add(format!("{place}/name"), fault.message),
+            Ok(tool) => {
+                if let Err(error) = tool.check(&Value::Object(poll.args.clone())) {
+                    faults.add(format!("{place}/args"), of_tool(error).message);
+                }
+            }
+        }
+    }
+
+    /// Calls it. The value is what it says: as JSON where it is JSON, else as text.
+    pub async fn look(
+        &self,
+        poll: &ToolPoll,
+        ask: &PollRequest<'_>,
+        host: &Arc<dyn ToolHost>,
+        clock: &Clock,
+        compute: &Compute,
+    ) -> Result<Value, PollFault> {
+        let tool = self.find(&poll.name)?;
+        let arguments = Value::Object(poll.args.clone());
+        check(tool, &arguments, ask.tenant.as_str(), compute).await?;
+        let context = ToolContext {
+            tenant: ask.tenant.clone(),
+            run_id: ask.id,
+            task_id: (!ask.trial).then_some(ask.id),
+            called_by: CalledBy::Poll,
+            turn: 0,
+            call_id: CALL.into(),
+            idempotency_key: ToolContext::key_of(ask.id, clock.now().timestamp_millis(), CALL),
+            delegation_chain: Vec::new(),
+            timezone: chrono_tz::Tz::UTC,
+            time_limit: ask.time_limit,
+            host: Arc::clone(host),
+            clock: clock.clone(),
+            known: UsedSecrets::default(),
+        };
+        let called = AssertUnwindSafe(tool.tool.call(&context, arguments)).catch_unwind().await;
+        let output = called.map_err(|_| PollFault::new("panicked", "the tool broke down"))?.map_err(of_tool)?;
+        Ok(json_or_text(&output.text))
+    }
+
+    fn find(&self, name: &str) -> Result<&Arc<Registered>, PollFault> {
+        let pollable = self.0.definitions().filter(|tool| is_pollable(tool)).map(|tool| tool.name.as_str());
+        match self.0.find(name) {
+            Some(tool) if is_pollable(tool.definition()) => Ok(tool),
+            Some(_) => {
+                let names = pollable.collect::<Vec<_>>().join(", ");
+                let message = format!("the tool `{name}` does more than read, or needs approval; there are: {names}");
+                Err(PollFault::new("denied", message))
+            }
+            None => Err(of_tool(unknown_tool(name, pollable))),
+        }
+    }
+}
+
+/// Holds arguments against the schema of their tool; what takes long is computed on a thread of its own.
+async fn check(tool: &Arc<Registered>, arguments: &Value, tenant: &str, compute: &Compute) -> Result<(), PollFault> {
+    let (steps, tool, arguments) = (tool.steps(arguments), Arc::clone(tool), arguments.clone());
+    let checked = compute.run_if_costly(tenant, steps, move || tool.check(&arguments)).await;
+    checked.map_err(|panicked| PollFault::new("panicked", panicked.to_string()))?.map_err(of_tool)
+}
+
+/// A poll happens often and nobody looks on: it may look, and never act.
+fn is_pollable(tool: &Definition) -> bool {
+    matches!(tool.category, Category::Read | Category::Analysis)
+        && gate(tool.category, tool.consequence, tool.requires_confirmation) == ApprovalLevel::Auto
+        && tool.status != ToolStatus::Removed
+}
+
+fn of_tool(error: ToolError) -> PollFault {
+    match error {
+        ToolError::Tell { code, message, .. } | ToolError::Abort { code, message } => PollFault::new(code, message),
+        ToolError::Credential(error) => of_credential(&error),
+    }
+}

@@ -1,0 +1,407 @@
+//! Tools: functions that a model may call, and the host through which they touch the tenant's own things.
+//!
+//! Owns the port and the list of tools. Decides nothing about consent or repetition (that is the agent's), keeps
+//! nothing: what a call did is in the transcript and, where it matters, behind its idempotency key.
+
+pub mod builtin;
+mod definition;
+mod exchange;
+mod failure;
+pub mod http;
+pub mod registry;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono_tz::Tz;
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::base::clock::Clock;
+use crate::base::expr::MissingField;
+use crate::base::id::Tenant;
+use crate::base::invalid::ValidationErrors;
+use crate::domain::approval::matrix::{Category, Consequence};
+use crate::domain::credential::Reference;
+use crate::domain::event::Event;
+use crate::domain::notification::SubjectRef;
+use crate::domain::task::Urgency;
+use crate::ports::vault::credentials::{CredentialError, CredentialFault};
+
+pub use crate::ports::tool::failure::ToolFailure;
+pub use crate::ports::tool::registry::ToolRegistry;
+pub use crate::ports::vault::credentials::UsedSecrets;
+
+/// Where a tool is in its life.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolStatus {
+    /// It is offered to models.
+    #[default]
+    Active,
+    /// Works where it is called by name, with a warning; is offered to models only where a task names it.
+    Deprecated,
+    /// Is offered to no model, and refused when called by name.
+    Removed,
+}
+
+/// The definition of a tool, known before it is called.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = Tool)]
+pub struct Definition {
+    /// Name for models and rules.
+    pub name: String,
+    /// Its effect and when to use it, for the model.
+    pub description: String,
+    /// JSON Schema of the arguments, an object.
+    pub parameters: Value,
+    /// Kind of effect on the world.
+    pub category: Category,
+    /// Weight of a mistake.
+    pub consequence: Consequence,
+    /// It always needs a person's consent.
+    pub requires_confirmation: bool,
+    /// Time limit of one call; `None`: the loop's.
+    #[serde(skip)]
+    pub timeout: Option<Duration>,
+    /// Version of the definition.
+    pub version: String,
+    /// Whether it is offered to models.
+    pub status: ToolStatus,
+    /// Whether a call may be repeated with the same idempotency key, and has its effect once.
+    pub idempotent: bool,
+    /// Sentence about a call for the person who decides; `{name}` stands for the argument of that name. `None`: the
+    /// name of the tool and its arguments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    /// For how long a call is held before it runs and may still be stopped, in seconds from 1 to a day: after it was
+    /// approved, or where nobody has to agree, after the model asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undo_seconds: Option<u64>,
+    /// Of a declared tool: its request as it is configured, the credential's name included. Part of the definition, so
+    /// that what was agreed to is no other request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request: Option<Value>,
+}
+
+/// Longest value of an argument in a summary, in characters; the question itself shows all.
+const SUMMARY_VALUE: usize = 80;
+
+impl Definition {
+    /// The effect of a call with these arguments, in one line.
+    pub fn summary_of(&self, arguments: &Value) -> String {
+        let nothing = serde_json::Map::new();
+        let arguments = arguments.as_object().unwrap_or(&nothing);
+        if let Some(template) = &self.summary {
+            return arguments
+                .iter()
+                .fold(template.clone(), |text, (name, value)| text.replace(&format!("{{{name}}}"), &short(value)));
+        }
+        let named: Vec<String> = arguments.iter().map(|(name, value)| format!("{name} = {}", short(value))).collect();
+        if named.is_empty() { self.name.clone() } else { format!("{}: {}", self.name, named.join(", ")) }
+    }
+}
+
+fn short(value: &Value) -> String {
+    let text = match value {
+        Value::String(text) => text.replace(['\n', '\r'], " "),
+        other => other.to_string(),
+    };
+    match text.char_indices().nth(SUMMARY_VALUE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// The context of a call, besides its arguments. Comes from the engine, never from the model.
+#[derive(Clone)]
+pub struct ToolContext {
+    /// The tenant that owns the run.
+    pub tenant: Tenant,
+    /// The run that makes the call.
+    pub run_id: Uuid,
+    /// The task whose run or poll it is, if there is one.
+    pub task_id: Option<Uuid>,
+    /// The caller of the tool.
+    pub called_by: CalledBy,
+    /// The model's turn within the run.
+    pub turn: i64,
+    /// The model's id of the call.
+    pub call_id: String,
+    /// Hex SHA-256 of run, turn and call: the same when the call is repeated, never another call's.
+    pub idempotency_key: String,
+    /// The agents through which the call came, outermost first.
+    pub delegation_chain: Vec<String>,
+    /// The recipient's time zone.
+    pub timezone: Tz,
+    /// How long this call may take.
+    pub time_limit: Duration,
+    /// The host of tools.
+    pub host: Arc<dyn ToolHost>,
+    /// Time of the engine.
+    pub clock: Clock,
+    /// The secrets that the run has used so far.
+    pub known: UsedSecrets,
+}
+
+/// Callers of tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CalledBy {
+    /// A model.
+    Model,
+    /// A step of a pipeline.
+    Step,
+    /// A condition, or somebody who tries one out.
+    Poll,
+}
+
+/// The answer of a call to the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolOutput {
+    /// The text that the model reads.
+    pub text: String,
+}
+
+/// How a call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ToolError {
+    /// The model is told and goes on.
+    #[error("{}: {message}", kind.as_str())]
+    Tell {
+        /// Kind of the failure, for the model.
+        kind: ToolFailure,
+        /// Stable, for programs; more exact than the kind.
+        code: String,
+        /// One sentence. Never a secret.
+        message: String,
+    },
+    /// A credential was not used, or was refused: the call had no effect. A model is told of it like of anything else; a step or a poll
+    /// knows by it what it can't go on without.
+    #[error("{0}")]
+    Credential(CredentialError),
+    /// The run can't go on: it fails with this code.
+    #[error("{code}: {message}")]
+    Abort {
+        /// Code for programs.
+        code: String,
+        /// A sentence for people.
+        message: String,
+    },
+}
+
+/// One tool. The context says how long a call may take; it is dropped when it takes longer.
+pub trait Tool: Send + Sync {
+    /// The definition of the tool.
+    fn definition(&self) -> &Definition;
+
+    /// Executes a call whose arguments have passed the schema.
+    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+
+    /// Refuses faults of arguments that have passed the schema: asked before a person is.
+    fn check(&self, _arguments: &Value) -> Result<(), ToolError> {
+        Ok(())
+    }
+
+    /// The credential that a call with these arguments would use because whoever wrote them chose it. A person is asked
+    /// about it, unless the task names it. `None`: none, or the operator has chosen it.
+    fn credential_chosen(&self, _arguments: &Value) -> Option<Reference> {
+        None
+    }
+
+    /// Looks at what a call would meet, changing nothing: asked when a person is, and once more before an approved call
+    /// runs; a difference is shown to the person instead. `None`: the tool has no such look.
+    fn precheck<'a>(
+        &'a self,
+        _context: &'a ToolContext,
+        _arguments: &'a Value,
+    ) -> Option<BoxFuture<'a, Result<Value, ToolError>>> {
+        None
+    }
+}
+
+/// Which tasks `list_tasks` is to show.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskQuery {
+    /// A word of `TaskStatus`.
+    pub status: Option<String>,
+    /// Part of the name.
+    pub q: Option<String>,
+    /// Most tasks.
+    pub limit: u32,
+}
+
+/// A message to the tenant's own recipient.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolNotice {
+    /// The run that sends it.
+    pub run_id: Uuid,
+    /// `None`: the recipient's own order.
+    pub channel: Option<String>,
+    /// `None`: as urgent as messages are.
+    pub urgency: Option<Urgency>,
+    /// Subject of the message.
+    pub subject: String,
+    /// Text of the message.
+    pub text: String,
+    /// The subject beside its run, where the host is to know it as data.
+    pub subject_ref: Option<SubjectRef>,
+    /// `call:<run>:<turn>:<call>`; a second notice with the same key is the first.
+    pub dedupe_key: String,
+}
+
+/// Why the host did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    /// Not there, or another tenant's.
+    #[error("not found")]
+    NotFound,
+    /// The draft has faults.
+    #[error("{0}")]
+    Invalid(ValidationErrors),
+    /// It can't be done as things stand; the sentence says why.
+    #[error("{0}")]
+    Conflict(String),
+    /// The store or the bus is away; later may do.
+    #[error("the store is unavailable")]
+    Unavailable,
+}
+
+/// Effects of tools inside Reveille. The tenant comes from the context of the call, never from the model.
+pub trait ToolHost: Send + Sync {
+    /// Creates a task from the JSON form of the API; the same key answers the same task. Answers the task.
+    fn create_task<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        draft: Value,
+        idempotency_key: &'a str,
+    ) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Answers `{"items": [...]}`, newest first.
+    fn list_tasks<'a>(&'a self, tenant: &'a Tenant, filter: TaskQuery) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Pauses a task; one that is paused already stays so. Answers the task.
+    fn pause_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Deletes a task. Answers `{"deleted": id}`.
+    fn delete_task<'a>(&'a self, tenant: &'a Tenant, id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Puts a message into the outbox. Answers `{"delivery_id": id}`.
+    fn notify<'a>(&'a self, tenant: &'a Tenant, notice: ToolNotice) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Publishes an event of the tenant's own; one of another tenant is refused. Answers `{"event_id": id}`. The same
+    /// event again does nothing.
+    fn publish_event<'a>(&'a self, tenant: &'a Tenant, event: Event) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// All that pipelines of a task have stored, by name.
+    fn task_state<'a>(&'a self, tenant: &'a Tenant, task_id: Uuid) -> BoxFuture<'a, Result<Value, HostError>>;
+
+    /// Stores a value under a name, or removes it where there is none.
+    fn put_task_state<'a>(
+        &'a self,
+        tenant: &'a Tenant,
+        task_id: Uuid,
+        name: &'a str,
+        value: Option<Value>,
+    ) -> BoxFuture<'a, Result<(), HostError>>;
+
+    /// Tells the owner of a task of a field that one of its steps misses; once for each version of the steps.
+    fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>>;
+}
+
+/// A field that a step of a pipeline looked for and that is not there.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MissedByStep {
+    /// The task of the pipeline.
+    pub task_id: Uuid,
+    /// The digest of all steps of the pipeline.
+    pub steps: String,
+    /// The step's name.
+    pub step: String,
+    /// The field that was looked for in vain.
+    pub field: MissingField,
+}
+
+impl ToolContext {
+    /// The idempotency key of a call, which a repetition carries too: `docs/keys.md`, "Effects".
+    pub fn key_of(run_id: Uuid, turn: i64, call_id: &str) -> String {
+        let identity = format!("{run_id}|{turn}|{call_id}");
+        hex::encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, identity.as_bytes()))
+    }
+}
+
+impl ToolOutput {
+    /// Readable JSON: a model reads it better with its line breaks, and it is cut at one.
+    pub fn json(value: &Value) -> ToolOutput {
+        ToolOutput { text: format!("{value:#}") }
+    }
+}
+
+impl ToolError {
+    /// A failure that the model is told.
+    pub fn tell(kind: ToolFailure, code: impl Into<String>, message: impl Into<String>) -> ToolError {
+        ToolError::Tell { kind, code: code.into(), message: message.into() }
+    }
+
+    /// The error for the model: the kind, the code, and a sentence; `None` where the run can't go on.
+    pub fn told(&self) -> Option<(ToolFailure, &str, String)> {
+        match self {
+            ToolError::Tell { kind, code, message } => Some((*kind, code, message.clone())),
+            ToolError::Credential(error) => Some((of_credential(error), error.code(), error.to_string())),
+            ToolError::Abort { .. } => None,
+        }
+    }
+
+    /// Whether the call had no effect for sure, and time may mend what stood in its way.
+    pub fn is_unsent(&self) -> bool {
+        matches!(self, ToolError::Credential(error) if error.trouble == CredentialFault::Busy)
+    }
+
+    /// The arguments will not do, and why.
+    pub fn arguments(message: impl Into<String>) -> ToolError {
+        ToolError::tell(ToolFailure::InvalidParameters, "invalid_parameters", message)
+    }
+}
+
+/// The kind of failure that a credential is.
+fn of_credential(error: &CredentialError) -> ToolFailure {
+    match error.trouble {
+        CredentialFault::Missing
+        | CredentialFault::NeedsConsent
+        | CredentialFault::NotForHost
+        | CredentialFault::Refused => ToolFailure::PermissionDenied,
+        CredentialFault::Taken => ToolFailure::InvalidParameters,
+        CredentialFault::NoInject | CredentialFault::Unreadable | CredentialFault::Misconfigured => {
+            ToolFailure::ExecutionError
+        }
+        CredentialFault::Busy => ToolFailure::ResourceError,
+    }
+}
+
+impl From<HostError> for ToolError {
+    fn from(error: HostError) -> ToolError {
+        let message = error.to_string();
+        match error {
+            HostError::NotFound => ToolError::tell(ToolFailure::NotFound, "not_found", message),
+            HostError::Invalid(_) => ToolError::tell(ToolFailure::ValidationError, "invalid", message),
+            HostError::Conflict(_) => ToolError::tell(ToolFailure::ExecutionError, "conflict", message),
+            HostError::Unavailable => ToolError::tell(ToolFailure::ResourceError, "store_unavailable", message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_of_a_call_is_its_own() {
+        let run = Uuid::from_u128(7);
+        let key = ToolContext::key_of(run, 1, "call_1");
+        assert_eq!(key.len(), 64);
+        assert_eq!(key, ToolContext::key_of(run, 1, "call_1"));
+        let others = [(Uuid::from_u128(8), 1, "call_1"), (run, 2, "call_1"), (run, 1, "call_2")];
+        assert!(others.iter().all(|(run, turn, call)| ToolContext::key_of(*run, *turn, call) != key));
+    }
+}

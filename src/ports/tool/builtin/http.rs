@@ -1,0 +1,62 @@
+//! A built-in tool that makes one HTTP request, with a credential of the user's where one is named.
+
+use std::collections::BTreeMap;
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::domain::credential::Reference;
+use crate::ports::egress::EgressRequest;
+use crate::ports::tool::builtin::read;
+use crate::ports::tool::exchange::{answer, check_headers, fetch, reference};
+use crate::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput};
+use crate::ports::vault::credentials::Credentials;
+
+/// The arguments that such tools know; the schema of each says which of them it takes.
+#[derive(Deserialize)]
+pub struct Arguments {
+    pub url: String,
+    #[serde(default)]
+    pub method: Option<String>,
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    #[serde(default)]
+    pub body: Option<Value>,
+    #[serde(default)]
+    pub credential: Option<String>,
+}
+
+pub struct HttpTool {
+    pub definition: Definition,
+    pub credentials: Credentials,
+    /// The request of a call.
+    pub request: fn(Arguments, &ToolContext) -> Result<EgressRequest, ToolError>,
+    /// A person is asked where the call chooses a credential that the task does not name.
+    pub asks_for_credential: bool,
+}
+
+impl Tool for HttpTool {
+    fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    fn check(&self, arguments: &Value) -> Result<(), ToolError> {
+        check_headers(arguments)
+    }
+
+    fn credential_chosen(&self, arguments: &Value) -> Option<Reference> {
+        let named = arguments.get("credential").filter(|_| self.asks_for_credential)?;
+        Reference::parse(named.as_str()?).ok()
+    }
+
+    fn call<'a>(&'a self, context: &'a ToolContext, arguments: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(async move {
+            let arguments: Arguments = read(arguments)?;
+            let credential = reference(arguments.credential.as_deref())?;
+            let request = (self.request)(arguments, context)?;
+            let name = &self.definition.name;
+            answer(&fetch(&self.credentials, request, credential.as_ref(), name, context).await?)
+        })
+    }
+}

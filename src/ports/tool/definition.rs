@@ -1,0 +1,33 @@
+//! Definitions of tools that are made in code.
+
+use serde_json::Value;
+
+use crate::domain::approval::matrix::{Category, Consequence};
+use crate::ports::tool::{Definition, ToolStatus};
+
+impl Definition {
+    /// A tool in its first version whose calls may be repeated; the matrix says whether a person is asked.
+    pub fn new(
+        name: &str,
+        description: &str,
+        parameters: Value,
+        category: Category,
+        consequence: Consequence,
+    ) -> Definition {
+        Definition {
+            name: name.into(),
+            description: description.into(),
+            parameters,
+            category,
+            consequence,
+            requires_confirmation: false,
+            timeout: None,
+            version: "1.0.0".into(),
+            status: ToolStatus::Active,
+            idempotent: true,
+            summary: None,
+            undo_seconds: None,
+            request: None,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Parts that tools over HTTP share: the way out, with a credential where one is named, and the answer.
+
+use std::collections::BTreeMap;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::domain::credential::{CredentialIssueKind, Reference, SECRET_HEADERS};
+use crate::domain::notification::language::MessageLanguage;
+use crate::domain::notification::{NoticeKind, SubjectRef, credential_notice, dedupe};
+use crate::ports::egress::{EgressError, EgressRequest, Response};
+use crate::ports::tool::{CalledBy, ToolContext, ToolError, ToolFailure, ToolNotice, ToolOutput};
+use crate::ports::vault::credentials::{CredentialError, CredentialFault, Credentials, FetchError, Use};
+
+/// As much of an error page as the model is shown, in characters.
+const ERROR_EXCERPT: usize = 500;
+
+/// The argument that names a credential, as a schema.
+pub(super) fn credential_schema() -> Value {
+    json!({
+        "type": "string", "minLength": 1, "maxLength": 201,
+        "description": "a credential of the user's to send it with: `service` or `service/account`, such as `google/work`. \
+                        You name it and never see it; it is put into the request for you, so write no key yourself",
+    })
+}
+
+/// The credential that is named, if one is.
+pub(super) fn reference(named: Option<&str>) -> Result<Option<Reference>, ToolError> {
+    let fault = |why| ToolError::arguments(format!("/credential: {why}"));
+    named.map(Reference::parse).transpose().map_err(fault)
+}
+
+/// Refuses headers that hold secrets, before anybody is shown the call.
+pub(super) fn check_headers(arguments: &Value) -> Result<(), ToolError> {
+    let names = arguments.get("headers").and_then(Value::as_object).into_iter().flat_map(|headers| headers.keys());
+    match names.into_iter().find(|name| SECRET_HEADERS.contains(&name.to_ascii_lowercase().as_str())) {
+        Some(name) => Err(ToolError::arguments(format!(
+            "/headers: `{name}` can't be set here: it holds a secret, and what is written here is kept and shown; name \
+             a credential of the user's in `credential`"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Headers as a model names them.
+pub(super) fn headers_of(named: &BTreeMap<String, String>) -> Result<HeaderMap, ToolError> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in named {
+        let fault = || ToolError::arguments(format!("/headers: `{name}` is no header with a value it can carry"));
+        let value = HeaderValue::from_str(value).map_err(|_| fault())?;
+        headers.insert(name.parse::<HeaderName>().map_err(|_| fault())?, value);
+    }
+    Ok(headers)
+}
+
+/// Sends a request of a call. A credential that only its owner can mend is told to them, once.
+pub(super) async fn fetch(
+    credentials: &Credentials,
+    request: EgressRequest,
+    credential: Option<&Reference>,
+    tool: &str,
+    context: &ToolContext,
+) -> Result<Response, ToolError> {
+    let by = format!("tool:{tool}");
+    let with = credential.map(|reference| Use {
+        tenant: &context.tenant,
+        reference,
+        run_id: (context.called_by != CalledBy::Poll).then_some(context.run_id).filter(|id| !id.is_nil()),
+        task_id: context.task_id,
+        by: &by,
+    });
+    match credentials.fetch(request, with.as_ref(), &context.known).await {
+        Ok(answer) => answer.accepted().map_err(ToolError::Credential),
+        Err(FetchError::Egress(error)) => Err(unreachable(error)),
+        Err(FetchError::Credential(error)) => {
+            if error.trouble == CredentialFault::Missing && context.called_by == CalledBy::Model {
+                tell_owner(&error, context).await;
+            }
+            Err(ToolError::Credential(error))
+        }
+    }
+}
+
+async fn tell_owner(error: &CredentialError, context: &ToolContext) {
+    // the notifier words it anew from its data, in the language of the reader
+    let english = MessageLanguage::English;
+    let (subject, text) =
+        credential_notice::credential_trouble(english, &error.reference, CredentialIssueKind::Missing, None);
+    let notice = ToolNotice {
+        run_id: context.run_id,
+        channel: None,
+        urgency: None,
+        subject,
+        text,
+        subject_ref: Some(SubjectRef::Credential {
+            credential: error.reference.clone(),
+            issue: CredentialIssueKind::Missing,
+            task_id: None,
+            credential_id: None,
+        }),
+        dedupe_key: dedupe::notice(NoticeKind::Credential, &error.reference, error.last_used),
+    };
+    if let Err(error) = context.host.notify(&context.tenant, notice).await {
+        tracing::debug!(%error, "the owner of a missing credential could not be told");
+    }
+}
+
+/// The answer for the model.
+pub(super) fn answer(response: &Response) -> Result<ToolOutput, ToolError> {
+    if let Some(kind) = failure(response.status) {
+        let code = format!("http_{}", response.status.as_u16());
+        let message = format!("{} answered {}: {}", response.url, response.status, excerpt(&response.body));
+        return Err(ToolError::tell(kind, code, message));
+    }
+    let kind = response.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    Ok(ToolOutput::json(&json!({
+        "status": response.status.as_u16(),
+        "url": response.url.as_str(),
+        "content_type": kind,
+        "body": body(kind.unwrap_or_default(), &response.body),
+    })))
+}
+
+/// JSON as JSON, text as text; of anything else only how long it is.
+fn body(kind: &str, bytes: &[u8]) -> Value {
+    let is_json = kind.split(';').next().is_some_and(|kind| kind.trim().to_ascii_lowercase().ends_with("json"));
+    if is_json && let Ok(value) = serde_json::from_slice(bytes) {
+        return value;
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => json!(text),
+        Err(_) => json!(format!("[{} bytes that are no text]", bytes.len())),
+    }
+}
+
+fn excerpt(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim().chars().take(ERROR_EXCERPT).collect()
+}
+
+/// The failure that a status means to the model; `None`: it got what it asked for.
+fn failure(status: StatusCode) -> Option<ToolFailure> {
+    match status.as_u16() {
+        401 | 403 | 407 => Some(ToolFailure::PermissionDenied),
+        404 | 410 => Some(ToolFailure::NotFound),
+        408 | 504 => Some(ToolFailure::Timeout),
+        429 => Some(ToolFailure::RateLimit),
+        400..=499 => Some(ToolFailure::ExecutionError),
+        500..=599 => Some(ToolFailure::TransientError),
+        _ => None,
+    }
+}
+
+fn unreachable(error: EgressError) -> ToolError {
+    let (kind, code) = match error {
+        EgressError::Denied { .. } => (ToolFailure::PermissionDenied, "address_denied"),
+        EgressError::Invalid { .. } => (ToolFailure::InvalidParameters, "invalid_request"),
+        EgressError::Timeout { .. } => (ToolFailure::Timeout, "timeout"),
+        EgressError::TooLarge { .. } => (ToolFailure::ExecutionError, "too_large"),
+        EgressError::Connect { .. } => (ToolFailure::TransientError, "connect"),
+        EgressError::Broken { .. } => (ToolFailure::TransientError, "broken_off"),
+        EgressError::TooManyRedirects => (ToolFailure::ExecutionError, "too_many_redirects"),
+    };
+    ToolError::tell(kind, code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(status: u16, kind: &'static str, body: &'static [u8]) -> Response {
+        Response {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(kind))]),
+            body: bytes::Bytes::from_static(body),
+            url: "https://example.org/x".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn json_is_answered_as_json_and_text_as_text() {
+        let read =
+            |kind, body| -> Value { serde_json::from_str(&answer(&response(200, kind, body)).unwrap().text).unwrap() };
+        assert_eq!(
+            read("application/problem+json; charset=utf-8", br#"{"a":[1]}"#),
+            json!({
+                "status": 200, "url": "https://example.org/x",
+                "content_type": "application/problem+json; charset=utf-8", "body": { "a": [1] },
+            })
+        );
+        assert_eq!(read("application/json", b"{broken")["body"], "{broken");
+        assert_eq!(read("text/html", b"<p>")["body"], "<p>");
+        assert_eq!(read("image/png", b"\xff\xd8\xff")["body"], "[3 bytes that are no text]");
+    }
+
+    #[test]
+    fn a_status_that_is_a_failure_is_told_as_one() {
+        let told = |status| answer(&response(status, "text/plain", b" gone \n")).unwrap_err().to_string();
+        assert_eq!(told(404), "not_found: https://example.org/x answered 404 Not Found: gone");
+        assert_eq!(told(503), "transient_error: https://example.org/x answered 503 Service Unavailable: gone");
+        let kinds = [400, 401, 408, 418, 429, 500, 504].map(|status| failure(StatusCode::from_u16(status).unwrap()));
+        use ToolFailure::*;
+        let expected = [ExecutionError, PermissionDenied, Timeout, ExecutionError, RateLimit, TransientError, Timeout];
+        assert_eq!(kinds, expected.map(Some));
+        assert_eq!(failure(StatusCode::NOT_MODIFIED), None);
+    }
+}

@@ -1,0 +1,206 @@
+//! The list of tools, and whether a call's arguments fit their schema.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::base::invalid::did_you_mean;
+use crate::base::json::schema::JsonSchema;
+use crate::domain::approval::proposal::LONGEST_UNDO;
+use crate::ports::tool::{Definition, Tool, ToolError, ToolFailure, ToolStatus};
+
+/// At most this many faults of one call's arguments are told.
+const FAULTS_TOLD: usize = 5;
+
+/// A tool, its schema compiled.
+pub struct Registered {
+    /// The tool.
+    pub tool: Arc<dyn Tool>,
+    schema: JsonSchema,
+}
+
+/// The tools that models may be offered, in the order in which they are offered.
+pub struct ToolRegistry(Vec<Arc<Registered>>);
+
+impl ToolRegistry {
+    /// Fails when two tools share a name, a schema is none, or an undo window is too long; the sentence names the tool.
+    pub fn new(tools: Vec<Arc<dyn Tool>>) -> Result<ToolRegistry, String> {
+        let mut registered: Vec<Arc<Registered>> = Vec::with_capacity(tools.len());
+        for tool in tools {
+            let Definition { name, parameters, undo_seconds, .. } = tool.definition();
+            if undo_seconds.is_some_and(|seconds| !(1..=LONGEST_UNDO).contains(&seconds)) {
+                return Err(format!("`undo_seconds` of tool `{name}` must lie between 1 and {LONGEST_UNDO}"));
+            }
+            if registered.iter().any(|other| other.tool.definition().name == *name) {
+                return Err(format!("two tools are named `{name}`"));
+            }
+            let schema = JsonSchema::read(parameters).map_err(|error| {
+                format!("the parameters of tool `{name}` are no JSON Schema that can be used: {error}")
+            })?;
+            registered.push(Arc::new(Registered { tool, schema }));
+        }
+        Ok(ToolRegistry(registered))
+    }
+
+    /// Definitions of all tools, in order.
+    pub fn definitions(&self) -> impl Iterator<Item = &Definition> {
+        self.0.iter().map(|registered| registered.tool.definition())
+    }
+
+    /// The names of the tools that are there, removed ones aside.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let there = self.definitions().filter(|definition| definition.status != ToolStatus::Removed);
+        there.map(|definition| definition.name.as_str())
+    }
+
+    /// Whether the tool of this name is deprecated.
+    pub fn is_deprecated(&self, name: &str) -> bool {
+        self.find(name).is_some_and(|tool| tool.definition().status == ToolStatus::Deprecated)
+    }
+
+    /// Whatever its status.
+    pub fn find(&self, name: &str) -> Option<&Arc<Registered>> {
+        self.0.iter().find(|registered| registered.tool.definition().name == name)
+    }
+}
+
+impl Registered {
+    /// The definition of the tool.
+    pub fn definition(&self) -> &Definition {
+        self.tool.definition()
+    }
+
+    /// The steps that [`Registered::check`] takes at most.
+    pub fn steps(&self, arguments: &Value) -> u64 {
+        self.schema.steps(arguments)
+    }
+
+    /// Refuses the arguments of a call, each fault with its place.
+    pub fn check(&self, arguments: &Value) -> Result<(), ToolError> {
+        if !arguments.is_object() {
+            return Err(ToolError::arguments("the arguments must be a JSON object"));
+        }
+        let told = |error: jsonschema::ValidationError| {
+            let place = error.instance_path().to_string();
+            // the sentence would quote the value, which may be long or secret
+            let why = error.masked_with("the value").to_string();
+            if place.is_empty() { why } else { format!("{place}: {why}") }
+        };
+        let faults = self.schema.faults(arguments).map_err(|why| ToolError::arguments(format!("the value {why}")))?;
+        let faults: Vec<String> = faults.take(FAULTS_TOLD).map(told).collect();
+        if faults.is_empty() { self.tool.check(arguments) } else { Err(ToolError::arguments(faults.join("; "))) }
+    }
+}
+
+/// The error for a model that calls a tool which it was not offered.
+pub fn unknown_tool<'a>(name: &str, offered: impl IntoIterator<Item = &'a str>) -> ToolError {
+    let offered: Vec<&str> = offered.into_iter().collect();
+    let hint = did_you_mean(name, offered.iter().copied());
+    let there = match offered.is_empty() {
+        true => "no tools are available".to_owned(),
+        false => format!("available: {}", offered.join(", ")),
+    };
+    ToolError::tell(ToolFailure::NotFound, "unknown_tool", format!("there is no tool `{name}`{hint}; {there}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::BoxFuture;
+    use serde_json::json;
+
+    use super::*;
+    use crate::domain::approval::matrix::{Category, Consequence};
+    use crate::ports::tool::{ToolContext, ToolOutput};
+
+    struct NamedTool(Definition);
+
+    impl Tool for NamedTool {
+        fn definition(&self) -> &Definition {
+            &self.0
+        }
+
+        fn call<'a>(&'a self, _: &'a ToolContext, _: Value) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+            Box::pin(async { Ok(ToolOutput { text: String::new() }) })
+        }
+    }
+
+    fn named(name: &str, status: ToolStatus, parameters: Value) -> Arc<dyn Tool> {
+        Arc::new(NamedTool(Definition {
+            name: name.into(),
+            description: String::new(),
+            parameters,
+            category: Category::Read,
+            consequence: Consequence::Low,
+            requires_confirmation: false,
+            timeout: None,
+            version: "1.0.0".into(),
+            status,
+            idempotent: true,
+            summary: None,
+            undo_seconds: None,
+            request: None,
+        }))
+    }
+
+    fn told(error: ToolError) -> String {
+        error.to_string()
+    }
+
+    #[test]
+    fn arguments_that_do_not_fit_are_told_with_their_places() {
+        let schema = json!({
+            "type": "object",
+            "required": ["to"],
+            "properties": { "to": { "type": "string" }, "items": { "type": "array", "items": { "type": "integer" } } },
+            "additionalProperties": false,
+        });
+        let registry = ToolRegistry::new(vec![named("send", ToolStatus::Active, schema)]).unwrap();
+        let send = registry.find("send").unwrap();
+        assert_eq!(send.check(&json!({ "to": "ann", "items": [1, 2] })), Ok(()));
+        let error = send.check(&json!({ "items": [1, "secret"], "too": 1 })).unwrap_err();
+        insta::assert_snapshot!(told(error), @r#"invalid_parameters: /items/1: the value is not of type "integer"; Additional properties are not allowed ('too' was unexpected); "to" is a required property"#);
+        let error = send.check(&json!("{broken")).unwrap_err();
+        assert_eq!(told(error), "invalid_parameters: the arguments must be a JSON object");
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_near_and_the_known_ones() {
+        let error = unknown_tool("crate_task", ["create_task", "list_tasks"]);
+        assert_eq!(
+            told(error),
+            "not_found: there is no tool `crate_task`; did you mean `create_task`?; available: create_task, list_tasks"
+        );
+        assert_eq!(told(unknown_tool("x", [])), "not_found: there is no tool `x`; no tools are available");
+    }
+
+    #[test]
+    fn two_tools_of_one_name_and_a_schema_that_is_none_are_refused() {
+        let twice = vec![named("a", ToolStatus::Active, json!({})), named("a", ToolStatus::Active, json!({}))];
+        assert_eq!(ToolRegistry::new(twice).err().unwrap(), "two tools are named `a`");
+        let odd = ToolRegistry::new(vec![named("a", ToolStatus::Active, json!({ "type": 7 }))]).err().unwrap();
+        assert!(odd.starts_with("the parameters of tool `a` are no JSON Schema that can be used: "), "{odd}");
+    }
+
+    #[test]
+    fn an_undo_window_that_is_none_or_longer_than_a_day_is_refused() {
+        let tool = |seconds| -> Arc<dyn Tool> {
+            let sound = named("pay", ToolStatus::Active, json!({}));
+            Arc::new(NamedTool(Definition { undo_seconds: Some(seconds), ..sound.definition().clone() }))
+        };
+        for seconds in [1, 86_400] {
+            assert!(ToolRegistry::new(vec![tool(seconds)]).is_ok(), "{seconds}");
+        }
+        for seconds in [0, 86_401] {
+            let told = ToolRegistry::new(vec![tool(seconds)]).err();
+            assert_eq!(told.as_deref(), Some("`undo_seconds` of tool `pay` must lie between 1 and 86400"));
+        }
+    }
+
+    #[test]
+    fn a_removed_tool_is_found_and_not_named() {
+        let tools = vec![named("old", ToolStatus::Removed, json!({})), named("new", ToolStatus::Deprecated, json!({}))];
+        let registry = ToolRegistry::new(tools).unwrap();
+        assert_eq!(registry.names().collect::<Vec<_>>(), ["new"]);
+        assert!(registry.find("old").is_some());
+    }
+}

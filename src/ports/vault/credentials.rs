@@ -1,0 +1,404 @@
+//! The one door through which a credential leaves: it is opened for one request, put into it, and taken out of what
+//! comes back.
+//!
+//! A credential goes to the hosts that it is bound to and nowhere else, not by a redirect either. Each use is recorded
+//! before anything is sent, and each attempt that was refused. Nothing lies here in the clear for longer than an exchange,
+//! and what a run has used, for longer than its execution; what a crash leaves is the record of the use.
+
+mod fault;
+mod guard;
+pub(super) mod hosts;
+mod inject;
+mod renewal;
+mod replace;
+mod used_secrets;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::{Instant, timeout_at};
+use url::Url;
+use uuid::Uuid;
+
+use crate::base::clock::pause;
+use crate::base::id::{Scope, Tenant, new_id};
+use crate::base::secret::Secret;
+use crate::domain::credential::{Credential, CredentialStatus, CredentialUse, Inject, Reference};
+use crate::ports::egress::{Egress, EgressError, EgressRequest, REDIRECT_LIMIT, Response, redirected};
+use crate::ports::vault::Vault;
+use crate::ports::vault::credentials::guard::{SecretDocument, SecretGuard};
+use crate::ports::vault::credentials::inject::{Unfit, inject};
+use crate::store::{Store, StoreError, StoredCredential, UseFilter, answered};
+
+pub use crate::ports::vault::credentials::fault::{CredentialError, CredentialFault, FetchError};
+pub use crate::ports::vault::credentials::renewal::{Renewal, RenewalError};
+pub use crate::ports::vault::credentials::replace::replace;
+pub use crate::ports::vault::credentials::used_secrets::UsedSecrets;
+
+/// The wait before a store that is away is asked again what a run has used.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Sends requests with credentials. Cheap to clone.
+#[derive(Clone)]
+pub struct Credentials {
+    egress: Egress,
+    shelf: Option<Shelf>,
+}
+
+/// Where credentials lie, and what is needed to use them.
+#[derive(Clone)]
+struct Shelf {
+    store: Store,
+    vault: Vault,
+    renewal: Option<Arc<dyn Renewal>>,
+}
+
+/// A use of a credential: by which part, on behalf of which run and tenant.
+#[derive(Debug, Clone, Copy)]
+pub struct Use<'a> {
+    /// The tenant that owns the credential.
+    pub tenant: &'a Tenant,
+    /// The name of the credential.
+    pub reference: &'a Reference,
+    /// The run that uses it.
+    pub run_id: Option<Uuid>,
+    /// The run's task.
+    pub task_id: Option<Uuid>,
+    /// `tool:http_send`, `poll`, `step:order`, `webhook`.
+    pub by: &'a str,
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub struct CredentialAnswer {
+    /// The answer of the other side.
+    pub response: Response,
+    /// The credential that was sent with it was refused (401): who can't go on without it has this for a reason.
+    pub refused: Option<CredentialError>,
+}
+
+impl CredentialAnswer {
+    fn plain(response: Response) -> CredentialAnswer {
+        CredentialAnswer { response, refused: None }
+    }
+
+    /// The response; an error where the credential was refused.
+    pub fn accepted(self) -> Result<Response, CredentialError> {
+        self.refused.map_or(Ok(self.response), Err)
+    }
+}
+
+impl Credentials {
+    /// Credentials of the store, with their renewal by OAuth.
+    pub fn new(store: Store, vault: Vault, egress: Egress, renewal: Option<Arc<dyn Renewal>>) -> Credentials {
+        Credentials { egress, shelf: Some(Shelf { store, vault, renewal }) }
+    }
+
+    /// Knows no credential: every one is missing. For who embeds a part of the service without its store.
+    pub fn none(egress: Egress) -> Credentials {
+        Credentials { egress, shelf: None }
+    }
+
+    /// The way out for what needs no credential.
+    pub fn egress(&self) -> &Egress {
+        &self.egress
+    }
+
+    /// Sends a request, with a credential where one is named. The answer holds none of its secrets, nor of those that
+    /// are `known`, errors included, and says where the credential itself was refused (401).
+    ///
+    /// Of redirects, those on the same origin are followed with the credential, others without it, as far as
+    /// `follow_redirects` has any followed. Once the other side answers 401, a credential that can be renewed is renewed
+    /// and the request sent once more.
+    ///
+    /// The request's time is for all of it. Where it is over before anything was sent, the credential is what could not
+    /// be had: nothing has taken effect.
+    pub async fn fetch(
+        &self,
+        request: EgressRequest,
+        with: Option<&Use<'_>>,
+        known: &UsedSecrets,
+    ) -> Result<CredentialAnswer, FetchError> {
+        let until = Instant::now() + request.timeout;
+        if let Some(shelf) = &self.shelf {
+            let recalled = timeout_at(until, shelf.recalled(known)).await;
+            if let Err(why) =
+                recalled.map_err(|_| "it takes too long".to_owned()).and_then(|r| r.map_err(|e| e.to_string()))
+            {
+                tracing::warn!(why, "what a run has used before can't be read, so it sends nothing");
+                return Err(EgressError::Connect { why: "the store is unavailable".into() }.into());
+            }
+        }
+        match with {
+            Some(with) => self.exchange(&request, with, known, until).await,
+            None => {
+                let timeout = until.saturating_duration_since(Instant::now());
+                self.plainly(EgressRequest { timeout, ..request }, known).await
+            }
+        }
+    }
+
+    /// Sends a request without a credential.
+    async fn plainly(&self, request: EgressRequest, known: &UsedSecrets) -> Result<CredentialAnswer, FetchError> {
+        let answered = self.egress.fetch(request).await;
+        // what others of the run have sent meanwhile is known by now
+        let Some(guard) = SecretGuard::knowing(known) else { return Ok(CredentialAnswer::plain(answered?)) };
+        let response = answered.map_err(|error| guard.error(error))?;
+        let url = response.url.to_string();
+        Ok(CredentialAnswer::plain(guard.response(response, &url).await))
+    }
+
+    async fn exchange(
+        &self,
+        request: &EgressRequest,
+        with: &Use<'_>,
+        known: &UsedSecrets,
+        until: Instant,
+    ) -> Result<CredentialAnswer, FetchError> {
+        let url = self.egress.check(&request.url)?;
+        let Some(shelf) = &self.shelf else {
+            return Err(CredentialError::new(CredentialFault::Missing, with.reference, String::new()).into());
+        };
+        let opening = timeout_at(until, shelf.open(&url, self.egress.opens(&url), with)).await;
+        let opened = match opening.unwrap_or_else(|_| Err(too_slow(with))) {
+            Ok(opened) => opened,
+            Err(error) => return Err(shelf.refused(&url, with, error).await),
+        };
+        let late = |_| Err(FetchError::Egress(EgressError::Timeout { after: request.timeout }));
+        let answer = timeout_at(until, self.send(shelf, request, with, (&opened, known))).await.unwrap_or_else(late)?;
+        // what was sent may have been revoked, or have ended early
+        if answer.refused.is_none() {
+            return Ok(answer);
+        }
+        // a request that was refused has no effect
+        let renewing = timeout_at(until, shelf.renewed(&opened, with)).await;
+        match renewing.unwrap_or_else(|_| Err(too_slow(with).into()))? {
+            Some(renewed) => {
+                timeout_at(until, self.send(shelf, request, with, (&renewed, known))).await.unwrap_or_else(late)
+            }
+            None => Ok(answer),
+        }
+    }
+
+    async fn send(
+        &self,
+        shelf: &Shelf,
+        request: &EgressRequest,
+        with: &Use<'_>,
+        (opened, known): (&CredentialInUse, &UsedSecrets),
+    ) -> Result<CredentialAnswer, FetchError> {
+        let CredentialInUse { inject: how, document, former, .. } = opened;
+        let former = former.as_ref().and_then(SecretDocument::read);
+        let documents: Vec<&SecretDocument> = former.iter().chain([document]).collect();
+        let mut plain = request.clone();
+        let mut guard = SecretGuard::of(&[], &documents, known);
+        let mut bound = true;
+        // where it was sent last
+        let mut used: Option<(CredentialUse, Url)> = None;
+        for hop in 0..=REDIRECT_LIMIT {
+            let mut request = EgressRequest { follow_redirects: false, ..plain.clone() };
+            if bound {
+                let url = self.egress.check(&plain.url)?;
+                match inject(&mut request, how, document.value(), hop > 0) {
+                    Ok(injected) => guard = SecretGuard::of(&injected.parts, &documents, known),
+                    Err(unfit) => return Err(shelf.refused(&url, with, unfitting(with, unfit)).await),
+                }
+                let noted = shelf.note(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
+                used = Some((noted, url));
+            }
+            let answered = self.egress.fetch(request).await;
+            // and what others of the run have sent meanwhile
+            guard = SecretGuard::knowing(known).unwrap_or(guard);
+            let response = answered.map_err(|error| guard.error(error))?;
+            let next = plain.follow_redirects.then(|| redirected(&plain, &response)).flatten();
+            let Some(next) = next else {
+                let refuses = bound && response.status == StatusCode::UNAUTHORIZED;
+                let refused = match used.filter(|_| refuses) {
+                    Some((used, url)) => Some(shelf.taken_back(&url, with, &used).await),
+                    None => None,
+                };
+                return Ok(CredentialAnswer { response: guard.response(response, &plain.url).await, refused });
+            };
+            let next = next.map_err(|error| guard.error(error))?;
+            if bound && !same_origin(&plain.url, &next.url) {
+                // the other side may not carry the secret on by naming it
+                if guard.finds(&next.url) {
+                    return Ok(CredentialAnswer::plain(guard.response(response, &plain.url).await));
+                }
+                bound = false;
+            }
+            plain = next;
+        }
+        Err(EgressError::TooManyRedirects.into())
+    }
+}
+
+impl Shelf {
+    /// Reads what the run has used before. A store that is away for a moment costs the request time, and nothing else.
+    async fn recalled(&self, known: &UsedSecrets) -> Result<(), StoreError> {
+        loop {
+            match known.recall(&self.store, &self.vault).await {
+                Err(StoreError::Unavailable(why) | StoreError::TimedOut(why)) => {
+                    tracing::debug!(why, "what a run has used before can't be read yet, it is asked for again");
+                    pause(ASK_AGAIN).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Everything that can be found out before the credential is used.
+    async fn open(&self, url: &Url, is_opened: bool, with: &Use<'_>) -> Result<CredentialInUse, CredentialError> {
+        let trouble = |trouble, why: String| CredentialError::new(trouble, with.reference, why);
+        let Reference { service, account } = with.reference;
+        let scope = Scope::Only(with.tenant.clone());
+        let asked = self.store.find_credential(&scope, with.tenant.as_str(), service, account);
+        let Some(stored) = answered(asked).await.map_err(|error| busy(with, &error))? else {
+            let last_used = self.last_used(with).await.map_err(|error| busy(with, &error))?;
+            return Err(CredentialError { last_used, ..trouble(CredentialFault::Missing, String::new()) });
+        };
+        let Credential { hosts, inject, status, status_reason, .. } = &stored.credential;
+        if *status == CredentialStatus::NeedsConsent {
+            return Err(trouble(CredentialFault::NeedsConsent, status_reason.clone().unwrap_or_default()));
+        }
+        if let Err(why) = hosts::bound(hosts, url, is_opened) {
+            return Err(trouble(CredentialFault::NotForHost, why));
+        }
+        let nowhere =
+            || trouble(CredentialFault::NoInject, "it does not say how it is put into requests (`inject`)".into());
+        let inject = inject.clone().ok_or_else(nowhere)?;
+        let secret = self.unsealed(&stored, with)?;
+        let secret = match &self.renewal {
+            Some(renewal) if stored.credential.oauth.is_some() => match renewal.fresh(&stored, secret, false).await {
+                Ok(fresh) => fresh,
+                // it may still do: the other side has the last word
+                Err(RenewalError::Impossible) => self.unsealed(&stored, with)?,
+                Err(error) => return Err(not_renewed(with, error)),
+            },
+            _ => secret,
+        };
+        let document =
+            SecretDocument::read(&secret).ok_or_else(|| trouble(CredentialFault::Unreadable, String::new()))?;
+        Ok(CredentialInUse { stored, inject, document, former: None })
+    }
+
+    async fn last_used(&self, with: &Use<'_>) -> Result<i64, StoreError> {
+        let filter = UseFilter {
+            service: Some(with.reference.service.clone()),
+            account: Some(with.reference.account.clone()),
+            outcome: Some(CredentialUse::USED),
+            limit: 1,
+            ..UseFilter::default()
+        };
+        let uses = answered(self.store.credential_uses(&Scope::Only(with.tenant.clone()), &filter)).await?;
+        Ok(uses.first().map_or(0, |used| used.at.timestamp_millis()))
+    }
+
+    fn unsealed(&self, stored: &StoredCredential, with: &Use<'_>) -> Result<Secret, CredentialError> {
+        self.vault.open_document(stored).map_err(|error| {
+            tracing::error!(tenant_id = with.tenant.as_str(), credential = %with.reference, %error, "a credential can't be opened");
+            CredentialError::new(CredentialFault::Unreadable, with.reference, error.to_string())
+        })
+    }
+
+    /// The credential after a refusal, if it can be renewed.
+    async fn renewed(&self, refused: &CredentialInUse, with: &Use<'_>) -> Result<Option<CredentialInUse>, FetchError> {
+        let CredentialInUse { stored, inject, document, .. } = refused;
+        let Some(renewal) = self.renewal.as_ref().filter(|_| stored.credential.oauth.is_some()) else {
+            return Ok(None);
+        };
+        match renewal.fresh(stored, document.text(), true).await {
+            Ok(fresh) => Ok(SecretDocument::read(&fresh).map(|renewed| CredentialInUse {
+                stored: stored.clone(),
+                inject: inject.clone(),
+                document: renewed,
+                // an answer may still name what it was sent before
+                former: document.text().into(),
+            })),
+            Err(RenewalError::Impossible) => Ok(None),
+            Err(error) => Err(not_renewed(with, error).into()),
+        }
+    }
+
+    /// Records an attempt that was refused.
+    async fn refused(&self, url: &Url, with: &Use<'_>, error: CredentialError) -> FetchError {
+        if let Err(error) = self.note(url, with, error.trouble.outcome()).await {
+            tracing::warn!(credential = %with.reference, %error, "a refused use of a credential could not be recorded");
+        }
+        error.into()
+    }
+
+    /// Records that what was sent was refused, in the place of its use.
+    async fn taken_back(&self, url: &Url, with: &Use<'_>, used: &CredentialUse) -> CredentialError {
+        let outcome = CredentialFault::Refused.outcome();
+        if let Err(error) = answered(self.store.mark_credential_use(used.id, outcome)).await {
+            tracing::warn!(credential = %with.reference, %error, "a credential was refused; that could not be recorded");
+        }
+        let why = format!("{} answered 401", hosts::shown(url));
+        CredentialError {
+            sent_at: Some(used.at),
+            ..CredentialError::new(CredentialFault::Refused, with.reference, why)
+        }
+    }
+
+    async fn note(&self, url: &Url, with: &Use<'_>, outcome: &str) -> Result<CredentialUse, StoreError> {
+        let now = self.store.clock().now();
+        let used = CredentialUse {
+            id: new_id(now),
+            tenant_id: with.tenant.as_str().to_owned(),
+            service: with.reference.service.clone(),
+            account_name: with.reference.account.clone(),
+            at: now,
+            run_id: with.run_id,
+            task_id: with.task_id,
+            used_by: with.by.to_owned(),
+            host: hosts::shown(url),
+            outcome: outcome.to_owned(),
+        };
+        answered(self.store.note_credential_use(&used)).await?;
+        Ok(used)
+    }
+}
+
+fn same_origin(one: &str, other: &str) -> bool {
+    matches!((Url::parse(one), Url::parse(other)), (Ok(one), Ok(other)) if one.origin() == other.origin())
+}
+
+/// The store is away: without its record a credential is not used.
+fn busy(with: &Use<'_>, error: &StoreError) -> CredentialError {
+    tracing::warn!(credential = %with.reference, %error, "a credential can't be had");
+    CredentialError::new(CredentialFault::Busy, with.reference, "the store is unavailable".into())
+}
+
+/// The request's time was over before the credential was there.
+fn too_slow(with: &Use<'_>) -> CredentialError {
+    CredentialError::new(CredentialFault::Busy, with.reference, "to have it takes longer than the request may".into())
+}
+
+fn not_renewed(with: &Use<'_>, error: RenewalError) -> CredentialError {
+    let (trouble, why) = match error {
+        RenewalError::NeedsConsent(why) => (CredentialFault::NeedsConsent, why),
+        RenewalError::Refused(why) => (CredentialFault::Unreadable, why),
+        RenewalError::Operator(why) => (CredentialFault::Misconfigured, why),
+        RenewalError::Later(why) => (CredentialFault::Busy, why),
+        RenewalError::Impossible => (CredentialFault::Unreadable, "it can't be renewed".into()),
+    };
+    CredentialError::new(trouble, with.reference, why)
+}
+
+fn unfitting(with: &Use<'_>, unfit: Unfit) -> CredentialError {
+    match unfit {
+        Unfit::Taken(what) => CredentialError::new(CredentialFault::Taken, with.reference, what),
+        Unfit::Value(why) => CredentialError::new(CredentialFault::NoInject, with.reference, why),
+    }
+}
+
+/// A credential that is in use.
+struct CredentialInUse {
+    stored: StoredCredential,
+    inject: Inject,
+    document: SecretDocument,
+    /// As it was before it was renewed.
+    former: Option<Secret>,
+}

@@ -1,0 +1,118 @@
+//! A document in the clear for one exchange, and what keeps it from coming back.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use serde_json::Value;
+use url::Url;
+use zeroize::Zeroizing;
+
+use crate::base::redact::{Redactor, secrets_of};
+use crate::base::secret::{REDACTED, Secret, erase};
+use crate::ports::egress::{EgressError, Response};
+use crate::ports::vault::credentials::{FetchError, UsedSecrets};
+
+/// Longer texts are read aside, where they keep nothing else waiting, in bytes.
+pub(super) const READ_ASIDE: usize = 64 * 1024;
+
+/// A document in the clear, zeroed when it is dropped.
+pub struct SecretDocument(Value);
+
+impl SecretDocument {
+    pub fn read(secret: &Secret) -> Option<SecretDocument> {
+        serde_json::from_str(secret.expose()).ok().map(SecretDocument)
+    }
+
+    pub fn value(&self) -> &Value {
+        &self.0
+    }
+
+    pub fn text(&self) -> Secret {
+        Secret::new(self.0.to_string())
+    }
+}
+
+impl Drop for SecretDocument {
+    fn drop(&mut self) {
+        erase(&mut self.0);
+    }
+}
+
+/// Takes the secrets of an exchange, and those that its run has used before, out of what comes back.
+pub struct SecretGuard {
+    redactor: Arc<Redactor>,
+}
+
+impl SecretGuard {
+    /// `parts` is what of the document was put into the request, however short; it is known from now on.
+    pub fn of(parts: &[Zeroizing<String>], documents: &[&SecretDocument], known: &UsedSecrets) -> SecretGuard {
+        let parts = parts.iter().map(|part| part.as_str());
+        known.learn(parts.chain(documents.iter().flat_map(|document| secrets_of(&document.0))));
+        SecretGuard::knowing(known).unwrap_or_else(|| SecretGuard { redactor: Arc::new(Redactor::new([])) })
+    }
+
+    /// Of a request without a credential; `None` where there is nothing to look for.
+    pub fn knowing(known: &UsedSecrets) -> Option<SecretGuard> {
+        known.redactor().map(|redactor| SecretGuard { redactor })
+    }
+
+    pub fn finds(&self, text: &str) -> bool {
+        self.redactor.finds(text.as_bytes())
+    }
+
+    /// `url` is that of the request without the credential.
+    pub async fn response(&self, response: Response, url: &str) -> Response {
+        let Response { status, headers, body, url: sent } = response;
+        let redactor = self.redactor.clone();
+        let body = match body.len() {
+            ..=READ_ASIDE => clean(&redactor, body),
+            // where it can't be read, nothing of it is shown
+            _ => tokio::task::spawn_blocking(move || clean(&redactor, body))
+                .await
+                .unwrap_or_else(|_| Bytes::from_static(REDACTED.as_bytes())),
+        };
+        Response { status, headers: self.headers(headers), body, url: self.url(url, sent) }
+    }
+
+    fn headers(&self, headers: HeaderMap) -> HeaderMap {
+        let mut clean = HeaderMap::with_capacity(headers.len());
+        for (name, value) in &headers {
+            let value = match self.redactor.bytes(value.as_bytes()) {
+                Cow::Borrowed(_) => Some(value.clone()),
+                Cow::Owned(bytes) => HeaderValue::from_bytes(&bytes).ok(),
+            };
+            if let Some(value) = value.filter(|_| !self.redactor.finds(name.as_str().as_bytes())) {
+                clean.append(name.clone(), value);
+            }
+        }
+        clean
+    }
+
+    fn url(&self, plain: &str, mut sent: Url) -> Url {
+        Url::parse(&self.redactor.text(plain)).unwrap_or_else(|_| {
+            sent.set_path("");
+            sent.set_query(None);
+            sent
+        })
+    }
+
+    pub fn error(&self, error: EgressError) -> FetchError {
+        let clean = |why: String| self.redactor.text(&why).into_owned();
+        FetchError::Egress(match error {
+            EgressError::Denied { why } => EgressError::Denied { why: clean(why) },
+            EgressError::Invalid { why } => EgressError::Invalid { why: clean(why) },
+            EgressError::Connect { why } => EgressError::Connect { why: clean(why) },
+            EgressError::Broken { why } => EgressError::Broken { why: clean(why) },
+            other => other,
+        })
+    }
+}
+
+fn clean(redactor: &Redactor, body: Bytes) -> Bytes {
+    match redactor.bytes(&body) {
+        Cow::Owned(clean) => clean.into(),
+        Cow::Borrowed(_) => body,
+    }
+}

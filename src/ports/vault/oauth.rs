@@ -1,0 +1,144 @@
+//! OAuth 2: credentials that end and are renewed, and accounts that people connect.
+//!
+//! [`Refresher`] renews an access token ahead of its end, one at a time over all instances. [`OAuthConnector`] takes a person
+//! to the provider and brings back what they agreed to. Providers come from `[oauth.*]`, or a credential brings its own
+//! token endpoint. Nothing lies here in the clear: documents are opened for one request and sealed again. What a crash
+//! can cost is said in [`refresh`].
+
+mod connect;
+mod endpoint;
+mod flow;
+mod notice;
+mod probe;
+mod provider;
+pub mod refresh;
+mod tokens;
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+
+use crate::base::secret::Secret;
+use crate::domain::credential::OAuth;
+use crate::ports::egress::{Egress, operator_client};
+use crate::ports::vault::oauth::endpoint::{ClientAuthentication, Endpoint, TIMEOUT};
+use crate::ports::vault::{Vault, VaultError};
+use crate::store::{Store, StoreError};
+
+pub use connect::{ConnectError, ConnectOffer, Connected, OAuthConnector, StartedConnection};
+pub use flow::{OAuthFlow, StateError};
+pub use probe::{Probe, probe};
+pub use provider::{OAuthProvider, Settings, check};
+pub use refresh::Refresher;
+
+/// Below `server.public_url`, where providers send people back to: the redirect URI that has to be registered.
+pub const CALLBACK: &str = "/oauth/callback";
+
+/// The address to which a provider sends people back.
+pub fn redirect_uri(public_url: &str) -> String {
+    format!("{}{CALLBACK}", public_url.trim_end_matches('/'))
+}
+
+/// Why a credential has no good access token, by what can be done. The texts hold no secret.
+#[derive(Debug, thiserror::Error)]
+pub enum OAuthError {
+    /// Its owner has to connect the account again; they were told.
+    #[error("it has to be connected again: {0}")]
+    NeedsConsent(String),
+    /// There is nothing to renew it with, and nothing says that it is over.
+    #[error("it holds no refresh token, so it can't be renewed")]
+    NoRefreshToken,
+    /// Its owner has to correct something.
+    #[error("it can't be renewed: {0}")]
+    Misconfigured(String),
+    /// Only whoever runs this service can correct it.
+    #[error("it can't be renewed: {0}")]
+    Operator(String),
+    /// Passing: the provider is away or slow.
+    #[error("it can't be renewed now: {0}")]
+    Later(String),
+    /// Passing: another worker has been renewing it for too long.
+    #[error("it is being renewed, and that takes long")]
+    Busy,
+    /// The store has failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The vault has failed.
+    #[error(transparent)]
+    Vault(#[from] VaultError),
+}
+
+/// Parts that both halves work with. Cheap to clone.
+#[derive(Clone)]
+struct Shared(Arc<OAuthParts>);
+
+struct OAuthParts {
+    store: Store,
+    vault: Vault,
+    egress: Egress,
+    providers: Settings,
+    /// For the operator's providers.
+    client: reqwest::Client,
+}
+
+/// Both halves.
+pub fn open(
+    store: &Store,
+    vault: &Vault,
+    egress: &Egress,
+    providers: &Settings,
+    public_url: &str,
+) -> (Refresher, OAuthConnector) {
+    let parts = OAuthParts {
+        store: store.clone(),
+        vault: vault.clone(),
+        egress: egress.clone(),
+        providers: providers.clone(),
+        client: operator_client(TIMEOUT),
+    };
+    let shared = Shared(Arc::new(parts));
+    (Refresher::new(shared.clone()), OAuthConnector::new(shared, redirect_uri(public_url)))
+}
+
+impl std::ops::Deref for Shared {
+    type Target = OAuthParts;
+
+    fn deref(&self) -> &OAuthParts {
+        &self.0
+    }
+}
+
+impl OAuthParts {
+    fn now(&self) -> DateTime<Utc> {
+        self.store.clock().now()
+    }
+
+    /// The token endpoint of a provider from the configuration.
+    fn endpoint_of(&self, provider: &OAuthProvider) -> Endpoint {
+        Endpoint {
+            token_url: provider.token_url.clone(),
+            client_id: provider.client_id.clone(),
+            client_secret: provider.client_secret.clone(),
+            client_auth: provider.client_auth,
+            way: ClientAuthentication::Operator(self.client.clone()),
+        }
+    }
+
+    /// The token endpoint of a credential; `secret` is the client's, from its document.
+    fn endpoint(&self, oauth: &OAuth, secret: Option<Secret>) -> Result<Endpoint, OAuthError> {
+        if let Some(name) = &oauth.provider {
+            let gone = || OAuthError::Operator(format!("the operator has not described it in [oauth.{name}]"));
+            return Ok(self.endpoint_of(self.providers.get(name).ok_or_else(gone)?));
+        }
+        match (&oauth.token_url, &oauth.client_id) {
+            (Some(token_url), Some(client_id)) => Ok(Endpoint {
+                token_url: token_url.clone(),
+                client_id: client_id.clone(),
+                client_secret: secret,
+                client_auth: oauth.client_auth.unwrap_or_default(),
+                way: ClientAuthentication::User(self.egress.clone()),
+            }),
+            _ => Err(OAuthError::Misconfigured("it names neither a provider nor `token_url` and `client_id`".into())),
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! One token endpoint: a form goes there, tokens or an error come back (RFC 6749, sections 3.2, 5 and 6).
+//!
+//! It asks once and never repeats: what may be asked again is the caller's to know. Errors say what the provider said,
+//! on one line, cut, and without any secret that was sent.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use serde::Deserialize;
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use crate::base::redact::{Redactor, secrets_of};
+use crate::base::secret::{Secret, erase};
+use crate::base::unicode_safety::on_one_line;
+use crate::domain::credential::ClientAuth;
+use crate::ports::egress::{Egress, EgressError, EgressRequest};
+use crate::ports::vault::credentials::hosts;
+use crate::ports::vault::oauth::tokens::Granted;
+
+/// How long a token endpoint may take for the whole of an answer.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer in bytes.
+const ANSWER_BYTES: usize = 64 * 1024;
+/// How much of a provider's own words is shown, in characters.
+const SHOWN: usize = 200;
+/// Fields of a form that hold no secret.
+const PLAIN: [&str; 2] = ["grant_type", "redirect_uri"];
+const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Where, and as whom.
+pub struct Endpoint {
+    pub token_url: String,
+    pub client_id: String,
+    pub client_secret: Option<Secret>,
+    pub client_auth: ClientAuth,
+    pub way: ClientAuthentication,
+}
+
+/// How it is reached.
+pub enum ClientAuthentication {
+    /// The operator has written the address down.
+    Operator(reqwest::Client),
+    /// A user has.
+    User(Egress),
+}
+
+/// Why no tokens came, by what follows from it. The texts hold no secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointRefusal {
+    /// `invalid_grant`: what was sent is used up, expired or taken back.
+    #[error("{0}")]
+    Grant(String),
+    /// `invalid_client` and its kin: this client is not known there, or its secret is wrong.
+    #[error("{0}")]
+    Client(String),
+    /// Asked wrongly, or answered with something else than tokens. Asking again is useless.
+    #[error("{0}")]
+    Request(String),
+    /// No answer, or one that says to come later. The request may have taken effect.
+    #[error("{0}")]
+    Later(String),
+}
+
+/// An error of RFC 6749, section 5.2.
+#[derive(Deserialize)]
+struct EndpointError {
+    error: String,
+    #[serde(default)]
+    error_description: Option<String>,
+}
+
+impl Endpoint {
+    /// Sends a form with the client's own proof, and reads what is given for it. `document`: the credential's, of which
+    /// nothing may be in what the endpoint says.
+    pub async fn ask(&self, form: &[(&str, &Secret)], document: Option<&Secret>) -> Result<Granted, EndpointRefusal> {
+        let (headers, body) = self.request(form);
+        let secrets = self.redactor(form, document);
+        let (status, body) = self.send(headers, body).await.map_err(|refusal| match refusal {
+            EndpointRefusal::Later(why) => EndpointRefusal::Later(told(&why, &secrets)),
+            EndpointRefusal::Request(why) => EndpointRefusal::Request(told(&why, &secrets)),
+            other => other,
+        })?;
+        read(status, &body, &secrets)
+    }
+
+    /// Finds what is sent, and what else the document holds.
+    fn redactor(&self, form: &[(&str, &Secret)], document: Option<&Secret>) -> Redactor {
+        let mut document: Value =
+            document.and_then(|document| serde_json::from_str(document.expose()).ok()).unwrap_or_default();
+        let pair = self.client_secret.as_ref().map(|secret| self.pair(secret));
+        let sent = form.iter().filter(|(name, _)| !PLAIN.contains(name)).map(|(_, value)| *value);
+        let redactor = Redactor::new(
+            sent.chain(&self.client_secret)
+                .map(Secret::expose)
+                .chain(pair.as_ref().map(|pair| pair.as_str()))
+                .chain(secrets_of(&document)),
+        );
+        erase(&mut document);
+        redactor
+    }
+
+    /// The text that HTTP Basic encodes (RFC 6749, section 2.3.1: both are form-encoded first).
+    fn pair(&self, secret: &Secret) -> Zeroizing<String> {
+        let encode = |text: &str| url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+        Zeroizing::new(format!("{}:{}", encode(&self.client_id), encode(secret.expose())))
+    }
+
+    fn request(&self, form: &[(&str, &Secret)]) -> (HeaderMap, String) {
+        let mut headers = HeaderMap::from_iter([(header::CONTENT_TYPE, FORM), (header::ACCEPT, JSON)]);
+        let mut body = url::form_urlencoded::Serializer::new(String::new());
+        for (name, value) in form {
+            body.append_pair(name, value.expose());
+        }
+        match (&self.client_secret, self.client_auth) {
+            (Some(secret), ClientAuth::Basic) => {
+                let pair = self.pair(secret);
+                let basic = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(pair.as_bytes())));
+                let mut basic = basic.expect("base64 is good in a header");
+                basic.set_sensitive(true);
+                headers.insert(header::AUTHORIZATION, basic);
+            }
+            (Some(secret), ClientAuth::Body) => {
+                body.append_pair("client_id", &self.client_id).append_pair("client_secret", secret.expose());
+            }
+            (None, _) => drop(body.append_pair("client_id", &self.client_id)),
+        }
+        (headers, body.finish())
+    }
+
+    async fn send(&self, headers: HeaderMap, body: String) -> Result<(StatusCode, Bytes), EndpointRefusal> {
+        match &self.way {
+            ClientAuthentication::Operator(client) => {
+                let sent = client.post(&self.token_url).headers(headers).body(body).send().await;
+                let mut answer = sent.map_err(|error| unreachable(&error))?;
+                let mut whole = BytesMut::new();
+                while let Some(part) = answer.chunk().await.map_err(|error| unreachable(&error))? {
+                    if whole.len() + part.len() > ANSWER_BYTES {
+                        return Err(EndpointRefusal::Request(format!(
+                            "the answer is larger than {ANSWER_BYTES} bytes"
+                        )));
+                    }
+                    whole.extend_from_slice(&part);
+                }
+                Ok((answer.status(), whole.freeze()))
+            }
+            ClientAuthentication::User(egress) => {
+                let denied = |error: EgressError| EndpointRefusal::Request(error.to_string());
+                let url = egress.check(&self.token_url).map_err(denied)?;
+                hosts::encrypted(&url, egress.opens(&url)).map_err(EndpointRefusal::Request)?;
+                let request = EgressRequest {
+                    headers,
+                    body: body.into(),
+                    timeout: TIMEOUT,
+                    max_bytes: ANSWER_BYTES,
+                    follow_redirects: false,
+                    ..EgressRequest::new(Method::POST, &self.token_url)
+                };
+                let answer = egress.fetch(request).await.map_err(|error| match error {
+                    EgressError::Timeout { .. } | EgressError::Connect { .. } | EgressError::Broken { .. } => {
+                        EndpointRefusal::Later(error.to_string())
+                    }
+                    other => EndpointRefusal::Request(other.to_string()),
+                })?;
+                Ok((answer.status, answer.body))
+            }
+        }
+    }
+}
+
+/// The error of reqwest without the address, which is the operator's to know.
+fn unreachable(error: &reqwest::Error) -> EndpointRefusal {
+    let cause = std::iter::successors(std::error::Error::source(error), |cause| cause.source()).last();
+    EndpointRefusal::Later(match (error.is_timeout(), cause) {
+        (true, _) => format!("no complete answer within {} s", TIMEOUT.as_secs()),
+        (false, Some(cause)) => format!("can't be reached: {cause}"),
+        (false, None) => "can't be reached".into(),
+    })
+}
+
+/// Judges an answer. Some providers answer 200 with an error in it.
+fn read(status: StatusCode, body: &[u8], secrets: &Redactor) -> Result<Granted, EndpointRefusal> {
+    if let Ok(said) = serde_json::from_slice::<EndpointError>(body) {
+        return Err(refused(status, &said, secrets));
+    }
+    if status.is_success() {
+        let granted: Granted = serde_json::from_slice(body).map_err(|_| {
+            EndpointRefusal::Request("it answers something else than tokens (RFC 6749, section 5.1)".into())
+        })?;
+        return match granted.token_type.as_deref() {
+            Some(kind) if !kind.eq_ignore_ascii_case("bearer") => Err(EndpointRefusal::Request(told(
+                &format!("it gives tokens of the type `{kind}`, not `Bearer`"),
+                secrets,
+            ))),
+            _ if granted.access_token.expose().is_empty() => {
+                Err(EndpointRefusal::Request("it gives an empty token".into()))
+            }
+            _ => Ok(granted),
+        };
+    }
+    let why = format!("it answers {status}");
+    Err(match status {
+        StatusCode::UNAUTHORIZED => EndpointRefusal::Client(why),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => EndpointRefusal::Later(why),
+        status if status.is_server_error() => EndpointRefusal::Later(why),
+        _ => EndpointRefusal::Request(why),
+    })
+}
+
+fn refused(status: StatusCode, said: &EndpointError, secrets: &Redactor) -> EndpointRefusal {
+    let why = match said.error_description.as_deref().filter(|text| !text.trim().is_empty()) {
+        Some(description) => told(&format!("{}: {description}", said.error), secrets),
+        None => told(&said.error, secrets),
+    };
+    match said.error.as_str() {
+        // the last four are what GitHub, Slack and Google say for it
+        "invalid_grant" | "bad_refresh_token" | "bad_verification_code" | "invalid_refresh_token" | "token_revoked" => {
+            EndpointRefusal::Grant(why)
+        }
+        "invalid_client" | "unauthorized_client" | "incorrect_client_credentials" => EndpointRefusal::Client(why),
+        "temporarily_unavailable" | "server_error" | "slow_down" => EndpointRefusal::Later(why),
+        _ if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => EndpointRefusal::Later(why),
+        _ => EndpointRefusal::Request(why),
+    }
+}
+
+/// Words of a provider as they may be shown: on one line, cut, none of these secrets in them.
+fn told(text: &str, secrets: &Redactor) -> String {
+    let line = on_one_line(secrets.text(text).trim());
+    match line.chars().count() {
+        n if n > SHOWN => line.chars().take(SHOWN - 1).chain(['…']).collect(),
+        _ => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(secret: Option<&str>, auth: ClientAuth) -> Endpoint {
+        Endpoint {
+            token_url: "https://id.example.org/token".into(),
+            client_id: "an id".into(),
+            client_secret: secret.map(Secret::new),
+            client_auth: auth,
+            way: ClientAuthentication::User(Egress::new(&Default::default()).unwrap()),
+        }
+    }
+
+    fn sent(secret: Option<&str>, auth: ClientAuth) -> (Option<String>, String) {
+        let token = Secret::new("a+b c");
+        let (headers, body) = endpoint(secret, auth).request(&[("refresh_token", &token)]);
+        let basic = headers.get(header::AUTHORIZATION).map(|basic| {
+            assert!(basic.is_sensitive());
+            let encoded = basic.to_str().unwrap().strip_prefix("Basic ").unwrap().to_owned();
+            String::from_utf8(STANDARD.decode(encoded).unwrap()).unwrap()
+        });
+        (basic, body)
+    }
+
+    #[test]
+    fn the_client_shows_itself_as_the_rfc_has_it() {
+        let refresh = "refresh_token=a%2Bb+c";
+        assert_eq!(sent(Some("s:%é"), ClientAuth::Basic), (Some("an+id:s%3A%25%C3%A9".into()), refresh.into()));
+        assert_eq!(
+            sent(Some("s:%"), ClientAuth::Body),
+            (None, format!("{refresh}&client_id=an+id&client_secret=s%3A%25"))
+        );
+        for auth in [ClientAuth::Basic, ClientAuth::Body] {
+            assert_eq!(sent(None, auth), (None, format!("{refresh}&client_id=an+id")));
+        }
+    }
+
+    #[test]
+    fn each_answer_is_judged_by_what_follows_from_it() {
+        let judge = |status: u16, body: &str| {
+            let status = StatusCode::from_u16(status).unwrap();
+            read(status, body.as_bytes(), &Redactor::new(["canary"]))
+                .map(|granted| granted.access_token.expose().to_owned())
+        };
+        assert_eq!(judge(200, r#"{"access_token":"a","token_type":"bearer"}"#), Ok("a".into()));
+        assert_eq!(judge(200, r#"{"access_token":"a"}"#), Ok("a".into()));
+        let error = |code: &str| format!(r#"{{"error":"{code}"}}"#);
+        assert_eq!(judge(400, &error("invalid_grant")), Err(EndpointRefusal::Grant("invalid_grant".into())));
+        // GitHub
+        assert_eq!(judge(200, &error("bad_refresh_token")), Err(EndpointRefusal::Grant("bad_refresh_token".into())));
+        assert_eq!(judge(401, &error("invalid_client")), Err(EndpointRefusal::Client("invalid_client".into())));
+        assert_eq!(judge(401, ""), Err(EndpointRefusal::Client("it answers 401 Unauthorized".into())));
+        assert_eq!(judge(400, &error("invalid_scope")), Err(EndpointRefusal::Request("invalid_scope".into())));
+        assert_eq!(judge(404, "<h1>"), Err(EndpointRefusal::Request("it answers 404 Not Found".into())));
+        assert_eq!(judge(302, ""), Err(EndpointRefusal::Request("it answers 302 Found".into())));
+        for status in [500, 502, 503, 429, 408] {
+            assert!(matches!(judge(status, "busy"), Err(EndpointRefusal::Later(_))), "{status}");
+        }
+        assert_eq!(
+            judge(400, &error("temporarily_unavailable")),
+            Err(EndpointRefusal::Later("temporarily_unavailable".into()))
+        );
+        assert_eq!(judge(503, &error("other")), Err(EndpointRefusal::Later("other".into())));
+        let mac = judge(200, r#"{"access_token":"a","token_type":"mac"}"#);
+        assert_eq!(mac, Err(EndpointRefusal::Request("it gives tokens of the type `mac`, not `Bearer`".into())));
+        for odd in ["", "[]", "{}", r#"{"access_token":7}"#, r#"{"access_token":""}"#] {
+            assert!(matches!(judge(200, odd), Err(EndpointRefusal::Request(_))), "{odd}");
+        }
+    }
+
+    #[test]
+    fn provider_error_is_shown_without_secrets_on_one_short_line() {
+        let secret = Redactor::new(["can+ary/1"]);
+        let body = format!(
+            r#"{{"error":"invalid_grant","error_description":"no can+ary/1\nor can%2Bary%2F1 \u202e{}"}}"#,
+            "x".repeat(500)
+        );
+        let Err(EndpointRefusal::Grant(why)) = read(StatusCode::BAD_REQUEST, body.as_bytes(), &secret) else {
+            panic!()
+        };
+        assert!(why.starts_with("invalid_grant: no [redacted]or [redacted] ⟦U+202E⟧xxx"), "{why}");
+        assert_eq!(why.chars().count(), SHOWN);
+    }
+    #[test]
+    fn nothing_that_was_sent_or_lies_beside_it_is_repeated_in_whatever_encoding_it_comes_back() {
+        let endpoint = endpoint(Some("client-canary"), ClientAuth::Basic);
+        let (token, kind) = (Secret::new("refresh-canary"), Secret::new("refresh_token"));
+        let document = Secret::new(r#"{"refresh_token":"refresh-canary","note":{"key":"beside-canary"}}"#);
+        let form = [("grant_type", &kind), ("refresh_token", &token)];
+        let secrets = endpoint.redactor(&form, Some(&document));
+        let (headers, _) = endpoint.request(&form);
+        let basic = headers[header::AUTHORIZATION].to_str().unwrap().to_owned();
+        let hex: String = "refresh-canary".bytes().map(|byte| format!("{byte:02x}")).collect();
+        for (said, shown) in [
+            (basic.as_str(), "Basic [redacted]"),
+            ("an+id:client-canary", "[redacted]"),
+            (&STANDARD.encode("client-canary"), "[redacted]"),
+            (&hex, "[redacted]"),
+            ("refresh%2Dcanary, beside-canary", "[redacted], [redacted]"),
+            ("the refresh_token is used up", "the refresh_token is used up"),
+        ] {
+            assert_eq!(told(said, &secrets), shown, "{said}");
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Connections to Postgres that are kept open, for whoever needs one next.
+//!
+//! One that is given back is there for the next at once, unless something is under way on it: the end of a statement that was
+//! broken off, or of a transaction that was left. That is waited for first, but not for ever: where the wire has gone silent
+//! the connection is thrown away, and another takes its place; the system would give it up a quarter of an hour later. Thrown
+//! away is also one whose transaction was broken off as it began: the next would write into it, and nobody commit it.
+
+use std::io::ErrorKind;
+use std::ops::{Deref, DerefMut};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use deadpool::Runtime;
+use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult};
+use futures::FutureExt;
+use sqlx::postgres::{PgConnectOptions, PgTransactionManager};
+use sqlx::{ConnectOptions, Connection, PgConnection};
+use sqlx_core::transaction::TransactionManager;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use crate::base::clock::pause;
+use crate::base::fair_queue::{FairQueue, QueuePermit};
+use crate::store::db::flow::QueueFlow;
+
+/// A connection is waited for no longer, nor is its beginning.
+const WAIT: Duration = Duration::from_secs(5);
+/// Connections that are had in turn, and only by a flow that has none.
+const RESERVED: usize = 1;
+/// Between two tries to connect to a server that is not up.
+const TRY_AGAIN: Duration = Duration::from_millis(200);
+/// One that was not used for longer is asked whether it is still there, and each after the end of another; a question before
+/// each use would cost as much as the use itself.
+const UNASKED: Duration = Duration::from_secs(1);
+/// The answer to that is waited for no longer.
+const ASKED: Duration = Duration::from_secs(2);
+/// One that was not used for longer is closed: a burst leaves many.
+const IDLE: Duration = Duration::from_secs(10 * 60);
+/// One that is older is replaced: what a server remembers for it only grows.
+const LIFETIME: Duration = Duration::from_secs(30 * 60);
+/// Between two looks for those that nobody uses.
+const TIDY: Duration = Duration::from_secs(60);
+/// Time after which work under way is waited for no longer when a connection is given back: the server itself ends a
+/// statement after five seconds, and closing the store waits for ten.
+const ENDS: Duration = Duration::from_secs(6);
+const TAKEN: &str = "it is taken when it is dropped";
+/// Between two looks whether all are closed.
+const CLOSING: Duration = Duration::from_millis(2);
+
+/// When one was last found to have been ended. One for the process: who finds it knows the error, not the connection, and a
+/// question too many does no harm.
+static ENDED: Mutex<Option<Instant>> = Mutex::new(None);
+
+/// Where this is the end of a connection, the others are asked before their next use whether they are still there: a server
+/// that crashed or was cut off ended them, too, and each would fail what it is used for.
+pub(in crate::store) fn notice(error: &sqlx::Error) {
+    if is_end(error) {
+        *ENDED.lock().expect("ended lock") = Some(Instant::now());
+    }
+}
+
+/// A few connections of one kind. Cheap to clone.
+#[derive(Clone)]
+pub(in crate::store) struct Connections {
+    pool: Pool<PostgresConnector, PooledConnection>,
+    turns: FairQueue<QueueFlow>,
+}
+
+pub(in crate::store) struct PostgresConnector {
+    options: PgConnectOptions,
+    /// Connections belong to the runtime that opened the store, whoever needs one first.
+    runtime: Handle,
+}
+
+/// A connection that nobody else has until it is dropped.
+pub(in crate::store) struct PooledConnection {
+    object: Option<Object<PostgresConnector>>,
+    /// Of one that was had in turn.
+    turn: Option<QueuePermit<QueueFlow>>,
+    /// A transaction has been asked for, and whether it has begun is not known.
+    begins: bool,
+}
+
+/// A transaction, with its connection. What is not committed is rolled back.
+pub(in crate::store) struct PostgresTransaction {
+    held: PooledConnection,
+    is_open: bool,
+}
+
+impl Connections {
+    /// At most so many; one of them is there when this returns.
+    pub(in crate::store) async fn open(options: PgConnectOptions, most: u32) -> Result<Connections, sqlx::Error> {
+        let pool = Pool::builder(PostgresConnector { options, runtime: Handle::current() })
+            .max_size(most as usize)
+            .queue_mode(QueueMode::Lifo)
+            .recycle_timeout(Some(ASKED))
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| sqlx::Error::Configuration(error.into()))?;
+        let connections = Connections { pool, turns: FairQueue::with_reserve(most as usize, RESERVED) };
+        drop(connections.acquire().await?);
+        let unused = connections.pool.weak();
+        tokio::spawn(async move {
+            while let Some(pool) = unused.upgrade().filter(|pool| !pool.is_closed()) {
+                pool.retain(|_, about| about.last_used() < IDLE);
+                drop(pool);
+                pause(TIDY).await;
+            }
+        });
+        Ok(connections)
+    }
+
+    pub(in crate::store) async fn acquire(&self) -> Result<PooledConnection, sqlx::Error> {
+        match timeout(WAIT, self.pool.get()).await {
+            Ok(Ok(held)) => Ok(held),
+            Ok(Err(PoolError::Backend(error))) => Err(error),
+            Ok(Err(PoolError::Closed)) => Err(sqlx::Error::PoolClosed),
+            Ok(Err(_)) | Err(_) => Err(sqlx::Error::PoolTimedOut),
+        }
+    }
+
+    /// One as soon as it is this flow's turn: where several want more than there are, each has its part.
+    pub(in crate::store) async fn in_turn(&self, flow: QueueFlow) -> Result<PooledConnection, sqlx::Error> {
+        let turn = timeout(WAIT, self.turns.take(&flow)).await.map_err(|_| sqlx::Error::PoolTimedOut)?;
+        let mut held = self.acquire().await?;
+        held.turn = Some(turn);
+        Ok(held)
+    }
+
+    /// The queue of those who want one in turn, to be measured.
+    pub(in crate::store) fn queue(&self) -> FairQueue<QueueFlow> {
+        self.turns.clone()
+    }
+
+    /// Closes them, each after what it does now.
+    pub(in crate::store) async fn close(&self) {
+        self.pool.close();
+        while self.counted().0 > 0 {
+            pause(CLOSING).await;
+        }
+    }
+
+    /// How many are open, how many of them nobody has, and how many there may be.
+    pub(in crate::store) fn counted(&self) -> (u32, u32, u32) {
+        let status = self.pool.status();
+        (status.size as u32, status.available as u32, status.max_size as u32)
+    }
+}
+
+impl Manager for PostgresConnector {
+    type Type = PgConnection;
+    type Error = sqlx::Error;
+
+    /// A server that starts again is waited for as long as a connection is.
+    async fn create(&self) -> Result<PgConnection, sqlx::Error> {
+        let options = self.options.clone();
+        let connected = async move {
+            loop {
+                match options.connect().await {
+                    Err(error) if is_starting(&error) => pause(TRY_AGAIN).await,
+                    done => return done,
+                }
+            }
+        };
+        self.runtime.spawn(connected).await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
+    }
+
+    async fn recycle(&self, connection: &mut PgConnection, about: &Metrics) -> RecycleResult<sqlx::Error> {
+        if about.age() > LIFETIME {
+            return Err(RecycleError::message("it is old"));
+        }
+        let used = about.recycled.unwrap_or(about.created);
+        let in_doubt = ENDED.lock().expect("ended lock").is_some_and(|ended| used <= ended);
+        if in_doubt || used.elapsed() > UNASKED {
+            connection.ping().await.inspect_err(notice)?;
+        }
+        Ok(())
+    }
+}
+
+/// Nobody listens, or the server starts or stops.
+fn is_starting(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(error) => error.kind() == ErrorKind::ConnectionRefused,
+        other => is_shutdown(other),
+    }
+}
+
+fn is_end(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Io(_)) || is_shutdown(error)
+}
+
+/// 57P01 to 57P03: the server ends the session, crashes, or is not up yet.
+fn is_shutdown(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(database) = error else { return false };
+    matches!(database.code().as_deref(), Some("57P01" | "57P02" | "57P03"))
+}
+
+impl From<Object<PostgresConnector>> for PooledConnection {
+    fn from(object: Object<PostgresConnector>) -> PooledConnection {
+        PooledConnection { object: Some(object), turn: None, begins: false }
+    }
+}
+
+impl PooledConnection {
+    /// A transaction, which is rolled back unless it is committed.
+    pub(in crate::store) async fn begin(mut self) -> Result<PostgresTransaction, sqlx::Error> {
+        self.begins = true;
+        let mut begun = PostgresTransaction { held: self, is_open: true };
+        PgTransactionManager::begin(&mut begun.held, None).await?;
+        begun.held.begins = false;
+        Ok(begun)
+    }
+}
+
+impl PostgresTransaction {
+    pub(in crate::store) async fn commit(mut self) -> Result<(), sqlx::Error> {
+        PgTransactionManager::commit(&mut self.held).await?;
+        self.is_open = false;
+        Ok(())
+    }
+}
+
+impl Drop for PostgresTransaction {
+    fn drop(&mut self) {
+        if self.is_open {
+            PgTransactionManager::start_rollback(&mut self.held);
+        }
+    }
+}
+
+impl Deref for PostgresTransaction {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.held
+    }
+}
+
+impl DerefMut for PostgresTransaction {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.held
+    }
+}
+
+impl Deref for PooledConnection {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        self.object.as_ref().expect(TAKEN)
+    }
+}
+
+impl DerefMut for PooledConnection {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        self.object.as_mut().expect(TAKEN)
+    }
+}
+
+impl Drop for PooledConnection {
+    fn drop(&mut self) {
+        let Some(mut object) = self.object.take() else { return };
+        if self.begins {
+            return drop(Object::take(object));
+        }
+        match (object.flush().now_or_never(), Handle::try_current()) {
+            // nothing is under way
+            (Some(Ok(())), _) => {}
+            (None, Ok(runtime)) => drop(runtime.spawn(async move {
+                if !matches!(timeout(ENDS, object.flush()).await, Ok(Ok(()))) {
+                    tracing::debug!("a connection to the database is thrown away");
+                    drop(Object::take(object));
+                }
+            })),
+            _ => drop(Object::take(object)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use futures::future::join_all;
+
+    use super::*;
+
+    /// Without a server: the pool is closed, so a call ends as soon as it has its turn.
+    #[tokio::test]
+    async fn a_tenant_that_comes_seldom_has_its_connection_before_the_backlog_of_another() {
+        let connector = PostgresConnector { options: PgConnectOptions::new(), runtime: Handle::current() };
+        let pool = Pool::builder(connector).max_size(1).build().expect("a pool");
+        pool.close();
+        let connections = Connections { pool, turns: FairQueue::new(1) };
+        let tenant = |name: &str| QueueFlow::of(Some(name));
+        let present = connections.turns.take(&tenant("loud")).await;
+        let order = Mutex::new(Vec::new());
+        let call = async |name: &'static str| {
+            assert!(matches!(connections.in_turn(tenant(name)).await, Err(sqlx::Error::PoolClosed)));
+            order.lock().expect("order lock").push(name);
+        };
+        let mut calls = Box::pin(join_all(["loud", "loud", "loud", "quiet"].map(call)));
+        assert!((&mut calls).now_or_never().is_none());
+        assert_eq!((connections.queue().waiting(), order.lock().expect("order lock").len()), (4, 0));
+        drop(present);
+        calls.await;
+        assert_eq!(*order.lock().expect("order lock"), ["quiet", "loud", "loud", "loud"]);
+    }
+}

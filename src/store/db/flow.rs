@@ -1,0 +1,22 @@
+//! The owner of statements, by which connections are shared.
+
+use std::panic::Location;
+
+/// One user of connections that are short; each has its part of their time.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(in crate::store) enum QueueFlow {
+    /// Work for all tenants, by the file that does it.
+    Engine(&'static str),
+    Tenant(String),
+}
+
+impl QueueFlow {
+    /// The flow of a tenant; `None`: of the file that calls, which works for all.
+    #[track_caller]
+    pub(in crate::store) fn of(tenant: Option<&str>) -> QueueFlow {
+        match tenant {
+            Some(tenant) => QueueFlow::Tenant(tenant.to_owned()),
+            None => QueueFlow::Engine(Location::caller().file()),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! One page of a list, bounded in bytes: however wide the rows are that tenants wrote, the rows of a page have at most
+//! [`PAGE_BYTES`] together, and one row more.
+//!
+//! The database measures the rows by the lengths of their wide columns and answers those that fit. What is beyond is never
+//! read. A row that can't be read is left out and told of once: it hides none of the others, on its page or behind it.
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::store::StoreError;
+use crate::store::ops::unreadable::UnreadableRow;
+use crate::store::tx::{Rows, SqlRecord};
+
+/// Bytes of wide columns after which a page ends.
+pub const PAGE_BYTES: i64 = 2 * 1024 * 1024;
+/// No bound: for readers that need all of few rows.
+pub(in crate::store) const UNBOUNDED: i64 = i64::MAX;
+/// Characters that a list shows of an output or a message. Statements have it in their text.
+pub const SUMMARY_LENGTH: usize = 1_000;
+
+/// The rows of a page.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowPage<T> {
+    /// Rows of the page.
+    pub rows: Vec<T>,
+    /// More rows were asked for than fit.
+    pub is_cut: bool,
+    /// Where the list goes on, if rows were left out of this page and there may be more behind them.
+    pub behind: Option<Uuid>,
+}
+
+/// A row, and how many there were before the page was cut.
+#[derive(FromRow)]
+pub(in crate::store) struct PagedRow<T> {
+    #[sqlx(flatten)]
+    row: T,
+    found: i64,
+}
+
+/// Cuts what the statement has called `page (id, bytes)`, newest first. Behind it stands a select of the rows that
+/// join `fit`, and [`BOUND`].
+pub(in crate::store) const FIT: &str = "), fit as (
+        select id, sum(bytes) over (order by id desc rows unbounded preceding) - bytes as before from page)
+    select x.*, (select count(*) from page) as found from (";
+/// Ends the select; the bound follows, and [`IN_ORDER`].
+pub(in crate::store) const BOUND: &str = " where fit.before < ";
+pub(in crate::store) const IN_ORDER: &str = ") x order by x.id desc";
+
+impl<T> RowPage<T> {
+    pub(in crate::store) fn of<R>(
+        found: Vec<PagedRow<R>>,
+        read: impl Fn(R) -> Result<T, StoreError>,
+    ) -> Result<RowPage<T>, StoreError> {
+        let is_cut = found.first().is_some_and(|first| first.found > found.len() as i64);
+        let rows = found.into_iter().map(|found| read(found.row)).collect::<Result<_, _>>()?;
+        Ok(RowPage { rows, is_cut, behind: None })
+    }
+
+    /// The rows that can be read, of a page for which `limit` were asked for. The first column is the id.
+    pub(in crate::store) fn sifted<S: SqlRecord>(
+        unreadable: &UnreadableRow,
+        table: &'static str,
+        rows: &Rows,
+        limit: i64,
+        read: impl Fn(S) -> Result<T, StoreError>,
+    ) -> RowPage<T> {
+        let found: i64 = rows.first_of("found").ok().flatten().unwrap_or_default();
+        let is_cut = found > rows.len() as i64;
+        let (readable, others) = unreadable.sift(table, rows, read);
+        let goes_on = !others.is_empty() && (is_cut || rows.len() as i64 >= limit);
+        let behind = if goes_on { rows.last_of("id").ok().flatten() } else { None };
+        RowPage { rows: readable, is_cut, behind }
+    }
+}

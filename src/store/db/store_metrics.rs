@@ -1,0 +1,164 @@
+//! Counts that the store alone knows, because only it sees the end of each transaction: instants that were recorded as
+//! skipped, writes that were refused because the lease was lost, and waits for a connection.
+//!
+//! Counted after the commit, so what was rolled back is not in it. Nothing survives a restart.
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use sqlx::{Pool, Sqlite};
+
+use crate::base::metrics::Metrics;
+use crate::domain::quota::Quota;
+use crate::store::Store;
+use crate::store::db::Db;
+use crate::store::db::connections::Connections;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Write {
+    write: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusedCount {
+    quota: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NamedPool {
+    pool: &'static str,
+}
+
+/// The counters of one store. Cheap to clone; all clones count together.
+#[derive(Debug, Clone, Default)]
+pub(in crate::store) struct StoreMetrics {
+    skipped: Family<Reason, Counter>,
+    fenced: Family<Write, Counter>,
+    refused: Family<RefusedCount, Counter>,
+}
+
+impl StoreMetrics {
+    /// Instants were recorded as skipped. Reasons are a closed set of ours.
+    pub(in crate::store) fn skipped(&self, reason: &str, count: usize) {
+        if count > 0 {
+            self.skipped.get_or_create(&Reason { reason: reason.to_owned() }).inc_by(count as u64);
+        }
+    }
+
+    /// Counts skipped instants, one for each reason.
+    pub(in crate::store) fn each_skipped<R: AsRef<str>>(&self, reasons: &[R]) {
+        reasons.iter().for_each(|reason| self.skipped(reason.as_ref(), 1));
+    }
+
+    /// Something was refused because its tenant has as much as it may have.
+    pub(in crate::store) fn refused(&self, quota: Quota) {
+        self.refused.get_or_create(&RefusedCount { quota: quota.as_str() }).inc();
+    }
+
+    /// Writes of this kind changed nothing, because somebody else had the lease by then.
+    pub(in crate::store) fn fenced(&self, write: &'static str, count: usize) {
+        if count > 0 {
+            self.fenced.get_or_create(&Write { write }).inc_by(count as u64);
+        }
+    }
+}
+
+/// How often somebody had to wait for a connection, by pool.
+#[derive(Debug, Clone, Default)]
+pub(in crate::store) struct Waits(Arc<Family<NamedPool, Counter>>);
+
+impl Waits {
+    /// To be called before a connection is taken: counts if none is free and no more may be opened.
+    pub(in crate::store) fn look(&self, name: &'static str, pool: &impl Pooled) {
+        if pool.usage(name).is_spent() {
+            self.0.get_or_create(&NamedPool { pool: name }).inc();
+        }
+    }
+}
+
+/// The connections of one pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolUse {
+    /// `shared`, `hot` and `quick` on Postgres, `readers`, `tenant_readers` and `writer` on SQLite.
+    pub pool: &'static str,
+    /// Connections in use.
+    pub in_use: u32,
+    /// Connections that are open and free.
+    pub idle: u32,
+    /// Connections that may be open at most.
+    pub most: u32,
+}
+
+impl PoolUse {
+    fn of(pool: &'static str, open: u32, idle: u32, most: u32) -> PoolUse {
+        PoolUse { pool, in_use: open.saturating_sub(idle), idle, most }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.in_use >= self.most
+    }
+}
+
+/// Connections that can be counted.
+pub(in crate::store) trait Pooled {
+    fn usage(&self, name: &'static str) -> PoolUse;
+}
+
+impl Pooled for Connections {
+    fn usage(&self, name: &'static str) -> PoolUse {
+        let (open, idle, most) = self.counted();
+        PoolUse::of(name, open, idle, most)
+    }
+}
+
+impl Pooled for Pool<Sqlite> {
+    fn usage(&self, name: &'static str) -> PoolUse {
+        PoolUse::of(name, self.size(), self.num_idle() as u32, self.options().get_max_connections())
+    }
+}
+
+impl Store {
+    /// Shows what is counted here from now on.
+    pub fn show_counts(&self, metrics: &Metrics) {
+        metrics.register(
+            "fires_missed",
+            "Instants, matches and runs recorded as skipped, by their reason",
+            self.counts.skipped.clone(),
+        );
+        metrics.register(
+            "writes_fenced",
+            "Writes that changed nothing because the lease was lost, by what was written",
+            self.counts.fenced.clone(),
+        );
+        metrics.register(
+            "quota_refusals",
+            "Requests that were refused because their tenant has as much as it may have, by quota",
+            self.counts.refused.clone(),
+        );
+        self.unreadable.register(metrics);
+        let waits = match &self.db {
+            Db::Postgres { waits, .. } | Db::Sqlite { waits, .. } => Family::clone(&waits.0),
+        };
+        metrics.register("pool_waits", "Times that no connection of the pool was free when one was wanted", waits);
+        self.show_queues(metrics);
+    }
+
+    /// How the connections are used now.
+    pub fn pools(&self) -> Vec<PoolUse> {
+        match &self.db {
+            Db::Postgres { pool, hot, quick, .. } => {
+                vec![pool.usage("shared"), hot.usage("hot"), quick.usage("quick")]
+            }
+            Db::Sqlite { readers, tenant_readers, writer, .. } => {
+                vec![readers.usage("readers"), tenant_readers.pool().usage("tenant_readers"), writer.usage("writer")]
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Publishing: events are stored, each with its place in the queue of the matcher.
+
+use std::collections::VecDeque;
+
+use serde_json::value::RawValue;
+use sqlx::types::Json;
+
+use crate::base::id::Scope;
+use crate::domain::event::Event;
+use crate::store::db::text::document;
+use crate::store::{Split, Store, StoreError, Topic};
+
+/// Rows of one statement: six parameters each, and SQLite takes 32,766 of them.
+const ROWS: usize = 500;
+
+/// On Postgres a lower `seq` could commit after a higher one, and who reads the log behind the higher would never see
+/// it. One publishing transaction at a time makes the order of `seq` the order of commits.
+pub(in crate::store) const IN_TURN: Split =
+    Split { postgres: "select pg_advisory_xact_lock(8243101700221)", sqlite: "select 1" };
+
+/// An event as it is stored.
+struct PublishedEvent {
+    key: String,
+    tenant: String,
+    source: String,
+    kind: String,
+    body: Json<Box<RawValue>>,
+}
+
+impl PublishedEvent {
+    fn of(event: &Event) -> Result<PublishedEvent, StoreError> {
+        Ok(PublishedEvent {
+            key: event.key(),
+            tenant: event.tenant.as_str().to_owned(),
+            source: event.source.clone(),
+            kind: event.kind.clone(),
+            body: document(event)?,
+        })
+    }
+}
+
+impl Store {
+    /// Takes events on, all of them or none; those that are known by their key already change nothing. Answers how many
+    /// were new.
+    pub async fn publish_events(&self, events: &[Event]) -> Result<u64, StoreError> {
+        let scope = scope_of(events);
+        let _turn = self.in_bulk(scope.tenant().unwrap_or_default(), events.len()).await;
+        // written out before anybody waits for this transaction
+        let rows = events.iter().map(PublishedEvent::of).collect::<Result<Vec<_>, StoreError>>()?;
+        let store = self.clone();
+        let fresh = self.run_for_caller(async move { store.write_events(&scope, rows).await }).await?;
+        self.hint(Topic::Events);
+        Ok(fresh)
+    }
+
+    async fn write_events(&self, scope: &Scope, rows: Vec<PublishedEvent>) -> Result<u64, StoreError> {
+        let now = self.clock.now();
+        let mut fresh = 0;
+        let mut rows = VecDeque::from(rows);
+        let mut write = self.db.write(scope).await?;
+        let tx = &mut write.tx();
+        tx.query(IN_TURN).execute().await?;
+        while !rows.is_empty() {
+            let some = rows.drain(..rows.len().min(ROWS));
+            let mut insert = tx.build("insert into events (event_key, tenant_id, source, type, body, created_at) ");
+            insert.push_values(some, |row, event| {
+                row.push_bind(event.key)
+                    .push_bind(event.tenant)
+                    .push_bind(event.source)
+                    .push_bind(event.kind)
+                    .push_bind(event.body)
+                    .push_bind(now);
+            });
+            insert.push(" on conflict (event_key) do nothing returning seq, tenant_id");
+            let made: Vec<(i64, String)> = insert.finish().all().await?;
+            fresh += made.len() as u64;
+            if !made.is_empty() {
+                let mut queue = tx.build("insert into event_queue (seq, tenant_id) ");
+                queue.push_values(made.into_iter(), |row, (seq, tenant)| {
+                    row.push_bind(seq).push_bind(tenant);
+                });
+                queue.finish().execute().await?;
+            }
+        }
+        write.commit().await?;
+        Ok(fresh)
+    }
+}
+
+/// The tenant whose events these are; every tenant where they belong to several.
+fn scope_of(events: &[Event]) -> Scope {
+    match events.split_first() {
+        Some((first, rest)) if rest.iter().all(|event| event.tenant == first.tenant) => {
+            Scope::Only(first.tenant.clone())
+        }
+        _ => Scope::Every,
+    }
+}

@@ -1,0 +1,297 @@
+//! A batch of events while it is decided: which match becomes a run, waits in a window, or is skipped and why.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::base::id::new_id;
+use crate::domain::run::RunState;
+use crate::domain::run::cause::Cause;
+use crate::domain::task::TaskStatus;
+use crate::domain::task::change::{REASON_MAX_RUNS, REASON_PAUSED};
+use crate::domain::trigger::event::{EventVerdict, reason};
+use crate::store::StoreError;
+use crate::store::db::text::StoredJson;
+use crate::store::events::event_index::index_event_task;
+use crate::store::events::matching::{EventsRecorded, Match};
+use crate::store::events::windows;
+use crate::store::events::windows::Collected;
+use crate::store::hot::HotEvents;
+use crate::store::runs::NewRun;
+use crate::store::runs::lease::{CLAIM_MARGIN, RunClaim};
+use crate::store::tx::Tx;
+
+/// The task that a run is of.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::store) struct RecordedSubject<'a> {
+    pub task_id: Uuid,
+    pub tenant: &'a str,
+    pub epoch: i64,
+    pub max_runs: Option<i64>,
+}
+
+/// Rows that one transaction writes of events.
+#[derive(Default)]
+pub(in crate::store) struct EventBatch {
+    pub runs: Vec<EventRun>,
+    pub skipped: Vec<NewRun>,
+}
+
+/// A run for the queue.
+pub(in crate::store) struct EventRun {
+    pub run: NewRun,
+    pub epoch: i64,
+    pub claimed: bool,
+}
+
+/// A task whose events are recorded, as its locked row says.
+#[derive(Debug, Clone, Copy, sqlx::FromRow)]
+pub(in crate::store) struct Locked {
+    pub task_id: Uuid,
+    pub epoch: i64,
+    pub fired: i64,
+}
+
+/// Reads tasks and locks them; SQLite has one writer, so that reading is locking.
+pub(in crate::store) const LOCK_TASKS: &str = "select task_id, epoch, fired from due where task_id in ";
+
+/// Writes a batch that is decided, and completes the tasks that have had all their runs.
+pub(in crate::store) async fn write_recording(
+    tx: &mut Tx<'_>,
+    recording: Recording,
+    now: DateTime<Utc>,
+    worker: Uuid,
+) -> Result<(EventsRecorded, Aside), StoreError> {
+    let written = tx.record_events(&recording.batch, now, worker).await?;
+    for (task_id, tenant) in recording.completed() {
+        windows::complete(tx, task_id, now).await?;
+        index_event_task(tx, task_id, tenant, false, now).await?;
+    }
+    Ok(recording.summary(written))
+}
+
+/// Consequences of a batch that is written.
+#[derive(Default)]
+pub(in crate::store) struct Aside {
+    /// A window was opened.
+    pub opened: bool,
+    /// Why each was skipped that was.
+    pub skipped: Vec<String>,
+}
+
+/// A batch while it is decided.
+pub(in crate::store) struct Recording {
+    now: DateTime<Utc>,
+    room: usize,
+    tasks: HashMap<Uuid, Locked>,
+    /// Tasks with a limit, and their tenants.
+    limited: BTreeMap<Uuid, (i64, String)>,
+    pub batch: EventBatch,
+    collected: usize,
+    duplicates: usize,
+    opened: bool,
+    /// Events that have their record, or their place in a window, already.
+    known: HashSet<(Uuid, String)>,
+}
+
+impl Recording {
+    pub fn new(now: DateTime<Utc>, room: usize, tasks: HashMap<Uuid, Locked>) -> Recording {
+        Recording {
+            now,
+            room,
+            tasks,
+            limited: BTreeMap::new(),
+            batch: EventBatch::default(),
+            collected: 0,
+            duplicates: 0,
+            opened: false,
+            known: HashSet::new(),
+        }
+    }
+
+    /// Events that windows have had: a rule that was edited away must not make them fire once more.
+    pub fn collected_before(&mut self, known: Vec<(Uuid, String)>) {
+        self.known.extend(known);
+    }
+
+    /// Decides one match; asks the database only where a rule needs its memory.
+    pub async fn take(&mut self, tx: &mut Tx<'_>, matched: &Match) -> Result<(), StoreError> {
+        if matched.verdict != EventVerdict::No
+            && !self.known.insert((matched.task_id, matched.arrival.key().to_owned()))
+        {
+            self.duplicates += 1;
+            return Ok(());
+        }
+        let way = match &matched.verdict {
+            EventVerdict::No => return Ok(()),
+            EventVerdict::Skipped(reason) => {
+                self.skip(matched, reason);
+                return Ok(());
+            }
+            EventVerdict::Fires(way) => way,
+        };
+        let paused = matched.status == TaskStatus::Paused;
+        if paused && !matched.hold {
+            self.skip(matched, REASON_PAUSED);
+            return Ok(());
+        }
+        if !paused && way.is_plain() && matched.max_runs.is_none() {
+            return self.run_event(matched);
+        }
+        // rules with a memory must not count an event twice
+        if windows::seen(tx, matched.task_id, matched.arrival.key()).await? {
+            self.duplicates += 1;
+            return Ok(());
+        }
+        if paused {
+            return self.hold(tx, matched).await;
+        }
+        if self.is_spent(matched.subject()) {
+            self.skip(matched, REASON_MAX_RUNS);
+            return Ok(());
+        }
+        if let Some((key, window)) = &way.dedup
+            && !windows::is_first(tx, matched.task_id, key, matched.arrival.key(), self.now, self.now + *window).await?
+        {
+            self.skip(matched, reason::DUPLICATE);
+            return Ok(());
+        }
+        if let Some((key, limit, per)) = &way.throttle
+            && !windows::lets_through(tx, matched.task_id, key, *limit, *per, self.now).await?
+        {
+            self.skip(matched, reason::THROTTLED);
+            return Ok(());
+        }
+        let Some(window) = &way.window else {
+            return self.run_event(matched);
+        };
+        let subject = matched.subject();
+        match windows::collect(tx, subject.task_id, subject.tenant, window, &matched.arrival, self.now).await? {
+            Collected::Waits { before } => {
+                self.collected += 1;
+                self.opened = true;
+                if let Some((id, events)) = before {
+                    self.close_window(subject, id, events, None)?;
+                }
+            }
+            Collected::Full { id, events } => self.close_window(subject, id, events, None)?,
+        }
+        Ok(())
+    }
+
+    async fn hold(&mut self, tx: &mut Tx<'_>, matched: &Match) -> Result<(), StoreError> {
+        let tenant = matched.arrival.event.tenant.as_str();
+        match windows::hold(tx, matched.task_id, tenant, &matched.arrival, self.now).await? {
+            true => self.collected += 1,
+            false => self.skip(matched, reason::HOLD_FULL),
+        }
+        Ok(())
+    }
+
+    /// Whether the task has had all its runs, those of this batch included.
+    fn is_spent(&mut self, of: RecordedSubject) -> bool {
+        let Some(most) = of.max_runs else { return false };
+        self.limited.entry(of.task_id).or_insert_with(|| (most, of.tenant.to_owned()));
+        self.fired(of.task_id) >= most
+    }
+
+    fn fired(&self, task_id: Uuid) -> i64 {
+        let before = self.tasks.get(&task_id).map_or(0, |task| task.fired);
+        before + self.batch.runs.iter().filter(|ready| ready.run.task_id == task_id).count() as i64
+    }
+
+    pub fn run_event(&mut self, matched: &Match) -> Result<(), StoreError> {
+        let cause = StoredJson::from_raw(matched.arrival.cause())?;
+        let run = NewRun { cause: Some(cause), ..self.of_event(matched) };
+        self.queue(matched.epoch, run);
+        Ok(())
+    }
+
+    /// Records what a closed window held: a run, or `why` there is none.
+    pub fn close_window(
+        &mut self,
+        of: RecordedSubject,
+        id: Uuid,
+        events: Vec<Value>,
+        why: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let run = of_window(of, id, events, self.now)?;
+        let spent = self.is_spent(of).then_some(REASON_MAX_RUNS);
+        match why.or(spent) {
+            None => self.queue(of.epoch, run),
+            Some(reason) => self.batch.skipped.push(NewRun {
+                state: RunState::Skipped,
+                reason: Some(reason.to_owned()),
+                cause: None,
+                ..run
+            }),
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, epoch: i64, run: NewRun) {
+        let claimed = self.room > 0;
+        self.room = self.room.saturating_sub(1);
+        self.batch.runs.push(EventRun { run, epoch, claimed });
+    }
+
+    fn skip(&mut self, matched: &Match, reason: &str) {
+        let run = NewRun { state: RunState::Skipped, reason: Some(reason.to_owned()), ..self.of_event(matched) };
+        self.batch.skipped.push(run);
+    }
+
+    fn of_event(&self, matched: &Match) -> NewRun {
+        let arrival = &matched.arrival;
+        let run = new_run(matched.task_id, arrival.event.tenant.as_str(), format!("e:{}", arrival.key()), self.now);
+        NewRun { event_ids: vec![arrival.event.id.clone()], ..run }
+    }
+
+    /// Tasks that have come to their limit, with their tenants.
+    pub fn completed(&self) -> impl Iterator<Item = (Uuid, &str)> {
+        let spent = self.limited.iter().filter(|(task_id, (most, _))| self.fired(**task_id) >= *most);
+        spent.map(|(task_id, (_, tenant))| (*task_id, tenant.as_str()))
+    }
+
+    pub fn summary(self, written: EventsWritten) -> (EventsRecorded, Aside) {
+        let asked = self.batch.runs.len() + self.batch.skipped.len();
+        let recorded = EventsRecorded {
+            recorded: written.recorded,
+            skipped: written.skipped,
+            collected: self.collected,
+            duplicates: self.duplicates + asked - written.recorded - written.skipped,
+            claims: written.claims,
+        };
+        let skipped = self.batch.skipped.into_iter().filter_map(|run| run.reason).collect();
+        (recorded, Aside { opened: self.opened, skipped })
+    }
+}
+
+/// The run of a closed window: of one event, or of many with the last as the one that fires.
+fn of_window(of: RecordedSubject, window: Uuid, events: Vec<Value>, now: DateTime<Utc>) -> Result<NewRun, StoreError> {
+    let event_ids = events.iter().map(|event| event["id"].as_str().unwrap_or_default().to_owned()).collect();
+    let event = events.last().cloned().unwrap_or_default();
+    let events = if events.len() > 1 { events } else { Vec::new() };
+    let cause = Some(StoredJson::of(&Cause::Event { event, events })?);
+    Ok(NewRun { event_ids, cause, ..new_run(of.task_id, of.tenant, format!("w:{window}"), now) })
+}
+
+fn new_run(task_id: Uuid, tenant: &str, fire_key: String, now: DateTime<Utc>) -> NewRun {
+    let fire_key = if planted!("no_unique_key") { format!("{fire_key}#{}", new_id(now)) } else { fire_key };
+    NewRun::of(task_id, tenant, "event", fire_key, now, now)
+}
+
+/// Rows that the database took.
+#[derive(Default)]
+pub(in crate::store) struct EventsWritten {
+    pub recorded: usize,
+    pub skipped: usize,
+    pub claims: Vec<RunClaim>,
+}
+
+impl EventsWritten {
+    pub fn claim_until(now: DateTime<Utc>) -> DateTime<Utc> {
+        now + CLAIM_MARGIN
+    }
+}

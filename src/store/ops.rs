@@ -1,0 +1,13 @@
+//! Operations: limits, tokens, the audit record, retention and figures.
+
+pub(super) mod audit;
+pub(super) mod bulk;
+pub(super) mod depths;
+pub(super) mod idempotency;
+pub(super) mod pending_work;
+pub(super) mod quotas;
+pub(super) mod rates;
+pub(super) mod retention;
+pub(super) mod stored_bytes;
+pub(super) mod tokens;
+pub(super) mod unreadable;

@@ -1,0 +1,155 @@
+//! Answers of POST requests that named an `Idempotency-Key`, written in the transaction of their effect.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::Value;
+use sqlx::types::Json;
+
+use crate::base::id::Scope;
+use crate::store::db::text::{document, text};
+use crate::store::tx::Tx;
+use crate::store::{Store, StoreError};
+
+/// How long an answer is remembered, in hours.
+const REMEMBERED_HOURS: i64 = 24;
+
+/// A request that may be repeated, with the answer that it will get.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Idempotency {
+    /// Keys of different tenants never meet; an admin token's keys are those of `*`.
+    pub tenant: String,
+    /// The caller's key.
+    pub key: String,
+    /// SHA-256 over method, path and body: the same key for another request is refused.
+    pub digest: Vec<u8>,
+    /// Status of the answer.
+    pub status: u16,
+    /// Body of the answer.
+    pub body: Value,
+}
+
+/// Result of an effect that carries an idempotency key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum StoredAnswer<T> {
+    /// It took effect now.
+    Done(T),
+    /// It had before; this was answered then.
+    Replayed {
+        /// Status of the first answer.
+        status: u16,
+        /// Body of the first answer.
+        body: Value,
+    },
+    /// The key was used for another request.
+    Mismatch,
+}
+
+#[derive(sqlx::FromRow)]
+pub(in crate::store) struct Remembered {
+    request_digest: Vec<u8>,
+    status: i32,
+    body: Json<Value>,
+}
+
+impl Remembered {
+    pub(in crate::store) fn answer<T>(self, digest: &[u8]) -> StoredAnswer<T> {
+        if self.request_digest != digest {
+            return StoredAnswer::Mismatch;
+        }
+        StoredAnswer::Replayed { status: self.status as u16, body: self.body.0 }
+    }
+}
+
+/// In a transaction that writes: remembers the answer; or answers with the one that is remembered, and nothing is to be
+/// committed.
+pub(in crate::store) async fn once<T>(
+    tx: &mut Tx<'_>,
+    idempotency: Option<&Idempotency>,
+    now: DateTime<Utc>,
+) -> Result<Option<StoredAnswer<T>>, StoreError> {
+    let Some(asked) = idempotency else { return Ok(None) };
+    let fresh = tx
+        .query(REMEMBER)
+        .bind(&asked.tenant)
+        .bind(text(&asked.key))
+        .bind(&asked.digest)
+        .bind(i32::from(asked.status))
+        .bind(document(&asked.body)?)
+        .bind(now + TimeDelta::hours(REMEMBERED_HOURS))
+        .bind(now)
+        .execute()
+        .await?;
+    if fresh > 0 {
+        return Ok(None);
+    }
+    let remembered: Remembered = tx.query(RECALL).bind(&asked.tenant).bind(text(&asked.key)).one().await?;
+    Ok(Some(remembered.answer(&asked.digest)))
+}
+
+/// An entry that has expired counts as none.
+const REMEMBER: &str = "
+    insert into idempotency (tenant_id, key, request_digest, status, body, expires_at)
+    values ($1, $2, $3, $4, $5, $6)
+    on conflict (tenant_id, key) do update
+       set request_digest = excluded.request_digest, status = excluded.status,
+           body = excluded.body, expires_at = excluded.expires_at
+     where idempotency.expires_at <= $7";
+
+const RECALL: &str = "select request_digest, status, body from idempotency where tenant_id = $1 and key = $2";
+
+impl Store {
+    /// The stored answer to a request of this caller with this key, made before `now`, if there is one. For callers who
+    /// must not judge a repetition anew; the effect's own transaction asks again.
+    pub async fn recall_answer(
+        &self,
+        scope: &Scope,
+        key: &str,
+        digest: &[u8],
+        now: DateTime<Utc>,
+    ) -> Result<Option<StoredAnswer<()>>, StoreError> {
+        let mut read = self.db.read_in(scope).await?;
+        let row: Option<Remembered> = read
+            .query(
+                "select request_digest, status, body from idempotency
+                  where tenant_id = $1 and key = $2 and expires_at > $3",
+            )
+            .bind(scope.tenant().unwrap_or("*"))
+            .bind(text(key))
+            .bind(now)
+            .optional()
+            .await?;
+        read.end().await?;
+        Ok(row.map(|row| row.answer(digest)))
+    }
+
+    /// Remembers the answer of an effect that has its own transaction and may be repeated; answers with the one that is
+    /// remembered already.
+    pub async fn remember_answer(
+        &self,
+        idempotency: &Idempotency,
+        now: DateTime<Utc>,
+    ) -> Result<StoredAnswer<()>, StoreError> {
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        if let Some(answer) = once(tx, Some(idempotency), now).await? {
+            return Ok(answer);
+        }
+        write.commit().await?;
+        Ok(StoredAnswer::Done(()))
+    }
+
+    /// Forgets up to `limit` answers that have expired; returns how many.
+    pub async fn forget_answers(&self, now: DateTime<Utc>, limit: i64) -> Result<u64, StoreError> {
+        let mut write = self.db.write(&Scope::Every).await?;
+        let done = write
+            .query(
+                "delete from idempotency where (tenant_id, key) in (
+                    select tenant_id, key from idempotency where expires_at <= $1 order by expires_at limit $2)",
+            )
+            .bind(now)
+            .bind(limit)
+            .execute()
+            .await?;
+        write.commit().await?;
+        Ok(done)
+    }
+}

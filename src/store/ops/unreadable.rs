@@ -1,0 +1,157 @@
+//! Rows that can't be read: each is left out and told of once, so that the work that the others stand for goes on.
+//!
+//! A service that works off a table reads its rows one by one by this. What can't be read it sets aside, by whatever its
+//! table has for that (a later instant, a state, a mark), so that it is not read again at once and starves none behind it.
+
+use std::fmt::Display;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+
+use chrono::TimeDelta;
+use lru::LruCache;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
+use uuid::Uuid;
+
+use crate::base::id::Scope;
+use crate::base::metrics::Metrics;
+use crate::store::tx::{Rows, SqlRecord};
+use crate::store::{Store, StoreError};
+
+/// When a row that can't be read is looked at again, where its table has an instant for that: a newer release may read it.
+pub const LOOK_AGAIN: TimeDelta = TimeDelta::hours(1);
+/// Rows that are remembered as told of. Beyond that those are forgotten that were not read for the longest time, and may be
+/// told of once more.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct UnreadableTable {
+    table: &'static str,
+}
+
+/// The rows of this process's store that were found unreadable. Cheap to clone; all clones remember together.
+#[derive(Debug, Clone)]
+pub(in crate::store) struct UnreadableRow {
+    known: Arc<Mutex<LruCache<(&'static str, String), ()>>>,
+    found: Family<UnreadableTable, Counter>,
+}
+
+impl Default for UnreadableRow {
+    fn default() -> UnreadableRow {
+        UnreadableRow { known: Arc::new(Mutex::new(LruCache::new(REMEMBERED))), found: Family::default() }
+    }
+}
+
+impl UnreadableRow {
+    pub(in crate::store) fn register(&self, metrics: &Metrics) {
+        metrics.register("unreadable_rows", "Stored rows that can't be read, set aside", self.found.clone());
+    }
+
+    /// The rows that can be read, and the ids of those that can't, which are told of. The first column is the id.
+    pub(in crate::store) fn sift<S: SqlRecord, T>(
+        &self,
+        table: &'static str,
+        rows: &Rows,
+        read: impl Fn(S) -> Result<T, StoreError>,
+    ) -> (Vec<T>, Vec<Uuid>) {
+        match rows {
+            Rows::Postgres(rows) => self.sift_by(table, rows, read),
+            Rows::Sqlite(rows) => self.sift_by(table, rows, read),
+        }
+    }
+
+    /// Like [`UnreadableRow::sift`], where the first column is a name.
+    pub(in crate::store) fn sift_named<S: SqlRecord, T>(
+        &self,
+        table: &'static str,
+        rows: &Rows,
+        read: impl Fn(S) -> Result<T, StoreError>,
+    ) -> (Vec<T>, Vec<String>) {
+        match rows {
+            Rows::Postgres(rows) => self.sift_by(table, rows, read),
+            Rows::Sqlite(rows) => self.sift_by(table, rows, read),
+        }
+    }
+
+    fn sift_by<'r, R, S, T, I>(
+        &self,
+        table: &'static str,
+        rows: &'r [R],
+        read: impl Fn(S) -> Result<T, StoreError>,
+    ) -> (Vec<T>, Vec<I>)
+    where
+        R: Row,
+        S: FromRow<'r, R>,
+        usize: ColumnIndex<R>,
+        I: Decode<'r, R::Database> + Type<R::Database> + Default + Display,
+    {
+        let (mut readable, mut others) = (Vec::with_capacity(rows.len()), Vec::new());
+        for row in rows {
+            match S::from_row(row).map_err(StoreError::from).and_then(&read) {
+                Ok(item) => readable.push(item),
+                Err(error) => {
+                    let id: I = row.try_get(0).unwrap_or_default();
+                    self.tell(table, &id, &error);
+                    others.push(id);
+                }
+            }
+        }
+        (readable, others)
+    }
+
+    /// Says once that a row can't be read.
+    pub(in crate::store) fn tell(&self, table: &'static str, id: impl Display, why: &dyn Display) {
+        let mut known = self.known.lock().expect("unreadable lock");
+        if known.put((table, id.to_string()), ()).is_none() {
+            self.found.get_or_create(&UnreadableTable { table }).inc();
+            tracing::error!(table, %id, %why, "a stored row can't be read, it is set aside and the others go on");
+        }
+    }
+}
+
+impl Store {
+    /// Says once that a run which waits can't be looked after, and looks at it again in an hour: it must not stand before
+    /// the others. One that is not due any more has been parked anew meanwhile, and is left as it is.
+    pub async fn set_aside_parked(&self, run_id: Uuid, why: &(dyn Display + Sync)) -> Result<(), StoreError> {
+        self.unreadable.tell("parked", run_id, why);
+        self.postpone("update parked set wake_at = $2 where run_id = $1 and wake_at <= $3", run_id).await
+    }
+
+    /// Says once that a window of events can't be handled, and looks at it again in an hour. One that is not due any more is
+    /// left as it is.
+    pub async fn set_aside_window(&self, id: Uuid, why: &(dyn Display + Sync)) -> Result<(), StoreError> {
+        self.unreadable.tell("windows", id, why);
+        self.postpone("update windows set closes_at = $2 where id = $1 and closes_at <= $3", id).await
+    }
+
+    async fn postpone(&self, update: &'static str, id: Uuid) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let mut write = self.db.write(&Scope::Every).await?;
+        write.query(update).bind(id).bind(now + LOOK_AGAIN).bind(now).execute().await?;
+        write.commit().await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_told_of_once_and_what_is_remembered_is_bounded() {
+        let unreadable = UnreadableRow::default();
+        let metrics = Metrics::new();
+        unreadable.register(&metrics);
+        for _ in 0..3 {
+            unreadable.tell("approvals", Uuid::from_u128(1), &"no such status");
+        }
+        let told = |count| format!(r#"reveille_unreadable_rows_total{{table="approvals"}} {count}"#);
+        assert!(metrics.text().contains(&told(1)), "{}", metrics.text());
+        for id in 0..2 * REMEMBERED.get() as u128 {
+            unreadable.tell("approvals", Uuid::from_u128(id), &"no such status");
+        }
+        assert!(unreadable.known.lock().unwrap().len() <= REMEMBERED.get());
+    }
+}

@@ -1,0 +1,134 @@
+//! The messages that tasks have told, so that the end of a run is told with measure: a step of the transaction that
+//! ends it.
+//!
+//! The row of a task is locked before it is judged: of two runs that end at once with the same fault one is told. Rows
+//! are locked in the order of their tasks, after everything else that such a transaction locks.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::domain::notification::NewDelivery;
+use crate::domain::notification::run_notification::{Alert, AlertState, RunNotification};
+use crate::store::db::text::optional_document;
+use crate::store::hot::Hot;
+use crate::store::ops::unreadable::UnreadableRow;
+use crate::store::sql::sql;
+use crate::store::tx::Tx;
+use crate::store::{Split, Store, StoreError, Topic};
+
+impl Store {
+    /// Whether the owner of a task was told of a field that these steps miss.
+    pub async fn is_missing_told(&self, task_id: Uuid, steps: &str) -> Result<bool, StoreError> {
+        let mut read = self.db.read_quick().await?;
+        Ok(read
+            .query("select exists (select 1 from task_told where task_id = $1 and missing = $2)")
+            .bind(task_id)
+            .bind(steps)
+            .scalar()
+            .await?)
+    }
+
+    /// Tells the owner of a task of a field that these steps miss, unless that was told of them before; answers whether it
+    /// did. Of a task that is gone nothing is told.
+    pub async fn tell_missing(&self, task_id: Uuid, steps: &str, notice: &NewDelivery) -> Result<bool, StoreError> {
+        let now = self.clock.now();
+        let mut write = self.db.write_of(Some(notice.tenant_id.as_str())).await?;
+        write.confine(Some(notice.tenant_id.as_str())).await?;
+        let tx = &mut write.tx();
+        tx.query(FIRST).bind(task_id).execute().await?;
+        let told = tx
+            .query("update task_told set missing = $2 where task_id = $1 and (missing is null or missing <> $2)")
+            .bind(task_id)
+            .bind(steps)
+            .execute()
+            .await?
+            == 1;
+        if told {
+            tx.post(&[notice], now).await?;
+        }
+        write.commit().await?;
+        if told {
+            self.hint(Topic::Outbox);
+        }
+        Ok(told)
+    }
+}
+
+#[derive(sqlx::FromRow)]
+pub(in crate::store) struct ToldRow {
+    output_hash: Option<Vec<u8>>,
+    alerts: Option<String>,
+}
+
+impl ToldRow {
+    /// The state of a task's messages; the default where it can't be read: its runs must come to their end, and the
+    /// ends that are recorded with them.
+    pub fn told(self, task_id: Uuid, unreadable: &UnreadableRow) -> AlertState {
+        let alerts = self.alerts.as_deref().map(serde_json::from_str::<BTreeMap<String, Alert>>).transpose();
+        let alerts = alerts.inspect_err(|error| unreadable.tell("task_told", task_id, error));
+        AlertState { output_hash: self.output_hash, alerts: alerts.ok().flatten().unwrap_or_default() }
+    }
+}
+
+pub(in crate::store) const ALERTED: &str = "select 1 from task_told where task_id = $1 and alerts is not null";
+const TOLD: Split = Split { postgres: sql!(SELECT_TOLD, " for update"), sqlite: SELECT_TOLD };
+const SELECT_TOLD: &str = "select output_hash, cast(alerts as text) as alerts from task_told where task_id = $1";
+/// None where the task was deleted meanwhile.
+pub(in crate::store) const FIRST: &str = "
+    insert into task_told (task_id, tenant_id) select id, tenant_id from tasks where id = $1
+    on conflict (task_id) do nothing";
+pub(in crate::store) const TELL: &str = "update task_told set output_hash = $2, alerts = $3 where task_id = $1";
+/// Tasks with ends that a message told which did not arrive, itself or as a digest. The messages are found first, each way
+/// by its own index: SQLite would otherwise walk all that have failed.
+pub(in crate::store) const UNTOLD_OF: &str = "
+    select distinct r.task_id
+      from (select id from deliveries where id = $1 union all select id from deliveries where digest_id = $1) told
+      join deliveries d on d.id = told.id join runs r on r.id = d.run_id
+     where d.state = 'failed' and r.task_id is not null
+       and (d.kind in ('result', 'failure') or d.subject_ref ->> 'notice' = 'failing')
+     order by r.task_id";
+pub(in crate::store) const UNTOLD: &str = "update task_told set output_hash = null, alerts = null where task_id = $1";
+
+/// Forgets the messages that failed through their last channel: the next end is told as if nothing had been. After
+/// their state is written, so behind the delivery: nobody waits for a delivery's row with the row of a task locked
+/// here.
+pub(in crate::store) async fn untell(tx: &mut Tx<'_>, delivery: Uuid) -> Result<(), StoreError> {
+    let tasks: Vec<Uuid> = tx.query(UNTOLD_OF).bind(delivery).scalars().await?;
+    for task in tasks {
+        tx.query(UNTOLD).bind(task).execute().await?;
+    }
+    Ok(())
+}
+
+/// The messages of these ends, by what their tasks have told before; what they have told then is written.
+pub(in crate::store) async fn measured(
+    store: &Store,
+    tx: &mut Tx<'_>,
+    mut ends: Vec<&RunNotification>,
+    now: DateTime<Utc>,
+) -> Result<Vec<NewDelivery>, StoreError> {
+    ends.sort_by_key(|end| end.task_id);
+    let mut told: Vec<NewDelivery> = Vec::new();
+    for end in ends {
+        if end.stands_alone() {
+            let alerted: Option<i32> = tx.query(ALERTED).bind(end.task_id).optional_scalar().await?;
+            if alerted.is_none() {
+                told.extend(end.alone());
+                continue;
+            }
+        }
+        tx.query(FIRST).bind(end.task_id).execute().await?;
+        let row: Option<ToldRow> = tx.query(TOLD).bind(end.task_id).optional().await?;
+        let Some(row) = row else {
+            told.extend(end.alone());
+            continue;
+        };
+        let (next, said) = row.told(end.task_id, &store.unreadable).after(end, now);
+        let alerts = (!next.alerts.is_empty()).then_some(&next.alerts);
+        tx.query(TELL).bind(end.task_id).bind(&next.output_hash).bind(optional_document(alerts)?).execute().await?;
+        told.extend(said);
+    }
+    Ok(told)
+}

@@ -1,0 +1,95 @@
+//! How many runs may be under way at once, over all instances: each tenant's, and everybody's.
+//!
+//! A run counts from the moment it is leased until it has left the queue or is ready again: what is claimed a moment
+//! ahead of its instant counts, what waits for people does not. A tenant may have a number of its own: its quota
+//! `concurrent_runs`, which every take reads where it is kept. Where a limit is set, takes go one after the other,
+//! each counts what is leased, and nothing starts but by a take; so no moment, and no crash, sees more than the limit.
+//! Where none is set, none of this costs anything.
+
+use std::collections::HashMap;
+
+use sqlx::{PgConnection, SqliteConnection};
+
+use crate::store::StoreError;
+use crate::store::runs::shares::TenantShares;
+use crate::store::runs::starting::Take;
+
+/// Runs under way at most; `None`: as many as the instances execute.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RunLimits {
+    /// Of one tenant.
+    pub per_tenant: Option<i64>,
+    /// Of all tenants together.
+    pub total: Option<i64>,
+    /// Some tenants have a number of their own, in the place of `per_tenant`.
+    pub own: bool,
+}
+
+impl RunLimits {
+    /// As settings have it: 0 is no limit.
+    pub fn new(per_tenant: u32, total: u32) -> RunLimits {
+        let limit = |most: u32| (most > 0).then_some(i64::from(most));
+        RunLimits { per_tenant: limit(per_tenant), total: limit(total), own: false }
+    }
+
+    /// Whether there is any.
+    pub fn any(&self) -> bool {
+        self.per_tenant.is_some() || self.total.is_some() || self.own
+    }
+}
+
+/// One take at a time, so that each counts what those before it took. The lock goes with the transaction.
+pub(in crate::store) async fn one_at_a_time(conn: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query("select pg_advisory_xact_lock(hashtextextended('reveille_take_' || current_schema(), 0))")
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// The rest of the limits for one take. SQLite has one writer, so nobody takes in between.
+pub(in crate::store) struct RunLimitsLeft {
+    limits: RunLimits,
+    shares: Option<TenantShares>,
+    held: HashMap<String, i64>,
+    /// The numbers of tenants that have their own.
+    own: HashMap<String, i64>,
+    /// Runs at most.
+    pub all: i64,
+}
+
+impl RunLimitsLeft {
+    pub(in crate::store) async fn of(conn: &mut SqliteConnection, take: &Take) -> Result<RunLimitsLeft, StoreError> {
+        let (limits, shares) = (take.limits, take.shares.clone());
+        if !limits.any() {
+            let (held, own) = Default::default();
+            return Ok(RunLimitsLeft { limits, shares, held, own, all: take.limit });
+        }
+        let held: Vec<(String, i64)> = sqlx::query_as(
+            "select tenant_id, count(*) from queue indexed by queue_leases where state <> 'ready' group by tenant_id",
+        )
+        .fetch_all(&mut *conn)
+        .await?;
+        let own: Vec<(String, i64)> = sqlx::query_as(
+            "select tenant_id, concurrent_runs from tenant_quotas where concurrent_runs is not null and tenant_id <> '*'",
+        )
+        .fetch_all(conn)
+        .await?;
+        let all = held.iter().map(|(_, runs)| runs).sum::<i64>();
+        let all = limits.total.map_or(take.limit, |most| take.limit.min(most - all).max(0));
+        Ok(RunLimitsLeft { limits, shares, held: held.into_iter().collect(), own: own.into_iter().collect(), all })
+    }
+
+    /// Part of each of so many tenants.
+    pub(in crate::store) fn share(&self, tenants: i64) -> i64 {
+        let each = self.all / tenants.max(1);
+        self.shares.as_ref().map_or(each, |shares| each.min(shares.each_of(tenants))).max(1)
+    }
+
+    /// Rest of a tenant.
+    pub(in crate::store) fn of_tenant(&self, tenant: &str) -> i64 {
+        let held = self.held.get(tenant).copied().unwrap_or_default();
+        let here = self.shares.as_ref().map_or(self.all, |shares| shares.of(tenant));
+        let most = self.own.get(tenant).copied().or(self.limits.per_tenant);
+        most.map_or(self.all, |most| (most - held).max(0)).min(here)
+    }
+}

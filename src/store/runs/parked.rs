@@ -1,0 +1,135 @@
+//! Runs that wait for people or for other systems, and whose time to be looked at has come.
+//!
+//! The longest due first; but where more are due than are looked at together, each tenant has a part of them in its turn, so
+//! that a tenant with thousands that wait keeps no other's reminder, escalation or expiry waiting.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::store::db::text::document;
+use crate::store::sql::sql;
+use crate::store::tasks::turns;
+use crate::store::tasks::turns::{TENANTS_IN_TURN, TenantDue};
+use crate::store::{Split, Store, StoreError};
+
+/// Reasons of parked runs that services look after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum Awaited {
+    People,
+    Completion,
+}
+
+/// In words that fit no index of one reason: those are in the order of tenants, and would be walked through.
+const EARLIEST: &str = "select run_id from parked where wake_at <= $1 and why || '' = $2 order by wake_at limit $3";
+
+/// Statements for one reason, which stands in the text so that its index can be used.
+struct Reads {
+    /// The reason.
+    why: &'static str,
+    /// From tenant to tenant.
+    tenants: Split,
+    /// The longest due (`$3` of each) of the listed tenants (`$2`). How a tenant is compared leaves Postgres no other index.
+    of_tenants: Split,
+}
+
+const FOR_PEOPLE: Reads = Reads {
+    why: "approval",
+    tenants: Split {
+        postgres: sql!(TENANTS; "{index}" = ""; "{why}" = "approval"),
+        sqlite: sql!(TENANTS; "{index}" = "indexed by parked_for_people"; "{why}" = "approval"),
+    },
+    of_tenants: Split {
+        postgres: sql!(OF_TENANTS.postgres; "{why}" = "approval"),
+        sqlite: sql!(OF_TENANTS.sqlite; "{index}" = "parked_for_people"; "{why}" = "approval"),
+    },
+};
+const FOR_COMPLETION: Reads = Reads {
+    why: "completion",
+    tenants: Split {
+        postgres: sql!(TENANTS; "{index}" = ""; "{why}" = "completion"),
+        sqlite: sql!(TENANTS; "{index}" = "indexed by parked_for_completion"; "{why}" = "completion"),
+    },
+    of_tenants: Split {
+        postgres: sql!(OF_TENANTS.postgres; "{why}" = "completion"),
+        sqlite: sql!(OF_TENANTS.sqlite; "{index}" = "parked_for_completion"; "{why}" = "completion"),
+    },
+};
+
+const TENANTS: &str = sql!(
+    TENANTS_IN_TURN; "{table}" = "parked"; "{having}" = "d.why = '{why}'"; "{at}" = "d.wake_at"
+);
+const OF_TENANTS: Split = Split {
+    postgres: "select p.run_id
+                 from jsonb_array_elements_text($2::jsonb) as t (tenant_id)
+                cross join lateral (select run_id, wake_at
+                                      from parked
+                                     where why = '{why}' and tenant_id between t.tenant_id and t.tenant_id
+                                       and wake_at <= $1
+                                     order by tenant_id, wake_at
+                                     limit $3) p
+                order by p.wake_at",
+    sqlite: "select p.run_id
+               from json_each($2) t
+              cross join parked p
+              where p.run_id in (select d.run_id from parked d indexed by {index}
+                                  where d.why = '{why}' and d.tenant_id = t.value and d.wake_at <= $1
+                                  order by d.wake_at limit $3)
+              order by p.wake_at",
+};
+
+impl Awaited {
+    fn reads(self) -> &'static Reads {
+        match self {
+            Awaited::People => &FOR_PEOPLE,
+            Awaited::Completion => &FOR_COMPLETION,
+        }
+    }
+}
+
+impl Store {
+    /// Up to `limit` runs that want to be looked at; where there are more, as many of each tenant that has its turn.
+    pub(in crate::store) async fn due_parked(
+        &self,
+        awaited: Awaited,
+        now: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let Reads { why, tenants, of_tenants } = *awaited.reads();
+        let earliest: Vec<Uuid> =
+            self.db.read().await?.query(EARLIEST).bind(now).bind(why).bind(limit).scalars().await?;
+        if (earliest.len() as i64) < limit {
+            return Ok(earliest);
+        }
+        let cursor = &self.attended[awaited as usize];
+        let after = cursor.after();
+        let looked: Vec<TenantDue> =
+            self.db.read().await?.query(tenants).bind(now).bind(after).bind(turns::LOOKED_AT).all().await?;
+        let turn = cursor.turn(looked, limit.max(1) as usize);
+        if turn.is_empty() {
+            return Ok(earliest);
+        }
+        let mut read = self.db.read().await?;
+        let select = read.query(of_tenants).bind(now).bind(document(&turn)?);
+        Ok(select.bind(turns::part_of_each(limit, turn.len())).scalars().await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::sqlite_plan;
+
+    #[tokio::test]
+    async fn on_sqlite_runs_of_a_tenant_are_found_by_an_index() {
+        for (reads, index) in [(FOR_PEOPLE, "parked_for_people"), (FOR_COMPLETION, "parked_for_completion")] {
+            for statement in [reads.tenants, reads.of_tenants] {
+                let plan = sqlite_plan(statement.sqlite).await;
+                let on_parked: Vec<&String> = plan.iter().filter(|step| step.contains(" d ")).collect();
+                assert!(!on_parked.is_empty() && on_parked.iter().all(|step| step.contains(index)), "{plan:?}");
+                assert!(!plan.iter().any(|step| step.contains("SCAN p")), "{plan:?}");
+            }
+        }
+        let plan = sqlite_plan(EARLIEST).await;
+        assert!(plan.iter().any(|step| step.contains("parked_wake")), "{plan:?}");
+    }
+}

@@ -1,0 +1,229 @@
+//! Runs and claims of workers that died, hang, or lost a hand-over: found by narrow indexes, a page at a time.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use uuid::Uuid;
+
+use crate::base::id::Scope;
+use crate::domain::run::Run;
+use crate::domain::task::Task;
+use crate::store::runs::lease::Lease;
+use crate::store::runs::slots::{LOOK_AGAIN, hand_over};
+use crate::store::{NEXT_TOKEN, Split, Store, StoreError, Topic, split};
+
+/// A started run whose worker is gone, or that has outlived its time limit.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stranded {
+    /// Taken over by the rescuer: the old holder's is void.
+    pub lease: Lease,
+    /// The run whose worker is gone.
+    pub run: Run,
+    /// The run's task; `None` for a chat run.
+    pub task: Option<Task>,
+    /// The lease was not renewed; otherwise its time limit is over and its worker does not end it.
+    pub crashed: bool,
+    /// How long the lost execution took, as far as its lease tells.
+    pub ran: Duration,
+    /// Someone asked for its end.
+    pub cancel_reason: Option<String>,
+}
+
+#[derive(sqlx::FromRow)]
+struct StrandedRow {
+    run_id: Uuid,
+    lease_token: i64,
+    lease_until: DateTime<Utc>,
+    deadline_at: DateTime<Utc>,
+    cancel_reason: Option<String>,
+    ran_ms: i64,
+}
+
+/// The running time that a run without a task may take.
+const CHAT_LIMIT_SECONDS: u64 = 600;
+
+impl StrandedRow {
+    /// Its time limit, less what it had used before and what was left when its lease ended.
+    fn ran(&self, task: Option<&Task>) -> Duration {
+        let limit = task.map_or(CHAT_LIMIT_SECONDS, |task| task.spec.timeout_seconds);
+        let left = self.deadline_at - self.lease_until.min(self.deadline_at);
+        let ran_ms = (limit as i64 * 1000 - self.ran_ms - left.num_milliseconds()).max(0);
+        Duration::from_millis(ran_ms as u64)
+    }
+}
+
+impl Store {
+    /// Makes claims ready again whose holder did not start them in time; answers how many.
+    pub async fn reclaim(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
+        let mut write = self.db.write(&Scope::Every).await?;
+        let reclaimed = write.query(RECLAIM).bind(now).execute().await?;
+        write.commit().await?;
+        self.ready_again(reclaimed > 0);
+        Ok(reclaimed)
+    }
+
+    /// Takes over started runs whose lease has ended, or whose time limit passed `grace` ago, the longest overdue first.
+    /// Each gets a lease of its own until `lease_until` and is not found again before that; so one that can't be rescued
+    /// starves no other. One that can't be read is left out.
+    pub async fn take_stranded(
+        &self,
+        now: DateTime<Utc>,
+        grace: TimeDelta,
+        lease_until: DateTime<Utc>,
+        limit: i64,
+    ) -> Result<Vec<Stranded>, StoreError> {
+        let mut read = self.db.read().await?;
+        let tx = &mut read.tx();
+        let mut rows: Vec<StrandedRow> = tx.query(LEASE_ENDED).bind(now).bind(limit).all().await?;
+        let left = limit - rows.len() as i64;
+        let hung: Vec<StrandedRow> = tx.query(HUNG).bind(now).bind(now - grace).bind(left).all().await?;
+        rows.extend(hung);
+        read.end().await?;
+        // read before anything is taken: what can't be read now is found again at once
+        let ids: Vec<Uuid> = rows.iter().map(|row| row.run_id).collect();
+        let mut runs = self.runs_by_id(&ids).await?;
+        let task_ids: Vec<Uuid> = runs.values().filter_map(|run| run.task_id).collect();
+        let tasks = self.tasks_by_id(&task_ids).await?;
+        let leases = self.take_over(&rows, lease_until).await?;
+        let taken = rows.into_iter().filter_map(|row| {
+            let lease = *leases.get(&row.run_id)?;
+            let run = runs.remove(&row.run_id)?;
+            let task = run.task_id.and_then(|id| tasks.get(&id).cloned());
+            Some(Stranded {
+                lease,
+                run,
+                crashed: row.lease_until < now,
+                ran: row.ran(task.as_ref()),
+                task,
+                cancel_reason: row.cancel_reason,
+            })
+        });
+        Ok(taken.collect())
+    }
+
+    /// Gives each run a new token, if its lease is still the one that was seen: of two rescuers one wins, and a holder
+    /// that renewed it meanwhile keeps it. One commit for all: where others write much, each commit waits for its turn.
+    async fn take_over(
+        &self,
+        rows: &[StrandedRow],
+        lease_until: DateTime<Utc>,
+    ) -> Result<HashMap<Uuid, Lease>, StoreError> {
+        if rows.is_empty() {
+            return Ok(HashMap::new());
+        }
+        if planted!("rescue_without_token") {
+            crate::base::clock::pause(Duration::from_millis(700)).await;
+        }
+        let take_over =
+            planted_text!("rescue_without_token", TAKE_OVER, "and lease_token = $2 and lease_until = $3" => "");
+        // rows are locked in the order of their ids, as everywhere
+        let mut by_id: Vec<&StrandedRow> = rows.iter().collect();
+        by_id.sort_by_key(|row| row.run_id);
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let mut leases = HashMap::with_capacity(by_id.len());
+        for row in &by_id {
+            let token: i64 = tx.query(NEXT_TOKEN).scalar().await?;
+            let taken: Option<i64> = tx
+                .query(take_over)
+                .bind(row.run_id)
+                .bind(row.lease_token)
+                .bind(row.lease_until)
+                .bind(lease_until)
+                .bind(token)
+                .optional_scalar()
+                .await?;
+            leases.extend(taken.map(|token| (row.run_id, Lease { run_id: row.run_id, token })));
+        }
+        write.commit().await?;
+        Ok(leases)
+    }
+
+    /// Looks at tasks whose runs have long waited for a slot, and hands it on where it is free: the hand-over was
+    /// lost, or the task's policy was changed meanwhile. Answers how many runs entered the queue.
+    pub async fn wake_parked(&self, now: DateTime<Utc>, limit: i64) -> Result<usize, StoreError> {
+        let tasks: Vec<Uuid> = self
+            .db
+            .read()
+            .await?
+            .query(
+                "select task_id from parked
+                  where wake_at <= $1 and why = 'overlap' and task_id is not null
+                  group by task_id order by min(wake_at) limit $2",
+            )
+            .bind(now)
+            .bind(limit)
+            .scalars()
+            .await?;
+        let mut woken = 0;
+        // a transaction for each, so that the order of locks holds: slots, then parked
+        for task_id in tasks {
+            let mut write = self.db.write(&Scope::Every).await?;
+            let tx = &mut write.tx();
+            let handed = hand_over(tx, task_id, now).await?;
+            tx.query("update parked set wake_at = $2 where task_id = $1 and why = 'overlap' and wake_at <= $3")
+                .bind(task_id)
+                .bind(now + LOOK_AGAIN)
+                .bind(now)
+                .execute()
+                .await?;
+            write.commit().await?;
+            woken += usize::from(handed);
+        }
+        self.ready_again(woken > 0);
+        Ok(woken)
+    }
+
+    /// Wakes those who start runs, where some are ready again.
+    fn ready_again(&self, any: bool) {
+        if any {
+            self.hint(Topic::Queue);
+        }
+    }
+
+    /// Frees slots whose run is neither queued nor parked any more, and hands them on; answers how many.
+    pub async fn free_lost_slots(&self, now: DateTime<Utc>, limit: i64) -> Result<usize, StoreError> {
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        let lost: Vec<Uuid> = tx
+            .query(
+                "delete from slots where task_id in (
+                    select s.task_id from slots s
+                     where not exists (select 1 from queue q where q.run_id = s.run_id)
+                       and not exists (select 1 from parked p where p.run_id = s.run_id)
+                     order by s.task_id limit $1)
+                 returning task_id",
+            )
+            .bind(limit)
+            .scalars()
+            .await?;
+        for task_id in &lost {
+            hand_over(tx, *task_id, now).await?;
+        }
+        let freed = lost.len();
+        write.commit().await?;
+        self.ready_again(freed > 0);
+        Ok(freed)
+    }
+}
+
+/// Claims whose lease has ended. The state stands twice, so that SQLite sees that its index can be used.
+const LEASE_ENDED: &str = "
+    select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.ran_ms
+      from queue q join runs r on r.id = q.run_id
+     where q.lease_until < $1 and q.state <> 'ready' and q.state = 'started'
+     order by q.lease_until limit $2";
+
+/// One that a rescuer has taken over has no worker; it is found by its lease.
+const HUNG: &str = "
+    select q.run_id, q.lease_token, q.lease_until, q.deadline_at, q.cancel_reason, r.ran_ms
+      from queue q join runs r on r.id = q.run_id
+     where q.deadline_at < $2 and q.state = 'started' and q.worker is not null and q.lease_until >= $1
+     order by q.deadline_at limit $3";
+
+const TAKE_OVER: &str = "
+    update queue set lease_token = $5, lease_until = $4, worker = null
+     where run_id = $1 and lease_token = $2 and lease_until = $3 and state = 'started' returning lease_token";
+
+const RECLAIM: Split = split!("reclaim");

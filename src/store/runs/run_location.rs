@@ -1,0 +1,105 @@
+//! Where a run is that is not over, and who has its task's slot: for those who ask why. Each look is by a primary key.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::base::id::Scope;
+use crate::store::{Store, StoreError};
+
+/// A run in the queue.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+pub struct QueuedPlace {
+    /// `ready`, `claimed` or `started`.
+    pub state: String,
+    /// When it may start, or could have.
+    pub run_at: DateTime<Utc>,
+    /// The instance that has claimed it.
+    pub worker: Option<Uuid>,
+    /// The end of its lease.
+    pub lease_until: Option<DateTime<Utc>>,
+    /// The run's time limit.
+    pub deadline_at: Option<DateTime<Utc>>,
+    /// The reason for which it is to stop, if it is.
+    pub cancel_reason: Option<String>,
+}
+
+/// A run that waits outside the queue.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+pub struct Parked {
+    /// `overlap`, `completion` or `approval`.
+    pub why: String,
+    /// When it is looked at again; for a completion, when its time is over.
+    pub wake_at: DateTime<Utc>,
+}
+
+/// The run that has the slot of its task.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+pub struct Holder {
+    /// The run with the slot.
+    pub run_id: Uuid,
+    /// State of its queue row.
+    pub state: String,
+    /// The instant at which it was started.
+    pub started_at: Option<DateTime<Utc>>,
+}
+
+/// Where a run is; all empty: it is over, or is just moving.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// Its row in the queue.
+    pub queued: Option<QueuedPlace>,
+    /// Its row among the parked runs.
+    pub parked: Option<Parked>,
+    /// The run with the task's slot; it may be the run itself.
+    pub holder: Option<Holder>,
+}
+
+impl Store {
+    /// Where this run is.
+    pub async fn whereabouts(
+        &self,
+        scope: &Scope,
+        run_id: Uuid,
+        task_id: Option<Uuid>,
+    ) -> Result<Whereabouts, StoreError> {
+        let mut read = self.db.read_in(scope).await?;
+        let tx = &mut read.tx();
+        let queued: Option<QueuedPlace> = tx
+            .query(
+                "select state, run_at, worker, lease_until, deadline_at, cancel_reason
+                   from queue where run_id = $1 and ($2 is null or tenant_id = $2)",
+            )
+            .bind(run_id)
+            .bind(scope.tenant())
+            .optional()
+            .await?;
+        let parked: Option<Parked> = tx
+            .query("select why, wake_at from parked where run_id = $1 and ($2 is null or tenant_id = $2)")
+            .bind(run_id)
+            .bind(scope.tenant())
+            .optional()
+            .await?;
+        read.end().await?;
+        let holder = match task_id {
+            Some(task_id) => self.holder_of(scope, task_id).await?,
+            None => None,
+        };
+        Ok(Whereabouts { queued, parked, holder })
+    }
+
+    /// The run that has this task's slot; `None`: it is free.
+    pub async fn holder_of(&self, scope: &Scope, task_id: Uuid) -> Result<Option<Holder>, StoreError> {
+        let mut read = self.db.read_in(scope).await?;
+        let found = read
+            .query(
+                "select s.run_id, r.state, r.started_at from slots s join runs r on r.id = s.run_id
+                  where s.task_id = $1 and ($2 is null or r.tenant_id = $2)",
+            )
+            .bind(task_id)
+            .bind(scope.tenant())
+            .optional()
+            .await?;
+        read.end().await?;
+        Ok(found)
+    }
+}

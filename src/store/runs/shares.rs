@@ -1,0 +1,171 @@
+//! How the places of an instance are shared among tenants: the rule, and nothing else.
+//!
+//! A place in which a slow run is executed can't be taken back. So what a tenant may have follows what is free: up to
+//! three times as many places as nobody has. One tenant alone stops at three quarters of them, a second at three quarters
+//! of the rest, and the next one that comes finds a place at once. Where all tasks are of one tenant there is nobody to
+//! keep a place for, and it may have all of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::store::runs::lease::line;
+
+/// How many of an instance's places each tenant has, and how many are free. Tenants are known by their lines.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shares {
+    /// Places that are free.
+    pub free: usize,
+    /// Places in use, by the hash of the tenant.
+    pub held: HashMap<u32, Occupant>,
+    /// All tasks are of one tenant.
+    pub alone: bool,
+}
+
+/// A tenant that has places.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Occupant {
+    /// Empty where only the line is known.
+    pub tenant: Arc<str>,
+    /// Runs of the tenant.
+    pub runs: usize,
+}
+
+/// The rest of a take for each tenant.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TenantShares {
+    /// Places that are free, of which none may have more than its part.
+    pub(in crate::store) free: i64,
+    /// Runs of a tenant that has none yet.
+    pub(in crate::store) usual: i64,
+    /// Tenants to which less is left.
+    pub(in crate::store) less: Vec<(String, i64)>,
+}
+
+/// How many more places a tenant may take that has `runs`, where so many are free and nobody else takes any.
+fn left(free: usize, runs: usize) -> usize {
+    (3 * free).saturating_sub(runs).div_ceil(4)
+}
+
+impl Shares {
+    /// How many more places this tenant may take, if nobody else takes any.
+    pub fn left_to(&self, line: u32) -> usize {
+        match self.alone {
+            true => self.free,
+            false => left(self.free, self.held.get(&line).map_or(0, |occupant| occupant.runs)),
+        }
+    }
+
+    /// How many more places any tenant may take, whoever it is.
+    pub fn left_to_each(&self) -> usize {
+        match self.alone {
+            true => self.free,
+            false => left(self.free, self.held.values().map(|occupant| occupant.runs).max().unwrap_or(0)),
+        }
+    }
+
+    /// Takes a place for a tenant, if it may have one more.
+    pub fn take(&mut self, tenant: &str) -> bool {
+        let line = line(tenant);
+        let may = self.take_in(line);
+        if may
+            && let Some(occupant) = self.held.get_mut(&line)
+            && occupant.tenant.is_empty()
+        {
+            occupant.tenant = tenant.into();
+        }
+        may
+    }
+
+    /// Takes a place for the tenant of a line, if it may have one more.
+    pub fn take_in(&mut self, line: u32) -> bool {
+        let may = self.left_to(line) > 0;
+        if may {
+            self.free -= 1;
+            self.held.entry(line).or_default().runs += 1;
+        }
+        may
+    }
+
+    /// The limits by tenant that a take keeps; `None`: it leases whatever there is.
+    pub fn of_tenants(&self) -> Option<TenantShares> {
+        if self.alone {
+            return None;
+        }
+        let usual = left(self.free, 0);
+        let less = self.held.values().map(|occupant| (occupant.tenant.to_string(), left(self.free, occupant.runs)));
+        let less = less.filter(|(_, left)| *left < usual).map(|(tenant, left)| (tenant, left as i64));
+        Some(TenantShares { free: self.free as i64, usual: usual as i64, less: less.collect() })
+    }
+}
+
+impl TenantShares {
+    /// These for two takes at once.
+    pub fn halves(&self) -> [TenantShares; 2] {
+        [0, 1].map(|up| {
+            let half = |whole: i64| (whole + up) / 2;
+            let less = self.less.iter().map(|(tenant, left)| (tenant.clone(), half(*left)));
+            TenantShares { free: half(self.free), usual: half(self.usual), less: less.collect() }
+        })
+    }
+
+    /// Rest of a tenant.
+    pub(in crate::store) fn of(&self, tenant: &str) -> i64 {
+        self.less.iter().find(|(name, _)| name == tenant).map_or(self.usual, |(_, left)| *left)
+    }
+
+    /// Part of each of so many tenants that take at the same time, so that the rule holds whichever comes first.
+    pub(in crate::store) fn each_of(&self, tenants: i64) -> i64 {
+        (3 * self.free / (3 * tenants + 1)).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(free: usize) -> Shares {
+        Shares { free, ..Shares::default() }
+    }
+
+    fn hog(shares: &mut Shares, tenant: &str) -> usize {
+        std::iter::from_fn(|| shares.take(tenant).then_some(())).count()
+    }
+
+    #[test]
+    fn one_tenant_stops_at_three_quarters_and_the_next_ones_find_places() {
+        let mut shares = of(64);
+        let first = shares.left_to(line("a"));
+        assert_eq!(["a", "b", "c", "d"].map(|tenant| hog(&mut shares, tenant)), [48, 12, 3, 1]);
+        assert_eq!((first, shares.free), (48, 0), "what is told beforehand is what is taken");
+        for (places, taken) in [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3), (7, 6), (8, 6)] {
+            assert_eq!(hog(&mut of(places), "a"), taken, "of {places}");
+        }
+    }
+
+    #[test]
+    fn where_all_tasks_are_of_one_tenant_it_may_have_all_places() {
+        let mut shares = Shares { alone: true, ..of(64) };
+        assert_eq!((shares.left_to_each(), shares.of_tenants()), (64, None));
+        assert_eq!(hog(&mut shares, "a"), 64);
+    }
+
+    #[test]
+    fn tenants_that_take_at_the_same_time_leave_what_one_after_the_other_would() {
+        let shares = of(64).of_tenants().expect("shares");
+        for tenants in 1..=16 {
+            let taken = tenants * shares.each_of(tenants);
+            let free = 64 - taken;
+            assert!(shares.each_of(tenants) <= 3 * free + 1, "{tenants} tenants leave {free}");
+        }
+    }
+
+    #[test]
+    fn two_takes_at_once_lease_together_what_one_may() {
+        let mut shares = of(64);
+        (0..7).for_each(|_| assert!(shares.take("a")));
+        let whole = shares.of_tenants().expect("shares");
+        let [one, other] = whole.halves();
+        assert_eq!((one.of("a") + other.of("a"), one.of("b") + other.of("b")), (whole.of("a"), whole.of("b")));
+        assert_eq!((whole.of("a"), whole.of("b"), shares.left_to_each()), (41, 43, 41));
+    }
+}

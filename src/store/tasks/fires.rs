@@ -1,0 +1,374 @@
+//! Firing: due tasks become runs, and their next instants move on, in one transaction.
+//!
+//! Due rows are read without a lock, and planned on threads of their own: what a tenant wrote is never computed inside a
+//! transaction. What is planned is written where the rows are still as they were read, and belong to nobody else; the others
+//! are left out, and read anew.
+//!
+//! Once `fire_due` has returned, every instant that it recorded has moved its task on. If it has not returned, asking
+//! again is safe: fire keys are unique, and the `due` row moves only from the state that was read.
+
+mod apart;
+mod batch;
+mod planner;
+mod quota;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::base::clock::signed;
+use crate::base::compute::{Compute, ENGINE};
+use crate::base::id::Scope;
+use crate::domain::task::Task;
+use crate::domain::task::change::FaultyPart;
+use crate::domain::trigger::zone;
+use crate::domain::trigger::zone::ZoneRelease;
+use crate::store::db::flow::QueueFlow;
+use crate::store::db::text::document;
+use crate::store::hot::{Hot, StartedRow};
+use crate::store::ops::rates::take_fires;
+use crate::store::runs::lease::RunClaim;
+use crate::store::runs::requests::LOCK_DUE;
+use crate::store::runs::shares::Shares;
+use crate::store::runs::starting::StartedRun;
+use crate::store::sql::sql;
+use crate::store::tasks::disabling::{UNREADABLE, stop_and_disable};
+use crate::store::tasks::turns;
+use crate::store::tasks::turns::{TENANTS_IN_TURN, TenantDue};
+use crate::store::tasks::zones::may_plan;
+use crate::store::{Split, Store, StoreError, Topic, split};
+pub(in crate::store) use apart::Apart;
+pub(in crate::store) use batch::{AsRead, DueUpdate, FireBatch, PlannedRun, all_moved};
+use batch::{DueRow, Unplannable};
+use planner::Planner;
+
+/// The request to fire due tasks.
+#[derive(Debug, Clone, Default)]
+pub struct FireDue {
+    /// The present.
+    pub now: DateTime<Utc>,
+    /// How far ahead of their instant fires are recorded.
+    pub horizon: Duration,
+    /// Tasks at most; where more are due, a tenth as many more of those that are due last, and as many of tenants in turn.
+    pub limit: i64,
+    /// The new runs are leased to this worker as far as it has room, so that recording a fire costs one commit.
+    pub worker: Uuid,
+    /// Most runs to claim ahead.
+    pub room: usize,
+    /// Of those, as many as there are places start at once if they are due, with leases until then.
+    pub start: Option<StartNow>,
+}
+
+/// How due runs start with the commit that records them.
+#[derive(Debug, Clone)]
+pub struct StartNow {
+    /// Free places for runs that start at once.
+    pub places: usize,
+    /// The end of their leases.
+    pub lease_until: DateTime<Utc>,
+    /// The tenants that may have these places; `None`: every tenant.
+    pub shares: Option<Shares>,
+}
+
+/// Result of a fire.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FireResult {
+    /// Tasks that were due, and are recorded.
+    pub tasks: usize,
+    /// Tasks that were due, and that somebody else changed, moved or held meanwhile.
+    pub lost: usize,
+    /// Tasks that were read as due, and are left to the next batch.
+    pub left: usize,
+    /// Runs that were recorded to be executed, and instants that were recorded as skipped.
+    pub recorded: usize,
+    /// Instants that were recorded as skipped.
+    pub skipped: usize,
+    /// Runs leased to the worker that asked, that are due later or found their task's slot taken.
+    pub claims: Vec<RunClaim>,
+    /// Runs that were started.
+    pub started: Vec<StartedRun>,
+    /// Fires that had their record already; stays 0 unless an answer of the database was lost.
+    pub conflicts: usize,
+    /// Nothing was fired: instances plan by other rules of time zones than this one, or what earlier ones have planned is
+    /// still to be planned anew.
+    pub other_zones: bool,
+    /// Tasks whose trigger can't be read any more; they are disabled.
+    pub disabled: Vec<(Uuid, String)>,
+}
+
+impl FireResult {
+    /// Adds what another piece of the same batch came to.
+    fn add(&mut self, piece: FireResult) {
+        self.tasks += piece.tasks;
+        self.lost += piece.lost;
+        self.recorded += piece.recorded;
+        self.skipped += piece.skipped;
+        self.claims.extend(piece.claims);
+        self.started.extend(piece.started);
+        self.conflicts += piece.conflicts;
+        self.other_zones |= piece.other_zones;
+        self.disabled.extend(piece.disabled);
+    }
+}
+
+/// Pieces of one batch. What is started begins after the last of them, and what is left is read again.
+const PIECES: usize = 16;
+/// Beside the earliest that are due, one for so many of them is of those that are due last, and one of the tenants that have
+/// their turn.
+const BESIDE: i64 = 10;
+
+const DUE: Split = split!("due");
+const TENANTS: Split = Split {
+    postgres: sql!(SCHEDULES_IN_TURN; "{index}" = ""),
+    sqlite: sql!(SCHEDULES_IN_TURN; "{index}" = "indexed by due_turns"),
+};
+const SCHEDULES_IN_TURN: &str = sql!(
+    TENANTS_IN_TURN; "{table}" = "due"; "{having}" = "d.kind = 'schedule' and d.next_at is not null"; "{at}" = "d.next_at"
+);
+const DUE_TASK: Split = split!("due_task");
+
+impl Store {
+    /// Records every fire that falls due until `now + horizon`, of at most `limit` tasks, earliest first; and of some that
+    /// are due after those, latest first, so that they need not wait until what is late is done. While more is due than a
+    /// batch has, each batch has some of tenants in turn, too, so that none waits until what is due of another is done.
+    pub async fn fire_due(&self, ask: &FireDue) -> Result<FireResult, StoreError> {
+        let until = ask.now + signed(ask.horizon);
+        let place = self.apart.place(ask.limit);
+        let tenants = match place.takes_turns {
+            true => self.tenants_in_turn(until, ask.limit / BESIDE).await?,
+            false => Vec::new(),
+        };
+        let due = self.read_due(until, ask.limit, place.offset, &tenants).await?;
+        let read = due.len();
+        let zones = zone::current().release().clone();
+        let mut planner = Planner::new(due, ask.clone());
+        let (mut fired, mut going, mut tasks) = Recorded::default();
+        let mut left = read;
+        for _ in 0..PIECES {
+            if left == 0 || fired.other_zones {
+                break;
+            }
+            match self.fire_piece(planner, ask, &zones).await {
+                // what was recorded before is good, and is to be answered
+                Ok((_, (piece, ..))) if piece.other_zones && fired.tasks > 0 => break,
+                Ok((rest, piece)) => {
+                    left = rest.len();
+                    planner = rest;
+                    fired.add(piece.0);
+                    going.extend(piece.1);
+                    tasks.extend(piece.2);
+                }
+                Err(error) if fired.tasks > 0 => {
+                    tracing::warn!(%error, "the rest of a batch was not recorded, it is read again");
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if !fired.other_zones {
+            fired.lost = read - left - fired.tasks;
+            fired.left = left;
+            place.settle(read, fired.tasks + left);
+        }
+        if let Some(start) = &ask.start {
+            fired.started = self.read_started(going, &mut tasks, start.lease_until).await?;
+        }
+        Ok(fired)
+    }
+
+    /// Records what is due of one task, for a change that must not lose it. Where somebody else moves it meanwhile, nothing.
+    pub(in crate::store) async fn fire_task(&self, task_id: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
+        let ask = FireDue { now, limit: 1, ..FireDue::default() };
+        let due: Vec<DueRow> = self.db.read().await?.query(DUE_TASK).bind(now).bind(task_id).all().await?;
+        if let Some(tenant) = due.first().map(|row| row.tenant().to_owned()) {
+            // a change that follows moves the task on: what is not recorded now would be lost
+            let (_, batch) = self.planned(&tenant, Planner::new(due, ask.clone())).await?;
+            self.record(batch, &ask, None).await?;
+        }
+        self.hint(Topic::Queue);
+        Ok(())
+    }
+
+    /// Up to so many tenants that have something due, from behind those that had their turn last.
+    async fn tenants_in_turn(&self, until: DateTime<Utc>, most: i64) -> Result<Vec<String>, StoreError> {
+        let (cursor, limit) = (self.apart.tenants(), turns::LOOKED_AT);
+        let looked: Vec<TenantDue> =
+            self.db.read_quick().await?.query(TENANTS).bind(until).bind(cursor.after()).bind(limit).all().await?;
+        Ok(cursor.turn(looked, most.max(1) as usize))
+    }
+
+    /// Reads the due rows as they are now, without keeping anybody from them.
+    async fn read_due(
+        &self,
+        until: DateTime<Utc>,
+        limit: i64,
+        offset: i64,
+        tenants: &[String],
+    ) -> Result<Vec<DueRow>, StoreError> {
+        let beside = limit / BESIDE;
+        let mut read = self.db.read_quick().await?;
+        let rows = read
+            .query(DUE)
+            .bind(until)
+            .bind(limit)
+            .bind(beside)
+            .bind(offset)
+            .bind(document(tenants)?)
+            .bind(turns::part_of_each(beside, tenants.len()))
+            .rows()
+            .await?;
+        let (due, others) = self.unreadable.sift("tasks", &rows, |row: DueRow| Ok(row));
+        read.end().await?;
+        if !others.is_empty() {
+            self.disable_unreadable(&others, until).await?;
+        }
+        Ok(due)
+    }
+
+    /// Disables tasks that were due and can't be read, as far as they still are and can't: none of them may stand before the
+    /// others, and an edit may have mended one since.
+    async fn disable_unreadable(&self, tasks: &[Uuid], until: DateTime<Utc>) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        // rows are locked in the order of their ids, as everywhere
+        let mut by_id = tasks.to_vec();
+        by_id.sort();
+        let mut write = self.db.write(&Scope::Every).await?;
+        let tx = &mut write.tx();
+        for task_id in &by_id {
+            tx.query(LOCK_DUE).bind(task_id).execute().await?;
+            let still = tx.query(DUE_TASK).bind(until).bind(task_id).rows().await?;
+            for id in self.unreadable.sift("tasks", &still, |row: DueRow| Ok(row)).1 {
+                stop_and_disable(tx, id, (FaultyPart::Trigger, UNREADABLE), now).await?;
+            }
+        }
+        write.commit().await?;
+        Ok(())
+    }
+
+    /// Plans and records one piece of a batch; the computing threads and the writer are others' until the next.
+    async fn fire_piece(
+        &self,
+        planner: Planner,
+        ask: &FireDue,
+        zones: &ZoneRelease,
+    ) -> Result<(Planner, Recorded), StoreError> {
+        let (rest, batch) = self.planned(ENGINE, planner).await?;
+        Ok((rest, self.record(batch, ask, Some(zones)).await?))
+    }
+
+    /// Plans the next piece aside, in the turn of `name`; with it, the notices to the owners of tasks
+    /// that can't be scheduled.
+    async fn planned(&self, name: &str, mut planner: Planner) -> Result<(Planner, FireBatch), StoreError> {
+        let (planner, (mut batch, unplannable)) = self
+            .compute(name, move || {
+                let piece = planner.piece();
+                (planner, piece)
+            })
+            .await?;
+        if !unplannable.is_empty() {
+            let tenants: BTreeSet<&str> = unplannable.iter().map(|task| task.tenant_id.as_str()).collect();
+            let recipients = self.recipients_by_tenant(&tenants.into_iter().collect::<Vec<_>>()).await?;
+            let notice = |task: &Unplannable| Some((task.task_id, task.notice(recipients.get(&task.tenant_id))?));
+            batch.notices = unplannable.iter().filter_map(notice).collect();
+        }
+        Ok((planner, batch))
+    }
+
+    /// Writes what is still as it was read, unless another release of the zone rules plans than `zones`; those who wait for
+    /// it are told after the commit.
+    async fn record(
+        &self,
+        mut batch: FireBatch,
+        ask: &FireDue,
+        zones: Option<&ZoneRelease>,
+    ) -> Result<Recorded, StoreError> {
+        let ids: Vec<Uuid> = batch.read.iter().map(|row| row.task_id).collect();
+        let tenants = batch.fires();
+        let allowances = self.allowances(&tenants.keys().map(String::as_str).collect::<Vec<_>>()).await?;
+        let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
+        let tx = &mut write.tx();
+        let began = Instant::now();
+        if let Some(zones) = zones
+            && !may_plan(tx, zones).await?
+        {
+            return Ok((FireResult { other_zones: true, ..FireResult::default() }, Vec::new(), HashMap::new()));
+        }
+        if !planted!("no_compare_and_set") {
+            batch.keep(tx.due_as_read(&ids).await?);
+        }
+        let mut fires = batch.fires();
+        take_fires(self, tx, &mut fires, &allowances, ask.now).await?;
+        batch.hold_to(fires);
+        let mut written = tx.fire(&batch, ask).await?;
+        if !batch.notices.is_empty() {
+            tx.post(&batch.notices.iter().map(|(_, notice)| notice).collect::<Vec<_>>(), ask.now).await?;
+        }
+        let tasks = std::mem::take(&mut batch.tasks);
+        let going = std::mem::take(&mut written.going);
+        let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
+        self.learn(&self.paces.fires, batch.read.len(), began);
+        let fired = summary(batch, written);
+        write.commit().await?;
+        self.counts.each_skipped(&missed);
+        if fired.recorded > fired.claims.len() + going.len() {
+            self.hint_everybody(Topic::Queue);
+        }
+        if !fired.disabled.is_empty() {
+            self.hint(Topic::Outbox);
+        }
+        Ok((fired, going, tasks))
+    }
+
+    /// Computes what a tenant wrote, when it is its turn, away from the threads that serve others.
+    pub async fn compute<T: Send + 'static>(
+        &self,
+        tenant: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.computing.run(tenant, work).await.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))
+    }
+
+    /// The threads that compute what tenants wrote: all of the process compute there.
+    pub fn computing(&self) -> &Compute {
+        &self.computing
+    }
+
+    /// The earliest instant that any task waits for; `None` where none does.
+    pub async fn next_due(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+        let mut read = self.db.read_quick().await?;
+        Ok(read
+            .query("select next_at from due where kind = 'schedule' and next_at is not null order by next_at limit 1")
+            .optional_scalar()
+            .await?)
+    }
+}
+
+/// The fires, the runs that start, and those of their tasks that are known.
+type Recorded = (FireResult, Vec<StartedRow>, HashMap<Uuid, Arc<Task>>);
+
+/// Rows that the database took: claims with their tokens, and the number of new runs.
+#[derive(Default)]
+pub(in crate::store) struct WrittenRows {
+    pub claims: Vec<RunClaim>,
+    pub going: Vec<StartedRow>,
+    pub recorded: usize,
+    pub skipped: usize,
+}
+
+fn summary(batch: FireBatch, written: WrittenRows) -> FireResult {
+    FireResult {
+        tasks: batch.read.len(),
+        lost: 0,
+        left: 0,
+        conflicts: (batch.runs.len() + batch.skipped.len()) - (written.recorded + written.skipped),
+        recorded: written.recorded,
+        skipped: written.skipped,
+        claims: written.claims,
+        started: Vec::new(),
+        other_zones: false,
+        disabled: batch.disabled,
+    }
+}
