@@ -22,6 +22,7 @@ use serde_json::Value;
 use crate::base::clock::Clock;
 use crate::base::invalid::{FieldError, ValidationErrors, escape};
 use crate::base::secret::Secret;
+use crate::base::words::words;
 use crate::domain::run::transcript::{Echo, ToolCall, TranscriptMessage};
 use crate::ports::egress;
 use crate::ports::llm::fallback::{Chain, ChainLink, RetryWait};
@@ -40,13 +41,14 @@ pub struct ToolSchema {
     pub parameters: Value,
 }
 
-/// Whether the model may call tools in this answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToolChoice {
-    /// The model decides whether it calls a tool.
-    Auto,
-    /// The tools are named, because the conversation mentions them, and may not be called.
-    None,
+words! {
+    /// Whether the model may call tools in this answer; the words are those of both wires.
+    pub enum ToolChoice {
+        /// The model decides whether it calls a tool.
+        Auto = "auto",
+        /// The tools are named, because the conversation mentions them, and may not be called.
+        None = "none",
+    }
 }
 
 /// One question to a model.

@@ -76,6 +76,12 @@ impl Expression {
         }
     }
 
+    /// The field that the value misses, if it misses one.
+    pub fn missing_in(&self, variables: &Variables) -> Option<MissingField> {
+        let error = self.value(variables).err()?;
+        Some(self.missing(error.missing_field()?, variables))
+    }
+
     /// The missing field of this name with its place, and what may be meant by it. Takes as long as an evaluation.
     pub fn missing(&self, name: &str, variables: &Variables) -> MissingField {
         let parts = self.parts(variables);

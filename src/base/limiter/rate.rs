@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
-/// What is remembered of each key, by a rule. Keys whose state limits nothing any more are forgotten as soon as there are
+/// Memory of each key, by a rule. Keys whose state limits nothing any more are forgotten as soon as there are
 /// too many.
 #[derive(Debug)]
 pub struct RateLimiter<K, S> {

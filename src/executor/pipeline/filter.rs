@@ -24,8 +24,7 @@ impl StepKind for Filter {
     }
 
     fn missing(&self, scope: &StepScope) -> Option<MissingField> {
-        let error = self.0.value(&scope.cel).err()?;
-        Some(self.0.missing(error.missing_field()?, &scope.cel))
+        self.0.missing_in(&scope.cel)
     }
 
     fn perform<'a>(&'a self, act: &'a StepAction<'a>) -> BoxFuture<'a, Result<StepResult, StepError>> {

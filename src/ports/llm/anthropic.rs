@@ -13,7 +13,7 @@ use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::wire::{Format, Progress, RequestBody, raw};
 use crate::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolChoice, ToolOffer, echo, wire,
+    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, echo, wire,
 };
 
 pub(super) const DEFAULT_BASE_URL: &str = "https://api.anthropic.com/v1";
@@ -91,12 +91,8 @@ impl Format for Anthropic {
                 .iter()
                 .map(|tool| json!({ "name": tool.name, "description": tool.description, "input_schema": tool.parameters }))
                 .collect();
-            let choice = match request.tool_choice {
-                ToolChoice::Auto => "auto",
-                ToolChoice::None => "none",
-            };
             body.insert("tools".into(), json!(tools));
-            body.insert("tool_choice".into(), json!({ "type": choice }));
+            body.insert("tool_choice".into(), json!({ "type": request.tool_choice }));
         }
         if let Some(temperature) = request.temperature.or(self.temperature) {
             body.insert("temperature".into(), json!(temperature));

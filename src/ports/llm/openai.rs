@@ -11,8 +11,7 @@ use crate::base::secret::Secret;
 use crate::domain::run::transcript::{ToolCall, TranscriptMessage};
 use crate::ports::llm::wire::{Format, Progress, RequestBody, raw};
 use crate::ports::llm::{
-    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolChoice, ToolOffer, ToolSchema,
-    echo, wire,
+    LlmError, Model, ModelAnswer, ModelRequest, ModelTokens, OnDelta, StopReason, ToolOffer, ToolSchema, echo, wire,
 };
 
 pub(super) const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
@@ -88,12 +87,8 @@ impl Format for OpenAi {
         let mut body = Map::new();
         body.insert("model".into(), json!(self.model));
         if !request.tools.is_empty() {
-            let choice = match request.tool_choice {
-                ToolChoice::Auto => "auto",
-                ToolChoice::None => "none",
-            };
             body.insert("tools".into(), request.tools.iter().map(tool).collect());
-            body.insert("tool_choice".into(), json!(choice));
+            body.insert("tool_choice".into(), json!(request.tool_choice));
         }
         if let Some(limit) = request.max_tokens.or(self.max_tokens) {
             body.insert(self.limit_key().into(), json!(limit));
