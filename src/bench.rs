@@ -17,25 +17,26 @@ mod noop;
 mod part;
 pub mod plot;
 mod process;
+mod protocol;
 mod rate;
 pub mod report;
 mod scale;
+mod session;
+mod site;
 mod size;
 mod sql_baseline;
 
-use std::path::PathBuf;
-
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use tokio_util::sync::CancellationToken;
 
 use crate::base::clock::machine_now;
-use crate::base::secret::SecretUrl;
+use crate::bench::session::Bench;
 
 pub use figure::{BenchFigure, FigureLimit};
 pub use machine::Machine;
 pub use part::act as be_part;
 pub use process::ARGUMENT as PART_ARGUMENT;
+pub use site::Where;
 pub use size::BenchSize;
 
 /// Every measurement: its name, and its description.
@@ -62,26 +63,6 @@ pub const NAMES: [(&str, &str); 20] = [
     ("events", "events through the bus, past 10,000 event tasks, to runs and their start"),
 ];
 
-/// Where it is measured.
-#[derive(Debug, Clone)]
-pub struct Where {
-    /// `None`: SQLite in a temporary directory.
-    pub database_url: Option<SecretUrl>,
-    /// `None`: the embedded bus, on the database.
-    pub redis_url: Option<SecretUrl>,
-    /// This executable, for what takes more than one process.
-    pub program: PathBuf,
-    /// Ends it early; what was made is removed.
-    pub stop: CancellationToken,
-}
-
-impl Where {
-    /// On SQLite, whatever database was given.
-    fn on_sqlite(&self) -> Where {
-        Where { database_url: None, redis_url: None, ..self.clone() }
-    }
-}
-
 /// All that was measured in one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BenchReport {
@@ -97,16 +78,6 @@ pub struct BenchReport {
     pub limits: Vec<FigureLimit>,
     /// The figures.
     pub figures: Vec<BenchFigure>,
-}
-
-/// A run of the measurements.
-struct Bench<'a> {
-    at: &'a Where,
-    size: BenchSize,
-    names: &'a [&'a str],
-    told: &'a dyn Fn(&str),
-    limits: Vec<FigureLimit>,
-    figures: Vec<BenchFigure>,
 }
 
 /// Measures what is named, or everything; `told` hears what is being done. What needs Postgres is left out on SQLite.
@@ -145,18 +116,4 @@ pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str
     }
     let Bench { limits, figures, .. } = bench;
     Ok(BenchReport { reveille: env!("CARGO_PKG_VERSION").into(), began_at, machine, quick, limits, figures })
-}
-
-impl Bench<'_> {
-    fn wants(&self, name: &str) -> bool {
-        self.names.is_empty() || self.names.contains(&name)
-    }
-
-    fn wants_one_of(&self, names: &[&str]) -> bool {
-        names.iter().any(|name| self.wants(name))
-    }
-
-    fn tell(&self, doing: &str) {
-        (self.told)(doing);
-    }
 }

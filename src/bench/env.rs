@@ -1,6 +1,5 @@
 //! A database and a bus for one measurement, and their end.
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use uuid::Uuid;
 use crate::base::clock::{Clock, pause};
 use crate::base::id::new_id;
 use crate::base::secret::SecretUrl;
-use crate::bench::Where;
+use crate::bench::site::Where;
 use crate::config::Config;
 use crate::domain::quota::{MOST, Quotas};
 use crate::ports::bus;
@@ -237,14 +236,4 @@ async fn remove_schema(url: &SecretUrl, schema: &str) -> anyhow::Result<()> {
 /// An id for something that is only counted.
 pub fn any_id() -> Uuid {
     new_id(Clock::system().now())
-}
-
-impl Where {
-    /// Does something unless it is asked to stop meanwhile.
-    pub async fn or_stopped<T>(&self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-        tokio::select! {
-            done = work => done,
-            () = self.stop.cancelled() => anyhow::bail!("stopped; everything that was made is removed"),
-        }
-    }
 }

@@ -8,8 +8,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use crate::bench::Where;
-use crate::bench::part::{BenchPart, GO, PartOutput, RAN, STOP};
+use crate::bench::protocol::{GO, Part, RAN, STOP, Said};
+use crate::bench::site::Where;
 
 /// The argument of the executable that makes it one.
 pub const ARGUMENT: &str = "--as-part";
@@ -25,7 +25,7 @@ pub struct PartProcess {
 
 impl PartProcess {
     /// Starts it and returns once it is ready.
-    pub async fn start(at: &Where, part: &BenchPart) -> anyhow::Result<PartProcess> {
+    pub async fn start(at: &Where, part: &Part) -> anyhow::Result<PartProcess> {
         let mut child = Command::new(&at.program)
             .args(["bench", ARGUMENT])
             .stdin(Stdio::piped())
@@ -38,7 +38,7 @@ impl PartProcess {
         let mut process = PartProcess { child, input, output };
         process.tell(&serde_json::to_string(part)?).await?;
         let said = process.hear().await?;
-        anyhow::ensure!(said == PartOutput::Ready, "the other process said {said:?} before it was ready");
+        anyhow::ensure!(said == Said::Ready, "the other process said {said:?} before it was ready");
         Ok(process)
     }
 
@@ -47,7 +47,7 @@ impl PartProcess {
     }
 
     /// The next thing that it says.
-    pub async fn hear(&mut self) -> anyhow::Result<PartOutput> {
+    pub async fn hear(&mut self) -> anyhow::Result<Said> {
         let line = timeout(PATIENCE, self.output.next_line()).await.context("the other process says nothing")??;
         Ok(serde_json::from_str(&line.context("the other process has ended")?)?)
     }
@@ -61,7 +61,7 @@ impl PartProcess {
     pub async fn cpu(&mut self) -> anyhow::Result<Duration> {
         self.tell(RAN).await?;
         loop {
-            if let PartOutput::Ran { cpu } = self.hear().await? {
+            if let Said::Ran { cpu } = self.hear().await? {
                 return Ok(cpu);
             }
         }
@@ -71,7 +71,7 @@ impl PartProcess {
     pub async fn stop(mut self) -> anyhow::Result<u64> {
         self.tell(STOP).await?;
         loop {
-            if let PartOutput::Ended { executed } = self.hear().await? {
+            if let Said::Ended { executed } = self.hear().await? {
                 self.child.wait().await?;
                 return Ok(executed);
             }

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::base::clock::signed;
-use crate::bench::Bench;
 use crate::bench::env::BenchEnv;
 use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
 use crate::bench::fixtures::{draft, hourly, hourly_with_a_slot};
 use crate::bench::instance::{Instance, PATIENCE};
 use crate::bench::limits::timer;
 use crate::bench::scale::Scale;
+use crate::bench::session::Bench;
 use crate::engine::maintenance::housekeeping::Housekeeping;
 use crate::store::Store;
 

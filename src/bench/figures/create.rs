@@ -6,7 +6,6 @@ use std::time::Instant;
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 
-use crate::bench::Bench;
 use crate::bench::env::BenchEnv;
 use crate::bench::figure::{BenchFigure, median};
 use crate::bench::figures::write::BODY;
@@ -14,6 +13,7 @@ use crate::bench::fixtures::{draft, tenant};
 use crate::bench::instance::Instance;
 use crate::bench::limits::{commits, rate, rows};
 use crate::bench::rate::{Rate, Watch};
+use crate::bench::session::Bench;
 use crate::store::NewTask;
 
 const CLIENTS: usize = 16;

@@ -5,7 +5,8 @@ use crate::bench::figure::{BenchFigure, FigureLimit, Point, median};
 use crate::bench::instance::Instance;
 use crate::bench::limits::drain;
 use crate::bench::rate::Rate;
-use crate::bench::{Bench, sql_baseline};
+use crate::bench::session::Bench;
+use crate::bench::sql_baseline;
 
 /// The longer backlog is so many times the other.
 const LONGER: usize = 5;

@@ -8,7 +8,9 @@ use crate::bench::fixtures::{hourly, hourly_with_a_slot};
 use crate::bench::instance::Instance;
 use crate::bench::limits::{fire, rows};
 use crate::bench::rate::Rate;
-use crate::bench::{Bench, Where, sql_baseline};
+use crate::bench::session::Bench;
+use crate::bench::site::Where;
+use crate::bench::sql_baseline;
 
 const WHAT: &str = "due → run recorded → executor that does nothing → finished, by one instance";
 

@@ -12,7 +12,8 @@ use crate::bench::figures::burst::next_second;
 use crate::bench::instance::{Instance, PATIENCE, record, until_recorded};
 use crate::bench::limits::fire;
 use crate::bench::scale::Scale;
-use crate::bench::{Bench, sql_baseline};
+use crate::bench::session::Bench;
+use crate::bench::sql_baseline;
 
 /// Tenant of the lone task.
 const LONE: &str = "lone";

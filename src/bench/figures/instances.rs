@@ -10,9 +10,10 @@ use crate::base::clock::pause;
 use crate::bench::env::BenchEnv;
 use crate::bench::figure::{BenchFigure, median};
 use crate::bench::instance::{Instance, PATIENCE, record};
-use crate::bench::part::BenchPart;
 use crate::bench::process::PartProcess;
-use crate::bench::{Bench, Where};
+use crate::bench::protocol::Part;
+use crate::bench::session::Bench;
+use crate::bench::site::Where;
 
 /// How often it is looked whether all is done.
 const LOOK: Duration = Duration::from_millis(250);
@@ -58,7 +59,7 @@ async fn share(at: &Where, place: &BenchEnv, count: usize, fires: usize) -> anyh
     let instance = Instance::build(place).await?;
     instance.stock(place).due(fires, instance.store.clock().now()).await?;
     instance.store.close().await;
-    let part = BenchPart::engine(place);
+    let part = Part::engine(place);
     let mut processes = try_join_all((0..count).map(|_| PartProcess::start(at, &part))).await?;
     let began: DateTime<Utc> = sqlx::query_scalar("select clock_timestamp()").fetch_one(place.postgres()?).await?;
     try_join_all(processes.iter_mut().map(PartProcess::go)).await?;

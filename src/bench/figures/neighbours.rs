@@ -13,14 +13,14 @@ mod sink;
 use std::time::Duration;
 
 use crate::base::clock::pause;
-use crate::bench::Bench;
 use crate::bench::env::BenchEnv;
 use crate::bench::figure::{BenchFigure, Samples};
 use crate::bench::figures::rest::memory;
+use crate::bench::session::Bench;
 use hostile::{Hostile, HostileCounts};
 use quiet::{QuietTenant, QuietTimes};
 use service::BenchService;
-pub use service::{ServiceSettings, serve};
+pub use service::serve;
 use sink::MessageSink;
 
 pub const NAME: &str = "neighbours";

@@ -10,10 +10,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 
 use crate::base::invalid::ValidationErrors;
-use crate::bench::Bench;
 use crate::bench::env::any_id;
 use crate::bench::figure::{BenchFigure, median};
 use crate::bench::figures::rest::memory;
+use crate::bench::session::Bench;
 use crate::domain::trigger::Trigger;
 use crate::engine::scheduling::active::Active;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;

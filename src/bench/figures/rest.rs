@@ -10,9 +10,10 @@ use crate::bench::env::BenchEnv;
 use crate::bench::figure::BenchFigure;
 use crate::bench::instance::Instance;
 use crate::bench::machine::{field, kilobytes};
-use crate::bench::part::BenchPart;
 use crate::bench::process::PartProcess;
-use crate::bench::{Bench, Where};
+use crate::bench::protocol::Part;
+use crate::bench::session::Bench;
+use crate::bench::site::Where;
 
 /// Of a core, in percent.
 const MOST_CPU: f64 = 0.1;
@@ -64,7 +65,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 /// Starts a service, lets it come to rest, and watches it.
 async fn rest(at: &Where, place: &BenchEnv, seconds: usize) -> anyhow::Result<Resting> {
     let began = Instant::now();
-    let mut service = PartProcess::start(at, &BenchPart::serve(place, false)).await?;
+    let mut service = PartProcess::start(at, &Part::serve(place, false)).await?;
     let ready = began.elapsed().as_secs_f64();
     let id = service.id().context("the service has ended")?;
     // what a start does is done by then, and looks that find nothing have become rare

@@ -8,15 +8,15 @@ use tokio::time::timeout;
 
 use crate::base::clock::pause;
 use crate::base::id::Scope;
-use crate::bench::Bench;
 use crate::bench::env::{BenchEnv, any_id};
 use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
 use crate::bench::fixtures::draft;
 use crate::bench::instance::Instance;
 use crate::bench::limits::{commits, notify};
-use crate::bench::part::{BenchPart, PartOutput};
 use crate::bench::process::PartProcess;
+use crate::bench::protocol::{Part, Said};
 use crate::bench::rate::Watch;
+use crate::bench::session::Bench;
 
 /// The longest that one start may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -83,7 +83,7 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let asked = Instance::build(place).await?;
         let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });
         let task = asked.stock(place).task("ann", &draft(trigger)).await?;
-        let mut other = PartProcess::start(at, &BenchPart::serve(place, true)).await?;
+        let mut other = PartProcess::start(at, &Part::serve(place, true)).await?;
         let clock = asked.store.clock().clone();
         let (mut took, watch) = (Vec::with_capacity(starts), Watch::start());
         for _ in 0..starts {
@@ -91,7 +91,7 @@ pub async fn remote(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             let began = clock.elapsed();
             asked.store.run_now(&Scope::Every, task.id, id, None, clock.now(), None).await?;
             let said = other.hear().await?;
-            let PartOutput::Started { run_id, at } = said else { anyhow::bail!("the other instance said {said:?}") };
+            let Said::Started { run_id, at } = said else { anyhow::bail!("the other instance said {said:?}") };
             anyhow::ensure!(run_id == id, "another run was started than the one that was asked for");
             took.push(at.saturating_sub(began).as_secs_f64() * 1000.0);
             pause(GAP).await;

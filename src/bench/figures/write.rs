@@ -3,13 +3,13 @@
 use serde_json::json;
 
 use crate::base::id::Scope;
-use crate::bench::Bench;
 use crate::bench::env::{BenchEnv, any_id};
 use crate::bench::figure::{BenchFigure, FigureLimit};
 use crate::bench::fixtures::draft;
 use crate::bench::instance::Instance;
 use crate::bench::limits::{commits, rows};
 use crate::bench::rate::{Rate, Watch};
+use crate::bench::session::Bench;
 
 /// The body of a row of a limit: as long as a task's spec.
 pub const BODY: &str = r#"{"trigger": {"type": "schedule", "cron": "0 8 * * 1-5", "timezone": "Europe/Berlin", "catch_up": "latest", "overlap": "skip"}, "executor": "orchestrator", "action": {"instruction": "Sum up what came in since yesterday and say what is urgent.", "config": {}}, "max_runs": null, "timeout_seconds": 600, "retry": {"max_attempts": 1, "backoff_seconds": 30}, "pause_after_failures": null, "metadata": {}}"#;

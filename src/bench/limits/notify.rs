@@ -7,12 +7,12 @@ use sqlx::postgres::PgListener;
 use uuid::Uuid;
 
 use crate::base::clock::{Clock, pause};
-use crate::bench::Where;
 use crate::bench::env::{BenchEnv, any_id};
 use crate::bench::figure::Samples;
-use crate::bench::part::{BenchPart, PartOutput};
 use crate::bench::process::PartProcess;
+use crate::bench::protocol::{Part, Said};
 use crate::bench::rate::{Rate, Watch};
+use crate::bench::site::Where;
 
 /// The channel, within the database: its name holds that of the schema.
 fn channel(place: &BenchEnv) -> String {
@@ -30,7 +30,7 @@ pub async fn measure(
     sqlx::query("create table bare_asked (id uuid primary key, state text not null)").execute(pool).await?;
     let url = place.config.database.url.expose().to_owned();
     let channel = channel(place);
-    let mut other = PartProcess::start(at, &BenchPart::Listen { url, channel: channel.clone() }).await?;
+    let mut other = PartProcess::start(at, &Part::Listen { url, channel: channel.clone() }).await?;
     let clock = Clock::system();
     let mut connection = pool.acquire().await?;
     let (mut took, watch) = (Vec::with_capacity(samples), Watch::start());
@@ -46,7 +46,7 @@ pub async fn measure(
         .execute(&mut *connection)
         .await?;
         loop {
-            if let PartOutput::Started { run_id, at } = other.hear().await?
+            if let Said::Started { run_id, at } = other.hear().await?
                 && run_id == id
             {
                 took.push(at.saturating_sub(began).as_secs_f64() * 1000.0);
@@ -61,19 +61,19 @@ pub async fn measure(
 }
 
 /// The other process: marks what it is told of, and says when it had done so. Until `stop`.
-pub async fn listen(url: &str, channel: &str, say: impl Fn(&PartOutput)) -> anyhow::Result<()> {
+pub async fn listen(url: &str, channel: &str, say: impl Fn(&Said)) -> anyhow::Result<()> {
     let pool = PgPool::connect(url).await?;
     let mut listener = PgListener::connect_with(&pool).await?;
     listener.listen(channel).await?;
     let mut connection = pool.acquire().await?;
     let clock = Clock::system();
-    say(&PartOutput::Ready);
+    say(&Said::Ready);
     loop {
         let run_id: Uuid = listener.recv().await?.payload().parse()?;
         sqlx::query("update bare_asked set state = 'started' where id = $1 and state = 'ready'")
             .bind(run_id)
             .execute(&mut *connection)
             .await?;
-        say(&PartOutput::Started { run_id, at: clock.elapsed() });
+        say(&Said::Started { run_id, at: clock.elapsed() });
     }
 }

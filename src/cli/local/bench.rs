@@ -9,9 +9,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::base::secret::SecretUrl;
+use crate::bench::Where;
 use crate::bench::figure::number;
 use crate::bench::report::seen_from;
-use crate::bench::{self, BenchFigure, BenchReport, BenchSize, NAMES, Where};
+use crate::bench::{self, BenchFigure, BenchReport, BenchSize, NAMES};
 use crate::cli::screen::{Screen, Tone};
 
 /// Event tasks that a tenant may have of one source by default.

@@ -6,17 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use reqwest::{Method, RequestBuilder, StatusCode};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::app::{App, Extras};
 use crate::base::secret::{Secret, SecretUrl};
 use crate::base::token::{TokenKind, TokenText};
-use crate::bench::Where;
 use crate::bench::env::{BenchEnv, KEY};
-use crate::bench::part::{BenchPart, PartOutput};
 use crate::bench::process::PartProcess;
+use crate::bench::protocol::{Asked, Part, Said};
+use crate::bench::site::Where;
 use crate::config::Config;
 use crate::ports::egress;
 
@@ -25,19 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// All addresses of this machine's own network, on every port.
 const LOOPBACK: &str = "127.0.0.0/8:*";
 
-/// Settings that the process is given.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ServiceSettings {
-    url: String,
-    dir: String,
-    admin_token: String,
-    /// Address and prefix; `None`: the embedded bus.
-    redis: Option<(String, String)>,
-}
-
 /// Becomes the service: as it is without configuration, but for where its data is, who may call it, and that tools, polls and
 /// webhooks reach the measurement's own addresses.
-pub async fn serve(asked: &ServiceSettings) -> anyhow::Result<App> {
+pub async fn serve(asked: &Asked) -> anyhow::Result<App> {
     let mut config = Config::default();
     config.database.url = SecretUrl::new(asked.url.clone());
     config.server.data_dir = Path::new(&asked.dir).display().to_string();
@@ -69,15 +58,15 @@ pub struct BenchTenant {
 impl BenchService {
     pub async fn start(at: &Where, place: &BenchEnv) -> anyhow::Result<BenchService> {
         let token = TokenText::new(TokenKind::Admin).expose().to_owned();
-        let asked = ServiceSettings {
+        let asked = Asked {
             url: place.config.database.url.expose().to_owned(),
             dir: place.dir.display().to_string(),
             admin_token: token.clone(),
             redis: place.redis().map(|(url, prefix)| (url.to_owned(), prefix.to_owned())),
         };
-        let mut process = PartProcess::start(at, &BenchPart::Whole(asked)).await?;
+        let mut process = PartProcess::start(at, &Part::Whole(asked)).await?;
         let said = process.hear().await?;
-        let PartOutput::Listens { address } = said else { anyhow::bail!("the service said {said:?} and no address") };
+        let Said::Listens { address } = said else { anyhow::bail!("the service said {said:?} and no address") };
         Ok(BenchService { process, admin: BenchTenant::new(address, token) })
     }
 

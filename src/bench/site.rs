@@ -1,0 +1,36 @@
+//! The place that a run of the measurements is given: a database, a Redis and this executable.
+
+use std::future::Future;
+use std::path::PathBuf;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::base::secret::SecretUrl;
+
+/// Where it is measured.
+#[derive(Debug, Clone)]
+pub struct Where {
+    /// `None`: SQLite in a temporary directory.
+    pub database_url: Option<SecretUrl>,
+    /// `None`: the embedded bus, on the database.
+    pub redis_url: Option<SecretUrl>,
+    /// This executable, for what takes more than one process.
+    pub program: PathBuf,
+    /// Ends it early; what was made is removed.
+    pub stop: CancellationToken,
+}
+
+impl Where {
+    /// On SQLite, whatever database was given.
+    pub fn on_sqlite(&self) -> Where {
+        Where { database_url: None, redis_url: None, ..self.clone() }
+    }
+
+    /// Does something unless it is asked to stop meanwhile.
+    pub async fn or_stopped<T>(&self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+        tokio::select! {
+            done = work => done,
+            () = self.stop.cancelled() => anyhow::bail!("stopped; everything that was made is removed"),
+        }
+    }
+}
