@@ -2,23 +2,12 @@
 //!
 //! Such an entry stays pending in Redis, uncounted, and is due again a moment later for any consumer of the group.
 
-use std::time::Duration;
-
 use redis::{RedisError, pipe};
 
-use crate::base::id::Tenant;
 use crate::ports::bus::BusEntry;
-use crate::ports::bus::redis::reading::StreamReader;
+use crate::ports::bus::redis::reading::{LEFT_FOR, StreamReader};
 use crate::ports::bus::redis::servers::RedisConnection;
 use crate::ports::bus::redis::streams::read_entry_name;
-
-/// An entry that was left comes again after this long.
-pub(super) const LEFT_FOR: Duration = Duration::from_secs(1);
-
-/// Whether an entry is of one of these tenants.
-pub(super) fn is_of(entry: &BusEntry, tenants: &[Tenant]) -> bool {
-    entry.event.as_ref().is_ok_and(|event| tenants.contains(&event.tenant))
-}
 
 impl StreamReader {
     /// Leaves entries that were just read. Answers whether there were any.

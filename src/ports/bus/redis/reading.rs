@@ -12,7 +12,6 @@ use redis::{Cmd, RedisError, cmd, pipe};
 use tokio::sync::{Mutex, Notify};
 
 use crate::base::id::Tenant;
-use crate::ports::bus::redis::leaving::{LEFT_FOR, is_of};
 use crate::ports::bus::redis::servers::{RedisConnection, RedisLink, is_lost};
 use crate::ports::bus::redis::streams::{Raw, StreamId, StreamNames, entry_name, event_of};
 use crate::ports::bus::{BusEntry, BusError};
@@ -23,6 +22,8 @@ pub(super) const BLOCK: Duration = Duration::from_secs(5);
 const BLOCK_TO_THE_END: Duration = Duration::from_secs(2);
 /// Entries that are looked through at once for those of tenants that are not full, however few of them are wanted.
 const LOOKED_THROUGH: usize = 500;
+/// An entry that was left comes again after this long.
+pub(super) const LEFT_FOR: Duration = Duration::from_secs(1);
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the streams of a cluster are asked: first, and at last while nothing comes.
 const CLUSTER_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
@@ -340,4 +341,9 @@ impl StreamReader {
         let pending: Vec<PendingEntries> = asked.query_async(connection).await?;
         Ok(pending.into_iter().map(|found| found.first().map_or(1, |(_, _, _, deliveries)| *deliveries)).collect())
     }
+}
+
+/// Whether an entry is of one of these tenants.
+fn is_of(entry: &BusEntry, tenants: &[Tenant]) -> bool {
+    entry.event.as_ref().is_ok_and(|event| tenants.contains(&event.tenant))
 }
