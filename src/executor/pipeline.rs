@@ -11,18 +11,22 @@ mod filter;
 mod for_each;
 mod http;
 mod kind;
+mod kinds;
 mod ledger;
 mod llm;
 mod map;
 mod notify;
+mod parts;
 mod publish;
 mod reading;
 #[allow(missing_docs, reason = "the names of its types and fields are those of a task's action")]
 pub mod schema;
 mod scope;
+mod settling;
 mod spec;
 mod store;
 mod tool;
+mod world;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -40,15 +44,15 @@ use crate::base::template::Tree;
 use crate::domain::run::outcome::{RunError, RunFault, RunOutcome};
 use crate::domain::task::{Action, Task};
 use crate::executor::pipeline::attempt::{Attempts, error_value};
-use crate::executor::pipeline::kind::StepContext;
 use crate::executor::pipeline::ledger::{Ledger, StepStart};
 use crate::executor::pipeline::scope::{FireScope, StepScope, run_value, task_value};
 use crate::executor::pipeline::spec::{OnError, PipelineSpec, StepWork};
+use crate::executor::pipeline::world::StepContext;
 use crate::executor::{Executor, Job, UNREADABLE_ACTION};
 use crate::ports::tool::HostError;
 
 pub use crate::executor::pipeline::dry_run::{DryRun, Sample};
-pub use crate::executor::pipeline::kind::StepParts;
+pub use crate::executor::pipeline::parts::StepParts;
 
 /// Why a run ended early and well: a `filter` was false, or a step with `on_error: stop` failed.
 pub const REASON_FILTERED: &str = "filtered";

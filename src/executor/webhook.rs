@@ -13,7 +13,7 @@ pub(super) mod settings;
 use std::time::Duration;
 
 use bytes::Bytes;
-use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 use futures::future::BoxFuture;
 use http::{HeaderMap, Method, StatusCode, header};
 use serde_json::{Value, json};
@@ -237,9 +237,6 @@ impl Executor for WebhookExecutor {
         Box::pin(self.run(job))
     }
 }
-
-/// The longest that a run may wait, in seconds.
-pub(crate) const LONGEST_WAIT: TimeDelta = TimeDelta::days(30);
 
 #[cfg(test)]
 mod tests {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::base::expr::Expression;
-use crate::executor::pipeline::kind::{StepContext, StepFault, StepKind};
+use crate::executor::pipeline::kind::{StepFault, StepKind};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::StepScope;
-use crate::executor::pipeline::spec::{OnError, StepSpec, StepWork};
+use crate::executor::pipeline::spec::{ForEach, OnError, StepSpec, StepWork};
+use crate::executor::pipeline::world::StepContext;
 
 /// Most items of a list.
 pub const ITEMS: usize = 1_000;
@@ -16,13 +16,6 @@ pub const ITEMS: usize = 1_000;
 const CONCURRENCY: std::ops::RangeInclusive<u64> = 1..=10;
 /// Kinds that the inner step may have: a model is not asked once per item, and a stored value has one name.
 const KINDS: [&str; 5] = ["http", "tool", "map", "publish", "notify"];
-
-pub struct ForEach {
-    items: Expression,
-    /// Executed for each item; its name is the outer step's.
-    pub step: StepSpec,
-    pub concurrency: usize,
-}
 
 impl ForEach {
     /// `{"items": CEL, "do": {<kind>: …, timeout_seconds?, retry?, on_error?}, "concurrency"?}`.

@@ -1,52 +1,21 @@
 //! The kinds of steps: the port, the list, and what an execution of a step is given.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use chrono_tz::Tz;
 use futures::future::BoxFuture;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::agent::{Agent, AgentStore, ChannelLimits, Configured, StopSignal, StreamSink};
-use crate::base::clock::Clock;
-use crate::base::compute::Compute;
 use crate::base::expr::{Expression, ExpressionError, MissingField};
-use crate::base::id::Tenant;
 use crate::base::template::TemplateError;
 use crate::domain::run::Usage;
 use crate::domain::run::outcome::{RunError, RunFault};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::StepScope;
-use crate::executor::pipeline::{agent, filter, http, llm, map, notify, publish, store, tool};
-use crate::ports::tool::{HostError, MissedByStep, ToolHost, ToolRegistry};
-use crate::ports::vault::credentials::{CredentialError, CredentialFault, Credentials, UsedSecrets};
-
-/// The parts that all pipelines share.
-pub struct StepParts {
-    /// Credentials for requests.
-    pub credentials: Credentials,
-    /// The agent of `agent` steps, with its tools.
-    pub agent: Agent,
-    /// `[[agents]]`.
-    pub agents: Vec<Configured>,
-    /// Names of the channels for `notify` steps.
-    pub channels: Vec<String>,
-    /// Threads for work that takes long.
-    pub compute: Compute,
-    /// The language of expressions.
-    pub expressions: crate::base::expr::Language,
-    /// The language of templates.
-    pub templates: crate::base::template::TextTemplates,
-}
-
-impl StepParts {
-    /// Tools for `tool` steps.
-    pub fn tools(&self) -> &Arc<ToolRegistry> {
-        &self.agent.tools
-    }
-}
+use crate::executor::pipeline::world::StepContext;
+use crate::ports::tool::{HostError, MissedByStep};
+use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 
 /// The effect of executing a step twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,40 +66,6 @@ pub trait StepKind: Send + Sync {
 
 /// Reads what stands behind the name of a kind; adds what is wrong.
 pub type ReadKind = fn(&Value, &mut StepReader) -> Option<Box<dyn StepKind>>;
-
-/// The kinds, `for_each` aside, which is made of them.
-pub const KINDS: [(&str, ReadKind); 9] = [
-    ("http", http::read),
-    ("tool", tool::read),
-    ("filter", filter::read),
-    ("map", map::read),
-    ("publish", publish::read),
-    ("notify", notify::read),
-    ("store", store::read),
-    ("agent", agent::read),
-    ("llm", llm::read),
-];
-
-/// State that the steps of one run share.
-pub struct StepContext {
-    pub parts: Arc<StepParts>,
-    pub tenant: Tenant,
-    pub run_id: Uuid,
-    pub task_id: Uuid,
-    pub timezone: Tz,
-    pub channel: Option<ChannelLimits>,
-    pub host: Arc<dyn ToolHost>,
-    pub store: Arc<dyn AgentStore>,
-    pub stop: StopSignal,
-    pub sink: StreamSink,
-    pub clock: Clock,
-    /// The secrets that the run has used so far.
-    pub known: UsedSecrets,
-    /// The digest of the steps.
-    pub steps: String,
-    /// A missing field was told in this run, or is not to be told.
-    pub missing_told: AtomicBool,
-}
 
 /// One execution of one step.
 pub struct StepAction<'a> {

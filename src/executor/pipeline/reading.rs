@@ -9,7 +9,7 @@ use crate::base::expr::{Expression, NamedMember};
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
 use crate::base::template::{Template, TemplateNames, Tree};
 use crate::domain::event::impossible_member;
-use crate::executor::pipeline::kind::StepParts;
+use crate::executor::pipeline::parts::StepParts;
 use crate::executor::pipeline::scope::{NAMES, NAMES_OF_EACH, RUN_MEMBERS, TASK_MEMBERS};
 
 /// The text that is read, its place, and the names that it may use.

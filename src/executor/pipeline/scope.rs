@@ -9,8 +9,7 @@ use crate::base::template::Values;
 use crate::domain::run::Run;
 use crate::domain::run::cause::Cause;
 use crate::domain::task::Task;
-use crate::executor::pipeline::kind::StepContext;
-use crate::executor::pipeline::spec::{StepSpec, StepWork};
+use crate::executor::pipeline::world::StepContext;
 
 /// The extension attribute that counts through how many pipelines an event came.
 pub const HOPS: &str = "reveillehops";
@@ -89,13 +88,7 @@ pub fn task_value(task: &Task) -> Value {
 }
 
 impl StepScope {
-    pub async fn new(
-        world: &StepContext,
-        fire: FireScope,
-        run: Value,
-        task: Value,
-        state: Map<String, Value>,
-    ) -> StepScope {
+    pub async fn new(world: &StepContext, fire: FireScope, run: Value, task: Value, state: Map<String, Value>) -> StepScope {
         let parts = [&fire.event, &fire.value, &fire.previous, &fire.input, &run, &task];
         let bytes = parts.into_iter().chain(&fire.events).chain(state.values()).map(weight).sum();
         world.with(StepScope::default(), bytes, move |scope| *scope = StepScope::of(&fire, &run, &task, state)).await
@@ -158,26 +151,8 @@ impl StepScope {
     }
 }
 
-impl StepContext {
-    /// The scope after a step: what it gave, for those behind it, and (where it did not fail) what it stored.
-    pub async fn settled(&self, scope: StepScope, step: &StepSpec, done: bool, value: Value) -> StepScope {
-        let kind = match &step.what {
-            StepWork::One(kind) if done => Some(Arc::clone(kind)),
-            _ => None,
-        };
-        let name = step.name.clone();
-        self.with(scope, weight(&value), move |scope| {
-            if let Some(kind) = kind {
-                kind.settle(&value, scope);
-            }
-            scope.step(&name, value);
-        })
-        .await
-    }
-}
-
 /// Bytes of a value, about: as many as its JSON has at least.
-fn weight(value: &Value) -> usize {
+pub(super) fn weight(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 2,
         Value::Array(items) => items.iter().map(|item| weight(item) + 1).sum::<usize>() + 2,

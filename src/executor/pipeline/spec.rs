@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::base::expr::Expression;
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean};
 use crate::base::template::Tree;
-use crate::executor::pipeline::for_each::ForEach;
-use crate::executor::pipeline::kind::{KINDS, StepKind, StepParts};
+use crate::executor::pipeline::kind::StepKind;
+use crate::executor::pipeline::kinds::KINDS;
+use crate::executor::pipeline::parts::StepParts;
 use crate::executor::pipeline::reading::{StepReader, given};
 
 /// Most steps of a pipeline.
@@ -48,6 +50,15 @@ pub struct StepSpec {
 pub enum StepWork {
     One(Arc<dyn StepKind>),
     Each(Box<ForEach>),
+}
+
+/// `for_each`: a step that is executed for each item of a list.
+pub struct ForEach {
+    /// The list.
+    pub items: Expression,
+    /// Executed for each item; its name is the outer step's.
+    pub step: StepSpec,
+    pub concurrency: usize,
 }
 
 /// How often a failure that time may heal is tried again within the run, and how soon.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
@@ -14,7 +15,6 @@ use crate::domain::credential::{Reference, SECRET_HEADERS};
 use crate::domain::notification::recipient::signing_keys;
 use crate::domain::run::outcome::RunError;
 use crate::domain::task::Action;
-use crate::executor::webhook::LONGEST_WAIT;
 use crate::ports::egress::Egress;
 use crate::ports::vault::{SealedPlace, Vault};
 
@@ -27,6 +27,8 @@ const TIMEOUTS: std::ops::RangeInclusive<u64> = 1..=300;
 const DEFAULT_TIMEOUT: u64 = 30;
 const DEFAULT_COMPLETION: u64 = 3_600;
 const HEADERS: usize = 30;
+/// The longest that a run may wait.
+const LONGEST_WAIT: TimeDelta = TimeDelta::days(30);
 /// Headers that are written by the client, or by us.
 const OURS: [&str; 7] =
     ["host", "content-length", "content-type", "transfer-encoding", "connection", "idempotency-key", "expect"];

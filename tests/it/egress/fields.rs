@@ -12,7 +12,7 @@ use reveille::domain::run::outcome::RunError;
 use reveille::domain::task::Action;
 use reveille::domain::trigger::condition::PollSpec;
 use reveille::executor::Executor;
-use reveille::executor::pipeline::{Pipeline, StepParts};
+use reveille::executor::pipeline::{Parts, Pipeline};
 use reveille::executor::webhook::WebhookExecutor;
 use reveille::ports::channel::{ChannelError, webhook};
 use reveille::ports::egress::Egress;
@@ -121,7 +121,7 @@ async fn the_webhook_executor_takes_none_of_them_and_reaches_none() {
 }
 
 fn pipeline(egress: Egress, stage: &AgentHarness) -> Pipeline {
-    Pipeline::new(StepParts {
+    Pipeline::new(Parts {
         credentials: Credentials::none(egress),
         agent: stage.agent.clone(),
         agents: vec![],

@@ -13,7 +13,7 @@ use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::domain::run::transcript::{StepOutcome, TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{Run, RunState, Usage};
 use reveille::domain::task::{Action, Draft, Task, TaskValidator};
-use reveille::executor::pipeline::{Pipeline, StepParts};
+use reveille::executor::pipeline::{Parts, Pipeline};
 use reveille::executor::{Executor, Job};
 use reveille::ports::egress;
 use reveille::ports::egress::Egress;
@@ -41,7 +41,7 @@ pub fn pipeline(stage: &AgentHarness) -> Pipeline {
         max_turns: Some(2),
         approvals: Default::default(),
     };
-    Pipeline::new(StepParts {
+    Pipeline::new(Parts {
         credentials: Credentials::none(egress()),
         agent: stage.agent.clone(),
         agents: vec![librarian],

@@ -1,0 +1,33 @@
+//! The parts that all pipelines share.
+
+use std::sync::Arc;
+
+use crate::agent::{Agent, Configured};
+use crate::base::compute::Compute;
+use crate::ports::tool::ToolRegistry;
+use crate::ports::vault::credentials::Credentials;
+
+/// The parts that all pipelines share.
+pub struct StepParts {
+    /// Credentials for requests.
+    pub credentials: Credentials,
+    /// The agent of `agent` steps, with its tools.
+    pub agent: Agent,
+    /// `[[agents]]`.
+    pub agents: Vec<Configured>,
+    /// Names of the channels for `notify` steps.
+    pub channels: Vec<String>,
+    /// Threads for work that takes long.
+    pub compute: Compute,
+    /// The language of expressions.
+    pub expressions: crate::base::expr::Language,
+    /// The language of templates.
+    pub templates: crate::base::template::TextTemplates,
+}
+
+impl StepParts {
+    /// Tools for `tool` steps.
+    pub fn tools(&self) -> &Arc<ToolRegistry> {
+        &self.agent.tools
+    }
+}

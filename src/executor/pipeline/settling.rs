@@ -1,0 +1,27 @@
+//! The scope after a step.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::executor::pipeline::scope::{StepScope, weight};
+use crate::executor::pipeline::spec::{StepSpec, StepWork};
+use crate::executor::pipeline::world::StepContext;
+
+impl StepContext {
+    /// The scope after a step: what it gave, for those behind it, and (where it did not fail) what it stored.
+    pub async fn settled(&self, scope: StepScope, step: &StepSpec, done: bool, value: Value) -> StepScope {
+        let kind = match &step.what {
+            StepWork::One(kind) if done => Some(Arc::clone(kind)),
+            _ => None,
+        };
+        let name = step.name.clone();
+        self.with(scope, weight(&value), move |scope| {
+            if let Some(kind) = kind {
+                kind.settle(&value, scope);
+            }
+            scope.step(&name, value);
+        })
+        .await
+    }
+}

@@ -1,0 +1,35 @@
+//! State that the steps of one run share.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use chrono_tz::Tz;
+use uuid::Uuid;
+
+use crate::agent::{AgentStore, ChannelLimits, Sink, StopSignal};
+use crate::base::clock::Clock;
+use crate::base::id::Tenant;
+use crate::executor::pipeline::parts::StepParts;
+use crate::ports::tool::ToolHost;
+use crate::ports::vault::credentials::UsedSecrets;
+
+/// State that the steps of one run share.
+pub struct StepContext {
+    pub parts: Arc<StepParts>,
+    pub tenant: Tenant,
+    pub run_id: Uuid,
+    pub task_id: Uuid,
+    pub timezone: Tz,
+    pub channel: Option<ChannelLimits>,
+    pub host: Arc<dyn ToolHost>,
+    pub store: Arc<dyn AgentStore>,
+    pub stop: StopSignal,
+    pub sink: Sink,
+    pub clock: Clock,
+    /// The secrets that the run has used so far.
+    pub known: UsedSecrets,
+    /// The digest of the steps.
+    pub steps: String,
+    /// A missing field was told in this run, or is not to be told.
+    pub missing_told: AtomicBool,
+}
