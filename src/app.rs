@@ -163,7 +163,7 @@ pub async fn build(
     let agent =
         Agent { models, tools: Arc::clone(&tools), settings: config.react.clone(), policy, compute: compute.clone() };
     let channels = channels.and(LiveChannel::new(&config.channels.live, store.clone(), vault.clone()));
-    let pipeline = Pipeline::new(pipeline::Parts {
+    let pipeline = Pipeline::new(pipeline::StepParts {
         credentials: credentials.clone(),
         agent: agent.clone(),
         agents: config.agents.clone(),

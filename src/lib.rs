@@ -1,26 +1,35 @@
 //! Reveille wakes AI agents: it decides when, runs what, asks a person first, tells what came of it, and never loses
 //! or doubles a fire.
 //!
-//! # The flow
+//! # The way of a fire
 //!
 //! One direction, and every arrow is a committed row:
 //!
 //! ```text
-//! clock ──▶ scheduler ──▶ runs: queued ──▶ worker ──▶ executor ──▶ end ──▶ deliveries ──▶ notifier ──▶ channel
+//! clock ──▶ scheduler ─┐
+//! bus ────▶ matcher ───┼─▶ run: queued ──▶ worker ──▶ executor ──▶ run: ended ──▶ delivery ──▶ notifier ──▶ channel
+//! poll ───▶ watcher ───┘                                 │  ▲
+//!                                                        ▼  │
+//!                                              approval: asked, answered
 //! ```
 //!
-//! Nothing calls backwards. HTTP and the engine never import each other; they meet in [`store`].
+//! Nothing calls backwards. HTTP and the engine never import each other; they meet in [`store`]. `docs/architecture.md`
+//! follows one fire from file to file.
 //!
 //! # Layers, each importing only what stands above it
 //!
-//! - [`base::clock`], [`base::compute`], [`base::field`], [`base::id`], [`base::invalid`], [`base::json::length`], [`base::json::schema`], [`base::limiter`], [`base::retry`], [`base::secret`], [`base::signature`], [`base::template`], [`base::threads`], [`base::token`], [`base::words`]: no I/O of the product.
-//! - [`domain::task`], [`domain::trigger`], [`domain::run`], [`domain::approval`], [`domain::credential`], [`domain::notification`], [`domain::quota`]: pure domain, data and transitions, no await.
+//! - [`base`], without I/O of the product: [`clock`], [`compute`], [`expr`], [`fair_queue`], [`failpoint`], [`field`],
+//!   [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`retry`], [`secret`], [`signature`],
+//!   [`template`], [`threads`], [`token`], [`unicode_safety`], [`words`].
+//! - [`domain`], data and transitions, no `await`: [`approval`], [`credential`], [`event`], [`notification`], [`quota`],
+//!   [`run`], [`task`], [`trigger`].
 //! - [`store`]: the only place that knows a database.
-//! - [`ports::egress`], [`ports::vault`]; then [`ports::llm`], [`ports::tool`], [`ports::channel`], [`ports::poll`]: ports, a trait and a list each, one file per adapter.
+//! - [`ports`], a trait and a list each, one file per adapter: [`egress`], [`vault`]; then [`bus`], [`channel`], [`llm`],
+//!   [`poll`], [`tool`].
 //! - [`agent`]: reasoning, no storage.
 //! - [`executor`]: how a run is executed.
-//! - [`engine`] and [`http`]: services, and the face; [`base::metrics`] beside both.
-//! - [`app`], [`config`], [`telemetry`], [`cli`]: composition and command line.
+//! - [`engine`] and [`http`]: services, and the API.
+//! - [`app`], [`bench`], [`cli`], [`config`], [`telemetry`]: composition and command line.
 //!
 //! # What always holds
 //!
@@ -29,6 +38,42 @@
 //! - A state changes by the table in [`domain::run::RunState::on`] only, and a final one never.
 //! - What is acknowledged is committed.
 //! - A tenant is a typed argument of every store call that is made for a caller.
+//!
+//! [`clock`]: base::clock
+//! [`compute`]: base::compute
+//! [`expr`]: base::expr
+//! [`fair_queue`]: base::fair_queue
+//! [`failpoint`]: base::failpoint
+//! [`field`]: base::field
+//! [`id`]: base::id
+//! [`invalid`]: base::invalid
+//! [`json`]: base::json
+//! [`limiter`]: base::limiter
+//! [`metrics`]: base::metrics
+//! [`redact`]: base::redact
+//! [`retry`]: base::retry
+//! [`secret`]: base::secret
+//! [`signature`]: base::signature
+//! [`template`]: base::template
+//! [`threads`]: base::threads
+//! [`token`]: base::token
+//! [`unicode_safety`]: base::unicode_safety
+//! [`words`]: base::words
+//! [`approval`]: domain::approval
+//! [`credential`]: domain::credential
+//! [`event`]: domain::event
+//! [`notification`]: domain::notification
+//! [`quota`]: domain::quota
+//! [`run`]: domain::run
+//! [`task`]: domain::task
+//! [`trigger`]: domain::trigger
+//! [`bus`]: ports::bus
+//! [`channel`]: ports::channel
+//! [`egress`]: ports::egress
+//! [`llm`]: ports::llm
+//! [`poll`]: ports::poll
+//! [`tool`]: ports::tool
+//! [`vault`]: ports::vault
 
 #![warn(missing_docs)]
 

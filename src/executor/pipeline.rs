@@ -4,29 +4,20 @@
 //! transcript, and a run goes on at the step where it ends, in this attempt or in the next. An effect that would happen
 //! twice and whose outcome nobody knows is never repeated.
 
-mod agent;
 mod attempt;
+mod context;
 mod dry_run;
-mod filter;
-mod for_each;
-mod http;
 mod kind;
 mod kinds;
 mod ledger;
-mod llm;
-mod map;
-mod notify;
 mod parts;
-mod publish;
 mod reading;
 #[allow(missing_docs, reason = "the names of its types and fields are those of a task's action")]
 pub mod schema;
 mod scope;
 mod settling;
 mod spec;
-mod store;
-mod tool;
-mod world;
+pub mod steps;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -44,10 +35,10 @@ use crate::base::template::Tree;
 use crate::domain::run::outcome::{RunError, RunFault, RunOutcome};
 use crate::domain::task::{Action, Task};
 use crate::executor::pipeline::attempt::{Attempts, error_value};
+use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::ledger::{Ledger, StepStart};
 use crate::executor::pipeline::scope::{FireScope, StepScope, run_value, task_value};
 use crate::executor::pipeline::spec::{OnError, PipelineSpec, StepWork};
-use crate::executor::pipeline::world::StepContext;
 use crate::executor::{Executor, Job, UNREADABLE_ACTION};
 use crate::ports::tool::HostError;
 

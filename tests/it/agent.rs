@@ -1,9 +1,9 @@
 //! The agent: what goes over the wire to models, and how the loop behaves when models, tools and processes do not.
 
 mod consent;
+pub mod harness;
 mod looping;
 mod orchestrator;
 mod resume;
-pub mod stage;
 mod tools;
 mod wire;

@@ -3,12 +3,12 @@
 
 mod clock;
 mod disk;
+mod harness;
 mod killed;
 #[cfg(feature = "planted")]
 mod planted;
 mod poison;
 mod redis;
 mod shutdown;
-mod stage;
 mod stopped;
 mod wires;

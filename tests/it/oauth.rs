@@ -1,8 +1,8 @@
 //! OAuth 2 against a real, certified provider: accounts are connected, renewed by one worker alone, taken back, and
 //! connected again.
 
+mod harness;
 mod page;
 mod refresh;
 mod runs;
-mod stage;
 mod trouble;

@@ -2,10 +2,10 @@
 //! task is saved, trials, and the life of a run that waits for completion.
 
 mod dry_run;
+pub mod harness;
 mod ledger;
 mod page;
 mod refused;
 mod service;
-pub mod stage;
 mod steps;
 mod webhook;

@@ -3,10 +3,12 @@
 //! It reads the sources as text. Each rule is proved to find a planted violation.
 
 mod bounds;
+mod circles;
 mod guide;
 mod layers;
 mod limits;
 mod prose;
+mod shape;
 mod source;
 
 use std::path::Path;
@@ -71,6 +73,29 @@ fn the_tree_keeps_its_rules() {
     assert!(sources.len() > 10, "the sources were not found");
     let found: Vec<String> = sources.iter().flat_map(faults).collect();
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+#[test]
+fn modules_of_the_layers_are_those_of_the_map() {
+    let found = layers::faults_of_the_map(&sources_of_the_product());
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+#[test]
+fn folders_can_be_looked_over_and_types_have_names_of_their_own() {
+    let sources = sources_of_the_product();
+    let found = [shape::crowded_folders(&sources), shape::shared_type_names(&sources), shape::store_macros(&sources)];
+    assert!(found.iter().all(Vec::is_empty), "\n{}\n", found.concat().join("\n"));
+}
+
+#[test]
+fn no_file_is_in_a_circle_of_imports() {
+    let found = circles::circles(&sources_of_the_product());
+    assert!(found.is_empty(), "\n{}\n", found.join("\n"));
+}
+
+fn sources_of_the_product() -> Vec<Source> {
+    Source::read_all(Path::new(env!("CARGO_MANIFEST_DIR")), &["src"], &["rs"])
 }
 
 #[test]

@@ -22,13 +22,13 @@ use crate::domain::event::Event;
 use crate::domain::run::outcome::RunFault;
 use crate::domain::run::transcript::TranscriptEntry;
 use crate::executor::pipeline::attempt::{error_value, too_large};
+use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind};
 use crate::executor::pipeline::ledger::VALUE_BYTES;
 use crate::executor::pipeline::scope::{FireScope, StepScope};
 use crate::executor::pipeline::spec::ForEach;
 use crate::executor::pipeline::spec::{OnError, PipelineSpec, StepSpec, StepWork};
-use crate::executor::pipeline::world::StepContext;
-use crate::executor::pipeline::{StepParts, Pipeline, output};
+use crate::executor::pipeline::{Pipeline, StepParts, output};
 use crate::ports::tool::{HostError, MissedByStep, TaskQuery, ToolHost, ToolNotice};
 use crate::ports::vault::credentials::UsedSecrets;
 
@@ -109,7 +109,11 @@ impl Pipeline {
 }
 
 /// The steps, and whether each mock is of one of them.
-fn read_for(parts: &StepParts, config: &Map<String, Value>, mocks: &[String]) -> Result<PipelineSpec, ValidationErrors> {
+fn read_for(
+    parts: &StepParts,
+    config: &Map<String, Value>,
+    mocks: &[String],
+) -> Result<PipelineSpec, ValidationErrors> {
     let mut faults = ValidationErrors::new();
     let spec = PipelineSpec::read(config, "/config", parts, &mut faults);
     for name in mocks {

@@ -11,9 +11,9 @@ use crate::base::expr::{Expression, ExpressionError, MissingField};
 use crate::base::template::TemplateError;
 use crate::domain::run::Usage;
 use crate::domain::run::outcome::{RunError, RunFault};
+use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::StepScope;
-use crate::executor::pipeline::world::StepContext;
 use crate::ports::tool::{HostError, MissedByStep};
 use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 

@@ -1,7 +1,7 @@
 //! The list of the kinds of steps.
 
 use crate::executor::pipeline::kind::ReadKind;
-use crate::executor::pipeline::{agent, filter, http, llm, map, notify, publish, store, tool};
+use crate::executor::pipeline::steps::{agent, filter, http, llm, map, notify, publish, store, tool};
 
 /// The kinds, `for_each` aside, which is made of them.
 pub const KINDS: [(&str, ReadKind); 9] = [

@@ -9,7 +9,7 @@ use crate::base::template::Values;
 use crate::domain::run::Run;
 use crate::domain::run::cause::Cause;
 use crate::domain::task::Task;
-use crate::executor::pipeline::world::StepContext;
+use crate::executor::pipeline::context::StepContext;
 
 /// The extension attribute that counts through how many pipelines an event came.
 pub const HOPS: &str = "reveillehops";
@@ -88,7 +88,13 @@ pub fn task_value(task: &Task) -> Value {
 }
 
 impl StepScope {
-    pub async fn new(world: &StepContext, fire: FireScope, run: Value, task: Value, state: Map<String, Value>) -> StepScope {
+    pub async fn new(
+        world: &StepContext,
+        fire: FireScope,
+        run: Value,
+        task: Value,
+        state: Map<String, Value>,
+    ) -> StepScope {
         let parts = [&fire.event, &fire.value, &fire.previous, &fire.input, &run, &task];
         let bytes = parts.into_iter().chain(&fire.events).chain(state.values()).map(weight).sum();
         world.with(StepScope::default(), bytes, move |scope| *scope = StepScope::of(&fire, &run, &task, state)).await

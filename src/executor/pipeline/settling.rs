@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::scope::{StepScope, weight};
 use crate::executor::pipeline::spec::{StepSpec, StepWork};
-use crate::executor::pipeline::world::StepContext;
 
 impl StepContext {
     /// The scope after a step: what it gave, for those behind it, and (where it did not fail) what it stored.

@@ -14,7 +14,7 @@ use reveille::domain::run::transcript::TranscriptMessage;
 use reveille::ports::tool::{Definition, Tool, ToolContext, ToolError, ToolOutput, ToolRegistry};
 use serde_json::{Value, json};
 
-use super::stage::{AgentHarness, FakeTool, call, calls, passing, says};
+use super::harness::{AgentHarness, FakeTool, call, calls, passing, says};
 use crate::support::computing::{HeldThreads, until_waiting};
 
 type Deeds = Arc<Mutex<Vec<(String, Value)>>>;

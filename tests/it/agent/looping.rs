@@ -13,7 +13,7 @@ use reveille::ports::llm::{LlmError, ModelAnswer, ModelRequest, ModelTokens, Mod
 use reveille::ports::tool::{ToolContext, ToolError, ToolFailure, ToolOutput, ToolStatus};
 use serde_json::{Value, json};
 
-use super::stage::{AgentHarness, FakeModel, FakeTool, call, calls, models, passing, says, seconds};
+use super::harness::{AgentHarness, FakeModel, FakeTool, call, calls, models, passing, says, seconds};
 
 fn output(text: impl Into<String>) -> Result<ToolOutput, ToolError> {
     Ok(ToolOutput { text: text.into() })

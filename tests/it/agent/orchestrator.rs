@@ -15,7 +15,7 @@ use reveille::ports::llm::LlmError;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::stage::{AgentHarness, FakeTool, RUN, passing, says, start};
+use super::harness::{AgentHarness, FakeTool, RUN, passing, says, start};
 
 fn action(instruction: &str, config: Value) -> Action {
     Action { instruction: instruction.into(), config: serde_json::from_value(config).unwrap() }

@@ -9,7 +9,7 @@ use reveille::domain::run::transcript::{ToolCall, TranscriptEntry, TranscriptMes
 use reveille::ports::tool::{ToolContext, ToolOutput};
 use serde_json::json;
 
-use super::stage::{AgentHarness, FakeTool, Memory, call, calls, says, start};
+use super::harness::{AgentHarness, FakeTool, Memory, call, calls, says, start};
 
 /// Calls by name and idempotency key, with the number of tries.
 type Called = Arc<Mutex<BTreeMap<(String, String), usize>>>;

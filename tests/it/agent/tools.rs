@@ -16,7 +16,7 @@ use uuid::Uuid;
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::stage::{AgentHarness, RUN, call, calls, says};
+use super::harness::{AgentHarness, RUN, call, calls, says};
 use crate::support::computing::{HeldThreads, until_waiting};
 
 /// A stage whose agent has the built-in tools and makes these calls.

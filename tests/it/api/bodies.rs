@@ -13,7 +13,7 @@ use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
 use super::service::{ADMIN, Api, daily_of};
-use crate::approvals::stage::{ask, note};
+use crate::approvals::harness::{ask, note};
 
 /// Operations whose body is not held against a schema here.
 const ELSEWHERE: [(&str, &str); 5] = [

@@ -11,7 +11,7 @@ use reveille::domain::notification::{MessageKind, NewDelivery, dedupe};
 use reveille::store::{DeliveryFilter, Grant};
 use serde_json::{Value, json};
 
-use crate::approvals::stage::{ask, note};
+use crate::approvals::harness::{ask, note};
 
 use super::service::{Api, daily, daily_of, on_both, only};
 

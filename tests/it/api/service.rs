@@ -221,7 +221,7 @@ impl Api {
             policy: Policy::new(&approval::Settings::default()).expect("the default"),
             compute: store.computing().clone(),
         };
-        let pipeline = Pipeline::new(pipeline::Parts {
+        let pipeline = Pipeline::new(pipeline::StepParts {
             credentials,
             agent,
             agents: vec![],

@@ -5,7 +5,7 @@ use reveille::domain::approval::CallOutcome;
 use reveille::domain::run::RunState;
 use serde_json::{Value, json};
 
-use super::stage::{TIME, ask, note, note_of};
+use super::harness::{TIME, ask, note, note_of};
 use crate::api::service::{Api, on_both};
 
 on_both! {

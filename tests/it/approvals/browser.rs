@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
-use super::stage::{Asked, TIME, ask, note, note_of};
+use super::harness::{Asked, TIME, ask, note, note_of};
 use crate::api::service::Api;
 use crate::support::servers::{chromium, images};
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::stage::{ask, note};
+use super::harness::{ask, note};
 use crate::api::service::{Api, on_both};
 use reveille::domain::approval::matrix::{Category, Consequence};
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 use uuid::Uuid;
 
-use crate::agent::stage::FakeTool;
+use crate::agent::harness::FakeTool;
 use crate::support::app::Instance;
 use crate::support::smtp::{Mail, MailServer};
 use crate::support::world::{ADMIN, World, at, on_both};

@@ -4,7 +4,7 @@ use reveille::domain::approval::{ApprovalChoice, CallOutcome, Proposal};
 use reveille::domain::run::RunState;
 use serde_json::json;
 
-use super::stage::{Seen, TIME, ask, fetch, link, note, note_of, post};
+use super::harness::{Seen, TIME, ask, fetch, link, note, note_of, post};
 use crate::api::service::{Api, on_both};
 
 on_both! {

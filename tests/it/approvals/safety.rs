@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::stage::{ask, fetch, fetch_from, note, note_of, post};
+use super::harness::{ask, fetch, fetch_from, note, note_of, post};
 use crate::api::service::{Api, on_both};
 
 on_both! {

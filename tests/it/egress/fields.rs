@@ -12,7 +12,7 @@ use reveille::domain::run::outcome::RunError;
 use reveille::domain::task::Action;
 use reveille::domain::trigger::condition::PollSpec;
 use reveille::executor::Executor;
-use reveille::executor::pipeline::{Parts, Pipeline};
+use reveille::executor::pipeline::{Pipeline, StepParts};
 use reveille::executor::webhook::WebhookExecutor;
 use reveille::ports::channel::{ChannelError, webhook};
 use reveille::ports::egress::Egress;
@@ -27,9 +27,9 @@ use serde_json::{Value, json};
 
 use super::spellings::all;
 use super::{Names, egress};
-use crate::agent::stage::{AgentHarness, RUN};
+use crate::agent::harness::{AgentHarness, RUN};
 use crate::notifications::{deliver, recipient};
-use crate::pipelines::stage::job;
+use crate::pipelines::harness::job;
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
@@ -121,7 +121,7 @@ async fn the_webhook_executor_takes_none_of_them_and_reaches_none() {
 }
 
 fn pipeline(egress: Egress, stage: &AgentHarness) -> Pipeline {
-    Pipeline::new(Parts {
+    Pipeline::new(StepParts {
         credentials: Credentials::none(egress),
         agent: stage.agent.clone(),
         agents: vec![],
@@ -160,7 +160,7 @@ async fn template_values_never_name_another_host() {
     ] });
     let table = table();
     for url in &table {
-        let mut job = job(&stage, Arc::new(crate::agent::stage::Memory::default()), config.clone(), None);
+        let mut job = job(&stage, Arc::new(crate::agent::harness::Memory::default()), config.clone(), None);
         let input = Some(json!({ "url": url }));
         job.run = Arc::new(Run { input, ..(*job.run).clone() });
         match pipeline.execute(job).await {

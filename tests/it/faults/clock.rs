@@ -9,7 +9,7 @@ use reveille::base::id::Scope;
 use reveille::domain::task::change::TaskChange;
 use serde_json::json;
 
-use super::stage::FaultHarness;
+use super::harness::FaultHarness;
 use crate::support::binary::TempDir;
 use crate::support::postgres_server::PostgresServer;
 use crate::support::servers;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use reveille::base::clock::{machine_now, pause};
 
-use super::stage::FaultHarness;
+use super::harness::FaultHarness;
 use crate::support::postgres_server::PostgresServer;
 
 const WELL: Duration = Duration::from_secs(3);

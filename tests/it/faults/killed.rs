@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use reveille::base::clock::{machine_now, pause};
 use serde_json::json;
 
-use super::stage::FaultHarness;
+use super::harness::FaultHarness;
 use crate::support::postgres::Database;
 use crate::support::servers;
 

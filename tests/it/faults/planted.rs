@@ -7,7 +7,7 @@ use chrono::TimeDelta;
 use reveille::base::clock::{machine_now, pause};
 use serde_json::json;
 
-use super::stage::{FaultHarness, PATIENCE};
+use super::harness::{FaultHarness, PATIENCE};
 use super::stopped;
 use crate::support::checker::Verdict;
 use crate::support::postgres::Database;

@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use reveille::base::clock::{machine_now, pause};
 use serde_json::json;
 
-use super::stage::{FaultHarness, PATIENCE};
+use super::harness::{FaultHarness, PATIENCE};
 
 #[tokio::test]
 async fn a_run_that_kills_its_process_each_time_is_given_up_and_the_others_go_on() {

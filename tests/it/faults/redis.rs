@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use reveille::base::clock::{machine_now, pause};
 
-use super::stage::FaultHarness;
+use super::harness::FaultHarness;
 use crate::support::proxy::{Proxy, Wire};
 use crate::support::redis::RedisServer;
 

@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use reveille::base::clock::{machine_now, pause};
 use serde_json::json;
 
-use super::stage::{FaultHarness, LEASE_VARIABLE, PATIENCE};
+use super::harness::{FaultHarness, LEASE_VARIABLE, PATIENCE};
 use crate::support::binary::signal;
 use crate::support::postgres::Database;
 

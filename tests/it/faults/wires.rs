@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reveille::base::clock::{machine_now, pause};
 
-use super::stage::FaultHarness;
+use super::harness::FaultHarness;
 use crate::support::postgres::Database;
 use crate::support::postgres_server::PostgresServer;
 use crate::support::proxy::{Proxy, Wire};

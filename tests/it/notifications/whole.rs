@@ -14,7 +14,7 @@ use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use crate::api::service::Api;
-use crate::approvals::stage::fetch_from;
+use crate::approvals::harness::fetch_from;
 use crate::support::app::Instance;
 use crate::support::smtp::MailServer;
 use crate::support::world::{ADMIN, World, on_both};

@@ -10,10 +10,10 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::stage::{LIFE, PUBLIC_URL, parameter, provider};
+use super::harness::{LIFE, PUBLIC_URL, parameter, provider};
 use crate::api::service::Api;
 use crate::approvals::browser::drive;
-use crate::approvals::stage::{Seen, fetch, post};
+use crate::approvals::harness::{Seen, fetch, post};
 use crate::support::oauth::{CLIENT, OAuthServer};
 use crate::support::servers::{chromium, images};
 

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use super::stage::{Instance, LIFE, OAuthHarness, ann, text};
+use super::harness::{Instance, LIFE, OAuthHarness, ann, text};
 use crate::support::oauth::{BODY_CLIENT, secret_of};
 
 /// How long an answer may take that nobody waits for: less than a renewal may.
@@ -115,7 +115,7 @@ async fn a_token_that_the_api_refuses_is_renewed_once_for_all_who_were_refused()
 #[tokio::test]
 async fn an_owner_s_own_token_endpoint_is_asked_with_the_secret_of_the_document_and_through_the_egress() {
     let stage = OAuthHarness::on_sqlite().await;
-    let body_client = super::stage::provider(&stage.server, BODY_CLIENT);
+    let body_client = super::harness::provider(&stage.server, BODY_CLIENT);
     let one = stage.instance_with(&[("calendar".to_owned(), body_client)].into()).await;
     stage.connect(&one).await;
     let mut document: Value = serde_json::from_str(one.stored().await.1.expose()).unwrap();

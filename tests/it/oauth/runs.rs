@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use wiremock::matchers::any;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::stage::{LIFE, PUBLIC_URL, calendar, parameter, provider, text};
+use super::harness::{LIFE, PUBLIC_URL, calendar, parameter, provider, text};
 use crate::support::app::Instance;
 use crate::support::oauth::{CLIENT, OAuthServer};
 use crate::support::world::{World, on_both};

@@ -11,7 +11,7 @@ use reveille::ports::vault::oauth::refresh::LEASE;
 use reveille::store::UseFilter;
 use serde_json::{Value, json};
 
-use super::stage::{Instance, LIFE, OAuthHarness, ann, text};
+use super::harness::{Instance, LIFE, OAuthHarness, ann, text};
 
 /// To within the last minute of the token's life: due, and good.
 fn due() -> TimeDelta {

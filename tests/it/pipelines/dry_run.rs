@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::stage::pipeline;
-use crate::agent::stage::AgentHarness;
+use super::harness::pipeline;
+use crate::agent::harness::AgentHarness;
 
 /// Bytes of JSON that a value of a step may have.
 const VALUE_BYTES: usize = 262_144;

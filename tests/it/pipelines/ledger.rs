@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::stage::{Death, Mortal, job, ledger, pipeline};
-use crate::agent::stage::{AgentHarness, FakeTool, Memory, call, calls, says};
+use super::harness::{Death, Mortal, job, ledger, pipeline};
+use crate::agent::harness::{AgentHarness, FakeTool, Memory, call, calls, says};
 
 fn steps(url: &str) -> Value {
     json!({ "steps": [

@@ -4,8 +4,8 @@ use reveille::domain::approval::matrix::Category;
 use reveille::domain::approval::policy::Policy;
 use serde_json::{Value, json};
 
-use super::stage::{answer, failure, faults, run};
-use crate::agent::stage::{AgentHarness, FakeTool};
+use super::harness::{answer, failure, faults, run};
+use crate::agent::harness::{AgentHarness, FakeTool};
 
 fn stage() -> AgentHarness {
     let strict =

@@ -9,7 +9,7 @@ use reveille::domain::task::TaskStatus;
 use reveille::ports::tool::{Tool, ToolOutput};
 use serde_json::{Value, json};
 
-use crate::agent::stage::FakeTool;
+use crate::agent::harness::FakeTool;
 use crate::support::app::Instance;
 use crate::support::world::{ADMIN, World, on_both};
 

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use wiremock::matchers::{body_json, header, method, path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::stage::{answer, event, failure, ledger, run};
-use crate::agent::stage::{AgentHarness, FakeTool, RUN, passing, says};
+use super::harness::{answer, event, failure, ledger, run};
+use crate::agent::harness::{AgentHarness, FakeTool, RUN, passing, says};
 
 fn stage() -> AgentHarness {
     AgentHarness::new(vec![], vec![FakeTool::echo("echo")])

@@ -49,7 +49,7 @@ const TESTED: &[(&str, Tested)] = &[
     ("src/domain/event.rs: ATTRIBUTE_LENGTH", By("attributes_are_taken_at_their_longest_and_refused_one_beyond_it")),
     ("src/domain/event.rs: EVENT_BYTES", By("event_is_taken_at_its_largest_and_refused_one_byte_beyond_it")),
     (
-        "src/executor/pipeline/for_each.rs: ITEMS",
+        "src/executor/pipeline/steps/for_each.rs: ITEMS",
         By("items_and_values_are_taken_at_their_bounds_and_fail_the_step_one_beyond_them"),
     ),
     (
@@ -58,7 +58,7 @@ const TESTED: &[(&str, Tested)] = &[
     ),
     ("src/executor/pipeline/spec.rs: STEPS", By("steps_of_a_pipeline_are_fifty_at_most")),
     (
-        "src/executor/pipeline/store.rs: VALUE_BYTES",
+        "src/executor/pipeline/steps/store.rs: VALUE_BYTES",
         By("items_and_values_are_taken_at_their_bounds_and_fail_the_step_one_beyond_them"),
     ),
     ("src/base/expr/cost.rs: MADE_BYTES", By("made_value_is_as_large_as_it_may_be_and_no_larger")),

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+/// Folders of `src` that group modules by their kind.
+pub const GROUPS: [&str; 3] = ["base", "domain", "ports"];
+
 /// A file of the tree.
 pub struct Source {
     /// From the root of the package, with `/`.
@@ -36,7 +39,7 @@ impl Comment {
 /// A path into this crate, without the leading `crate::`.
 #[derive(Debug, PartialEq)]
 pub struct Import {
-    /// One or two names: `clock` or `store::tasks`.
+    /// One to three names, without the folder that only groups modules: `clock` or `store::tasks`.
     pub path: String,
     pub line: usize,
 }
@@ -66,10 +69,12 @@ impl Source {
         found
     }
 
-    /// Its module at the top of the crate: `store` for `src/store/tasks.rs`.
+    /// Its module: `store` for `src/store/tasks.rs`, `task` for `src/domain/task/draft.rs`.
     pub fn module(&self) -> &str {
         let path = self.path.strip_prefix("src/").unwrap_or(&self.path).trim_end_matches(".rs");
-        path.split('/').next().unwrap_or(path)
+        let mut names = path.split('/');
+        let first = names.next().unwrap_or(path);
+        if GROUPS.contains(&first) { names.next().unwrap_or(first) } else { first }
     }
 
     /// Whether it is one of these files or lies in one of these folders; `src/http` is `src/http.rs` as well.
@@ -82,7 +87,7 @@ impl Source {
 
     /// The code's lines before the tests, numbered from 1.
     pub fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.before_tests().lines().enumerate().map(|(index, line)| (index + 1, line))
+        self.code_before_tests().lines().enumerate().map(|(index, line)| (index + 1, line))
     }
 
     /// The code's lines with those of the tests, numbered from 1.
@@ -91,7 +96,7 @@ impl Source {
     }
 
     pub fn lines_without_tests(&self) -> usize {
-        self.before_tests().lines().count()
+        self.code_before_tests().lines().count()
     }
 
     /// The comments, each with its marker, in order: lines that follow each other are one comment.
@@ -126,7 +131,7 @@ impl Source {
 
     /// Every `crate::…`, in `use` lists and inline.
     pub fn imports(&self) -> Vec<Import> {
-        let code = self.before_tests();
+        let code = self.code_before_tests();
         let mut found = Vec::new();
         for (at, _) in code.match_indices("crate::") {
             if code[..at].ends_with(is_name) {
@@ -134,6 +139,10 @@ impl Source {
             }
             let line = code[..at].matches('\n').count() + 1;
             for path in heads(&code[at + "crate::".len()..]) {
+                let path = match path.split_once("::") {
+                    Some((group, path)) if GROUPS.contains(&group) => path.to_owned(),
+                    _ => path,
+                };
                 found.push(Import { path, line });
             }
         }
@@ -168,7 +177,7 @@ impl Source {
     }
 
     /// Tests may use what they like, and are as long as they are.
-    fn before_tests(&self) -> &str {
+    pub fn code_before_tests(&self) -> &str {
         let end = self.code.find("#[cfg(test)]\nmod tests").unwrap_or(self.code.len());
         &self.code[..end]
     }
@@ -178,37 +187,44 @@ fn is_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The first two names of a path, of each path where it begins with a group: `{a::{b, c}, d}` → `a`, `d`.
+/// The first three names of each path of a tree: `a::{b::{c, d}, e}` → `a::b::c`, `a::b::d`, `a::e`.
 fn heads(text: &str) -> Vec<String> {
-    let Some(group) = text.strip_prefix('{') else {
-        return vec![head(text)];
-    };
     let mut found = Vec::new();
-    let mut depth = 0;
-    let mut from = 0;
-    for (at, c) in group.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth > 0 => depth -= 1,
-            ',' | '}' if depth == 0 => {
-                found.push(head(group[from..at].trim()));
-                from = at + 1;
-                if c == '}' {
-                    break;
-                }
-            }
-            _ => {}
-        }
-    }
-    found.retain(|head| !head.is_empty());
+    expand(text, &[], &mut found);
     found
 }
 
-fn head(text: &str) -> String {
-    let name = |text: &str| text.chars().take_while(|c| is_name(*c)).collect::<String>();
-    let first = name(text);
-    let second = text[first.len()..].strip_prefix("::").map(name).unwrap_or_default();
-    if second.is_empty() { first } else { format!("{first}::{second}") }
+/// Takes one path or tree off the text, and answers what follows it.
+fn expand<'a>(text: &'a str, before: &[&'a str], found: &mut Vec<String>) -> &'a str {
+    let text = text.trim_start();
+    if let Some(mut rest) = text.strip_prefix('{') {
+        loop {
+            rest = rest.trim_start();
+            match rest.chars().next() {
+                None => return rest,
+                Some('}') => return &rest[1..],
+                Some(',') => rest = &rest[1..],
+                Some(_) => {
+                    let after = expand(rest, before, found);
+                    // neither a name nor a group
+                    rest = if after.len() == rest.len() { &rest[1..] } else { after };
+                }
+            }
+        }
+    }
+    let length = text.find(|c: char| !is_name(c)).unwrap_or(text.len());
+    let (name, rest) = text.split_at(length);
+    if name.is_empty() {
+        return text;
+    }
+    let path: Vec<&str> = before.iter().copied().chain([name]).collect();
+    match rest.strip_prefix("::").filter(|_| path.len() < 3) {
+        Some(rest) if rest.starts_with(|c: char| is_name(c) || c == '{') => expand(rest, &path, found),
+        _ => {
+            found.push(path.join("::"));
+            rest
+        }
+    }
 }
 
 /// Blanks comments, strings and characters; keeps every line where it is.

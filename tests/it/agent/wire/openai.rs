@@ -12,7 +12,7 @@ use reveille::ports::llm::{
 use serde_json::{Value, json};
 
 use super::server::{End, Reply, Server, offer, settings};
-use crate::agent::stage::{AgentHarness, FakeTool, call};
+use crate::agent::harness::{AgentHarness, FakeTool, call};
 
 fn model(server: &Server) -> OpenAi {
     offer(&settings(server, |_| {}), OpenAi::new)

@@ -10,7 +10,7 @@ use reveille::ports::tool::UsedSecrets;
 use serde_json::{Value, json};
 
 use super::server::{Reply, Server, settings};
-use crate::agent::stage::{AgentHarness, FakeTool, Memory, call};
+use crate::agent::harness::{AgentHarness, FakeTool, Memory, call};
 
 /// A provider whose second turn needs what its first one said.
 struct Vendor {

@@ -13,7 +13,7 @@ use reveille::domain::run::outcome::{RunError, RunOutcome};
 use reveille::domain::run::transcript::{StepOutcome, TranscriptEntry, TranscriptMessage};
 use reveille::domain::run::{Run, RunState, Usage};
 use reveille::domain::task::{Action, Draft, Task, TaskValidator};
-use reveille::executor::pipeline::{Parts, Pipeline};
+use reveille::executor::pipeline::{Pipeline, StepParts};
 use reveille::executor::{Executor, Job};
 use reveille::ports::egress;
 use reveille::ports::egress::Egress;
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::agent::stage::{AgentHarness, Memory, RUN, start};
+use crate::agent::harness::{AgentHarness, Memory, RUN, start};
 
 pub const TASK: Uuid = Uuid::from_u128(77);
 
@@ -41,7 +41,7 @@ pub fn pipeline(stage: &AgentHarness) -> Pipeline {
         max_turns: Some(2),
         approvals: Default::default(),
     };
-    Pipeline::new(Parts {
+    Pipeline::new(StepParts {
         credentials: Credentials::none(egress()),
         agent: stage.agent.clone(),
         agents: vec![librarian],

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::kind::{StepFault, StepKind};
 use crate::executor::pipeline::reading::StepReader;
 use crate::executor::pipeline::scope::StepScope;
 use crate::executor::pipeline::spec::{ForEach, OnError, StepSpec, StepWork};
-use crate::executor::pipeline::world::StepContext;
 
 /// Most items of a list.
 pub const ITEMS: usize = 1_000;

@@ -15,9 +15,9 @@ use crate::domain::credential::references;
 use crate::domain::run::outcome::RunError;
 use crate::domain::run::transcript::TranscriptEntry;
 use crate::executor::pipeline::kind::{Effect, StepAction, StepError, StepFault, StepKind, StepResult};
-use crate::executor::pipeline::llm::model;
 use crate::executor::pipeline::reading::{StepReader, given};
 use crate::executor::pipeline::scope::StepScope;
+use crate::executor::pipeline::steps::llm::model;
 
 /// Turns that may be asked for.
 const TURNS: std::ops::RangeInclusive<u64> = 1..=100;
