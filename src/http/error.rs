@@ -31,6 +31,7 @@ const FAULTS: usize = 100;
     "detail": "1 fault; see errors",
     "errors": [{"pointer": "/trigger/timezone", "message": "unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?"}]
 }))]
+#[schema(as = Problem)]
 pub struct ProblemDetails {
     /// Stable, for programs: `urn:reveille:problem:` and a word.
     #[serde(rename = "type")]

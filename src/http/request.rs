@@ -1,4 +1,4 @@
-//! What each request goes through: limits, identity, body, query.
+//! The way of each request: limits, identity, body, query.
 
 pub mod auth;
 pub mod body;

@@ -19,7 +19,7 @@ from reveille_client.models import (
     ApprovalStatus,
     ApprovalView,
     ApprovalViewList,
-    Choice,
+    ApprovalChoice,
     DecidedView,
     EventIds,
     EventTrigger,
@@ -67,7 +67,7 @@ def main(base_url: str, token: str) -> None:
         return next(iter(listed.items), None)
 
     approval = until(asked)
-    decision = NewDecision(decision=Choice.APPROVE, digest=approval.digest, comment="go on")
+    decision = NewDecision(decision=ApprovalChoice.APPROVE, digest=approval.digest, comment="go on")
     decided = decide_approval.sync(approval.id, client=client, body=decision)
     assert isinstance(decided, DecidedView) and decided.status == ApprovalStatus.APPROVED, decided
 

@@ -31,6 +31,7 @@ const PAGE: usize = 100;
 
 /// An entry of the bus that could not be handled.
 #[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = DeadLetter)]
 pub struct DeadLetterView {
     /// Id of the letter.
     pub id: String,

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"source": "email", "type": "new_email", "data": {"from": "ship-confirm@amazon.com"}}))]
+#[schema(as = NewEvent)]
 pub struct EventSchema {
     /// Tenant of the event; an admin names it.
     #[schema(required = false, example = "user_123")]

@@ -43,6 +43,7 @@ pub struct DryRunRequest {
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"state": "succeeded", "output": "Booked for eight."}))]
+#[schema(as = Completion)]
 pub struct CompletionSchema {
     /// `succeeded` or `failed`.
     pub state: String,

@@ -74,6 +74,7 @@ pub struct Digest {
 /// count.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Budget)]
 pub struct BudgetSchema {
     #[schema(minimum = 0, maximum = 10000)]
     pub per_day: u32,

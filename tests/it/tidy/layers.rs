@@ -76,6 +76,8 @@ pub fn faults(source: &Source) -> Vec<String> {
             found.push(format!("{}:{}: `{module}` must not import `{named}`", source.path, import.line));
         }
     }
+    // a list may name a module more than once
+    found.dedup();
     let (guest, homes) = GUEST;
     if !source.is_one_of(homes) {
         let declared = GUEST_DECLARED.iter().find(|(file, _)| *file == source.path).map(|(_, text)| *text);
