@@ -11,6 +11,7 @@ mod flags;
 mod list;
 pub mod local;
 mod moment;
+mod profiles;
 pub mod remote;
 mod screen;
 mod transcript;

@@ -18,7 +18,7 @@ use super::failure::CliFailure;
 use super::typed::{self, FieldFlags};
 use crate::base::invalid::FieldError;
 use crate::base::secret::Secret;
-use crate::cli::remote::login;
+use crate::cli::profiles;
 use crate::config::Environment;
 use crate::ports::egress;
 
@@ -72,12 +72,12 @@ impl Client {
         let named = args.profile.as_deref().or(environment.get("REVEILLE_PROFILE"));
         let token = environment.get("REVEILLE_TOKEN").map(Secret::new);
         let profile = match (named, &token) {
-            (Some(name), _) => Some(login::profile(name, environment)?.ok_or_else(|| {
+            (Some(name), _) => Some(profiles::profile(name, environment)?.ok_or_else(|| {
                 CliFailure::new(format!("there is no profile `{name}`"))
                     .hint(format!("reveille login --profile {name}"))
             })?),
             (None, Some(_)) => None,
-            (None, None) => login::profile(login::USUAL_PROFILE, environment)?,
+            (None, None) => profiles::profile(profiles::USUAL_PROFILE, environment)?,
         };
         let url = match named {
             Some(_) => args.url.as_deref(),

@@ -25,10 +25,9 @@ pub mod subject_ref;
 pub mod text;
 pub mod verification;
 
-pub use address::{Addresses, PushAddress, SlackAddress, WebhookAddress};
 pub use delivery::{Delivery, DeliveryClaim, DeliveryEvent, DeliveryState, Mark};
-pub use kind::{HoldReason, MessageKind};
+pub use kind::{HoldReason, MessageKind, NoticeKind};
 pub use new_delivery::NewDelivery;
-pub use recipient::{Recipient, RecipientDraft};
+pub use recipient::{Addresses, PushAddress, Recipient, RecipientDraft, SlackAddress, WebhookAddress};
 pub use report::{DeliveryReport, ReportedFate};
-pub use subject_ref::{NoticeKind, SubjectRef};
+pub use subject_ref::SubjectRef;

@@ -10,6 +10,7 @@ mod draft;
 mod exported;
 mod fields;
 mod output;
+mod reader;
 mod validator;
 mod view;
 
@@ -25,13 +26,16 @@ use crate::domain::trigger::NextFire;
 
 pub use credentials::{credentials_of, kept_tool, named_by};
 pub use dependent::DependentTask;
-pub use draft::{DEFAULT_EXECUTOR, DEFAULT_TIMEOUT};
 pub use exported::{exported_id, exported_key};
 pub use fields::{DECIDED, Spec};
 pub use output::{Notify, Output, Route, Urgency};
 pub use validator::{ActionCheck, ActionSeal, PollCheck, TaskValidator};
 pub use view::{LastRun, TaskView};
 
+/// The executor of a task that names none.
+pub const DEFAULT_EXECUTOR: &str = "orchestrator";
+/// Running time of a run where none is given, in seconds.
+pub const DEFAULT_TIMEOUT: u64 = 600;
 /// Longest stable key of a task, in characters.
 pub const KEY_LENGTH: usize = 200;
 /// Longest name of a task, in characters.

@@ -19,6 +19,9 @@ use crate::executor::pipeline::schema::PipelineConfig;
 use crate::executor::schema::{OrchestratorConfig, WebhookConfig};
 use crate::http::error::{PROBLEM_JSON, ProblemDetails};
 
+/// Where the document has its schemas.
+const SCHEMAS: &str = "#/components/schemas/";
+
 /// The name of the security scheme.
 pub const BEARER: &str = "bearer";
 

@@ -8,6 +8,7 @@ mod refresh;
 mod resuming;
 mod rewrap;
 mod row;
+pub(super) mod standing;
 mod uses;
 
 use chrono::{DateTime, Utc};
@@ -17,9 +18,9 @@ use uuid::Uuid;
 use crate::base::id::{Scope, new_id};
 use crate::domain::credential::{Credential, Inject, OAuth, Reference};
 use crate::domain::task::DependentTask;
-pub(super) use crate::store::credentials::resuming::in_turn;
 use crate::store::credentials::resuming::{Resumptions, resume_waiting};
 use crate::store::credentials::row::{CredentialRow, LISTED, MEASURED};
+pub(super) use crate::store::credentials::standing::in_turn;
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage};
 use crate::store::db::text::{document, optional_document, text};
 use crate::store::ops::audit::{AuditAction, write_audit};

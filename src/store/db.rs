@@ -12,6 +12,7 @@ pub(super) mod queues;
 #[cfg(test)]
 pub(super) mod scratch;
 pub(super) mod sqlite_batch;
+mod sqlite_pool;
 pub(super) mod store_metrics;
 pub(super) mod tenant_readers;
 pub(super) mod text;

@@ -6,6 +6,7 @@
 pub(super) mod closing;
 pub(super) mod dead_letters;
 pub(super) mod event_index;
+pub(super) mod matches;
 pub(super) mod matching;
 pub(super) mod outbox;
 pub(super) mod publishing;

@@ -14,64 +14,20 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::domain::notification::NewDelivery;
-use crate::domain::run::Run;
 use crate::store::StoreError;
-use crate::store::runs::lease::{Beat, Finish, Lease, RunClaim};
-use crate::store::runs::slots::BlockedRow;
-use crate::store::runs::starting::{ClaimCursor, Take};
+use crate::store::runs::blocked::BlockedRow;
+use crate::store::runs::leases::Beat;
+use crate::store::runs::leases::Finish;
+use crate::store::runs::leases::FinishedRow;
+use crate::store::runs::leases::Lease;
+use crate::store::runs::leases::StartedRow;
+use crate::store::runs::leases::Take;
+use crate::store::runs::leases::TakenRuns;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
 use crate::store::tx::Tx;
 
 pub(super) use events::{GuardedEvents, HotEvents};
 pub(super) use now::{RunNowRows, run_now, run_now_committed};
-
-/// A run that has started, and until when it may run.
-#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
-pub(super) struct StartedRow {
-    #[sqlx(flatten)]
-    pub lease: Lease,
-    pub task_id: Option<Uuid>,
-    pub tenant_id: String,
-    pub deadline_at: DateTime<Utc>,
-    /// Its record, where the statement that started it knew it or answered it along.
-    #[sqlx(skip)]
-    pub run: Option<Run>,
-}
-
-/// Result of taking ready runs.
-#[derive(Debug, Default)]
-pub(super) struct TakenRuns {
-    pub going: Vec<StartedRow>,
-    /// Due, and leased, but not to be started as it is.
-    pub stopped: Vec<Lease>,
-    /// Due later.
-    pub claims: Vec<RunClaim>,
-    pub turn: ClaimCursor,
-}
-
-impl TakenRuns {
-    /// Counts in a run that is leased now. `deadline_at` is there if it has started.
-    pub(super) fn add(&mut self, claim: RunClaim, going: Option<StartedRow>, now: DateTime<Utc>) {
-        match going {
-            Some(going) => self.going.push(going),
-            None if claim.run_at <= now => self.stopped.push(claim.lease),
-            None => self.claims.push(claim),
-        }
-    }
-}
-
-/// Tenants that get their share at once; the others have their turn next.
-pub(super) const TENANTS_AT_ONCE: i64 = 256;
-
-/// A run whose end was written.
-#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
-pub(super) struct FinishedRow {
-    pub run_id: Uuid,
-    /// Its end was asked for before.
-    pub cancel_reason: Option<String>,
-    /// People are asked something about it still.
-    pub has_questions: bool,
-}
 
 pub(super) trait Hot {
     /// Locks the due rows of these tasks, but for those that somebody else holds, and answers how they are now.

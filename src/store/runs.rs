@@ -1,8 +1,10 @@
 //! Runs as they are recorded and as people see them: inserting, reading, listing, counting.
 
 pub(super) mod alerts;
+pub(super) mod blocked;
 pub(super) mod completions;
 pub(super) mod lease;
+pub(super) mod leases;
 pub(super) mod limits;
 mod new_run;
 pub(super) mod parked;

@@ -6,19 +6,17 @@ pub(super) mod creating;
 pub(super) mod disabling;
 pub(super) mod failing;
 pub(super) mod fires;
+pub(super) mod row;
 pub(super) mod task_state;
 pub(super) mod turns;
 pub(super) mod zones;
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, Utc};
-use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::task::change::FaultyPart;
-use crate::domain::task::{Spec, Task, TaskStatus, exported_id};
+use crate::domain::task::{Task, TaskStatus, exported_id};
 use crate::domain::trigger::Trigger;
 use crate::store::approvals::close_questions;
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
@@ -29,6 +27,7 @@ use crate::store::events::closing::FORGET_TASK;
 use crate::store::events::event_index::index_event_task;
 use crate::store::runs::requests::LOCK_DUE;
 use crate::store::sql::sql;
+use crate::store::tasks::row::TaskRow;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 
@@ -49,93 +48,6 @@ pub struct TaskFilter {
     pub before: Option<Uuid>,
     /// Most rows of the page.
     pub limit: i64,
-}
-
-/// A task with its due row; what it is told to do is read, or as it is stored.
-#[derive(sqlx::FromRow)]
-pub(super) struct TaskRow<S = Json<Spec>> {
-    pub(super) id: Uuid,
-    pub(super) tenant_id: String,
-    key: Option<String>,
-    pub(super) name: String,
-    pub(super) spec: S,
-    status: String,
-    status_reason: Option<String>,
-    /// Not read where a task is read to be fired: it is not disabled then.
-    #[sqlx(default)]
-    faulty_part: Option<String>,
-    pub(super) epoch: i64,
-    pub(super) version: i64,
-    pub(super) anchor_at: DateTime<Utc>,
-    pub(super) active_since: DateTime<Utc>,
-    pub(super) next_at: Option<DateTime<Utc>>,
-    pub(super) nominal_at: Option<DateTime<Utc>>,
-    pub(super) run_count: i64,
-    pub(super) fired: i64,
-    created_at: DateTime<Utc>,
-    updated_at: DateTime<Utc>,
-}
-
-impl TaskRow {
-    /// Whether an instant has come that is not recorded yet.
-    pub(super) fn is_due(&self, now: DateTime<Utc>) -> bool {
-        self.spec.0.trigger.fires_by_the_clock() && self.next_at.is_some_and(|next| next <= now)
-    }
-
-    pub(super) fn is_paused_for(&self, reason: &str) -> bool {
-        self.status == TaskStatus::Paused.as_str() && self.status_reason.as_deref() == Some(reason)
-    }
-
-    pub(super) fn task(self) -> Result<Task, StoreError> {
-        let status = TaskStatus::parse(&self.status)
-            .ok_or_else(|| StoreError::Corrupt(format!("task {} has the status {}", self.id, self.status)))?;
-        Ok(Task {
-            id: self.id,
-            tenant_id: self.tenant_id,
-            key: self.key,
-            name: self.name,
-            spec: self.spec.0,
-            status,
-            status_reason: self.status_reason,
-            faulty_part: self.faulty_part.as_deref().and_then(FaultyPart::parse),
-            epoch: self.epoch,
-            version: self.version,
-            anchor_at: self.anchor_at,
-            active_since: self.active_since,
-            // without a nominal instant the row waits for the task's last run alone, which is recorded
-            next_fire_at: self.nominal_at.and(self.next_at),
-            run_count: self.run_count,
-            fired: self.fired,
-            created_at: self.created_at,
-            updated_at: self.updated_at,
-        })
-    }
-}
-
-impl<S> TaskRow<S> {
-    /// The row with the spec that was read of it.
-    pub(super) fn with<T>(self, spec: T) -> TaskRow<T> {
-        TaskRow {
-            id: self.id,
-            tenant_id: self.tenant_id,
-            key: self.key,
-            name: self.name,
-            spec,
-            status: self.status,
-            status_reason: self.status_reason,
-            faulty_part: self.faulty_part,
-            epoch: self.epoch,
-            version: self.version,
-            anchor_at: self.anchor_at,
-            active_since: self.active_since,
-            next_at: self.next_at,
-            nominal_at: self.nominal_at,
-            run_count: self.run_count,
-            fired: self.fired,
-            created_at: self.created_at,
-            updated_at: self.updated_at,
-        }
-    }
 }
 
 /// Tasks with their due rows; a condition follows.

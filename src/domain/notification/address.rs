@@ -14,8 +14,6 @@ use crate::base::field::Flag;
 use crate::base::invalid::ValidationErrors;
 use crate::domain::notification::recipient::Seal;
 
-pub use crate::domain::notification::recipient::{Addresses, PushAddress, SlackAddress, WebhookAddress};
-
 /// One kind of address, with the channel of the same name.
 pub trait AddressKind {
     /// The address as it was asked for, checked; the default stands for none.

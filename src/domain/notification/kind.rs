@@ -64,6 +64,30 @@ words! {
     }
 }
 
+words! {
+    /// The kind of a notice about a task: a word in keys, in names of templates and in the database.
+    pub enum NoticeKind {
+        /// A credential can't be used.
+        Credential = "credential",
+        /// The task fails as before.
+        Failing = "failing",
+        /// The task was paused because it kept failing.
+        Paused = "paused",
+        /// The task was disabled because it can't go on as it is stored.
+        Disabled = "disabled",
+        /// The task works again.
+        Recovered = "recovered",
+        /// The poll of a condition fails.
+        PollFailing = "poll_failing",
+        /// The poll of a condition answers again.
+        PollRecovered = "poll_recovered",
+        /// The task fires at other instants because the rules of its time zone have changed.
+        ZoneRules = "zone_rules",
+        /// An expression of the task looks for a field that is not there.
+        MissingField = "missing_field",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

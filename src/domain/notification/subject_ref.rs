@@ -9,66 +9,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::domain::credential::{CredentialIssueKind, Reference};
+use crate::domain::notification::NoticeKind;
 use crate::domain::notification::dedupe;
-
-/// The kind of a notice about a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NoticeKind {
-    /// A credential can't be used.
-    Credential,
-    /// The task fails as before.
-    Failing,
-    /// The task was paused because it kept failing.
-    Paused,
-    /// The task was disabled because it can't go on as it is stored.
-    Disabled,
-    /// The task works again.
-    Recovered,
-    /// The poll of a condition fails.
-    PollFailing,
-    /// The poll of a condition answers again.
-    PollRecovered,
-    /// The task fires at other instants because the rules of its time zone have changed.
-    ZoneRules,
-    /// An expression of the task looks for a field that is not there.
-    MissingField,
-}
-
-impl NoticeKind {
-    /// Every kind.
-    pub const ALL: [NoticeKind; 9] = [
-        NoticeKind::Credential,
-        NoticeKind::Failing,
-        NoticeKind::Paused,
-        NoticeKind::Disabled,
-        NoticeKind::Recovered,
-        NoticeKind::PollFailing,
-        NoticeKind::PollRecovered,
-        NoticeKind::ZoneRules,
-        NoticeKind::MissingField,
-    ];
-
-    /// The word in keys, in names of templates and in the database.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            NoticeKind::Credential => "credential",
-            NoticeKind::Failing => "failing",
-            NoticeKind::Paused => "paused",
-            NoticeKind::Disabled => "disabled",
-            NoticeKind::Recovered => "recovered",
-            NoticeKind::PollFailing => "poll_failing",
-            NoticeKind::PollRecovered => "poll_recovered",
-            NoticeKind::ZoneRules => "zone_rules",
-            NoticeKind::MissingField => "missing_field",
-        }
-    }
-
-    /// The kind of this word; `None` where there is none.
-    pub fn parse(word: &str) -> Option<NoticeKind> {
-        NoticeKind::ALL.into_iter().find(|kind| kind.as_str() == word)
-    }
-}
 
 /// The subject of a delivery, beside its run. A delivery without one tells of its run, or says what it says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,21 +4,18 @@
 //! passed over in here.
 
 use chrono::{DateTime, Utc};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::base::id::Tenant;
 use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, unknown_fields};
 use crate::domain::task::fields::Listed;
+use crate::domain::task::reader::DraftReader;
 use crate::domain::task::{
-    Action, DECIDED, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, NAME_LENGTH, Output, Route, Spec, Task, TaskValidator,
-    Urgency,
+    Action, DECIDED, DEFAULT_EXECUTOR, Draft, INSTRUCTION_LENGTH, KEY_LENGTH, NAME_LENGTH, Output, Route, Spec, Task,
+    TaskValidator, Urgency,
 };
 use crate::domain::trigger::Trigger;
 
-/// The executor of a task that names none.
-pub const DEFAULT_EXECUTOR: &str = "orchestrator";
-/// Running time of a run where none is given, in seconds.
-pub const DEFAULT_TIMEOUT: u64 = 600;
 /// Channels that a task may name.
 const CHANNELS: usize = 20;
 /// Fields that a task is answered with besides, and nobody sets.
@@ -77,14 +74,6 @@ impl Draft {
     }
 }
 
-/// Reads field by field and collects the faults. A reading of one field is `None` exactly when a fault was added.
-pub(super) struct DraftReader<'a> {
-    fields: &'a Map<String, Value>,
-    known: &'a TaskValidator,
-    now: DateTime<Utc>,
-    pub(super) faults: ValidationErrors,
-}
-
 impl<'a> DraftReader<'a> {
     fn new(
         value: &'a Value,
@@ -127,40 +116,6 @@ impl<'a> DraftReader<'a> {
             Some(read) if self.faults.is_empty() => Ok(read),
             _ => Err(self.faults),
         }
-    }
-
-    /// A field that is there, or what it was, or its default. Null is the default; without one the field must be there.
-    pub(super) fn field<T: Clone>(
-        &mut self,
-        field: &str,
-        read: impl Fn(&mut Self, &str, &Value) -> Option<T>,
-        was: Option<&T>,
-        default: Option<T>,
-    ) -> Option<T> {
-        let at = format!("/{field}");
-        match (self.fields.get(field), default) {
-            (Some(Value::Null), Some(default)) => Some(default),
-            (Some(value), _) => read(self, &at, value),
-            (None, default) => was.cloned().or(default).or_else(|| {
-                self.faults.add(at, "is missing");
-                None
-            }),
-        }
-    }
-
-    pub(super) fn text(&mut self, at: &str, value: &Value) -> Option<String> {
-        if value.as_str().is_none() {
-            self.faults.add(at, "must be a text");
-        }
-        value.as_str().map(str::to_owned)
-    }
-
-    pub(super) fn number(&mut self, at: &str, value: &Value, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
-        let number = value.as_u64().filter(|n| range.contains(n));
-        if number.is_none() {
-            self.faults.add(at, format!("must be a whole number from {} to {}", range.start(), range.end()));
-        }
-        number
     }
 
     fn name(&mut self, at: &str, value: &Value) -> Option<String> {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::draft::DraftReader;
+use super::reader::DraftReader;
 use super::{DEFAULT_TIMEOUT, RetryPolicy, TIMEOUT_RANGE};
 use crate::base::field::{Flag, Takes};
 use crate::base::invalid::{did_you_mean, escape};

@@ -8,7 +8,8 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::schema::{AdditionalProperties, ArrayItems, Object, OneOfBuilder, SchemaType, Type};
 use utoipa::openapi::{Components, OpenApi, RefOr, Schema};
 
-const SCHEMAS: &str = "#/components/schemas/";
+use crate::http::openapi::SCHEMAS;
+
 /// Fields that may be left out and are never null: what they replace has no default.
 const NEVER: [(&str, &str); 2] = [("TaskPatch", "name"), ("TaskPatch", "trigger")];
 

@@ -7,10 +7,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+use crate::http::openapi::SCHEMAS;
 use crate::http::openapi::unions;
 
-/// Before the name of a schema, in what refers to it.
-pub const SCHEMAS: &str = "#/components/schemas/";
 /// How the derived name of a page of a list begins.
 const ITEMS: &str = "Items_";
 /// The end of the published name of such a page.

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::http::openapi::plain::SCHEMAS;
+use crate::http::openapi::SCHEMAS;
 
 /// Makes one object of each `allOf` whose parts are objects.
 pub fn merge(schemas: &mut Map<String, Value>) {

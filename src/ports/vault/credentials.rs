@@ -11,6 +11,7 @@ pub(super) mod hosts;
 mod inject;
 mod renewal;
 mod replace;
+mod secret_document;
 mod used_secrets;
 
 use std::sync::Arc;
@@ -27,8 +28,9 @@ use crate::base::secret::Secret;
 use crate::domain::credential::{Credential, CredentialStatus, CredentialUse, Inject, Reference};
 use crate::ports::egress::{Egress, EgressError, EgressRequest, REDIRECT_LIMIT, Response, redirected};
 use crate::ports::vault::Vault;
-use crate::ports::vault::credentials::guard::{SecretDocument, SecretGuard};
+use crate::ports::vault::credentials::guard::SecretGuard;
 use crate::ports::vault::credentials::inject::{Unfit, inject};
+use crate::ports::vault::credentials::secret_document::SecretDocument;
 use crate::store::{Store, StoreError, StoredCredential, UseFilter, answered};
 
 pub use crate::ports::vault::credentials::fault::{CredentialError, CredentialFault, FetchError};

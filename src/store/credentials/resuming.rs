@@ -2,7 +2,7 @@
 //! the others one after the other behind it, each planned at its own instant. What is to go on stands in `resumptions`, so
 //! nothing is lost where the process ends in between.
 //!
-//! Writing a credential and pausing a task for want of it take turns, by the credential's name ([`in_turn`]): so a task
+//! Writing a credential and pausing a task for want of it take turns, by the credential's name ([`in_turn`](crate::store::credentials::standing::in_turn)): so a task
 //! is paused either before, and goes on here, or after, and sees what is saved.
 
 use std::collections::{HashMap, HashSet};
@@ -15,11 +15,13 @@ use crate::domain::credential::{Credential, CredentialStatus, Reference, paused_
 use crate::domain::task::DependentTask;
 use crate::domain::task::change::{PlannedChange, TaskChange};
 use crate::store::credentials::TASKS_MOVE;
+use crate::store::credentials::standing::STANDS;
+use crate::store::credentials::standing::in_turn;
 use crate::store::db::text::text;
 use crate::store::sql::sql;
 use crate::store::tasks::changes::{PLANS, as_planned, change_locked};
-use crate::store::tasks::failing::STANDS;
-use crate::store::tasks::{SELECT_TASK, TaskRow, lock_task};
+use crate::store::tasks::row::TaskRow;
+use crate::store::tasks::{SELECT_TASK, lock_task};
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 
@@ -27,23 +29,6 @@ use crate::store::{Split, Store, StoreError, Topic};
 pub(super) const AT_ONCE: i64 = 20;
 /// A task that an instance has claimed to resume is resumed by another one after this time.
 const CLAIM: TimeDelta = TimeDelta::seconds(30);
-
-/// Before anything else in the transaction.
-pub(in crate::store) const IN_TURN: Split = Split {
-    postgres: "select pg_advisory_xact_lock(
-                   hashtextextended(concat_ws('/', 'reveille_credential', current_schema(), $1::text, $2::text, $3::text), 0))",
-    sqlite: "select $1, $2, $3",
-};
-
-pub(in crate::store) async fn in_turn(
-    tx: &mut Tx<'_>,
-    tenant: &str,
-    service: &str,
-    account: &str,
-) -> Result<(), StoreError> {
-    tx.query(IN_TURN).bind(text(tenant)).bind(text(service)).bind(text(account)).execute().await?;
-    Ok(())
-}
 
 /// The first that wait for a credential, locked before one is changed: what is changed with a task is locked behind it.
 pub(super) const WAITING: Split = Split {

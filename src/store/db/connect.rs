@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, SqlitePool};
 use tokio::runtime::Handle;
 
@@ -19,6 +19,7 @@ use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::SecretUrl;
+use crate::store::db::sqlite_pool::sqlite_pool;
 use crate::store::db::store_metrics::{StoreMetrics, Waits};
 use crate::store::db::tenant_readers::TenantReaders;
 use crate::store::db::wakeup::Wakeups;
@@ -329,11 +330,6 @@ fn sqlite_options(url: &str) -> Result<(SqliteConnectOptions, PathBuf), OpenErro
 async fn sqlite_readers(options: SqliteConnectOptions, settings: &Settings) -> Result<SqlitePool, sqlx::Error> {
     let most = settings.max_connections.clamp(1, 8);
     sqlite_pool(most).connect_with(options.read_only(true)).await
-}
-
-/// Connections that are not asked whether they are still there: a file does not go away.
-pub(in crate::store) fn sqlite_pool(most: u32) -> SqlitePoolOptions {
-    SqlitePoolOptions::new().max_connections(most).test_before_acquire(false)
 }
 
 fn unusable(file: &Path, error: &sqlx::Error) -> OpenError {

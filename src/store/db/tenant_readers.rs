@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::base::fair_queue::{FairQueue, QueuePermit};
 use crate::base::threads::give_way;
-use crate::store::db::connect::sqlite_pool;
+use crate::store::db::sqlite_pool::sqlite_pool;
 use crate::store::db::store_metrics::Waits;
 
 /// Connections that one tenant may have where a machine has fewer processors.

@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Instant;
 
 use chrono::{DateTime, Utc};
@@ -13,56 +12,16 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::domain::quota::REASON_QUOTA;
-use crate::domain::task::{FIRST_EPOCH, TaskStatus};
-use crate::domain::trigger::event::{Arrival, EventVerdict};
+use crate::domain::trigger::event::EventVerdict;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, connection, fault};
-use crate::store::events::recording::{Aside, Locked, RecordedSubject, Recording, write_recording};
+use crate::store::events::matches::EventsRecorded;
+use crate::store::events::matches::Locked;
+use crate::store::events::matches::Match;
+use crate::store::events::matches::MatchGuard;
+use crate::store::events::recording::{Aside, Recording, write_recording};
 use crate::store::hot::{GuardedEvents, HotEvents};
-use crate::store::runs::lease::RunClaim;
 use crate::store::{Store, StoreError, Topic};
-
-/// An event that a task was found to be fired by, or skipped for.
-#[derive(Clone)]
-pub struct Match {
-    /// The task that matched.
-    pub task_id: Uuid,
-    /// Epoch of the task as it was judged.
-    pub epoch: i64,
-    /// Status of the task as it was judged.
-    pub status: TaskStatus,
-    /// Whether the task, paused, collects.
-    pub hold: bool,
-    /// Automatic fires that the task may have in all.
-    pub max_runs: Option<i64>,
-    /// The event.
-    pub arrival: Arc<Arrival>,
-    /// Never `No`.
-    pub verdict: EventVerdict,
-}
-
-impl Match {
-    pub(in crate::store) fn subject(&self) -> RecordedSubject<'_> {
-        let tenant = self.arrival.event.tenant.as_str();
-        RecordedSubject { task_id: self.task_id, tenant, epoch: self.epoch, max_runs: self.max_runs }
-    }
-
-    /// Whether it becomes a run whatever the task's other events did: no rule with a memory is asked.
-    pub fn goes_straight(&self) -> bool {
-        let plain = matches!(&self.verdict, EventVerdict::Fires(way) if way.is_plain());
-        plain && self.status != TaskStatus::Paused && self.max_runs.is_none()
-    }
-
-    /// Whether it fires its task now, straight or through a window.
-    fn is_fire(&self) -> bool {
-        matches!(self.verdict, EventVerdict::Fires(_)) && self.status != TaskStatus::Paused
-    }
-
-    /// Whether the event may have a place in a window of its task: not where the task never had one.
-    fn may_be_in_window(&self) -> bool {
-        self.epoch > FIRST_EPOCH || !matches!(&self.verdict, EventVerdict::Fires(way) if way.is_plain())
-    }
-}
 
 /// Matches to record.
 pub struct FireEvents<'a> {
@@ -95,34 +54,10 @@ pub enum EventsFired {
     Done(EventsRecorded),
 }
 
-/// Counts of a written batch of events.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct EventsRecorded {
-    /// Runs that were recorded to be executed, and matches that were recorded as skipped.
-    pub recorded: usize,
-    /// Events that were recorded as skipped.
-    pub skipped: usize,
-    /// Matches that wait in a window.
-    pub collected: usize,
-    /// Matches that had their record already.
-    pub duplicates: usize,
-    /// Runs leased to the worker that asked.
-    pub claims: Vec<RunClaim>,
-}
-
 /// Fires of a tenant in one batch, and how many of them it may have.
 struct Fires {
     count: usize,
     allowed: usize,
-}
-
-/// Conditions that must still hold when a batch is written.
-#[derive(Default)]
-pub(in crate::store) struct MatchGuard<'a> {
-    /// Tasks with their epochs; in the order of the ids, in which they are locked.
-    pub tasks: Vec<(Uuid, i64)>,
-    /// Shards with the versions of the index.
-    pub shards: &'a [(i32, i64)],
 }
 
 impl Store {

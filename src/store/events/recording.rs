@@ -15,47 +15,18 @@ use crate::domain::trigger::event::{EventVerdict, reason};
 use crate::store::StoreError;
 use crate::store::db::text::StoredJson;
 use crate::store::events::event_index::index_event_task;
-use crate::store::events::matching::{EventsRecorded, Match};
+use crate::store::events::matches::EventBatch;
+use crate::store::events::matches::EventRun;
+use crate::store::events::matches::EventsRecorded;
+use crate::store::events::matches::EventsWritten;
+use crate::store::events::matches::Locked;
+use crate::store::events::matches::Match;
+use crate::store::events::matches::RecordedSubject;
 use crate::store::events::windows;
 use crate::store::events::windows::Collected;
 use crate::store::hot::HotEvents;
 use crate::store::runs::NewRun;
-use crate::store::runs::lease::{CLAIM_MARGIN, RunClaim};
 use crate::store::tx::Tx;
-
-/// The task that a run is of.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::store) struct RecordedSubject<'a> {
-    pub task_id: Uuid,
-    pub tenant: &'a str,
-    pub epoch: i64,
-    pub max_runs: Option<i64>,
-}
-
-/// Rows that one transaction writes of events.
-#[derive(Default)]
-pub(in crate::store) struct EventBatch {
-    pub runs: Vec<EventRun>,
-    pub skipped: Vec<NewRun>,
-}
-
-/// A run for the queue.
-pub(in crate::store) struct EventRun {
-    pub run: NewRun,
-    pub epoch: i64,
-    pub claimed: bool,
-}
-
-/// A task whose events are recorded, as its locked row says.
-#[derive(Debug, Clone, Copy, sqlx::FromRow)]
-pub(in crate::store) struct Locked {
-    pub task_id: Uuid,
-    pub epoch: i64,
-    pub fired: i64,
-}
-
-/// Reads tasks and locks them; SQLite has one writer, so that reading is locking.
-pub(in crate::store) const LOCK_TASKS: &str = "select task_id, epoch, fired from due where task_id in ";
 
 /// Writes a batch that is decided, and completes the tasks that have had all their runs.
 pub(in crate::store) async fn write_recording(
@@ -280,18 +251,4 @@ fn of_window(of: RecordedSubject, window: Uuid, events: Vec<Value>, now: DateTim
 fn new_run(task_id: Uuid, tenant: &str, fire_key: String, now: DateTime<Utc>) -> NewRun {
     let fire_key = if planted!("no_unique_key") { format!("{fire_key}#{}", new_id(now)) } else { fire_key };
     NewRun::of(task_id, tenant, "event", fire_key, now, now)
-}
-
-/// Rows that the database took.
-#[derive(Default)]
-pub(in crate::store) struct EventsWritten {
-    pub recorded: usize,
-    pub skipped: usize,
-    pub claims: Vec<RunClaim>,
-}
-
-impl EventsWritten {
-    pub fn claim_until(now: DateTime<Utc>) -> DateTime<Utc> {
-        now + CLAIM_MARGIN
-    }
 }

@@ -7,10 +7,14 @@ use sqlx::{PgConnection, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::db::text::{StoredJson, optional, optional_document};
-use crate::store::events::matching::MatchGuard;
-use crate::store::events::recording::{EventBatch, EventsWritten, Locked};
+use crate::store::events::matches::EventBatch;
+use crate::store::events::matches::EventsWritten;
+use crate::store::events::matches::Locked;
+use crate::store::events::matches::MatchGuard;
 use crate::store::hot::sqlite::recording;
-use crate::store::runs::lease::{Lease, RunClaim, line};
+use crate::store::runs::leases::Lease;
+use crate::store::runs::leases::RunClaim;
+use crate::store::runs::shares::line;
 use crate::store::runs::{NewRun, event_ids};
 use crate::store::tx::Tx;
 use crate::store::{Match, StoreError};

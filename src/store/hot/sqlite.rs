@@ -17,14 +17,23 @@ use crate::domain::notification::NewDelivery;
 use crate::store::StoreError;
 use crate::store::db::sqlite_batch::{comes_again, list, pieces};
 use crate::store::db::text::{document, optional, optional_document, text};
+use crate::store::hot::Hot;
 use crate::store::hot::sqlite::starting::{
     READY, READY_OF_TENANT, pick, start_each, started_before, tenants_in_turn, with_leases,
 };
-use crate::store::hot::{FinishedRow, Hot, StartedRow, TakenRuns};
-use crate::store::runs::lease::{Beat, CLAIM_MARGIN, Finish, Lease, RunClaim, line};
+use crate::store::runs::blocked::BlockedRow;
+use crate::store::runs::leases::Beat;
+use crate::store::runs::leases::CLAIM_MARGIN;
+use crate::store::runs::leases::ClaimCursor;
+use crate::store::runs::leases::Finish;
+use crate::store::runs::leases::FinishedRow;
+use crate::store::runs::leases::Lease;
+use crate::store::runs::leases::RunClaim;
+use crate::store::runs::leases::StartedRow;
+use crate::store::runs::leases::Take;
+use crate::store::runs::leases::TakenRuns;
 use crate::store::runs::limits::RunLimitsLeft;
-use crate::store::runs::slots::BlockedRow;
-use crate::store::runs::starting::{ClaimCursor, Take};
+use crate::store::runs::shares::line;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows, all_moved};
 
 impl Hot for SqliteConnection {

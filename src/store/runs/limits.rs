@@ -11,32 +11,9 @@ use std::collections::HashMap;
 use sqlx::{PgConnection, SqliteConnection};
 
 use crate::store::StoreError;
+use crate::store::runs::leases::RunLimits;
+use crate::store::runs::leases::Take;
 use crate::store::runs::shares::TenantShares;
-use crate::store::runs::starting::Take;
-
-/// Runs under way at most; `None`: as many as the instances execute.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RunLimits {
-    /// Of one tenant.
-    pub per_tenant: Option<i64>,
-    /// Of all tenants together.
-    pub total: Option<i64>,
-    /// Some tenants have a number of their own, in the place of `per_tenant`.
-    pub own: bool,
-}
-
-impl RunLimits {
-    /// As settings have it: 0 is no limit.
-    pub fn new(per_tenant: u32, total: u32) -> RunLimits {
-        let limit = |most: u32| (most > 0).then_some(i64::from(most));
-        RunLimits { per_tenant: limit(per_tenant), total: limit(total), own: false }
-    }
-
-    /// Whether there is any.
-    pub fn any(&self) -> bool {
-        self.per_tenant.is_some() || self.total.is_some() || self.own
-    }
-}
 
 /// One take at a time, so that each counts what those before it took. The lock goes with the transaction.
 pub(in crate::store) async fn one_at_a_time(conn: &mut PgConnection) -> Result<(), StoreError> {

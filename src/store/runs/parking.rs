@@ -4,8 +4,9 @@
 use chrono::{DateTime, Utc};
 
 use crate::store::approvals::{ask, close_questions, wake};
-use crate::store::hot::FinishedRow;
-use crate::store::runs::lease::{Finish, Park};
+use crate::store::runs::leases::Finish;
+use crate::store::runs::leases::FinishedRow;
+use crate::store::runs::leases::Park;
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError};
 

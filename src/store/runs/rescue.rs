@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::run::Run;
 use crate::domain::task::Task;
-use crate::store::runs::lease::Lease;
+use crate::store::runs::leases::Lease;
 use crate::store::runs::slots::{LOOK_AGAIN, hand_over};
 use crate::store::{NEXT_TOKEN, Split, Store, StoreError, Topic, split};
 

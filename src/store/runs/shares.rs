@@ -8,8 +8,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::store::runs::lease::line;
-
 /// How many of an instance's places each tenant has, and how many are free. Tenants are known by their lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shares {
@@ -117,6 +115,11 @@ impl TenantShares {
     pub(in crate::store) fn each_of(&self, tenants: i64) -> i64 {
         (3 * self.free / (3 * tenants + 1)).max(1)
     }
+}
+
+/// The number of a tenant's line. Two tenants may share one, which costs them some patience and nothing else.
+pub fn line(tenant: &str) -> u32 {
+    crc32fast::hash(tenant.as_bytes())
 }
 
 #[cfg(test)]

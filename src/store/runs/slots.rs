@@ -13,71 +13,17 @@ use uuid::Uuid;
 
 use crate::domain::run::RunState;
 use crate::store::hot::Hot;
-use crate::store::runs::lease::Lease;
-use crate::store::runs::slots::previous::{Previous, SUPERSEDE, lock_previous, take_over};
-use crate::store::runs::starting::Blocked;
+use crate::store::runs::blocked::BlockedRow;
+use crate::store::runs::blocked::REASON_SUPERSEDED;
+use crate::store::runs::leases::Blocked;
+use crate::store::runs::leases::Lease;
+use crate::store::runs::slots::previous::{SUPERSEDE, lock_previous, take_over};
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
 use crate::store::{Split, StoreError};
 
 /// Waiting for a slot is ended by the run before; this is only how long a lost hand-over can last.
 pub(in crate::store) const LOOK_AGAIN: TimeDelta = TimeDelta::seconds(60);
-
-/// Why a run that `cancel_previous` ended was cancelled.
-pub(in crate::store) const REASON_SUPERSEDED: &str = "superseded";
-
-/// Facts that decide about a claim that did not start.
-#[derive(Debug, sqlx::FromRow)]
-pub(in crate::store) struct BlockedRow {
-    pub run_id: Uuid,
-    pub task_id: Option<Uuid>,
-    pub tenant_id: String,
-    pub cancel_reason: Option<String>,
-    /// The run's own policy, where it has one.
-    pub own_overlap: Option<String>,
-    /// Its own, or else its task's.
-    pub overlap: String,
-}
-
-/// The policy of runs that were asked for together, as a backfill's: each waits for the one before it, whatever the
-/// policy of their task, and none is superseded.
-pub(in crate::store) const EACH_IN_TURN: &str = "queue_all";
-
-impl BlockedRow {
-    /// Whether it takes the slot from `holder`, which only waits for a person or a completion.
-    pub(in crate::store) fn takes_over(&self, holder: Option<Uuid>, waiting: &[Uuid], held: &[Previous]) -> bool {
-        let waits = held.iter().any(|held| Some(held.run_id) == holder && held.waits);
-        let wanted = self.overlap == "cancel_previous" && self.cancel_reason.is_none();
-        waits && wanted && waiting.iter().all(|other| *other < self.run_id)
-    }
-
-    /// Whether any run that has the slot is a reason to skip it, whoever else waits.
-    fn is_skipped_by_any(&self) -> bool {
-        self.cancel_reason.is_none() && !["queue_all", "queue_one", "cancel_previous"].contains(&self.overlap.as_str())
-    }
-
-    /// `waiting` are the runs of the task that wait for its slot; `held` the runs whose row this transaction has locked,
-    /// as it must before it asks one to end.
-    pub(in crate::store) fn fate(&self, holder: Option<Uuid>, waiting: &[Uuid], held: &[Previous]) -> Blocked {
-        let Some(holder) = holder.filter(|holder| *holder != self.run_id) else {
-            return if self.cancel_reason.is_some() { Blocked::Cancelled } else { Blocked::Again };
-        };
-        match self.overlap.as_str() {
-            _ if self.cancel_reason.is_some() => Blocked::Cancelled,
-            "queue_all" => Blocked::Behind,
-            "queue_one" if waiting.is_empty() => Blocked::Behind,
-            "cancel_previous" if waiting.iter().any(|other| *other > self.run_id) => Blocked::Cancelled,
-            "cancel_previous" if held.iter().all(|held| held.run_id != holder) => Blocked::Again,
-            "cancel_previous" => Blocked::Behind,
-            _ => Blocked::Skipped,
-        }
-    }
-
-    /// Why it was cancelled: someone said so, or a younger run is to take its place.
-    pub(in crate::store) fn cancel_reason(&self) -> &str {
-        self.cancel_reason.as_deref().unwrap_or(REASON_SUPERSEDED)
-    }
-}
 
 /// Gives a task's free slot to the oldest run that waits for it, which enters the queue; answers whether one did.
 pub(in crate::store) async fn hand_over(
@@ -311,6 +257,7 @@ pub(in crate::store) const LOCK_QUEUED: Split = Split {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::runs::blocked::Previous;
 
     const HOLDER: Uuid = Uuid::from_u128(1);
     const OLDER: Uuid = Uuid::from_u128(2);

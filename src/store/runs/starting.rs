@@ -17,50 +17,15 @@ use crate::domain::run::Run;
 use crate::domain::task::Task;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::{Db, answered, connection, fault};
-use crate::store::hot::{Hot, StartedRow, TENANTS_AT_ONCE};
-use crate::store::runs::lease::{Lease, RunClaim};
-use crate::store::runs::limits::RunLimits;
-use crate::store::runs::shares::TenantShares;
+use crate::store::hot::Hot;
+use crate::store::runs::leases::Blocked;
+use crate::store::runs::leases::ClaimCursor;
+use crate::store::runs::leases::Lease;
+use crate::store::runs::leases::RunClaim;
+use crate::store::runs::leases::StartedRow;
+use crate::store::runs::leases::Take;
 use crate::store::runs::slots::resolve_blocked;
 use crate::store::{Store, StoreError, Topic};
-
-/// The request to take ready runs.
-#[derive(Debug, Clone)]
-pub struct Take {
-    /// The instance that takes them.
-    pub worker: Uuid,
-    /// The present.
-    pub now: DateTime<Utc>,
-    /// Runs that are due later, and until then, are leased ahead.
-    pub ahead: DateTime<Utc>,
-    /// End of the leases of runs that start.
-    pub lease_until: DateTime<Utc>,
-    /// Runs at most.
-    pub limit: i64,
-    /// In turn: as many of each tenant. For when there is more than can be taken; else the most urgent are taken.
-    pub fair: Option<ClaimCursor>,
-    /// How many may be under way at once. Kept by takes in turn alone: where there are any, `fair` is there.
-    pub limits: RunLimits,
-    /// Rest of this instance's places for each tenant; `None`: whatever there is. Kept by takes in turn alone: one of
-    /// the most urgent must have no higher limit than what is left to everybody.
-    pub shares: Option<TenantShares>,
-}
-
-/// The turn of the tenants whose names follow this one.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ClaimCursor(pub(in crate::store) String);
-
-impl ClaimCursor {
-    /// The next turn: that of the tenants after the last that was served. Where that was the last of so many in turn,
-    /// those who follow it if there may be any, and else the first.
-    pub(in crate::store) fn after(served: Option<String>, last: &str, tenants: i64) -> ClaimCursor {
-        match served {
-            Some(served) if served != last => ClaimCursor(served),
-            _ if tenants == TENANTS_AT_ONCE => ClaimCursor(last.to_owned()),
-            _ => ClaimCursor::default(),
-        }
-    }
-}
 
 /// Result of a take.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -111,19 +76,6 @@ pub struct Starts {
     pub started: Vec<StartedRun>,
     /// Runs that found their task's slot taken, and what became of them.
     pub blocked: Vec<(Uuid, Blocked)>,
-}
-
-/// The fate of a run whose task has another one running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blocked {
-    /// Recorded as skipped.
-    Skipped,
-    /// Waits for the slot.
-    Behind,
-    /// Someone cancelled it meanwhile.
-    Cancelled,
-    /// The slot is free by now, or was taken from a run that waited: claim it again.
-    Again,
 }
 
 /// Reads what belongs to runs that are started on the record: a store that is away for a moment is asked again, since

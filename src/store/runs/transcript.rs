@@ -11,7 +11,7 @@ use crate::domain::run::Usage;
 use crate::domain::run::transcript::{Echo, FORMAT, TranscriptEntry, TranscriptMessage};
 use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
 use crate::store::db::text::document;
-use crate::store::runs::lease::Lease;
+use crate::store::runs::leases::Lease;
 use crate::store::{Store, StoreError};
 
 #[derive(sqlx::FromRow)]

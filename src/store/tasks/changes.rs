@@ -17,6 +17,7 @@ use crate::domain::notification::NewDelivery;
 use crate::domain::task::change::{Changed, FaultyPart, PlannedChange, TaskChange};
 use crate::domain::task::{Task, TaskStatus, named_by};
 use crate::domain::trigger::zone_database_version;
+use crate::store::credentials::standing::is_mended;
 use crate::store::credentials::{in_turn, name_credentials};
 use crate::store::db::text::{document, optional, text};
 use crate::store::events::closing::{EventRelease, RELEASE};
@@ -27,8 +28,8 @@ use crate::store::runs::slots::{free, hand_over};
 use crate::store::runs::{NewRun, enqueue, insert_run, key_instant};
 use crate::store::sql::sql;
 use crate::store::tasks::conditions::{asks_anew, begin_anew};
-use crate::store::tasks::failing::is_mended;
-use crate::store::tasks::{SELECT_TASK, TaskRow, lock_task};
+use crate::store::tasks::row::TaskRow;
+use crate::store::tasks::{SELECT_TASK, lock_task};
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 

@@ -1,6 +1,5 @@
 //! Tasks that keep failing, or lack a credential: paused, and their owner told, in one transaction.
 
-use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::base::id::Scope;
@@ -10,8 +9,8 @@ use crate::domain::notification::ended::ended;
 use crate::domain::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::domain::task::change::TaskChange;
 use crate::domain::task::{Task, TaskStatus};
+use crate::store::credentials::standing::is_mended;
 use crate::store::tasks::changes::ChangeRequest;
-use crate::store::tx::Tx;
 use crate::store::{Store, StoreError, Topic};
 
 /// Result of pausing a task that lacks a credential.
@@ -23,21 +22,6 @@ pub enum PauseResult {
     Told,
     /// The credential is there by now, or the task is gone: nothing was done.
     Mended,
-}
-
-/// How a credential stands.
-pub(in crate::store) const STANDS: &str =
-    "select status, updated_at from credentials where tenant_id = $1 and service = $2 and account = $3";
-
-/// Whether a tenant has what was lacking, by now.
-pub(in crate::store) async fn is_mended(
-    tx: &mut Tx<'_>,
-    tenant: &str,
-    lack: &CredentialIssue,
-) -> Result<bool, StoreError> {
-    let stored: Option<(String, DateTime<Utc>)> =
-        tx.query(STANDS).bind(tenant).bind(&lack.credential.service).bind(&lack.credential.account).optional().await?;
-    Ok(stands_mended(lack, stored))
 }
 
 impl Store {
@@ -170,10 +154,4 @@ impl Store {
     async fn owner(&self, task: &Task) -> Result<Option<Recipient>, StoreError> {
         Ok(self.find_recipient(&Scope::Every, &task.tenant_id).await?.map(|stored| stored.recipient))
     }
-}
-
-pub(in crate::store) fn stands_mended(lack: &CredentialIssue, stored: Option<(String, DateTime<Utc>)>) -> bool {
-    stored.is_some_and(|(status, updated_at)| {
-        CredentialStatus::parse(&status).is_some_and(|status| lack.is_mended_by(status, updated_at))
-    })
 }

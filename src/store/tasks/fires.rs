@@ -11,10 +11,11 @@ mod apart;
 mod batch;
 mod planner;
 mod quota;
+mod request;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -28,11 +29,11 @@ use crate::domain::trigger::zone;
 use crate::domain::trigger::zone::ZoneRelease;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::document;
-use crate::store::hot::{Hot, StartedRow};
+use crate::store::hot::Hot;
 use crate::store::ops::rates::take_fires;
-use crate::store::runs::lease::RunClaim;
+use crate::store::runs::leases::RunClaim;
+use crate::store::runs::leases::StartedRow;
 use crate::store::runs::requests::LOCK_DUE;
-use crate::store::runs::shares::Shares;
 use crate::store::runs::starting::StartedRun;
 use crate::store::sql::sql;
 use crate::store::tasks::disabling::{UNREADABLE, stop_and_disable};
@@ -44,34 +45,8 @@ pub(in crate::store) use apart::Apart;
 pub(in crate::store) use batch::{AsRead, DueUpdate, FireBatch, PlannedRun, all_moved};
 use batch::{DueRow, Unplannable};
 use planner::Planner;
-
-/// The request to fire due tasks.
-#[derive(Debug, Clone, Default)]
-pub struct FireDue {
-    /// The present.
-    pub now: DateTime<Utc>,
-    /// How far ahead of their instant fires are recorded.
-    pub horizon: Duration,
-    /// Tasks at most; where more are due, a tenth as many more of those that are due last, and as many of tenants in turn.
-    pub limit: i64,
-    /// The new runs are leased to this worker as far as it has room, so that recording a fire costs one commit.
-    pub worker: Uuid,
-    /// Most runs to claim ahead.
-    pub room: usize,
-    /// Of those, as many as there are places start at once if they are due, with leases until then.
-    pub start: Option<StartNow>,
-}
-
-/// How due runs start with the commit that records them.
-#[derive(Debug, Clone)]
-pub struct StartNow {
-    /// Free places for runs that start at once.
-    pub places: usize,
-    /// The end of their leases.
-    pub lease_until: DateTime<Utc>,
-    /// The tenants that may have these places; `None`: every tenant.
-    pub shares: Option<Shares>,
-}
+pub(in crate::store) use request::WrittenRows;
+pub use request::{FireDue, StartNow};
 
 /// Result of a fire.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -348,15 +323,6 @@ impl Store {
 
 /// The fires, the runs that start, and those of their tasks that are known.
 type Recorded = (FireResult, Vec<StartedRow>, HashMap<Uuid, Arc<Task>>);
-
-/// Rows that the database took: claims with their tokens, and the number of new runs.
-#[derive(Default)]
-pub(in crate::store) struct WrittenRows {
-    pub claims: Vec<RunClaim>,
-    pub going: Vec<StartedRow>,
-    pub recorded: usize,
-    pub skipped: usize,
-}
 
 fn summary(batch: FireBatch, written: WrittenRows) -> FireResult {
     FireResult {

@@ -15,7 +15,8 @@ use crate::domain::trigger::zone::ZoneRelease;
 use crate::store::hot::Hot;
 use crate::store::runs::requests::LOCK_DUE;
 use crate::store::sql::sql;
-use crate::store::tasks::{SELECT_TASK, TaskRow};
+use crate::store::tasks::SELECT_TASK;
+use crate::store::tasks::row::TaskRow;
 use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 

@@ -1,6 +1,6 @@
 //! Explanation of one instant of a task: "why not at 08:00 today?". [`explained`] is a function over what was read.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use chrono_tz::Tz;
 use serde::Serialize;
 use uuid::Uuid;
@@ -11,8 +11,8 @@ use crate::domain::run::Run;
 use crate::domain::task::{Task, TaskStatus};
 use crate::domain::trigger::Trigger;
 use crate::domain::trigger::policy::{DstFold, DstGap};
+use crate::domain::trigger::zone::shown_in;
 use crate::domain::trigger::zone::{Wall, parse_instant};
-use crate::http::api::explain::task::{NextInstant, shown};
 use crate::http::api::explain::{instant, why};
 use crate::http::error::ApiError;
 use crate::store::RecordedAround;
@@ -21,6 +21,19 @@ use crate::store::RecordedAround;
 const TEXT: usize = 64;
 /// The instant before is looked for this far back.
 const BACK: TimeDelta = TimeDelta::days(366);
+
+/// An instant as the world and as the task's zone have it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct NextInstant {
+    /// The instant, in UTC.
+    pub at: DateTime<Utc>,
+    /// The instant on a wall clock there, with its offset.
+    #[schema(example = "2027-03-01T08:00:00+08:00")]
+    pub local: String,
+    /// Zone of the task.
+    #[schema(example = "Asia/Shanghai")]
+    pub timezone: String,
+}
 
 /// Outcome of an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -259,4 +272,10 @@ fn zone(task: &Task) -> (&str, Tz) {
     };
     let name = name.unwrap_or("UTC");
     (name, name.parse().unwrap_or(Tz::UTC))
+}
+
+/// The instant in a zone of this name.
+pub fn shown(at: DateTime<Utc>, zone: &str, clock: Tz) -> NextInstant {
+    let local = shown_in(at, clock).to_rfc3339_opts(SecondsFormat::Secs, false);
+    NextInstant { at, local, timezone: zone.to_owned() }
 }

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State as Held;
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use serde::Serialize;
 use uuid::Uuid;
@@ -13,9 +13,10 @@ use crate::domain::run::Run;
 use crate::domain::task::{LastRun, Task, TaskStatus};
 use crate::domain::trigger::Trigger;
 use crate::domain::trigger::condition::ConditionState;
-use crate::domain::trigger::zone::shown_in;
 use crate::http::HttpState;
 use crate::http::api::explain::instant::InstantExplanation;
+use crate::http::api::explain::instant::NextInstant;
+use crate::http::api::explain::instant::shown;
 use crate::http::api::explain::rules;
 use crate::http::api::explain::rules::RuleExplanation;
 use crate::http::api::explain::{instant, standing, why};
@@ -51,19 +52,6 @@ pub struct TaskExplanation {
     /// Outcome of the instant that was asked about with `at`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instant: Option<InstantExplanation>,
-}
-
-/// An instant as the world and as the task's zone have it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
-pub struct NextInstant {
-    /// The instant, in UTC.
-    pub at: DateTime<Utc>,
-    /// The instant on a wall clock there, with its offset.
-    #[schema(example = "2027-03-01T08:00:00+08:00")]
-    pub local: String,
-    /// Zone of the task.
-    #[schema(example = "Asia/Shanghai")]
-    pub timezone: String,
 }
 
 /// Facts that were read about a task.
@@ -233,10 +221,4 @@ fn shown_ahead(facts: &TaskFacts) -> Vec<NextInstant> {
     let zone = schedule.timezone.as_deref().unwrap_or("UTC");
     let clock = zone.parse().unwrap_or(Tz::UTC);
     facts.ahead.iter().map(|at| shown(*at, zone, clock)).collect()
-}
-
-/// The instant in a zone of this name.
-pub fn shown(at: DateTime<Utc>, zone: &str, clock: Tz) -> NextInstant {
-    let local = shown_in(at, clock).to_rfc3339_opts(SecondsFormat::Secs, false);
-    NextInstant { at, local, timezone: zone.to_owned() }
 }

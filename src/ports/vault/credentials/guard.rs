@@ -5,40 +5,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
-use serde_json::Value;
 use url::Url;
 use zeroize::Zeroizing;
 
 use crate::base::redact::{Redactor, secrets_of};
-use crate::base::secret::{REDACTED, Secret, erase};
+use crate::base::secret::REDACTED;
 use crate::ports::egress::{EgressError, Response};
+use crate::ports::vault::credentials::secret_document::READ_ASIDE;
+use crate::ports::vault::credentials::secret_document::SecretDocument;
 use crate::ports::vault::credentials::{FetchError, UsedSecrets};
-
-/// Longer texts are read aside, where they keep nothing else waiting, in bytes.
-pub(super) const READ_ASIDE: usize = 64 * 1024;
-
-/// A document in the clear, zeroed when it is dropped.
-pub struct SecretDocument(Value);
-
-impl SecretDocument {
-    pub fn read(secret: &Secret) -> Option<SecretDocument> {
-        serde_json::from_str(secret.expose()).ok().map(SecretDocument)
-    }
-
-    pub fn value(&self) -> &Value {
-        &self.0
-    }
-
-    pub fn text(&self) -> Secret {
-        Secret::new(self.0.to_string())
-    }
-}
-
-impl Drop for SecretDocument {
-    fn drop(&mut self) {
-        erase(&mut self.0);
-    }
-}
 
 /// Takes the secrets of an exchange, and those that its run has used before, out of what comes back.
 pub struct SecretGuard {
@@ -49,7 +24,7 @@ impl SecretGuard {
     /// `parts` is what of the document was put into the request, however short; it is known from now on.
     pub fn of(parts: &[Zeroizing<String>], documents: &[&SecretDocument], known: &UsedSecrets) -> SecretGuard {
         let parts = parts.iter().map(|part| part.as_str());
-        known.learn(parts.chain(documents.iter().flat_map(|document| secrets_of(&document.0))));
+        known.learn(parts.chain(documents.iter().flat_map(|document| secrets_of(document.value()))));
         SecretGuard::knowing(known).unwrap_or_else(|| SecretGuard { redactor: Arc::new(Redactor::new([])) })
     }
 

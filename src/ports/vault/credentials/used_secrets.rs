@@ -15,8 +15,9 @@ use crate::base::redact::{Redactor, secrets_of};
 use crate::domain::credential::Reference;
 use crate::domain::run::Run;
 use crate::ports::vault::Vault;
-use crate::ports::vault::credentials::guard::{READ_ASIDE, SecretDocument};
 use crate::ports::vault::credentials::inject::parts;
+use crate::ports::vault::credentials::secret_document::READ_ASIDE;
+use crate::ports::vault::credentials::secret_document::SecretDocument;
 use crate::store::{Store, StoreError, answered};
 
 /// By how much the clock that a use was recorded by may be behind the one that the run was.

@@ -9,7 +9,9 @@ use uuid::Uuid;
 
 use crate::store::StoreError;
 use crate::store::runs::NewRun;
-use crate::store::runs::lease::{Lease, RunClaim, line};
+use crate::store::runs::leases::Lease;
+use crate::store::runs::leases::RunClaim;
+use crate::store::runs::shares::line;
 use crate::store::tasks::fires::{FireBatch, FireDue, PlannedRun, WrittenRows, all_moved};
 
 /// A row that `fire` answers: a run with its token; or, without a run, how many tasks moved on and runs were recorded.

@@ -10,9 +10,10 @@ use uuid::Uuid;
 use crate::store::StoreError;
 use crate::store::db::sqlite_batch::{comes_again, list, pieces};
 use crate::store::db::text::{optional, optional_document};
-use crate::store::hot::FinishedRow;
 use crate::store::runs::completions::PARK;
-use crate::store::runs::lease::{Finish, Lease};
+use crate::store::runs::leases::Finish;
+use crate::store::runs::leases::FinishedRow;
+use crate::store::runs::leases::Lease;
 
 /// The queue row of a run whose lease still stands: run, token, task, reason to cancel, its own overlap.
 type FinishingColumns = (Uuid, i64, Option<Uuid>, Option<String>, Option<String>);

@@ -9,9 +9,15 @@ use uuid::Uuid;
 use crate::store::StoreError;
 use crate::store::db::sqlite_batch::{comes_again, list, pieces};
 use crate::store::db::text::{StoredJson, optional_document};
-use crate::store::events::recording::{EventBatch, EventRun, EventsWritten, LOCK_TASKS, Locked};
+use crate::store::events::matches::EventBatch;
+use crate::store::events::matches::EventRun;
+use crate::store::events::matches::EventsWritten;
+use crate::store::events::matches::LOCK_TASKS;
+use crate::store::events::matches::Locked;
 use crate::store::hot::sqlite::next_tokens;
-use crate::store::runs::lease::{Lease, RunClaim, line};
+use crate::store::runs::leases::Lease;
+use crate::store::runs::leases::RunClaim;
+use crate::store::runs::shares::line;
 use crate::store::runs::{INTO_RUNS, NewRun, event_ids};
 
 /// A run for the queue, and the token of its lease if it is leased.

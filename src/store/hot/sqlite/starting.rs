@@ -8,10 +8,11 @@ use uuid::Uuid;
 
 use crate::store::StoreError;
 use crate::store::db::sqlite_batch::{comes_again, list, pieces};
-use crate::store::hot::{StartedRow, TENANTS_AT_ONCE};
-use crate::store::runs::lease::Lease;
+use crate::store::runs::leases::Lease;
+use crate::store::runs::leases::StartedRow;
+use crate::store::runs::leases::TENANTS_AT_ONCE;
+use crate::store::runs::leases::Take;
 use crate::store::runs::limits::RunLimitsLeft;
-use crate::store::runs::starting::Take;
 
 pub(super) const READY: &str = "
     select run_id, run_at, tenant_id from queue where state = 'ready' and run_at <= $1 and $2 is null

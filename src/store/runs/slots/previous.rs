@@ -9,17 +9,12 @@ use uuid::Uuid;
 
 use crate::domain::run::RunState;
 use crate::store::approvals::close_questions;
-use crate::store::runs::slots::{BlockedRow, REASON_SUPERSEDED, close_unstarted};
+use crate::store::runs::blocked::BlockedRow;
+use crate::store::runs::blocked::Previous;
+use crate::store::runs::blocked::REASON_SUPERSEDED;
+use crate::store::runs::slots::close_unstarted;
 use crate::store::tx::Tx;
 use crate::store::{Split, StoreError};
-
-/// A run that has a task's slot, with its row locked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) struct Previous {
-    pub run_id: Uuid,
-    /// It only waits, and no policy of its own protects it: nobody is to be asked.
-    pub waits: bool,
-}
 
 /// Locks the rows of the runs that may have to end; answers those. Locks of `queue` are taken in the order of ids, and
 /// these come after younger ones: so one that someone else has is not waited for, and its task is tried again.

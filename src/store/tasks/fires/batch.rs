@@ -10,7 +10,7 @@ use serde_json::Value;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use super::FireDue;
+use super::request::FireDue;
 use crate::base::clock::signed;
 use crate::domain::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::domain::run::{MissedInstants, RunState};
@@ -20,12 +20,14 @@ use crate::domain::trigger::catch_up::MISFIRE_GRACE;
 use crate::domain::trigger::steps::PLANNED;
 use crate::domain::trigger::{DueSchedule, FirePlan, PlannedFire, Trigger};
 use crate::store::StoreError;
-use crate::store::hot::StartedRow;
-use crate::store::runs::lease::{CLAIM_MARGIN, Lease, line};
+use crate::store::runs::blocked::EACH_IN_TURN;
+use crate::store::runs::leases::CLAIM_MARGIN;
+use crate::store::runs::leases::Lease;
+use crate::store::runs::leases::StartedRow;
 use crate::store::runs::shares::Shares;
-use crate::store::runs::slots::EACH_IN_TURN;
+use crate::store::runs::shares::line;
 use crate::store::runs::{NewRun, key_instant, missed_key};
-use crate::store::tasks::TaskRow;
+use crate::store::tasks::row::TaskRow;
 
 #[derive(sqlx::FromRow)]
 pub(super) struct DueRow {

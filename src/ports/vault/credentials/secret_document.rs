@@ -1,0 +1,31 @@
+//! A document in the clear, for as long as it is used.
+
+use serde_json::Value;
+
+use crate::base::secret::{Secret, erase};
+
+/// Longer texts are read aside, where they keep nothing else waiting, in bytes.
+pub(super) const READ_ASIDE: usize = 64 * 1024;
+
+/// A document in the clear, zeroed when it is dropped.
+pub struct SecretDocument(Value);
+
+impl SecretDocument {
+    pub fn read(secret: &Secret) -> Option<SecretDocument> {
+        serde_json::from_str(secret.expose()).ok().map(SecretDocument)
+    }
+
+    pub fn value(&self) -> &Value {
+        &self.0
+    }
+
+    pub fn text(&self) -> Secret {
+        Secret::new(self.0.to_string())
+    }
+}
+
+impl Drop for SecretDocument {
+    fn drop(&mut self) {
+        erase(&mut self.0);
+    }
+}

@@ -1,0 +1,287 @@
+//! Leases of runs, and what is asked and answered under them: shared by the hot path and those who call it.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use uuid::Uuid;
+
+use crate::domain::approval::Approval;
+use crate::domain::notification::NewDelivery;
+use crate::domain::notification::run_notification::RunNotification;
+use crate::domain::run::outcome::RunFault;
+use crate::domain::run::{Run, RunState, Usage};
+use crate::store::runs::shares::TenantShares;
+
+/// Time after its instant at which a claim that was made ahead and not started is given up.
+pub const CLAIM_MARGIN: TimeDelta = TimeDelta::seconds(5);
+
+/// Tenants that get their share at once; the others have their turn next.
+pub(in crate::store) const TENANTS_AT_ONCE: i64 = 256;
+
+/// The right to write for a run, until someone else is given it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, sqlx::FromRow)]
+pub struct Lease {
+    /// The run under the lease.
+    pub run_id: Uuid,
+    /// Token that fences every write; it is never given twice.
+    #[sqlx(rename = "lease_token")]
+    pub token: i64,
+}
+
+/// A run that is leased and waits for its instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunClaim {
+    /// The lease of the claim.
+    pub lease: Lease,
+    /// The instant at which the run starts.
+    pub run_at: DateTime<Utc>,
+    /// The instant until which the claim holds.
+    pub until: DateTime<Utc>,
+    /// The line that it stands in, its tenant's: see [`line()`].
+    pub line: u32,
+}
+
+/// A lease that is still held, and whether its run's end was asked for.
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+pub struct Beat {
+    /// The run under the lease.
+    pub run_id: Uuid,
+    /// The reason for which it is to stop, if it is.
+    pub cancel_reason: Option<String>,
+}
+
+/// How an execution ended, as it is to be recorded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finish {
+    /// The lease under which the run was executed.
+    pub lease: Lease,
+    /// The run's task; `None` for a chat run.
+    pub task_id: Option<Uuid>,
+    /// Decided by `RunState::on`.
+    pub state: RunState,
+    /// The word for the reason, where there is one.
+    pub reason: Option<String>,
+    /// The answer of the run.
+    pub output: Option<String>,
+    /// The error of the run.
+    pub error: Option<RunFault>,
+    /// The run's whole usage, all attempts together.
+    pub usage: Usage,
+    /// How long this execution took, in milliseconds.
+    pub ran_ms: i64,
+    /// Back to the queue instead of an end.
+    pub again: Option<RequeuedRun>,
+    /// Messages that go out because of it.
+    pub deliveries: Vec<NewDelivery>,
+    /// Its end, to be told with measure.
+    pub tells: Option<RunNotification>,
+    /// The process that executed it died; it is counted with the end.
+    pub crashed: bool,
+    /// It goes back because a part of the infrastructure was away; it is counted with the end.
+    pub infra_retry: bool,
+    /// It waits instead of ending.
+    pub park: Option<Park>,
+    /// While it waits it counts as running: its task's slot stays with it.
+    pub waiting_counts: bool,
+}
+
+impl Finish {
+    /// An end of which nothing else is known.
+    pub fn of(lease: Lease, task_id: Option<Uuid>, state: RunState) -> Finish {
+        Finish {
+            lease,
+            task_id,
+            state,
+            reason: None,
+            output: None,
+            error: None,
+            usage: Usage::default(),
+            ran_ms: 0,
+            again: None,
+            deliveries: Vec::new(),
+            tells: None,
+            crashed: false,
+            infra_retry: false,
+            park: None,
+            waiting_counts: false,
+        }
+    }
+
+    /// When it ended, if it did.
+    pub(in crate::store) fn finished_at(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        (self.again.is_none() && self.park.is_none()).then_some(now)
+    }
+
+    /// Whether the slot stays with it, unless its end was asked for.
+    pub(in crate::store) fn keeps_slot(&self) -> bool {
+        self.park.is_some() && self.waiting_counts
+    }
+
+    /// How many attempts are given back.
+    pub(in crate::store) fn attempts_back(&self) -> i32 {
+        i32::from(self.again.is_some_and(|again| !again.uses_attempt))
+    }
+}
+
+/// The reason for which a run is parked.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Park {
+    /// A foreign runtime, at the latest until then.
+    Completion {
+        /// The instant at which the wait expires.
+        until: DateTime<Utc>,
+    },
+    /// People; it is looked at then.
+    Approval {
+        /// The instant of the next look at the questions.
+        wake_at: DateTime<Utc>,
+        /// Questions that are to be put, with those that they replace.
+        asks: Vec<(Approval, Option<Uuid>)>,
+        /// Questions that were open, or whose call was held, when the loop stopped: one that is not any more means that
+        /// the run goes on at once.
+        open: Vec<Uuid>,
+    },
+}
+
+impl Park {
+    pub(in crate::store) fn why(&self) -> &'static str {
+        match self {
+            Park::Completion { .. } => "completion",
+            Park::Approval { .. } => "approval",
+        }
+    }
+
+    pub(in crate::store) fn wake_at(&self) -> DateTime<Utc> {
+        match self {
+            Park::Completion { until } => *until,
+            Park::Approval { wake_at, .. } => *wake_at,
+        }
+    }
+}
+
+/// A run that goes back to the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequeuedRun {
+    /// The instant from which it is ready.
+    pub run_at: DateTime<Utc>,
+    /// A hand-back is no attempt.
+    pub uses_attempt: bool,
+}
+
+/// The request to take ready runs.
+#[derive(Debug, Clone)]
+pub struct Take {
+    /// The instance that takes them.
+    pub worker: Uuid,
+    /// The present.
+    pub now: DateTime<Utc>,
+    /// Runs that are due later, and until then, are leased ahead.
+    pub ahead: DateTime<Utc>,
+    /// End of the leases of runs that start.
+    pub lease_until: DateTime<Utc>,
+    /// Runs at most.
+    pub limit: i64,
+    /// In turn: as many of each tenant. For when there is more than can be taken; else the most urgent are taken.
+    pub fair: Option<ClaimCursor>,
+    /// How many may be under way at once. Kept by takes in turn alone: where there are any, `fair` is there.
+    pub limits: RunLimits,
+    /// Rest of this instance's places for each tenant; `None`: whatever there is. Kept by takes in turn alone: one of
+    /// the most urgent must have no higher limit than what is left to everybody.
+    pub shares: Option<TenantShares>,
+}
+
+/// The turn of the tenants whose names follow this one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClaimCursor(pub(in crate::store) String);
+
+impl ClaimCursor {
+    /// The next turn: that of the tenants after the last that was served. Where that was the last of so many in turn,
+    /// those who follow it if there may be any, and else the first.
+    pub(in crate::store) fn after(served: Option<String>, last: &str, tenants: i64) -> ClaimCursor {
+        match served {
+            Some(served) if served != last => ClaimCursor(served),
+            _ if tenants == TENANTS_AT_ONCE => ClaimCursor(last.to_owned()),
+            _ => ClaimCursor::default(),
+        }
+    }
+}
+
+/// The fate of a run whose task has another one running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocked {
+    /// Recorded as skipped.
+    Skipped,
+    /// Waits for the slot.
+    Behind,
+    /// Someone cancelled it meanwhile.
+    Cancelled,
+    /// The slot is free by now, or was taken from a run that waited: claim it again.
+    Again,
+}
+
+/// Runs under way at most; `None`: as many as the instances execute.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RunLimits {
+    /// Of one tenant.
+    pub per_tenant: Option<i64>,
+    /// Of all tenants together.
+    pub total: Option<i64>,
+    /// Some tenants have a number of their own, in the place of `per_tenant`.
+    pub own: bool,
+}
+
+impl RunLimits {
+    /// As settings have it: 0 is no limit.
+    pub fn new(per_tenant: u32, total: u32) -> RunLimits {
+        let limit = |most: u32| (most > 0).then_some(i64::from(most));
+        RunLimits { per_tenant: limit(per_tenant), total: limit(total), own: false }
+    }
+
+    /// Whether there is any.
+    pub fn any(&self) -> bool {
+        self.per_tenant.is_some() || self.total.is_some() || self.own
+    }
+}
+
+/// A run that has started, and until when it may run.
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+pub(in crate::store) struct StartedRow {
+    #[sqlx(flatten)]
+    pub lease: Lease,
+    pub task_id: Option<Uuid>,
+    pub tenant_id: String,
+    pub deadline_at: DateTime<Utc>,
+    /// Its record, where the statement that started it knew it or answered it along.
+    #[sqlx(skip)]
+    pub run: Option<Run>,
+}
+
+/// Result of taking ready runs.
+#[derive(Debug, Default)]
+pub(in crate::store) struct TakenRuns {
+    pub going: Vec<StartedRow>,
+    /// Due, and leased, but not to be started as it is.
+    pub stopped: Vec<Lease>,
+    /// Due later.
+    pub claims: Vec<RunClaim>,
+    pub turn: ClaimCursor,
+}
+
+impl TakenRuns {
+    /// Counts in a run that is leased now. `deadline_at` is there if it has started.
+    pub(in crate::store) fn add(&mut self, claim: RunClaim, going: Option<StartedRow>, now: DateTime<Utc>) {
+        match going {
+            Some(going) => self.going.push(going),
+            None if claim.run_at <= now => self.stopped.push(claim.lease),
+            None => self.claims.push(claim),
+        }
+    }
+}
+
+/// A run whose end was written.
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+pub(in crate::store) struct FinishedRow {
+    pub run_id: Uuid,
+    /// Its end was asked for before.
+    pub cancel_reason: Option<String>,
+    /// People are asked something about it still.
+    pub has_questions: bool,
+}

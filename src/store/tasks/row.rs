@@ -1,0 +1,96 @@
+//! A task with its due row, as it is stored.
+
+use chrono::{DateTime, Utc};
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use crate::domain::task::change::FaultyPart;
+use crate::domain::task::{Spec, Task, TaskStatus};
+use crate::store::StoreError;
+
+/// A task with its due row; what it is told to do is read, or as it is stored.
+#[derive(sqlx::FromRow)]
+pub(in crate::store) struct TaskRow<S = Json<Spec>> {
+    pub(in crate::store) id: Uuid,
+    pub(in crate::store) tenant_id: String,
+    key: Option<String>,
+    pub(in crate::store) name: String,
+    pub(in crate::store) spec: S,
+    status: String,
+    status_reason: Option<String>,
+    /// Not read where a task is read to be fired: it is not disabled then.
+    #[sqlx(default)]
+    faulty_part: Option<String>,
+    pub(in crate::store) epoch: i64,
+    pub(in crate::store) version: i64,
+    pub(in crate::store) anchor_at: DateTime<Utc>,
+    pub(in crate::store) active_since: DateTime<Utc>,
+    pub(in crate::store) next_at: Option<DateTime<Utc>>,
+    pub(in crate::store) nominal_at: Option<DateTime<Utc>>,
+    pub(in crate::store) run_count: i64,
+    pub(in crate::store) fired: i64,
+    created_at: DateTime<Utc>,
+    updated_at: DateTime<Utc>,
+}
+
+impl TaskRow {
+    /// Whether an instant has come that is not recorded yet.
+    pub(in crate::store) fn is_due(&self, now: DateTime<Utc>) -> bool {
+        self.spec.0.trigger.fires_by_the_clock() && self.next_at.is_some_and(|next| next <= now)
+    }
+
+    pub(in crate::store) fn is_paused_for(&self, reason: &str) -> bool {
+        self.status == TaskStatus::Paused.as_str() && self.status_reason.as_deref() == Some(reason)
+    }
+
+    pub(in crate::store) fn task(self) -> Result<Task, StoreError> {
+        let status = TaskStatus::parse(&self.status)
+            .ok_or_else(|| StoreError::Corrupt(format!("task {} has the status {}", self.id, self.status)))?;
+        Ok(Task {
+            id: self.id,
+            tenant_id: self.tenant_id,
+            key: self.key,
+            name: self.name,
+            spec: self.spec.0,
+            status,
+            status_reason: self.status_reason,
+            faulty_part: self.faulty_part.as_deref().and_then(FaultyPart::parse),
+            epoch: self.epoch,
+            version: self.version,
+            anchor_at: self.anchor_at,
+            active_since: self.active_since,
+            // without a nominal instant the row waits for the task's last run alone, which is recorded
+            next_fire_at: self.nominal_at.and(self.next_at),
+            run_count: self.run_count,
+            fired: self.fired,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+        })
+    }
+}
+
+impl<S> TaskRow<S> {
+    /// The row with the spec that was read of it.
+    pub(in crate::store) fn with<T>(self, spec: T) -> TaskRow<T> {
+        TaskRow {
+            id: self.id,
+            tenant_id: self.tenant_id,
+            key: self.key,
+            name: self.name,
+            spec,
+            status: self.status,
+            status_reason: self.status_reason,
+            faulty_part: self.faulty_part,
+            epoch: self.epoch,
+            version: self.version,
+            anchor_at: self.anchor_at,
+            active_since: self.active_since,
+            next_at: self.next_at,
+            nominal_at: self.nominal_at,
+            run_count: self.run_count,
+            fired: self.fired,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+        }
+    }
+}
