@@ -24,7 +24,11 @@ use super::grants::grant;
 use super::world::{START, StoreHarness, end_of, only};
 use crate::support::outbox::claim_due;
 
-on_both!(another_tenants_things_are_not_found_and_not_changed, a_tenant_sees_and_changes_its_own,);
+on_both!(
+    another_tenants_things_are_not_found_and_not_changed,
+    a_tenant_sees_and_changes_its_own,
+    lookups_answer_the_tenants_own_and_nothing_of_another,
+);
 
 /// One of everything, all of tenant `a`.
 struct Things {
@@ -207,6 +211,23 @@ async fn a_tenant_sees_and_changes_its_own(world: &StoreHarness) {
     assert_eq!(store.list_grants(a, None, None, 9).await.unwrap().rows, std::slice::from_ref(&things.grant));
     store.revoke_grant(a, things.grant.id, "token:a").await.unwrap();
     store.delete_task(a, things.task).await.unwrap();
+}
+
+async fn lookups_answer_the_tenants_own_and_nothing_of_another(world: &StoreHarness) {
+    let things = things(world).await;
+    let store = &world.store;
+    store.put_recipient(&only("a"), "a", &recipient(), None).await.unwrap();
+    for (tenant, is_there) in [("a", true), ("b", false)] {
+        let scope = &only(tenant);
+        let found = [
+            store.find_task(scope, things.task).await.unwrap().is_some(),
+            store.find_run(scope, things.ended).await.unwrap().is_some(),
+            store.find_recipient(scope, "a").await.unwrap().is_some(),
+            store.find_credential(scope, "a", "google", "work").await.unwrap().is_some(),
+            store.find_delivery_by_id(scope, things.delivery).await.unwrap().is_some(),
+        ];
+        assert_eq!(found, [is_there; 5], "{tenant}");
+    }
 }
 
 /// The tables that only row-level security keeps apart when a predicate is forgotten.
