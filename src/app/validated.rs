@@ -17,9 +17,8 @@ use crate::ports::channel::ChannelRegistry;
 use crate::ports::egress::Egress;
 use crate::ports::llm::Models;
 use crate::ports::poll::Sources;
-use crate::ports::tool;
-use crate::ports::tool::Tool;
 use crate::ports::tool::http::PreparedTool;
+use crate::ports::tool::{self, Tool};
 use crate::ports::vault::credentials::Credentials;
 use crate::ports::vault::{Vault, WithoutKeys};
 

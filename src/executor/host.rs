@@ -22,8 +22,7 @@ use crate::domain::run::{Run, Usage};
 use crate::domain::task::change::TaskChange;
 use crate::domain::task::{DEFAULT_EXECUTOR, Draft, Output, Route, Spec, Task, TaskStatus, TaskValidator, Urgency};
 use crate::ports::bus::{Bus, BusError};
-use crate::ports::tool;
-use crate::ports::tool::{HostError, MissedByStep, ToolHost, ToolNotice};
+use crate::ports::tool::{self, HostError, MissedByStep, ToolHost, ToolNotice};
 use crate::store::{GrantUse, Idempotency, Lease, Store, StoreError, StoredAnswer, TaskFilter, answered};
 
 /// Entries of a transcript that are read at once.

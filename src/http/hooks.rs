@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::FromRequestParts;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use axum::response::{IntoResponse, Response};
@@ -81,7 +81,7 @@ impl FromRequestParts<HttpState> for WithToken {
         (status = 200, body = Value, description = "Slack asks whether the address is right"),
         (status = 404, body = ProblemDetails, content_type = "application/problem+json", description = "No such hook")))]
 pub async fn receive_hook(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     WithToken(caller): WithToken,
     Id(source): Id,
     mut query: Query,

@@ -40,9 +40,11 @@ const OWNERS: [&str; 7] = [
     "tests/it/tidy",
 ];
 
-/// Files with a static that holds state, of which each says why the process has one; those of phrases and of flags are constants.
-const STATICS: [&str; 9] = [
+/// Files with a static that holds state, of which each says why the process has one; those of phrases, flags and pages
+/// are constants.
+const STATICS: [&str; 10] = [
     "src/cli/typed.rs",
+    "src/http/pages/render.rs",
     "src/base/id.rs",
     "src/base/failpoint.rs",
     "src/store/db/connections.rs",

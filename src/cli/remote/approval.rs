@@ -16,8 +16,7 @@ use crate::cli::client::{ServiceArgs, given};
 use crate::cli::failure::CliFailure;
 use crate::cli::list::ListOptions;
 use crate::cli::screen::{Screen, cut, text_of, time_of};
-use crate::cli::typed;
-use crate::cli::typed::FieldFlags;
+use crate::cli::typed::{self, FieldFlags};
 use crate::config::Environment;
 
 #[derive(Debug, clap::Subcommand)]

@@ -12,8 +12,7 @@ use crate::domain::trigger::next::NextFire;
 use crate::domain::trigger::schedule::Schedule;
 use crate::domain::trigger::steps::{Costly, LISTED, PLANNED};
 use crate::domain::trigger::timetable::Timetable;
-use crate::domain::trigger::zone;
-use crate::domain::trigger::zone::ZoneTable;
+use crate::domain::trigger::zone::{self, ZoneTable};
 
 /// Where a schedule stands in a task; faults that are found after its creation point there.
 const PLACE: &str = "/trigger";

@@ -10,8 +10,7 @@ use crate::domain::trigger::policy::{CatchUp, DstFold, DstGap, OnResume, Overlap
 use crate::domain::trigger::schedule::{Schedule, When};
 use crate::domain::trigger::steps::ADMITTED;
 use crate::domain::trigger::timetable::Timetable;
-use crate::domain::trigger::zone;
-use crate::domain::trigger::zone::is_local;
+use crate::domain::trigger::zone::{self, is_local};
 
 const WHEN: [&str; 4] = ["cron", "interval", "at", "rrule"];
 /// Fields that hold a length, in schedules and other triggers alike.

@@ -5,8 +5,7 @@
 //! many. So whoever hangs stops taking long before nothing is left, and the next one finds room, and so on. Nobody's
 //! number has to be known beforehand.
 
-use crate::base::limiter;
-use crate::base::limiter::{ConcurrencyLimiter, Limit, LimitReached};
+use crate::base::limiter::{self, ConcurrencyLimiter, Limit, LimitReached};
 
 /// A channel's part: at most three quarters of all, where no other one is there.
 const OF_CHANNEL: Limit = Limit::OfFree { times: 3, per: 1 };

@@ -13,8 +13,7 @@ use futures::future::BoxFuture;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::base::clock;
-use crate::base::clock::signed;
+use crate::base::clock::{self, signed};
 use crate::domain::notification::delivery::retry_at;
 use crate::domain::notification::{DeliveryClaim, Mark};
 use crate::engine::delivery::approval_links::Unsent;

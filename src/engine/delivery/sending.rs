@@ -20,8 +20,7 @@ use crate::domain::notification::{Delivery, DeliveryClaim, Mark, MessageKind, Re
 use crate::engine::delivery::approval_links::{Links, Unsent, without};
 use crate::engine::delivery::attempt::{Occasion, Signal, attempt, given_up};
 use crate::engine::delivery::breaker::{Breakers, CircuitTarget, OpenCircuit};
-use crate::engine::delivery::hold_policy;
-use crate::engine::delivery::hold_policy::BudgetState;
+use crate::engine::delivery::hold_policy::{self, BudgetState};
 use crate::engine::run_metrics::RunMetrics;
 use crate::ports::channel::ChannelRegistry;
 use crate::store::{Referred, Store, StoreError, answered};

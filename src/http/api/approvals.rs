@@ -7,7 +7,7 @@ mod view;
 
 use axum::Json;
 use axum::body::Body as Bytes;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
@@ -61,7 +61,7 @@ pub struct ApprovalProblem {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<ApprovalView>)))]
 pub async fn list_approvals(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<ApprovalView>>, ApiError> {
@@ -87,7 +87,7 @@ pub async fn list_approvals(
 #[utoipa::path(get, path = "/v1/approvals/{id}", tag = "approvals", security(("bearer" = ["approvals:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = ApprovalView)))]
 pub async fn get_approval(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     query: Query,
@@ -112,7 +112,7 @@ pub async fn get_approval(
         (status = 409, body = ApprovalProblem, content_type = "application/problem+json",
             description = "It is decided or expired already, or another digest is asked about")))]
 pub async fn decide_approval(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,

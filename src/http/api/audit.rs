@@ -1,7 +1,7 @@
 //! The audit record over HTTP: who did what. It is read here and nowhere written; `reveille audit verify` checks it.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
@@ -77,7 +77,7 @@ impl AuditView {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<AuditView>)))]
 pub async fn list_audit_entries(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<AuditView>>, ApiError> {

@@ -1,7 +1,7 @@
 //! Trying a condition before a task is made of it: one poll, and what each part of its expressions says.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -56,7 +56,7 @@ pub struct ConditionTrial {
 #[utoipa::path(post, path = "/v1/conditions/test", tag = "tasks", security(("bearer" = ["tasks:write"])),
     request_body = schema::ConditionTest, responses((status = 200, body = ConditionTrial)))]
 pub async fn test_condition(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     body: JsonBody,
 ) -> Result<Json<ConditionTrial>, ApiError> {

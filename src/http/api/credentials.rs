@@ -5,7 +5,7 @@
 mod keys;
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
@@ -65,7 +65,7 @@ fn is_none(count: &u64) -> bool {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<Credential>)))]
 pub async fn list_credentials(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<Credential>>, ApiError> {
@@ -89,7 +89,7 @@ pub async fn list_credentials(
         ("tenant_id" = Option<String>, Query, description = "Tenant of the credential; needed with an admin token")),
     responses((status = 200, body = CredentialView)))]
 pub async fn get_credential(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     name: Pair,
     query: Query,
@@ -115,7 +115,7 @@ pub async fn get_credential(
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "It was written meanwhile")))]
 pub async fn put_credential(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     name: Pair,
     query: Query,
@@ -142,7 +142,7 @@ pub async fn put_credential(
         ("tenant_id" = Option<String>, Query, description = "Tenant of the credential; needed with an admin token")),
     responses((status = 204)))]
 pub async fn delete_credential(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     name: Pair,
     query: Query,
@@ -166,7 +166,7 @@ pub async fn delete_credential(
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<CredentialUse>)))]
 pub async fn list_credential_uses(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     name: Pair,
     mut query: Query,

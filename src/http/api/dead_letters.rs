@@ -1,7 +1,7 @@
 //! Dead letters over HTTP: what could not be handled, and whether it is tried again or given up.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use chrono::{DateTime, Utc};
@@ -20,8 +20,7 @@ use crate::http::request::page::{Items, limit};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
 use crate::http::schema::DeadLetterChoice;
-use crate::ports::bus;
-use crate::ports::bus::{BusError, DeadLetterFilter};
+use crate::ports::bus::{self, BusError, DeadLetterFilter};
 use crate::store::PAGE_BYTES;
 
 /// Letters that one request replays or drops.
@@ -84,7 +83,7 @@ impl From<bus::BusDeadLetter> for DeadLetterView {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<DeadLetterView>)))]
 pub async fn list_dead_letters(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<DeadLetterView>>, ApiError> {
@@ -122,7 +121,7 @@ pub async fn list_dead_letters(
 #[utoipa::path(get, path = "/v1/dead-letters/{id}", tag = "events", security(("bearer" = ["dead_letters:read"])),
     params(("id" = String, Path)), responses((status = 200, body = DeadLetterView)))]
 pub async fn get_dead_letter(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     Id(id): Id,
     query: Query,
@@ -142,7 +141,7 @@ pub async fn get_dead_letter(
     responses((status = 202, body = AffectedCount), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "It is no event")))]
 pub async fn replay_dead_letter(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     Id(id): Id,
     body: JsonBody,
@@ -162,7 +161,7 @@ pub async fn replay_dead_letter(
 #[utoipa::path(delete, path = "/v1/dead-letters/{id}", tag = "events", security(("bearer" = ["dead_letters:write"])),
     params(("id" = String, Path)), responses((status = 204)))]
 pub async fn drop_dead_letter(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     Id(id): Id,
     query: Query,
@@ -180,7 +179,7 @@ pub async fn drop_dead_letter(
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = DeadLetterChoice, responses((status = 200, body = AffectedCount)))]
 pub async fn replay_dead_letters(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
@@ -194,7 +193,7 @@ pub async fn replay_dead_letters(
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = DeadLetterChoice, responses((status = 200, body = AffectedCount)))]
 pub async fn drop_dead_letters(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     body: JsonBody,
 ) -> Result<Response, ApiError> {

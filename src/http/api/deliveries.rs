@@ -1,7 +1,7 @@
 //! Deliveries over HTTP: what was sent to whom, how it went, and once more.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
@@ -29,7 +29,7 @@ use crate::store::{DeliveryFilter, DeliverySummary, StoreError};
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<DeliverySummary>)))]
 pub async fn list_deliveries(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<DeliverySummary>>, ApiError> {
@@ -55,7 +55,7 @@ pub async fn list_deliveries(
 #[utoipa::path(get, path = "/v1/deliveries/{id}", tag = "notifications", security(("bearer" = ["deliveries:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = Delivery)))]
 pub async fn get_delivery(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     query: Query,
@@ -76,7 +76,7 @@ pub async fn get_delivery(
     responses((status = 202, body = Delivery), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "It was delivered, or is on its way")))]
 pub async fn retry_delivery(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,

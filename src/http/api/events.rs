@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -92,7 +92,7 @@ impl PostedEvents {
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = NewEvents, responses((status = 202, body = EventIds)))]
 pub async fn publish_events(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     headers: HeaderMap,
     body: JsonBody,
@@ -160,7 +160,7 @@ fn read(
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<CloudEvent>)))]
 pub async fn list_events(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<Value>>, ApiError> {

@@ -12,7 +12,7 @@ pub mod task;
 use std::collections::HashMap;
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use chrono::SecondsFormat;
 use serde::Serialize;
 use uuid::Uuid;
@@ -78,7 +78,7 @@ pub struct CallExplained {
 #[utoipa::path(get, path = "/v1/runs/{id}/explain", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = Explanation)))]
 pub async fn explain_run(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     query: Query,

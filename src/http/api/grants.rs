@@ -1,7 +1,7 @@
 //! Standing grants over HTTP: what people have allowed for good, listed and revoked. They are given with a decision.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -77,7 +77,7 @@ impl GrantView {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<GrantView>)))]
 pub async fn list_grants(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<GrantView>>, ApiError> {
@@ -97,7 +97,7 @@ pub async fn list_grants(
 #[utoipa::path(delete, path = "/v1/grants/{id}", tag = "approvals", security(("bearer" = ["approvals:decide"])),
     params(("id" = Uuid, Path)), responses((status = 204)))]
 pub async fn revoke_grant(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     query: Query,

@@ -1,7 +1,7 @@
 //! Trying a pipeline before a task is made of it.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use serde_json::{Map, Value};
 
 use crate::base::invalid::ValidationErrors;
@@ -23,7 +23,7 @@ const FIELDS: [&str; 9] = ["tenant_id", "config", "event", "value", "previous", 
 #[utoipa::path(post, path = "/v1/pipelines/dry-run", tag = "tasks", security(("bearer" = ["tasks:write"])),
     request_body = schema::DryRunRequest, responses((status = 200, body = DryRun)))]
 pub async fn dry_run_pipeline(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     body: JsonBody,
 ) -> Result<Json<DryRun>, ApiError> {

@@ -1,7 +1,7 @@
 //! The key that browsers subscribe to.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use serde::Serialize;
 
 use crate::base::token::Permission;
@@ -25,7 +25,7 @@ pub struct PushKey {
 #[utoipa::path(get, path = "/v1/push/key", tag = "notifications", security(("bearer" = ["recipients:read"])),
     responses((status = 200, body = PushKey)))]
 pub async fn get_push_key(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     query: Query,
 ) -> Result<Json<PushKey>, ApiError> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 
@@ -43,7 +43,7 @@ impl QuotasView {
 #[utoipa::path(get, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["stats:read"])),
     params(("tenant_id" = String, Path)), responses((status = 200, body = QuotasView)))]
 pub async fn get_quotas(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     query: Query,
@@ -63,7 +63,7 @@ pub async fn get_quotas(
     params(("tenant_id" = String, Path)), request_body = Overrides,
     responses((status = 200, body = QuotasView)))]
 pub async fn put_quotas(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
@@ -83,7 +83,7 @@ pub async fn put_quotas(
 #[utoipa::path(delete, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["*"])),
     params(("tenant_id" = String, Path)), responses((status = 204)))]
 pub async fn reset_quotas(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
 ) -> Result<StatusCode, ApiError> {

@@ -1,7 +1,7 @@
 //! Recipients over HTTP: where a tenant is reached. Secrets go in, and never come out.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -70,7 +70,7 @@ impl RecipientView {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<schema::RecipientSchema>)))]
 pub async fn list_recipients(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<RecipientView>>, ApiError> {
@@ -92,7 +92,7 @@ pub async fn list_recipients(
     security(("bearer" = ["recipients:read"])), params(("tenant_id" = String, Path)),
     responses((status = 200, body = schema::RecipientSchema)))]
 pub async fn get_recipient(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     query: Query,
@@ -113,7 +113,7 @@ pub async fn get_recipient(
     security(("bearer" = ["recipients:write"])), params(("tenant_id" = String, Path)),
     request_body = schema::NewRecipient, responses((status = 200, body = schema::RecipientSchema)))]
 pub async fn put_recipient(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
@@ -143,7 +143,7 @@ pub async fn put_recipient(
 #[utoipa::path(delete, path = "/v1/recipients/{tenant_id}", tag = "notifications",
     security(("bearer" = ["recipients:write"])), params(("tenant_id" = String, Path)), responses((status = 204)))]
 pub async fn delete_recipient(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
 ) -> Result<StatusCode, ApiError> {
@@ -164,7 +164,7 @@ pub async fn delete_recipient(
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::TestMessage, responses((status = 202, body = Delivery)))]
 pub async fn test_recipient(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,

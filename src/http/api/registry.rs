@@ -1,7 +1,7 @@
 //! Registered tools that a model may call, and executors that a task may name.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ pub struct ExecutorView {
 #[utoipa::path(get, path = "/v1/tools", tag = "operations", security(("bearer" = ["tasks:read"])),
     responses((status = 200, body = Items<Definition>)))]
 pub async fn list_tools(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     query: Query,
 ) -> Result<Json<Items<Definition>>, ApiError> {
@@ -46,7 +46,7 @@ pub async fn list_tools(
 #[utoipa::path(get, path = "/v1/executors", tag = "operations", security(("bearer" = ["tasks:read"])),
     responses((status = 200, body = Items<ExecutorView>)))]
 pub async fn list_executors(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     query: Query,
 ) -> Result<Json<Items<ExecutorView>>, ApiError> {

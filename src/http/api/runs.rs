@@ -4,7 +4,7 @@
 mod summary;
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -102,7 +102,7 @@ impl RunView {
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<RunSummary>)))]
 pub async fn list_runs(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<RunSummary>>, ApiError> {
@@ -128,7 +128,7 @@ pub async fn list_runs(
 #[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", security(("bearer" = ["runs:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = RunView)))]
 pub async fn get_run(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     query: Query,
@@ -150,7 +150,7 @@ pub async fn get_run(
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<TranscriptEntry>)))]
 pub async fn get_transcript(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     mut query: Query,
@@ -177,7 +177,7 @@ pub async fn get_transcript(
         (status = 202, body = RunView, description = "Its worker has been asked to end it"),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It is final already")))]
 pub async fn cancel_run(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
@@ -207,7 +207,7 @@ pub async fn cancel_run(
     responses((status = 201, body = RunView),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json", description = "It is not final yet")))]
 pub async fn retry_run(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,

@@ -1,7 +1,7 @@
 //! Trying a schedule before a task is made of it.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::Value;
@@ -35,7 +35,7 @@ pub struct Preview {
 #[utoipa::path(post, path = "/v1/schedules/preview", tag = "tasks", security(("bearer" = ["tasks:read"])),
     request_body = schema::PreviewRequest, responses((status = 200, body = Preview)))]
 pub async fn preview_schedule(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     body: JsonBody,
 ) -> Result<Json<Preview>, ApiError> {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -14,8 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::base::id;
-use crate::base::id::Scope;
+use crate::base::id::{self, Scope};
 use crate::base::invalid::ValidationErrors;
 use crate::base::token::Permission;
 use crate::domain::task::change::TaskChange;
@@ -24,7 +23,7 @@ use crate::domain::trigger;
 use crate::domain::trigger::condition::ConditionState;
 use crate::http::HttpState;
 use crate::http::api::runs::RunView;
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
 use crate::http::request::body::{JsonBody, answered, only};
 use crate::http::request::page::{Items, ListPage};
@@ -57,10 +56,10 @@ pub struct Backfill {
         ("dry_run" = Option<bool>, Query, description = "Answer what would be made, with 200, and make nothing")),
     request_body = schema::NewTaskSchema,
     responses((status = 201, body = schema::TaskSchema), (status = 200, body = schema::TaskSchema, description = "A dry run"),
-        (status = 409, body = crate::http::error::ProblemDetails, content_type = "application/problem+json",
+        (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "The tenant has a task with this key")))]
 pub async fn create_task(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
     body: JsonBody,
@@ -98,8 +97,7 @@ pub(in crate::http) fn read_new(
 }
 
 /// List tasks
-#[utoipa::path(get, path = "/v1/tasks", tag = "tasks", security(("bearer" = ["tasks:read"])),
-    params(
+#[utoipa::path(get, path = "/v1/tasks", tag = "tasks", security(("bearer" = ["tasks:read"])), params(
         ("tenant_id" = Option<String>, Query, description = "This tenant's only"),
         ("status" = Option<TaskStatus>, Query), ("trigger_type" = Option<String>, Query, example = "schedule"),
         ("key" = Option<String>, Query, description = "The one with this stable key; of each tenant, for an admin"),
@@ -107,7 +105,7 @@ pub(in crate::http) fn read_new(
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<schema::TaskSchema>)))]
 pub async fn list_tasks(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<TaskView>>, ApiError> {
@@ -142,7 +140,7 @@ pub async fn list_tasks(
 #[utoipa::path(get, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:read"])),
     params(("id" = Uuid, Path)), responses((status = 200, body = schema::TaskSchema)))]
 pub async fn get_task(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     query: Query,
@@ -161,10 +159,10 @@ pub async fn get_task(
     params(("id" = Uuid, Path),
         ("dry_run" = Option<bool>, Query, description = "Answer what would come of it, and change nothing")),
     request_body = schema::TaskPatch,
-    responses((status = 200, body = schema::TaskSchema), (status = 409, body = crate::http::error::ProblemDetails,
+    responses((status = 200, body = schema::TaskSchema), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "The task has another version")))]
 pub async fn update_task(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     mut query: Query,
@@ -205,7 +203,7 @@ pub async fn update_task(
 #[utoipa::path(delete, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path)), responses((status = 204)))]
 pub async fn delete_task(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
 ) -> Result<StatusCode, ApiError> {
@@ -222,7 +220,7 @@ pub async fn delete_task(
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Pause>,
     responses((status = 200, body = schema::TaskSchema)))]
 pub async fn pause_task(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
@@ -256,7 +254,7 @@ pub async fn pause_task(
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Resume>,
     responses((status = 200, body = schema::TaskSchema)))]
 pub async fn resume_task(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
@@ -283,11 +281,10 @@ pub async fn resume_task(
 ///
 /// Whatever its status and limits. `input` is told to the executor.
 #[utoipa::path(post, path = "/v1/tasks/{id}/run", tag = "tasks", security(("bearer" = ["tasks:write"])),
-    params(("id" = Uuid, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    params(("id" = Uuid, Path), ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = Option<schema::RunNow>, responses((status = 201, body = RunView)))]
 pub async fn run_task(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
@@ -315,11 +312,10 @@ pub async fn run_task(
 ///
 /// One run for each instant of its schedule from `from` up to, not including, `to`; at most 1,000.
 #[utoipa::path(post, path = "/v1/tasks/{id}/backfill", tag = "tasks", security(("bearer" = ["tasks:write"])),
-    params(("id" = Uuid, Path),
-        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
+    params(("id" = Uuid, Path), ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = schema::BackfillRange, responses((status = 202, body = Backfill)))]
 pub async fn backfill_task(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,

@@ -3,7 +3,7 @@
 //! Nobody can make a token that may do more, see more or live longer than the one it is made with.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -11,8 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::base::id;
-use crate::base::id::Tenant;
+use crate::base::id::{self, Tenant};
 use crate::base::invalid::{ValidationErrors, did_you_mean};
 use crate::base::token::{Permission, TokenKind, TokenText};
 use crate::http::HttpState;
@@ -90,7 +89,7 @@ impl TokenView {
         description = "Makes a repetition safe; the text is not repeated")),
     request_body = schema::NewToken, responses((status = 201, body = MadeToken)))]
 pub async fn create_token(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
@@ -127,7 +126,7 @@ pub async fn create_token(
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
     responses((status = 200, body = Items<TokenView>)))]
 pub async fn list_tokens(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Items<TokenView>>, ApiError> {
@@ -146,7 +145,7 @@ pub async fn list_tokens(
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "operations", security(("bearer" = ["tokens:write"])),
     params(("id" = Uuid, Path)), responses((status = 204)))]
 pub async fn revoke_token(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
 ) -> Result<StatusCode, ApiError> {

@@ -1,7 +1,7 @@
 //! Proving an address over HTTP: a code is sent to it, and given back.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
@@ -39,7 +39,7 @@ use crate::store::{CodeCheck, StoreError, StoredRecipient, Verification};
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "A code was sent less than a minute ago, or ten within a day")))]
 pub async fn verify_recipient(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,

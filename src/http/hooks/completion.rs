@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use uuid::Uuid;
@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(50);
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "It does not wait for completion, or not any more")))]
 pub async fn complete_run(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,

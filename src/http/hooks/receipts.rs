@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use axum::Extension;
-use axum::extract::{FromRequestParts, RawPathParams, State as Held};
+use axum::extract::{FromRequestParts, RawPathParams, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use uuid::Uuid;
@@ -53,7 +53,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ReceiptAddress {
         (status = 429, body = ProblemDetails, content_type = "application/problem+json",
             description = "Too many wrong addresses or signatures")))]
 pub async fn receive_receipt(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     peer: Option<Extension<Peer>>,
     place: ReceiptAddress,
     headers: HeaderMap,

@@ -21,7 +21,7 @@ mod view;
 
 use std::net::IpAddr;
 
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, body};
@@ -73,7 +73,7 @@ struct LinkQuestion {
             content_type = "text/html"),
         (status = 429, description = "Too many wrong links; see Retry-After", body = String, content_type = "text/html")))]
 pub async fn show_approvals(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     peer: Option<Extension<Peer>>,
     Id(token): Id,
 ) -> Result<Response, Response> {
@@ -99,7 +99,7 @@ pub async fn show_approvals(
             content_type = "text/html"),
         (status = 429, description = "Too many wrong links; see Retry-After", body = String, content_type = "text/html")))]
 pub async fn answer_approvals(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     peer: Option<Extension<Peer>>,
     Id(token): Id,
     headers: HeaderMap,
@@ -160,7 +160,7 @@ pub async fn answer_approvals(
         (status = 404, description = "The address is not known", body = String, content_type = "text/html"),
         (status = 410, description = "The question has changed, and is asked anew", body = String,
             content_type = "text/html")))]
-pub async fn show_outcome(Held(state): Held<HttpState>, Id(ticket): Id) -> Result<Response, Response> {
+pub async fn show_outcome(State(state): State<HttpState>, Id(ticket): Id) -> Result<Response, Response> {
     let ticket = Ticket::read(&state.vault, &ticket).filter(|ticket| state.clock.now() < ticket.expires_at);
     let Some(Ticket { batch_id, recipient, .. }) = ticket else { return Err(view::unknown()) };
     let filter = ApprovalFilter { batch_id: Some(batch_id), limit: 1, ..ApprovalFilter::default() };

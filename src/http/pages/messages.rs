@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Serialize;
@@ -41,7 +41,7 @@ const IN_A_DIGEST: i64 = 200;
             content_type = "text/html"),
         (status = 429, description = "Too many wrong links; see Retry-After", body = String, content_type = "text/html")))]
 pub async fn show_message(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     peer: Option<Extension<Peer>>,
     Id(token): Id,
 ) -> Result<Response, Response> {

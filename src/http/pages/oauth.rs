@@ -9,7 +9,7 @@ mod mark;
 mod view;
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use chrono::{DateTime, Utc};
@@ -55,7 +55,7 @@ pub struct ConnectionLink {
         ("tenant_id" = Option<String>, Query, description = "For whom; an admin token names the tenant")),
     responses((status = 200, body = ConnectionLink)))]
 pub async fn connect_credential(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     name: Pair,
     mut query: Query,
@@ -102,7 +102,7 @@ fn start(
         (status = 403, description = "Another provider sends them back, or one that does not say who it is", body = String, content_type = "text/html"),
         (status = 404, description = "The link is not known", body = String, content_type = "text/html"),
         (status = 410, description = "The link is too old", body = String, content_type = "text/html")))]
-pub async fn show_connection(Held(state): Held<HttpState>, mut query: Query) -> Result<Response, Response> {
+pub async fn show_connection(State(state): State<HttpState>, mut query: Query) -> Result<Response, Response> {
     let mut given = |name| query.text(name).filter(|text: &String| text.len() <= LONGEST);
     let (sealed, code) = (given("state").unwrap_or_default(), given("code"));
     let (error, description) = (given("error"), given("error_description"));
@@ -139,7 +139,7 @@ pub async fn show_connection(Held(state): Held<HttpState>, mut query: Query) -> 
         (status = 502, description = "The provider refuses this service", body = String, content_type = "text/html"),
         (status = 503, description = "The provider can't be asked now", body = String, content_type = "text/html")))]
 pub async fn make_connection(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     headers: HeaderMap,
     body: Result<JsonBody, ApiError>,
 ) -> Result<Response, Response> {

@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use axum::extract::{MatchedPath, Request, State as Held};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -19,7 +19,7 @@ use crate::http::error::ApiError;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Runs a request under the guard.
-pub async fn watch(Held(state): Held<HttpState>, request: Request, next: Next) -> Response {
+pub async fn watch(State(state): State<HttpState>, request: Request, next: Next) -> Response {
     let request_id = id::new_id(state.clock.now());
     let method = word(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or(String::new(), |route| route.as_str().to_owned());

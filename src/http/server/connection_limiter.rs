@@ -4,8 +4,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::base::limiter;
-use crate::base::limiter::{ConcurrencyLimiter, Limit};
+use crate::base::limiter::{self, ConcurrencyLimiter, Limit};
 
 /// The address that limits are kept by: an IPv4 address, or the /64 of an IPv6 one.
 pub fn origin(address: IpAddr) -> IpAddr {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
@@ -74,7 +74,7 @@ pub async fn get_health() -> Json<Health> {
 #[utoipa::path(get, path = "/readyz", tag = "operations",
     responses((status = 200, body = Readiness),
         (status = 503, body = Readiness, description = "Not ready; see Retry-After")))]
-pub async fn get_readiness(Held(state): Held<HttpState>) -> Response {
+pub async fn get_readiness(State(state): State<HttpState>) -> Response {
     let (pinged, concerns) =
         tokio::join!(timeout(DATABASE_PATIENCE, state.store.ping()), timeout(BUS_PATIENCE, state.bus.concerns()));
     let database = matches!(pinged, Ok(Ok(())));
@@ -96,7 +96,7 @@ pub async fn get_readiness(Held(state): Held<HttpState>) -> Response {
 /// Metrics, for Prometheus
 #[utoipa::path(get, path = "/metrics", tag = "operations",
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
-pub async fn get_metrics(Held(state): Held<HttpState>) -> Response {
+pub async fn get_metrics(State(state): State<HttpState>) -> Response {
     // sets the gauges; while the bus is away they stay as they were
     let _ = tokio::join!(timeout(BUS_PATIENCE, state.bus.backlog()), state.gauges.refresh(&state.store));
     ([(header::CONTENT_TYPE, OPEN_METRICS)], state.metrics.text()).into_response()

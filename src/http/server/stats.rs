@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use serde::Serialize;
 
 use crate::base::token::Permission;
@@ -34,7 +34,7 @@ pub struct Stats {
     params(("tenant_id" = Option<String>, Query, description = "This tenant's only")),
     responses((status = 200, body = Stats)))]
 pub async fn get_stats(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
 ) -> Result<Json<Stats>, ApiError> {

@@ -9,8 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::base::id::{Scope, Tenant};
-use crate::base::limiter;
-use crate::base::limiter::{ConcurrencyLimiter, Limit, LimitReached};
+use crate::base::limiter::{self, ConcurrencyLimiter, Limit, LimitReached};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;

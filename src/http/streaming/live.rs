@@ -9,7 +9,7 @@ pub mod socket;
 
 use std::convert::Infallible;
 
-use axum::extract::State as Held;
+use axum::extract::State;
 use axum::http::{Extensions, HeaderMap};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -38,7 +38,7 @@ use crate::http::streaming::live::session::Session;
         ("Last-Event-ID" = Option<Uuid>, Header, description = "The last id that was seen")),
     responses((status = 200, body = String, content_type = "text/event-stream")))]
 pub async fn open_stream(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     mut query: Query,
     headers: HeaderMap,

@@ -8,8 +8,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::base::limiter;
-use crate::base::limiter::{Cadence, ConcurrencyLimiter, Limit, RateState};
+use crate::base::limiter::{self, Cadence, ConcurrencyLimiter, Limit, RateState};
 
 /// Tenants at places that are remembered before those of no interest are forgotten.
 const REMEMBERED: usize = 10_000;

@@ -11,8 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
 use crate::ports::vault::VaultError;
-use crate::ports::vault::source;
-use crate::ports::vault::source::KeySource;
+use crate::ports::vault::source::{self, KeySource};
 
 /// Bytes of a key.
 pub const KEY_LENGTH: usize = 32;

@@ -5,8 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::base::clock;
-use crate::base::clock::Measurement;
+use crate::base::clock::{self, Measurement};
 use crate::store::db::Db;
 use crate::store::{Store, StoreError};
 

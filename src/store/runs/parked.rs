@@ -8,8 +8,7 @@ use uuid::Uuid;
 
 use crate::store::db::text::document;
 use crate::store::sql::sql;
-use crate::store::tasks::turns;
-use crate::store::tasks::turns::{TENANTS_IN_TURN, TenantDue};
+use crate::store::tasks::turns::{self, TENANTS_IN_TURN, TenantDue};
 use crate::store::{Split, Store, StoreError};
 
 /// Reasons of parked runs that services look after.

@@ -2,8 +2,7 @@
 
 use reveille::base::id::{Scope, new_id};
 use reveille::domain::credential::CredentialUse;
-use reveille::ports::vault;
-use reveille::ports::vault::{Vault, WithoutKeys};
+use reveille::ports::vault::{self, Vault, WithoutKeys};
 use serde_json::{Value, json};
 
 use super::service::{Api, on_both, only};

@@ -5,8 +5,7 @@ use std::time::Duration;
 use reveille::base::id::{Scope, Tenant};
 use reveille::base::secret::SecretUrl;
 use reveille::domain::event::Event;
-use reveille::ports::bus;
-use reveille::ports::bus::{Bus, BusEntry, BusError, DeadLetterFilter, LogFilter, Settings};
+use reveille::ports::bus::{self, Bus, BusEntry, BusError, DeadLetterFilter, LogFilter, Settings};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

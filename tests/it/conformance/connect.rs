@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use futures::future::join_all;
-use reveille::base::clock;
-use reveille::base::clock::Clock;
+use reveille::base::clock::{self, Clock};
 use reveille::base::id::{Scope, new_id};
 use reveille::base::secret::SecretUrl;
 use reveille::store::{Idempotency, OpenError, Settings, Store, StoreError, StoredAnswer};

@@ -11,8 +11,7 @@ use reveille::domain::notification::credential_notice::CredentialContext;
 use reveille::domain::notification::{Addresses, Delivery, Recipient, WebhookAddress};
 use reveille::domain::task::change::TaskChange;
 use reveille::domain::task::{DependentTask, Task, TaskStatus};
-use reveille::ports::vault;
-use reveille::ports::vault::{KeySource, Vault, WithoutKeys};
+use reveille::ports::vault::{self, KeySource, Vault, WithoutKeys};
 use reveille::store::{
     AuditFilter, CredentialFilter, CredentialRowDraft, DeliveryFilter, PauseResult, SealedDocument, SealedRow, Store,
     StoreError, StoredCredential, UseFilter, next_generation,

@@ -8,8 +8,7 @@ use reveille::domain::notification::text::Link;
 use reveille::domain::notification::{Addresses, Recipient, SlackAddress};
 use reveille::ports::channel::slack::{Settings, SlackChannel, seal_url};
 use reveille::ports::channel::{Channel, ChannelError, Confirmed, Login, Receipt};
-use reveille::ports::egress;
-use reveille::ports::egress::Egress;
+use reveille::ports::egress::{self, Egress};
 use serde_json::{Value, json};
 use wiremock::ResponseTemplate;
 

@@ -5,8 +5,7 @@ use reveille::base::id::Scope;
 use reveille::base::secret::Secret;
 use reveille::domain::notification::{Addresses, DeliveryState, Recipient, SlackAddress};
 use reveille::ports::channel::{ChannelRegistry, Settings, slack, sms, telegram};
-use reveille::ports::egress;
-use reveille::ports::egress::Egress;
+use reveille::ports::egress::{self, Egress};
 use serde_json::{Value, json};
 use wiremock::ResponseTemplate;
 

@@ -3,8 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::Finding;
-use crate::domain::trigger::zone;
-use crate::domain::trigger::zone::{Settings, ZoneTable};
+use crate::domain::trigger::zone::{self, Settings, ZoneTable};
 
 const NAME: &str = "time zones";
 

@@ -1,7 +1,7 @@
 //! Changing the master key over HTTP, in pieces that are each answered in time.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
@@ -58,7 +58,7 @@ pub struct KeyView {
     security(("bearer" = ["credentials:write"])), request_body = schema::RotateKey,
     responses((status = 200, body = RotationView)))]
 pub async fn rotate_key(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     body: JsonBody,
 ) -> Result<Json<RotationView>, ApiError> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
@@ -105,7 +105,7 @@ type Records = HashMap<Uuid, (Uuid, RunState, Option<String>)>;
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "Several events have an id that begins so")))]
 pub async fn explain_event(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     mut query: Query,

@@ -1,7 +1,7 @@
 //! Why a task fires, or does not, and what would have to hold. [`explained`] is a function over what was read.
 
 use axum::Json;
-use axum::extract::State as Held;
+use axum::extract::State;
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use serde::Serialize;
@@ -17,8 +17,7 @@ use crate::http::HttpState;
 use crate::http::api::explain::instant::InstantExplanation;
 use crate::http::api::explain::instant::NextInstant;
 use crate::http::api::explain::instant::shown;
-use crate::http::api::explain::rules;
-use crate::http::api::explain::rules::RuleExplanation;
+use crate::http::api::explain::rules::{self, RuleExplanation};
 use crate::http::api::explain::{instant, standing, why};
 use crate::http::api::tasks::missing;
 use crate::http::error::ApiError;
@@ -81,7 +80,7 @@ pub struct TaskFacts {
             example = "2027-03-01T08:00:00")),
     responses((status = 200, body = TaskExplanation)))]
 pub async fn explain_task(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     id: Id,
     mut query: Query,

@@ -10,7 +10,7 @@ mod lines;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::State as Held;
+use axum::extract::State;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -87,7 +87,7 @@ pub struct BadLine {
         content_type = "application/problem+json",
         description = "Too many requests, or a quota allows none of the tasks; see Retry-After")))]
 pub async fn import_tasks(
-    Held(state): Held<HttpState>,
+    State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     query: Query,
     mut lines: BodyLines,

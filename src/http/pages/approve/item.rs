@@ -9,8 +9,7 @@ use crate::base::invalid::escape;
 use crate::domain::approval::arguments::{ArgumentPart, Misfit};
 use crate::domain::approval::{Approval, ApprovalChoice};
 use crate::http::api::approvals::decision::{Decision, GRANT_DAYS, GrantWish, ungrantable};
-use crate::http::pages::approve::form;
-use crate::http::pages::approve::form::{FormFault, FormField, SubmittedFields};
+use crate::http::pages::approve::form::{self, FormFault, FormField, SubmittedFields};
 use crate::ports::channel::templates::phrases::Phrases;
 
 /// A question and its form.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseCode, CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
-use axum::extract::{Request, State as Held};
+use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::response::Response;
 use axum::{RequestExt, RequestPartsExt};
@@ -46,7 +46,7 @@ struct Hello {
         ("tenant_id" = Option<String>, Query, description = "Whose; needed with an admin token"),
         ("Last-Event-ID" = Option<Uuid>, Header, description = "The last id that was seen")),
     responses((status = 101, description = "The connection is a WebSocket from here on")))]
-pub async fn open_socket(Held(state): Held<HttpState>, request: Request) -> Result<Response, ApiError> {
+pub async fn open_socket(State(state): State<HttpState>, request: Request) -> Result<Response, ApiError> {
     let (mut parts, _) = request.with_limited_body().into_parts();
     let upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection> = parts.extract().await;
     let upgrade = upgrade.map_err(|_| ApiError::Malformed("this address speaks WebSocket (RFC 6455)".into()))?;

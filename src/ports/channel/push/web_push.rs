@@ -16,8 +16,7 @@ use zeroize::Zeroizing;
 
 use crate::base::secret::Secret;
 use crate::domain::task::Urgency;
-use crate::ports::channel::push::encryption;
-use crate::ports::channel::push::encryption::{EncryptionError, PLAINTEXT_LIMIT, encrypt};
+use crate::ports::channel::push::encryption::{self, EncryptionError, PLAINTEXT_LIMIT, encrypt};
 use crate::ports::channel::push::vapid::Vapid;
 use crate::ports::channel::push::{ANSWER_LIMIT, ELLIPSIS, judge_no_answer};
 use crate::ports::channel::{ChannelError, Confirmed, OutgoingMessage, Receipt};
