@@ -67,6 +67,7 @@
 //! [`run`]: domain::run
 //! [`task`]: domain::task
 //! [`trigger`]: domain::trigger
+//! [`bench`]: mod@bench
 //! [`bus`]: ports::bus
 //! [`channel`]: ports::channel
 //! [`egress`]: ports::egress

@@ -59,7 +59,7 @@ pub enum Said {
     Listens {
         address: SocketAddr,
     },
-    /// A run was started, by [`Clock::elapsed`].
+    /// A run was started, by `Clock::elapsed`.
     Started {
         run_id: Uuid,
         at: Duration,

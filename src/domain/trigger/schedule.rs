@@ -1,8 +1,9 @@
 //! A schedule as its owner wrote it: one of cron, interval, at or rrule, and the rules around it.
 //!
 //! It holds words, not compiled patterns: what is stored can always be read back, even if a later release or zone
-//! database no longer understands it; that shows as an [`InvalidSpec`](crate::base::invalid::FieldError) when it is compiled. Every question is answered
-//! by a [`Timetable`](crate::domain::trigger::Timetable), which is compiled once for a task's anchor. Nothing here knows the present time.
+//! database no longer understands it; that shows as a [`FieldError`](crate::base::invalid::FieldError) when it is
+//! compiled. Every question is answered by a [`Timetable`](crate::domain::trigger::Timetable), which is compiled once for
+//! a task's anchor. Nothing here knows the present time.
 
 use serde::{Deserialize, Serialize};
 

@@ -35,7 +35,7 @@ pub struct RunClaim {
     pub run_at: DateTime<Utc>,
     /// The instant until which the claim holds.
     pub until: DateTime<Utc>,
-    /// The line that it stands in, its tenant's: see [`line()`].
+    /// The line that it stands in, its tenant's: see [`line()`](crate::store::line()).
     pub line: u32,
 }
 
