@@ -12,6 +12,7 @@ mod inject;
 mod renewal;
 mod replace;
 mod secret_document;
+mod unusable;
 mod used_secrets;
 
 use std::sync::Arc;
@@ -29,8 +30,9 @@ use crate::domain::credential::{Credential, CredentialStatus, CredentialUse, Inj
 use crate::ports::egress::{Egress, EgressError, EgressRequest, REDIRECT_LIMIT, Response, redirected};
 use crate::ports::vault::Vault;
 use crate::ports::vault::credentials::guard::SecretGuard;
-use crate::ports::vault::credentials::inject::{Unfit, inject};
+use crate::ports::vault::credentials::inject::inject;
 use crate::ports::vault::credentials::secret_document::SecretDocument;
+use crate::ports::vault::credentials::unusable::{busy, not_renewed, too_slow, unfitting};
 use crate::store::{Store, StoreError, StoredCredential, UseFilter, answered};
 
 pub use crate::ports::vault::credentials::fault::{CredentialError, CredentialFault, FetchError};
@@ -365,35 +367,6 @@ impl Shelf {
 
 fn same_origin(one: &str, other: &str) -> bool {
     matches!((Url::parse(one), Url::parse(other)), (Ok(one), Ok(other)) if one.origin() == other.origin())
-}
-
-/// The store is away: without its record a credential is not used.
-fn busy(with: &Use<'_>, error: &StoreError) -> CredentialError {
-    tracing::warn!(credential = %with.reference, %error, "a credential can't be had");
-    CredentialError::new(CredentialFault::Busy, with.reference, "the store is unavailable".into())
-}
-
-/// The request's time was over before the credential was there.
-fn too_slow(with: &Use<'_>) -> CredentialError {
-    CredentialError::new(CredentialFault::Busy, with.reference, "to have it takes longer than the request may".into())
-}
-
-fn not_renewed(with: &Use<'_>, error: RenewalError) -> CredentialError {
-    let (trouble, why) = match error {
-        RenewalError::NeedsConsent(why) => (CredentialFault::NeedsConsent, why),
-        RenewalError::Refused(why) => (CredentialFault::Unreadable, why),
-        RenewalError::Operator(why) => (CredentialFault::Misconfigured, why),
-        RenewalError::Later(why) => (CredentialFault::Busy, why),
-        RenewalError::Impossible => (CredentialFault::Unreadable, "it can't be renewed".into()),
-    };
-    CredentialError::new(trouble, with.reference, why)
-}
-
-fn unfitting(with: &Use<'_>, unfit: Unfit) -> CredentialError {
-    match unfit {
-        Unfit::Taken(what) => CredentialError::new(CredentialFault::Taken, with.reference, what),
-        Unfit::Value(why) => CredentialError::new(CredentialFault::NoInject, with.reference, why),
-    }
 }
 
 /// A credential that is in use.

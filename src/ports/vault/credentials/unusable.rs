@@ -1,0 +1,38 @@
+//! Reasons for which a credential is not used, as faults of its use.
+
+use crate::ports::vault::credentials::Use;
+use crate::ports::vault::credentials::fault::{CredentialError, CredentialFault};
+use crate::ports::vault::credentials::inject::Unfit;
+use crate::ports::vault::credentials::renewal::RenewalError;
+use crate::store::StoreError;
+
+/// The store is away: without its record a credential is not used.
+pub(super) fn busy(with: &Use<'_>, error: &StoreError) -> CredentialError {
+    tracing::warn!(credential = %with.reference, %error, "a credential can't be had");
+    CredentialError::new(CredentialFault::Busy, with.reference, "the store is unavailable".into())
+}
+
+/// The request's time was over before the credential was there.
+pub(super) fn too_slow(with: &Use<'_>) -> CredentialError {
+    CredentialError::new(CredentialFault::Busy, with.reference, "to have it takes longer than the request may".into())
+}
+
+/// It has to be renewed, and was not.
+pub(super) fn not_renewed(with: &Use<'_>, error: RenewalError) -> CredentialError {
+    let (trouble, why) = match error {
+        RenewalError::NeedsConsent(why) => (CredentialFault::NeedsConsent, why),
+        RenewalError::Refused(why) => (CredentialFault::Unreadable, why),
+        RenewalError::Operator(why) => (CredentialFault::Misconfigured, why),
+        RenewalError::Later(why) => (CredentialFault::Busy, why),
+        RenewalError::Impossible => (CredentialFault::Unreadable, "it can't be renewed".into()),
+    };
+    CredentialError::new(trouble, with.reference, why)
+}
+
+/// It does not fit into the request.
+pub(super) fn unfitting(with: &Use<'_>, unfit: Unfit) -> CredentialError {
+    match unfit {
+        Unfit::Taken(what) => CredentialError::new(CredentialFault::Taken, with.reference, what),
+        Unfit::Value(why) => CredentialError::new(CredentialFault::NoInject, with.reference, why),
+    }
+}
