@@ -1,11 +1,13 @@
 //! The engine: services that turn instants into runs, and runs into ends. They meet everything else in the store.
 //!
 //! Every instance runs all of them; row locks, unique keys and lease tokens do what an election would. Reading order:
-//! [`service`] is the loop, [`scheduling::scheduler`] fires, [`events::matcher`] and [`events::windows`] make runs of events, [`events::watcher`] polls,
-//! [`scheduling::worker`] starts, [`running::execution`] is one run from start to end,
-//! [`running::finisher`] writes ends in batches, [`scheduling::heartbeat`] keeps leases, [`scheduling::rescuer`] picks up what dead workers left,
-//! `attendant` sees to runs that wait for people, [`delivery::notifier`] sends, [`maintenance::sealer`] chains the audit log, [`events::forwarder`] hands on events that were taken while the bus was away, [`maintenance::housekeeping`] forgets,
-//! [`maintenance::zones`] plans anew what a change of the rules of time zones concerns.
+//! [`service`] is the loop, [`scheduling::scheduler`] fires, [`events::matcher`] and [`events::windows`] make runs of
+//! events, [`events::watcher`] polls, [`scheduling::worker`] starts, [`running::execution`] is one run from start to
+//! end, [`running::finisher`] writes ends in batches, [`scheduling::heartbeat`] keeps leases, [`scheduling::rescuer`]
+//! picks up what dead workers left, `attendant` sees to runs that wait for people, [`delivery::notifier`] sends,
+//! [`maintenance::sealer`] chains the audit log, [`events::forwarder`] hands on events that were taken while the bus
+//! was away, [`maintenance::housekeeping`] forgets, [`maintenance::zones`] plans anew what a change of the rules of
+//! time zones concerns.
 
 pub mod delivery;
 pub mod events;

@@ -3,8 +3,9 @@
 //! Handlers read, ask the store, and tell; they decide nothing that the CLI or a tool would have to decide again. What
 //! a handler has answered is stored; what it has not may be, and an `Idempotency-Key` makes asking again safe.
 //!
-//! Reading order: [`server`] accepts connections, [`request::guard`] wraps each request, [`request::auth`] says who calls, [`request::body`],
-//! [`request::query`] and [`request::page`] read what is asked, [`error`] says what is wrong; then a file per resource.
+//! Reading order: [`server`] accepts connections, [`request::guard`] wraps each request, [`request::auth`] says who
+//! calls, [`request::body`], [`request::query`] and [`request::page`] read what is asked, [`error`] says what is wrong;
+//! then a file per resource.
 
 pub mod api;
 pub mod error;
@@ -204,8 +205,8 @@ impl HttpState {
 }
 
 impl HttpState {
-    /// Computes work of a request, when it is the turn of `name` (see [`request::auth::AuthenticatedCaller::computes_for`]), away from the threads
-    /// that serve others.
+    /// Computes work of a request, when it is the turn of `name` (see
+    /// [`request::auth::AuthenticatedCaller::computes_for`]), away from the threads that serve others.
     async fn computed<T: Send + 'static>(
         &self,
         name: &str,

@@ -1,8 +1,9 @@
 //! Expressions in CEL (<https://cel.dev>): read once with all guards, evaluated many times over JSON.
 //!
-//! CEL always ends, but has no limit of its own on time, memory or stack. So what can't be bounded is refused when it is
-//! read (see `guard`), and what would take too much over the values at hand before it is evaluated (see `cost`). Whole JSON numbers are `int`, others `double`. A key that is missing is told apart from
-//! every other error, because who filters takes it for "no". Nothing is kept between evaluations.
+//! CEL always ends, but has no limit of its own on time, memory or stack. So what can't be bounded is refused when it
+//! is read (see `guard`), and what would take too much over the values at hand before it is evaluated (see `cost`).
+//! Whole JSON numbers are `int`, others `double`. A key that is missing is told apart from every other error, because
+//! who filters takes it for "no". Nothing is kept between evaluations.
 
 mod convert;
 mod cost;

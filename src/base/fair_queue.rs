@@ -1,8 +1,8 @@
 //! A fair queue for places that few can have at once: a writer, a thread, a connection.
 //!
-//! A free place is given to the user that waits and has used the places for the least time. So a user that comes seldom waits
-//! for what is under way, and for nobody's backlog; users that always want more have equal shares of the time. (Start-time
-//! fair queueing: P. Goyal, H. Vin, H. Cheng, 1996.)
+//! A free place is given to the user that waits and has used the places for the least time. So a user that comes seldom
+//! waits for what is under way, and for nobody's backlog; users that always want more have equal shares of the time.
+//! (Start-time fair queueing: P. Goyal, H. Vin, H. Cheng, 1996.)
 //!
 //! Some places may be reserved for users that have none: then a user that comes seldom does not even wait for what is under
 //! way, unless as many others came as there are reserved places.
@@ -283,8 +283,8 @@ impl<K: Ord + Hash + Clone, W> Queue<K, W> {
         }
     }
 
-    /// Gives a free place to the next that waits and may have it; those that are `gone` are left out. To be asked once after
-    /// each end: no more than one may have what was refused before.
+    /// Gives a free place to the next that waits and may have it; those that are `gone` are left out. To be asked once
+    /// after each end: no more than one may have what was refused before.
     fn admit(&mut self, gone: impl Fn(&W) -> bool) -> Option<(K, W)> {
         while let Some(place) = self.next() {
             self.order.remove(&place);

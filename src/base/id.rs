@@ -10,8 +10,8 @@ use uuid::Uuid;
 use crate::base::invalid::bounded;
 use crate::base::unicode_safety::is_traceless;
 
-/// Ids made in the same millisecond by one process keep the order in which they were made. One for the process, as the order
-/// is: where it begins makes no difference.
+/// Ids made in the same millisecond by one process keep the order in which they were made. One for the process, as the
+/// order is: where it begins makes no difference.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// A new UUIDv7 for something that comes to be at `now`. Sorts by time, then by order of making.

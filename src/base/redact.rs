@@ -1,8 +1,9 @@
 //! Known secrets found and taken out of texts that come from outside, in whatever encoding they come back.
 //!
-//! A server may echo what it was sent: as it was or in other letters' case, escaped for JSON, HTML or a URL, as base64 or as
-//! hexadecimal. What was found is replaced by [`REDACTED`]. It guards against echoes, not against a server that hides a secret on purpose.
-//! It keeps nothing but the secrets that it was made with, and those are zeroed when it is dropped.
+//! A server may echo what it was sent: as it was or in other letters' case, escaped for JSON, HTML or a URL, as base64
+//! or as hexadecimal. What was found is replaced by [`REDACTED`]. It guards against echoes, not against a server that
+//! hides a secret on purpose. It keeps nothing but the secrets that it was made with, and those are zeroed when it is
+//! dropped.
 
 mod needles;
 mod reading;

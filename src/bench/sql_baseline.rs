@@ -45,8 +45,8 @@ pub async fn drain(place: &BenchEnv, runs: usize) -> anyhow::Result<f64> {
     work_off(place, instance, BaselineBatch::Take, runs).await
 }
 
-/// Tells beside a figure, in runs a second, what its statements gave, and how much of the limit that is: what can be reached
-/// with these statements.
+/// Tells beside a figure, in runs a second, what its statements gave, and how much of the limit that is: what can be
+/// reached with these statements.
 pub fn tell(figure: BenchFigure, rate: f64) -> BenchFigure {
     let limit = figure.limit;
     let figure = figure.part(WHAT, "runs/s", rate);

@@ -1,7 +1,7 @@
 //! A credential: a secret document of a tenant for a service and account name, and where it may go.
 //!
-//! Data only; `draft` reads what is asked for. The document itself never lies here in the clear: it is sealed by the vault, stored sealed, and opened for
-//! one request at a time.
+//! Data only; `draft` reads what is asked for. The document itself never lies here in the clear: it is sealed by the
+//! vault, stored sealed, and opened for one request at a time.
 
 pub mod draft;
 mod issue;

@@ -5,7 +5,8 @@
 //!
 //! Reading order: [`schedule`] is what an owner wrote, [`form`] reads it from JSON with all its faults, [`timetable`]
 //! is its compiled form over [`cron`], [`interval`], [`once`] and [`rrule`]; [`zone`] turns wall time into instants;
-//! [`catch_up`] decides what is recorded for a task that is due, [`replan`] what it waits for when the rules of its zone change. [`condition`] is the kind that polls.
+//! [`catch_up`] decides what is recorded for a task that is due, [`replan`] what it waits for when the rules of its
+//! zone change. [`condition`] is the kind that polls.
 
 mod answers;
 pub mod catch_up;

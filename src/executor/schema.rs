@@ -84,8 +84,8 @@ pub struct WebhookConfig {
     /// Where your runtime takes runs.
     #[schema(format = Uri)]
     pub url: String,
-    /// The secret that signs each POST: `whsec_` and 24 to 64 random bytes in base64. Left out, the stored one is kept. No answer
-    /// shows it.
+    /// The secret that signs each POST: `whsec_` and 24 to 64 random bytes in base64. Left out, the stored one is kept.
+    /// No answer shows it.
     #[schema(write_only)]
     pub secret: Option<String>,
     /// As an answer shows it; changes nothing.

@@ -134,7 +134,8 @@ pub(super) mod tests {
         String::from_utf8(body.to_vec()).unwrap().replace(STYLE, "STYLE")
     }
 
-    /// Asserts that a hostile text changes nothing of a page but the places where it is shown, escaped, as a harmless one is.
+    /// Asserts that a hostile text changes nothing of a page but the places where it is shown, escaped, as a harmless
+    /// one is.
     pub fn assert_inert(page: impl Fn(&str) -> String) {
         // hashes of the text, and the filling of a text that is cut
         let derived = regex::Regex::new("[0-9a-f]{64}|x{9,}").unwrap();

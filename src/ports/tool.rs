@@ -177,8 +177,8 @@ pub enum ToolError {
         /// One sentence. Never a secret.
         message: String,
     },
-    /// A credential was not used, or was refused: the call had no effect. A model is told of it like of anything else; a step or a poll
-    /// knows by it what it can't go on without.
+    /// A credential was not used, or was refused: the call had no effect. A model is told of it like of anything else;
+    /// a step or a poll knows by it what it can't go on without.
     #[error("{0}")]
     Credential(CredentialError),
     /// The run can't go on: it fails with this code.

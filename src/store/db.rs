@@ -122,8 +122,8 @@ impl Db {
         }
     }
 
-    /// A connection for what belongs to a scope, in its turn. Postgres is told the tenant, so that its row-level security is
-    /// the second wall.
+    /// A connection for what belongs to a scope, in its turn. Postgres is told the tenant, so that its row-level
+    /// security is the second wall.
     #[track_caller]
     pub(super) fn read_in(&self, scope: &Scope) -> impl Future<Output = Result<ReadConnection, sqlx::Error>> {
         let flow = QueueFlow::of(scope.tenant());
@@ -230,8 +230,8 @@ impl Transaction {
         self.tx().into_query(sql)
     }
 
-    /// Tells Postgres for the rest of this transaction whose rows may be seen; `None` confines to nothing. Sessions start as
-    /// the engine's: `*`.
+    /// Tells Postgres for the rest of this transaction whose rows may be seen; `None` confines to nothing. Sessions
+    /// start as the engine's: `*`.
     pub(super) async fn confine(&mut self, tenant: Option<&str>) -> Result<(), sqlx::Error> {
         match self {
             Transaction::Postgres(begun) => confine(begun, tenant).await,

@@ -48,8 +48,8 @@ pub(super) trait Hot {
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<StartedRow>, StoreError>;
 
-    /// Locks the claims among these, given in the order of their ids, that still stand: whoever took one may have done so in a
-    /// transaction before this one.
+    /// Locks the claims among these, given in the order of their ids, that still stand: whoever took one may have done
+    /// so in a transaction before this one.
     async fn standing(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError>;
 
     /// Locks the slots of these tasks, given in the order of their ids; answers who has them.

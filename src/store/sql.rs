@@ -1,7 +1,7 @@
 //! Texts of statements that are put together of constants.
 
-/// Constant texts, one behind the other, as one. Or a text with another one in each place of a name, which has one at least:
-/// `TEXT; "{name}" = OTHER`.
+/// Constant texts, one behind the other, as one. Or a text with another one in each place of a name, which has one at
+/// least: `TEXT; "{name}" = OTHER`.
 macro_rules! sql {
     ($text:expr; $name:literal = $value:expr; $($more:tt)+) => {
         sql!(sql!($text; $name = $value); $($more)+)

@@ -1,8 +1,8 @@
 //! A connection to either database, and the statements that go by it.
 //!
-//! What the store does in a transaction is written once, as functions over [`Tx`]. A statement takes the same values and
-//! answers the same columns on both databases; where its text differs, it is a [`Split`]. What only one database can do is in
-//! `hot`, or in a match.
+//! What the store does in a transaction is written once, as functions over [`Tx`]. A statement takes the same values
+//! and answers the same columns on both databases; where its text differs, it is a [`Split`]. What only one database
+//! can do is in `hot`, or in a match.
 
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArguments, PgRow};

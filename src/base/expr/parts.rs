@@ -49,7 +49,8 @@ impl Serialize for ExpressionPart {
     }
 }
 
-/// The whole and its parts, as far as they can be afforded; literals and what is inside of comprehensions are left out: they have no value of their own.
+/// The whole and its parts, as far as they can be afforded; literals and what is inside of comprehensions are left out:
+/// they have no value of their own.
 pub fn of(
     text: &str,
     program: &Program,

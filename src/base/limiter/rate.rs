@@ -49,8 +49,8 @@ impl<K: Eq + Hash, S: RateState> RateLimiter<K, S> {
         changed
     }
 
-    /// Forgets every key if there are as many entries as there may be, though all of them still limit something: for keys that
-    /// strangers choose.
+    /// Forgets every key if there are as many entries as there may be, though all of them still limit something: for
+    /// keys that strangers choose.
     pub fn forget_all_if_full(&mut self, now: Duration) {
         if self.entries >= self.most {
             self.forget_idle(now);

@@ -8,7 +8,8 @@ use crate::base::redact::{SHORTEST, TELLING};
 
 /// One text that is looked for.
 pub struct Needle {
-    /// Without line breaks, its letters of ASCII in lower case: keys in hexadecimal come back in either, and header names do.
+    /// Without line breaks, its letters of ASCII in lower case: keys in hexadecimal come back in either, and header
+    /// names do.
     pub text: Zeroizing<Vec<u8>>,
     /// How it begins where its case matters: another one is another text.
     pub cased: Option<Zeroizing<Vec<u8>>>,
@@ -19,7 +20,8 @@ pub struct Needle {
 }
 
 impl Needle {
-    /// Whether what was read of it, which is this text but for the case, is this text: `read` is how it begins, as it stands.
+    /// Whether what was read of it, which is this text but for the case, is this text: `read` is how it begins, as it
+    /// stands.
     pub fn is(&self, read: &[u8]) -> bool {
         self.cased.as_ref().is_none_or(|cased| read.starts_with(cased))
     }

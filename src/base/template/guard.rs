@@ -196,8 +196,8 @@ mod tests {
             let _ = read(&text).map(|template| template.value(&Values::default()));
             text
         };
-        // as small as the stack of any thread that reads templates, in a build that is not optimised: there a level takes up
-        // to 2.3 KiB
+        // as small as the stack of any thread that reads templates, in a build that is not optimised: there a level
+        // takes up to 2.3 KiB
         let deep = std::thread::Builder::new().stack_size(2 * 1024 * 1024).spawn(move || {
             for (begin, one, end) in [
                 ("", "not ", "1"),

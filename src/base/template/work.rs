@@ -74,8 +74,8 @@ fn searched(code: &str) -> impl Iterator<Item = &str> {
     )
 }
 
-/// Whether it is a list of numbers and quoted texts: to look for a value among these never goes through a long text, because
-/// texts of different lengths are not compared.
+/// Whether it is a list of numbers and quoted texts: to look for a value among these never goes through a long text,
+/// because texts of different lengths are not compared.
 fn is_written_out(text: &str) -> bool {
     let Some(mut rest) = text.strip_prefix('[') else { return false };
     loop {

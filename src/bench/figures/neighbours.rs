@@ -1,9 +1,10 @@
 //! `neighbours`: a quiet tenant by itself, and the same tenant beside two hostile ones, on one service with its default
 //! configuration, its quotas included.
 //!
-//! The service is a process of its own. The quiet tenant has schedules, event tasks whose pipeline asks an address, conditions
-//! that poll one, messages by webhook, and calls of the API. Each of these may take twice as long beside the hostile tenants
-//! as it took alone in the same run. What takes less than [`FLOOR`] is not told apart from noise, and is within its bound.
+//! The service is a process of its own. The quiet tenant has schedules, event tasks whose pipeline asks an address,
+//! conditions that poll one, messages by webhook, and calls of the API. Each of these may take twice as long beside the
+//! hostile tenants as it took alone in the same run. What takes less than [`FLOOR`] is not told apart from noise, and
+//! is within its bound.
 
 mod hostile;
 mod quiet;

@@ -11,8 +11,8 @@ use crate::http::request::page::cursor_at;
 const AMONG: usize = 1_000;
 
 impl Client {
-    /// The id that was meant: typed whole, by as much of its beginning as tells it from all others, or for a task by its key.
-    /// `list` is the list that it is in, such as `tasks`.
+    /// The id that was meant: typed whole, by as much of its beginning as tells it from all others, or for a task by
+    /// its key. `list` is the list that it is in, such as `tasks`.
     ///
     /// # Errors
     /// There is nothing like it, or more than one.

@@ -1,8 +1,9 @@
 //! `reveille demo`: the whole story on one screen, offline and in under a minute.
 //!
 //! The service is the real one: store, scheduler, worker, ReAct loop, HTTP and notifier, in a temporary directory that
-//! goes with the demo. Only the model is scripted, and the world outside (an inbox, an outbox, Ann's phone) is played in
-//! this process. Ann is asked before a mail goes out; where nobody sits there to answer, she is played, too. The story is told from what the API answers, never from what was planned.
+//! goes with the demo. Only the model is scripted, and the world outside (an inbox, an outbox, Ann's phone) is played
+//! in this process. Ann is asked before a mail goes out; where nobody sits there to answer, she is played, too. The
+//! story is told from what the API answers, never from what was planned.
 
 mod person;
 mod stage;

@@ -1,7 +1,8 @@
 //! Whether a call runs by itself or a person is asked first, and why: each rule that had a part in it is named.
 //!
-//! In order: the matrix, the operator's cell of it, whether the call uses a credential that the task does not name, the operator's rule for the tool, the tenant's, the agent's, the
-//! task's. A later one that holds decides otherwise. What the tool itself demands can't be lowered by any of them.
+//! In order: the matrix, the operator's cell of it, whether the call uses a credential that the task does not name, the
+//! operator's rule for the tool, the tenant's, the agent's, the task's. A later one that holds decides otherwise. What
+//! the tool itself demands can't be lowered by any of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -29,8 +29,8 @@ pub struct Settings {
     pub escalate_after: f64,
     /// How many people have to agree. All links and tokens of one person count once.
     pub approvers: u32,
-    /// Whether the recipient for whom the run works may not answer, by a link or by any token of theirs, and neither may the
-    /// person who asked for the run by hand, by any token that descends from the same one.
+    /// Whether the recipient for whom the run works may not answer, by a link or by any token of theirs, and neither
+    /// may the person who asked for the run by hand, by any token that descends from the same one.
     pub bar_requester: bool,
     /// Whether the page asks for a code, shown on it, to be typed where an act is of high consequence.
     pub confirm_high: bool,

@@ -53,8 +53,8 @@ pub(crate) fn is_none<T: Default + PartialEq>(address: &T) -> bool {
     *address == T::default()
 }
 
-/// Makes [`Addresses`](crate::domain::notification::Addresses) and its draft of the list of kinds. Faults, schema and flags come in the order of the list; behind
-/// it stands the order in which channels are tried.
+/// Makes [`Addresses`](crate::domain::notification::Addresses) and its draft of the list of kinds. Faults, schema and
+/// flags come in the order of the list; behind it stands the order in which channels are tried.
 macro_rules! address_kinds {
     ($($(#[$about:meta])* $name:ident: $kind:ty),+; tried as $($tried:ident),+) => {
         /// One address for each kind of channel, as it is stored. Secrets among them are sealed.

@@ -129,8 +129,8 @@ pub struct RunContext {
     pub id: String,
     /// In the recipient's zone: `2026-12-24 08:00 CET`.
     pub due: String,
-    /// `failed`, `expired`, `was cancelled`, `was skipped`; of a result `succeeded`. In German for German templates that are
-    /// built in.
+    /// `failed`, `expired`, `was cancelled`, `was skipped`; of a result `succeeded`. In German for German templates
+    /// that are built in.
     pub what: &'static str,
     /// Attempts that the run has used.
     pub attempts: i32,

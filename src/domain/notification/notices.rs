@@ -1,5 +1,5 @@
-//! The words of notices: what the owner of a task is told about it, in their language. They are written when it happens, and
-//! kept with the delivery.
+//! The words of notices: what the owner of a task is told about it, in their language. They are written when it
+//! happens, and kept with the delivery.
 
 use chrono::{DateTime, Utc};
 

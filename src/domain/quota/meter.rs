@@ -1,9 +1,9 @@
 //! Counting by the minute, on one instance, with as few questions to the database as can be.
 //!
-//! A tenant that does little costs nothing: each instance lets it do [`UNASKED`] of its quota in a minute without asking.
-//! From then on the instance tells the database what was done, and asks for portions of what is left to all instances, which
-//! are used up here. So one instance holds the quota exactly, and each further one adds at most that share to it. Nothing
-//! survives the minute, nor the process.
+//! A tenant that does little costs nothing: each instance lets it do [`UNASKED`] of its quota in a minute without
+//! asking. From then on the instance tells the database what was done, and asks for portions of what is left to all
+//! instances, which are used up here. So one instance holds the quota exactly, and each further one adds at most that
+//! share to it. Nothing survives the minute, nor the process.
 
 use std::collections::HashMap;
 

@@ -69,7 +69,8 @@ impl Task {
         self.next_fire_at.filter(|_| self.spec.trigger.fires_by_the_clock())
     }
 
-    /// The task as it is shown, a condition as one that was not polled yet. Epoch, anchor and counters of the engine are not.
+    /// The task as it is shown, a condition as one that was not polled yet. Epoch, anchor and counters of the engine
+    /// are not.
     pub fn view(&self, last_run: Option<LastRun>) -> TaskView {
         self.view_with(last_run, &ConditionState::default(), self.updated_at)
     }

@@ -1,8 +1,8 @@
 //! A condition as its owner wrote it: what is polled, how often, and what must be true of it for the task to fire.
 //!
 //! It holds words, as a schedule does: what is stored can always be read back, and is compiled for each poll. Pure:
-//! what a poll sees comes in as a value, what follows from it is a [`ConditionStep`]. What survives is the [`ConditionState`],
-//! which the store writes together with the fire that it counted.
+//! what a poll sees comes in as a value, what follows from it is a [`ConditionStep`]. What survives is the
+//! [`ConditionState`], which the store writes together with the fire that it counted.
 //!
 //! Reading order: [`poll`] is what is looked at, [`form`] reads both from JSON, [`question`] is the compiled form,
 //! [`state`] decides what follows from a poll.

@@ -1,8 +1,8 @@
 //! An event trigger as its owner wrote it: which events fire the task, and what becomes of many at once.
 //!
-//! It holds words, not compiled patterns, like a schedule; [`CompiledEventTrigger`] is the compiled form that judges events. What
-//! becomes of an event that matches is decided in this order: its age, `dedup`, `throttle`, `debounce` or `batch`. While
-//! the task is paused, `hold` collects instead. Nothing here knows the present time or keeps anything.
+//! It holds words, not compiled patterns, like a schedule; [`CompiledEventTrigger`] is the compiled form that judges
+//! events. What becomes of an event that matches is decided in this order: its age, `dedup`, `throttle`, `debounce` or
+//! `batch`. While the task is paused, `hold` collects instead. Nothing here knows the present time or keeps anything.
 
 pub mod examine;
 pub mod form;

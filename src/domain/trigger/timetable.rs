@@ -1,7 +1,8 @@
 //! A schedule compiled for one task: its instants, one after another.
 //!
 //! Compiled once (5 µs for cron, less for the others) and asked many times; an answer costs about half a microsecond, a
-//! rare date some more, and never depends on how long ago the last instant was. Instants are *nominal*: jitter and exclusions are applied by who fires, not here in `next_after`.
+//! rare date some more, and never depends on how long ago the last instant was. Instants are *nominal*: jitter and
+//! exclusions are applied by who fires, not here in `next_after`.
 //!
 //! Each search is bounded by its horizon. What asks many of them has a budget ([`Timetable::within`]), and believes no
 //! answer before it has looked at [`Timetable::exceeded`].
@@ -278,7 +279,8 @@ impl Timetable {
         if self.exclusions.is_empty() {
             return false;
         }
-        // a little less than a minute, so that none is passed over, and an hour and a minute, so that another is met each time
+        // a little less than a minute, so that none is passed over, and an hour and a minute, so that another is met
+        // each time
         let steps = [(TICK, 1_000), (TimeDelta::seconds(59), 1_000), (TimeDelta::seconds(3_659), 9_000)];
         let mut after = now - TICK;
         for (step, times) in steps {

@@ -1,9 +1,9 @@
 //! The words of a question, a reminder or a code at the moment it is sent: the open calls, the link, the digits; and
 //! where the whole of any other message can be read.
 //!
-//! The link to a question is made here, each time anew and the same for one delivery. Its hash is stored before anything is sent, so
-//! that a link that has arrived always opens; the link itself is in the message alone, never in the database, never in
-//! a log.
+//! The link to a question is made here, each time anew and the same for one delivery. Its hash is stored before
+//! anything is sent, so that a link that has arrived always opens; the link itself is in the message alone, never in
+//! the database, never in a log.
 
 use crate::base::id::Scope;
 use crate::base::secret::{REDACTED, Secret};

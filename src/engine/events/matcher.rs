@@ -158,8 +158,8 @@ impl EventMatcher {
         })
     }
 
-    /// Has events judged, and takes in what is judged; waits for the first where nothing is to be recorded. Answers how many
-    /// entries were given up.
+    /// Has events judged, and takes in what is judged; waits for the first where nothing is to be recorded. Answers how
+    /// many entries were given up.
     async fn judge(&self, work: &mut MatcherWork) -> Result<usize, TickError> {
         self.start_judging(work);
         let mut given_up = 0;

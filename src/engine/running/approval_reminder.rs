@@ -79,7 +79,8 @@ fn instant(asked: &Approval, share: f64) -> DateTime<Utc> {
     asked.created_at + TimeDelta::milliseconds((span * share) as i64)
 }
 
-/// Recipients that have to be asked by now besides the owner, and whether the reminder is theirs, too. Nobody stands in it twice.
+/// Recipients that have to be asked by now besides the owner, and whether the reminder is theirs, too. Nobody stands in
+/// it twice.
 fn others<'a>(settings: &'a Settings, due: &DueQuestion, owner: &str) -> Vec<(&'a str, bool)> {
     let mut others: Vec<(&str, bool)> = Vec::new();
     let named = settings.also_ask.iter().filter(|_| due.is_open).map(|name| (name.as_str(), true));

@@ -274,8 +274,8 @@ impl Shared {
         *place.valid_until.borrow() - self.margin
     }
 
-    /// Returns when the lease was not renewed in time, or was taken; for who looks anyway: it wakes nobody. Looked at before
-    /// each step of the work, it keeps a process that was stopped for longer than the lease from another step.
+    /// Returns when the lease was not renewed in time, or was taken; for who looks anyway: it wakes nobody. Looked at
+    /// before each step of the work, it keeps a process that was stopped for longer than the lease from another step.
     fn lease_over(&self, place: &RunGuard) -> impl Future<Output = ()> {
         std::future::poll_fn(|_| match self.store.clock().now() >= self.sure_until(place) {
             true => Poll::Ready(()),

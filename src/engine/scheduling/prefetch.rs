@@ -162,9 +162,9 @@ impl PrefetchBuffer {
         self.alone.store(alone, Ordering::Relaxed);
     }
 
-    /// Room for up to `most` runs that are leased as they are recorded, of which those that are late may start at once: beside
-    /// all that is held, so that nothing that is on time waits for them. A caller that is not `behind` leaves places to
-    /// runs that become ready meanwhile.
+    /// Room for up to `most` runs that are leased as they are recorded, of which those that are late may start at once:
+    /// beside all that is held, so that nothing that is on time waits for them. A caller that is not `behind` leaves
+    /// places to runs that become ready meanwhile.
     pub fn share_as_recorded(self: &Arc<PrefetchBuffer>, most: usize, behind: bool) -> PrefetchPermit {
         let mut claims = self.claims.lock().expect("held lock");
         let (room, places) = self.left_as_recorded(&claims);
@@ -202,8 +202,9 @@ impl PrefetchBuffer {
         self.share_of_tenants(&mut claims, room.min(places), places)
     }
 
-    /// Leased ahead may be those that could start now, and of the prefetch the same part: so a busy instance leaves to the
-    /// others what it could not start itself. Starting may those that find a place beside the claims whose instant has come.
+    /// Leased ahead may be those that could start now, and of the prefetch the same part: so a busy instance leaves to
+    /// the others what it could not start itself. Starting may those that find a place beside the claims whose instant
+    /// has come.
     fn left(&self, claims: &Claims) -> (usize, usize) {
         let free = self.free();
         let prefetch = if self.keeps_limits() { 0 } else { self.prefetch };

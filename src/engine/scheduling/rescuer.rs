@@ -54,7 +54,8 @@ impl Rescuer {
         Ok(())
     }
 
-    /// Ends or requeues what was taken over, with one commit for all: where others write much, each commit waits for its turn.
+    /// Ends or requeues what was taken over, with one commit for all: where others write much, each commit waits for
+    /// its turn.
     async fn rescue(&self, page: Vec<Stranded>) -> Result<(), StoreError> {
         let tenants: BTreeSet<&str> = page.iter().map(|stranded| stranded.run.tenant_id.as_str()).collect();
         let recipients = self.store.recipients_by_tenant(&tenants.into_iter().collect::<Vec<_>>()).await?;
@@ -109,8 +110,8 @@ impl Rescuer {
         Some(finish)
     }
 
-    /// Records all of these; where that fails for a reason of one of them, each alone. One that can't be recorded keeps none
-    /// waiting: its new lease runs out, too.
+    /// Records all of these; where that fails for a reason of one of them, each alone. One that can't be recorded keeps
+    /// none waiting: its new lease runs out, too.
     async fn finish_all(&self, finishes: &[Finish]) -> Result<(), StoreError> {
         match self.store.finish_runs(finishes).await {
             Ok(_) => return Ok(()),

@@ -1,7 +1,8 @@
 //! A pipeline tried out: what each step would do with a sample, its side effects off. Saves nothing.
 //!
-//! Steps that compute are computed. Steps that read are executed only where that is asked for (`live`), through a host that refuses
-//! everything. All else is shown with everything put in, and skipped; `mocks` say what it would have given.
+//! Steps that compute are computed. Steps that read are executed only where that is asked for (`live`), through a host
+//! that refuses everything. All else is shown with everything put in, and skipped; `mocks` say what it would have
+//! given.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -123,8 +123,8 @@ impl StepContext {
         computed.unwrap_or_else(|panicked| Err(StepFault::new("computation", panicked.to_string())))
     }
 
-    /// The value of a step's expression. Where it looks for a field that is not there, the task's owner is told of the first
-    /// in a run.
+    /// The value of a step's expression. Where it looks for a field that is not there, the task's owner is told of the
+    /// first in a run.
     pub async fn value_of(&self, expression: &Expression, step: &str, scope: &StepScope) -> Result<Value, StepFault> {
         let (steps, own) = (expression.cost(&scope.cel), expression.clone());
         let value = self.compute(scope, steps, move |scope| Ok(own.value(&scope.cel))).await?;

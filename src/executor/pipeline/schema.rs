@@ -43,8 +43,9 @@ pub struct PipelineStep {
     pub timeout_seconds: Option<u64>,
     /// How often a failure that time may heal is tried again within the run. Absent: `0`.
     pub retry: Option<StepRetries>,
-    /// The effect of a failure on the run: `fail` ends it, or tries it again where time may heal it; with `continue` it goes on,
-    /// and the value is `{"error": {"code", "message"}}`; `stop` ends it as succeeded, and nobody is told. Absent: `fail`.
+    /// The effect of a failure on the run: `fail` ends it, or tries it again where time may heal it; with `continue` it
+    /// goes on, and the value is `{"error": {"code", "message"}}`; `stop` ends it as succeeded, and nobody is told.
+    /// Absent: `fail`.
     pub on_error: Option<OnError>,
     pub http: Option<HttpStep>,
     pub tool: Option<ToolStep>,
@@ -82,7 +83,8 @@ pub struct PacedRetries {
     pub backoff_seconds: Option<u64>,
 }
 
-/// Sends one request to an address outside. The value is `{"status", "headers", "body"}`, the body as JSON where it is JSON.
+/// Sends one request to an address outside. The value is `{"status", "headers", "body"}`, the body as JSON where it is
+/// JSON.
 ///
 /// Each request carries an `Idempotency-Key`. POST and PATCH are repeated only where nothing was sent, or where the other
 /// side says that it did nothing.
@@ -124,8 +126,8 @@ pub enum StepMethod {
     Options,
 }
 
-/// Calls a tool. The value is what it answers, as JSON where it is JSON. A tool that needs a person's approval is refused: a
-/// pipeline can't ask.
+/// Calls a tool. The value is what it answers, as JSON where it is JSON. A tool that needs a person's approval is
+/// refused: a pipeline can't ask.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "current_time", "args": {"timezone": "{{ event.data.timezone }}"}}))]
@@ -136,8 +138,8 @@ pub struct ToolStep {
     pub args: Option<Map<String, Value>>,
 }
 
-/// Publishes an event of the tenant's. The value is its `id`, `source` and `type`. An event that came through 16 pipelines makes
-/// none.
+/// Publishes an event of the tenant's. The value is its `id`, `source` and `type`. An event that came through 16
+/// pipelines makes none.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"type": "order.large", "subject": "{{ event.data.id }}", "data": "{{ event.data }}"}))]
@@ -222,8 +224,8 @@ pub struct LlmStep {
     pub max_tokens: Option<u32>,
 }
 
-/// Executes a step for each item of a list of at most 1,000. The value is the list of their values. In it `item` and `index`
-/// are known.
+/// Executes a step for each item of a list of at most 1,000. The value is the list of their values. In it `item` and
+/// `index` are known.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({

@@ -92,7 +92,8 @@ impl PipelineSpec {
         PipelineSpec::read_stored(config, pointer, parts, faults, &Cell::default())
     }
 
-    /// As [`PipelineSpec::read`]; `unreadable` is set where a text is at fault whatever is configured: such a pipeline never runs.
+    /// As [`PipelineSpec::read`]; `unreadable` is set where a text is at fault whatever is configured: such a pipeline
+    /// never runs.
     pub fn read_stored(
         config: &Map<String, Value>,
         pointer: &str,

@@ -102,11 +102,12 @@ pub async fn get_credential(
 
 /// Write a credential
 ///
-/// Replaces it whole; a document that is left out is kept. It then goes nowhere that it did not go before: hosts that the
-/// stored ones don't cover, and another `provider`, `token_url` or `client_id`, need the document again (422), and what
-/// was written meanwhile is not overwritten (409). With a document it is active again, whatever was wrong with the one
-/// before; tasks that were paused for want of it go on. A reference to it is `service`, which means the account `primary`, or `service/account_name`. It is
-/// put into requests to its `hosts` alone, and a redactor takes it out of what comes back.
+/// Replaces it whole; a document that is left out is kept. It then goes nowhere that it did not go before: hosts that
+/// the stored ones don't cover, and another `provider`, `token_url` or `client_id`, need the document again (422), and
+/// what was written meanwhile is not overwritten (409). With a document it is active again, whatever was wrong with the
+/// one before; tasks that were paused for want of it go on. A reference to it is `service`, which means the account
+/// `primary`, or `service/account_name`. It is put into requests to its `hosts` alone, and a redactor takes it out of
+/// what comes back.
 #[utoipa::path(put, path = "/v1/credentials/{service}/{account_name}", tag = "credentials",
     security(("bearer" = ["credentials:write"])),
     params(("service" = String, Path), ("account_name" = String, Path),

@@ -83,11 +83,12 @@ impl PostedEvents {
 
 /// Publish events
 ///
-/// One event or a list of up to 500, each in the short form or as a CloudEvent. The media types of CloudEvents are taken
-/// too: `application/cloudevents+json`, `application/cloudevents-batch+json`, and any body with `ce-` headers. A tenant's token publishes its own events; an admin's names the tenant
-/// (`tenantid`, `tenant_id`). Nothing of a batch is published when one of it is not valid. What was answered is durable;
-/// an event with the source and id of an earlier one does nothing. An event has at most 256 KiB, a request 1 MiB. More in a
-/// minute than the tenant's quota is 429, and nothing of it is published.
+/// One event or a list of up to 500, each in the short form or as a CloudEvent. The media types of CloudEvents are
+/// taken too: `application/cloudevents+json`, `application/cloudevents-batch+json`, and any body with `ce-` headers. A
+/// tenant's token publishes its own events; an admin's names the tenant (`tenantid`, `tenant_id`). Nothing of a batch
+/// is published when one of it is not valid. What was answered is durable; an event with the source and id of an
+/// earlier one does nothing. An event has at most 256 KiB, a request 1 MiB. More in a minute than the tenant's quota is
+/// 429, and nothing of it is published.
 #[utoipa::path(post, path = "/v1/events", tag = "events", security(("bearer" = ["events:publish"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
     request_body = NewEvents, responses((status = 202, body = EventIds)))]
@@ -114,8 +115,8 @@ pub async fn publish_events(
     Ok(answer)
 }
 
-/// The events of a request, as [`read`] has them. A long one is read, and its events are counted, where tenants' data are computed, in turn with other
-/// tenants: five hundred events take the thread that serves others for milliseconds.
+/// The events of a request, as [`read`] has them. A long one is read, and its events are counted, where tenants' data
+/// are computed, in turn with other tenants: five hundred events take the thread that serves others for milliseconds.
 async fn read_in_turn(
     state: &HttpState,
     asked: &Arc<(AuthenticatedCaller, HeaderMap, JsonBody)>,

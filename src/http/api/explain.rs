@@ -1,7 +1,8 @@
 //! Why a run ran, was skipped or waits, in sentences; and why people were asked about its calls.
 //!
-//! [`standing`] says where a run stands that is not over, [`task`] explains tasks, [`rules`] what their options decide; each is a function over what was read.
-//! It tells what is stored, and judges nothing anew: reasons are those that held when they were recorded.
+//! [`standing`] says where a run stands that is not over, [`task`] explains tasks, [`rules`] what their options decide;
+//! each is a function over what was read. It tells what is stored, and judges nothing anew: reasons are those that held
+//! when they were recorded.
 
 pub mod event;
 pub mod instant;

@@ -17,9 +17,9 @@ const FIELDS: [&str; 9] = ["tenant_id", "config", "event", "value", "previous", 
 
 /// Try a pipeline
 ///
-/// Goes through its steps with a sample of what would make it fire. Steps that compute are computed; steps that only read are
-/// executed where `live` is true; all else is shown with everything put in, and skipped. `mocks` are values of steps
-/// that are not executed. Nothing is saved.
+/// Goes through its steps with a sample of what would make it fire. Steps that compute are computed; steps that only
+/// read are executed where `live` is true; all else is shown with everything put in, and skipped. `mocks` are values of
+/// steps that are not executed. Nothing is saved.
 #[utoipa::path(post, path = "/v1/pipelines/dry-run", tag = "tasks", security(("bearer" = ["tasks:write"])),
     request_body = schema::DryRunRequest, responses((status = 200, body = DryRun)))]
 pub async fn dry_run_pipeline(

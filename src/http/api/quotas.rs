@@ -56,9 +56,9 @@ pub async fn get_quotas(
 
 /// Say what a tenant may have
 ///
-/// For an admin token. Replaces what was said for this tenant; what is left out or null is as `[quotas]` has it. Numbers of
-/// tasks hold at once, the others within seconds, on every instance. Things that a tenant has already stay, whatever the number:
-/// also runs that are under way, and streams that are open.
+/// For an admin token. Replaces what was said for this tenant; what is left out or null is as `[quotas]` has it.
+/// Numbers of tasks hold at once, the others within seconds, on every instance. Things that a tenant has already stay,
+/// whatever the number: also runs that are under way, and streams that are open.
 #[utoipa::path(put, path = "/v1/tenants/{tenant_id}/quotas", tag = "operations", security(("bearer" = ["*"])),
     params(("tenant_id" = String, Path)), request_body = Overrides,
     responses((status = 200, body = QuotasView)))]

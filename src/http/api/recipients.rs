@@ -137,9 +137,9 @@ pub async fn put_recipient(
 
 /// Delete a recipient
 ///
-/// For good: addresses, their secrets and subscriptions, what was proved of them, and the links to questions that were sent
-/// there, which lead nowhere from now on. Tasks and questions that name it stay and find nobody to tell, until it is written
-/// again. The record of what was sent stays as long as runs are kept.
+/// For good: addresses, their secrets and subscriptions, what was proved of them, and the links to questions that were
+/// sent there, which lead nowhere from now on. Tasks and questions that name it stay and find nobody to tell, until it
+/// is written again. The record of what was sent stays as long as runs are kept.
 #[utoipa::path(delete, path = "/v1/recipients/{tenant_id}", tag = "notifications",
     security(("bearer" = ["recipients:write"])), params(("tenant_id" = String, Path)), responses((status = 204)))]
 pub async fn delete_recipient(

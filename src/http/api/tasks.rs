@@ -247,8 +247,8 @@ pub async fn pause_task(
 
 /// Resume a task
 ///
-/// Fires that it missed while it was paused are not caught up, unless its trigger says so. Events that it has held run, or are
-/// dropped.
+/// Fires that it missed while it was paused are not caught up, unless its trigger says so. Events that it has held run,
+/// or are dropped.
 #[utoipa::path(post, path = "/v1/tasks/{id}/resume", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Resume>,

@@ -32,7 +32,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Complete a run
 ///
 /// For runs of the executor `webhook` that wait for completion. Takes the token that was in the request to the runtime
-/// (`data.completion.token`), or one with `runs:write`. Secrets of the run's credentials are taken out of its texts. The first report counts; a second one is a conflict.
+/// (`data.completion.token`), or one with `runs:write`. Secrets of the run's credentials are taken out of its texts.
+/// The first report counts; a second one is a conflict.
 #[utoipa::path(post, path = "/v1/runs/{id}/complete", tag = "runs", security(("bearer" = ["runs:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),

@@ -1,5 +1,5 @@
-//! Descriptions of answers. OpenAPI wants one of each, and leaves it to us whether there is one: where a handler has none of
-//! its own, it is what the status means.
+//! Descriptions of answers. OpenAPI wants one of each, and leaves it to us whether there is one: where a handler has
+//! none of its own, it is what the status means.
 
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::{RefOr, Response};

@@ -1,9 +1,9 @@
 //! Connecting accounts over HTTP: the link to the provider, and the page that people come back to.
 //!
-//! GET changes nothing, the one that a provider sends people to included: a scanner or a prefetching browser that follows
-//! it spends no code. The page says what would be connected, for whom; only its button does it, and only when it is
-//! pressed on that page, in the browser that was shown it. What the provider sent along is shown where the state is ours, escaped and cut; the code and the
-//! state stand in no log (the guard logs the route).
+//! GET changes nothing, the one that a provider sends people to included: a scanner or a prefetching browser that
+//! follows it spends no code. The page says what would be connected, for whom; only its button does it, and only when
+//! it is pressed on that page, in the browser that was shown it. What the provider sent along is shown where the state
+//! is ours, escaped and cut; the code and the state stand in no log (the guard logs the route).
 
 mod mark;
 mod view;

@@ -187,8 +187,8 @@ impl AuthenticatedCaller {
     }
 }
 
-/// Whether whoever is on record under this name ([`AuthenticatedCaller::name`]) may even now do this for a tenant: for what a token
-/// has begun and others end.
+/// Whether whoever is on record under this name ([`AuthenticatedCaller::name`]) may even now do this for a tenant: for
+/// what a token has begun and others end.
 pub async fn still_may(
     state: &HttpState,
     name: &str,

@@ -191,8 +191,8 @@ pub struct NewTaskOwn {
     /// Named with an admin token; with a tenant's, it is that tenant.
     #[schema(required = false)]
     pub tenant_id: Option<String>,
-    /// A name of your own that stays: unique for the tenant, and never changed. A task that is imported again under it is there
-    /// already. `export:` and the id of a task without a key stand for that task.
+    /// A name of your own that stays: unique for the tenant, and never changed. A task that is imported again under it
+    /// is there already. `export:` and the id of a task without a key stand for that task.
     #[schema(required = false, min_length = 1, max_length = 200, example = "reports/daily")]
     pub key: Option<String>,
     #[schema(min_length = 1, max_length = 200)]

@@ -1,9 +1,10 @@
 //! The templates that make the words of messages: embedded, and the operator's own over them.
 //!
 //! A template is found by purpose, language, channel and format: `ask.de.sms.txt`, else `ask.de.txt`, `ask.sms.txt`,
-//! `ask.txt`; all of the operator's before the embedded ones, which are English and German. A `.txt` begins with its subject; the other formats are bodies and may name that subject. Texts from outside are
-//! escaped as the format needs it, so they are never markup. What an operator wrote is tried at the start; if it
-//! fails all the same, the embedded one is used: no message is lost for a template.
+//! `ask.txt`; all of the operator's before the embedded ones, which are English and German. A `.txt` begins with its
+//! subject; the other formats are bodies and may name that subject. Texts from outside are escaped as the format needs
+//! it, so they are never markup. What an operator wrote is tried at the start; if it fails all the same, the embedded
+//! one is used: no message is lost for a template.
 
 mod files;
 mod markup;

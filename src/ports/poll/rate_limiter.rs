@@ -64,13 +64,14 @@ impl HostRateLimiter {
         HostRateLimiter { at_once, apart, hosts: Mutex::new(limiter::RateLimiter::new(REMEMBERED)) }
     }
 
-    /// A pass to the host for a tenant at `now` (a [`crate::base::clock::Clock::elapsed`]), or how long to wait before one may
-    /// be had.
+    /// A pass to the host for a tenant at `now` (a [`crate::base::clock::Clock::elapsed`]), or how long to wait before
+    /// one may be had.
     pub fn enter(&self, host: String, tenant: &str, rated: bool, now: Duration) -> Result<PollPermit, Duration> {
         self.enter_few(host, tenant, (rated, self.at_once), now)
     }
 
-    /// [`HostRateLimiter::enter`] where only `most` can be at once, such as by a database's connections: one of them is always left.
+    /// [`HostRateLimiter::enter`] where only `most` can be at once, such as by a database's connections: one of them is
+    /// always left.
     pub fn enter_few(
         &self,
         host: String,

@@ -1,9 +1,9 @@
 //! OAuth 2: credentials that end and are renewed, and accounts that people connect.
 //!
-//! [`Refresher`] renews an access token ahead of its end, one at a time over all instances. [`OAuthConnector`] takes a person
-//! to the provider and brings back what they agreed to. Providers come from `[oauth.*]`, or a credential brings its own
-//! token endpoint. Nothing lies here in the clear: documents are opened for one request and sealed again. What a crash
-//! can cost is said in [`refresh`].
+//! [`Refresher`] renews an access token ahead of its end, one at a time over all instances. [`OAuthConnector`] takes a
+//! person to the provider and brings back what they agreed to. Providers come from `[oauth.*]`, or a credential brings
+//! its own token endpoint. Nothing lies here in the clear: documents are opened for one request and sealed again. What
+//! a crash can cost is said in [`refresh`].
 
 mod connect;
 mod endpoint;

@@ -78,8 +78,8 @@ fn expired(approval: &Approval) -> AuditAction<'_> {
 }
 
 impl Store {
-    /// Runs that wait for people and want to be looked at, the longest due first, or tenants in turn where more than `limit` do.
-    /// One that can't be read is set aside.
+    /// Runs that wait for people and want to be looked at, the longest due first, or tenants in turn where more than
+    /// `limit` do. One that can't be read is set aside.
     pub async fn waiting_for_people(&self, now: DateTime<Utc>, limit: i64) -> Result<Vec<WaitingRun>, StoreError> {
         let ids = self.due_parked(Awaited::People, now, limit).await?;
         let mut runs = self.runs_by_id(&ids).await?;

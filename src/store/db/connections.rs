@@ -1,9 +1,10 @@
 //! Connections to Postgres that are kept open, for whoever needs one next.
 //!
-//! One that is given back is there for the next at once, unless something is under way on it: the end of a statement that was
-//! broken off, or of a transaction that was left. That is waited for first, but not for ever: where the wire has gone silent
-//! the connection is thrown away, and another takes its place; the system would give it up a quarter of an hour later. Thrown
-//! away is also one whose transaction was broken off as it began: the next would write into it, and nobody commit it.
+//! One that is given back is there for the next at once, unless something is under way on it: the end of a statement
+//! that was broken off, or of a transaction that was left. That is waited for first, but not for ever: where the wire
+//! has gone silent the connection is thrown away, and another takes its place; the system would give it up a quarter of
+//! an hour later. Thrown away is also one whose transaction was broken off as it began: the next would write into it,
+//! and nobody commit it.
 
 use std::io::ErrorKind;
 use std::ops::{Deref, DerefMut};
@@ -29,8 +30,8 @@ const WAIT: Duration = Duration::from_secs(5);
 const RESERVED: usize = 1;
 /// Between two tries to connect to a server that is not up.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
-/// One that was not used for longer is asked whether it is still there, and each after the end of another; a question before
-/// each use would cost as much as the use itself.
+/// One that was not used for longer is asked whether it is still there, and each after the end of another; a question
+/// before each use would cost as much as the use itself.
 const UNASKED: Duration = Duration::from_secs(1);
 /// The answer to that is waited for no longer.
 const ASKED: Duration = Duration::from_secs(2);

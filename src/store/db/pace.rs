@@ -1,7 +1,7 @@
 //! How many rows a batch of the engine has on SQLite, whose one writer everybody waits for.
 //!
-//! A batch is as long as it may be while nobody waits for the writer. Where somebody waits at the end of its statements, and
-//! they took longer than [`LONG`], the next is half as long.
+//! A batch is as long as it may be while nobody waits for the writer. Where somebody waits at the end of its
+//! statements, and they took longer than [`LONG`], the next is half as long.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -1,8 +1,9 @@
 //! Connections by which SQLite is read for tenants. Tenants share them fairly.
 //!
-//! A read of SQLite is work of this machine's processors. So a tenant reads no more at once than there are processors; one
-//! more connection is for a tenant that reads nothing else. A tenant that reads seldom comes before one that reads page after
-//! page. They read by threads that give way to the engine's, which has connections of its own and waits for nobody.
+//! A read of SQLite is work of this machine's processors. So a tenant reads no more at once than there are processors;
+//! one more connection is for a tenant that reads nothing else. A tenant that reads seldom comes before one that reads
+//! page after page. They read by threads that give way to the engine's, which has connections of its own and waits for
+//! nobody.
 
 use std::num::NonZero;
 use std::ops::{Deref, DerefMut};

@@ -152,8 +152,8 @@ impl Store {
         read.inspect_err(|error| self.unreadable.tell("recipients", tenant, error)).ok()
     }
 
-    /// Writes a recipient, if it is still the one that was read (`None`: there was none). One that was deleted and made again
-    /// is another, though it has the version again. A scope writes its own only.
+    /// Writes a recipient, if it is still the one that was read (`None`: there was none). One that was deleted and made
+    /// again is another, though it has the version again. A scope writes its own only.
     pub async fn put_recipient(
         &self,
         scope: &Scope,
@@ -190,8 +190,8 @@ impl Store {
     }
 
     /// Removes a recipient for good: its addresses with their sealed secrets, what is proved of them and the codes that
-    /// are open, the links to questions that were sent there, and how often it was interrupted. What names it stays, and finds
-    /// nobody. A scope removes its own only.
+    /// are open, the links to questions that were sent there, and how often it was interrupted. What names it stays,
+    /// and finds nobody. A scope removes its own only.
     pub async fn delete_recipient(&self, scope: &Scope, tenant: &str, by: &str) -> Result<(), StoreError> {
         if scope.tenant().is_some_and(|own| own != tenant) {
             return Err(StoreError::NotFound);

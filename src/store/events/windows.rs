@@ -1,7 +1,7 @@
 //! Open windows, held events, `dedup` keys, `throttle` rates: the store of rules about events.
 //!
-//! Everything is written under the lock of the task's `due` row, so two batches never decide about one key at once. The functions
-//! are steps inside a transaction that its caller opened and commits.
+//! Everything is written under the lock of the task's `due` row, so two batches never decide about one key at once. The
+//! functions are steps inside a transaction that its caller opened and commits.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;

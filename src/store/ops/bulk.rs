@@ -1,7 +1,8 @@
 //! Large writes of callers, one at a time where there is one writer.
 //!
-//! Of the large writes one waits for the writer of SQLite, and the others for that, tenants in turn: so a short write stands
-//! behind one large one of a caller at most, however many callers write hundreds of rows. Postgres has a connection for each.
+//! Of the large writes one waits for the writer of SQLite, and the others for that, tenants in turn: so a short write
+//! stands behind one large one of a caller at most, however many callers write hundreds of rows. Postgres has a
+//! connection for each.
 
 use crate::base::fair_queue::{FairQueue, QueuePermit};
 use crate::store::Store;
@@ -28,7 +29,8 @@ impl Bulk {
 }
 
 impl Store {
-    /// Waits for the turn of a caller's write of so many rows, which lasts until the answer is dropped. A short one has none.
+    /// Waits for the turn of a caller's write of so many rows, which lasts until the answer is dropped. A short one has
+    /// none.
     pub(in crate::store) async fn in_bulk(&self, tenant: &str, rows: usize) -> Option<QueuePermit<String>> {
         match &self.db {
             Db::Sqlite { .. } if rows > SHORT => Some(self.bulk.0.take(tenant).await),

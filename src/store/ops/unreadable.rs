@@ -119,8 +119,8 @@ impl Store {
         self.postpone("update parked set wake_at = $2 where run_id = $1 and wake_at <= $3", run_id).await
     }
 
-    /// Says once that a window of events can't be handled, and looks at it again in an hour. One that is not due any more is
-    /// left as it is.
+    /// Says once that a window of events can't be handled, and looks at it again in an hour. One that is not due any
+    /// more is left as it is.
     pub async fn set_aside_window(&self, id: Uuid, why: &(dyn Display + Sync)) -> Result<(), StoreError> {
         self.unreadable.tell("windows", id, why);
         self.postpone("update windows set closes_at = $2 where id = $1 and closes_at <= $3", id).await

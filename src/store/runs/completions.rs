@@ -112,8 +112,8 @@ impl Store {
         Ok(StoredAnswer::Done(()))
     }
 
-    /// Runs whose completion is overdue, with their tasks, the longest overdue first, or tenants in turn where more than `limit`
-    /// are.
+    /// Runs whose completion is overdue, with their tasks, the longest overdue first, or tenants in turn where more
+    /// than `limit` are.
     pub async fn overdue_completions(
         &self,
         now: DateTime<Utc>,

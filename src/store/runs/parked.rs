@@ -1,7 +1,7 @@
 //! Runs that wait for people or for other systems, and whose time to be looked at has come.
 //!
-//! The longest due first; but where more are due than are looked at together, each tenant has a part of them in its turn, so
-//! that a tenant with thousands that wait keeps no other's reminder, escalation or expiry waiting.
+//! The longest due first; but where more are due than are looked at together, each tenant has a part of them in its
+//! turn, so that a tenant with thousands that wait keeps no other's reminder, escalation or expiry waiting.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -27,7 +27,8 @@ struct Reads {
     why: &'static str,
     /// From tenant to tenant.
     tenants: Split,
-    /// The longest due (`$3` of each) of the listed tenants (`$2`). How a tenant is compared leaves Postgres no other index.
+    /// The longest due (`$3` of each) of the listed tenants (`$2`). How a tenant is compared leaves Postgres no other
+    /// index.
     of_tenants: Split,
 }
 

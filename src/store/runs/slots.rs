@@ -112,8 +112,8 @@ pub(in crate::store) async fn close_unstarted(
 
 /// Judges the claims among `leases` that still stand (they did not start), and answers what became of each.
 ///
-/// Locks are taken queue, runs that wait, slots, and each in the order of ids. Most are skipped, by a few statements for all
-/// of them; a policy that lets a run wait, or end another one, takes some for each.
+/// Locks are taken queue, runs that wait, slots, and each in the order of ids. Most are skipped, by a few statements
+/// for all of them; a policy that lets a run wait, or end another one, takes some for each.
 pub(in crate::store) async fn resolve_blocked(
     tx: &mut Tx<'_>,
     mut leases: Vec<Lease>,
@@ -141,8 +141,8 @@ pub(in crate::store) async fn resolve_blocked(
     Ok(blocked)
 }
 
-/// The columns by which a claim is judged, of `queue` as `q` and `tasks` as `t`. SQLite keeps tasks as texts: one that is no JSON must not
-/// hold up the others.
+/// The columns by which a claim is judged, of `queue` as `q` and `tasks` as `t`. SQLite keeps tasks as texts: one that
+/// is no JSON must not hold up the others.
 pub(in crate::store) const BLOCKED_ROW: Split = Split {
     postgres: sql!(BLOCKED; "{overlap}" = "t.spec -> 'trigger' ->> 'overlap'"),
     sqlite: sql!(BLOCKED; "{overlap}" = "case when json_valid(t.spec) then t.spec -> 'trigger' ->> 'overlap' end"),
@@ -241,8 +241,8 @@ async fn settle_blocked(
     Ok(())
 }
 
-/// The slots that were there are locked by now. One that somebody else has taken since is not waited for, as it would be out of
-/// order: its task is tried again.
+/// The slots that were there are locked by now. One that somebody else has taken since is not waited for, as it would
+/// be out of order: its task is tried again.
 pub(in crate::store) const LOCK_SLOT: Split = Split {
     postgres: "select run_id from slots where task_id = $1 for update skip locked",
     sqlite: "select run_id from slots where task_id = $1",

@@ -102,8 +102,8 @@ const TRIES: u32 = 8;
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 impl Store {
-    /// Leases ready runs that are due until `ahead`, and starts those that are due by now: one commit. On Postgres those that
-    /// could not start are judged in another one.
+    /// Leases ready runs that are due until `ahead`, and starts those that are due by now: one commit. On Postgres
+    /// those that could not start are judged in another one.
     pub async fn take_runs(&self, take: &Take) -> Result<Taking, StoreError> {
         let (taken, blocked) = match &self.db {
             // one statement, which is its own transaction; what it could not start it has claimed, as a start finds it

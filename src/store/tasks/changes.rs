@@ -222,8 +222,9 @@ enum ChangeAttempt {
 }
 
 impl Store {
-    /// Changes a task and plans it anew: fires and skips that are recorded ahead are taken back, the next instant is counted
-    /// from now, and what was missed while it was paused is recorded as skipped (unless the trigger catches up).
+    /// Changes a task and plans it anew: fires and skips that are recorded ahead are taken back, the next instant is
+    /// counted from now, and what was missed while it was paused is recorded as skipped (unless the trigger catches
+    /// up).
     ///
     /// An instant that is due and not recorded yet is fired first, so that a change never loses it. One that waits out
     /// its jitter stays the next one, or is recorded as skipped where an edited trigger lacks it.

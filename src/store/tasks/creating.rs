@@ -23,7 +23,7 @@ use crate::store::db::{Db, answered, connection, fault};
 use crate::store::events::event_index::{event_shard, index_event_task, is_indexed};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::sql::sql;
-use crate::store::tx::Tx;
+use crate::store::tx::{Tx, TxQuery};
 use crate::store::{Store, StoreError, Topic};
 
 /// Tasks of several callers that go in one statement, at most.
@@ -40,31 +40,15 @@ const INSERT: &str = "
 /// Leaves a task out whose key its tenant has.
 const INSERT_NEW: &str = sql!(INSERT, "on conflict (tenant_id, key) where key is not null do nothing");
 
-/// In a transaction: writes the rows of a task by one of the statements above; answers how many tasks that made, one or none.
+/// In a transaction: writes the rows of a task by one of the statements above; answers how many tasks that made, one or
+/// none.
 async fn insert_task(
     tx: &mut Tx<'_>,
     insert: &'static str,
     task: &Task,
     nominal_at: Option<DateTime<Utc>>,
 ) -> Result<u64, StoreError> {
-    let made = tx
-        .query(insert)
-        .bind(task.id)
-        .bind(&task.tenant_id)
-        .bind(optional(task.key.as_deref()))
-        .bind(text(&task.name))
-        .bind(task.spec.trigger.kind())
-        .bind(document(&task.spec)?)
-        .bind(task.status.as_str())
-        .bind(optional(task.status_reason.as_deref()))
-        .bind(task.epoch)
-        .bind(task.version)
-        .bind(task.anchor_at)
-        .bind(task.active_since)
-        .bind(trigger::zone_database_version())
-        .bind(task.created_at)
-        .execute()
-        .await?;
+    let made = with_columns(tx.query(insert), task)?.execute().await?;
     if made == 1 {
         tx.query(
             "insert into due (task_id, tenant_id, kind, next_at, nominal_at, epoch) values ($1, $2, $3, $4, $5, $6)",
@@ -300,12 +284,11 @@ fn stands_alone(task: &Task) -> bool {
     !is_indexed(task) && named_by(&task.spec).is_empty()
 }
 
-async fn create_alone(
-    conn: &mut PgConnection,
-    task: &Task,
-    nominal_at: Option<DateTime<Utc>>,
-) -> Result<(), StoreError> {
-    sqlx::query(include_str!("../sql/create_task.postgres.sql"))
+const CREATE_ALONE: &str = include_str!("../sql/create_task.postgres.sql");
+
+/// Gives a statement that stores a task the columns of its row, in their order.
+fn with_columns<'t>(insert: TxQuery<'t>, task: &Task) -> Result<TxQuery<'t>, StoreError> {
+    Ok(insert
         .bind(task.id)
         .bind(&task.tenant_id)
         .bind(optional(task.key.as_deref()))
@@ -319,10 +302,18 @@ async fn create_alone(
         .bind(task.anchor_at)
         .bind(task.active_since)
         .bind(trigger::zone_database_version())
-        .bind(task.created_at)
+        .bind(task.created_at))
+}
+
+async fn create_alone(
+    conn: &mut PgConnection,
+    task: &Task,
+    nominal_at: Option<DateTime<Utc>>,
+) -> Result<(), StoreError> {
+    with_columns(Tx::Postgres(conn).into_query(CREATE_ALONE), task)?
         .bind(task.next_fire_at)
         .bind(nominal_at)
-        .execute(conn)
+        .execute()
         .await?;
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Firing: due tasks become runs, and their next instants move on, in one transaction.
 //!
-//! Due rows are read without a lock, and planned on threads of their own: what a tenant wrote is never computed inside a
-//! transaction. What is planned is written where the rows are still as they were read, and belong to nobody else; the others
-//! are left out, and read anew.
+//! Due rows are read without a lock, and planned on threads of their own: what a tenant wrote is never computed inside
+//! a transaction. What is planned is written where the rows are still as they were read, and belong to nobody else; the
+//! others are left out, and read anew.
 //!
 //! Once `fire_due` has returned, every instant that it recorded has moved its task on. If it has not returned, asking
 //! again is safe: fire keys are unique, and the `due` row moves only from the state that was read.
@@ -89,8 +89,8 @@ impl FireResult {
 
 /// Pieces of one batch. What is started begins after the last of them, and what is left is read again.
 const PIECES: usize = 16;
-/// Beside the earliest that are due, one for so many of them is of those that are due last, and one of the tenants that have
-/// their turn.
+/// Beside the earliest that are due, one for so many of them is of those that are due last, and one of the tenants that
+/// have their turn.
 const BESIDE: i64 = 10;
 
 const DUE: Split = split!("due");
@@ -152,7 +152,8 @@ impl Store {
         Ok(fired)
     }
 
-    /// Records what is due of one task, for a change that must not lose it. Where somebody else moves it meanwhile, nothing.
+    /// Records what is due of one task, for a change that must not lose it. Where somebody else moves it meanwhile,
+    /// nothing.
     pub(in crate::store) async fn fire_task(&self, task_id: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
         let ask = FireDue { now, limit: 1, ..FireDue::default() };
         let due: Vec<DueRow> = self.db.read().await?.query(DUE_TASK).bind(now).bind(task_id).all().await?;
@@ -201,8 +202,8 @@ impl Store {
         Ok(due)
     }
 
-    /// Disables tasks that were due and can't be read, as far as they still are and can't: none of them may stand before the
-    /// others, and an edit may have mended one since.
+    /// Disables tasks that were due and can't be read, as far as they still are and can't: none of them may stand
+    /// before the others, and an edit may have mended one since.
     async fn disable_unreadable(&self, tasks: &[Uuid], until: DateTime<Utc>) -> Result<(), StoreError> {
         let now = self.clock.now();
         // rows are locked in the order of their ids, as everywhere

@@ -43,8 +43,8 @@ pub(in crate::store) fn part_of_each(rows: i64, tenants: usize) -> i64 {
     (rows / (tenants as i64).max(1)).max(1)
 }
 
-/// From tenant to tenant by one look into the index each. `$1` is now, `$2` the name that the search goes on behind, `$3` how
-/// many tenants are looked at. How a tenant is compared leaves Postgres no other index.
+/// From tenant to tenant by one look into the index each. `$1` is now, `$2` the name that the search goes on behind,
+/// `$3` how many tenants are looked at. How a tenant is compared leaves Postgres no other index.
 pub(in crate::store) const TENANTS_IN_TURN: &str = "
     with recursive tenants (tenant_id, place) as (
         select (select d.tenant_id from {table} d {index}

@@ -142,8 +142,9 @@ impl Store {
         Ok((task.status == TaskStatus::Active).then_some(PlannedTask { task, nominal }))
     }
 
-    /// Lets a task wait for `next` from now on, and tells its owner, in one transaction; where it still waits for what it
-    /// was seen to wait for, and nobody has planned it by this release meanwhile. `None` for `next`: its schedule has ended. Answers whether it was done.
+    /// Lets a task wait for `next` from now on, and tells its owner, in one transaction; where it still waits for what
+    /// it was seen to wait for, and nobody has planned it by this release meanwhile. `None` for `next`: its schedule
+    /// has ended. Answers whether it was done.
     ///
     /// What is recorded ahead stays: it is due within a moment, and was considered under the rules of then.
     pub async fn move_task(

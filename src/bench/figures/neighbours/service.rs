@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// All addresses of this machine's own network, on every port.
 const LOOPBACK: &str = "127.0.0.0/8:*";
 
-/// Becomes the service: as it is without configuration, but for where its data is, who may call it, and that tools, polls and
-/// webhooks reach the measurement's own addresses.
+/// Becomes the service: as it is without configuration, but for where its data is, who may call it, and that tools,
+/// polls and webhooks reach the measurement's own addresses.
 pub async fn serve(asked: &Asked) -> anyhow::Result<App> {
     let mut config = Config::default();
     config.database.url = SecretUrl::new(asked.url.clone());

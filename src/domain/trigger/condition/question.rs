@@ -106,8 +106,8 @@ impl CompiledCondition {
         Interval::new(place, self.every).next_after(now + self.every / 2).unwrap_or(now + self.every)
     }
 
-    /// The steps that [`CompiledCondition::ask`] takes at most. Of large values it is not looked at: their conversion takes long
-    /// enough.
+    /// The steps that [`CompiledCondition::ask`] takes at most. Of large values it is not looked at: their conversion
+    /// takes long enough.
     pub fn steps(&self, value: &Value, previous: &Value, subject: &ConditionSubject, now: DateTime<Utc>) -> u64 {
         if !is_small(value, &mut { SMALL }) || !is_small(previous, &mut { SMALL }) {
             return u64::MAX;

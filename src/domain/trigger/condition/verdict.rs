@@ -233,7 +233,8 @@ mod tests {
     }
 
     /// Polls these values a minute apart, `null` for a failing poll, the state stored and read back between them, and
-    /// draws what came of each: `.` nothing, `F` a fire, `s` a skipped one, `x` failing, `!` the owner is told, `+` told that it is well.
+    /// draws what came of each: `.` nothing, `F` a fire, `s` a skipped one, `x` failing, `!` the owner is told, `+`
+    /// told that it is well.
     fn script(more: Value, values: &[Value]) -> String {
         let question = question(more);
         let (mut drawn, mut stored, mut edges) = (String::new(), Value::Null, 0);

@@ -1,6 +1,7 @@
 //! Why an event fires a task or does not: each part of the trigger, whether it holds, and what was found.
 //!
-//! For people who ask about one event. Events are judged as they come by [`CompiledEventTrigger`](super::CompiledEventTrigger).
+//! For people who ask about one event. Events are judged as they come by
+//! [`CompiledEventTrigger`](super::CompiledEventTrigger).
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;

@@ -165,8 +165,8 @@ impl Intake {
         (compiled, unreadable)
     }
 
-    /// Disables tasks whose triggers can't be read, with the reason: an expression may exceed a bound that is younger. Their
-    /// owners are told. Only a store that is away keeps the others from going on.
+    /// Disables tasks whose triggers can't be read, with the reason: an expression may exceed a bound that is younger.
+    /// Their owners are told. Only a store that is away keeps the others from going on.
     async fn disable(&self, unreadable: Vec<UnreadableTask>) -> Result<(), StoreError> {
         for UnreadableTask { task_id, epoch, why } in unreadable {
             match self.store.disable_task(task_id, SeenTask::Epoch(epoch), FaultyPart::Trigger, &why).await {

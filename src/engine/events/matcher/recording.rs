@@ -104,7 +104,8 @@ impl EventMatcher {
         Ok(finished)
     }
 
-    /// Starts a read that waits so long for the first entry, unless one is under way or nothing may be read. Whether it did.
+    /// Starts a read that waits so long for the first entry, unless one is under way or nothing may be read. Whether it
+    /// did.
     pub(super) fn start_reading(&self, work: &mut MatcherWork, wait: Duration) -> bool {
         let wanted = if work.away || !work.reading.is_empty() { None } else { work.wants() };
         let Some(ReadRequest { full, limit }) = wanted else { return false };
@@ -116,7 +117,8 @@ impl EventMatcher {
         true
     }
 
-    /// Goes by how the recording of a piece ended. One event that fails must not hold up the others, nor one tenant another.
+    /// Goes by how the recording of a piece ended. One event that fails must not hold up the others, nor one tenant
+    /// another.
     fn settle(
         &self,
         work: &mut MatcherWork,

@@ -34,7 +34,8 @@ struct AgentExecution {
     rules: Option<Arc<PolicyRules>>,
 }
 
-/// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?, "credentials"?}`, or the `name` of a configured one.
+/// `{"instruction": …, "system_prompt"?, "model"?, "max_turns"?, "tools"?, "credentials"?}`, or the `name` of a
+/// configured one.
 pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>> {
     let known = ["name", "instruction", "system_prompt", "model", "max_turns", "tools", "credentials"];
     let fields = reading.object(value, &known)?;

@@ -52,8 +52,8 @@ pub struct KeyView {
 /// Put every secret under the first master key
 ///
 /// For an admin token. Only data keys are wrapped anew, no secret is opened, and everything stays readable all the
-/// while. A call goes on for some seconds; where it has not come to the end, go on with `next_cursor`. The part that is done
-/// stays done: broken off, it is simply begun again.
+/// while. A call goes on for some seconds; where it has not come to the end, go on with `next_cursor`. The part that is
+/// done stays done: broken off, it is simply begun again.
 #[utoipa::path(post, path = "/v1/credentials/rotate-key", tag = "credentials",
     security(("bearer" = ["credentials:write"])), request_body = schema::RotateKey,
     responses((status = 200, body = RotationView)))]

@@ -74,12 +74,13 @@ pub struct BadLine {
 
 /// Import tasks
 ///
-/// One task to a line, each as `POST /v1/tasks` takes it (NDJSON, whatever the content type). Every line that is good is
-/// stored, every line that is not is reported, and neither bars the other. A line whose `key` the tenant has already
-/// changes nothing, so the same lines may be sent again. `export:` and an id, as `reveille task export` writes it for a task
-/// without a key, is the key of the task with that id. A line that is more than a quota allows is reported with the quota;
-/// where nothing was stored because of a quota, the answer is 429. At most 64 MiB and ten minutes at once and 1 MiB a line, and at most
-/// 100,000 lines that are empty or bad; if the body breaks off or goes beyond that, what came before is stored.
+/// One task to a line, each as `POST /v1/tasks` takes it (NDJSON, whatever the content type). Every line that is good
+/// is stored, every line that is not is reported, and neither bars the other. A line whose `key` the tenant has already
+/// changes nothing, so the same lines may be sent again. `export:` and an id, as `reveille task export` writes it for a
+/// task without a key, is the key of the task with that id. A line that is more than a quota allows is reported with
+/// the quota; where nothing was stored because of a quota, the answer is 429. At most 64 MiB and ten minutes at once
+/// and 1 MiB a line, and at most 100,000 lines that are empty or bad; if the body breaks off or goes beyond that, what
+/// came before is stored.
 #[utoipa::path(post, path = "/v1/tasks/import", tag = "tasks", security(("bearer" = ["tasks:write"])),
     request_body(content = schema::TaskLines, content_type = "application/x-ndjson"),
     responses((status = 200, body = Imported), (status = 413, body = ProblemDetails, content_type = "application/problem+json",

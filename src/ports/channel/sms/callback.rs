@@ -3,12 +3,12 @@
 //! <https://www.twilio.com/docs/messaging/guides/outbound-message-status-in-status-callbacks> and
 //! <https://www.twilio.com/docs/usage/security#validating-requests>
 //!
-//! SignalWire's rule is that of its own validators (<https://signalwire.com/docs/platform/webhooks#verify-webhook-signature>
-//! and `validate_webhook_signature` of its server SDKs, whose vectors are the tests' here): the signing key of the
-//! dashboard in the place of the auth token; the header `X-SignalWire-Signature`, or on what is compatible with Twilio
-//! `X-Twilio-Signature`; in it Twilio's signature, but with fields of one name in the order in which they came, or the
-//! hexadecimal HMAC-SHA1 of the address and the body as it is. Either is taken: each proves the key, the address and the
-//! whole body.
+//! SignalWire's rule is that of its own validators
+//! (<https://signalwire.com/docs/platform/webhooks#verify-webhook-signature> and `validate_webhook_signature` of its
+//! server SDKs, whose vectors are the tests' here): the signing key of the dashboard in the place of the auth token;
+//! the header `X-SignalWire-Signature`, or on what is compatible with Twilio `X-Twilio-Signature`; in it Twilio's
+//! signature, but with fields of one name in the order in which they came, or the hexadecimal HMAC-SHA1 of the address
+//! and the body as it is. Either is taken: each proves the key, the address and the whole body.
 
 use aws_lc_rs::hmac;
 use base64::Engine;

@@ -1,6 +1,6 @@
 //! The words of the approval page, by language: English and German are built in, an operator's file
-//! `approval_page.LANGUAGE.toml` changes them or adds a language. What a file leaves out is said as the shorter language tag
-//! has it, else in English.
+//! `approval_page.LANGUAGE.toml` changes them or adds a language. What a file leaves out is said as the shorter
+//! language tag has it, else in English.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};

@@ -1,5 +1,5 @@
-//! Queries of an SQLite file: each on a connection of its own, which is opened read-only, broken off when it takes too long,
-//! and makes no value beyond a bound.
+//! Queries of an SQLite file: each on a connection of its own, which is opened read-only, broken off when it takes too
+//! long, and makes no value beyond a bound.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};

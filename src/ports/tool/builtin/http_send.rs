@@ -1,5 +1,6 @@
-//! `http_send`: changes something elsewhere by HTTP, with a credential of the user's where one is named. A person is always asked by
-//! the matrix; it is made at most once, and carries the key of its call for those who drop repeats themselves.
+//! `http_send`: changes something elsewhere by HTTP, with a credential of the user's where one is named. A person is
+//! always asked by the matrix; it is made at most once, and carries the key of its call for those who drop repeats
+//! themselves.
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, header};

@@ -1,6 +1,6 @@
-//! Rows that were stored on PostgreSQL before bytes were counted: they are counted a bounded piece at a time, table by table
-//! in the order of their keys. How far that is stands in `stored_byte_scans`, so a restart goes on there, and each
-//! instance takes a table that no other one is at.
+//! Rows that were stored on PostgreSQL before bytes were counted: they are counted a bounded piece at a time, table by
+//! table in the order of their keys. How far that is stands in `stored_byte_scans`, so a restart goes on there, and
+//! each instance takes a table that no other one is at.
 //!
 //! A row that is not counted has zero in `stored_bytes`. It is counted under its lock, in the transaction that notes its
 //! bytes for the tenant, so it counts once, whatever is written or deleted meanwhile. Rows that others have locked are not

@@ -188,7 +188,8 @@ impl DueRow {
         &self.task.tenant_id
     }
 
-    /// Adds what is to be recorded of this task to the batch, or to those that can't be planned; answers how many steps that took.
+    /// Adds what is to be recorded of this task to the batch, or to those that can't be planned; answers how many steps
+    /// that took.
     pub fn decide(
         self,
         ask: &FireDue,

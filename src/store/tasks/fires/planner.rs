@@ -1,7 +1,7 @@
 //! The due tasks of a batch, planned piece by piece: a piece is bounded in steps, whatever tenants wrote.
 //!
-//! Between two pieces others have their turns of the computing threads. A batch of ordinary schedules is one piece. Where it
-//! is more, the tenants of what is left take turns, so that no tenant's schedules hold up all of another's.
+//! Between two pieces others have their turns of the computing threads. A batch of ordinary schedules is one piece.
+//! Where it is more, the tenants of what is left take turns, so that no tenant's schedules hold up all of another's.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -90,8 +90,8 @@ mod tests {
     /// More of them than one batch has pieces.
     const MANY: usize = PIECES + 2;
 
-    /// So many tasks of a hostile tenant, due first, that take all steps that one may; then two cheap ones of that tenant and
-    /// one of another.
+    /// So many tasks of a hostile tenant, due first, that take all steps that one may; then two cheap ones of that
+    /// tenant and one of another.
     async fn due(scratch: &Scratch, costly: usize) -> FireDue {
         for _ in 0..costly {
             scratch.task("hostile", json!({ "cron": "* * * * * *", "exclude": ["59 59 23 31 12 *"] })).await;
