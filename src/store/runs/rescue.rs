@@ -113,7 +113,8 @@ impl Store {
             return Ok(HashMap::new());
         }
         if planted!("rescue_without_token") {
-            crate::base::clock::pause(Duration::from_millis(700)).await;
+            // for as long as another rescuer and then a worker may need: two that pause alike would not be told apart
+            crate::base::clock::pause(Duration::from_millis(fastrand::u64(100..3000))).await;
         }
         let take_over =
             planted_text!("rescue_without_token", TAKE_OVER, "and lease_token = $2 and lease_until = $3" => "");
