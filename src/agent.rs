@@ -276,7 +276,7 @@ impl Agent {
     async fn react_loop(&self, prepared: PreparedRequest<'_>) -> Result<LoopEnd, RunError> {
         let PreparedRequest { incoming, chain, window, callable, offered, system, mut checkpoint, teller } = prepared;
         if checkpoint.is_empty() {
-            checkpoint.append(incoming.first_turn, opening(incoming, &system)).await?;
+            checkpoint.add(incoming.first_turn, opening(incoming, &system));
         }
         let schemas = self.tools.definitions().filter(|tool| offered.contains(&tool.name.as_str()));
         let schemas = schemas.map(|tool| ToolSchema {

@@ -92,6 +92,7 @@ pub struct Store {
     /// Tasks that callers store one by one.
     creating: WriteBatcher<NewTask, Result<(), StoreError>>,
     marks: deliveries::MarkBatcher,
+    appends: runs::transcript::AppendBatcher,
     seen: ops::pending_work::LastPendingWork,
     /// Where a write goes on whose caller may go away, and whose threads give way to nobody.
     runtime: Handle,

@@ -122,6 +122,12 @@ impl ToolRunner<'_> {
         order.into_iter().map(each).collect::<FuturesUnordered<_>>()
     }
 
+    /// Whether none of these calls can have an effect: their tools only read or compute, or there are no such tools.
+    pub fn only_read(&self, calls: &[ToolCall]) -> bool {
+        let reads = |call: &ToolCall| self.tools.find(&call.name).is_none_or(|tool| tool.definition().only_reads());
+        calls.iter().all(reads)
+    }
+
     async fn one(
         &self,
         turn: i64,

@@ -2,7 +2,9 @@
 //!
 //! An assistant message with its calls is appended before the calls run (the intent), their results after. So a
 //! transcript always ends in one of four ways, and each says how to go on: a question (ask), calls without results
-//! (settle them), results (ask), or an answer without calls (done: nothing is asked again).
+//! (settle them), results (ask), or an answer without calls (done: nothing is asked again). Entries before which
+//! nothing has happened that must not happen twice may wait for the next append: a question for its first answer, the
+//! intent of calls that only read for their results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +28,8 @@ pub struct Checkpoint {
     store: Arc<dyn AgentStore>,
     clock: Clock,
     entries: Vec<TranscriptEntry>,
+    /// How many of the entries are stored; the others wait for the next append.
+    stored: usize,
 }
 
 /// One message on its way into the transcript.
@@ -49,10 +53,10 @@ impl Checkpoint {
     /// Loads the transcript. Fails where the store is away or an entry can't be read.
     pub async fn load(store: Arc<dyn AgentStore>, clock: Clock) -> Result<Checkpoint, RunError> {
         let entries = store.load().await.map_err(run_error)?;
-        Ok(Checkpoint { store, clock, entries })
+        Ok(Checkpoint { store, clock, stored: entries.len(), entries })
     }
 
-    /// Whether nothing is stored yet.
+    /// Whether nothing was said yet.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -74,9 +78,8 @@ impl Checkpoint {
         sum
     }
 
-    /// Appends, durably, all or nothing. A store that is away is waited for a while: an answer that was paid for is not
-    /// thrown away for a hiccup, and appending the same entries twice is appending them once.
-    pub async fn append(&mut self, turn: i64, added: Vec<Added>) -> Result<(), RunError> {
+    /// Adds entries that may be lost with the process: they are stored with the next append.
+    pub fn add(&mut self, turn: i64, added: Vec<Added>) {
         let first = self.entries.last().map_or(0, |entry| entry.seq + 1);
         let at = self.clock.now();
         let entry = |(seq, Added { message, usage, duration_ms }): (i64, Added)| TranscriptEntry {
@@ -87,15 +90,40 @@ impl Checkpoint {
             usage,
             duration_ms,
         };
-        let entries: Vec<TranscriptEntry> = (first..).zip(added).map(entry).collect();
+        self.entries.extend((first..).zip(added).map(entry));
+    }
+
+    /// Appends, durably, all or nothing, with what was added before. Where it fails, these entries are not in it.
+    pub async fn append(&mut self, turn: i64, added: Vec<Added>) -> Result<(), RunError> {
+        let before = self.entries.len();
+        self.add(turn, added);
+        let stored = self.flush().await;
+        if stored.is_err() {
+            self.entries.truncate(before);
+        }
+        stored
+    }
+
+    /// Whether every entry is stored.
+    pub fn is_stored(&self) -> bool {
+        self.stored == self.entries.len()
+    }
+
+    /// Stores what was added, durably, all or nothing. A store that is away is waited for a while: an answer that was
+    /// paid for is not thrown away for a hiccup, and appending the same entries twice is appending them once.
+    pub async fn flush(&mut self) -> Result<(), RunError> {
+        if self.is_stored() {
+            return Ok(());
+        }
+        let added = &self.entries[self.stored..];
         let mut waits = STORE_WAITS.iter();
-        while let Err(error) = self.store.append(entries.clone()).await {
+        while let Err(error) = self.store.append(added.to_vec()).await {
             match (error, waits.next()) {
                 (AppendError::Unavailable, Some(wait)) => pause(Duration::from_millis(*wait)).await,
                 (error, _) => return Err(run_error(error)),
             }
         }
-        self.entries.extend(entries);
+        self.stored = self.entries.len();
         Ok(())
     }
 

@@ -1,8 +1,8 @@
 //! The loop: ask the model, carry out the calls it asks for, tell it what came of them, until it answers.
 //!
-//! Each finished turn survives a crash, and of an unfinished one the intent: see `checkpoint.rs`. A finished
-//! turn's model call is never made again. Tools that may be repeated are, with the same key; the others are reported
-//! as unknown.
+//! Each finished turn survives a crash, and of an unfinished one the intent, unless all its calls only read and are
+//! done within [`INTENT_DELAY`]: see `checkpoint.rs`. A finished turn's model call is never made again. Tools that may
+//! be repeated are, with the same key; the others are reported as unknown.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +25,10 @@ use crate::domain::run::outcome::{RunError, RunFault};
 use crate::domain::run::transcript::{Echo, ToolCall, TranscriptMessage};
 use crate::ports::llm::fallback::{CallProgress, Chain, Completed};
 use crate::ports::llm::{LlmError, ModelRequest, StopReason as ModelStop, ToolChoice, ToolSchema};
+
+/// Calls that only read run for so long before their intent is stored: an answer that was paid for is not to hang on a
+/// slow tool.
+const INTENT_DELAY: Duration = Duration::from_secs(1);
 
 /// The error that people read when shortening did not help.
 const TOO_LONG: &str = "Conversation too long, please start a new conversation";
@@ -54,6 +58,17 @@ pub struct ReactLoop<'a> {
 impl ReactLoop<'_> {
     /// Goes on where the checkpoint stands, and ends with an answer, or where people have to be heard.
     pub async fn run(mut self) -> Result<LoopEnd, RunError> {
+        let end = self.turns().await;
+        match &end {
+            // where the store is away or the lease lost, nothing can be stored
+            Err(RunError::LeaseLost | RunError::Infrastructure { .. }) => {}
+            // what was said is on the record of a run that fails, or goes on elsewhere, too
+            _ => self.checkpoint.flush().await?,
+        }
+        end
+    }
+
+    async fn turns(&mut self) -> Result<LoopEnd, RunError> {
         let begun = self.clock.elapsed();
         let mut fresh = Vec::new();
         let (mut calls, mut resumed) = (self.checkpoint.open_calls(), true);
@@ -127,7 +142,11 @@ impl ReactLoop<'_> {
         let echo = self.sent_back(answer.echo).await;
         let message = TranscriptMessage::Assistant { text: answer.text, tool_calls: answer.tool_calls, echo };
         let added = Added { message: message.clone(), usage, duration_ms: Some(duration_ms) };
-        self.checkpoint.append(turn, vec![added]).await?;
+        self.checkpoint.add(turn, vec![added]);
+        // an answer, and the intent of calls that have effects, are on the record before anything follows
+        if calls.is_empty() || !self.caller.only_read(&calls) {
+            self.checkpoint.flush().await?;
+        }
         self.view.push(message);
         self.teller.message_end(turn, &text);
         Ok(calls)
@@ -187,10 +206,18 @@ impl ReactLoop<'_> {
         let (mut measured, mut open) = (Vec::new(), Vec::new());
         let mut waiting: Vec<(usize, Added)> = Vec::new();
         let mut early = VecDeque::new();
+        let mut overdue = std::pin::pin!(self.clock.sleep(INTENT_DELAY));
         loop {
             let next = match early.pop_front() {
                 Some(came) => Some(came),
-                None => or_cancelled(self.stop, running.next()).await?,
+                None => tokio::select! {
+                    biased;
+                    next = or_cancelled(self.stop, running.next()) => next?,
+                    () = &mut overdue, if !self.checkpoint.is_stored() => {
+                        while_running(self.checkpoint.flush(), &mut running, &mut early).await?;
+                        continue;
+                    }
+                },
             };
             let Some(next) = next else { break };
             let came = match next? {

@@ -2,7 +2,6 @@
 //! `AgentStore`, fenced by its lease.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use futures::future::BoxFuture;
@@ -10,7 +9,6 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::agent::{AgentStore, AppendError};
-use crate::base::clock::signed;
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::base::invalid::ValidationErrors;
 use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk};
@@ -282,21 +280,20 @@ impl ToolHost for StoreHost {
     }
 }
 
-/// The transcript of a run that is executed here. Every append is fenced by the lease, and renews it.
+/// The transcript of a run that is executed here. Every append is fenced by the lease.
 pub struct LeasedTranscript {
     store: Store,
     lease: Lease,
     /// The run's task and tenant.
     owner: (Option<Uuid>, String),
-    length: Duration,
     usage: Mutex<Usage>,
 }
 
 impl LeasedTranscript {
-    /// `length` is how long an append renews the lease for.
-    pub fn new(store: Store, lease: Lease, run: &Run, length: Duration) -> LeasedTranscript {
+    /// The transcript of this run, as long as the lease stands.
+    pub fn new(store: Store, lease: Lease, run: &Run) -> LeasedTranscript {
         let owner = (run.task_id, run.tenant_id.clone());
-        LeasedTranscript { store, lease, owner, length, usage: Mutex::default() }
+        LeasedTranscript { store, lease, owner, usage: Mutex::default() }
     }
 
     /// Usage of all entries that were read or written here.
@@ -331,8 +328,7 @@ impl AgentStore for LeasedTranscript {
 
     fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
         Box::pin(async move {
-            let until = self.store.clock().now() + signed(self.length);
-            answered(self.store.append(&self.owner.1, self.lease, until, &entries)).await.map_err(refused)?;
+            answered(self.store.append(&self.owner.1, self.lease, &entries)).await.map_err(refused)?;
             self.count(&entries);
             Ok(())
         })

@@ -90,6 +90,12 @@ pub struct Definition {
 const SUMMARY_VALUE: usize = 80;
 
 impl Definition {
+    /// Whether a call leaves nothing behind, so that it may be forgotten with the process that made it.
+    pub fn only_reads(&self) -> bool {
+        let no_effect = matches!(self.category, Category::Read | Category::Analysis);
+        no_effect && self.idempotent && !self.requires_confirmation && self.undo_seconds.is_none()
+    }
+
     /// The effect of a call with these arguments, in one line.
     pub fn summary_of(&self, arguments: &Value) -> String {
         let nothing = serde_json::Map::new();

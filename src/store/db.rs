@@ -86,6 +86,8 @@ pub(super) enum ReadConnection {
 /// A transaction that writes. It is rolled back when this is dropped.
 pub(super) enum Transaction {
     Postgres(PostgresTransaction),
+    /// One statement, which takes effect by itself.
+    Statement(PooledConnection),
     Sqlite(Writing),
 }
 
@@ -176,6 +178,15 @@ impl Db {
             Db::Sqlite { writer, waits, .. } => Transaction::begin_sqlite(writer, waits, flow).await,
         }
     }
+
+    /// A write that finds its rows by keys: on Postgres one statement without a transaction around it, whose plan is made
+    /// once; on SQLite a transaction in this turn.
+    pub(super) async fn write_quick(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
+        match self {
+            Db::Postgres { quick, waits, .. } => Ok(Transaction::Statement(connection("quick", quick, waits).await?)),
+            Db::Sqlite { writer, waits, .. } => Transaction::begin_sqlite(writer, waits, flow).await,
+        }
+    }
 }
 
 impl ReadConnection {
@@ -222,6 +233,7 @@ impl Transaction {
     pub(super) fn tx(&mut self) -> Tx<'_> {
         match self {
             Transaction::Postgres(begun) => Tx::Postgres(begun),
+            Transaction::Statement(connection) => Tx::Postgres(connection),
             Transaction::Sqlite(writing) => Tx::Sqlite(writing),
         }
     }
@@ -235,13 +247,14 @@ impl Transaction {
     pub(super) async fn confine(&mut self, tenant: Option<&str>) -> Result<(), sqlx::Error> {
         match self {
             Transaction::Postgres(begun) => confine(begun, tenant).await,
-            Transaction::Sqlite(_) => Ok(()),
+            Transaction::Statement(_) | Transaction::Sqlite(_) => Ok(()),
         }
     }
 
     pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
         match self {
             Transaction::Postgres(begun) => begun.commit().await?,
+            Transaction::Statement(_) => {}
             Transaction::Sqlite(writing) => writing.commit().await?,
         }
         fault()

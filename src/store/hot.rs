@@ -8,7 +8,7 @@ mod now;
 mod postgres;
 mod sqlite;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -23,6 +23,7 @@ use crate::store::runs::leases::Lease;
 use crate::store::runs::leases::StartedRow;
 use crate::store::runs::leases::Take;
 use crate::store::runs::leases::TakenRuns;
+use crate::store::runs::new_entry::TranscriptAppend;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
 use crate::store::tx::Tx;
 
@@ -60,6 +61,10 @@ pub(super) trait Hot {
 
     /// Renews leases that are still held; answers those, with what was asked of them.
     async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError>;
+
+    /// Appends to the transcripts of runs, given in the order of their ids, whose lease is still held; answers these
+    /// leases. What is there already stays as it is. On Postgres one statement, without a transaction.
+    async fn append(&mut self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError>;
 
     /// Writes ends, frees slots; answers the runs whose lease was still held.
     async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError>;
@@ -131,6 +136,13 @@ impl Hot for Tx<'_> {
         match self {
             Tx::Postgres(conn) => conn.beat(leases, lease_until).await,
             Tx::Sqlite(conn) => conn.beat(leases, lease_until).await,
+        }
+    }
+
+    async fn append(&mut self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.append(appends).await,
+            Tx::Sqlite(conn) => conn.append(appends).await,
         }
     }
 

@@ -6,6 +6,7 @@ pub(super) mod completions;
 pub(super) mod lease;
 pub(super) mod leases;
 pub(super) mod limits;
+pub(super) mod new_entry;
 mod new_run;
 pub(super) mod parked;
 pub(super) mod parking;

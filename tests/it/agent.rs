@@ -1,5 +1,6 @@
 //! The agent: what goes over the wire to models, and how the loop behaves when models, tools and processes do not.
 
+mod appends;
 mod consent;
 pub mod harness;
 mod looping;

@@ -113,7 +113,7 @@ impl Shared {
         let run_id = started.run.id;
         self.tell_state(run_id, RunState::Running, None);
         let began = self.store.clock().elapsed();
-        let transcript = Arc::new(LeasedTranscript::new(self.store.clone(), started.lease, &started.run, self.lease));
+        let transcript = Arc::new(LeasedTranscript::new(self.store.clone(), started.lease, &started.run));
         let result = tokio::select! {
             biased;
             () = self.lease_over(&place), if !planted!("no_fence") => return lost(run_id),

@@ -31,6 +31,7 @@ use crate::store::ops::pending_work::LastPendingWork;
 use crate::store::ops::quotas::KnownAllowances;
 use crate::store::ops::rates::RateCounters;
 use crate::store::ops::unreadable::UnreadableRow;
+use crate::store::runs::transcript;
 use crate::store::tasks::creating;
 use crate::store::tasks::fires::Apart;
 use crate::store::tx::Tx;
@@ -180,6 +181,7 @@ impl Store {
             unreadable: UnreadableRow::default(),
             creating,
             marks,
+            appends: WriteBatcher::limited(transcript::TOGETHER),
             seen: LastPendingWork::default(),
             runtime: Handle::current(),
             computing: Compute::of_machine(),

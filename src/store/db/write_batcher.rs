@@ -1,6 +1,8 @@
 //! Batches of concurrent writes: while one statement is under way, later callers wait for the next, and go together.
-//! Nobody waits for others to come.
+//! Nobody waits for others to come. A batch that can't take all who wait takes the first of each owner before the
+//! second of one.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tokio::runtime::Handle;
@@ -13,11 +15,25 @@ const LANES: usize = 2;
 pub(in crate::store) struct WriteBatcher<T, R>(Arc<Shared<T, R>>);
 
 struct Shared<T, R> {
-    waiting: Mutex<Vec<(T, oneshot::Sender<R>)>>,
+    waiting: Mutex<Vec<WaitingItem<T, R>>>,
     lanes: Semaphore,
-    most: usize,
+    limit: BatchLimit,
     /// Where the work is done, whoever asks for it.
     runtime: Handle,
+}
+
+struct WaitingItem<T, R> {
+    item: T,
+    owner: String,
+    bytes: usize,
+    answer: oneshot::Sender<R>,
+}
+
+/// The most that goes together; one item goes alone, however large it is.
+#[derive(Clone, Copy)]
+pub(in crate::store) struct BatchLimit {
+    pub items: usize,
+    pub bytes: usize,
 }
 
 impl<T, R> Clone for WriteBatcher<T, R> {
@@ -27,45 +43,94 @@ impl<T, R> Clone for WriteBatcher<T, R> {
 }
 
 impl<T: Send + 'static, R: Send + 'static> WriteBatcher<T, R> {
-    /// At most so many items go together.
-    pub(in crate::store) fn new(most: usize) -> WriteBatcher<T, R> {
+    /// At most so many items go together, of any size.
+    pub(in crate::store) fn new(items: usize) -> WriteBatcher<T, R> {
+        WriteBatcher::limited(BatchLimit { items, bytes: usize::MAX })
+    }
+
+    pub(in crate::store) fn limited(limit: BatchLimit) -> WriteBatcher<T, R> {
         WriteBatcher(Arc::new(Shared {
             waiting: Mutex::default(),
             lanes: Semaphore::new(LANES),
-            most,
+            limit,
             runtime: Handle::current(),
         }))
     }
 
+    /// As [`WriteBatcher::go_for`], for items that are alike in size and belong to nobody.
+    pub(in crate::store) async fn go<W>(&self, item: T, work: impl FnOnce(Vec<T>) -> W + Send + 'static) -> Option<R>
+    where
+        W: Future<Output = Vec<R>> + Send,
+    {
+        self.go_for(String::new(), 0, item, work).await
+    }
+
     /// Does the work for this item, together with those of others that wait. `work` answers every item that it was
     /// given, in their order. `None`: it was broken off, and nobody knows what it did.
-    pub(in crate::store) async fn go<W>(&self, item: T, work: impl FnOnce(Vec<T>) -> W + Send + 'static) -> Option<R>
+    pub(in crate::store) async fn go_for<W>(
+        &self,
+        owner: String,
+        bytes: usize,
+        item: T,
+        work: impl FnOnce(Vec<T>) -> W + Send + 'static,
+    ) -> Option<R>
     where
         W: Future<Output = Vec<R>> + Send,
     {
         let (sender, answer) = oneshot::channel();
         let shared = Arc::clone(&self.0);
-        shared.waiting.lock().expect("gathering lock").push((item, sender));
+        let waiting = WaitingItem { item, owner, bytes, answer: sender };
+        shared.waiting.lock().expect("gathering lock").push(waiting);
         // a caller who goes away must not take along what others wait for
         let runtime = shared.runtime.clone();
         runtime.spawn(async move {
             let Ok(_lane) = shared.lanes.acquire().await else { return };
-            let batch: Vec<_> = {
-                let mut waiting = shared.waiting.lock().expect("gathering lock");
-                let count = waiting.len().min(shared.most);
-                waiting.drain(..count).collect()
-            };
+            let batch = next_batch(&mut shared.waiting.lock().expect("gathering lock"), shared.limit);
             // those who came before have taken it along
             if batch.is_empty() {
                 return;
             }
-            let (items, senders): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+            let (items, senders): (Vec<_>, Vec<_>) =
+                batch.into_iter().map(|waiting| (waiting.item, waiting.answer)).unzip();
             for (sender, done) in senders.into_iter().zip(work(items).await) {
                 let _ = sender.send(done);
             }
         });
         answer.await.ok()
     }
+}
+
+/// Takes the items of the next batch: those come first before which least of their owner waits, and among these those
+/// that came first.
+fn next_batch<T, R>(waiting: &mut Vec<WaitingItem<T, R>>, limit: BatchLimit) -> Vec<WaitingItem<T, R>> {
+    let bytes = waiting.iter().fold(0_usize, |sum, one| sum.saturating_add(one.bytes));
+    if waiting.len() <= limit.items && bytes <= limit.bytes {
+        return std::mem::take(waiting);
+    }
+    let mut before: HashMap<&str, (usize, usize)> = HashMap::new();
+    let mut order: Vec<((usize, usize), usize)> = Vec::with_capacity(waiting.len());
+    for (index, one) in waiting.iter().enumerate() {
+        let (bytes, items) = before.entry(&one.owner).or_default();
+        order.push(((*bytes, *items), index));
+        (*bytes, *items) = (bytes.saturating_add(one.bytes), *items + 1);
+    }
+    order.sort_unstable();
+    let mut left = limit.bytes;
+    let fits = |(place, index): &(usize, usize)| {
+        let bytes = waiting[*index].bytes;
+        let fits = *place == 0 || bytes <= left;
+        left = left.saturating_sub(bytes);
+        fits
+    };
+    let taken = order.into_iter().map(|(_, index)| index).enumerate().take(limit.items).take_while(fits);
+    let mut taken: Vec<usize> = taken.map(|(_, index)| index).collect();
+    taken.sort_unstable();
+    let (mut index, mut taken) = (0, taken.into_iter().peekable());
+    let is_next = |_: &mut WaitingItem<T, R>| {
+        index += 1;
+        taken.next_if_eq(&(index - 1)).is_some()
+    };
+    waiting.extract_if(.., is_next).collect()
 }
 
 #[cfg(test)]
@@ -106,5 +171,23 @@ mod tests {
         for item in 2..6 {
             assert_eq!(gathering.go(item, |items| async move { items }).await, Some(item));
         }
+    }
+
+    #[tokio::test]
+    async fn batch_that_is_full_takes_the_first_of_each_owner_and_ends_at_its_bytes() {
+        let limit = BatchLimit { items: 3, bytes: 10 };
+        let waiting = |owner: &str, bytes| {
+            let (answer, _) = oneshot::channel::<()>();
+            WaitingItem { item: format!("{owner}{bytes}"), owner: owner.into(), bytes, answer }
+        };
+        let mut all: Vec<_> =
+            [("a", 4), ("a", 5), ("a", 20), ("b", 6), ("a", 1), ("c", 1)].map(|(o, b)| waiting(o, b)).into();
+        let mut batches = Vec::new();
+        while !all.is_empty() {
+            let batch = next_batch(&mut all, limit);
+            batches.push(batch.into_iter().map(|one| one.item).collect::<Vec<_>>());
+        }
+        // what is larger than a batch goes alone, and what is behind it of the same owner after it
+        assert_eq!(batches, [vec!["a4", "b6"], vec!["a5", "c1"], vec!["a20"], vec!["a1"]]);
     }
 }

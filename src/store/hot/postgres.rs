@@ -6,9 +6,10 @@
 //! is that of the list, not of the key. And a condition that is that of a narrow index (`state`) is asked of the rows
 //! that were found, else that index is walked.
 
+mod appending;
 mod firing;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -36,6 +37,7 @@ use crate::store::runs::leases::TENANTS_AT_ONCE;
 use crate::store::runs::leases::Take;
 use crate::store::runs::leases::TakenRuns;
 use crate::store::runs::limits::one_at_a_time;
+use crate::store::runs::new_entry::TranscriptAppend;
 use crate::store::runs::run_in;
 use crate::store::runs::shares::line;
 use crate::store::runs::slots::BLOCKED_ROW;
@@ -209,6 +211,10 @@ impl Hot for PgConnection {
             .bind(lease_until)
             .fetch_all(self)
             .await?)
+    }
+
+    async fn append(&mut self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError> {
+        appending::append(self, appends).await
     }
 
     async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError> {

@@ -1,5 +1,6 @@
 //! Batches on SQLite: statements over many rows, as lists of values, in the one transaction of the one writer.
 
+mod appending;
 mod blocked;
 mod finishing;
 mod firing;
@@ -33,6 +34,7 @@ use crate::store::runs::leases::StartedRow;
 use crate::store::runs::leases::Take;
 use crate::store::runs::leases::TakenRuns;
 use crate::store::runs::limits::RunLimitsLeft;
+use crate::store::runs::new_entry::TranscriptAppend;
 use crate::store::runs::shares::line;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows, all_moved};
 
@@ -135,6 +137,10 @@ impl Hot for SqliteConnection {
             held.extend(beats);
         }
         Ok(held)
+    }
+
+    async fn append(&mut self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError> {
+        appending::append(self, appends).await
     }
 
     async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError> {

@@ -1,4 +1,7 @@
 //! Transcripts: what was said and done in a run, append only, fenced by the run's lease.
+//!
+//! Appends of all runs that wait for one are written together. An append locks the lease and does not renew it:
+//! heartbeats do that, for all runs of an instance in one statement.
 
 use std::sync::Arc;
 
@@ -9,10 +12,14 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::run::Usage;
 use crate::domain::run::transcript::{Echo, FORMAT, TranscriptEntry, TranscriptMessage};
+use crate::store::db::flow::QueueFlow;
 use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
-use crate::store::db::text::document;
+use crate::store::db::write_batcher::{BatchLimit, WriteBatcher};
+use crate::store::hot::Hot;
 use crate::store::runs::leases::Lease;
-use crate::store::{Store, StoreError};
+use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
+use crate::store::sql::sql;
+use crate::store::{Store, StoreError, answered};
 
 #[derive(sqlx::FromRow)]
 struct TurnRow {
@@ -61,68 +68,65 @@ fn echo_of(text: &str) -> Result<Arc<Echo>, StoreError> {
     serde_json::from_str(text).map(Arc::new).map_err(unreadable)
 }
 
-/// The provider's message as it is stored: JSON in a column of text, where no database changes it.
-fn echo_text(message: &TranscriptMessage) -> Result<Option<String>, StoreError> {
-    let TranscriptMessage::Assistant { echo: Some(echo), .. } = message else { return Ok(None) };
-    let unwritable = |error| StoreError::Corrupt(format!("a provider's message can't be written: {error}"));
-    serde_json::to_string(&**echo).map(Some).map_err(unwritable)
-}
+/// Appends in one transaction: of many runs where entries are small, of one where they are large.
+pub(in crate::store) const TOGETHER: BatchLimit = BatchLimit { items: 100, bytes: 1 << 20 };
+
+/// Appends that wait to be written.
+pub(in crate::store) type AppendBatcher = WriteBatcher<TranscriptAppend, Result<(), StoreError>>;
 
 impl Store {
-    /// Appends to the transcript and renews the lease, in one transaction. Appending the same entries again (because
-    /// the answer was lost) does nothing. It is written in the turn of the run's tenant.
-    pub async fn append(
-        &self,
-        tenant: &str,
-        lease: Lease,
-        lease_until: DateTime<Utc>,
-        entries: &[TranscriptEntry],
-    ) -> Result<(), StoreError> {
-        let mut write = self.db.write_of(Some(tenant)).await?;
-        let tx = &mut write.tx();
-        let held = tx
-            .query("update queue set lease_until = $3 where run_id = $1 and lease_token = $2 and state = 'started'")
-            .bind(lease.run_id)
-            .bind(lease.token)
-            .bind(lease_until)
-            .execute()
-            .await?;
-        if held == 0 {
-            self.counts.fenced("transcript", 1);
-            return Err(StoreError::LeaseLost);
+    /// Appends to the transcript of a run of this tenant, all or nothing. Appending the same entries again (because the
+    /// answer was lost) does nothing.
+    pub async fn append(&self, tenant: &str, lease: Lease, entries: &[TranscriptEntry]) -> Result<(), StoreError> {
+        let entries = entries.iter().map(EntryColumns::of).collect::<Result<Vec<_>, _>>()?;
+        let bytes = entries.iter().map(EntryColumns::bytes).sum();
+        let (store, append) = (self.clone(), TranscriptAppend { lease, entries });
+        let work = |appends: Vec<_>| async move { store.append_each(&appends).await };
+        let written = self.appends.go_for(tenant.to_owned(), bytes, append, work).await;
+        written.unwrap_or_else(|| Err(StoreError::Unavailable("the append was broken off".into())))
+    }
+
+    /// In one transaction, as long as the database has nothing against any of them.
+    async fn append_each(&self, appends: &[TranscriptAppend]) -> Vec<Result<(), StoreError>> {
+        match answered(self.append_together(appends)).await {
+            Ok(written) => written,
+            // it may have taken effect
+            Err(StoreError::Unavailable(why)) => {
+                appends.iter().map(|_| Err(StoreError::Unavailable(why.clone()))).collect()
+            }
+            Err(error) if appends.len() == 1 => vec![Err(error)],
+            Err(_) => {
+                let mut written = Vec::with_capacity(appends.len());
+                for append in appends {
+                    let alone = answered(self.append_together(std::slice::from_ref(append))).await;
+                    written.push(alone.and_then(|mut only| only.remove(0)));
+                }
+                written
+            }
         }
-        for entry in entries {
-            tx.query(
-                "insert into turns (run_id, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens,
-                                    cost_micros, duration_ms, created_at, echo)
-                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-                 on conflict (run_id, seq) do nothing",
-            )
-            .bind(lease.run_id)
-            .bind(entry.seq)
-            .bind(entry.turn)
-            .bind(FORMAT)
-            .bind(document(&entry.message)?)
-            .bind(entry.usage.turns)
-            .bind(entry.usage.tool_calls)
-            .bind(entry.usage.input_tokens)
-            .bind(entry.usage.output_tokens)
-            .bind(entry.usage.cost_micros)
-            .bind(entry.duration_ms)
-            .bind(entry.at)
-            .bind(echo_text(&entry.message)?)
-            .execute()
-            .await?;
-        }
+    }
+
+    async fn append_together(&self, appends: &[TranscriptAppend]) -> Result<Vec<Result<(), StoreError>>, StoreError> {
+        // rows are locked in the order of their ids, as everywhere
+        let mut in_order: Vec<&TranscriptAppend> = appends.iter().collect();
+        in_order.sort_by_key(|append| append.lease.run_id);
+        let mut write = self.db.write_quick(QueueFlow::of(None)).await?;
+        let held = write.tx().append(&in_order).await?;
         write.commit().await?;
-        Ok(())
+        let lost = appends.iter().filter(|append| !held.contains(&append.lease)).count();
+        self.counts.fenced("transcript", lost);
+        let written = appends.iter().map(|append| match held.contains(&append.lease) {
+            true => Ok(()),
+            false => Err(StoreError::LeaseLost),
+        });
+        Ok(written.collect())
     }
 
     /// Usage of all entries of a run together.
     pub async fn usage_of(&self, run_id: Uuid) -> Result<Usage, StoreError> {
         let sums: (i64, i64, i64, i64, i64) = self
             .db
-            .read()
+            .read_quick()
             .await?
             .query(
                 "select cast(coalesce(sum(turns), 0) as bigint), cast(coalesce(sum(tool_calls), 0) as bigint),
@@ -146,12 +150,14 @@ impl Store {
         from: i64,
         limit: i64,
     ) -> Result<Vec<TranscriptEntry>, StoreError> {
-        Ok(self.page_of_turns(scope, run_id, from, limit, UNBOUNDED, false).await?.rows)
+        Ok(self.page_of_turns(scope, run_id, from, limit, UNBOUNDED).await?.rows)
     }
 
     /// The transcript as a run goes on with it: with the messages of providers.
     pub async fn checkpoint(&self, run_id: Uuid, from: i64, limit: i64) -> Result<Vec<TranscriptEntry>, StoreError> {
-        Ok(self.page_of_turns(&Scope::Every, run_id, from, limit, UNBOUNDED, true).await?.rows)
+        let mut read = self.db.read_quick().await?;
+        let rows: Vec<TurnRow> = read.query(CHECKPOINT).bind(run_id).bind(from).bind(limit).all().await?;
+        rows.into_iter().map(TurnRow::entry).collect()
     }
 
     /// A page of the transcript from entry `from` on.
@@ -162,7 +168,7 @@ impl Store {
         from: i64,
         limit: i64,
     ) -> Result<RowPage<TranscriptEntry>, StoreError> {
-        self.page_of_turns(scope, run_id, from, limit, PAGE_BYTES, false).await
+        self.page_of_turns(scope, run_id, from, limit, PAGE_BYTES).await
     }
 
     async fn page_of_turns(
@@ -172,33 +178,39 @@ impl Store {
         from: i64,
         limit: i64,
         bound: i64,
-        with_echoes: bool,
     ) -> Result<RowPage<TranscriptEntry>, StoreError> {
         let mut read = self.db.read_of(scope.tenant()).await?;
-        let rows: Vec<PagedRow<TurnRow>> = read
-            .query(PAGE)
-            .bind(run_id)
-            .bind(from)
-            .bind(limit)
-            .bind(scope.tenant())
-            .bind(bound)
-            .bind(with_echoes)
-            .all()
-            .await?;
+        let page = match scope.tenant() {
+            None => read.query(PAGE),
+            Some(tenant) => read.query(PAGE_OF_TENANT).bind(tenant),
+        };
+        // planned each time: a plan that was made while there were no transcripts would read all of them
+        let page = page.bind(run_id).bind(from).bind(limit).bind(bound).persistent(false);
+        let rows: Vec<PagedRow<TurnRow>> = page.all().await?;
         RowPage::of(rows, TurnRow::entry)
     }
 }
 
-const PAGE: &str = "
+/// By its key alone, whatever the planner believes of the table: a run reads it once, and may stand still for it.
+const CHECKPOINT: &str = "
+    select seq, turn, format, body, echo, turns, tool_calls, input_tokens, output_tokens, cost_micros, duration_ms,
+           created_at
+      from turns where run_id = $1 and seq >= $2 order by seq limit $3";
+
+const PAGE: &str = sql!(PAGE_WHERE; "{and}" = ""; "{run}" = "$1"; "{from}" = "$2"; "{limit}" = "$3"; "{bound}" = "$4");
+
+const PAGE_OF_TENANT: &str = sql!(PAGE_WHERE; "{and}" = "and exists (select 1 from runs where id = $2 and tenant_id = $1)";
+                                  "{run}" = "$2"; "{from}" = "$3"; "{limit}" = "$4"; "{bound}" = "$5");
+
+const PAGE_WHERE: &str = "
     with page as materialized (
         select seq, octet_length(cast(body as text)) as bytes
           from turns
-         where run_id = $1 and seq >= $2
-           and ($4 is null or exists (select 1 from runs where id = $1 and tenant_id = $4))
-         order by seq limit $3),
+         where run_id = {run} and seq >= {from} {and}
+         order by seq limit {limit}),
     fit as (select seq, sum(bytes) over (order by seq rows unbounded preceding) - bytes as before from page)
-    select t.seq, t.turn, t.format, t.body, case when $6 then t.echo end as echo, t.turns, t.tool_calls, t.input_tokens,
+    select t.seq, t.turn, t.format, t.body, cast(null as text) as echo, t.turns, t.tool_calls, t.input_tokens,
            t.output_tokens, t.cost_micros, t.duration_ms, t.created_at, (select count(*) from page) as found
       from turns t join fit on fit.seq = t.seq
-     where t.run_id = $1 and fit.before < $5
+     where t.run_id = {run} and fit.before < {bound}
      order by t.seq";

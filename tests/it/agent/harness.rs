@@ -43,6 +43,8 @@ pub fn start() -> DateTime<Utc> {
 #[derive(Default)]
 pub struct Memory {
     pub entries: Mutex<Vec<TranscriptEntry>>,
+    /// How many entries each append has brought.
+    pub appended: Mutex<Vec<usize>>,
     /// Failures of the coming appends; an empty place is one that succeeds.
     pub failures: Mutex<VecDeque<Option<AppendError>>>,
     /// Questions to people; a test answers by changing them.
@@ -71,6 +73,7 @@ impl AgentStore for Memory {
             if let Some(Some(error)) = self.failures.lock().unwrap().pop_front() {
                 return Err(error);
             }
+            self.appended.lock().unwrap().push(entries.len());
             self.entries.lock().unwrap().extend(entries);
             Ok(())
         })

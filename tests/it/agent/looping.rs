@@ -513,8 +513,9 @@ async fn when_the_lease_is_lost_no_tool_runs_any_more() {
         counted.fetch_add(1, Ordering::SeqCst);
         async { output("") }
     });
+    let tool = tool.with(|definition| definition.category = Category::Internal);
     let stage = AgentHarness::new(vec![calls(vec![call("1", "count", json!({}))])], vec![tool]);
-    *stage.store.failures.lock().unwrap() = vec![None, Some(AppendError::LeaseLost)].into();
+    *stage.store.failures.lock().unwrap() = vec![Some(AppendError::LeaseLost)].into();
     assert_eq!(stage.handle("go").await, Err(RunError::LeaseLost));
     assert_eq!(ran.load(Ordering::SeqCst), 0, "the intent comes before the deed");
 }

@@ -111,7 +111,7 @@ async fn started(api: &Api) -> (Uuid, Lease) {
 async fn append(api: &Api, lease: Lease, seq: i64, turn: i64, message: TranscriptMessage) {
     let at = api.clock.now();
     let entry = TranscriptEntry { seq, turn, at, message, usage: Usage::default(), duration_ms: None };
-    api.store.append("a", lease, at + TimeDelta::minutes(1), &[entry]).await.unwrap();
+    api.store.append("a", lease, &[entry]).await.unwrap();
 }
 
 async fn finish(api: &Api, lease: Lease, state: RunState, error: Option<RunFault>) {

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use futures::future::join_all;
 use reveille::base::clock::pause;
 use reveille::base::id::{Scope, new_id};
-use reveille::domain::run::RunState;
+use reveille::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+use reveille::domain::run::{RunState, Usage};
 use reveille::domain::task::Task;
 use reveille::store::{
     Blocked, ClaimCursor, Finish, FireDue, Park, RequeuedRun, RunClaim, RunLimits, StartNow, StartedRun, Take,
@@ -17,14 +19,14 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
 use super::matching::{self, event};
-use super::world::{LEASE, OTHER_WORKER, StoreHarness, WORKER, end_of, leases, new_task, open_postgres};
+use super::world::{LEASE, OTHER_WORKER, StoreHarness, WORKER, end_of, leases, new_task, only, open_postgres};
 
 /// Of each kind: tasks that are due, runs that are ready, started, or wait behind another.
 const STORED: i64 = 10_000;
 /// Of one kind, how many a batch of these tests has to do with.
 const BATCH: i64 = 20;
 /// Most rows that may be read, of tables and indexes together, by [`every_step`].
-const READ: i64 = 5_000;
+const READ: i64 = 6_000;
 
 #[tokio::test]
 async fn on_tables_that_nobody_has_analysed() {
@@ -36,7 +38,7 @@ async fn on_tables_that_nobody_has_analysed() {
 #[tokio::test]
 async fn on_tables_that_were_empty_when_the_statements_were_planned() {
     let world = quiet_world().await;
-    plant(&world, &["analyze"]).await;
+    plant(&world, &["vacuum analyze"]).await;
     let world = open(&world).await;
     for _ in 0..2 {
         every_step(&world).await;
@@ -219,6 +221,11 @@ async fn store_much(world: &StoreHarness) {
             "insert into window_events (task_id, event_key, window_id, seq, created_at)
              select id, 'shop/e', gen_random_uuid(), 1, {now} from tasks where zone_database = 'x'"
         ),
+        format!(
+            "insert into turns (run_id, seq, turn, format, body, created_at)
+             select id, seq, seq, 1, '{{\"role\": \"user\", \"text\": \"hello\", \"metadata\": {{}}}}', {now}
+               from runs cross join generate_series(0, 3) seq where state = 'started'"
+        ),
         "update runs set state = case state when 'started' then 'running' else 'queued' end
           where state in ('ready', 'started', 'parked')"
             .into(),
@@ -272,10 +279,36 @@ async fn take(world: &StoreHarness, fair: Option<ClaimCursor>) -> Vec<StartedRun
     world.store.take_runs(&take).await.unwrap().starts.started
 }
 
+/// The reads and writes of an agent: where it stands, and how it goes on.
+async fn transcribe(world: &StoreHarness, started: &[StartedRun]) {
+    let entry = |seq| TranscriptEntry {
+        seq,
+        turn: seq,
+        at: world.now(),
+        message: TranscriptMessage::user("hello"),
+        usage: Usage::default(),
+        duration_ms: None,
+    };
+    let appends = started.iter().take(4).map(|started| async move {
+        let run = &started.run;
+        assert_eq!(world.store.checkpoint(run.id, 0, 100).await.unwrap(), []);
+        world.store.append(&run.tenant_id, started.lease, &[entry(0), entry(1)]).await.unwrap();
+        assert_eq!(world.store.checkpoint(run.id, 1, 100).await.unwrap().len(), 1);
+    });
+    join_all(appends).await;
+    if let Some(StartedRun { run, .. }) = started.first() {
+        assert_eq!(world.store.usage_of(run.id).await.unwrap(), Usage::default());
+        for scope in [Scope::Every, only(&run.tenant_id)] {
+            assert_eq!(world.store.transcript(&scope, run.id, 0, 9).await.unwrap().len(), 2);
+        }
+    }
+}
+
 /// Most have ended; one is tried again, and one waits for somebody.
 async fn end(world: &StoreHarness, started: Vec<StartedRun>) {
     let held: Vec<_> = started.iter().map(|started| started.lease).collect();
     world.store.heartbeat(&held, world.now() + LEASE).await.unwrap();
+    transcribe(world, &started).await;
     let later = world.now() + TimeDelta::hours(1);
     let ends = started.iter().enumerate().map(|(place, started)| match place {
         0 => Finish {

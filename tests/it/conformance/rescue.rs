@@ -100,14 +100,14 @@ async fn the_old_holder_can_not_write_any_more(world: &StoreHarness) {
         usage: Usage::default(),
         duration_ms: None,
     };
-    let refused = world.store.append("a", started.lease, at(99), &[entry("stale")]).await;
+    let refused = world.store.append("a", started.lease, &[entry("stale")]).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     assert_eq!(world.store.heartbeat(&[started.lease], at(99)).await.unwrap(), []);
     let refused = world.store.finish_runs(&[end_of(&started, RunState::Succeeded)]).await.unwrap();
     assert_eq!(refused, [started.run.id]);
     assert_eq!(world.store.start_runs(&[started.lease], at(99)).await.unwrap(), Starts::default());
     assert_eq!(world.get_run(started.run.id).await, *started.run);
-    world.store.append("a", taken[0].lease, at(99), &[entry("fresh")]).await.unwrap();
+    world.store.append("a", taken[0].lease, &[entry("fresh")]).await.unwrap();
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), [entry("fresh")]);
 }
 

@@ -43,7 +43,7 @@ async fn ended(world: &StoreHarness, state: RunState) -> StartedRun {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let (message, id) = (TranscriptMessage::user("hello"), started.run.id);
     let entry = TranscriptEntry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
-    world.store.append("a", started.lease, started.lease_until, &[entry]).await.unwrap();
+    world.store.append("a", started.lease, &[entry]).await.unwrap();
     let deliveries = vec![self::message(Some(id), &id.to_string())];
     world.store.finish_runs(&[Finish { deliveries, ..end_of(&started, state) }]).await.unwrap();
     started

@@ -57,7 +57,7 @@ async fn older_rows_are_counted_once_piece_by_piece_whatever_is_written_meanwhil
             usage: Usage::default(),
             duration_ms: None,
         };
-        world.store.append("a", started.lease, started.lease_until, &[entry(0), entry(1), entry(2)]).await.unwrap();
+        world.store.append("a", started.lease, &[entry(0), entry(1), entry(2)]).await.unwrap();
         let mut told = retention::message(Some(started.run.id), &format!("told {}", task.id));
         told.text = Some("it is done".into());
         let end =
@@ -213,7 +213,7 @@ async fn whatever_is_kept_counts_until_it_is_deleted(world: &StoreHarness) {
     let message = TranscriptMessage::user("hello ".repeat(100));
     let entry = TranscriptEntry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
     for _ in 0..2 {
-        world.store.append("a", started.lease, started.lease_until, std::slice::from_ref(&entry)).await.unwrap();
+        world.store.append("a", started.lease, std::slice::from_ref(&entry)).await.unwrap();
     }
     grown("an entry of a transcript", 600).await;
     let mut told = retention::message(Some(started.run.id), "told");
@@ -392,7 +392,7 @@ async fn fires_of_a_full_tenant_are_skipped_and_its_runs_come_to_their_end(world
     // what is under way is recorded to its end
     let message = TranscriptMessage::user("still here");
     let entry = TranscriptEntry { seq: 0, turn: 0, at: START, message, usage: Usage::default(), duration_ms: None };
-    world.store.append("a", under_way.lease, under_way.lease_until, &[entry]).await.unwrap();
+    world.store.append("a", under_way.lease, &[entry]).await.unwrap();
     let output = Some("a result".to_owned());
     world.store.finish_runs(&[Finish { output, ..end_of(&under_way, RunState::Succeeded) }]).await.unwrap();
     assert_eq!(world.get_run(under_way.run.id).await.output.as_deref(), Some("a result"));

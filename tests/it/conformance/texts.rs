@@ -48,7 +48,7 @@ async fn transcripts_outputs_and_errors_are_kept_without_nul(world: &StoreHarnes
             duration_ms: None,
         })
         .collect();
-    world.store.append("a", started.lease, started.lease_until, &entries).await.unwrap();
+    world.store.append("a", started.lease, &entries).await.unwrap();
     let kept: Vec<TranscriptMessage> = world
         .store
         .transcript(&Scope::Every, started.run.id, 0, 9)

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use chrono::TimeDelta;
+use futures::future::join_all;
 use reveille::base::id::Scope;
 use reveille::domain::run::Usage;
 use reveille::domain::run::transcript::{Echo, ToolCall, TranscriptEntry, TranscriptMessage};
-use reveille::store::{Lease, PAGE_BYTES, StoreError};
+use reveille::store::{Lease, PAGE_BYTES, StartedRun, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -17,7 +18,9 @@ on_both!(
     a_provider_s_message_is_kept_byte_for_byte_for_the_run_alone,
     page_of_a_transcript_ends_at_a_bound_and_goes_on_behind_it,
     appending_again_after_a_lost_answer_changes_nothing,
-    appending_renews_the_lease,
+    appending_leaves_the_lease_to_heartbeats,
+    appends_of_many_runs_go_together_and_one_without_its_lease_fails_alone,
+    entry_that_the_database_refuses_fails_alone,
     without_the_lease_nothing_is_appended,
     usage_of_turns_adds_up,
     an_unknown_format_is_not_guessed_at,
@@ -48,8 +51,8 @@ fn conversation() -> Vec<TranscriptEntry> {
 async fn entries_read_back_as_they_were_appended(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let entries = conversation();
-    world.store.append("a", started.lease, started.lease_until, &entries[..1]).await.unwrap();
-    world.store.append("a", started.lease, started.lease_until, &entries[1..]).await.unwrap();
+    world.store.append("a", started.lease, &entries[..1]).await.unwrap();
+    world.store.append("a", started.lease, &entries[1..]).await.unwrap();
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.unwrap(), entries);
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 2, 1).await.unwrap(), entries[2..3]);
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 4, 9).await.unwrap(), []);
@@ -63,7 +66,7 @@ async fn a_provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &St
     let echo = Echo { wire: "openai".into(), model: "m".into(), raw: raw.into() };
     let said = |echo| TranscriptMessage::Assistant { text: Some("hi".into()), tool_calls: vec![], echo };
     let entries = [entry(0, said(Some(Arc::new(echo)))), entry(1, said(None))];
-    world.store.append("a", started.lease, started.lease_until, &entries).await.unwrap();
+    world.store.append("a", started.lease, &entries).await.unwrap();
     assert_eq!(world.store.checkpoint(started.run.id, 0, 9).await.unwrap(), entries);
     let shown = [entry(0, said(None)), entry(1, said(None))];
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), shown);
@@ -77,7 +80,7 @@ async fn page_of_a_transcript_ends_at_a_bound_and_goes_on_behind_it(world: &Stor
     let large = "x".repeat(PAGE_BYTES as usize * 2 / 3);
     let entries: Vec<TranscriptEntry> = (0..5).map(|seq| entry(seq, TranscriptMessage::user(&large))).collect();
     for entry in &entries {
-        world.store.append("a", started.lease, started.lease_until, std::slice::from_ref(entry)).await.unwrap();
+        world.store.append("a", started.lease, std::slice::from_ref(entry)).await.unwrap();
     }
     let (mut read, mut pages) = (Vec::new(), Vec::new());
     loop {
@@ -102,30 +105,67 @@ async fn appending_again_after_a_lost_answer_changes_nothing(world: &StoreHarnes
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let entries = conversation();
     for known in [2, 4, 4] {
-        world.store.append("a", started.lease, started.lease_until, &entries[..known]).await.unwrap();
+        world.store.append("a", started.lease, &entries[..known]).await.unwrap();
     }
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.unwrap(), entries);
 }
 
-async fn appending_renews_the_lease(world: &StoreHarness) {
+async fn appending_leaves_the_lease_to_heartbeats(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
-    world.store.append("a", started.lease, START + TimeDelta::seconds(200), &[]).await.unwrap();
+    world.store.append("a", started.lease, &conversation()).await.unwrap();
     let stranded = async |seconds: i64| {
-        let now = START + TimeDelta::seconds(seconds);
+        let now = started.lease_until + TimeDelta::seconds(seconds);
         world.store.take_stranded(now, TimeDelta::seconds(10), now, 9).await.unwrap().len()
     };
-    assert_eq!((stranded(200).await, stranded(201).await), (0, 1));
+    assert_eq!((stranded(0).await, stranded(1).await), (0, 1));
+}
+
+/// Runs that are started, each of a task of its own.
+async fn many_started(world: &StoreHarness, count: usize) -> Vec<StartedRun> {
+    let mut all = Vec::with_capacity(count);
+    for _ in 0..count {
+        all.push(world.started(&world.task(json!({"interval": "1h"})).await).await);
+    }
+    all
+}
+
+async fn appends_of_many_runs_go_together_and_one_without_its_lease_fails_alone(world: &StoreHarness) {
+    let all = many_started(world, 5).await;
+    let entries = conversation();
+    let stale = Lease { token: all[0].lease.token + 1000, ..all[0].lease };
+    // the same entries twice at once, as after a lost answer; and an old holder beside the new one
+    let leases = all.iter().map(|started| started.lease).chain([all[1].lease, stale]);
+    let appends = leases.map(|lease| world.store.append("a", lease, &entries));
+    let written = join_all(appends).await;
+    assert!(written[..6].iter().all(Result::is_ok), "{written:?}");
+    assert!(matches!(written[6], Err(StoreError::LeaseLost)), "{written:?}");
+    for started in &all {
+        assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.unwrap(), entries);
+    }
+}
+
+async fn entry_that_the_database_refuses_fails_alone(world: &StoreHarness) {
+    let all = many_started(world, 3).await;
+    world.plant("create unique index planted on turns (run_id) where turn = -7").await;
+    let planted = |seq| TranscriptEntry { turn: -7, ..entry(seq, TranscriptMessage::user("refused")) };
+    let entries = [vec![entry(0, TranscriptMessage::user("a"))], vec![planted(0), planted(1)], conversation()];
+    let appends = all.iter().zip(&entries).map(|(started, entries)| world.store.append("a", started.lease, entries));
+    let written = join_all(appends).await;
+    assert!(matches!(&written[..], [Ok(()), Err(StoreError::Conflict(_)), Ok(())]), "{written:?}");
+    for (started, stored) in all.iter().zip([1, 0, 4]) {
+        assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.unwrap().len(), stored);
+    }
 }
 
 async fn without_the_lease_nothing_is_appended(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     let stale = Lease { token: started.lease.token + 1, ..started.lease };
     for lease in [stale, Lease { run_id: Uuid::nil(), ..started.lease }] {
-        let refused = world.store.append("a", lease, started.lease_until, &conversation()).await;
+        let refused = world.store.append("a", lease, &conversation()).await;
         assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     }
     world.succeed(&started).await;
-    let refused = world.store.append("a", started.lease, started.lease_until, &conversation()).await;
+    let refused = world.store.append("a", started.lease, &conversation()).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), []);
 }
@@ -133,14 +173,14 @@ async fn without_the_lease_nothing_is_appended(world: &StoreHarness) {
 async fn usage_of_turns_adds_up(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     assert_eq!(world.store.usage_of(started.run.id).await.unwrap(), Usage::default());
-    world.store.append("a", started.lease, started.lease_until, &conversation()).await.unwrap();
+    world.store.append("a", started.lease, &conversation()).await.unwrap();
     let sum = Usage { turns: 3, tool_calls: 6, input_tokens: 3, output_tokens: 9, cost_micros: 12 };
     assert_eq!(world.store.usage_of(started.run.id).await.unwrap(), sum);
 }
 
 async fn an_unknown_format_is_not_guessed_at(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
-    world.store.append("a", started.lease, started.lease_until, &conversation()).await.unwrap();
+    world.store.append("a", started.lease, &conversation()).await.unwrap();
     world.plant("update turns set format = 99 where seq = 1").await;
     let unread = world.store.transcript(&Scope::Every, started.run.id, 0, 9).await;
     assert!(matches!(&unread, Err(StoreError::Corrupt(why)) if why.contains("99")), "{unread:?}");

@@ -1,0 +1,55 @@
+//! Entries of transcripts as they are written.
+
+use chrono::{DateTime, Utc};
+use sqlx::types::{Json, JsonRawValue};
+
+use crate::domain::run::Usage;
+use crate::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
+use crate::store::StoreError;
+use crate::store::db::text::document;
+use crate::store::runs::leases::Lease;
+
+/// Entries for the transcript of one run.
+#[derive(Clone)]
+pub(in crate::store) struct TranscriptAppend {
+    pub lease: Lease,
+    pub entries: Vec<EntryColumns>,
+}
+
+/// Columns of an entry.
+#[derive(Clone)]
+pub(in crate::store) struct EntryColumns {
+    pub seq: i64,
+    pub turn: i64,
+    pub body: Json<Box<JsonRawValue>>,
+    /// The provider's message: JSON in a column of text, where no database changes it.
+    pub echo: Option<String>,
+    pub usage: Usage,
+    pub duration_ms: Option<i64>,
+    pub at: DateTime<Utc>,
+}
+
+impl EntryColumns {
+    pub fn of(entry: &TranscriptEntry) -> Result<EntryColumns, StoreError> {
+        Ok(EntryColumns {
+            seq: entry.seq,
+            turn: entry.turn,
+            body: document(&entry.message)?,
+            echo: echo_text(&entry.message)?,
+            usage: entry.usage,
+            duration_ms: entry.duration_ms,
+            at: entry.at,
+        })
+    }
+
+    /// Length of its long parts.
+    pub fn bytes(&self) -> usize {
+        self.body.get().len() + self.echo.as_ref().map_or(0, String::len)
+    }
+}
+
+fn echo_text(message: &TranscriptMessage) -> Result<Option<String>, StoreError> {
+    let TranscriptMessage::Assistant { echo: Some(echo), .. } = message else { return Ok(None) };
+    let unwritable = |error| StoreError::Corrupt(format!("a provider's message can't be written: {error}"));
+    serde_json::to_string(&**echo).map(Some).map_err(unwritable)
+}

@@ -1,0 +1,23 @@
+-- Appends to the transcripts of runs whose lease still stands (the fence). Rows are locked in the order of their ids, as
+-- every batch on `queue` does; the lease itself stays as it is.
+with listed as (
+    select q.run_id, q.lease_token, q.state
+      from unnest($1::uuid[], $2::bigint[]) as l (run_id, lease_token)
+      join queue q on q.run_id = any (array[l.run_id]) and q.lease_token = l.lease_token
+     order by l.run_id
+       for update of q
+), held as materialized (
+    select distinct run_id, lease_token from listed where state = 'started'
+), added as (
+    insert into turns (run_id, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens, cost_micros,
+                       duration_ms, created_at, echo)
+    select e.run_id, e.seq, e.turn, $3, e.body, e.turns, e.tool_calls, e.input_tokens, e.output_tokens, e.cost_micros,
+           e.duration_ms, e.created_at, e.echo
+      from unnest($4::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], $8::jsonb[], $9::bigint[], $10::bigint[],
+                  $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::timestamptz[], $16::text[])
+             as e (run_id, lease_token, seq, turn, body, turns, tool_calls, input_tokens, output_tokens, cost_micros,
+                   duration_ms, created_at, echo)
+     where (e.run_id, e.lease_token) in (select run_id, lease_token from held)
+    on conflict (run_id, seq) do nothing
+)
+select run_id, lease_token from held
