@@ -197,7 +197,7 @@ impl ToolRunner<'_> {
             return Ok(Attempt::failed(refused));
         }
         // of what is settled, or has begun, nothing is to be found out any more
-        let looks = approval.is_none_or(|approval| approval.status.allows() && approval.began_at.is_none());
+        let looks = approval.is_none_or(|approval| approval.status.allows() && approval.execution_started_at.is_none());
         let precheck = match tool.tool.precheck(&self.context(turn, call, self.time_limit), arguments) {
             Some(look) if looks => match self.limited(self.time_limit, look).await {
                 Ok(found) => Some(found),

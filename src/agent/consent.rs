@@ -188,7 +188,7 @@ impl Consent<'_> {
         let definition = definition_hash(tool.definition());
         let Definition { name, version, .. } = tool.definition();
         let now = digest(&approval.identity(), name, version, &definition, arguments);
-        let begun_before = approval.began_at.is_some();
+        let begun_before = approval.execution_started_at.is_some();
         let same_act = approval.decided_digest.as_deref() == Some(now.as_str());
         // by their hashes: what is stored of a text or a number may be written in another way
         let seen = |found: &Option<Value>| found.as_ref().map(canonical_hash);

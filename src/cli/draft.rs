@@ -60,7 +60,7 @@ pub struct TriggerArgs {
     on_resume: Option<String>,
     /// A run that waits for a person or for its completion counts as still going
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    waiting_counts: Option<bool>,
+    overlap_counts_waiting: Option<bool>,
 }
 
 /// Arguments of a condition, which is polled every `--interval`.
@@ -150,7 +150,7 @@ impl TriggerArgs {
         ] {
             set(trigger, key, text.as_ref());
         }
-        set(trigger, "waiting_counts", self.waiting_counts);
+        set(trigger, "overlap_counts_waiting", self.overlap_counts_waiting);
         set(trigger, "exclude", Some(&self.exclude).filter(|dates| !dates.is_empty()));
     }
 }
@@ -337,13 +337,13 @@ mod tests {
         ];
         let mut expected = json!({
             "type": "schedule", "rrule": "FREQ=MONTHLY;BYDAY=-1FR", "exclude": ["2027-12-31", "* * * 8 *"],
-            "waiting_counts": true
+            "overlap_counts_waiting": true
         });
         let mut typed = vec![
             "--rrule=FREQ=MONTHLY;BYDAY=-1FR".to_owned(),
             "--exclude=2027-12-31".into(),
             "--exclude=* * * 8 *".into(),
-            "--waiting-counts".into(),
+            "--overlap-counts-waiting".into(),
         ];
         for (field, value) in fields {
             expected[field] = json!(value);
@@ -352,8 +352,8 @@ mod tests {
         let typed: Vec<&str> = typed.iter().map(String::as_str).collect();
         let base = json!({ "trigger": { "type": "schedule" } });
         assert_eq!(written(base.clone(), &typed)["trigger"], expected);
-        let taken_back = written(base, &["--rrule=FREQ=DAILY", "--waiting-counts=false"]);
-        assert_eq!(taken_back["trigger"]["waiting_counts"], json!(false));
+        let taken_back = written(base, &["--rrule=FREQ=DAILY", "--overlap-counts-waiting=false"]);
+        assert_eq!(taken_back["trigger"]["overlap_counts_waiting"], json!(false));
     }
 
     #[test]

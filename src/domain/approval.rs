@@ -142,7 +142,7 @@ pub struct Approval {
     /// The call may still be stopped until then, and is not executed before.
     pub hold_until: Option<DateTime<Utc>>,
     /// When its execution began.
-    pub began_at: Option<DateTime<Utc>>,
+    pub execution_started_at: Option<DateTime<Utc>>,
     /// The result of the call, once it was executed.
     pub outcome: Option<CallOutcome>,
     /// The votes of those who have agreed, where more than one person has to.
@@ -230,7 +230,7 @@ impl Approval {
             modifications: None,
             decided_digest: None,
             hold_until: None,
-            began_at: None,
+            execution_started_at: None,
             outcome: None,
             votes: Vec::new(),
         }
@@ -272,7 +272,7 @@ impl Approval {
 
     /// Whether it was approved and can still be stopped: its execution is held, and has not begun.
     pub fn is_held(&self, now: DateTime<Utc>) -> bool {
-        self.status.allows() && self.began_at.is_none() && self.hold_until.is_some_and(|until| now < until)
+        self.status.allows() && self.execution_started_at.is_none() && self.hold_until.is_some_and(|until| now < until)
     }
 
     /// The identity of the call: its run, turn and id.

@@ -156,7 +156,7 @@ pub struct Task {
     pub run_count: i64,
     /// Automatic fires that were recorded to run, one included that was then skipped for overlap: they count against
     /// `max_runs`.
-    pub fired: i64,
+    pub fire_count: i64,
     /// The instant of its creation.
     pub created_at: DateTime<Utc>,
     /// The instant of its last change by a person or the service.
@@ -183,7 +183,7 @@ impl Task {
             active_since: now,
             next_fire_at: next.map(|n| n.run_at),
             run_count: 0,
-            fired: 0,
+            fire_count: 0,
             created_at: now,
             updated_at: now,
         };

@@ -226,11 +226,11 @@ impl Trigger {
     }
 
     /// Whether a run that waits for a person, or for its completion, counts as running.
-    pub fn waiting_counts(&self) -> bool {
+    pub fn overlap_counts_waiting(&self) -> bool {
         match self {
-            Trigger::Schedule(schedule) => schedule.waiting_counts,
-            Trigger::Event(event) => event.waiting_counts,
-            Trigger::Condition(condition) => condition.waiting_counts,
+            Trigger::Schedule(schedule) => schedule.overlap_counts_waiting,
+            Trigger::Event(event) => event.overlap_counts_waiting,
+            Trigger::Condition(condition) => condition.overlap_counts_waiting,
         }
     }
 

@@ -282,7 +282,7 @@ impl Poller {
 }
 
 fn of_credential(error: &CredentialError) -> PollFault {
-    PollFault { lack: error.lack().map(Box::new), ..PollFault::new(error.code(), error.to_string()) }
+    PollFault { credential_issue: error.lack().map(Box::new), ..PollFault::new(error.code(), error.to_string()) }
 }
 
 fn too_slow(limit: Duration) -> PollFault {

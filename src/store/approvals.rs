@@ -204,7 +204,7 @@ impl Store {
         let ends = cancel_reason.ok_or(StoreError::LeaseLost)?.is_some();
         let now = self.settled_at(tx).await?;
         let began: Option<Option<DateTime<Utc>>> = tx
-            .query("select began_at from approvals where id = $1 and run_id = $2")
+            .query("select execution_started_at from approvals where id = $1 and run_id = $2")
             .bind(id)
             .bind(lease.run_id)
             .optional_scalar()
@@ -214,8 +214,8 @@ impl Store {
             Some(None) if !ends => {
                 let begun = tx
                     .query(
-                        "update approvals set began_at = $2
-                          where id = $1 and began_at is null and status in ('approved', 'edited')
+                        "update approvals set execution_started_at = $2
+                          where id = $1 and execution_started_at is null and status in ('approved', 'edited')
                             and replaced_by is null and decided_digest = $3
                             and (hold_until is null or hold_until <= $2)",
                     )

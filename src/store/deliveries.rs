@@ -75,10 +75,10 @@ pub(super) struct DeliveryRow {
     sent_at: Option<DateTime<Utc>>,
     delivered_at: Option<DateTime<Utc>>,
     urgency: String,
-    held: Option<String>,
+    hold_reason: Option<String>,
     due_at: Option<DateTime<Utc>>,
     digest_id: Option<Uuid>,
-    doubtful: bool,
+    maybe_delivered: bool,
     subject_ref: Option<Json<SubjectRef>>,
 }
 
@@ -88,10 +88,10 @@ impl DeliveryRow {
         let state = DeliveryState::parse(&self.state).ok_or_else(|| unreadable(&format!("state {}", self.state)))?;
         let kind = MessageKind::parse(&self.kind).ok_or_else(|| unreadable(&format!("kind {}", self.kind)))?;
         let urgency = Urgency::parse(&self.urgency).ok_or_else(|| unreadable(&format!("urgency {}", self.urgency)))?;
-        let held = self.held.as_deref();
-        let held =
-            held.map(|word| HoldReason::parse(word).ok_or_else(|| unreadable(&format!("reason {word} to be held"))));
-        let held = held.transpose()?;
+        let hold_reason = self.hold_reason.as_deref();
+        let hold_reason = hold_reason
+            .map(|word| HoldReason::parse(word).ok_or_else(|| unreadable(&format!("reason {word} to be held"))));
+        let hold_reason = hold_reason.transpose()?;
         Ok(Delivery {
             id: self.id,
             tenant_id: self.tenant_id,
@@ -108,10 +108,10 @@ impl DeliveryRow {
             state,
             attempts: self.attempts,
             next_at: self.next_at,
-            held,
+            hold_reason,
             due_at: self.due_at,
             digest_id: self.digest_id,
-            doubtful: self.doubtful,
+            maybe_delivered: self.maybe_delivered,
             last_error: self.last_error,
             provider_id: self.provider_id,
             created_at: self.created_at,
@@ -124,7 +124,7 @@ impl DeliveryRow {
 const DELIVERY_COLUMNS: &str = "
     select d.id, d.tenant_id, d.recipient, d.channel, d.dedupe_key, d.run_id, d.kind, d.subject, ";
 const OTHER_COLUMNS: &str = ", d.fallback, d.state, d.attempts, d.next_at, d.lease_token, d.last_error, d.provider_id,
-           d.created_at, d.sent_at, d.delivered_at, d.urgency, d.held, d.due_at, d.digest_id, d.doubtful, d.subject_ref
+           d.created_at, d.sent_at, d.delivered_at, d.urgency, d.hold_reason, d.due_at, d.digest_id, d.maybe_delivered, d.subject_ref
       from deliveries d ";
 pub(super) const SELECT_DELIVERY: &str = sql!(DELIVERY_COLUMNS, "d.body", OTHER_COLUMNS);
 
@@ -284,10 +284,10 @@ impl Store {
             state,
             attempts: 0,
             next_at: Some(now),
-            held: None,
+            hold_reason: None,
             due_at: Some(now),
             digest_id: None,
-            doubtful: false,
+            maybe_delivered: false,
             ..before.clone()
         };
         let idempotency = told(&again)?;
@@ -300,8 +300,8 @@ impl Store {
         let tx = &mut write.tx();
         let changed = tx
             .query(
-                "update deliveries set state = $3, attempts = 0, next_at = $4, lease_token = 0, held = null,
-                        due_at = $4, digest_id = null, doubtful = false
+                "update deliveries set state = $3, attempts = 0, next_at = $4, lease_token = 0, hold_reason = null,
+                        due_at = $4, digest_id = null, maybe_delivered = false
                   where id = $1 and state = $2 and ($5 is null or tenant_id = $5)",
             )
             .bind(id)

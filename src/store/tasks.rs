@@ -53,7 +53,7 @@ pub struct TaskFilter {
 /// Tasks with their due rows; a condition follows.
 pub(super) const SELECT_TASK: &str = "
     select t.id, t.tenant_id, t.key, t.name, t.spec, t.status, t.status_reason, t.faulty_part, t.epoch, t.version,
-           t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at, t.updated_at
+           t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fire_count, t.created_at, t.updated_at
       from tasks t join due d on d.task_id = t.id ";
 
 /// Locks the task's `due` row, the first in the order, and then reads the task: in a statement of its own, because one
@@ -199,7 +199,7 @@ impl Store {
         // who went on because of an answer before none can any more. From then on the queue of the task stands still.
         tx.query(LOCK_QUEUE).bind(id).execute().await?;
         let mut parked: Vec<Uuid> = tx
-            .query("delete from parked where task_id = $1 and why <> 'overlap' returning run_id")
+            .query("delete from parked where task_id = $1 and reason <> 'overlap' returning run_id")
             .bind(id)
             .scalars()
             .await?;
@@ -233,7 +233,7 @@ impl Store {
             "delete from due where task_id = $1",
             "delete from condition_state where task_id = $1",
             "delete from task_state where task_id = $1",
-            "delete from task_told where task_id = $1",
+            "delete from task_alerts where task_id = $1",
             "delete from resumptions where task_id = $1",
             "delete from task_credentials where task_id = $1",
             "delete from tasks where id = $1",

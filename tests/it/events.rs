@@ -419,7 +419,7 @@ async fn while_the_database_is_away_events_wait_and_are_recorded_once_it_is_back
 
 async fn a_paused_task_holds_its_events_and_runs_them_when_it_is_resumed(world: World) {
     let first = world.instance();
-    let task = first.task(on(json!({ "hold": true }))).await;
+    let task = first.task(on(json!({ "buffer_while_paused": true }))).await;
     first.change(&task, TaskChange::Pause { reason: None }).await;
     first.publish(&(0..250).map(|id| json!({ "id": format!("{id:03}") })).collect::<Vec<_>>()).await;
     first.match_events().await;
@@ -436,7 +436,7 @@ async fn a_paused_task_holds_its_events_and_runs_them_when_it_is_resumed(world: 
 async fn held_events_go_through_the_rules_of_their_task(world: World) {
     let instance = world.instance();
     let task = instance
-        .task(on(json!({ "hold": true, "dedup": { "key": "event.data.order", "window": "1h" },
+        .task(on(json!({ "buffer_while_paused": true, "dedup": { "key": "event.data.order", "window": "1h" },
             "filter": "event.data.order > 0" })))
         .await;
     instance.change(&task, TaskChange::Pause { reason: None }).await;
@@ -452,7 +452,7 @@ async fn held_events_go_through_the_rules_of_their_task(world: World) {
 
 async fn held_events_are_dropped_where_that_is_wanted(world: World) {
     let instance = world.instance();
-    let task = instance.task(on(json!({ "hold": true }))).await;
+    let task = instance.task(on(json!({ "buffer_while_paused": true }))).await;
     instance.change(&task, TaskChange::Pause { reason: None }).await;
     instance.publish(&[json!({ "id": "1" }), json!({ "id": "2" })]).await;
     instance.match_events().await;
@@ -507,7 +507,7 @@ async fn a_window_that_can_not_be_recorded_holds_up_no_other(world: World) {
     instance.close_windows().await;
     instance.settle(0).await;
     assert_eq!(told(&instance, &task).await, ["1 succeeded", "2 succeeded"]);
-    assert_eq!(world.number("select count(*) from windows").await, 1, "it is tried again");
+    assert_eq!(world.number("select count(*) from event_windows").await, 1, "it is tried again");
     instance.finish(&world).await;
 }
 

@@ -493,7 +493,7 @@ fn a_case() -> impl Strategy<Value = Case> {
                 anchor,
                 active_since,
                 nominal: first.nominal,
-                fired: 2,
+                fire_count: 2,
                 max_runs: max_runs.map(|n| n + 2),
             };
             Some(Case { schedule, due, now, until: now + TimeDelta::milliseconds(horizon) })
@@ -528,7 +528,7 @@ proptest! {
         let Case { schedule, due, now, until } = case;
         let table = compile(schedule.clone(), due.anchor);
         let plan = table.plan(&due, now, until);
-        let room = due.max_runs.map_or(usize::MAX, |most| (most - due.fired) as usize);
+        let room = due.max_runs.map_or(usize::MAX, |most| (most - due.fire_count) as usize);
 
         // what should have been considered, one by one
         let from = std::iter::successors(Some(due.nominal), |last| table.next_after(*last));
@@ -621,7 +621,7 @@ fn an_outage_of_ten_years_is_one_range_and_costs_no_walk() {
             anchor,
             active_since: anchor,
             nominal: anchor + TimeDelta::seconds(1),
-            fired: 0,
+            fire_count: 0,
             max_runs: None,
         };
         let plan = table.plan(&due, now, now);

@@ -3,6 +3,9 @@
 //!
 //! `upgrade/NNNN.sql` adds what came with schema N: a database of version N is filled with all files up to N. They are
 //! written once for both databases: `id(7)`, `bytes(0a)`, `shard(ann)` and `token_hash()` become what each understands.
+//! A database of a schema that has renamed columns of theirs was filled before, and upgraded.
+
+mod renames;
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -39,6 +42,11 @@ fn rows(version: i64, postgres: bool, token: &TokenText) -> String {
     let files = (1..=version).filter_map(|n| std::fs::read_to_string(folder.join(format!("{n:04}.sql"))).ok());
     let text: String = files.collect();
     assert!(!text.is_empty());
+    in_words(&text, postgres, token)
+}
+
+/// Statements that are written for both databases, in the words of one.
+fn in_words(text: &str, postgres: bool, token: &TokenText) -> String {
     let bytes = |hex: &str| if postgres { format!("'\\x{hex}'::bytea") } else { format!("x'{hex}'") };
     let words = Regex::new(r"\b(id|bytes|shard|token_hash)\(([0-9a-z]*)\)").unwrap();
     let written = |found: &Captures| match (&found[1], postgres) {
@@ -48,7 +56,7 @@ fn rows(version: i64, postgres: bool, token: &TokenText) -> String {
         ("shard", _) => event_shard(&found[2]).to_string(),
         _ => bytes(&hex::encode(token.hash().as_bytes())),
     };
-    match words.replace_all(&text, written) {
+    match words.replace_all(text, written) {
         Cow::Owned(text) => text,
         Cow::Borrowed(_) => panic!("there are no ids in {text}"),
     }
@@ -58,23 +66,29 @@ fn id(digits: &str) -> Uuid {
     Uuid::parse_str(&format!("{digits:0>32}")).expect("an id")
 }
 
+/// The first schema in which columns have other names than in the files.
+const RENAMED: i64 = 31;
+
 /// A world whose database was left by a service of this version.
 async fn left_by(version: i64, postgres: bool, token: &TokenText) -> World {
-    let rows = AssertSqlSafe(rows(version, postgres, token));
+    let filled = version.min(RENAMED - 1);
+    let rows = AssertSqlSafe(rows(filled, postgres, token));
     if postgres {
         let world = World::on_empty_postgres().await;
         let mut connection = PgConnection::connect(&world.url()).await.expect("Postgres");
-        up_to(sqlx::migrate!("migrations/postgres"), version).run(&mut connection).await.expect("migrated");
+        up_to(sqlx::migrate!("migrations/postgres"), filled).run(&mut connection).await.expect("migrated");
         sqlx::raw_sql("set reveille.tenant = '*'").execute(&mut connection).await.expect("a setting");
         sqlx::raw_sql(rows).execute(&mut connection).await.unwrap_or_else(|error| panic!("{version}: {error}"));
+        up_to(sqlx::migrate!("migrations/postgres"), version).run(&mut connection).await.expect("migrated");
         connection.close().await.expect("closed");
         return world;
     }
     let world = World::sqlite();
     let options = SqliteConnectOptions::from_str(&world.url()).expect("a path").create_if_missing(true);
     let mut connection = SqliteConnection::connect_with(&options).await.expect("SQLite");
-    up_to(sqlx::migrate!("migrations/sqlite"), version).run(&mut connection).await.expect("migrated");
+    up_to(sqlx::migrate!("migrations/sqlite"), filled).run(&mut connection).await.expect("migrated");
     sqlx::raw_sql(rows).execute(&mut connection).await.unwrap_or_else(|error| panic!("{version}: {error}"));
+    up_to(sqlx::migrate!("migrations/sqlite"), version).run(&mut connection).await.expect("migrated");
     connection.close().await.expect("closed");
     world
 }

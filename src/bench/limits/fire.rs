@@ -38,7 +38,7 @@ const FIRE: &str = "
     ), moved as (
         update bare_due d
            set next_at = p.nominal_at + interval '1 hour', nominal_at = p.nominal_at + interval '1 hour',
-               fired = d.fired + 1, run_count = d.run_count + 1
+               fire_count = d.fire_count + 1, run_count = d.run_count + 1
           from picked p
          where d.task_id = p.task_id
     )

@@ -84,7 +84,7 @@ pub fn print_delivery(delivery: &Value, as_json: bool, screen: &mut Screen) -> a
         ("channel", text_of(&delivery["channel"])),
         ("state", screen.tone(tone_of(&state), &state)),
         ("attempts", text_of(&delivery["attempts"])),
-        ("held by", text_of(&delivery["held"])),
+        ("hold reason", text_of(&delivery["hold_reason"])),
         ("digest", text_of(&delivery["digest_id"])),
         ("delivered", time_of(&delivery["delivered_at"])),
         ("last error", text_of(&delivery["last_error"])),

@@ -112,9 +112,9 @@ pub struct ResumeArgs {
     /// The task: its id, the beginning of it, or its key
     #[arg(value_name = "TASK")]
     id: String,
-    /// Do not run the events that it has held while it was paused
+    /// Do not run the events that it has buffered while it was paused
     #[arg(long)]
-    drop_held: bool,
+    drop_buffered: bool,
     #[command(flatten)]
     service: ServiceArgs,
 }
@@ -310,7 +310,7 @@ async fn pause(args: OneArgs, environment: &Environment, screen: &mut Screen) ->
 async fn resume(args: ResumeArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
     let id = client.id("tasks", &args.id).await?;
-    let body = if args.drop_held { json!({ "held": "drop" }) } else { json!({}) };
+    let body = if args.drop_buffered { json!({ "buffered_events": "drop" }) } else { json!({}) };
     let task = client.post(&["v1", "tasks", &id, "resume"], &body).await?;
     print_task(&task, args.service.json, screen)
 }

@@ -1,6 +1,6 @@
 //! The person behind a vote: where several have to agree, people are counted, and not their links and tokens.
 //!
-//! A voter is known by marks: the tenant whose link or token it is, the places where that tenant is reached, the token
+//! A voter is known by identities: the tenant whose link or token it is, the places where that tenant is reached, the token
 //! that a token descends from. Two voters who share a mark count as one person, because one person may be both.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ const PLACE_HASH: usize = 16;
 /// Everything by which a voter is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct VoterMarks(BTreeSet<String>);
+pub struct VoterIdentities(BTreeSet<String>);
 
 /// A vote that agrees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,59 +24,59 @@ pub struct Vote {
     /// As the record names the voter: `recipient:<id>`, `token:<id>`.
     pub by: String,
     /// Marks by which the voter is counted as a person.
-    pub marks: VoterMarks,
+    pub identities: VoterIdentities,
 }
 
-impl VoterMarks {
+impl VoterIdentities {
     /// Those of a voter of whom no more is known than the name on record.
-    pub fn of_name(name: &str) -> VoterMarks {
-        VoterMarks(BTreeSet::from([name.to_owned()]))
+    pub fn of_name(name: &str) -> VoterIdentities {
+        VoterIdentities(BTreeSet::from([name.to_owned()]))
     }
 
     /// Those of a tenant: itself, and each place where it is reached. A place is kept as a hash, because a vote is no
     /// address book.
-    pub fn of_tenant(tenant: &str, addresses: Option<&Addresses>) -> VoterMarks {
+    pub fn of_tenant(tenant: &str, addresses: Option<&Addresses>) -> VoterIdentities {
         let places = addresses.map(Addresses::places).unwrap_or_default();
         let hashed = |place: String| {
             let hash = digest(&SHA256, place.as_bytes());
             format!("place:{}", hex::encode(&hash.as_ref()[..PLACE_HASH]))
         };
-        VoterMarks(places.into_iter().map(hashed).chain([format!("tenant:{tenant}")]).collect())
+        VoterIdentities(places.into_iter().map(hashed).chain([format!("tenant:{tenant}")]).collect())
     }
 
-    /// These marks and the token that the voter descends from.
-    pub fn descending_from(mut self, root: &str) -> VoterMarks {
+    /// These identities and the token that the voter descends from.
+    pub fn descending_from(mut self, root: &str) -> VoterIdentities {
         self.0.insert(root.to_owned());
         self
     }
 
     /// Whether one person may be behind both.
-    pub fn meet(&self, other: &VoterMarks) -> bool {
+    pub fn meet(&self, other: &VoterIdentities) -> bool {
         !self.0.is_disjoint(&other.0)
     }
 }
 
 impl Vote {
-    /// The vote's marks; one that was stored without any is known by its name.
-    fn known_by(&self) -> VoterMarks {
-        if self.marks.0.is_empty() { VoterMarks::of_name(&self.by) } else { self.marks.clone() }
+    /// The vote's identities; one that was stored without any is known by its name.
+    fn known_by(&self) -> VoterIdentities {
+        if self.identities.0.is_empty() { VoterIdentities::of_name(&self.by) } else { self.identities.clone() }
     }
 
-    /// Whether one person may be behind this vote and these marks.
-    pub fn may_be_of(&self, marks: &VoterMarks) -> bool {
-        self.known_by().meet(marks)
+    /// Whether one person may be behind this vote and these identities.
+    pub fn may_be_of(&self, identities: &VoterIdentities) -> bool {
+        self.known_by().meet(identities)
     }
 }
 
 /// How many people agree for certain: of votes that share a mark one counts. Those that are known by the least come first,
 /// so that a vote which is tied to two people takes the place of neither.
 pub fn people(votes: &[Vote]) -> usize {
-    let mut known: Vec<VoterMarks> = votes.iter().map(Vote::known_by).collect();
-    known.sort_by_key(|marks| marks.0.len());
-    let mut counted: Vec<VoterMarks> = Vec::new();
-    for marks in known {
-        if !counted.iter().any(|other| other.meet(&marks)) {
-            counted.push(marks);
+    let mut known: Vec<VoterIdentities> = votes.iter().map(Vote::known_by).collect();
+    known.sort_by_key(|identities| identities.0.len());
+    let mut counted: Vec<VoterIdentities> = Vec::new();
+    for identities in known {
+        if !counted.iter().any(|other| other.meet(&identities)) {
+            counted.push(identities);
         }
     }
     counted.len()
@@ -88,13 +88,13 @@ mod tests {
 
     use super::*;
 
-    fn vote(by: &str, marks: VoterMarks) -> Vote {
-        Vote { by: by.into(), marks }
+    fn vote(by: &str, identities: VoterIdentities) -> Vote {
+        Vote { by: by.into(), identities }
     }
 
-    fn reached(tenant: &str, email: &str) -> VoterMarks {
+    fn reached(tenant: &str, email: &str) -> VoterIdentities {
         let addresses: Addresses = serde_json::from_value(json!({ "email": email })).unwrap();
-        VoterMarks::of_tenant(tenant, Some(&addresses))
+        VoterIdentities::of_tenant(tenant, Some(&addresses))
     }
 
     #[test]
@@ -102,7 +102,7 @@ mod tests {
         let ann = || vote("recipient:ann", reached("ann", "ann@example.org"));
         let her_token = |id: &str| vote(id, reached("ann", "ann@example.org").descending_from("token:1"));
         let boss = |email: &str| vote("recipient:boss", reached("boss", email));
-        let admin = |id: &str| vote(id, VoterMarks::of_name("token:9"));
+        let admin = |id: &str| vote(id, VoterIdentities::of_name("token:9"));
         assert_eq!(people(&[]), 0);
         assert_eq!(people(&[her_token("token:1"), her_token("token:2")]), 1);
         assert_eq!(people(&[ann(), her_token("token:2")]), 1);
@@ -113,18 +113,18 @@ mod tests {
 
     #[test]
     fn a_vote_that_is_tied_to_two_people_takes_the_place_of_neither() {
-        let ann = vote("recipient:ann", VoterMarks::of_tenant("ann", None));
-        let admin = vote("token:admin", VoterMarks::of_name("token:admin"));
-        let made_by_admin = vote("token:1", VoterMarks::of_tenant("ann", None).descending_from("token:admin"));
+        let ann = vote("recipient:ann", VoterIdentities::of_tenant("ann", None));
+        let admin = vote("token:admin", VoterIdentities::of_name("token:admin"));
+        let made_by_admin = vote("token:1", VoterIdentities::of_tenant("ann", None).descending_from("token:admin"));
         assert_eq!(people(&[made_by_admin.clone(), admin.clone()]), 1);
         assert_eq!(people(&[made_by_admin, admin, ann]), 2);
     }
 
     #[test]
     fn a_vote_without_marks_is_known_by_its_name() {
-        let old = |by: &str| vote(by, VoterMarks::default());
+        let old = |by: &str| vote(by, VoterIdentities::default());
         assert_eq!(people(&[old("token:1"), old("token:2")]), 2);
-        assert!(old("token:1").may_be_of(&VoterMarks::of_name("token:1")));
+        assert!(old("token:1").may_be_of(&VoterIdentities::of_name("token:1")));
     }
 
     #[test]

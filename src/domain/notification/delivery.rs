@@ -126,7 +126,7 @@ pub struct Delivery {
     /// When it is tried next; `null` once it is no longer pending, and where a digest tells it.
     pub next_at: Option<DateTime<Utc>>,
     /// Why it was not sent at once, if the recipient's quiet hours or budget held it.
-    pub held: Option<HoldReason>,
+    pub hold_reason: Option<HoldReason>,
     /// Since when it is to be sent, if that is later than it was made: it was held, the other side asked to wait, or
     /// somebody sends it again.
     #[serde(skip)]
@@ -135,7 +135,7 @@ pub struct Delivery {
     pub digest_id: Option<Uuid>,
     /// An attempt before may have got through, and nobody knows.
     #[serde(skip)]
-    pub doubtful: bool,
+    pub maybe_delivered: bool,
     /// Reason of the last failed attempt, without secrets.
     pub last_error: Option<String>,
     /// The provider's id of the message.
@@ -181,21 +181,21 @@ pub enum Mark {
         /// The other side asked to be left alone until then: its age counts from then on.
         asked: bool,
         /// This attempt may have got through, and nobody knows.
-        doubtful: bool,
+        maybe_delivered: bool,
     },
     /// Nothing was attempted, and no attempt is used up.
     Wait {
         /// The instant from which it is due again.
         at: DateTime<Utc>,
         /// The rule that holds it; `None`: a sick channel or the service itself.
-        held: Option<HoldReason>,
+        hold_reason: Option<HoldReason>,
         /// The reason, where it is an error.
         error: Option<String>,
     },
     /// Nothing was attempted, and no attempt is used up: `digest` tells it, which is made or joined.
     Hold {
         /// The rule that holds it.
-        held: HoldReason,
+        hold_reason: HoldReason,
         /// The digest that will tell it.
         digest: Box<NewDelivery>,
         /// When the digest is due.
@@ -220,7 +220,7 @@ pub enum Mark {
 impl DeliveryClaim {
     /// An attempt before may have got through: its process died, or no answer came.
     pub fn in_doubt(&self) -> bool {
-        self.interrupted || self.delivery.doubtful
+        self.interrupted || self.delivery.maybe_delivered
     }
 }
 
@@ -321,10 +321,10 @@ impl Delivery {
             state: DeliveryState::Pending,
             attempts: 1,
             next_at: None,
-            held: None,
+            hold_reason: None,
             due_at: None,
             digest_id: None,
-            doubtful: false,
+            maybe_delivered: false,
             last_error: None,
             provider_id: None,
             created_at: DateTime::UNIX_EPOCH,

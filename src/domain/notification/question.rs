@@ -37,7 +37,7 @@ pub fn still_open(batch: Vec<Approval>, now: DateTime<Utc>) -> Vec<Approval> {
 }
 
 fn is_held(item: &Approval, now: DateTime<Utc>) -> bool {
-    item.status.allows() && item.began_at.is_none() && item.hold_until.is_some_and(|until| until > now)
+    item.status.allows() && item.execution_started_at.is_none() && item.hold_until.is_some_and(|until| until > now)
 }
 
 /// A question as the templates see it.
@@ -257,7 +257,7 @@ mod tests {
         settled[0].status = ApprovalStatus::Cancelled;
         settled[1].status = ApprovalStatus::Approved;
         settled[2] = Approval { status: ApprovalStatus::Approved, hold_until: Some(at("08:20")), ..settled[2].clone() };
-        settled[3] = Approval { began_at: Some(at("08:10")), ..settled[2].clone() };
+        settled[3] = Approval { execution_started_at: Some(at("08:10")), ..settled[2].clone() };
         let open = |now| still_open(settled.clone(), at(now)).into_iter().map(|item| item.proposal.summary).collect();
         assert_eq!((open("08:10"), open("08:20")), (vec!["three".to_owned()], vec![]));
     }

@@ -86,7 +86,7 @@ pub struct Alert {
     /// The instant of the first failure.
     pub since: DateTime<Utc>,
     /// The instant of the last message about them.
-    pub told_at: DateTime<Utc>,
+    pub notified_at: DateTime<Utc>,
 }
 
 impl RunNotification {
@@ -160,21 +160,21 @@ impl AlertState {
             if self.alerts.len() >= CAUSES {
                 self.forget_the_oldest();
             }
-            self.alerts.insert(code.to_owned(), Alert { count: 1, since: now, told_at: now });
+            self.alerts.insert(code.to_owned(), Alert { count: 1, since: now, notified_at: now });
             return (self, vec![end.delivery.clone()]);
         };
         alert.count += 1;
-        if now - alert.told_at < SUM_UP_EVERY {
+        if now - alert.notified_at < SUM_UP_EVERY {
             return (self, vec![]);
         }
-        alert.told_at = now;
+        alert.notified_at = now;
         let words = notices::still_failing(end.language, &end.task_name, alert.count, code);
         let notice = end.notice(NoticeKind::Failing, now.timestamp_millis(), words);
         (self, vec![notice])
     }
 
     fn forget_the_oldest(&mut self) {
-        let oldest = self.alerts.iter().min_by_key(|(_, alert)| alert.told_at).map(|(code, _)| code.clone());
+        let oldest = self.alerts.iter().min_by_key(|(_, alert)| alert.notified_at).map(|(code, _)| code.clone());
         oldest.map(|code| self.alerts.remove(&code));
     }
 }

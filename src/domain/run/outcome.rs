@@ -107,12 +107,12 @@ pub struct RunFault {
     pub message: String,
     /// The credential that it could not go on without. Only our own door says so; no `code` means it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lack: Option<Box<CredentialIssue>>,
+    pub credential_issue: Option<Box<CredentialIssue>>,
 }
 
 impl RunFault {
     /// A fault with a stable code for programs and a sentence for people.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> RunFault {
-        RunFault { code: code.into(), message: message.into(), lack: None }
+        RunFault { code: code.into(), message: message.into(), credential_issue: None }
     }
 }

@@ -173,7 +173,7 @@ impl Task {
         PlannedChange { now, version, epoch, unconsidered, answers }
     }
 
-    /// This task after `change`, which was planned for it as it is. `fired` and `run_count` of `self` must be without the
+    /// This task after `change`, which was planned for it as it is. `fire_count` and `run_count` of `self` must be without the
     /// fires that are taken back.
     pub fn change(&self, change: &TaskChange, scope: &Scope, planned: &PlannedChange) -> Result<Changed, ChangeError> {
         let answers = planned.answers.as_ref().map_err(Clone::clone)?;
@@ -307,7 +307,7 @@ impl Task {
             task.active_since = stays.nominal;
         }
         if waiting.fires_now.is_some() {
-            task.fired += 1;
+            task.fire_count += 1;
             task.run_count += 1;
         }
         skipped = skipped.or(waiting.skipped);
@@ -335,7 +335,7 @@ impl Task {
             let missed = MissedInstants { from: nominal, to: nominal, count: Some(1) };
             PendingInstant { skipped: Some(Skip { missed, reason }), ..PendingInstant::default() }
         };
-        let spent = self.spec.max_runs.is_some_and(|most| self.fired >= most as i64);
+        let spent = self.spec.max_runs.is_some_and(|most| self.fire_count >= most as i64);
         match found {
             None => skip(REASON_EDITED),
             Some(_) if spent => skip(REASON_MAX_RUNS),
@@ -347,7 +347,7 @@ impl Task {
 
     /// Why the task will not fire again by itself, if so. Event tasks wait without an instant, and do not end by it.
     fn end_of_firing(&self, next: Option<NextFire>) -> Option<&'static str> {
-        if self.spec.max_runs.is_some_and(|most| self.fired >= most as i64) {
+        if self.spec.max_runs.is_some_and(|most| self.fire_count >= most as i64) {
             return Some(REASON_MAX_RUNS);
         }
         (next.is_none() && self.spec.trigger.ends_without_instant()).then_some(REASON_ENDED)

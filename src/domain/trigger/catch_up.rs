@@ -46,7 +46,7 @@ pub struct DueSchedule {
     /// The first nominal instant that has not been considered yet (`due.nominal_at`).
     pub nominal: DateTime<Utc>,
     /// Automatic fires so far, and how many there may be.
-    pub fired: u64,
+    pub fire_count: u64,
     /// Automatic fires that the task may have in all; `None`: no limit.
     pub max_runs: Option<u64>,
 }
@@ -87,7 +87,7 @@ impl Timetable {
     /// recorded ahead of their time). Instants that have passed when `max_runs` is used up are skipped in one range;
     /// nothing after that is considered.
     pub fn plan(&self, due: &DueSchedule, now: DateTime<Utc>, until: DateTime<Utc>) -> FirePlan {
-        let room = due.max_runs.map_or(u64::MAX, |most| most.saturating_sub(due.fired));
+        let room = due.max_runs.map_or(u64::MAX, |most| most.saturating_sub(due.fire_count));
         if room == 0 {
             return FirePlan::default();
         }
@@ -114,7 +114,7 @@ impl Timetable {
             anchor: self.anchor(),
             active_since: nominal,
             nominal,
-            fired: 0,
+            fire_count: 0,
             max_runs: None,
         };
         let later = nominal + LONG_OUTAGE + self.window;
@@ -359,7 +359,7 @@ mod tests {
             anchor: at("2026-01-01T00:00:00Z"),
             active_since: at("2026-01-01T00:00:00Z"),
             nominal: at(nominal),
-            fired: 0,
+            fire_count: 0,
             max_runs: None,
         }
     }
@@ -494,7 +494,8 @@ mod tests {
 
     #[test]
     fn the_last_run_that_is_allowed_ends_the_schedule() {
-        let limited = |fired, max_runs| DueSchedule { fired, max_runs: Some(max_runs), ..due("2026-01-01T10:00:00Z") };
+        let limited =
+            |fire_count, max_runs| DueSchedule { fire_count, max_runs: Some(max_runs), ..due("2026-01-01T10:00:00Z") };
         let all = || json!({"cron": "0 * * * *", "catch_up": "all", "catch_up_window": "1d"});
         assert_eq!(
             plan(all(), &limited(3, 5), "2026-01-01T20:30:00Z"),

@@ -97,7 +97,7 @@ pub struct Condition {
     /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
     /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub waiting_counts: bool,
+    pub overlap_counts_waiting: bool,
 }
 
 fn default_notice() -> u32 {

@@ -2,7 +2,7 @@
 //!
 //! It holds words, not compiled patterns, like a schedule; [`CompiledEventTrigger`] is the compiled form that judges
 //! events. What becomes of an event that matches is decided in this order: its age, `dedup`, `throttle`, `debounce` or
-//! `batch`. While the task is paused, `hold` collects instead. Nothing here knows the present time or keeps anything.
+//! `batch`. While the task is paused, `buffer_while_paused` collects instead. Nothing here knows the present time or keeps anything.
 
 pub mod examine;
 pub mod form;
@@ -63,14 +63,14 @@ pub struct EventTrigger {
     pub max_age: Option<String>,
     /// Whether events that come while the task is paused are kept for its resume.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub hold: bool,
+    pub buffer_while_paused: bool,
     /// `allow` unless it says otherwise: each event is a fact of its own.
     #[serde(default = "allow")]
     pub overlap: Overlap,
     /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
     /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub waiting_counts: bool,
+    pub overlap_counts_waiting: bool,
 }
 
 fn allow() -> Overlap {

@@ -45,7 +45,7 @@ const FIELDS: &[&str] = &[
     "dst_gap",
     "dst_fold",
     "on_resume",
-    "waiting_counts",
+    "overlap_counts_waiting",
 ];
 
 /// Reads the fields of a schedule that stands at `pointer`, as received at `now`. `None` exactly when a fault was added.
@@ -71,7 +71,7 @@ pub fn read(
     schedule.dst_gap = form.word("dst_gap", DstGap::parse, &DstGap::WORDS);
     schedule.dst_fold = form.word("dst_fold", DstFold::parse, &DstFold::WORDS);
     schedule.on_resume = form.word("on_resume", OnResume::parse, &OnResume::WORDS);
-    schedule.waiting_counts = form.flag("waiting_counts");
+    schedule.overlap_counts_waiting = form.flag("overlap_counts_waiting");
     if schedule.timezone.is_none() && needs_zone(&schedule) {
         schedule.timezone = Some("UTC".into());
     }
@@ -319,7 +319,7 @@ mod tests {
             "start_at": "2027-01-01T09:00:00", "end_at": "2028-01-01T00:00:00Z", "jitter": "30s",
             "exclude": ["2027-12-31", "* * * 8 *"], "catch_up": "all", "catch_up_window": "P1D",
             "overlap": "queue_one", "dst_gap": "skip", "dst_fold": "both", "on_resume": "catch_up",
-            "waiting_counts": true
+            "overlap_counts_waiting": true
         });
         assert_eq!(stored(whole.clone()), whole);
     }
@@ -329,7 +329,7 @@ mod tests {
         let trigger = json!({
             "type": "schedule", "cron": "0 25 * * *", "timezone": "Europe/Berln", "start_at": "soon",
             "jitter": "1mo", "exclude": ["2026-02-30", 7], "catch_up": "lates", "overlap": 1, "dst_gap": "jump",
-            "waiting_counts": "yes", "catch_up_window": 3600, "over_lap": "skip", "max_runs": 3
+            "overlap_counts_waiting": "yes", "catch_up_window": 3600, "over_lap": "skip", "max_runs": 3
         });
         let mut places: Vec<String> = faults(trigger).into_iter().map(|(pointer, _)| pointer).collect();
         places.sort();
@@ -346,7 +346,7 @@ mod tests {
             "/trigger/overlap",
             "/trigger/start_at",
             "/trigger/timezone",
-            "/trigger/waiting_counts",
+            "/trigger/overlap_counts_waiting",
         ];
         assert_eq!(places, expected);
     }

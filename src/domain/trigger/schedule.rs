@@ -85,7 +85,7 @@ pub struct Schedule {
     /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
     /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub waiting_counts: bool,
+    pub overlap_counts_waiting: bool,
 }
 
 impl Schedule {
@@ -104,7 +104,7 @@ impl Schedule {
             dst_gap: DstGap::default(),
             dst_fold: DstFold::default(),
             on_resume: OnResume::default(),
-            waiting_counts: false,
+            overlap_counts_waiting: false,
         }
     }
 

@@ -120,7 +120,7 @@ mod tests {
         let error = |begin: &str| format!("{begin}: nothing of what it asks is open any more");
         let unsent = Mark::Failed { error: error("not sent"), fall_back: None };
         let in_doubt = Mark::Unknown { error: error("not sent again"), fall_back: None };
-        let doubtful = DeliveryClaim { delivery: Delivery { doubtful: true, ..delivery }, ..first.clone() };
+        let doubtful = DeliveryClaim { delivery: Delivery { maybe_delivered: true, ..delivery }, ..first.clone() };
         let died = DeliveryClaim { interrupted: true, ..first.clone() };
         for (claim, mark) in [(first, unsent), (doubtful.clone(), in_doubt.clone()), (died, in_doubt)] {
             assert_eq!(Unsent::Settled.mark(&claim), mark);

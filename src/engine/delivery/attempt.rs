@@ -127,15 +127,15 @@ fn judge(
     let delivery = &claim.delivery;
     let fall_back = || delivery.fall_back().map(Box::new);
     let presses = delivery.kind.asks() && !delivery.fallback.is_empty();
-    let doubtful = matches!(answer, Err(ChannelError::Unknown { .. }));
+    let maybe_delivered = matches!(answer, Err(ChannelError::Unknown { .. }));
     let later = |error: String, hint: Option<Duration>| match retry_at(now, delivery.attempts, hint, random) {
         Some(at) if presses && at - now > PATIENCE_OF_A_QUESTION => {
-            given_up_in(claim.in_doubt() || doubtful, delivery, error)
+            given_up_in(claim.in_doubt() || maybe_delivered, delivery, error)
         }
-        Some(at) => Mark::Retry { at, error, asked: hint.is_some(), doubtful },
+        Some(at) => Mark::Retry { at, error, asked: hint.is_some(), maybe_delivered },
         None => {
             let error = format!("given up after {} attempts: {error}", delivery.attempts);
-            given_up_in(claim.in_doubt() || doubtful, delivery, error)
+            given_up_in(claim.in_doubt() || maybe_delivered, delivery, error)
         }
     };
     match answer {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     fn again(seconds: i64, error: &str) -> Mark {
-        Mark::Retry { at: after(seconds), error: error.into(), asked: false, doubtful: false }
+        Mark::Retry { at: after(seconds), error: error.into(), asked: false, maybe_delivered: false }
     }
 
     #[tokio::test]
@@ -297,8 +297,8 @@ mod tests {
         assert_eq!(attempted(&claim(1, &["webhook"]), true, transient(None)).await.mark, retry(5));
         assert_eq!(attempted(&claim(6, &[]), true, transient(None)).await.mark, retry(36_000));
         let wished = transient(Some(Duration::from_secs(77)));
-        let Mark::Retry { at, error, doubtful, .. } = retry(77) else { panic!("no retry") };
-        let as_asked = Mark::Retry { at, error, asked: true, doubtful };
+        let Mark::Retry { at, error, maybe_delivered, .. } = retry(77) else { panic!("no retry") };
+        let as_asked = Mark::Retry { at, error, asked: true, maybe_delivered };
         assert_eq!(attempted(&claim(1, &[]), true, wished).await.mark, as_asked);
         let busy = Err(ChannelError::Busy { why: "busy".into() });
         assert_eq!(attempted(&claim(1, &["webhook"]), true, busy).await.mark, retry(5));
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(judged(&asks(2, &[]), transient(None)), again(300, "busy"));
         assert_eq!(judged(&asks(1, &[]), unknown()), Mark::Unknown { error: "no answer".into(), fall_back: None });
         let doubtful =
-            DeliveryClaim { delivery: Delivery { doubtful: true, ..second.delivery.clone() }, ..second.clone() };
+            DeliveryClaim { delivery: Delivery { maybe_delivered: true, ..second.delivery.clone() }, ..second.clone() };
         let error = "busy; it may have got through at one of the attempts".into();
         assert_eq!(judged(&doubtful, transient(None)), Mark::Unknown { error, fall_back: fall_back() });
     }
@@ -370,7 +370,7 @@ mod tests {
     async fn message_that_any_attempt_may_have_delivered_ends_unknown_and_falls_back() {
         let unknown = || Err(ChannelError::Unknown { why: "no answer".into() });
         let first = attempted(&claim(1, &["webhook"]), true, unknown()).await.mark;
-        assert_eq!(first, Mark::Retry { at: after(5), error: "no answer".into(), asked: false, doubtful: true });
+        assert_eq!(first, Mark::Retry { at: after(5), error: "no answer".into(), asked: false, maybe_delivered: true });
         let last = claim(7, &["webhook"]);
         let fall_back = || last.delivery.fall_back().map(Box::new);
         let given_up = |why: &str| Mark::Unknown {
@@ -378,7 +378,8 @@ mod tests {
             fall_back: fall_back(),
         };
         assert_eq!(attempted(&last, true, unknown()).await.mark, given_up("no answer"));
-        let before = DeliveryClaim { delivery: Delivery { doubtful: true, ..last.delivery.clone() }, ..last.clone() };
+        let before =
+            DeliveryClaim { delivery: Delivery { maybe_delivered: true, ..last.delivery.clone() }, ..last.clone() };
         assert_eq!(attempted(&before, true, transient(None)).await.mark, given_up("busy"));
         let died = DeliveryClaim { interrupted: true, ..last.clone() };
         assert_eq!(attempted(&died, true, transient(None)).await.mark, given_up("busy"));

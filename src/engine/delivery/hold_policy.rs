@@ -27,10 +27,10 @@ pub fn quiet(
     let end = recipient.quiet.until(zone, channel, urgency, now)?;
     if delivery.kind.asks() {
         let in_time = question.is_none_or(|question| end < question.until());
-        return in_time.then_some(Mark::Wait { at: end, held: Some(HoldReason::QuietHours), error: None });
+        return in_time.then_some(Mark::Wait { at: end, hold_reason: Some(HoldReason::QuietHours), error: None });
     }
     let at = recipient.quiet.digest_after_quiet(zone, channel, urgency, (now, end));
-    Some(Mark::Hold { held: HoldReason::QuietHours, digest: Box::new(delivery.digest(at)), at })
+    Some(Mark::Hold { hold_reason: HoldReason::QuietHours, digest: Box::new(delivery.digest(at)), at })
 }
 
 /// The decision of the day's budget about a message.
@@ -64,7 +64,7 @@ pub async fn budget(
         return Ok(BudgetState::Counted(day));
     }
     let at = recipient.quiet.digest_after_budget(zone, &delivery.channel, delivery.urgency, now);
-    Ok(BudgetState::Over(Mark::Hold { held: HoldReason::Budget, digest: Box::new(delivery.digest(at)), at }))
+    Ok(BudgetState::Over(Mark::Hold { hold_reason: HoldReason::Budget, digest: Box::new(delivery.digest(at)), at }))
 }
 
 /// The mark of a message to an address that was not proved, where only proved ones get any.
@@ -107,7 +107,7 @@ mod tests {
     /// One whose attempt before may have got through.
     fn in_doubt(kind: MessageKind) -> DeliveryClaim {
         let claim = claim(kind);
-        DeliveryClaim { delivery: Delivery { doubtful: true, ..claim.delivery }, ..claim }
+        DeliveryClaim { delivery: Delivery { maybe_delivered: true, ..claim.delivery }, ..claim }
     }
 
     fn recipient(hours: Value) -> Recipient {
@@ -120,7 +120,7 @@ mod tests {
     fn held_message_joins_the_digest_of_its_channel_with_its_own_fallbacks() {
         let night = recipient(json!({ "from": "22:00", "to": "07:00" }));
         let (now, end) = (at("2027-03-01T23:00:00Z"), at("2027-03-02T07:00:00Z"));
-        let Some(Mark::Hold { held: HoldReason::QuietHours, digest, at }) =
+        let Some(Mark::Hold { hold_reason: HoldReason::QuietHours, digest, at }) =
             quiet(&claim(MessageKind::Result), &night, None, now)
         else {
             panic!("held")
@@ -150,7 +150,7 @@ mod tests {
             quiet(&claim(MessageKind::Ask), &recipient(hours), Some(&question), now)
         };
         let hours = |breaks: &str| json!({ "from": "22:00", "to": "07:00", "breaks_through": breaks });
-        let wait = Some(Mark::Wait { at: end, held: Some(HoldReason::QuietHours), error: None });
+        let wait = Some(Mark::Wait { at: end, hold_reason: Some(HoldReason::QuietHours), error: None });
         assert_eq!(asked(hours("high"), end + TimeDelta::hours(1)), None);
         assert_eq!(asked(hours("urgent"), end + TimeDelta::hours(1)), wait);
         assert_eq!(asked(hours("never"), end + TimeDelta::hours(1)), wait);

@@ -160,7 +160,7 @@ async fn deliver(sending: Sending, claim: DeliveryClaim) {
 fn unread(claim: &DeliveryClaim, error: &StoreError, now: DateTime<Utc>, random: f64) -> Mark {
     let error = format!("what it tells of could not be read: {error}");
     match retry_at(now, claim.delivery.attempts, None, random) {
-        Some(at) => Mark::Retry { at, error, asked: false, doubtful: false },
+        Some(at) => Mark::Retry { at, error, asked: false, maybe_delivered: false },
         None => given_up(claim, error),
     }
 }
@@ -237,7 +237,7 @@ mod tests {
         let away = StoreError::Unavailable("gone".into());
         let error = "what it tells of could not be read: the database is not available: gone".to_owned();
         let again =
-            Mark::Retry { at: now + TimeDelta::seconds(5), error: error.clone(), asked: false, doubtful: false };
+            Mark::Retry { at: now + TimeDelta::seconds(5), error: error.clone(), asked: false, maybe_delivered: false };
         assert_eq!(unread(&claim(1), &away, now, 0.5), again);
         let fall_back = claim(7).delivery.fall_back().map(Box::new);
         assert_eq!(unread(&claim(7), &away, now, 0.5), Mark::Failed { error, fall_back });

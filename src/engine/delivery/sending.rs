@@ -255,7 +255,7 @@ fn left_alone(
     }
     match delivery.kind.asks() && !delivery.fallback.is_empty() {
         true => given_up(claim, error),
-        false => Mark::Wait { at: spread(closed, random), held: None, error: Some(error) },
+        false => Mark::Wait { at: spread(closed, random), hold_reason: None, error: Some(error) },
     }
 }
 
@@ -289,7 +289,7 @@ mod tests {
     fn a_message_waits_and_is_spread_and_a_question_goes_on_at_once() {
         let at = DateTime::UNIX_EPOCH + TimeDelta::seconds(3600 + 30 + 30);
         let error = "not attempted: `sms` fails at present, and is left alone for a while".to_owned();
-        let wait = Mark::Wait { at, held: None, error: Some(error.clone()) };
+        let wait = Mark::Wait { at, hold_reason: None, error: Some(error.clone()) };
         assert_eq!(after(&delivery(MessageKind::Message, &["email"]), 1), wait);
         assert_eq!(after(&delivery(MessageKind::Ask, &[]), 1), wait, "there is no other way");
         let ask = delivery(MessageKind::Ask, &["email"]);
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(after(&message, 18), Mark::Failed { error, fall_back: fall_back.clone() });
         let error =
             "given up: `sms` has failed for too long; it may have got through at one of the attempts".to_owned();
-        let in_doubt = Delivery { doubtful: true, ..message.clone() };
+        let in_doubt = Delivery { maybe_delivered: true, ..message.clone() };
         assert_eq!(after(&in_doubt, 18), Mark::Unknown { error, fall_back });
         let due = DateTime::UNIX_EPOCH + TimeDelta::hours(9);
         let held = Delivery { due_at: Some(due), ..message };

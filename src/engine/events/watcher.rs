@@ -345,7 +345,7 @@ impl PollWork {
             }
             PollOutcome::Record { step, next_at } => (step, *next_at),
         };
-        let lack = step.state.failing.as_ref().and_then(|failing| failing.error.lack.as_deref());
+        let lack = step.state.failing.as_ref().and_then(|failing| failing.error.credential_issue.as_deref());
         let notice = match &step.notice {
             // that it is paused says more
             _ if lack.is_some() => None,

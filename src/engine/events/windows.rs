@@ -137,7 +137,7 @@ fn released(events: Vec<Event>, task: &Task, runs: bool, now: DateTime<Utc>) -> 
             task_id: task.id,
             epoch: task.epoch,
             status: task.status,
-            hold: true,
+            buffer_while_paused: true,
             max_runs: facts.max_runs,
             arrival: Arc::clone(&arrival),
             verdict: EventVerdict::Skipped(reason::DROPPED.into()),

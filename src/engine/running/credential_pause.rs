@@ -18,7 +18,7 @@ use crate::store::{PauseResult, SeenTask, Store, StoreError, answered};
 /// The credential issue for which a run failed, if it was one.
 pub fn lack_of(result: &Result<RunOutcome, RunError>) -> Option<&CredentialIssue> {
     match result {
-        Err(RunError::Fail { fault }) => fault.lack.as_deref(),
+        Err(RunError::Fail { fault }) => fault.credential_issue.as_deref(),
         _ => None,
     }
 }

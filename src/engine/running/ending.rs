@@ -153,7 +153,7 @@ impl RunEnding<'_> {
         Ok(Finish {
             usage: self.usage,
             ran_ms: self.ran.as_millis() as i64,
-            waiting_counts: self.task.is_some_and(|task| task.spec.trigger.waiting_counts()),
+            overlap_counts_waiting: self.task.is_some_and(|task| task.spec.trigger.overlap_counts_waiting()),
             ..Finish::of(self.lease, self.run.task_id, RunState::Running.on(event)?)
         })
     }

@@ -222,7 +222,7 @@ fn became(run: &Run, approvals: &[Approval]) -> String {
 
 /// Until when the next call waits that is only held.
 fn held_until(approvals: &[Approval]) -> Option<chrono::DateTime<chrono::Utc>> {
-    let held = approvals.iter().filter(|approval| approval.status.allows() && approval.began_at.is_none());
+    let held = approvals.iter().filter(|approval| approval.status.allows() && approval.execution_started_at.is_none());
     held.filter_map(|approval| approval.hold_until).min()
 }
 
@@ -249,8 +249,8 @@ fn why(reason: &str) -> String {
         "too_old" => "the event had happened longer ago than the task wants",
         "throttled" => "the task had fired as often as its `throttle` lets it",
         "duplicate" => "an event with the same `dedup` key had fired the task a short while before",
-        "hold_full" => "the paused task held as many events as it may",
-        "dropped" => "somebody dropped the events that the paused task had held",
+        "buffer_full" => "the paused task had buffered as many events as it may",
+        "dropped" => "somebody dropped the events that the paused task had buffered",
         "completion_timeout" => "the foreign runtime did not report in time",
         other => return format!("The reason: {other}."),
     };

@@ -247,8 +247,8 @@ pub async fn pause_task(
 
 /// Resume a task
 ///
-/// Fires that it missed while it was paused are not caught up, unless its trigger says so. Events that it has held run,
-/// or are dropped.
+/// Fires that it missed while it was paused are not caught up, unless its trigger says so. Events that it has
+/// buffered run, or are dropped.
 #[utoipa::path(post, path = "/v1/tasks/{id}/resume", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Resume>,
@@ -265,12 +265,12 @@ pub async fn resume_task(
         return Ok(replay);
     }
     let value = body.json_or_nothing()?;
-    only(&value, &["held"])?;
-    let held = value.get("held").filter(|held| !held.is_null());
-    let change = match held.map(Value::as_str) {
+    only(&value, &["buffered_events"])?;
+    let buffered = value.get("buffered_events").filter(|given| !given.is_null());
+    let change = match buffered.map(Value::as_str) {
         None | Some(Some("run")) => TaskChange::Resume,
         Some(Some("drop")) => TaskChange::ResumeDropping,
-        Some(_) => return Err(ApiError::invalid("/held", "must be `run` or `drop`")),
+        Some(_) => return Err(ApiError::invalid("/buffered_events", "must be `run` or `drop`")),
     };
     let changed = state.store.change_task(&caller.scope, id, &change).await;
     let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;

@@ -331,7 +331,7 @@ async fn scene(
         zone,
         words,
         tenant: first.tenant_id.clone(),
-        marks: state.store.marks_of(&reader).await.map_err(away)?,
+        identities: state.store.marks_of(&reader).await.map_err(away)?,
         reader,
         run_id: first.run_id,
         task: task.map(|task| task.name),

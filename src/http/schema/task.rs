@@ -73,7 +73,7 @@ pub struct ScheduleSchema {
     /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
     /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
     #[schema(required = false)]
-    pub waiting_counts: bool,
+    pub overlap_counts_waiting: bool,
 }
 
 /// Something is polled, and fires by what is seen: exactly one of `http`, `tool`, `sql` and `redis`.
@@ -128,7 +128,7 @@ pub struct ConditionSchema {
     /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
     /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
     #[schema(required = false)]
-    pub waiting_counts: bool,
+    pub overlap_counts_waiting: bool,
 }
 
 /// The source to poll: one of these.
@@ -346,13 +346,13 @@ pub struct Pause {
     pub reason: Option<String>,
 }
 
-/// Handling of events that a task with `hold` has collected while it was paused.
+/// Handling of events that a task with `buffer_while_paused` has buffered.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resume {
     /// `run` (when absent): each goes the way it would have gone; `drop`: each is recorded as skipped.
     #[schema(required = false, example = "run")]
-    pub held: String,
+    pub buffered_events: String,
 }
 
 /// Input of a run by hand.

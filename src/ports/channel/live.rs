@@ -71,8 +71,8 @@ impl LiveChannel {
         let tenant = Tenant::stored(message.recipient_id).map_err(|why| rejected(&why))?;
         let sealed = seal(&self.vault, &tenant, message.id, &body(message))
             .map_err(|error| ChannelError::Misconfigured { why: error.to_string() })?;
-        let decides = message.words.asks();
-        self.store.put_live_message(&tenant, message.id, decides, &sealed).await.map_err(away)?;
+        let has_approval_link = message.words.asks();
+        self.store.put_live_message(&tenant, message.id, has_approval_link, &sealed).await.map_err(away)?;
         let taken = tokio::time::timeout(self.wait, self.wait_until_taken(&tenant, message.id)).await;
         // what was taken in the last moment can't be withdrawn
         let withdrawn = match taken {

@@ -159,7 +159,7 @@ pub(in crate::store) const CLOSE: &str = "
     update approvals set status = 'cancelled', decided_at = $2, decided_by = 'service', decided_via = 'service'
      where run_id = $1
        and (status = 'pending'
-            or (status in ('approved', 'edited') and replaced_by is null and began_at is null and hold_until > $2))
+            or (status in ('approved', 'edited') and replaced_by is null and execution_started_at is null and hold_until > $2))
     returning id, tenant_id, tool, digest, batch_id, run_id";
 
 /// Lets a run go on that is parked for people: it is queued, ready now; answers whether it was parked still. Going on
@@ -167,7 +167,7 @@ pub(in crate::store) const CLOSE: &str = "
 /// policy skips it.
 pub(in crate::store) async fn wake(tx: &mut Tx<'_>, run_id: Uuid, now: DateTime<Utc>) -> Result<bool, StoreError> {
     let parked: Option<(Option<Uuid>, String, Option<String>)> = tx
-        .query("delete from parked where run_id = $1 and why = 'approval' returning task_id, tenant_id, overlap")
+        .query("delete from parked where run_id = $1 and reason = 'approval' returning task_id, tenant_id, overlap")
         .bind(run_id)
         .optional()
         .await?;

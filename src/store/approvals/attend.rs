@@ -43,7 +43,8 @@ enum QuestionFate {
 
 fn fate(approvals: &[Approval], now: DateTime<Utc>) -> QuestionFate {
     let with = |status| approvals.iter().filter(move |approval| approval.status == status);
-    let mut to_run = approvals.iter().filter(|approval| approval.status.allows() && approval.began_at.is_none());
+    let mut to_run =
+        approvals.iter().filter(|approval| approval.status.allows() && approval.execution_started_at.is_none());
     let expires =
         |approval: &Approval| approval.proposal.on_expiry == OnExpiry::Expire && approval.proposal.source == "trigger";
     let open = with(ApprovalStatus::Pending).map(|approval| approval.expires_at).min();
@@ -109,7 +110,7 @@ impl Store {
     pub async fn next_waiting(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         let mut read = self.db.read().await?;
         Ok(read
-            .query("select wake_at from parked where why || '' = 'approval' order by wake_at limit 1")
+            .query("select wake_at from parked where reason || '' = 'approval' order by wake_at limit 1")
             .optional_scalar()
             .await?)
     }

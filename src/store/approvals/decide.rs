@@ -9,7 +9,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::approval::voter::{Vote, VoterMarks, people};
+use crate::domain::approval::voter::{Vote, VoterIdentities, people};
 use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus};
 use crate::store::approvals::grants::{end_grants, keep_grant};
 use crate::store::approvals::row::ApprovalRow;
@@ -24,8 +24,8 @@ const TRIES: usize = 5;
 
 /// Locks a run among the parked ones, where it waits for people.
 pub(super) const LOCK_PARKED: Split = Split {
-    postgres: "select run_id from parked where run_id = $1 and why = 'approval' for update",
-    sqlite: "select run_id from parked where run_id = $1 and why = 'approval'",
+    postgres: "select run_id from parked where run_id = $1 and reason = 'approval' for update",
+    sqlite: "select run_id from parked where run_id = $1 and reason = 'approval'",
 };
 
 /// Locks a run's record and answers its state.
@@ -110,7 +110,7 @@ fn act<'a>(approval: &'a Approval, answer: &'a ApprovalAnswer, action: &'a str, 
 
 /// The person who answers, and whether they may.
 struct Voter {
-    marks: VoterMarks,
+    identities: VoterIdentities,
     /// It may be the one who asked, who may not answer.
     is_barred: bool,
 }
@@ -120,18 +120,18 @@ struct Voter {
 struct VoteRow {
     approver: String,
     digest: String,
-    marks: Option<Json<VoterMarks>>,
+    identities: Option<Json<VoterIdentities>>,
 }
 
 /// Those of one question, the row of which is locked.
-const VOTES: &str = "select approver, digest, marks from approval_votes where approval_id = $1";
+const VOTES: &str = "select approver, digest, identities from approval_votes where approval_id = $1";
 
 /// An answer that agrees: whether this vote is a new one, and whether enough people agree to the same now.
 async fn count_vote(
     tx: &mut Tx<'_>,
     approval: &Approval,
     by: &str,
-    marks: &VoterMarks,
+    identities: &VoterIdentities,
     digest: &str,
     now: DateTime<Utc>,
 ) -> Result<(bool, bool), StoreError> {
@@ -140,23 +140,23 @@ async fn count_vote(
     } else {
         let fresh = tx
             .query(
-                "insert into approval_votes (approval_id, approver, digest, at, marks) values ($1, $2, $3, $4, $5)
+                "insert into approval_votes (approval_id, approver, digest, at, identities) values ($1, $2, $3, $4, $5)
                  on conflict (approval_id, approver, digest) do nothing",
             )
             .bind(approval.id)
             .bind(text(by))
             .bind(digest)
             .bind(now)
-            .bind(document(marks)?)
+            .bind(document(identities)?)
             .execute()
             .await?;
         let votes: Vec<VoteRow> = tx.query(VOTES).bind(approval.id).all().await?;
         let mut same = Vec::new();
-        for VoteRow { approver, digest: voted, marks: cast } in votes {
-            let vote = Vote { by: approver, marks: cast.map(|cast| cast.0).unwrap_or_default() };
+        for VoteRow { approver, digest: voted, identities: cast } in votes {
+            let vote = Vote { by: approver, identities: cast.map(|cast| cast.0).unwrap_or_default() };
             if voted == digest {
                 same.push(vote);
-            } else if vote.may_be_of(marks) {
+            } else if vote.may_be_of(identities) {
                 // who agrees to something else has changed their mind
                 tx.query("delete from approval_votes where approval_id = $1 and approver = $2 and digest = $3")
                     .bind(approval.id)
@@ -217,20 +217,26 @@ impl Store {
     /// The person who answers a question, and whether they may.
     async fn voter(&self, scope: &Scope, id: Uuid, answer: &ApprovalAnswer) -> Result<Voter, StoreError> {
         let approval = self.get_approval(scope, id).await?;
-        let marks = self.marks_of(&answer.by).await?;
+        let identities = self.marks_of(&answer.by).await?;
         let is_barred = match &approval.proposal.barred {
             Some(barred) => {
-                marks.meet(&self.marks_of(barred).await?) || self.has_asked_for(scope, approval.run_id, &marks).await?
+                identities.meet(&self.marks_of(barred).await?)
+                    || self.has_asked_for(scope, approval.run_id, &identities).await?
             }
             None => false,
         };
-        Ok(Voter { marks, is_barred })
+        Ok(Voter { identities, is_barred })
     }
 
-    /// Whether a run was asked for by hand by whom these marks may be of.
-    async fn has_asked_for(&self, scope: &Scope, run_id: Uuid, marks: &VoterMarks) -> Result<bool, StoreError> {
+    /// Whether a run was asked for by hand by whom these identities may be of.
+    async fn has_asked_for(
+        &self,
+        scope: &Scope,
+        run_id: Uuid,
+        identities: &VoterIdentities,
+    ) -> Result<bool, StoreError> {
         Ok(match self.requester_of(scope, run_id).await? {
-            Some(requester) => marks.meet(&self.marks_of(&requester).await?),
+            Some(requester) => identities.meet(&self.marks_of(&requester).await?),
             None => false,
         })
     }
@@ -265,7 +271,7 @@ impl Store {
         let (settled, goes_on, recorded) = match judge(&approval, replaced, answer, voter, now) {
             DecisionResult::Refused(refusal) => return Ok(Some((Decided::Refused(refusal, approval), false))),
             DecisionResult::Agrees { status, digest, modifications, hold_until } => {
-                let (fresh, enough) = count_vote(tx, &approval, &answer.by, &voter.marks, &digest, now).await?;
+                let (fresh, enough) = count_vote(tx, &approval, &answer.by, &voter.identities, &digest, now).await?;
                 if enough {
                     let rows = tx
                         .query(SETTLE)
@@ -342,5 +348,5 @@ const CANCEL: &str = "
 const STOP: &str = "
     update approvals set status = 'cancelled', decided_at = $2, decided_by = $3, decided_via = $4, comment = $5,
                          modifications = null, decided_digest = null, hold_until = null
-     where id = $1 and status in ('approved', 'edited') and replaced_by is null and began_at is null
+     where id = $1 and status in ('approved', 'edited') and replaced_by is null and execution_started_at is null
        and hold_until > $2";

@@ -15,7 +15,7 @@ use crate::store::{Split, StoreError};
 const SELECT: &str = "
     select a.id, a.batch_id, a.run_id, a.task_id, a.tenant_id, a.turn, a.call_id, a.replaced_by, a.digest, a.proposal,
            a.status, a.created_at, a.expires_at, a.decided_at, a.decided_by, a.decided_via, a.comment, a.modifications,
-           a.decided_digest, a.hold_until, a.began_at, a.outcome,
+           a.decided_digest, a.hold_until, a.execution_started_at, a.outcome,
            (select {votes} from approval_votes v
              where v.approval_id = a.id and (a.decided_digest is null or v.digest = a.decided_digest)) as votes
       from approvals a ";
@@ -24,9 +24,9 @@ pub(super) const SELECT_APPROVAL: Split =
     Split { postgres: sql!(SELECT; "{votes}" = VOTES.postgres), sqlite: sql!(SELECT; "{votes}" = VOTES.sqlite) };
 
 const VOTES: Split = Split {
-    postgres: "coalesce(jsonb_agg(jsonb_build_object('by', v.approver, 'marks', coalesce(v.marks, '[]'))
+    postgres: "coalesce(jsonb_agg(jsonb_build_object('by', v.approver, 'identities', coalesce(v.identities, '[]'))
                                   order by v.at, v.approver), '[]')",
-    sqlite: "json_group_array(json_object('by', v.approver, 'marks', json(coalesce(v.marks, '[]')))
+    sqlite: "json_group_array(json_object('by', v.approver, 'identities', json(coalesce(v.identities, '[]')))
                               order by v.at, v.approver)",
 };
 
@@ -52,7 +52,7 @@ pub(super) struct ApprovalRow {
     modifications: Option<Json<Value>>,
     decided_digest: Option<String>,
     hold_until: Option<DateTime<Utc>>,
-    began_at: Option<DateTime<Utc>>,
+    execution_started_at: Option<DateTime<Utc>>,
     outcome: Option<Json<CallOutcome>>,
     votes: Json<Vec<Vote>>,
 }
@@ -85,7 +85,7 @@ impl ApprovalRow {
             modifications: self.modifications.map(|json| json.0),
             decided_digest: self.decided_digest,
             hold_until: self.hold_until,
-            began_at: self.began_at,
+            execution_started_at: self.execution_started_at,
             outcome: self.outcome.map(|json| json.0),
             votes: self.votes.0,
         })

@@ -2,13 +2,13 @@
 
 use uuid::Uuid;
 
-use crate::domain::approval::voter::VoterMarks;
+use crate::domain::approval::voter::VoterIdentities;
 use crate::store::{Store, StoreError};
 
 impl Store {
     /// Everything by which somebody is known who stands on record like this: `recipient:<id>`, `token:<id>`. A token is
     /// known by its tenant, where it has one, and by the token that it descends from.
-    pub async fn marks_of(&self, name: &str) -> Result<VoterMarks, StoreError> {
+    pub async fn marks_of(&self, name: &str) -> Result<VoterIdentities, StoreError> {
         let token = match name.split_once(':') {
             Some(("recipient", tenant)) => return self.marks_of_tenant(tenant).await,
             Some(("token", id)) => id.parse::<Uuid>().ok(),
@@ -19,16 +19,16 @@ impl Store {
             None => None,
         };
         match token {
-            None => Ok(VoterMarks::of_name(name)),
+            None => Ok(VoterIdentities::of_name(name)),
             Some(token) => match &token.tenant_id {
-                None => Ok(VoterMarks::of_name(&token.root())),
+                None => Ok(VoterIdentities::of_name(&token.root())),
                 Some(tenant) => Ok(self.marks_of_tenant(tenant).await?.descending_from(&token.root())),
             },
         }
     }
 
-    async fn marks_of_tenant(&self, tenant: &str) -> Result<VoterMarks, StoreError> {
+    async fn marks_of_tenant(&self, tenant: &str) -> Result<VoterIdentities, StoreError> {
         let recipients = self.recipients_by_tenant(&[tenant]).await?;
-        Ok(VoterMarks::of_tenant(tenant, recipients.get(tenant).map(|recipient| &recipient.addresses)))
+        Ok(VoterIdentities::of_tenant(tenant, recipients.get(tenant).map(|recipient| &recipient.addresses)))
     }
 }

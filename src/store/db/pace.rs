@@ -141,7 +141,7 @@ mod tests {
                 task_id: task.id,
                 epoch: FIRST_EPOCH,
                 status: TaskStatus::Active,
-                hold: false,
+                buffer_while_paused: false,
                 max_runs: None,
                 arrival: Arc::new(Arrival::new(Event::try_from(event).expect("an event"))),
                 verdict: EventVerdict::Skipped("for a test".into()),

@@ -47,7 +47,7 @@ const NEXT_LINE: Split = Split {
     ),
     sqlite: sql!(
         SELECT,
-        "indexed by deliveries_lines",
+        "indexed by deliveries_pending_of_tenant",
         PENDING,
         "next_at is not null and (channel, tenant_id) > ($1, $2) order by channel, tenant_id, next_at limit 1"
     ),
@@ -60,7 +60,7 @@ const NEXT_CHANNEL: Split = Split {
     ),
     sqlite: sql!(
         SELECT,
-        "indexed by deliveries_lines",
+        "indexed by deliveries_pending_of_tenant",
         PENDING,
         "next_at is not null and channel > $1 order by channel, tenant_id, next_at limit 1"
     ),

@@ -41,7 +41,7 @@ impl Store {
     pub(in crate::store) async fn hold_delivery(
         &self,
         claim: &DeliveryClaim,
-        held: HoldReason,
+        hold_reason: HoldReason,
         digest: &NewDelivery,
         at: DateTime<Utc>,
     ) -> Result<DeliveryState, StoreError> {
@@ -91,13 +91,13 @@ impl Store {
         let done = tx
             .query(
                 "update deliveries set lease_token = 0, attempts = attempts - 1, last_error = null, next_at = $3,
-                        held = $4, digest_id = $5, due_at = coalesce($3, due_at)
+                        hold_reason = $4, digest_id = $5, due_at = coalesce($3, due_at)
                   where id = $1 and lease_token = $2 and state = 'pending'",
             )
             .bind(claim.delivery.id)
             .bind(claim.lease_token)
             .bind((!open).then_some(now))
-            .bind(open.then_some(held.as_str()))
+            .bind(open.then_some(hold_reason.as_str()))
             .bind(open.then_some(id))
             .execute()
             .await?;

@@ -19,7 +19,7 @@ pub struct LiveMessage {
     /// The instant of the message.
     pub created_at: DateTime<Utc>,
     /// It holds a link that decides.
-    pub decides: bool,
+    pub has_approval_link: bool,
     /// A session has it.
     pub taken: bool,
 }
@@ -31,20 +31,20 @@ impl Store {
         &self,
         tenant: &Tenant,
         id: Uuid,
-        decides: bool,
+        has_approval_link: bool,
         sealed: &str,
     ) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
         write
             .query(
-                "insert into live_messages (id, tenant_id, body, decides, created_at) values ($1, $2, $3, $4, $5)
+                "insert into live_messages (id, tenant_id, body, has_approval_link, created_at) values ($1, $2, $3, $4, $5)
                  on conflict (id) do nothing",
             )
             .bind(id)
             .bind(tenant.as_str())
             .bind(document(sealed)?)
-            .bind(decides)
+            .bind(has_approval_link)
             .bind(now)
             .execute()
             .await?;
@@ -58,7 +58,7 @@ impl Store {
         let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
         let found = read
             .query(
-                "select id, created_at, decides, taken_at is not null as taken from live_messages
+                "select id, created_at, has_approval_link, claimed_at is not null as taken from live_messages
                   where id = $1 and tenant_id = $2",
             )
             .bind(id)
@@ -79,8 +79,8 @@ impl Store {
         let mut read = self.db.read_in(&Scope::Only(tenant.clone())).await?;
         let found = read
             .query(
-                "select id, created_at, decides, taken_at is not null as taken from live_messages
-                  where tenant_id = $1 and (taken_at is null or created_at >= $2)
+                "select id, created_at, has_approval_link, claimed_at is not null as taken from live_messages
+                  where tenant_id = $1 and (claimed_at is null or created_at >= $2)
                   order by created_at, id limit $3",
             )
             .bind(tenant.as_str())
@@ -98,7 +98,7 @@ impl Store {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
         let tx = &mut write.tx();
-        tx.query("update live_messages set taken_at = $3 where id = $1 and tenant_id = $2 and taken_at is null")
+        tx.query("update live_messages set claimed_at = $3 where id = $1 and tenant_id = $2 and claimed_at is null")
             .bind(id)
             .bind(tenant.as_str())
             .bind(now)
@@ -119,7 +119,7 @@ impl Store {
     pub async fn withdraw_live_message(&self, tenant: &Tenant, id: Uuid) -> Result<bool, StoreError> {
         let mut write = self.db.write(&Scope::Only(tenant.clone())).await?;
         let withdrawn = write
-            .query("delete from live_messages where id = $1 and tenant_id = $2 and taken_at is null")
+            .query("delete from live_messages where id = $1 and tenant_id = $2 and claimed_at is null")
             .bind(id)
             .bind(tenant.as_str())
             .execute()

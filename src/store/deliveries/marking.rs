@@ -30,10 +30,10 @@ pub(in crate::store) struct DeliveryColumns {
     delivered: Option<DateTime<Utc>>,
     /// Attempts that were begun and not made.
     unused: i32,
-    held: Option<HoldReason>,
+    hold_reason: Option<HoldReason>,
     /// It is to be sent since then only.
     later: bool,
-    doubtful: bool,
+    maybe_delivered: bool,
 }
 
 impl DeliveryColumns {
@@ -47,19 +47,30 @@ impl DeliveryColumns {
             Mark::Hold { at, .. } => (None, None, Some(*at)),
             Mark::Failed { error, .. } | Mark::Unknown { error, .. } => (None, Some(error.clone()), None),
         };
-        let (unused, held) = match mark {
-            Mark::Wait { held, .. } => (1, *held),
+        let (unused, hold_reason) = match mark {
+            Mark::Wait { hold_reason, .. } => (1, *hold_reason),
             _ => (0, None),
         };
         // since when it is to be sent is a matter of who holds it, and of what the other side asked for
-        let (later, doubtful) = match mark {
-            Mark::Retry { asked, doubtful, .. } => (*asked, *doubtful),
-            _ => (held.is_some(), false),
+        let (later, maybe_delivered) = match mark {
+            Mark::Retry { asked, maybe_delivered, .. } => (*asked, *maybe_delivered),
+            _ => (hold_reason.is_some(), false),
         };
         let sent = matches!(state, DeliveryState::Sent | DeliveryState::Delivered).then_some(now);
         let delivered = (state == DeliveryState::Delivered).then_some(now);
-        let doubtful = doubtful || claim.interrupted;
-        Ok(DeliveryColumns { state, next_at, error, provider_id, sent, delivered, unused, held, later, doubtful })
+        let maybe_delivered = maybe_delivered || claim.interrupted;
+        Ok(DeliveryColumns {
+            state,
+            next_at,
+            error,
+            provider_id,
+            sent,
+            delivered,
+            unused,
+            hold_reason,
+            later,
+            maybe_delivered,
+        })
     }
 }
 
@@ -77,8 +88,8 @@ const WRITE_MARK: &str = "
            last_error = case when state = 'pending' then $5 else last_error end,
            provider_id = coalesce($6, provider_id), sent_at = coalesce(sent_at, $7),
            delivered_at = coalesce(delivered_at, $8), attempts = attempts - $9,
-           held = coalesce($10, held), due_at = case when $11 then $4 else due_at end,
-           doubtful = doubtful or $12
+           hold_reason = coalesce($10, hold_reason), due_at = case when $11 then $4 else due_at end,
+           maybe_delivered = maybe_delivered or $12
      where id = $1 and lease_token = $2
     returning state";
 
@@ -86,8 +97,8 @@ impl Store {
     /// Ends an attempt with what came of it, and stores the fall-back in the same transaction; answers the state that
     /// stands then, which a report of the provider may have decided before.
     pub async fn mark_delivery(&self, claim: &DeliveryClaim, mark: &Mark) -> Result<DeliveryState, StoreError> {
-        if let Mark::Hold { held, digest, at } = mark {
-            return answered(self.hold_delivery(claim, *held, digest, *at)).await;
+        if let Mark::Hold { hold_reason, digest, at } = mark {
+            return answered(self.hold_delivery(claim, *hold_reason, digest, *at)).await;
         }
         let written = DeliveryColumns::of(claim, mark, self.clock.now())?;
         if !stands_alone(claim, mark) {
@@ -137,9 +148,9 @@ impl Store {
             .bind(written.sent)
             .bind(written.delivered)
             .bind(written.unused)
-            .bind(written.held.map(HoldReason::as_str))
+            .bind(written.hold_reason.map(HoldReason::as_str))
             .bind(written.later)
-            .bind(written.doubtful)
+            .bind(written.maybe_delivered)
             .optional_scalar()
             .await?;
         Ok(self.stands(claim, stands))

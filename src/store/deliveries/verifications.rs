@@ -41,9 +41,9 @@ pub enum CodeCheck {
 type Row = (Vec<u8>, bool, i64);
 
 const OPEN: Split = Split {
-    postgres: "select code_hash, address_hash = $3, tries from verifications
+    postgres: "select code_hash, address_hash = $3, attempts from verifications
                 where tenant_id = $1 and channel = $2 and expires_at > $4 for update",
-    sqlite: "select code_hash, address_hash = $3, tries from verifications
+    sqlite: "select code_hash, address_hash = $3, attempts from verifications
               where tenant_id = $1 and channel = $2 and expires_at > $4",
 };
 
@@ -81,10 +81,10 @@ impl Store {
         }
         let written = tx
             .query(
-                "insert into verifications (tenant_id, channel, address_hash, code_hash, tries, expires_at)
+                "insert into verifications (tenant_id, channel, address_hash, code_hash, attempts, expires_at)
                  values ($1, $2, $3, $4, 0, $5)
                  on conflict (tenant_id, channel) do update
-                    set address_hash = excluded.address_hash, code_hash = excluded.code_hash, tries = 0,
+                    set address_hash = excluded.address_hash, code_hash = excluded.code_hash, attempts = 0,
                         expires_at = excluded.expires_at
                   where verifications.expires_at <= $6 and verifications.code_hash <> excluded.code_hash",
             )
@@ -145,7 +145,7 @@ impl Store {
             _ => return Ok(CodeCheck::Gone),
         };
         let verified = if code_hash != given.code_hash {
-            tx.query("update verifications set tries = tries + 1 where tenant_id = $1 and channel = $2")
+            tx.query("update verifications set attempts = attempts + 1 where tenant_id = $1 and channel = $2")
                 .bind(text(&given.recipient))
                 .bind(text(&given.channel))
                 .execute()

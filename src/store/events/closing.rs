@@ -71,12 +71,12 @@ fn read_event(body: &str) -> Result<Event, String> {
 
 /// Released by the resume of its task: found like a window that is due.
 pub(in crate::store) const RELEASE: &str =
-    "update windows set release = $2, closes_at = $3 where task_id = $1 and kind = 'hold'";
+    "update event_windows set release = $2, closes_at = $3 where task_id = $1 and kind = 'buffer'";
 
 /// Everything that is kept of the events of a task, but what became runs.
 pub(in crate::store) const FORGET_TASK: [&str; 4] = [
     "delete from window_events where task_id = $1",
-    "delete from windows where task_id = $1",
+    "delete from event_windows where task_id = $1",
     "delete from throttles where task_id = $1",
     "delete from dedups where task_id = $1",
 ];
@@ -86,7 +86,7 @@ impl Store {
     pub async fn next_window(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         let mut read = self.db.read().await?;
         Ok(read
-            .query("select closes_at from windows where closes_at is not null order by closes_at limit 1")
+            .query("select closes_at from event_windows where closes_at is not null order by closes_at limit 1")
             .optional_scalar()
             .await?)
     }
@@ -96,8 +96,8 @@ impl Store {
         let mut read = self.db.read().await?;
         Ok(read
             .query(
-                "select id, task_id, tenant_id from windows
-                  where closes_at <= $1 and kind <> 'hold' order by closes_at limit $2",
+                "select id, task_id, tenant_id from event_windows
+                  where closes_at <= $1 and kind <> 'buffer' order by closes_at limit $2",
             )
             .bind(now)
             .bind(limit)
@@ -108,7 +108,7 @@ impl Store {
     /// Looks at a window again at `until`: it could not be closed, and must not keep the others from it.
     pub async fn postpone_window(&self, id: Uuid, until: DateTime<Utc>) -> Result<(), StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
-        write.query("update windows set closes_at = $2 where id = $1").bind(id).bind(until).execute().await?;
+        write.query("update event_windows set closes_at = $2 where id = $1").bind(id).bind(until).execute().await?;
         write.commit().await?;
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Store {
         for window in due {
             // another event may have kept it open meanwhile, another instance may have closed it
             let still: Option<i32> = tx
-                .query("select 1 from windows where id = $1 and closes_at <= $2")
+                .query("select 1 from event_windows where id = $1 and closes_at <= $2")
                 .bind(window.id)
                 .bind(now)
                 .optional_scalar()
@@ -170,8 +170,8 @@ impl Store {
             .read()
             .await?
             .query(
-                "select id, task_id, release from windows
-                  where closes_at <= $1 and kind = 'hold' order by closes_at limit $2",
+                "select id, task_id, release from event_windows
+                  where closes_at <= $1 and kind = 'buffer' order by closes_at limit $2",
             )
             .bind(now)
             .bind(tasks)
@@ -223,7 +223,7 @@ impl Store {
             tx.lock_tasks(&[task_id]).await?.into_iter().map(|row| (row.task_id, row)).collect();
         let owner: Option<Owner> = tx.query(OWNER).bind(task_id).optional().await?;
         let (recorded, opened) = if owner.as_ref().is_some_and(|owner| owner.status == TaskStatus::Paused.as_str()) {
-            tx.query("update windows set release = null, closes_at = null where id = $1")
+            tx.query("update event_windows set release = null, closes_at = null where id = $1")
                 .bind(window_id)
                 .execute()
                 .await?;
@@ -233,7 +233,7 @@ impl Store {
         } else {
             if ask.matches.is_empty() {
                 tx.query(
-                    "delete from windows where id = $1 and not exists (
+                    "delete from event_windows where id = $1 and not exists (
                         select 1 from window_events where window_id = $1 and body is not null)",
                 )
                 .bind(window_id)
@@ -256,7 +256,7 @@ impl Store {
                     recording.take(tx, matched).await?;
                 }
             }
-            tx.query("update windows set events = events - $2 where id = $1")
+            tx.query("update event_windows set events = events - $2 where id = $1")
                 .bind(window_id)
                 .bind(left)
                 .execute()

@@ -115,12 +115,12 @@ impl Store {
             .db
             .read()
             .await?
-            .query("select version, forgotten from event_index where shard = $1")
+            .query("select version, pruned_version from event_index where shard = $1")
             .bind(shard)
             .optional()
             .await?;
-        let (version, forgotten) = index.unwrap_or_default();
-        let anew = !goes_on && known > 0 && known < forgotten;
+        let (version, pruned) = index.unwrap_or_default();
+        let anew = !goes_on && known > 0 && known < pruned;
         let known = if anew { 0 } else { known };
         let mut read = self.db.read().await?;
         let rows = read
@@ -206,7 +206,7 @@ impl Store {
             .await?;
         let mut forgotten = 0;
         for (shard, version) in gone {
-            tx.query("update event_index set forgotten = $2 where shard = $1 and forgotten < $2")
+            tx.query("update event_index set pruned_version = $2 where shard = $1 and pruned_version < $2")
                 .bind(shard)
                 .bind(version)
                 .execute()

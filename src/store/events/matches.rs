@@ -20,7 +20,7 @@ pub struct Match {
     /// Status of the task as it was judged.
     pub status: TaskStatus,
     /// Whether the task, paused, collects.
-    pub hold: bool,
+    pub buffer_while_paused: bool,
     /// Automatic fires that the task may have in all.
     pub max_runs: Option<i64>,
     /// The event.
@@ -109,11 +109,11 @@ impl EventsWritten {
 pub(in crate::store) struct Locked {
     pub task_id: Uuid,
     pub epoch: i64,
-    pub fired: i64,
+    pub fire_count: i64,
 }
 
 /// Reads tasks and locks them; SQLite has one writer, so that reading is locking.
-pub(in crate::store) const LOCK_TASKS: &str = "select task_id, epoch, fired from due where task_id in ";
+pub(in crate::store) const LOCK_TASKS: &str = "select task_id, epoch, fire_count from due where task_id in ";
 
 /// The task that a run is of.
 #[derive(Debug, Clone, Copy)]

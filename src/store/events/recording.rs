@@ -103,7 +103,7 @@ impl Recording {
             EventVerdict::Fires(way) => way,
         };
         let paused = matched.status == TaskStatus::Paused;
-        if paused && !matched.hold {
+        if paused && !matched.buffer_while_paused {
             self.skip(matched, REASON_PAUSED);
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl Recording {
         let tenant = matched.arrival.event.tenant.as_str();
         match windows::hold(tx, matched.task_id, tenant, &matched.arrival, self.now).await? {
             true => self.collected += 1,
-            false => self.skip(matched, reason::HOLD_FULL),
+            false => self.skip(matched, reason::BUFFER_FULL),
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl Recording {
     }
 
     fn fired(&self, task_id: Uuid) -> i64 {
-        let before = self.tasks.get(&task_id).map_or(0, |task| task.fired);
+        let before = self.tasks.get(&task_id).map_or(0, |task| task.fire_count);
         before + self.batch.runs.iter().filter(|ready| ready.run.task_id == task_id).count() as i64
     }
 

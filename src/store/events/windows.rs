@@ -121,7 +121,7 @@ pub(in crate::store) async fn collect(
     let key = text(&window.key);
     let bytes = arrival.value().to_string().len() as i64;
     let mut open: Option<OpenWindowRow> = tx
-        .query("select id, opened_at, events, bytes from windows where task_id = $1 and kind = $2 and key = $3")
+        .query("select id, opened_at, events, bytes from event_windows where task_id = $1 and kind = $2 and key = $3")
         .bind(task_id)
         .bind(window.kind.as_str())
         .bind(&key)
@@ -138,11 +138,11 @@ pub(in crate::store) async fn collect(
     let last = opened_at + window.longest;
     let closes_at = window.quiet.map_or(last, |quiet| last.min(now + quiet));
     tx.query(
-        "insert into windows (id, task_id, tenant_id, kind, key, opened_at, closes_at, events, bytes)
+        "insert into event_windows (id, task_id, tenant_id, kind, key, opened_at, closes_at, events, bytes)
          values ($1, $2, $3, $4, $5, $6, $7, 1, $8)
          on conflict (task_id, kind, key) do update
-            set closes_at = excluded.closes_at, events = windows.events + 1,
-                bytes = windows.bytes + excluded.bytes",
+            set closes_at = excluded.closes_at, events = event_windows.events + 1,
+                bytes = event_windows.bytes + excluded.bytes",
     )
     .bind(id)
     .bind(task_id)
@@ -171,16 +171,16 @@ pub(in crate::store) async fn hold(
 ) -> Result<bool, StoreError> {
     let held: Option<Uuid> = tx
         .query(
-            "insert into windows (id, task_id, tenant_id, kind, key, opened_at, events)
+            "insert into event_windows (id, task_id, tenant_id, kind, key, opened_at, events)
              values ($1, $2, $3, $4, '', $5, 1)
-             on conflict (task_id, kind, key) do update set events = windows.events + 1
-              where windows.events < $6
+             on conflict (task_id, kind, key) do update set events = event_windows.events + 1
+              where event_windows.events < $6
              returning id",
         )
         .bind(new_id(now))
         .bind(task_id)
         .bind(tenant)
-        .bind(WindowKind::Hold.as_str())
+        .bind(WindowKind::Buffer.as_str())
         .bind(now)
         .bind(HELD_EVENTS as i32)
         .optional_scalar()
@@ -220,7 +220,8 @@ pub(in crate::store) async fn close(tx: &mut Tx<'_>, id: Uuid) -> Result<Vec<Val
         .bind(id)
         .scalars()
         .await?;
-    for statement in ["update window_events set body = null where window_id = $1", "delete from windows where id = $1"]
+    for statement in
+        ["update window_events set body = null where window_id = $1", "delete from event_windows where id = $1"]
     {
         tx.query(statement).bind(id).execute().await?;
     }

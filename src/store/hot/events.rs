@@ -66,7 +66,7 @@ impl HotEvents for PgConnection {
         if tasks.is_empty() {
             return Ok(Vec::new());
         }
-        let lock = "select d.task_id, d.epoch, d.fired
+        let lock = "select d.task_id, d.epoch, d.fire_count
                       from unnest($1::uuid[]) as t (task_id)
                       join due d on d.task_id = any (array[t.task_id])
                      order by t.task_id

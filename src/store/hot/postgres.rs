@@ -246,7 +246,7 @@ impl Hot for PgConnection {
         }
         let waited_for = "select t.task_id
                from unnest($1::uuid[]) as t (task_id)
-              where exists (select from parked p where p.task_id = any (array[t.task_id]) and p.why = 'overlap')
+              where exists (select from parked p where p.task_id = any (array[t.task_id]) and p.reason = 'overlap')
               order by t.task_id";
         Ok(sqlx::query_scalar(waited_for).bind(tasks).fetch_all(self).await?)
     }
@@ -285,7 +285,7 @@ fn rare(end: &Finish) -> Option<Json<Value>> {
             "crashes": i32::from(end.crashed),
             "infra_retries": i32::from(end.infra_retry),
             "park_at": end.park.as_ref().map(Park::wake_at),
-            "park_why": end.park.as_ref().map(Park::why),
+            "park_reason": end.park.as_ref().map(Park::reason),
         }))
     })
 }

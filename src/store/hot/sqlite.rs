@@ -44,7 +44,7 @@ impl Hot for SqliteConnection {
         let mut rows = Vec::with_capacity(tasks.len());
         for tasks in pieces(tasks) {
             let mut select = QueryBuilder::new(
-                "select d.task_id, d.epoch, d.next_at, d.nominal_at, d.fired, t.version
+                "select d.task_id, d.epoch, d.next_at, d.nominal_at, d.fire_count, t.version
                    from due d join tasks t on t.id = d.task_id where d.task_id in ",
             );
             list(&mut select, tasks.iter().copied());
@@ -151,7 +151,7 @@ impl Hot for SqliteConnection {
         let mut waited_for = Vec::new();
         for tasks in pieces(tasks) {
             let mut select =
-                QueryBuilder::new("select distinct task_id from parked where why = 'overlap' and task_id in ");
+                QueryBuilder::new("select distinct task_id from parked where reason = 'overlap' and task_id in ");
             list(&mut select, tasks.iter().copied());
             select.push(" order by task_id");
             let waited: Vec<Uuid> =
@@ -261,7 +261,7 @@ mod tests {
     #[tokio::test]
     async fn rows_that_are_listed_are_found_by_an_index() {
         let lease = Lease { run_id: Uuid::nil(), token: 0 };
-        let to = || DueUpdate { task_id: Uuid::nil(), epoch: 0, next_at: None, nominal_at: None, fired: 0 };
+        let to = || DueUpdate { task_id: Uuid::nil(), epoch: 0, next_at: None, nominal_at: None, fires: 0 };
         let end = Finish::of(lease, None, RunState::Succeeded);
         let moves: Vec<DueUpdate> = (0..ROWS[0]).map(|_| to()).collect();
         let statements = [

@@ -60,7 +60,7 @@ const PENDING_WORK: &str = "select (select next_at from due where kind = 'schedu
                     (select wake_at from parked order by wake_at limit 1) as parked,
                     (select next_at from deliveries {pending} where state = 'pending' and next_at is not null order by next_at limit 1) as delivery,
                     (select sent_at from deliveries {sent} where state = 'sent' and sent_at is not null order by sent_at limit 1) as sent,
-                    (select closes_at from windows where closes_at is not null
+                    (select closes_at from event_windows where closes_at is not null
                       order by closes_at limit 1) as \"window\",
                     exists (select 1 from event_queue) as event,
                     exists (select 1 from audit where position is null) as unsealed,

@@ -122,8 +122,8 @@ impl Store {
     /// Says once that a window of events can't be handled, and looks at it again in an hour. One that is not due any
     /// more is left as it is.
     pub async fn set_aside_window(&self, id: Uuid, why: &(dyn Display + Sync)) -> Result<(), StoreError> {
-        self.unreadable.tell("windows", id, why);
-        self.postpone("update windows set closes_at = $2 where id = $1 and closes_at <= $3", id).await
+        self.unreadable.tell("event_windows", id, why);
+        self.postpone("update event_windows set closes_at = $2 where id = $1 and closes_at <= $3", id).await
     }
 
     async fn postpone(&self, update: &'static str, id: Uuid) -> Result<(), StoreError> {

@@ -23,7 +23,7 @@ impl Store {
     pub async fn is_missing_told(&self, task_id: Uuid, steps: &str) -> Result<bool, StoreError> {
         let mut read = self.db.read_quick().await?;
         Ok(read
-            .query("select exists (select 1 from task_told where task_id = $1 and missing = $2)")
+            .query("select exists (select 1 from task_alerts where task_id = $1 and missing_field_digest = $2)")
             .bind(task_id)
             .bind(steps)
             .scalar()
@@ -39,7 +39,7 @@ impl Store {
         let tx = &mut write.tx();
         tx.query(FIRST).bind(task_id).execute().await?;
         let told = tx
-            .query("update task_told set missing = $2 where task_id = $1 and (missing is null or missing <> $2)")
+            .query("update task_alerts set missing_field_digest = $2 where task_id = $1 and (missing_field_digest is null or missing_field_digest <> $2)")
             .bind(task_id)
             .bind(steps)
             .execute()
@@ -67,19 +67,19 @@ impl ToldRow {
     /// ends that are recorded with them.
     pub fn told(self, task_id: Uuid, unreadable: &UnreadableRow) -> AlertState {
         let alerts = self.alerts.as_deref().map(serde_json::from_str::<BTreeMap<String, Alert>>).transpose();
-        let alerts = alerts.inspect_err(|error| unreadable.tell("task_told", task_id, error));
+        let alerts = alerts.inspect_err(|error| unreadable.tell("task_alerts", task_id, error));
         AlertState { output_hash: self.output_hash, alerts: alerts.ok().flatten().unwrap_or_default() }
     }
 }
 
-pub(in crate::store) const ALERTED: &str = "select 1 from task_told where task_id = $1 and alerts is not null";
+pub(in crate::store) const ALERTED: &str = "select 1 from task_alerts where task_id = $1 and alerts is not null";
 const TOLD: Split = Split { postgres: sql!(SELECT_TOLD, " for update"), sqlite: SELECT_TOLD };
-const SELECT_TOLD: &str = "select output_hash, cast(alerts as text) as alerts from task_told where task_id = $1";
+const SELECT_TOLD: &str = "select output_hash, cast(alerts as text) as alerts from task_alerts where task_id = $1";
 /// None where the task was deleted meanwhile.
 pub(in crate::store) const FIRST: &str = "
-    insert into task_told (task_id, tenant_id) select id, tenant_id from tasks where id = $1
+    insert into task_alerts (task_id, tenant_id) select id, tenant_id from tasks where id = $1
     on conflict (task_id) do nothing";
-pub(in crate::store) const TELL: &str = "update task_told set output_hash = $2, alerts = $3 where task_id = $1";
+pub(in crate::store) const TELL: &str = "update task_alerts set output_hash = $2, alerts = $3 where task_id = $1";
 /// Tasks with ends that a message told which did not arrive, itself or as a digest. The messages are found first, each way
 /// by its own index: SQLite would otherwise walk all that have failed.
 pub(in crate::store) const UNTOLD_OF: &str = "
@@ -89,7 +89,7 @@ pub(in crate::store) const UNTOLD_OF: &str = "
      where d.state = 'failed' and r.task_id is not null
        and (d.kind in ('result', 'failure') or d.subject_ref ->> 'notice' = 'failing')
      order by r.task_id";
-pub(in crate::store) const UNTOLD: &str = "update task_told set output_hash = null, alerts = null where task_id = $1";
+pub(in crate::store) const UNTOLD: &str = "update task_alerts set output_hash = null, alerts = null where task_id = $1";
 
 /// Forgets the messages that failed through their last channel: the next end is told as if nothing had been. After
 /// their state is written, so behind the delivery: nobody waits for a delivery's row with the row of a task locked

@@ -34,7 +34,7 @@ pub struct RunCompletion {
 
 /// Puts a run among those that wait, with its own policy where it has one; it is looked at then at the latest.
 pub(in crate::store) const PARK: &str = "
-    insert into parked (run_id, task_id, tenant_id, why, wake_at, overlap)
+    insert into parked (run_id, task_id, tenant_id, reason, wake_at, overlap)
     select id, task_id, tenant_id, $3, $2, $4 from runs where id = $1";
 
 impl Store {
@@ -58,7 +58,7 @@ impl Store {
         let waited = tx
             .query(
                 "delete from parked
-                  where run_id = $1 and why = 'completion' and ($2 is null or tenant_id = $2) and ($3 or wake_at > $4)",
+                  where run_id = $1 and reason = 'completion' and ($2 is null or tenant_id = $2) and ($3 or wake_at > $4)",
             )
             .bind(id)
             .bind(scope.tenant())
@@ -140,7 +140,7 @@ impl Store {
     pub async fn next_overdue(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         let mut read = self.db.read().await?;
         Ok(read
-            .query("select wake_at from parked where why || '' = 'completion' order by wake_at limit 1")
+            .query("select wake_at from parked where reason || '' = 'completion' order by wake_at limit 1")
             .optional_scalar()
             .await?)
     }

@@ -80,7 +80,7 @@ pub struct Finish {
     /// It waits instead of ending.
     pub park: Option<Park>,
     /// While it waits it counts as running: its task's slot stays with it.
-    pub waiting_counts: bool,
+    pub overlap_counts_waiting: bool,
 }
 
 impl Finish {
@@ -101,7 +101,7 @@ impl Finish {
             crashed: false,
             infra_retry: false,
             park: None,
-            waiting_counts: false,
+            overlap_counts_waiting: false,
         }
     }
 
@@ -112,7 +112,7 @@ impl Finish {
 
     /// Whether the slot stays with it, unless its end was asked for.
     pub(in crate::store) fn keeps_slot(&self) -> bool {
-        self.park.is_some() && self.waiting_counts
+        self.park.is_some() && self.overlap_counts_waiting
     }
 
     /// How many attempts are given back.
@@ -142,7 +142,7 @@ pub enum Park {
 }
 
 impl Park {
-    pub(in crate::store) fn why(&self) -> &'static str {
+    pub(in crate::store) fn reason(&self) -> &'static str {
         match self {
             Park::Completion { .. } => "completion",
             Park::Approval { .. } => "approval",

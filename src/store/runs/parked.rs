@@ -19,12 +19,12 @@ pub(in crate::store) enum Awaited {
 }
 
 /// In words that fit no index of one reason: those are in the order of tenants, and would be walked through.
-const EARLIEST: &str = "select run_id from parked where wake_at <= $1 and why || '' = $2 order by wake_at limit $3";
+const EARLIEST: &str = "select run_id from parked where wake_at <= $1 and reason || '' = $2 order by wake_at limit $3";
 
 /// Statements for one reason, which stands in the text so that its index can be used.
 struct Reads {
     /// The reason.
-    why: &'static str,
+    reason: &'static str,
     /// From tenant to tenant.
     tenants: Split,
     /// The longest due (`$3` of each) of the listed tenants (`$2`). How a tenant is compared leaves Postgres no other
@@ -33,37 +33,37 @@ struct Reads {
 }
 
 const FOR_PEOPLE: Reads = Reads {
-    why: "approval",
+    reason: "approval",
     tenants: Split {
-        postgres: sql!(TENANTS; "{index}" = ""; "{why}" = "approval"),
-        sqlite: sql!(TENANTS; "{index}" = "indexed by parked_for_people"; "{why}" = "approval"),
+        postgres: sql!(TENANTS; "{index}" = ""; "{reason}" = "approval"),
+        sqlite: sql!(TENANTS; "{index}" = "indexed by parked_for_approval"; "{reason}" = "approval"),
     },
     of_tenants: Split {
-        postgres: sql!(OF_TENANTS.postgres; "{why}" = "approval"),
-        sqlite: sql!(OF_TENANTS.sqlite; "{index}" = "parked_for_people"; "{why}" = "approval"),
+        postgres: sql!(OF_TENANTS.postgres; "{reason}" = "approval"),
+        sqlite: sql!(OF_TENANTS.sqlite; "{index}" = "parked_for_approval"; "{reason}" = "approval"),
     },
 };
 const FOR_COMPLETION: Reads = Reads {
-    why: "completion",
+    reason: "completion",
     tenants: Split {
-        postgres: sql!(TENANTS; "{index}" = ""; "{why}" = "completion"),
-        sqlite: sql!(TENANTS; "{index}" = "indexed by parked_for_completion"; "{why}" = "completion"),
+        postgres: sql!(TENANTS; "{index}" = ""; "{reason}" = "completion"),
+        sqlite: sql!(TENANTS; "{index}" = "indexed by parked_for_completion"; "{reason}" = "completion"),
     },
     of_tenants: Split {
-        postgres: sql!(OF_TENANTS.postgres; "{why}" = "completion"),
-        sqlite: sql!(OF_TENANTS.sqlite; "{index}" = "parked_for_completion"; "{why}" = "completion"),
+        postgres: sql!(OF_TENANTS.postgres; "{reason}" = "completion"),
+        sqlite: sql!(OF_TENANTS.sqlite; "{index}" = "parked_for_completion"; "{reason}" = "completion"),
     },
 };
 
 const TENANTS: &str = sql!(
-    TENANTS_IN_TURN; "{table}" = "parked"; "{having}" = "d.why = '{why}'"; "{at}" = "d.wake_at"
+    TENANTS_IN_TURN; "{table}" = "parked"; "{having}" = "d.reason = '{reason}'"; "{at}" = "d.wake_at"
 );
 const OF_TENANTS: Split = Split {
     postgres: "select p.run_id
                  from jsonb_array_elements_text($2::jsonb) as t (tenant_id)
                 cross join lateral (select run_id, wake_at
                                       from parked
-                                     where why = '{why}' and tenant_id between t.tenant_id and t.tenant_id
+                                     where reason = '{reason}' and tenant_id between t.tenant_id and t.tenant_id
                                        and wake_at <= $1
                                      order by tenant_id, wake_at
                                      limit $3) p
@@ -72,7 +72,7 @@ const OF_TENANTS: Split = Split {
                from json_each($2) t
               cross join parked p
               where p.run_id in (select d.run_id from parked d indexed by {index}
-                                  where d.why = '{why}' and d.tenant_id = t.value and d.wake_at <= $1
+                                  where d.reason = '{reason}' and d.tenant_id = t.value and d.wake_at <= $1
                                   order by d.wake_at limit $3)
               order by p.wake_at",
 };
@@ -94,9 +94,9 @@ impl Store {
         now: DateTime<Utc>,
         limit: i64,
     ) -> Result<Vec<Uuid>, StoreError> {
-        let Reads { why, tenants, of_tenants } = *awaited.reads();
+        let Reads { reason, tenants, of_tenants } = *awaited.reads();
         let earliest: Vec<Uuid> =
-            self.db.read().await?.query(EARLIEST).bind(now).bind(why).bind(limit).scalars().await?;
+            self.db.read().await?.query(EARLIEST).bind(now).bind(reason).bind(limit).scalars().await?;
         if (earliest.len() as i64) < limit {
             return Ok(earliest);
         }
@@ -121,7 +121,7 @@ mod tests {
 
     #[tokio::test]
     async fn on_sqlite_runs_of_a_tenant_are_found_by_an_index() {
-        for (reads, index) in [(FOR_PEOPLE, "parked_for_people"), (FOR_COMPLETION, "parked_for_completion")] {
+        for (reads, index) in [(FOR_PEOPLE, "parked_for_approval"), (FOR_COMPLETION, "parked_for_completion")] {
             for statement in [reads.tenants, reads.of_tenants] {
                 let plan = sqlite_plan(statement.sqlite).await;
                 let on_parked: Vec<&String> = plan.iter().filter(|step| step.contains(" d ")).collect();

@@ -62,4 +62,4 @@ pub(in crate::store) async fn settle_park(
 pub(in crate::store) const STILL_OPEN: &str = "
     select 1 from approvals
      where id = $1 and run_id = $2 and replaced_by is null
-       and (status = 'pending' or (status in ('approved', 'edited') and began_at is null and hold_until > $3))";
+       and (status = 'pending' or (status in ('approved', 'edited') and execution_started_at is null and hold_until > $3))";

@@ -150,7 +150,7 @@ impl Store {
             .await?
             .query(
                 "select task_id from parked
-                  where wake_at <= $1 and why = 'overlap' and task_id is not null
+                  where wake_at <= $1 and reason = 'overlap' and task_id is not null
                   group by task_id order by min(wake_at) limit $2",
             )
             .bind(now)
@@ -163,7 +163,7 @@ impl Store {
             let mut write = self.db.write(&Scope::Every).await?;
             let tx = &mut write.tx();
             let handed = hand_over(tx, task_id, now).await?;
-            tx.query("update parked set wake_at = $2 where task_id = $1 and why = 'overlap' and wake_at <= $3")
+            tx.query("update parked set wake_at = $2 where task_id = $1 and reason = 'overlap' and wake_at <= $3")
                 .bind(task_id)
                 .bind(now + LOOK_AGAIN)
                 .bind(now)

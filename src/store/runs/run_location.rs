@@ -27,7 +27,7 @@ pub struct QueuedPlace {
 #[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
 pub struct Parked {
     /// `overlap`, `completion` or `approval`.
-    pub why: String,
+    pub reason: String,
     /// When it is looked at again; for a completion, when its time is over.
     pub wake_at: DateTime<Utc>,
 }
@@ -74,7 +74,7 @@ impl Store {
             .optional()
             .await?;
         let parked: Option<Parked> = tx
-            .query("select why, wake_at from parked where run_id = $1 and ($2 is null or tenant_id = $2)")
+            .query("select reason, wake_at from parked where run_id = $1 and ($2 is null or tenant_id = $2)")
             .bind(run_id)
             .bind(scope.tenant())
             .optional()

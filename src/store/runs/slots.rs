@@ -53,7 +53,7 @@ pub(in crate::store) async fn hand_over(
 
 pub(in crate::store) const NEXT_IN_LINE: &str = "
     select p.run_id from parked p
-     where p.task_id = $1 and p.why = 'overlap' and not exists (select 1 from slots s where s.task_id = $1)
+     where p.task_id = $1 and p.reason = 'overlap' and not exists (select 1 from slots s where s.task_id = $1)
      order by p.run_id limit 1";
 
 /// Frees the task's slot if this run has it; answers how many slots that were: one or none.
@@ -184,7 +184,7 @@ pub(in crate::store) fn skipped_at_once(
 /// The youngest first; runs that wait whatever the policy are in nobody's way. More than one of the others waits under
 /// `queue_all` alone, which does not ask.
 pub(in crate::store) const WAITING: &str =
-    "select run_id from parked where task_id = $1 and why = 'overlap' and overlap is null
+    "select run_id from parked where task_id = $1 and reason = 'overlap' and overlap is null
       order by run_id desc limit 100";
 
 /// Writes what becomes of one blocked run.
@@ -226,7 +226,7 @@ async fn settle_blocked(
             }
             tx.query("delete from queue where run_id = $1").bind(id).execute().await?;
             tx.query(
-                "insert into parked (run_id, task_id, tenant_id, why, wake_at, overlap)
+                "insert into parked (run_id, task_id, tenant_id, reason, wake_at, overlap)
                  values ($1, $2, $3, 'overlap', $4, $5)",
             )
             .bind(id)

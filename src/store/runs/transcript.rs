@@ -27,7 +27,7 @@ struct TurnRow {
     turn: i64,
     format: i16,
     body: Json<TranscriptMessage>,
-    echo: Option<String>,
+    provider_message: Option<String>,
     turns: i64,
     tool_calls: i64,
     input_tokens: i64,
@@ -44,7 +44,7 @@ impl TurnRow {
         }
         let mut message = self.body.0;
         if let TranscriptMessage::Assistant { echo, .. } = &mut message {
-            *echo = self.echo.as_deref().map(echo_of).transpose()?;
+            *echo = self.provider_message.as_deref().map(echo_of).transpose()?;
         }
         Ok(TranscriptEntry {
             seq: self.seq,
@@ -193,8 +193,8 @@ impl Store {
 
 /// By its key alone, whatever the planner believes of the table: a run reads it once, and may stand still for it.
 const CHECKPOINT: &str = "
-    select seq, turn, format, body, echo, turns, tool_calls, input_tokens, output_tokens, cost_micros, duration_ms,
-           created_at
+    select seq, turn, format, body, provider_message, turns, tool_calls, input_tokens, output_tokens, cost_micros,
+           duration_ms, created_at
       from turns where run_id = $1 and seq >= $2 order by seq limit $3";
 
 const PAGE: &str = sql!(PAGE_WHERE; "{and}" = ""; "{run}" = "$1"; "{from}" = "$2"; "{limit}" = "$3"; "{bound}" = "$4");
@@ -209,8 +209,8 @@ const PAGE_WHERE: &str = "
          where run_id = {run} and seq >= {from} {and}
          order by seq limit {limit}),
     fit as (select seq, sum(bytes) over (order by seq rows unbounded preceding) - bytes as before from page)
-    select t.seq, t.turn, t.format, t.body, cast(null as text) as echo, t.turns, t.tool_calls, t.input_tokens,
-           t.output_tokens, t.cost_micros, t.duration_ms, t.created_at, (select count(*) from page) as found
+    select t.seq, t.turn, t.format, t.body, cast(null as text) as provider_message, t.turns, t.tool_calls,
+           t.input_tokens, t.output_tokens, t.cost_micros, t.duration_ms, t.created_at, (select count(*) from page) as found
       from turns t join fit on fit.seq = t.seq
      where t.run_id = {run} and fit.before < {bound}
      order by t.seq";

@@ -10,13 +10,13 @@ with listed as (
     select distinct run_id, lease_token from listed where state = 'started'
 ), added as (
     insert into turns (run_id, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens, cost_micros,
-                       duration_ms, created_at, echo)
+                       duration_ms, created_at, provider_message)
     select e.run_id, e.seq, e.turn, $3, e.body, e.turns, e.tool_calls, e.input_tokens, e.output_tokens, e.cost_micros,
-           e.duration_ms, e.created_at, e.echo
+           e.duration_ms, e.created_at, e.provider_message
       from unnest($4::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], $8::jsonb[], $9::bigint[], $10::bigint[],
                   $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::timestamptz[], $16::text[])
              as e (run_id, lease_token, seq, turn, body, turns, tool_calls, input_tokens, output_tokens, cost_micros,
-                   duration_ms, created_at, echo)
+                   duration_ms, created_at, provider_message)
      where (e.run_id, e.lease_token) in (select run_id, lease_token from held)
     on conflict (run_id, seq) do nothing
 )

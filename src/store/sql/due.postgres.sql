@@ -6,13 +6,13 @@
 -- Of a long specification the trigger alone is read, so that the rows are bounded in bytes: 600 of 64 KiB. What a task says
 -- is read as text: one that can't be read must not keep the others from firing.
 with earliest as materialized (
-    select task_id, next_at, nominal_at, epoch, run_count, fired
+    select task_id, next_at, nominal_at, epoch, run_count, fire_count
       from due
      where kind = 'schedule' and next_at <= $1
      order by next_at
      limit $2 offset $4
 ), latest as materialized (
-    select task_id, next_at, nominal_at, epoch, run_count, fired
+    select task_id, next_at, nominal_at, epoch, run_count, fire_count
       from due
      where kind = 'schedule' and next_at <= $1 and next_at > (select max(next_at) from earliest)
      order by next_at desc
@@ -20,7 +20,7 @@ with earliest as materialized (
 ), turn as materialized (
     select d.*
       from jsonb_array_elements_text($5::jsonb) as t (tenant_id)
-     cross join lateral (select task_id, next_at, nominal_at, epoch, run_count, fired
+     cross join lateral (select task_id, next_at, nominal_at, epoch, run_count, fire_count
                            from due
                           where kind = 'schedule' and tenant_id between t.tenant_id and t.tenant_id and next_at <= $1
                           order by tenant_id, next_at
@@ -28,7 +28,7 @@ with earliest as materialized (
      where d.task_id not in (select task_id from earliest union all select task_id from latest)
 )
 select t.id, t.tenant_id, t.key, t.name, case when w.bytes <= 16384 then t.spec::text end as spec, t.status, t.status_reason,
-       t.epoch, t.version, t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired, t.created_at,
+       t.epoch, t.version, t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fire_count, t.created_at,
        t.updated_at, t.trigger_type,
        case when w.bytes > 16384 and octet_length((t.spec -> 'trigger')::text) <= 65536 then (t.spec -> 'trigger')::text end as trigger,
        (t.spec -> 'max_runs')::text as max_runs, (t.spec -> 'timeout_seconds')::text as timeout_seconds

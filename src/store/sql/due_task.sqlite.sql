@@ -1,5 +1,5 @@
 select t.id, t.tenant_id, t.key, t.name, case when octet_length(t.spec) <= 16384 then t.spec end as spec, t.status,
-       t.status_reason, t.epoch, t.version, t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fired,
+       t.status_reason, t.epoch, t.version, t.anchor_at, t.active_since, d.next_at, d.nominal_at, d.run_count, d.fire_count,
        t.created_at, t.updated_at, t.trigger_type,
        case when octet_length(t.spec) > 16384 and json_valid(t.spec) and octet_length(t.spec -> 'trigger') <= 65536
             then t.spec -> 'trigger' end as "trigger",

@@ -12,9 +12,9 @@ with r as materialized (
 ), moved as (
     update due d
        set next_at = m.next_at, nominal_at = m.nominal_at,
-           fired = d.fired + m.fired, run_count = d.run_count + m.fired
+           fire_count = d.fire_count + m.fires, run_count = d.run_count + m.fires
       from unnest($1::uuid[], $2::bigint[], $3::timestamptz[], $4::timestamptz[], $5::bigint[])
-           as m (task_id, epoch, next_at, nominal_at, fired)
+           as m (task_id, epoch, next_at, nominal_at, fires)
      where d.task_id = any (array[m.task_id]) and d.epoch = m.epoch
     returning 1
 ), made as (

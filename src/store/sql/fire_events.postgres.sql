@@ -28,7 +28,7 @@ with locked as materialized (
     returning id, task_id, tenant_id, state
 ), counted as (
     update due d
-       set fired = d.fired + c.runs, run_count = d.run_count + c.runs
+       set fire_count = d.fire_count + c.runs, run_count = d.run_count + c.runs
       from (select task_id, count(*) as runs from made where state = 'queued' group by task_id) c
      where d.task_id = any (array[c.task_id])
 ), queued as (

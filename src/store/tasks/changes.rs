@@ -84,16 +84,16 @@ pub(in crate::store) async fn change_locked(
 ) -> Result<(Task, Option<&'static str>), StoreError> {
     let now = planned.now;
     let taken_back = ahead.fires.len() as i64;
-    before.fired -= taken_back;
+    before.fire_count -= taken_back;
     before.run_count -= taken_back;
     let mut changed = before.change(change, scope, planned).map_err(|error| StoreError::Conflict(error.to_string()))?;
     if changed.replanned {
         plan_anew(tx, &changed, &ahead).await?;
     } else {
-        changed.task.fired += taken_back;
+        changed.task.fire_count += taken_back;
         changed.task.run_count += taken_back;
     }
-    if before.spec.trigger.waiting_counts() && !changed.task.spec.trigger.waiting_counts() {
+    if before.spec.trigger.overlap_counts_waiting() && !changed.task.spec.trigger.overlap_counts_waiting() {
         give_up_slots(tx, before.id, now).await?;
     }
     if asks_anew(&before.spec.trigger, &changed.task.spec.trigger) {
@@ -122,7 +122,7 @@ async fn plan_anew(tx: &mut Tx<'_>, changed: &Changed, ahead: &RecordedAhead) ->
         tx.query("delete from runs where id = $1").bind(run_id).execute().await?;
     }
     tx.query(
-        "update due set next_at = $2, nominal_at = $3, epoch = $4, fired = $5, run_count = $6, kind = $7,
+        "update due set next_at = $2, nominal_at = $3, epoch = $4, fire_count = $5, run_count = $6, kind = $7,
                         claimed_until = null
           where task_id = $1",
     )
@@ -130,7 +130,7 @@ async fn plan_anew(tx: &mut Tx<'_>, changed: &Changed, ahead: &RecordedAhead) ->
     .bind(changed.task.next_fire_at)
     .bind(changed.nominal_at)
     .bind(changed.task.epoch)
-    .bind(changed.task.fired)
+    .bind(changed.task.fire_count)
     .bind(changed.task.run_count)
     .bind(changed.task.spec.trigger.kind())
     .execute()

@@ -74,8 +74,8 @@ impl PollClaim {
 }
 
 const LOCK_DUE: Split = Split {
-    postgres: "select epoch, fired from due where task_id = $1 for update",
-    sqlite: "select epoch, fired from due where task_id = $1",
+    postgres: "select epoch, fire_count from due where task_id = $1 for update",
+    sqlite: "select epoch, fire_count from due where task_id = $1",
 };
 
 /// Its `due` row stands still already.
@@ -153,7 +153,7 @@ impl Store {
         let spent = claim.max_runs.is_some_and(|most| fired >= most);
         let next_at = next_at.filter(|_| !spent);
         tx.query(
-            "update due set next_at = $2, nominal_at = $2, claimed_until = null, fired = $3, run_count = run_count + $4,
+            "update due set next_at = $2, nominal_at = $2, claimed_until = null, fire_count = $3, run_count = run_count + $4,
                             tenant_id = $5
               where task_id = $1",
         )

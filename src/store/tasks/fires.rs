@@ -96,7 +96,7 @@ const BESIDE: i64 = 10;
 const DUE: Split = split!("due");
 const TENANTS: Split = Split {
     postgres: sql!(SCHEDULES_IN_TURN; "{index}" = ""),
-    sqlite: sql!(SCHEDULES_IN_TURN; "{index}" = "indexed by due_turns"),
+    sqlite: sql!(SCHEDULES_IN_TURN; "{index}" = "indexed by due_of_tenant"),
 };
 const SCHEDULES_IN_TURN: &str = sql!(
     TENANTS_IN_TURN; "{table}" = "due"; "{having}" = "d.kind = 'schedule' and d.next_at is not null"; "{at}" = "d.next_at"

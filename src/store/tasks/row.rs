@@ -28,7 +28,7 @@ pub(in crate::store) struct TaskRow<S = Json<Spec>> {
     pub(in crate::store) next_at: Option<DateTime<Utc>>,
     pub(in crate::store) nominal_at: Option<DateTime<Utc>>,
     pub(in crate::store) run_count: i64,
-    pub(in crate::store) fired: i64,
+    pub(in crate::store) fire_count: i64,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
 }
@@ -62,7 +62,7 @@ impl TaskRow {
             // without a nominal instant the row waits for the task's last run alone, which is recorded
             next_fire_at: self.nominal_at.and(self.next_at),
             run_count: self.run_count,
-            fired: self.fired,
+            fire_count: self.fire_count,
             created_at: self.created_at,
             updated_at: self.updated_at,
         })
@@ -88,7 +88,7 @@ impl<S> TaskRow<S> {
             next_at: self.next_at,
             nominal_at: self.nominal_at,
             run_count: self.run_count,
-            fired: self.fired,
+            fire_count: self.fire_count,
             created_at: self.created_at,
             updated_at: self.updated_at,
         }

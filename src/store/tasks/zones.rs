@@ -48,7 +48,7 @@ pub struct PlannedTask {
 }
 
 pub(in crate::store) const NEWEST: &str =
-    "select release, planned_at is not null from zone_releases order by release desc limit 1";
+    "select release, replanned_at is not null from zone_releases order by release desc limit 1";
 
 /// Whether fires may be planned by `release`: no newer one is stored, and nothing is left that an older one has planned.
 pub(in crate::store) async fn may_plan(tx: &mut Tx<'_>, release: &ZoneRelease) -> Result<bool, StoreError> {
@@ -111,7 +111,7 @@ impl Store {
             .db
             .read()
             .await?
-            .query("select release from zone_releases where planned_at is not null order by release desc limit 1")
+            .query("select release from zone_releases where replanned_at is not null order by release desc limit 1")
             .optional_scalar()
             .await?;
         release.map(|release| read_release(&release)).transpose()
@@ -191,7 +191,7 @@ impl Store {
     pub async fn zones_are_planned(&self, release: &ZoneRelease, now: DateTime<Utc>) -> Result<(), StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
-        tx.query("update zone_releases set planned_at = $2 where release = $1 and planned_at is null")
+        tx.query("update zone_releases set replanned_at = $2 where release = $1 and replanned_at is null")
             .bind(release.as_str())
             .bind(now)
             .execute()

@@ -188,7 +188,7 @@ async fn a_call_that_began_before_a_crash_is_not_repeated_but_called_unknown() {
     suspended(&stage).await;
     decide(&stage, "m", |approval| {
         approve(approval);
-        approval.began_at = Some(approval.created_at);
+        approval.execution_started_at = Some(approval.created_at);
     });
     decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
     answered(&stage).await;

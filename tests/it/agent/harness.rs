@@ -88,12 +88,12 @@ impl AgentStore for Memory {
     fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
         let mut approvals = self.approvals.lock().unwrap();
         let found = approvals.iter_mut().find(|known| known.id == approval).unwrap();
-        let begun = match (found.decided_digest.as_deref() == Some(digest), found.began_at) {
+        let begun = match (found.decided_digest.as_deref() == Some(digest), found.execution_started_at) {
             (_, Some(_)) => Begun::Before,
             (true, None) => Begun::Now,
             (false, None) => Begun::Refused,
         };
-        found.began_at.get_or_insert(start());
+        found.execution_started_at.get_or_insert(start());
         Box::pin(std::future::ready(Ok(begun)))
     }
 

@@ -38,7 +38,7 @@ fn task(action: Action) -> Task {
         active_since: start(),
         next_fire_at: None,
         run_count: 1,
-        fired: 1,
+        fire_count: 1,
         created_at: start(),
         updated_at: start(),
     }

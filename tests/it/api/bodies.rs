@@ -54,14 +54,14 @@ fn schedule() -> Value {
         "type": "schedule", "cron": "0 8 * * *", "timezone": "Europe/Berlin", "start_at": "2026-12-01T00:00:00Z",
         "end_at": "2027-12-01T00:00:00Z", "jitter": "30s", "exclude": ["2026-12-24"], "catch_up": "latest",
         "catch_up_window": "1h", "overlap": "skip", "dst_gap": "run_after", "dst_fold": "first", "on_resume": "skip",
-        "waiting_counts": true,
+        "overlap_counts_waiting": true,
     })
 }
 
 fn on_events(rule: Value) -> Value {
     let mut trigger = json!({
         "type": "event", "source": "shop", "event_type": "order", "filter": "event.data.n > 1",
-        "filters": { "data.n": 1 }, "hold": true, "max_age": "1h", "overlap": "allow", "waiting_counts": false,
+        "filters": { "data.n": 1 }, "buffer_while_paused": true, "max_age": "1h", "overlap": "allow", "overlap_counts_waiting": false,
     });
     trigger.as_object_mut().unwrap().extend(rule.as_object().unwrap().clone());
     trigger
@@ -71,7 +71,7 @@ fn condition(poll: Value, more: Value) -> Value {
     let mut trigger = json!({
         "type": "condition", "poll": poll, "interval": "30m", "expression": "value != null", "fire": "on_true",
         "overlap": "queue_one", "timeout": "10s", "failure_notice_after": 3, "start_at": "2026-12-01T00:00:00Z",
-        "end_at": "2027-12-01T00:00:00Z", "waiting_counts": true,
+        "end_at": "2027-12-01T00:00:00Z", "overlap_counts_waiting": true,
     });
     trigger.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     trigger
@@ -234,7 +234,7 @@ fn bases() -> Vec<Base> {
         base("update_task", task(schedule(), json!({}))),
         base("backfill_task", json!({ "from": "2026-11-18T00:00:00Z", "to": "2026-11-19T00:00:00Z" })),
         base("pause_task", json!({ "reason": "later" })),
-        base("resume_task", json!({ "held": "run" })),
+        base("resume_task", json!({ "buffered_events": "run" })),
         base("run_task", json!({ "input": { "a": 1 } })),
         base(
             "put_quotas",

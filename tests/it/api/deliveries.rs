@@ -40,7 +40,7 @@ async fn a_failed_delivery_is_sent_again_and_a_pending_one_left_as_it_is() {
             "id": id, "tenant_id": "ann", "recipient": "ann", "channel": "email", "fallback": [],
             "dedupe_key": "notice:x:1", "run_id": null, "kind": "message", "urgency": "normal",
             "subject": "Hello", "text": "There you are", "state": "pending", "attempts": 0,
-            "next_at": "2026-11-21T00:00:00Z", "held": null, "digest_id": null, "last_error": null, "provider_id": null, "created_at": "2026-11-21T00:00:00Z",
+            "next_at": "2026-11-21T00:00:00Z", "hold_reason": null, "digest_id": null, "last_error": null, "provider_id": null, "created_at": "2026-11-21T00:00:00Z",
             "sent_at": null, "delivered_at": null,
         })
     );

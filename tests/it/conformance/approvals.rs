@@ -2,7 +2,7 @@
 
 use chrono::TimeDelta;
 use reveille::base::id::{Scope, new_id};
-use reveille::domain::approval::voter::{Vote, VoterMarks};
+use reveille::domain::approval::voter::{Vote, VoterIdentities};
 use reveille::domain::approval::{
     Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus, Begun, CallOutcome, OnExpiry, Proposal, Via,
 };
@@ -93,7 +93,7 @@ async fn a_run_that_asks_is_parked_and_its_questions_are_found(world: &StoreHarn
     let run = world.get_run(started.run.id).await;
     assert_eq!((run.state, run.finished_at, run.attempt), (RunState::PendingApproval, None, 1));
     assert_eq!(world.count("select count(*) from slots").await, 0);
-    assert_eq!(world.count("select count(*) from parked where why = 'approval'").await, 1);
+    assert_eq!(world.count("select count(*) from parked where reason = 'approval'").await, 1);
     assert_eq!(world.store.get_approval(&only("a"), asked[0].id).await.unwrap(), asked[0]);
     assert_eq!(world.store.approvals_of_turn(run.id, 1).await.unwrap(), asked);
     assert_eq!(world.store.approvals_of_turn(run.id, 2).await.unwrap(), []);
@@ -172,7 +172,7 @@ async fn an_answer_is_the_decision_once_and_the_run_goes_on(world: &StoreHarness
     let outcome = CallOutcome { is_error: false, text: "sent".into() };
     world.store.note_outcome(asked[0].id, &outcome).await.unwrap();
     let noted = get(world, asked[0].id).await;
-    assert_eq!((noted.began_at, noted.outcome), (Some(world.now()), Some(outcome.clone())));
+    assert_eq!((noted.execution_started_at, noted.outcome), (Some(world.now()), Some(outcome.clone())));
     let nothing = world.store.note_outcome(started.run.id, &outcome).await;
     assert!(matches!(nothing, Err(StoreError::NotFound)), "{nothing:?}");
     world.succeed(&again).await;
@@ -284,7 +284,7 @@ async fn as_many_as_are_wanted_have_to_agree_to_the_same(world: &StoreHarness) {
     let (_, started, asked) = asked_with(world, &["c1"], two).await;
     let one = &asked[0];
     let vote = async |choice, by| world.store.decide_approval(EVERY, one.id, &answer(choice, one, by)).await.unwrap();
-    let given = Vote { by: "token:t".into(), marks: VoterMarks::of_name("token:t") };
+    let given = Vote { by: "token:t".into(), identities: VoterIdentities::of_name("token:t") };
     let counted = Decided::Counted(Approval { votes: vec![given], ..one.clone() });
     assert_eq!(vote(Approve, "token:t").await, counted);
     assert_eq!(vote(Approve, "token:t").await, counted, "a person has one vote");
@@ -429,7 +429,7 @@ async fn held_call_of_a_run_that_ends_meanwhile_is_withdrawn(world: &StoreHarnes
     let again = go_on(world, started.run.id).await;
     world.succeed(&again).await;
     let left = get(world, asked[1].id).await;
-    assert_eq!((left.status, left.began_at), (ApprovalStatus::Cancelled, None));
+    assert_eq!((left.status, left.execution_started_at), (ApprovalStatus::Cancelled, None));
     assert_eq!(acts(world, left.id).await, ["policy: approval.held", "service: approval.cancelled"]);
 }
 

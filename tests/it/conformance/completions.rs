@@ -48,7 +48,7 @@ async fn a_parked_run_has_no_slot_and_no_lease_and_waits(world: &StoreHarness) {
     assert_eq!((run.state, run.finished_at, run.attempt), (RunState::WaitingForCompletion, None, 1));
     assert_eq!(world.count("select count(*) from queue").await, 0);
     assert_eq!(world.count("select count(*) from slots").await, 0);
-    assert_eq!(world.count("select count(*) from parked where why = 'completion'").await, 1);
+    assert_eq!(world.count("select count(*) from parked where reason = 'completion'").await, 1);
     assert_eq!(world.store.count_runs(&Scope::Every).await.unwrap(), [("parked".to_owned(), 1)]);
     // its task's next run is not held up by it
     let next = world.started(&task).await;

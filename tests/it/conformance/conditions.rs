@@ -129,7 +129,7 @@ async fn the_edge_its_run_and_the_next_poll_are_recorded_together(world: &StoreH
     let known = state(world, &task).await;
     assert_eq!((known.edges, known.verdict, known.value), (1, Some(true), json!(480)));
     let task = world.get_task(task.id).await;
-    assert_eq!((task.fired, task.run_count), (1, 1));
+    assert_eq!((task.fire_count, task.run_count), (1, 1));
     assert!(task.next_fire_at.is_some_and(|next| next > world.now()), "the next poll");
     assert_eq!(world.claim().await.len(), 1, "it is ready");
 }
@@ -143,7 +143,7 @@ async fn two_who_polled_at_once_count_one_edge(world: &StoreHarness) {
     assert_eq!(record(world, &slow, 400).await, RecordedPoll::Void);
     assert_eq!(record(world, &quick, 400).await, RecordedPoll::Void, "not even itself a second time");
     assert_eq!(fires(world, &task).await, ["c:1 queued"]);
-    assert_eq!(world.get_task(task.id).await.fired, 1);
+    assert_eq!(world.get_task(task.id).await.fire_count, 1);
 }
 
 async fn poll_result_from_before_a_change_is_void(world: &StoreHarness) {
@@ -213,7 +213,7 @@ async fn an_edge_within_a_cooldown_is_a_skipped_run(world: &StoreHarness) {
     assert_eq!((run.state, run.finished_at), (RunState::Skipped, Some(world.now())));
     assert_eq!(fires(world, &task).await, ["c:1 queued", "c:2 skipped cooldown"]);
     let task = world.get_task(task.id).await;
-    assert_eq!((task.fired, task.run_count), (1, 1), "what is skipped does not count");
+    assert_eq!((task.fire_count, task.run_count), (1, 1), "what is skipped does not count");
 }
 
 async fn the_last_of_its_runs_completes_the_task(world: &StoreHarness) {

@@ -114,10 +114,10 @@ async fn a_message_is_stored_once_for_each_key_and_channel(world: &StoreHarness)
         state: DeliveryState::Pending,
         attempts: 0,
         next_at: Some(START),
-        held: None,
+        hold_reason: None,
         due_at: None,
         digest_id: None,
-        doubtful: false,
+        maybe_delivered: false,
         last_error: None,
         provider_id: None,
         created_at: START,
@@ -223,11 +223,15 @@ async fn due_deliveries_are_read_in_due_order_line_by_line(world: &StoreHarness)
 async fn requested_wait_and_doubt_of_a_delivery_are_kept(world: &StoreHarness) {
     let posted = post(world, &message("k")).await;
     let day = |days: i64| at(days * 86_400);
-    let mark = |at, asked, doubtful| Mark::Retry { at, error: "busy".into(), asked, doubtful };
+    let mark = |at, asked, maybe_delivered| Mark::Retry { at, error: "busy".into(), asked, maybe_delivered };
     let first = claim(world).await.remove(0);
     world.store.mark_delivery(&first, &mark(day(1), true, false)).await.unwrap();
     let stands = get(world, posted.id).await;
-    assert_eq!((stands.due_since(), stands.doubtful), (day(1), false), "its age counts from when it was asked for");
+    assert_eq!(
+        (stands.due_since(), stands.maybe_delivered),
+        (day(1), false),
+        "its age counts from when it was asked for"
+    );
     world.clock.advance(day(1) - world.now());
     let second = claim(world).await.remove(0);
     world.store.mark_delivery(&second, &mark(day(2), false, true)).await.unwrap();
@@ -235,16 +239,16 @@ async fn requested_wait_and_doubt_of_a_delivery_are_kept(world: &StoreHarness) {
     let third = claim(world).await.remove(0);
     assert_eq!((third.delivery.due_since(), third.in_doubt(), third.interrupted), (day(1), true, false));
     world.store.mark_delivery(&third, &mark(day(2), false, false)).await.unwrap();
-    assert!(get(world, posted.id).await.doubtful, "doubt stays");
+    assert!(get(world, posted.id).await.maybe_delivered, "doubt stays");
     // an attempt whose process died leaves doubt, though nothing was sent after it
     let died = post(world, &message("died")).await;
     claim(world).await;
     world.pass(60);
     let again = claim(world).await.into_iter().find(|claim| claim.delivery.id == died.id).unwrap();
-    let wait = Mark::Wait { at: world.now(), held: None, error: None };
+    let wait = Mark::Wait { at: world.now(), hold_reason: None, error: None };
     world.store.mark_delivery(&again, &wait).await.unwrap();
     let stands = get(world, died.id).await;
-    assert_eq!((stands.doubtful, stands.due_at), (true, None));
+    assert_eq!((stands.maybe_delivered, stands.due_at), (true, None));
 }
 
 async fn doubt_falls_back_in_the_same_transaction(world: &StoreHarness) {
@@ -306,14 +310,14 @@ async fn deliveries_are_looked_up_by_indexes_among_many(world: &StoreHarness) {
                 "select id from deliveries where {waiting} and (channel, tenant_id) > ('sms', 'a')
                   order by channel, tenant_id, next_at limit 1"
             ),
-            "deliveries_lines",
+            "deliveries_pending_of_tenant",
         ),
         (
             format!(
                 "select id from deliveries where {waiting} and channel > 'email'
                   order by channel, tenant_id, next_at limit 1"
             ),
-            "deliveries_lines",
+            "deliveries_pending_of_tenant",
         ),
         (
             "select id from deliveries where state = 'pending' and next_at <= '2999-01-01' order by next_at limit 256"
@@ -334,7 +338,7 @@ async fn outcome_of_an_attempt_is_recorded(world: &StoreHarness) {
     let marks = [
         (Mark::Delivered { provider_id: named() }, DeliveryState::Delivered),
         (Mark::Sent { provider_id: named() }, DeliveryState::Sent),
-        (Mark::Retry { at: at(90), error: error(), asked: false, doubtful: false }, DeliveryState::Pending),
+        (Mark::Retry { at: at(90), error: error(), asked: false, maybe_delivered: false }, DeliveryState::Pending),
         (Mark::Failed { error: error(), fall_back: None }, DeliveryState::Failed),
         (Mark::Unknown { error: error(), fall_back: None }, DeliveryState::Unknown),
     ];
@@ -366,15 +370,15 @@ async fn outcome_of_an_attempt_is_recorded(world: &StoreHarness) {
 async fn waiting_uses_up_no_attempt(world: &StoreHarness) {
     let posted = post(world, &message("k")).await;
     let until = world.now() + TimeDelta::seconds(30);
-    for (held, error) in [(Some(HoldReason::QuietHours), None), (None, Some("left alone".to_owned()))] {
+    for (hold_reason, error) in [(Some(HoldReason::QuietHours), None), (None, Some("left alone".to_owned()))] {
         let claimed = claim(world).await.remove(0);
         assert_eq!((claimed.delivery.attempts, claimed.interrupted), (1, false));
         let at = world.now() + TimeDelta::seconds(30);
-        let mark = Mark::Wait { at, held, error: error.clone() };
+        let mark = Mark::Wait { at, hold_reason, error: error.clone() };
         assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), DeliveryState::Pending);
         let expected = Delivery {
             next_at: Some(at),
-            held: Some(HoldReason::QuietHours),
+            hold_reason: Some(HoldReason::QuietHours),
             due_at: Some(until),
             last_error: error,
             ..posted.clone()
@@ -388,7 +392,7 @@ async fn waiting_uses_up_no_attempt(world: &StoreHarness) {
 async fn hold(world: &StoreHarness, at: DateTime<Utc>) -> Delivery {
     for claimed in claim(world).await {
         let digest = Box::new(claimed.delivery.digest(at));
-        let mark = Mark::Hold { held: HoldReason::Budget, digest, at };
+        let mark = Mark::Hold { hold_reason: HoldReason::Budget, digest, at };
         assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), DeliveryState::Pending);
     }
     let digests = listed(world, DeliveryFilter::default()).await;
@@ -404,7 +408,7 @@ async fn held_delivery_joins_a_digest_and_shares_its_outcome(world: &StoreHarnes
         (Some(at(600)), &["webhook".to_owned(), "sms".into()][..], 0)
     );
     let held = |posted: &Delivery| Delivery {
-        held: Some(HoldReason::Budget),
+        hold_reason: Some(HoldReason::Budget),
         digest_id: Some(digest.id),
         next_at: None,
         ..posted.clone()
@@ -425,7 +429,7 @@ async fn held_delivery_joins_a_digest_and_shares_its_outcome(world: &StoreHarnes
     let late = post(world, &message("3")).await;
     let late_claim = claim(world).await.remove(0);
     let digest_again = Box::new(late.digest(at(600)));
-    let mark = Mark::Hold { held: HoldReason::Budget, digest: digest_again, at: at(600) };
+    let mark = Mark::Hold { hold_reason: HoldReason::Budget, digest: digest_again, at: at(600) };
     world.store.mark_delivery(&late_claim, &mark).await.unwrap();
     assert_eq!(get(world, late.id).await, Delivery { next_at: Some(at(600)), due_at: Some(at(600)), ..late });
 
@@ -541,7 +545,7 @@ async fn marks_that_are_written_at_once_have_each_its_own_answer(world: &StoreHa
     let (late, reported) = (&claims[7], &claims[8]);
     world.plant("update deliveries set lease_token = lease_token + 1 where dedupe_key = '7'").await;
     world.plant("update deliveries set state = 'delivered', next_at = null where dedupe_key = '8'").await;
-    let retry = Mark::Retry { at: at(300), error: "busy".into(), asked: false, doubtful: false };
+    let retry = Mark::Retry { at: at(300), error: "busy".into(), asked: false, maybe_delivered: false };
     let mark = |place: usize| match place % 2 {
         0 => retry.clone(),
         _ => Mark::Sent { provider_id: Some(place.to_string()) },
@@ -706,7 +710,7 @@ async fn a_report_that_comes_before_the_attempt_is_recorded_stands(world: &Store
             let mark = match kind {
                 0 => sent("SM1"),
                 1 => Mark::Unknown { error, fall_back: None },
-                2 => Mark::Retry { at: at(60), error, asked: false, doubtful: false },
+                2 => Mark::Retry { at: at(60), error, asked: false, maybe_delivered: false },
                 _ => Mark::Failed { error, fall_back: fall_back(&posted) },
             };
             assert_eq!(world.store.mark_delivery(&claimed, &mark).await.unwrap(), settled);
@@ -800,7 +804,7 @@ async fn messages_whose_next_digest_has_gone_already_fail_with_theirs(world: &St
     let late = post(world, &message("2")).await;
     let late_claim = claim(world).await.remove(0);
     world.store.retry_delivery(&Scope::Every, digest.id, |_| Ok(None)).await.unwrap();
-    let mark = Mark::Hold { held: HoldReason::Budget, digest: Box::new(late.digest(START)), at: START };
+    let mark = Mark::Hold { hold_reason: HoldReason::Budget, digest: Box::new(late.digest(START)), at: START };
     world.store.mark_delivery(&late_claim, &mark).await.unwrap();
     assert_eq!(get(world, late.id).await.digest_id, Some(digest.id));
     fail(&claim(world).await.remove(0)).await;

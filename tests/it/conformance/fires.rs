@@ -89,7 +89,7 @@ async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(wo
         }
     );
     let after = world.get_task(task.id).await;
-    assert_eq!((after.next_fire_at, after.fired, after.run_count, after.version), (Some(at(120)), 1, 1, 1));
+    assert_eq!((after.next_fire_at, after.fire_count, after.run_count, after.version), (Some(at(120)), 1, 1, 1));
     assert_eq!(world.store.next_due().await.unwrap(), Some(at(120)));
     assert_eq!(world.fire().await, FireResult::default());
 }
@@ -270,7 +270,7 @@ async fn skipped_instants_are_recorded_with_their_reason(world: &StoreHarness) {
     assert_eq!(skipped.missed, Some(MissedInstants { from: at(60), to: at(540), count: Some(9) }));
     assert_eq!(skipped.fire_key, "r:2026-03-01T08:01:00.000Z/2026-03-01T08:09:00.000Z");
     assert_eq!((skipped.created_at, skipped.finished_at), (world.now(), Some(world.now())));
-    assert_eq!(world.get_task(task.id).await.fired, 1);
+    assert_eq!(world.get_task(task.id).await.fire_count, 1);
 }
 
 fn by_instant(mut runs: Vec<Run>) -> Vec<Run> {
@@ -300,7 +300,7 @@ async fn max_runs_completes_the_task(world: &StoreHarness) {
     assert_eq!(world.runs_of(&task).await.len(), 2);
     let after = world.get_task(task.id).await;
     assert_eq!(
-        (after.status, after.status_reason.as_deref(), after.fired),
+        (after.status, after.status_reason.as_deref(), after.fire_count),
         (TaskStatus::Completed, Some("max_runs"), 2)
     );
 }

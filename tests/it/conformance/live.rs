@@ -26,7 +26,7 @@ fn tenant(name: &str) -> Tenant {
 
 async fn put(world: &StoreHarness, id: Uuid) -> LiveMessage {
     world.store.put_live_message(&tenant("a"), id, false, &format!("v1:{id}")).await.unwrap();
-    LiveMessage { id, created_at: world.now(), decides: false, taken: false }
+    LiveMessage { id, created_at: world.now(), has_approval_link: false, taken: false }
 }
 
 async fn a_message_is_laid_out_taken_and_read_by_every_session(world: &StoreHarness) {

@@ -164,7 +164,7 @@ async fn an_event_becomes_one_leased_run_that_keeps_it(world: &StoreHarness) {
     let whole = world.get_run(run.id).await;
     assert_eq!(whole.cause, Some(Cause::Event { event: event("e1").to_value(), events: vec![] }));
     let after = world.get_task(task.id).await;
-    assert_eq!((after.fired, after.run_count, after.status), (1, 1, TaskStatus::Active));
+    assert_eq!((after.fire_count, after.run_count, after.status), (1, 1, TaskStatus::Active));
     let leases: Vec<_> = recorded.claims.iter().map(|claim| claim.lease).collect();
     let starts = world.store.start_runs(&leases, world.now() + TimeDelta::seconds(45)).await.unwrap();
     assert_eq!(starts.started[0].run.cause, whole.cause, "who executes it is told");
@@ -177,7 +177,7 @@ async fn an_event_that_comes_again_changes_nothing(world: &StoreHarness) {
     assert_eq!((again.recorded, again.duplicates), (0, 2));
     assert_eq!(told(world, &task).await, pairs(&[("e1", "queued")]));
     let after = world.get_task(task.id).await;
-    assert_eq!((after.fired, after.run_count), (1, 1), "it is counted once");
+    assert_eq!((after.fire_count, after.run_count), (1, 1), "it is counted once");
 }
 
 async fn an_event_that_stands_in_a_batch_twice_is_one_for_every_rule(world: &StoreHarness) {
@@ -287,7 +287,7 @@ async fn a_reader_that_knows_too_little_reads_its_shard_anew(world: &StoreHarnes
     assert!(anew.anew);
     assert_eq!(anew.live.iter().map(|task| task.task_id).collect::<Vec<_>>(), [stays.id, other.id]);
     // page by page it comes to an end, though the first page ends below what was forgotten
-    world.plant("update event_index set forgotten = version").await;
+    world.plant("update event_index set pruned_version = version").await;
     let first = world.store.event_tasks(shard, known, 1, false).await.unwrap();
     assert!(first.anew && first.more);
     let second = world.store.event_tasks(shard, first.version, 1, true).await.unwrap();
@@ -329,7 +329,7 @@ async fn max_runs_completes_the_task_and_the_rest_is_skipped(world: &StoreHarnes
     assert_eq!(told(world, &task).await, pairs(&[("e1", "queued"), ("e2", "queued"), ("e3", "max_runs")]));
     let after = world.get_task(task.id).await;
     assert_eq!(
-        (after.status, after.status_reason.as_deref(), after.fired),
+        (after.status, after.status_reason.as_deref(), after.fire_count),
         (TaskStatus::Completed, Some("max_runs"), 2)
     );
     assert_eq!(publish(world, vec![event("e4")]).await, EventsRecorded::default(), "it is in no index any more");
@@ -434,7 +434,7 @@ async fn a_batch_closes_when_it_is_full_or_its_time_is_over(world: &StoreHarness
     assert_eq!(close(world).await.recorded, 1);
     assert_eq!(told(world, &task).await, pairs(&[("e1+e2+e3", "queued"), ("e4", "queued")]));
     let after = world.get_task(task.id).await;
-    assert_eq!((after.fired, after.run_count), (2, 2));
+    assert_eq!((after.fire_count, after.run_count), (2, 2));
 }
 
 async fn a_window_that_would_grow_too_large_closes_first(world: &StoreHarness) {
@@ -497,7 +497,7 @@ pub async fn release(world: &StoreHarness, verdict: Option<EventVerdict>) -> Vec
                 task_id: task.id,
                 epoch: task.epoch,
                 status: task.status,
-                hold: true,
+                buffer_while_paused: true,
                 max_runs: None,
                 arrival: Arc::new(Arrival::new(event.clone())),
                 verdict: verdict.clone().unwrap_or(EventVerdict::Fires(Default::default())),
@@ -513,7 +513,7 @@ pub async fn release(world: &StoreHarness, verdict: Option<EventVerdict>) -> Vec
 }
 
 async fn a_held_event_waits_for_the_resume(world: &StoreHarness) {
-    let task = paused(world, json!({"hold": true})).await;
+    let task = paused(world, json!({"buffer_while_paused": true})).await;
     assert_eq!(publish(world, vec![event("e1"), event("e2"), event("e3")]).await.collected, 3);
     assert_eq!(release(world, None).await, [], "nothing is released while it is paused");
     world.pass(100);
@@ -526,11 +526,11 @@ async fn a_held_event_waits_for_the_resume(world: &StoreHarness) {
     assert_eq!(release(world, None).await, []);
     assert_eq!(told(world, &task).await, pairs(&[("e1", "queued"), ("e2", "queued"), ("e3", "queued")]));
     assert_eq!(publish(world, vec![event("e1")]).await.duplicates, 1);
-    assert_eq!(world.count("select count(*) from windows").await, 0);
+    assert_eq!(world.count("select count(*) from event_windows").await, 0);
 }
 
 async fn held_events_can_be_dropped(world: &StoreHarness) {
-    let task = paused(world, json!({"hold": true})).await;
+    let task = paused(world, json!({"buffer_while_paused": true})).await;
     publish(world, vec![event("e1")]).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::ResumeDropping).await.unwrap();
     let held = world.store.released_events(world.now(), 10, 10).await.unwrap();
@@ -540,14 +540,14 @@ async fn held_events_can_be_dropped(world: &StoreHarness) {
 }
 
 async fn held_events_that_come_again_are_one(world: &StoreHarness) {
-    paused(world, json!({"hold": true})).await;
+    paused(world, json!({"buffer_while_paused": true})).await;
     publish(world, vec![event("e1")]).await;
     assert_eq!(publish(world, vec![event("e1")]).await.duplicates, 1);
-    assert_eq!(world.count("select cast(events as bigint) from windows").await, 1);
+    assert_eq!(world.count("select cast(events as bigint) from event_windows").await, 1);
 }
 
 async fn a_pause_during_the_release_keeps_the_rest(world: &StoreHarness) {
-    let task = paused(world, json!({"hold": true})).await;
+    let task = paused(world, json!({"buffer_while_paused": true})).await;
     publish(world, vec![event("e1"), event("e2"), event("e3")]).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
     release(world, None).await;
@@ -561,11 +561,11 @@ async fn a_pause_during_the_release_keeps_the_rest(world: &StoreHarness) {
 }
 
 async fn a_full_hold_says_so(world: &StoreHarness) {
-    let task = paused(world, json!({"hold": true})).await;
+    let task = paused(world, json!({"buffer_while_paused": true})).await;
     publish(world, vec![event("e1")]).await;
-    world.plant(&format!("update windows set events = {HELD_EVENTS}")).await;
+    world.plant(&format!("update event_windows set events = {HELD_EVENTS}")).await;
     publish(world, vec![event("e2")]).await;
-    assert_eq!(told(world, &task).await, pairs(&[("e2", "hold_full")]));
+    assert_eq!(told(world, &task).await, pairs(&[("e2", "buffer_full")]));
 }
 
 async fn deleting_a_task_forgets_its_events(world: &StoreHarness) {
@@ -576,7 +576,7 @@ async fn deleting_a_task_forgets_its_events(world: &StoreHarness) {
     publish(world, vec![event("e1")]).await;
     assert_eq!(world.count("select count(*) from window_events").await, 1);
     world.store.delete_task(&only("a"), task.id).await.unwrap();
-    for table in ["windows", "window_events", "throttles", "dedups"] {
+    for table in ["event_windows", "window_events", "throttles", "dedups"] {
         assert_eq!(world.count(&format!("select count(*) from {table}")).await, 0, "{table}");
     }
     world.pass(30);

@@ -214,7 +214,7 @@ async fn store_much(world: &StoreHarness) {
         ),
         "insert into slots (task_id, run_id) select task_id, id from runs where state = 'started'".into(),
         format!(
-            "insert into parked (run_id, task_id, tenant_id, why, wake_at)
+            "insert into parked (run_id, task_id, tenant_id, reason, wake_at)
              select id, task_id, tenant_id, 'overlap', {now} + interval '1 hour' from runs where state = 'parked'"
         ),
         format!(

@@ -535,7 +535,7 @@ async fn a_fire_and_a_pause_of_its_task() {
     let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let fires = world.runs_of(&scene.task).await.into_iter().filter(|run| run.fire_key.starts_with("s:")).count();
         let task = world.get_task(scene.task.id).await;
-        assert_eq!((fires, task.fired, task.next_fire_at), (0, 0, None), "{told:?}");
+        assert_eq!((fires, task.fire_count, task.next_fire_at), (0, 0, None), "{told:?}");
     };
     meet("allow", fire_ahead(), pause(), judge).await;
     meet("allow", pause(), fire_ahead(), judge).await;
@@ -547,7 +547,7 @@ async fn a_start_ahead_of_its_instant_and_a_pause() {
     let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let started = told.contains(&"(1, [])");
         let run = world.store.get_run(&Scope::Every, scene.claim.lease.run_id).await;
-        let fired = world.get_task(scene.task.id).await.fired;
+        let fired = world.get_task(scene.task.id).await.fire_count;
         assert_eq!((run.is_ok(), fired), (started, i64::from(started)), "{told:?}, {run:?}");
     };
     meet(fired_ahead("allow"), start(), pause(), judge).await;

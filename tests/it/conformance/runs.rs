@@ -136,7 +136,7 @@ async fn run_now_ignores_pause_and_limits_and_keeps_its_input(world: &StoreHarne
     };
     assert_eq!(world.get_run(id).await, expected);
     let after = world.get_task(task.id).await;
-    assert_eq!((after.run_count, after.fired), (2, 1));
+    assert_eq!((after.run_count, after.fire_count), (2, 1));
     assert_eq!(world.claim().await.len(), 1);
 }
 
@@ -164,7 +164,7 @@ async fn a_backfill_makes_a_run_for_each_instant(world: &StoreHarness) {
     assert_eq!(told, [(expected[0].clone(), instants[0], START), (expected[1].clone(), instants[1], START)]);
     assert_eq!(world.claim().await.len(), 2);
     let after = world.get_task(task.id).await;
-    assert_eq!((after.run_count, after.fired, after.next_fire_at), (2, 0, task.next_fire_at));
+    assert_eq!((after.run_count, after.fire_count, after.next_fire_at), (2, 0, task.next_fire_at));
     // the same again (its answer was lost) makes no second run
     world.store.backfill(&Scope::Every, task.id, id, &instants, None, None).await.unwrap();
     assert_eq!(world.runs_of(&task).await.len(), 2);

@@ -44,7 +44,7 @@ async fn where_a_run_is_and_who_is_in_its_way_is_told_to_its_tenant(world: &Stor
     let leases = leases(&world.claim().await);
     world.store.start_runs(&leases, world.now() + LEASE).await.unwrap();
     let behind = world.store.whereabouts(&Scope::Every, second, Some(task.id)).await.unwrap();
-    assert_eq!((behind.queued, behind.parked.map(|parked| parked.why)), (None, Some("overlap".into())));
+    assert_eq!((behind.queued, behind.parked.map(|parked| parked.reason)), (None, Some("overlap".into())));
     let holder = world.store.holder_of(&Scope::Every, task.id).await.unwrap();
     assert_eq!(behind.holder, holder);
     let holder = holder.expect("a holder");

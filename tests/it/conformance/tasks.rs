@@ -148,7 +148,7 @@ async fn a_pause_takes_back_what_was_fired_ahead(world: &StoreHarness) {
     assert_eq!(world.store.fire_due(&world.ask(25, 1)).await.unwrap().recorded, 2);
     let paused = pause(world, &task).await;
     assert_eq!((paused.status, paused.status_reason.as_deref()), (TaskStatus::Paused, Some("holiday")));
-    assert_eq!((paused.next_fire_at, paused.fired, paused.run_count, paused.epoch), (None, 0, 1, 2));
+    assert_eq!((paused.next_fire_at, paused.fire_count, paused.run_count, paused.epoch), (None, 0, 1, 2));
     assert_eq!(world.runs_of(&task).await.iter().map(|run| run.id).collect::<Vec<_>>(), [asked_for]);
     assert_eq!(world.store.next_due().await.unwrap(), None);
     // nothing was missed: the same instants are fired after a resume, with the same keys
@@ -156,7 +156,7 @@ async fn a_pause_takes_back_what_was_fired_ahead(world: &StoreHarness) {
     world.pass(20);
     let fired = world.fire().await;
     assert_eq!((fired.recorded, fired.skipped, fired.conflicts), (1, 0, 0));
-    assert_eq!(world.get_task(task.id).await.fired, 1, "the newest runs for both");
+    assert_eq!(world.get_task(task.id).await.fire_count, 1, "the newest runs for both");
 }
 
 async fn recorded_run_stays_when_the_task_is_paused(world: &StoreHarness) {
@@ -164,7 +164,7 @@ async fn recorded_run_stays_when_the_task_is_paused(world: &StoreHarness) {
     let ahead = world.store.fire_due(&world.ask(20, 9)).await.unwrap();
     world.pass(10);
     let paused = pause(world, &task).await;
-    assert_eq!((paused.fired, paused.run_count), (1, 1));
+    assert_eq!((paused.fire_count, paused.run_count), (1, 1));
     let runs = world.runs_of(&task).await;
     assert_eq!(runs.iter().map(|run| run.scheduled_for).collect::<Vec<_>>(), [at(10)]);
     let starts = world.store.start_runs(&leases(&ahead.claims), at(60)).await.unwrap();
@@ -175,7 +175,7 @@ async fn due_instant_that_is_not_recorded_is_fired_before_the_change(world: &Sto
     let task = world.task(json!({"interval": "1m"})).await;
     world.pass(61);
     let paused = pause(world, &task).await;
-    assert_eq!((paused.fired, paused.version), (1, 2));
+    assert_eq!((paused.fire_count, paused.version), (1, 2));
     let runs = world.runs_of(&task).await;
     assert_eq!((runs.len(), runs[0].scheduled_for, runs[0].state), (1, at(60), RunState::Queued));
     assert_eq!(world.claim().await.len(), 1);
@@ -296,12 +296,12 @@ async fn an_edit_loses_no_instant_that_waits_out_its_jitter(world: &StoreHarness
         };
         // the new trigger has it, with the same jitter: it stays
         let kept = change(world, &task, edit(&task, with(json!({"overlap": "allow"})), json!({"max_runs": 5}))).await;
-        assert_eq!((kept.next_fire_at, kept.active_since, kept.fired), (Some(run_at), nominal, 0));
+        assert_eq!((kept.next_fire_at, kept.active_since, kept.fire_count), (Some(run_at), nominal, 0));
         assert_eq!(records(world, &task).await, Vec::<String>::new());
         // the same without a jitter: it runs at once
         let at_once = change(world, &kept, edit(&kept, json!({"interval": "1h"}), json!({"max_runs": 5}))).await;
         assert_eq!(at_once.next_fire_at, Some(nominal + TimeDelta::hours(1)));
-        assert_eq!((at_once.fired, at_once.run_count, at_once.active_since), (1, 1, now));
+        assert_eq!((at_once.fire_count, at_once.run_count, at_once.active_since), (1, 1, now));
         assert_eq!(records(world, &task).await, [format!("{} queued", since_start(nominal))]);
         assert_eq!(world.claim().await.len(), 1);
         pause(world, &task).await;
@@ -309,7 +309,7 @@ async fn an_edit_loses_no_instant_that_waits_out_its_jitter(world: &StoreHarness
     // the new trigger lacks it: that has its record
     let (task, nominal) = waiting_task(world, &old, json!({})).await;
     let edited = change(world, &task, edit(&task, json!({"interval": "7h"}), json!({}))).await;
-    assert_eq!((edited.fired, edited.next_fire_at), (0, Some(nominal + TimeDelta::hours(6))));
+    assert_eq!((edited.fire_count, edited.next_fire_at), (0, Some(nominal + TimeDelta::hours(6))));
     assert_eq!(records(world, &task).await, [format!("{} skipped edited", since_start(nominal))]);
     // it would run by now, and is excluded
     let (task, nominal) = waiting_task(world, &old, json!({})).await;
@@ -318,7 +318,10 @@ async fn an_edit_loses_no_instant_that_waits_out_its_jitter(world: &StoreHarness
     // it is the last that max_runs allows
     let (task, nominal) = waiting_task(world, &old, json!({})).await;
     let last = change(world, &task, edit(&task, json!({"interval": "1h"}), json!({"max_runs": 1}))).await;
-    assert_eq!((last.status, last.status_reason.as_deref(), last.fired), (TaskStatus::Completed, Some("max_runs"), 1));
+    assert_eq!(
+        (last.status, last.status_reason.as_deref(), last.fire_count),
+        (TaskStatus::Completed, Some("max_runs"), 1)
+    );
     assert_eq!(records(world, &task).await, [format!("{} queued", since_start(nominal))]);
 }
 
@@ -415,7 +418,7 @@ async fn the_last_fire_can_be_paused_and_edited_until_its_instant_has_come(world
     assert_eq!(world.store.next_due().await.unwrap(), Some(at(61)), "they are looked at when their instant has come");
     assert_eq!(world.store.fire_due(&world.ask(1, 9)).await.unwrap().tasks, 0);
 
-    assert_eq!(pause(world, &paused).await.fired, 0);
+    assert_eq!(pause(world, &paused).await.fire_count, 0);
     assert_eq!(records(world, &paused).await, Vec::<String>::new());
     let more = edit(&edited, json!({"interval": "1m", "overlap": "allow"}), json!({"max_runs": 2}));
     assert_eq!(change(world, &edited, more).await.next_fire_at, Some(at(60)));

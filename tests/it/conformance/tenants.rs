@@ -239,7 +239,7 @@ const WALLED: [&str; 26] = [
     "events",
     "dead_letters",
     "bus_outbox",
-    "windows",
+    "event_windows",
     "task_state",
     "approvals",
     "approval_links",
@@ -250,7 +250,7 @@ const WALLED: [&str; 26] = [
     "task_credentials",
     "interruptions",
     "verifications",
-    "task_told",
+    "task_alerts",
     "live_messages",
     "tenant_usage",
     "event_task_counts",
@@ -285,17 +285,17 @@ async fn on_postgres_row_level_security_alone_keeps_tenants_apart() {
         "insert into dead_letters (id, tenant_id, entry, body, error, deliveries, created_at)
          values (gen_random_uuid(), 'a', '1', '{}', 'e', 1, now())",
         "insert into bus_outbox (tenant_id, body, created_at) values ('a', '{}', now())",
-        "insert into windows (id, task_id, tenant_id, kind, key, opened_at, events)
+        "insert into event_windows (id, task_id, tenant_id, kind, key, opened_at, events)
          values (gen_random_uuid(), gen_random_uuid(), 'a', 'debounce', '', now(), 1)",
         "insert into task_state (task_id, tenant_id, name, value, updated_at)
          values (gen_random_uuid(), 'a', 'n', '1', now())",
         "insert into approval_links (token_hash, batch_id, tenant_id, recipient, channel, expires_at)
          values ('h', gen_random_uuid(), 'a', 'a', 'email', now())",
         "insert into interruptions (tenant_id, day, sent) values ('a', '2026-03-01', 1)",
-        "insert into verifications (tenant_id, channel, address_hash, code_hash, tries, expires_at)
+        "insert into verifications (tenant_id, channel, address_hash, code_hash, attempts, expires_at)
          values ('a', 'email', '\\x00', '\\x00', 0, now())",
-        "insert into task_told (task_id, tenant_id) values (gen_random_uuid(), 'a')",
-        "insert into live_messages (id, tenant_id, body, decides, created_at)
+        "insert into task_alerts (task_id, tenant_id) values (gen_random_uuid(), 'a')",
+        "insert into live_messages (id, tenant_id, body, has_approval_link, created_at)
          values (gen_random_uuid(), 'a', '{}', false, now())",
         "insert into resumptions (task_id, tenant_id, service, account) values (gen_random_uuid(), 'a', 's', 'p')",
         "insert into task_credentials (task_id, tenant_id, service, account) values (gen_random_uuid(), 'a', 's', 'p')",

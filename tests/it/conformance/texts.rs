@@ -88,7 +88,7 @@ async fn messages_and_their_errors_are_kept_without_nul(world: &StoreHarness) {
     let claim = claim_due(&world.store, START, 9).await.unwrap().remove(0);
     world
         .store
-        .mark_delivery(&claim, &Mark::Retry { at: START, error: SENT.into(), asked: false, doubtful: false })
+        .mark_delivery(&claim, &Mark::Retry { at: START, error: SENT.into(), asked: false, maybe_delivered: false })
         .await
         .unwrap();
     let kept = world.store.find_delivery(&Scope::Every, "a", SENT).await.unwrap();

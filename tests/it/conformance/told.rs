@@ -66,7 +66,7 @@ async fn missing_field_is_told_once_for_each_version_of_the_steps_and_never_of_a
     assert_eq!(told(world).await.len(), 3);
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
     assert!(!tell("three").await);
-    assert_eq!(world.count("select count(*) from task_told").await, 0);
+    assert_eq!(world.count("select count(*) from task_alerts").await, 0);
 }
 
 /// The end of a run that is told by email.
@@ -250,7 +250,7 @@ fn in_a_digest(world: &StoreHarness) -> BoxFuture<'_, ()> {
     Box::pin(async {
         let claim = claimed(world).await;
         let digest = Box::new(claim.delivery.digest(world.now()));
-        let hold = Mark::Hold { held: HoldReason::Budget, digest, at: world.now() };
+        let hold = Mark::Hold { hold_reason: HoldReason::Budget, digest, at: world.now() };
         world.store.mark_delivery(&claim, &hold).await.unwrap();
         refused(world).await;
     })
@@ -259,9 +259,9 @@ fn in_a_digest(world: &StoreHarness) -> BoxFuture<'_, ()> {
 async fn a_deleted_task_leaves_nothing_of_what_it_told(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     ends(world, &task, failed("x")).await;
-    assert_eq!(world.count("select count(*) from task_told").await, 1);
+    assert_eq!(world.count("select count(*) from task_alerts").await, 1);
     let late = end(world, &task, failed("y")).await;
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
     world.store.finish_runs(&[late]).await.unwrap();
-    assert_eq!(world.count("select count(*) from task_told").await, 0);
+    assert_eq!(world.count("select count(*) from task_alerts").await, 0);
 }

@@ -70,7 +70,7 @@ async fn a_provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &St
     assert_eq!(world.store.checkpoint(started.run.id, 0, 9).await.unwrap(), entries);
     let shown = [entry(0, said(None)), entry(1, said(None))];
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), shown);
-    world.plant("update turns set echo = '{' where seq = 0").await;
+    world.plant("update turns set provider_message = '{' where seq = 0").await;
     let unread = world.store.checkpoint(started.run.id, 0, 9).await;
     assert!(matches!(&unread, Err(StoreError::Corrupt(_))), "{unread:?}");
 }

@@ -54,7 +54,7 @@ planted_in!(
     "parked" => an_unreadable_run_that_waits_for_a_completion_lets_the_others_expire,
     "recipients" => an_unreadable_recipient_is_none_and_the_others_are_told,
     "runs" => an_unreadable_run_is_not_started_and_the_others_are,
-    "task_told" => an_unreadable_record_of_what_was_told_keeps_no_run_from_its_end,
+    "task_alerts" => an_unreadable_record_of_what_was_told_keeps_no_run_from_its_end,
     "tasks" => an_unreadable_bound_disables_its_schedule_and_the_others_fire,
     "tasks" => an_unreadable_time_limit_starts_with_the_usual_one_and_the_others_start_beside_it,
     "tasks" => an_unreadable_task_keeps_no_other_claim_from_being_resolved,
@@ -65,7 +65,7 @@ planted_in!(
     "tasks" => an_unreadable_zone_of_a_task_leaves_the_others_to_be_planned_anew,
     "tenant_quotas" => an_unreadable_quota_is_the_usual_one,
     "window_events" => an_unreadable_held_event_is_set_aside_and_the_others_are_released,
-    "windows" => an_unreadable_window_is_set_aside,
+    "event_windows" => an_unreadable_window_is_set_aside,
 );
 
 /// Tables in which no service could meet a row that it can't read.
@@ -378,7 +378,7 @@ async fn an_unreadable_record_of_what_was_told_keeps_no_run_from_its_end(world: 
         ends.push(Finish { tells, ..end_of(&started, RunState::Failed) });
         if let Some(alerts) = row {
             let id = world.id(task.id);
-            let row = format!("insert into task_told (task_id, tenant_id, alerts) values ({id}, 'a', '{alerts}')");
+            let row = format!("insert into task_alerts (task_id, tenant_id, alerts) values ({id}, 'a', '{alerts}')");
             world.plant(&row).await;
         }
     }
@@ -440,8 +440,8 @@ async fn an_unreadable_event_hides_no_other_from_a_search_by_id(world: &StoreHar
 }
 
 async fn an_unreadable_held_event_is_set_aside_and_the_others_are_released(world: &StoreHarness) {
-    let bad = matching::paused(world, json!({ "hold": true })).await;
-    let good = matching::paused(world, json!({ "hold": true })).await;
+    let bad = matching::paused(world, json!({ "buffer_while_paused": true })).await;
+    let good = matching::paused(world, json!({ "buffer_while_paused": true })).await;
     matching::publish(world, vec![matching::event("e1"), matching::event("e2")]).await;
     let body = if world.is_postgres() { "[7]" } else { "{" };
     let of_bad = world.id(bad.id);

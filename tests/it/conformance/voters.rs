@@ -90,8 +90,8 @@ async fn votes_of_one_person_count_once_and_of_two_people_twice(world: &StoreHar
         (&admin, &other_admin, 2),
         (&admin, &"token:admin".to_owned(), 2),
     ] {
-        let marks = [world.store.marks_of(one).await.unwrap(), world.store.marks_of(two).await.unwrap()];
-        assert_eq!(marks[0].meet(&marks[1]), people == 1, "{one} {two}");
+        let identities = [world.store.marks_of(one).await.unwrap(), world.store.marks_of(two).await.unwrap()];
+        assert_eq!(identities[0].meet(&identities[1]), people == 1, "{one} {two}");
         let asked = question(world).await;
         let Decided::Counted(first) = put(world, &asked, Approve, one).await else { panic!("{one} alone decided") };
         assert_eq!(first.agreed(), 1);
@@ -207,7 +207,7 @@ async fn start(world: &StoreHarness) -> StartedRun {
 async fn votes_that_were_given_before_their_marks_were_kept_count_by_their_names(world: &StoreHarness) {
     let asked = question(world).await;
     put(world, &asked, Approve, "token:t").await;
-    let forgotten = "update approval_votes set marks = null";
+    let forgotten = "update approval_votes set identities = null";
     world.plant(forgotten).await;
     let Decided::Counted(open) = put(world, &asked, Approve, "token:t").await else { panic!("not counted") };
     assert_eq!(open.agreed(), 1);

@@ -36,7 +36,7 @@ on_both!(
 const EVERY: &Scope = &Scope::Every;
 
 async fn counting(world: &StoreHarness, policy: &str) -> Task {
-    world.task(json!({ "interval": "1h", "overlap": policy, "waiting_counts": true })).await
+    world.task(json!({ "interval": "1h", "overlap": policy, "overlap_counts_waiting": true })).await
 }
 
 async fn record(world: &StoreHarness, end: Finish) {
@@ -46,14 +46,16 @@ async fn record(world: &StoreHarness, end: Finish) {
 /// Parks it for a person, with one question.
 async fn ask(world: &StoreHarness, started: &StartedRun) -> Approval {
     let asked = question(world, started, "c1");
-    record(world, Finish { waiting_counts: true, ..parked(world, started, &[(asked.clone(), None)], &[]) }).await;
+    record(world, Finish { overlap_counts_waiting: true, ..parked(world, started, &[(asked.clone(), None)], &[]) })
+        .await;
     asked
 }
 
 /// Parks it for a completion, within a minute.
 async fn await_completion(world: &StoreHarness, started: &StartedRun) {
     let park = Some(Park::Completion { until: world.now() + TimeDelta::seconds(60) });
-    record(world, Finish { park, waiting_counts: true, ..end_of(started, RunState::WaitingForCompletion) }).await;
+    record(world, Finish { park, overlap_counts_waiting: true, ..end_of(started, RunState::WaitingForCompletion) })
+        .await;
 }
 
 async fn complete(world: &StoreHarness, id: Uuid, event: RunEvent) -> Result<(), StoreError> {
@@ -125,7 +127,8 @@ async fn answered_run_goes_on_with_the_slot_and_hands_it_on_at_its_end(world: &S
     assert_eq!((went_on.run.id, went_on.run.attempt), (waits.run.id, 1));
     // it may ask once more, and is in the way still
     let again = Approval { id: Uuid::from_u128(7), turn: 2, ..question(world, &went_on, "c2") };
-    record(world, Finish { waiting_counts: true, ..parked(world, &went_on, &[(again.clone(), None)], &[]) }).await;
+    record(world, Finish { overlap_counts_waiting: true, ..parked(world, &went_on, &[(again.clone(), None)], &[]) })
+        .await;
     assert_eq!(start_all(world).await, Starts::default());
     world.store.decide_approval(EVERY, again.id, &answer(ApprovalChoice::Cancel, &again, "ann")).await.unwrap();
     world.succeed(&next(world).await).await;
@@ -203,7 +206,7 @@ async fn the_youngest_takes_the_place_of_those_that_waited_behind_as_well(world:
     let waits = world.started(&task).await;
     ask(world, &waits).await;
     let (behind, _) = blocked(world, &task).await;
-    let trigger = json!({ "interval": "1h", "overlap": "cancel_previous", "waiting_counts": true });
+    let trigger = json!({ "interval": "1h", "overlap": "cancel_previous", "overlap_counts_waiting": true });
     let edit = TaskChange::Edit { version: 1, name: "n".into(), spec: Box::new(spec(trigger, json!({}))) };
     world.store.change_task(EVERY, task.id, &edit).await.unwrap();
     let (young, fate) = blocked(world, &task).await;

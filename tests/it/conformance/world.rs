@@ -315,11 +315,11 @@ const INVARIANTS: [(&str, &str); 16] = [
     (
         "who has a slot is in the queue, or waits for a person or a completion",
         "select count(*) from slots s where not exists (select 1 from queue q where q.run_id = s.run_id)
-            and not exists (select 1 from parked p where p.run_id = s.run_id and p.why <> 'overlap')",
+            and not exists (select 1 from parked p where p.run_id = s.run_id and p.reason <> 'overlap')",
     ),
     (
         "nobody waits for a slot that is free",
-        "select count(*) from parked p where p.why = 'overlap'
+        "select count(*) from parked p where p.reason = 'overlap'
             and not exists (select 1 from slots s where s.task_id = p.task_id)",
     ),
     (

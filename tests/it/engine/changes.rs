@@ -34,7 +34,11 @@ async fn a_paused_task_fires_nothing_and_says_so_when_it_is_resumed(world: World
     assert_eq!(instance.lines(&task).await, ["08:01 succeeded", "08:02 queued"]);
 
     let paused = instance.change(&task, pause()).await;
-    assert_eq!((paused.fired, paused.run_count, paused.next_fire_at), (1, 1, None), "the fire that was taken back");
+    assert_eq!(
+        (paused.fire_count, paused.run_count, paused.next_fire_at),
+        (1, 1, None),
+        "the fire that was taken back"
+    );
     world.advance_to("08:04:30");
     instance.live(0).await;
     assert_eq!(instance.lines(&task).await, ["08:01 succeeded"]);
@@ -102,7 +106,7 @@ async fn a_paused_task_can_be_run_now_and_that_uses_up_no_limit(world: World) {
     instance.settle(0).await;
     assert_eq!(instance.lines(&task).await, ["m 08:00:10 succeeded", "08:01 succeeded", "m 08:01 succeeded"]);
     let stored = instance.stored(&task).await;
-    assert_eq!((stored.status.as_str(), stored.fired, stored.run_count), ("completed", 1, 3));
+    assert_eq!((stored.status.as_str(), stored.fire_count, stored.run_count), ("completed", 1, 3));
     instance.finish(&world).await;
 }
 

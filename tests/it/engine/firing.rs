@@ -279,7 +279,7 @@ async fn scheduler_that_is_behind_fires_two_batches_at_once_and_starts_no_more_t
     };
     let numbers = "with recursive n (i) as (select 1 union all select i + 1 from n where i < 1700)";
     world.execute(&copies("randomblob(16)", numbers), &copies("gen_random_uuid()", numbers)).await;
-    let due = "insert into due (task_id, kind, next_at, nominal_at, epoch, fired, run_count)
+    let due = "insert into due (task_id, kind, next_at, nominal_at, epoch, fire_count, run_count)
         select t.id, d.kind, d.next_at, d.nominal_at, d.epoch, 0, 0 from tasks t, due d where t.id <> d.task_id";
     world.execute(due, due).await;
     world.advance_to("08:01");

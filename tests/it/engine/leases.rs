@@ -294,7 +294,7 @@ async fn a_locked_table_that_rescue_does_not_need_keeps_nobody_from_it() {
     dead.crash();
     world.advance(45.001);
     let other = world.instance();
-    let mut blocking = world.begin("lock table windows in access exclusive mode").await;
+    let mut blocking = world.begin("lock table event_windows in access exclusive mode").await;
     other.rescue().await;
     assert_eq!(other.run(id).await.crashes, 1);
     sqlx::query("rollback").execute(&mut blocking).await.expect("given back");

@@ -257,7 +257,7 @@ async fn how_urgent_it_is_decides_what_quiet_hours_hold(mut world: World) {
         MessageKind::Message => d.text.clone().unwrap_or_default(),
         _ => format!("output {}", d.urgency.as_str()),
     };
-    let mut stand: Vec<_> = all.map(|d| (told(&d), d.state.as_str(), d.held)).collect();
+    let mut stand: Vec<_> = all.map(|d| (told(&d), d.state.as_str(), d.hold_reason)).collect();
     stand.sort_by(|a, b| a.0.cmp(&b.0));
     let held = Some(HoldReason::QuietHours);
     let expected = [

@@ -174,7 +174,7 @@ async fn a_run_behind_goes_on_though_its_task_changed_its_mind(world: World) {
 /// Fires each minute; its first run asks two things or waits for its completion, and counts as running meanwhile or not.
 fn waiting_each_minute(overlap: &str, counts: bool, act: &str) -> Value {
     let mut task = every_minute(overlap, json!([act]));
-    task["trigger"]["waiting_counts"] = json!(counts);
+    task["trigger"]["overlap_counts_waiting"] = json!(counts);
     task
 }
 

@@ -100,7 +100,7 @@ async fn only_digest(instance: &Instance) -> Delivery {
 async fn stand(instance: &Instance) -> Vec<(String, &'static str, Option<HoldReason>, i32)> {
     let all = instance.deliveries().await.into_iter().filter(|delivery| delivery.kind != MessageKind::Digest);
     let text = |delivery: &Delivery| delivery.text.clone().unwrap_or_else(|| delivery.kind.as_str().into());
-    all.map(|d| (text(&d), d.state.as_str(), d.held, d.attempts)).collect()
+    all.map(|d| (text(&d), d.state.as_str(), d.hold_reason, d.attempts)).collect()
 }
 
 fn events(sink: &Sink) -> Vec<String> {
@@ -238,7 +238,7 @@ async fn a_message_that_comes_when_its_digest_is_under_way_joins_none(mut world:
     instance.notify().await;
     let due = at("02 06:00");
     let mark = reveille::domain::notification::Mark::Hold {
-        held: HoldReason::QuietHours,
+        hold_reason: HoldReason::QuietHours,
         digest: Box::new(late.delivery.digest(due)),
         at: due,
     };
@@ -382,7 +382,7 @@ async fn a_sick_channel_is_left_alone_without_using_up_attempts(mut world: World
     instance.notify().await;
     assert_eq!(sink.requests().len(), 5);
     let later = instance.deliveries().await.remove(5);
-    assert_eq!((later.state, later.attempts, later.held), (DeliveryState::Pending, 0, None));
+    assert_eq!((later.state, later.attempts, later.hold_reason), (DeliveryState::Pending, 0, None));
     let host = sink.url().replace("http://", "").replace("/hook", "");
     let error = format!("not attempted: `webhook` to {host} fails at present, and is left alone for a while");
     assert_eq!(later.last_error, Some(error));

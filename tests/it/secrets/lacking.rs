@@ -144,7 +144,7 @@ async fn credential_error_of_a_foreign_runtime_is_an_ordinary_failure(world: Wor
     let world = open(world);
     let server = MockServer::start().await;
     let said = json!({ "code": "credential_missing", "message": "Please connect google/work: there is none",
-                       "lack": { "credential": "google/work", "kind": "missing" } });
+                       "credential_issue": { "credential": "google/work", "kind": "missing" } });
     let report = json!({ "state": "failed", "error": said });
     Mock::given(any()).respond_with(ResponseTemplate::new(200).set_body_json(report)).mount(&server).await;
     let instance = world.instance();
@@ -156,7 +156,7 @@ async fn credential_error_of_a_foreign_runtime_is_an_ordinary_failure(world: Wor
     instance.settle(0).await;
     let run = instance.until(id, |run| run.state.is_final()).await;
     let fault = run.error.expect("a fault");
-    assert_eq!((fault.code.as_str(), fault.lack), ("credential_missing", None));
+    assert_eq!((fault.code.as_str(), fault.credential_issue), ("credential_missing", None));
     assert_eq!(instance.stored(&task).await.status, TaskStatus::Active);
     let told: Vec<MessageKind> = told(&instance).await.into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(told, [MessageKind::Failure]);

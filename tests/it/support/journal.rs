@@ -150,9 +150,11 @@ impl Scripted {
             ("fail", _) => Err(RunError::fail("broken", "it is broken")),
             ("lack", name) => {
                 let credential = Reference::parse(name).expect("a reference");
-                let lack =
+                let credential_issue =
                     Some(Box::new(CredentialIssue { credential, kind: CredentialIssueKind::Missing, sent_at: None }));
-                Err(RunError::Fail { fault: RunFault { lack, ..RunFault::new("lacks", "it lacks something") } })
+                Err(RunError::Fail {
+                    fault: RunFault { credential_issue, ..RunFault::new("lacks", "it lacks something") },
+                })
             }
             ("skip", _) => Ok(RunOutcome::Skipped { reason: "quota".into(), usage: Usage::default() }),
             ("panic", _) => panic!("as the task says"),

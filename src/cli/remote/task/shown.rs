@@ -171,7 +171,7 @@ mod tests {
             dst_gap: DstGap::Skip,
             dst_fold: DstFold::Both,
             on_resume: OnResume::CatchUp,
-            waiting_counts: true,
+            overlap_counts_waiting: true,
         };
         let task = task(&Trigger::Schedule(schedule));
         let page = page(&task);
@@ -207,9 +207,9 @@ mod tests {
             throttle: Some(Throttle { limit: 5, per: "1m".into(), key: key("event.data.c") }),
             dedup: Some(Dedup { key: "event.data.d".into(), window: "P1D".into() }),
             max_age: Some("1h".into()),
-            hold: true,
+            buffer_while_paused: true,
             overlap: Overlap::CancelPrevious,
-            waiting_counts: true,
+            overlap_counts_waiting: true,
         };
         let http = HttpPoll {
             url: "https://api.example.org".into(),
@@ -231,7 +231,7 @@ mod tests {
             start_at: Some("2027-03-01T08:00:00Z".parse().unwrap()),
             end_at: Some("2028-03-01T08:00:00Z".parse().unwrap()),
             overlap: Overlap::QueueOne,
-            waiting_counts: true,
+            overlap_counts_waiting: true,
         };
         for trigger in [Trigger::Event(Box::new(event)), Trigger::Condition(condition)] {
             let task = task(&trigger);

@@ -31,7 +31,7 @@ const FIELDS: &[&str] = &[
     "start_at",
     "end_at",
     "overlap",
-    "waiting_counts",
+    "overlap_counts_waiting",
 ];
 /// Headers that a poll may carry.
 const MOST_HEADERS: usize = 30;
@@ -71,7 +71,7 @@ pub fn read(
     let (start_at, end_at) = form.bounds(now);
     let failure_notice_after = form.notice();
     let overlap = form.word_or("overlap", Overlap::parse, &Overlap::WORDS, Overlap::QueueOne);
-    let waiting_counts = form.flag("waiting_counts");
+    let overlap_counts_waiting = form.flag("overlap_counts_waiting");
     form.refuse_what_does_not_go_together(fire);
     if timeout.as_deref().is_some_and(|text| parse_length(text).is_ok_and(|limit| limit > LONGEST_TIMEOUT)) {
         form.fault("timeout", format!("a poll may take {} s at most", LONGEST_TIMEOUT.num_seconds()));
@@ -93,7 +93,7 @@ pub fn read(
         start_at,
         end_at,
         overlap,
-        waiting_counts,
+        overlap_counts_waiting,
     })
 }
 
@@ -312,7 +312,7 @@ mod tests {
             "poll": {"sql": {"source": "shop", "query": "select 1"}}, "interval": "PT30S", "fire": "on_true",
             "expression": "value.scalar > 3", "reset": "value.scalar < 2", "hold_for": "10m", "cooldown": "6h",
             "timeout": "20s", "failure_notice_after": 7, "start_at": "2027-01-01T00:00:00Z",
-            "end_at": "2028-01-01T00:00:00Z", "overlap": "skip", "waiting_counts": true,
+            "end_at": "2028-01-01T00:00:00Z", "overlap": "skip", "overlap_counts_waiting": true,
         });
         let mut expected = all.clone();
         expected["type"] = json!("condition");

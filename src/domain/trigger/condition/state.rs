@@ -91,13 +91,13 @@ pub struct PollFault {
     pub retry_after: Option<std::time::Duration>,
     /// The credential that it could not be made without.
     #[serde(skip)]
-    pub lack: Option<Box<CredentialIssue>>,
+    pub credential_issue: Option<Box<CredentialIssue>>,
 }
 
 impl PollFault {
     /// A fault with a word for programs and a sentence for people.
     pub fn new(kind: impl Into<String>, message: impl Into<String>) -> PollFault {
-        PollFault { kind: kind.into(), message: message.into(), retry_after: None, lack: None }
+        PollFault { kind: kind.into(), message: message.into(), retry_after: None, credential_issue: None }
     }
 }
 

@@ -23,9 +23,9 @@ const FIELDS: &[&str] = &[
     "throttle",
     "dedup",
     "max_age",
-    "hold",
+    "buffer_while_paused",
     "overlap",
-    "waiting_counts",
+    "overlap_counts_waiting",
 ];
 /// Longest `source` and `event_type`, in characters.
 const PATTERN_LENGTH: usize = crate::domain::event::ATTRIBUTE_LENGTH;
@@ -53,9 +53,9 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, faults: &mut ValidationE
         throttle: part(&mut form, "throttle", &["limit", "per", "key"], "", throttle),
         dedup: part(&mut form, "dedup", &["key", "window"], "", dedup),
         max_age: length(&mut form, "max_age"),
-        hold: form.flag("hold"),
+        buffer_while_paused: form.flag("buffer_while_paused"),
         overlap: form.word_or("overlap", Overlap::parse, &Overlap::WORDS, Overlap::Allow),
-        waiting_counts: form.flag("waiting_counts"),
+        overlap_counts_waiting: form.flag("overlap_counts_waiting"),
     };
     if trigger.debounce.is_some() && trigger.batch.is_some() {
         form.fault("batch", "can't stand beside `debounce`; a window has one of them");
@@ -231,7 +231,7 @@ mod tests {
             "source": "shop", "event_type": "order.*", "filters": {"from": "amazon", "order.paid": true},
             "filter": "event.data.amount > 100", "debounce": {"quiet": "30s", "max_wait": "5m", "key": "event.data.id"},
             "throttle": {"limit": 5, "per": "1m"}, "dedup": {"key": "event.data.id", "window": "P1D"}, "max_age": "1h",
-            "hold": true, "overlap": "queue_all",
+            "buffer_while_paused": true, "overlap": "queue_all",
         });
         let mut faults = ValidationErrors::new();
         let read = read(written.as_object().unwrap(), "/trigger", &mut faults).unwrap();

@@ -22,9 +22,9 @@ pub mod reason {
     pub const THROTTLED: &str = "throttled";
     /// An event with this `dedup` key came before.
     pub const DUPLICATE: &str = "duplicate";
-    /// The task has held as many events as it may.
-    pub const HOLD_FULL: &str = "hold_full";
-    /// The owner dropped the held events at the resume.
+    /// The task has buffered as many events as it may.
+    pub const BUFFER_FULL: &str = "buffer_full";
+    /// The owner dropped the buffered events at the resume.
     pub const DROPPED: &str = "dropped";
     /// The event has fired as many tasks as one event may.
     pub const FAN_OUT: &str = "fan_out";
@@ -140,7 +140,7 @@ words! {
         /// The window ends after a number of events or a time.
         Batch = "batch",
         /// Of a paused task.
-        Hold = "hold",
+        Buffer = "buffer",
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Indexed {
     /// Whether the task fires.
     pub status: TaskStatus,
     /// The task keeps events while it is paused.
-    pub hold: bool,
+    pub buffer_while_paused: bool,
     /// Automatic fires that the task may still have.
     pub max_runs: Option<i64>,
     /// The compiled trigger.
@@ -217,7 +217,7 @@ pub fn indexed(task: &EventTask, trigger: &EventTrigger, language: &Language) ->
         task_id: task.task_id,
         epoch: task.epoch,
         status: task.status,
-        hold: trigger.hold,
+        buffer_while_paused: trigger.buffer_while_paused,
         max_runs: task.max_runs,
         matcher,
         told: AtomicBool::new(false),

@@ -148,7 +148,7 @@ fn matched_noting(
         task_id: task.task_id,
         epoch: task.epoch,
         status: task.status,
-        hold: task.hold,
+        buffer_while_paused: task.buffer_while_paused,
         max_runs: task.max_runs,
         arrival: Arc::clone(arrival),
         verdict,

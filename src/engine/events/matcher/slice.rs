@@ -237,7 +237,7 @@ pub(super) mod tests {
             task_id: Uuid::from_u128(task as u128),
             epoch: 1,
             status: TaskStatus::Active,
-            hold: false,
+            buffer_while_paused: false,
             max_runs: None,
             arrival: Arc::clone(&taken.arrival),
             verdict: EventVerdict::Fires(MatchPath::default()),

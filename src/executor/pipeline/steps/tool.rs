@@ -206,7 +206,7 @@ mod tests {
             let reference = Reference::parse("shop").unwrap();
             let error = CredentialError { trouble, reference, why: String::new(), last_used: 0, sent_at: None };
             let StepFault { fault, again } = send.failed(ToolError::Credential(error));
-            (fault.code, again == RetryAdvice::No, fault.lack.is_some())
+            (fault.code, again == RetryAdvice::No, fault.credential_issue.is_some())
         };
         assert_eq!(failed(CredentialFault::Busy), ("credential_busy".into(), false, false));
         assert_eq!(failed(CredentialFault::Missing), ("credential_missing".into(), true, true));
@@ -214,6 +214,6 @@ mod tests {
         assert_eq!((fault.fault.code.as_str(), fault.again), ("outcome_unknown", RetryAdvice::No));
         let foreign =
             send.failed(ToolError::tell(ToolFailure::PermissionDenied, "credential_missing", "Please connect shop"));
-        assert_eq!(foreign.fault.lack, None, "a word of a tool's is none of ours");
+        assert_eq!(foreign.fault.credential_issue, None, "a word of a tool's is none of ours");
     }
 }

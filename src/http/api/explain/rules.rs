@@ -138,11 +138,11 @@ fn of_event(event: &EventTrigger, status: TaskStatus, said: &mut RuleExplanation
         ));
     }
     if status == TaskStatus::Paused {
-        said.say(match event.hold {
+        said.say(match event.buffer_while_paused {
             true => format!(
-                "Events that come meanwhile are held, {HELD_EVENTS} at most, and run when it is resumed (`hold`)."
+                "Events that come meanwhile are buffered, {HELD_EVENTS} at most, and run when it is resumed (`buffer_while_paused`)."
             ),
-            false => "Events that come meanwhile are not kept for it (`hold`: false).".into(),
+            false => "Events that come meanwhile are not kept for it (`buffer_while_paused`: false).".into(),
         });
     }
 }
@@ -285,10 +285,10 @@ fn asked(condition: &Condition) -> &str {
 }
 
 fn of_overlap(trigger: &Trigger, said: &mut RuleExplanation) {
-    let (rule, waiting_counts) = match trigger {
-        Trigger::Schedule(schedule) => (schedule.overlap, schedule.waiting_counts),
-        Trigger::Event(event) => (event.overlap, event.waiting_counts),
-        Trigger::Condition(condition) => (condition.overlap, condition.waiting_counts),
+    let (rule, overlap_counts_waiting) = match trigger {
+        Trigger::Schedule(schedule) => (schedule.overlap, schedule.overlap_counts_waiting),
+        Trigger::Event(event) => (event.overlap, event.overlap_counts_waiting),
+        Trigger::Condition(condition) => (condition.overlap, condition.overlap_counts_waiting),
     };
     let becomes = match rule {
         Overlap::Skip => "is skipped while another run of it is executed",
@@ -297,9 +297,9 @@ fn of_overlap(trigger: &Trigger, said: &mut RuleExplanation) {
         Overlap::Allow => "is executed beside others of it",
         Overlap::CancelPrevious => "ends the one that is executed",
     };
-    let counts = match (rule, waiting_counts) {
+    let counts = match (rule, overlap_counts_waiting) {
         (Overlap::Allow, _) => "",
-        (_, true) => "; a run that waits for a person or a report counts as executed (`waiting_counts`)",
+        (_, true) => "; a run that waits for a person or a report counts as executed (`overlap_counts_waiting`)",
         (_, false) => "; a run that waits for a person or a report does not count",
     };
     said.say(format!("A run of it {becomes} (`overlap`: {}){counts}.", rule.as_str()));
@@ -358,7 +358,7 @@ mod tests {
             dst_gap: DstGap::Skip,
             dst_fold: DstFold::Both,
             on_resume: OnResume::CatchUp,
-            waiting_counts: true,
+            overlap_counts_waiting: true,
         };
         let said = paused(&Trigger::Schedule(schedule.clone()));
         // when it fires is said by its instants, in its zone
@@ -379,9 +379,9 @@ mod tests {
             throttle: Some(Throttle { limit: 5, per: "1m".into(), key: key() }),
             dedup: Some(Dedup { key: "event.data.no".into(), window: "P1D".into() }),
             max_age: Some("1h".into()),
-            hold: true,
+            buffer_while_paused: true,
             overlap: Overlap::CancelPrevious,
-            waiting_counts: true,
+            overlap_counts_waiting: true,
         };
         let said = paused(&Trigger::Event(Box::new(event.clone())));
         names_every_option(&event, &said, &["source", "event_type", "filters", "filter"]);
@@ -413,7 +413,7 @@ mod tests {
             start_at: Some(now()),
             end_at: Some(now()),
             overlap: Overlap::QueueOne,
-            waiting_counts: true,
+            overlap_counts_waiting: true,
         }
     }
 

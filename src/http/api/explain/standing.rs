@@ -75,7 +75,7 @@ pub fn needs(facts: &StandingFacts) -> Vec<String> {
             said.push(format!("It starts when {what}, at {}.", instant(queued.run_at)));
         }
         (Some(_), _) => said.push(format!("It starts as soon as a worker has a free place{}.", limited(limits))),
-        (None, Some(Parked { why, wake_at })) => said.push(match why.as_str() {
+        (None, Some(Parked { reason, wake_at })) => said.push(match reason.as_str() {
             "completion" => format!("The foreign runtime reports by {}, or it fails.", instant(*wake_at)),
             "approval" => "People decide, or the time of what they were asked is over.".into(),
             _ => "The run that has its task's slot comes to its end.".into(),

@@ -110,7 +110,7 @@ pub async fn explain_task(
 /// The next instants of a schedule, asked where tenants' rules are computed.
 async fn ahead(state: &HttpState, task: &Task, now: DateTime<Utc>) -> Vec<DateTime<Utc>> {
     let Trigger::Schedule(schedule) = task.spec.trigger.clone() else { return Vec::new() };
-    let left = task.spec.max_runs.map_or(AHEAD, |most| (most as i64 - task.fired).clamp(0, AHEAD as i64) as usize);
+    let left = task.spec.max_runs.map_or(AHEAD, |most| (most as i64 - task.fire_count).clamp(0, AHEAD as i64) as usize);
     let anchor = task.anchor_at;
     let asked = state.compute.run(&task.tenant_id, move || schedule.preview(now, anchor, left));
     asked.await.ok().and_then(Result::ok).unwrap_or_default().instants
@@ -157,7 +157,7 @@ pub fn explained(facts: &TaskFacts) -> TaskExplanation {
     rules::of(task, facts.condition.as_ref(), facts.now, &mut rules);
     let RuleExplanation { sentences: mut said, mut needs } = rules;
     if let Some(most) = task.spec.max_runs {
-        said.push(format!("Of its {most} runs it has had {}.", task.fired));
+        said.push(format!("Of its {most} runs it has had {}.", task.fire_count));
     }
     if let Some(Holder { run_id, state, started_at }) = &facts.holder {
         let since = started_at.map_or(String::new(), |at| format!(" since {}", instant(at)));

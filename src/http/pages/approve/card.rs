@@ -243,7 +243,7 @@ impl Deadline {
     fn of(scene: &ApprovalPage, approval: &Approval) -> Deadline {
         let (words, until) = (&scene.words, approval.expires_at);
         let votes = || {
-            let is_among = approval.votes.iter().any(|vote| vote.may_be_of(&scene.marks));
+            let is_among = approval.votes.iter().any(|vote| vote.may_be_of(&scene.identities));
             Votes {
                 phrase: if is_among { "agreed_with_you" } else { "agreed" },
                 agreed: approval.agreed(),

@@ -5,7 +5,7 @@ use chrono_tz::Tz;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::domain::approval::voter::VoterMarks;
+use crate::domain::approval::voter::VoterIdentities;
 use crate::domain::approval::{Approval, ApprovalStatus};
 use crate::ports::channel::templates::phrases::Phrases;
 
@@ -23,7 +23,7 @@ pub struct ApprovalPage {
     /// As the record names the reader: `recipient:<id>`.
     pub reader: String,
     /// By what else the reader is known.
-    pub marks: VoterMarks,
+    pub identities: VoterIdentities,
     /// The run that asks.
     pub run_id: Uuid,
     /// The name of the task, as far as there is one.

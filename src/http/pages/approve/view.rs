@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence};
     use crate::domain::approval::proposal::ProposalIdentity;
-    use crate::domain::approval::voter::{Vote, VoterMarks};
+    use crate::domain::approval::voter::{Vote, VoterIdentities};
     use crate::domain::approval::why::{RuleBy, Why};
     use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, CallOutcome, Proposal};
     use crate::http::pages::approve::form::SubmittedFields;
@@ -250,7 +250,7 @@ mod tests {
             words: words.clone(),
             tenant: text.into(),
             reader: "recipient:ann".into(),
-            marks: VoterMarks::of_name("recipient:ann"),
+            identities: VoterIdentities::of_name("recipient:ann"),
             run_id: Uuid::from_u128(3),
             task: Some(text.into()),
             started: Some(("run_hand_by", now())),
@@ -267,7 +267,7 @@ mod tests {
             description: String::new(),
             ..proposal(text)
         };
-        let vote = Vote { by: "recipient:ann".into(), marks: VoterMarks::of_name("recipient:ann") };
+        let vote = Vote { by: "recipient:ann".into(), identities: VoterIdentities::of_name("recipient:ann") };
         let open = [
             approval(proposal(text)),
             Approval { votes: vec![vote], ..approval(code) },

@@ -145,7 +145,7 @@ impl Session {
     async fn find(&mut self) -> Result<(), StoreError> {
         let rows = self.state.store.live_messages(&self.tenant, self.since, ROWS).await?;
         for row in &rows {
-            if self.known.insert(row.id, row.created_at).is_none() && (self.decides || !row.decides) {
+            if self.known.insert(row.id, row.created_at).is_none() && (self.decides || !row.has_approval_link) {
                 self.found.push_back(row.id);
             }
         }

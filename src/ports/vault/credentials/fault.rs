@@ -94,7 +94,7 @@ impl CredentialError {
 
     /// The fault of a run that can't go on because of it.
     pub fn fault(&self) -> RunFault {
-        RunFault { lack: self.lack().map(Box::new), ..RunFault::new(self.code(), self.to_string()) }
+        RunFault { credential_issue: self.lack().map(Box::new), ..RunFault::new(self.code(), self.to_string()) }
     }
 
     fn sentence(&self) -> String {

@@ -33,7 +33,7 @@ pub(super) async fn record(
         .bind(moves.iter().map(|m| m.epoch).collect::<Vec<_>>())
         .bind(moves.iter().map(|m| m.next_at).collect::<Vec<_>>())
         .bind(moves.iter().map(|m| m.nominal_at).collect::<Vec<_>>())
-        .bind(moves.iter().map(|m| m.fired).collect::<Vec<_>>())
+        .bind(moves.iter().map(|m| m.fires).collect::<Vec<_>>())
         .bind(ask.now)
         .bind(ask.worker)
         .bind(ask.start.as_ref().map(|start| start.lease_until))

@@ -45,7 +45,7 @@ fn holding(leases: &[Lease]) -> QueryBuilder<Sqlite> {
 fn inserting(entries: &[(Lease, &EntryColumns)]) -> QueryBuilder<Sqlite> {
     let mut insert = QueryBuilder::new(
         "insert into turns (run_id, seq, turn, format, body, turns, tool_calls, input_tokens, output_tokens,
-                            cost_micros, duration_ms, created_at, echo) ",
+                            cost_micros, duration_ms, created_at, provider_message) ",
     );
     insert.push_values(entries, |mut row, (lease, entry)| {
         let usage = entry.usage;

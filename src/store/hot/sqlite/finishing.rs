@@ -96,7 +96,7 @@ async fn park(conn: &mut SqliteConnection, end: &Finish, held: &FinishingRow) ->
     sqlx::query(PARK)
         .bind(end.lease.run_id)
         .bind(park.wake_at())
-        .bind(park.why())
+        .bind(park.reason())
         .bind(&held.overlap)
         .execute(conn)
         .await?;
@@ -174,7 +174,7 @@ async fn with_questions(
         list(&mut select, runs.iter().copied());
         select.push(
             " and (status = 'pending'
-                   or (status in ('approved', 'edited') and replaced_by is null and began_at is null and hold_until > ",
+                   or (status in ('approved', 'edited') and replaced_by is null and execution_started_at is null and hold_until > ",
         );
         select.push_bind(now).push("))");
         let ids: Vec<Uuid> =

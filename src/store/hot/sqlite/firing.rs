@@ -30,13 +30,13 @@ pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[DueUpdate]) ->
 
 /// The statement that moves due rows on.
 pub(super) fn moving(moves: &[DueUpdate]) -> QueryBuilder<Sqlite> {
-    let mut update = QueryBuilder::new("with moved (task_id, epoch, next_at, nominal_at, fired) as (");
+    let mut update = QueryBuilder::new("with moved (task_id, epoch, next_at, nominal_at, fires) as (");
     update.push_values(moves, |mut row, m| {
-        row.push_bind(m.task_id).push_bind(m.epoch).push_bind(m.next_at).push_bind(m.nominal_at).push_bind(m.fired);
+        row.push_bind(m.task_id).push_bind(m.epoch).push_bind(m.next_at).push_bind(m.nominal_at).push_bind(m.fires);
     });
     update.push(
-        ") update due set next_at = m.next_at, nominal_at = m.nominal_at, fired = due.fired + m.fired,
-                  run_count = due.run_count + m.fired
+        ") update due set next_at = m.next_at, nominal_at = m.nominal_at, fire_count = due.fire_count + m.fires,
+                  run_count = due.run_count + m.fires
              from moved m where due.task_id = m.task_id and due.epoch = m.epoch",
     );
     update

@@ -122,12 +122,12 @@ async fn count_fires(conn: &mut SqliteConnection, entries: &[RecordingEntry<'_>]
 }
 
 fn counting(fires: &[(Uuid, i64)]) -> QueryBuilder<Sqlite> {
-    let mut update = QueryBuilder::new("with fires (task_id, fired) as (");
+    let mut update = QueryBuilder::new("with fires (task_id, fires) as (");
     update.push_values(fires, |mut row, (task_id, fired)| {
         row.push_bind(*task_id).push_bind(*fired);
     });
     update.push(
-        ") update due set fired = due.fired + f.fired, run_count = due.run_count + f.fired
+        ") update due set fire_count = due.fire_count + f.fires, run_count = due.run_count + f.fires
              from fires f where due.task_id = f.task_id",
     );
     update

@@ -34,7 +34,7 @@ const TABLES: [CountedTable; 10] = [
     CountedTable {
         name: "turns",
         key: &[("run_id", "uuid"), ("seq", "bigint")],
-        parts: &["body", "echo"],
+        parts: &["body", "provider_message"],
         owner: Some(("runs", "run_id")),
     },
     CountedTable { name: "events", key: &[("seq", "bigint")], parts: &["body"], owner: None },

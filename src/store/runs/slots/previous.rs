@@ -76,12 +76,12 @@ pub(in crate::store) const LOCK_QUEUED_IF_FREE: Split = Split {
 
 /// Locks the row of a run that waits for a person or a completion; answers whether it goes by its task's policy.
 pub(in crate::store) const LOCK_WAITING_IF_FREE: Split = Split {
-    postgres: "select overlap is null from parked where run_id = $1 and why <> 'overlap' for update skip locked",
-    sqlite: "select overlap is null from parked where run_id = $1 and why <> 'overlap'",
+    postgres: "select overlap is null from parked where run_id = $1 and reason <> 'overlap' for update skip locked",
+    sqlite: "select overlap is null from parked where run_id = $1 and reason <> 'overlap'",
 };
 
 /// Locks those of a task's runs that wait for a person or a completion.
 pub(in crate::store) const LOCK_WAITING: Split = Split {
-    postgres: "select run_id from parked where task_id = $1 and why <> 'overlap' order by run_id for update",
-    sqlite: "select run_id from parked where task_id = $1 and why <> 'overlap' order by run_id",
+    postgres: "select run_id from parked where task_id = $1 and reason <> 'overlap' order by run_id for update",
+    sqlite: "select run_id from parked where task_id = $1 and reason <> 'overlap' order by run_id",
 };

@@ -67,7 +67,7 @@ pub(in crate::store) struct AsRead {
     pub epoch: i64,
     pub next_at: Option<DateTime<Utc>>,
     pub nominal_at: Option<DateTime<Utc>>,
-    pub fired: i64,
+    pub fire_count: i64,
     pub version: i64,
 }
 
@@ -114,7 +114,7 @@ pub(in crate::store) struct DueUpdate {
     pub epoch: i64,
     pub next_at: Option<DateTime<Utc>>,
     pub nominal_at: Option<DateTime<Utc>>,
-    pub fired: i64,
+    pub fires: i64,
 }
 
 /// A run for the queue; with a lease where the instance has room for it.
@@ -257,13 +257,13 @@ impl DueRow {
     }
 
     fn as_read(&self) -> AsRead {
-        let TaskRow { id, epoch, next_at, nominal_at, fired, version, .. } = &self.task;
+        let TaskRow { id, epoch, next_at, nominal_at, fire_count, version, .. } = &self.task;
         AsRead {
             task_id: *id,
             epoch: *epoch,
             next_at: *next_at,
             nominal_at: *nominal_at,
-            fired: *fired,
+            fire_count: *fire_count,
             version: *version,
         }
     }
@@ -287,7 +287,7 @@ impl DueRow {
             anchor: self.task.anchor_at,
             active_since: self.task.active_since,
             nominal,
-            fired: self.task.fired.max(0) as u64,
+            fire_count: self.task.fire_count.max(0) as u64,
             max_runs,
         };
         let until = ask.now + signed(ask.horizon);
@@ -302,7 +302,7 @@ impl DueRow {
     fn moved(self, spec: Spec, to: &DueUpdate) -> Option<Task> {
         let mut task = self.task.with(Json(spec));
         (task.next_at, task.nominal_at) = (to.next_at, to.nominal_at);
-        (task.fired, task.run_count) = (task.fired + to.fired, task.run_count + to.fired);
+        (task.fire_count, task.run_count) = (task.fire_count + to.fires, task.run_count + to.fires);
         task.task().ok()
     }
 
@@ -347,12 +347,12 @@ impl DueRow {
             }
         };
         let nominal_at = plan.next.map(|next| next.nominal);
-        batch.moves.push(DueUpdate { next_at, nominal_at, fired, ..self.stand_still() });
+        batch.moves.push(DueUpdate { next_at, nominal_at, fires: fired, ..self.stand_still() });
     }
 
     fn why_completed(&self, fired: i64) -> &'static str {
         let most = self.max_runs().ok().flatten();
-        let spent = most.is_some_and(|most| (self.task.fired + fired).max(0) as u64 >= most);
+        let spent = most.is_some_and(|most| (self.task.fire_count + fired).max(0) as u64 >= most);
         if spent { REASON_MAX_RUNS } else { REASON_ENDED }
     }
 
@@ -362,7 +362,7 @@ impl DueRow {
             epoch: self.task.epoch,
             next_at: None,
             nominal_at: self.task.nominal_at,
-            fired: 0,
+            fires: 0,
         }
     }
 

@@ -120,8 +120,8 @@ pub fn judge(records: &Records, task: &TaskRow, known: &Known, verdict: &mut Ver
     let fired = own.values().flatten().filter(|row| !row.reason.as_deref().is_some_and(|r| PLANNED_SKIPS.contains(&r)));
     let fired = fired.count() as i64;
     // a repeated instant counts no second time, whatever wrote it
-    if task.fired != fired {
-        verdict.violated("counted", format!("{} has counted {} fires of {fired}", task.id, task.fired));
+    if task.fire_count != fired {
+        verdict.violated("counted", format!("{} has counted {} fires of {fired}", task.id, task.fire_count));
     }
 }
 

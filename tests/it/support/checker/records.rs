@@ -30,7 +30,7 @@ pub struct TaskRow {
     pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,
     pub due_epoch: i64,
-    pub fired: i64,
+    pub fire_count: i64,
     pub next_at: Option<DateTime<Utc>>,
     pub nominal_at: Option<DateTime<Utc>>,
 }
@@ -106,7 +106,7 @@ macro_rules! read {
         Records {
             tasks: sqlx::query_as(
                 "select t.id, t.spec, t.status, t.status_reason, t.epoch, t.anchor_at, t.active_since, t.created_at,
-                        t.updated_at, d.epoch as due_epoch, d.fired, d.next_at, d.nominal_at
+                        t.updated_at, d.epoch as due_epoch, d.fire_count, d.next_at, d.nominal_at
                    from tasks t join due d on d.task_id = t.id order by t.id",
             )
             .fetch_all(&mut $conn)
@@ -127,7 +127,7 @@ macro_rules! read {
             )
             .fetch_all(&mut $conn)
             .await?,
-            parked: sqlx::query_as("select run_id, why from parked order by run_id").fetch_all(&mut $conn).await?,
+            parked: sqlx::query_as("select run_id, reason from parked order by run_id").fetch_all(&mut $conn).await?,
             slots: sqlx::query_as("select task_id, run_id from slots order by task_id").fetch_all(&mut $conn).await?,
             deliveries: sqlx::query_as("select tenant_id, recipient, channel, dedupe_key, state from deliveries")
                 .fetch_all(&mut $conn)

@@ -31,7 +31,7 @@ fn task(trigger: Value, until: f64, fired: i64) -> TaskRow {
         created_at: at(0.0),
         updated_at: at(until),
         due_epoch: 2,
-        fired,
+        fire_count: fired,
         next_at: None,
         nominal_at: None,
     }
@@ -108,7 +108,7 @@ fn an_instant_without_a_record_or_with_two_is_found() {
     };
     assert_eq!(found(|records, _| twin(records, key(2.0))), ["counted", "one_record"]);
     assert_eq!(found(|records, _| twin(records, format!("{}#7", key(2.0)))), ["counted", "one_record"]);
-    assert_eq!(found(|records, _| records.tasks[0].fired = 5), ["counted"]);
+    assert_eq!(found(|records, _| records.tasks[0].fire_count = 5), ["counted"]);
     assert_eq!(found(|records, _| records.tasks[0].due_epoch = 1), ["epochs"]);
 }
 
@@ -119,7 +119,7 @@ fn a_record_of_what_was_not_due_is_found() {
             let stray = run(seconds);
             known.effects.push(effect(&stray, 1, seconds + 0.01));
             records.runs.push(stray);
-            records.tasks[0].fired += 1;
+            records.tasks[0].fire_count += 1;
         })
     };
     assert_eq!(stray(2.5), ["never_due"]);
@@ -131,7 +131,7 @@ fn a_record_of_what_was_not_due_is_found() {
 fn coalesced(records: &mut Records, known: &mut Known, count: u64) {
     records.runs.remove(1);
     known.effects.remove(1);
-    records.tasks[0].fired = 3;
+    records.tasks[0].fire_count = 3;
     let (from, to) = (at(2.0).to_rfc3339(), at(2.0).to_rfc3339());
     records.runs[1].missed = Some(Json(json!({ "from": from, "to": to, "count": count })));
     records.runs[1].created_at = at(60.0);
