@@ -16,13 +16,13 @@ pub struct BenchSize {
     /// Starts that are timed one after the other.
     pub starts: usize,
     /// How long the lone task is watched, a start a second.
-    pub lone_seconds: usize,
+    pub single_task_seconds: usize,
     /// Tasks that are stored while nothing, or a herd of them, is due.
-    pub stored: usize,
+    pub stored_tasks: usize,
     /// Tasks that are due at one instant, half of the stored ones at most.
     pub herd: usize,
     /// How long a service at rest is watched.
-    pub rest_seconds: usize,
+    pub idle_seconds: usize,
     /// Tasks that are made.
     pub creates: usize,
     /// Event tasks that there are.
@@ -34,7 +34,7 @@ pub struct BenchSize {
     /// How long the quiet tenant is watched, alone and beside others.
     pub neighbour_seconds: usize,
     /// Tasks of a kind that each hostile tenant has.
-    pub crowd: usize,
+    pub hostile_tasks: usize,
 }
 
 impl Default for BenchSize {
@@ -45,16 +45,16 @@ impl Default for BenchSize {
             fires: 50_000,
             backlog: 20_000,
             starts: 500,
-            lone_seconds: 60,
-            stored: 1_000_000,
+            single_task_seconds: 60,
+            stored_tasks: 1_000_000,
             herd: 200_000,
-            rest_seconds: 20,
+            idle_seconds: 20,
             creates: 20_000,
             event_tasks: 10_000,
             events: 20_000,
             event_samples: 500,
             neighbour_seconds: 30,
-            crowd: 300,
+            hostile_tasks: 300,
         }
     }
 }
@@ -68,16 +68,16 @@ impl BenchSize {
             fires: 1_000,
             backlog: 500,
             starts: 10,
-            lone_seconds: 4,
-            stored: 2_000,
+            single_task_seconds: 4,
+            stored_tasks: 2_000,
             herd: 200,
-            rest_seconds: 1,
+            idle_seconds: 1,
             creates: 160,
             event_tasks: 200,
             events: 500,
             event_samples: 10,
             neighbour_seconds: 3,
-            crowd: 10,
+            hostile_tasks: 10,
         }
     }
 

@@ -177,7 +177,7 @@ pub struct BusDeadLetter {
     /// The number of times that the entry was delivered.
     pub deliveries: u32,
     /// The instant from which the entry is delivered no more.
-    pub buried_at: DateTime<Utc>,
+    pub dead_lettered_at: DateTime<Utc>,
 }
 
 /// Which dead letters are meant. Those without a tenant belong to `Scope::Every` alone.

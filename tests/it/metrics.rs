@@ -40,9 +40,9 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
     ),
     ("deliveries_pending", &[], "messages", "Grows: a channel is slower than what it gets, or is left alone."),
     ("event_fires", &[], "runs", "Nothing; the pace of event tasks."),
-    ("event_skips", &[], "matches", "See `reveille_fires_missed_total` for the reasons."),
+    ("event_fires_skipped", &[], "matches", "See `reveille_skips_total` for the reasons."),
     ("events_acknowledged", &[], "entries", "Nothing; should follow `reveille_events_read_total`."),
-    ("events_buried", &[], "entries", "Any: `reveille dead-letter list` says what can't be handled and why."),
+    ("events_dead_lettered", &[], "entries", "Any: `reveille dead-letter list` says what can't be handled and why."),
     ("events_matched", &[], "events", "Nothing; what the matcher gets through."),
     (
         "events_pending",
@@ -79,12 +79,12 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
     ),
     ("fires", &[], "fires", "Nothing; the pace of scheduled tasks."),
     (
-        "fires_missed",
+        "skips",
         &["reason"],
         "fires",
         "`missed_window` and `catch_up_limit`: the service was down or behind for longer than a task allows. `overlap`: a task takes longer than its interval. `reveille run explain` says it of one run.",
     ),
-    ("fires_skipped", &[], "fires", "See `reveille_fires_missed_total` for the reasons."),
+    ("fires_skipped", &[], "fires", "See `reveille_skips_total` for the reasons."),
     ("http_connections", &[], "connections", "Near the limit of the server: somebody holds connections open."),
     ("http_connections_refused", &[], "connections", "Any: clients are turned away; find who opens so many."),
     ("http_request_seconds", &["method", "route"], "seconds", "p99 grows: see the pools, then the database."),
@@ -93,7 +93,7 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
         "pool_connections",
         &["pool", "state"],
         "connections",
-        "`in_use` at `most` for long: raise `[database] max_connections`.",
+        "`in_use` at `max` for long: raise `[database] max_connections`.",
     ),
     (
         "pool_waits",
@@ -103,7 +103,7 @@ const MEANINGS: &[(&str, &[&str], &str, &str)] = &[
     ),
     ("polls", &[], "polls", "Nothing; the pace of condition tasks."),
     (
-        "polls_failing",
+        "poll_failures",
         &[],
         "polls",
         "Grows: what conditions watch does not answer; `reveille task show` has the error.",
@@ -291,18 +291,18 @@ async fn starts_ends_and_what_was_missed_are_measured(world: World) {
     has(&text, "reveille_run_queue_seconds_count 3");
     has(&text, r#"reveille_run_seconds_count{executor="test",state="succeeded"} 2"#);
     has(&text, r#"reveille_run_seconds_count{executor="test",state="failed"} 1"#);
-    has(&text, r#"reveille_fires_missed_total{reason="missed_window"} 1"#);
+    has(&text, r#"reveille_skips_total{reason="missed_window"} 1"#);
     // what a pause has cost is counted when it ends
     let paused = instance.task(json!({ "trigger": { "type": "schedule", "interval": "10m" } })).await;
     instance.change(&paused, TaskChange::Pause { reason: None }).await;
     world.advance(1800.0);
     instance.change(&paused, TaskChange::Resume).await;
-    has(&instance.page("/metrics").await, r#"reveille_fires_missed_total{reason="paused"} 1"#);
+    has(&instance.page("/metrics").await, r#"reveille_skips_total{reason="paused"} 1"#);
     has(&text, r#"reveille_queue_runs{state="ready"} 0"#);
     has(&text, "reveille_tasks_late 0");
     let pool = if world.is_postgres() { "hot" } else { "writer" };
     let most = if world.is_postgres() { 2 } else { 1 };
-    has(&text, &format!(r#"reveille_pool_connections{{pool="{pool}",state="most"}} {most}"#));
+    has(&text, &format!(r#"reveille_pool_connections{{pool="{pool}",state="max"}} {most}"#));
     instance.finish(&world).await;
 }
 

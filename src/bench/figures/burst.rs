@@ -117,7 +117,7 @@ pub async fn lone(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     if !bench.wants("lone") {
         return Ok(());
     }
-    let seconds = bench.size.lone_seconds;
+    let seconds = bench.size.single_task_seconds;
     bench.tell(&format!("lone: one task a second, for {seconds} s"));
     let sleeps = timer::alone(seconds.max(20), GAP).await;
     let starts = BenchEnv::with(bench.at, async |place| {

@@ -28,7 +28,8 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     if !bench.wants("herd") {
         return Ok(());
     }
-    let (stored, herd, fires) = (bench.size.stored, bench.size.herd.min(bench.size.stored / 2), bench.size.fires);
+    let (stored, herd, fires) =
+        (bench.size.stored_tasks, bench.size.herd.min(bench.size.stored_tasks / 2), bench.size.fires);
     bench.tell(&format!("herd: {herd} tasks at one instant, among {stored}"));
     let (limit, took, lone, late) = BenchEnv::with(bench.at, async |place| {
         let instance = Instance::build(place).await?;

@@ -49,7 +49,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 }
 
 async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<QuietFigures> {
-    let (seconds, crowd) = (bench.size.neighbour_seconds, bench.size.crowd);
+    let (seconds, crowd) = (bench.size.neighbour_seconds, bench.size.hostile_tasks);
     let watched = Duration::from_secs(seconds as u64);
     bench.tell(&format!("{NAME}: a quiet tenant alone, {seconds} s, with the default configuration and quotas"));
     let sink = MessageSink::open().await?;

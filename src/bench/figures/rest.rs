@@ -37,7 +37,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     if !bench.wants("rest_1m") {
         return Ok(());
     }
-    let (at, stored, seconds) = (bench.at, bench.size.stored, bench.size.rest_seconds);
+    let (at, stored, seconds) = (bench.at, bench.size.stored_tasks, bench.size.idle_seconds);
     bench.tell(&format!("rest_1m: {stored} stored tasks, nothing due, for {seconds} s"));
     let (empty, full) = BenchEnv::with(at, async |place| {
         let instance = Instance::build(place).await?;

@@ -59,16 +59,16 @@ pub struct Args {
     starts: Option<usize>,
     /// Seconds for which the lone task is watched [default: 60]
     #[arg(long, value_name = "N")]
-    lone_seconds: Option<usize>,
+    single_task_seconds: Option<usize>,
     /// Tasks that are stored in rest_1m and herd [default: 1000000]
     #[arg(long, value_name = "N")]
-    stored: Option<usize>,
+    stored_tasks: Option<usize>,
     /// Tasks that are due at one instant in herd [default: 200000]
     #[arg(long, value_name = "N")]
     herd: Option<usize>,
     /// Seconds for which a service at rest is watched [default: 20]
     #[arg(long, value_name = "N")]
-    rest_seconds: Option<usize>,
+    idle_seconds: Option<usize>,
     /// Tasks that are made [default: 20000]
     #[arg(long, value_name = "N")]
     creates: Option<usize>,
@@ -86,7 +86,7 @@ pub struct Args {
     neighbour_seconds: Option<usize>,
     /// Tasks of a kind that each hostile tenant of neighbours has, 1,000 at most [default: 300]
     #[arg(long, value_name = "N")]
-    crowd: Option<usize>,
+    hostile_tasks: Option<usize>,
     /// Print JSON instead of a table: figures, limits, percentiles, machine
     #[arg(long)]
     json: bool,
@@ -166,16 +166,16 @@ impl Args {
             fires: or(self.fires, usual.fires),
             backlog: or(self.backlog, usual.backlog).max(20),
             starts: or(self.starts, usual.starts),
-            lone_seconds: or(self.lone_seconds, usual.lone_seconds),
-            stored: or(self.stored, usual.stored).max(10),
+            single_task_seconds: or(self.single_task_seconds, usual.single_task_seconds),
+            stored_tasks: or(self.stored_tasks, usual.stored_tasks).max(10),
             herd: or(self.herd, usual.herd),
-            rest_seconds: or(self.rest_seconds, usual.rest_seconds),
+            idle_seconds: or(self.idle_seconds, usual.idle_seconds),
             creates: or(self.creates, usual.creates),
             event_tasks: or(self.event_tasks, usual.event_tasks),
             events: or(self.events, usual.events),
             event_samples: or(self.event_samples, usual.event_samples),
             neighbour_seconds: or(self.neighbour_seconds, usual.neighbour_seconds),
-            crowd: or(self.crowd, usual.crowd).min(MOST_CROWD),
+            hostile_tasks: or(self.hostile_tasks, usual.hostile_tasks).min(MOST_CROWD),
         }
     }
 }

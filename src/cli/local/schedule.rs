@@ -76,7 +76,7 @@ pub struct PreviewArgs {
     #[arg(long, value_name = "N", conflicts_with = "batch")]
     count: Option<u64>,
     /// Read a schedule from each line of standard input, as JSON with `cron`, `interval` or `rrule`, `timezone`,
-    /// `from` and `count`; answer each with a line, `{"fires": […]}` (with `"cut": true` where further ones
+    /// `from` and `count`; answer each with a line, `{"fires": […]}` (with `"truncated": true` where further ones
     /// take too many steps to compute) or `{"error": …}`
     #[arg(long)]
     batch: bool,
@@ -97,11 +97,11 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<()> {
     Ok(show(&listing, args.timezone.as_deref(), screen)?)
 }
 
-/// `cut` stands there only where it says something.
-fn told(InstantListing { instants, cut }: &InstantListing) -> Value {
+/// `truncated` stands there only where it says something.
+fn told(InstantListing { instants, truncated }: &InstantListing) -> Value {
     let mut told = json!({ "fires": instants.iter().map(utc).collect::<Vec<_>>() });
-    if *cut {
-        told["cut"] = json!(true);
+    if *truncated {
+        told["truncated"] = json!(true);
     }
     told
 }
@@ -207,11 +207,11 @@ fn answer(line: &[u8]) -> Value {
 
 fn show(listing: &InstantListing, timezone: Option<&str>, screen: &mut Screen) -> io::Result<()> {
     match listing.instants.as_slice() {
-        [] if !listing.cut => screen.line("no fires")?,
+        [] if !listing.truncated => screen.line("no fires")?,
         [] => {}
         fires => show_fires(fires, timezone, screen)?,
     }
-    match listing.cut {
+    match listing.truncated {
         true => screen.line(CUT),
         false => Ok(()),
     }
@@ -297,7 +297,10 @@ mod tests {
         // a Sunday, and six days of seconds that are left out
         let question =
             json!({ "cron": "* * * * * *", "exclude": ["* * * * 1-6"], "from": "2026-11-22T23:59:58Z", "count": 9 });
-        assert_eq!(answer(question.to_string().as_bytes()), json!({ "fires": ["2026-11-22T23:59:59Z"], "cut": true }));
+        assert_eq!(
+            answer(question.to_string().as_bytes()),
+            json!({ "fires": ["2026-11-22T23:59:59Z"], "truncated": true })
+        );
         let shown = |question: &Value| {
             let page = TextPage::default();
             let mut screen = Screen::plain(page.clone());

@@ -88,7 +88,7 @@ pub struct ListArgs {
     tenant: Option<String>,
     /// Only of this service
     #[arg(long, value_name = "NAME")]
-    of: Option<String>,
+    service: Option<String>,
     #[command(flatten)]
     page: ListOptions,
 }
@@ -158,7 +158,7 @@ async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> a
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters = given([("tenant_id", args.tenant), ("service", args.of)]);
+    let filters = given([("tenant_id", args.tenant), ("service", args.service)]);
     let client = Client::new(&args.page.service, environment)?.typed_as(typed::CREDENTIAL_LIST);
     let row = |credential: &Value| {
         [

@@ -123,11 +123,11 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
             text_of(&letter["event"]["source"]),
             text_of(&letter["event"]["type"]),
             text_of(&letter["deliveries"]),
-            time_of(&letter["buried_at"]),
+            time_of(&letter["dead_lettered_at"]),
             cut(&text_of(&letter["error"]), 60),
         ]
     };
-    let heading = ["id", "tenant", "source", "type", "tried", "buried", "error"];
+    let heading = ["id", "tenant", "source", "type", "deliveries", "dead since", "error"];
     args.page.print(&client, &["v1", "dead-letters"], &filters, (heading, row), screen).await
 }
 
@@ -143,8 +143,8 @@ fn show(letter: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()
         ("id", text_of(&letter["id"])),
         ("tenant", text_of(&letter["tenant_id"])),
         ("error", text_of(&letter["error"])),
-        ("tried", text_of(&letter["deliveries"])),
-        ("buried", time_of(&letter["buried_at"])),
+        ("deliveries", text_of(&letter["deliveries"])),
+        ("dead since", time_of(&letter["dead_lettered_at"])),
     ])?;
     Ok(screen.line(found)?)
 }

@@ -207,8 +207,8 @@ async fn explain(args: ExplainArgs, environment: &Environment, screen: &mut Scre
         screen.line(format!("{}  {}", text_of(&trigger["task_id"]), text_of(&trigger["name"])))?;
         screen.line(format!("  {}", text_of(&trigger["sentence"])))?;
         let parts = trigger["parts"].as_array().into_iter().flatten();
-        for part in parts.filter(|part| part["holds"] != true) {
-            screen.line(format!("  {}: {}", text_of(&part["part"]), text_of(&part["found"])))?;
+        for part in parts.filter(|part| part["matched"] != true) {
+            screen.line(format!("  {}: {}", text_of(&part["part"]), text_of(&part["detail"])))?;
         }
     }
     Ok(())

@@ -22,18 +22,18 @@ pub struct Settings {
     /// The fate of a run when nobody answers: `expire` it, or `cancel` the call and go on.
     pub on_expiry: OnExpiry,
     /// Other recipients who are asked as well from the start, each by a link of their own.
-    pub also_ask: Vec<String>,
+    pub additional_approvers: Vec<String>,
     /// Another recipient who is asked as well after a while; absent: nobody.
     pub escalate_to: Option<String>,
     /// When that is, as a share of the time.
     pub escalate_after: f64,
     /// How many people have to agree. All links and tokens of one person count once.
-    pub approvers: u32,
+    pub required_approvers: u32,
     /// Whether the recipient for whom the run works may not answer, by a link or by any token of theirs, and neither
     /// may the person who asked for the run by hand, by any token that descends from the same one.
-    pub bar_requester: bool,
+    pub exclude_requester: bool,
     /// Whether the page asks for a code, shown on it, to be typed where an act is of high consequence.
-    pub confirm_high: bool,
+    pub require_typed_confirmation: bool,
     /// Cells of the matrix that are to be otherwise: `"read.high" = "auto"`.
     pub matrix: BTreeMap<String, ApprovalLevel>,
     /// Overrides for named tools.
@@ -59,12 +59,12 @@ impl Default for Settings {
             timeout_minutes: 30,
             reminders: vec![0.5, 0.9],
             on_expiry: OnExpiry::Expire,
-            also_ask: Vec::new(),
+            additional_approvers: Vec::new(),
             escalate_to: None,
             escalate_after: 0.5,
-            approvers: 1,
-            bar_requester: false,
-            confirm_high: false,
+            required_approvers: 1,
+            exclude_requester: false,
+            require_typed_confirmation: false,
             matrix: BTreeMap::new(),
             tools: BTreeMap::new(),
             tenants: BTreeMap::new(),
@@ -85,8 +85,8 @@ impl Settings {
         if !share(self.escalate_after) {
             faults.add("/approvals/escalate_after", "must lie between 0 and 1");
         }
-        if !(1..=20).contains(&self.approvers) {
-            faults.add("/approvals/approvers", "must lie between 1 and 20");
+        if !(1..=20).contains(&self.required_approvers) {
+            faults.add("/approvals/required_approvers", "must lie between 1 and 20");
         }
         for cell in self.matrix.keys().filter(|cell| read_cell(cell).is_none()) {
             faults.add(
@@ -134,7 +134,7 @@ mod tests {
             timeout_minutes: 0,
             reminders: vec![0.5, 1.0],
             escalate_after: 2.0,
-            approvers: 0,
+            required_approvers: 0,
             matrix: BTreeMap::from([
                 ("read.huge".into(), ApprovalLevel::Auto),
                 ("delete.low".into(), ApprovalLevel::Auto),
@@ -150,7 +150,7 @@ mod tests {
                 "/approvals/timeout_minutes",
                 "/approvals/reminders/1",
                 "/approvals/escalate_after",
-                "/approvals/approvers",
+                "/approvals/required_approvers",
                 "/approvals/matrix/read.huge"
             ]
         );

@@ -13,7 +13,7 @@ pub struct InstantListing {
     /// Oldest first.
     pub instants: Vec<DateTime<Utc>>,
     /// They are fewer than were asked for though the schedule may have more: these take too many steps to compute.
-    pub cut: bool,
+    pub truncated: bool,
 }
 
 impl Timetable {
@@ -22,8 +22,8 @@ impl Timetable {
     pub fn preview(&self, from: DateTime<Utc>, count: usize) -> InstantListing {
         let mut firing = self.firing_after(from);
         let instants: Vec<DateTime<Utc>> = firing.by_ref().take(count).collect();
-        let cut = instants.len() < count && firing.gave_up();
-        InstantListing { instants, cut }
+        let truncated = instants.len() < count && firing.gave_up();
+        InstantListing { instants, truncated }
     }
 
     /// The first `limit` instants from `from` (inclusive) to `to` (exclusive), exclusions applied.
@@ -90,11 +90,11 @@ mod tests {
         let daily = timetable(serde_json::json!({ "cron": "0 8 * * *", "exclude": ["* * 2-31 * *"] }));
         let from = at("2026-01-01T00:00:00Z");
         let whole = daily.clone().within(1_000_000).preview(from, 12);
-        assert_eq!((whole.instants.len(), whole.cut), (12, false));
+        assert_eq!((whole.instants.len(), whole.truncated), (12, false));
         for steps in 0..2_000 {
-            let InstantListing { instants, cut } = daily.clone().within(steps).preview(from, 12);
+            let InstantListing { instants, truncated } = daily.clone().within(steps).preview(from, 12);
             assert_eq!(instants, whole.instants[..instants.len()], "{steps} steps");
-            assert_eq!(cut, instants.len() < 12, "{steps} steps");
+            assert_eq!(truncated, instants.len() < 12, "{steps} steps");
         }
     }
 
@@ -103,16 +103,16 @@ mod tests {
         let secondly = timetable(serde_json::json!({ "cron": "* * * * * *", "exclude": ["* * * * 1-6"] }));
         // a Sunday, and six days after it
         let preview = secondly.preview(at("2026-11-22T23:59:50Z"), 100);
-        assert_eq!((preview.instants.len(), preview.cut), (9, true));
+        assert_eq!((preview.instants.len(), preview.truncated), (9, true));
         let hourly = timetable(serde_json::json!({ "cron": "0 * * * *", "exclude": ["* * * * 1-6"] }));
         let preview = hourly.preview(at("2026-11-22T22:30:00Z"), 100);
-        assert_eq!((preview.instants.len(), preview.cut), (100, false));
+        assert_eq!((preview.instants.len(), preview.truncated), (100, false));
     }
 
     #[test]
     fn preview_of_a_schedule_that_ends_is_not_cut() {
         let once = timetable(serde_json::json!({ "at": "2026-02-01T09:00:00Z" }));
         let preview = once.within(1_000).preview(at("2026-01-01T00:00:00Z"), 5);
-        assert_eq!(preview, InstantListing { instants: vec![at("2026-02-01T09:00:00Z")], cut: false });
+        assert_eq!(preview, InstantListing { instants: vec![at("2026-02-01T09:00:00Z")], truncated: false });
     }
 }

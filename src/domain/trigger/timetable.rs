@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(texts(fires), ["2026-12-24T07:00:00Z", "2026-12-26T07:00:00Z", "2026-12-28T07:00:00Z"]);
         let never = schedule(serde_json::json!({"cron": "* * * * *", "exclude": ["* * * * *"]}));
         let preview = never.preview(at("2026-12-24T00:00:00Z"), at("2026-01-01T00:00:00Z"), 3).unwrap();
-        assert_eq!((texts(preview.instants), preview.cut), (vec![], true));
+        assert_eq!((texts(preview.instants), preview.truncated), (vec![], true));
     }
 
     #[test]

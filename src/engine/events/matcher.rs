@@ -107,8 +107,8 @@ impl EventMatcher {
             well: AtomicBool::new(false),
             events: counted("events_matched", "Events that were judged, and acknowledged"),
             matched: counted("event_fires", "Runs that events became"),
-            skipped: counted("event_skips", "Matches that were recorded as skipped"),
-            buried: counted("events_buried", "Entries of the bus put among the dead letters"),
+            skipped: counted("event_fires_skipped", "Matches that were recorded as skipped"),
+            buried: counted("events_dead_lettered", "Entries of the bus put among the dead letters"),
         }
     }
 

@@ -86,7 +86,7 @@ impl Watcher {
             compute,
             language: Language::default(),
             polls: counted("polls", "Polls of conditions that were made"),
-            failing: counted("polls_failing", "Polls of conditions that failed"),
+            failing: counted("poll_failures", "Polls of conditions that failed"),
             busy: counted("polls_postponed", "Polls put off because others were at the same host"),
             fired: counted("condition_fires", "Fires of conditions that became runs"),
             skipped: counted("condition_fires_skipped", "Fires of conditions recorded as skipped"),

@@ -83,7 +83,7 @@ fn instant(asked: &Approval, share: f64) -> DateTime<Utc> {
 /// it twice.
 fn others<'a>(settings: &'a Settings, due: &DueQuestion, owner: &str) -> Vec<(&'a str, bool)> {
     let mut others: Vec<(&str, bool)> = Vec::new();
-    let named = settings.also_ask.iter().filter(|_| due.is_open).map(|name| (name.as_str(), true));
+    let named = settings.additional_approvers.iter().filter(|_| due.is_open).map(|name| (name.as_str(), true));
     let escalated = settings.escalate_to.iter().filter(|_| due.escalated).map(|name| (name.as_str(), due.reminds_all));
     for (name, reminds) in named.chain(escalated) {
         if name != owner && !others.iter().any(|(asked, _)| *asked == name) {

@@ -48,7 +48,7 @@ pub struct DeadLetterView {
     /// How often it was tried.
     pub deliveries: u32,
     /// The instant from which the entry is delivered no more.
-    pub buried_at: DateTime<Utc>,
+    pub dead_lettered_at: DateTime<Utc>,
 }
 
 /// How many dead letters were dealt with.
@@ -68,7 +68,7 @@ impl From<bus::BusDeadLetter> for DeadLetterView {
             event,
             error: letter.error,
             deliveries: letter.deliveries,
-            buried_at: letter.buried_at,
+            dead_lettered_at: letter.dead_lettered_at,
         }
     }
 }

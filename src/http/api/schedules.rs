@@ -26,7 +26,7 @@ pub struct Preview {
     /// Oldest first; fewer than asked for where the schedule ends. Jitter is not counted in: it depends on the task.
     pub fires: Vec<DateTime<Utc>>,
     /// Whether there are fewer than asked for though the schedule may go on: what follows takes too many steps to compute.
-    pub cut: bool,
+    pub truncated: bool,
 }
 
 /// Preview a schedule
@@ -43,8 +43,9 @@ pub async fn preview_schedule(
     let value = body.json()?;
     only(&value, &["trigger", "count", "from"])?;
     let now = state.clock.now();
-    let InstantListing { instants, cut } = state.computed(caller.computes_for(), move || fires(&value, now)).await??;
-    Ok(Json(Preview { fires: instants, cut }))
+    let InstantListing { instants, truncated } =
+        state.computed(caller.computes_for(), move || fires(&value, now)).await??;
+    Ok(Json(Preview { fires: instants, truncated }))
 }
 
 fn fires(value: &Value, now: DateTime<Utc>) -> Result<InstantListing, ValidationErrors> {

@@ -46,7 +46,7 @@ impl Gauges {
         Gauges {
             connections: metrics.registered(
                 "pool_connections",
-                "Connections to the database: in use, idle, and how many there may be (most)",
+                "Connections to the database: in use, idle, and how many there may be (max)",
                 Family::default(),
             ),
             runs: metrics.registered(
@@ -76,7 +76,7 @@ impl Gauges {
     /// Looks up what has no owner that would set it.
     pub async fn refresh(&self, store: &Store) {
         for used in store.pools() {
-            for (state, count) in [("in_use", used.in_use), ("idle", used.idle), ("most", used.most)] {
+            for (state, count) in [("in_use", used.in_use), ("idle", used.idle), ("max", used.most)] {
                 self.connections.get_or_create(&InPool { pool: used.pool, state }).set(count.into());
             }
         }

@@ -42,9 +42,9 @@ pub struct Readiness {
     /// Without it nothing is claimed or fired.
     pub clock: bool,
     /// Faults in the setup of the server behind the event bus.
-    pub concerns: Vec<String>,
+    pub warnings: Vec<String>,
     /// Services that have not done their work lately.
-    pub late: Vec<LateService>,
+    pub late_services: Vec<LateService>,
     /// Set while the service is being stopped.
     pub stopping: bool,
 }
@@ -75,18 +75,20 @@ pub async fn get_health() -> Json<Health> {
     responses((status = 200, body = Readiness),
         (status = 503, body = Readiness, description = "Not ready; see Retry-After")))]
 pub async fn get_readiness(State(state): State<HttpState>) -> Response {
-    let (pinged, concerns) =
+    let (pinged, warnings) =
         tokio::join!(timeout(DATABASE_PATIENCE, state.store.ping()), timeout(BUS_PATIENCE, state.bus.concerns()));
     let database = matches!(pinged, Ok(Ok(())));
-    let late = state.metrics.late_services(state.clock.now());
-    let late: Vec<_> =
-        late.into_iter().map(|late| LateService { service: late.service, last_success: late.last_success }).collect();
-    let concerns = concerns.ok().and_then(Result::ok);
-    let (bus, concerns) = (concerns.is_some(), concerns.unwrap_or_default());
+    let late_services = state.metrics.late_services(state.clock.now());
+    let late_services: Vec<_> = late_services
+        .into_iter()
+        .map(|late| LateService { service: late.service, last_success: late.last_success })
+        .collect();
+    let warnings = warnings.ok().and_then(Result::ok);
+    let (bus, warnings) = (warnings.is_some(), warnings.unwrap_or_default());
     let stopping = state.stopping.is_cancelled();
     let clock = state.clock.trusted();
-    let ready = database && bus && clock && late.is_empty() && !stopping;
-    let readiness = Readiness { ready, database, bus, clock, concerns, late, stopping };
+    let ready = database && bus && clock && late_services.is_empty() && !stopping;
+    let readiness = Readiness { ready, database, bus, clock, warnings, late_services, stopping };
     match ready {
         true => Json(readiness).into_response(),
         false => (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, ASK_AGAIN)], Json(readiness)).into_response(),

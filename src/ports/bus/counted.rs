@@ -34,7 +34,7 @@ impl CountedBus {
             published: counter("events_published", "Events that were accepted here"),
             read: counter("events_read", "Entries of the bus that were read here, repeated deliveries included"),
             acknowledged: counter("events_acknowledged", "Entries of the bus that were handled here"),
-            buried: counter("events_buried", "Entries of the bus that became dead letters here"),
+            buried: counter("events_dead_lettered", "Entries of the bus that became dead letters here"),
             unread: gauge("events_unread", "Entries of the bus that nobody has read, over all instances"),
             pending: gauge("events_pending", "Entries of the bus that are read and not acknowledged, over all"),
         }

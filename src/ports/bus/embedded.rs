@@ -328,7 +328,7 @@ fn dead_letter(stored: StoredDeadLetter) -> BusDeadLetter {
         body: stored.body,
         error: stored.error,
         deliveries: stored.deliveries.max(0) as u32,
-        buried_at: stored.created_at,
+        dead_lettered_at: stored.created_at,
     }
 }
 

@@ -73,11 +73,11 @@ pub struct Rotated {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct RotationFailure {
     /// Such as `credential google/work`, `task 0193…`.
-    pub what: String,
+    pub subject: String,
     /// The tenant that owns the secret.
     pub tenant_id: String,
     /// The reason, in a sentence.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Counts of sealed secrets under each master key, by its id.
@@ -264,7 +264,11 @@ async fn rewrap_page(
 impl Rotated {
     fn name(&mut self, what: String, tenant: &str, why: &VaultError) {
         if self.failures.len() < NAMED {
-            self.failures.push(RotationFailure { what, tenant_id: tenant.to_owned(), why: why.to_string() });
+            self.failures.push(RotationFailure {
+                subject: what,
+                tenant_id: tenant.to_owned(),
+                reason: why.to_string(),
+            });
         }
     }
 }

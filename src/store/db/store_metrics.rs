@@ -128,7 +128,7 @@ impl Store {
     /// Shows what is counted here from now on.
     pub fn show_counts(&self, metrics: &Metrics) {
         metrics.register(
-            "fires_missed",
+            "skips",
             "Instants, matches and runs recorded as skipped, by their reason",
             self.counts.skipped.clone(),
         );

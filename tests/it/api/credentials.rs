@@ -174,7 +174,7 @@ async fn an_admin_puts_everything_under_the_first_key_and_is_told_what_is_needed
         done,
         json!({
             "key": key, "rewrapped": none, "failed": none, "failures": [], "next_cursor": null,
-            "keys": [{ "id": key, "configured": true, "opens_nothing": false, "sealed": one }],
+            "keys": [{ "id": key, "configured": true, "unused": false, "sealed": one }],
         })
     );
     // a credential under a key that nobody has is told, and left as it is
@@ -197,8 +197,8 @@ async fn an_admin_puts_everything_under_the_first_key_and_is_told_what_is_needed
     let done = api.admin("POST", "/v1/credentials/rotate-key", Some(json!({}))).await.expect(200);
     assert_eq!(done["failed"], one);
     let why = "sealed with the master key `gone`, which is not in vault.master_keys";
-    assert_eq!(done["failures"], json!([{ "what": "credential lost", "tenant_id": "ann", "why": why }]));
-    assert_eq!(done["keys"][1], json!({ "id": "gone", "configured": false, "opens_nothing": false, "sealed": one }));
+    assert_eq!(done["failures"], json!([{ "subject": "credential lost", "tenant_id": "ann", "reason": why }]));
+    assert_eq!(done["keys"][1], json!({ "id": "gone", "configured": false, "unused": false, "sealed": one }));
     assert_eq!(api.store.get_credential(&Scope::Every, "ann", "lost", "primary").await.unwrap(), stored);
     let acts = api.admin("GET", "/v1/audit?action=master_key.rotated", None).await.expect(200);
     assert_eq!(acts["items"].as_array().unwrap().len(), 2);

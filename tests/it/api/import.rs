@@ -43,7 +43,8 @@ async fn good_lines_are_stored_and_bad_ones_reported_with_their_places(api: Api)
     wrong["key"] = json!("");
     let lines = format!("{}\r\n\n{{\"name\":\n{wrong}\n  \n{}\n[1]\n{}", line("a"), line("b"), daily_of("bob"));
     let report = import(&api, ADMIN, &lines).await.expect(200);
-    let counts = [&report["lines"], &report["created"], &report["kept"], &report["bad"]].map(|n| n.as_u64().unwrap());
+    let counts =
+        [&report["lines"], &report["created"], &report["unchanged"], &report["rejected"]].map(|n| n.as_u64().unwrap());
     assert_eq!(counts, [6, 3, 0, 3]);
     let bad: Vec<(u64, Vec<&str>)> = report["errors"]
         .as_array()
@@ -66,13 +67,13 @@ async fn good_lines_are_stored_and_bad_ones_reported_with_their_places(api: Api)
 async fn lines_with_keys_may_be_sent_again(api: Api) {
     let lines = format!("{}\n{}\n{}\n", line("a"), line("b"), line("a"));
     let report = import(&api, ADMIN, &lines).await.expect(200);
-    assert_eq!(report, json!({ "lines": 3, "created": 2, "kept": 1, "bad": 0, "errors": [] }));
+    assert_eq!(report, json!({ "lines": 3, "created": 2, "unchanged": 1, "rejected": 0, "errors": [] }));
     let before = api.written().await;
     let report = import(&api, ADMIN, &lines).await.expect(200);
-    assert_eq!(report, json!({ "lines": 3, "created": 0, "kept": 3, "bad": 0, "errors": [] }));
+    assert_eq!(report, json!({ "lines": 3, "created": 0, "unchanged": 3, "rejected": 0, "errors": [] }));
     assert_eq!(api.written().await, before, "nothing is changed");
     let report = import(&api, ADMIN, "").await.expect(200);
-    assert_eq!(report, json!({ "lines": 0, "created": 0, "kept": 0, "bad": 0, "errors": [] }));
+    assert_eq!(report, json!({ "lines": 0, "created": 0, "unchanged": 0, "rejected": 0, "errors": [] }));
 }
 
 async fn lines_beyond_a_quota_are_bad_and_those_before_are_stored(api: Api) {
@@ -81,7 +82,7 @@ async fn lines_beyond_a_quota_are_bad_and_those_before_are_stored(api: Api) {
     of_bob["key"] = json!("a");
     let lines = format!("{}\n{}\n{}\n{}\n{of_bob}\n", line("a"), line("a"), line("b"), line("c"));
     let report = import(&api, ADMIN, &lines).await.expect(200);
-    let counts = [&report["lines"], &report["created"], &report["kept"], &report["bad"]];
+    let counts = [&report["lines"], &report["created"], &report["unchanged"], &report["rejected"]];
     assert_eq!(counts, [&json!(5), &json!(3), &json!(1), &json!(1)], "{report}");
     assert_eq!(report["errors"][0]["line"], 4);
     let said = report["errors"][0]["errors"][0]["message"].as_str().unwrap();
@@ -104,11 +105,11 @@ async fn an_import_of_which_a_quota_allows_nothing_is_refused_as_a_whole(api: Ap
     assert_eq!(count(&api).await, 1);
     // lines that are there already are no matter of quotas
     let report = import(&api, ADMIN, &format!("{}\n", line("a"))).await.expect(200);
-    assert_eq!(report, json!({ "lines": 1, "created": 0, "kept": 1, "bad": 0, "errors": [] }));
+    assert_eq!(report, json!({ "lines": 1, "created": 0, "unchanged": 1, "rejected": 0, "errors": [] }));
     // with the first that is stored, each that is not is told with its quota, and counted
     limit(json!({ "tasks": 2 })).await;
     let report = import(&api, ADMIN, &format!("{}\nno\n{}\n{}\n", line("b"), line("c"), line("d"))).await.expect(200);
-    let counts = ["lines", "created", "bad", "over_quota"].map(|name| report[name].as_u64().unwrap());
+    let counts = ["lines", "created", "rejected", "over_quota"].map(|name| report[name].as_u64().unwrap());
     assert_eq!(counts, [4, 1, 3, 2]);
     let told: Vec<_> = report["errors"].as_array().unwrap().iter().map(|bad| (&bad["line"], &bad["quota"])).collect();
     let tasks = json!("tasks");
@@ -135,7 +136,7 @@ async fn a_tenant_imports_for_itself(api: Api) {
     let mut mine = line("mine");
     mine.as_object_mut().unwrap().remove("tenant_id");
     let report = import(&api, &ann, &format!("{mine}\n{}\n", daily_of("bob"))).await.expect(200);
-    assert_eq!((&report["created"], &report["bad"]), (&json!(1), &json!(1)));
+    assert_eq!((&report["created"], &report["rejected"]), (&json!(1), &json!(1)));
     assert_eq!(report["errors"][0]["line"], 2);
     assert_eq!(report["errors"][0]["errors"][0]["pointer"], "/tenant_id");
     let bobs = api.admin("GET", "/v1/tasks?tenant_id=bob", None).await.expect(200);
@@ -202,7 +203,10 @@ async fn import_line_that_is_too_long_is_refused_and_earlier_lines_are_stored() 
     let mut long = line("long");
     long["name"] = json!("x".repeat(30));
     let report = import(&api, ADMIN, &format!("{}\n{long}\n{}\n", line("a"), line("b"))).await.expect(200);
-    assert_eq!((&report["created"], &report["bad"], &report["errors"][0]["line"]), (&json!(2), &json!(1), &json!(2)));
+    assert_eq!(
+        (&report["created"], &report["rejected"], &report["errors"][0]["line"]),
+        (&json!(2), &json!(1), &json!(2))
+    );
     let said = report["errors"][0]["errors"][0]["message"].as_str().unwrap();
     assert_eq!(said, format!("must be at most {} bytes long", length + 20));
     // announced: not a byte of it is read

@@ -116,14 +116,14 @@ async fn every_answer_has_an_id_and_is_kept_by_no_cache() {
 async fn readiness_follows_the_services_and_the_stop() {
     let api = Api::new().await;
     let ready = json!({
-        "ready": true, "database": true, "bus": true, "clock": true, "concerns": [], "late": [], "stopping": false,
+        "ready": true, "database": true, "bus": true, "clock": true, "warnings": [], "late_services": [], "stopping": false,
     });
     assert_eq!(api.ask("GET", "/readyz", None, None).await.expect(200), ready);
     api.metrics.expect_ticks("scheduler", std::time::Duration::from_secs(10));
     api.metrics.ticked("scheduler", true, api.clock.now());
     api.advance(11);
     let late = json!([{ "service": "scheduler", "last_success": "2026-11-21T00:00:00Z" }]);
-    assert_eq!(api.ask("GET", "/readyz", None, None).await.expect(503)["late"], late);
+    assert_eq!(api.ask("GET", "/readyz", None, None).await.expect(503)["late_services"], late);
     api.metrics.ticked("scheduler", true, api.clock.now());
     api.ask("GET", "/readyz", None, None).await.expect(200);
     api.stopping.cancel();

@@ -240,7 +240,7 @@ async fn a_preview_tells_the_next_fires_and_makes_nothing() {
     let api = Api::new().await;
     let body = json!({ "trigger": daily()["trigger"], "count": 2, "from": "2026-12-24T12:00:00Z" });
     let preview = api.admin("POST", "/v1/schedules/preview", Some(body)).await.expect(200);
-    assert_eq!(preview, json!({ "fires": ["2026-12-25T00:00:00Z", "2026-12-26T00:00:00Z"], "cut": false }));
+    assert_eq!(preview, json!({ "fires": ["2026-12-25T00:00:00Z", "2026-12-26T00:00:00Z"], "truncated": false }));
     let preview = api.admin("POST", "/v1/schedules/preview", Some(json!({ "trigger": daily()["trigger"] }))).await;
     let preview = preview.expect(200);
     assert_eq!(preview["fires"].as_array().unwrap().len(), 5);
@@ -253,7 +253,7 @@ async fn a_preview_tells_the_next_fires_and_makes_nothing() {
     let sundays = json!({ "type": "schedule", "cron": "* * * * * *", "exclude": ["* * * * 1-6"] });
     let body = json!({ "trigger": sundays, "from": "2026-11-22T23:59:58Z" });
     let preview = api.admin("POST", "/v1/schedules/preview", Some(body)).await.expect(200);
-    assert_eq!(preview, json!({ "fires": ["2026-11-22T23:59:59Z"], "cut": true }));
+    assert_eq!(preview, json!({ "fires": ["2026-11-22T23:59:59Z"], "truncated": true }));
 
     let body = json!({ "trigger": { "type": "schedule", "cron": "0 25 * * *" }, "count": 0, "form": 1 });
     let problem = api.admin("POST", "/v1/schedules/preview", Some(body)).await.expect(422);

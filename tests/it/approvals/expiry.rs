@@ -116,8 +116,8 @@ async fn another_is_asked_as_well_after_his_share_of_the_time(mut world: World) 
 
 async fn named_approvers_are_asked_from_the_start_by_a_link_of_their_own(mut world: World) {
     world.approvals = Settings {
-        approvers: 2,
-        also_ask: vec!["boss".into(), "ann".into(), "boss".into()],
+        required_approvers: 2,
+        additional_approvers: vec!["boss".into(), "ann".into(), "boss".into()],
         escalate_to: Some("boss".into()),
         escalate_after: 0.6,
         ..Settings::default()

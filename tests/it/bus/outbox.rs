@@ -113,7 +113,7 @@ async fn bus_traffic_is_counted() {
         "reveille_events_published_total 5",
         "reveille_events_read_total 3",
         "reveille_events_acknowledged_total 1",
-        "reveille_events_buried_total 1",
+        "reveille_events_dead_lettered_total 1",
         "reveille_events_unread 2",
         "reveille_events_pending 1",
     ] {

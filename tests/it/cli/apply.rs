@@ -70,7 +70,7 @@ async fn exported_tasks_can_be_imported_elsewhere_and_again() {
     assert_eq!(sorted(&there_now), sorted(&exported), "nothing was lost on the way");
     assert_eq!(
         there.json(&["task", "import", "tasks.ndjson", "--tenant", "bob"]).await,
-        json!({ "lines": 2, "created": 2, "kept": 0, "bad": 0, "errors": [] })
+        json!({ "lines": 2, "created": 2, "unchanged": 0, "rejected": 0, "errors": [] })
     );
     assert_eq!(there.json(&["task", "list", "--tenant", "bob"]).await["items"].as_array().unwrap().len(), 2);
 }
@@ -109,7 +109,7 @@ async fn tasks_without_a_key_are_exported_and_imported_once_here_and_elsewhere()
     // for another tenant they are others, and made once
     for (shell, created) in [(&here, 3), (&here, 0)] {
         let report = shell.json(&["task", "import", "tasks.ndjson", "--tenant", "bob"]).await;
-        assert_eq!((&report["created"], &report["kept"]), (&json!(created), &json!(3 - created)));
+        assert_eq!((&report["created"], &report["unchanged"]), (&json!(created), &json!(3 - created)));
     }
     // what was made of them is exported by the same keys, and comes home to the tasks that they were
     write(from.dir.path(), "back.ndjson", &there.ok(&["task", "export"]).await);

@@ -211,7 +211,7 @@ async fn the_record_is_verified_beside_the_running_service_and_without_it() {
 
 #[tokio::test]
 async fn person_who_started_a_run_may_not_answer_it_where_the_configuration_bars_the_requester() {
-    for (rules, may) in [("bar_requester = true", false), ("bar_requester = false", true)] {
+    for (rules, may) in [("exclude_requester = true", false), ("exclude_requester = false", true)] {
         let service = asking_by(rules).await;
         let shell = Shell::beside(&service);
         let task = task(&shell).await;

@@ -49,7 +49,7 @@ async fn a_service_whose_tick_hangs_is_named_and_is_well_again_after_its_next_ti
     world.advance(1.1);
     pause(Duration::from_millis(300)).await;
     world.advance(30.0);
-    let late = until(&instance, 503, |body| body["late"].to_string().contains("scheduler")).await;
+    let late = until(&instance, 503, |body| body["late_services"].to_string().contains("scheduler")).await;
     assert_eq!(late["database"], true);
     sqlx::query("rollback").execute(&mut blocking).await.expect("given back");
     let began = Instant::now();

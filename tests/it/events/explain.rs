@@ -57,7 +57,7 @@ async fn an_event_says_which_part_of_each_trigger_failed(world: World) {
     assert_eq!(of("refunds")["sentence"], "It does not match: event_type.");
     let filter = of("asks")["parts"].as_array().unwrap().iter().find(|part| part["part"] == "filter").unwrap();
     assert!(filter["found"].as_str().unwrap().contains("`event.data.amount` is 50"), "{filter}");
-    assert_eq!((&body["looked_at"], &body["more"]), (&json!(6), &json!(false)));
+    assert_eq!((&body["examined_count"], &body["truncated"]), (&json!(6), &json!(false)));
 
     assert_eq!(asked(&instance, "?tenant_id=bob").await.0, 404, "it is another's");
     assert_eq!(asked(&instance, "?tenant_id=ann&source=mail").await.0, 404);
@@ -79,7 +79,7 @@ async fn triggers_that_are_not_told_are_counted(world: World) {
     instance.match_events().await;
     let (status, body) = asked(&instance, "?tenant_id=ann&source=shop").await;
     let triggers = body["triggers"].as_array().unwrap();
-    assert_eq!((status, triggers.len(), &body["more"]), (200, 50, &json!(false)), "{body}");
+    assert_eq!((status, triggers.len(), &body["truncated"]), (200, 50, &json!(false)), "{body}");
     let apart = triggers.iter().filter(|told| told["parts"].to_string().contains("`event.data.amount` is 50"));
     assert_eq!(apart.count(), 10, "the filters of so many are taken apart");
     for number in 50..52 {
@@ -88,7 +88,7 @@ async fn triggers_that_are_not_told_are_counted(world: World) {
     let (status, body) = asked(&instance, "?tenant_id=ann&source=shop").await;
     assert_eq!((status, body["triggers"].as_array().unwrap().len()), (200, 50), "{body}");
     assert_eq!(body["sentences"][1], "Of 52 event tasks, 52 wait for its source or its type.");
-    assert_eq!(body["more"], true);
+    assert_eq!(body["truncated"], true);
     instance.settle(0).await;
     instance.finish(&world).await;
 }

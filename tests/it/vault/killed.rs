@@ -139,8 +139,8 @@ async fn goes_on(service: Service, url: &str) {
     let none = json!(RotationCounts::default());
     assert_eq!((&rest["failed"], rewrapped), (&none, CREDENTIALS - before));
     let all = json!(RotationCounts { credentials: CREDENTIALS, ..RotationCounts::default() });
-    assert_eq!(rest["keys"][0], json!({ "id": "new", "configured": true, "opens_nothing": false, "sealed": all }));
-    assert_eq!(rest["keys"][1], json!({ "id": "old", "configured": true, "opens_nothing": true, "sealed": none }));
+    assert_eq!(rest["keys"][0], json!({ "id": "new", "configured": true, "unused": false, "sealed": all }));
+    assert_eq!(rest["keys"][1], json!({ "id": "old", "configured": true, "unused": true, "sealed": none }));
     assert!(service.terminate().await.success());
 
     // with the new key alone

@@ -229,7 +229,8 @@ async fn unrewrappable_secret_is_told_and_left_as_it_is(world: &StoreHarness) {
         done.failed,
         RotationCounts { credentials: 2, recipients: RECIPIENTS, tasks: TASKS, messages: MESSAGES }
     );
-    let failures: Vec<_> = done.failures.iter().map(|failure| (failure.what.as_str(), failure.why.as_str())).collect();
+    let failures: Vec<_> =
+        done.failures.iter().map(|failure| (failure.subject.as_str(), failure.reason.as_str())).collect();
     assert_eq!(
         failures[..2],
         [

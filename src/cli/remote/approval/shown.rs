@@ -54,7 +54,7 @@ fn of_decision(approval: &Value, screen: &Screen) -> Vec<(&'static str, String)>
     let tone = tone_of(&status);
     let status = match (status.as_str(), approval["agreed"].as_u64()) {
         ("pending", Some(people @ 1..)) => {
-            format!("pending, {people} of {} people have agreed", approval["approvers"])
+            format!("pending, {people} of {} people have agreed", approval["required_approvers"])
         }
         _ => status,
     };
@@ -101,7 +101,7 @@ mod tests {
             "id": "a1", "tenant_id": "ann", "run_id": "r1", "agent_name": "pay", "action_summary": "Pay 5\u{202e}0 to bob",
             "description": "Pays.", "category": "write", "consequence": "high", "digest": "d1", "status": "approved",
             "details": { "amount": 5, "to": "b\u{202e}ob\u{1b}[2J" }, "reasons": ["the matrix says confirm", "the task says confirm"],
-            "created_at": "2027-03-01T08:00:00Z", "expires_at": "2027-03-01T08:30:00Z", "votes": [], "approvers": 1,
+            "created_at": "2027-03-01T08:00:00Z", "expires_at": "2027-03-01T08:30:00Z", "votes": [], "required_approvers": 1,
             "decided_at": "2027-03-01T08:10:00Z", "decided_by": "recipient:ann", "comment": "fine",
             "outcome": { "is_error": false, "text": "paid" }, "delegation_chain": [],
         });

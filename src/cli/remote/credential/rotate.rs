@@ -65,7 +65,7 @@ fn print(whole: &Value, screen: &mut Screen) -> anyhow::Result<()> {
     }
     for failure in whole["failures"].as_array().into_iter().flatten() {
         let part = |name: &str| crate::base::unicode_safety::on_one_line(&text_of(&failure[name]));
-        screen.line(format!("left as it is: {} of {}: {}", part("what"), part("tenant_id"), part("why")))?;
+        screen.line(format!("left as it is: {} of {}: {}", part("subject"), part("tenant_id"), part("reason")))?;
     }
     for known in whole["keys"].as_array().into_iter().flatten() {
         let id = text_of(&known["id"]);

@@ -54,8 +54,8 @@ impl ImportReport {
         let count = |name: &str| answer[name].as_u64().unwrap_or_default();
         self.lines += count("lines");
         self.created += count("created");
-        self.kept += count("kept");
-        self.bad += count("bad");
+        self.kept += count("unchanged");
+        self.bad += count("rejected");
         self.over_quota += count("over_quota");
         let room = PRINTED.saturating_sub(self.errors.len());
         for bad in answer["errors"].as_array().into_iter().flatten().take(room) {
@@ -70,7 +70,8 @@ impl ImportReport {
 
     fn json(&self) -> Value {
         let (lines, created, kept, bad) = (self.lines, self.created, self.kept, self.bad);
-        let mut report = json!({ "lines": lines, "created": created, "kept": kept, "bad": bad, "errors": self.errors });
+        let mut report =
+            json!({ "lines": lines, "created": created, "unchanged": kept, "rejected": bad, "errors": self.errors });
         if self.over_quota > 0 {
             report["over_quota"] = json!(self.over_quota);
         }
@@ -85,7 +86,7 @@ impl ImportReport {
                 format!("{}, {over} of them good and over a quota: import the file again once there is room", self.bad)
             }
         };
-        vec![("created", self.created.to_string()), ("kept", self.kept.to_string()), ("bad", bad)]
+        vec![("created", self.created.to_string()), ("unchanged", self.kept.to_string()), ("rejected", bad)]
     }
 }
 
@@ -179,7 +180,8 @@ mod tests {
     #[test]
     fn report_counts_the_lines_that_a_quota_refuses() {
         let bad = json!({ "line": 2, "errors": [], "quota": "tasks" });
-        let answer = json!({ "lines": 2, "created": 1, "kept": 0, "bad": 1, "over_quota": 1, "errors": [bad] });
+        let answer =
+            json!({ "lines": 2, "created": 1, "unchanged": 0, "rejected": 1, "over_quota": 1, "errors": [bad] });
         let mut report = ImportReport::default();
         report.add(&answer, 0);
         assert_eq!(report.json(), answer);
@@ -192,14 +194,17 @@ mod tests {
     fn bad_lines_are_counted_from_the_beginning_of_the_file() {
         let mut report = ImportReport::default();
         report.add(
-            &json!({ "lines": 5000, "created": 4999, "kept": 0, "bad": 1, "errors": [{ "line": 7, "errors": [] }] }),
+            &json!({ "lines": 5000, "created": 4999, "unchanged": 0, "rejected": 1, "errors": [{ "line": 7, "errors": [] }] }),
             0,
         );
         report.add(
-            &json!({ "lines": 2, "created": 0, "kept": 1, "bad": 1, "errors": [{ "line": 2, "errors": [] }] }),
+            &json!({ "lines": 2, "created": 0, "unchanged": 1, "rejected": 1, "errors": [{ "line": 2, "errors": [] }] }),
             5000,
         );
         let errors = json!([{ "line": 7, "errors": [] }, { "line": 5002, "errors": [] }]);
-        assert_eq!(report.json(), json!({ "lines": 5002, "created": 4999, "kept": 1, "bad": 2, "errors": errors }));
+        assert_eq!(
+            report.json(),
+            json!({ "lines": 5002, "created": 4999, "unchanged": 1, "rejected": 2, "errors": errors })
+        );
     }
 }

@@ -24,10 +24,10 @@ pub struct ExaminedPart {
     /// `source`, `event_type`, `filters/<key>`, `filter`, `max_age`.
     #[schema(example = "filters/from")]
     pub part: String,
-    /// The part is true.
-    pub holds: bool,
+    /// The event meets the part.
+    pub matched: bool,
     /// The trigger's demand, and the finding.
-    pub found: String,
+    pub detail: String,
 }
 
 /// Effort of an examination: the steps that it may still take, and whether the parts of an expression's text are told.
@@ -91,8 +91,8 @@ pub fn examine(
 }
 
 impl ExaminedPart {
-    fn new(part: impl Into<String>, holds: bool, found: String) -> ExaminedPart {
-        ExaminedPart { part: part.into(), holds, found }
+    fn new(part: impl Into<String>, matched: bool, detail: String) -> ExaminedPart {
+        ExaminedPart { part: part.into(), matched, detail }
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
         let mut effort = Effort { steps: MOST_STEPS, with_parts: true };
         let parts = examine(&trigger, (Uuid::nil(), "t", &Map::new()), &arrival, now, &mut effort);
         let told: Vec<(String, bool, String)> =
-            parts.into_iter().map(|part| (part.part, part.holds, part.found)).collect();
+            parts.into_iter().map(|part| (part.part, part.matched, part.detail)).collect();
         let expected = [
             ("source", true, "wants `shop`, is `shop`"),
             ("event_type", false, "wants `order.*`, is `refund`"),
@@ -184,7 +184,7 @@ mod tests {
         let arrival = Arrival::new(Event::try_from(event).unwrap());
         let now = "2027-03-01T08:00:00Z".parse().unwrap();
         let found = |effort: &mut Effort| {
-            examine(&trigger, (Uuid::nil(), "t", &Map::new()), &arrival, now, effort).pop().unwrap().found
+            examine(&trigger, (Uuid::nil(), "t", &Map::new()), &arrival, now, effort).pop().unwrap().detail
         };
         let mut effort = Effort { steps: MOST_STEPS, with_parts: false };
         assert_eq!(found(&mut effort), "`event.data.amount > 100` is false");

@@ -77,7 +77,7 @@ pub struct ApprovalView {
     #[schema(required)]
     pub outcome: Option<CallOutcome>,
     /// How many people have to agree; 0 where nobody is asked and the call is only held.
-    pub approvers: u32,
+    pub required_approvers: u32,
     /// Those who have agreed so far, where more than one person has to.
     pub votes: Vec<String>,
     /// How many people they are: a recipient's link, the tokens of the same tenant and all that share an address or descend
@@ -133,7 +133,7 @@ impl ApprovalView {
             comment: approval.comment,
             modifications: approval.modifications,
             outcome: approval.outcome,
-            approvers: proposal.approvers,
+            required_approvers: proposal.approvers,
             votes: approval.votes.into_iter().map(|vote| vote.by).collect(),
             agreed,
             hold_until: approval.hold_until,

@@ -44,7 +44,7 @@ pub struct KeyView {
     pub configured: bool,
     /// It opens nothing any more. Tags that were made with it (the audit record, completion tokens) can still be verified
     /// only while it is configured; `reveille check` says whether the record is.
-    pub opens_nothing: bool,
+    pub unused: bool,
     /// Secrets that are sealed under it.
     pub sealed: RotationCounts,
 }
@@ -90,7 +90,7 @@ pub async fn rotate_key(
 fn views(configured: &[&str], sealed: &RotationKeys) -> Vec<KeyView> {
     let view = |id: &str, configured| {
         let sealed = sealed.get(id).copied().unwrap_or_default();
-        KeyView { id: id.to_owned(), configured, opens_nothing: sealed.total() == 0, sealed }
+        KeyView { id: id.to_owned(), configured, unused: sealed.total() == 0, sealed }
     };
     let missing = sealed.keys().filter(|id| !configured.contains(&id.as_str()));
     configured.iter().map(|id| view(id, true)).chain(missing.map(|id| view(id, false))).collect()
@@ -135,7 +135,7 @@ mod tests {
         let sealed = RotationKeys::from([("gone".into(), some), ("new".into(), some)]);
         let shown: Vec<_> = views(&["new", "old"], &sealed)
             .into_iter()
-            .map(|key| (key.id, key.configured, key.opens_nothing, key.sealed.total()))
+            .map(|key| (key.id, key.configured, key.unused, key.sealed.total()))
             .collect();
         assert_eq!(
             shown,

@@ -60,9 +60,9 @@ pub struct EventExplanation {
     /// The triggers that it matched or came close to (its source or its type fits), the closest first.
     pub triggers: Vec<ExaminedTrigger>,
     /// Event tasks that were looked at.
-    pub looked_at: usize,
+    pub examined_count: usize,
     /// Whether there are more of them, or more to tell.
-    pub more: bool,
+    pub truncated: bool,
 }
 
 /// A trigger beside an event.
@@ -145,19 +145,19 @@ struct EventFindings {
     closest: Vec<Candidate>,
     /// How many came close, and how many were looked at.
     close: usize,
-    looked_at: usize,
+    examined_count: usize,
     /// Whether there are more of them, or more to tell.
-    more: bool,
+    truncated: bool,
 }
 
 async fn candidates(state: &HttpState, tenant: &Tenant, event: &Event) -> Result<EventFindings, ApiError> {
-    let mut looked = EventFindings { closest: Vec::new(), close: 0, looked_at: 0, more: false };
+    let mut looked = EventFindings { closest: Vec::new(), close: 0, examined_count: 0, truncated: false };
     let (arrival, now) = (Arc::new(Arrival::new(event.clone())), state.clock.now());
     let (mut after, mut first) = (None, Effort { steps: STEPS, with_parts: false });
-    while looked.looked_at < LOOKED_AT {
+    while looked.examined_count < LOOKED_AT {
         let page = state.store.event_tasks_of(tenant, after, PAGE as i64).await?;
         let read = page.len();
-        looked.looked_at += read;
+        looked.examined_count += read;
         after = page.last().map(|task| task.task_id);
         let (found, left) = examined(state, tenant, page, &arrival, now, first).await?;
         first = left;
@@ -165,12 +165,12 @@ async fn candidates(state: &HttpState, tenant: &Tenant, event: &Event) -> Result
         looked.closest.extend(found);
         looked.closest.sort_by_key(failing);
         looked.closest.truncate(TOLD);
-        looked.more = read == PAGE;
+        looked.truncated = read == PAGE;
         if read < PAGE {
             break;
         }
     }
-    looked.more |= looked.close > looked.closest.len();
+    looked.truncated |= looked.close > looked.closest.len();
     let rest = looked.closest.split_off(looked.closest.len().min(TAKEN_APART));
     let again = looked.closest.drain(..).map(|candidate| candidate.task).collect();
     let apart = Effort { steps: STEPS, with_parts: true };
@@ -181,7 +181,7 @@ async fn candidates(state: &HttpState, tenant: &Tenant, event: &Event) -> Result
 
 /// How many parts of a trigger fail.
 fn failing(candidate: &Candidate) -> usize {
-    candidate.parts.iter().filter(|part| !part.holds).count()
+    candidate.parts.iter().filter(|part| !part.matched).count()
 }
 
 /// Those of these tasks that came close, examined where tenants' expressions are computed, and what is left of the effort.
@@ -216,7 +216,7 @@ impl Examination {
             let Ok(Trigger::Event(trigger)) = serde_json::from_value(task.trigger.clone()) else { continue };
             let subject = (task.task_id, task.name.as_str(), &task.metadata);
             let parts = examine(&trigger, subject, arrival, now, &mut self.effort);
-            let fits = |name: &str| parts.iter().any(|part| part.part == name && part.holds);
+            let fits = |name: &str| parts.iter().any(|part| part.part == name && part.matched);
             if fits("source") || fits("event_type") {
                 self.close.push(Candidate { task, parts });
             }
@@ -230,14 +230,14 @@ impl Examination {
 
 /// Composes what there is to say.
 fn explained(event: Event, looked: EventFindings, records: &Records) -> EventExplanation {
-    let EventFindings { closest, close, looked_at, mut more } = looked;
+    let EventFindings { closest, close, examined_count, mut truncated } = looked;
     let mut triggers: Vec<ExaminedTrigger> = Vec::new();
     let mut bytes = 0;
     for candidate in closest {
         let told = told(candidate, records);
         bytes += serde_json::to_string(&told).map_or(0, |text| text.len());
         if bytes > BYTES {
-            more = true;
+            truncated = true;
             break;
         }
         triggers.push(told);
@@ -255,7 +255,7 @@ fn explained(event: Event, looked: EventFindings, records: &Records) -> EventExp
             }
             (fired, _) => format!("It has a record with {fired} of the tasks."),
         },
-        format!("Of {looked_at} event tasks, {close} wait for its source or its type."),
+        format!("Of {examined_count} event tasks, {close} wait for its source or its type."),
     ];
     EventExplanation {
         id: event.id,
@@ -264,15 +264,15 @@ fn explained(event: Event, looked: EventFindings, records: &Records) -> EventExp
         tenant_id: event.tenant.to_string(),
         sentences,
         triggers,
-        looked_at,
-        more,
+        examined_count,
+        truncated,
     }
 }
 
 fn told(Candidate { task, parts }: Candidate, records: &Records) -> ExaminedTrigger {
-    let matches = parts.iter().all(|part| part.holds);
+    let matches = parts.iter().all(|part| part.matched);
     let record = records.get(&task.task_id);
-    let failed: Vec<&str> = parts.iter().filter(|part| !part.holds).map(|part| part.part.as_str()).collect();
+    let failed: Vec<&str> = parts.iter().filter(|part| !part.matched).map(|part| part.part.as_str()).collect();
     let sentence = match record {
         Some((run, RunState::Skipped, reason)) => {
             let reason = reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(reason)));

@@ -50,9 +50,9 @@ pub struct Imported {
     /// Tasks that were stored now.
     pub created: u64,
     /// Lines whose key the tenant has already: nothing was changed.
-    pub kept: u64,
+    pub unchanged: u64,
     /// Lines that were not stored.
-    pub bad: u64,
+    pub rejected: u64,
     /// Of the bad lines, those that are good tasks, and more than a quota allows; absent where there are none.
     #[serde(skip_serializing_if = "is_zero")]
     pub over_quota: u64,
@@ -175,7 +175,7 @@ impl Import {
         if self.batch.len() >= BATCH || self.bytes >= BATCH_BYTES {
             self.store().await?;
         }
-        match self.empty + self.done.bad > BARREN {
+        match self.empty + self.done.rejected > BARREN {
             true => Err(ApiError::invalid("", format!("must have at most {BARREN} lines that are empty or no task"))),
             false => Ok(()),
         }
@@ -207,7 +207,7 @@ impl Import {
 
     fn refuse(&mut self, line: u64, mut faults: ValidationErrors) {
         self.done.lines += 1;
-        self.done.bad += 1;
+        self.done.rejected += 1;
         if self.done.errors.len() < DESCRIBED {
             faults.0.truncate(FAULTS);
             self.done.errors.push(BadLine { line, errors: faults.0, quota: None });
@@ -267,7 +267,7 @@ impl Import {
     fn count(&mut self, stored: &[bool]) {
         let created = stored.iter().filter(|stored| **stored).count();
         self.done.created += created as u64;
-        self.done.kept += (stored.len() - created) as u64;
+        self.done.unchanged += (stored.len() - created) as u64;
     }
 }
 

@@ -149,6 +149,6 @@ fn letter((id, fields): Raw) -> BusDeadLetter {
         body: text_of(&fields, FIELD),
         error: text_of(&fields, "error"),
         deliveries: text_of(&fields, "deliveries").parse().unwrap_or(0),
-        buried_at: DateTime::from_timestamp_millis(millis).unwrap_or_default(),
+        dead_lettered_at: DateTime::from_timestamp_millis(millis).unwrap_or_default(),
     }
 }
