@@ -47,6 +47,7 @@ planted_in!(
     "deliveries" => an_unreadable_delivery_is_not_claimed_and_those_beside_it_are,
     "due" => an_unreadable_due_row_is_put_aside_and_the_others_fire,
     "due" => task_that_is_mended_before_it_is_locked_is_not_put_aside,
+    "event_windows" => an_unreadable_window_is_set_aside,
     "events" => an_unreadable_event_is_handed_out_beside_the_others,
     "events" => an_unreadable_event_hides_no_other_from_a_search_by_id,
     "grants" => an_unreadable_grant_covers_nothing_and_another_covers_the_call,
@@ -65,7 +66,6 @@ planted_in!(
     "tasks" => an_unreadable_zone_of_a_task_leaves_the_others_to_be_planned_anew,
     "tenant_quotas" => an_unreadable_quota_is_the_usual_one,
     "window_events" => an_unreadable_held_event_is_set_aside_and_the_others_are_released,
-    "event_windows" => an_unreadable_window_is_set_aside,
 );
 
 /// Tables in which no service could meet a row that it can't read.
