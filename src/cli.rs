@@ -17,13 +17,16 @@ mod screen;
 mod transcript;
 mod typed;
 
-use clap::{Parser, Subcommand};
+use std::future::ready;
+use std::process::ExitCode;
 
+use clap::{Parser, Subcommand};
+use futures::future::LocalBoxFuture;
+
+use crate::base::threads;
 use crate::config::{Config, Environment};
 use crate::domain::trigger::zone::Zones;
 use client::Client;
-pub use failure::report;
-pub use local::memory::keep_private;
 use screen::Screen;
 
 /// Wakes AI agents: on time, once, and with a person's consent.
@@ -122,48 +125,70 @@ fn adopt_zones(environment: &Environment) {
     }
 }
 
-/// Does what was asked.
+/// Reads the command line, does what it says, and turns a failure into a message and an exit code.
 ///
-/// # Errors
-/// What [`report`] shows to a person; the process then exits with 1.
-pub async fn run(cli: Cli, environment: &Environment) -> anyhow::Result<()> {
+/// It is no generic function and no future: the binary that calls it compiles nothing of the library again.
+pub fn main() -> ExitCode {
+    if let Err(error) = local::memory::keep_private() {
+        eprintln!("warning: core dumps could not be turned off: {error}");
+    }
+    let cli = Cli::parse();
+    // one provider for all TLS; a second call would only say that it is there
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(threads::STACK).build();
+    let done = runtime.map_err(anyhow::Error::from).and_then(|runtime| {
+        let done = runtime.block_on(run(cli, &Environment::of_process()));
+        runtime.shutdown_background(); // a blocked read of standard input must not hold the exit up
+        done
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure::report(&error),
+    }
+}
+
+async fn run(cli: Cli, environment: &Environment) -> anyhow::Result<()> {
     let mut screen = Screen::of_process(environment);
     let done = act(cli.command, environment, &mut screen).await;
     // what was printed is shown even when the command failed after it
     done.and(screen.flush().map_err(anyhow::Error::from))
 }
 
-async fn act(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
+fn act<'a>(
+    command: Command,
+    environment: &'a Environment,
+    screen: &'a mut Screen,
+) -> LocalBoxFuture<'a, anyhow::Result<()>> {
     match command {
-        Command::Bench(args) => local::bench::run(args, screen).await,
-        Command::Serve(args) => local::serve::run(args, environment, screen).await,
-        Command::Demo(args) => local::demo::run(args, screen).await,
-        Command::Task(command) => remote::task::run(*command, environment, screen).await,
+        Command::Bench(args) => Box::pin(local::bench::run(args, screen)),
+        Command::Serve(args) => Box::pin(local::serve::run(args, environment, screen)),
+        Command::Demo(args) => Box::pin(local::demo::run(args, screen)),
+        Command::Task(command) => Box::pin(remote::task::run(*command, environment, screen)),
         Command::Schedule(command) => {
             adopt_zones(environment);
-            local::schedule::run(command, screen)
+            Box::pin(ready(local::schedule::run(command, screen)))
         }
-        Command::Condition(command) => remote::condition::run(*command, environment, screen).await,
-        Command::Pipeline(command) => remote::pipeline::run(command, environment, screen).await,
-        Command::Run(command) => remote::run::run(command, environment, screen).await,
-        Command::Approval(command) => remote::approval::run(*command, environment, screen).await,
-        Command::Grant(command) => remote::grant::run(command, environment, screen).await,
-        Command::Audit(command) => remote::audit::run(command, environment, screen).await,
-        Command::Event(command) => remote::event::run(*command, environment, screen).await,
-        Command::DeadLetter(command) => remote::dead_letter::run(command, environment, screen).await,
-        Command::Delivery(command) => remote::delivery::run(command, environment, screen).await,
-        Command::Recipient(command) => remote::recipient::run(command, environment, screen).await,
-        Command::Notify(command) => remote::notify::run(command, environment, screen).await,
-        Command::Credential(command) => remote::credential::run(*command, environment, screen).await,
-        Command::Quota(command) => remote::quota::run(command, environment, screen).await,
-        Command::Token(command) => remote::token::run(command, environment, screen).await,
-        Command::Login(args) => remote::login::run(args, environment, screen).await,
-        Command::Migrate(args) => local::migrate::run(args, environment, screen).await,
-        Command::Check(args) => local::check::run(args, environment, screen).await,
+        Command::Condition(command) => Box::pin(remote::condition::run(*command, environment, screen)),
+        Command::Pipeline(command) => Box::pin(remote::pipeline::run(command, environment, screen)),
+        Command::Run(command) => Box::pin(remote::run::run(command, environment, screen)),
+        Command::Approval(command) => Box::pin(remote::approval::run(*command, environment, screen)),
+        Command::Grant(command) => Box::pin(remote::grant::run(command, environment, screen)),
+        Command::Audit(command) => Box::pin(remote::audit::run(command, environment, screen)),
+        Command::Event(command) => Box::pin(remote::event::run(*command, environment, screen)),
+        Command::DeadLetter(command) => Box::pin(remote::dead_letter::run(command, environment, screen)),
+        Command::Delivery(command) => Box::pin(remote::delivery::run(command, environment, screen)),
+        Command::Recipient(command) => Box::pin(remote::recipient::run(command, environment, screen)),
+        Command::Notify(command) => Box::pin(remote::notify::run(command, environment, screen)),
+        Command::Credential(command) => Box::pin(remote::credential::run(*command, environment, screen)),
+        Command::Quota(command) => Box::pin(remote::quota::run(command, environment, screen)),
+        Command::Token(command) => Box::pin(remote::token::run(command, environment, screen)),
+        Command::Login(args) => Box::pin(remote::login::run(args, environment, screen)),
+        Command::Migrate(args) => Box::pin(local::migrate::run(args, environment, screen)),
+        Command::Check(args) => Box::pin(local::check::run(args, environment, screen)),
         Command::Version(args) => {
             adopt_zones(environment);
-            local::version::run(args, screen).await
+            Box::pin(local::version::run(args, screen))
         }
-        Command::Completions(args) => local::completions::run(args, screen),
+        Command::Completions(args) => Box::pin(ready(local::completions::run(args, screen))),
     }
 }
