@@ -35,7 +35,7 @@ pub struct StartedInstance {
 }
 
 /// How much was done, by the record alone.
-#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
 pub struct RunRecord {
     pub runs: i64,
     /// Of how many tasks.

@@ -309,7 +309,7 @@ pub(super) async fn sqlite_plan(statement: &str) -> Vec<String> {
     use sqlx::Connection;
 
     let mut conn = sqlx::SqliteConnection::connect("sqlite::memory:").await.expect("a database in memory");
-    sqlx::migrate!("migrations/sqlite").run(&mut conn).await.expect("our tables");
+    sqlx_macros::migrate!("migrations/sqlite").run(&mut conn).await.expect("our tables");
     let explain = sqlx::AssertSqlSafe(format!("explain query plan {statement}"));
     let steps: Vec<(i32, i32, i32, String)> = sqlx::query_as(explain).fetch_all(&mut conn).await.expect("a plan");
     steps.into_iter().map(|(.., step)| step).collect()

@@ -53,7 +53,7 @@ pub struct DeliveryFilter {
     pub limit: i64,
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 pub(super) struct DeliveryRow {
     id: Uuid,
     tenant_id: String,
@@ -152,7 +152,7 @@ pub struct DeliverySummary {
     pub text_bytes: Option<i64>,
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct DeliverySummaryRow {
     #[sqlx(flatten)]
     delivery: DeliveryRow,

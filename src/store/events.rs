@@ -77,7 +77,7 @@ pub struct EventFilter {
 }
 
 /// How much of the queue waits, and how much is leased.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx_macros::FromRow)]
 pub struct EventBacklog {
     /// Events that were not leased yet.
     pub unread: i64,

@@ -101,7 +101,7 @@ pub(super) const INSERT_RUN: &str = sql!(
      on conflict (task_id, fire_key) do nothing"
 );
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 pub(super) struct RunRow {
     id: Uuid,
     task_id: Option<Uuid>,
@@ -218,7 +218,7 @@ pub struct RunOverview {
     pub output_bytes: Option<i64>,
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct RunSummaryRow {
     #[sqlx(flatten)]
     run: RunRow,

@@ -33,7 +33,7 @@ fn up_to(all: Migrator, version: i64) -> Migrator {
 }
 
 fn versions() -> Vec<i64> {
-    sqlx::migrate!("migrations/sqlite").iter().map(|migration| migration.version).collect()
+    sqlx_macros::migrate!("migrations/sqlite").iter().map(|migration| migration.version).collect()
 }
 
 /// The rows that a service of this version had stored, in the words of a database.
@@ -76,19 +76,19 @@ async fn left_by(version: i64, postgres: bool, token: &TokenText) -> World {
     if postgres {
         let world = World::on_empty_postgres().await;
         let mut connection = PgConnection::connect(&world.url()).await.expect("Postgres");
-        up_to(sqlx::migrate!("migrations/postgres"), filled).run(&mut connection).await.expect("migrated");
+        up_to(sqlx_macros::migrate!("migrations/postgres"), filled).run(&mut connection).await.expect("migrated");
         sqlx::raw_sql("set reveille.tenant = '*'").execute(&mut connection).await.expect("a setting");
         sqlx::raw_sql(rows).execute(&mut connection).await.unwrap_or_else(|error| panic!("{version}: {error}"));
-        up_to(sqlx::migrate!("migrations/postgres"), version).run(&mut connection).await.expect("migrated");
+        up_to(sqlx_macros::migrate!("migrations/postgres"), version).run(&mut connection).await.expect("migrated");
         connection.close().await.expect("closed");
         return world;
     }
     let world = World::sqlite();
     let options = SqliteConnectOptions::from_str(&world.url()).expect("a path").create_if_missing(true);
     let mut connection = SqliteConnection::connect_with(&options).await.expect("SQLite");
-    up_to(sqlx::migrate!("migrations/sqlite"), filled).run(&mut connection).await.expect("migrated");
+    up_to(sqlx_macros::migrate!("migrations/sqlite"), filled).run(&mut connection).await.expect("migrated");
     sqlx::raw_sql(rows).execute(&mut connection).await.unwrap_or_else(|error| panic!("{version}: {error}"));
-    up_to(sqlx::migrate!("migrations/sqlite"), version).run(&mut connection).await.expect("migrated");
+    up_to(sqlx_macros::migrate!("migrations/sqlite"), version).run(&mut connection).await.expect("migrated");
     connection.close().await.expect("closed");
     world
 }
@@ -534,7 +534,7 @@ fn a_schema_that_was_released_is_never_changed() {
     let sums = |migrator: Migrator| -> Vec<(i64, String)> {
         migrator.iter().map(|one| (one.version, hex::encode(&one.checksum[..8]))).collect()
     };
-    let (sqlite, postgres) = (sums(sqlx::migrate!("migrations/sqlite")), sums(sqlx::migrate!("migrations/postgres")));
+    let (sqlite, postgres) = (sums(sqlx_macros::migrate!("migrations/sqlite")), sums(sqlx::migrate!("migrations/postgres")));
     for (version, on_sqlite, on_postgres) in RELEASED {
         assert!(sqlite.contains(&(version, on_sqlite.to_owned())), "{version} on SQLite");
         assert!(postgres.contains(&(version, on_postgres.to_owned())), "{version} on Postgres");

@@ -115,7 +115,7 @@ pub(in crate::store) fn asked(
 }
 
 /// An open question of a run that has ended, or a call of it that is held.
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 pub(in crate::store) struct ClosedQuestion {
     pub id: Uuid,
     pub tenant_id: String,

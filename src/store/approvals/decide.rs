@@ -116,7 +116,7 @@ struct Voter {
 }
 
 /// A vote as it is stored.
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct VoteRow {
     approver: String,
     digest: String,

@@ -153,7 +153,7 @@ pub(in crate::store) const END: &str = "
     returning id, tenant_id, task_id, tool, epoch, arguments, definition, uses_left, created_at, created_by, expires_at,
               revoked_at, revoked_by";
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 pub(in crate::store) struct GrantRow {
     id: Uuid,
     tenant_id: String,

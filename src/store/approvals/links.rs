@@ -22,7 +22,7 @@ const OF_BATCH: Split = Split {
     ),
 };
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct LinkRow {
     batch_id: Uuid,
     tenant_id: String,

@@ -30,7 +30,7 @@ const VOTES: Split = Split {
                               order by v.at, v.approver)",
 };
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 pub(super) struct ApprovalRow {
     id: Uuid,
     batch_id: Uuid,

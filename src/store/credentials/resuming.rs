@@ -64,7 +64,7 @@ const CLAIM_RESUMPTIONS: Split = Split {
 const FORGET_RESUMPTION: &str = "delete from resumptions where task_id = $1";
 
 /// A task that is to go on.
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct Resumption {
     seq: i64,
     task_id: Uuid,

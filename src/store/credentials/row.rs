@@ -21,7 +21,7 @@ pub(super) const MEASURED: &str = "with page as materialized (
                  + coalesce(octet_length(cast(c.oauth as text)), 0) + coalesce(octet_length(c.status_reason), 0) as bytes
       from credentials c where true";
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 pub(super) struct CredentialRow {
     id: Uuid,
     tenant_id: String,

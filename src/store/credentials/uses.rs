@@ -34,7 +34,7 @@ pub struct UseFilter {
     pub limit: i64,
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct UseRow {
     id: Uuid,
     tenant_id: String,
@@ -65,7 +65,7 @@ impl From<UseRow> for CredentialUse {
     }
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct DependentRow {
     id: Uuid,
     name: String,

@@ -296,7 +296,10 @@ async fn open_sqlite(url: &str, settings: &Settings, clock: &Clock) -> Result<Db
         .map_err(unusable)?;
     let version: String = sqlx::query_scalar("select sqlite_version()").fetch_one(&writer).await.map_err(unusable)?;
     check_sqlite_version(&version)?;
-    sqlx::migrate!("migrations/sqlite").run(&writer).await.map_err(|error| OpenError::Migration(error.to_string()))?;
+    sqlx_macros::migrate!("migrations/sqlite")
+        .run(&writer)
+        .await
+        .map_err(|error| OpenError::Migration(error.to_string()))?;
     Store::expire_dead_leases(&writer, clock.now()).await.map_err(unusable)?;
     let tenant_readers = TenantReaders::open(options.clone().read_only(true)).await.map_err(unusable)?;
     let readers = sqlite_readers(options, settings).await.map_err(unusable)?;

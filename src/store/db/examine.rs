@@ -115,7 +115,7 @@ async fn examine_postgres(url: &str) -> Result<Examined, OpenError> {
         false => Vec::new(),
     };
     let _ = connection.close().await;
-    let known = sqlx::migrate!("migrations/postgres");
+    let known = sqlx_macros::migrate!("migrations/postgres");
     let pending = known.iter().filter(|migration| !applied.contains(&migration.version)).count();
     Ok(Examined::Postgres { version, role, above_row_security, pending })
 }

@@ -4,7 +4,7 @@
 //! The database measures the rows by the lengths of their wide columns and answers those that fit. What is beyond is never
 //! read. A row that can't be read is left out and told of once: it hides none of the others, on its page or behind it.
 
-use sqlx::FromRow;
+use sqlx_macros::FromRow;
 use uuid::Uuid;
 
 use crate::store::StoreError;

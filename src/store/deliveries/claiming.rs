@@ -15,7 +15,7 @@ use crate::store::sql::sql;
 use crate::store::{NEXT_TOKEN, Split, Store, StoreError};
 
 /// A delivery that waits for its time, and whose it is.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
 pub struct InLine {
     /// Id of the delivery.
     pub id: Uuid,

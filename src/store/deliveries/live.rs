@@ -12,7 +12,7 @@ use crate::store::db::text::document;
 use crate::store::{Store, StoreError, Topic};
 
 /// A message in the table, without its text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx_macros::FromRow)]
 pub struct LiveMessage {
     /// The delivery's.
     pub id: Uuid,

@@ -45,7 +45,7 @@ pub struct ListedRecipient {
     pub stored: Option<StoredRecipient>,
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct ListedRow {
     tenant_id: String,
     body: String,

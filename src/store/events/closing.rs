@@ -43,7 +43,7 @@ pub struct HeldEvents {
 }
 
 /// A window whose time has come.
-#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
 pub struct DueWindow {
     /// Id of the window.
     pub id: Uuid,
@@ -54,7 +54,7 @@ pub struct DueWindow {
 }
 
 /// A task whose window closes.
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct Owner {
     status: String,
     epoch: i64,

@@ -10,7 +10,7 @@ use crate::store::events::narrow;
 use crate::store::{Store, StoreError, Topic};
 
 /// A dead letter, as it is stored.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
 pub struct StoredDeadLetter {
     /// Id of the letter, a UUIDv7.
     pub id: Uuid,

@@ -60,7 +60,7 @@ pub struct EventTaskChanges {
     pub more: bool,
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct Row {
     task_id: Uuid,
     tenant_id: Option<String>,

@@ -105,7 +105,7 @@ impl EventsWritten {
 }
 
 /// A task whose events are recorded, as its locked row says.
-#[derive(Debug, Clone, Copy, sqlx::FromRow)]
+#[derive(Debug, Clone, Copy, sqlx_macros::FromRow)]
 pub(in crate::store) struct Locked {
     pub task_id: Uuid,
     pub epoch: i64,

@@ -24,7 +24,7 @@ pub(in crate::store) enum Collected {
     Full { id: Uuid, events: Vec<Value> },
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct OpenWindowRow {
     id: Uuid,
     opened_at: DateTime<Utc>,

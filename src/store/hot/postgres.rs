@@ -46,7 +46,7 @@ use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
 
 /// A row that `take` answers, which holds the whole run where that has started; without a run: the last tenant whose
 /// turn it was, and how many there were.
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct TakenRow {
     id: Option<Uuid>,
     task_id: Option<Uuid>,

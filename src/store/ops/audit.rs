@@ -105,7 +105,7 @@ const SELECT_ENTRY: &str = "
     select audit.id, tenant_id, at, actor, via, action, subject_type, subject_id, body, position, hash
       from audit ";
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct EntryRow {
     id: Uuid,
     tenant_id: String,

@@ -43,7 +43,7 @@ pub enum StoredAnswer<T> {
     Mismatch,
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 pub(in crate::store) struct Remembered {
     request_digest: Vec<u8>,
     status: i32,

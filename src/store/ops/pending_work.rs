@@ -16,7 +16,7 @@ const SHARED_FOR: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// The earliest of all that services look for; what is past is due. `None`: there is none at all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, sqlx_macros::FromRow)]
 pub struct PendingWork {
     /// A schedule fires.
     pub fire: Option<DateTime<Utc>>,

@@ -129,7 +129,7 @@ pub struct QuotaUsage {
     pub standings: BTreeMap<Quota, QuotaStanding>,
 }
 
-#[derive(Default, sqlx::FromRow)]
+#[derive(Default, sqlx_macros::FromRow)]
 struct QuotaRow {
     tasks: Option<i64>,
     event_tasks_per_source: Option<i64>,
@@ -157,7 +157,7 @@ impl QuotaRow {
     }
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct TenantRow {
     tenant_id: String,
     #[sqlx(flatten)]
@@ -187,7 +187,7 @@ const WRITE: &str = "
            concurrent_runs = excluded.concurrent_runs, updated_at = excluded.updated_at";
 
 /// Usage of a tenant.
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct Amounts {
     tasks: i64,
     polls: i64,

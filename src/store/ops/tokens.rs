@@ -35,7 +35,7 @@ pub struct StoredToken {
     pub root: Option<String>,
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct TokenRow {
     id: Uuid,
     tenant_id: Option<String>,

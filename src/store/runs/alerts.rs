@@ -56,7 +56,7 @@ impl Store {
     }
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 pub(in crate::store) struct ToldRow {
     output_hash: Option<Vec<u8>>,
     alerts: Option<String>,

@@ -8,7 +8,7 @@ use crate::store::runs::leases::Blocked;
 pub(in crate::store) const REASON_SUPERSEDED: &str = "superseded";
 
 /// Facts that decide about a claim that did not start.
-#[derive(Debug, sqlx::FromRow)]
+#[derive(Debug, sqlx_macros::FromRow)]
 pub(in crate::store) struct BlockedRow {
     pub run_id: Uuid,
     pub task_id: Option<Uuid>,

@@ -17,7 +17,7 @@ pub const CLAIM_MARGIN: TimeDelta = TimeDelta::seconds(5);
 pub(in crate::store) const TENANTS_AT_ONCE: i64 = 256;
 
 /// The right to write for a run, until someone else is given it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, sqlx::FromRow)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, sqlx_macros::FromRow)]
 pub struct Lease {
     /// The run under the lease.
     pub run_id: Uuid,
@@ -40,7 +40,7 @@ pub struct RunClaim {
 }
 
 /// A lease that is still held, and whether its run's end was asked for.
-#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
 pub struct Beat {
     /// The run under the lease.
     pub run_id: Uuid,
@@ -242,7 +242,7 @@ impl RunLimits {
 }
 
 /// A run that has started, and until when it may run.
-#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
 pub(in crate::store) struct StartedRow {
     #[sqlx(flatten)]
     pub lease: Lease,
@@ -277,7 +277,7 @@ impl TakenRuns {
 }
 
 /// A run whose end was written.
-#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, sqlx_macros::FromRow)]
 pub(in crate::store) struct FinishedRow {
     pub run_id: Uuid,
     /// Its end was asked for before.

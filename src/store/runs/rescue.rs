@@ -30,7 +30,7 @@ pub struct Stranded {
     pub cancel_reason: Option<String>,
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct StrandedRow {
     run_id: Uuid,
     lease_token: i64,

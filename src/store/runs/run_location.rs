@@ -7,7 +7,7 @@ use crate::base::id::Scope;
 use crate::store::{Store, StoreError};
 
 /// A run in the queue.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
 pub struct QueuedPlace {
     /// `ready`, `claimed` or `started`.
     pub state: String,
@@ -24,7 +24,7 @@ pub struct QueuedPlace {
 }
 
 /// A run that waits outside the queue.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
 pub struct Parked {
     /// `overlap`, `completion` or `approval`.
     pub reason: String,
@@ -33,7 +33,7 @@ pub struct Parked {
 }
 
 /// The run that has the slot of its task.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
 pub struct Holder {
     /// The run with the slot.
     pub run_id: Uuid,

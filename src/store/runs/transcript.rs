@@ -21,7 +21,7 @@ use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::sql::sql;
 use crate::store::{Store, StoreError, answered};
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct TurnRow {
     seq: i64,
     turn: i64,

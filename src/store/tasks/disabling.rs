@@ -22,7 +22,7 @@ use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic};
 
 /// A task as far as it takes to tell its owner; all else of it may be what can't be read.
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct NamedTaskRow {
     tenant_id: String,
     name: String,

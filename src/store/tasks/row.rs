@@ -9,7 +9,7 @@ use crate::domain::task::{Spec, Task, TaskStatus};
 use crate::store::StoreError;
 
 /// A task with its due row; what it is told to do is read, or as it is stored.
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 pub(in crate::store) struct TaskRow<S = Json<Spec>> {
     pub(in crate::store) id: Uuid,
     pub(in crate::store) tenant_id: String,

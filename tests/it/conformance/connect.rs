@@ -214,7 +214,7 @@ async fn two_instances_that_start_at_once_migrate_once() {
     let mut connection = database.connect().await;
     let applied: i64 =
         sqlx::query_scalar("select count(*) from _sqlx_migrations").fetch_one(&mut connection).await.unwrap();
-    assert_eq!(applied as usize, sqlx::migrate!("migrations/postgres").iter().count());
+    assert_eq!(applied as usize, sqlx_macros::migrate!("migrations/postgres").iter().count());
     for store in stores {
         store.close().await;
     }

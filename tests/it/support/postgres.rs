@@ -78,7 +78,7 @@ impl Drop for Database {
 fn schema_hash() -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
-    for migration in sqlx::migrate!("migrations/postgres").iter() {
+    for migration in sqlx_macros::migrate!("migrations/postgres").iter() {
         migration.checksum.hash(&mut hasher);
     }
     hasher.finish()

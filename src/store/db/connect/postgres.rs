@@ -118,7 +118,7 @@ pub(in crate::store) async fn check_postgres(connection: &mut PgConnection) -> R
 /// Brings the tables up to date, one instance at a time, on a connection without a statement time-out.
 /// An instance that is older than the tables may go on: newer migrations are left alone.
 async fn migrate_postgres(connection: &mut PgConnection) -> Result<(), OpenError> {
-    let mut migrator = sqlx::migrate!("migrations/postgres");
+    let mut migrator = sqlx_macros::migrate!("migrations/postgres");
     migrator.set_ignore_missing(true);
     migrator.run(connection).await.map_err(|error| match error {
         MigrateError::Execute(error) if comes_up_later(&error) => refused(error),

@@ -59,7 +59,7 @@ pub(in crate::store::hot) async fn tenants_in_turn(
 }
 
 /// A claim that may start, and what bounds it.
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct StartCandidate {
     #[sqlx(flatten)]
     lease: Lease,

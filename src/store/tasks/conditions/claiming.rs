@@ -16,7 +16,7 @@ use crate::store::tx::{Rows, Tx};
 use crate::store::{Split, Store, StoreError};
 
 /// A poll that waits for its turn, and whose it is.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
 pub struct DuePoll {
     /// The task to poll.
     pub task_id: Uuid,
@@ -24,7 +24,7 @@ pub struct DuePoll {
     pub tenant_id: String,
 }
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 struct ClaimRow {
     task_id: Uuid,
     epoch: i64,

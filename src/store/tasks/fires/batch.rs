@@ -29,7 +29,7 @@ use crate::store::runs::shares::line;
 use crate::store::runs::{NewRun, key_instant, missed_key};
 use crate::store::tasks::row::TaskRow;
 
-#[derive(sqlx::FromRow)]
+#[derive(sqlx_macros::FromRow)]
 pub(super) struct DueRow {
     /// Read by [`DueRow::read`]: one that can't be read must not keep the other tasks from firing. Without a nominal
     /// instant the last fire is recorded, and its instant has come by now.
@@ -61,7 +61,7 @@ pub(in crate::store) struct FireBatch {
 }
 
 /// A due row and the version of its task.
-#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+#[derive(Debug, Clone, PartialEq, Eq, sqlx_macros::FromRow)]
 pub(in crate::store) struct AsRead {
     pub task_id: Uuid,
     pub epoch: i64,

@@ -18,7 +18,7 @@ pub enum Source {
     Postgres(String),
 }
 
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, sqlx_macros::FromRow)]
 pub struct TaskRow {
     pub id: Uuid,
     pub spec: Json<Value>,
@@ -35,7 +35,7 @@ pub struct TaskRow {
     pub nominal_at: Option<DateTime<Utc>>,
 }
 
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, sqlx_macros::FromRow)]
 pub struct RunRow {
     pub id: Uuid,
     pub task_id: Option<Uuid>,
@@ -56,7 +56,7 @@ pub struct RunRow {
     pub error: Option<Json<Value>>,
 }
 
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, sqlx_macros::FromRow)]
 pub struct QueueRow {
     pub run_id: Uuid,
     pub task_id: Option<Uuid>,
@@ -66,7 +66,7 @@ pub struct QueueRow {
     pub has_deadline: bool,
 }
 
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, sqlx_macros::FromRow)]
 pub struct DeliveryRow {
     pub tenant_id: String,
     pub recipient: String,
@@ -76,7 +76,7 @@ pub struct DeliveryRow {
 }
 
 /// An event that the embedded bus has taken.
-#[derive(Debug, Clone, sqlx::FromRow)]
+#[derive(Debug, Clone, sqlx_macros::FromRow)]
 pub struct EventRow {
     pub event_key: String,
     pub tenant_id: String,
