@@ -12,6 +12,7 @@ pub mod error;
 pub mod hooks;
 pub mod openapi;
 pub mod pages;
+mod reference;
 pub mod request;
 #[allow(missing_docs, reason = "the names of its types and fields are those of the API")]
 pub mod schema;
@@ -29,7 +30,6 @@ use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
@@ -237,12 +237,9 @@ impl Deref for Shared {
 pub fn router(state: HttpState) -> Router {
     let (routes, document) = operations().split_for_parts();
     let (pages, _) = pages().split_for_parts();
-    let reference = SwaggerUi::new("/docs")
-        .external_url_unchecked("/openapi.json", openapi::complete(document))
-        .config(Config::default().validator_url("none"));
     routes
         .merge(pages)
-        .merge(reference)
+        .merge(reference::routes(&openapi::complete(document)))
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::method_not_allowed)
         .layer(from_fn_with_state(state.clone(), request::guard::watch))

@@ -1,7 +1,7 @@
 //! The reference is locked: what changes in it changes the contract, and is seen in review.
 
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{HeaderMap, Request};
 use serde_json::{Value, json};
 
 use super::service::Api;
@@ -183,10 +183,39 @@ async fn the_page_for_people_is_served_from_here_alone() {
     let api = Api::new().await;
     let page = api.send(Request::get("/docs/").body(Body::empty()).unwrap()).await;
     assert_eq!((page.status.as_u16(), page.header("content-type")), (200, "text/html"));
-    let script = api.app.clone();
-    let request = Request::get("/docs/swagger-initializer.js").body(Body::empty()).unwrap();
-    let response = tower::ServiceExt::oneshot(script, request).await.unwrap();
-    let text = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
-    let text = String::from_utf8_lossy(&text);
+    let initializer = file_of_the_page(&api, "swagger-initializer.js", "").await;
+    let text = String::from_utf8(initializer.1).unwrap();
     assert!(text.contains("/openapi.json") && !text.contains("https://"), "{text}");
+    let html = file_of_the_page(&api, "", "").await.1;
+    let html = String::from_utf8(html).unwrap();
+    let names: Vec<_> = html.split("\"./").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert_eq!(names, ["swagger-ui.css", "swagger-ui-bundle.js", "swagger-initializer.js"]);
+    for name in names {
+        let (headers, body) = file_of_the_page(&api, name, "identity").await;
+        assert!(headers.get("content-encoding").is_none() && !body.is_empty(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn files_of_the_page_are_unpacked_for_those_who_take_no_compression() {
+    let api = Api::new().await;
+    for (name, kind) in [("swagger-ui-bundle.js", "text/javascript"), ("swagger-ui.css", "text/css")] {
+        let (headers, packed) = file_of_the_page(&api, name, "gzip, br").await;
+        assert_eq!((&headers["content-type"], &headers["content-encoding"]), (kind, "gzip"));
+        let (headers, plain) = file_of_the_page(&api, name, "").await;
+        assert_eq!((&headers["content-type"], &headers["vary"]), (kind, "accept-encoding"));
+        let mut unpacked = Vec::new();
+        std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*packed), &mut unpacked).unwrap();
+        assert!(unpacked == plain && packed.len() * 3 < plain.len(), "{name}");
+    }
+}
+
+/// Headers and body of a file at `/docs/`, asked for with this `Accept-Encoding`.
+async fn file_of_the_page(api: &Api, name: &str, accepted: &str) -> (HeaderMap, Vec<u8>) {
+    let request =
+        Request::get(format!("/docs/{name}")).header("accept-encoding", accepted).body(Body::empty()).unwrap();
+    let response = tower::ServiceExt::oneshot(api.app.clone(), request).await.unwrap();
+    assert_eq!(response.status(), 200, "{name}");
+    let headers = response.headers().clone();
+    (headers, axum::body::to_bytes(response.into_body(), 4 << 20).await.unwrap().to_vec())
 }
