@@ -10,6 +10,7 @@ use axum::http::Uri;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use chrono::{DateTime, Utc};
+use futures::future::BoxFuture;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -48,10 +49,17 @@ impl FromRequestParts<HttpState> for AuthenticatedCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<AuthenticatedCaller, ApiError> {
+        authenticated(parts, state).await
+    }
+}
+
+/// Each handler has the future of its extractors in its own. In a box this one is compiled once.
+fn authenticated<'a>(parts: &'a Parts, state: &'a HttpState) -> BoxFuture<'a, Result<AuthenticatedCaller, ApiError>> {
+    Box::pin(async move {
         let text = bearer(parts)?;
         let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
         identify_for(state, peer, &text, completed_by(&parts.uri, &text)).await
-    }
+    })
 }
 
 /// Whom a token stands for that did not come in a header.

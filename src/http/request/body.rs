@@ -10,6 +10,7 @@ use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -50,6 +51,13 @@ impl FromRequest<HttpState> for JsonBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &HttpState) -> Result<JsonBody, ApiError> {
+        received(request, state).await
+    }
+}
+
+/// Each handler has the future of its extractors in its own. In a box this one is compiled once.
+fn received(request: Request, state: &HttpState) -> BoxFuture<'_, Result<JsonBody, ApiError>> {
+    Box::pin(async move {
         let limits = &state.limits;
         let key = key(request.headers())?;
         let json = is_json(request.headers());
@@ -63,7 +71,7 @@ impl FromRequest<HttpState> for JsonBody {
             .map_err(|_| ApiError::BodyTimeout { limit: limits.body_time })??;
         digest.update(&bytes);
         Ok(JsonBody { bytes, json, key, digest: digest.finish().as_ref().to_vec() })
-    }
+    })
 }
 
 impl JsonBody {
