@@ -5,8 +5,8 @@
 #   scripts/chaos.sh --short            every fault, 50 cycles of kill -9 on each database: within five minutes
 #                                       (scripts/test.sh runs these, too)
 #   scripts/chaos.sh --long [CYCLES]    the same with 1000 cycles on each database, or CYCLES: about half an hour
-#   scripts/chaos.sh --planted          a build with bugs planted in it, each of which must be caught; and the service with
-#                                       1 % of the store's calls failing
+#   scripts/chaos.sh --planted          services with a bug planted in them, each of which must be caught; and the service with
+#                                       1 % of the store's calls failing (scripts/test.sh runs these, too)
 #   scripts/chaos.sh --engine           the engine's tests with 1 % of the store's calls failing; for reading, not for CI
 #
 # It starts the servers that it needs as scripts/test.sh does, unless it is started by it.

@@ -1,7 +1,8 @@
 //! Bugs that are planted on purpose, so that the judge of the fault tests is seen to find them; and faults of the store.
 //!
 //! Nothing of it is compiled in without the cargo feature `planted`, which no release has: then `planted!` is `false`
-//! and `planted_text!` is the text as it stands. With it, the environment says what is broken: `REVEILLE_PLANTED` names one
+//! and `planted_text!` is the text as it stands. `scripts/test.sh` runs all tests on a build with the feature, so that one
+//! build is enough. Nothing is broken in it either, until the environment says so: `REVEILLE_PLANTED` names one
 //! bug of `BUGS`; `REVEILLE_STORE_FAULTS` is the share of store calls that fail, half of them before and half after they
 //! took effect, such as `0.01`; and after a comma how many calls are spared first. `REVEILLE_SQLITE_PAGES` is how large an
 //! SQLite file may grow.
@@ -33,6 +34,13 @@ macro_rules! planted_text {
         $text
     };
 }
+
+/// The compiler refuses a build without the feature in which a bug is planted, or a text is changed.
+#[cfg(not(feature = "planted"))]
+const _: () = {
+    assert!(!planted!("no_fence"));
+    assert!(matches!(planted_text!("no_fence", "as it stands", "stands" => "falls").as_bytes(), b"as it stands"));
+};
 
 #[cfg(feature = "planted")]
 pub use with_the_feature::*;
@@ -129,5 +137,22 @@ mod with_the_feature {
             && SPARED.try_with(|()| ()).is_err()
             && ASKED.fetch_add(1, Ordering::Relaxed) >= spared
             && fastrand::f64() < share / 2.0
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        /// The tests run with the feature, and judge what is released without it.
+        #[test]
+        fn the_feature_alone_breaks_nothing() {
+            for bug in BUGS {
+                let stands = "as it stands";
+                assert!(!is(bug), "{bug}");
+                assert!(std::ptr::eq(text(bug, stands, "stands", "falls"), stands), "{bug}");
+            }
+            assert!((0..10_000).all(|_| !store_fails()));
+            assert_eq!(most_pages(), None);
+        }
     }
 }
