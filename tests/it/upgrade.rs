@@ -534,7 +534,8 @@ fn a_schema_that_was_released_is_never_changed() {
     let sums = |migrator: Migrator| -> Vec<(i64, String)> {
         migrator.iter().map(|one| (one.version, hex::encode(&one.checksum[..8]))).collect()
     };
-    let (sqlite, postgres) = (sums(sqlx_macros::migrate!("migrations/sqlite")), sums(sqlx::migrate!("migrations/postgres")));
+    let (sqlite, postgres) =
+        (sums(sqlx_macros::migrate!("migrations/sqlite")), sums(sqlx_macros::migrate!("migrations/postgres")));
     for (version, on_sqlite, on_postgres) in RELEASED {
         assert!(sqlite.contains(&(version, on_sqlite.to_owned())), "{version} on SQLite");
         assert!(postgres.contains(&(version, on_postgres.to_owned())), "{version} on Postgres");

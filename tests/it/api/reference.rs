@@ -201,9 +201,11 @@ async fn files_of_the_page_are_unpacked_for_those_who_take_no_compression() {
     let api = Api::new().await;
     for (name, kind) in [("swagger-ui-bundle.js", "text/javascript"), ("swagger-ui.css", "text/css")] {
         let (headers, packed) = file_of_the_page(&api, name, "gzip, br").await;
-        assert_eq!((&headers["content-type"], &headers["content-encoding"]), (kind, "gzip"));
+        assert_eq!(headers["content-type"], kind);
+        assert_eq!(headers["content-encoding"], "gzip");
         let (headers, plain) = file_of_the_page(&api, name, "").await;
-        assert_eq!((&headers["content-type"], &headers["vary"]), (kind, "accept-encoding"));
+        assert_eq!(headers["content-type"], kind);
+        assert_eq!(headers["vary"], "accept-encoding");
         let mut unpacked = Vec::new();
         std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*packed), &mut unpacked).unwrap();
         assert!(unpacked == plain && packed.len() * 3 < plain.len(), "{name}");
