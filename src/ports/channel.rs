@@ -3,6 +3,7 @@
 //! A channel makes one attempt and says honestly what came of it. It never retries, never stores, and never claims
 //! `delivered` unless the other side said so. It keeps nothing; what survives a crash is the delivery's row.
 
+mod answer;
 pub mod email;
 pub mod live;
 mod provider;

@@ -28,7 +28,7 @@ use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
 use crate::domain::notification::PushAddress;
 use crate::ports::channel::{Capabilities, Channel, ChannelError, OutgoingMessage, Receipt};
-use crate::ports::egress::{Egress, EgressError};
+use crate::ports::egress::Egress;
 use crate::ports::vault::{SealedPlace, Vault, VaultError, WithoutKeys};
 
 /// How long an attempt may take, in seconds.
@@ -177,19 +177,6 @@ fn cut(text: &str, limit: usize) -> Cow<'_, str> {
     }
 }
 
-/// Judges that no answer came from `whom`.
-fn judge_no_answer(whom: &str, error: &EgressError) -> ChannelError {
-    let why = format!("{whom}: {error}");
-    match error {
-        EgressError::Denied { .. } | EgressError::Invalid { .. } => ChannelError::Unsendable { why },
-        EgressError::TooManyRedirects => ChannelError::Rejected { why },
-        EgressError::Connect { .. } => ChannelError::Transient { why, retry_after: None },
-        EgressError::Timeout { .. } | EgressError::Broken { .. } | EgressError::TooLarge { .. } => {
-            ChannelError::Unknown { why }
-        }
-    }
-}
-
 /// Judges the answers of all addresses together. One that took the message is enough. Else, where one may have taken
 /// it, the outcome is unknown; where one may take it later, it is sent again, to all; else all have refused it.
 fn judge(answers: Vec<Result<Receipt, ChannelError>>) -> Result<Receipt, ChannelError> {
@@ -281,19 +268,5 @@ mod tests {
         let of_both = why("address 1: private; address 2: gone");
         assert_eq!(judge(vec![denied(), rejected()]), Err(ChannelError::Rejected { why: of_both }));
         assert_eq!(judge(vec![]), Err(ChannelError::Unsendable { why: why("the recipient has no push address") }));
-    }
-
-    #[test]
-    fn messages_that_may_have_arrived_are_told_apart_from_those_that_did_not() {
-        let meaning = |error: EgressError| judge_no_answer("it", &error);
-        let unsendable = |error| matches!(meaning(error), ChannelError::Unsendable { .. });
-        let unknown = |error| matches!(meaning(error), ChannelError::Unknown { .. });
-        assert!(unsendable(EgressError::Denied { why: "private".into() }));
-        assert!(unsendable(EgressError::Invalid { why: "no host".into() }));
-        assert!(matches!(meaning(EgressError::TooManyRedirects), ChannelError::Rejected { .. }));
-        assert!(unknown(EgressError::Timeout { after: Duration::from_secs(1) }));
-        assert!(unknown(EgressError::Broken { why: "reset".into() }));
-        let connect = meaning(EgressError::Connect { why: "refused".into() });
-        assert_eq!(connect, ChannelError::Transient { why: "it: can't connect: refused".into(), retry_after: None });
     }
 }

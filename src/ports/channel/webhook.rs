@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::SecondsFormat;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Method, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -17,8 +17,9 @@ use crate::base::secret::Secret;
 use crate::base::signature;
 use crate::domain::notification::WebhookAddress;
 use crate::domain::notification::recipient::signing_keys;
-use crate::ports::channel::{Capabilities, Channel, ChannelError, Confirmed, OutgoingMessage, Receipt};
-use crate::ports::egress::{Egress, EgressError, EgressRequest, Response, retry_after};
+use crate::ports::channel::answer::{judge_no_answer, judge_status};
+use crate::ports::channel::{Capabilities, Channel, ChannelError, OutgoingMessage, Receipt};
+use crate::ports::egress::{Egress, EgressError, EgressRequest, retry_after};
 use crate::ports::vault::{SealedPlace, Vault, VaultError};
 
 /// How long an attempt may take, in seconds.
@@ -70,7 +71,11 @@ impl WebhookChannel {
             follow_redirects: false,
             ..EgressRequest::new(Method::POST, &address.url)
         };
-        judge(self.egress.fetch(request).await, message.now)
+        match self.egress.fetch(request).await {
+            Ok(response) => judge(response.status, retry_after(&response.headers, message.now)),
+            Err(EgressError::TooLarge { status, .. }) => judge(status, None),
+            Err(error) => Err(judge_no_answer("the webhook", &error)),
+        }
     }
 
     fn headers(
@@ -115,37 +120,14 @@ fn body(message: &OutgoingMessage) -> Bytes {
     json!({ "type": message.words.event, "timestamp": created_at, "data": message.words.data }).to_string().into()
 }
 
-/// Judges an answer, or its absence.
-fn judge(answer: Result<Response, EgressError>, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
-    match answer {
-        Ok(response) => judge_status(response.status, retry_after(&response.headers, now)),
-        Err(EgressError::TooLarge { status, .. }) => judge_status(status, None),
-        Err(error @ (EgressError::Denied { .. } | EgressError::Invalid { .. })) => {
-            Err(ChannelError::Unsendable { why: error.to_string() })
-        }
-        Err(error @ EgressError::TooManyRedirects) => Err(ChannelError::Rejected { why: error.to_string() }),
-        Err(error @ EgressError::Connect { .. }) => {
-            Err(ChannelError::Transient { why: error.to_string(), retry_after: None })
-        }
-        Err(error @ (EgressError::Timeout { .. } | EgressError::Broken { .. })) => {
-            Err(ChannelError::Unknown { why: format!("the webhook was sent the message: {error}") })
-        }
-    }
-}
-
-fn judge_status(status: StatusCode, retry_after: Option<Duration>) -> Result<Receipt, ChannelError> {
-    let why = format!("the webhook answered {status}");
-    match status.as_u16() {
-        200..=299 => Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered }),
-        300..=399 => {
-            Err(ChannelError::Rejected { why: format!("{why}; redirects are not followed, set the new address") })
-        }
-        410 => Err(ChannelError::Rejected { why: format!("{why}: it wants no more messages") }),
-        // a receiver that many share may mean this recipient alone
-        429 if retry_after.is_none() => Err(ChannelError::Busy { why }),
-        408 | 425 | 429 | 500..=599 => Err(ChannelError::Transient { why, retry_after }),
-        _ => Err(ChannelError::Rejected { why }),
-    }
+/// Judges an answer.
+fn judge(status: StatusCode, retry_after: Option<Duration>) -> Result<Receipt, ChannelError> {
+    let hint = match status.as_u16() {
+        300..=399 => "; redirects are not followed, set the new address",
+        410 => ": it wants no more messages",
+        _ => "",
+    };
+    judge_status(status, retry_after, format!("the webhook answered {status}{hint}"))
 }
 
 #[cfg(test)]
@@ -153,37 +135,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_has_its_meaning() {
-        let meaning = |code: u16| match judge_status(StatusCode::from_u16(code).unwrap(), None) {
-            Ok(receipt) => format!("{:?}", receipt.confirmed),
-            Err(error) => format!("{error:?}").split(' ').next().unwrap().to_owned(),
-        };
-        for code in 200..600 {
-            let expected = match code {
-                200..=299 => "Delivered",
-                429 => "Busy",
-                408 | 425 | 500..=599 => "Transient",
-                _ => "Rejected",
-            };
-            assert_eq!(meaning(code), expected, "{code}");
+    fn refusals_say_what_is_to_be_done() {
+        let said = |code: u16| judge(StatusCode::from_u16(code).unwrap(), None).unwrap_err();
+        for (code, why) in [
+            (302, "the webhook answered 302 Found; redirects are not followed, set the new address"),
+            (404, "the webhook answered 404 Not Found"),
+            (410, "the webhook answered 410 Gone: it wants no more messages"),
+        ] {
+            assert_eq!(said(code), ChannelError::Rejected { why: why.into() });
         }
-    }
-
-    #[test]
-    fn failures_tell_apart_never_sendable_not_sent_and_maybe_sent() {
-        let now = DateTime::UNIX_EPOCH;
-        let unsendable = |error| matches!(judge(Err(error), now), Err(ChannelError::Unsendable { .. }));
-        let unknown = |error| matches!(judge(Err(error), now), Err(ChannelError::Unknown { .. }));
-        assert!(unsendable(EgressError::Denied { why: "private".into() }));
-        assert!(unsendable(EgressError::Invalid { why: "no host".into() }));
-        assert!(unknown(EgressError::Timeout { after: Duration::from_secs(1) }));
-        assert!(unknown(EgressError::Broken { why: "reset".into() }));
-        let connect = judge(Err(EgressError::Connect { why: "refused".into() }), now);
-        let why = "can't connect: refused".into();
-        assert_eq!(connect, Err(ChannelError::Transient { why, retry_after: None }));
-        let busy = judge_status(StatusCode::TOO_MANY_REQUESTS, Some(Duration::from_secs(9)));
-        assert!(matches!(busy, Err(ChannelError::Transient { retry_after: Some(_), .. })), "{busy:?}");
-        let large = EgressError::TooLarge { status: StatusCode::OK, limit: 1 };
-        assert_eq!(judge(Err(large), now).unwrap().confirmed, Confirmed::Delivered);
     }
 }

@@ -146,7 +146,7 @@ async fn when_nobody_took_it_the_reasons_of_all_are_said() {
     );
     match deliver(&channel, &ann(vec![browser(busy.uri()), browser(&broken.hangs)])).await {
         Err(ChannelError::Unknown { why }) => {
-            assert!(why.contains("address 2: the push service: no complete"), "{why}")
+            assert!(why.contains("address 2: the push service was sent the message: no complete"), "{why}")
         }
         other => panic!("{other:?}"),
     }

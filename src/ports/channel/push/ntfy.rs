@@ -19,7 +19,8 @@ use url::Url;
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
 use crate::domain::task::Urgency;
-use crate::ports::channel::push::{ANSWER_LIMIT, cut, judge_no_answer};
+use crate::ports::channel::answer::{judge_no_answer, judge_status};
+use crate::ports::channel::push::{ANSWER_LIMIT, cut};
 use crate::ports::channel::{ChannelError, Confirmed, OutgoingMessage, Receipt};
 use crate::ports::egress::{Egress, EgressError, EgressRequest, operator_client, retry_after};
 
@@ -211,7 +212,6 @@ fn judge(answer: NtfyAnswer, whose: Whose, now: DateTime<Utc>) -> Result<Receipt
         let error: String = error.chars().filter(|c| !c.is_control()).take(SAID_LENGTH).collect();
         why = format!("{why}: {error}");
     }
-    let wait = retry_after(&answer.headers, now);
     match answer.status.as_u16() {
         200..=299 => match said["id"].as_str() {
             Some(id) => {
@@ -222,10 +222,8 @@ fn judge(answer: NtfyAnswer, whose: Whose, now: DateTime<Utc>) -> Result<Receipt
         },
         300..=399 => Err(refused(format!("{why}; redirects are not followed, set the new address"))),
         401 | 403 | 404 | 405 => Err(refused(why)),
-        // the server counts by visitor and by topic: it is this recipient's limit, or ours
-        429 if wait.is_none() => Err(ChannelError::Busy { why }),
-        408 | 425 | 429 | 500..=599 => Err(ChannelError::Transient { why, retry_after: wait }),
-        _ => Err(ChannelError::Rejected { why }),
+        // 429: the server counts by visitor and by topic, so it is this recipient's limit, or ours
+        _ => judge_status(answer.status, retry_after(&answer.headers, now), why),
     }
 }
 
