@@ -2,7 +2,8 @@
 
 use reveille::domain::run::RunState;
 use reveille::domain::task::Task;
-use reveille::domain::task::change::TaskChange;
+use reveille::domain::task::change::{FaultyPart, TaskChange};
+use reveille::store::SeenTask;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -111,6 +112,17 @@ async fn a_task_says_what_holds_it_back_and_when_it_is_next(world: World) {
     says(&busy, "sentences", &[&format!("The run {run} (running) has its slot since"), "Its last run"]);
     says(&busy, "needs", &["recorded as skipped"]);
     assert_eq!(busy["last_run"]["id"], run.to_string());
+
+    for (part, advice) in
+        [(FaultyPart::Action, "Its action is corrected"), (FaultyPart::Trigger, "Its trigger is corrected")]
+    {
+        let task = instance.task(schedule(json!({}))).await;
+        let seen = SeenTask::Version(task.version);
+        assert!(instance.store.disable_task(task.id, seen, part, "it is too large").await.unwrap());
+        let disabled = explained(&instance, "tasks", task.id).await;
+        says(&disabled, "sentences", &["It is disabled: it is too large."]);
+        assert_eq!(disabled["needs"], json!([format!("{advice}; it is active again then.")]));
+    }
 
     let spent = instance.task(json!({ "trigger": { "type": "schedule", "at": "2027-03-01T08:05:00Z" } })).await;
     world.advance(300.0);

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::base::token::Permission;
 use crate::domain::credential::awaited;
 use crate::domain::run::Run;
+use crate::domain::task::change::FaultyPart;
 use crate::domain::task::{LastRun, Task, TaskStatus};
 use crate::domain::trigger::Trigger;
 use crate::domain::trigger::condition::ConditionState;
@@ -208,7 +209,10 @@ fn wanted(task: &Task) -> Vec<String> {
             Some(credential) => format!("Its owner saves or connects the credential `{credential}`; it goes on then."),
             None => "Somebody resumes it.".into(),
         }],
-        TaskStatus::Disabled => vec!["Its trigger is corrected, and it is resumed.".into()],
+        TaskStatus::Disabled => vec![match task.faulty_part {
+            Some(FaultyPart::Action) => "Its action is corrected; it is active again then.".into(),
+            Some(FaultyPart::Trigger) | None => "Its trigger is corrected; it is active again then.".into(),
+        }],
         TaskStatus::Completed => {
             vec!["Its `max_runs` is raised, or its trigger is given instants that lie ahead.".into()]
         }
