@@ -36,6 +36,63 @@ pub enum Takes {
     StandardInput(&'static str),
 }
 
+/// Makes an enum of which JSON has exactly one value: an object with one field, which is named after it. Its schema is an
+/// object that may have each of the fields.
+macro_rules! one_of {
+    (
+        $(#[doc = $about:literal])+
+        $(#[serde($closed:ident)])?
+        $vis:vis enum $name:ident as $schema:literal {
+            $($(#[doc = $doc:literal])+ $(#[schema($($more:tt)+)])? $variant:ident($value:ty) = $field:ident,)+
+        }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        $vis enum $name { $($(#[doc = $doc])+ $variant($value),)+ }
+
+        impl $name {
+            /// The names of the fields.
+            pub const FIELDS: [&'static str; [$(stringify!($field)),+].len()] = [$(stringify!($field)),+];
+
+            /// The name of the field that it stands in.
+            pub fn field(&self) -> &'static str {
+                match self {
+                    $($name::$variant(_) => stringify!($field),)+
+                }
+            }
+        }
+
+        const _: () = {
+            use utoipa::openapi::{RefOr, Schema};
+
+            $(#[doc = $about])+
+            #[derive(serde::Serialize, utoipa::ToSchema)]
+            $(#[serde($closed)])?
+            struct EachField {
+                $(#[schema(required = false $(, $($more)+)?)] $(#[doc = $doc])+ $field: Option<$value>,)+
+            }
+
+            impl utoipa::PartialSchema for $name {
+                fn schema() -> RefOr<Schema> {
+                    EachField::schema()
+                }
+            }
+
+            impl utoipa::ToSchema for $name {
+                fn name() -> std::borrow::Cow<'static, str> {
+                    $schema.into()
+                }
+
+                fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+                    EachField::schemas(schemas);
+                }
+            }
+        };
+    };
+}
+pub(crate) use one_of;
+
 /// The schema of one field, and of the parts that it refers to.
 pub struct Form {
     /// An object with this one field.

@@ -96,8 +96,10 @@ impl Action {
 #[serde(deny_unknown_fields, default)]
 pub struct RetryPolicy {
     /// Attempts in all, the first included: 1 to 20.
+    #[schema(minimum = 1, maximum = 20)]
     pub max_attempts: u32,
     /// The first wait in seconds; doubled each time up to an hour, with full jitter.
+    #[schema(maximum = 3600)]
     pub backoff_seconds: u64,
 }
 

@@ -49,15 +49,13 @@ pub use zone::zone_database_version;
 /// The kinds there are, as written in `type`.
 pub const KINDS: &[&str] = &["schedule", "event", "condition"];
 
-/// A rule that makes a task fire.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// When a task fires.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "what each type says of itself is what the reference shows of its variant")]
 pub enum Trigger {
-    /// It fires at instants: cron, interval, date or recurrence rule.
     Schedule(Schedule),
-    /// It fires for events of the bus.
     Event(Box<EventTrigger>),
-    /// It fires when a polled condition becomes true.
     Condition(Condition),
 }
 

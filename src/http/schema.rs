@@ -22,7 +22,6 @@ pub use pipeline::{CompletionSchema, DryRunRequest};
 pub use recipient::{NewRecipient, RecipientSchema};
 pub use task::{
     BackfillRange, ConditionTest, NewTaskSchema, Pause, PreviewRequest, Resume, RunNow, TaskLines, TaskPatch,
-    TaskSchema,
 };
 
 /// The test to make.

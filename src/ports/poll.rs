@@ -148,7 +148,7 @@ impl Sources {
 
     /// Adds what is wrong with what a tenant wants to poll, which stands at `at`.
     pub fn check(&self, tenant: &Tenant, poll: &PollSpec, at: &str, faults: &mut ValidationErrors) {
-        let place = format!("{at}/{}", poll.kind());
+        let place = format!("{at}/{}", poll.field());
         match poll {
             PollSpec::Http(http) => {
                 if let Err(error) = self.credentials.egress().check(&http.url) {

@@ -3,9 +3,11 @@
 //! A description says how its field is read, documented and typed. The spec that is stored, the reader of drafts, the
 //! schema of the API and the flags of the command line follow from the list; none of them names a field of it.
 
+use std::ops::RangeInclusive;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
+use utoipa::openapi::{Object, RefOr, Schema};
 
 use super::reader::DraftReader;
 use super::{DEFAULT_TIMEOUT, RetryPolicy, TIMEOUT_RANGE};
@@ -14,41 +16,52 @@ use crate::base::invalid::{did_you_mean, escape};
 use crate::domain::task::Notify;
 
 /// Attempts that may be asked for.
-const ATTEMPTS: std::ops::RangeInclusive<u64> = 1..=20;
+const ATTEMPTS: RangeInclusive<u64> = 1..=20;
 /// First waits that may be asked for, in seconds.
-const BACKOFF: std::ops::RangeInclusive<u64> = 0..=3_600;
+const BACKOFF: RangeInclusive<u64> = 0..=3_600;
 /// Failures after which a task may be paused.
-const FAILURES: std::ops::RangeInclusive<u64> = 1..=1_000;
+const FAILURES: RangeInclusive<u64> = 1..=1_000;
 /// Runs that a task may be limited to.
-const RUNS: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
+const RUNS: RangeInclusive<u64> = 1..=1_000_000_000;
 /// Largest metadata, in bytes of JSON.
 const METADATA_BYTES: usize = 16 * 1024;
 
 task_fields! {
-    /// Which ends of its runs are told.
+    /// Which ends of its runs are told: `on_change`, results that differ from the one told last, and failures. A failure is
+    /// told once for its cause; the same again is counted and summed up once a day, and the next success says so. Absent:
+    /// `always`.
     #[serde(default, skip_serializing_if = "Notify::is_always")]
     notify: Notify = NotifyField,
-    /// Automatic fires that are recorded to run, at most; one that is then skipped for overlap counts.
+    /// Automatic fires at most, one included that is skipped for overlap; null is no limit.
+    #[schema(required)]
     max_runs: Option<u64> = MaxRuns,
-    /// Running time only; waiting has limits of its own.
+    /// Of running, not of waiting.
     timeout_seconds: u64 = Timeout,
     /// Attempts of a run and the waits between them.
     retry: RetryPolicy = RetryField,
-    /// Pause after this many failed runs in a row (retries used up); `null` never.
+    /// Pause after this many failed runs in a row, retries used up; null never.
+    #[schema(required)]
     pause_after_failures: Option<u32> = PauseAfterFailures,
-    /// Free data of the owner, at hand in expressions and templates.
+    /// Free data of the owner, at hand in expressions and templates: at most 16 KiB.
     metadata: Map<String, Value> = Metadata,
+}
+
+/// Says of a field within which bounds it is written, and its default.
+fn describe(object: &mut Object, field: &str, range: Option<RangeInclusive<u64>>, default: impl Serialize) {
+    let Some(RefOr::T(Schema::Object(field))) = object.properties.get_mut(field) else { return };
+    if let Some(range) = range {
+        (field.minimum, field.maximum) = (Some((*range.start()).into()), Some((*range.end()).into()));
+    }
+    field.default = serde_json::to_value(default).ok().filter(|default| !default.is_null());
 }
 
 /// The description of a field.
 pub(super) trait TaskField {
     /// The field in a spec.
-    type Value: Clone;
-    /// Schema of what a request writes: an object with this one field.
-    type Written: ToSchema;
-    /// Schema of what an answer shows: an object with this one field.
-    type Shown: ToSchema;
+    type Value: Clone + Serialize;
 
+    /// Numbers that may be written.
+    const RANGE: Option<RangeInclusive<u64>> = None;
     /// Flags of `reveille task create` and `update`.
     const FLAGS: &'static [Flag];
 
@@ -61,26 +74,8 @@ pub(super) trait TaskField {
 
 struct NotifyField;
 
-#[derive(Serialize, ToSchema)]
-struct NotifyWritten {
-    /// Which ends of its runs are told: `on_change`, results that differ from the one told last, and failures. A failure is
-    /// told once for its cause; the same again is counted and summed up once a day, and the next success says so. Absent:
-    /// `always`.
-    #[schema(required = false)]
-    notify: Notify,
-}
-
-#[derive(Serialize, ToSchema)]
-struct NotifyShown {
-    /// Absent: `always`.
-    #[schema(required = false)]
-    notify: Option<Notify>,
-}
-
 impl TaskField for NotifyField {
     type Value = Notify;
-    type Written = NotifyWritten;
-    type Shown = NotifyShown;
 
     const FLAGS: &'static [Flag] = &[Flag {
         name: "--notify",
@@ -107,24 +102,10 @@ impl TaskField for NotifyField {
 
 struct MaxRuns;
 
-#[derive(Serialize, ToSchema)]
-struct MaxRunsWritten {
-    /// Automatic fires at most, one included that is skipped for overlap; null is no limit.
-    #[schema(required = false, minimum = 1)]
-    max_runs: Option<u64>,
-}
-
-#[derive(Serialize, ToSchema)]
-struct MaxRunsShown {
-    #[schema(required)]
-    max_runs: Option<u64>,
-}
-
 impl TaskField for MaxRuns {
     type Value = Option<u64>;
-    type Written = MaxRunsWritten;
-    type Shown = MaxRunsShown;
 
+    const RANGE: Option<RangeInclusive<u64>> = Some(RUNS);
     const FLAGS: &'static [Flag] =
         &[Flag { name: "--max-runs", takes: Takes::Number("N"), field: "max_runs", help: "Stop after so many fires" }];
 
@@ -139,23 +120,10 @@ impl TaskField for MaxRuns {
 
 struct Timeout;
 
-#[derive(Serialize, ToSchema)]
-struct TimeoutWritten {
-    /// Of running, not of waiting.
-    #[schema(required = false, default = 600, minimum = 1, maximum = 86400)]
-    timeout_seconds: u64,
-}
-
-#[derive(Serialize, ToSchema)]
-struct TimeoutShown {
-    timeout_seconds: u64,
-}
-
 impl TaskField for Timeout {
     type Value = u64;
-    type Written = TimeoutWritten;
-    type Shown = TimeoutShown;
 
+    const RANGE: Option<RangeInclusive<u64>> = Some(TIMEOUT_RANGE);
     const FLAGS: &'static [Flag] = &[Flag {
         name: "--timeout",
         takes: Takes::Seconds("LENGTH"),
@@ -174,21 +142,8 @@ impl TaskField for Timeout {
 
 struct RetryField;
 
-#[derive(Serialize, ToSchema)]
-struct RetryWritten {
-    #[schema(required = false)]
-    retry: RetryPolicy,
-}
-
-#[derive(Serialize, ToSchema)]
-struct RetryShown {
-    retry: RetryPolicy,
-}
-
 impl TaskField for RetryField {
     type Value = RetryPolicy;
-    type Written = RetryWritten;
-    type Shown = RetryShown;
 
     const FLAGS: &'static [Flag] = &[
         Flag {
@@ -235,24 +190,10 @@ impl TaskField for RetryField {
 
 struct PauseAfterFailures;
 
-#[derive(Serialize, ToSchema)]
-struct PauseAfterFailuresWritten {
-    /// Pause after this many failed runs in a row; null never.
-    #[schema(required = false, minimum = 1, maximum = 1000)]
-    pause_after_failures: Option<u32>,
-}
-
-#[derive(Serialize, ToSchema)]
-struct PauseAfterFailuresShown {
-    #[schema(required)]
-    pause_after_failures: Option<u32>,
-}
-
 impl TaskField for PauseAfterFailures {
     type Value = Option<u32>;
-    type Written = PauseAfterFailuresWritten;
-    type Shown = PauseAfterFailuresShown;
 
+    const RANGE: Option<RangeInclusive<u64>> = Some(FAILURES);
     const FLAGS: &'static [Flag] = &[Flag {
         name: "--pause-after-failures",
         takes: Takes::Number("N"),
@@ -271,22 +212,8 @@ impl TaskField for PauseAfterFailures {
 
 struct Metadata;
 
-#[derive(Serialize, ToSchema)]
-struct MetadataWritten {
-    /// Yours: at most 16 KiB.
-    #[schema(required = false)]
-    metadata: Map<String, Value>,
-}
-
-#[derive(Serialize, ToSchema)]
-struct MetadataShown {
-    metadata: Map<String, Value>,
-}
-
 impl TaskField for Metadata {
     type Value = Map<String, Value>;
-    type Written = MetadataWritten;
-    type Shown = MetadataShown;
 
     /// Typed key by key: the flag is one of its own.
     const FLAGS: &'static [Flag] = &[];

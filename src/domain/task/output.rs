@@ -25,17 +25,22 @@ pub enum Route {
     Channels(Vec<String>),
 }
 
-#[derive(Serialize, Deserialize)]
+/// Where the result is told: a channel, or several, the later ones when the earlier fail.
+#[derive(Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
-struct OutputShape {
+#[schema(as = Output)]
+pub(super) struct OutputShape {
+    /// Absent: the recipient's own order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     channel: Option<OneOrMany>,
+    /// Against the recipient's quiet hours and budget. Absent: `normal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     urgency: Option<Urgency>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(untagged)]
+#[schema(as = Channels)]
 enum OneOrMany {
     One(String),
     Many(Vec<String>),

@@ -4,7 +4,7 @@
 macro_rules! task_fields {
     ($($(#[$about:meta])* $name:ident: $value:ty = $field:ty,)+) => {
         /// All of a task that its owner decides. One JSON form for API, CLI, files and storage.
-        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
         pub struct Spec {
             /// The rule by which it fires.
             pub trigger: $crate::domain::trigger::Trigger,
@@ -12,8 +12,9 @@ macro_rules! task_fields {
             pub executor: String,
             /// The work of the executor.
             pub action: $crate::domain::task::Action,
-            /// Destination of the answer.
+            /// Absent: the recipient's own order. Null: the result is told to nobody.
             #[serde(default, skip_serializing_if = "crate::domain::task::Output::is_default")]
+            #[schema(value_type = Option<$crate::domain::task::output::OutputShape>)]
             pub output: $crate::domain::task::Output,
             $($(#[$about])* pub $name: $value,)+
         }
@@ -72,14 +73,20 @@ macro_rules! task_fields {
                 }
             }
 
-            /// Schemas of what a request writes, field by field of the list.
-            pub fn written() -> Vec<$crate::base::field::Form> {
-                vec![$($crate::base::field::Form::of::<<$field as TaskField>::Written>()),+]
-            }
-
-            /// Schemas of what an answer shows, field by field of the list.
-            pub fn shown() -> Vec<$crate::base::field::Form> {
-                vec![$($crate::base::field::Form::of::<<$field as TaskField>::Shown>()),+]
+            /// The schema of what a request writes: each field within its bounds, or else its default.
+            pub fn written() -> RefOr<Schema> {
+                let mut schema = <Spec as utoipa::PartialSchema>::schema();
+                if let RefOr::T(Schema::Object(object)) = &mut schema {
+                    object.required.retain(|field| field == "trigger");
+                    describe(object, "executor", None, $crate::domain::task::DEFAULT_EXECUTOR);
+                    $(describe(
+                        object,
+                        stringify!($name),
+                        <$field as TaskField>::RANGE,
+                        <$field as TaskField>::default(),
+                    );)+
+                }
+                schema
             }
         }
     };

@@ -2,6 +2,9 @@
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use utoipa::PartialSchema;
+use utoipa::openapi::schema::AdditionalProperties;
+use utoipa::openapi::{RefOr, Schema};
 use uuid::Uuid;
 
 use crate::domain::run::{Run, RunState};
@@ -28,32 +31,38 @@ impl LastRun {
     }
 }
 
-/// A task as it is answered.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// A task.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = Task)]
 pub struct TaskView {
     /// Id of the task.
     pub id: Uuid,
     /// The tenant that owns the task.
     pub tenant_id: String,
-    /// Key of the owner, unique within the tenant.
+    /// The stable key that it was made with, if it was.
+    #[schema(required)]
     pub key: Option<String>,
     /// Name for people.
     pub name: String,
     /// Everything that the owner decides besides the name.
     #[serde(flatten)]
+    #[schema(schema_with = closed_spec)]
     pub spec: Spec,
     /// Whether it fires.
     pub status: TaskStatus,
-    /// Reason of a status other than `active`.
+    /// Why it is paused, disabled or completed.
+    #[schema(required)]
     pub status_reason: Option<String>,
-    /// Null for a condition: nobody knows; `condition` says when it is polled next.
+    /// Null for a condition, which nobody can foresee; `condition` says when it is polled.
+    #[schema(required)]
     pub next_fire_at: Option<DateTime<Utc>>,
-    /// Where its condition stands; absent for other triggers.
+    /// Where the condition stands; absent for other triggers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub condition: Option<ConditionView>,
     /// The run with the latest instant.
+    #[schema(required)]
     pub last_run: Option<LastRun>,
-    /// Automatic fires that were recorded to run.
+    /// Runs that were recorded to run, one included that was then skipped for overlap.
     pub run_count: i64,
     /// The instant of its creation.
     pub created_at: DateTime<Utc>,
@@ -61,6 +70,15 @@ pub struct TaskView {
     pub updated_at: DateTime<Utc>,
     /// Version of the task, which grows with each change.
     pub version: i64,
+}
+
+/// The schema of a spec as a part of an answer, which has no further fields.
+fn closed_spec() -> RefOr<Schema> {
+    let mut schema = Spec::schema();
+    if let RefOr::T(Schema::Object(object)) = &mut schema {
+        object.additional_properties = Some(Box::new(AdditionalProperties::FreeForm(false)));
+    }
+    schema
 }
 
 impl Task {

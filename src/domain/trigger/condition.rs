@@ -54,44 +54,64 @@ words! {
     }
 }
 
-/// Fires by what is polled. Made by `Trigger::parse` alone; its JSON is the one of the API.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+// made by `Trigger::parse` alone
+/// Something is polled, and fires by what is seen: exactly one of `http`, `tool`, `sql` and `redis`.
+///
+/// A condition that is true at its first poll fires, and then not before it was false once. A poll that fails is
+/// neither true nor false: it is repeated less and less often, shown in the task, and told to the owner once. Another
+/// poll, expression, `watch`, `reset` or `fire` begins anew: what was known is forgotten.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(example = json!({"type": "condition", "poll": {"http": {"url": "https://api.example.org/price"}},
+    "interval": "30m", "expression": "value.price < 500", "cooldown": "6h"}))]
 pub struct Condition {
     /// The source that is polled.
     pub poll: PollSpec,
-    /// How often it is polled; at least a second.
+    /// How often it is polled, at least `1s`; spread by the task's id, so that many tasks do not poll at once.
+    #[schema(example = "30m")]
     pub interval: String,
-    /// Condition for a fire, in CEL over `value`, `previous`, `now` and `task`. `on_change` can do without.
+    /// Condition for a fire, in CEL over `value`, `previous` (the value of the good poll before; at the first one the
+    /// same as `value`), `now` and `task` (`id`, `name`, `metadata`). A missing value makes it false, an error makes
+    /// the poll fail. `on_change` can do without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "value.price < 500")]
     pub expression: Option<String>,
     /// Which results fire.
     #[serde(default)]
     pub fire: FireOn,
-    /// Expression that is compared from poll to poll with `on_change`; the whole value when absent.
+    /// With `on_change`: the CEL expression whose value is compared from poll to poll; the whole value when absent. The
+    /// first poll is what the second is compared with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "value.status")]
     pub watch: Option<String>,
-    /// With `on_true`: what must be true, the expression being false, before it can fire again.
+    /// With `on_true`: it fires again only after a poll of which this is true and the expression is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "value.price > 550")]
     pub reset: Option<String>,
-    /// How long the expression must have been true.
+    /// How long the expression must have been true, at every poll. Time in which nothing was seen (failing polls, a
+    /// pause) neither counts nor begins it anew. Not with `on_change`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "10m")]
     pub hold_for: Option<String>,
-    /// For how long after a fire further ones are recorded as skipped.
+    /// For so long after a fire further ones are recorded as skipped, with the reason `cooldown`; they are not made up for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "6h")]
     pub cooldown: Option<String>,
-    /// The time limit of one poll.
+    /// Of one poll, at most `30s`; `10s` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "10s")]
     pub timeout: Option<String>,
-    /// After so many failing polls in a row the owner is told, once.
+    /// Failing polls in a row after which the owner is told, once.
     #[serde(default = "default_notice")]
+    #[schema(default = default_notice, minimum = 1, maximum = 1000)]
     pub failure_notice_after: u32,
     /// No poll before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_at: Option<DateTime<Utc>>,
-    /// No poll after it.
+    /// No poll after it; the task is completed then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_at: Option<DateTime<Utc>>,
-    /// Always written out: the database reads it when a run starts.
+    // always written out: the database reads it when a run starts
+    /// `queue_one` when absent.
     #[serde(default = "default_overlap")]
     pub overlap: Overlap,
     /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is

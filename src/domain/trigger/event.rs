@@ -30,7 +30,8 @@ pub const VARIABLES: &[&str] = &["event", "task"];
 /// Members of `task` in expressions of triggers.
 pub const TASK_MEMBERS: &[&str] = &["id", "name", "metadata"];
 
-/// When a task fires by events. Made by `Trigger::parse` alone; its JSON is the one of the API.
+// made by `Trigger::parse` alone
+/// When a task fires by events.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct EventTrigger {
     /// Exact, or with a trailing `*`; absent: any.
@@ -94,6 +95,7 @@ pub struct Debounce {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct BatchOptions {
     /// It fires with this many events, 2 to 1,000.
+    #[schema(minimum = 2, maximum = 1000)]
     pub size: u64,
     /// Or this long after the first.
     pub wait: String,
@@ -106,6 +108,7 @@ pub struct BatchOptions {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Throttle {
     /// Fires at most, evenly refilled; a burst of as many is let through.
+    #[schema(minimum = 1, maximum = 1000000)]
     pub limit: u64,
     /// Length of that time, such as `1h`.
     pub per: String,

@@ -2,6 +2,8 @@
 //!
 //! The only way in for what people write. What it lets through compiles, and has at least one instant to come.
 
+use std::cell::RefCell;
+
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
 
@@ -12,7 +14,6 @@ use crate::domain::trigger::steps::ADMITTED;
 use crate::domain::trigger::timetable::Timetable;
 use crate::domain::trigger::zone::{self, is_local};
 
-const WHEN: [&str; 4] = ["cron", "interval", "at", "rrule"];
 /// Fields that hold a length, in schedules and other triggers alike.
 const LENGTHS: &[&str] = &[
     "interval",
@@ -28,26 +29,6 @@ const LENGTHS: &[&str] = &[
     "hold_for",
     "timeout",
 ];
-const FIELDS: &[&str] = &[
-    "type",
-    "cron",
-    "interval",
-    "at",
-    "rrule",
-    "timezone",
-    "start_at",
-    "end_at",
-    "jitter",
-    "exclude",
-    "catch_up",
-    "catch_up_window",
-    "overlap",
-    "dst_gap",
-    "dst_fold",
-    "on_resume",
-    "overlap_counts_waiting",
-];
-
 /// Reads the fields of a schedule that stands at `pointer`, as received at `now`. `None` exactly when a fault was added.
 pub fn read(
     fields: &Map<String, Value>,
@@ -56,8 +37,8 @@ pub fn read(
     faults: &mut ValidationErrors,
 ) -> Option<Schedule> {
     let known = faults.0.len();
-    let mut form = TriggerForm { fields, pointer, faults };
-    form.refuse_unknown(FIELDS);
+    let mut form = TriggerForm::new(fields, pointer, faults);
+    form.given("type");
     let when = form.when();
     let mut schedule = Schedule::new(when.clone().unwrap_or_else(|| When::Cron("@daily".into())));
     schedule.timezone = form.text("timezone");
@@ -72,6 +53,7 @@ pub fn read(
     schedule.dst_fold = form.word("dst_fold", DstFold::parse, &DstFold::WORDS);
     schedule.on_resume = form.word("on_resume", OnResume::parse, &OnResume::WORDS);
     schedule.overlap_counts_waiting = form.flag("overlap_counts_waiting");
+    form.refuse_unknown();
     if schedule.timezone.is_none() && needs_zone(&schedule) {
         schedule.timezone = Some("UTC".into());
     }
@@ -138,28 +120,46 @@ pub(super) struct TriggerForm<'a> {
     pub pointer: &'a str,
     /// Faults that were found so far.
     pub faults: &'a mut ValidationErrors,
+    /// Fields that were asked for: there are no others.
+    asked: RefCell<Vec<&'static str>>,
+    /// Faults that were there before.
+    before: usize,
 }
 
-impl TriggerForm<'_> {
+impl<'a> TriggerForm<'a> {
+    /// Reads the fields of an object that stands at `pointer`.
+    pub fn new(fields: &'a Map<String, Value>, pointer: &'a str, faults: &'a mut ValidationErrors) -> TriggerForm<'a> {
+        let before = faults.0.len();
+        TriggerForm { fields, pointer, faults, asked: RefCell::default(), before }
+    }
+
     /// Adds a fault of a field.
     pub fn fault(&mut self, field: &str, message: impl Into<String>) {
         self.faults.add(format!("{}/{field}", self.pointer), message);
     }
 
-    /// Every field that is not among these is a fault.
-    pub fn refuse_unknown(&mut self, known: &[&str]) {
-        for name in unknown_fields(self.fields, known) {
+    /// Every field that was not asked for is a fault, which is told before the others. Called once everything is read.
+    pub fn refuse_unknown(&mut self) {
+        let known = self.known();
+        let told = self.faults.0.split_off(self.before);
+        for name in unknown_fields(self.fields, &known) {
             let message = match name.as_str() {
                 "max_runs" => "`max_runs` is a field of the task, beside `trigger`".to_owned(),
                 _ => format!("unknown field `{name}`{}", did_you_mean(name, known.iter().copied())),
             };
             self.fault(&escape(name), message);
         }
+        self.faults.0.extend(told);
+    }
+
+    /// The fields that were asked for so far.
+    pub fn known(&self) -> Vec<&'static str> {
+        self.asked.borrow().clone()
     }
 
     /// The one of the four that is given.
     fn when(&mut self) -> Option<When> {
-        let given: Vec<&str> = WHEN.into_iter().filter(|name| self.given(name).is_some()).collect();
+        let given: Vec<&'static str> = When::FIELDS.into_iter().filter(|name| self.given(name).is_some()).collect();
         match given.as_slice() {
             [] => {
                 self.faults.add(self.pointer, "a schedule needs one of `cron`, `interval`, `at`, `rrule`");
@@ -189,12 +189,16 @@ impl TriggerForm<'_> {
     }
 
     /// A field that is there and not null.
-    pub fn given(&self, name: &str) -> Option<&Value> {
+    pub fn given(&self, name: &'static str) -> Option<&'a Value> {
+        let mut asked = self.asked.borrow_mut();
+        if !asked.contains(&name) {
+            asked.push(name);
+        }
         self.fields.get(name).filter(|value| !value.is_null())
     }
 
     /// Reads a text; a number in place of a length of time is a fault that shows the right form.
-    pub fn text(&mut self, name: &str) -> Option<String> {
+    pub fn text(&mut self, name: &'static str) -> Option<String> {
         match self.given(name)? {
             Value::String(text) => Some(text.trim().to_owned()),
             Value::Number(number) if LENGTHS.contains(&name) => {
@@ -210,10 +214,10 @@ impl TriggerForm<'_> {
         }
     }
 
-    fn texts(&mut self, name: &str) -> Vec<String> {
+    fn texts(&mut self, name: &'static str) -> Vec<String> {
         let items = match self.given(name) {
             None => return Vec::new(),
-            Some(Value::Array(items)) => items.clone(),
+            Some(Value::Array(items)) => items,
             Some(other) => {
                 let message = format!("must be a list of texts, not {}", kind(other));
                 self.fault(name, message);
@@ -231,12 +235,12 @@ impl TriggerForm<'_> {
     }
 
     /// Reads one of some words; the default where it is absent or wrong.
-    pub fn word<T: Default>(&mut self, name: &str, parse: fn(&str) -> Option<T>, words: &[&str]) -> T {
+    pub fn word<T: Default>(&mut self, name: &'static str, parse: fn(&str) -> Option<T>, words: &[&str]) -> T {
         self.word_or(name, parse, words, T::default())
     }
 
     /// Reads a word, with a default of its own.
-    pub fn word_or<T>(&mut self, name: &str, parse: fn(&str) -> Option<T>, words: &[&str], default: T) -> T {
+    pub fn word_or<T>(&mut self, name: &'static str, parse: fn(&str) -> Option<T>, words: &[&str], default: T) -> T {
         let Some(text) = self.text(name) else { return default };
         parse(&text).unwrap_or_else(|| {
             let all = words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
@@ -247,7 +251,7 @@ impl TriggerForm<'_> {
     }
 
     /// Reads a boolean; false where it is absent or wrong.
-    pub fn flag(&mut self, name: &str) -> bool {
+    pub fn flag(&mut self, name: &'static str) -> bool {
         match self.given(name) {
             None => false,
             Some(Value::Bool(flag)) => *flag,

@@ -7,34 +7,29 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::base::field::one_of;
 use crate::base::words::is_default;
 use crate::domain::trigger::policy::{CatchUp, DstFold, DstGap, OnResume, Overlap};
 
-/// The instants, as written in exactly one of four fields.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum When {
-    /// Five fields, six with seconds first, or `@daily` and its kin.
-    Cron(String),
-    /// ISO 8601 or `5m`; counted from the task's anchor.
-    Interval(String),
-    /// One instant: RFC 3339, or local time in `timezone`.
-    At(String),
-    /// An RFC 5545 recurrence rule, daily or coarser.
-    Rrule(String),
+one_of! {
+    /// The instants, as written in exactly one of four fields.
+    pub enum When as "When" {
+        /// Five fields, six with seconds first, or `@daily` and its kin.
+        #[schema(example = "0 8 * * *")]
+        Cron(String) = cron,
+        /// ISO 8601, or `5m`; counted from the task's creation, or `start_at`.
+        #[schema(example = "5m")]
+        Interval(String) = interval,
+        /// One instant: RFC 3339, or local time in `timezone`.
+        #[schema(example = "2026-12-24T15:00:00")]
+        At(String) = at,
+        /// An RFC 5545 recurrence rule, daily or coarser.
+        #[schema(example = "FREQ=MONTHLY;BYDAY=-1FR")]
+        Rrule(String) = rrule,
+    }
 }
 
 impl When {
-    /// The name of the field it stands in.
-    pub fn field(&self) -> &'static str {
-        match self {
-            When::Cron(_) => "cron",
-            When::Interval(_) => "interval",
-            When::At(_) => "at",
-            When::Rrule(_) => "rrule",
-        }
-    }
-
     /// The text as it was written.
     pub fn text(&self) -> &str {
         match self {
@@ -43,14 +38,17 @@ impl When {
     }
 }
 
-/// When a task fires by the clock. Made by `Trigger::parse` alone; its JSON is the one of the API.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+// made by `Trigger::parse` alone
+/// Exactly one of `cron`, `interval`, `at` and `rrule`, and the rules around it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[schema(example = json!({"type": "schedule", "cron": "0 8 * * *", "timezone": "Asia/Shanghai"}))]
 pub struct Schedule {
     /// The instants.
     #[serde(flatten)]
     pub when: When,
-    /// IANA name; UTC when absent.
+    /// An IANA name; UTC when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "Europe/Berlin")]
     pub timezone: Option<String>,
     /// Nothing fires before it; intervals and rrules are counted from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,8 +58,9 @@ pub struct Schedule {
     pub end_at: Option<String>,
     /// Fires are spread over this length, by the task's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "30s")]
     pub jitter: Option<String>,
-    /// Dates (the whole local day) or cron expressions at which nothing fires.
+    /// Dates (the whole local day), or cron expressions, at which nothing fires.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
     /// The fate of missed instants.
@@ -69,6 +68,7 @@ pub struct Schedule {
     pub catch_up: CatchUp,
     /// How late a fire may still start; one hour when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "1h")]
     pub catch_up_window: Option<String>,
     /// The fate of runs that would overlap.
     #[serde(default)]

@@ -55,7 +55,7 @@ pub struct Backfill {
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe"),
         ("dry_run" = Option<bool>, Query, description = "Answer what would be made, with 200, and make nothing")),
     request_body = schema::NewTaskSchema,
-    responses((status = 201, body = schema::TaskSchema), (status = 200, body = schema::TaskSchema, description = "A dry run"),
+    responses((status = 201, body = TaskView), (status = 200, body = TaskView, description = "A dry run"),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "The tenant has a task with this key")))]
 pub async fn create_task(
@@ -103,7 +103,7 @@ pub(in crate::http) fn read_new(
         ("key" = Option<String>, Query, description = "The one with this stable key; of each tenant, for an admin"),
         ("q" = Option<String>, Query, description = "Part of the name, in any case"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = Items<schema::TaskSchema>)))]
+    responses((status = 200, body = Items<TaskView>)))]
 pub async fn list_tasks(
     State(state): State<HttpState>,
     caller: AuthenticatedCaller,
@@ -138,7 +138,7 @@ pub async fn list_tasks(
 
 /// Read a task
 #[utoipa::path(get, path = "/v1/tasks/{id}", tag = "tasks", security(("bearer" = ["tasks:read"])),
-    params(("id" = Uuid, Path)), responses((status = 200, body = schema::TaskSchema)))]
+    params(("id" = Uuid, Path)), responses((status = 200, body = TaskView)))]
 pub async fn get_task(
     State(state): State<HttpState>,
     caller: AuthenticatedCaller,
@@ -159,7 +159,7 @@ pub async fn get_task(
     params(("id" = Uuid, Path),
         ("dry_run" = Option<bool>, Query, description = "Answer what would come of it, and change nothing")),
     request_body = schema::TaskPatch,
-    responses((status = 200, body = schema::TaskSchema), (status = 409, body = ProblemDetails,
+    responses((status = 200, body = TaskView), (status = 409, body = ProblemDetails,
         content_type = "application/problem+json", description = "The task has another version")))]
 pub async fn update_task(
     State(state): State<HttpState>,
@@ -218,7 +218,7 @@ pub async fn delete_task(
 #[utoipa::path(post, path = "/v1/tasks/{id}/pause", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Pause>,
-    responses((status = 200, body = schema::TaskSchema)))]
+    responses((status = 200, body = TaskView)))]
 pub async fn pause_task(
     State(state): State<HttpState>,
     caller: AuthenticatedCaller,
@@ -252,7 +252,7 @@ pub async fn pause_task(
 #[utoipa::path(post, path = "/v1/tasks/{id}/resume", tag = "tasks", security(("bearer" = ["tasks:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")), request_body = Option<schema::Resume>,
-    responses((status = 200, body = schema::TaskSchema)))]
+    responses((status = 200, body = TaskView)))]
 pub async fn resume_task(
     State(state): State<HttpState>,
     caller: AuthenticatedCaller,

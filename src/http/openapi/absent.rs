@@ -76,6 +76,10 @@ fn collect(schema: &RefOr<Schema>, components: &Components, names: &mut BTreeSet
 }
 
 fn fields(name: &str, schema: &mut Schema) {
+    if let Schema::AllOf(parts) = schema {
+        let parts = parts.items.iter_mut().filter_map(|part| if let RefOr::T(part) = part { Some(part) } else { None });
+        return parts.for_each(|part| fields(name, part));
+    }
     let Schema::Object(Object { properties, required, .. }) = schema else { return };
     for (field, schema) in properties {
         if !required.contains(field) && !NEVER.contains(&(name, field.as_str())) {

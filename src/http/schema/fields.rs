@@ -9,16 +9,13 @@ pub fn with_fields(object: RefOr<Schema>, fields: &[Form]) -> RefOr<Schema> {
     fields.iter().fold(object, |object, field| joined(object, (field.schema)()))
 }
 
-/// An object of changes with further fields. What is absent is kept, so nothing is said of a default.
-pub fn with_changes(object: RefOr<Schema>, fields: &[Form]) -> RefOr<Schema> {
-    fields.iter().fold(object, |object, field| {
-        let mut field = (field.schema)();
-        if let RefOr::T(Schema::Object(field)) = &mut field {
-            field.required.clear();
-            field.properties.values_mut().for_each(say_nothing);
-        }
-        joined(object, field)
-    })
+/// A part of an object as a part of its changes. What is absent is kept, so nothing is said of a default.
+pub fn changes(mut part: RefOr<Schema>) -> RefOr<Schema> {
+    if let RefOr::T(Schema::Object(part)) = &mut part {
+        part.required.clear();
+        part.properties.values_mut().for_each(say_nothing);
+    }
+    part
 }
 
 /// Adds what the shapes of fields refer to.
@@ -26,7 +23,8 @@ pub fn parts(fields: &[Form], schemas: &mut Vec<(String, RefOr<Schema>)>) {
     fields.iter().for_each(|field| (field.parts)(schemas));
 }
 
-fn joined(mut object: RefOr<Schema>, field: RefOr<Schema>) -> RefOr<Schema> {
+/// An object with the fields of another.
+pub fn joined(mut object: RefOr<Schema>, field: RefOr<Schema>) -> RefOr<Schema> {
     if let (RefOr::T(Schema::Object(object)), RefOr::T(Schema::Object(field))) = (&mut object, field) {
         object.properties.extend(field.properties);
         object.required.extend(field.required);

@@ -3,7 +3,7 @@
 //! Whether what is polled is there, and whether this tenant may poll it, is judged by `crate::ports::poll`.
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::base::expr::Language;
 use crate::base::invalid::{ValidationErrors, bounded, did_you_mean, escape, unknown_fields};
@@ -16,23 +16,6 @@ use crate::domain::trigger::form::{TriggerForm, kind};
 use crate::domain::trigger::interval::parse_length;
 use crate::domain::trigger::policy::Overlap;
 
-const FIELDS: &[&str] = &[
-    "type",
-    "poll",
-    "interval",
-    "expression",
-    "fire",
-    "watch",
-    "reset",
-    "hold_for",
-    "cooldown",
-    "timeout",
-    "failure_notice_after",
-    "start_at",
-    "end_at",
-    "overlap",
-    "overlap_counts_waiting",
-];
 /// Headers that a poll may carry.
 const MOST_HEADERS: usize = 30;
 /// Longest query, in bytes.
@@ -53,8 +36,8 @@ pub fn read(
     faults: &mut ValidationErrors,
 ) -> Option<Condition> {
     let known = faults.0.len();
-    let mut form = TriggerForm { fields, pointer, faults };
-    form.refuse_unknown(FIELDS);
+    let mut form = TriggerForm::new(fields, pointer, faults);
+    form.given("type");
     let poll = form.poll();
     let interval = form.length("interval");
     if form.given("interval").is_none() {
@@ -73,6 +56,7 @@ pub fn read(
     let overlap = form.word_or("overlap", Overlap::parse, &Overlap::WORDS, Overlap::QueueOne);
     let overlap_counts_waiting = form.flag("overlap_counts_waiting");
     form.refuse_what_does_not_go_together(fire);
+    form.refuse_unknown();
     if timeout.as_deref().is_some_and(|text| parse_length(text).is_ok_and(|limit| limit > LONGEST_TIMEOUT)) {
         form.fault("timeout", format!("a poll may take {} s at most", LONGEST_TIMEOUT.num_seconds()));
     }
@@ -101,33 +85,35 @@ impl TriggerForm<'_> {
     /// The one of the four that is given.
     fn poll(&mut self) -> Option<PollSpec> {
         let place = format!("{}/poll", self.pointer);
-        let polls = match self.given("poll").cloned() {
+        let polls = match self.given("poll") {
             None => {
                 self.faults.add(place, format!("is missing; it {ONE_OF_FOUR}"));
                 return None;
             }
             Some(Value::Object(polls)) => polls,
             Some(other) => {
-                let message = format!("is an object that {ONE_OF_FOUR}, not {}", kind(&other));
+                let message = format!("is an object that {ONE_OF_FOUR}, not {}", kind(other));
                 self.faults.add(place, message);
                 return None;
             }
         };
         let known = self.faults.0.len();
-        for name in unknown_fields(&polls, &PollSpec::KINDS) {
-            let hint = did_you_mean(name, PollSpec::KINDS);
+        for name in unknown_fields(polls, &PollSpec::FIELDS) {
+            let hint = did_you_mean(name, PollSpec::FIELDS);
             self.faults
                 .add(format!("{place}/{}", escape(name)), format!("unknown field `{name}`; it {ONE_OF_FOUR}{hint}"));
         }
-        let given: Vec<(&String, &Value)> =
-            polls.iter().filter(|(name, value)| PollSpec::KINDS.contains(&name.as_str()) && !value.is_null()).collect();
+        let given: Vec<(&String, &Value)> = polls
+            .iter()
+            .filter(|(name, value)| PollSpec::FIELDS.contains(&name.as_str()) && !value.is_null())
+            .collect();
         match given.as_slice() {
             [] if self.faults.0.len() == known => {
                 self.faults.add(place, ONE_OF_FOUR);
                 None
             }
             [] => None,
-            [(name, value)] => self.one_poll(name, value, &format!("{place}/{name}")),
+            [(name, value)] => self.one_poll(&place, name, value),
             [(first, _), others @ ..] => {
                 for (name, _) in others {
                     self.faults.add(
@@ -140,14 +126,10 @@ impl TriggerForm<'_> {
         }
     }
 
-    fn one_poll(&mut self, name: &str, value: &Value, place: &str) -> Option<PollSpec> {
+    fn one_poll(&mut self, place: &str, name: &str, value: &Value) -> Option<PollSpec> {
         let known = self.faults.0.len();
-        let poll = match name {
-            "http" => PollSpec::Http(self.faults.read(value, place)?),
-            "tool" => PollSpec::Tool(self.faults.read(value, place)?),
-            "sql" => PollSpec::Sql(self.faults.read(value, place)?),
-            _ => PollSpec::Redis(self.faults.read(value, place)?),
-        };
+        let poll: PollSpec = self.faults.read(&json!({ name: value }), place)?;
+        let place = &format!("{place}/{name}");
         match &poll {
             PollSpec::Http(http) => {
                 self.headers(http, place);
@@ -186,7 +168,7 @@ impl TriggerForm<'_> {
         }
     }
 
-    fn length(&mut self, name: &str) -> Option<String> {
+    fn length(&mut self, name: &'static str) -> Option<String> {
         let text = self.text(name)?;
         match parse_length(&text) {
             Ok(_) => Some(text),
@@ -197,7 +179,7 @@ impl TriggerForm<'_> {
         }
     }
 
-    fn expression(&mut self, name: &str, language: &Language) -> Option<String> {
+    fn expression(&mut self, name: &'static str, language: &Language) -> Option<String> {
         let text = self.text(name)?;
         let read = language.read(&text, &VARIABLES).map_err(|fault| fault.to_string()).and_then(|expression| {
             let unknown = expression.unknown_member("task", TASK_MEMBERS).or(expression.unknown_member("now", &[]));
@@ -224,7 +206,7 @@ impl TriggerForm<'_> {
         number.map_or(DEFAULT_NOTICE, |number| number as u32)
     }
 
-    fn instant(&mut self, name: &str) -> Option<DateTime<Utc>> {
+    fn instant(&mut self, name: &'static str) -> Option<DateTime<Utc>> {
         let text = self.text(name)?;
         let short = bounded(&text, INSTANT_BYTES).ok();
         let read = short.and_then(|text| DateTime::parse_from_rfc3339(text).ok()).map(|instant| instant.to_utc());
@@ -266,8 +248,6 @@ impl TriggerForm<'_> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use crate::base::invalid::ValidationErrors;
     use crate::domain::trigger::Trigger;
 

@@ -5,35 +5,22 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::base::field::one_of;
 use crate::base::invalid::null_is_absent;
 use crate::base::words::{is_default, words};
 
-/// One of four.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PollSpec {
-    /// A GET of an address.
-    Http(HttpPoll),
-    /// A call of a read-only tool.
-    Tool(ToolPoll),
-    /// A query of a configured SQL source.
-    Sql(SqlPoll),
-    /// A read of a configured Redis.
-    Redis(RedisPoll),
-}
-
-impl PollSpec {
-    /// The words there are.
-    pub const KINDS: [&str; 4] = ["http", "tool", "sql", "redis"];
-
-    /// The word of the source: `http`, `tool`, `sql` or `redis`.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            PollSpec::Http(_) => "http",
-            PollSpec::Tool(_) => "tool",
-            PollSpec::Sql(_) => "sql",
-            PollSpec::Redis(_) => "redis",
-        }
+one_of! {
+    /// The source to poll: one of these.
+    #[serde(deny_unknown_fields)]
+    pub enum PollSpec as "Poll" {
+        /// A GET of an address.
+        Http(HttpPoll) = http,
+        /// A call of a read-only tool.
+        Tool(ToolPoll) = tool,
+        /// A query of a configured SQL source.
+        Sql(SqlPoll) = sql,
+        /// A read of a configured Redis.
+        Redis(RedisPoll) = redis,
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::base::expr::Language;
-use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::base::invalid::{ValidationErrors, escape};
 use crate::domain::event::impossible_member;
 use crate::domain::trigger::event::{
     BatchOptions, Debounce, Dedup, EventTrigger, TASK_MEMBERS, Throttle, VARIABLES, WINDOW_EVENTS,
@@ -12,21 +12,6 @@ use crate::domain::trigger::form::{TriggerForm, kind};
 use crate::domain::trigger::interval::parse_length;
 use crate::domain::trigger::policy::Overlap;
 
-const FIELDS: &[&str] = &[
-    "type",
-    "source",
-    "event_type",
-    "filters",
-    "filter",
-    "debounce",
-    "batch",
-    "throttle",
-    "dedup",
-    "max_age",
-    "buffer_while_paused",
-    "overlap",
-    "overlap_counts_waiting",
-];
 /// Longest `source` and `event_type`, in characters.
 const PATTERN_LENGTH: usize = crate::domain::event::ATTRIBUTE_LENGTH;
 /// Most filters.
@@ -37,8 +22,8 @@ const THROTTLE: std::ops::RangeInclusive<u64> = 1..=1_000_000;
 /// Reads the fields of an event trigger that stands at `pointer`. `None` exactly when a fault was added.
 pub fn read(fields: &Map<String, Value>, pointer: &str, faults: &mut ValidationErrors) -> Option<EventTrigger> {
     let known = faults.0.len();
-    let mut form = TriggerForm { fields, pointer, faults };
-    form.refuse_unknown(FIELDS);
+    let mut form = TriggerForm::new(fields, pointer, faults);
+    form.given("type");
     let (source, event_type) = (pattern(&mut form, "source"), pattern(&mut form, "event_type"));
     if source.is_none() && event_type.is_none() && form.given("source").or(form.given("event_type")).is_none() {
         form.faults.add(pointer, "an event trigger needs a `source`, an `event_type`, or both; `*` is any");
@@ -48,15 +33,16 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, faults: &mut ValidationE
         event_type,
         filters: filters(&mut form),
         filter: expression(&mut form, "filter"),
-        debounce: part(&mut form, "debounce", &["quiet", "max_wait", "key"], "quiet", debounce),
-        batch: part(&mut form, "batch", &["size", "wait", "key"], "", batch),
-        throttle: part(&mut form, "throttle", &["limit", "per", "key"], "", throttle),
-        dedup: part(&mut form, "dedup", &["key", "window"], "", dedup),
+        debounce: part(&mut form, "debounce", "quiet", debounce),
+        batch: part(&mut form, "batch", "", batch),
+        throttle: part(&mut form, "throttle", "", throttle),
+        dedup: part(&mut form, "dedup", "", dedup),
         max_age: length(&mut form, "max_age"),
         buffer_while_paused: form.flag("buffer_while_paused"),
         overlap: form.word_or("overlap", Overlap::parse, &Overlap::WORDS, Overlap::Allow),
         overlap_counts_waiting: form.flag("overlap_counts_waiting"),
     };
+    form.refuse_unknown();
     if trigger.debounce.is_some() && trigger.batch.is_some() {
         form.fault("batch", "can't stand beside `debounce`; a window has one of them");
     }
@@ -64,7 +50,7 @@ pub fn read(fields: &Map<String, Value>, pointer: &str, faults: &mut ValidationE
 }
 
 /// A text that is exact, or ends in `*`.
-fn pattern(form: &mut TriggerForm, name: &str) -> Option<String> {
+fn pattern(form: &mut TriggerForm, name: &'static str) -> Option<String> {
     let text = form.text(name)?;
     let star = text.find('*');
     if text.is_empty() {
@@ -111,7 +97,7 @@ fn filters(form: &mut TriggerForm) -> Map<String, Value> {
 }
 
 /// A CEL expression over what event triggers know.
-fn expression(form: &mut TriggerForm, name: &str) -> Option<String> {
+fn expression(form: &mut TriggerForm, name: &'static str) -> Option<String> {
     let text = form.text(name)?;
     match Language::default().read(&text, VARIABLES) {
         Ok(expression) => match impossible_member(&expression).or(expression.unknown_member("task", TASK_MEMBERS)) {
@@ -128,7 +114,7 @@ fn expression(form: &mut TriggerForm, name: &str) -> Option<String> {
     }
 }
 
-fn length(form: &mut TriggerForm, name: &str) -> Option<String> {
+fn length(form: &mut TriggerForm, name: &'static str) -> Option<String> {
     let text = form.text(name)?;
     match parse_length(&text) {
         Ok(_) => Some(text),
@@ -142,29 +128,38 @@ fn length(form: &mut TriggerForm, name: &str) -> Option<String> {
 /// An option that is an object, or (where `short` names a field) that field alone.
 fn part<T>(
     form: &mut TriggerForm,
-    name: &str,
-    known: &[&str],
+    name: &'static str,
     short: &str,
     read: impl Fn(&mut TriggerForm) -> Option<T>,
 ) -> Option<T> {
+    let alone;
     let fields = match form.given(name)? {
-        Value::Object(fields) => fields.clone(),
-        Value::String(text) if !short.is_empty() => Map::from_iter([(short.to_owned(), Value::from(text.as_str()))]),
+        Value::Object(fields) => fields,
+        Value::String(text) if !short.is_empty() => {
+            alone = Map::from_iter([(short.to_owned(), Value::from(text.as_str()))]);
+            &alone
+        }
         other => {
-            let message = format!("must be an object with `{}`, not {}", known.join("`, `"), kind(other));
+            let (nothing, mut faults) = (Map::new(), ValidationErrors::new());
+            let mut empty = TriggerForm::new(&nothing, "", &mut faults);
+            read(&mut empty);
+            let message = format!("must be an object with `{}`, not {}", empty.known().join("`, `"), kind(other));
             form.fault(name, message);
             return None;
         }
     };
     let pointer = format!("{}/{name}", form.pointer);
-    let mut inner = TriggerForm { fields: &fields, pointer: &pointer, faults: form.faults };
-    for field in unknown_fields(&fields, known) {
-        inner.fault(&escape(field), format!("unknown field `{field}`{}", did_you_mean(field, known.iter().copied())));
-    }
-    read(&mut inner)
+    let mut inner = TriggerForm::new(fields, &pointer, form.faults);
+    let part = read(&mut inner);
+    inner.refuse_unknown();
+    part
 }
 
-fn needed<T>(form: &mut TriggerForm, name: &str, read: impl Fn(&mut TriggerForm, &str) -> Option<T>) -> Option<T> {
+fn needed<T>(
+    form: &mut TriggerForm,
+    name: &'static str,
+    read: impl Fn(&mut TriggerForm, &'static str) -> Option<T>,
+) -> Option<T> {
     if form.given(name).is_none() {
         form.fault(name, "is missing");
         return None;
@@ -172,7 +167,7 @@ fn needed<T>(form: &mut TriggerForm, name: &str, read: impl Fn(&mut TriggerForm,
     read(form, name)
 }
 
-fn number(form: &mut TriggerForm, name: &str, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
+fn number(form: &mut TriggerForm, name: &'static str, range: std::ops::RangeInclusive<u64>) -> Option<u64> {
     let number = form.given(name).and_then(Value::as_u64).filter(|number| range.contains(number));
     if number.is_none() {
         form.fault(name, format!("must be a whole number from {} to {}", range.start(), range.end()));
