@@ -91,41 +91,49 @@ impl BreaksThrough {
     }
 }
 
-/// A stretch of the day in which messages are held.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A stretch of the recipient's day in which messages are held that are less urgent than what breaks through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuietHours {
     /// Wall time at which they begin, in the recipient's zone.
+    #[schema(value_type = String, example = "22:00", pattern = "^[0-2][0-9]:[0-5][0-9]$")]
     pub from: WallTime,
     /// Not later than `from`: on the next day. The same: a whole day.
+    #[schema(value_type = String, example = "07:00", pattern = "^[0-2][0-9]:[0-5][0-9]$")]
     pub to: WallTime,
-    /// On which they begin; empty: every day.
+    /// On which they begin. Absent: every day.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[schema(value_type = Vec<Day>)]
     pub days: BTreeSet<Day>,
-    /// Empty: all that interrupt, which are all but [`SILENT`].
+    /// Absent: all but `webhook` and `live`, which interrupt nobody.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<String>,
-    /// Urgency from which messages are told all the same.
+    /// Urgency from which messages are told all the same. Absent: `high`.
     #[serde(default)]
     pub breaks_through: BreaksThrough,
 }
 
 /// When messages that were held are told.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Digest)]
 pub struct DigestTimes {
     /// Wall times of the digest, in the recipient's zone.
+    #[schema(value_type = Vec<String>, example = json!(["08:00", "18:00"]))]
     pub at: BTreeSet<WallTime>,
-    /// Empty: all.
+    /// Absent: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<String>,
 }
 
-/// How often a recipient is interrupted on a day; what is [`Urgency::High`] or more goes through all the same, and counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Most interruptions in a day. Messages over it wait for the digest. Those of urgency `high` and more go through, and
+/// count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Budget)]
 pub struct InterruptionBudget {
     /// Most interruptions a day.
+    #[schema(maximum = 10000)]
     pub per_day: u32,
 }
 

@@ -9,7 +9,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::fields::{parts, with_fields};
 use crate::domain::notification;
-use crate::domain::notification::quiet::{BreaksThrough, Day};
+use crate::domain::notification::quiet::{DigestTimes, InterruptionBudget, QuietHours};
 
 /// Where a tenant is reached. Fields that `GET` shows besides may be sent along and change nothing.
 #[derive(Serialize, ToSchema)]
@@ -30,54 +30,13 @@ pub struct NewRecipient {
     pub fallback: Vec<String>,
     /// When less urgent messages are held, to be told in a digest.
     #[schema(required = false)]
-    pub quiet_hours: Vec<QuietHoursSchema>,
+    pub quiet_hours: Vec<QuietHours>,
     /// When held messages are told. Absent: as soon as the quiet hours are over; what went over the budget, at 08:00.
     #[schema(required = false)]
-    pub digest: Option<Digest>,
+    pub digest: Option<DigestTimes>,
     /// Interruptions on a day of the recipient's calendar. Absent: any number.
     #[schema(required = false)]
-    pub budget: Option<BudgetSchema>,
-}
-
-/// A stretch of the recipient's day in which messages are held that are less urgent than what breaks through.
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = QuietHours)]
-pub struct QuietHoursSchema {
-    #[schema(example = "22:00", pattern = "^[0-2][0-9]:[0-5][0-9]$")]
-    pub from: String,
-    /// Not later than `from`: on the next day.
-    #[schema(example = "07:00", pattern = "^[0-2][0-9]:[0-5][0-9]$")]
-    pub to: String,
-    /// On which they begin. Absent: every day.
-    #[schema(required = false)]
-    pub days: Vec<Day>,
-    /// Absent: all but `webhook` and `live`, which interrupt nobody.
-    #[schema(required = false)]
-    pub channels: Vec<String>,
-    /// Absent: `high`.
-    #[schema(required = false)]
-    pub breaks_through: BreaksThrough,
-}
-
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Digest {
-    #[schema(example = json!(["08:00", "18:00"]))]
-    pub at: Vec<String>,
-    /// Absent: all.
-    #[schema(required = false)]
-    pub channels: Vec<String>,
-}
-
-/// Most interruptions in a day. Messages over it wait for the digest. Those of urgency `high` and more go through, and
-/// count.
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = Budget)]
-pub struct BudgetSchema {
-    #[schema(minimum = 0, maximum = 10000)]
-    pub per_day: u32,
+    pub budget: Option<InterruptionBudget>,
 }
 
 /// Where a tenant is reached, without the secrets.
@@ -90,11 +49,11 @@ pub struct RecipientSchema {
     pub locale: String,
     pub addresses: Addresses,
     pub fallback: Vec<String>,
-    pub quiet_hours: Vec<QuietHoursSchema>,
+    pub quiet_hours: Vec<QuietHours>,
     #[schema(required)]
-    pub digest: Option<Digest>,
+    pub digest: Option<DigestTimes>,
     #[schema(required)]
-    pub budget: Option<BudgetSchema>,
+    pub budget: Option<InterruptionBudget>,
     /// When which address was verified, by channel.
     pub verified: BTreeMap<String, DateTime<Utc>>,
     pub version: i64,
