@@ -22,7 +22,7 @@ use crate::http::HttpState;
 use crate::http::api::approvals::decision::{Decision, GRANT_DAYS, GrantWish, Who, missing, sentence};
 use crate::http::error::{ApiError, PROBLEM_JSON, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, only};
+use crate::http::request::body::{Early, JsonBody, only};
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -116,12 +116,8 @@ pub async fn decide_approval(
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
-) -> Result<Response, ApiError> {
-    caller.may(Permission::ApprovalsDecide)?;
-    let id = id.of("approval")?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
+) -> Result<Response, Early> {
+    let id = body.begin(&state, &caller, Permission::ApprovalsDecide, id.of("approval")).await?;
     let approval = state.store.get_approval(&caller.scope, id).await.map_err(missing)?;
     let decision = parse(&body.json()?, &approval)?;
     let who = Who { by: caller.name(), via: Via::Api };

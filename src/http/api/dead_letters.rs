@@ -15,7 +15,7 @@ use crate::http::HttpState;
 use crate::http::api::events::{EVENTS_AT_ONCE, of_bus, of_position};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, only};
+use crate::http::request::body::{Early, JsonBody, only};
 use crate::http::request::page::{Items, limit};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -145,11 +145,9 @@ pub async fn replay_dead_letter(
     caller: AuthenticatedCaller,
     Id(id): Id,
     body: JsonBody,
-) -> Result<Response, ApiError> {
+) -> Result<Response, Early> {
     caller.may(Permission::DeadLettersWrite)?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
+    body.first(&state, &caller).await?;
     only(&body.json_or_nothing()?, &[])?;
     state.bus.replay(&caller.scope, &id).await.map_err(missing)?;
     body.settled(&state, &caller, StatusCode::ACCEPTED, &AffectedCount { count: 1 }).await
@@ -182,7 +180,7 @@ pub async fn replay_dead_letters(
     State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     body: JsonBody,
-) -> Result<Response, ApiError> {
+) -> Result<Response, Early> {
     bulk(state, caller, body, Deed::Replay).await
 }
 
@@ -196,7 +194,7 @@ pub async fn drop_dead_letters(
     State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     body: JsonBody,
-) -> Result<Response, ApiError> {
+) -> Result<Response, Early> {
     bulk(state, caller, body, Deed::Drop).await
 }
 
@@ -206,11 +204,9 @@ enum Deed {
     Drop,
 }
 
-async fn bulk(state: HttpState, caller: AuthenticatedCaller, body: JsonBody, deed: Deed) -> Result<Response, ApiError> {
+async fn bulk(state: HttpState, caller: AuthenticatedCaller, body: JsonBody, deed: Deed) -> Result<Response, Early> {
     caller.may(Permission::DeadLettersWrite)?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
+    body.first(&state, &caller).await?;
     let (scope, mut filter, limit) = choice(&caller, &body.json()?)?;
     let (mut count, mut looked_at) = (0, 0);
     while looked_at < limit {
@@ -228,7 +224,7 @@ async fn bulk(state: HttpState, caller: AuthenticatedCaller, body: JsonBody, dee
                 Ok(()) => count += 1,
                 // no event, or another call was faster
                 Err(BusError::Invalid { .. } | BusError::NotFound) => {}
-                Err(error) => return Err(missing(error)),
+                Err(error) => return Err(missing(error).into()),
             }
         }
         if last {

@@ -11,7 +11,7 @@ use crate::http::HttpState;
 use crate::http::api::runs::unwritable;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, answered, only};
+use crate::http::request::body::{Early, JsonBody, answered, only};
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -80,12 +80,8 @@ pub async fn retry_delivery(
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
-) -> Result<Response, ApiError> {
-    caller.may(Permission::DeliveriesWrite)?;
-    let id = id.of("delivery")?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
+) -> Result<Response, Early> {
+    let id = body.begin(&state, &caller, Permission::DeliveriesWrite, id.of("delivery")).await?;
     only(&body.json_or_nothing()?, &[])?;
     let delivery = state.store.get_delivery(&caller.scope, id).await.map_err(missing)?;
     if delivery.state == DeliveryState::Pending {

@@ -21,7 +21,7 @@ use crate::http::HttpState;
 use crate::http::api::approvals::ApprovalOfRun;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, answered, only};
+use crate::http::request::body::{Early, JsonBody, answered, only};
 use crate::http::request::page::{Items, ListPage, Onward};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -181,12 +181,8 @@ pub async fn cancel_run(
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
-) -> Result<Response, ApiError> {
-    caller.may(Permission::RunsWrite)?;
-    let id = id.of("run")?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
+) -> Result<Response, Early> {
+    let id = body.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     only(&body.json_or_nothing()?, &[])?;
     let before = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     if before.state == RunState::Cancelled {
@@ -211,12 +207,8 @@ pub async fn retry_run(
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
-) -> Result<Response, ApiError> {
-    caller.may(Permission::RunsWrite)?;
-    let id = id.of("run")?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
+) -> Result<Response, Early> {
+    let id = body.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     only(&body.json_or_nothing()?, &[])?;
     let now = state.clock.now();
     let old = state.store.get_run(&caller.scope, id).await.map_err(missing)?;

@@ -25,7 +25,7 @@ use crate::http::HttpState;
 use crate::http::api::runs::RunView;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, answered, only};
+use crate::http::request::body::{Early, JsonBody, answered, only};
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -63,13 +63,11 @@ pub async fn create_task(
     caller: AuthenticatedCaller,
     mut query: Query,
     body: JsonBody,
-) -> Result<Response, ApiError> {
+) -> Result<Response, Early> {
     caller.may(Permission::TasksWrite)?;
     let is_dry = dry_run(&mut query);
     query.done()?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
+    body.first(&state, &caller).await?;
     let value = body.json()?;
     let (known, to_read, now) = (state.clone(), caller.clone(), state.clock.now());
     let read = move || read_new(&known, &to_read, &value, now);
@@ -224,12 +222,8 @@ pub async fn pause_task(
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
-) -> Result<Response, ApiError> {
-    caller.may(Permission::TasksWrite)?;
-    let id = id.of("task")?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
+) -> Result<Response, Early> {
+    let id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let value = body.json_or_nothing()?;
     only(&value, &["reason"])?;
     let reason = match value.get("reason") {
@@ -237,7 +231,7 @@ pub async fn pause_task(
         Some(Value::String(reason)) if reason.chars().count() <= REASON_LENGTH => Some(reason.clone()),
         Some(_) => {
             let message = format!("must be a text of at most {REASON_LENGTH} characters");
-            return Err(ApiError::invalid("/reason", message));
+            return Err(ApiError::invalid("/reason", message).into());
         }
     };
     let changed = state.store.change_task(&caller.scope, id, &TaskChange::Pause { reason }).await;
@@ -258,19 +252,15 @@ pub async fn resume_task(
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
-) -> Result<Response, ApiError> {
-    caller.may(Permission::TasksWrite)?;
-    let id = id.of("task")?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
+) -> Result<Response, Early> {
+    let id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let value = body.json_or_nothing()?;
     only(&value, &["buffered_events"])?;
     let buffered = value.get("buffered_events").filter(|given| !given.is_null());
     let change = match buffered.map(Value::as_str) {
         None | Some(Some("run")) => TaskChange::Resume,
         Some(Some("drop")) => TaskChange::ResumeDropping,
-        Some(_) => return Err(ApiError::invalid("/buffered_events", "must be `run` or `drop`")),
+        Some(_) => return Err(ApiError::invalid("/buffered_events", "must be `run` or `drop`").into()),
     };
     let changed = state.store.change_task(&caller.scope, id, &change).await;
     let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
@@ -288,12 +278,8 @@ pub async fn run_task(
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
-) -> Result<Response, ApiError> {
-    caller.may(Permission::TasksWrite)?;
-    let id = id.of("task")?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
+) -> Result<Response, Early> {
+    let id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let value = body.json_or_nothing()?;
     only(&value, &["input"])?;
     let input = value.get("input").filter(|input| !input.is_null()).cloned();
@@ -319,12 +305,8 @@ pub async fn backfill_task(
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
-) -> Result<Response, ApiError> {
-    caller.may(Permission::TasksWrite)?;
-    let task_id = id.of("task")?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
+) -> Result<Response, Early> {
+    let task_id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let now = state.clock.now();
     let (from, to) = range(&body.json()?, now)?;
     let task = state.store.get_task(&caller.scope, task_id).await.map_err(missing)?;
@@ -332,7 +314,8 @@ pub async fn backfill_task(
     let listed = state.computed(&tenant, move || trigger.between(from, to, anchor, BACKFILL + 1)).await?;
     let fires = listed.map_err(|fault| ValidationErrors(vec![fault]))?;
     if fires.len() > BACKFILL {
-        return Err(ApiError::invalid("/to", format!("there are more than {BACKFILL} instants; take a shorter range")));
+        let message = format!("there are more than {BACKFILL} instants; take a shorter range");
+        return Err(ApiError::invalid("/to", message).into());
     }
     let backfill = Backfill { id: id::new_id(now), task_id, fires };
     let once = body.once(&caller, StatusCode::ACCEPTED, &backfill)?;

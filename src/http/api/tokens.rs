@@ -17,7 +17,7 @@ use crate::base::token::{Permission, TokenKind, TokenText};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, answered, only};
+use crate::http::request::body::{Early, JsonBody, answered, only};
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -92,11 +92,9 @@ pub async fn create_token(
     State(state): State<HttpState>,
     caller: AuthenticatedCaller,
     body: JsonBody,
-) -> Result<Response, ApiError> {
+) -> Result<Response, Early> {
     caller.may(Permission::TokensWrite)?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
+    body.first(&state, &caller).await?;
     let now = state.clock.now();
     let wish = Wish::parse(&body.json()?, &caller, now)?;
     let text = TokenText::new(if wish.tenant.is_some() { TokenKind::Tenant } else { TokenKind::Admin });

@@ -17,7 +17,7 @@ use crate::http::HttpState;
 use crate::http::api::recipients::{RecipientView, WRITES};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, only};
+use crate::http::request::body::{Early, JsonBody, only};
 use crate::http::request::path::Id;
 use crate::http::schema;
 use crate::ports::vault::Vault;
@@ -43,7 +43,7 @@ pub async fn verify_recipient(
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
-) -> Result<Response, ApiError> {
+) -> Result<Response, Early> {
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.sees(&id.0)?;
     let wish = body.json()?;
@@ -57,9 +57,7 @@ pub async fn verify_recipient(
         Some(_) => {
             let code = text(&wish, "code", "must be a text of 6 digits")?;
             // a code is good once: what it was answered must not be asked of it again
-            if let Some(answer) = body.replay(&state, &caller).await? {
-                return Ok(answer);
-            }
+            body.first(&state, &caller).await?;
             let stored = take(&state, &caller, &tenant, &channel, &code).await?;
             body.settled(&state, &caller, StatusCode::OK, &RecipientView::of(tenant.as_str(), &stored)).await
         }

@@ -19,7 +19,7 @@ use crate::http::HttpState;
 use crate::http::api::runs::{RunView, missing};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, answered};
+use crate::http::request::body::{Early, JsonBody, answered};
 use crate::http::request::path::Id;
 use crate::http::schema;
 use crate::ports::vault::credentials::UsedSecrets;
@@ -46,12 +46,8 @@ pub async fn complete_run(
     caller: AuthenticatedCaller,
     id: Id,
     body: JsonBody,
-) -> Result<Response, ApiError> {
-    caller.may(Permission::RunsWrite)?;
-    let id = id.of("run")?;
-    if let Some(replay) = body.replay(&state, &caller).await? {
-        return Ok(replay);
-    }
+) -> Result<Response, Early> {
+    let id = body.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     let report = RuntimeReport::parse(&body.json()?)?;
     let run = waiting(&state, &caller.scope, id).await.map_err(missing)?;
     let task = match run.task_id {

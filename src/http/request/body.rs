@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;
@@ -45,6 +46,30 @@ pub struct BodyIdentity {
     pub id: Uuid,
     /// An earlier request with the same key has made it, or was about to.
     pub repeated: bool,
+}
+
+/// Why a handler ends before its own answer.
+#[derive(Debug)]
+pub enum Early {
+    /// The request is refused.
+    Refused(ApiError),
+    /// The request was answered before, so.
+    Answered(Response),
+}
+
+impl<E: Into<ApiError>> From<E> for Early {
+    fn from(error: E) -> Early {
+        Early::Refused(error.into())
+    }
+}
+
+impl IntoResponse for Early {
+    fn into_response(self) -> Response {
+        match self {
+            Early::Refused(error) => error.into_response(),
+            Early::Answered(answer) => answer,
+        }
+    }
 }
 
 impl FromRequest<HttpState> for JsonBody {
@@ -150,7 +175,7 @@ impl JsonBody {
         caller: &AuthenticatedCaller,
         status: StatusCode,
         answer: &impl Serialize,
-    ) -> Result<Response, ApiError> {
+    ) -> Result<Response, Early> {
         let fresh = (status, axum::Json(answer)).into_response();
         match self.once(caller, status, answer)? {
             None => Ok(fresh),
@@ -158,26 +183,41 @@ impl JsonBody {
         }
     }
 
-    /// The answer that this request got before, if it did. Asked before anything is judged: what was right then may be
-    /// refused by now (an instant that has passed), and the answer must be the same.
-    pub async fn replay(&self, state: &HttpState, caller: &AuthenticatedCaller) -> Result<Option<Response>, ApiError> {
-        let Some(key) = &self.key else { return Ok(None) };
+    /// Begins a request that takes effect once, about the thing of this id: the caller may make it, and it was not answered
+    /// before.
+    pub async fn begin(
+        &self,
+        state: &HttpState,
+        caller: &AuthenticatedCaller,
+        permission: Permission,
+        id: Result<Uuid, ApiError>,
+    ) -> Result<Uuid, Early> {
+        caller.may(permission)?;
+        let id = id?;
+        self.first(state, caller).await?;
+        Ok(id)
+    }
+
+    /// Ends early with the answer that this request got before, if it did. Asked before anything is judged: what was right
+    /// then may be refused by now (an instant that has passed), and the answer must be the same.
+    pub async fn first(&self, state: &HttpState, caller: &AuthenticatedCaller) -> Result<(), Early> {
+        let Some(key) = &self.key else { return Ok(()) };
         match state.store.recall_answer(&caller.scope, key, &self.digest, state.clock.now()).await? {
-            None => Ok(None),
-            Some(answer) => answered(answer, |()| StatusCode::OK.into_response()).map(Some),
+            None => Ok(()),
+            Some(answer) => Err(Early::Answered(answered(answer, |()| StatusCode::OK.into_response())?)),
         }
     }
 }
 
 /// The answer of an effect that may have happened before.
-pub fn answered<T>(answer: StoredAnswer<T>, fresh: impl FnOnce(T) -> Response) -> Result<Response, ApiError> {
+pub fn answered<T>(answer: StoredAnswer<T>, fresh: impl FnOnce(T) -> Response) -> Result<Response, Early> {
     match answer {
         StoredAnswer::Done(done) => Ok(fresh(done)),
         StoredAnswer::Replayed { status, body } => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
             Ok((status, [(REPLAYED, HeaderValue::from_static("true"))], axum::Json(body)).into_response())
         }
-        StoredAnswer::Mismatch => Err(used_for_another()),
+        StoredAnswer::Mismatch => Err(used_for_another().into()),
     }
 }
 
