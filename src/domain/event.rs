@@ -4,11 +4,8 @@
 
 pub mod short;
 
-use std::borrow::Cow;
-
 use aws_lc_rs::digest::{Context, SHA256};
 use chrono::{DateTime, Utc};
-use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
@@ -67,8 +64,8 @@ pub fn impossible_member(expression: &Expression) -> Option<String> {
 }
 
 /// A fact that was published.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Value", into = "Value")]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "Value")]
 pub struct Event {
     /// The tenant that owns the event: attribute `tenantid`.
     pub tenant: Tenant,
@@ -145,40 +142,35 @@ impl Event {
 
     /// The structured JSON form, with `tenantid`.
     pub fn to_value(&self) -> Value {
-        let mut fields = self.extensions.clone();
-        fields.extend(self.texts().map(|(name, text)| (name.to_owned(), Value::from(text))));
-        if let Data::Json(value) = &self.data {
-            fields.insert("data".to_owned(), value.clone());
-        }
-        Value::Object(fields)
+        // texts and JSON can always be written as JSON
+        serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// The attributes that are texts, as far as it has them.
-    fn texts(&self) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
-        let time = self.time.map(|time| time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true));
-        let base64 = match &self.data {
-            Data::Base64(text) => Some(text.as_str()),
-            Data::Nothing | Data::Json(_) => None,
+    fn structured(&self) -> CloudEvent<'_> {
+        let (data, data_base64) = match &self.data {
+            Data::Nothing => (None, None),
+            Data::Json(value) => (Some(value), None),
+            Data::Base64(text) => (None, Some(text.as_str())),
         };
-        [
-            ("specversion", Some(SPEC_VERSION.into())),
-            ("id", Some(self.id.as_str().into())),
-            ("source", Some(self.source.as_str().into())),
-            ("type", Some(self.kind.as_str().into())),
-            (TENANT, Some(self.tenant.as_str().into())),
-            ("subject", self.subject.as_deref().map(Cow::from)),
-            ("time", time.map(Cow::from)),
-            ("datacontenttype", self.datacontenttype.as_deref().map(Cow::from)),
-            ("dataschema", self.dataschema.as_deref().map(Cow::from)),
-            ("data_base64", base64.map(Cow::from)),
-        ]
-        .into_iter()
-        .filter_map(|(name, text)| Some((name, text?)))
+        CloudEvent {
+            specversion: SPEC_VERSION,
+            id: &self.id,
+            source: &self.source,
+            r#type: &self.kind,
+            tenantid: self.tenant.as_str(),
+            data,
+            data_base64,
+            time: self.time.map(|time| time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)),
+            subject: self.subject.as_deref(),
+            datacontenttype: self.datacontenttype.as_deref(),
+            dataschema: self.dataschema.as_deref(),
+            extensions: &self.extensions,
+        }
     }
 
     /// How long it is as JSON. Nothing is copied: the data may be large.
     pub fn bytes(&self) -> usize {
-        bytes_of(&Structured(self))
+        bytes_of(self)
     }
 
     /// The identity that makes it fire a task at most once.
@@ -187,23 +179,41 @@ impl Event {
     }
 }
 
-/// The value of [`Event::to_value`], in another order and without a copy.
-struct Structured<'a>(&'a Event);
+/// An event as CloudEvents 1.0 has it, in the structured form.
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(example = json!({"specversion": "1.0", "id": "evt-1", "source": "email", "type": "new_email",
+    "tenantid": "user_123", "data": {"from": "ship-confirm@amazon.com"}}))]
+pub struct CloudEvent<'a> {
+    #[schema(example = "1.0")]
+    specversion: &'static str,
+    id: &'a str,
+    source: &'a str,
+    r#type: &'a str,
+    /// The extension attribute that names the tenant.
+    #[schema(required = false)]
+    tenantid: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_base64: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime)]
+    time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    datacontenttype: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dataschema: Option<&'a str>,
+    /// Extension attributes: texts, numbers, true and false.
+    #[serde(flatten)]
+    #[schema(value_type = Map<String, Value>)]
+    extensions: &'a Map<String, Value>,
+}
 
-impl Serialize for Structured<'_> {
+impl Serialize for Event {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Structured(event) = self;
-        let mut fields = to.serialize_map(None)?;
-        for (name, value) in &event.extensions {
-            fields.serialize_entry(name, value)?;
-        }
-        for (name, text) in event.texts() {
-            fields.serialize_entry(name, &text)?;
-        }
-        if let Data::Json(value) = &event.data {
-            fields.serialize_entry("data", value)?;
-        }
-        fields.end()
+        self.structured().serialize(to)
     }
 }
 
@@ -237,12 +247,6 @@ impl TryFrom<Value> for Event {
             Some(data) => Event { data: Data::Json(data), ..event },
             None => event,
         })
-    }
-}
-
-impl From<Event> for Value {
-    fn from(event: Event) -> Value {
-        event.to_value()
     }
 }
 
@@ -337,6 +341,7 @@ impl EventFieldReader<'_> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use utoipa::PartialSchema;
 
     use super::*;
 
@@ -350,6 +355,15 @@ mod tests {
         let event = Event::try_from(value.clone()).unwrap();
         assert_eq!((event.kind.as_str(), event.tenant.as_str()), ("new_email", "ann"));
         assert_eq!(event.to_value(), value);
+    }
+
+    #[test]
+    fn attributes_that_are_read_are_those_that_are_written_and_described() {
+        let schema = serde_json::to_value(CloudEvent::schema()).unwrap();
+        let mut described: Vec<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        let mut read = ATTRIBUTES.to_vec();
+        (described.sort_unstable(), read.sort_unstable());
+        assert_eq!(read, described);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 pub use approval::{NewDecision, NewGrant};
 pub use credential::{NewCredential, RotateKey};
-pub use event::{CloudEvent, DeadLetterChoice, NewEvents};
+pub use event::{DeadLetterChoice, NewEvents};
 pub use pipeline::{CompletionSchema, DryRunRequest};
 pub use recipient::{NewRecipient, RecipientSchema};
 pub use task::{

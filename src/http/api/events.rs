@@ -20,7 +20,7 @@ use crate::base::id::{Scope, Tenant, new_id};
 use crate::base::invalid::ValidationErrors;
 use crate::base::json::length::bytes_of;
 use crate::base::token::Permission;
-use crate::domain::event::Event;
+use crate::domain::event::{CloudEvent, Event};
 use crate::http::HttpState;
 use crate::http::api::events::form::EventReader;
 use crate::http::error::ApiError;
@@ -28,7 +28,7 @@ use crate::http::request::auth::AuthenticatedCaller;
 use crate::http::request::body::{JsonBody, REPLAYED};
 use crate::http::request::page::{Items, limit};
 use crate::http::request::query::Query;
-use crate::http::schema::{CloudEvent, NewEvents};
+use crate::http::schema::NewEvents;
 use crate::ports::bus::{BusError, LogFilter};
 use crate::store::PAGE_BYTES;
 
@@ -159,7 +159,7 @@ fn read(
         ("source" = Option<String>, Query, example = "email"),
         ("type" = Option<String>, Query, description = "Exact, or with a trailing `*`", example = "mail.*"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200), ("cursor" = Option<String>, Query)),
-    responses((status = 200, body = Items<CloudEvent>)))]
+    responses((status = 200, body = Items<CloudEvent<'static>>)))]
 pub async fn list_events(
     State(state): State<HttpState>,
     caller: AuthenticatedCaller,

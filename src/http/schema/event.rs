@@ -1,8 +1,10 @@
 //! The shapes of events and of the choice of dead letters.
 
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
+
+use crate::domain::event::CloudEvent;
 
 /// An event in the short form.
 #[derive(Serialize, ToSchema)]
@@ -29,42 +31,12 @@ pub struct EventSchema {
     pub subject: Option<String>,
 }
 
-/// An event as CloudEvents 1.0 has it, in the structured form.
-#[derive(Serialize, ToSchema)]
-#[schema(example = json!({"specversion": "1.0", "id": "evt-1", "source": "email", "type": "new_email",
-    "tenantid": "user_123", "data": {"from": "ship-confirm@amazon.com"}}))]
-pub struct CloudEvent {
-    #[schema(example = "1.0")]
-    pub specversion: String,
-    pub id: String,
-    pub source: String,
-    pub r#type: String,
-    /// The extension attribute that names the tenant.
-    #[schema(required = false)]
-    pub tenantid: String,
-    #[schema(required = false)]
-    pub data: Value,
-    #[schema(required = false)]
-    pub data_base64: String,
-    #[schema(required = false, format = DateTime)]
-    pub time: String,
-    #[schema(required = false)]
-    pub subject: String,
-    #[schema(required = false)]
-    pub datacontenttype: String,
-    #[schema(required = false)]
-    pub dataschema: String,
-    /// Extension attributes: texts, numbers, true and false.
-    #[serde(flatten)]
-    pub extensions: Map<String, Value>,
-}
-
 /// An event in either form.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum AnyEvent {
     Short(EventSchema),
-    Cloud(CloudEvent),
+    Cloud(CloudEvent<'static>),
 }
 
 /// An event, or up to 500 in a list.
@@ -76,20 +48,21 @@ pub enum NewEvents {
 }
 
 /// Which dead letters are meant; an empty object means all.
-#[derive(Serialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"source": "email", "type": "mail.*", "error": "timed out"}))]
 pub struct DeadLetterChoice {
-    #[schema(required = false)]
     pub tenant_id: Option<String>,
-    #[schema(required = false)]
     pub source: Option<String>,
     /// Exact, or with a trailing `*`.
-    #[schema(required = false)]
     pub r#type: Option<String>,
     /// Part of the error, whatever its case.
-    #[schema(required = false)]
     pub error: Option<String>,
-    #[schema(required = false, minimum = 1, maximum = 1000, default = 1000)]
-    pub limit: Option<u32>,
+    #[serde(default = "most_letters")]
+    #[schema(default = most_letters, minimum = 1, maximum = 1000)]
+    pub limit: u32,
+}
+
+fn most_letters() -> u32 {
+    1000
 }
