@@ -1,4 +1,5 @@
-//! JSON: its length in bytes, and schemas that it is held against.
+//! JSON: its length in bytes, schemas that it is held against, and requests that are read by theirs.
 
 pub mod length;
 pub mod schema;
+pub mod typed;

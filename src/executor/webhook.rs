@@ -34,7 +34,7 @@ use crate::ports::egress::{EgressError, EgressRequest, Response, retry_after};
 use crate::ports::vault::Vault;
 use crate::ports::vault::credentials::{CredentialFault, Credentials, FetchError, Use};
 
-pub use crate::executor::webhook::report::RuntimeReport;
+pub use crate::executor::webhook::report::{Completion, RuntimeReport};
 
 /// Prefix of completion tokens.
 pub const TOKEN_PREFIX: &str = "rv_complete_";

@@ -1,7 +1,8 @@
-//! The shapes of requests and answers as the reference shows them, where the code's own types can't say them.
+//! The requests of the API. Their types are their one description: the reference shows them, and `base::json::typed` reads
+//! by them.
 //!
-//! Nothing is ever read into or written from these: the domain reads requests value by value, with every fault at its
-//! place. The tests of the API hold each answer against the shape that is promised for it.
+//! Of tasks, events, credentials and recipients only the shapes stand here: the domain reads them value by value, with every
+//! fault at its place. The tests of the API hold each reader and each answer against the shape that is promised.
 
 mod approval;
 mod credential;
@@ -12,45 +13,44 @@ mod recipient;
 mod task;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 pub use approval::{NewDecision, NewGrant};
 pub use credential::{NewCredential, RotateKey};
 pub use event::{DeadLetterChoice, NewEvents};
-pub use pipeline::{CompletionSchema, DryRunRequest};
+pub use pipeline::DryRunRequest;
 pub use recipient::{NewRecipient, RecipientSchema};
 pub use task::{
     BackfillRange, ConditionTest, NewTaskSchema, Pause, PreviewRequest, Resume, RunNow, TaskLines, TaskPatch,
 };
 
 /// The test to make.
-#[derive(Serialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TestMessage {
     /// Absent: the recipient's channels in their order.
-    #[schema(required = false, example = "email")]
+    #[schema(example = "email")]
     pub channel: Option<String>,
 }
 
 /// An address to be proved.
-#[derive(Serialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Verify {
     #[schema(example = "sms")]
     pub channel: String,
     /// As it was received. Absent: one is sent.
-    #[schema(required = false, example = "123456")]
+    #[schema(example = "123456")]
     pub code: Option<String>,
 }
 
 /// A token to be made.
-#[derive(Serialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"tenant_id": "user_123", "name": "the phone app", "scopes": ["tasks:read", "runs:read"]}))]
 pub struct NewToken {
     /// Tenant of the token; an admin who names none makes an admin token.
-    #[schema(required = false)]
     pub tenant_id: Option<String>,
     /// Purpose of the token.
     #[schema(min_length = 1, max_length = 200)]
@@ -59,6 +59,5 @@ pub struct NewToken {
     #[schema(min_items = 1)]
     pub scopes: Vec<String>,
     /// Never, where it is left out, unless the token it is made with ends.
-    #[schema(required = false)]
     pub expires_at: Option<DateTime<Utc>>,
 }

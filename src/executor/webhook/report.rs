@@ -1,8 +1,11 @@
 //! The report of a foreign runtime about a run: in its answer, or later through `complete`.
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
-use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::base::invalid::ValidationErrors;
+use crate::base::json::typed;
 use crate::domain::run::Usage;
 use crate::domain::run::outcome::{RunError, RunFault, RunOutcome};
 use crate::ports::vault::credentials::UsedSecrets;
@@ -28,25 +31,34 @@ pub enum RuntimeReport {
     },
 }
 
+/// How a run ended that a foreign runtime executed.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"state": "succeeded", "output": "Booked for eight."}))]
+pub struct Completion {
+    /// `succeeded` or `failed`.
+    state: String,
+    /// The answer, told to the recipient; what is no text is stored as JSON.
+    output: Option<Value>,
+    /// A sentence, or `{"code", "message"}`.
+    error: Option<Value>,
+}
+
 impl RuntimeReport {
-    /// Reads `{"state": "succeeded"|"failed", "output"?, "error"?}`.
+    /// Reads a [`Completion`].
     pub fn parse(value: &Value) -> Result<RuntimeReport, ValidationErrors> {
-        let Some(fields) = value.as_object() else {
-            return Err(ValidationErrors::one("", "the body is a JSON object"));
-        };
         let mut faults = ValidationErrors::new();
-        for key in unknown_fields(fields, &["state", "output", "error"]) {
-            let hint = did_you_mean(key, ["state", "output", "error"]);
-            faults.add(format!("/{}", escape(key)), format!("unknown field{hint}"));
-        }
-        let report = match fields.get("state").and_then(Value::as_str) {
-            Some("succeeded") => {
-                if fields.get("error").is_some_and(|error| !error.is_null()) {
+        let Some(Completion { state, output, error: why }) = typed::read(value, "", &mut faults) else {
+            return Err(faults);
+        };
+        let report = match state.as_str() {
+            "succeeded" => {
+                if why.is_some() {
                     faults.add("/error", "a run that succeeded has no error");
                 }
-                RuntimeReport::Succeeded { output: text(fields.get("output")) }
+                RuntimeReport::Succeeded { output: text(output.as_ref()) }
             }
-            Some("failed") => RuntimeReport::Failed { error: error(fields.get("error"), &mut faults) },
+            "failed" => RuntimeReport::Failed { error: error(why.as_ref(), &mut faults) },
             _ => return Err(ValidationErrors::one("/state", "must be `succeeded` or `failed`")),
         };
         faults.or(report)

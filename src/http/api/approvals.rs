@@ -15,14 +15,15 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::base::invalid::{ValidationErrors, unknown_fields};
+use crate::base::invalid::ValidationErrors;
+use crate::base::json::typed;
 use crate::base::token::Permission;
-use crate::domain::approval::{Approval, ApprovalChoice, ApprovalStatus, Via, arguments};
+use crate::domain::approval::{Approval, ApprovalStatus, Via, arguments};
 use crate::http::HttpState;
-use crate::http::api::approvals::decision::{Decision, GRANT_DAYS, GrantWish, Who, missing, sentence};
+use crate::http::api::approvals::decision::{Decision, GrantWish, Who, missing, sentence};
 use crate::http::error::{ApiError, PROBLEM_JSON, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, only};
+use crate::http::request::body::{Early, JsonBody};
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -138,57 +139,19 @@ fn refused(why: &str, approval: Approval) -> Response {
     (status, [(CONTENT_TYPE, PROBLEM_JSON), (CACHE_CONTROL, "no-store")], Bytes::from(body)).into_response()
 }
 
-/// Reads a decision about this approval.
+/// Reads a decision about this approval. What is left out of a grant is the narrowest: all arguments as they are.
 fn parse(body: &Value, approval: &Approval) -> Result<Decision, ValidationErrors> {
-    only(body, &["decision", "digest", "modifications", "comment", "grant"])?;
     let mut faults = ValidationErrors::new();
-    let choice = match body.get("decision").and_then(Value::as_str) {
-        Some("approve") => ApprovalChoice::Approve,
-        Some("edit") => ApprovalChoice::Edit,
-        Some("cancel") => ApprovalChoice::Cancel,
-        _ => {
-            faults.add("/decision", "must be `approve`, `edit` or `cancel`");
-            ApprovalChoice::Cancel
-        }
-    };
-    let digest = body.get("digest").and_then(Value::as_str).unwrap_or_default().to_owned();
-    if digest.is_empty() {
-        faults.add("/digest", "is missing: the `digest` of the approval that was shown");
-    }
-    let arguments = match body.get("modifications") {
-        None | Some(Value::Null) => None,
-        Some(Value::Object(changes)) => Some(arguments::changed(&approval.proposal.arguments, changes)),
-        Some(_) => {
-            faults.add("/modifications", "must be an object: the arguments that are to be otherwise");
-            None
-        }
-    };
-    let comment = match body.get("comment") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(comment)) => Some(comment.clone()).filter(|comment| !comment.trim().is_empty()),
-        Some(_) => {
-            faults.add("/comment", "must be a text");
-            None
-        }
-    };
-    let grant = body.get("grant").filter(|grant| !grant.is_null()).and_then(|grant| wish(grant, approval, &mut faults));
+    let Some(asked) = typed::read::<schema::NewDecision>(body, "", &mut faults) else { return Err(faults) };
+    let schema::NewDecision { decision: choice, digest, modifications, comment, grant } = asked;
+    let proposed = &approval.proposal.arguments;
+    let arguments = modifications.map(|changes| arguments::changed(proposed, &changes));
+    let comment = comment.filter(|comment| !comment.trim().is_empty());
+    let grant = grant.and_then(|grant| typed::read::<schema::NewGrant>(&grant, "/grant", &mut faults));
+    let all = || proposed.as_object().map(Map::keys).into_iter().flatten().cloned().collect();
+    let grant = grant.map(|schema::NewGrant { days, uses, arguments }| {
+        let arguments = arguments.unwrap_or_else(all);
+        GrantWish { days, uses, arguments }
+    });
     faults.or(Decision { choice, digest, arguments, comment, grant })
-}
-
-/// Reads the wish for a grant; what is left out is the narrowest: all arguments as they are.
-fn wish(grant: &Value, approval: &Approval, faults: &mut ValidationErrors) -> Option<GrantWish> {
-    let Some(fields) = grant.as_object() else {
-        faults.add("/grant", "must be an object such as {\"days\": 30, \"arguments\": [\"room\"]}");
-        return None;
-    };
-    for name in unknown_fields(fields, &["days", "uses", "arguments"]) {
-        faults.add(format!("/grant/{}", crate::base::invalid::escape(name)), "unknown field");
-    }
-    let given = |name: &str| fields.get(name).filter(|value| !value.is_null());
-    let days = given("days").map_or(Some(GRANT_DAYS), |days| faults.read::<i64>(days, "/grant/days"));
-    let uses = given("uses").map_or(Some(None), |uses| faults.read::<i64>(uses, "/grant/uses").map(Some));
-    let all = || approval.proposal.arguments.as_object().map(Map::keys).into_iter().flatten().cloned().collect();
-    let arguments =
-        given("arguments").map_or_else(|| Some(all()), |names| faults.read::<Vec<String>>(names, "/grant/arguments"));
-    Some(GrantWish { days: days?, uses: uses?, arguments: arguments? })
 }

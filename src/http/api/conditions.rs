@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use crate::base::expr::{ExpressionPart, Language, MissingField};
 use crate::base::id::{Tenant, new_id};
 use crate::base::invalid::ValidationErrors;
+use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::trigger::Trigger;
 use crate::domain::trigger::condition::{
@@ -17,7 +18,7 @@ use crate::domain::trigger::condition::{
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, only};
+use crate::http::request::body::JsonBody;
 use crate::http::schema;
 use crate::ports::poll::{PollFailure, PollRequest};
 
@@ -62,7 +63,6 @@ pub async fn test_condition(
 ) -> Result<Json<ConditionTrial>, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let value = body.json()?;
-    only(&value, &["trigger", "previous", "tenant_id"])?;
     let now = state.clock.now();
     let (known, to_read) = (state.clone(), caller.clone());
     let previous = value.get("previous").cloned();
@@ -105,13 +105,8 @@ fn asked(
 ) -> Result<(Tenant, Condition, CompiledCondition), ValidationErrors> {
     let mut faults = ValidationErrors::new();
     let tenant = caller.acts_for(value).map_err(|why| faults.0.extend(why.0)).ok();
-    let trigger = match value.get("trigger") {
-        Some(trigger) => Trigger::parse(trigger, "/trigger", now, &mut faults),
-        None => {
-            faults.add("/trigger", "is missing");
-            None
-        }
-    };
+    let trigger = typed::read::<schema::ConditionTest>(value, "", &mut faults)
+        .and_then(|asked| Trigger::parse(&asked.trigger, "/trigger", now, &mut faults));
     let condition = match trigger {
         Some(Trigger::Condition(condition)) => Some(condition),
         Some(other) => {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::base::id::Scope;
-use crate::base::invalid::ValidationErrors;
+use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::api::events::{EVENTS_AT_ONCE, of_bus, of_position};
@@ -23,8 +23,6 @@ use crate::http::schema::DeadLetterChoice;
 use crate::ports::bus::{self, BusError, DeadLetterFilter};
 use crate::store::PAGE_BYTES;
 
-/// Letters that one request replays or drops.
-const MOST: usize = 1000;
 /// Letters that are asked for at once.
 const PAGE: usize = 100;
 
@@ -236,33 +234,13 @@ async fn bulk(state: HttpState, caller: AuthenticatedCaller, body: JsonBody, dee
 
 /// Which letters a body means.
 fn choice(caller: &AuthenticatedCaller, body: &Value) -> Result<(Scope, DeadLetterFilter, usize), ApiError> {
-    only(body, &["tenant_id", "source", "type", "error", "limit"])?;
-    let mut faults = ValidationErrors::new();
-    let mut text = |name: &str| match body.get(name) {
-        None | Some(Value::Null) => None,
-        Some(Value::String(text)) => Some(text.clone()),
-        Some(_) => {
-            faults.add(format!("/{name}"), "must be a text");
-            None
-        }
-    };
-    let (source, kind, error) = (text("source"), text("type"), text("error"));
-    let limit = match body.get("limit") {
-        None | Some(Value::Null) => MOST,
-        Some(limit) => limit.as_u64().filter(|limit| (1..=MOST as u64).contains(limit)).map_or_else(
-            || {
-                faults.add("/limit", format!("must be from 1 to {MOST}"));
-                MOST
-            },
-            |limit| limit as usize,
-        ),
-    };
+    let DeadLetterChoice { tenant_id, source, r#type: kind, error, limit } = typed::body(body)?;
     // an admin who names nobody means every tenant
-    let scope = match (&caller.scope, body.get("tenant_id").filter(|named| !named.is_null())) {
+    let scope = match (&caller.scope, tenant_id) {
         (Scope::Every, None) => Scope::Every,
         _ => Scope::Only(caller.acts_for(body)?),
     };
-    faults.or(())?;
+    let limit = limit as usize;
     Ok((scope, DeadLetterFilter { source, kind, error, before: None, limit }, limit))
 }
 

@@ -2,18 +2,15 @@
 
 use axum::Json;
 use axum::extract::State;
-use serde_json::{Map, Value};
 
-use crate::base::invalid::ValidationErrors;
+use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::executor::pipeline::{DryRun, Sample};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, only};
+use crate::http::request::body::JsonBody;
 use crate::http::schema;
-
-const FIELDS: [&str; 9] = ["tenant_id", "config", "event", "value", "previous", "input", "state", "mocks", "live"];
 
 /// Try a pipeline
 ///
@@ -29,36 +26,9 @@ pub async fn dry_run_pipeline(
 ) -> Result<Json<DryRun>, ApiError> {
     caller.may(Permission::TasksWrite)?;
     let value = body.json()?;
-    only(&value, &FIELDS)?;
+    let asked: schema::DryRunRequest = typed::body(&value)?;
     let tenant = caller.acts_for(&value)?;
-    let mut faults = ValidationErrors::new();
-    let config = object(&value, "config", &mut faults);
-    let sample = Sample {
-        event: value["event"].clone(),
-        value: value["value"].clone(),
-        previous: value["previous"].clone(),
-        input: value["input"].clone(),
-        state: object(&value, "state", &mut faults),
-        mocks: object(&value, "mocks", &mut faults),
-        live: match value.get("live") {
-            None | Some(Value::Null) => false,
-            Some(live) => faults.read(live, "/live").unwrap_or_default(),
-        },
-    };
-    if value.get("config").is_none() {
-        faults.add("/config", "is missing: the steps, as in `action.config` of a task");
-    }
-    faults.or(())?;
+    let schema::DryRunRequest { config, event, value, previous, input, state: stored, mocks, live, .. } = asked;
+    let sample = Sample { event, value, previous, input, state: stored, mocks, live };
     Ok(Json(state.pipeline.dry_run(&tenant, &config, sample, &state.clock).await?))
-}
-
-fn object(value: &Value, field: &str, faults: &mut ValidationErrors) -> Map<String, Value> {
-    match value.get(field) {
-        None | Some(Value::Null) => Map::new(),
-        Some(Value::Object(fields)) => fields.clone(),
-        Some(_) => {
-            faults.add(format!("/{field}"), "must be an object");
-            Map::new()
-        }
-    }
 }

@@ -17,7 +17,7 @@ use crate::domain::notification::{Delivery, MessageKind, NewDelivery, Recipient,
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, only};
+use crate::http::request::body::JsonBody;
 use crate::http::request::page::{Items, NamePage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -171,11 +171,10 @@ pub async fn test_recipient(
 ) -> Result<(StatusCode, Json<Delivery>), ApiError> {
     caller.may(Permission::DeliveriesWrite)?;
     let tenant = caller.sees(&id.0)?;
-    let wish = body.json_or_nothing()?;
-    only(&wish, &["channel"])?;
+    let schema::TestMessage { channel } = body.read_or_nothing()?;
     let stored = state.store.get_recipient(&caller.scope, tenant.as_str()).await;
     let recipient = stored.map_err(|error| ApiError::of_store(error, "recipient"))?.recipient;
-    let order = channels_to_test(&wish, &recipient, &state.known.channels)?;
+    let order = channels_to_test(channel.as_deref(), &recipient, &state.known.channels)?;
     let made = body.identity(&state, &caller, new_id(state.clock.now())).await?;
     let key = dedupe::test(made.id);
     let message = NewDelivery {
@@ -197,19 +196,20 @@ pub async fn test_recipient(
 }
 
 /// At least one channel, each configured and with an address.
-fn channels_to_test(wish: &Value, recipient: &Recipient, known: &[String]) -> Result<Vec<String>, ValidationErrors> {
-    let order = match wish.get("channel").filter(|channel| !channel.is_null()) {
+fn channels_to_test(
+    channel: Option<&str>,
+    recipient: &Recipient,
+    known: &[String],
+) -> Result<Vec<String>, ValidationErrors> {
+    let order = match channel {
         // of the recipient's order what is configured here: the rest is passed over as well when something is told
         None => {
             let order = recipient.order();
             let (here, elsewhere): (Vec<_>, Vec<_>) = order.into_iter().partition(|name| known.contains(name));
             if here.is_empty() { elsewhere } else { here }
         }
-        Some(channel) => match channel.as_str() {
-            Some(name) if recipient.addresses.has(name) => vec![name.to_owned()],
-            Some(name) => return Err(ValidationErrors::one("/channel", recipient.addresses.lack(name))),
-            None => return Err(ValidationErrors::one("/channel", "must be the name of a channel, such as `email`")),
-        },
+        Some(name) if recipient.addresses.has(name) => vec![name.to_owned()],
+        Some(name) => return Err(ValidationErrors::one("/channel", recipient.addresses.lack(name))),
     };
     match order.iter().find(|name| !known.contains(name)) {
         Some(unknown) => {

@@ -7,18 +7,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::base::invalid::ValidationErrors;
+use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::domain::trigger::{InstantListing, Trigger};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, only};
+use crate::http::request::body::JsonBody;
 use crate::http::schema;
-
-/// Instants where no `count` is given.
-const COUNT: u64 = 5;
-/// Instants that may be asked for.
-const COUNTS: std::ops::RangeInclusive<u64> = 1..=1_000;
 
 /// When a trigger would fire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -40,9 +36,7 @@ pub async fn preview_schedule(
     body: JsonBody,
 ) -> Result<Json<Preview>, ApiError> {
     caller.may(Permission::TasksRead)?;
-    let value = body.json()?;
-    only(&value, &["trigger", "count", "from"])?;
-    let now = state.clock.now();
+    let (value, now) = (body.json()?, state.clock.now());
     let InstantListing { instants, truncated } =
         state.computed(caller.computes_for(), move || fires(&value, now)).await??;
     Ok(Json(Preview { fires: instants, truncated }))
@@ -50,32 +44,10 @@ pub async fn preview_schedule(
 
 fn fires(value: &Value, now: DateTime<Utc>) -> Result<InstantListing, ValidationErrors> {
     let mut faults = ValidationErrors::new();
-    let trigger = match value.get("trigger") {
-        Some(trigger) => Trigger::parse(trigger, "/trigger", now, &mut faults),
-        None => {
-            faults.add("/trigger", "is missing");
-            None
-        }
-    };
-    let count = count(value, &mut faults);
-    let from = match value.get("from").filter(|from| !from.is_null()) {
-        None => Some(now),
-        Some(from) => faults.read_instant(from, "/from"),
-    };
-    let (Some(trigger), Some(from), true) = (trigger, from, faults.is_empty()) else { return Err(faults) };
-    trigger
-        .anchor(from)
-        .and_then(|anchor| trigger.preview(from, anchor, count))
-        .map_err(|fault| ValidationErrors(vec![fault]))
-}
-
-fn count(value: &Value, faults: &mut ValidationErrors) -> usize {
-    let count = match value.get("count").filter(|count| !count.is_null()) {
-        None => Some(COUNT),
-        Some(count) => count.as_u64().filter(|count| COUNTS.contains(count)),
-    };
-    if count.is_none() {
-        faults.add("/count", format!("must be a whole number from {} to {}", COUNTS.start(), COUNTS.end()));
-    }
-    count.unwrap_or(COUNT) as usize
+    let Some(asked) = typed::read::<schema::PreviewRequest>(value, "", &mut faults) else { return Err(faults) };
+    let trigger = Trigger::parse(&asked.trigger, "/trigger", now, &mut faults);
+    let (Some(trigger), true) = (trigger, faults.is_empty()) else { return Err(faults) };
+    let from = asked.from.unwrap_or(now);
+    let listed = trigger.anchor(from).and_then(|anchor| trigger.preview(from, anchor, asked.count as usize));
+    listed.map_err(|fault| ValidationErrors(vec![fault]))
 }

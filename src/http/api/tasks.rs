@@ -25,7 +25,7 @@ use crate::http::HttpState;
 use crate::http::api::runs::RunView;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, answered, only};
+use crate::http::request::body::{Early, JsonBody, answered};
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -36,8 +36,6 @@ use crate::store::{NewTask, RunRequest, StoreError, TaskFilter};
 const EDITS: usize = 5;
 /// Instants that one backfill may run.
 const BACKFILL: usize = 1_000;
-/// Longest reason of a pause, in characters.
-const REASON_LENGTH: usize = 500;
 
 /// The runs that a backfill recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
@@ -224,16 +222,7 @@ pub async fn pause_task(
     body: JsonBody,
 ) -> Result<Response, Early> {
     let id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
-    let value = body.json_or_nothing()?;
-    only(&value, &["reason"])?;
-    let reason = match value.get("reason") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(reason)) if reason.chars().count() <= REASON_LENGTH => Some(reason.clone()),
-        Some(_) => {
-            let message = format!("must be a text of at most {REASON_LENGTH} characters");
-            return Err(ApiError::invalid("/reason", message).into());
-        }
-    };
+    let schema::Pause { reason } = body.read_or_nothing()?;
     let changed = state.store.change_task(&caller.scope, id, &TaskChange::Pause { reason }).await;
     let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
     body.settled(&state, &caller, StatusCode::OK, &view).await
@@ -254,12 +243,10 @@ pub async fn resume_task(
     body: JsonBody,
 ) -> Result<Response, Early> {
     let id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
-    let value = body.json_or_nothing()?;
-    only(&value, &["buffered_events"])?;
-    let buffered = value.get("buffered_events").filter(|given| !given.is_null());
-    let change = match buffered.map(Value::as_str) {
-        None | Some(Some("run")) => TaskChange::Resume,
-        Some(Some("drop")) => TaskChange::ResumeDropping,
+    let schema::Resume { buffered_events } = body.read_or_nothing()?;
+    let change = match buffered_events.as_deref() {
+        None | Some("run") => TaskChange::Resume,
+        Some("drop") => TaskChange::ResumeDropping,
         Some(_) => return Err(ApiError::invalid("/buffered_events", "must be `run` or `drop`").into()),
     };
     let changed = state.store.change_task(&caller.scope, id, &change).await;
@@ -280,9 +267,7 @@ pub async fn run_task(
     body: JsonBody,
 ) -> Result<Response, Early> {
     let id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
-    let value = body.json_or_nothing()?;
-    only(&value, &["input"])?;
-    let input = value.get("input").filter(|input| !input.is_null()).cloned();
+    let schema::RunNow { input } = body.read_or_nothing()?;
     let task = state.store.get_task(&caller.scope, id).await.map_err(missing)?;
     let now = state.clock.now();
     let run_id = id::new_id(now);
@@ -308,7 +293,7 @@ pub async fn backfill_task(
 ) -> Result<Response, Early> {
     let task_id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let now = state.clock.now();
-    let (from, to) = range(&body.json()?, now)?;
+    let (from, to) = range(body.read()?, now)?;
     let task = state.store.get_task(&caller.scope, task_id).await.map_err(missing)?;
     let (tenant, trigger, anchor) = (task.tenant_id, task.spec.trigger, task.anchor_at);
     let listed = state.computed(&tenant, move || trigger.between(from, to, anchor, BACKFILL + 1)).await?;
@@ -362,22 +347,10 @@ fn version(patch: &Value) -> Result<Option<i64>, ApiError> {
     }
 }
 
-fn range(value: &Value, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<Utc>), ApiError> {
-    only(value, &["from", "to"])?;
-    let mut faults = ValidationErrors::new();
-    let mut instant = |name: &str| match value.get(name) {
-        None => {
-            faults.add(format!("/{name}"), "is missing");
-            None
-        }
-        Some(value) => faults.read_instant(value, &format!("/{name}")),
-    };
-    let (from, to) = (instant("from"), instant("to"));
-    match (from, to) {
-        (Some(from), Some(to)) if from >= to => faults.add("/from", "must be before `to`"),
-        (_, Some(to)) if to > now => faults.add("/to", "must not be in the future"),
-        (Some(from), Some(to)) => return Ok((from, to)),
-        _ => {}
+fn range(asked: schema::BackfillRange, now: DateTime<Utc>) -> Result<(DateTime<Utc>, DateTime<Utc>), ApiError> {
+    match (asked.from, asked.to) {
+        (from, to) if from >= to => Err(ApiError::invalid("/from", "must be before `to`")),
+        (_, to) if to > now => Err(ApiError::invalid("/to", "must not be in the future")),
+        range => Ok(range),
     }
-    Err(faults.into())
 }

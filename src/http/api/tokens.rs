@@ -13,19 +13,18 @@ use uuid::Uuid;
 
 use crate::base::id::{self, Tenant};
 use crate::base::invalid::{ValidationErrors, did_you_mean};
+use crate::base::json::typed;
 use crate::base::token::{Permission, TokenKind, TokenText};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, answered, only};
+use crate::http::request::body::{Early, JsonBody, answered};
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
 use crate::http::schema;
 use crate::store::StoredToken;
 
-/// Longest name of a token, in characters.
-const NAME_LENGTH: usize = 200;
 /// Scopes that one request may list.
 const MOST_SCOPES: usize = 100;
 
@@ -163,42 +162,29 @@ struct Wish {
 
 impl Wish {
     fn parse(value: &Value, caller: &AuthenticatedCaller, now: DateTime<Utc>) -> Result<Wish, ValidationErrors> {
-        only(value, &["tenant_id", "name", "scopes", "expires_at"])?;
         let mut faults = ValidationErrors::new();
-        let named = value.get("tenant_id").filter(|named| !named.is_null());
-        let tenant = match (caller.scope.tenant(), named) {
+        let Some(asked) = typed::read::<schema::NewToken>(value, "", &mut faults) else { return Err(faults) };
+        let tenant = match (caller.scope.tenant(), asked.tenant_id) {
             (None, None) => None,
             _ => caller.acts_for(value).map_err(|more| faults.0.extend(more.0)).ok(),
         };
-        let name = name(value, &mut faults);
-        let scopes = scopes(value, caller, &mut faults);
-        let expires_at = expiry(value, caller, now, &mut faults);
-        faults.or(Wish { tenant, name, scopes, expires_at })
+        if asked.name.trim().is_empty() || asked.name.chars().any(char::is_control) {
+            faults.add("/name", "must say what the token is for, without control characters");
+        }
+        let scopes = scopes(&asked.scopes, caller, &mut faults);
+        let expires_at = expiry(asked.expires_at, caller, now, &mut faults);
+        faults.or(Wish { tenant, name: asked.name, scopes, expires_at })
     }
 }
 
-fn name(value: &Value, faults: &mut ValidationErrors) -> String {
-    let name = value.get("name").and_then(Value::as_str).unwrap_or_default();
-    if name.trim().is_empty() || name.chars().count() > NAME_LENGTH || name.chars().any(char::is_control) {
-        faults.add("/name", format!("must be a text of 1 to {NAME_LENGTH} characters: what the token is for"));
-    }
-    name.to_owned()
-}
-
-fn scopes(value: &Value, caller: &AuthenticatedCaller, faults: &mut ValidationErrors) -> Vec<String> {
+fn scopes(listed: &[String], caller: &AuthenticatedCaller, faults: &mut ValidationErrors) -> Vec<String> {
     let words = Permission::WORDS;
-    let listed = value.get("scopes").and_then(Value::as_array);
-    let Some(listed) = listed.filter(|listed| !listed.is_empty()) else {
-        faults.add("/scopes", format!("must be a list of at least one of {}", words.join(", ")));
-        return Vec::new();
-    };
     if listed.len() > MOST_SCOPES {
         faults.add("/scopes", format!("must be at most {MOST_SCOPES}"));
         return Vec::new();
     }
     let mut scopes: Vec<Permission> = Vec::new();
     for (index, word) in listed.iter().enumerate() {
-        let word = word.as_str().unwrap_or_default();
         match Permission::parse(word) {
             None => {
                 faults.add(
@@ -218,15 +204,11 @@ fn scopes(value: &Value, caller: &AuthenticatedCaller, faults: &mut ValidationEr
 }
 
 fn expiry(
-    value: &Value,
+    wanted: Option<DateTime<Utc>>,
     caller: &AuthenticatedCaller,
     now: DateTime<Utc>,
     faults: &mut ValidationErrors,
 ) -> Option<DateTime<Utc>> {
-    let wanted = match value.get("expires_at").filter(|at| !at.is_null()) {
-        None => None,
-        Some(at) => Some(faults.read_instant(at, "/expires_at")?),
-    };
     if wanted.is_some_and(|at| at <= now) {
         faults.add("/expires_at", "must be in the future");
     }

@@ -4,7 +4,6 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde_json::Value;
 use uuid::Uuid;
 
 use crate::base::id::{Tenant, new_id};
@@ -17,7 +16,7 @@ use crate::http::HttpState;
 use crate::http::api::recipients::{RecipientView, WRITES};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, only};
+use crate::http::request::body::{Early, JsonBody};
 use crate::http::request::path::Id;
 use crate::http::schema;
 use crate::ports::vault::Vault;
@@ -46,16 +45,13 @@ pub async fn verify_recipient(
 ) -> Result<Response, Early> {
     caller.may(Permission::RecipientsWrite)?;
     let tenant = caller.sees(&id.0)?;
-    let wish = body.json()?;
-    only(&wish, &["channel", "code"])?;
-    let channel = text(&wish, "channel", "must be the name of a channel, such as `email`")?;
-    match wish.get("code").filter(|code| !code.is_null()) {
+    let schema::Verify { channel, code } = body.read()?;
+    match code {
         None => {
             let delivery = send(&state, &caller, &tenant, &channel, &body).await?;
             Ok((StatusCode::ACCEPTED, Json(delivery)).into_response())
         }
-        Some(_) => {
-            let code = text(&wish, "code", "must be a text of 6 digits")?;
+        Some(code) => {
             // a code is good once: what it was answered must not be asked of it again
             body.first(&state, &caller).await?;
             let stored = take(&state, &caller, &tenant, &channel, &code).await?;
@@ -162,11 +158,4 @@ fn hashed(
         address_hash: bytes(&subject)?,
         code_hash: bytes(&code_subject(tenant.as_str(), channel, code.expose()))?,
     })
-}
-
-fn text(wish: &Value, name: &str, expected: &str) -> Result<String, ValidationErrors> {
-    match wish.get(name).and_then(Value::as_str) {
-        Some(text) => Ok(text.to_owned()),
-        None => Err(ValidationErrors::one(format!("/{name}"), expected)),
-    }
 }

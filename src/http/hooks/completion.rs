@@ -14,14 +14,13 @@ use crate::base::token::Permission;
 use crate::domain::notification::run_notification::{RunEnd, RunNotification};
 use crate::domain::run::{Run, RunEvent, RunState};
 use crate::domain::task::{Task, credentials_of};
-use crate::executor::webhook::RuntimeReport;
+use crate::executor::webhook::{Completion, RuntimeReport};
 use crate::http::HttpState;
 use crate::http::api::runs::{RunView, missing};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
 use crate::http::request::body::{Early, JsonBody, answered};
 use crate::http::request::path::Id;
-use crate::http::schema;
 use crate::ports::vault::credentials::UsedSecrets;
 use crate::store::{RunCompletion, StoreError};
 
@@ -37,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(50);
 #[utoipa::path(post, path = "/v1/runs/{id}/complete", tag = "runs", security(("bearer" = ["runs:write"])),
     params(("id" = Uuid, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "Makes a repetition safe")),
-    request_body = schema::CompletionSchema,
+    request_body = Completion,
     responses((status = 200, body = RunView),
         (status = 409, body = ProblemDetails, content_type = "application/problem+json",
             description = "It does not wait for completion, or not any more")))]

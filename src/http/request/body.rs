@@ -12,11 +12,14 @@ use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
+use utoipa::PartialSchema;
 use uuid::Uuid;
 
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::base::json::typed;
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::error::ApiError;
@@ -113,6 +116,16 @@ impl JsonBody {
     pub fn parsed(&self) -> Result<Value, ApiError> {
         serde_json::from_slice(&self.bytes)
             .map_err(|error| ApiError::Malformed(format!("the body is not JSON: {error}")))
+    }
+
+    /// The body as a request of this type.
+    pub fn read<T: PartialSchema + DeserializeOwned>(&self) -> Result<T, ApiError> {
+        Ok(typed::body(&self.json()?)?)
+    }
+
+    /// The body as a request of this type, or an empty one where there is none, or null.
+    pub fn read_or_nothing<T: PartialSchema + DeserializeOwned>(&self) -> Result<T, ApiError> {
+        Ok(typed::body(&self.json_or_nothing()?)?)
     }
 
     /// The body as it came.

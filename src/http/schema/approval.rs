@@ -1,13 +1,14 @@
 //! The shapes of decisions.
 
-use serde::Serialize;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::domain::approval::ApprovalChoice;
+use crate::http::api::approvals::decision::GRANT_DAYS;
 
 /// An answer to a question.
-#[derive(Serialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
     "decision": "edit", "digest": "5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef",
@@ -16,28 +17,33 @@ use crate::domain::approval::ApprovalChoice;
 pub struct NewDecision {
     pub decision: ApprovalChoice,
     /// The `digest` of the approval that was shown.
+    #[schema(min_length = 1)]
     pub digest: String,
     /// With `edit`: the arguments that are to be otherwise. Each takes the place of the proposed one, `null` takes it
     /// away, the others stay as proposed.
-    #[schema(required = false)]
     pub modifications: Option<Map<String, Value>>,
-    #[schema(required = false, max_length = 2000)]
+    #[schema(max_length = 2000)]
     pub comment: Option<String>,
     /// With `approve`: allow this for good. Not for tools of high consequence, nor for those that delete.
-    #[schema(required = false)]
-    pub grant: Option<NewGrant>,
+    #[schema(value_type = Option<NewGrant>)]
+    pub grant: Option<Value>,
 }
 
 /// The calls to allow for good: this tool of this task, with these arguments.
-#[derive(Serialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewGrant {
-    #[schema(required = false, default = 30, minimum = 1, maximum = 365)]
-    pub days: Option<i64>,
+    #[serde(default = "grant_days")]
+    #[schema(default = grant_days, minimum = 1, maximum = 365)]
+    pub days: i64,
     /// How often; `null`: as often as it likes.
-    #[schema(required = false, minimum = 1, maximum = 100000)]
+    #[schema(minimum = 1, maximum = 100000)]
     pub uses: Option<i64>,
     /// The arguments that have to be as they are now; the others are free. Absent: all of them.
-    #[schema(required = false, example = json!(["room"]))]
+    #[schema(example = json!(["room"]))]
     pub arguments: Option<Vec<String>>,
+}
+
+fn grant_days() -> i64 {
+    GRANT_DAYS
 }

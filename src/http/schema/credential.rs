@@ -1,6 +1,6 @@
 //! The shapes of credentials as they are put.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -28,10 +28,9 @@ pub struct NewCredential {
 }
 
 /// Where to go on.
-#[derive(Serialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotateKey {
     /// `next_cursor` of the answer before; left out: from the beginning.
-    #[schema(required = false)]
     pub cursor: Option<String>,
 }

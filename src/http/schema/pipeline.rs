@@ -1,56 +1,40 @@
-//! The shapes of what is asked of pipelines and of runs that others execute.
+//! A request to try a pipeline.
 
-use serde::Serialize;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::executor::pipeline::schema::PipelineConfig;
 
 /// A pipeline to be tried, and a sample of what would make it fire.
-#[derive(Serialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"config": {"steps": [{"name": "large", "filter": "event.data.total > 100"}]},
     "event": {"data": {"total": 120}}}))]
 pub struct DryRunRequest {
     /// For whom; a tenant's token need not say it.
-    #[schema(required = false)]
     pub tenant_id: Option<String>,
     /// As in `action.config` of a task.
-    pub config: PipelineConfig,
+    #[schema(value_type = PipelineConfig)]
+    pub config: Map<String, Value>,
     /// An event in the structured form of CloudEvents.
-    #[schema(required = false)]
-    pub event: Option<Value>,
+    #[serde(default)]
+    pub event: Value,
     /// Value that a poll saw.
-    #[schema(required = false)]
-    pub value: Option<Value>,
-    #[schema(required = false)]
-    pub previous: Option<Value>,
+    #[serde(default)]
+    pub value: Value,
+    #[serde(default)]
+    pub previous: Value,
     /// As given to `run now`.
-    #[schema(required = false)]
-    pub input: Option<Value>,
+    #[serde(default)]
+    pub input: Value,
     /// Values that earlier runs have stored.
-    #[schema(required = false)]
-    pub state: Option<Map<String, Value>>,
+    #[serde(default)]
+    pub state: Map<String, Value>,
     /// Values of steps by name, which are then not executed.
-    #[schema(required = false)]
-    pub mocks: Option<Map<String, Value>>,
+    #[serde(default)]
+    pub mocks: Map<String, Value>,
     /// Executes what only reads: GET and HEAD requests, reading tools.
-    #[schema(required = false)]
-    pub live: Option<bool>,
-}
-
-/// How a run ended that a foreign runtime executed.
-#[derive(Serialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"state": "succeeded", "output": "Booked for eight."}))]
-#[schema(as = Completion)]
-pub struct CompletionSchema {
-    /// `succeeded` or `failed`.
-    pub state: String,
-    /// The answer, told to the recipient; what is no text is stored as JSON.
-    #[schema(required = false)]
-    pub output: Option<Value>,
-    /// A sentence, or `{"code", "message"}`.
-    #[schema(required = false)]
-    pub error: Option<Value>,
+    #[serde(default)]
+    pub live: bool,
 }

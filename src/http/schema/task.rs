@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
@@ -13,16 +13,16 @@ use crate::domain::task::Spec;
 use crate::domain::trigger::Trigger;
 
 /// A condition to be tried.
-#[derive(Serialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConditionTest {
     /// Of the type `condition`.
-    pub trigger: Trigger,
+    #[schema(value_type = Trigger)]
+    pub trigger: Value,
     /// Value of the poll before.
-    #[schema(required = false)]
+    #[serde(default)]
     pub previous: Value,
     /// Named with an admin token; with a tenant's, it is that tenant.
-    #[schema(required = false)]
     pub tenant_id: Option<String>,
 }
 
@@ -104,33 +104,32 @@ impl ToSchema for TaskPatch {
 }
 
 /// Why a task is paused.
-#[derive(Serialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pause {
-    #[schema(required = false, max_length = 500)]
+    #[schema(max_length = 500)]
     pub reason: Option<String>,
 }
 
-/// Handling of events that a task with `hold` has collected while it was paused.
-#[derive(Serialize, ToSchema)]
+/// Handling of events that a task with `buffer_while_paused` has collected while it was paused.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resume {
     /// `run` (when absent): each goes the way it would have gone; `drop`: each is recorded as skipped.
-    #[schema(required = false, example = "run")]
-    pub held: String,
+    #[schema(example = "run")]
+    pub held: Option<String>,
 }
 
 /// Input of a run by hand.
-#[derive(Serialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunNow {
     /// Any JSON.
-    #[schema(required = false)]
-    pub input: Value,
+    pub input: Option<Value>,
 }
 
 /// Which past instants are run.
-#[derive(Serialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackfillRange {
     /// Inclusive.
@@ -140,13 +139,18 @@ pub struct BackfillRange {
 }
 
 /// A schedule to be tried.
-#[derive(Serialize, ToSchema)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewRequest {
-    pub trigger: Trigger,
-    #[schema(required = false, default = 5, minimum = 1, maximum = 1000)]
+    #[schema(value_type = Trigger)]
+    pub trigger: Value,
+    #[serde(default = "preview_count")]
+    #[schema(default = preview_count, minimum = 1, maximum = 1000)]
     pub count: u32,
     /// Now, where it is left out.
-    #[schema(required = false)]
     pub from: Option<DateTime<Utc>>,
+}
+
+fn preview_count() -> u32 {
+    5
 }

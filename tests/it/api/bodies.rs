@@ -2,7 +2,7 @@
 //! what it forbids is refused at its place.
 //!
 //! From bodies that are taken, one for each shape of each object, others are made: each field null, missing, of another
-//! type, with its example, and at the extremes of its number; and each object with a field that nobody knows. Whether such
+//! type, with its example, at the extremes of its number, and at its bounds and one beyond; and each object with a field that nobody knows. Whether such
 //! a body is allowed says the schema; the service has to agree.
 
 use std::collections::BTreeSet;
@@ -363,6 +363,24 @@ fn extremes() -> [Value; 9] {
     ]
 }
 
+/// Name of the values that are sent of a field with bounds.
+const BOUND: &str = "at its bound";
+
+/// Values at the bounds of a number or of a text, and one beyond each; where a number has no bound, a large one.
+fn at_bounds(schema: &Value) -> impl Iterator<Item = Value> {
+    let is =
+        |kind: &str| schema["type"] == kind || schema["type"].as_array().is_some_and(|all| all.contains(&json!(kind)));
+    let ends = |least: &str, most: &str| [schema[least].as_i64(), schema[most].as_i64()];
+    let [least, most] = if is("integer") { ends("minimum", "maximum") } else { [None, None] };
+    let large = is("integer").then_some(1_000_000_000_000).filter(|_| most.is_none());
+    let numbers = least.map(|least| [least - 1, least]).into_iter().chain(most.map(|most| [most, most + 1]));
+    let numbers: Vec<i64> = numbers.flatten().chain(large).collect();
+    let [least, most] = if is("string") { ends("minLength", "maxLength") } else { [None, None] };
+    let lengths = least.map(|least| [least - 1, least]).into_iter().chain(most.map(|most| [most, most + 1]));
+    let texts: Vec<String> = lengths.flatten().map(|length| "x".repeat(usize::try_from(length).unwrap())).collect();
+    numbers.into_iter().map(Value::from).chain(texts.into_iter().map(Value::from))
+}
+
 /// Things of ann's, and who asks for them.
 struct BodyHarness {
     api: Api,
@@ -455,6 +473,13 @@ async fn bodies_that_the_reference_allows_are_taken_and_others_are_refused_at_th
                     extremes().map(|number| (place.clone(), "a number", with(&base.body, place, Some(number))));
                 made.extend(numbers);
             }
+            // the numbers of a list have no bounds of their own in its schema
+            let named = !place.ends_with(|last: char| last.is_ascii_digit());
+            made.extend(
+                at_bounds(resolved)
+                    .filter(|_| named)
+                    .map(|value| (place.clone(), BOUND, with(&base.body, place, Some(value)))),
+            );
         }
         for object in &found.closed {
             let place = format!("{object}/nobody_knows_this");
@@ -473,6 +498,9 @@ async fn bodies_that_the_reference_allows_are_taken_and_others_are_refused_at_th
                 false if base.operation == "decide_approval" && status == 409 => {}
                 false => wrong.push(format!("the schema forbids, the service does not: {line}")),
                 true if is_taken(status) || status == taken.0 && pointers == taken.1 => {}
+                true if what == BOUND && pointers.contains(&place) => {
+                    wrong.push(format!("the service has a closer bound than the schema: {line}"));
+                }
                 // in a patch null stands for the default, which may be none for this task
                 true if base.operation == "update_task" && names(&pointers, &place) => {}
                 // null is as good as absent, where the rest asks for the field as well

@@ -163,13 +163,13 @@ async fn an_address_is_proved_by_a_code_that_stands_nowhere() {
             problem["errors"][0]["message"].as_str().unwrap()
         )
     };
-    assert_eq!(fault(json!({})).await, "/channel: must be the name of a channel, such as `email`");
+    assert_eq!(fault(json!({})).await, "/channel: is missing");
     assert_eq!(
         fault(json!({ "channel": "slack", "code": "123456" })).await,
         "/channel: the recipient has no address for `slack`; it has one for `email`, `sms`, `live`"
     );
     assert_eq!(fault(json!({ "channel": "sms" })).await, "/channel: the channel `sms` is not configured here");
-    assert_eq!(fault(json!({ "channel": "email", "code": 123456 })).await, "/code: must be a text of 6 digits");
+    assert_eq!(fault(json!({ "channel": "email", "code": 123456 })).await, "/code: must be a text, such as `123456`");
     assert_eq!(fault(json!({ "channel": "email", "code": "12345" })).await, "/code: must be 6 digits");
     let none = "/code: no code is open for this address; ask for one with `channel` alone";
     assert_eq!(fault(json!({ "channel": "email", "code": "123456" })).await, none);

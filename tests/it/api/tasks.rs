@@ -262,7 +262,7 @@ async fn a_preview_tells_the_next_fires_and_makes_nothing() {
     let problem = api.admin("POST", "/v1/schedules/preview", Some(body)).await.expect(422);
     let places: Vec<&str> =
         problem["errors"].as_array().unwrap().iter().map(|fault| fault["pointer"].as_str().unwrap()).collect();
-    assert_eq!(places, ["/trigger/cron", "/count"]);
+    assert_eq!(places, ["/count", "/trigger/cron"]);
     let tasks = api.admin("GET", "/v1/tasks", None).await.expect(200);
     assert_eq!(tasks, json!({ "items": [], "next_cursor": null }));
 }

@@ -5,14 +5,14 @@ use axum::extract::State;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::base::id::Scope;
 use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, only};
+use crate::http::request::body::JsonBody;
 use crate::http::schema;
 use crate::ports::vault::rotation::{Cursor, Rotated, RotationCounts, RotationFailure, RotationKeys, rotate, survey};
 
@@ -66,9 +66,8 @@ pub async fn rotate_key(
     if caller.scope != Scope::Every {
         return Err(ApiError::AdminOnly);
     }
-    let wish = body.json_or_nothing()?;
-    only(&wish, &["cursor"])?;
-    let from = cursor(&wish)?;
+    let schema::RotateKey { cursor } = body.read_or_nothing()?;
+    let from = decode(cursor.as_deref())?;
     let rotated = rotate(&state.store, &state.vault, &state.clock, from).await?;
     let key = state.vault.first_key().to_owned();
     if rotated.rewrapped.total() > 0 || rotated.next.is_none() {
@@ -96,9 +95,9 @@ fn views(configured: &[&str], sealed: &RotationKeys) -> Vec<KeyView> {
     configured.iter().map(|id| view(id, true)).chain(missing.map(|id| view(id, false))).collect()
 }
 
-fn cursor(wish: &Value) -> Result<Cursor, ApiError> {
-    let Some(cursor) = wish.get("cursor").filter(|cursor| !cursor.is_null()) else { return Ok(Cursor::Start) };
-    let read = cursor.as_str().and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
+fn decode(cursor: Option<&str>) -> Result<Cursor, ApiError> {
+    let Some(cursor) = cursor else { return Ok(Cursor::Start) };
+    let read = URL_SAFE_NO_PAD.decode(cursor).ok();
     read.and_then(|json| serde_json::from_slice(&json).ok())
         .ok_or_else(|| ApiError::invalid("/cursor", "must be the `next_cursor` of an answer"))
 }
@@ -122,10 +121,10 @@ mod tests {
             Cursor::Tasks(Some(uuid::Uuid::nil())),
             Cursor::Messages(Some(uuid::Uuid::max())),
         ] {
-            assert_eq!(cursor(&json!({ "cursor": encode(&at).unwrap() })).unwrap(), at);
+            assert_eq!(decode(Some(&encode(&at).unwrap())).unwrap(), at);
         }
-        for nonsense in [json!("x"), json!(7), json!("eyJ9")] {
-            assert!(cursor(&json!({ "cursor": nonsense })).is_err(), "{nonsense}");
+        for nonsense in ["x", "7", "eyJ9"] {
+            assert!(decode(Some(nonsense)).is_err(), "{nonsense}");
         }
     }
 
