@@ -117,7 +117,7 @@ pub struct Pause {
 pub struct Resume {
     /// `run` (when absent): each goes the way it would have gone; `drop`: each is recorded as skipped.
     #[schema(example = "run")]
-    pub held: Option<String>,
+    pub buffered_events: Option<String>,
 }
 
 /// Input of a run by hand.
