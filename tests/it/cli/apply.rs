@@ -44,7 +44,7 @@ async fn exported_tasks_can_be_imported_elsewhere_and_again() {
     ];
     let done = here.fed(&["task", "import", "-"], &lines.join("\n")).await;
     assert_eq!(done.code, 1, "{}{}", done.out, done.err);
-    assert_eq!(done.out, "created  3\nkept     0\nbad      2\n");
+    assert_eq!(done.out, "created    3\nunchanged  0\nrejected   2\n");
     assert!(done.err.starts_with("error: 2 of 5 lines are not stored\n  line 2: must be JSON"), "{}", done.err);
     assert!(done.err.contains("\n  line 3: output.channel: unknown channel `emial`"), "{}", done.err);
 
@@ -59,8 +59,8 @@ async fn exported_tasks_can_be_imported_elsewhere_and_again() {
     assert_eq!(here.ok(&["task", "export", "--all"]).await.lines().count(), 3);
 
     write(to.dir.path(), "tasks.ndjson", &exported);
-    assert_eq!(there.ok(&["task", "import", "tasks.ndjson"]).await, "created  2\nkept     0\nbad      0\n");
-    assert_eq!(there.ok(&["task", "import", "tasks.ndjson"]).await, "created  0\nkept     2\nbad      0\n");
+    assert_eq!(there.ok(&["task", "import", "tasks.ndjson"]).await, "created    2\nunchanged  0\nrejected   0\n");
+    assert_eq!(there.ok(&["task", "import", "tasks.ndjson"]).await, "created    0\nunchanged  2\nrejected   0\n");
     let sorted = |lines: &str| {
         let mut lines: Vec<_> = lines.lines().map(str::to_owned).collect();
         lines.sort();
@@ -81,7 +81,7 @@ async fn tasks_without_a_key_are_exported_and_imported_once_here_and_elsewhere()
     let (here, there) = (Shell::beside(&from), Shell::beside(&to));
     let nameless = |name: &str| line(name, json!({ "key": null, "metadata": { "reveille_apply": "default" } }));
     let lines = [nameless("one"), nameless("two"), line("keyed", json!({}))].join("\n");
-    assert_eq!(here.fed(&["task", "import", "-"], &lines).await.out, "created  3\nkept     0\nbad      0\n");
+    assert_eq!(here.fed(&["task", "import", "-"], &lines).await.out, "created    3\nunchanged  0\nrejected   0\n");
     let exported = here.ok(&["task", "export"]).await;
     let ids = async |shell: &Shell, tenant: &str| {
         let tasks = shell.json(&["task", "list", "--tenant", tenant]).await;
@@ -94,7 +94,7 @@ async fn tasks_without_a_key_are_exported_and_imported_once_here_and_elsewhere()
 
     write(from.dir.path(), "tasks.ndjson", &exported);
     let import = ["task", "import", "tasks.ndjson"];
-    assert_eq!(here.ok(&import).await, "created  0\nkept     3\nbad      0\n");
+    assert_eq!(here.ok(&import).await, "created    0\nunchanged  3\nrejected   0\n");
     assert_eq!(ids(&here, "ann").await, before, "nothing is doubled");
     assert_eq!(here.ok(&["task", "export"]).await, exported, "nothing is changed");
     let key = format!("export:{}", before[0]);
@@ -102,9 +102,9 @@ async fn tasks_without_a_key_are_exported_and_imported_once_here_and_elsewhere()
     assert_eq!(here.json(&["task", "show", &key]).await["id"], json!(before[0]), "its key finds it");
 
     write(to.dir.path(), "tasks.ndjson", &exported);
-    assert_eq!(there.ok(&import).await, "created  3\nkept     0\nbad      0\n");
+    assert_eq!(there.ok(&import).await, "created    3\nunchanged  0\nrejected   0\n");
     let made = ids(&there, "ann").await;
-    assert_eq!(there.ok(&import).await, "created  0\nkept     3\nbad      0\n");
+    assert_eq!(there.ok(&import).await, "created    0\nunchanged  3\nrejected   0\n");
     assert_eq!(ids(&there, "ann").await, made);
     // for another tenant they are others, and made once
     for (shell, created) in [(&here, 3), (&here, 0)] {
@@ -113,7 +113,7 @@ async fn tasks_without_a_key_are_exported_and_imported_once_here_and_elsewhere()
     }
     // what was made of them is exported by the same keys, and comes home to the tasks that they were
     write(from.dir.path(), "back.ndjson", &there.ok(&["task", "export"]).await);
-    assert_eq!(here.ok(&["task", "import", "back.ndjson"]).await, "created  0\nkept     3\nbad      0\n");
+    assert_eq!(here.ok(&["task", "import", "back.ndjson"]).await, "created    0\nunchanged  3\nrejected   0\n");
 
     // a folder does not take them for its own, and has no file for them
     let folder = to.dir.path().join("tasks");
