@@ -69,7 +69,7 @@ pub struct BenchReport {
     /// Version of the product.
     pub reveille: String,
     /// The instant at which the measurement began.
-    pub execution_started_at: DateTime<Utc>,
+    pub began_at: DateTime<Utc>,
     /// The machine and its servers.
     pub machine: Machine,
     /// Small sizes: a first look, and no figures to judge by.
@@ -86,7 +86,7 @@ pub struct BenchReport {
 /// The database or Redis can't be used, or what was measured was not done right: lost, doubled, or not done at all.
 pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str)) -> anyhow::Result<BenchReport> {
     let machine = Machine::look(at).await?;
-    let execution_started_at = machine_now();
+    let began_at = machine_now();
     let quick = size.quick;
     let mut bench = Bench { at, size, names, told, limits: Vec::new(), figures: Vec::new() };
     bench.tell("the quotas of tenants are raised, so that none is met");
@@ -117,7 +117,7 @@ pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str
     let Bench { limits, figures, .. } = bench;
     Ok(BenchReport {
         reveille: env!("CARGO_PKG_VERSION").into(),
-        execution_started_at,
+        began_at,
         machine,
         quick,
         limits,

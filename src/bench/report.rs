@@ -120,7 +120,7 @@ impl BenchReport {
             out,
             "Measured by `reveille bench` (Reveille {}) on {}, in one run.",
             self.reveille,
-            self.execution_started_at.format("%Y-%m-%d")
+            self.began_at.format("%Y-%m-%d")
         )?;
         writeln!(
             out,
@@ -293,7 +293,7 @@ mod tests {
         ];
         BenchReport {
             reveille: "1.2.3".into(),
-            execution_started_at: DateTime::UNIX_EPOCH,
+            began_at: DateTime::UNIX_EPOCH,
             machine,
             quick: false,
             limits: vec![limit.spread(samples(100).distribution("ms"))],

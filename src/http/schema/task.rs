@@ -111,7 +111,7 @@ pub struct Pause {
     pub reason: Option<String>,
 }
 
-/// Handling of events that a task with `buffer_while_paused` has collected while it was paused.
+/// Handling of events that a task with `buffer_while_paused` has buffered.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resume {
