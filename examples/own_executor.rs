@@ -28,7 +28,7 @@ impl Executor for Greeter {
 
 #[tokio::main]
 pub async fn main() -> anyhow::Result<()> {
-    let app = App::builder().in_scratch().executor(Greeter).start().await?;
+    let app = App::builder().with_temp_dir().executor(Greeter).start().await?;
     let (trigger, action) = (json!({ "type": "schedule", "cron": "0 8 * * *" }), json!({ "instruction": "Ann" }));
     let task = json!({ "name": "Greet", "trigger": trigger, "executor": "greeter", "action": action });
     let run = app.run_task(&app.create_task("ann", &task).await?, None).await?;

@@ -23,7 +23,7 @@ impl Tool for Length {
 pub async fn main() -> anyhow::Result<()> {
     let word = json!({ "type": "object", "required": ["word"], "properties": { "word": { "type": "string" } } });
     let length = Definition::new("length", "Counts letters.", word, Category::Read, Consequence::Low);
-    let app = App::builder().in_scratch().tool(Length(length)).start().await?;
+    let app = App::builder().with_temp_dir().tool(Length(length)).start().await?;
     let steps = json!([
         { "name": "letters", "tool": { "name": "length", "args": { "word": "réveille" } } },
         { "name": "told", "map": "string(steps.letters) + ' letters'" },

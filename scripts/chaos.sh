@@ -5,7 +5,7 @@
 #   scripts/chaos.sh --short            every fault, 50 cycles of kill -9 on each database: within five minutes
 #                                       (scripts/test.sh runs these, too)
 #   scripts/chaos.sh --long [CYCLES]    the same with 1000 cycles on each database, or CYCLES: about half an hour
-#   scripts/chaos.sh --planted          services with a bug planted in them, each of which must be caught; and the service with
+#   scripts/chaos.sh --failpoints       services with a bug planted in them, each of which must be caught; and the service with
 #                                       1 % of the store's calls failing (scripts/test.sh runs these, too)
 #   scripts/chaos.sh --engine           the engine's tests with 1 % of the store's calls failing; for reading, not for CI
 #
@@ -15,10 +15,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 mode=${1:-}
 case "$mode" in
-    --short | --planted | --engine) [ $# = 1 ] || { echo "scripts/chaos.sh: $mode takes nothing more" >&2; exit 2; } ;;
+    --short | --failpoints | --engine) [ $# = 1 ] || { echo "scripts/chaos.sh: $mode takes nothing more" >&2; exit 2; } ;;
     --long) [[ ${2:-1000} =~ ^[0-9]+$ ]] || { echo "scripts/chaos.sh: $2 is no number of cycles" >&2; exit 2; } ;;
     -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "scripts/chaos.sh: say --short, --long, --planted or --engine; see scripts/chaos.sh --help" >&2; exit 2 ;;
+    *) echo "scripts/chaos.sh: say --short, --long, --failpoints or --engine; see scripts/chaos.sh --help" >&2; exit 2 ;;
 esac
 [ -n "${REVEILLE_TEST_POSTGRES_URL:-}" ] || exec scripts/test.sh --servers scripts/chaos.sh "$@"
 
@@ -38,14 +38,14 @@ case "$mode" in
         export REVEILLE_CHAOS_CYCLES=${2:-1000}
         nextest=(--profile chaos)
         ;;
-    --planted) begin=faults::planted:: features=(--features planted) ;;
+    --failpoints) begin=faults::failpoints:: features=(--features failpoints) ;;
     --engine)
         # What a test asks of the store by itself is spared, and a tick that fails comes again, as its loop would have it.
         # A start whose answer is lost waits for the end of its lease, which a clock that stands still never brings: such
         # a test is begun anew, and may fail for that alone. The other areas ask the store themselves at each step, so a
-        # fault would be the test's own. What must hold with failing calls is judged in `faults::planted`.
+        # fault would be the test's own. What must hold with failing calls is judged in `faults::failpoints`.
         export REVEILLE_STORE_FAULTS=0.01
-        begin=engine:: features=(--features planted) nextest=(--retries 3)
+        begin=engine:: features=(--features failpoints) nextest=(--retries 3)
         ;;
 esac
 if cargo nextest --version >/dev/null 2>&1; then

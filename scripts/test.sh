@@ -219,9 +219,9 @@ step() {
     took+=("$(printf '%-8s %4d s' "$name" $((SECONDS - from)))")
 }
 
-# One build for all tests: the bugs of the feature `planted` are compiled in, and asleep in each process that is not told to
+# One build for all tests: the bugs of the feature `failpoints` are compiled in, and asleep in each process that is not told to
 # have one (src/base/failpoint.rs). Clippy and the documentation are without it, as a release is.
-build=(--locked --features planted)
+build=(--locked --features failpoints)
 
 # Runs the tests, shows them, and keeps what was printed for the count.
 tests() {

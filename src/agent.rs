@@ -276,7 +276,7 @@ impl Agent {
     async fn react_loop(&self, prepared: PreparedRequest<'_>) -> Result<LoopEnd, RunError> {
         let PreparedRequest { incoming, chain, window, callable, offered, system, mut checkpoint, teller } = prepared;
         if checkpoint.is_empty() {
-            checkpoint.add(incoming.first_turn, opening(incoming, &system));
+            checkpoint.add(incoming.first_turn, initial_entries(incoming, &system));
         }
         let schemas = self.tools.definitions().filter(|tool| offered.contains(&tool.name.as_str()));
         let schemas = schemas.map(|tool| ToolSchema {
@@ -314,7 +314,7 @@ impl Agent {
             window,
             caller,
             schemas: schemas.collect(),
-            view: shown(&checkpoint, system),
+            view: model_messages(&checkpoint, system),
             checkpoint,
             max_turns: incoming.first_turn + i64::from(incoming.wishes.max_turns.unwrap_or(self.settings.max_turns)),
             max_recoveries: self.settings.max_overflow_recovery_attempts,
@@ -327,13 +327,13 @@ impl Agent {
 }
 
 /// The first entries of a transcript.
-fn opening(incoming: &AgentRequest, system: &str) -> Vec<Added> {
+fn initial_entries(incoming: &AgentRequest, system: &str) -> Vec<Added> {
     let user = TranscriptMessage::User { text: incoming.text.clone(), metadata: incoming.metadata.clone() };
     [TranscriptMessage::system(system), user].map(Added::plain).into()
 }
 
 /// The conversation as the model is shown it: with the system message of today, not that of a first attempt.
-fn shown(checkpoint: &Checkpoint, system: String) -> Vec<TranscriptMessage> {
+fn model_messages(checkpoint: &Checkpoint, system: String) -> Vec<TranscriptMessage> {
     let rest = checkpoint.messages().into_iter().filter(|message| !matches!(message, TranscriptMessage::System { .. }));
     std::iter::once(TranscriptMessage::System { text: system }).chain(rest).collect()
 }
@@ -344,7 +344,7 @@ fn should_process(prepared: &PreparedRequest) -> Result<(), &'static str> {
     match () {
         () if !prepared.checkpoint.is_empty() => Ok(()),
         () if text.trim().is_empty() => Err("empty_message"),
-        () if prepared.window.is_filled_by(text) => Err("message_too_long"),
+        () if prepared.window.overflows_with(text) => Err("message_too_long"),
         () => Ok(()),
     }
 }

@@ -50,7 +50,7 @@ use crate::store::{Store, StoredToken};
 pub use embedded::AppBuilder;
 pub(crate) use foreign_keys::foreign_keys;
 use foreign_keys::refuse_foreign_keys;
-pub(crate) use stranded::{WAY_BACK, stranded};
+pub(crate) use stranded::{WAY_BACK, stranded_events_warning};
 pub use validated::{Validated, validate};
 
 /// Additions of an embedder to the built-in executors, tools and channels.
@@ -142,8 +142,8 @@ pub async fn build(
     }
     let push_key = vapid.as_ref().map(|vapid| vapid.public_key().to_owned());
     let public_url = config.server.public_url.as_deref();
-    let channels =
-        ChannelRegistry::new(&config.channels, vapid, &egress, &vault, public_url).map_err(under("/channels"))?;
+    let channels = ChannelRegistry::new(&config.channels, vapid, &egress, &vault, public_url)
+        .map_err(faults_below("/channels"))?;
     let store = Store::open(&config.database, data_dir, clock.clone(), waiting).await?;
     let compute = store.computing().clone();
     refuse_foreign_keys(config, &store, &vault).await?;
@@ -155,8 +155,9 @@ pub async fn build(
     tools.extend(declared.into_iter().map(|tool| tool.with(&credentials)));
     tools.extend(extras.tools);
     let tools = Arc::new(tool::ToolRegistry::new(tools).map_err(anyhow::Error::msg)?);
-    let sources =
-        Arc::new(Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir).map_err(under("/poll"))?);
+    let sources = Arc::new(
+        Sources::new(&config.poll, &credentials, Arc::clone(&tools), data_dir).map_err(faults_below("/poll"))?,
+    );
     let agent =
         Agent { models, tools: Arc::clone(&tools), settings: config.react.clone(), policy, compute: compute.clone() };
     let channels = channels.and(LiveChannel::new(&config.channels.live, store.clone(), vault.clone()));
@@ -176,9 +177,9 @@ pub async fn build(
     ];
     executors.extend(extras.executors);
     let executors = ExecutorRegistry::new(executors);
-    let bus = bus::open(&config.bus, &store).map_err(|why| under("/bus")(ValidationErrors::one("/url", why)))?;
+    let bus = bus::open(&config.bus, &store).map_err(|why| faults_below("/bus")(ValidationErrors::one("/url", why)))?;
     let bus: Arc<dyn Bus> = Arc::new(CountedBus::new(bus, &metrics));
-    let known = known(&executors, &channels, &sources);
+    let known = task_validator(&executors, &channels, &sources);
     let host = Arc::new(StoreHost::new(store.clone(), known.clone(), Arc::clone(&bus)));
     let poller = Poller::new(sources, host.clone(), clock.clone(), store.computing().clone());
     let hub = Hub::new();
@@ -290,7 +291,7 @@ impl App {
     }
 
     /// Secrets and files that were made at the first start.
-    pub fn made(&self) -> &Made {
+    pub fn generated(&self) -> &Made {
         &self.made
     }
 
@@ -337,14 +338,14 @@ async fn warn_of_bus(bus: &dyn Bus) {
 
 /// A change of the bus takes no events along.
 async fn warn_of_stranded_events(config: &Config, store: &Store) -> anyhow::Result<()> {
-    if let Some(events) = stranded(&config.bus, store).await? {
+    if let Some(events) = stranded_events_warning(&config.bus, store).await? {
         tracing::warn!("{events}; {WAY_BACK}");
     }
     Ok(())
 }
 
 /// The names that drafts of tasks may use.
-fn known(executors: &ExecutorRegistry, channels: &ChannelRegistry, sources: &Arc<Sources>) -> TaskValidator {
+fn task_validator(executors: &ExecutorRegistry, channels: &ChannelRegistry, sources: &Arc<Sources>) -> TaskValidator {
     let (executors, sealing, sources) = (executors.clone(), executors.clone(), Arc::clone(sources));
     TaskValidator {
         channels: channels.names().into_iter().map(str::to_owned).collect(),
@@ -385,7 +386,7 @@ async fn first_admin_token(config: &Config, store: &Store) -> anyhow::Result<Opt
 }
 
 /// Puts the faults of a part below its place in the configuration.
-fn under(place: &'static str) -> impl Fn(ValidationErrors) -> ValidationErrors {
+fn faults_below(place: &'static str) -> impl Fn(ValidationErrors) -> ValidationErrors {
     move |mut faults| {
         for fault in &mut faults.0 {
             if !fault.pointer.starts_with(place) {

@@ -34,7 +34,7 @@ use crate::bench::session::Bench;
 
 pub use figure::{BenchFigure, FigureLimit};
 pub use machine::Machine;
-pub use part::act as be_part;
+pub use part::run as be_part;
 pub use process::ARGUMENT as PART_ARGUMENT;
 pub use site::Where;
 pub use size::BenchSize;
@@ -85,11 +85,11 @@ pub struct BenchReport {
 /// # Errors
 /// The database or Redis can't be used, or what was measured was not done right: lost, doubled, or not done at all.
 pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str)) -> anyhow::Result<BenchReport> {
-    let machine = Machine::look(at).await?;
+    let machine = Machine::inspect(at).await?;
     let began_at = machine_now();
     let quick = size.quick;
     let mut bench = Bench { at, size, names, told, limits: Vec::new(), figures: Vec::new() };
-    bench.tell("the quotas of tenants are raised, so that none is met");
+    bench.progress("the quotas of tenants are raised, so that none is met");
     let on_postgres = at.database_url.is_some();
     if on_postgres {
         if names.is_empty() {
@@ -99,7 +99,7 @@ pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str
         figures::drain::measure(&mut bench).await?;
         figures::start::local(&mut bench).await?;
         figures::start::remote(&mut bench).await?;
-        figures::burst::lone(&mut bench).await?;
+        figures::burst::single(&mut bench).await?;
         figures::burst::measure(&mut bench).await?;
         figures::rest::measure(&mut bench).await?;
         figures::herd::measure(&mut bench).await?;
@@ -111,16 +111,9 @@ pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str
     figures::write::sqlite_enqueue(&mut bench).await?;
     figures::next_fire::measure(&mut bench)?;
     figures::neighbours::measure(&mut bench).await?;
-    if bench.wants("events") {
+    if bench.includes("events") {
         bench.figures.extend(figures::events::measure(at, size, told).await?);
     }
     let Bench { limits, figures, .. } = bench;
-    Ok(BenchReport {
-        reveille: env!("CARGO_PKG_VERSION").into(),
-        began_at,
-        machine,
-        quick,
-        limits,
-        figures,
-    })
+    Ok(BenchReport { reveille: env!("CARGO_PKG_VERSION").into(), began_at, machine, quick, limits, figures })
 }

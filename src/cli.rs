@@ -149,12 +149,12 @@ pub fn main() -> ExitCode {
 
 async fn run(cli: Cli, environment: &Environment) -> anyhow::Result<()> {
     let mut screen = Screen::of_process(environment);
-    let done = act(cli.command, environment, &mut screen).await;
+    let done = dispatch(cli.command, environment, &mut screen).await;
     // what was printed is shown even when the command failed after it
     done.and(screen.flush().map_err(anyhow::Error::from))
 }
 
-fn act<'a>(
+fn dispatch<'a>(
     command: Command,
     environment: &'a Environment,
     screen: &'a mut Screen,

@@ -127,7 +127,7 @@ impl Config {
         vault::oauth::check(&self.oauth, &mut faults);
         self.quotas.check(&mut faults);
         self.telemetry.check(&mut faults);
-        faults.or(())
+        faults.into_result(())
     }
 
     /// The quotas of every tenant that has none of its own. Runs at once are a setting of the engine.

@@ -64,7 +64,7 @@ use crate::ports::bus::Bus;
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::poll::Poller;
 use crate::ports::vault::Vault;
-use crate::store::{Store, answered};
+use crate::store::{Store, with_timeout};
 
 pub use settings::Settings;
 
@@ -180,7 +180,7 @@ impl Engine {
         let links = Links { vault: vault.clone(), public_url };
         let worker_id = new_id(store.clock().now());
         let active = Active::default();
-        let held = match settings.limits().any() {
+        let prefetch = match settings.limits().any() {
             false => PrefetchBuffer::new(settings.max_concurrent_runs, settings.prefetch, active.clone()),
             true => PrefetchBuffer::under_limits(settings.max_concurrent_runs, active.clone()),
         };
@@ -200,27 +200,27 @@ impl Engine {
         Engine {
             scheduler: Arc::new(Scheduler::new(
                 store.clone(),
-                Arc::clone(&held),
+                Arc::clone(&prefetch),
                 executions.clone(),
                 worker_id,
-                zones.bell(),
+                zones.wakeup(),
                 &metrics,
             )),
             zones,
             matcher: Arc::new(EventMatcher::new(
                 store.clone(),
                 Arc::clone(&bus),
-                Arc::clone(&held),
+                Arc::clone(&prefetch),
                 compute.clone(),
                 worker_id,
                 max_deliveries,
                 &metrics,
             )),
-            windows: Arc::new(WindowCloser::new(store.clone(), Arc::clone(&held), compute.clone(), worker_id)),
+            windows: Arc::new(WindowCloser::new(store.clone(), Arc::clone(&prefetch), compute.clone(), worker_id)),
             watcher: Arc::new(Watcher::new(store.clone(), poller, compute, polls_at_once, &metrics)),
             worker: Arc::new(Worker::new(
                 store.clone(),
-                held,
+                prefetch,
                 executions,
                 active.clone(),
                 worker_id,
@@ -254,7 +254,7 @@ impl Engine {
     }
 
     /// How many runs are executed here now, until all that follows from their ends is recorded.
-    pub fn executing(&self) -> usize {
+    pub fn running_count(&self) -> usize {
         self.active.len()
     }
 
@@ -271,10 +271,10 @@ impl Engine {
         let stop_claiming = CancellationToken::new();
         let stop_all = CancellationToken::new();
         let finisher = self.finisher.run(stop_all.clone());
-        let looped = service::Looped {
+        let looped = service::ServiceRunner {
             clock: self.store.clock().clone(),
             metrics: self.metrics.clone(),
-            lookout: Arc::new(self.store.clone()),
+            pending_work: Arc::new(self.store.clone()),
             phase: fastrand::f64(),
         };
         let claiming = vec![
@@ -322,7 +322,7 @@ impl Running {
         engine.store.end_reads();
         futures::future::join_all(claiming).await;
         engine.watcher.drain().await;
-        if let Err(error) = answered(engine.store.release_claims(engine.worker_id)).await {
+        if let Err(error) = with_timeout(engine.store.release_claims(engine.worker_id)).await {
             tracing::warn!(%error, "claims could not be given back; they run out by themselves");
         }
         if !engine.active.drained_within(engine.grace, engine.store.clock()).await {

@@ -207,7 +207,7 @@ impl HttpState {
 impl HttpState {
     /// Computes work of a request, when it is the turn of `name` (see
     /// [`request::auth::AuthenticatedCaller::computes_for`]), away from the threads that serve others.
-    async fn computed<T: Send + 'static>(
+    async fn compute_for<T: Send + 'static>(
         &self,
         name: &str,
         work: impl FnOnce() -> T + Send + 'static,

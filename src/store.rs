@@ -38,12 +38,12 @@ pub use credentials::{
     CredentialFilter, CredentialRowDraft, SavedCredential, SealedDocument, SealedRow, StoredCredential, UseFilter,
     next_generation,
 };
-pub use db::answered;
 pub use db::connect::{OpenError, ServerFacts, Settings};
 pub use db::examine::{Examined, SqliteFile, examine, sqlite_version};
 pub use db::listing::{PAGE_BYTES, RowPage, SUMMARY_LENGTH};
 pub use db::store_metrics::PoolUse;
 pub use db::wakeup::Topic;
+pub use db::with_timeout;
 pub use deliveries::live::LiveMessage;
 pub use deliveries::recipients::{ListedRecipient, RecipientFilter, StoredRecipient};
 pub use deliveries::referred::Referred;
@@ -62,14 +62,14 @@ pub use ops::pending_work::PendingWork;
 pub use ops::quotas::QuotaUsage;
 pub use ops::tokens::StoredToken;
 pub use runs::completions::RunCompletion;
-pub use runs::leases::{
+pub use runs::lease::{
     Beat, Blocked, CLAIM_MARGIN, ClaimCursor, Finish, Lease, Park, RequeuedRun, RunClaim, RunLimits, Take,
 };
 pub use runs::recorded::RecordedAround;
 pub use runs::requests::{Cancelled, RunRequest};
 pub use runs::rescue::Stranded;
 pub use runs::run_location::{Holder, Parked, QueuedPlace, Whereabouts};
-pub use runs::shares::{Occupant, Shares, TenantShares, line};
+pub use runs::shares::{Occupant, Shares, TenantShares, tenant_hash};
 pub use runs::starting::{StartedRun, Starts, Taking};
 pub use runs::{RunFilter, RunOverview};
 pub use tasks::TaskFilter;
@@ -86,7 +86,7 @@ pub use tasks::zones::{NewestZones, PlannedTask, ZonedTasks};
 pub struct Store {
     db: Db,
     clock: Clock,
-    hints: Wakeups,
+    wakeups: Wakeups,
     counts: StoreMetrics,
     unreadable: UnreadableRow,
     /// Tasks that callers store one by one.
@@ -137,7 +137,7 @@ pub enum StoreError {
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> StoreError {
         use sqlx::Error as E;
-        db::connections::notice(&error);
+        db::connections::note_connection_error(&error);
         if let E::Database(database) = &error
             && let Some(exceeded) = Exceeded::parse(database.message())
         {

@@ -138,27 +138,27 @@ impl ToolRunner<'_> {
     ) -> Result<CallResult, RunError> {
         self.teller.tool_call(call);
         let begun = self.clock.elapsed();
-        let came = match self.attempt(turn, call, asked, resumed).await? {
+        let answered = match self.attempt(turn, call, asked, resumed).await? {
             Attempt::Open(open) => {
                 if let PendingCall::Ask(approval, _) = &open {
-                    self.tell_of(call, approval);
+                    self.announce_approval(call, approval);
                 }
                 return Ok(CallResult::Open(open));
             }
-            Attempt::Done(came) => came,
+            Attempt::Done(answered) => answered,
         };
         let duration_ms = self.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         let unrepeatable = self.tools.find(&call.name).is_some_and(|tool| !tool.definition().idempotent);
-        let Answered { result, approval, reasons, preface } = came;
+        let Answered { result, approval, reasons, preface } = answered;
         // in words for a person, and for the model
         let (outcome, text, is_error) = match result {
             Ok(output) => (output.text.clone(), preface + &output.text, false),
             Err(ToolError::Abort { code, message }) => return Err(RunError::fail(code, message)),
             Err(ToolError::Tell { code, message, .. }) if code == REFUSED => (message.clone(), message, true),
             Err(error) => {
-                let (kind, code, message) = error.told().expect("what aborts was seen before");
-                let told = observation(kind, code, &message, &call.id);
-                (message, told, true)
+                let (kind, code, message) = error.model_message().expect("what aborts was seen before");
+                let observed = observation(kind, code, &message, &call.id);
+                (message, observed, true)
             }
         };
         if let Some(approval) = approval {
@@ -208,12 +208,12 @@ impl ToolRunner<'_> {
         let (edited, approval, again, reasons) = match self.consent.of(turn, call, tool, approval, precheck).await? {
             ConsentVerdict::Ask(question, replaces) => return Ok(Attempt::Open(PendingCall::Ask(question, replaces))),
             ConsentVerdict::Wait(approval) => return Ok(Attempt::Open(PendingCall::Put(approval))),
-            ConsentVerdict::Refused(told, reasons) => return Ok(Attempt::done(Err(told), None, reasons)),
+            ConsentVerdict::Refused(observed, reasons) => return Ok(Attempt::done(Err(observed), None, reasons)),
             ConsentVerdict::Run { arguments, approval, again, reasons } => (arguments, approval, again, reasons),
         };
         let begun_before = again || (resumed && approval.is_none());
         if begun_before && !tool.definition().idempotent {
-            return Ok(Attempt::done(Err(outcome_unknown()), approval, reasons));
+            return Ok(Attempt::done(Err(unknown_outcome_error()), approval, reasons));
         }
         if tool.definition().status == ToolStatus::Deprecated {
             self.teller.tool_warning(&call.name, "the tool is deprecated");
@@ -232,13 +232,13 @@ impl ToolRunner<'_> {
         let (steps, tool, arguments) = (tool.steps(arguments), Arc::clone(tool), arguments.clone());
         let check = move || tool.check(&arguments);
         self.compute.run_if_costly(self.tenant.as_str(), steps, check).await.unwrap_or_else(|panicked| {
-            Err(ToolError::tell(ToolFailure::InternalError, "panicked", panicked.to_string()))
+            Err(ToolError::for_model(ToolFailure::InternalError, "panicked", panicked.to_string()))
         })
     }
 
     /// Tells watchers why a call waits.
-    fn tell_of(&self, call: &ToolCall, approval: &Approval) {
-        match approval.proposal.undo_window().filter(|_| approval.proposal.asks_nobody()) {
+    fn announce_approval(&self, call: &ToolCall, approval: &Approval) {
+        match approval.proposal.undo_window().filter(|_| approval.proposal.is_auto_approved()) {
             None => self.teller.approval_required(call, &approval.proposal.summary),
             Some(window) => {
                 let message = format!("held for {} s, and may be stopped until then", window.num_seconds());
@@ -282,11 +282,11 @@ impl ToolRunner<'_> {
         tokio::select! {
             biased;
             done = AssertUnwindSafe(work).catch_unwind() => done.unwrap_or_else(|_| {
-                Err(ToolError::tell(ToolFailure::InternalError, "panicked", "the tool broke down"))
+                Err(ToolError::for_model(ToolFailure::InternalError, "panicked", "the tool broke down"))
             }),
             () = self.clock.sleep(limit) => {
                 let message = format!("no result within {} s", limit.as_secs_f64());
-                Err(ToolError::tell(ToolFailure::Timeout, "timeout", message))
+                Err(ToolError::for_model(ToolFailure::Timeout, "timeout", message))
             }
         }
     }
@@ -314,10 +314,10 @@ fn is_removed(tool: &Registered) -> bool {
     tool.definition().status == ToolStatus::Removed
 }
 
-fn outcome_unknown() -> ToolError {
+fn unknown_outcome_error() -> ToolError {
     let message = "the service was restarted during this call; whether it had its effect is unknown, and it was not \
                    repeated";
-    ToolError::tell(ToolFailure::ExecutionError, "outcome_unknown", message)
+    ToolError::for_model(ToolFailure::ExecutionError, "outcome_unknown", message)
 }
 
 /// A failure as the model is told of it.

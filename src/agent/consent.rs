@@ -106,7 +106,7 @@ impl Consent<'_> {
         precheck: Option<Value>,
     ) -> Result<ConsentVerdict, RunError> {
         match asked {
-            Some(approval) => self.settled(turn, call, tool, approval, precheck).await,
+            Some(approval) => self.decided_call(turn, call, tool, approval, precheck).await,
             None => self.first(turn, call, tool, precheck).await,
         }
     }
@@ -130,10 +130,10 @@ impl Consent<'_> {
             credential: chosen.filter(|chosen| !self.credentials.contains(chosen)),
             more: more.into_iter().flatten().map(|(by, rules)| (by, Arc::clone(rules))).collect(),
         };
-        let mut ruling = request.ruling(self.compute).await;
+        let mut ruling = request.judge(self.compute).await;
         if ruling.gate == ApprovalLevel::Confirm {
             let Some(asking) = self.asking else {
-                return Ok(ConsentVerdict::Refused(nobody_to_ask(tool.definition()), ruling.reasons));
+                return Ok(ConsentVerdict::Refused(no_approver_error(tool.definition()), ruling.reasons));
             };
             let definition = definition_hash(tool.definition());
             let (call_id, arguments) = (call.id.as_str(), &call.arguments);
@@ -149,7 +149,7 @@ impl Consent<'_> {
             return Ok(ConsentVerdict::Run { arguments: None, approval: None, again: false, reasons: ruling.reasons });
         };
         let Some(asking) = self.asking else {
-            return Ok(ConsentVerdict::Refused(nothing_can_wait(tool.definition()), ruling.reasons));
+            return Ok(ConsentVerdict::Refused(cannot_hold_error(tool.definition()), ruling.reasons));
         };
         let seconds = window.num_seconds();
         ruling.reasons.push(format!("`{name}` is held for {seconds} s before it runs, so that it may be stopped"));
@@ -158,7 +158,7 @@ impl Consent<'_> {
         let Approval { id, batch_id, proposal, .. } = self.question(asking, turn, call, tool, shown);
         let of = self.identity(turn, call);
         let proposal = Proposal { barred: None, confirmation: None, ..proposal };
-        let held = Approval::held((id, batch_id), of, asking.task_id, proposal, (window, self.clock.now()));
+        let held = Approval::new_hold((id, batch_id), of, asking.task_id, proposal, (window, self.clock.now()));
         Ok(ConsentVerdict::Ask(Box::new(held), None))
     }
 
@@ -167,7 +167,7 @@ impl Consent<'_> {
     }
 
     /// A call that was asked about.
-    async fn settled(
+    async fn decided_call(
         &self,
         turn: i64,
         call: &ToolCall,
@@ -177,8 +177,8 @@ impl Consent<'_> {
     ) -> Result<ConsentVerdict, RunError> {
         match approval.status {
             ApprovalStatus::Pending => return Ok(ConsentVerdict::Wait(approval.id)),
-            ApprovalStatus::Cancelled => return Ok(refused(refusal(approval.comment.as_deref()))),
-            ApprovalStatus::Expired => return Ok(refused(EXPIRED.to_owned())),
+            ApprovalStatus::Cancelled => return Ok(refusal_verdict(refusal(approval.comment.as_deref()))),
+            ApprovalStatus::Expired => return Ok(refusal_verdict(EXPIRED.to_owned())),
             ApprovalStatus::Approved | ApprovalStatus::Edited => {}
         }
         if approval.hold_until.is_some_and(|until| until > self.clock.now()) {
@@ -203,7 +203,7 @@ impl Consent<'_> {
             };
             let ruling = Ruling { gate: ApprovalLevel::Confirm, reasons: vec![reason.to_owned()], why: vec![why] };
             let Some(asking) = self.asking else {
-                return Ok(ConsentVerdict::Refused(nobody_to_ask(tool.definition()), ruling.reasons));
+                return Ok(ConsentVerdict::Refused(no_approver_error(tool.definition()), ruling.reasons));
             };
             let question = self.question(asking, turn, call, tool, ShownQuestion { arguments, ruling, precheck });
             return Ok(ConsentVerdict::Ask(Box::new(question), Some(approval.id)));
@@ -278,23 +278,23 @@ pub fn definition_hash(definition: &Definition) -> String {
 }
 
 /// The model is told these words of a person's refusal, and no others.
-fn refused(words: String) -> ConsentVerdict {
-    ConsentVerdict::Refused(ToolError::tell(ToolFailure::PermissionDenied, REFUSED, words), Vec::new())
+fn refusal_verdict(words: String) -> ConsentVerdict {
+    ConsentVerdict::Refused(ToolError::for_model(ToolFailure::PermissionDenied, REFUSED, words), Vec::new())
 }
 
 /// Refuses a call that would have to be held where nothing can wait.
-fn nothing_can_wait(definition: &Definition) -> ToolError {
+fn cannot_hold_error(definition: &Definition) -> ToolError {
     let message = format!(
         "`{}` is held for a while before it runs, so that a person may stop it, and nothing can wait here; nothing was \
          done",
         definition.name
     );
-    ToolError::tell(ToolFailure::PermissionDenied, "approval_required", message)
+    ToolError::for_model(ToolFailure::PermissionDenied, "approval_required", message)
 }
 
 /// Refuses a call about which nobody can be asked.
-fn nobody_to_ask(definition: &Definition) -> ToolError {
+fn no_approver_error(definition: &Definition) -> ToolError {
     let message =
         format!("`{}` needs a person's approval, and nobody can be asked here; nothing was done", definition.name);
-    ToolError::tell(ToolFailure::PermissionDenied, "approval_required", message)
+    ToolError::for_model(ToolFailure::PermissionDenied, "approval_required", message)
 }

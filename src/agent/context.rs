@@ -55,7 +55,7 @@ impl ContextWindow {
     }
 
     /// Whether a text alone leaves the model no room.
-    pub fn is_filled_by(&self, text: &str) -> bool {
+    pub fn overflows_with(&self, text: &str) -> bool {
         self.counter.text(text) > self.limit
     }
 

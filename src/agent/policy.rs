@@ -15,7 +15,7 @@ const LONGEST_LIMIT: Duration = Duration::from_secs(300);
 pub fn permit(tool: &Definition) -> Result<(), ToolError> {
     if tool.status == ToolStatus::Removed {
         let message = format!("the tool `{}` has been removed", tool.name);
-        return Err(ToolError::tell(ToolFailure::NotFound, "tool_removed", message));
+        return Err(ToolError::for_model(ToolFailure::NotFound, "tool_removed", message));
     }
     Ok(())
 }
@@ -31,7 +31,7 @@ pub struct CallRetry {
 /// Whether a call that failed `tries` times (at least once), the last time within `limit`, is tried again. Only what
 /// time may heal, and never a call that would have its effect twice: one that is not idempotent only where it had none.
 pub fn again(tool: &Definition, error: &ToolError, tries: u32, limit: Duration) -> Option<CallRetry> {
-    let (ToolFailure::Timeout | ToolFailure::ResourceError, ..) = error.told()? else { return None };
+    let (ToolFailure::Timeout | ToolFailure::ResourceError, ..) = error.model_message()? else { return None };
     if !(tool.idempotent || error.is_unsent()) || tries > MAX_RETRIES {
         return None;
     }
@@ -65,7 +65,7 @@ mod tests {
     }
 
     fn failed(kind: ToolFailure) -> ToolError {
-        ToolError::tell(kind, "x", "x")
+        ToolError::for_model(kind, "x", "x")
     }
 
     #[test]
@@ -80,13 +80,13 @@ mod tests {
     #[test]
     fn a_call_is_tried_three_times_more_each_after_a_longer_wait_and_with_more_time() {
         let mut limit = Duration::from_secs(60);
-        let mut told = Vec::new();
+        let mut delays = Vec::new();
         for tries in 1.. {
             let Some(next) = again(&tool(), &failed(ToolFailure::Timeout), tries, limit) else { break };
-            told.push((next.wait.as_millis(), next.limit.as_secs()));
+            delays.push((next.wait.as_millis(), next.limit.as_secs()));
             limit = next.limit;
         }
-        assert_eq!(told, [(1000, 120), (1500, 240), (2250, 300)]);
+        assert_eq!(delays, [(1000, 120), (1500, 240), (2250, 300)]);
     }
 
     #[test]
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn only_timeouts_and_lacking_resources_are_tried_again_and_only_where_that_is_safe() {
+    fn retry_covers_timeouts_and_missing_resources_where_safe() {
         let all = [
             ToolFailure::Timeout,
             ToolFailure::RateLimit,

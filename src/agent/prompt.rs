@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn without_tools_and_channel_it_says_the_one_and_leaves_out_the_other() {
+    fn prompt_without_tools_says_so_and_omits_the_channel() {
         let text = Prompt { persona: "", ..prompt(&[], None) }.text();
         insta::assert_snapshot!(text, @r"
         Current time: Friday, 2026-12-25T07:00:00+08:00 (2026-12-24T23:00:00Z).

@@ -74,7 +74,7 @@ impl ReactLoop<'_> {
         let (mut calls, mut resumed) = (self.checkpoint.open_calls(), true);
         loop {
             if !calls.is_empty() {
-                let carried = self.carry_out(&calls, resumed).await?;
+                let carried = self.run_calls(&calls, resumed).await?;
                 fresh.extend(carried.measured);
                 if !carried.open.is_empty() {
                     return Ok(LoopEnd::Suspended(self.suspension(carried.open)));
@@ -86,7 +86,7 @@ impl ReactLoop<'_> {
                 return Ok(LoopEnd::Answered(self.result(response, fresh, took)));
             }
             self.stop.check()?;
-            (calls, resumed) = (self.think().await?, false);
+            (calls, resumed) = (self.model_turn().await?, false);
         }
     }
 
@@ -106,11 +106,11 @@ impl ReactLoop<'_> {
     }
 
     /// One turn of the model, stored; answers the calls that it asks for.
-    async fn think(&mut self) -> Result<Vec<ToolCall>, RunError> {
+    async fn model_turn(&mut self) -> Result<Vec<ToolCall>, RunError> {
         let turn = self.checkpoint.turn() + 1;
         let forced = turn > self.max_turns;
         let begun = self.clock.elapsed();
-        let Completed { mut answer, model, cost_micros } = self.ask(turn, forced).await?;
+        let Completed { mut answer, model, cost_micros } = self.complete(turn, forced).await?;
         if forced && !answer.tool_calls.is_empty() {
             answer.tool_calls.clear(); // some servers let the model call all the same
             answer.echo = None;
@@ -139,7 +139,7 @@ impl ReactLoop<'_> {
         };
         tracing::debug!(turn, %model, duration_ms, calls = calls.len(), "turn answered");
         let text = answer.text.clone().unwrap_or_default();
-        let echo = self.sent_back(answer.echo).await;
+        let echo = self.storable_echo(answer.echo).await;
         let message = TranscriptMessage::Assistant { text: answer.text, tool_calls: answer.tool_calls, echo };
         let added = Added { message: message.clone(), usage, duration_ms: Some(duration_ms) };
         self.checkpoint.add(turn, vec![added]);
@@ -154,7 +154,7 @@ impl ReactLoop<'_> {
 
     /// The provider's message, if it may be stored: with a secret in it, it may not, and without it, it would not be
     /// what the provider wrote.
-    async fn sent_back(&self, echo: Option<Arc<Echo>>) -> Option<Arc<Echo>> {
+    async fn storable_echo(&self, echo: Option<Arc<Echo>>) -> Option<Arc<Echo>> {
         let echo = echo?;
         match self.caller.known.finds(&echo.raw).await {
             true => None,
@@ -163,7 +163,7 @@ impl ReactLoop<'_> {
     }
 
     /// Asks the chain, with a shorter conversation each time that it was too long.
-    async fn ask(&mut self, turn: i64, forced: bool) -> Result<Completed, RunError> {
+    async fn complete(&mut self, turn: i64, forced: bool) -> Result<Completed, RunError> {
         self.window.guard(&mut self.view, &self.schemas);
         let (mut step, mut recoveries) = (Some(0), 0);
         loop {
@@ -180,7 +180,7 @@ impl ReactLoop<'_> {
                 CallProgress::Asked => self.teller.message_start(turn),
                 CallProgress::Text(text) => self.teller.message_chunk(turn, text),
             };
-            match self.stop.or(self.chain.complete(&request, &tell)).await? {
+            match self.stop.run_until_stopped(self.chain.complete(&request, &tell)).await? {
                 Ok(completed) => return Ok(completed),
                 Err(LlmError::Overflow { message }) => {
                     tracing::info!(turn, recoveries, error = %message, "conversation too long for the model");
@@ -197,7 +197,7 @@ impl ReactLoop<'_> {
 
     /// Carries out calls and stores their results; answers how long each result was before it was cut, and which calls
     /// wait for people.
-    async fn carry_out(&mut self, calls: &[ToolCall], resumed: bool) -> Result<Carried, RunError> {
+    async fn run_calls(&mut self, calls: &[ToolCall], resumed: bool) -> Result<Carried, RunError> {
         let turn = self.checkpoint.turn();
         // of a turn that was just made nothing can have been asked
         let asked = if resumed { self.caller.consent.asked(turn).await? } else { EarlierQuestions::default() };
@@ -209,7 +209,7 @@ impl ReactLoop<'_> {
         let mut overdue = std::pin::pin!(self.clock.sleep(INTENT_DELAY));
         loop {
             let next = match early.pop_front() {
-                Some(came) => Some(came),
+                Some(completed) => Some(completed),
                 None => tokio::select! {
                     biased;
                     next = or_cancelled(self.stop, running.next()) => next?,
@@ -220,16 +220,16 @@ impl ReactLoop<'_> {
                 },
             };
             let Some(next) = next else { break };
-            let came = match next? {
+            let completed = match next? {
                 CallResult::Done(done) => *done,
                 CallResult::Open(call) => {
                     open.push(call);
                     continue;
                 }
             };
-            let (index, urgent) = (came.index, came.unrepeatable);
-            measured.push(Measured { turn, call_id: came.call.id.clone(), chars: came.text.chars().count() });
-            let added = self.observed(came);
+            let (index, urgent) = (completed.index, completed.unrepeatable);
+            measured.push(Measured { turn, call_id: completed.call.id.clone(), chars: completed.text.chars().count() });
+            let added = self.result_entry(completed);
             done.push((index, added.message.clone()));
             waiting.push((index, added));
             // what can't be repeated is stored at once, not when its siblings are done
@@ -248,7 +248,7 @@ impl ReactLoop<'_> {
     }
 
     /// A result as it enters transcript and conversation.
-    fn observed(&self, done: CompletedCall) -> Added {
+    fn result_entry(&self, done: CompletedCall) -> Added {
         let content = self.window.cut_result(&done.text);
         self.teller.tool_result(&done.call, &content, done.is_error);
         let CompletedCall { call, is_error, duration_ms, reasons, .. } = done;
@@ -296,7 +296,7 @@ struct Measured {
 async fn while_running<T, S: Stream + Unpin>(
     work: impl Future<Output = T>,
     running: &mut S,
-    came: &mut VecDeque<S::Item>,
+    completed: &mut VecDeque<S::Item>,
 ) -> T {
     let mut work = std::pin::pin!(work);
     let mut more = true;
@@ -305,7 +305,7 @@ async fn while_running<T, S: Stream + Unpin>(
             biased;
             done = &mut work => return done,
             next = running.next(), if more => match next {
-                Some(next) => came.push_back(next),
+                Some(next) => completed.push_back(next),
                 None => more = false,
             },
         }
@@ -321,7 +321,7 @@ fn in_order(waiting: &mut Vec<(usize, Added)>) -> Vec<Added> {
 /// they have begun, and what they do should be known to whoever goes on.
 async fn or_cancelled<T>(stop: &StopSignal, work: impl Future<Output = T>) -> Result<T, RunError> {
     let cancelled = async {
-        stop.asked().await;
+        stop.requested().await;
         if stop.reason() == Some(&LoopStopReason::HandBack) {
             std::future::pending::<()>().await;
         }
@@ -344,7 +344,7 @@ fn run_error(error: LlmError) -> RunError {
         LlmError::Overflow { .. } => "context_overflow",
     };
     let fault = RunFault::new(code, format!("the model did not answer: {error}"));
-    match error.may_heal() {
+    match error.is_transient() {
         true => RunError::Retry { fault, after: error.retry_after() },
         false => RunError::Fail { fault },
     }

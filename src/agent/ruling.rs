@@ -31,19 +31,19 @@ pub struct RulingRequest {
 
 impl RulingRequest {
     /// Judges the call on a computing thread.
-    pub async fn ruling(self, compute: &Compute) -> Ruling {
-        let (tenant, steps) = (self.tenant.clone(), self.policy.steps(&self.act(), &self.more()));
+    pub async fn judge(self, compute: &Compute) -> Ruling {
+        let (tenant, steps) = (self.tenant.clone(), self.policy.steps(&self.act(), &self.extra_rules()));
         // a rule that can't be judged never lets anything through
         let unjudged = |panicked| Ruling {
             gate: ApprovalLevel::Confirm,
             reasons: vec![format!("the rules can't be judged, so a person is asked: {panicked}")],
             why: vec![Why::Unjudged],
         };
-        let decide = move || self.policy.decide(&self.act(), &self.more());
+        let decide = move || self.policy.decide(&self.act(), &self.extra_rules());
         compute.run_if_costly(&tenant, steps, decide).await.unwrap_or_else(unjudged)
     }
 
-    fn more(&self) -> Vec<(RuleBy, &PolicyRules)> {
+    fn extra_rules(&self) -> Vec<(RuleBy, &PolicyRules)> {
         self.more.iter().map(|(by, rules)| (*by, &**rules)).collect()
     }
 

@@ -30,15 +30,15 @@ impl StopSignal {
 
     /// Asks for the end of the run.
     pub fn cancel(&self, reason: impl Into<String>) {
-        self.ask(LoopStopReason::Cancel(reason.into()));
+        self.request(LoopStopReason::Cancel(reason.into()));
     }
 
     /// Asks for a checkpoint and the run back.
     pub fn hand_back(&self) {
-        self.ask(LoopStopReason::HandBack);
+        self.request(LoopStopReason::HandBack);
     }
 
-    fn ask(&self, reason: LoopStopReason) {
+    fn request(&self, reason: LoopStopReason) {
         // the reason is set before the token wakes anybody who then reads it
         let _ = self.reason.set(reason);
         self.token.cancel();
@@ -50,7 +50,7 @@ impl StopSignal {
     }
 
     /// Returns once something was asked for.
-    pub async fn asked(&self) {
+    pub async fn requested(&self) {
         self.token.cancelled().await;
     }
 
@@ -64,12 +64,12 @@ impl StopSignal {
     }
 
     /// Waits for `work`, but no longer than until something is asked for.
-    pub async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T, RunError> {
+    pub async fn run_until_stopped<T>(&self, work: impl Future<Output = T>) -> Result<T, RunError> {
         self.check()?;
         tokio::select! {
             biased;
             done = work => Ok(done),
-            () = self.asked() => Err(self.check().expect_err("a reason is set before the token")),
+            () = self.requested() => Err(self.check().expect_err("a reason is set before the token")),
         }
     }
 }
@@ -81,11 +81,11 @@ mod tests {
     #[tokio::test]
     async fn the_first_wish_counts_and_ends_a_wait() {
         let stop = StopSignal::new();
-        assert_eq!(stop.or(async { 7 }).await, Ok(7));
+        assert_eq!(stop.run_until_stopped(async { 7 }).await, Ok(7));
         stop.clone().cancel("no longer needed");
         stop.hand_back();
         let cancelled = RunError::Cancelled { reason: "no longer needed".into() };
-        assert_eq!(stop.or(std::future::pending::<()>()).await, Err(cancelled.clone()));
+        assert_eq!(stop.run_until_stopped(std::future::pending::<()>()).await, Err(cancelled.clone()));
         assert_eq!(stop.check(), Err(cancelled));
     }
 
@@ -94,7 +94,7 @@ mod tests {
         let stop = StopSignal::new();
         let waiting = tokio::spawn({
             let stop = stop.clone();
-            async move { stop.or(std::future::pending::<()>()).await }
+            async move { stop.run_until_stopped(std::future::pending::<()>()).await }
         });
         tokio::task::yield_now().await;
         stop.hand_back();

@@ -37,7 +37,7 @@ impl AppBuilder {
     }
 
     /// Keeps everything in a new folder, which is removed when the service is stopped, and listens on a free port.
-    pub fn in_scratch(mut self) -> AppBuilder {
+    pub fn with_temp_dir(mut self) -> AppBuilder {
         let dir = std::env::temp_dir().join(format!("reveille-{:016x}", fastrand::u64(..)));
         self.config.server.data_dir = dir.display().to_string();
         self.config.server.listen = "127.0.0.1:0".into();

@@ -9,18 +9,18 @@ use crate::store::{EventBacklog, Store, StoreError};
 pub const WAY_BACK: &str = "set bus.url back to `embedded` until the events are handled, then change it again; whoever publishes should stop before";
 
 /// The warning where another bus is configured and the one in the database holds events that were not handled yet.
-pub async fn stranded(settings: &Settings, store: &Store) -> Result<Option<String>, StoreError> {
+pub async fn stranded_events_warning(settings: &Settings, store: &Store) -> Result<Option<String>, StoreError> {
     if settings.is_embedded() {
         return Ok(None);
     }
     let EventBacklog { unread, leased } = store.event_backlog().await?;
     Ok(match unread + leased {
         0 => None,
-        1 => Some(said("1 event waits")),
-        some => Some(said(&format!("{some} events wait"))),
+        1 => Some(warning_text("1 event waits")),
+        some => Some(warning_text(&format!("{some} events wait"))),
     })
 }
 
-fn said(events: &str) -> String {
+fn warning_text(events: &str) -> String {
     format!("{events} on the bus in the database, which nothing reads while bus.url names a Redis")
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::agent::Configured;
-use crate::app::under;
+use crate::app::faults_below;
 use crate::base::clock::Clock;
 use crate::base::invalid::ValidationErrors;
 use crate::config::Config;
@@ -46,7 +46,7 @@ pub fn validate(
     added: &[Arc<dyn Tool>],
 ) -> Result<Validated, ValidationErrors> {
     let mut faults = ValidationErrors::new();
-    let mut part = |place: &'static str, found: ValidationErrors| faults.0.extend(under(place)(found).0);
+    let mut part = |place: &'static str, found: ValidationErrors| faults.0.extend(faults_below(place)(found).0);
     let egress = Egress::new(&config.egress).map_err(|found| part("/egress", found)).ok();
     let models = Models::build(&config.llm, config.react.retry(), clock).map_err(|found| part("/llm", found)).ok();
     let policy = Policy::new(&config.approvals).map_err(|found| part("/approvals", found)).ok();

@@ -31,12 +31,12 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    fn certain(&self) -> bool {
+    fn is_certain(&self) -> bool {
         self.uncertainty <= MEASUREMENT_ERROR
     }
 
-    fn believable(&self, elapsed: Duration) -> bool {
-        self.certain() && elapsed.saturating_sub(self.at) <= MEASUREMENT_LIFETIME
+    fn is_believable(&self, elapsed: Duration) -> bool {
+        self.is_certain() && elapsed.saturating_sub(self.at) <= MEASUREMENT_LIFETIME
     }
 }
 
@@ -70,9 +70,9 @@ impl SystemClock {
     }
 
     /// A slow answer does not take the place of what can still be believed.
-    fn take(&self, new: Measurement) {
+    fn update(&self, new: Measurement) {
         let mut measured = self.measured();
-        if new.certain() || !measured.is_some_and(|m| m.believable(self.elapsed())) {
+        if new.is_certain() || !measured.is_some_and(|m| m.is_believable(self.elapsed())) {
             *measured = Some(new);
             let offset = new.database_now.timestamp_micros().saturating_sub(new.at.as_micros() as i64);
             self.offset.store(offset, Ordering::Relaxed);
@@ -102,7 +102,7 @@ impl Clock {
 
     /// A clock that stands still until it is told to move.
     pub fn manual(start: DateTime<Utc>) -> Clock {
-        Clock(Arc::new(ClockKind::Manual(watch::channel(cut(start)).0)))
+        Clock(Arc::new(ClockKind::Manual(watch::channel(truncate_millis(start)).0)))
     }
 
     /// The present instant, cut to whole milliseconds.
@@ -125,7 +125,7 @@ impl Clock {
     /// of one that can still be believed: a slow answer says nothing new. Ignored by a manual clock.
     pub fn measured(&self, measurement: Measurement) {
         if let ClockKind::System(system) = &*self.0 {
-            system.take(measurement);
+            system.update(measurement);
         }
     }
 
@@ -134,7 +134,7 @@ impl Clock {
     pub fn settled_at(&self, database_now: DateTime<Utc>) -> DateTime<Utc> {
         match &*self.0 {
             ClockKind::Manual(time) => *time.borrow(),
-            ClockKind::System(_) => cut(database_now),
+            ClockKind::System(_) => truncate_millis(database_now),
         }
     }
 
@@ -142,7 +142,7 @@ impl Clock {
     pub fn trusted(&self) -> bool {
         match &*self.0 {
             ClockKind::Manual(_) => true,
-            ClockKind::System(system) => system.measured().is_some_and(|m| m.believable(self.elapsed())),
+            ClockKind::System(system) => system.measured().is_some_and(|m| m.is_believable(self.elapsed())),
         }
     }
 
@@ -152,7 +152,7 @@ impl Clock {
     /// On a system clock, which nobody moves.
     pub fn advance(&self, step: TimeDelta) {
         match &*self.0 {
-            ClockKind::Manual(time) => time.send_modify(|t| *t = cut(*t + step)),
+            ClockKind::Manual(time) => time.send_modify(|t| *t = truncate_millis(*t + step)),
             ClockKind::System(_) => panic!("a system clock can't be advanced"),
         }
     }
@@ -176,7 +176,7 @@ impl Clock {
 
     /// Sleeps for a length of this clock's time.
     pub async fn sleep(&self, length: Duration) {
-        self.sleep_until(self.now() + signed(length)).await;
+        self.sleep_until(self.now() + to_delta(length)).await;
     }
 }
 
@@ -203,16 +203,16 @@ fn millis(since_epoch: i64) -> DateTime<Utc> {
 
 /// Milliseconds since the epoch; one that has begun counts.
 fn whole_millis(instant: DateTime<Utc>) -> i64 {
-    instant.timestamp_millis() + i64::from(instant > cut(instant))
+    instant.timestamp_millis() + i64::from(instant > truncate_millis(instant))
 }
 
 /// Cuts an instant to whole milliseconds, which is what both databases keep.
-pub fn cut(instant: DateTime<Utc>) -> DateTime<Utc> {
+pub fn truncate_millis(instant: DateTime<Utc>) -> DateTime<Utc> {
     DateTime::from_timestamp_millis(instant.timestamp_millis()).unwrap_or(instant)
 }
 
 /// A length as chrono adds it; lengths beyond 290 million years are cut.
-pub fn signed(length: Duration) -> TimeDelta {
+pub fn to_delta(length: Duration) -> TimeDelta {
     TimeDelta::from_std(length).unwrap_or(TimeDelta::MAX)
 }
 
@@ -252,7 +252,7 @@ mod tests {
             let database_now = machine_now() + offset;
             clock.measured(Measurement { database_now, at: clock.elapsed(), uncertainty: Duration::ZERO });
             for length in [Duration::ZERO, Duration::from_micros(300), Duration::from_micros(4_900)] {
-                let instant = clock.now() + signed(length);
+                let instant = clock.now() + to_delta(length);
                 clock.sleep_until(instant).await;
                 assert!(clock.now() >= instant, "{length:?}");
             }
@@ -280,9 +280,9 @@ mod tests {
 
     #[test]
     fn database_time_in_the_transaction_outweighs_earlier_measurements() {
-        let said = machine_now() + TimeDelta::days(3);
-        assert_eq!(Clock::system().settled_at(said), said);
-        assert_eq!(Clock::manual(DateTime::UNIX_EPOCH).settled_at(said), DateTime::UNIX_EPOCH);
+        let database_now = machine_now() + TimeDelta::days(3);
+        assert_eq!(Clock::system().settled_at(database_now), database_now);
+        assert_eq!(Clock::manual(DateTime::UNIX_EPOCH).settled_at(database_now), DateTime::UNIX_EPOCH);
     }
 
     #[test]

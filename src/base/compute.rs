@@ -53,7 +53,7 @@ impl Compute {
     }
 
     fn shared(turns: FairQueue<String>) -> Compute {
-        let threads = LowPool::start("computing", turns.places());
+        let threads = LowPool::start("computing", turns.slots());
         Compute { turns, threads }
     }
 
@@ -71,8 +71,8 @@ impl Compute {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Panicked> {
         let turn = match tenant {
-            ENGINE => self.turns.take_first(ENGINE).await,
-            _ => self.turns.take(tenant).await,
+            ENGINE => self.turns.acquire_first(ENGINE).await,
+            _ => self.turns.acquire(tenant).await,
         };
         let (sender, computed) = oneshot::channel();
         self.threads.run(move || {
@@ -100,16 +100,16 @@ impl Compute {
 
     /// Computations that run, or may start, at once.
     pub fn threads(&self) -> usize {
-        self.turns.places()
+        self.turns.slots()
     }
 
     /// Of them, those that one tenant may have.
-    pub fn threads_of_one(&self) -> usize {
-        self.turns.places_of_one()
+    pub fn threads_per_tenant(&self) -> usize {
+        self.turns.slots_per_user()
     }
 
     /// Computations that wait for a thread.
-    pub fn waiting(&self) -> usize {
+    pub fn queued(&self) -> usize {
         self.turns.waiting()
     }
 
@@ -131,7 +131,7 @@ mod tests {
     #[tokio::test]
     async fn a_tenant_with_little_to_compute_is_served_before_one_that_computes_all_the_time() {
         let compute = Compute::new(1);
-        let running = compute.turns.take("loud").await;
+        let running = compute.turns.acquire("loud").await;
         let (order, served) = mpsc::channel();
         let ask = |tenant: &'static str| {
             let (compute, order) = (compute.clone(), order.clone());
@@ -147,9 +147,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_batch_of_the_engine_waits_for_what_is_running_and_for_no_tenant_twice() {
+    async fn engine_batch_waits_for_running_work_and_for_no_tenant_twice() {
         let compute = Compute::new(1);
-        let running = compute.turns.take("loud").await;
+        let running = compute.turns.acquire("loud").await;
         let (order, served) = mpsc::channel();
         let ask = |tenant: &'static str| {
             let (compute, order) = (compute.clone(), order.clone());
@@ -158,12 +158,12 @@ mod tests {
         let all = futures::future::join_all(["loud", "quiet", ENGINE, ENGINE].map(ask));
         let mut all = pin!(all);
         assert!((&mut all).now_or_never().is_none(), "the only thread is taken");
-        assert_eq!(compute.waiting(), 4);
+        assert_eq!(compute.queued(), 4);
         drop(running);
         all.await;
         let served: Vec<&str> = served.try_iter().collect();
         assert_eq!((&served[..2], served.len()), (&[ENGINE, "quiet"][..], 4));
-        assert_eq!(compute.waiting(), 0);
+        assert_eq!(compute.queued(), 0);
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_request_leaves_the_queue_and_a_panic_gives_its_thread_back() {
         let compute = Compute::new(1);
-        let running = compute.turns.take("a").await;
+        let running = compute.turns.acquire("a").await;
         {
             let mut dropped = pin!(compute.run("a", || unreachable!("nobody waits for it")));
             assert!((&mut dropped).now_or_never().is_none());
@@ -193,6 +193,6 @@ mod tests {
         drop(running);
         assert_eq!(compute.run("a", || panic!("on purpose")).await, Err::<(), _>(Panicked));
         assert_eq!(compute.run("b", || 7).await, Ok(7));
-        assert!(compute.turns.take("c").now_or_never().is_some(), "the thread is free");
+        assert!(compute.turns.acquire("c").now_or_never().is_some(), "the thread is free");
     }
 }

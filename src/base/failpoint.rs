@@ -1,58 +1,59 @@
-//! Bugs that are planted on purpose, so that the judge of the fault tests is seen to find them; and faults of the store.
+//! Bugs that are planted on purpose, so that the judge of the fault tests is seen to find them; and faults of the
+//! store.
 //!
-//! Nothing of it is compiled in without the cargo feature `planted`, which no release has: then `planted!` is `false`
-//! and `planted_text!` is the text as it stands. `scripts/test.sh` runs all tests on a build with the feature, so that one
-//! build is enough. Nothing is broken in it either, until the environment says so: `REVEILLE_PLANTED` names one
-//! bug of `BUGS`; `REVEILLE_STORE_FAULTS` is the share of store calls that fail, half of them before and half after they
-//! took effect, such as `0.01`; and after a comma how many calls are spared first. `REVEILLE_SQLITE_PAGES` is how large an
-//! SQLite file may grow.
+//! Nothing of it is compiled in without the cargo feature `failpoints`, which no release has: then `failpoint!` is
+//! `false` and `failpoint_text!` is the text as it stands. `scripts/test.sh` runs all tests on a build with the feature,
+//! so that one build is enough. Nothing is broken in it either, until the environment says so: `REVEILLE_FAILPOINT`
+//! names one bug of `FAILPOINTS`; `REVEILLE_STORE_FAULTS` is the share of store calls that fail, half of them before
+//! and half after they took effect, such as `0.01`; and after a comma how many calls are spared first.
+//! `REVEILLE_SQLITE_PAGES` is how large an SQLite file may grow.
 
 /// Whether this bug is planted.
-#[cfg(feature = "planted")]
-macro_rules! planted {
+#[cfg(feature = "failpoints")]
+macro_rules! failpoint {
     ($name:literal) => {
-        $crate::base::failpoint::is($name)
+        $crate::base::failpoint::is_active($name)
     };
 }
-#[cfg(not(feature = "planted"))]
-macro_rules! planted {
+#[cfg(not(feature = "failpoints"))]
+macro_rules! failpoint {
     ($name:literal) => {
         false
     };
 }
 
 /// A statement; where the bug is planted, with a part of it replaced.
-#[cfg(feature = "planted")]
-macro_rules! planted_text {
+#[cfg(feature = "failpoints")]
+macro_rules! failpoint_text {
     ($name:literal, $text:expr, $part:literal => $instead:literal) => {
-        $crate::base::failpoint::text($name, $text, $part, $instead)
+        $crate::base::failpoint::replace_text($name, $text, $part, $instead)
     };
 }
-#[cfg(not(feature = "planted"))]
-macro_rules! planted_text {
+#[cfg(not(feature = "failpoints"))]
+macro_rules! failpoint_text {
     ($name:literal, $text:expr, $part:literal => $instead:literal) => {
         $text
     };
 }
 
 /// The compiler refuses a build without the feature in which a bug is planted, or a text is changed.
-#[cfg(not(feature = "planted"))]
+#[cfg(not(feature = "failpoints"))]
 const _: () = {
-    assert!(!planted!("no_fence"));
-    assert!(matches!(planted_text!("no_fence", "as it stands", "stands" => "falls").as_bytes(), b"as it stands"));
+    assert!(!failpoint!("no_fence"));
+    assert!(matches!(failpoint_text!("no_fence", "as it stands", "stands" => "falls").as_bytes(), b"as it stands"));
 };
 
-#[cfg(feature = "planted")]
-pub use with_the_feature::*;
+#[cfg(feature = "failpoints")]
+pub use enabled::*;
 
-#[cfg(feature = "planted")]
-mod with_the_feature {
+#[cfg(feature = "failpoints")]
+mod enabled {
     use std::collections::HashMap;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{LazyLock, Mutex};
 
     /// Every bug that can be planted, and what it leaves out.
-    pub const BUGS: &[&str] = &[
+    pub const FAILPOINTS: &[&str] = &[
         // the unique key of a fire
         "no_unique_key",
         // the lock and the comparison under which a due row moves on
@@ -73,14 +74,17 @@ mod with_the_feature {
         "silent_miss",
     ];
 
-    static BUG: LazyLock<Option<String>> = LazyLock::new(|| {
-        let bug = variable("REVEILLE_PLANTED")?;
-        assert!(BUGS.contains(&bug.as_str()), "REVEILLE_PLANTED: there is no bug {bug:?}, only {BUGS:?}");
+    static ACTIVE: LazyLock<Option<String>> = LazyLock::new(|| {
+        let bug = variable("REVEILLE_FAILPOINT")?;
+        assert!(
+            FAILPOINTS.contains(&bug.as_str()),
+            "REVEILLE_FAILPOINT: there is no failpoint {bug:?}, only {FAILPOINTS:?}"
+        );
         Some(bug)
     });
 
     /// The share of calls that fail, and how many are spared before, so that a service comes up.
-    static FAULTS: LazyLock<(f64, u64)> = LazyLock::new(|| {
+    static STORE_FAULTS: LazyLock<(f64, u64)> = LazyLock::new(|| {
         let Some(faults) = variable("REVEILLE_STORE_FAULTS") else { return (0.0, 0) };
         let (share, spared) = faults.split_once(',').unwrap_or((&faults, "0"));
         let wrong = "REVEILLE_STORE_FAULTS: a share, a comma, a number of calls";
@@ -88,17 +92,17 @@ mod with_the_feature {
     });
 
     /// How large an SQLite file may grow, in pages: `REVEILLE_SQLITE_PAGES`.
-    pub fn most_pages() -> Option<String> {
+    pub fn max_sqlite_pages() -> Option<String> {
         variable("REVEILLE_SQLITE_PAGES")
     }
 
     tokio::task_local! {
-        static SPARED: ();
+        static EXEMPT: ();
     }
 
     /// Runs what is to be asked of a store that does not fail: what a test asks by itself.
-    pub async fn spared<F: Future>(ask: F) -> F::Output {
-        SPARED.scope((), ask).await
+    pub async fn without_faults<F: Future>(ask: F) -> F::Output {
+        EXEMPT.scope((), ask).await
     }
 
     #[allow(clippy::disallowed_methods)] // the owner
@@ -107,9 +111,9 @@ mod with_the_feature {
     }
 
     /// Whether the bug of this name is planted.
-    pub fn is(name: &str) -> bool {
-        debug_assert!(BUGS.contains(&name), "{name} is not among the bugs");
-        BUG.as_deref() == Some(name)
+    pub fn is_active(name: &str) -> bool {
+        debug_assert!(FAILPOINTS.contains(&name), "{name} is not among the bugs");
+        ACTIVE.as_deref() == Some(name)
     }
 
     /// Texts that were changed, so that each is made once.
@@ -117,8 +121,8 @@ mod with_the_feature {
 
     /// # Panics
     /// If the part is not there: the bug would be none.
-    pub fn text(name: &str, text: &'static str, part: &'static str, instead: &str) -> &'static str {
-        if !is(name) {
+    pub fn replace_text(name: &str, text: &'static str, part: &'static str, instead: &str) -> &'static str {
+        if !is_active(name) {
             return text;
         }
         let mut texts = TEXTS.lock().expect("texts lock");
@@ -128,14 +132,14 @@ mod with_the_feature {
         })
     }
 
-    static ASKED: AtomicU64 = AtomicU64::new(0);
+    static CALLS: AtomicU64 = AtomicU64::new(0);
 
     /// Whether a call of the store fails now: asked once before and once after it takes effect.
     pub fn store_fails() -> bool {
-        let (share, spared) = *FAULTS;
+        let (share, spared) = *STORE_FAULTS;
         share > 0.0
-            && SPARED.try_with(|()| ()).is_err()
-            && ASKED.fetch_add(1, Ordering::Relaxed) >= spared
+            && EXEMPT.try_with(|()| ()).is_err()
+            && CALLS.fetch_add(1, Ordering::Relaxed) >= spared
             && fastrand::f64() < share / 2.0
     }
 
@@ -146,13 +150,13 @@ mod with_the_feature {
         /// The tests run with the feature, and judge what is released without it.
         #[test]
         fn the_feature_alone_breaks_nothing() {
-            for bug in BUGS {
+            for bug in FAILPOINTS {
                 let stands = "as it stands";
-                assert!(!is(bug), "{bug}");
-                assert!(std::ptr::eq(text(bug, stands, "stands", "falls"), stands), "{bug}");
+                assert!(!is_active(bug), "{bug}");
+                assert!(std::ptr::eq(replace_text(bug, stands, "stands", "falls"), stands), "{bug}");
             }
             assert!((0..10_000).all(|_| !store_fails()));
-            assert_eq!(most_pages(), None);
+            assert_eq!(max_sqlite_pages(), None);
         }
     }
 }

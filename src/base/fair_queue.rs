@@ -77,7 +77,7 @@ struct User<W> {
 }
 
 impl<W> User<W> {
-    fn place<K: Clone>(&self, key: &K) -> QueuePosition<K> {
+    fn position<K: Clone>(&self, key: &K) -> QueuePosition<K> {
         (self.used, self.rank, self.arrival, key.clone())
     }
 }
@@ -103,33 +103,33 @@ impl<K: Ord + Hash + Clone> FairQueue<K> {
     }
 
     /// A place, once it is the user's turn. Dropping the future before gives the turn to the next.
-    pub async fn take<Q>(&self, user: &Q) -> QueuePermit<K>
+    pub async fn acquire<Q>(&self, user: &Q) -> QueuePermit<K>
     where
         K: Borrow<Q>,
         Q: Ord + Hash + ToOwned<Owned = K> + ?Sized,
     {
-        self.take_as(user, false).await
+        self.acquire_as(user, false).await
     }
 
     /// A place before all others that wait, for work that all of them wait for. What the user asks for while it waits
     /// has its turn as any other's.
-    pub async fn take_first<Q>(&self, user: &Q) -> QueuePermit<K>
+    pub async fn acquire_first<Q>(&self, user: &Q) -> QueuePermit<K>
     where
         K: Borrow<Q>,
         Q: Ord + Hash + ToOwned<Owned = K> + ?Sized,
     {
-        self.take_as(user, true).await
+        self.acquire_as(user, true).await
     }
 
-    async fn take_as<Q>(&self, user: &Q, first: bool) -> QueuePermit<K>
+    async fn acquire_as<Q>(&self, user: &Q, first: bool) -> QueuePermit<K>
     where
         K: Borrow<Q>,
         Q: Ord + Hash + ToOwned<Owned = K> + ?Sized,
     {
         let turn = {
             let mut queue = self.0.lock();
-            if queue.begin_at_once(user) {
-                return QueuePermit::begins(&self.0, user.to_owned());
+            if queue.try_begin(user) {
+                return QueuePermit::permit(&self.0, user.to_owned());
             }
             let (sender, receiver) = oneshot::channel();
             queue.wait(user, sender, first);
@@ -143,12 +143,12 @@ impl<K: Ord + Hash + Clone> FairQueue<K> {
     }
 
     /// Number of places in all.
-    pub fn places(&self) -> usize {
+    pub fn slots(&self) -> usize {
         self.0.places
     }
 
     /// Places that one user may have at once.
-    pub fn places_of_one(&self) -> usize {
+    pub fn slots_per_user(&self) -> usize {
         self.0.places - self.0.reserved
     }
 
@@ -171,7 +171,7 @@ impl<K: Ord + Hash + Clone> Shared<K> {
 }
 
 impl<K: Ord + Hash + Clone> QueuePermit<K> {
-    fn begins(shared: &Arc<Shared<K>>, user: K) -> QueuePermit<K> {
+    fn permit(shared: &Arc<Shared<K>>, user: K) -> QueuePermit<K> {
         QueuePermit { shared: Arc::clone(shared), user, since: Instant::now() }
     }
 }
@@ -185,7 +185,7 @@ impl<K: Ord + Hash + Clone> Drop for QueuePermit<K> {
         };
         // a turn that nobody takes any more is dropped here, and so given to the one after
         if let Some((user, next)) = next {
-            let _ = next.send(QueuePermit::begins(&self.shared, user));
+            let _ = next.send(QueuePermit::permit(&self.shared, user));
         }
     }
 }
@@ -204,13 +204,13 @@ impl<K: Ord + Hash + Clone, W> Queue<K, W> {
     }
 
     /// Gives a place that is free.
-    fn begin_at_once<Q>(&mut self, user: &Q) -> bool
+    fn try_begin<Q>(&mut self, user: &Q) -> bool
     where
         K: Borrow<Q>,
         Q: Ord + Hash + ToOwned<Owned = K> + ?Sized,
     {
         let having = self.users.get(user).map_or(0, |user| user.having);
-        if !self.may_have_another(having) {
+        if !self.may_begin(having) {
             return false;
         }
         self.free -= 1;
@@ -237,7 +237,7 @@ impl<K: Ord + Hash + Clone, W> Queue<K, W> {
             if first {
                 (user.used, user.rank) = (Duration::ZERO, Rank::First);
             }
-            let place = user.place(&key.to_owned());
+            let place = user.position(&key.to_owned());
             self.order.insert(place);
         }
     }
@@ -265,7 +265,7 @@ impl<K: Ord + Hash + Clone, W> Queue<K, W> {
     }
 
     /// Whether a user that has so many places may have another of those that are free.
-    fn may_have_another(&self, having: usize) -> bool {
+    fn may_begin(&self, having: usize) -> bool {
         let kept = if having == 0 { 0 } else { self.reserved };
         self.free > kept
     }
@@ -274,11 +274,11 @@ impl<K: Ord + Hash + Clone, W> Queue<K, W> {
     fn end(&mut self, key: &K, took: Duration) {
         self.free += 1;
         if let Some(user) = self.users.get_mut(key) {
-            let waits = self.order.remove(&user.place(key));
+            let waits = self.order.remove(&user.position(key));
             user.used += took;
             user.having -= 1;
             if waits {
-                self.order.insert(user.place(key));
+                self.order.insert(user.position(key));
             }
         }
     }
@@ -301,7 +301,7 @@ impl<K: Ord + Hash + Clone, W> Queue<K, W> {
                 self.arrivals += 1;
                 user.used = user.used.max(self.level);
                 (user.rank, user.arrival) = (Rank::Again, self.arrivals);
-                self.order.insert(user.place(&key));
+                self.order.insert(user.position(&key));
             }
             return Some((key, next));
         }
@@ -311,7 +311,7 @@ impl<K: Ord + Hash + Clone, W> Queue<K, W> {
     /// The first of those that wait and may have a place. No more are passed over than there are places: they have some.
     fn next(&self) -> Option<QueuePosition<K>> {
         let having = |key: &K| self.users.get(key).map_or(0, |user| user.having);
-        self.order.iter().find(|(.., key)| self.may_have_another(having(key))).cloned()
+        self.order.iter().find(|(.., key)| self.may_begin(having(key))).cloned()
     }
 }
 
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn a_user_that_comes_seldom_waits_for_the_present_turn_and_for_no_backlog() {
         let mut queue: Queue<String, u32> = Queue::new(1, 0);
-        assert!(queue.begin_at_once("loud"));
+        assert!(queue.try_begin("loud"));
         for number in 0..100 {
             queue.wait("loud", number, false);
             queue.wait("loud too", number, false);
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn users_that_want_more_share_the_time_and_not_the_number_of_turns() {
         let mut queue: Queue<String, u32> = Queue::new(1, 0);
-        assert!(queue.begin_at_once("first"));
+        assert!(queue.try_begin("first"));
         for number in 0..400 {
             queue.wait("long", number, false);
             queue.wait("short", number, false);
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn a_user_that_was_away_has_saved_nothing_up_and_its_own_order_is_kept() {
         let mut queue: Queue<String, u32> = Queue::new(1, 0);
-        assert!(queue.begin_at_once("busy"));
+        assert!(queue.try_begin("busy"));
         queue.wait("busy", 0, false);
         assert!(end(&mut queue, "busy", 1000 * MS).is_some());
         for number in 1..5 {
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn work_that_all_wait_for_goes_first_and_its_next_has_its_turn() {
         let mut queue: Queue<String, u32> = Queue::new(1, 0);
-        assert!(queue.begin_at_once("busy"));
+        assert!(queue.try_begin("busy"));
         queue.wait("busy", 0, false);
         queue.wait("other", 0, false);
         queue.wait("engine", 0, true);
@@ -410,11 +410,11 @@ mod tests {
     #[test]
     fn reserved_places_are_for_users_that_have_none() {
         let mut queue: Queue<String, u32> = Queue::new(4, 1);
-        assert!(["loud", "loud", "loud"].into_iter().all(|user| queue.begin_at_once(user)));
-        assert!(!queue.begin_at_once("loud"), "the last place is not for a user that has one");
+        assert!(["loud", "loud", "loud"].into_iter().all(|user| queue.try_begin(user)));
+        assert!(!queue.try_begin("loud"), "the last place is not for a user that has one");
         queue.wait("loud", 0, false);
-        assert!(queue.begin_at_once("quiet"));
-        assert!(!queue.begin_at_once("late"));
+        assert!(queue.try_begin("quiet"));
+        assert!(!queue.try_begin("late"));
         queue.wait("late", 0, false);
         assert_eq!(end(&mut queue, "loud", MS), Some(("late".to_owned(), 0)), "though it has waited for less long");
         assert_eq!(end(&mut queue, "quiet", MS), None, "the place that is free is reserved");
@@ -425,7 +425,7 @@ mod tests {
     #[test]
     fn user_that_gave_its_only_place_back_may_have_a_reserved_one() {
         let mut queue: Queue<String, u32> = Queue::new(2, 1);
-        assert!(queue.begin_at_once("a"));
+        assert!(queue.try_begin("a"));
         queue.wait("a", 0, false);
         assert_eq!(queue.admit(|_| false), None);
         assert_eq!(end(&mut queue, "a", MS), Some(("a".to_owned(), 0)));
@@ -436,7 +436,7 @@ mod tests {
         let mut queue: Queue<String, u32> = Queue::new(1, 0);
         for user in 0..10 * REMEMBERED {
             let user = user.to_string();
-            assert!(queue.begin_at_once(user.as_str()));
+            assert!(queue.try_begin(user.as_str()));
             assert!(end(&mut queue, &user, Duration::ZERO).is_none());
         }
         assert!(queue.users.len() <= REMEMBERED, "{}", queue.users.len());
@@ -445,14 +445,14 @@ mod tests {
     #[tokio::test]
     async fn a_turn_that_nobody_waits_for_any_more_goes_to_the_next() {
         let turns: FairQueue<String> = FairQueue::new(1);
-        let held = turns.take("a").await;
+        let held = turns.acquire("a").await;
         {
-            let mut left = pin!(turns.take("b"));
+            let mut left = pin!(turns.acquire("b"));
             assert!((&mut left).now_or_never().is_none());
             assert_eq!(turns.waiting(), 1);
         }
         assert_eq!(turns.waiting(), 0, "it has left");
-        let mut next = pin!(turns.take("c"));
+        let mut next = pin!(turns.acquire("c"));
         assert!((&mut next).now_or_never().is_none());
         drop(held);
         assert!(next.await.user == "c");

@@ -50,7 +50,8 @@ impl ValidationErrors {
 
     /// Adds a fault at a JSON pointer. Both are shortened where they are long.
     pub fn add(&mut self, pointer: impl Into<String>, message: impl Into<String>) {
-        let (pointer, message) = (brief(pointer.into(), POINTER_BYTES), brief(message.into(), MESSAGE_BYTES));
+        let (pointer, message) =
+            (shorten_middle(pointer.into(), POINTER_BYTES), shorten_middle(message.into(), MESSAGE_BYTES));
         self.0.push(FieldError { pointer, message });
     }
 
@@ -60,7 +61,7 @@ impl ValidationErrors {
     }
 
     /// `value`, unless a fault was found.
-    pub fn or<T>(self, value: T) -> Result<T, ValidationErrors> {
+    pub fn into_result<T>(self, value: T) -> Result<T, ValidationErrors> {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }
 
@@ -117,7 +118,7 @@ pub fn escape(key: &str) -> String {
 
 /// A text of at most `most` bytes: the middle of a longer one is left out, since a sentence that quotes what was written
 /// ends with what would be right.
-pub fn brief(text: String, most: usize) -> String {
+pub fn shorten_middle(text: String, most: usize) -> String {
     if text.len() <= most {
         return text;
     }
@@ -144,11 +145,11 @@ pub fn unknown_fields<'a>(fields: &'a Map<String, Value>, known: &[&str]) -> imp
 /// ` did you mean …?` where a known name is near enough to what was written, else nothing. A text that is longer than
 /// any name has no hint and is not looked at.
 pub fn did_you_mean<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    near(written, known).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+    nearest_name(written, known).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
 /// The known name that is most like what was written and is not that itself.
-pub fn near<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest_name<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if written.len() > HINT_BYTES {
         return None;
     }

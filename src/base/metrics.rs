@@ -181,7 +181,7 @@ impl Metrics {
     }
 
     /// Every metric that is registered, those too that have no value yet; in the order of their names.
-    pub fn described(&self) -> Vec<Described> {
+    pub fn descriptions(&self) -> Vec<Described> {
         let mut described = self.0.described.lock().expect("registry lock").clone();
         described.extend(FIGURES.iter().map(|figure| Described {
             name: format!("{}{}", figure.name, suffix(figure.kind())),
@@ -193,7 +193,7 @@ impl Metrics {
     }
 
     /// A request was answered, by a route's pattern (`/v1/tasks/{id}`), or an empty one where none matched.
-    pub fn answered(&self, method: &'static str, route: &str, status: u16, took: Duration) {
+    pub fn record_request(&self, method: &'static str, route: &str, status: u16, took: Duration) {
         let route = route.to_owned();
         self.0.requests.get_or_create(&RequestLabels { method, route: route.clone(), status }).inc();
         self.0.request_seconds.get_or_create(&RouteLabel { method, route }).observe(took.as_secs_f64());
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn counters_are_printed_with_their_labels() {
         let metrics = Metrics::new();
-        metrics.answered("GET", "/v1/tasks/{id}", 404, Duration::from_millis(3));
+        metrics.record_request("GET", "/v1/tasks/{id}", 404, Duration::from_millis(3));
         metrics.ticked("worker", true, at(7));
         let open = metrics.connection();
         let text = metrics.text();

@@ -103,9 +103,9 @@ impl Redactor {
     }
 
     /// Whether one of the secrets is in there, or may be: a text that takes too many steps is not read to its end.
-    pub fn finds(&self, bytes: &[u8]) -> bool {
+    pub fn contains_secret(&self, bytes: &[u8]) -> bool {
         let mut steps = RedactionSteps::of(bytes);
-        (0..bytes.len()).any(|at| self.found_at(bytes, at, &mut steps).is_some()) || steps.are_spent()
+        (0..bytes.len()).any(|at| self.match_at(bytes, at, &mut steps).is_some()) || steps.is_exhausted()
     }
 
     /// The text without the secrets. One that takes too many steps goes as a whole.
@@ -119,8 +119,8 @@ impl Redactor {
     /// The bytes without the secrets, whatever they hold.
     pub fn bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
         let mut steps = RedactionSteps::of(bytes);
-        let places = self.places(bytes, &mut steps);
-        if steps.are_spent() {
+        let places = self.secret_ranges(bytes, &mut steps);
+        if steps.is_exhausted() {
             return Cow::Owned(REDACTED.into());
         }
         if places.is_empty() {
@@ -138,7 +138,7 @@ impl Redactor {
     }
 
     /// Where secrets lie, in order, as far as the steps go; those that overlap are one.
-    fn places(&self, bytes: &[u8], steps: &mut RedactionSteps) -> Vec<Range<usize>> {
+    fn secret_ranges(&self, bytes: &[u8], steps: &mut RedactionSteps) -> Vec<Range<usize>> {
         let mut places: Vec<Range<usize>> = Vec::new();
         let mut inside_steps = RedactionSteps::inside(bytes);
         let mut at = 0;
@@ -146,12 +146,12 @@ impl Redactor {
             let inside = places.last().map(|last| last.end).filter(|end| at < *end);
             let found = match inside {
                 // what was found goes in any case, so one that repeats itself does not use up the steps of the others
-                Some(end) if inside_steps.are_spent() => {
+                Some(end) if inside_steps.is_exhausted() => {
                     at = end;
                     continue;
                 }
-                Some(_) => self.found_at(bytes, at, &mut inside_steps),
-                None => self.found_at(bytes, at, steps),
+                Some(_) => self.match_at(bytes, at, &mut inside_steps),
+                None => self.match_at(bytes, at, steps),
             };
             match (found, places.last_mut()) {
                 (Some(found), Some(last)) if found.start < last.end => last.end = last.end.max(found.end),
@@ -164,7 +164,7 @@ impl Redactor {
     }
 
     /// The longest secret that begins here, as far as the steps go.
-    fn found_at(&self, bytes: &[u8], at: usize, steps: &mut RedactionSteps) -> Option<Range<usize>> {
+    fn match_at(&self, bytes: &[u8], at: usize, steps: &mut RedactionSteps) -> Option<Range<usize>> {
         let mut todo: Vec<Path> = Vec::new();
         let mut branches = 0;
         let mut found: Option<Range<usize>> = None;
@@ -174,10 +174,13 @@ impl Redactor {
             if !steps.take() {
                 break;
             }
-            for needle in self.hits(&path) {
-                let end =
-                    if needle.trails && needle.text.len() == path.depth { trail(bytes, path.at) } else { path.at };
-                let start = if needle.leads { lead(bytes, at) } else { at };
+            for needle in self.complete_matches(&path) {
+                let end = if needle.trails && needle.text.len() == path.depth {
+                    trailing_chars(bytes, path.at)
+                } else {
+                    path.at
+                };
+                let start = if needle.leads { leading_char(bytes, at) } else { at };
                 let known = found.clone().unwrap_or(start..end);
                 found = Some(known.start.min(start)..known.end.max(end));
             }
@@ -200,7 +203,7 @@ impl Redactor {
 
     /// The secrets that have been read to their ends, or so far that they are given away. Those of one length come first
     /// among those that begin alike.
-    fn hits<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Needle> {
+    fn complete_matches<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Needle> {
         let among = match path.depth {
             0 => &[],
             _ => &self.needles[path.among.start as usize..path.among.end as usize],
@@ -222,7 +225,7 @@ impl Redactor {
             let folded = byte.to_ascii_lowercase();
             among = match depth {
                 0 => self.beginnings[usize::from(folded)].clone(),
-                _ => self.narrowed(among, depth, folded),
+                _ => self.narrow(among, depth, folded),
             };
             if among.is_empty() {
                 return None;
@@ -237,7 +240,7 @@ impl Redactor {
     }
 
     /// Of these, which have `byte` at `depth`; they have all that is before it in common.
-    fn narrowed(&self, among: Range<u32>, depth: usize, byte: u8) -> Range<u32> {
+    fn narrow(&self, among: Range<u32>, depth: usize, byte: u8) -> Range<u32> {
         let slice = &self.needles[among.start as usize..among.end as usize];
         let (from, to) = match slice {
             [only] => (0, u32::from(only.text.get(depth) == Some(&byte))),
@@ -284,7 +287,7 @@ impl RedactionSteps {
     }
 
     /// Whether the text could not be read to its end.
-    fn are_spent(&self) -> bool {
+    fn is_exhausted(&self) -> bool {
         self.are_short
     }
 }
@@ -306,7 +309,7 @@ fn is_base64(byte: u8) -> bool {
 }
 
 /// With the character before, which holds bits of the secret.
-fn lead(bytes: &[u8], at: usize) -> usize {
+fn leading_char(bytes: &[u8], at: usize) -> usize {
     match at.checked_sub(1) {
         Some(before) if is_base64(bytes[before]) => before,
         _ => at,
@@ -314,7 +317,7 @@ fn lead(bytes: &[u8], at: usize) -> usize {
 }
 
 /// With the character after, which holds bits of the secret, and the padding.
-fn trail(bytes: &[u8], mut at: usize) -> usize {
+fn trailing_chars(bytes: &[u8], mut at: usize) -> usize {
     let mut read = [RedactionReader::NONE; MOST_READINGS];
     let step = |at: usize, read: &mut [RedactionReader; MOST_READINGS], fits: fn(u8) -> bool| {
         let count = readings(bytes, at, read);
@@ -469,8 +472,12 @@ mod tests {
                 let around = [&b"{\"error\": \"["[..], &encoded, &b"]\"}"[..]].concat();
                 let clean = redactor.bytes(&around);
                 let shown = String::from_utf8_lossy(&clean).into_owned();
-                assert!(redactor.finds(&around), "{secret:?} as {name}: {}", String::from_utf8_lossy(&around));
-                assert!(!redactor.finds(&clean), "{secret:?} as {name}: {shown}");
+                assert!(
+                    redactor.contains_secret(&around),
+                    "{secret:?} as {name}: {}",
+                    String::from_utf8_lossy(&around)
+                );
+                assert!(!redactor.contains_secret(&clean), "{secret:?} as {name}: {shown}");
                 // of base64, whole characters of what stands around it may stay; of all else nothing but the frame
                 let most = if name.starts_with("base64") { 8 } else { secret.len() - secret.trim().len() };
                 let left = shown.replacen(REDACTED, "", 1).len() - "{\"error\": \"[]\"}".len();
@@ -501,7 +508,7 @@ mod tests {
         }
         let encoded = STANDARD.encode("user:Password");
         assert_eq!(redactor.text(&encoded), REDACTED);
-        assert!(!redactor.finds(encoded.to_lowercase().as_bytes()), "that is another text");
+        assert!(!redactor.contains_secret(encoded.to_lowercase().as_bytes()), "that is another text");
     }
 
     #[test]
@@ -544,7 +551,7 @@ mod tests {
     fn neither_a_long_secret_nor_an_answer_made_for_it_takes_long() {
         let secret = "a".repeat(30_000) + "b";
         let text = "a".repeat(100_000);
-        assert!(Redactor::new([secret.as_str()]).finds(text.as_bytes()));
+        assert!(Redactor::new([secret.as_str()]).contains_secret(text.as_bytes()));
         let odd = ["%25", "%2525", "\\\\", "++++", "%%%%"].map(|part| part.repeat(40));
         let redactor = Redactor::new(odd.iter().map(String::as_str));
         let mean = "%25".repeat(10_000) + &"\\".repeat(10_000) + &"+".repeat(10_000);
@@ -563,10 +570,10 @@ mod tests {
         let mut steps = RedactionSteps::of(mean.as_bytes());
         let most = steps.left;
         assert_eq!(most, 5 * 50_000 + 500_000);
-        redactor.places(mean.as_bytes(), &mut steps);
-        assert!(steps.are_spent(), "{} of {most} steps are left", steps.left);
+        redactor.secret_ranges(mean.as_bytes(), &mut steps);
+        assert!(steps.is_exhausted(), "{} of {most} steps are left", steps.left);
         assert_eq!(redactor.text(&mean), REDACTED);
-        assert!(redactor.finds(mean.as_bytes()), "what is not read may hold one");
+        assert!(redactor.contains_secret(mean.as_bytes()), "what is not read may hold one");
     }
 
     #[test]
@@ -584,12 +591,12 @@ mod tests {
         assert!(body.len() > 1 << 20, "{}", body.len());
         let mut steps = RedactionSteps::of(&body);
         let most = steps.left;
-        let places = redactor.places(&body, &mut steps);
+        let places = redactor.secret_ranges(&body, &mut steps);
         assert!(places.len() >= all.len(), "{} of {}", places.len(), all.len());
         let taken = most - steps.left;
         assert!(taken * 2 < most, "{taken} of {most} steps for {} bytes", body.len());
         let clean = redactor.bytes(&body);
-        assert!(!redactor.finds(&clean));
+        assert!(!redactor.contains_secret(&clean));
         assert!(clean.windows(13).any(|part| part == b"example.org/a"), "what is no secret is there");
     }
 
@@ -599,7 +606,7 @@ mod tests {
         let usual =
             json!({ "items": vec![json!({ "a&b": "x+y %20 \n \"said\"", "price": "100 %" }); 500] }).to_string();
         let mut steps = RedactionSteps::of(usual.as_bytes());
-        assert!(redactor.places(usual.as_bytes(), &mut steps).is_empty());
+        assert!(redactor.secret_ranges(usual.as_bytes(), &mut steps).is_empty());
         let taken = RedactionSteps::of(usual.as_bytes()).left - steps.left;
         assert!(taken < usual.len() * 3, "{taken} for {} bytes", usual.len());
     }

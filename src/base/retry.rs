@@ -5,18 +5,18 @@ use std::time::Duration;
 /// Exponential with full jitter: a random share of `first` × 2^(`tries` − 1), which is capped at `longest`.
 /// `tries` counts from 1; `random` lies in 0..1. Source: Brooker, "Exponential Backoff And Jitter", 2015.
 pub fn full_jitter(first: Duration, tries: u32, longest: Duration, random: f64) -> Duration {
-    doubled(first, tries.saturating_sub(1), longest).mul_f64(random.clamp(0.0, 1.0))
+    exponential(first, tries.saturating_sub(1), longest).mul_f64(random.clamp(0.0, 1.0))
 }
 
 /// After so many looks that found nothing, each further wait is twice as long.
-pub const CALM: u32 = 10;
+pub const IDLE_AFTER: u32 = 10;
 
 /// The wait after so many looks, one after the other, that found nothing: `first` for a while, in the end `longest`.
-pub fn resting(first: Duration, empty: u32, longest: Duration) -> Duration {
-    doubled(first, empty.saturating_sub(CALM), longest)
+pub fn idle_wait(first: Duration, empty: u32, longest: Duration) -> Duration {
+    exponential(first, empty.saturating_sub(IDLE_AFTER), longest)
 }
 
-fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
+fn exponential(first: Duration, times: u32, longest: Duration) -> Duration {
     first.saturating_mul(1_u32.checked_shl(times).unwrap_or(u32::MAX)).min(longest)
 }
 
@@ -36,7 +36,10 @@ mod tests {
 
     #[test]
     fn looks_that_find_nothing_become_rare_and_no_rarer_than_the_longest_wait() {
-        let wait = |empty| resting(Duration::from_secs(1), empty, Duration::from_secs(8)).as_secs();
-        assert_eq!([0, CALM, CALM + 1, CALM + 2, CALM + 3, CALM + 4, u32::MAX].map(wait), [1, 1, 2, 4, 8, 8, 8]);
+        let wait = |empty| idle_wait(Duration::from_secs(1), empty, Duration::from_secs(8)).as_secs();
+        assert_eq!(
+            [0, IDLE_AFTER, IDLE_AFTER + 1, IDLE_AFTER + 2, IDLE_AFTER + 3, IDLE_AFTER + 4, u32::MAX].map(wait),
+            [1, 1, 2, 4, 8, 8, 8]
+        );
     }
 }

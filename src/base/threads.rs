@@ -22,7 +22,7 @@ const NICENESS: i32 = if cfg!(target_os = "linux") { 6 } else { 0 };
 static OF_PROCESS: OnceLock<i32> = OnceLock::new();
 
 /// Lowers the priority of the calling thread, for good. Doing it twice lowers it once.
-pub fn give_way() {
+pub fn lower_priority() {
     let of_process = *OF_PROCESS.get_or_init(|| getpriority_process(None).unwrap_or(0));
     // the call concerns the calling thread alone; where it is refused, requests are served with the engine's priority
     let _ = setpriority_process(None, of_process + NICENESS);
@@ -41,7 +41,7 @@ impl LowRuntime {
             .enable_all()
             .thread_name("requests")
             .thread_stack_size(STACK)
-            .on_thread_start(give_way)
+            .on_thread_start(lower_priority)
             .build()?;
         Ok(LowRuntime(Some(runtime)))
     }
@@ -76,7 +76,7 @@ impl LowPool {
             let waiting = Arc::clone(&waiting);
             let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK);
             let started = thread.spawn(move || {
-                give_way();
+                lower_priority();
                 while let Some(job) = next(&waiting) {
                     job();
                 }
@@ -103,14 +103,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_threads_that_give_way_have_a_lower_priority() {
+    fn compute_threads_alone_have_a_lower_priority() {
         let before = getpriority_process(None).unwrap();
         let low = std::thread::spawn(|| {
-            give_way();
-            give_way();
+            lower_priority();
+            lower_priority();
             // a thread that it starts inherits the priority, and gives way no further
             let inherits = std::thread::spawn(|| {
-                give_way();
+                lower_priority();
                 getpriority_process(None).unwrap()
             });
             (getpriority_process(None).unwrap(), inherits.join().unwrap())

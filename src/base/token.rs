@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_secret_is_printed() {
+    fn secret_document_is_never_printed() {
         let token = TokenText::new(TokenKind::Admin);
         assert_eq!(format!("{token:?}"), "TokenText(rv_admin_[redacted])");
         assert_eq!(format!("{:?}", token.hash()), "TokenHash([redacted])");

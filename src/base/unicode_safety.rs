@@ -35,7 +35,7 @@ pub fn is_traceless(c: char) -> bool {
 }
 
 /// The text with a sign in the place of each hidden character: `␀` for C0, else `⟦U+202E⟧`.
-pub fn visible(text: &str) -> String {
+pub fn escape_hidden(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut before = None;
     let mut rest = text.chars().peekable();
@@ -59,7 +59,7 @@ fn needs_joiner(c: Option<char>) -> bool {
 
 /// The text with hidden characters shown, on one line.
 pub fn on_one_line(text: &str) -> String {
-    visible(&text.replace(['\n', '\r', '\t'], " "))
+    escape_hidden(&text.replace(['\n', '\r', '\t'], " "))
 }
 
 #[cfg(test)]
@@ -69,21 +69,21 @@ mod tests {
     #[test]
     fn invisible_characters_are_shown() {
         assert_eq!(
-            visible("pay\u{202e}gnp.exe\0 a\u{200b}b\r\n\u{1b}[0m\u{7f}\u{e0041}"),
+            escape_hidden("pay\u{202e}gnp.exe\0 a\u{200b}b\r\n\u{1b}[0m\u{7f}\u{e0041}"),
             concat!(
                 "pay\u{27e6}U+202E\u{27e7}gnp.exe\u{2400} a\u{27e6}U+200B\u{27e7}b\u{240d}\n\u{241b}[0m\u{2421}",
                 "\u{27e6}U+E0041\u{27e7}"
             )
         );
         for whole in ["שלום", "می\u{200c}خواهم", "👩\u{200d}👧", "line\n\tnext"] {
-            assert_eq!(visible(whole), whole);
+            assert_eq!(escape_hidden(whole), whole);
         }
-        assert_eq!(visible("a\u{200d}b"), "a\u{27e6}U+200D\u{27e7}b");
+        assert_eq!(escape_hidden("a\u{200d}b"), "a\u{27e6}U+200D\u{27e7}b");
     }
 
     #[test]
     fn forms_of_characters_are_spelling_in_texts_and_traceless_in_names() {
-        assert_eq!(visible("\u{2714}\u{fe0f}"), "\u{2714}\u{fe0f}");
+        assert_eq!(escape_hidden("\u{2714}\u{fe0f}"), "\u{2714}\u{fe0f}");
         assert!(['\u{fe00}', '\u{fe0f}', '\u{2800}', '\u{200b}', '\u{e0100}'].into_iter().all(is_traceless));
         assert!(['a', ' ', 'é', '東', '👩'].into_iter().all(|c| !is_traceless(c)));
     }

@@ -105,8 +105,8 @@ impl BenchEnv {
     /// Does something in a place of its own, which is removed whatever came of it, an interruption included.
     pub async fn with<T>(at: &Where, work: impl AsyncFnOnce(&BenchEnv) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let place = BenchEnv::make(at).await?;
-        let done = at.or_stopped(work(&place)).await;
-        let left = place.leave().await;
+        let done = at.run_until_stopped(work(&place)).await;
+        let left = place.teardown().await;
         let done = done?;
         left?;
         Ok(done)
@@ -130,8 +130,8 @@ impl BenchEnv {
             }
         };
         let mut place = BenchEnv {
-            bare: bare(&config, &dir.join("bare.db"))?,
-            inside: bare(&config, &dir.join("bench.db"))?,
+            bare: unopened(&config, &dir.join("bare.db"))?,
+            inside: unopened(&config, &dir.join("bench.db"))?,
             config,
             dir,
             schema,
@@ -149,7 +149,7 @@ impl BenchEnv {
         }
         if let Err(error) = std::fs::create_dir_all(&place.dir) {
             let dir = place.dir.display().to_string();
-            place.leave().await?;
+            place.teardown().await?;
             return Err(error).context(format!("{dir} can't be made"));
         }
         Ok(place)
@@ -173,7 +173,7 @@ impl BenchEnv {
     }
 
     /// Removes everything.
-    async fn leave(self) -> anyhow::Result<()> {
+    async fn teardown(self) -> anyhow::Result<()> {
         self.bare.close().await;
         self.inside.close().await;
         if let Some((url, schema)) = &self.schema {
@@ -194,7 +194,7 @@ impl BenchEnv {
 }
 
 /// Opens nothing yet: the tables of the service are made by the service.
-fn bare(config: &Config, file: &Path) -> anyhow::Result<Bare> {
+fn unopened(config: &Config, file: &Path) -> anyhow::Result<Bare> {
     let url = config.database.url.expose();
     if url.starts_with("postgres") {
         // row-level security lets the engine see every tenant's rows, and so us
@@ -234,6 +234,6 @@ async fn remove_schema(url: &SecretUrl, schema: &str) -> anyhow::Result<()> {
 }
 
 /// An id for something that is only counted.
-pub fn any_id() -> Uuid {
+pub fn random_id() -> Uuid {
     new_id(Clock::system().now())
 }

@@ -113,7 +113,7 @@ impl BenchFigure {
     }
 
     /// Puts the limit beside it.
-    pub fn against(self, what: impl Into<String>, limit: f64) -> BenchFigure {
+    pub fn with_limit(self, what: impl Into<String>, limit: f64) -> BenchFigure {
         let ratio = (limit > 0.0).then(|| self.value / limit);
         BenchFigure { limit: Some(limit), ratio, against: what.into(), ..self }
     }
@@ -121,25 +121,25 @@ impl BenchFigure {
     /// Asks for this share of the limit.
     pub fn at_least(self, share: f64) -> BenchFigure {
         let met = self.ratio.is_some_and(|ratio| ratio >= share);
-        self.asks(format!("≥ {:.0} % of the limit", share * 100.0), met)
+        self.require(format!("≥ {:.0} % of the limit", share * 100.0), met)
     }
 
     /// Allows so many times the limit.
     pub fn at_most(self, times: f64) -> BenchFigure {
         let met = self.ratio.is_some_and(|ratio| ratio <= times);
         let words = if times == 1.0 { "≤ the limit".into() } else { format!("≤ {times} × the limit") };
-        self.asks(words, met)
+        self.require(words, met)
     }
 
     /// Allows this much over the limit.
     pub fn at_most_over(self, more: f64) -> BenchFigure {
         let met = self.limit.is_some_and(|limit| self.value <= limit + more);
         let words = format!("≤ the limit + {more} {}", self.unit);
-        self.asks(words, met)
+        self.require(words, met)
     }
 
     /// Asks for one thing more.
-    pub fn asks(self, words: String, met: bool) -> BenchFigure {
+    pub fn require(self, words: String, met: bool) -> BenchFigure {
         let reach = match &self.reach {
             Some(before) => format!("{before}, {words}"),
             None => words,
@@ -148,30 +148,31 @@ impl BenchFigure {
     }
 
     /// Tells a number beside it.
-    pub fn part(mut self, name: impl Into<String>, unit: &str, value: f64) -> BenchFigure {
+    pub fn with_part(mut self, name: impl Into<String>, unit: &str, value: f64) -> BenchFigure {
         self.parts.push(FigurePart { name: name.into(), unit: unit.into(), value, most: None });
         self
     }
 
     /// Tells a number beside it that may be `most`.
-    pub fn part_at_most(mut self, name: &str, unit: &str, value: f64, most: f64) -> BenchFigure {
+    pub fn with_part_at_most(mut self, name: &str, unit: &str, value: f64, most: f64) -> BenchFigure {
         self.parts.push(FigurePart { name: name.into(), unit: unit.into(), value, most: Some(most) });
         let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
-        self.asks(format!("{name} ≤ {}{unit}", number(most)), value <= most)
+        self.require(format!("{name} ≤ {}{unit}", number(most)), value <= most)
     }
 
     /// Asks that none of these latenesses, in milliseconds, is less than nothing: what starts before its instant is no
     /// better than what is late.
-    pub fn never_early(self, late: &Samples) -> BenchFigure {
-        let earliest = late.at(0.0);
+    pub fn require_not_early(self, late: &Samples) -> BenchFigure {
+        let earliest = late.percentile(0.0);
         let met = earliest >= -EARLY;
-        self.part("earliest", "ms", earliest).asks("none before its instant".into(), met)
+        self.with_part("earliest", "ms", earliest).require("none before its instant".into(), met)
     }
 
     /// Tells how the samples behind it are spread, and their 50th and 99th percentile.
     pub fn spread(self, samples: &Samples) -> BenchFigure {
         let unit = self.unit.clone();
-        let told = self.part("p50", &unit, samples.at(0.5)).part("p99", &unit, samples.at(0.99));
+        let told =
+            self.with_part("p50", &unit, samples.percentile(0.5)).with_part("p99", &unit, samples.percentile(0.99));
         BenchFigure { distribution: Some(samples.distribution(&unit)), ..told }
     }
 }
@@ -193,7 +194,7 @@ impl Samples {
     }
 
     /// The value below or at which this share of the samples lies: one of them. NaN of nothing.
-    pub fn at(&self, share: f64) -> f64 {
+    pub fn percentile(&self, share: f64) -> f64 {
         let index = ((self.0.len() as f64 * share).ceil() as usize).clamp(1, self.0.len().max(1)) - 1;
         self.0.get(index).copied().unwrap_or(f64::NAN)
     }
@@ -207,14 +208,14 @@ impl Samples {
     pub fn distribution(&self, unit: &str) -> Distribution {
         let thousandths = (0..990).step_by(10).chain(990..=1000).map(f64::from);
         let rounded = |value: f64| (value * 1e4).round() / 1e4;
-        let quantiles = thousandths.map(|share| (share / 1000.0, rounded(self.at(share / 1000.0)))).collect();
+        let quantiles = thousandths.map(|share| (share / 1000.0, rounded(self.percentile(share / 1000.0)))).collect();
         Distribution { unit: unit.into(), samples: self.0.len() as u64, quantiles }
     }
 }
 
 /// The one in the middle, so that a disturbed round does not count.
 pub fn median(values: Vec<f64>) -> f64 {
-    Samples::new(values).at(0.5)
+    Samples::new(values).percentile(0.5)
 }
 
 /// Short, with as many digits as matter.
@@ -246,9 +247,12 @@ mod tests {
     #[test]
     fn a_percentile_is_a_sample() {
         let samples = Samples::new((1..=200).rev().map(f64::from).collect());
-        assert_eq!((samples.at(0.0), samples.at(0.5), samples.at(0.99), samples.at(1.0)), (1.0, 100.0, 198.0, 200.0));
-        assert_eq!(Samples::new(vec![7.0]).at(0.99), 7.0);
-        assert!(Samples::new(vec![]).at(0.5).is_nan());
+        assert_eq!(
+            (samples.percentile(0.0), samples.percentile(0.5), samples.percentile(0.99), samples.percentile(1.0)),
+            (1.0, 100.0, 198.0, 200.0)
+        );
+        assert_eq!(Samples::new(vec![7.0]).percentile(0.99), 7.0);
+        assert!(Samples::new(vec![]).percentile(0.5).is_nan());
         assert_eq!(median(vec![9.0, 1.0, 4.0]), 4.0);
     }
 
@@ -262,13 +266,13 @@ mod tests {
 
     #[test]
     fn figure_is_met_only_where_every_target_is() {
-        let figure = |value| BenchFigure::new("start", "run now to start", "ms", 10, value).against("notify", 2.0);
+        let figure = |value| BenchFigure::new("start", "run now to start", "ms", 10, value).with_limit("notify", 2.0);
         assert_eq!(figure(2.5).at_most(1.25).met, Some(true));
         assert_eq!(figure(2.51).at_most(1.25).met, Some(false));
         assert_eq!((figure(1.4).at_least(0.7).met, figure(1.3).at_least(0.7).met), (Some(true), Some(false)));
         assert_eq!((figure(5.0).at_most_over(3.0).met, figure(5.1).at_most_over(3.0).met), (Some(true), Some(false)));
         assert_eq!(figure(1.0).met, None);
-        let both = figure(2.5).at_most(1.25).part_at_most("p99", "ms", 9.0, 8.0);
+        let both = figure(2.5).at_most(1.25).with_part_at_most("p99", "ms", 9.0, 8.0);
         assert_eq!((both.met, both.reach.as_deref()), (Some(false), Some("≤ 1.25 × the limit, p99 ≤ 8 ms")));
         assert_eq!(both.ratio, Some(1.25));
     }
@@ -277,10 +281,10 @@ mod tests {
     fn early_start_reaches_no_target() {
         let figure = |least| {
             let late = Samples::new(vec![least, 1.0, 2.0]);
-            BenchFigure::new("lone", "lateness", "ms", 3, late.at(0.99))
-                .against("timer", 1.0)
+            BenchFigure::new("lone", "lateness", "ms", 3, late.percentile(0.99))
+                .with_limit("timer", 1.0)
                 .at_most(5.0)
-                .never_early(&late)
+                .require_not_early(&late)
         };
         assert_eq!((figure(-0.9).met, figure(-1.1).met), (Some(true), Some(false)));
         assert_eq!(figure(-170.0).parts[0].value, -170.0);

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::base::id::{Scope, Tenant};
 use crate::base::invalid::ValidationErrors;
-use crate::bench::env::{Bare, BenchEnv, any_id, on_bare};
+use crate::bench::env::{Bare, BenchEnv, on_bare, random_id};
 use crate::domain::task::{Draft, Task, TaskValidator};
 use crate::store::{NewTask, Store};
 
@@ -18,8 +18,8 @@ pub const TENANTS: usize = 100;
 /// Rows copied by one statement: it has a time limit, and SQLite holds its one writer meanwhile.
 const AT_ONCE: usize = 20_000;
 
-/// The stock of a place.
-pub struct Stock<'a> {
+/// Makes the rows of a measurement in an environment.
+pub struct Fixtures<'a> {
     pub place: &'a BenchEnv,
     pub store: &'a Store,
     pub known: &'a TaskValidator,
@@ -41,7 +41,7 @@ pub fn hourly_with_a_slot() -> Value {
     json!({ "type": "schedule", "interval": "1h" })
 }
 
-impl Stock<'_> {
+impl Fixtures<'_> {
     /// One task, as a caller makes it.
     pub async fn task(&self, tenant: &str, draft: &Value) -> anyhow::Result<Task> {
         let (task, nominal_at) = self.read(tenant, draft)?;
@@ -54,7 +54,7 @@ impl Stock<'_> {
         let now = self.store.clock().now();
         let tenant = Tenant::new(tenant).map_err(|why| ValidationErrors::one("/tenant_id", why));
         let draft = Draft::parse(tenant, draft, self.known, now)?;
-        let (task, next) = Task::new(any_id(), draft, now).map_err(|fault| ValidationErrors(vec![fault]))?;
+        let (task, next) = Task::new(random_id(), draft, now).map_err(|fault| ValidationErrors(vec![fault]))?;
         Ok((task, next.map(|next| next.nominal)))
     }
 
@@ -89,7 +89,7 @@ impl Stock<'_> {
     pub async fn queued(&self, count: usize) -> anyhow::Result<()> {
         let trigger = json!({ "type": "schedule", "interval": "1h", "overlap": "allow" });
         let model = self.task(&tenant(0), &draft(trigger)).await?;
-        let run_id = any_id();
+        let run_id = random_id();
         let now = self.store.clock().now();
         self.store.run_now(&Scope::Every, model.id, run_id, None, now, None).await?;
         let (tasks, runs) = (base_id(), base_id());
@@ -209,7 +209,7 @@ impl Stock<'_> {
 
 /// The first 20 hexadecimal digits of an id that nothing else has.
 fn base_id() -> String {
-    let id = any_id().simple().to_string();
+    let id = random_id().simple().to_string();
     id[..20].to_owned()
 }
 

@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use crate::app::{self, AppEnd, Built, Extras};
 use crate::base::clock::{Clock, pause};
 use crate::bench::env::{BenchEnv, on_bare};
-use crate::bench::fixtures::Stock;
+use crate::bench::fixtures::Fixtures;
 use crate::bench::noop::Noop;
 use crate::bench::rate::{Rate, Watch};
 use crate::domain::task::TaskValidator;
@@ -54,8 +54,8 @@ impl Instance {
         Ok(Instance { store, known: http.known.clone(), noop, engine })
     }
 
-    pub fn stock<'a>(&'a self, place: &'a BenchEnv) -> Stock<'a> {
-        Stock { place, store: &self.store, known: &self.known }
+    pub fn fixtures<'a>(&'a self, place: &'a BenchEnv) -> Fixtures<'a> {
+        Fixtures { place, store: &self.store, known: &self.known }
     }
 
     pub async fn start(self) -> anyhow::Result<StartedInstance> {
@@ -67,7 +67,7 @@ impl Instance {
     ///
     /// # Errors
     /// One was lost or doubled, or took more than one attempt.
-    pub async fn work_off(self, place: &BenchEnv, runs: usize, tasks: usize) -> anyhow::Result<Rate> {
+    pub async fn run_all(self, place: &BenchEnv, runs: usize, tasks: usize) -> anyhow::Result<Rate> {
         let watch = Watch::start();
         let started = self.start().await?;
         started.noop.until_executed(runs as u64, PATIENCE).await?;
@@ -84,8 +84,8 @@ impl Instance {
 }
 
 impl StartedInstance {
-    pub fn stock<'a>(&'a self, place: &'a BenchEnv) -> Stock<'a> {
-        Stock { place, store: &self.store, known: &self.known }
+    pub fn fixtures<'a>(&'a self, place: &'a BenchEnv) -> Fixtures<'a> {
+        Fixtures { place, store: &self.store, known: &self.known }
     }
 
     pub async fn stop(self) {

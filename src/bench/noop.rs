@@ -50,12 +50,12 @@ impl Noop {
     }
 
     /// Notes starts from now on.
-    pub fn note(&self) {
+    pub fn start_recording(&self) {
         self.0.noting.store(true, Ordering::Release);
     }
 
     /// The starts that were noted, and notes no more.
-    pub fn noted(&self) -> Vec<NoopStart> {
+    pub fn take_recorded(&self) -> Vec<NoopStart> {
         self.0.noting.store(false, Ordering::Release);
         std::mem::take(&mut self.0.starts.lock().expect("bench lock"))
     }

@@ -22,59 +22,59 @@ use crate::bench::protocol::{GO, Part, RAN, STOP, Said};
 ///
 /// # Errors
 /// What the part came to.
-pub async fn act() -> anyhow::Result<()> {
-    let mut told = BufReader::new(tokio::io::stdin()).lines();
-    let first = told.next_line().await?.unwrap_or_default();
+pub async fn run() -> anyhow::Result<()> {
+    let mut commands = BufReader::new(tokio::io::stdin()).lines();
+    let first = commands.next_line().await?.unwrap_or_default();
     let executed = match serde_json::from_str(&first)? {
         Part::Listen { url, channel } => {
             tokio::select! {
-                listened = notify::listen(&url, &channel, say) => listened?,
-                () = until_told(&mut told, STOP) => {}
+                listened = notify::listen(&url, &channel, send) => listened?,
+                () = wait_for_command(&mut commands, STOP) => {}
             }
             0
         }
-        Part::Serve { url, dir, tells } => serve(url, &dir, tells, &mut told).await?,
+        Part::Serve { url, dir, tells } => serve(url, &dir, tells, &mut commands).await?,
         Part::Whole(asked) => {
             let app = neighbours::serve(&asked).await?;
-            say(&Said::Ready);
-            say(&Said::Listens { address: app.address() });
-            until_told(&mut told, STOP).await;
+            send(&Said::Ready);
+            send(&Said::Listens { address: app.address() });
+            wait_for_command(&mut commands, STOP).await;
             app.stop().await;
             0
         }
-        Part::Engine { url, dir } => engine(url, &dir, &mut told).await?,
+        Part::Engine { url, dir } => engine(url, &dir, &mut commands).await?,
     };
-    say(&Said::Ended { executed });
+    send(&Said::Ended { executed });
     Ok(())
 }
 
-async fn serve(url: String, dir: &str, tells: bool, told: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<u64> {
+async fn serve(url: String, dir: &str, tells: bool, commands: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<u64> {
     let noop = Noop::default();
     if tells {
         let mut starts = noop.listen();
         tokio::spawn(async move {
             while let Some(start) = starts.recv().await {
-                say(&Said::Started { run_id: start.run_id, at: start.at });
+                send(&Said::Started { run_id: start.run_id, at: start.at });
             }
         });
     }
     let config = env::config(SecretUrl::new(url), Path::new(dir));
     let app = App::start(&config, extras(&noop), |_| {}).await?;
-    say(&Said::Ready);
-    until_told(told, STOP).await;
+    send(&Said::Ready);
+    wait_for_command(commands, STOP).await;
     app.stop().await;
     Ok(noop.executed())
 }
 
-async fn engine(url: String, dir: &str, told: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<u64> {
+async fn engine(url: String, dir: &str, commands: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<u64> {
     let noop = Noop::default();
     let config = env::config(SecretUrl::new(url), Path::new(dir));
     let Built { store, engine, .. } =
         app::build(&config, Clock::system(), extras(&noop), AppEnd::default(), |_| {}).await?;
-    say(&Said::Ready);
-    until_told(told, GO).await;
+    send(&Said::Ready);
+    wait_for_command(commands, GO).await;
     let running = engine.start().await?;
-    until_told(told, STOP).await;
+    wait_for_command(commands, STOP).await;
     running.stop().await;
     store.close().await;
     Ok(noop.executed())
@@ -84,7 +84,7 @@ fn extras(noop: &Noop) -> Extras {
     Extras { executors: vec![std::sync::Arc::new(noop.clone())], ..Extras::default() }
 }
 
-fn say(said: &Said) {
+fn send(said: &Said) {
     let line = serde_json::to_string(said).unwrap_or_default();
     // whoever started it may be gone; then the end of the input says so
     let mut out = std::io::stdout().lock();
@@ -92,14 +92,14 @@ fn say(said: &Said) {
 }
 
 /// Returns at this word, or at the end of the input; until then it answers.
-async fn until_told(told: &mut Lines<BufReader<Stdin>>, word: &str) {
-    while let Ok(Some(line)) = told.next_line().await {
+async fn wait_for_command(commands: &mut Lines<BufReader<Stdin>>, word: &str) {
+    while let Ok(Some(line)) = commands.next_line().await {
         if line == word {
             return;
         }
         if line == RAN {
             let ran = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-            say(&Said::Ran { cpu: Duration::new(ran.tv_sec as u64, ran.tv_nsec as u32) });
+            send(&Said::Ran { cpu: Duration::new(ran.tv_sec as u64, ran.tv_nsec as u32) });
         }
     }
 }

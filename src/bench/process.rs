@@ -36,8 +36,8 @@ impl PartProcess {
         let input = child.stdin.take().context("its input")?;
         let output = BufReader::new(child.stdout.take().context("its output")?).lines();
         let mut process = PartProcess { child, input, output };
-        process.tell(&serde_json::to_string(part)?).await?;
-        let said = process.hear().await?;
+        process.send(&serde_json::to_string(part)?).await?;
+        let said = process.receive().await?;
         anyhow::ensure!(said == Said::Ready, "the other process said {said:?} before it was ready");
         Ok(process)
     }
@@ -47,21 +47,21 @@ impl PartProcess {
     }
 
     /// The next thing that it says.
-    pub async fn hear(&mut self) -> anyhow::Result<Said> {
+    pub async fn receive(&mut self) -> anyhow::Result<Said> {
         let line = timeout(PATIENCE, self.output.next_line()).await.context("the other process says nothing")??;
         Ok(serde_json::from_str(&line.context("the other process has ended")?)?)
     }
 
     /// Lets it begin.
-    pub async fn go(&mut self) -> anyhow::Result<()> {
-        self.tell(GO).await
+    pub async fn begin(&mut self) -> anyhow::Result<()> {
+        self.send(GO).await
     }
 
     /// CPU time on all processors. `stat` counts in hundredths of a second, which is precise enough here.
     pub async fn cpu(&mut self) -> anyhow::Result<Duration> {
-        self.tell(RAN).await?;
+        self.send(RAN).await?;
         loop {
-            if let Said::Ran { cpu } = self.hear().await? {
+            if let Said::Ran { cpu } = self.receive().await? {
                 return Ok(cpu);
             }
         }
@@ -69,16 +69,16 @@ impl PartProcess {
 
     /// Ends it in order; answers how many runs it has executed.
     pub async fn stop(mut self) -> anyhow::Result<u64> {
-        self.tell(STOP).await?;
+        self.send(STOP).await?;
         loop {
-            if let Said::Ended { executed } = self.hear().await? {
+            if let Said::Ended { executed } = self.receive().await? {
                 self.child.wait().await?;
                 return Ok(executed);
             }
         }
     }
 
-    async fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+    async fn send(&mut self, line: &str) -> anyhow::Result<()> {
         self.input.write_all(format!("{line}\n").as_bytes()).await?;
         Ok(self.input.flush().await?)
     }

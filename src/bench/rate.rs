@@ -31,7 +31,7 @@ struct Took {
 
 impl Watch {
     pub fn start() -> Watch {
-        Watch { here: here(), all: everywhere(), began: Instant::now() }
+        Watch { here: process_cpu(), all: system_cpu(), began: Instant::now() }
     }
 
     pub fn elapsed(&self) -> Duration {
@@ -42,8 +42,8 @@ impl Watch {
     pub fn rate(&self, count: usize) -> Rate {
         let value = count as f64 / self.elapsed().as_secs_f64().max(1e-9);
         let each = |spent: Duration| spent.as_secs_f64() * 1e6 / count.max(1) as f64;
-        let took = self.all.zip(everywhere()).map(|(before, now)| {
-            let here = here().saturating_sub(self.here);
+        let took = self.all.zip(system_cpu()).map(|(before, now)| {
+            let here = process_cpu().saturating_sub(self.here);
             Took { here: each(here), elsewhere: each(now.saturating_sub(before).saturating_sub(here)) }
         });
         Rate { value, took }
@@ -60,35 +60,35 @@ impl Rate {
 
     /// Tells beside a figure where the time of each goes.
     pub fn profile(&self, figure: BenchFigure) -> BenchFigure {
-        self.tell(figure, "processor time of each in this process", "elsewhere (database, system)")
+        self.annotate(figure, "processor time of each in this process", "elsewhere (database, system)")
     }
 
     /// Tells beside the limit of a figure where the time of each goes.
     pub fn profile_limit(&self, figure: BenchFigure) -> BenchFigure {
-        self.tell(figure, "of each of the limit in this process", "and elsewhere")
+        self.annotate(figure, "of each of the limit in this process", "and elsewhere")
     }
 
-    fn tell(&self, figure: BenchFigure, here: &str, elsewhere: &str) -> BenchFigure {
+    fn annotate(&self, figure: BenchFigure, here: &str, elsewhere: &str) -> BenchFigure {
         match self.took {
-            Some(took) => figure.part(here, "µs", took.here).part(elsewhere, "µs", took.elsewhere),
+            Some(took) => figure.with_part(here, "µs", took.here).with_part(elsewhere, "µs", took.elsewhere),
             None => figure,
         }
     }
 }
 
 /// CPU time of this process so far, on all processors.
-fn here() -> Duration {
+fn process_cpu() -> Duration {
     let ran = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(ran.tv_sec as u64, ran.tv_nsec as u32)
 }
 
 /// CPU time of the whole system; `None` where the system does not tell it.
-fn everywhere() -> Option<Duration> {
-    busy(&std::fs::read_to_string(Path::new("/proc/stat")).ok()?)
+fn system_cpu() -> Option<Duration> {
+    busy_time(&std::fs::read_to_string(Path::new("/proc/stat")).ok()?)
 }
 
 /// Neither idle nor waiting for a disk: the first line counts user, nice, system, idle, iowait, irq and softirq.
-fn busy(stat: &str) -> Option<Duration> {
+fn busy_time(stat: &str) -> Option<Duration> {
     let counts: Vec<u64> =
         stat.lines().next()?.split_whitespace().skip(1).map_while(|count| count.parse().ok()).collect();
     let [user, nice, system, _, _, irq, softirq, ..] = counts[..] else { return None };
@@ -102,8 +102,8 @@ mod tests {
     #[test]
     fn idle_processors_do_not_count() {
         let stat = "cpu  100 20 30 9000 800 4 6 0 0 0\ncpu0 50 10 15 4500 400 2 3 0 0 0\n";
-        assert_eq!(busy(stat), Some(Duration::from_millis(1600)));
-        assert_eq!((busy(""), busy("cpu 1 2 3")), (None, None));
+        assert_eq!(busy_time(stat), Some(Duration::from_millis(1600)));
+        assert_eq!((busy_time(""), busy_time("cpu 1 2 3")), (None, None));
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn cpu_time_of_this_process_is_counted_as_its_own() {
         let watch = Watch::start();
-        while here() - watch.here < Duration::from_millis(60) {}
+        while process_cpu() - watch.here < Duration::from_millis(60) {}
         let took = watch.rate(1).took.expect("Linux says it");
         assert!(took.here >= 60_000.0, "{took:?}");
     }

@@ -26,7 +26,7 @@ pub struct Picture {
 
 impl BenchReport {
     /// The plots that this run has the figures for.
-    pub fn pictures(&self) -> Vec<Picture> {
+    pub fn plots(&self) -> Vec<Picture> {
         let bursts = [
             ("burst_100", "timer_burst_100"),
             ("burst_1000", "timer_burst_1000"),
@@ -61,7 +61,7 @@ impl BenchReport {
         for (colour, (figure, limit)) in pairs.iter().enumerate() {
             let Some(found) = self.figure(figure) else { continue };
             let Some(spread) = &found.distribution else { continue };
-            lines.push(line(named(found), colour, false, spread));
+            lines.push(line(figure_title(found), colour, false, spread));
             if let Some(spread) = self.limit(limit).and_then(|limit| limit.distribution.as_ref()) {
                 lines.push(line("limit".into(), colour, true, spread));
             }
@@ -200,10 +200,10 @@ impl BenchReport {
         }
         writeln!(out)?;
         for figure in self.figures.iter().filter(|figure| !figure.parts.is_empty()) {
-            let parts: Vec<String> = figure.parts.iter().map(told).collect();
+            let parts: Vec<String> = figure.parts.iter().map(part_text).collect();
             writeln!(out, "- `{}`: {}", figure.name, parts.join(", "))?;
         }
-        for picture in self.pictures() {
+        for picture in self.plots() {
             writeln!(out, "\n![{}]({images}{})", picture.title, picture.file)?;
         }
         writeln!(
@@ -230,19 +230,19 @@ impl BenchReport {
 }
 
 /// Where the plots are, as seen from the page: below its folder, or wherever they are.
-pub fn seen_from(page: &Path, plots: &Path) -> String {
+pub fn relative_to(page: &Path, plots: &Path) -> String {
     let folder = page.parent().unwrap_or(Path::new(""));
     let seen = plots.strip_prefix(folder).unwrap_or(plots).display().to_string();
     if seen.is_empty() { seen } else { format!("{seen}/") }
 }
 
-fn told(part: &FigurePart) -> String {
+fn part_text(part: &FigurePart) -> String {
     let value = format!("{} {} {}", part.name, number(part.value), part.unit);
     let most = part.most.map(|most| format!(" (at most {})", number(most))).unwrap_or_default();
     format!("{}{most}", value.trim_end())
 }
 
-fn named(figure: &BenchFigure) -> String {
+fn figure_title(figure: &BenchFigure) -> String {
     match figure.name.strip_prefix("burst_").and_then(|size| size.parse().ok()) {
         Some(size) => format!("{} at once", number(size)),
         None => figure.name.replace('_', " "),
@@ -284,9 +284,9 @@ mod tests {
             build: "release".into(),
         };
         let limit = FigureLimit::new("timer_burst_1000", "sleeps | at once", "ms", 10.0);
-        let burst = BenchFigure::new("burst_1000", "lateness", "ms", 1000, 40.0).against("timer burst", 10.0);
+        let burst = BenchFigure::new("burst_1000", "lateness", "ms", 1000, 40.0).with_limit("timer burst", 10.0);
         let drain =
-            BenchFigure::new("drain_100k", "a backlog", "runs/s", 100_000, 9_000.0).against("bare drain", 10_000.0);
+            BenchFigure::new("drain_100k", "a backlog", "runs/s", 100_000, 9_000.0).with_limit("bare drain", 10_000.0);
         let series = vec![
             Point { size: 1_000, value: 8_000.0, limit: 9_500.0 },
             Point { size: 100_000, value: 9_000.0, limit: 10_000.0 },
@@ -321,13 +321,13 @@ mod tests {
 
     #[test]
     fn there_is_a_plot_for_what_was_measured_and_none_for_what_was_not() {
-        let files: Vec<&str> = report().pictures().iter().map(|picture| picture.file).collect();
+        let files: Vec<&str> = report().plots().iter().map(|picture| picture.file).collect();
         assert_eq!(files, ["bench-lateness.svg", "bench-backlog.svg"]);
-        let lateness = &report().pictures()[0].svg;
+        let lateness = &report().plots()[0].svg;
         for part in ["1,000 at once", "p99 39.6 ms", ">100</text>", "lateness in ms"] {
             assert!(lateness.contains(part), "{part} is not in\n{lateness}");
         }
-        assert!(BenchReport { figures: vec![], ..report() }.pictures().is_empty());
+        assert!(BenchReport { figures: vec![], ..report() }.plots().is_empty());
     }
 
     #[test]
@@ -348,14 +348,14 @@ mod tests {
             "make it again: reveille bench --from docs/performance.json \
             --markdown docs/performance.md --plots docs/images --notes docs/performance.notes.md"
         );
-        for picture in report.pictures() {
+        for picture in report.plots() {
             assert_eq!(picture.svg, read(&format!("images/{}", picture.file)).unwrap(), "{}", picture.file);
         }
     }
 
     #[test]
     fn plots_are_linked_from_where_the_page_is() {
-        let seen = |page: &str, plots: &str| seen_from(Path::new(page), Path::new(plots));
+        let seen = |page: &str, plots: &str| relative_to(Path::new(page), Path::new(plots));
         assert_eq!(seen("docs/performance.md", "docs/images"), "images/");
         assert_eq!(seen("docs/performance.md", "docs"), "");
         assert_eq!(seen("performance.md", "plots"), "plots/");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::base::clock::{Clock, machine_now, signed};
+use crate::base::clock::{Clock, machine_now, to_delta};
 use crate::bench::env::{Bare, BenchEnv};
 
 /// Questions to the database; the one that was answered soonest counts.
@@ -39,7 +39,7 @@ impl Scale {
 
     /// How much later than an instant something happened, in milliseconds; less than nothing if it was before.
     pub fn late(&self, at: Duration, instant: DateTime<Utc>) -> f64 {
-        let since: TimeDelta = signed(at) - signed(self.at) - (instant - self.now);
+        let since: TimeDelta = to_delta(at) - to_delta(self.at) - (instant - self.now);
         since.num_nanoseconds().unwrap_or(i64::MAX) as f64 / 1e6
     }
 }

@@ -22,17 +22,17 @@ pub struct Bench<'a> {
 
 impl Bench<'_> {
     /// Whether a measurement is asked for.
-    pub fn wants(&self, name: &str) -> bool {
+    pub fn includes(&self, name: &str) -> bool {
         self.names.is_empty() || self.names.contains(&name)
     }
 
     /// Whether one of these is asked for.
-    pub fn wants_one_of(&self, names: &[&str]) -> bool {
-        names.iter().any(|name| self.wants(name))
+    pub fn includes_any(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.includes(name))
     }
 
     /// Tells what is being done.
-    pub fn tell(&self, doing: &str) {
+    pub fn progress(&self, doing: &str) {
         (self.told)(doing);
     }
 }

@@ -27,7 +27,7 @@ impl Where {
     }
 
     /// Does something unless it is asked to stop meanwhile.
-    pub async fn or_stopped<T>(&self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    pub async fn run_until_stopped<T>(&self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
         tokio::select! {
             done = work => done,
             () = self.stop.cancelled() => anyhow::bail!("stopped; everything that was made is removed"),

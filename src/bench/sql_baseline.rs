@@ -8,7 +8,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::try_join_all;
 use uuid::Uuid;
 
-use crate::bench::env::{BenchEnv, any_id};
+use crate::bench::env::{BenchEnv, random_id};
 use crate::bench::figure::BenchFigure;
 use crate::bench::fixtures::hourly;
 use crate::bench::instance::{Instance, record};
@@ -34,36 +34,36 @@ enum BaselineBatch {
 /// So many tasks that are due are fired, started and ended: runs a second.
 pub async fn fire(place: &BenchEnv, fires: usize) -> anyhow::Result<f64> {
     let instance = Instance::build(place).await?;
-    instance.stock(place).due_by(hourly(), fires, instance.store.clock().now()).await?;
-    work_off(place, instance, BaselineBatch::Fire, fires).await
+    instance.fixtures(place).due_by(hourly(), fires, instance.store.clock().now()).await?;
+    drain_queue(place, instance, BaselineBatch::Fire, fires).await
 }
 
 /// So many runs that are ready are taken, started and ended: runs a second.
 pub async fn drain(place: &BenchEnv, runs: usize) -> anyhow::Result<f64> {
     let instance = Instance::build(place).await?;
-    instance.stock(place).queued(runs).await?;
-    work_off(place, instance, BaselineBatch::Take, runs).await
+    instance.fixtures(place).queued(runs).await?;
+    drain_queue(place, instance, BaselineBatch::Take, runs).await
 }
 
 /// Tells beside a figure, in runs a second, what its statements gave, and how much of the limit that is: what can be
 /// reached with these statements.
-pub fn tell(figure: BenchFigure, rate: f64) -> BenchFigure {
+pub fn annotate(figure: BenchFigure, rate: f64) -> BenchFigure {
     let limit = figure.limit;
-    let figure = figure.part(WHAT, "runs/s", rate);
+    let figure = figure.with_part(WHAT, "runs/s", rate);
     match limit {
-        Some(limit) => figure.part("which is of the limit", "", rate / limit),
+        Some(limit) => figure.with_part("which is of the limit", "", rate / limit),
         None => figure,
     }
 }
 
 /// The baseline that was told beside a figure.
-pub fn told(figure: &BenchFigure) -> Option<f64> {
+pub fn baseline_of(figure: &BenchFigure) -> Option<f64> {
     figure.parts.iter().find(|part| part.name == WHAT).map(|part| part.value)
 }
 
-async fn work_off(place: &BenchEnv, instance: Instance, batch: BaselineBatch, runs: usize) -> anyhow::Result<f64> {
+async fn drain_queue(place: &BenchEnv, instance: Instance, batch: BaselineBatch, runs: usize) -> anyhow::Result<f64> {
     let began = Instant::now();
-    let callers = (0..CALLERS).map(|_| tokio::spawn(call(instance.store.clone(), batch)));
+    let callers = (0..CALLERS).map(|_| tokio::spawn(run_batches(instance.store.clone(), batch)));
     for called in try_join_all(callers).await? {
         called?;
     }
@@ -75,8 +75,8 @@ async fn work_off(place: &BenchEnv, instance: Instance, batch: BaselineBatch, ru
 }
 
 /// One batch after the other, until there is none.
-async fn call(store: Store, batch: BaselineBatch) -> anyhow::Result<()> {
-    let worker = any_id();
+async fn run_batches(store: Store, batch: BaselineBatch) -> anyhow::Result<()> {
+    let worker = random_id();
     loop {
         let now = store.clock().now();
         let started = match batch {
@@ -109,10 +109,12 @@ mod tests {
 
     #[test]
     fn statement_figures_are_told_with_their_share_of_the_limit() {
-        let figure =
-            tell(BenchFigure::new("fire", "due → finished", "runs/s", 10, 20.0).against("bare fire", 80.0), 28.0);
+        let figure = annotate(
+            BenchFigure::new("fire", "due → finished", "runs/s", 10, 20.0).with_limit("bare fire", 80.0),
+            28.0,
+        );
         let told_beside: Vec<(&str, f64)> = figure.parts.iter().map(|part| (part.name.as_str(), part.value)).collect();
         assert_eq!(told_beside, [(WHAT, 28.0), ("which is of the limit", 0.35)]);
-        assert_eq!((told(&figure), told(&BenchFigure::default())), (Some(28.0), None));
+        assert_eq!((baseline_of(&figure), baseline_of(&BenchFigure::default())), (Some(28.0), None));
     }
 }

@@ -61,7 +61,7 @@ pub struct Client {
 }
 
 /// The filters of a list that were given.
-pub fn given<const N: usize>(filters: [(&'static str, Option<String>); N]) -> Vec<(&'static str, String)> {
+pub fn given_filters<const N: usize>(filters: [(&'static str, Option<String>); N]) -> Vec<(&'static str, String)> {
     filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
@@ -99,7 +99,7 @@ impl Client {
     }
 
     /// With refusals that name what was typed for the fields that they are about.
-    pub fn typed_as(self, typed: FieldFlags) -> Client {
+    pub fn with_flag_names(self, typed: FieldFlags) -> Client {
         Client { typed, ..self }
     }
 
@@ -119,7 +119,7 @@ impl Client {
     }
 
     /// The result that a POST or a PATCH would have; nothing is changed.
-    pub async fn tried(&self, method: Method, path: &[&str], body: &Value) -> anyhow::Result<Value> {
+    pub async fn dry_run(&self, method: Method, path: &[&str], body: &Value) -> anyhow::Result<Value> {
         self.json(self.request(method, path).query(&[("dry_run", "true")]).json(body)).await
     }
 
@@ -193,7 +193,7 @@ impl Client {
             None => request,
         };
         let request = request.timeout(STREAM_TIMEOUT);
-        let response = self.answer(request).await?;
+        let response = self.send(request).await?;
         let bytes = response.bytes_stream().map_err(std::io::Error::other);
         Ok(SseStream::from_bytes_stream(bytes).map(|event| event.context("the stream broke off")).boxed())
     }
@@ -211,7 +211,7 @@ impl Client {
     }
 
     async fn json(&self, request: RequestBuilder) -> anyhow::Result<Value> {
-        let response = self.answer(request).await?;
+        let response = self.send(request).await?;
         if response.status() == StatusCode::NO_CONTENT {
             return Ok(Value::Null);
         }
@@ -220,7 +220,7 @@ impl Client {
     }
 
     /// The answer; one that was lost on its way is asked for once more, where a key makes that safe.
-    async fn answer(&self, request: RequestBuilder) -> anyhow::Result<Response> {
+    async fn send(&self, request: RequestBuilder) -> anyhow::Result<Response> {
         let again = request.try_clone();
         let response = match (request.send().await, again) {
             (Err(error), Some(again)) if !error.is_connect() && has_key(&again) => again.send().await,
@@ -274,10 +274,10 @@ fn refusal(status: StatusCode, body: &Bytes, with_token: bool, typed: FieldFlags
         ("", title) => title.to_owned(),
         (detail, _) => detail.to_owned(),
     };
-    let mut failure = CliFailure::new(in_our_manner(&message));
+    let mut failure = CliFailure::new(lowercase_sentence(&message));
     for fault in &problem.errors {
         let place = fault.pointer.trim_start_matches('/').replace('/', ".").replace("~1", "/").replace("~0", "~");
-        let (named, message) = (typed::name(typed, &place), fault.message.replace(IN_ADDRESSES, AS_LENGTHS));
+        let (named, message) = (typed::flag_name(typed, &place), fault.message.replace(IN_ADDRESSES, AS_LENGTHS));
         failure = failure.detail(if named.is_empty() { message } else { format!("{named}: {message}") });
     }
     match status {
@@ -293,7 +293,7 @@ fn refusal(status: StatusCode, body: &Bytes, with_token: bool, typed: FieldFlags
 }
 
 /// Lower case at the start, no full stop at the end.
-fn in_our_manner(message: &str) -> String {
+fn lowercase_sentence(message: &str) -> String {
     let mut chars = message.trim_end_matches('.').chars();
     match chars.next() {
         Some(first) => first.to_lowercase().chain(chars).collect(),

@@ -20,11 +20,11 @@ impl YesArgs {
     ///
     /// # Errors
     /// The person says no.
-    pub fn or_ask(self, question: &str, screen: &mut Screen) -> anyhow::Result<()> {
+    pub fn confirm(self, question: &str, screen: &mut Screen) -> anyhow::Result<()> {
         if self.yes || !screen.terminal || !std::io::stdin().is_terminal() {
             return Ok(());
         }
-        match agrees(question, screen)? {
+        match ask_yes_no(question, screen)? {
             true => Ok(()),
             false => Err(CliFailure::new("nothing was done").hint("--yes does not ask").into()),
         }
@@ -32,7 +32,7 @@ impl YesArgs {
 }
 
 /// Whether a person says yes; the end of the input is a no.
-pub fn agrees(question: &str, screen: &mut Screen) -> anyhow::Result<bool> {
+pub fn ask_yes_no(question: &str, screen: &mut Screen) -> anyhow::Result<bool> {
     screen.piece(&format!("{question} [y/N] "))?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).context("read the answer")?;

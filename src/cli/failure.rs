@@ -51,12 +51,12 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS; // `reveille run list | head` has seen enough
     }
-    eprintln!("error: {}", told(error));
+    eprintln!("error: {}", render(error));
     ExitCode::FAILURE
 }
 
 /// A failure and its causes on one line, then the faults, and the hints last, wherever in the chain they came from.
-fn told(error: &anyhow::Error) -> String {
+fn render(error: &anyhow::Error) -> String {
     let (mut message, mut faults, mut hints) = (String::new(), String::new(), String::new());
     for cause in error.chain() {
         let text = cause.to_string();
@@ -99,12 +99,12 @@ mod tests {
     fn causes_stand_behind_what_failed_and_hints_come_last() {
         let taken = std::io::Error::from(ErrorKind::AddrInUse);
         let error = anyhow::Error::from(taken).context("the service can't listen\nhint: is another one running?");
-        assert_eq!(told(&error), "the service can't listen: address in use\nhint: is another one running?");
+        assert_eq!(render(&error), "the service can't listen: address in use\nhint: is another one running?");
         let failure = CliFailure::new("the task is not valid").detail("trigger: is missing").hint("see --help");
         let error = anyhow::Error::from(failure).context("create `a`");
-        assert_eq!(told(&error), "create `a`: the task is not valid\n  trigger: is missing\nhint: see --help");
+        assert_eq!(render(&error), "create `a`: the task is not valid\n  trigger: is missing\nhint: see --help");
         let twice = anyhow::anyhow!("permission denied").context("data: permission denied");
-        assert_eq!(told(&twice), "data: permission denied");
+        assert_eq!(render(&twice), "data: permission denied");
     }
 
     #[test]

@@ -78,7 +78,7 @@ fn write(file: &Path, profiles: &BTreeMap<String, StoredProfile>) -> anyhow::Res
 }
 
 /// Keeps a service under a name, in the place of what is kept there.
-pub fn keep(file: &Path, name: &str, url: &str, token: String) -> anyhow::Result<()> {
+pub fn save(file: &Path, name: &str, url: &str, token: String) -> anyhow::Result<()> {
     let mut profiles = read(file)?;
     profiles.insert(name.to_owned(), StoredProfile { url: url.to_owned(), token });
     write(file, &profiles)

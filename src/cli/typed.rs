@@ -111,7 +111,7 @@ pub const QUOTA: FieldFlags = &[("tenant_id", "TENANT")];
 
 /// The flag for the field at `place` (`trigger.start_at`), and the place of the fault within it; the place itself where
 /// no flag was typed.
-pub fn name(typed: FieldFlags, place: &str) -> String {
+pub fn flag_name(typed: FieldFlags, place: &str) -> String {
     let found = typed.iter().find_map(|(field, flag)| match field.split_once('*') {
         Some((before, _)) => {
             let name = place.strip_prefix(before)?;
@@ -159,7 +159,7 @@ mod tests {
             (EVENT, "", ""),
         ];
         for (typed, place, named) in cases {
-            assert_eq!(name(typed, place), named, "{place}");
+            assert_eq!(flag_name(typed, place), named, "{place}");
         }
     }
 

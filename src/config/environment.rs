@@ -64,8 +64,10 @@ impl Environment {
     ) -> Result<Result<Config, ConfigFault>, EnvironmentFault> {
         for (name, path) in self.keys() {
             let text = &self.0[name];
-            let value = typed(text).filter(|_| !as_text.contains(name)).unwrap_or_else(|| Value::String(text.clone()));
-            if !place(&mut table, &path, value) {
+            let value = parse_toml_value(text)
+                .filter(|_| !as_text.contains(name))
+                .unwrap_or_else(|| Value::String(text.clone()));
+            if !set_at_path(&mut table, &path, value) {
                 return Err(EnvironmentFault::Variable(ConfigError::at(name, "goes below a key that is not a table")));
             }
         }
@@ -83,7 +85,7 @@ impl Environment {
     }
 
     fn variable_of(&self, path: &[String]) -> Option<String> {
-        self.keys().find(|(_, key)| agree(key, path)).map(|(name, _)| name.to_owned())
+        self.keys().find(|(_, key)| is_prefix_either_way(key, path)).map(|(name, _)| name.to_owned())
     }
 
     /// The variables that name keys, with the keys' paths.
@@ -101,7 +103,7 @@ impl Environment {
     }
 
     fn is_typed(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|text| typed(text).is_some())
+        self.get(name).is_some_and(|text| parse_toml_value(text).is_some())
     }
 
     /// `REVEILLE_DATABASE_URL` for `REVEILLE_DATABASE__URL` must not be ignored. Other variables with our prefix are:
@@ -149,7 +151,7 @@ impl EnvironmentFault {
 }
 
 /// A number, boolean, list or inline table, if the text is one in TOML.
-fn typed(text: &str) -> Option<Value> {
+fn parse_toml_value(text: &str) -> Option<Value> {
     let table: Table = format!("value = {}", text.trim()).parse().ok()?;
     let value = table.get("value").filter(|_| table.len() == 1)?.clone();
     matches!(value, Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Array(_) | Value::Table(_))
@@ -157,7 +159,7 @@ fn typed(text: &str) -> Option<Value> {
 }
 
 /// Sets the value at `path`, making the tables on the way; false where something else is in the way.
-fn place(table: &mut Table, path: &[String], value: Value) -> bool {
+fn set_at_path(table: &mut Table, path: &[String], value: Value) -> bool {
     match path {
         [] => false,
         [key] => {
@@ -165,14 +167,14 @@ fn place(table: &mut Table, path: &[String], value: Value) -> bool {
             true
         }
         [key, rest @ ..] => match table.entry(key.clone()).or_insert_with(|| Value::Table(Table::new())) {
-            Value::Table(below) => place(below, rest, value),
+            Value::Table(below) => set_at_path(below, rest, value),
             _ => false,
         },
     }
 }
 
 /// Whether a fault at `path` may come from the variable of `key`: one leads to the other.
-fn agree(key: &[String], path: &[String]) -> bool {
+fn is_prefix_either_way(key: &[String], path: &[String]) -> bool {
     !path.is_empty() && key.iter().zip(path).all(|(a, b)| a == b)
 }
 
@@ -182,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_variable_is_taken_as_what_it_reads_as_in_toml() {
-        let shown = |text| typed(text).map(|value| value.to_string());
+        let shown = |text| parse_toml_value(text).map(|value| value.to_string());
         assert_eq!(shown("12"), Some("12".into()));
         assert_eq!(shown("0.8"), Some("0.8".into()));
         assert_eq!(shown("true"), Some("true".into()));

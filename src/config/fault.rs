@@ -96,7 +96,7 @@ fn offset(text: &str, path: &[String], key_itself: bool) -> Option<usize> {
         let Some((key, value)) = table.iter().find(|(key, _)| key.get_ref() == name.as_str()) else { break };
         let last = depth + 1 == path.len();
         at = Some(if last && !key_itself { value.span().start } else { key.span().start });
-        match below(value, path.get(depth + 1)) {
+        match table_below(value, path.get(depth + 1)) {
             Some(next) => table = next,
             None => break,
         }
@@ -105,7 +105,7 @@ fn offset(text: &str, path: &[String], key_itself: bool) -> Option<usize> {
 }
 
 /// The table under a value: itself, or the element that the path goes on with.
-fn below<'a, 'i>(value: &'a Spanned<DeValue<'i>>, next: Option<&String>) -> Option<&'a DeTable<'i>> {
+fn table_below<'a, 'i>(value: &'a Spanned<DeValue<'i>>, next: Option<&String>) -> Option<&'a DeTable<'i>> {
     match value.get_ref() {
         DeValue::Table(table) => Some(table),
         DeValue::Array(items) => match items.get(next?.parse::<usize>().ok()?)?.get_ref() {

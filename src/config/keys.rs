@@ -42,7 +42,7 @@ pub fn shown_in(text: &str) -> BTreeSet<String> {
             };
         } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
             let path = format!("{table}.{key}");
-            shown.insert(known.iter().find(|key| stands_for(key, &path)).unwrap_or(&path).clone());
+            shown.insert(known.iter().find(|key| is_documented_as(key, &path)).unwrap_or(&path).clone());
         }
     }
     shown
@@ -56,7 +56,7 @@ pub fn example(line: &str) -> Option<&str> {
     shows.then_some(line)
 }
 
-fn stands_for(key: &str, path: &str) -> bool {
+fn is_documented_as(key: &str, path: &str) -> bool {
     let (key, path) = (key.split('.'), path.split('.'));
     key.clone().count() == path.clone().count()
         && key.zip(path).all(|(known, written)| known == ANY || known == written)

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::base::clock::signed;
+use crate::base::clock::to_delta;
 use crate::base::words::words;
 
 pub use proposal::{Proposal, ProposalIdentity, digest};
@@ -219,7 +219,7 @@ impl Approval {
             turn: of.turn,
             call_id: of.call_id.to_owned(),
             digest: proposal.digest(&of, &proposal.arguments),
-            expires_at: now + signed(Duration::from_secs(proposal.timeout_seconds)),
+            expires_at: now + to_delta(Duration::from_secs(proposal.timeout_seconds)),
             proposal,
             status: ApprovalStatus::Pending,
             created_at: now,
@@ -237,7 +237,7 @@ impl Approval {
     }
 
     /// A call about which nobody is asked, held from now on, so that it may be stopped before it runs.
-    pub fn held(
+    pub fn new_hold(
         ids: (Uuid, Uuid),
         of: ProposalIdentity,
         task_id: Option<Uuid>,
@@ -266,8 +266,8 @@ impl Approval {
     }
 
     /// How many people have agreed so far, where more than one has to.
-    pub fn agreed(&self) -> usize {
-        voter::people(&self.votes)
+    pub fn agreed_count(&self) -> usize {
+        voter::distinct_people(&self.votes)
     }
 
     /// Whether it was approved and can still be stopped: its execution is held, and has not begun.

@@ -294,7 +294,7 @@ impl EventFieldReader<'_> {
     fn time(&mut self) -> Option<DateTime<Utc>> {
         let text = self.text("time")?;
         match DateTime::parse_from_rfc3339(&text) {
-            Ok(time) => Some(crate::base::clock::cut(time.to_utc())),
+            Ok(time) => Some(crate::base::clock::truncate_millis(time.to_utc())),
             Err(_) => {
                 self.fault("time", "must be an instant as RFC 3339 has it, such as \"2026-12-24T15:00:00Z\"");
                 None

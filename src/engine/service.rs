@@ -1,5 +1,5 @@
-//! The one loop of all services: a tick, or at rest a look whether there is anything to tick for; then a wait for the next
-//! instant, a hint, or the stop.
+//! The one loop of all services: a tick, or for an idle service a read of the pending work; then a wait for the next
+//! instant, a wake-up, or the stop.
 //!
 //! It alone catches panics, backs off after errors, and records that a service is well.
 
@@ -13,9 +13,9 @@ use futures::future::BoxFuture;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::base::clock::{Clock, signed};
+use crate::base::clock::{Clock, to_delta};
 use crate::base::metrics::Metrics;
-use crate::base::retry::{CALM, full_jitter, resting};
+use crate::base::retry::{IDLE_AFTER, full_jitter, idle_wait};
 use crate::ports::bus::BusError;
 use crate::store::{PendingWork, Store, StoreError};
 
@@ -47,11 +47,11 @@ pub enum TickError {
     Slow(Duration),
 }
 
-/// How a service rests when look after look has found nothing: it goes by the outlook, which all that rest share, and ticks
-/// for what that shows.
-pub struct AtRest<S> {
-    /// The longest wait between two looks at the outlook.
-    pub longest: Duration,
+/// What an idle service waits for: after empty polls it goes by the counts of pending work, which all idle services
+/// share, and ticks for what they show.
+pub struct IdlePolicy<S> {
+    /// The longest wait between two reads of the pending work.
+    pub max_wait: Duration,
     /// The earliest instant for which there is something to do; past: now. `None`: nothing.
     pub next: fn(&S, &PendingWork) -> Option<DateTime<Utc>>,
 }
@@ -60,29 +60,29 @@ pub struct AtRest<S> {
 pub trait ServiceLoop: Sized + Send + Sync + 'static {
     /// Name of the service in logs, metrics and `/readyz`.
     const NAME: &'static str;
-    /// The longest wait unless it rests: what no hint tells is found by looking.
-    const LOOK_AGAIN: Duration;
-    /// `None`: it never rests.
-    const AT_REST: Option<AtRest<Self>> = None;
+    /// The longest wait unless it is idle: polling finds what no wake-up tells.
+    const POLL_INTERVAL: Duration;
+    /// `None`: it is never idle.
+    const IDLE: Option<IdlePolicy<Self>> = None;
     /// The longest tick, in real time. A wire that was cut without a word never answers; the next tick takes another.
     const TIME_LIMIT: Duration = Duration::from_secs(30);
 
     /// Does what there is to do now, a bounded part of it.
     fn tick(&self) -> impl Future<Output = Result<NextTick, TickError>> + Send;
 
-    /// Listens for hints from now on; the answer returns at the first.
-    fn hint(&self) -> BoxFuture<'static, ()>;
+    /// Listens for wake-ups from now on; the answer returns at the first.
+    fn wakeup(&self) -> BoxFuture<'static, ()>;
 }
 
 /// The first and the longest wait after an error.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// The longest wait is shortened by up to this share.
 const SPREAD: f64 = 0.2;
-/// The longest wait at rest of services that hints tell of everything: what is left then is a hint that was lost. With the
-/// age of the outlook it is found within eight seconds.
-pub const REST: Duration = Duration::from_secs(6);
-/// Services of an instance look at the outlook at common moments, so far apart: one look serves them all, and the process
-/// sleeps in between.
+/// The longest wait of an idle service that is woken for everything: what is left then is a wake-up that was lost. With
+/// the age of the shared counts it is found within eight seconds.
+pub const MAX_IDLE_WAIT: Duration = Duration::from_secs(6);
+/// Services of an instance read the pending work at common moments, so far apart: one read serves them all, and the
+/// process sleeps in between.
 const STEP: TimeDelta = TimeDelta::seconds(2);
 /// "Now", whatever the clock says.
 pub const NOW: DateTime<Utc> = DateTime::<Utc>::MIN_UTC;
@@ -92,30 +92,30 @@ const STALLED_AFTER: (u32, Duration) = (4, Duration::from_secs(20));
 /// Source of the counts of pending work.
 pub(super) trait PendingWorkSource: Send + Sync {
     /// `None`: it can't be told.
-    fn look(&self) -> BoxFuture<'_, Option<PendingWork>>;
+    fn pending_work(&self) -> BoxFuture<'_, Option<PendingWork>>;
 }
 
 impl PendingWorkSource for Store {
-    fn look(&self) -> BoxFuture<'_, Option<PendingWork>> {
-        Box::pin(self.shared_outlook())
+    fn pending_work(&self) -> BoxFuture<'_, Option<PendingWork>> {
+        Box::pin(self.shared_pending_work())
     }
 }
 
 /// The parts that every loop needs.
 #[derive(Clone)]
-pub(super) struct Looped {
+pub(super) struct ServiceRunner {
     pub clock: Clock,
     pub metrics: Metrics,
-    pub lookout: Arc<dyn PendingWorkSource>,
+    pub pending_work: Arc<dyn PendingWorkSource>,
     /// Where the common moments lie, a share of what is between two: instances do not keep step.
     pub phase: f64,
 }
 
-impl Looped {
+impl ServiceRunner {
     pub(super) fn spawn<S: ServiceLoop>(&self, service: Arc<S>, stop: CancellationToken) -> JoinHandle<()> {
         // else the next common moment could be the present one
-        const { assert!(is_a_step(&S::AT_REST), "a service rests for two seconds at least") };
-        let patience = (S::LOOK_AGAIN * STALLED_AFTER.0).max(longest::<S>() * 2).max(STALLED_AFTER.1);
+        const { assert!(spans_a_step(&S::IDLE), "an idle service waits for two seconds at least") };
+        let patience = (S::POLL_INTERVAL * STALLED_AFTER.0).max(max_wait::<S>() * 2).max(STALLED_AFTER.1);
         self.metrics.expect_ticks(S::NAME, patience);
         let looped = self.clone();
         tokio::spawn(async move { looped.run(service, stop).await })
@@ -124,29 +124,29 @@ impl Looped {
     async fn run<S: ServiceLoop>(&self, service: Arc<S>, stop: CancellationToken) {
         let clock = &self.clock;
         let (mut failures, mut quiet) = (0, 0);
-        let mut hint = service.hint();
+        let mut wakeup = service.wakeup();
         while !stop.is_cancelled() {
             let foreseen =
-                AssertUnwindSafe(self.foreseen(&*service, quiet)).catch_unwind().await.unwrap_or_else(|_| {
-                    tracing::error!(service = S::NAME, "a look panicked, a tick takes its place");
+                AssertUnwindSafe(self.next_while_idle(&*service, quiet)).catch_unwind().await.unwrap_or_else(|_| {
+                    tracing::error!(service = S::NAME, "reading the pending work panicked, a tick takes its place");
                     None
                 });
             let ticked = match foreseen {
                 Some(next) => Some(next),
                 None => {
-                    quiet = quiet.min(CALM);
+                    quiet = quiet.min(IDLE_AFTER);
                     // listen first: what is committed during the tick must not be missed, nor what was since the last
-                    hint = service.hint();
+                    wakeup = service.wakeup();
                     self.tick_once(&*service).await
                 }
             };
             let wait = match ticked {
                 Some(next) => {
                     failures = 0;
-                    let longest = resting(S::LOOK_AGAIN, quiet, longest::<S>());
+                    let longest = idle_wait(S::POLL_INTERVAL, quiet, max_wait::<S>());
                     let latest = match foreseen {
-                        Some(_) => common_moment(clock.now() + signed(longest), self.phase),
-                        None => clock.now() + signed(longest.mul_f64(1.0 - SPREAD * fastrand::f64())),
+                        Some(_) => common_moment(clock.now() + to_delta(longest), self.phase),
+                        None => clock.now() + to_delta(longest.mul_f64(1.0 - SPREAD * fastrand::f64())),
                     };
                     until_next(next, latest)
                 }
@@ -168,11 +168,11 @@ impl Looped {
             };
             tokio::select! {
                 biased;
-                () = &mut hint => quiet = 0,
+                () = &mut wakeup => quiet = 0,
                 () = clock.sleep_until(until) => quiet = match (looks, foreseen) {
                     (true, _) => quiet.saturating_add(1),
                     // it rests on after this one
-                    (false, Some(_)) => CALM,
+                    (false, Some(_)) => IDLE_AFTER,
                     (false, None) => 0,
                 },
                 () = stop.cancelled() => {}
@@ -183,11 +183,11 @@ impl Looped {
 
     /// The next tick of a service that would find nothing, where that can be told without one; `None`: only a tick
     /// tells.
-    async fn foreseen<S: ServiceLoop>(&self, service: &S, quiet: u32) -> Option<NextTick> {
-        let at_rest = S::AT_REST.filter(|_| quiet > CALM && self.clock.trusted())?;
-        let outlook = self.lookout.look().await?;
+    async fn next_while_idle<S: ServiceLoop>(&self, service: &S, quiet: u32) -> Option<NextTick> {
+        let idle_policy = S::IDLE.filter(|_| quiet > IDLE_AFTER && self.clock.trusted())?;
+        let pending = self.pending_work.pending_work().await?;
         let now = self.clock.now();
-        let next = match (at_rest.next)(service, &outlook) {
+        let next = match (idle_policy.next)(service, &pending) {
             Some(instant) if instant <= now => return None,
             Some(instant) => NextTick::At(instant),
             None => NextTick::OnWake,
@@ -216,9 +216,9 @@ impl Looped {
     }
 }
 
-/// The longest wait of a service at rest.
-fn longest<S: ServiceLoop>() -> Duration {
-    S::AT_REST.map_or(S::LOOK_AGAIN, |rest| rest.longest)
+/// The longest wait of an idle service.
+fn max_wait<S: ServiceLoop>() -> Duration {
+    S::IDLE.map_or(S::POLL_INTERVAL, |rest| rest.max_wait)
 }
 
 /// A wait that ends by itself.
@@ -230,9 +230,9 @@ struct Wait {
 }
 
 /// Whether the longest wait reaches to the next common moment.
-const fn is_a_step<S>(at_rest: &Option<AtRest<S>>) -> bool {
-    match at_rest {
-        Some(rest) => rest.longest.as_secs() as i64 >= STEP.num_seconds(),
+const fn spans_a_step<S>(idle_policy: &Option<IdlePolicy<S>>) -> bool {
+    match idle_policy {
+        Some(rest) => rest.max_wait.as_secs() as i64 >= STEP.num_seconds(),
         None => true,
     }
 }
@@ -272,13 +272,13 @@ mod tests {
         wake: watch::Sender<()>,
     }
 
-    /// The outlook for all who ask, and the number of times that they asked.
+    /// The pending work for all who ask, and the number of times that they asked.
     #[derive(Clone, Default)]
     struct Sky(Arc<Mutex<(Option<PendingWork>, usize)>>);
 
     impl Sky {
-        fn shows(&self, outlook: Option<PendingWork>) {
-            self.0.lock().unwrap().0 = outlook;
+        fn shows(&self, pending: Option<PendingWork>) {
+            self.0.lock().unwrap().0 = pending;
         }
 
         fn looks(&self) -> usize {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     impl PendingWorkSource for Sky {
-        fn look(&self) -> BoxFuture<'_, Option<PendingWork>> {
+        fn pending_work(&self) -> BoxFuture<'_, Option<PendingWork>> {
             let mut sky = self.0.lock().unwrap();
             sky.1 += 1;
             Box::pin(std::future::ready(sky.0))
@@ -296,9 +296,9 @@ mod tests {
 
     impl ServiceLoop for ScriptedService {
         const NAME: &'static str = "scripted";
-        const LOOK_AGAIN: Duration = Duration::from_secs(100);
-        const AT_REST: Option<AtRest<ScriptedService>> =
-            Some(AtRest { longest: Duration::from_secs(200), next: |_, outlook| outlook.fire });
+        const POLL_INTERVAL: Duration = Duration::from_secs(100);
+        const IDLE: Option<IdlePolicy<ScriptedService>> =
+            Some(IdlePolicy { max_wait: Duration::from_secs(200), next: |_, pending| pending.fire });
         const TIME_LIMIT: Duration = Duration::from_millis(20);
 
         async fn tick(&self) -> Result<NextTick, TickError> {
@@ -313,7 +313,7 @@ mod tests {
             }
         }
 
-        fn hint(&self) -> BoxFuture<'static, ()> {
+        fn wakeup(&self) -> BoxFuture<'static, ()> {
             let mut hints = self.wake.subscribe();
             Box::pin(async move {
                 let _ = hints.changed().await;
@@ -338,8 +338,12 @@ mod tests {
         let script = Mutex::new(script.iter().copied().collect());
         let service = Arc::new(ScriptedService { script, ticks: sender, wake: wake.clone() });
         let sky = Sky::default();
-        let looped =
-            Looped { clock: clock.clone(), metrics: metrics.clone(), lookout: Arc::new(sky.clone()), phase: 0.5 };
+        let looped = ServiceRunner {
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            pending_work: Arc::new(sky.clone()),
+            phase: 0.5,
+        };
         let ended = looped.spawn(service, stop.clone());
         Looping { clock, metrics, wake, sky, ticks, stop, ended }
     }
@@ -410,11 +414,11 @@ mod tests {
         looping.ends().await;
     }
 
-    /// One whose looks have all found nothing, and that asks the outlook from now on.
-    async fn at_rest() -> Looping {
+    /// An idle service: its polls have found nothing, and it reads the pending work from now on.
+    async fn idle_policy() -> Looping {
         let mut looping = looping(&[]);
         looping.ticked().await;
-        for _ in 0..CALM {
+        for _ in 0..IDLE_AFTER {
             looping.looks_after(100).await;
         }
         looping
@@ -422,7 +426,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_service_at_rest_goes_by_the_outlook_and_is_well() {
-        let mut looping = at_rest().await;
+        let mut looping = idle_policy().await;
         looping.sky.shows(Some(PendingWork::default()));
         for looks in 1..=5 {
             assert!(looping.is_quiet().await);
@@ -455,7 +459,7 @@ mod tests {
     #[tokio::test]
     async fn a_hint_that_comes_with_the_end_of_a_wait_is_not_missed() {
         for _ in 0..20 {
-            let mut looping = at_rest().await;
+            let mut looping = idle_policy().await;
             looping.sky.shows(Some(PendingWork::default()));
             assert!(looping.is_quiet().await);
             looping.clock.advance(TimeDelta::seconds(200));
@@ -467,7 +471,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_service_at_rest_ticks_for_what_the_outlook_shows() {
-        let mut looping = at_rest().await;
+        let mut looping = idle_policy().await;
         let shows =
             |looping: &Looping, at| looping.sky.shows(Some(PendingWork { fire: Some(at), ..PendingWork::default() }));
         shows(&looping, looping.clock.now());
@@ -489,7 +493,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_service_that_is_not_told_goes_on_looking() {
-        let mut looping = at_rest().await;
+        let mut looping = idle_policy().await;
         for _ in 0..5 {
             looping.looks_after(100).await;
         }

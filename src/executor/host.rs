@@ -21,7 +21,7 @@ use crate::domain::task::change::TaskChange;
 use crate::domain::task::{DEFAULT_EXECUTOR, Draft, Output, Route, Spec, Task, TaskStatus, TaskValidator, Urgency};
 use crate::ports::bus::{Bus, BusError};
 use crate::ports::tool::{self, HostError, MissedByStep, ToolHost, ToolNotice};
-use crate::store::{GrantUse, Idempotency, Lease, Store, StoreError, StoredAnswer, TaskFilter, answered};
+use crate::store::{GrantUse, Idempotency, Lease, Store, StoreError, StoredAnswer, TaskFilter, with_timeout};
 
 /// Entries of a transcript that are read at once.
 const PAGE: i64 = 500;
@@ -47,10 +47,10 @@ impl StoreHost {
         let (known, of) = (self.known.clone(), tenant.clone());
         let read = move || {
             let draft = Draft::parse(Ok(of), &draft, &known, now)?;
-            by_an_agent(&draft)?;
+            is_from_agent(&draft)?;
             Task::new(new_id(now), draft, now).map_err(|fault| ValidationErrors(vec![fault]))
         };
-        let read = self.store.compute(tenant.as_str(), read).await.map_err(told)?;
+        let read = self.store.compute(tenant.as_str(), read).await.map_err(host_error)?;
         let (task, next) = read.map_err(HostError::Invalid)?;
         let once = Idempotency {
             tenant: tenant.as_str().to_owned(),
@@ -59,7 +59,10 @@ impl StoreHost {
             status: 201,
             body: brief(&task),
         };
-        match answered(self.store.create_task(&task, next.map(|n| n.nominal), Some(&once))).await.map_err(told)? {
+        match with_timeout(self.store.create_task(&task, next.map(|n| n.nominal), Some(&once)))
+            .await
+            .map_err(host_error)?
+        {
             StoredAnswer::Done(()) => Ok(once.body),
             StoredAnswer::Replayed { body, .. } => Ok(body),
             StoredAnswer::Mismatch => Err(HostError::Conflict("this call has created another task already".into())),
@@ -74,26 +77,29 @@ impl StoreHost {
             })?),
         };
         let filter = TaskFilter { status, q: filter.q, limit: filter.limit.into(), ..TaskFilter::default() };
-        let tasks = answered(self.store.tasks_page(&Scope::Only(tenant.clone()), &filter)).await.map_err(told)?;
+        let tasks =
+            with_timeout(self.store.tasks_page(&Scope::Only(tenant.clone()), &filter)).await.map_err(host_error)?;
         Ok(json!({ "items": tasks.rows.iter().map(brief).collect::<Vec<_>>() }))
     }
 
     async fn pause(&self, tenant: &Tenant, id: Uuid) -> Result<Value, HostError> {
         let change = TaskChange::Pause { reason: Some(REASON_PAUSED.into()) };
-        let task = answered(self.store.change_task(&Scope::Only(tenant.clone()), id, &change)).await.map_err(told)?;
+        let task = with_timeout(self.store.change_task(&Scope::Only(tenant.clone()), id, &change))
+            .await
+            .map_err(host_error)?;
         Ok(brief(&task))
     }
 
     async fn delete(&self, tenant: &Tenant, id: Uuid) -> Result<Value, HostError> {
-        answered(self.store.delete_task(&Scope::Only(tenant.clone()), id)).await.map_err(told)?;
+        with_timeout(self.store.delete_task(&Scope::Only(tenant.clone()), id)).await.map_err(host_error)?;
         Ok(json!({ "deleted": id }))
     }
 
     async fn post(&self, tenant: &Tenant, notice: ToolNotice) -> Result<Value, HostError> {
         let scope = Scope::Only(tenant.clone());
-        let recipient = answered(self.store.find_recipient(&scope, tenant.as_str()))
+        let recipient = with_timeout(self.store.find_recipient(&scope, tenant.as_str()))
             .await
-            .map_err(told)?
+            .map_err(host_error)?
             .map(|stored| stored.recipient);
         let output = notice.channel.map_or_else(Output::default, |name| Output::channels(vec![name]));
         let mut order = order_of(&output, recipient.as_ref());
@@ -121,28 +127,31 @@ impl StoreHost {
             subject: Some(notice.subject),
             text: Some(notice.text),
         };
-        answered(self.store.post_delivery(&delivery)).await.map_err(told)?;
-        let stored =
-            answered(self.store.find_delivery(&scope, tenant.as_str(), &notice.dedupe_key)).await.map_err(told)?;
+        with_timeout(self.store.post_delivery(&delivery)).await.map_err(host_error)?;
+        let stored = with_timeout(self.store.find_delivery(&scope, tenant.as_str(), &notice.dedupe_key))
+            .await
+            .map_err(host_error)?;
         Ok(json!({ "delivery_id": stored.id }))
     }
 
-    async fn tell_once(&self, tenant: &Tenant, missed: MissedByStep) -> Result<(), HostError> {
+    async fn notify_owner_once(&self, tenant: &Tenant, missed: MissedByStep) -> Result<(), HostError> {
         let MissedByStep { task_id, steps, step, field } = missed;
-        if answered(self.store.is_missing_told(task_id, &steps)).await.map_err(told)? {
+        if with_timeout(self.store.is_missing_reported(task_id, &steps)).await.map_err(host_error)? {
             return Ok(());
         }
         let scope = Scope::Only(tenant.clone());
-        let Some(task) = answered(self.store.find_task(&scope, task_id)).await.map_err(told)? else { return Ok(()) };
-        let recipient = answered(self.store.find_recipient(&scope, tenant.as_str()))
+        let Some(task) = with_timeout(self.store.find_task(&scope, task_id)).await.map_err(host_error)? else {
+            return Ok(());
+        };
+        let recipient = with_timeout(self.store.find_recipient(&scope, tenant.as_str()))
             .await
-            .map_err(told)?
+            .map_err(host_error)?
             .map(|stored| stored.recipient);
         let about = SubjectRef::missing_field(task_id, &steps);
         let language = Recipient::language_of(recipient.as_ref());
         let words = notices::missing_field_of_step(language, &task.name, &step, &field);
         let Some(notice) = NewDelivery::notice(&task, recipient.as_ref(), about, words) else { return Ok(()) };
-        if answered(self.store.tell_missing(task_id, &steps, &notice)).await.map_err(told)? {
+        if with_timeout(self.store.report_missing(task_id, &steps, &notice)).await.map_err(host_error)? {
             tracing::info!(%task_id, step, field = field.field, "a step of a pipeline looks for a field that is not there");
         }
         Ok(())
@@ -152,8 +161,8 @@ impl StoreHost {
         if event.tenant != *tenant {
             return Err(HostError::Invalid(ValidationErrors::one("/tenantid", "must be the tenant of the run")));
         }
-        answered(self.store.admit_bytes(tenant.as_str(), event.bytes())).await.map_err(told)?;
-        answered(self.store.take_events(tenant.as_str(), 1)).await.map_err(told)?;
+        with_timeout(self.store.admit_bytes(tenant.as_str(), event.bytes())).await.map_err(host_error)?;
+        with_timeout(self.store.take_events(tenant.as_str(), 1)).await.map_err(host_error)?;
         match self.bus.publish(std::slice::from_ref(&event)).await {
             Ok(()) => Ok(json!({ "event_id": event.id })),
             Err(error @ BusError::Invalid { .. }) => Err(HostError::Conflict(error.to_string())),
@@ -167,7 +176,7 @@ impl StoreHost {
 
 /// Refuses effects that nobody approved in a task that an agent makes. Such a task wakes an agent, which is asked for
 /// its approvals, and polls with GET alone.
-fn by_an_agent(draft: &Draft) -> Result<(), ValidationErrors> {
+fn is_from_agent(draft: &Draft) -> Result<(), ValidationErrors> {
     let mut faults = ValidationErrors::new();
     let Spec { executor, trigger, .. } = &draft.spec;
     if executor != DEFAULT_EXECUTOR {
@@ -198,7 +207,7 @@ fn by_an_agent(draft: &Draft) -> Result<(), ValidationErrors> {
             faults.add("/trigger/poll/http/credential", message);
         }
     }
-    faults.or(())
+    faults.into_result(())
 }
 
 /// A task in the few words that a model needs of it.
@@ -209,7 +218,7 @@ fn brief(task: &Task) -> Value {
     })
 }
 
-fn told(error: StoreError) -> HostError {
+fn host_error(error: StoreError) -> HostError {
     match error {
         StoreError::NotFound => HostError::NotFound,
         StoreError::Conflict(why) => HostError::Conflict(why),
@@ -255,7 +264,9 @@ impl ToolHost for StoreHost {
         Box::pin(self.publish(tenant, event))
     }
     fn task_state<'a>(&'a self, tenant: &'a Tenant, task_id: Uuid) -> BoxFuture<'a, Result<Value, HostError>> {
-        Box::pin(async move { answered(self.store.task_state(tenant, task_id)).await.map(Value::Object).map_err(told) })
+        Box::pin(async move {
+            with_timeout(self.store.task_state(tenant, task_id)).await.map(Value::Object).map_err(host_error)
+        })
     }
 
     fn put_task_state<'a>(
@@ -268,15 +279,15 @@ impl ToolHost for StoreHost {
         Box::pin(async move {
             let now = self.store.clock().now();
             let done = match value {
-                Some(value) => answered(self.store.put_task_state(tenant, task_id, name, &value, now)).await,
-                None => answered(self.store.delete_task_state(tenant, task_id, name)).await,
+                Some(value) => with_timeout(self.store.put_task_state(tenant, task_id, name, &value, now)).await,
+                None => with_timeout(self.store.delete_task_state(tenant, task_id, name)).await,
             };
-            done.map_err(told)
+            done.map_err(host_error)
         })
     }
 
     fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>> {
-        Box::pin(self.tell_once(tenant, missed))
+        Box::pin(self.notify_owner_once(tenant, missed))
     }
 }
 
@@ -313,7 +324,7 @@ impl AgentStore for LeasedTranscript {
             let mut entries: Vec<TranscriptEntry> = Vec::new();
             loop {
                 let from = entries.last().map_or(0, |last| last.seq + 1);
-                let page = answered(self.store.checkpoint(self.lease.run_id, from, PAGE)).await.map_err(refused)?;
+                let page = with_timeout(self.store.checkpoint(self.lease.run_id, from, PAGE)).await.map_err(refused)?;
                 let last_page = (page.len() as i64) < PAGE;
                 entries.extend(page);
                 if last_page {
@@ -328,20 +339,22 @@ impl AgentStore for LeasedTranscript {
 
     fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
         Box::pin(async move {
-            answered(self.store.append(&self.owner.1, self.lease, &entries)).await.map_err(refused)?;
+            with_timeout(self.store.append(&self.owner.1, self.lease, &entries)).await.map_err(refused)?;
             self.count(&entries);
             Ok(())
         })
     }
 
     fn approvals(&self, turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
-        Box::pin(async move { answered(self.store.approvals_of_turn(self.lease.run_id, turn)).await.map_err(refused) })
+        Box::pin(
+            async move { with_timeout(self.store.approvals_of_turn(self.lease.run_id, turn)).await.map_err(refused) },
+        )
     }
 
     fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
-        Box::pin(
-            async move { answered(self.store.begin_approved(self.lease, approval, digest)).await.map_err(refused) },
-        )
+        Box::pin(async move {
+            with_timeout(self.store.mark_execution_started(self.lease, approval, digest)).await.map_err(refused)
+        })
     }
 
     fn use_grant<'a>(&'a self, call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {
@@ -350,13 +363,13 @@ impl AgentStore for LeasedTranscript {
             let GrantAsk { turn, call_id, tool, definition, arguments } = call;
             let (run_id, task_id) = (self.lease.run_id, *task_id);
             let wanted = GrantUse { tenant, task_id, run_id, turn, call_id, tool, definition, arguments };
-            answered(self.store.use_grant(&wanted)).await.map_err(refused)
+            with_timeout(self.store.use_grant(&wanted)).await.map_err(refused)
         })
     }
 
     fn note_outcome(&self, approval: Uuid, outcome: CallOutcome) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            if let Err(error) = answered(self.store.note_outcome(approval, &outcome)).await {
+            if let Err(error) = with_timeout(self.store.note_outcome(approval, &outcome)).await {
                 tracing::warn!(%error, "what came of an approved call could not be noted");
             }
         })
@@ -396,7 +409,7 @@ mod tests {
     }
 
     fn places(fields: Value) -> Vec<String> {
-        by_an_agent(&draft(fields)).err().map_or(vec![], |faults| faults.0.into_iter().map(|f| f.pointer).collect())
+        is_from_agent(&draft(fields)).err().map_or(vec![], |faults| faults.0.into_iter().map(|f| f.pointer).collect())
     }
 
     #[test]

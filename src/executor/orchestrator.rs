@@ -53,7 +53,7 @@ impl Orchestrator {
             run_id: job.run.id,
             text: message(&job, task),
             metadata: metadata(&job.run),
-            wishes: self.wishes_now(&task.spec.action)?,
+            wishes: self.parse_overrides(&task.spec.action)?,
             first_turn: 0,
             timezone: job.timezone,
             channel: job.channel,
@@ -76,13 +76,13 @@ impl Orchestrator {
     }
 
     /// The task's wishes once more: models and tools may have gone since they were checked.
-    fn wishes_now(&self, action: &Action) -> Result<AgentOverrides, RunError> {
+    fn parse_overrides(&self, action: &Action) -> Result<AgentOverrides, RunError> {
         let mut faults = ValidationErrors::new();
-        let wishes = self.wishes(&action.config, &mut faults);
-        faults.or(wishes).map_err(|faults| RunError::fail("invalid_action", faults.to_string()))
+        let wishes = self.check_overrides(&action.config, &mut faults);
+        faults.into_result(wishes).map_err(|faults| RunError::fail("invalid_action", faults.to_string()))
     }
 
-    fn wishes(&self, config: &Map<String, Value>, faults: &mut ValidationErrors) -> AgentOverrides {
+    fn check_overrides(&self, config: &Map<String, Value>, faults: &mut ValidationErrors) -> AgentOverrides {
         for key in unknown_fields(config, &KEYS) {
             let hint = did_you_mean(key, KEYS);
             let place = format!("/action/config/{}", escape(key));
@@ -147,7 +147,7 @@ impl Executor for Orchestrator {
         if action.instruction.trim().is_empty() {
             faults.add("/action/instruction", "is missing: what the agent is to do, in plain words");
         }
-        self.wishes(&action.config, faults);
+        self.check_overrides(&action.config, faults);
         self.rules(&action.config, faults);
     }
 
@@ -211,7 +211,7 @@ fn message(job: &Job, task: &Task) -> String {
     let due = shown_in(job.run.scheduled_for, job.timezone).to_rfc3339_opts(SecondsFormat::Secs, false);
     text.push_str(&format!("\n\nThis is run {} of the task \"{}\", due {due}.", job.run.id, task.name));
     if let Some(missed) = &job.run.missed {
-        text.push_str(&format!(" {}", told_missed(missed, job)));
+        text.push_str(&format!(" {}", missed_text(missed, job)));
     }
     if let Some(input) = &job.run.input {
         text.push_str(&format!("\nInput: {input}"));
@@ -219,7 +219,7 @@ fn message(job: &Job, task: &Task) -> String {
     text
 }
 
-fn told_missed(missed: &MissedInstants, job: &Job) -> String {
+fn missed_text(missed: &MissedInstants, job: &Job) -> String {
     let local =
         |at: chrono::DateTime<chrono::Utc>| shown_in(at, job.timezone).to_rfc3339_opts(SecondsFormat::Secs, false);
     let (count, fires) = match missed.count {

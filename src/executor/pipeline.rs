@@ -127,10 +127,10 @@ impl Pipeline {
 }
 
 async fn steps(spec: &PipelineSpec, attempts: &Attempts<'_>, mut scope: StepScope) -> Result<RunOutcome, RunError> {
-    let (mut last, mut told) = (Value::Null, false);
+    let (mut last, mut notified) = (Value::Null, false);
     for (step, position) in spec.steps.iter().zip(1..) {
         let settled = attempts.settle(step, position, &scope).await?;
-        told = settled.is_ok();
+        notified = settled.is_ok();
         match settled {
             Ok(value) => {
                 if let StepWork::One(kind) = &step.what
@@ -149,10 +149,10 @@ async fn steps(spec: &PipelineSpec, attempts: &Attempts<'_>, mut scope: StepScop
                 }
             },
         }
-        scope = attempts.world.settled(scope, step, told, last.clone()).await;
+        scope = attempts.world.settled(scope, step, notified, last.clone()).await;
     }
-    let tells = matches!(spec.steps.last().map(|step| &step.what), Some(StepWork::One(kind)) if kind.tells());
-    if tells && told && spec.output.is_none() {
+    let tells = matches!(spec.steps.last().map(|step| &step.what), Some(StepWork::One(kind)) if kind.notifies());
+    if tells && notified && spec.output.is_none() {
         return Ok(attempts.quiet(REASON_TOLD).await);
     }
     let output = output(spec.output.as_ref(), attempts.world, &scope, last).await;

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
 
-use crate::base::clock::signed;
+use crate::base::clock::to_delta;
 use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
 use crate::base::signature;
@@ -61,10 +61,10 @@ impl WebhookExecutor {
         let task = job.task.as_ref().ok_or_else(|| RunError::fail("no_task", "the task of the run is gone"))?;
         let settings = Settings::stored(&task.spec.action.config)?;
         let now = job.clock.now();
-        let expires_at = now + signed(settings.completion_timeout);
+        let expires_at = now + to_delta(settings.completion_timeout);
         let body: Bytes = self.body(&job, task, expires_at).to_string().into();
         let headers = self.headers(&job, &settings, now, &body)?;
-        let answer = job.stop.or(self.post(&job, &settings, headers, body)).await?;
+        let answer = job.stop.run_until_stopped(self.post(&job, &settings, headers, body)).await?;
         judge(answer, expires_at, |hint| again(&job, hint), now)
     }
 
@@ -94,7 +94,7 @@ impl WebhookExecutor {
                 follow_redirects: false,
                 ..EgressRequest::new(Method::POST, &url)
             };
-            let response = self.credentials.fetch(request, with.as_ref(), &job.known).await?.accepted()?;
+            let response = self.credentials.fetch(request, with.as_ref(), &job.known).await?.check_accepted()?;
             match moved(&response) {
                 Some(next) => url = next,
                 None => return Ok(response),
@@ -106,7 +106,7 @@ impl WebhookExecutor {
     fn headers(&self, job: &Job, settings: &Settings, now: DateTime<Utc>, body: &[u8]) -> Result<HeaderMap, RunError> {
         let broken = |why: String| RunError::fail("webhook_secret", format!("the webhook's secret {why}"));
         let tenant = &job.run.tenant_id;
-        let keys = settings::unsealed(&self.vault, tenant, &settings.sealed_secret).map_err(broken)?;
+        let keys = settings::unseal(&self.vault, tenant, &settings.sealed_secret).map_err(broken)?;
         let mut headers = settings.headers.clone();
         headers.extend(signature::headers(&keys, &job.run.id.to_string(), now, body).map_err(broken)?);
         Ok(headers)
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_host_is_followed() {
+    fn webhook_redirect_is_followed_on_the_same_host_only() {
         let to = |location| moved(&response(307, Some(location), b""));
         assert_eq!(to("/b").as_deref(), Some("http://h.example:8080/b"));
         assert_eq!(to("https://h.example/b").as_deref(), Some("https://h.example/b"));

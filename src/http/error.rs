@@ -12,7 +12,7 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use crate::base::invalid::{FieldError, ValidationErrors, brief};
+use crate::base::invalid::{FieldError, ValidationErrors, shorten_middle};
 use crate::domain::quota::{Exceeded, Quota};
 use crate::store::StoreError;
 
@@ -153,7 +153,7 @@ impl ApiError {
             ApiError::QuotaExceeded(over) => (Some(over.quota), Some(over.limit), Some(over.usage)),
             _ => (None, None, None),
         };
-        let (detail, errors) = self.told();
+        let (detail, errors) = self.detail_and_faults();
         ProblemDetails {
             kind: kind.into(),
             title: title.into(),
@@ -223,7 +223,7 @@ impl ApiError {
         }
     }
 
-    fn told(self) -> (String, Vec<FieldError>) {
+    fn detail_and_faults(self) -> (String, Vec<FieldError>) {
         let counted = |mut faults: ValidationErrors| {
             let count = faults.0.len();
             faults.0.truncate(FAULTS);
@@ -251,7 +251,7 @@ impl ApiError {
                 "the fault is ours, and it is in the log".to_owned()
             }
         };
-        (brief(detail, DETAIL_BYTES), Vec::new())
+        (shorten_middle(detail, DETAIL_BYTES), Vec::new())
     }
 
     fn headers(&self) -> Option<(HeaderName, HeaderValue)> {

@@ -76,7 +76,7 @@ pub fn message_in(words: &Phrases, status: StatusCode, title: &str, sentences: &
 }
 
 /// The page for a store that is away.
-pub fn away(error: StoreError) -> Response {
+pub fn unavailable(error: StoreError) -> Response {
     failed(ApiError::from(error))
 }
 

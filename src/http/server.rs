@@ -36,7 +36,7 @@ use crate::base::clock;
 use crate::base::metrics::{Metrics, OpenConnection};
 use crate::http::error::{ApiError, PROBLEM_JSON, ProblemDetails};
 use crate::http::request::host;
-use crate::http::server::connection_limiter::{ConnectionLimiter, ConnectionPermit, NoSeat};
+use crate::http::server::connection_limiter::{ConnectionLimiter, ConnectionPermit, ConnectionRefusal};
 use crate::http::server::proxies::TrustedProxies;
 use crate::http::server::socket::Socket;
 
@@ -135,7 +135,7 @@ pub async fn serve(
         limits,
         proxies,
         metrics,
-        seats: ConnectionLimiter::new(limits.connections, limits.connections_per_address),
+        connections: ConnectionLimiter::new(limits.connections, limits.connections_per_address),
         refusals: Semaphore::new(REFUSALS),
         stop: stop.clone(),
         cut: cut.clone(),
@@ -170,7 +170,7 @@ struct HttpServer {
     limits: ServerLimits,
     proxies: TrustedProxies,
     metrics: Metrics,
-    seats: ConnectionLimiter,
+    connections: ConnectionLimiter,
     refusals: Semaphore,
     /// Accept no more, finish what is open.
     stop: CancellationToken,
@@ -181,15 +181,15 @@ struct HttpServer {
 impl HttpServer {
     /// Serves a connection if there is room, else says so.
     fn admit(self: Arc<HttpServer>, stream: TcpStream, peer: SocketAddr, open: &TaskTracker) {
-        let seat = match self.proxies.trusts(peer.ip()) {
-            true => self.seats.take_for_proxy(),
-            false => self.seats.take(peer.ip()),
+        let permit = match self.proxies.trusts(peer.ip()) {
+            true => self.connections.acquire_for_proxy(),
+            false => self.connections.acquire(peer.ip()),
         };
-        match seat {
-            Ok(seat) => {
-                let hold = Hold(Arc::new((seat, self.metrics.connection(), open.token())));
+        match permit {
+            Ok(permit) => {
+                let hold = Hold(Arc::new((permit, self.metrics.connection(), open.token())));
                 open.spawn(async move {
-                    let _ = self.cut.run_until_cancelled(self.converse(stream, peer.ip(), hold)).await;
+                    let _ = self.cut.run_until_cancelled(self.serve_connection(stream, peer.ip(), hold)).await;
                 });
             }
             Err(why) => {
@@ -204,7 +204,7 @@ impl HttpServer {
     }
 
     /// Serves the requests of one connection, one after the other.
-    async fn converse(&self, stream: TcpStream, peer: IpAddr, hold: Hold) {
+    async fn serve_connection(&self, stream: TcpStream, peer: IpAddr, hold: Hold) {
         let _ = stream.set_nodelay(true);
         let service = service_fn(|request| self.answer(request, peer, &hold));
         let socket = TokioIo::new(Socket::new(stream, self.limits.write_stall));
@@ -232,11 +232,11 @@ impl HttpServer {
     async fn answer(&self, request: Request<Incoming>, peer: IpAddr, hold: &Hold) -> Result<Response, Infallible> {
         let client = self.proxies.client(peer, request.headers());
         // a proxy's connections are no one client's, so the requests of each client are counted in their place
-        let seat = match self.proxies.trusts(peer) {
-            true => Some(self.seats.take_in_proxy(client)),
+        let permit = match self.proxies.trusts(peer) {
+            true => Some(self.connections.acquire_behind_proxy(client)),
             false => None,
         };
-        match (host::check(&request), seat) {
+        match (host::check(&request), permit) {
             (Err(error), _) => Ok(error.into_response()),
             (_, Some(Err(_))) => {
                 let detail = "this address has too many requests under way";
@@ -253,14 +253,16 @@ impl HttpServer {
 }
 
 /// Tells a client that there is no room, without having read a byte of what it wants.
-async fn refuse(mut stream: TcpStream, why: NoSeat) -> std::io::Result<()> {
+async fn refuse(mut stream: TcpStream, why: ConnectionRefusal) -> std::io::Result<()> {
     let (status, line, kind, detail) = match why {
-        NoSeat::All => (503, "503 Service Unavailable", "unavailable", "all connections are taken"),
-        NoSeat::Key(_) => (429, "429 Too Many Requests", "too-many-requests", "this address has too many connections"),
+        ConnectionRefusal::All => (503, "503 Service Unavailable", "unavailable", "all connections are taken"),
+        ConnectionRefusal::Key(_) => {
+            (429, "429 Too Many Requests", "too-many-requests", "this address has too many connections")
+        }
     };
     let title = match why {
-        NoSeat::All => "The service can't do this now",
-        NoSeat::Key(_) => "Too many requests",
+        ConnectionRefusal::All => "The service can't do this now",
+        ConnectionRefusal::Key(_) => "Too many requests",
     };
     let problem = ProblemDetails {
         kind: format!("urn:reveille:problem:{kind}").into(),

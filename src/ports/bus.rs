@@ -12,8 +12,8 @@ macro_rules! pass_on {
             self.bus.longest_read()
         }
 
-        fn end_waits(&self) -> futures::future::BoxFuture<'_, ()> {
-            self.bus.end_waits()
+        fn interrupt_reads(&self) -> futures::future::BoxFuture<'_, ()> {
+            self.bus.interrupt_reads()
         }
 
         fn log<'a>(
@@ -104,7 +104,7 @@ pub use settings::Settings;
 /// One entry on its way to a consumer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BusEntry {
-    /// The bus's own name of it, for [`Bus::acknowledge`] and [`Bus::bury`]; means nothing elsewhere.
+    /// The bus's own name of it, for [`Bus::acknowledge`] and [`Bus::dead_letter_entry`]; means nothing elsewhere.
     pub id: String,
     /// The event, or why the entry can't be read as one.
     pub event: Result<Event, UnreadableEntry>,
@@ -252,7 +252,7 @@ pub trait Bus: Send + Sync {
 
     /// Ends the reads that wait now, with nothing, where no stop ends them by itself. One that begins meanwhile may miss
     /// it, so it is asked until none waits.
-    fn end_waits(&self) -> BoxFuture<'_, ()> {
+    fn interrupt_reads(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
@@ -260,11 +260,15 @@ pub trait Bus: Send + Sync {
     fn acknowledge<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), BusError>>;
 
     /// Puts an entry among the dead letters, and then acknowledges it.
-    fn bury<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>>;
+    fn dead_letter_entry<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>>;
 
     /// Puts what was kept for this bus while it was away, and is no event, among the dead letters. Only a bus behind an
     /// outbox is asked.
-    fn bury_kept<'a>(&'a self, seq: i64, unreadable: &'a UnreadableEntry) -> BoxFuture<'a, Result<(), BusError>> {
+    fn dead_letter_kept<'a>(
+        &'a self,
+        seq: i64,
+        unreadable: &'a UnreadableEntry,
+    ) -> BoxFuture<'a, Result<(), BusError>> {
         let why = format!("row {seq} of bus_outbox: {}", unreadable.why);
         Box::pin(std::future::ready(Err(BusError::Corrupt { why })))
     }

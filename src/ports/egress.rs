@@ -192,14 +192,16 @@ impl Egress {
 
     /// Whether the operator has opened this very host or address in `allow`. For a name that an entry for a network would
     /// hold it is not known before it is looked up, and so false.
-    pub fn opens(&self, url: &Url) -> bool {
-        self.inner.rules.opens(url)
+    pub fn is_allowed(&self, url: &Url) -> bool {
+        self.inner.rules.is_allowed(url)
     }
 
     /// Sends the request to an address that has been checked, and reads the whole answer.
     pub async fn fetch(&self, request: EgressRequest) -> Result<Response, EgressError> {
         let after = request.timeout;
-        tokio::time::timeout(after, self.inner.follow(request)).await.unwrap_or(Err(EgressError::Timeout { after }))
+        tokio::time::timeout(after, self.inner.fetch_with_redirects(request))
+            .await
+            .unwrap_or(Err(EgressError::Timeout { after }))
     }
 }
 

@@ -215,7 +215,7 @@ impl Models {
                 Err(fault) => faults.add(format!("/llm/models/{}{}", escape(name), fault.pointer), fault.message),
             }
         }
-        faults.or(Models::new(links, &settings.default, settings.fallback.clone(), retry, clock))
+        faults.into_result(Models::new(links, &settings.default, settings.fallback.clone(), retry, clock))
     }
 
     /// Models that were made elsewhere: for embedding and tests.
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn without_models_there_is_no_chain() {
+    fn model_chain_needs_a_model() {
         assert!(build("").unwrap().chain(None).is_none());
     }
 

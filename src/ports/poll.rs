@@ -143,7 +143,7 @@ impl Sources {
             }
         }
         let gate = HostRateLimiter::new(settings.per_host_concurrent, settings.per_host_per_second);
-        faults.or(Sources { credentials: credentials.clone(), tools: Tools::new(tools), sql, redis, gate })
+        faults.into_result(Sources { credentials: credentials.clone(), tools: Tools::new(tools), sql, redis, gate })
     }
 
     /// Adds what is wrong with what a tenant wants to poll, which stands at `at`.
@@ -175,16 +175,16 @@ impl Sources {
     }
 
     fn sql_source(&self, tenant: &Tenant, name: &str) -> Result<&sql::SqlSource, String> {
-        open_to(tenant, name, &self.sql, |source| &source.tenants)
+        visible_source(tenant, name, &self.sql, |source| &source.tenants)
     }
 
     fn redis_source(&self, tenant: &Tenant, name: &str) -> Result<&RedisSource, String> {
-        open_to(tenant, name, &self.redis, |source| &source.tenants)
+        visible_source(tenant, name, &self.redis, |source| &source.tenants)
     }
 }
 
 /// The source of this name, if the tenant may use it. One that it may not use is as one that is not there.
-fn open_to<'a, S>(
+fn visible_source<'a, S>(
     tenant: &Tenant,
     name: &str,
     sources: &'a BTreeMap<String, S>,
@@ -230,9 +230,9 @@ impl Poller {
     }
 
     async fn poll_from(&self, ask: &PollRequest<'_>, whose: &str) -> Result<PollResult, PollFailure> {
-        let _pass = self.pass(ask, whose)?;
+        let _pass = self.acquire(ask, whose)?;
         let limit = ask.time_limit;
-        let seen = tokio::time::timeout(limit, self.look(ask)).await.unwrap_or_else(|_| Err(too_slow(limit)))?;
+        let seen = tokio::time::timeout(limit, self.poll_source(ask)).await.unwrap_or_else(|_| Err(too_slow(limit)))?;
         if let PollResult::Value { value, .. } = &seen {
             bounded(value)?;
         }
@@ -240,7 +240,7 @@ impl Poller {
     }
 
     /// Leave to look at this host, source or tool now. It lasts as long as it is held.
-    fn pass(&self, ask: &PollRequest<'_>, whose: &str) -> Result<rate_limiter::PollPermit, PollFailure> {
+    fn acquire(&self, ask: &PollRequest<'_>, whose: &str) -> Result<rate_limiter::PollPermit, PollFailure> {
         let (gate, now, tenant) = (&self.sources.gate, self.clock.elapsed(), ask.tenant.as_str());
         let (place, rated) = match ask.poll {
             PollSpec::Http(http) => (http::host(&http.url), true),
@@ -253,28 +253,28 @@ impl Poller {
             PollSpec::Sql(poll) => {
                 let (kind, most) = if whose.is_empty() { ("", sql::POLLED) } else { ("trial", sql::TRIED) };
                 let place = format!("{kind}\nsql:{}", poll.source);
-                return gate.enter_few(place, tenant, (false, most), now).map_err(PollFailure::Busy);
+                return gate.acquire_bounded(place, tenant, (false, most), now).map_err(PollFailure::Busy);
             }
             PollSpec::Redis(redis) => (format!("redis:{}", redis.source), false),
         };
         let place = format!("{whose}\n{place}");
-        gate.enter(place, tenant, rated, now).map_err(PollFailure::Busy)
+        gate.acquire(place, tenant, rated, now).map_err(PollFailure::Busy)
     }
 
-    async fn look(&self, ask: &PollRequest<'_>) -> Result<PollResult, PollFault> {
+    async fn poll_source(&self, ask: &PollRequest<'_>) -> Result<PollResult, PollFault> {
         let sources = &self.sources;
         // who may use a source is asked each time: the operator may have changed it
         let refused = |why| PollFault::new("denied", why);
         let value = match ask.poll {
-            PollSpec::Http(poll) => return http::look(&sources.credentials, poll, ask, self.clock.now()).await,
-            PollSpec::Tool(poll) => sources.tools.look(poll, ask, &self.host, &self.clock, &self.compute).await?,
+            PollSpec::Http(poll) => return http::poll(&sources.credentials, poll, ask, self.clock.now()).await,
+            PollSpec::Tool(poll) => sources.tools.poll(poll, ask, &self.host, &self.clock, &self.compute).await?,
             PollSpec::Sql(poll) => {
                 let source = sources.sql_source(ask.tenant, &poll.source).map_err(refused)?;
-                source.look(&poll.query, ask.time_limit).await?
+                source.poll(&poll.query, ask.time_limit).await?
             }
             PollSpec::Redis(poll) => {
                 let source = sources.redis_source(ask.tenant, &poll.source).map_err(refused)?;
-                source.look(poll).await?
+                source.poll(poll).await?
             }
         };
         Ok(PollResult::Value { value, validators: Validators::default() })
@@ -282,7 +282,7 @@ impl Poller {
 }
 
 fn of_credential(error: &CredentialError) -> PollFault {
-    PollFault { credential_issue: error.lack().map(Box::new), ..PollFault::new(error.code(), error.to_string()) }
+    PollFault { credential_issue: error.owner_issue().map(Box::new), ..PollFault::new(error.code(), error.to_string()) }
 }
 
 fn too_slow(limit: Duration) -> PollFault {
@@ -317,7 +317,7 @@ mod tests {
             ("nobody's".to_owned(), vec![]),
         ]);
         let opened = |tenant: &str, name: &str| {
-            open_to(&Tenant::new(tenant).unwrap(), name, &sources, |tenants| tenants).map(drop)
+            visible_source(&Tenant::new(tenant).unwrap(), name, &sources, |tenants| tenants).map(drop)
         };
         assert_eq!(opened("ann", "ann's"), Ok(()));
         assert_eq!(opened("bob", "all"), Ok(()));

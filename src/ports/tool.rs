@@ -346,12 +346,12 @@ impl ToolOutput {
 
 impl ToolError {
     /// A failure that the model is told.
-    pub fn tell(kind: ToolFailure, code: impl Into<String>, message: impl Into<String>) -> ToolError {
+    pub fn for_model(kind: ToolFailure, code: impl Into<String>, message: impl Into<String>) -> ToolError {
         ToolError::Tell { kind, code: code.into(), message: message.into() }
     }
 
     /// The error for the model: the kind, the code, and a sentence; `None` where the run can't go on.
-    pub fn told(&self) -> Option<(ToolFailure, &str, String)> {
+    pub fn model_message(&self) -> Option<(ToolFailure, &str, String)> {
         match self {
             ToolError::Tell { kind, code, message } => Some((*kind, code, message.clone())),
             ToolError::Credential(error) => Some((of_credential(error), error.code(), error.to_string())),
@@ -366,7 +366,7 @@ impl ToolError {
 
     /// The arguments will not do, and why.
     pub fn arguments(message: impl Into<String>) -> ToolError {
-        ToolError::tell(ToolFailure::InvalidParameters, "invalid_parameters", message)
+        ToolError::for_model(ToolFailure::InvalidParameters, "invalid_parameters", message)
     }
 }
 
@@ -389,10 +389,10 @@ impl From<HostError> for ToolError {
     fn from(error: HostError) -> ToolError {
         let message = error.to_string();
         match error {
-            HostError::NotFound => ToolError::tell(ToolFailure::NotFound, "not_found", message),
-            HostError::Invalid(_) => ToolError::tell(ToolFailure::ValidationError, "invalid", message),
-            HostError::Conflict(_) => ToolError::tell(ToolFailure::ExecutionError, "conflict", message),
-            HostError::Unavailable => ToolError::tell(ToolFailure::ResourceError, "store_unavailable", message),
+            HostError::NotFound => ToolError::for_model(ToolFailure::NotFound, "not_found", message),
+            HostError::Invalid(_) => ToolError::for_model(ToolFailure::ValidationError, "invalid", message),
+            HostError::Conflict(_) => ToolError::for_model(ToolFailure::ExecutionError, "conflict", message),
+            HostError::Unavailable => ToolError::for_model(ToolFailure::ResourceError, "store_unavailable", message),
         }
     }
 }

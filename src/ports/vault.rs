@@ -116,7 +116,7 @@ impl Vault {
     }
 
     /// Whether a configured key opens what was sealed for this place. The secret itself is not touched.
-    pub fn opens(&self, context: &Context, sealed: &str) -> bool {
+    pub fn can_open(&self, context: &Context, sealed: &str) -> bool {
         envelope::opens(&self.keyring, context, sealed)
     }
 
@@ -157,13 +157,13 @@ impl Vault {
     /// The first half of a tag, for addresses that have to be short: 128 bits, which nobody guesses from outside (RFC
     /// 2104, section 5).
     pub fn short_tag(&self, purpose: &str, text: &str) -> [u8; SHORT_TAG] {
-        halved(self.keyring.first(), &tagged(purpose, text))
+        short_mac(self.keyring.first(), &tagged(purpose, text))
     }
 
     /// Whether this short tag was made for this purpose and text, with any of the master keys.
     pub fn is_short_tag(&self, purpose: &str, text: &str, tag: &[u8]) -> bool {
         let text = tagged(purpose, text);
-        self.keyring.all().iter().any(|key| verify_slices_are_equal(&halved(key, &text), tag).is_ok())
+        self.keyring.all().iter().any(|key| verify_slices_are_equal(&short_mac(key, &text), tag).is_ok())
     }
 
     /// Opens a secret that was sealed for exactly this place.
@@ -174,7 +174,7 @@ impl Vault {
     }
 }
 
-fn halved(key: &keyring::MasterKey, text: &[u8]) -> [u8; SHORT_TAG] {
+fn short_mac(key: &keyring::MasterKey, text: &[u8]) -> [u8; SHORT_TAG] {
     let whole = hmac::sign(&key.tagging, text);
     std::array::from_fn(|at| whole.as_ref()[at])
 }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn where_keys_have_to_be_shared_a_missing_one_refuses_to_start() {
+    fn missing_shared_key_refuses_to_start() {
         let refused = Vault::open(&Settings::default(), WithoutKeys::Refuse).unwrap_err().to_string();
         assert!(refused.contains("set vault.master_keys"), "{refused}");
     }

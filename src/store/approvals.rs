@@ -23,7 +23,7 @@ use crate::store::db::text::{document, text};
 use crate::store::sql::sql;
 use crate::store::{Lease, Split, Store, StoreError};
 
-pub(super) use asking::{ask, close_questions, wake};
+pub(super) use asking::{ask, close_questions, unpark};
 
 /// Which approvals to list. Newest first, after the approval `before`.
 #[derive(Debug, Clone, Default)]
@@ -176,13 +176,13 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and a.id < ").push_bind(before);
         }
-        query.push(" order by a.id desc limit ").push_bind(filter.limit).push(FIT).push_of(FITTING);
+        query.push(" order by a.id desc limit ").push_bind(filter.limit).push(FIT).push_split(FITTING);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows = query.finish().rows().await?;
         let found = match bound {
             // a decision about all of them must not miss one
             UNBOUNDED => RowPage::of(rows.read::<PagedRow<ApprovalRow>>()?, ApprovalRow::approval)?,
-            _ => RowPage::sifted(&self.unreadable, "approvals", &rows, filter.limit, ApprovalRow::approval),
+            _ => RowPage::from_rows(&self.unreadable, "approvals", &rows, filter.limit, ApprovalRow::approval),
         };
         read.end().await?;
         Ok(found)
@@ -196,7 +196,7 @@ impl Store {
 
     /// Marks that an approved call is about to be executed, under the run's lease. A run whose end was asked for begins
     /// nothing.
-    pub async fn begin_approved(&self, lease: Lease, id: Uuid, digest: &str) -> Result<Begun, StoreError> {
+    pub async fn mark_execution_started(&self, lease: Lease, id: Uuid, digest: &str) -> Result<Begun, StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         let cancel_reason: Option<Option<String>> =

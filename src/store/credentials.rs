@@ -20,7 +20,7 @@ use crate::domain::credential::{Credential, Inject, OAuth, Reference};
 use crate::domain::task::DependentTask;
 use crate::store::credentials::resuming::{Resumptions, resume_waiting};
 use crate::store::credentials::row::{CredentialRow, LISTED, MEASURED};
-pub(super) use crate::store::credentials::standing::in_turn;
+pub(super) use crate::store::credentials::standing::lock_reference;
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage};
 use crate::store::db::text::{document, optional_document, text};
 use crate::store::ops::audit::{AuditAction, write_audit};
@@ -173,7 +173,7 @@ impl Store {
     ) -> Result<Result<SavedCredential, Vec<Uuid>>, StoreError> {
         let mut write = self.db.write(scope).await?;
         let tx = &mut write.tx();
-        in_turn(tx, &new.tenant_id, &new.service, &new.account_name).await?;
+        lock_reference(tx, &new.tenant_id, &new.service, &new.account_name).await?;
         let query = match (read_version, &new.document) {
             (0, None) => return Err(StoreError::Conflict("the credential needs a document".into())),
             (0, Some(_)) => tx.query(INSERT).bind(new_id(now)),
@@ -206,7 +206,7 @@ impl Store {
         };
         write_audit(tx, act(&stored.credential, "credential.put", &new.by, new.document.is_some()), now).await?;
         write.commit().await?;
-        self.tell_of(&went_on);
+        self.notify_resumed(&went_on);
         Ok(Ok(SavedCredential { stored, resumed: went_on.resumed, resuming: went_on.later }))
     }
 

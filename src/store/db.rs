@@ -44,7 +44,7 @@ use crate::store::tx::{StatementBuilder, Tx, TxQuery};
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The answer, or that the database is away: a wire can go silent without an end. What was asked may have taken effect.
-pub async fn answered<T, E: From<sqlx::Error>>(asked: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+pub async fn with_timeout<T, E: From<sqlx::Error>>(asked: impl Future<Output = Result<T, E>>) -> Result<T, E> {
     let silent = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {ANSWER_LIMIT:?}"));
     timeout(ANSWER_LIMIT, asked).await.unwrap_or_else(|_| Err(sqlx::Error::Io(silent()).into()))
 }
@@ -60,7 +60,7 @@ pub(super) enum Db {
         /// Connections for single statements that find their rows by a key, whoever asks: planned once, and not again.
         quick: Connections,
         /// Hears what other instances say, by a connection of its own.
-        ears: Listener,
+        listener: Listener,
         waits: Waits,
     },
     /// One writer, because a pool of writers waits for each other's locks; and a few readers.
@@ -172,7 +172,7 @@ impl Db {
     pub(super) async fn write_hot(&self, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
         match self {
             Db::Postgres { hot, waits, .. } => {
-                waits.look("hot", hot);
+                waits.record_acquire("hot", hot);
                 Transaction::begin(hot.acquire().await?).await
             }
             Db::Sqlite { writer, waits, .. } => Transaction::begin_sqlite(writer, waits, flow).await,
@@ -224,7 +224,7 @@ impl Transaction {
     }
 
     async fn begin_sqlite(writer: &SqliteWriter, waits: &Waits, flow: QueueFlow) -> Result<Transaction, sqlx::Error> {
-        waits.look("writer", writer);
+        waits.record_acquire("writer", writer);
         let writing = writer.begin(flow).await?;
         fault()?;
         Ok(Transaction::Sqlite(writing))
@@ -267,7 +267,7 @@ pub(super) async fn connection(
     pool: &Connections,
     waits: &Waits,
 ) -> Result<PooledConnection, sqlx::Error> {
-    waits.look(name, pool);
+    waits.record_acquire(name, pool);
     let held = pool.acquire().await?;
     fault()?;
     Ok(held)
@@ -275,15 +275,15 @@ pub(super) async fn connection(
 
 /// As [`connection`], to read SQLite by.
 pub(super) async fn sqlite_reader(readers: &SqlitePool, waits: &Waits) -> Result<PoolConnection<Sqlite>, sqlx::Error> {
-    waits.look("readers", readers);
+    waits.record_acquire("readers", readers);
     let held = readers.acquire().await?;
     fault()?;
     Ok(held)
 }
 
 async fn in_turn(pool: &Connections, waits: &Waits, flow: QueueFlow) -> Result<PooledConnection, sqlx::Error> {
-    waits.look("shared", pool);
-    pool.in_turn(flow).await
+    waits.record_acquire("shared", pool);
+    pool.acquire_fair(flow).await
 }
 
 async fn confine(conn: &mut PgConnection, tenant: Option<&str>) -> Result<(), sqlx::Error> {
@@ -296,7 +296,7 @@ async fn confine(conn: &mut PgConnection, tenant: Option<&str>) -> Result<(), sq
 /// Where a call may be told that it failed, if faults are planted: before it took effect, or after. The failure of a
 /// connection, as often as the environment asks for.
 pub(super) fn fault() -> Result<(), sqlx::Error> {
-    #[cfg(feature = "planted")]
+    #[cfg(feature = "failpoints")]
     if crate::base::failpoint::store_fails() {
         return Err(sqlx::Error::Io(io::Error::other("a planted fault")));
     }

@@ -174,7 +174,7 @@ impl Store {
         let tx = &mut write.tx();
         tx.post(&[delivery], now).await?;
         write.commit().await?;
-        self.hint(Topic::Outbox);
+        self.notify(Topic::Outbox);
         Ok(())
     }
 
@@ -262,7 +262,7 @@ impl Store {
         query.push(" order by d.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows = query.finish().rows().await?;
-        let found = RowPage::sifted(&self.unreadable, "deliveries", &rows, filter.limit, parse);
+        let found = RowPage::from_rows(&self.unreadable, "deliveries", &rows, filter.limit, parse);
         read.end().await?;
         Ok(found)
     }
@@ -325,7 +325,7 @@ impl Store {
             .await?;
         }
         write.commit().await?;
-        self.hint(Topic::Outbox);
+        self.notify(Topic::Outbox);
         Ok(StoredAnswer::Done(again))
     }
 

@@ -122,7 +122,7 @@ const LEASE: Split = Split {
 };
 
 /// Narrows a query to the tenant of a scope, and to the source and type of a filter; a type may end in `*`.
-pub(super) fn narrow(query: &mut StatementBuilder<'_>, scope: &Scope, source: Option<&str>, kind: Option<&str>) {
+pub(super) fn filter_query(query: &mut StatementBuilder<'_>, scope: &Scope, source: Option<&str>, kind: Option<&str>) {
     if let Some(tenant) = scope.tenant() {
         query.push(" and tenant_id = ").push_bind(tenant);
     }
@@ -233,7 +233,7 @@ impl Store {
         let mut read = self.db.read_in(scope).await?;
         let mut query = read.build("select seq, cast(body as text) from events where seq > ");
         query.push_bind(filter.after);
-        narrow(&mut query, scope, filter.source.as_deref(), filter.kind.as_deref());
+        filter_query(&mut query, scope, filter.source.as_deref(), filter.kind.as_deref());
         query.push(" order by seq limit ").push_bind(filter.limit);
         let found = query.finish().all().await?;
         read.end().await?;

@@ -3,8 +3,8 @@
 pub(super) mod alerts;
 pub(super) mod blocked;
 pub(super) mod completions;
+pub(super) mod finishing;
 pub(super) mod lease;
-pub(super) mod leases;
 pub(super) mod limits;
 pub(super) mod new_entry;
 mod new_run;
@@ -267,7 +267,7 @@ impl Store {
         let mut readable = HashMap::with_capacity(ids.len());
         for id in ids {
             match self.all_runs_by_id(&[*id]).await {
-                Err(StoreError::Corrupt(why)) => self.unreadable.tell("runs", *id, &why),
+                Err(StoreError::Corrupt(why)) => self.unreadable.report("runs", *id, &why),
                 read => readable.extend(read?),
             }
         }
@@ -290,8 +290,8 @@ impl Store {
     pub async fn last_runs(&self, scope: &Scope, tasks: &[Uuid]) -> Result<Vec<Run>, StoreError> {
         Ok(match &self.db {
             Db::Postgres { pool, waits, .. } => {
-                waits.look("shared", pool);
-                let mut held = pool.in_turn(QueueFlow::of(scope.tenant())).await?;
+                waits.record_acquire("shared", pool);
+                let mut held = pool.acquire_fair(QueueFlow::of(scope.tenant())).await?;
                 let rows = sqlx::query(sql!(
                     SELECT_BRIEF,
                     "where ($2 is null or r.tenant_id = $2) and r.id in (
@@ -304,7 +304,7 @@ impl Store {
                 .bind(scope.tenant())
                 .fetch_all(&mut *held)
                 .await?;
-                self.unreadable.sift("runs", &Rows::Postgres(rows), RunRow::run).0
+                self.unreadable.partition_readable::<_, _, Uuid>("runs", &Rows::Postgres(rows), RunRow::run).0
             }
             // no round trip to save: the database is in this process
             Db::Sqlite { readers, tenant_readers, waits, .. } => {
@@ -321,7 +321,7 @@ impl Store {
                     .await?;
                     rows.extend(last);
                 }
-                self.unreadable.sift("runs", &Rows::Sqlite(rows), RunRow::run).0
+                self.unreadable.partition_readable::<_, _, Uuid>("runs", &Rows::Sqlite(rows), RunRow::run).0
             }
         })
     }
@@ -370,7 +370,7 @@ impl Store {
         query.push(" order by r.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows = query.finish().rows().await?;
-        let found = RowPage::sifted(&self.unreadable, "runs", &rows, filter.limit, parse);
+        let found = RowPage::from_rows(&self.unreadable, "runs", &rows, filter.limit, parse);
         read.end().await?;
         Ok(found)
     }

@@ -80,7 +80,7 @@ const FITTING: &str = sql!(SELECT_TASK, "join fit on fit.id = t.id");
 
 impl Store {
     /// Whether all tasks are of one tenant, or there is none: what the first and the last of an index say.
-    pub async fn serves_one_tenant(&self) -> Result<bool, StoreError> {
+    pub async fn has_single_tenant(&self) -> Result<bool, StoreError> {
         let (first, last): (Option<String>, Option<String>) = self
             .db
             .read_quick()
@@ -125,7 +125,7 @@ impl Store {
         let mut readable = HashMap::with_capacity(ids.len());
         for id in ids {
             match self.all_tasks_by_id(&[*id]).await {
-                Err(StoreError::Corrupt(why)) => self.unreadable.tell("tasks", *id, &why),
+                Err(StoreError::Corrupt(why)) => self.unreadable.report("tasks", *id, &why),
                 read => readable.extend(read?),
             }
         }
@@ -186,7 +186,7 @@ impl Store {
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows = query.finish().rows().await?;
         read.end().await?;
-        Ok(RowPage::sifted(&self.unreadable, "tasks", &rows, filter.limit, TaskRow::task))
+        Ok(RowPage::from_rows(&self.unreadable, "tasks", &rows, filter.limit, TaskRow::task))
     }
 
     /// Removes a task. Its finished runs stay, those that wait are cancelled, running ones are asked to end.
@@ -244,7 +244,7 @@ impl Store {
             index_event_task(tx, id, &row.tenant_id, false, now).await?;
         }
         write.commit().await?;
-        self.hint(Topic::Cancels);
+        self.notify(Topic::Cancels);
         Ok(())
     }
 

@@ -81,12 +81,12 @@ enum OneRow {
 
 impl<'c> Tx<'c> {
     pub(super) fn query(&mut self, sql: impl Into<Split>) -> TxQuery<'_> {
-        self.lend().into_query(sql)
+        self.reborrow().into_query(sql)
     }
 
     /// A statement whose text begins so.
     pub(super) fn build(&mut self, text: impl Into<Split>) -> StatementBuilder<'_> {
-        self.lend().into_builder(text)
+        self.reborrow().into_builder(text)
     }
 
     /// A statement for which the connection is given away.
@@ -103,7 +103,7 @@ impl<'c> Tx<'c> {
         StatementBuilder { text: query.text.as_str().to_owned(), query }
     }
 
-    fn lend(&mut self) -> Tx<'_> {
+    fn reborrow(&mut self) -> Tx<'_> {
         match self {
             Tx::Postgres(conn) => Tx::Postgres(conn),
             Tx::Sqlite(conn) => Tx::Sqlite(conn),
@@ -229,7 +229,7 @@ impl<'t> StatementBuilder<'t> {
     }
 
     /// Adds the text for the database.
-    pub(super) fn push_of(&mut self, text: Split) -> &mut StatementBuilder<'t> {
+    pub(super) fn push_split(&mut self, text: Split) -> &mut StatementBuilder<'t> {
         let text = match &self.query.target {
             Target::Postgres(..) => text.postgres,
             Target::Sqlite(..) => text.sqlite,
@@ -305,7 +305,7 @@ impl Rows {
     }
 
     /// A column of the first row.
-    pub(super) fn first_of<S: Scalar>(&self, column: &'static str) -> Result<Option<S>, sqlx::Error> {
+    pub(super) fn first_column<S: Scalar>(&self, column: &'static str) -> Result<Option<S>, sqlx::Error> {
         match self {
             Rows::Postgres(rows) => rows.first().map(|row| row.try_get(column)).transpose(),
             Rows::Sqlite(rows) => rows.first().map(|row| row.try_get(column)).transpose(),
@@ -313,7 +313,7 @@ impl Rows {
     }
 
     /// A column of the last row.
-    pub(super) fn last_of<S: Scalar>(&self, column: &'static str) -> Result<Option<S>, sqlx::Error> {
+    pub(super) fn last_column<S: Scalar>(&self, column: &'static str) -> Result<Option<S>, sqlx::Error> {
         match self {
             Rows::Postgres(rows) => rows.last().map(|row| row.try_get(column)).transpose(),
             Rows::Sqlite(rows) => rows.last().map(|row| row.try_get(column)).transpose(),
@@ -349,7 +349,7 @@ mod tests {
         let names: Vec<String> = select.finish().persistent(false).scalars().await.expect("names");
         assert_eq!(names, ["ann", "eve"]);
         let rows = tx.query("select id, name from named order by id").rows().await.expect("rows");
-        assert_eq!((rows.len(), rows.last_of("name").expect("a name")), (3, Some("eve".to_owned())));
+        assert_eq!((rows.len(), rows.last_column("name").expect("a name")), (3, Some("eve".to_owned())));
     }
 
     #[tokio::test]

@@ -25,6 +25,7 @@ macro_rules! on_both {
 
 pub(crate) use on_both;
 
+mod alerts;
 mod approvals;
 mod asked;
 mod audit;
@@ -46,8 +47,8 @@ mod limits;
 mod live;
 mod matching;
 mod outbox;
-mod outlook;
 mod pages;
+mod pending_work;
 mod plans;
 mod quotas;
 mod races;
@@ -65,7 +66,6 @@ mod tasks;
 mod tenants;
 mod texts;
 mod tokens;
-mod told;
 mod transcript;
 mod turns;
 mod unreadable;

@@ -184,8 +184,8 @@ impl Bus for Deaf {
         Box::pin(async { Err(BusError::Unavailable { why: "the wire is cut".into() }) })
     }
 
-    fn bury<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
-        self.0.bury(entry, error)
+    fn dead_letter_entry<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        self.0.dead_letter_entry(entry, error)
     }
 
     fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>> {
@@ -264,7 +264,7 @@ async fn an_instance_that_dies_before_it_acknowledges_leaves_no_second_run(world
                 5,
                 &Metrics::new(),
             );
-            matcher.work(Duration::ZERO).await
+            matcher.process(Duration::ZERO).await
         })
         .await;
     assert!(died.unwrap_err().to_string().contains("the wire is cut"));
@@ -397,7 +397,7 @@ async fn task_that_can_not_be_read_holds_up_no_events(world: World) {
 }
 
 #[tokio::test]
-async fn while_the_database_is_away_events_wait_and_are_recorded_once_it_is_back() {
+async fn events_wait_while_the_database_is_away() {
     let world = World::redis().await;
     let instance = world.instance();
     let task = instance.task(on(json!({}))).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use reveille::app::validate;
-use reveille::base::clock::{Clock, machine_now, signed};
+use reveille::base::clock::{Clock, machine_now, to_delta};
 use reveille::config::{Config, Environment, keys};
 use toml::{Table, Value};
 
@@ -67,15 +67,15 @@ fn compute(config: &Config) {
     let now = machine_now();
     let engine = &config.engine;
     assert!(now - engine.retention() < now && !engine.lease().is_zero());
-    let _ = (now + signed(engine.lease()), now + signed(engine.shutdown_grace()), engine.limits());
+    let _ = (now + to_delta(engine.lease()), now + to_delta(engine.shutdown_grace()), engine.limits());
     let bus = &config.bus;
-    let _ = (now - signed(bus.retention()), now + signed(bus.stalled_after()));
+    let _ = (now - to_delta(bus.retention()), now + to_delta(bus.stalled_after()));
     let _permits = tokio::sync::Semaphore::new(config.poll.max_concurrent);
     let _permits = tokio::sync::Semaphore::new(engine.max_concurrent_runs + engine.prefetch);
     let delay = config.react.retry().base_delay;
-    let _ = now + signed(delay * 2_u32.pow(config.react.retry().max_retries));
+    let _ = now + to_delta(delay * 2_u32.pow(config.react.retry().max_retries));
     for model in config.llm.models.values() {
-        let _ = now + signed(Duration::from_secs(model.timeout_seconds));
+        let _ = now + to_delta(Duration::from_secs(model.timeout_seconds));
     }
 }
 

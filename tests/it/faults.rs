@@ -3,10 +3,10 @@
 
 mod clock;
 mod disk;
+#[cfg(feature = "failpoints")]
+mod failpoints;
 mod harness;
 mod killed;
-#[cfg(feature = "planted")]
-mod planted;
 mod poison;
 mod redis;
 mod shutdown;

@@ -209,7 +209,7 @@ fn file(path: &str) -> PathBuf {
 async fn registered() -> Vec<Described> {
     let world = World::sqlite();
     let instance = world.instance();
-    let mut described = instance.http().metrics.described();
+    let mut described = instance.http().metrics.descriptions();
     // the same counter, of the bus and of the matcher
     described.dedup_by(|a, b| a.name == b.name);
     instance.finish(&world).await;

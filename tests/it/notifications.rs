@@ -1,5 +1,6 @@
 //! Telling people through real protocols: what each channel sends, and what it makes of every answer.
 
+mod channel_markup;
 mod email;
 mod push;
 mod receipts;
@@ -7,7 +8,6 @@ mod slack;
 mod sms;
 mod subjects;
 mod telegram;
-mod told;
 mod webhook;
 mod whole;
 

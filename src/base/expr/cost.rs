@@ -63,7 +63,7 @@ impl Cost {
     }
 
     /// Refuses what takes too much, and says what is too large.
-    pub fn affordable(&self) -> Result<(), ExpressionError> {
+    pub fn check_budget(&self) -> Result<(), ExpressionError> {
         if self.made > MADE_BYTES {
             return Err(ExpressionError::Failed(format!(
                 "a value that it makes may have {} bytes, at most {MADE_BYTES}",
@@ -118,7 +118,7 @@ impl<'a> CostWalk<'a> {
     }
 
     /// A new value: it takes memory, and is copied into its place.
-    fn made(&mut self, value: Extent) -> Arc<Extent> {
+    fn allocate(&mut self, value: Extent) -> Arc<Extent> {
         self.cost.made = self.cost.made.max(memory(&value));
         self.copy(&value);
         Arc::new(value)
@@ -140,7 +140,7 @@ impl<'a> CostWalk<'a> {
             }
             Expr::List(list) => {
                 let elements: Vec<Arc<Extent>> = list.elements.iter().map(|element| self.visit(element)).collect();
-                self.made(Extent::list(&elements))
+                self.allocate(Extent::list(&elements))
             }
             Expr::Map(map) => self.map(map),
             Expr::Call(call) => self.call(call),
@@ -164,7 +164,7 @@ impl<'a> CostWalk<'a> {
                 EntryExpr::StructField(field) => members.push((None, self.visit(&field.value))),
             }
         }
-        self.made(Extent::object(&members, &keys))
+        self.allocate(Extent::object(&members, &keys))
     }
 
     fn call(&mut self, call: &'a CallExpr) -> Arc<Extent> {
@@ -172,7 +172,7 @@ impl<'a> CostWalk<'a> {
             call.target.as_deref().into_iter().chain(&call.args).map(|part| self.visit(part)).collect();
         let plain = || Arc::new(Extent::plain());
         match (call.func_name.as_str(), parts.as_slice()) {
-            (operators::CONDITIONAL, [_, a, b]) => Extent::either(a, b),
+            (operators::CONDITIONAL, [_, a, b]) => Extent::union(a, b),
             (operators::LOGICAL_AND | operators::LOGICAL_OR, _) => plain(),
             (operators::LOGICAL_NOT | operators::NOT_STRICTLY_FALSE | operators::NEGATE, _) => plain(),
             (operators::INDEX, [of, index]) => {
@@ -182,7 +182,7 @@ impl<'a> CostWalk<'a> {
                     None => of.any(),
                 }
             }
-            (operators::ADD, _) => self.made(Extent::joined(&parts)),
+            (operators::ADD, _) => self.allocate(Extent::concat(&parts)),
             (operators::IN, [wanted, of]) => {
                 let outside = self.times;
                 self.times = outside.saturating_mul(of.items.max(1));
@@ -251,7 +251,7 @@ impl<'a> CostWalk<'a> {
         }
         let shown = Arc::new(Extent::text(SHOWN));
         let all: Vec<Arc<Extent>> = parts.iter().cloned().chain([shown]).collect();
-        self.made(Extent::joined(&all))
+        self.allocate(Extent::concat(&all))
     }
 
     fn comprehension(&mut self, comprehension: &'a ComprehensionExpr) -> Arc<Extent> {
@@ -269,8 +269,8 @@ impl<'a> CostWalk<'a> {
         let stepped = self.visit(&comprehension.loop_step);
         self.times = outside;
         self.bound.pop();
-        let grown = begun.grown(&stepped, rounds);
-        let grown = self.made(grown);
+        let grown = begun.after_steps(&stepped, rounds);
+        let grown = self.allocate(grown);
         self.bound.push((&comprehension.accu_var, grown));
         let result = self.visit(&comprehension.result);
         self.bound.truncate(bound);

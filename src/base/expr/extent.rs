@@ -66,7 +66,7 @@ impl Extent {
             [] => Inside::Unknown,
             [only] => Inside::Elements(Arc::clone(only)),
             [first, more @ ..] => {
-                Inside::Elements(more.iter().fold(Arc::clone(first), |either, more| Extent::either(&either, more)))
+                Inside::Elements(more.iter().fold(Arc::clone(first), |either, more| Extent::union(&either, more)))
             }
         };
         list
@@ -86,7 +86,7 @@ impl Extent {
     }
 
     /// The most that two joined values are, or a function's result from its arguments: all of them together.
-    pub fn joined(parts: &[Arc<Extent>]) -> Extent {
+    pub fn concat(parts: &[Arc<Extent>]) -> Extent {
         let mut joined = Extent::sum(parts);
         joined.text = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.text));
         joined.items = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(part.items));
@@ -103,7 +103,7 @@ impl Extent {
     }
 
     /// One of two.
-    pub fn either(a: &Arc<Extent>, b: &Arc<Extent>) -> Arc<Extent> {
+    pub fn union(a: &Arc<Extent>, b: &Arc<Extent>) -> Arc<Extent> {
         if Arc::ptr_eq(a, b) {
             return Arc::clone(a);
         }
@@ -124,7 +124,7 @@ impl Extent {
     }
 
     /// After `times` steps that each add what the first one added.
-    pub fn grown(&self, stepped: &Extent, times: u64) -> Extent {
+    pub fn after_steps(&self, stepped: &Extent, times: u64) -> Extent {
         let grow = |from: u64, to: u64| from.saturating_add(to.saturating_sub(from).saturating_mul(times));
         let (text, items) = (grow(self.text, stepped.text), grow(self.items, stepped.items));
         Extent {
@@ -186,10 +186,10 @@ fn measured(value: &Value, depth: usize) -> Result<Extent, String> {
             let mut element = None;
             for item in items {
                 let item = measured(item, depth + 1)?;
-                list.hold(&item);
+                list.include(&item);
                 element = Some(match element {
                     None => item,
-                    Some(either) => widest(either, item),
+                    Some(either) => max_of(either, item),
                 });
             }
             list.inside = element.map_or(Inside::Unknown, |element| Inside::Elements(Arc::new(element)));
@@ -201,8 +201,8 @@ fn measured(value: &Value, depth: usize) -> Result<Extent, String> {
             let mut members = BTreeMap::new();
             for (name, field) in fields {
                 let field = measured(field, depth + 1)?;
-                object.hold(&field);
-                object.hold(&Extent::text(name.len() as u64));
+                object.include(&field);
+                object.include(&Extent::text(name.len() as u64));
                 if fields.len() <= NAMED_MEMBERS {
                     members.insert(name.clone(), Arc::new(field));
                 }
@@ -217,7 +217,7 @@ fn measured(value: &Value, depth: usize) -> Result<Extent, String> {
 }
 
 impl Extent {
-    fn hold(&mut self, part: &Extent) {
+    fn include(&mut self, part: &Extent) {
         self.nodes += part.nodes;
         self.bytes += part.bytes;
         self.longest = self.longest.max(part.longest);
@@ -226,7 +226,7 @@ impl Extent {
 }
 
 /// The most of either of two elements of a list, followed by name.
-fn widest(mut a: Extent, b: Extent) -> Extent {
+fn max_of(mut a: Extent, b: Extent) -> Extent {
     let (most_of_a, most_of_b) = (a.most, b.most);
     a.text = a.text.max(b.text);
     a.items = a.items.max(b.items);
@@ -239,7 +239,7 @@ fn widest(mut a: Extent, b: Extent) -> Extent {
             for (name, member) in more {
                 let both = match members.remove(&name) {
                     None => member,
-                    Some(there) => Arc::new(widest(Arc::unwrap_or_clone(there), Arc::unwrap_or_clone(member))),
+                    Some(there) => Arc::new(max_of(Arc::unwrap_or_clone(there), Arc::unwrap_or_clone(member))),
                 };
                 members.insert(name, both);
             }
@@ -249,7 +249,7 @@ fn widest(mut a: Extent, b: Extent) -> Extent {
             }
         }
         (Inside::Elements(a), Inside::Elements(b)) => {
-            Inside::Elements(Arc::new(widest(Arc::unwrap_or_clone(a), Arc::unwrap_or_clone(b))))
+            Inside::Elements(Arc::new(max_of(Arc::unwrap_or_clone(a), Arc::unwrap_or_clone(b))))
         }
         // a text, a number or an empty list has nothing inside that could be larger
         (inside, _) if most_of_b == 0 => inside,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::base::expr::{Expression, ExpressionError, Variables};
-use crate::base::invalid::near;
+use crate::base::invalid::nearest_name;
 
 /// In the place of a name, where an element of a list, or anything inside of null, is asked for: these are no fields.
 pub const ELEMENT: &str = "element at this index";
@@ -96,7 +96,7 @@ impl Expression {
         };
         let within = parts.iter().find(|part| part.text == within).and_then(|part| part.value.as_ref().ok());
         let names = within.and_then(Value::as_object).into_iter().flat_map(|fields| fields.keys());
-        let did_you_mean = near(name, names.map(String::as_str).take(COMPARED)).map(str::to_owned);
+        let did_you_mean = nearest_name(name, names.map(String::as_str).take(COMPARED)).map(str::to_owned);
         MissingField { expression: self.text().to_owned(), field: field.to_owned(), did_you_mean }
     }
 }

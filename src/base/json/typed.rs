@@ -13,7 +13,7 @@ use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_field
 pub fn body<T: PartialSchema + DeserializeOwned>(value: &Value) -> Result<T, ValidationErrors> {
     let mut faults = ValidationErrors::new();
     match read(value, "", &mut faults) {
-        Some(read) => faults.or(read),
+        Some(read) => faults.into_result(read),
         None => Err(faults),
     }
 }

@@ -15,7 +15,7 @@ pub struct ConcurrencyLimiter<K: Eq + Hash>(Arc<Shared<K>>);
 struct Shared<K> {
     all: Arc<Semaphore>,
     /// By key. A key without permits has no entry.
-    held: Mutex<HashMap<K, usize>>,
+    in_use: Mutex<HashMap<K, usize>>,
     released: Notify,
 }
 
@@ -35,10 +35,10 @@ pub enum Limit {
 }
 
 impl Limit {
-    fn is_reached(self, held: usize, free: usize) -> bool {
+    fn is_reached(self, in_use: usize, free: usize) -> bool {
         match self {
-            Limit::Fixed(most) => held >= most,
-            Limit::OfFree { times, per } => held.saturating_mul(per) >= free.saturating_mul(times),
+            Limit::Fixed(most) => in_use >= most,
+            Limit::OfFree { times, per } => in_use.saturating_mul(per) >= free.saturating_mul(times),
         }
     }
 }
@@ -71,16 +71,16 @@ impl<K: Eq + Hash> ConcurrencyLimiter<K> {
     /// A limiter of so many permits in all.
     pub fn new(all: usize) -> ConcurrencyLimiter<K> {
         let all = Arc::new(Semaphore::new(all.min(Semaphore::MAX_PERMITS)));
-        ConcurrencyLimiter(Arc::new(Shared { all, held: Mutex::default(), released: Notify::new() }))
+        ConcurrencyLimiter(Arc::new(Shared { all, in_use: Mutex::default(), released: Notify::new() }))
     }
 
     /// Number of permits of all that are free.
-    pub fn free(&self) -> usize {
+    pub fn available(&self) -> usize {
         self.0.all.available_permits()
     }
 
     /// Number of permits that a key holds.
-    pub fn held<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> usize
+    pub fn in_use<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> usize
     where
         K: Borrow<Q>,
     {
@@ -98,10 +98,10 @@ impl<K: Eq + Hash> ConcurrencyLimiter<K> {
     where
         K: Clone,
     {
-        let mut held = self.0.lock();
+        let mut in_use = self.0.lock();
         let free = self.0.all.available_permits();
         let one_of_all = Arc::clone(&self.0.all).try_acquire_owned().map_err(|_| LimitReached::All)?;
-        self.count(&mut held, keys, free, Some(one_of_all))
+        self.count(&mut in_use, keys, free, Some(one_of_all))
     }
 
     /// A permit that counts for its keys, and is none of all.
@@ -109,13 +109,13 @@ impl<K: Eq + Hash> ConcurrencyLimiter<K> {
     where
         K: Clone,
     {
-        let mut held = self.0.lock();
-        self.count(&mut held, keys, self.0.all.available_permits(), None)
+        let mut in_use = self.0.lock();
+        self.count(&mut in_use, keys, self.0.all.available_permits(), None)
     }
 
     fn count(
         &self,
-        held: &mut HashMap<K, usize>,
+        in_use: &mut HashMap<K, usize>,
         keys: impl IntoIterator<Item = (K, Limit)>,
         free: usize,
         one_of_all: Option<OwnedSemaphorePermit>,
@@ -125,13 +125,13 @@ impl<K: Eq + Hash> ConcurrencyLimiter<K> {
     {
         let mut counted = Vec::new();
         for (key, limit) in keys {
-            if limit.is_reached(held.get(&key).copied().unwrap_or(0), free) {
+            if limit.is_reached(in_use.get(&key).copied().unwrap_or(0), free) {
                 return Err(LimitReached::Key(key));
             }
             counted.push(key);
         }
         for key in &counted {
-            *held.entry(key.clone()).or_default() += 1;
+            *in_use.entry(key.clone()).or_default() += 1;
         }
         Ok(Permit { shared: Arc::clone(&self.0), keys: counted, one_of_all })
     }
@@ -144,21 +144,21 @@ impl<K: Eq + Hash> ConcurrencyLimiter<K> {
 
 impl<K> Shared<K> {
     fn lock(&self) -> MutexGuard<'_, HashMap<K, usize>> {
-        self.held.lock().expect("limiter lock")
+        self.in_use.lock().expect("limiter lock")
     }
 }
 
 impl<K: Eq + Hash> Drop for Permit<K> {
     fn drop(&mut self) {
-        let mut held = self.shared.lock();
+        let mut in_use = self.shared.lock();
         for key in &self.keys {
-            match held.get_mut(key) {
+            match in_use.get_mut(key) {
                 Some(count) if *count > 1 => *count -= 1,
-                _ => drop(held.remove(key)),
+                _ => drop(in_use.remove(key)),
             }
         }
         drop(self.one_of_all.take());
-        drop(held);
+        drop(in_use);
         self.shared.released.notify_one();
     }
 }
@@ -174,11 +174,15 @@ mod tests {
         let first = limiter.acquire([two("a"), two("b")]).unwrap();
         let second = limiter.acquire([two("a"), two("c")]).unwrap();
         assert_eq!(limiter.acquire([two("b"), two("a")]).unwrap_err(), LimitReached::Key("a"));
-        assert_eq!((limiter.held("a"), limiter.held("b"), limiter.free()), (2, 1, 1));
+        assert_eq!((limiter.in_use("a"), limiter.in_use("b"), limiter.available()), (2, 1, 1));
         drop(first);
-        assert_eq!((limiter.held("a"), limiter.held("b"), limiter.free()), (1, 0, 2), "a refusal counts for nothing");
+        assert_eq!(
+            (limiter.in_use("a"), limiter.in_use("b"), limiter.available()),
+            (1, 0, 2),
+            "a refusal counts for nothing"
+        );
         drop(second);
-        assert!(limiter.is_idle() && limiter.free() == 3);
+        assert!(limiter.is_idle() && limiter.available() == 3);
     }
 
     #[test]

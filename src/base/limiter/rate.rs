@@ -126,7 +126,7 @@ pub struct Cadence {
 impl Cadence {
     /// Counts one, which keeps the next one `apart`; at most as many come at once as fit into `burst`. `Err`: when one may
     /// come.
-    pub fn take(&mut self, apart: Duration, burst: Duration, now: Duration) -> Result<(), Duration> {
+    pub fn try_acquire(&mut self, apart: Duration, burst: Duration, now: Duration) -> Result<(), Duration> {
         let ahead = burst.saturating_sub(apart);
         let arrival = self.arrival.max(now);
         let early = arrival.saturating_sub(now + ahead);
@@ -139,7 +139,7 @@ impl Cadence {
 
     /// Sends one away until `earliest`, or until after those who were sent away before, but not for longer than `farthest`
     /// because of them. Returns how long it has to wait.
-    pub fn send_away(&mut self, earliest: Duration, apart: Duration, farthest: Duration, now: Duration) -> Duration {
+    pub fn defer(&mut self, earliest: Duration, apart: Duration, farthest: Duration, now: Duration) -> Duration {
         self.told = earliest.max((self.told + apart).min(now + farthest));
         self.told - now
     }
@@ -170,10 +170,11 @@ mod tests {
     #[test]
     fn cadence_lets_a_burst_through_and_then_one_after_the_other() {
         let (mut cadence, apart) = (Cadence::default(), SECOND / 4);
-        let taken = |cadence: &mut Cadence| (0..9).take_while(|_| cadence.take(apart, SECOND, MINUTE).is_ok()).count();
+        let taken =
+            |cadence: &mut Cadence| (0..9).take_while(|_| cadence.try_acquire(apart, SECOND, MINUTE).is_ok()).count();
         assert_eq!(taken(&mut cadence), 4);
-        assert_eq!(cadence.take(apart, SECOND, MINUTE), Err(MINUTE + apart));
-        assert_eq!(cadence.take(apart, SECOND, MINUTE + apart), Ok(()));
+        assert_eq!(cadence.try_acquire(apart, SECOND, MINUTE), Err(MINUTE + apart));
+        assert_eq!(cadence.try_acquire(apart, SECOND, MINUTE + apart), Ok(()));
         assert!(!cadence.is_idle(MINUTE + apart));
     }
 

@@ -6,7 +6,7 @@ use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::base::clock::signed;
+use crate::base::clock::to_delta;
 use crate::bench::env::BenchEnv;
 use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
 use crate::bench::fixtures::{draft, hourly, hourly_with_a_slot};
@@ -31,32 +31,33 @@ const GAP: Duration = Duration::from_millis(100);
 
 pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     for (name, tasks) in BURSTS {
-        if !bench.wants(name) {
+        if !bench.includes(name) {
             continue;
         }
         let (tasks, rounds) = (bench.size.burst(tasks), bench.size.rounds);
-        bench.tell(&format!("{name}: {tasks} tasks that are due at once, {rounds} times"));
+        bench.progress(&format!("{name}: {tasks} tasks that are due at once, {rounds} times"));
         let mut sleeps = Vec::new();
         for _ in 0..rounds {
-            sleeps.push(timer::burst(tasks).await);
+            sleeps.push(timer::concurrent(tasks).await);
         }
-        let starts = bursts(bench, tasks, rounds, hourly, 0).await?;
-        let slotted = bursts(bench, tasks, rounds, hourly_with_a_slot, 0).await?;
+        let starts = measure_bursts(bench, tasks, rounds, hourly, 0).await?;
+        let slotted = measure_bursts(bench, tasks, rounds, hourly_with_a_slot, 0).await?;
         let sleeps = Samples::all(sleeps);
         let words = format!("timer burst: {tasks} sleeps of the runtime that end at once; p99");
-        let limit = sleeps.at(0.99);
+        let limit = sleeps.percentile(0.99);
         bench
             .limits
             .push(FigureLimit::new(format!("timer_{name}"), words, "ms", limit).spread(sleeps.distribution("ms")));
         let what = format!("lateness of {tasks} tasks that are due at one instant, p99");
-        let figure = BenchFigure::new(name, what, "ms", starts.count(), starts.at(0.99));
-        let figure = figure.against("timer burst of that size, p99", limit).at_most(TIMES).never_early(&starts);
+        let figure = BenchFigure::new(name, what, "ms", starts.count(), starts.percentile(0.99));
+        let figure =
+            figure.with_limit("timer burst of that size, p99", limit).at_most(TIMES).require_not_early(&starts);
         let words = "p99 of runs that take their task's slot";
-        let mut figure = figure.spread(&starts).part(words, "ms", slotted.at(0.99));
+        let mut figure = figure.spread(&starts).with_part(words, "ms", slotted.percentile(0.99));
         if name == CLEANED.0 {
-            let amid = bursts(bench, tasks, rounds, hourly, tasks * CLEANED.1).await?;
+            let amid = measure_bursts(bench, tasks, rounds, hourly, tasks * CLEANED.1).await?;
             let words = "p99 while runs past their retention are deleted";
-            figure = figure.part_at_most(words, "ms", amid.at(0.99), TIMES * limit);
+            figure = figure.with_part_at_most(words, "ms", amid.percentile(0.99), TIMES * limit);
         }
         bench.figures.push(figure);
     }
@@ -65,7 +66,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 
 /// How late each task started, in milliseconds, of so many that are due at once, so often. If there are `old` runs,
 /// housekeeping forgets some of them at each of these instants.
-async fn bursts(
+async fn measure_bursts(
     bench: &Bench<'_>,
     tasks: usize,
     rounds: usize,
@@ -74,24 +75,25 @@ async fn bursts(
 ) -> anyhow::Result<Samples> {
     let (lost, starts) = BenchEnv::with(bench.at, async |place| {
         let service = Instance::build(place).await?.start().await?;
-        service.stock(place).old_runs(old).await?;
+        service.fixtures(place).old_runs(old).await?;
         let (mut starts, mut forgotten) = (Vec::new(), 0);
         for round in 1..=rounds as u64 {
             let clock = service.store.clock().clone();
             // on a whole second, as most are
-            let at = next_second(clock.now() + signed(AHEAD) + TimeDelta::milliseconds(tasks as i64 / 5));
-            service.noop.note();
-            service.stock(place).due_by(trigger(), tasks, at).await?;
+            let at = next_second(clock.now() + to_delta(AHEAD) + TimeDelta::milliseconds(tasks as i64 / 5));
+            service.noop.start_recording();
+            service.fixtures(place).due_by(trigger(), tasks, at).await?;
             let scale = Scale::of(place).await?;
             anyhow::ensure!(clock.now() < at, "the tasks were made too late");
             let stop = CancellationToken::new();
-            let cleaning = (old > 0).then(|| tokio::spawn(clean(service.store.clone(), at - CLEANING, stop.clone())));
+            let cleaning =
+                (old > 0).then(|| tokio::spawn(run_housekeeping(service.store.clone(), at - CLEANING, stop.clone())));
             service.noop.until_executed(round * tasks as u64, PATIENCE).await?;
             stop.cancel();
             if let Some(cleaning) = cleaning {
                 forgotten += cleaning.await?;
             }
-            let noted = service.noop.noted();
+            let noted = service.noop.take_recorded();
             starts.push(Samples::new(noted.iter().map(|start| scale.late(start.at, start.scheduled_for)).collect()));
         }
         anyhow::ensure!(
@@ -108,41 +110,41 @@ async fn bursts(
 }
 
 /// Does what housekeeping does, from then on; answers how many runs it forgot.
-async fn clean(store: Store, from: DateTime<Utc>, stop: CancellationToken) -> usize {
+async fn run_housekeeping(store: Store, from: DateTime<Utc>, stop: CancellationToken) -> usize {
     store.clock().sleep_until(from).await;
-    Housekeeping::clean(&store, TimeDelta::days(1), &stop).await
+    Housekeeping::delete_expired(&store, TimeDelta::days(1), &stop).await
 }
 
-pub async fn lone(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if !bench.wants("lone") {
+pub async fn single(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    if !bench.includes("lone") {
         return Ok(());
     }
     let seconds = bench.size.single_task_seconds;
-    bench.tell(&format!("lone: one task a second, for {seconds} s"));
-    let sleeps = timer::alone(seconds.max(20), GAP).await;
+    bench.progress(&format!("lone: one task a second, for {seconds} s"));
+    let sleeps = timer::sequential(seconds.max(20), GAP).await;
     let starts = BenchEnv::with(bench.at, async |place| {
         let service = Instance::build(place).await?.start().await?;
         let trigger =
             json!({ "type": "schedule", "cron": "* * * * * *", "timezone": "Europe/Berlin", "overlap": "allow" });
-        service.stock(place).task("ann", &draft(trigger)).await?;
+        service.fixtures(place).task("ann", &draft(trigger)).await?;
         // the first seconds warm the connections
         service.noop.until_executed(2, PATIENCE).await?;
-        service.noop.note();
+        service.noop.start_recording();
         let scale = Scale::of(place).await?;
         service.noop.until_executed(2 + seconds as u64, PATIENCE).await?;
-        let noted = service.noop.noted();
+        let noted = service.noop.take_recorded();
         service.stop().await;
         Ok(Samples::new(noted.iter().map(|start| scale.late(start.at, start.scheduled_for)).collect()))
     })
     .await?;
-    let limit = sleeps.at(0.99);
+    let limit = sleeps.percentile(0.99);
     let words = "timer alone: one sleep of the runtime after the other; p99";
     bench.limits.push(FigureLimit::new("timer_alone", words, "ms", limit).spread(sleeps.distribution("ms")));
     let what = "lateness of the only task, which is due each second, p99";
-    let figure = BenchFigure::new("lone", what, "ms", starts.count(), starts.at(0.99));
-    bench
-        .figures
-        .push(figure.against("timer alone, p99", limit).at_most_over(3.0).never_early(&starts).spread(&starts));
+    let figure = BenchFigure::new("lone", what, "ms", starts.count(), starts.percentile(0.99));
+    bench.figures.push(
+        figure.with_limit("timer alone, p99", limit).at_most_over(3.0).require_not_early(&starts).spread(&starts),
+    );
     Ok(())
 }
 

@@ -19,22 +19,22 @@ use crate::store::NewTask;
 const CLIENTS: usize = 16;
 
 pub async fn single(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if !bench.wants("create_single") {
+    if !bench.includes("create_single") {
         return Ok(());
     }
     let (each, length) = (bench.size.creates.div_ceil(CLIENTS), bench.size.commit_time());
     let count = each * CLIENTS;
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {
-        bench.tell(&format!("create_single: {count} tasks by {CLIENTS} clients, round {round}"));
+        bench.progress(&format!("create_single: {count} tasks by {CLIENTS} clients, round {round}"));
         let (limit, value) = BenchEnv::with(bench.at, async |place| {
             let limit = commits::rate(&place.bare, CLIENTS, length).await?;
             let instance = Instance::build(place).await?;
-            let stock = instance.stock(place);
+            let fixtures = instance.fixtures(place);
             let draft = weekday_morning();
             let client = async |client: usize| {
                 for number in 0..each {
-                    stock.task(&tenant(client * each + number), &draft).await?;
+                    fixtures.task(&tenant(client * each + number), &draft).await?;
                 }
                 anyhow::Ok(())
             };
@@ -52,28 +52,28 @@ pub async fn single(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let what = "tasks read, checked and stored one by one, by 16 clients at once";
     let (limit, value) = (Rate::median(bare), Rate::median(ours));
     let figure = BenchFigure::new("create_single", what, "tasks/s", count, value.value);
-    let figure = figure.against("one-row commits, 16 clients", limit.value).at_least(0.7);
+    let figure = figure.with_limit("one-row commits, 16 clients", limit.value).at_least(0.7);
     bench.figures.push(limit.profile_limit(value.profile(figure)));
     Ok(())
 }
 
 pub async fn batch(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if !bench.wants("create_batch") {
+    if !bench.includes("create_batch") {
         return Ok(());
     }
     let batches = bench.size.rows().div_ceil(rows::BATCH);
     let count = batches * rows::BATCH;
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {
-        bench.tell(&format!("create_batch: {count} tasks, {} at a time, round {round}", rows::BATCH));
+        bench.progress(&format!("create_batch: {count} tasks, {} at a time, round {round}", rows::BATCH));
         let (limit, value) = BenchEnv::with(bench.at, async |place| {
             let limit = rows::rates(&place.bare, count, BODY).await?.inserted;
             let instance = Instance::build(place).await?;
-            let stock = instance.stock(place);
+            let fixtures = instance.fixtures(place);
             let draft = weekday_morning();
             let began = Instant::now();
             for batch in 0..batches {
-                let read = (0..rows::BATCH).map(|n| stock.read(&tenant(batch * rows::BATCH + n), &draft));
+                let read = (0..rows::BATCH).map(|n| fixtures.read(&tenant(batch * rows::BATCH + n), &draft));
                 let tasks = read.collect::<anyhow::Result<Vec<NewTask>>>()?;
                 instance.store.create_tasks(&tasks).await?;
             }
@@ -88,7 +88,7 @@ pub async fn batch(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     let what = "tasks read, checked and stored, 100 in a batch";
     let figure = BenchFigure::new("create_batch", what, "tasks/s", count, median(ours));
-    bench.figures.push(figure.against("100-row inserts", median(bare)).at_least(0.25));
+    bench.figures.push(figure.with_limit("100-row inserts", median(bare)).at_least(0.25));
     Ok(())
 }
 

@@ -14,19 +14,19 @@ const WHAT: &str = "a backlog of queued runs, started, executed and finished by 
 const BARE: &str = "bare drain: 500 claimed with skip locked, taken from the queue and marked done, 2 connections";
 
 pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if !bench.wants_one_of(&["drain", "drain_100k"]) {
+    if !bench.includes_any(&["drain", "drain_100k"]) {
         return Ok(());
     }
     let (short, rounds) = (bench.size.backlog, bench.size.rounds);
-    let first = work_off(bench, short, rounds).await?;
-    if bench.wants("drain") {
+    let first = drain_queue(bench, short, rounds).await?;
+    if bench.includes("drain") {
         bench.limits.push(FigureLimit::new("bare_drain", BARE, "runs/s", first.limit.value));
         let figure = BenchFigure::new("drain", WHAT, "runs/s", short, first.ours.value);
-        let figure = figure.against("bare drain", first.limit.value).at_least(0.75);
-        let figure = sql_baseline::tell(figure, by_itself(bench, short, rounds).await?);
+        let figure = figure.with_limit("bare drain", first.limit.value).at_least(0.75);
+        let figure = sql_baseline::annotate(figure, baseline_rate(bench, short, rounds).await?);
         bench.figures.push(first.profile(figure));
     }
-    if !bench.wants("drain_100k") {
+    if !bench.includes("drain_100k") {
         return Ok(());
     }
     let long = short * LONGER;
@@ -34,30 +34,30 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     // from a twentieth of it on, in steps that look even on a logarithmic axis
     let steps = [short / 20, short / 10, short / 4, short / 2];
     for size in steps.into_iter().skip(if bench.size.quick { 3 } else { 0 }) {
-        series.push(work_off(bench, size.max(1), 1).await?.point());
+        series.push(drain_queue(bench, size.max(1), 1).await?.point());
     }
     series.push(first.point());
     if !bench.size.quick {
-        series.push(work_off(bench, short * 5 / 2, 1).await?.point());
+        series.push(drain_queue(bench, short * 5 / 2, 1).await?.point());
     }
-    let last = work_off(bench, long, rounds.min(2)).await?;
+    let last = drain_queue(bench, long, rounds.min(2)).await?;
     series.push(last.point());
     bench.limits.push(FigureLimit::new("bare_drain_100k", BARE, "runs/s", last.limit.value));
     let (value, limit) = (last.ours.value, last.limit.value);
     let kept = value / first.ours.value;
     let figure = BenchFigure::new("drain_100k", WHAT, "runs/s", long, value)
-        .against("bare drain of as many", limit)
-        .part("of the rate of drain", "", kept)
-        .asks("≥ 75 % of the limit".into(), value >= 0.75 * limit)
-        .asks("≥ 90 % of the rate of `drain`".into(), kept >= 0.9);
+        .with_limit("bare drain of as many", limit)
+        .with_part("of the rate of drain", "", kept)
+        .require("≥ 75 % of the limit".into(), value >= 0.75 * limit)
+        .require("≥ 90 % of the rate of `drain`".into(), kept >= 0.9);
     bench.figures.push(BenchFigure { series, ..last.profile(figure) });
     Ok(())
 }
 
-async fn by_itself(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Result<f64> {
+async fn baseline_rate(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Result<f64> {
     let mut rates = Vec::new();
     for round in 1..=rounds {
-        bench.tell(&format!("drain: {size} queued runs by statements alone, round {round}"));
+        bench.progress(&format!("drain: {size} queued runs by statements alone, round {round}"));
         rates.push(BenchEnv::with(bench.at, async |place| sql_baseline::drain(place, size).await).await?);
     }
     Ok(median(rates))
@@ -80,18 +80,18 @@ impl Worked {
     }
 }
 
-async fn work_off(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Result<Worked> {
+async fn drain_queue(bench: &Bench<'_>, size: usize, rounds: usize) -> anyhow::Result<Worked> {
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
-        bench.tell(&format!("drain: {size} queued runs, round {round}"));
+        bench.progress(&format!("drain: {size} queued runs, round {round}"));
         let (limit, value) = BenchEnv::with(bench.at, async |place| {
             let instance = Instance::build(place).await?;
             let limit = drain::measure(place.postgres()?, size).await?;
             for table in ["queue", "runs"] {
                 place.inside.execute(format!("alter table {table} set (autovacuum_enabled = false)")).await?;
             }
-            instance.stock(place).queued(size).await?;
-            Ok((limit, instance.work_off(place, size, size.min(500)).await?))
+            instance.fixtures(place).queued(size).await?;
+            Ok((limit, instance.run_all(place, size, size.min(500)).await?))
         })
         .await?;
         bare.push(limit);

@@ -15,7 +15,7 @@ use crate::base::id::{Tenant, new_id};
 use crate::base::invalid::ValidationErrors;
 use crate::base::metrics::Metrics;
 use crate::bench::BenchSize;
-use crate::bench::env::{BenchEnv, any_id};
+use crate::bench::env::{BenchEnv, random_id};
 use crate::bench::figure::{BenchFigure, Samples};
 use crate::bench::limits::stream::{Stream, StreamRow, insert_runs};
 use crate::bench::limits::{commits, rate};
@@ -38,20 +38,20 @@ const TENANTS: usize = 100;
 /// The longest that one event may take to its start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub async fn measure(at: &Where, size: BenchSize, told: &dyn Fn(&str)) -> anyhow::Result<Vec<BenchFigure>> {
-    BenchEnv::with(at, async |place| measured(place, size, told).await).await
+pub async fn measure(at: &Where, size: BenchSize, progress: &dyn Fn(&str)) -> anyhow::Result<Vec<BenchFigure>> {
+    BenchEnv::with(at, async |place| measure_on(place, size, progress).await).await
 }
 
-async fn measured(place: &BenchEnv, size: BenchSize, told: &dyn Fn(&str)) -> anyhow::Result<Vec<BenchFigure>> {
+async fn measure_on(place: &BenchEnv, size: BenchSize, progress: &dyn Fn(&str)) -> anyhow::Result<Vec<BenchFigure>> {
     let started = StartedRuns::default();
     let extras = Extras { executors: vec![Arc::new(started.clone())], ..Extras::default() };
     let Built { store, engine, http, .. } =
         app::build(&place.config, Clock::system(), extras, AppEnd::default(), |_| {}).await?;
     let bus = Arc::clone(&http.bus);
-    told(&format!("making {} event tasks", size.event_tasks));
+    progress(&format!("making {} event tasks", size.event_tasks));
     let tasks = create_tasks(&store, &http.known, size.event_tasks).await?;
-    let mut figures = throughput(place, &store, &bus, &tasks, size, told).await?;
-    told(&format!("timing {} events, one after the other", size.event_samples));
+    let mut figures = throughput(place, &store, &bus, &tasks, size, progress).await?;
+    progress(&format!("timing {} events, one after the other", size.event_samples));
     let engine = engine.start().await?;
     let timed = latency(place, &bus, &started, size).await;
     engine.stop().await;
@@ -100,7 +100,7 @@ fn tenant(number: usize) -> String {
 fn event(number: usize, matching: bool) -> Event {
     let kind = if matching { format!("kind.{number}") } else { format!("other.{number}") };
     let value = json!({
-        "specversion": "1.0", "id": any_id(), "source": "bench", "type": kind, "tenantid": tenant(number),
+        "specversion": "1.0", "id": random_id(), "source": "bench", "type": kind, "tenantid": tenant(number),
         "data": { "amount": 150, "text": "what happened, in as many words as an event has as a rule" },
     });
     Event::try_from(value).expect("an event")
@@ -112,7 +112,7 @@ async fn throughput(
     bus: &Arc<dyn Bus>,
     tasks: &[Uuid],
     size: BenchSize,
-    told: &dyn Fn(&str),
+    progress: &dyn Fn(&str),
 ) -> anyhow::Result<Vec<BenchFigure>> {
     // nothing is executed here: the runs are committed, and that is all
     let held = PrefetchBuffer::new(0, 0, Active::default());
@@ -121,14 +121,14 @@ async fn throughput(
         Arc::clone(bus),
         held,
         store.computing().clone(),
-        any_id(),
+        random_id(),
         5,
         &Metrics::new(),
     );
     publish(bus, &first_of_each_tenant()).await?;
     drain(&matcher, TENANTS).await?;
 
-    told(&format!("{} events that match nothing", size.events));
+    progress(&format!("{} events that match nothing", size.events));
     let unmatched: Vec<Event> = (0..size.events).map(|number| event(number % size.event_tasks, false)).collect();
     let bodies: Vec<String> = unmatched.iter().map(|event| event.to_value().to_string()).collect();
     let (mut plain_add, mut plain_read) = (None, None);
@@ -140,7 +140,7 @@ async fn throughput(
     let published = publish(bus, &unmatched).await?;
     let read = drain(&matcher, unmatched.len()).await?;
 
-    told(&format!("{} events that match a task each", size.events));
+    progress(&format!("{} events that match a task each", size.events));
     let matching: Vec<Event> = (0..size.events).map(|number| event(number % size.event_tasks, true)).collect();
     let rows: Vec<StreamRow> =
         matching.iter().zip(tasks.iter().cycle()).map(|(event, task)| row(event, *task)).collect();
@@ -153,7 +153,7 @@ async fn throughput(
     let rates = |name: &str, what: &str, value: f64, limit: Option<f64>, against: &str| {
         let figure = BenchFigure::new(name, what, "events/s", size.events, value);
         match limit {
-            Some(limit) => figure.against(against, limit),
+            Some(limit) => figure.with_limit(against, limit),
             None => figure,
         }
     };
@@ -200,7 +200,7 @@ async fn drain(matcher: &EventMatcher, count: usize) -> anyhow::Result<f64> {
     let began = Instant::now();
     let mut handled = 0;
     while handled < count {
-        let some = matcher.work(Duration::from_secs(1)).await?;
+        let some = matcher.process(Duration::from_secs(1)).await?;
         anyhow::ensure!(some > 0 || began.elapsed() < PATIENCE * 4, "{handled} of {count} events came");
         handled += some;
     }
@@ -216,7 +216,7 @@ async fn latency(
 ) -> anyhow::Result<Vec<BenchFigure>> {
     // the runs that the throughput has left are executed first
     publish(bus, &first_of_each_tenant()).await?;
-    started.rest().await?;
+    started.wait_until_idle().await?;
     let mut took = Vec::with_capacity(size.event_samples);
     for number in 0..size.event_samples {
         let event = event(number % size.event_tasks, true);
@@ -230,8 +230,9 @@ async fn latency(
     let took = Samples::new(took);
     let commits = commits::times(&place.bare, size.event_samples, 2, Duration::ZERO).await?;
     let figure = |name: &str, share| {
-        let figure = BenchFigure::new(name, "event published → start", "ms", size.event_samples, took.at(share));
-        figure.against("two commits of one row, one after the other", commits.at(share))
+        let figure =
+            BenchFigure::new(name, "event published → start", "ms", size.event_samples, took.percentile(share));
+        figure.with_limit("two commits of one row, one after the other", commits.percentile(share))
     };
     Ok(vec![figure("events.start.p50", 0.5), figure("events.start.p99", 0.99).spread(&took)])
 }
@@ -267,7 +268,7 @@ impl StartedRuns {
     }
 
     /// Waits until nothing has begun for two seconds.
-    async fn rest(&self) -> anyhow::Result<()> {
+    async fn wait_until_idle(&self) -> anyhow::Result<()> {
         let quiet = Duration::from_secs(2);
         loop {
             pause(quiet / 4).await;

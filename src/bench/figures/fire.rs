@@ -15,13 +15,13 @@ use crate::bench::sql_baseline;
 const WHAT: &str = "due → run recorded → executor that does nothing → finished, by one instance";
 
 pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if !bench.wants("fire") {
+    if !bench.includes("fire") {
         return Ok(());
     }
     let fires = bench.size.fires;
     let (mut bare, mut ours, mut slotted, mut alone) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {
-        bench.tell(&format!("fire: {fires} tasks, round {round}"));
+        bench.progress(&format!("fire: {fires} tasks, round {round}"));
         let (limit, value) = BenchEnv::with(bench.at, async |place| {
             // what comes second finds the server warm, or its disk busy: they take turns
             let first = if round % 2 == 1 { Some(bare_fire(place, fires).await?) } else { None };
@@ -43,23 +43,23 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let (limit, value) = (Rate::median(bare), Rate::median(ours));
     let bare_words = "bare fire: 500 claimed, moved on, recorded and marked done in two statements, 2 connections";
     bench.limits.push(FigureLimit::new("bare_fire", bare_words, "fires/s", limit.value));
-    let figure = BenchFigure::new("fire", WHAT, "runs/s", fires, value.value).against("bare fire", limit.value);
-    let figure = figure.part("runs that take their task's slot", "runs/s", median(slotted));
-    let figure = sql_baseline::tell(figure.at_least(0.7), median(alone));
+    let figure = BenchFigure::new("fire", WHAT, "runs/s", fires, value.value).with_limit("bare fire", limit.value);
+    let figure = figure.with_part("runs that take their task's slot", "runs/s", median(slotted));
+    let figure = sql_baseline::annotate(figure.at_least(0.7), median(alone));
     bench.figures.push(limit.profile_limit(value.profile(figure)));
     Ok(())
 }
 
 /// Fires on SQLite, beside its 100-row inserts.
 pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if !bench.wants("sqlite_fire") {
+    if !bench.includes("sqlite_fire") {
         return Ok(());
     }
     let at: Where = bench.at.on_sqlite();
     let (fires, count) = (bench.size.fires / 5, bench.size.rows());
     let (mut inserted, mut updated, mut ours, mut by_itself) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {
-        bench.tell(&format!("sqlite_fire: {fires} tasks, round {round}"));
+        bench.progress(&format!("sqlite_fire: {fires} tasks, round {round}"));
         let (rows, value) = BenchEnv::with(&at, async |place| {
             let rows = rows::rates(&place.bare, count, crate::bench::figures::write::BODY).await?;
             Ok((rows, fire_all(place, fires, hourly()).await?))
@@ -77,8 +77,8 @@ pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let what = format!("{WHAT}, on SQLite with synchronous = FULL");
     let value = Rate::median(ours);
     let figure = BenchFigure::new("sqlite_fire", what, "runs/s", fires, value.value);
-    let figure = figure.against("SQLite's 100-row inserts", limit).at_least(0.15);
-    bench.figures.push(value.profile(sql_baseline::tell(figure, median(by_itself))));
+    let figure = figure.with_limit("SQLite's 100-row inserts", limit).at_least(0.15);
+    bench.figures.push(value.profile(sql_baseline::annotate(figure, median(by_itself))));
     Ok(())
 }
 
@@ -90,6 +90,6 @@ async fn bare_fire(place: &BenchEnv, fires: usize) -> anyhow::Result<Rate> {
 
 async fn fire_all(place: &BenchEnv, fires: usize, trigger: Value) -> anyhow::Result<Rate> {
     let instance = Instance::build(place).await?;
-    instance.stock(place).due_by(trigger, fires, instance.store.clock().now()).await?;
-    instance.work_off(place, fires, fires).await
+    instance.fixtures(place).due_by(trigger, fires, instance.store.clock().now()).await?;
+    instance.run_all(place, fires, fires).await
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 
-use crate::base::clock::{pause, signed};
+use crate::base::clock::{pause, to_delta};
 use crate::bench::env::BenchEnv;
 use crate::bench::figure::{BenchFigure, Samples};
 use crate::bench::figures::burst::next_second;
@@ -25,32 +25,32 @@ const MOST_LATE: f64 = 50.0;
 const AHEAD: Duration = Duration::from_secs(5);
 
 pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if !bench.wants("herd") {
+    if !bench.includes("herd") {
         return Ok(());
     }
     let (stored, herd, fires) =
         (bench.size.stored_tasks, bench.size.herd.min(bench.size.stored_tasks / 2), bench.size.fires);
-    bench.tell(&format!("herd: {herd} tasks at one instant, among {stored}"));
+    bench.progress(&format!("herd: {herd} tasks at one instant, among {stored}"));
     let (limit, took, lone, late) = BenchEnv::with(bench.at, async |place| {
         let instance = Instance::build(place).await?;
         let bare = fire::measure(place.postgres()?, fires).await?.value;
-        let stock = instance.stock(place);
+        let fixtures = instance.fixtures(place);
         let clock = instance.store.clock().clone();
         let began = Instant::now();
-        stock.due(stored - herd, clock.now() + TimeDelta::days(1)).await?;
+        fixtures.due(stored - herd, clock.now() + TimeDelta::days(1)).await?;
         // as fast as those before, with room
         let making = began.elapsed().mul_f64(2.0 * herd as f64 / (stored - herd) as f64);
-        let at = next_second(clock.now() + signed(making + AHEAD));
-        stock.due(herd, at).await?;
-        stock.due_of(LONE, 1, at + AFTER).await?;
+        let at = next_second(clock.now() + to_delta(making + AHEAD));
+        fixtures.due(herd, at).await?;
+        fixtures.due_of(LONE, 1, at + AFTER).await?;
         anyhow::ensure!(clock.now() < at - TimeDelta::seconds(2), "the tasks were made too late");
         let scale = Scale::of(place).await?;
-        instance.noop.note();
+        instance.noop.start_recording();
         let service = instance.start().await?;
         let all = herd as i64 + 1;
         service.noop.until_executed(all as u64, PATIENCE).await?;
         until_all_recorded(place, all).await?;
-        let (executed, noted) = (service.noop.executed() as i64, service.noop.noted());
+        let (executed, noted) = (service.noop.executed() as i64, service.noop.take_recorded());
         service.stop().await;
         let record = record(place).await?;
         anyhow::ensure!((record.runs, record.finished) == (all, all), "of {all} fires came {record:?}");
@@ -60,21 +60,21 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             Samples::new(starts.map(|start| scale.late(start.at, start.scheduled_for)).collect())
         };
         let seconds = Samples::new(noted.iter().map(|start| scale.late(start.at, at) / 1000.0).collect());
-        Ok((herd as f64 / bare, seconds, late(true).at(1.0), late(false)))
+        Ok((herd as f64 / bare, seconds, late(true).percentile(1.0), late(false)))
     })
     .await?;
     let what = "tasks that are due at one instant: until the last has started";
-    let figure = BenchFigure::new("herd", what, "s", herd, took.at(1.0))
-        .against("as many divided by the rate of bare fire", limit)
+    let figure = BenchFigure::new("herd", what, "s", herd, took.percentile(1.0))
+        .with_limit("as many divided by the rate of bare fire", limit)
         .at_most(1.5)
-        .part_at_most("a lone task of another tenant late by", "ms", lone, MOST_LATE)
-        .never_early(&late)
+        .with_part_at_most("a lone task of another tenant late by", "ms", lone, MOST_LATE)
+        .require_not_early(&late)
         .spread(&took);
     // of the same run, where that was measured, too
-    let by_itself = bench.figures.iter().find(|figure| figure.name == "fire").and_then(sql_baseline::told);
+    let by_itself = bench.figures.iter().find(|figure| figure.name == "fire").and_then(sql_baseline::baseline_of);
     bench.figures.push(match by_itself {
         Some(rate) => {
-            figure.part("as many at the rate of the statements of `fire` by themselves", "s", herd as f64 / rate)
+            figure.with_part("as many at the rate of the statements of `fire` by themselves", "s", herd as f64 / rate)
         }
         None => figure,
     });

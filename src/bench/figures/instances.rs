@@ -27,7 +27,7 @@ struct Shared {
 }
 
 pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    let wanted: Vec<usize> = [2, 4].into_iter().filter(|n| bench.wants(&format!("instances_{n}"))).collect();
+    let wanted: Vec<usize> = [2, 4].into_iter().filter(|n| bench.includes(&format!("instances_{n}"))).collect();
     if wanted.is_empty() {
         return Ok(());
     }
@@ -35,21 +35,21 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let counts: Vec<usize> = [1].into_iter().chain(wanted).collect();
     let mut rounds: Vec<Vec<Shared>> = counts.iter().map(|_| Vec::new()).collect();
     for round in 1..=bench.size.rounds {
-        for (count, came) in counts.iter().zip(&mut rounds) {
-            bench.tell(&format!("instances: {fires} tasks, {count} at work, round {round}"));
-            came.push(BenchEnv::with(at, async |place| share(at, place, *count, fires).await).await?);
+        for (count, results) in counts.iter().zip(&mut rounds) {
+            bench.progress(&format!("instances: {fires} tasks, {count} at work, round {round}"));
+            results.push(BenchEnv::with(at, async |place| share(at, place, *count, fires).await).await?);
         }
     }
-    let rate = |came: &[Shared]| median(came.iter().map(|shared| shared.rate).collect());
+    let rate = |results: &[Shared]| median(results.iter().map(|shared| shared.rate).collect());
     let one = rate(&rounds[0]);
-    for (count, came) in counts.iter().zip(&rounds).skip(1) {
-        let sum = |of: fn(&Shared) -> i64| came.iter().map(of).sum::<i64>() as f64;
+    for (count, results) in counts.iter().zip(&rounds).skip(1) {
+        let sum = |of: fn(&Shared) -> i64| results.iter().map(of).sum::<i64>() as f64;
         let what = format!("due → finished, by {count} processes on one Postgres together");
-        let figure = BenchFigure::new(format!("instances_{count}"), what, "runs/s", fires, rate(came))
-            .against("one process", one)
+        let figure = BenchFigure::new(format!("instances_{count}"), what, "runs/s", fires, rate(results))
+            .with_limit("one process", one)
             .at_least(0.9)
-            .part_at_most("lost", "runs", sum(|shared| shared.lost), 0.0)
-            .part_at_most("doubled", "runs", sum(|shared| shared.doubled), 0.0);
+            .with_part_at_most("lost", "runs", sum(|shared| shared.lost), 0.0)
+            .with_part_at_most("doubled", "runs", sum(|shared| shared.doubled), 0.0);
         bench.figures.push(figure);
     }
     Ok(())
@@ -57,12 +57,12 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 
 async fn share(at: &Where, place: &BenchEnv, count: usize, fires: usize) -> anyhow::Result<Shared> {
     let instance = Instance::build(place).await?;
-    instance.stock(place).due(fires, instance.store.clock().now()).await?;
+    instance.fixtures(place).due(fires, instance.store.clock().now()).await?;
     instance.store.close().await;
     let part = Part::engine(place);
     let mut processes = try_join_all((0..count).map(|_| PartProcess::start(at, &part))).await?;
     let began: DateTime<Utc> = sqlx::query_scalar("select clock_timestamp()").fetch_one(place.postgres()?).await?;
-    try_join_all(processes.iter_mut().map(PartProcess::go)).await?;
+    try_join_all(processes.iter_mut().map(PartProcess::begin)).await?;
     let finished = "select count(*) from runs where finished_at is not null";
     let all_done = async {
         while place.inside.count(finished).await? < fires as i64 {

@@ -40,7 +40,7 @@ struct QuietFigures {
 }
 
 pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if !bench.wants(NAME) {
+    if !bench.includes(NAME) {
         return Ok(());
     }
     let seen = BenchEnv::with(bench.at, async |place| observe(bench, place).await).await?;
@@ -51,13 +51,13 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<QuietFigures> {
     let (seconds, crowd) = (bench.size.neighbour_seconds, bench.size.hostile_tasks);
     let watched = Duration::from_secs(seconds as u64);
-    bench.tell(&format!("{NAME}: a quiet tenant alone, {seconds} s, with the default configuration and quotas"));
+    bench.progress(&format!("{NAME}: a quiet tenant alone, {seconds} s, with the default configuration and quotas"));
     let sink = MessageSink::open().await?;
     let service = BenchService::start(bench.at, place).await?;
-    let mut quiet = QuietTenant::move_in(&service, &sink).await?;
+    let mut quiet = QuietTenant::start(&service, &sink).await?;
     let alone = quiet.live(watched).await?;
-    bench.tell(&format!("{NAME}: the same beside two hostile tenants with {crowd} tasks of a kind, {seconds} s"));
-    let hostile = Hostile::move_in(&service, &sink, crowd).await?;
+    bench.progress(&format!("{NAME}: the same beside two hostile tenants with {crowd} tasks of a kind, {seconds} s"));
+    let hostile = Hostile::start(&service, &sink, crowd).await?;
     // their schedules have fired and their polls are under way
     pause(watched / 4).await;
     let beside = quiet.live(watched).await?;
@@ -69,7 +69,7 @@ fn figures(seen: &QuietFigures) -> Vec<BenchFigure> {
     let QuietFigures { alone, beside, done, memory } = seen;
     let schedule =
         figure("schedule", "lateness of tasks that are due each second, p99", &alone.schedule, &beside.schedule)
-            .part_at_most("instants that did not fire", "", beside.missed as f64, alone.missed as f64);
+            .with_part_at_most("instants that did not fire", "", beside.missed as f64, alone.missed as f64);
     let polls = figure(
         "polls",
         "from one poll of a condition to the next, which are a second apart, p99",
@@ -78,10 +78,10 @@ fn figures(seen: &QuietFigures) -> Vec<BenchFigure> {
     );
     let api = figure("api", "calls of the API, one after the other, p99", &alone.api, &beside.api);
     vec![
-        done.tell(schedule),
+        done.annotate(schedule),
         figure("events", "event published → request of the first step of its run, p99", &alone.events, &beside.events),
         polls,
-        api.part_at_most("calls that were refused", "", beside.refused as f64, alone.refused as f64).part(
+        api.with_part_at_most("calls that were refused", "", beside.refused as f64, alone.refused as f64).with_part(
             "memory of the service",
             "MiB",
             memory / MEBIBYTE,
@@ -97,12 +97,15 @@ fn figures(seen: &QuietFigures) -> Vec<BenchFigure> {
 
 /// The quiet tenant's time beside the hostile ones, against its time alone.
 fn figure(name: &str, what: &str, alone: &Samples, beside: &Samples) -> BenchFigure {
-    let most = |share| (TIMES * alone.at(share)).max(FLOOR);
-    let figure = BenchFigure::new(format!("{NAME}.{name}"), what, "ms", beside.count(), beside.at(0.99));
-    let figure = figure.against("twice what it takes alone, p99, and at least 10 ms", most(0.99)).at_most(1.0);
-    let within = beside.at(0.5) <= most(0.5);
-    let figure = figure.asks(format!("p50 ≤ {} ms", crate::bench::figure::number(most(0.5))), within);
-    figure.part("alone p50", "ms", alone.at(0.5)).part("alone p99", "ms", alone.at(0.99)).spread(beside)
+    let most = |share| (TIMES * alone.percentile(share)).max(FLOOR);
+    let figure = BenchFigure::new(format!("{NAME}.{name}"), what, "ms", beside.count(), beside.percentile(0.99));
+    let figure = figure.with_limit("twice what it takes alone, p99, and at least 10 ms", most(0.99)).at_most(1.0);
+    let within = beside.percentile(0.5) <= most(0.5);
+    let figure = figure.require(format!("p50 ≤ {} ms", crate::bench::figure::number(most(0.5))), within);
+    figure
+        .with_part("alone p50", "ms", alone.percentile(0.5))
+        .with_part("alone p99", "ms", alone.percentile(0.99))
+        .spread(beside)
 }
 
 #[cfg(test)]

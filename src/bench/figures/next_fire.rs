@@ -10,7 +10,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 
 use crate::base::invalid::ValidationErrors;
-use crate::bench::env::any_id;
+use crate::bench::env::random_id;
 use crate::bench::figure::{BenchFigure, median};
 use crate::bench::figures::rest::memory;
 use crate::bench::session::Bench;
@@ -27,10 +27,10 @@ const MOST_HELD: f64 = 256.0;
 const CLAIMS: usize = 200_000;
 
 pub fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if !bench.wants("next_fire") {
+    if !bench.includes("next_fire") {
         return Ok(());
     }
-    bench.tell("next_fire: instants of a cron task with a zone");
+    bench.progress("next_fire: instants of a cron task with a zone");
     let instants = if bench.size.quick { 2_000 } else { 100_000 };
     let mut faults = ValidationErrors::new();
     let written = json!({ "type": "schedule", "cron": "30 8 * * 1-5", "timezone": "Europe/Berlin" });
@@ -46,10 +46,10 @@ pub fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let held = bytes_held()?;
     let what = "next instant of `30 8 * * 1-5` in Europe/Berlin, its schedule compiled each time, as each fire does";
     let figure = BenchFigure::new("next_fire", what, "µs", instants, median(anew))
-        .against("what it may take", MOST)
+        .with_limit("what it may take", MOST)
         .at_most(1.0)
-        .part("of a schedule that is compiled already", "µs", median(compiled))
-        .part_at_most("memory of a task that is claimed ahead", "bytes", held, MOST_HELD);
+        .with_part("of a schedule that is compiled already", "µs", median(compiled))
+        .with_part_at_most("memory of a task that is claimed ahead", "bytes", held, MOST_HELD);
     bench.figures.push(figure);
     Ok(())
 }
@@ -73,7 +73,7 @@ fn bytes_held() -> anyhow::Result<f64> {
     let claims: Vec<RunClaim> = (0..CLAIMS as i64)
         .map(|token| {
             let run_at = DateTime::UNIX_EPOCH + TimeDelta::milliseconds(token);
-            RunClaim { lease: Lease { run_id: any_id(), token }, run_at, until: run_at, line: 0 }
+            RunClaim { lease: Lease { run_id: random_id(), token }, run_at, until: run_at, tenant_hash: 0 }
         })
         .collect();
     let held = PrefetchBuffer::new(CLAIMS, 0, Active::default());

@@ -34,36 +34,36 @@ struct Resting {
 }
 
 pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if !bench.wants("rest_1m") {
+    if !bench.includes("rest_1m") {
         return Ok(());
     }
     let (at, stored, seconds) = (bench.at, bench.size.stored_tasks, bench.size.idle_seconds);
-    bench.tell(&format!("rest_1m: {stored} stored tasks, nothing due, for {seconds} s"));
+    bench.progress(&format!("rest_1m: {stored} stored tasks, nothing due, for {seconds} s"));
     let (empty, full) = BenchEnv::with(at, async |place| {
         let instance = Instance::build(place).await?;
-        let empty = rest(at, place, seconds).await?;
+        let empty = measure_idle(at, place, seconds).await?;
         let tomorrow = instance.store.clock().now() + TimeDelta::days(1);
-        instance.stock(place).due(stored, tomorrow).await?;
+        instance.fixtures(place).due(stored, tomorrow).await?;
         instance.store.close().await;
-        Ok((empty, rest(at, place, seconds).await?))
+        Ok((empty, measure_idle(at, place, seconds).await?))
     })
     .await?;
     let above = full.memory - empty.memory;
     let what = "a service with stored tasks and nothing due: share of a core that it takes";
     let figure = BenchFigure::new("rest_1m", what, "%", stored, full.cpu)
-        .against("a thousandth of a core", MOST_CPU)
+        .with_limit("a thousandth of a core", MOST_CPU)
         .at_most(1.0)
-        .part_at_most("memory above an empty service", "MiB", above / MIB, MOST_MEMORY)
-        .part_at_most("ready after", "s", full.ready, MOST_SECONDS)
-        .part("memory in all", "MiB", full.memory / MIB)
-        .part("memory of a stored task", "bytes", (above / stored as f64).max(0.0))
-        .part("an empty service's share", "%", empty.cpu);
+        .with_part_at_most("memory above an empty service", "MiB", above / MIB, MOST_MEMORY)
+        .with_part_at_most("ready after", "s", full.ready, MOST_SECONDS)
+        .with_part("memory in all", "MiB", full.memory / MIB)
+        .with_part("memory of a stored task", "bytes", (above / stored as f64).max(0.0))
+        .with_part("an empty service's share", "%", empty.cpu);
     bench.figures.push(figure);
     Ok(())
 }
 
 /// Starts a service, lets it come to rest, and watches it.
-async fn rest(at: &Where, place: &BenchEnv, seconds: usize) -> anyhow::Result<Resting> {
+async fn measure_idle(at: &Where, place: &BenchEnv, seconds: usize) -> anyhow::Result<Resting> {
     let began = Instant::now();
     let mut service = PartProcess::start(at, &Part::serve(place, false)).await?;
     let ready = began.elapsed().as_secs_f64();

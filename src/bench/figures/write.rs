@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::base::id::Scope;
-use crate::bench::env::{BenchEnv, any_id};
+use crate::bench::env::{BenchEnv, random_id};
 use crate::bench::figure::{BenchFigure, FigureLimit};
 use crate::bench::fixtures::draft;
 use crate::bench::instance::Instance;
@@ -16,7 +16,7 @@ pub const BODY: &str = r#"{"trigger": {"type": "schedule", "cron": "0 8 * * 1-5"
 
 /// The limits that every figure may be read beside.
 pub async fn limits(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    bench.tell("limits: commits, and 100 rows at once");
+    bench.progress("limits: commits, and 100 rows at once");
     let (length, count) = (bench.size.commit_time(), bench.size.rows());
     let (one, many, rows) = BenchEnv::with(bench.at, async |place| {
         let one = commits::rate(&place.bare, 1, length).await?.value;
@@ -35,23 +35,23 @@ pub async fn limits(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 
 /// Run now, one after the other, beside one-row commits.
 pub async fn sqlite_enqueue(bench: &mut Bench<'_>) -> anyhow::Result<()> {
-    if !bench.wants("sqlite_enqueue") {
+    if !bench.includes("sqlite_enqueue") {
         return Ok(());
     }
     let at = bench.at.on_sqlite();
     let (starts, length) = (bench.size.starts * 4, bench.size.commit_time());
     let (mut bare, mut ours) = (Vec::new(), Vec::new());
     for round in 1..=bench.size.rounds {
-        bench.tell(&format!("sqlite_enqueue: {starts} runs, round {round}"));
+        bench.progress(&format!("sqlite_enqueue: {starts} runs, round {round}"));
         let (limit, value) = BenchEnv::with(&at, async |place| {
             let limit = commits::rate(&place.bare, 1, length).await?;
             let instance = Instance::build(place).await?;
             let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });
-            let task = instance.stock(place).task("ann", &draft(trigger)).await?;
+            let task = instance.fixtures(place).task("ann", &draft(trigger)).await?;
             let watch = Watch::start();
             for _ in 0..starts {
                 let now = instance.store.clock().now();
-                instance.store.run_now(&Scope::Every, task.id, any_id(), None, now, None).await?;
+                instance.store.run_now(&Scope::Every, task.id, random_id(), None, now, None).await?;
             }
             let value = watch.rate(starts);
             let queued = place.inside.count("select count(*) from queue").await?;
@@ -68,7 +68,7 @@ pub async fn sqlite_enqueue(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.limits.push(FigureLimit::new("sqlite_commits", words, "commits/s", limit.value));
     let what = "run now, one after the other, on SQLite with synchronous = FULL";
     let figure = BenchFigure::new("sqlite_enqueue", what, "runs/s", starts, value.value);
-    let figure = figure.against("SQLite's one-row commits", limit.value).at_least(0.7);
+    let figure = figure.with_limit("SQLite's one-row commits", limit.value).at_least(0.7);
     bench.figures.push(limit.profile_limit(value.profile(figure)));
     Ok(())
 }

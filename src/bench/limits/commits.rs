@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures::future::try_join_all;
 
 use crate::base::clock::pause;
-use crate::bench::env::{Bare, any_id, on_bare};
+use crate::bench::env::{Bare, on_bare, random_id};
 use crate::bench::figure::Samples;
 use crate::bench::limits::millis;
 use crate::bench::rate::{Rate, Watch};
@@ -30,7 +30,7 @@ pub async fn rate(bare: &Bare, clients: usize, length: Duration) -> anyhow::Resu
                 let mut connection = pool.acquire().await?;
                 let mut rows = 0_u64;
                 loop {
-                    sqlx::query(INSERT).bind(any_id()).bind(BODY).execute(&mut *connection).await?;
+                    sqlx::query(INSERT).bind(random_id()).bind(BODY).execute(&mut *connection).await?;
                     rows += 1;
                     if watch.elapsed() >= length {
                         return Ok::<u64, sqlx::Error>(rows);
@@ -44,7 +44,7 @@ pub async fn rate(bare: &Bare, clients: usize, length: Duration) -> anyhow::Resu
             let mut connection = pool.acquire().await?;
             let mut rows = 0;
             while rows == 0 || watch.elapsed() < length {
-                sqlx::query(INSERT).bind(any_id()).bind(BODY).execute(&mut *connection).await?;
+                sqlx::query(INSERT).bind(random_id()).bind(BODY).execute(&mut *connection).await?;
                 rows += 1;
             }
             vec![rows]
@@ -63,7 +63,7 @@ pub async fn times(bare: &Bare, groups: usize, commits: usize, gap: Duration) ->
         for _ in 0..groups {
             let began = Instant::now();
             for _ in 0..commits {
-                sqlx::query(INSERT).bind(any_id()).bind(BODY).execute(&mut *connection).await?;
+                sqlx::query(INSERT).bind(random_id()).bind(BODY).execute(&mut *connection).await?;
             }
             took.push(millis(began));
             pause(gap).await;

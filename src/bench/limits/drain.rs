@@ -7,7 +7,7 @@ use futures::future::try_join_all;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::bench::env::any_id;
+use crate::bench::env::random_id;
 use crate::bench::limits::fire::{BATCH, CLIENTS};
 use crate::bench::rate::{Rate, Watch};
 
@@ -48,7 +48,7 @@ pub async fn measure(pool: &PgPool, count: usize) -> anyhow::Result<Rate> {
     for statement in TABLES {
         sqlx::query(statement).execute(pool).await?;
     }
-    let base = any_id().simple().to_string();
+    let base = random_id().simple().to_string();
     for statement in FILL {
         sqlx::query(statement).bind(&base[..20]).bind(count as i32).execute(pool).await?;
     }

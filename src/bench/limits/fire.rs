@@ -11,7 +11,7 @@ use futures::future::try_join_all;
 use sqlx::PgPool;
 use uuid::Uuid;
 
-use crate::bench::env::any_id;
+use crate::bench::env::random_id;
 use crate::bench::rate::{Rate, Watch};
 
 /// Rows of a statement.
@@ -56,14 +56,14 @@ pub async fn measure(pool: &PgPool, count: usize) -> anyhow::Result<Rate> {
     for statement in TABLES {
         sqlx::query(statement).execute(pool).await?;
     }
-    let base = any_id().simple().to_string();
+    let base = random_id().simple().to_string();
     sqlx::query(FILL).bind(&base[..20]).bind(count as i32).execute(pool).await?;
     let until: DateTime<Utc> = sqlx::query_scalar("select clock_timestamp()").fetch_one(pool).await?;
     let fired = AtomicUsize::new(0);
     let client = async || {
         let mut connection = pool.acquire().await?;
         loop {
-            let ids: Vec<Uuid> = (0..BATCH).map(|_| any_id()).collect();
+            let ids: Vec<Uuid> = (0..BATCH).map(|_| random_id()).collect();
             let made: Vec<Uuid> =
                 sqlx::query_scalar(FIRE).bind(until).bind(&ids).bind(BATCH as i64).fetch_all(&mut *connection).await?;
             if made.is_empty() {

@@ -7,7 +7,7 @@ use sqlx::postgres::PgListener;
 use uuid::Uuid;
 
 use crate::base::clock::{Clock, pause};
-use crate::bench::env::{BenchEnv, any_id};
+use crate::bench::env::{BenchEnv, random_id};
 use crate::bench::figure::Samples;
 use crate::bench::process::PartProcess;
 use crate::bench::protocol::{Part, Said};
@@ -35,7 +35,7 @@ pub async fn measure(
     let mut connection = pool.acquire().await?;
     let (mut took, watch) = (Vec::with_capacity(samples), Watch::start());
     for _ in 0..samples {
-        let id = any_id();
+        let id = random_id();
         let began = clock.elapsed();
         sqlx::query(
             "with made as (insert into bare_asked values ($1, 'ready') returning id)
@@ -46,7 +46,7 @@ pub async fn measure(
         .execute(&mut *connection)
         .await?;
         loop {
-            if let Said::Started { run_id, at } = other.hear().await?
+            if let Said::Started { run_id, at } = other.receive().await?
                 && run_id == id
             {
                 took.push(at.saturating_sub(began).as_secs_f64() * 1000.0);

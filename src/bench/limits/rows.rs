@@ -5,7 +5,7 @@ use std::time::Instant;
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
-use crate::bench::env::{Bare, any_id};
+use crate::bench::env::{Bare, random_id};
 use crate::bench::limits::rate;
 
 /// Rows of a statement.
@@ -26,7 +26,7 @@ pub async fn rates(bare: &Bare, count: usize, body: &str) -> anyhow::Result<RowL
         "create table bare_rows (id {id} primary key, tenant_id text not null, body {document} not null, n bigint not null)"
     ))
     .await?;
-    let ids: Vec<Uuid> = (0..count).map(|_| any_id()).collect();
+    let ids: Vec<Uuid> = (0..count).map(|_| random_id()).collect();
     match bare {
         Bare::Postgres(pool) => {
             let mut connection = pool.acquire().await?;

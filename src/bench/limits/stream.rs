@@ -6,7 +6,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
 
-use crate::bench::env::{Bare, any_id};
+use crate::bench::env::{Bare, random_id};
 use crate::bench::limits::rate;
 
 /// A stream of entries like ours, read and acknowledged by a plain loop.
@@ -87,7 +87,7 @@ pub async fn insert_runs(bare: &Bare, rows: &[StreamRow], batch: usize) -> anyho
             }
             let began = Instant::now();
             for part in rows.chunks(batch) {
-                let ids: Vec<_> = part.iter().map(|_| any_id()).collect();
+                let ids: Vec<_> = part.iter().map(|_| random_id()).collect();
                 let tasks: Vec<_> = part.iter().map(|row| row.task_id).collect();
                 let tenants: Vec<_> = part.iter().map(|row| row.tenant.as_str()).collect();
                 let mut transaction = pool.begin().await?;
@@ -136,7 +136,7 @@ pub async fn insert_runs(bare: &Bare, rows: &[StreamRow], batch: usize) -> anyho
             for part in rows.chunks(batch) {
                 let mut transaction = pool.begin().await?;
                 for row in part {
-                    let id = any_id();
+                    let id = random_id();
                     sqlx::query(
                         "insert into bare_runs (id, task_id, tenant_id, fire_key, trigger_type, state, created_at,
                                                 event_ids, cause)

@@ -11,24 +11,24 @@ use crate::bench::figure::Samples;
 const AHEAD: Duration = Duration::from_millis(300);
 
 /// So many tasks sleep until the same instant; how late each wakes, in milliseconds.
-pub async fn burst(count: usize) -> Samples {
+pub async fn concurrent(count: usize) -> Samples {
     // so that the last is asleep before the first wakes
     let at = Instant::now() + AHEAD + Duration::from_micros(20) * count as u32;
-    let sleepers: Vec<_> = (0..count).map(|_| tokio::spawn(late(at))).collect();
+    let sleepers: Vec<_> = (0..count).map(|_| tokio::spawn(lateness(at))).collect();
     let woken = join_all(sleepers).await;
     Samples::new(woken.into_iter().filter_map(Result::ok).collect())
 }
 
 /// One sleep after the other.
-pub async fn alone(count: usize, gap: Duration) -> Samples {
+pub async fn sequential(count: usize, gap: Duration) -> Samples {
     let mut woken = Vec::with_capacity(count);
     for _ in 0..count {
-        woken.push(late(Instant::now() + gap).await);
+        woken.push(lateness(Instant::now() + gap).await);
     }
     Samples::new(woken)
 }
 
-async fn late(at: Instant) -> f64 {
+async fn lateness(at: Instant) -> f64 {
     sleep_until(at).await;
     at.elapsed().as_secs_f64() * 1000.0
 }

@@ -24,9 +24,9 @@ impl Client {
         if list == "tasks" {
             found = self.list(&["v1", list], &[("key", typed.to_owned())], 2).await?;
         }
-        if let (true, Some(beginning)) = (found.is_empty(), IdBeginning::read(typed)) {
-            let page = self.page(&["v1", list], &[], 2, Some(cursor_at(beginning.behind()))).await?;
-            found = page.items.into_iter().filter(|item| beginning.is_of(&text_of(&item["id"]))).collect();
+        if let (true, Some(beginning)) = (found.is_empty(), IdBeginning::parse(typed)) {
+            let page = self.page(&["v1", list], &[], 2, Some(cursor_at(beginning.upper_bound()))).await?;
+            found = page.items.into_iter().filter(|item| beginning.is_prefix_of(&text_of(&item["id"]))).collect();
         }
         let what = if list == "deliveries" { "delivery" } else { list.trim_end_matches('s') };
         match found.as_slice() {
@@ -39,7 +39,7 @@ impl Client {
     }
 
     /// [`Client::id`] of a filter, where one was typed.
-    pub async fn id_if(&self, list: &str, typed: Option<&str>) -> anyhow::Result<Option<String>> {
+    pub async fn optional_id(&self, list: &str, typed: Option<&str>) -> anyhow::Result<Option<String>> {
         match typed {
             Some(typed) => Ok(Some(self.id(list, typed).await?)),
             None => Ok(None),
@@ -60,7 +60,7 @@ impl Client {
     }
 
     async fn among_the_newest(&self, list: &str, field: &str, what: &str, typed: &str) -> anyhow::Result<String> {
-        if is_whole(typed) {
+        if is_full_id(typed) {
             return Ok(typed.to_owned());
         }
         let newest = self.list(&["v1", list], &[], AMONG).await?;
@@ -79,7 +79,7 @@ impl Client {
 }
 
 /// Whether this is a whole id: one of ours, or of an entry in Redis.
-fn is_whole(typed: &str) -> bool {
+fn is_full_id(typed: &str) -> bool {
     let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let entry = typed.split_once('-').is_some_and(|(millis, count)| number(millis) && number(count));
     entry || Uuid::try_parse(typed).is_ok()
@@ -94,18 +94,18 @@ struct IdBeginning(String);
 
 impl IdBeginning {
     /// Digits and hyphens, four digits at least.
-    fn read(typed: &str) -> Option<IdBeginning> {
+    fn parse(typed: &str) -> Option<IdBeginning> {
         let digits: String = typed.chars().filter(|c| *c != '-').collect::<String>().to_lowercase();
         let fits = (4..=32).contains(&digits.len()) && digits.chars().all(|c| c.is_ascii_hexdigit());
         fits.then_some(IdBeginning(digits))
     }
 
     /// The last id that begins so: lists go on below it, newest first.
-    fn behind(&self) -> Uuid {
+    fn upper_bound(&self) -> Uuid {
         Uuid::try_parse(&format!("{:f<32}", self.0)).unwrap_or(Uuid::max())
     }
 
-    fn is_of(&self, id: &str) -> bool {
+    fn is_prefix_of(&self, id: &str) -> bool {
         id.replace('-', "").starts_with(&self.0)
     }
 }
@@ -116,9 +116,9 @@ mod tests {
 
     #[test]
     fn whole_ids_are_not_looked_for() {
-        assert!(is_whole("01a1fbdb-14f8-7000-8000-400360e3b5a2") && is_whole("1795238840865-0"));
+        assert!(is_full_id("01a1fbdb-14f8-7000-8000-400360e3b5a2") && is_full_id("1795238840865-0"));
         for part in ["", "1", "1795238840865", "1795238840865-", "01a1fbdb-14f8", "-0"] {
-            assert!(!is_whole(part), "{part}");
+            assert!(!is_full_id(part), "{part}");
         }
     }
 }

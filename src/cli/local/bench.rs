@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::base::secret::SecretUrl;
 use crate::bench::Where;
 use crate::bench::figure::number;
-use crate::bench::report::seen_from;
+use crate::bench::report::relative_to;
 use crate::bench::{self, BenchFigure, BenchReport, BenchSize, NAMES};
 use crate::cli::screen::{Screen, Tone};
 
@@ -147,13 +147,13 @@ fn write(args: &Args, report: &BenchReport) -> anyhow::Result<()> {
     let Some(plots) = &args.plots else { return Ok(()) };
     std::fs::create_dir_all(plots).with_context(|| plots.display().to_string())?;
     let put = |path: &Path, text: &str| std::fs::write(path, text).with_context(|| path.display().to_string());
-    for picture in report.pictures() {
+    for picture in report.plots() {
         put(&plots.join(picture.file), &picture.svg)?;
     }
     let Some(page) = &args.markdown else { return Ok(()) };
     let notes =
         args.notes.as_ref().map(|file| std::fs::read_to_string(file).with_context(|| file.display().to_string()));
-    put(page, &report.markdown(&seen_from(page, plots), &notes.transpose()?.unwrap_or_default()))
+    put(page, &report.markdown(&relative_to(page, plots), &notes.transpose()?.unwrap_or_default()))
 }
 
 impl Args {

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::setup::ConfigArgs;
-use crate::app::{self, WAY_BACK, stranded};
+use crate::app::{self, WAY_BACK, stranded_events_warning};
 use crate::base::clock::{Clock, machine_now};
 use crate::base::invalid::ValidationErrors;
 use crate::cli::failure::CliFailure;
@@ -60,15 +60,15 @@ impl Finding {
         Finding { name: name.into(), verdict, message: message.into(), hint: None }
     }
 
-    fn fine(name: &str, message: impl Into<String>) -> Finding {
+    fn ok(name: &str, message: impl Into<String>) -> Finding {
         Finding::new(name, CheckVerdict::Fine, message)
     }
 
-    fn odd(name: &str, message: impl Into<String>) -> Finding {
+    fn warning(name: &str, message: impl Into<String>) -> Finding {
         Finding::new(name, CheckVerdict::Odd, message)
     }
 
-    fn wrong(name: &str, message: impl Into<String>) -> Finding {
+    fn error(name: &str, message: impl Into<String>) -> Finding {
         Finding::new(name, CheckVerdict::Wrong, message)
     }
 
@@ -76,8 +76,8 @@ impl Finding {
     fn failed(name: &str, error: impl std::fmt::Display) -> Finding {
         let text = error.to_string();
         match text.split_once("\nhint: ") {
-            Some((message, hint)) => Finding::wrong(name, message).hint(hint),
-            None => Finding::wrong(name, text),
+            Some((message, hint)) => Finding::error(name, message).hint(hint),
+            None => Finding::error(name, text),
         }
     }
 
@@ -89,7 +89,7 @@ impl Finding {
 
 pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let findings = match args.config.load(environment) {
-        Ok(loaded) => look(&loaded).await,
+        Ok(loaded) => run_checks(&loaded).await,
         Err(error) => vec![Finding::failed("configuration", error)],
     };
     if args.json {
@@ -105,10 +105,10 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
 }
 
 /// Looks at one thing after another, in the order in which a start needs them.
-async fn look(loaded: &Loaded) -> Vec<Finding> {
+async fn run_checks(loaded: &Loaded) -> Vec<Finding> {
     let config = &loaded.config;
     let data_dir = Path::new(&config.server.data_dir);
-    let mut findings = vec![Finding::fine("configuration", loaded.origin())];
+    let mut findings = vec![Finding::ok("configuration", loaded.origin())];
     let faults = app::validate(config, data_dir, &Clock::system(), &[]).err().unwrap_or_default();
     findings.extend(sections(loaded, &faults));
     findings.extend(zones::all(&config.time, machine_now()));
@@ -117,7 +117,7 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     findings.extend(keys::all(config, data_dir).await);
     let fine = |section: &str| !faults.0.iter().any(|fault| section_of(&fault.pointer) == section);
     if fine("egress") {
-        findings.push(Finding::fine("egress", egress_of(config)));
+        findings.push(Finding::ok("egress", egress_of(config)));
     }
     if fine("llm") {
         findings.extend(model::all(loaded).await);
@@ -129,9 +129,9 @@ async fn look(loaded: &Loaded) -> Vec<Finding> {
     findings.extend(channels::all(loaded).await);
     findings.extend(oauth::all(config).await);
     if fine("channels") {
-        findings.push(push::look(loaded, data_dir));
+        findings.push(push::check(loaded, data_dir));
     }
-    findings.push(public_url::look(config).await);
+    findings.push(public_url::check(config).await);
     findings
 }
 
@@ -152,21 +152,21 @@ fn section_of(pointer: &str) -> &str {
 async fn bus(config: &Config) -> Vec<Finding> {
     let name = "event bus";
     if config.bus.is_embedded() {
-        return vec![Finding::fine(name, "in the database")];
+        return vec![Finding::ok(name, "in the database")];
     }
     let shown = config.bus.url.shown();
     let redis = match Redis::new(&config.bus, &Clock::system()) {
         Ok(redis) => redis,
-        Err(why) => return vec![Finding::wrong(name, format!("bus.url: {why}"))],
+        Err(why) => return vec![Finding::error(name, format!("bus.url: {why}"))],
     };
     match redis.concerns().await {
         Ok(concerns) if concerns.is_empty() => {
-            vec![Finding::fine(name, format!("{shown} answers, keeps what it accepts, and evicts nothing"))]
+            vec![Finding::ok(name, format!("{shown} answers, keeps what it accepts, and evicts nothing"))]
         }
-        Ok(concerns) => concerns.into_iter().map(|concern| Finding::odd(name, concern)).collect(),
+        Ok(concerns) => concerns.into_iter().map(|concern| Finding::warning(name, concern)).collect(),
         Err(error) => {
             vec![
-                Finding::wrong(name, error.to_string()).hint(format!("is Redis up at {shown}, and does it let us in?")),
+                Finding::error(name, error.to_string()).hint(format!("is Redis up at {shown}, and does it let us in?")),
             ]
         }
     }
@@ -174,13 +174,14 @@ async fn bus(config: &Config) -> Vec<Finding> {
 
 /// Where the database can't say, the look at it or at the keys does.
 async fn stranded_events(config: &Config, data_dir: &Path) -> Option<Finding> {
-    let looked = place::ask(config, data_dir, async |store| stranded(&config.bus, store).await).await;
+    let looked =
+        place::query_store(config, data_dir, async |store| stranded_events_warning(&config.bus, store).await).await;
     let events = looked.ok().flatten().flatten()?;
-    Some(Finding::odd("events", events).hint(WAY_BACK))
+    Some(Finding::warning("events", events).hint(WAY_BACK))
 }
 
 fn misconfigured(name: &str, loaded: &Loaded, faults: ValidationErrors) -> Finding {
-    Finding::wrong(name, loaded.explain(&faults).to_string())
+    Finding::error(name, loaded.explain(&faults).to_string())
 }
 
 fn egress_of(config: &Config) -> String {

@@ -68,15 +68,15 @@ pub async fn run(Args { wait }: Args, screen: &mut Screen) -> anyhow::Result<()>
 async fn play(stage: &mut DemoScreen<'_>, wait: bool) -> anyhow::Result<()> {
     stage.title("reveille demo", "offline, with a scripted model; nothing leaves this machine")?;
     let began = machine_now();
-    let mut world = DemoWorld::begin().await.context("open a port on 127.0.0.1")?;
+    let mut world = DemoWorld::start().await.context("open a port on 127.0.0.1")?;
     let home = Home::new().context("make a temporary directory")?;
     let loaded = configuration(&home, &world)?;
     let app = App::start(&loaded.config, Extras::default(), |_| {}).await?;
-    let token = app.made().admin_token.as_ref().context("the service made no admin token")?;
+    let token = app.generated().admin_token.as_ref().context("the service made no admin token")?;
     let client = Client::to(&format!("http://{}", app.address()), Some(Secret::new(token.expose())))?;
-    stage.beat(machine_now(), "the service is up", Tone::Strong, "on SQLite, in a temporary directory")?;
+    stage.print_event(machine_now(), "the service is up", Tone::Strong, "on SQLite, in a temporary directory")?;
 
-    let told = tell(&client, &mut world, stage, wait).await;
+    let told = run_story(&client, &mut world, stage, wait).await;
     app.stop().await;
     told?;
     let took = (machine_now() - began).as_seconds_f64();
@@ -92,20 +92,25 @@ async fn play(stage: &mut DemoScreen<'_>, wait: bool) -> anyhow::Result<()> {
 }
 
 /// The story, step by step.
-async fn tell(client: &Client, world: &mut DemoWorld, stage: &mut DemoScreen<'_>, wait: bool) -> anyhow::Result<()> {
-    reach_ann(client, world, stage).await?;
+async fn run_story(
+    client: &Client,
+    world: &mut DemoWorld,
+    stage: &mut DemoScreen<'_>,
+    wait: bool,
+) -> anyhow::Result<()> {
+    create_recipient(client, world, stage).await?;
     let task = create_task(client, stage).await?;
     let run = await_fire(client, &task, stage).await?;
     follow(client, world, &run, stage, wait).await?;
-    hear_the_answer(client, world, &run, stage).await
+    await_result(client, world, &run, stage).await
 }
 
-async fn reach_ann(client: &Client, world: &DemoWorld, stage: &mut DemoScreen<'_>) -> anyhow::Result<()> {
+async fn create_recipient(client: &Client, world: &DemoWorld, stage: &mut DemoScreen<'_>) -> anyhow::Result<()> {
     let webhook = json!({ "url": world.phone_url(), "secret": world.secret });
     let recipient = json!({ "timezone": ZONE.name(), "addresses": { "webhook": webhook }, "fallback": ["webhook"] });
     client.put(&["v1", "recipients", TENANT], &recipient).await?;
     let how = format!("by webhook, signed: {}", world.phone_url());
-    Ok(stage.beat(machine_now(), "Ann can be reached", Tone::Strong, &how)?)
+    Ok(stage.print_event(machine_now(), "Ann can be reached", Tone::Strong, &how)?)
 }
 
 /// A task that is due every day at a time that is a few seconds away.
@@ -121,7 +126,7 @@ async fn create_task(client: &Client, stage: &mut DemoScreen<'_>) -> anyhow::Res
     let task = client.post(&["v1", "tasks"], &task).await?;
     let how =
         format!("\"Morning mail\": {INSTRUCTION}\ncron {cron} in {ZONE}: every day at {}", due.format("%H:%M:%S"));
-    stage.beat(machine_now(), "a task is created", Tone::Strong, &how)?;
+    stage.print_event(machine_now(), "a task is created", Tone::Strong, &how)?;
     Ok(task)
 }
 
@@ -131,18 +136,18 @@ async fn await_fire(client: &Client, task: &Value, stage: &mut DemoScreen<'_>) -
     let filter = [("task_id", text_of(&task["id"]))];
     let run = loop {
         let left = (due - machine_now()).as_seconds_f64();
-        stage.passing(&format!("due in {:.1} s", left.max(0.0)))?;
+        stage.show_progress(&format!("due in {:.1} s", left.max(0.0)))?;
         let runs = client.list(&["v1", "runs"], &filter, 1).await?;
         match runs.into_iter().next() {
             Some(run) if !run["started_at"].is_null() => break run,
             _ => pause(LOOK).await,
         }
     };
-    stage.passed()?;
+    stage.clear_progress()?;
     let started = instant(&run["started_at"])?;
     let late = (started - instant(&run["scheduled_for"])?).num_milliseconds();
     let how = format!("{late} ms after its instant; run {}", text_of(&run["id"]));
-    stage.beat(started, "the schedule fires", Tone::Good, &how)?;
+    stage.print_event(started, "the schedule fires", Tone::Good, &how)?;
     Ok(run)
 }
 
@@ -165,23 +170,23 @@ async fn follow(
             StreamEvent::MessageStart { .. } | StreamEvent::MessageEnd { .. } | StreamEvent::ToolCallStart { .. }
         );
         if let Some(spoken) = spoken.take_if(|_| goes_on) {
-            spoken.tell(stage, None)?;
+            spoken.print(stage, None)?;
         }
         match event {
             StreamEvent::MessageEnd { turn, text } => spoken = Some(Spoken { at: machine_now(), turn, text }),
             StreamEvent::ToolCallStart { tool, args, .. } => {
-                stage.more(Tone::Notable, &cut(&format!("→ {tool} {args}"), LONGEST_TOOL_LINE))?;
+                stage.print_details(Tone::Notable, &cut(&format!("→ {tool} {args}"), LONGEST_TOOL_LINE))?;
             }
             StreamEvent::ToolResult { tool, result, error, .. } => {
                 let tone = if error { Tone::Bad } else { Tone::Faint };
                 let result = result.split_whitespace().collect::<Vec<_>>().join(" ");
-                stage.more(tone, &cut(&format!("← {tool} {result}"), LONGEST_TOOL_LINE))?;
+                stage.print_details(tone, &cut(&format!("← {tool} {result}"), LONGEST_TOOL_LINE))?;
             }
             StreamEvent::StateChange { state, .. } if state == "pending_approval" => {
                 if let Some(spoken) = spoken.take() {
-                    spoken.tell(stage, None)?;
+                    spoken.print(stage, None)?;
                 }
-                be_asked(client, world, run, stage, wait).await?;
+                answer_question(client, world, run, stage, wait).await?;
             }
             StreamEvent::Error { code, message } => return Err(CliFailure::new(format!("{code}: {message}")).into()),
             StreamEvent::ExecutionEnd { .. } => break,
@@ -191,13 +196,13 @@ async fn follow(
     let run = client.get(&["v1", "runs", &id], &[]).await?;
     let finished = instant(&run["finished_at"])?;
     if let Some(spoken) = spoken {
-        spoken.tell(stage, Some(finished))?;
+        spoken.print(stage, Some(finished))?;
     }
     let usage = &run["usage"];
     let tokens =
         usage["input_tokens"].as_i64().unwrap_or_default() + usage["output_tokens"].as_i64().unwrap_or_default();
     let how = format!("{} turns, {} tool calls, {tokens} tokens", usage["turns"], usage["tool_calls"]);
-    Ok(stage.beat(finished, &format!("the run has {}", text_of(&run["state"])), Tone::Good, &how)?)
+    Ok(stage.print_event(finished, &format!("the run has {}", text_of(&run["state"])), Tone::Good, &how)?)
 }
 
 /// Words of the model, kept until it is known which event comes next.
@@ -210,14 +215,14 @@ struct Spoken {
 
 impl Spoken {
     /// A turn is over before its run is.
-    fn tell(self, stage: &mut DemoScreen<'_>, finished: Option<DateTime<Utc>>) -> anyhow::Result<()> {
+    fn print(self, stage: &mut DemoScreen<'_>, finished: Option<DateTime<Utc>>) -> anyhow::Result<()> {
         let at = finished.map_or(self.at, |finished| self.at.min(finished));
-        Ok(stage.beat(at, &format!("turn {}: the model", self.turn), Tone::Strong, &self.text)?)
+        Ok(stage.print_event(at, &format!("turn {}: the model", self.turn), Tone::Strong, &self.text)?)
     }
 }
 
 /// The run waits: the question arrives on Ann's phone with its link, and is answered there.
-async fn be_asked(
+async fn answer_question(
     client: &Client,
     world: &mut DemoWorld,
     run: &Value,
@@ -225,11 +230,11 @@ async fn be_asked(
     wait: bool,
 ) -> anyhow::Result<()> {
     let seen = machine_now();
-    let arrival = world.arrival().await.context("the phone is gone")?;
+    let arrival = world.next_arrival().await.context("the phone is gone")?;
     // the question is sent in the moment in which the run is parked, and may be here before its state is heard of
     let how = "a person has to agree to this call; nothing is held open";
-    stage.beat(seen.min(arrival.at), "the run waits", Tone::Notable, how)?;
-    ring(client, &arrival, run, stage).await?;
+    stage.print_event(seen.min(arrival.at), "the run waits", Tone::Notable, how)?;
+    print_arrival(client, &arrival, run, stage).await?;
     let data = &arrival.body["data"];
     let link = text_of(&data["link"]);
     let asked: Vec<String> =
@@ -237,7 +242,7 @@ async fn be_asked(
     stage.note(&format!("{} asks for your approval", text_of(&data["task_name"])), &asked.join("\n"))?;
     stage.link(&link)?;
     if wait {
-        stage.beat(
+        stage.print_event(
             machine_now(),
             "your turn",
             Tone::Strong,
@@ -248,11 +253,16 @@ async fn be_asked(
     pause(READING).await;
     person::approve(&link).await?;
     let how = "nobody answered here, so the demo opened the link and pressed the button itself";
-    Ok(stage.beat(machine_now(), "the page: Approve", Tone::Good, how)?)
+    Ok(stage.print_event(machine_now(), "the page: Approve", Tone::Good, how)?)
 }
 
 /// Something has arrived on Ann's phone: what the service knows of it.
-async fn ring(client: &Client, arrival: &DemoArrival, run: &Value, stage: &mut DemoScreen<'_>) -> anyhow::Result<()> {
+async fn print_arrival(
+    client: &Client,
+    arrival: &DemoArrival,
+    run: &Value,
+    stage: &mut DemoScreen<'_>,
+) -> anyhow::Result<()> {
     if !arrival.genuine {
         return Err(CliFailure::new("a notification arrived with a wrong signature").into());
     }
@@ -265,19 +275,19 @@ async fn ring(client: &Client, arrival: &DemoArrival, run: &Value, stage: &mut D
         }
     };
     let how = format!("its signature is right; the delivery is {}", text_of(&delivery["state"]));
-    Ok(stage.beat(arrival.at, "Ann's phone rings", Tone::Good, &how)?)
+    Ok(stage.print_event(arrival.at, "Ann's phone rings", Tone::Good, &how)?)
 }
 
 /// Waits for the result of the run on Ann's phone. A reminder may come before it.
-async fn hear_the_answer(
+async fn await_result(
     client: &Client,
     world: &mut DemoWorld,
     run: &Value,
     stage: &mut DemoScreen<'_>,
 ) -> anyhow::Result<()> {
     loop {
-        let arrival = world.arrival().await.context("the phone is gone")?;
-        ring(client, &arrival, run, stage).await?;
+        let arrival = world.next_arrival().await.context("the phone is gone")?;
+        print_arrival(client, &arrival, run, stage).await?;
         let data = &arrival.body["data"];
         if arrival.body["type"] == "run.finished" {
             return Ok(stage.note(&text_of(&data["task_name"]), &text_of(&data["output"]))?);
@@ -294,12 +304,12 @@ fn configuration(home: &Home, world: &DemoWorld) -> anyhow::Result<Loaded> {
     let listen = free_address().context("find a free port on 127.0.0.1")?;
     let environment = Environment::of(&[
         ("REVEILLE_SERVER__LISTEN", &listen.to_string()),
-        ("REVEILLE_SERVER__DATA_DIR", &shown(&home.0)),
+        ("REVEILLE_SERVER__DATA_DIR", &display_path(&home.0)),
         ("REVEILLE_ENGINE__SHUTDOWN_GRACE_SECONDS", "1.0"),
         ("REVEILLE_LLM__MODELS__MAIN__PROVIDER", "scripted"),
-        ("REVEILLE_LLM__MODELS__MAIN__SCENARIO", &shown(&scenario)),
+        ("REVEILLE_LLM__MODELS__MAIN__SCENARIO", &display_path(&scenario)),
         // loopback is closed to tools and webhooks, but for the world that is played
-        ("REVEILLE_EGRESS__ALLOW", &format!("[\"{}\"]", world.opening())),
+        ("REVEILLE_EGRESS__ALLOW", &format!("[\"{}\"]", world.egress_allow())),
     ]);
     Ok(Config::read("demo", "", &environment)?)
 }
@@ -309,7 +319,7 @@ fn free_address() -> std::io::Result<SocketAddr> {
     std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
-fn shown(path: &Path) -> String {
+fn display_path(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 

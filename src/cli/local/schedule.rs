@@ -92,14 +92,14 @@ pub fn run(command: Command, screen: &mut Screen) -> anyhow::Result<()> {
     }
     let listing = preview(&question(&args), clock::machine_now()).map_err(refused)?;
     if args.json {
-        return Ok(screen.json(&told(&listing))?);
+        return Ok(screen.json(&listing_json(&listing))?);
     }
     Ok(show(&listing, args.timezone.as_deref(), screen)?)
 }
 
 /// `truncated` stands there only where it says something.
-fn told(InstantListing { instants, truncated }: &InstantListing) -> Value {
-    let mut told = json!({ "fires": instants.iter().map(utc).collect::<Vec<_>>() });
+fn listing_json(InstantListing { instants, truncated }: &InstantListing) -> Value {
+    let mut told = json!({ "fires": instants.iter().map(format_utc).collect::<Vec<_>>() });
     if *truncated {
         told["truncated"] = json!(true);
     }
@@ -200,7 +200,7 @@ fn answer(line: &[u8]) -> Value {
         Err(error) => return json!({ "error": format!("not a JSON object on one line: {error}") }),
     };
     match preview(&question, clock::machine_now()) {
-        Ok(listing) => told(&listing),
+        Ok(listing) => listing_json(&listing),
         Err(faults) => json!({ "error": faults.to_string() }),
     }
 }
@@ -220,14 +220,14 @@ fn show(listing: &InstantListing, timezone: Option<&str>, screen: &mut Screen) -
 fn show_fires(fires: &[DateTime<Utc>], timezone: Option<&str>, screen: &mut Screen) -> io::Result<()> {
     let zone = timezone.and_then(|name| parse_zone(name).ok()).filter(|zone| *zone != Tz::UTC);
     let Some(zone) = zone else {
-        return fires.iter().try_for_each(|fire| screen.line(format!("{}  {}", fire.format("%a"), utc(fire))));
+        return fires.iter().try_for_each(|fire| screen.line(format!("{}  {}", fire.format("%a"), format_utc(fire))));
     };
     let local = |fire: &DateTime<Utc>| shown_in(*fire, zone).format("%a  %Y-%m-%d %H:%M:%S %:z").to_string();
-    let rows = fires.iter().map(|fire| vec![local(fire), utc(fire)]).collect();
+    let rows = fires.iter().map(|fire| vec![local(fire), format_utc(fire)]).collect();
     screen.table(&["local time", "utc"], rows)
 }
 
-fn utc(fire: &DateTime<Utc>) -> String {
+fn format_utc(fire: &DateTime<Utc>) -> String {
     fire.to_rfc3339_opts(SecondsFormat::AutoSi, true)
 }
 
@@ -235,7 +235,7 @@ fn refused(faults: ValidationErrors) -> CliFailure {
     let faults = faults.0.into_iter();
     faults.fold(CliFailure::new("the schedule is not valid"), |failure, fault| {
         let place = fault.pointer.trim_start_matches('/').replace('/', ".");
-        let named = typed::name(typed::SCHEDULE_PREVIEW, &place);
+        let named = typed::flag_name(typed::SCHEDULE_PREVIEW, &place);
         failure.detail(if named.is_empty() { fault.message } else { format!("{named}: {}", fault.message) })
     })
 }

@@ -12,7 +12,7 @@ use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
-use super::setup::{ConfigArgs, explained};
+use super::setup::{ConfigArgs, with_config_place};
 use crate::app::{App, Extras};
 use crate::base::token::TokenText;
 use crate::cli::screen::{Screen, Tone};
@@ -46,21 +46,21 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     let mut starting = Box::pin(App::start(&loaded.config, Extras::default(), waiting));
     let (started, stopped_early) = tokio::select! {
         started = &mut starting => (started, false),
-        () = stop.asked() => match timeout(NEARLY_DONE, &mut starting).await {
+        () = stop.stop_requested() => match timeout(NEARLY_DONE, &mut starting).await {
             Ok(started) => (started, true),
             Err(_) => return Ok(()), // it waits for its database
         },
     };
-    let app = started.map_err(|error| explained(error, &loaded))?;
-    announce(&app, &loaded.config, screen)?;
+    let app = started.map_err(|error| with_config_place(error, &loaded))?;
+    print_address(&app, &loaded.config, screen)?;
     if !stopped_early {
-        stop.asked().await;
+        stop.stop_requested().await;
     }
     let grace = loaded.config.engine.shutdown_grace().as_secs();
     tracing::info!("stopping: runs may go on for {grace} s; a second signal stops at once");
     tokio::select! {
         () = app.stop() => {}
-        () = stop.asked() => {
+        () = stop.stop_requested() => {
             tracing::warn!("stopped at once; runs go on elsewhere, or at the next start, from their last checkpoint");
             std::process::exit(STOPPED_AT_ONCE);
         }
@@ -69,8 +69,8 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
 }
 
 /// Says where the service is. The address comes last: who reads it can rely on all before it.
-fn announce(app: &App, config: &Config, screen: &mut Screen) -> std::io::Result<()> {
-    let made = app.made();
+fn print_address(app: &App, config: &Config, screen: &mut Screen) -> std::io::Result<()> {
+    let made = app.generated();
     screen.line(screen.tone(Tone::Strong, format!("reveille {}", env!("CARGO_PKG_VERSION"))))?;
     screen.line(format!("database     {}", config.database.shown(&config.server.data_dir)))?;
     if let Some(file) = &made.key_file {
@@ -80,7 +80,7 @@ fn announce(app: &App, config: &Config, screen: &mut Screen) -> std::io::Result<
         ))?;
     }
     if let Some(token) = &made.admin_token {
-        screen.line(format!("admin token  {}", hand_over(token, Path::new(&config.server.data_dir), screen)))?;
+        screen.line(format!("admin token  {}", show_token(token, Path::new(&config.server.data_dir), screen)))?;
     }
     if config.llm.models.is_empty() {
         screen.line("model        none yet: tasks can be made, but runs of the orchestrator fail until [llm.models.main] is set")?;
@@ -91,7 +91,7 @@ fn announce(app: &App, config: &Config, screen: &mut Screen) -> std::io::Result<
 
 /// Shows the token on a terminal. Elsewhere standard output ends in a log that many may read, so the token goes into a
 /// file that only this user may read. A token that can't be written is shown: it is made once.
-fn hand_over(token: &TokenText, data_dir: &Path, screen: &Screen) -> String {
+fn show_token(token: &TokenText, data_dir: &Path, screen: &Screen) -> String {
     let shown = || format!("{}  (shown this once)", screen.tone(Tone::Strong, token.expose()));
     if screen.terminal {
         return shown();
@@ -125,7 +125,7 @@ impl ServeStop {
         Ok(ServeStop { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
-    async fn asked(&mut self) {
+    async fn stop_requested(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

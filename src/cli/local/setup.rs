@@ -22,7 +22,7 @@ impl ConfigArgs {
 }
 
 /// A failure to build something; faults in the configuration are told with the place where they were written.
-pub fn explained(error: anyhow::Error, loaded: &Loaded) -> anyhow::Error {
+pub fn with_config_place(error: anyhow::Error, loaded: &Loaded) -> anyhow::Error {
     match error.downcast_ref::<ValidationErrors>() {
         Some(faults) => refused(&loaded.explain(faults)).into(),
         None => error,

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::base::unicode_safety::on_one_line;
 use crate::cli::Client;
-use crate::cli::client::{ServiceArgs, given};
+use crate::cli::client::{ServiceArgs, given_filters};
 use crate::cli::failure::CliFailure;
 use crate::cli::list::ListOptions;
 use crate::cli::screen::{Screen, cut, text_of, time_of};
@@ -154,12 +154,12 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.page.service, environment)?.typed_as(typed::APPROVAL_LIST);
-    let filters = given([
+    let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::APPROVAL_LIST);
+    let filters = given_filters([
         ("tenant_id", args.tenant),
         ("status", args.status),
-        ("task_id", client.id_if("tasks", args.task.as_deref()).await?),
-        ("run_id", client.id_if("runs", args.run.as_deref()).await?),
+        ("task_id", client.optional_id("tasks", args.task.as_deref()).await?),
+        ("run_id", client.optional_id("runs", args.run.as_deref()).await?),
         ("batch_id", client.batch_if(args.batch.as_deref()).await?),
     ]);
     let row = |approval: &Value| {
@@ -192,7 +192,7 @@ async fn decide(
     environment: &Environment,
     screen: &mut Screen,
 ) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?.typed_as(typed);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed);
     let id = client.id("approvals", &args.id).await?;
     let approval = client.get(&["v1", "approvals", &id], &[]).await?;
     if !args.service.json {

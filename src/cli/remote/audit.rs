@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::app::keys_without_setting;
 use crate::base::clock::Clock;
 use crate::base::unicode_safety::on_one_line;
-use crate::cli::client::given;
+use crate::cli::client::given_filters;
 use crate::cli::failure::CliFailure;
 use crate::cli::list::ListOptions;
 use crate::cli::local::setup::ConfigArgs;
@@ -76,9 +76,9 @@ async fn subject(client: &Client, typed: Option<String>) -> anyhow::Result<Optio
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.page.service, environment)?.typed_as(typed::AUDIT_LIST);
+    let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::AUDIT_LIST);
     let subject = subject(&client, args.subject).await?;
-    let filters = given([("tenant_id", args.tenant), ("action", args.action), ("subject_id", subject)]);
+    let filters = given_filters([("tenant_id", args.tenant), ("action", args.action), ("subject_id", subject)]);
     let row = |entry: &Value| {
         [
             time_of(&entry["at"]),
@@ -108,13 +108,13 @@ async fn verify_chain(args: VerifyArgs, environment: &Environment, screen: &mut 
         return Err(missing.hint("the record is checked with the key that sealed it").into());
     }
     let (vault, _) = Vault::open(&config.vault, without)?;
-    let store = Store::look(&config.database, data_dir, Clock::system(), |why| eprintln!("{why}")).await?;
+    let store = Store::open_read_only(&config.database, data_dir, Clock::system(), |why| eprintln!("{why}")).await?;
     let verified = verify(&store, &vault).await;
     store.close().await;
     let verified = verified?;
     match args.json {
         true => screen.json(&json!(verified))?,
-        false => screen.line(said(&verified))?,
+        false => screen.line(verification_text(&verified))?,
     }
     match verified.broken {
         None => Ok(()),
@@ -126,7 +126,7 @@ async fn verify_chain(args: VerifyArgs, environment: &Environment, screen: &mut 
     }
 }
 
-fn said(verified: &ChainCheck) -> String {
+fn verification_text(verified: &ChainCheck) -> String {
     let sealed = match verified.sealed {
         1 => "1 entry is as it was sealed".to_owned(),
         many => format!("{many} entries are as they were sealed"),

@@ -58,7 +58,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         asked["previous"] = previous;
     }
     let typed: FieldFlags = if args.file.is_some() { typed::CONDITION_IN_FILE } else { &typed::TASK };
-    let client = Client::new(&args.service, environment)?.typed_as(typed);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed);
     let trial = client.post(&["v1", "conditions", "test"], &asked).await?;
     if args.service.json {
         return Ok(screen.json(&trial)?);

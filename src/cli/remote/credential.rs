@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::base::secret::erase;
 use crate::base::unicode_safety::on_one_line;
-use crate::cli::client::{ServiceArgs, given};
+use crate::cli::client::{ServiceArgs, given_filters};
 use crate::cli::confirm::YesArgs;
 use crate::cli::failure::CliFailure;
 use crate::cli::list::ListOptions;
@@ -139,7 +139,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 
 async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let reference = reference(&args.reference)?;
-    let client = Client::new(&args.service, environment)?.typed_as(typed::CREDENTIAL);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::CREDENTIAL);
     let mut body = Map::from_iter([("hosts".to_owned(), json!(args.host))]);
     if let Some(form) = &args.inject {
         body.insert("inject".into(), inject(form, args.from.as_deref(), args.template.as_deref())?);
@@ -152,14 +152,14 @@ async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> a
     }
     let mut body = Value::Object(body);
     let path = ["v1", "credentials", &reference.service, &reference.account];
-    let set = client.put_with(&path, &given([("tenant_id", args.tenant)]), &body).await;
+    let set = client.put_with(&path, &given_filters([("tenant_id", args.tenant)]), &body).await;
     erase(&mut body);
     print(&set?, args.service.json, screen)
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters = given([("tenant_id", args.tenant), ("service", args.service)]);
-    let client = Client::new(&args.page.service, environment)?.typed_as(typed::CREDENTIAL_LIST);
+    let filters = given_filters([("tenant_id", args.tenant), ("service", args.service)]);
+    let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::CREDENTIAL_LIST);
     let row = |credential: &Value| {
         [
             on_one_line(&text_of(&credential["tenant_id"])),
@@ -176,9 +176,9 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
 
 async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let Reference { service, account } = reference(&args.reference)?;
-    let client = Client::new(&args.service, environment)?.typed_as(typed::CREDENTIAL);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::CREDENTIAL);
     let path = ["v1", "credentials", &service, &account];
-    let credential = client.get(&path, &given([("tenant_id", args.tenant)])).await?;
+    let credential = client.get(&path, &given_filters([("tenant_id", args.tenant)])).await?;
     print(&credential, args.service.json, screen)
 }
 
@@ -188,11 +188,11 @@ async fn delete(
     screen: &mut Screen,
 ) -> anyhow::Result<()> {
     let reference = reference(&args.reference)?;
-    let client = Client::new(&args.service, environment)?.typed_as(typed::CREDENTIAL);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::CREDENTIAL);
     let path = ["v1", "credentials", &reference.service, &reference.account];
     let whose = args.tenant.as_deref().map(|tenant| format!(" of {tenant}")).unwrap_or_default();
-    yes.or_ask(&format!("delete the credential {reference}{whose}? It can't be read back"), screen)?;
-    client.delete_with(&path, &given([("tenant_id", args.tenant)])).await?;
+    yes.confirm(&format!("delete the credential {reference}{whose}? It can't be read back"), screen)?;
+    client.delete_with(&path, &given_filters([("tenant_id", args.tenant)])).await?;
     match args.service.json {
         true => Ok(screen.json(&json!({ "deleted": reference.to_string() }))?),
         false => Ok(screen.line(format!("deleted {reference}"))?),
@@ -201,7 +201,7 @@ async fn delete(
 
 async fn uses(args: UsesArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let Reference { service, account } = reference(&args.reference)?;
-    let client = Client::new(&args.page.service, environment)?.typed_as(typed::CREDENTIAL);
+    let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::CREDENTIAL);
     let path = ["v1", "credentials", &service, &account, "uses"];
     let row = |used: &Value| {
         [
@@ -217,7 +217,7 @@ async fn uses(args: UsesArgs, environment: &Environment, screen: &mut Screen) ->
         .print(
             &client,
             &path,
-            &given([("tenant_id", args.tenant)]),
+            &given_filters([("tenant_id", args.tenant)]),
             (["at", "by", "host", "outcome", "run", "task"], row),
             screen,
         )
@@ -259,7 +259,7 @@ fn print(credential: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resu
         ("credential", shown(credential)),
         ("status", status),
         ("hosts", hosts(credential)),
-        ("put as", placed(&credential["inject"])),
+        ("put as", injection_text(&credential["inject"])),
     ];
     if let Some(oauth) = credential["oauth"].as_object() {
         let by = oauth.get("provider").or(oauth.get("token_url")).map(text_of).unwrap_or_default();
@@ -302,7 +302,7 @@ fn hosts(credential: &Value) -> String {
     }
 }
 
-fn placed(inject: &Value) -> String {
+fn injection_text(inject: &Value) -> String {
     let Some(form) = inject["as"].as_str() else { return "nothing, so it is not used".into() };
     let name = inject["name"].as_str().map(|name| format!(" {}", on_one_line(name))).unwrap_or_default();
     let from = inject["from"].as_str().map(|from| format!(" from {}", on_one_line(from))).unwrap_or_default();

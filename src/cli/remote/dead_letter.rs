@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::cli::client::{ServiceArgs, given};
+use crate::cli::client::{ServiceArgs, given_filters};
 use crate::cli::confirm::YesArgs;
 use crate::cli::list::ListOptions;
 use crate::cli::screen::{Screen, cut, text_of, time_of};
@@ -46,7 +46,7 @@ pub struct DeadLetterSelection {
 impl DeadLetterSelection {
     fn fields(self) -> Vec<(&'static str, String)> {
         let fields = [("source", self.source), ("type", self.kind), ("error", self.error), ("tenant_id", self.tenant)];
-        given(fields)
+        given_filters(fields)
     }
 }
 
@@ -106,7 +106,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
                     Some(tenant) => format!(" of {tenant}"),
                     None => String::new(),
                 };
-                args.yes.or_ask(&format!("drop every dead letter{whose} that is meant, for good?"), screen)?;
+                args.yes.confirm(&format!("drop every dead letter{whose} that is meant, for good?"), screen)?;
             }
             many(args.many, "drop", "dropped", environment, screen).await
         }
@@ -115,7 +115,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let filters = args.which.fields();
-    let client = Client::new(&args.page.service, environment)?.typed_as(typed::DEAD_LETTERS);
+    let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::DEAD_LETTERS);
     let row = |letter: &Value| {
         [
             text_of(&letter["id"]),
@@ -156,7 +156,7 @@ async fn many(
     environment: &Environment,
     screen: &mut Screen,
 ) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?.typed_as(typed::DEAD_LETTERS);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::DEAD_LETTERS);
     let mut count = 0;
     if args.ids.is_empty() {
         let choice: Map<String, Value> =

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::client::{ServiceArgs, given};
+use crate::cli::client::{ServiceArgs, given_filters};
 use crate::cli::list::ListOptions;
 use crate::cli::screen::{Screen, cut, text_of, time_of, tone_of};
 use crate::cli::{Client, typed};
@@ -54,9 +54,9 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.page.service, environment)?.typed_as(typed::DELIVERY_LIST);
-    let run = client.id_if("runs", args.run.as_deref()).await?;
-    let filters = given([("tenant_id", args.tenant), ("run_id", run), ("state", args.state)]);
+    let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::DELIVERY_LIST);
+    let run = client.optional_id("runs", args.run.as_deref()).await?;
+    let filters = given_filters([("tenant_id", args.tenant), ("run_id", run), ("state", args.state)]);
     let row = |delivery: &Value| {
         [
             text_of(&delivery["id"]),

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use serde_json::{Map, Value, json};
 
 use super::run::sentences;
-use crate::cli::client::{ServiceArgs, given};
+use crate::cli::client::{ServiceArgs, given_filters};
 use crate::cli::failure::CliFailure;
 use crate::cli::list::ListOptions;
 use crate::cli::screen::{Screen, Tone, cut, text_of, time_of};
@@ -111,7 +111,7 @@ pub struct EventChoice {
 impl EventChoice {
     fn query(self) -> Vec<(&'static str, String)> {
         let filters = [("source", self.source), ("type", self.kind), ("tenant_id", self.tenant)];
-        given(filters)
+        given_filters(filters)
     }
 }
 
@@ -122,7 +122,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::Explain(args) => explain(args, environment, screen).await,
         Command::List(args) => {
             let query = args.which.query();
-            let client = Client::new(&args.page.service, environment)?.typed_as(typed::EVENT);
+            let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::EVENT);
             let heading = ["time", "tenant", "source", "type", "id", "data"];
             args.page.print(&client, &["v1", "events"], &query, (heading, row), screen).await
         }
@@ -132,13 +132,13 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 async fn publish(args: PublishArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let mut body = match &args.file {
         Some(file) => parse(&text_from(file)?, &file.display().to_string())?,
-        None => in_short(&args)?,
+        None => event_from_args(&args)?,
     };
     if let (Some(tenant), Some(_)) = (&args.tenant, &args.file) {
         name_tenant(&mut body, tenant);
     }
     let typed = if args.file.is_some() { typed::EVENT_IN_FILE } else { typed::EVENT };
-    let answer = Client::new(&args.service, environment)?.typed_as(typed).post(&["v1", "events"], &body).await?;
+    let answer = Client::new(&args.service, environment)?.with_flag_names(typed).post(&["v1", "events"], &body).await?;
     if args.service.json {
         return Ok(screen.json(&answer)?);
     }
@@ -148,7 +148,7 @@ async fn publish(args: PublishArgs, environment: &Environment, screen: &mut Scre
     Ok(())
 }
 
-fn in_short(args: &PublishArgs) -> anyhow::Result<Value> {
+fn event_from_args(args: &PublishArgs) -> anyhow::Result<Value> {
     let data = match args.data.as_deref() {
         Some("-") => Some(parse(&text_from(Path::new("-"))?, "standard input")?),
         Some(text) => Some(parse(text, "--data")?),
@@ -195,8 +195,8 @@ fn parse(text: &str, what: &str) -> anyhow::Result<Value> {
 }
 
 async fn explain(args: ExplainArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let asked = given([("source", args.source), ("tenant_id", args.tenant)]);
-    let client = Client::new(&args.service, environment)?.typed_as(typed::EVENT);
+    let asked = given_filters([("source", args.source), ("tenant_id", args.tenant)]);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::EVENT);
     let explained = client.get(&["v1", "events", &args.id, "explain"], &asked).await?;
     if args.service.json {
         return Ok(screen.json(&explained)?);
@@ -215,7 +215,7 @@ async fn explain(args: ExplainArgs, environment: &Environment, screen: &mut Scre
 }
 
 async fn tail(args: TailArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?.typed_as(typed::EVENT);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::EVENT);
     let mut events =
         client.stream_after(&["v1", "events", "stream"], &args.which.query(), args.after.as_deref()).await?;
     while let Some(event) = events.next().await {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::base::unicode_safety::on_one_line;
-use crate::cli::client::{ServiceArgs, given};
+use crate::cli::client::{ServiceArgs, given_filters};
 use crate::cli::list::ListOptions;
 use crate::cli::screen::{Screen, cut, text_of, time_of};
 use crate::cli::{Client, typed};
@@ -70,9 +70,9 @@ pub async fn revoke(
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.page.service, environment)?.typed_as(typed::GRANT_LIST);
-    let task = client.id_if("tasks", args.task.as_deref()).await?;
-    let filters = given([("tenant_id", args.tenant), ("task_id", task)]);
+    let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::GRANT_LIST);
+    let task = client.optional_id("tasks", args.task.as_deref()).await?;
+    let filters = given_filters([("tenant_id", args.tenant), ("task_id", task)]);
     let row = |grant: &Value| {
         [
             text_of(&grant["id"]),

@@ -35,7 +35,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     // a token that is refused is not kept
     let client = Client::to(url, Some(Secret::new(token.clone())))?;
     client.get(&["v1", "tasks"], &[("limit", "1".to_owned())]).await?;
-    profiles::keep(&file, &args.profile, url, token)?;
+    profiles::save(&file, &args.profile, url, token)?;
     Ok(screen.line(format!("profile `{}` for {url} is in {}", args.profile, file.display()))?)
 }
 

@@ -36,10 +36,10 @@ pub struct TestArgs {
 
 pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let Command::Test(args) = command;
-    let client = Client::new(&args.service, environment)?.typed_as(typed::NOTIFY);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::NOTIFY);
     let body = args.channel.map(|channel| json!({ "channel": channel })).unwrap_or_else(|| json!({}));
     let made = client.post(&["v1", "recipients", &args.tenant, "test"], &body).await?;
-    let delivery = settled(&client, made).await?;
+    let delivery = wait_until_settled(&client, made).await?;
     print_delivery(&delivery, args.service.json, screen)?;
     match delivery["state"].as_str() {
         Some("delivered" | "sent") => Ok(()),
@@ -50,7 +50,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 /// The delivery once it is no longer pending, or as it stands after half a minute.
-async fn settled(client: &Client, mut delivery: Value) -> anyhow::Result<Value> {
+async fn wait_until_settled(client: &Client, mut delivery: Value) -> anyhow::Result<Value> {
     let id = text_of(&delivery["id"]);
     for _ in 0..LOOKS {
         if delivery["state"] != "pending" || delivery["last_error"].is_string() {

@@ -48,13 +48,13 @@ pub struct DryRunArgs {
 
 pub async fn run(command: Command, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let Command::DryRun(args) = command;
-    let client = Client::new(&args.service, environment)?.typed_as(typed::PIPELINE_DRY_RUN);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::PIPELINE_DRY_RUN);
     let answer = client.post(&["v1", "pipelines", "dry-run"], &question(&args)?).await?;
     if args.service.json {
         return Ok(screen.json(&answer)?);
     }
     for step in answer["steps"].as_array().into_iter().flatten() {
-        screen.line(told(step, screen))?;
+        screen.line(step_text(step, screen))?;
     }
     let output = &answer["output"];
     let output = if output.is_null() { String::new() } else { format!(": {}", cut(&text_of(output), LONGEST)) };
@@ -87,7 +87,7 @@ fn question(args: &DryRunArgs) -> anyhow::Result<Value> {
     Ok(Value::Object(question))
 }
 
-fn told(step: &Value, screen: &Screen) -> String {
+fn step_text(step: &Value, screen: &Screen) -> String {
     let place = format!("{} ({})", text_of(&step["name"]), text_of(&step["kind"]));
     let error = &step["error"];
     if error.is_object() {

@@ -81,12 +81,12 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 
 /// The API replaces what was said, so what is not named here is sent again.
 async fn set(args: SetArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?.typed_as(typed::QUOTA);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::QUOTA);
     let path = ["v1", "tenants", args.tenant.as_str(), "quotas"];
-    let mut said: Map<String, Value> =
+    let mut numbers: Map<String, Value> =
         client.get(&path, &[]).await?["overrides"].as_object().cloned().unwrap_or_default();
-    said.extend(args.numbers.into_iter().map(|(quota, number)| (quota.as_str().to_owned(), json!(number))));
-    show(&client.put(&path, &Value::Object(said)).await?, args.service.json, screen)
+    numbers.extend(args.numbers.into_iter().map(|(quota, number)| (quota.as_str().to_owned(), json!(number))));
+    show(&client.put(&path, &Value::Object(numbers)).await?, args.service.json, screen)
 }
 
 fn show(answer: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Result<()> {

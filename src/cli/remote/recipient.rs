@@ -109,7 +109,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
         Command::Set(args) => {
             let recipient = typed(&args)?;
             let typed: FieldFlags = if args.file.is_some() { typed::RECIPIENT_IN_FILE } else { &typed::RECIPIENT };
-            let client = Client::new(&args.service, environment)?.typed_as(typed);
+            let client = Client::new(&args.service, environment)?.with_flag_names(typed);
             let set = client.put(&["v1", "recipients", &args.tenant], &recipient).await?;
             print(&set, args.service.json, screen)
         }
@@ -121,7 +121,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
             print(&recipient, args.service.json, screen)
         }
         Command::Verify(args) => {
-            let client = Client::new(&args.service, environment)?.typed_as(typed::VERIFY);
+            let client = Client::new(&args.service, environment)?.with_flag_names(typed::VERIFY);
             let mut body = json!({ "channel": args.channel });
             if let Some(code) = &args.code {
                 body["code"] = json!(code);
@@ -136,7 +136,7 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.page.service, environment)?.typed_as(typed::RECIPIENT_LIST);
+    let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::RECIPIENT_LIST);
     let row = |recipient: &Value| {
         let channels = recipient["addresses"].as_object().into_iter().flat_map(Map::keys);
         let channels = channels.map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -154,7 +154,7 @@ async fn delete(
 ) -> anyhow::Result<()> {
     let client = Client::new(&service, environment)?;
     let shown = on_one_line(&tenant);
-    yes.or_ask(&format!("delete all addresses of {shown}? Nobody is told then, of questions neither"), screen)?;
+    yes.confirm(&format!("delete all addresses of {shown}? Nobody is told then, of questions neither"), screen)?;
     client.delete(&["v1", "recipients", &tenant]).await?;
     match service.json {
         true => Ok(screen.json(&json!({ "tenant_id": tenant, "deleted": true }))?),
@@ -214,7 +214,7 @@ fn print(recipient: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resul
     let order = recipient["fallback"].as_array().into_iter().flatten().map(text_of).collect::<Vec<_>>();
     facts.push(("order", order.join(", then ")));
     for hours in recipient["quiet_hours"].as_array().into_iter().flatten() {
-        facts.push(("quiet", hours_told(hours)));
+        facts.push(("quiet", quiet_hours_text(hours)));
     }
     if let Some(times) = recipient["digest"]["at"].as_array() {
         facts.push(("digest at", listed(times)));
@@ -229,7 +229,7 @@ fn print(recipient: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Resul
 }
 
 /// `22:00-07:00 on sat, sun for sms`, and what breaks through where it is not the usual.
-fn hours_told(hours: &Value) -> String {
+fn quiet_hours_text(hours: &Value) -> String {
     let mut told = format!("{}-{}", text_of(&hours["from"]), text_of(&hours["to"]));
     for (word, list) in [("on", &hours["days"]), ("for", &hours["channels"])] {
         if let Some(list) = list.as_array() {

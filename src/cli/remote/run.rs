@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use crate::base::clock::machine_now;
 use crate::base::unicode_safety::on_one_line;
-use crate::cli::client::{ServiceArgs, given};
+use crate::cli::client::{ServiceArgs, given_filters};
 use crate::cli::failure::CliFailure;
 use crate::cli::list::ListOptions;
-use crate::cli::moment::moment;
+use crate::cli::moment::parse_moment;
 use crate::cli::screen::{Screen, Tone, cut, text_of, time_of, tone_of};
 use crate::cli::transcript::{self, LiveTranscript};
 use crate::cli::{Client, typed};
@@ -100,10 +100,10 @@ pub async fn run(command: Command, environment: &Environment, screen: &mut Scree
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let at = |typed: Option<String>| typed.map(|typed| moment(&typed, machine_now())).transpose();
-    let client = Client::new(&args.page.service, environment)?.typed_as(typed::RUN_LIST);
-    let task = client.id_if("tasks", args.task.as_deref()).await?;
-    let filters = given([
+    let at = |typed: Option<String>| typed.map(|typed| parse_moment(&typed, machine_now())).transpose();
+    let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::RUN_LIST);
+    let task = client.optional_id("tasks", args.task.as_deref()).await?;
+    let filters = given_filters([
         ("tenant_id", args.tenant),
         ("task_id", task),
         ("state", args.state),
@@ -117,7 +117,7 @@ async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) ->
             time_of(&run["scheduled_for"]),
             text_of(&run["state"]),
             text_of(&run["attempt"]),
-            cut(&said_of(run), 60),
+            cut(&answer_text(run), 60),
         ]
     };
     let heading = ["id", "tenant", "scheduled for", "state", "attempt", "outcome"];
@@ -182,7 +182,7 @@ async fn complete(args: CompleteArgs, environment: &Environment, screen: &mut Sc
         Some(error) => json!({ "state": "failed", "error": error }),
         None => json!({ "state": "succeeded", "output": args.output }),
     };
-    let client = Client::new(&args.service, environment)?.typed_as(typed::RUN_COMPLETE);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::RUN_COMPLETE);
     let id = client.id("runs", &args.id).await?;
     let run = client.post(&["v1", "runs", &id, "complete"], &report).await?;
     print_run(&run, args.service.json, screen)
@@ -268,7 +268,7 @@ pub fn print_run(run: &Value, as_json: bool, screen: &mut Screen) -> anyhow::Res
     Ok(())
 }
 
-fn said_of(run: &Value) -> String {
+fn answer_text(run: &Value) -> String {
     [text_of(&run["output"]), error_of(run), text_of(&run["reason"])]
         .into_iter()
         .find(|text| !text.is_empty())

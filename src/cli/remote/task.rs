@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::run::{follow, print_run};
 use crate::base::unicode_safety::on_one_line;
 use crate::cli::Client;
-use crate::cli::client::{ServiceArgs, given};
+use crate::cli::client::{ServiceArgs, given_filters};
 use crate::cli::confirm::YesArgs;
 use crate::cli::draft::{self, ConditionArgs, SpecArgs, TaskFile, TriggerArgs};
 use crate::cli::list::ListOptions;
@@ -237,20 +237,20 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
     }
     args.spec.write_into(&mut task)?;
     let typed: FieldFlags = if args.file.is_some() { typed::TASK_IN_FILE } else { &typed::TASK };
-    let client = Client::new(&args.service, environment)?.typed_as(typed);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed);
     let created = client.post(&["v1", "tasks"], &Value::Object(task)).await?;
     print_task(&created, args.service.json, screen)
 }
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let filters: Vec<_> = given([
+    let filters: Vec<_> = given_filters([
         ("tenant_id", args.tenant),
         ("status", args.status),
         ("trigger_type", args.trigger_type),
         ("key", args.key),
         ("q", args.query),
     ]);
-    let client = Client::new(&args.page.service, environment)?.typed_as(typed::TASK_LIST);
+    let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::TASK_LIST);
     let row = |task: &Value| {
         [
             text_of(&task["id"]),
@@ -276,7 +276,7 @@ async fn show(args: OneArgs, environment: &Environment, screen: &mut Screen) -> 
 /// Sends only what was typed, on top of what is stored: a nested object is replaced whole by the service. The version
 /// that was read goes with it, so that a change in between is refused and not undone.
 async fn update(args: UpdateArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?.typed_as(&typed::TASK);
+    let client = Client::new(&args.service, environment)?.with_flag_names(&typed::TASK);
     let id = client.id("tasks", &args.id).await?;
     let stored = client.get(&["v1", "tasks", &id], &[]).await?;
     let mut task = stored.as_object().cloned().unwrap_or_default();
@@ -316,7 +316,7 @@ async fn resume(args: ResumeArgs, environment: &Environment, screen: &mut Screen
 }
 
 async fn run_now(args: RunArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?.typed_as(typed::TASK_RUN);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::TASK_RUN);
     let id = client.id("tasks", &args.id).await?;
     let body = args.input.map(|input| json!({ "input": input })).unwrap_or_else(|| json!({}));
     let made = client.post(&["v1", "tasks", &id, "run"], &body).await?;
@@ -327,7 +327,7 @@ async fn run_now(args: RunArgs, environment: &Environment, screen: &mut Screen) 
 }
 
 async fn backfill(args: BackfillArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let client = Client::new(&args.service, environment)?.typed_as(typed::TASK_BACKFILL);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::TASK_BACKFILL);
     let id = client.id("tasks", &args.id).await?;
     let range = json!({ "from": args.from, "to": args.to });
     let made = client.post(&["v1", "tasks", &id, "backfill"], &range).await?;
@@ -350,7 +350,7 @@ async fn delete(args: DeleteArgs, environment: &Environment, screen: &mut Screen
     let id = client.id("tasks", &id).await?;
     let task = client.get(&["v1", "tasks", &id], &[]).await?;
     let name = on_one_line(&text_of(&task["name"]));
-    args.yes.or_ask(&format!("delete the task `{name}` of {}?", text_of(&task["tenant_id"])), screen)?;
+    args.yes.confirm(&format!("delete the task `{name}` of {}?", text_of(&task["tenant_id"])), screen)?;
     client.delete(&["v1", "tasks", &id]).await?;
     if service.json {
         return Ok(screen.json(&json!({ "id": id, "deleted": true }))?);

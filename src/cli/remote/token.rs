@@ -77,7 +77,7 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
     let mut body = Map::from_iter([("name".to_owned(), json!(args.name)), ("scopes".to_owned(), json!(args.scope))]);
     let texts = [("tenant_id", args.tenant), ("expires_at", args.expires_at)];
     body.extend(texts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), json!(value?)))));
-    let client = Client::new(&args.service, environment)?.typed_as(typed::TOKEN);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::TOKEN);
     let made = client.post(&["v1", "tokens"], &Value::Object(body)).await?;
     if made["token"].is_null() {
         // the text is answered once, and that answer was lost
@@ -101,7 +101,7 @@ async fn create(args: CreateArgs, environment: &Environment, screen: &mut Screen
 
 async fn list(args: ListArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let filters: Vec<_> = args.tenant.map(|tenant| ("tenant_id", tenant)).into_iter().collect();
-    let client = Client::new(&args.page.service, environment)?.typed_as(typed::TOKEN);
+    let client = Client::new(&args.page.service, environment)?.with_flag_names(typed::TOKEN);
     let row = |token: &Value| {
         [
             text_of(&token["id"]),

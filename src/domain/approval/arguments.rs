@@ -47,7 +47,7 @@ pub enum ArgumentPart {
 
 impl Misfit {
     /// One that is told in these words in every language.
-    pub fn other(pointer: impl Into<String>, message: impl Into<String>) -> Misfit {
+    pub fn untranslated(pointer: impl Into<String>, message: impl Into<String>) -> Misfit {
         let message = message.into();
         Misfit::with(pointer, message.clone(), "fault_other", &[("why", message)])
     }
@@ -67,7 +67,7 @@ impl Misfit {
     pub fn faults(found: Vec<Misfit>) -> Result<(), ValidationErrors> {
         let mut faults = ValidationErrors::new();
         found.into_iter().for_each(|misfit| faults.add(misfit.pointer, misfit.message));
-        faults.or(())
+        faults.into_result(())
     }
 }
 
@@ -79,14 +79,14 @@ pub fn check(parameters: &Value, arguments: &Value, pointer: &str) -> Result<(),
 /// Every misfit between the arguments and the tool's schema, each at its place below `pointer`.
 pub fn misfits(parameters: &Value, arguments: &Value, pointer: &str) -> Vec<Misfit> {
     if !arguments.is_object() {
-        return vec![Misfit::other(pointer, "must be a JSON object")];
+        return vec![Misfit::untranslated(pointer, "must be a JSON object")];
     }
     let Ok(schema) = JsonSchema::read(parameters) else {
-        return vec![Misfit::other(pointer, "can't be checked: the tool's parameters are no JSON Schema")];
+        return vec![Misfit::untranslated(pointer, "can't be checked: the tool's parameters are no JSON Schema")];
     };
     match schema.faults(arguments) {
         Ok(found) => found.take(FAULTS_TOLD).flat_map(|error| of(&error, pointer)).collect(),
-        Err(why) => vec![Misfit::other(pointer, why)],
+        Err(why) => vec![Misfit::untranslated(pointer, why)],
     }
 }
 
@@ -149,17 +149,18 @@ fn of(error: &ValidationError, pointer: &str) -> Vec<Misfit> {
         ValidationErrorKind::UniqueItems => plainly("fault_unique"),
         ValidationErrorKind::Pattern { pattern } => one("fault_pattern", "pattern", pattern.clone()),
         ValidationErrorKind::Format { format } => one("fault_format", "format", format.clone()),
-        ValidationErrorKind::Constant { expected_value } => one("fault_one_of", "words", plain(expected_value)),
+        ValidationErrorKind::Constant { expected_value } => one("fault_one_of", "words", plain_text(expected_value)),
         ValidationErrorKind::Enum { options } => {
-            let options = options.as_array().map(|options| options.iter().map(plain).collect::<Vec<_>>().join(", "));
+            let options =
+                options.as_array().map(|options| options.iter().map(plain_text).collect::<Vec<_>>().join(", "));
             one("fault_one_of", "words", options.unwrap_or_default())
         }
-        _ => vec![Misfit::other(place, message)],
+        _ => vec![Misfit::untranslated(place, message)],
     }
 }
 
 /// A text as it is, all else as JSON.
-fn plain(value: &Value) -> String {
+fn plain_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 

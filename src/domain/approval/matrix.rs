@@ -48,7 +48,7 @@ words! {
 }
 
 /// The gate of a call. `requires_confirmation` raises it and never lowers it.
-pub fn gate(category: Category, consequence: Consequence, requires_confirmation: bool) -> ApprovalLevel {
+pub fn approval_level(category: Category, consequence: Consequence, requires_confirmation: bool) -> ApprovalLevel {
     use Category::*;
     use Consequence::*;
     match (category, consequence) {
@@ -67,7 +67,7 @@ mod tests {
     fn the_matrix_is_the_one_that_is_written_down() {
         let mut table = String::new();
         for category in Category::ALL {
-            let row = Consequence::ALL.map(|consequence| gate(category, consequence, false));
+            let row = Consequence::ALL.map(|consequence| approval_level(category, consequence, false));
             table.push_str(&format!("{category:?} {row:?}\n"));
         }
         insta::assert_snapshot!(table, @r"
@@ -84,7 +84,7 @@ mod tests {
     fn a_tool_that_asks_for_confirmation_always_gets_it() {
         for category in Category::ALL {
             for consequence in Consequence::ALL {
-                assert_eq!(gate(category, consequence, true), ApprovalLevel::Confirm);
+                assert_eq!(approval_level(category, consequence, true), ApprovalLevel::Confirm);
             }
         }
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::base::expr::{Expression, Language, Variables};
 use crate::base::invalid::{ValidationErrors, escape};
 use crate::domain::approval::Settings;
-use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence, gate};
+use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence, approval_level};
 use crate::domain::approval::settings::Override;
 use crate::domain::approval::why::{RuleBy, Why};
 use crate::domain::credential::Reference;
@@ -112,7 +112,7 @@ impl Policy {
             (tenant.clone(), PolicyRules::compile(rules, &pointer, &mut faults))
         });
         let tenants = tenants.collect();
-        faults.or(Policy(Arc::new(CompiledRule { settings: settings.clone(), tools, tenants })))
+        faults.into_result(Policy(Arc::new(CompiledRule { settings: settings.clone(), tools, tenants })))
     }
 
     /// The settings from which the policy was made.
@@ -124,7 +124,7 @@ impl Policy {
     /// that is not known yet. Whether a call does, [`Policy::decide`] says.
     pub fn may_let_through(&self, tool: &str, category: Category, consequence: Consequence) -> bool {
         let CompiledRule { settings, tools, tenants } = &*self.0;
-        let cell = settings.cell(category, consequence).unwrap_or_else(|| gate(category, consequence, false));
+        let cell = settings.cell(category, consequence).unwrap_or_else(|| approval_level(category, consequence, false));
         let rule_of = |rules: &PolicyRules, before: bool| match rules.0.get(tool) {
             Some(Rule { gate: ApprovalLevel::Auto, .. }) => true,
             Some(Rule { gate: ApprovalLevel::Confirm, when: None }) => false,
@@ -153,7 +153,7 @@ impl Policy {
     /// Decides about an act. `more`: who else has a say, the weightiest last.
     pub fn decide(&self, act: &PolicyAct, more: &[(RuleBy, &PolicyRules)]) -> Ruling {
         let (category, consequence) = (act.category.as_str(), act.consequence.as_str());
-        let mut gate = gate(act.category, act.consequence, false);
+        let mut gate = approval_level(act.category, act.consequence, false);
         let mut reasons =
             vec![format!("the matrix says {} for {category} of {consequence} consequence", gate.as_str())];
         let mut why = Vec::new();
@@ -204,7 +204,7 @@ impl Policy {
 impl Rule {
     fn holds(&self, act: &PolicyAct) -> Result<bool, String> {
         let Some((_, when)) = &self.when else { return Ok(true) };
-        when.holds(&act.variables()).map_err(|error| error.to_string())
+        when.is_true(&act.variables()).map_err(|error| error.to_string())
     }
 }
 
@@ -274,14 +274,14 @@ mod tests {
     }
 
     #[test]
-    fn without_rules_the_matrix_decides() {
+    fn matrix_decides_without_rules() {
         let ruling = policy(json!({})).decide(&pay(&json!({})), &[]);
         assert_eq!((ruling.gate, ruling.reasons.len()), (ApprovalLevel::Confirm, 1));
         assert_eq!(ruling.reasons[0], "the matrix says confirm for write of low consequence");
     }
 
     #[test]
-    fn a_later_say_outweighs_an_earlier_one_and_each_is_named() {
+    fn later_say_outweighs_an_earlier_one_and_each_is_named() {
         let policy = policy(json!({
             "matrix": { "write.low": "auto" },
             "tools": { "pay": { "gate": "confirm", "when": "args.amount > 100" } },
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_lowers_what_the_tool_itself_demands() {
+    fn rules_never_lower_the_level_of_a_tool() {
         let policy = policy(json!({ "tools": { "pay": { "gate": "auto" } } }));
         let arguments = json!({});
         assert_eq!(policy.decide(&pay(&arguments), &[]).gate, ApprovalLevel::Auto);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_that_the_task_does_not_name_is_asked_about_unless_a_rule_lets_it_through() {
+    fn credential_that_the_task_does_not_name_is_asked_about_unless_a_rule_lets_it_through() {
         let arguments = json!({ "credential": "google/work" });
         let reference = Reference::parse("google/work").unwrap();
         let act = PolicyAct { category: Category::Read, credential: Some(&reference), ..pay(&arguments) };
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_can_not_be_judged_asks() {
+    fn rule_that_can_not_be_judged_asks() {
         let policy = policy(json!({ "tools": { "pay": { "gate": "auto", "when": "args.amount < 100" } } }));
         let ruling = policy.decide(&pay(&json!({ "amount": "many" })), &[]);
         assert_eq!(ruling.gate, ApprovalLevel::Confirm);
@@ -354,14 +354,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_is_no_expression_is_told_with_its_place() {
+    fn rule_that_is_no_expression_is_told_with_its_place() {
         let settings = json!({ "tools": { "pay": { "gate": "auto", "when": "args.amount <" } } });
         let faults = Policy::new(&serde_json::from_value(settings).unwrap()).err().unwrap();
         assert_eq!(faults.0[0].pointer, "/approvals/tools/pay/when");
     }
 
     #[test]
-    fn the_rules_of_a_task_hold_for_thirty_days() {
+    fn rules_of_a_task_hold_for_thirty_days() {
         let now: DateTime<Utc> = "2027-03-31T08:00:00Z".parse().unwrap();
         assert!(task_rules_hold(now - TimeDelta::days(29), now));
         assert!(!task_rules_hold(now - TimeDelta::days(30), now));

@@ -126,7 +126,7 @@ impl Proposal {
     }
 
     /// Whether the rules let the call through, so that nobody has to agree and it is only held.
-    pub fn asks_nobody(&self) -> bool {
+    pub fn is_auto_approved(&self) -> bool {
         self.approvers == 0
     }
 }

@@ -45,13 +45,13 @@ impl VoterIdentities {
     }
 
     /// These identities and the token that the voter descends from.
-    pub fn descending_from(mut self, root: &str) -> VoterIdentities {
+    pub fn with_root(mut self, root: &str) -> VoterIdentities {
         self.0.insert(root.to_owned());
         self
     }
 
     /// Whether one person may be behind both.
-    pub fn meet(&self, other: &VoterIdentities) -> bool {
+    pub fn overlaps(&self, other: &VoterIdentities) -> bool {
         !self.0.is_disjoint(&other.0)
     }
 }
@@ -64,18 +64,18 @@ impl Vote {
 
     /// Whether one person may be behind this vote and these identities.
     pub fn may_be_of(&self, identities: &VoterIdentities) -> bool {
-        self.known_by().meet(identities)
+        self.known_by().overlaps(identities)
     }
 }
 
 /// How many people agree for certain: of votes that share a mark one counts. Those that are known by the least come first,
 /// so that a vote which is tied to two people takes the place of neither.
-pub fn people(votes: &[Vote]) -> usize {
+pub fn distinct_people(votes: &[Vote]) -> usize {
     let mut known: Vec<VoterIdentities> = votes.iter().map(Vote::known_by).collect();
     known.sort_by_key(|identities| identities.0.len());
     let mut counted: Vec<VoterIdentities> = Vec::new();
     for identities in known {
-        if !counted.iter().any(|other| other.meet(&identities)) {
+        if !counted.iter().any(|other| other.overlaps(&identities)) {
             counted.push(identities);
         }
     }
@@ -100,35 +100,35 @@ mod tests {
     #[test]
     fn people_are_counted_and_not_their_links_and_tokens() {
         let ann = || vote("recipient:ann", reached("ann", "ann@example.org"));
-        let her_token = |id: &str| vote(id, reached("ann", "ann@example.org").descending_from("token:1"));
+        let her_token = |id: &str| vote(id, reached("ann", "ann@example.org").with_root("token:1"));
         let boss = |email: &str| vote("recipient:boss", reached("boss", email));
         let admin = |id: &str| vote(id, VoterIdentities::of_name("token:9"));
-        assert_eq!(people(&[]), 0);
-        assert_eq!(people(&[her_token("token:1"), her_token("token:2")]), 1);
-        assert_eq!(people(&[ann(), her_token("token:2")]), 1);
-        assert_eq!(people(&[ann(), boss("boss@example.org")]), 2);
-        assert_eq!(people(&[ann(), boss("Ann@Example.org")]), 1, "the same mailbox");
-        assert_eq!(people(&[ann(), admin("token:9"), admin("token:10")]), 2);
+        assert_eq!(distinct_people(&[]), 0);
+        assert_eq!(distinct_people(&[her_token("token:1"), her_token("token:2")]), 1);
+        assert_eq!(distinct_people(&[ann(), her_token("token:2")]), 1);
+        assert_eq!(distinct_people(&[ann(), boss("boss@example.org")]), 2);
+        assert_eq!(distinct_people(&[ann(), boss("Ann@Example.org")]), 1, "the same mailbox");
+        assert_eq!(distinct_people(&[ann(), admin("token:9"), admin("token:10")]), 2);
     }
 
     #[test]
     fn a_vote_that_is_tied_to_two_people_takes_the_place_of_neither() {
         let ann = vote("recipient:ann", VoterIdentities::of_tenant("ann", None));
         let admin = vote("token:admin", VoterIdentities::of_name("token:admin"));
-        let made_by_admin = vote("token:1", VoterIdentities::of_tenant("ann", None).descending_from("token:admin"));
-        assert_eq!(people(&[made_by_admin.clone(), admin.clone()]), 1);
-        assert_eq!(people(&[made_by_admin, admin, ann]), 2);
+        let made_by_admin = vote("token:1", VoterIdentities::of_tenant("ann", None).with_root("token:admin"));
+        assert_eq!(distinct_people(&[made_by_admin.clone(), admin.clone()]), 1);
+        assert_eq!(distinct_people(&[made_by_admin, admin, ann]), 2);
     }
 
     #[test]
     fn a_vote_without_marks_is_known_by_its_name() {
         let old = |by: &str| vote(by, VoterIdentities::default());
-        assert_eq!(people(&[old("token:1"), old("token:2")]), 2);
+        assert_eq!(distinct_people(&[old("token:1"), old("token:2")]), 2);
         assert!(old("token:1").may_be_of(&VoterIdentities::of_name("token:1")));
     }
 
     #[test]
-    fn no_address_stands_in_a_mark() {
+    fn voter_marks_hold_no_address() {
         let written = serde_json::to_string(&reached("ann", "ann@example.org")).unwrap();
         assert!(written.contains("tenant:ann") && !written.contains('@'), "{written}");
     }

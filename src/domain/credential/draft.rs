@@ -51,13 +51,13 @@ impl CredentialDraft {
     ///
     /// # Errors
     /// What is wrong, each with its place.
-    pub fn fits(&self, kept: &Secret) -> Result<(), ValidationErrors> {
+    pub fn check_document(&self, kept: &Secret) -> Result<(), ValidationErrors> {
         let mut faults = ValidationErrors::new();
         if let (Some(inject), Ok(mut document)) = (&self.inject, serde_json::from_str::<Value>(kept.expose())) {
             fit::check(inject, &document, self.oauth.is_some(), &mut faults);
             erase(&mut document);
         }
-        faults.or(())
+        faults.into_result(())
     }
 
     /// Whether the stored document, which is kept, would go nowhere that its owner has not bound it to: who may write a
@@ -65,7 +65,7 @@ impl CredentialDraft {
     ///
     /// # Errors
     /// What is wrong, each with its place.
-    pub fn stays_bound(&self, stored: &Credential) -> Result<(), ValidationErrors> {
+    pub fn check_hosts(&self, stored: &Credential) -> Result<(), ValidationErrors> {
         let mut faults = ValidationErrors::new();
         if !self.hosts.iter().all(|host| hosts::covers(&stored.hosts, host)) {
             faults.add("/hosts", "send the document again: without it hosts can be taken away, and none be added");
@@ -75,35 +75,35 @@ impl CredentialDraft {
             let why = "send the document again: without it `provider`, `token_url` and `client_id` stay as they are";
             faults.add("/oauth", why);
         }
-        faults.or(())
+        faults.into_result(())
     }
 }
 
 fn read(body: &Value, now: DateTime<Utc>) -> Result<CredentialDraft, ValidationErrors> {
     let Some(fields) = body.as_object() else { return Err(ValidationErrors::one("", "the body is a JSON object")) };
     let mut faults = ValidationErrors::new();
-    only(fields, "", &FIELDS, &mut faults);
-    let document = given(fields, "document");
+    refuse_unknown(fields, "", &FIELDS, &mut faults);
+    let document = present(fields, "document");
     let secret = document.and_then(|document| written(document, &mut faults));
-    let hosts = hosts::read(given(fields, "hosts"), &mut faults);
-    let inject = given(fields, "inject").and_then(|inject| read_inject(inject, &mut faults));
-    let oauth = given(fields, "oauth").and_then(|oauth| read_oauth(oauth, &mut faults));
+    let hosts = hosts::read(present(fields, "hosts"), &mut faults);
+    let inject = present(fields, "inject").and_then(|inject| read_inject(inject, &mut faults));
+    let oauth = present(fields, "oauth").and_then(|oauth| read_oauth(oauth, &mut faults));
     if let (Some(inject), Some(document)) = (&inject, document) {
-        fit::check(inject, document, given(fields, "oauth").is_some(), &mut faults);
+        fit::check(inject, document, present(fields, "oauth").is_some(), &mut faults);
     }
     if oauth.is_some() && document.is_some_and(|document| !document.is_object()) {
         faults.add("/document", "must be an object where `oauth` is given: `access_token`, `refresh_token`, …");
     }
     let expires_at = document.filter(|_| oauth.is_some()).and_then(|document| expiry(document, now, &mut faults));
-    faults.or(CredentialDraft { document: secret, expires_at, hosts, inject, oauth })
+    faults.into_result(CredentialDraft { document: secret, expires_at, hosts, inject, oauth })
 }
 
 /// A field that is there; `null` is as good as absent.
-fn given<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+fn present<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
-fn only(fields: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut ValidationErrors) {
+fn refuse_unknown(fields: &Map<String, Value>, pointer: &str, known: &[&str], faults: &mut ValidationErrors) {
     for name in unknown_fields(fields, known) {
         let near = did_you_mean(name, known.iter().copied());
         let place = format!("{pointer}/{}", escape(name));
@@ -152,9 +152,9 @@ fn read_inject(inject: &Value, faults: &mut ValidationErrors) -> Option<Inject> 
         faults.add("/inject", "expected an object such as {\"as\": \"bearer\", \"from\": \"/access_token\"}");
         return None;
     };
-    only(fields, "/inject", &["as", "from", "name", "template"], faults);
+    refuse_unknown(fields, "/inject", &["as", "from", "name", "template"], faults);
     let form = word(fields, "/inject", "as", &FORMS, faults);
-    if given(fields, "as").is_none() {
+    if present(fields, "as").is_none() {
         faults.add("/inject/as", format!("is needed: one of {}", FORMS.map(|(word, _)| word).join(", ")));
     }
     let mut part = |name: &str| text(fields, "/inject", name, faults);
@@ -178,7 +178,7 @@ fn read_oauth(oauth: &Value, faults: &mut ValidationErrors) -> Option<OAuth> {
         faults.add(place, "expected an object: {\"provider\": …}, or {\"token_url\": …, \"client_id\": …}");
         return None;
     };
-    only(fields, place, &["provider", "token_url", "client_id", "client_auth", "scopes"], faults);
+    refuse_unknown(fields, place, &["provider", "token_url", "client_id", "client_auth", "scopes"], faults);
     let mut part = |name: &str| text(fields, place, name, faults);
     let (provider, token_url, client_id) = (part("provider"), part("token_url"), part("client_id"));
     let client_auth =
@@ -209,7 +209,7 @@ fn is_plain_url(text: &str) -> bool {
 
 /// RFC 6749, appendix A.4: a scope is of printable ASCII without blank, quote and backslash.
 fn scopes(fields: &Map<String, Value>, faults: &mut ValidationErrors) -> Vec<String> {
-    let Some(scopes) = given(fields, "scopes") else { return vec![] };
+    let Some(scopes) = present(fields, "scopes") else { return vec![] };
     let scope = |value: &Value| {
         let text = value.as_str()?;
         let fine = |c: char| c.is_ascii_graphic() && c != '"' && c != '\\';
@@ -241,7 +241,7 @@ fn expiry(document: &Value, now: DateTime<Utc>, faults: &mut ValidationErrors) -
 }
 
 fn text(fields: &Map<String, Value>, place: &str, name: &str, faults: &mut ValidationErrors) -> Option<String> {
-    match given(fields, name)? {
+    match present(fields, name)? {
         Value::String(text) if text.chars().count() <= TEXT_LENGTH && !text.chars().any(char::is_control) => {
             Some(text.clone())
         }
@@ -263,7 +263,7 @@ fn word<T: Copy>(
     words: &[(&str, T)],
     faults: &mut ValidationErrors,
 ) -> Option<T> {
-    let written = given(fields, name)?;
+    let written = present(fields, name)?;
     let found = written.as_str().and_then(|text| words.iter().find(|(word, _)| *word == text));
     if found.is_none() {
         let names = words.iter().map(|(word, _)| *word);
@@ -390,8 +390,8 @@ mod tests {
     #[test]
     fn a_kept_document_is_held_against_a_new_way_of_use() {
         let draft = parse(json!({ "inject": { "as": "bearer", "from": "/key" } })).unwrap();
-        assert_eq!(draft.fits(&Secret::new(r#"{"key":"canary"}"#)), Ok(()));
-        let refused = draft.fits(&Secret::new(r#"{"token":"canary"}"#)).unwrap_err();
+        assert_eq!(draft.check_document(&Secret::new(r#"{"key":"canary"}"#)), Ok(()));
+        let refused = draft.check_document(&Secret::new(r#"{"token":"canary"}"#)).unwrap_err();
         assert_eq!(refused.0[0].pointer, "/inject/from");
         assert!(!refused.to_string().contains("canary"));
     }

@@ -40,7 +40,7 @@ impl CredentialIssue {
     }
 
     /// Whether what is stored under the name now is worth another try: it can be used, and was not what was refused.
-    pub fn is_mended_by(&self, status: CredentialStatus, updated_at: DateTime<Utc>) -> bool {
+    pub fn is_resolved_by(&self, status: CredentialStatus, updated_at: DateTime<Utc>) -> bool {
         status == CredentialStatus::Active && self.sent_at.is_none_or(|sent| updated_at > sent)
     }
 }
@@ -54,7 +54,7 @@ pub fn paused_for(credential: &Reference) -> String {
 }
 
 /// The credential that a task with this reason is paused for.
-pub fn awaited(reason: &str) -> Option<Reference> {
+pub fn parse_reason(reason: &str) -> Option<Reference> {
     Reference::parse(reason.strip_prefix(PAUSED_FOR)?).ok()
 }
 
@@ -81,7 +81,7 @@ mod tests {
             sent_at: sent_at.map(at),
         };
         let saved = at("2027-03-01T08:00:01Z");
-        let mended = |lack: CredentialIssue, status| lack.is_mended_by(status, saved);
+        let mended = |lack: CredentialIssue, status| lack.is_resolved_by(status, saved);
         assert!(mended(lack(CredentialIssueKind::Missing, None), CredentialStatus::Active));
         assert!(!mended(lack(CredentialIssueKind::NeedsConsent, None), CredentialStatus::NeedsConsent));
         assert!(mended(lack(CredentialIssueKind::Refused, Some("2027-03-01T08:00:00Z")), CredentialStatus::Active));
@@ -92,8 +92,8 @@ mod tests {
     fn a_reason_names_the_credential_that_is_awaited() {
         let work = Reference::parse("google/work").unwrap();
         assert_eq!(paused_for(&work), "credential:google/work");
-        assert_eq!(awaited("credential:google/work"), Some(work.clone()));
-        assert_eq!((awaited("credential: odd one"), awaited("google/work")), (None, None));
+        assert_eq!(parse_reason("credential:google/work"), Some(work.clone()));
+        assert_eq!((parse_reason("credential: odd one"), parse_reason("google/work")), (None, None));
         let lack = CredentialIssue { credential: work, kind: CredentialIssueKind::Missing, sent_at: None };
         let written = json!({ "credential": "google/work", "kind": "missing" });
         assert_eq!(serde_json::to_value(&lack).unwrap(), written);

@@ -47,7 +47,7 @@ impl CredentialContext {
 
 /// Subject and text of the notice that a credential can't be used, and what follows for the task that needs it (if it is
 /// for a task that the notice is sent, it is paused).
-pub fn credential_trouble(
+pub fn issue_notice(
     language: MessageLanguage,
     reference: &Reference,
     trouble: CredentialIssueKind,
@@ -120,13 +120,13 @@ fn in_german(reference: &Reference, trouble: CredentialIssueKind, paused_task: O
 }
 
 /// Subject and text for a task that fires no more, or is paused for something else.
-pub fn credential_trouble_of_idle(
+pub fn idle_issue_notice(
     language: MessageLanguage,
     reference: &Reference,
     trouble: CredentialIssueKind,
     task: &str,
 ) -> (String, String) {
-    let (subject, text) = credential_trouble(language, reference, trouble, None);
+    let (subject, text) = issue_notice(language, reference, trouble, None);
     let failed = language.pick(
         format!("A run of the task \"{task}\" failed without it."),
         format!("Ein Lauf der Aufgabe „{task}“ ist ohne ihn fehlgeschlagen."),
@@ -137,7 +137,7 @@ pub fn credential_trouble_of_idle(
 /// Subject and text of the notice that the other side has ended a credential, and what that does to the tasks that come
 /// to it.
 pub fn credential_ended(language: MessageLanguage, reference: &Reference, why: Option<&str>) -> (String, String) {
-    let (subject, text) = credential_trouble(language, reference, CredentialIssueKind::NeedsConsent, None);
+    let (subject, text) = issue_notice(language, reference, CredentialIssueKind::NeedsConsent, None);
     let paused = language.pick(
         "A task that comes to it before is paused until then.",
         "Eine Aufgabe, die vorher dazu kommt, wird bis dahin angehalten.",
@@ -158,15 +158,14 @@ mod tests {
     fn trouble_with_a_credential_says_what_to_do_and_what_waits_for_it() {
         let work = Reference::parse("google/work").unwrap();
         let (subject, text) =
-            credential_trouble(MessageLanguage::English, &work, CredentialIssueKind::Missing, Some("Morning mail"));
+            issue_notice(MessageLanguage::English, &work, CredentialIssueKind::Missing, Some("Morning mail"));
         assert_eq!(subject, "Please connect google/work");
         assert_eq!(
             text,
             "There is no credential `google/work`, and something of yours needs it. Connect the account, and it works \
              again. The task \"Morning mail\" is paused until then, and goes on by itself once `google/work` is saved."
         );
-        let (subject, text) =
-            credential_trouble(MessageLanguage::English, &work, CredentialIssueKind::NeedsConsent, None);
+        let (subject, text) = issue_notice(MessageLanguage::English, &work, CredentialIssueKind::NeedsConsent, None);
         assert_eq!(subject, "Please connect google/work again");
         assert!(text.ends_with("refuses to be used any longer. Connect the account, and it works again."), "{text}");
     }
@@ -178,7 +177,7 @@ mod tests {
             for trouble in
                 [CredentialIssueKind::Missing, CredentialIssueKind::NeedsConsent, CredentialIssueKind::Refused]
             {
-                let (about, _) = SubjectRef::lacking(&reference, trouble, Uuid::from_u128(7), 2);
+                let (about, _) = SubjectRef::credential_missing(&reference, trouble, Uuid::from_u128(7), 2);
                 let notice = Delivery {
                     dedupe_key: "a key".into(),
                     subject_ref: Some(about),
@@ -190,7 +189,7 @@ mod tests {
                 assert_eq!((told.reference.as_str(), told.account.as_str(), told.trouble), (name, account, trouble));
             }
         }
-        let words = credential_trouble(
+        let words = issue_notice(
             MessageLanguage::English,
             &Reference::parse("google").unwrap(),
             CredentialIssueKind::Missing,

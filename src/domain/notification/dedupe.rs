@@ -44,7 +44,7 @@ pub fn test(id: Uuid) -> String {
 }
 
 /// That a credential's other side has ended it, by the document that it happened to.
-pub fn ended(credential: Uuid, generation: i64) -> String {
+pub fn credential_ended(credential: Uuid, generation: i64) -> String {
     notice(NoticeKind::Credential, credential, generation)
 }
 

@@ -219,7 +219,7 @@ pub enum Mark {
 
 impl DeliveryClaim {
     /// An attempt before may have got through: its process died, or no answer came.
-    pub fn in_doubt(&self) -> bool {
+    pub fn may_have_been_sent(&self) -> bool {
         self.interrupted || self.delivery.maybe_delivered
     }
 }

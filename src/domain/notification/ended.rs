@@ -26,7 +26,7 @@ pub fn ended(
         recipient: credential.tenant_id.clone(),
         channel: first.clone(),
         fallback: fallback.to_vec(),
-        dedupe_key: dedupe::ended(credential.id, generation),
+        dedupe_key: dedupe::credential_ended(credential.id, generation),
         run_id: None,
         subject_ref: Some(SubjectRef::Credential {
             credential: credential.reference(),

@@ -162,17 +162,17 @@ impl MessageContext {
     /// The content of a delivery, in English and in the language of its reader; an error says what is gone. `limit`
     /// bounds the texts for programs, in characters.
     pub fn of(delivery: &Delivery, about: References, reader: Reader, limit: usize) -> Result<MessageContext, String> {
-        let told = |language| MessageContext::told(delivery, about, (reader, language), limit);
-        let mut telling = told(MessageLanguage::English)?;
+        let build_in = |language| MessageContext::build(delivery, about, (reader, language), limit);
+        let mut telling = build_in(MessageLanguage::English)?;
         telling.translated = match MessageLanguage::of(reader.locale) {
             MessageLanguage::English => None,
-            language => Some(Box::new(told(language)?)),
+            language => Some(Box::new(build_in(language)?)),
         };
         Ok(telling)
     }
 
     /// As its reader is told.
-    pub fn spoken(&self) -> &MessageContext {
+    pub fn main_message(&self) -> &MessageContext {
         self.translated.as_deref().unwrap_or(self)
     }
 
@@ -185,7 +185,7 @@ impl MessageContext {
         self
     }
 
-    fn told(
+    fn build(
         delivery: &Delivery,
         about: References,
         (reader, language): (Reader, MessageLanguage),
@@ -256,7 +256,7 @@ impl MessageContext {
             }
             (MessageKind::Ask | MessageKind::Reminder, _, Some(question)) => {
                 telling.purpose = Purpose::Of(question.purpose(delivery.kind));
-                telling.question = Some(question.telling(timezone, language));
+                telling.question = Some(question.template_data(timezone, language));
                 telling.link = Some(question.link(language));
                 telling.thread = Some(question.items.first().map(|item| item.batch_id.to_string()).unwrap_or_default());
                 telling.event = question.event(delivery.kind);
@@ -277,7 +277,7 @@ impl MessageContext {
 
     /// The content with at most about `room` characters in its texts: answers are cut, items are counted instead of
     /// named. Where that takes something away it says where the whole is, or if that is nowhere, how much there was.
-    pub fn within(&self, room: usize) -> MessageContext {
+    pub fn shortened_to(&self, room: usize) -> MessageContext {
         let mut less = self.clone();
         less.text = match &self.page {
             Some(_) => shortened(&self.text, room),
@@ -294,12 +294,12 @@ impl MessageContext {
             link: Secret::new(page.expose()),
         };
         less.whole = self.page.as_ref().filter(|_| takes_away).map(whole);
-        less.translated = self.translated.as_ref().map(|translated| Box::new(translated.within(room)));
+        less.translated = self.translated.as_ref().map(|translated| Box::new(translated.shortened_to(room)));
         less
     }
 
     /// Whether what is left of it after [`MessageContext::within`] is worth its room.
-    pub fn is_worth_telling(&self, of: &MessageContext) -> bool {
+    pub fn is_worth_sending(&self, of: &MessageContext) -> bool {
         match of.digest.is_empty() {
             false => !self.digest.is_empty(),
             true => self.whole.is_none() || self.text.chars().count() >= WORTH_READING,

@@ -56,7 +56,7 @@ impl NewDelivery {
     }
 
     /// As urgent as somebody says, where somebody does.
-    pub fn pressing(self, urgency: Option<Urgency>) -> NewDelivery {
+    pub fn with_urgency(self, urgency: Option<Urgency>) -> NewDelivery {
         NewDelivery { urgency: urgency.unwrap_or(self.urgency), ..self }
     }
 

@@ -154,7 +154,7 @@ pub fn missing_field(
     arrival: ArrivalNotice,
     missing: &MissingField,
 ) -> (String, String) {
-    let (field, expression, hint) = (&missing.field, &missing.expression, meant(language, missing));
+    let (field, expression, hint) = (&missing.field, &missing.expression, did_you_mean(language, missing));
     match language {
         MessageLanguage::English => {
             let came = if arrival == ArrivalNotice::Event { "An event" } else { "An answer" };
@@ -184,7 +184,7 @@ pub fn missing_field_of_step(
     step: &str,
     missing: &MissingField,
 ) -> (String, String) {
-    let (field, expression, hint) = (&missing.field, &missing.expression, meant(language, missing));
+    let (field, expression, hint) = (&missing.field, &missing.expression, did_you_mean(language, missing));
     match language {
         MessageLanguage::English => {
             let text = format!(
@@ -206,7 +206,7 @@ pub fn missing_field_of_step(
 }
 
 /// The question whether another field is meant, with a space before it.
-fn meant(language: MessageLanguage, missing: &MissingField) -> String {
+fn did_you_mean(language: MessageLanguage, missing: &MissingField) -> String {
     missing.did_you_mean.as_ref().map_or(String::new(), |name| match language {
         MessageLanguage::English => format!(" Did you mean `{name}`?"),
         MessageLanguage::German => format!(" Ist `{name}` gemeint?"),

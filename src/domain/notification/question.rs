@@ -89,7 +89,7 @@ impl Serialize for QuestionContext {
 impl ApprovalQuestion {
     /// Which templates tell it.
     pub fn purpose(&self, kind: MessageKind) -> &'static str {
-        match (self.waits(), kind) {
+        match (self.is_waiting(), kind) {
             (false, _) => "held",
             (true, MessageKind::Reminder) => "reminder",
             (true, _) => "ask",
@@ -98,7 +98,7 @@ impl ApprovalQuestion {
 
     /// Where it is answered, as a button.
     pub fn link(&self, language: MessageLanguage) -> Link {
-        let label = match self.waits() {
+        let label = match self.is_waiting() {
             true => language.pick("Decide", "Entscheiden"),
             false => language.pick("Stop it", "Aufhalten"),
         };
@@ -106,7 +106,7 @@ impl ApprovalQuestion {
     }
 
     /// The data for its templates, every sentence on one line and with nothing hidden in it.
-    pub fn telling(&self, timezone: Tz, language: MessageLanguage) -> QuestionContext {
+    pub fn template_data(&self, timezone: Tz, language: MessageLanguage) -> QuestionContext {
         let several = self.items.len() > 1;
         let sentence = |item: &Approval| {
             let summary = short(&on_one_line(&item.proposal.summary), language);
@@ -120,8 +120,8 @@ impl ApprovalQuestion {
         let items: Vec<String> = self.items.iter().take(NAMED).map(sentence).collect();
         let (counted, all) = (self.counted(), self.items.len());
         QuestionContext {
-            things: things(counted, language),
-            held: (counted < all).then(|| things(all - counted, language)),
+            things: count_text(counted, language),
+            held: (counted < all).then(|| count_text(all - counted, language)),
             more: self.items.len() - items.len(),
             items,
             until: instant(self.until(), timezone),
@@ -150,20 +150,20 @@ impl ApprovalQuestion {
 
     /// For programs, what this is.
     pub fn event(&self, kind: MessageKind) -> &'static str {
-        match (self.waits(), kind) {
+        match (self.is_waiting(), kind) {
             (false, _) => "approval.held",
             (true, MessageKind::Reminder) => "approval.reminder",
             (true, _) => "approval.requested",
         }
     }
 
-    fn waits(&self) -> bool {
+    fn is_waiting(&self) -> bool {
         self.items.iter().any(|item| item.status == ApprovalStatus::Pending)
     }
 
     /// How many things the message is about first: those that are asked, or where none is, those that are held.
     fn counted(&self) -> usize {
-        match self.waits() {
+        match self.is_waiting() {
             true => self.items.iter().filter(|item| item.status == ApprovalStatus::Pending).count(),
             false => self.items.len(),
         }
@@ -171,7 +171,7 @@ impl ApprovalQuestion {
 
     /// Until when it can be answered, or stopped: the earliest instant of any.
     pub fn until(&self) -> DateTime<Utc> {
-        let waits = self.waits();
+        let waits = self.is_waiting();
         let items = self.items.iter().filter(|item| !waits || item.status == ApprovalStatus::Pending);
         let instants =
             items.map(|item| if waits { item.expires_at } else { item.hold_until.unwrap_or(item.expires_at) });
@@ -179,7 +179,7 @@ impl ApprovalQuestion {
     }
 }
 
-fn things(count: usize, language: MessageLanguage) -> String {
+fn count_text(count: usize, language: MessageLanguage) -> String {
     match count {
         1 => language.pick("1 thing", "1 Sache").into(),
         count => format!("{count} {}", language.pick("things", "Sachen")),
@@ -215,14 +215,17 @@ mod tests {
         let mut both = asking(&["Pay 5 to bob", "Pay 7 to carl"]);
         both.items[1].status = ApprovalStatus::Approved;
         both.items[1].hold_until = Some(at("08:05"));
-        let told = both.telling(Tz::UTC, MessageLanguage::English);
-        assert_eq!((told.things.as_str(), told.held.as_deref()), ("1 thing", Some("1 thing")));
-        assert_eq!(told.items, ["Pay 5 to bob", "Pay 7 to carl (done at 2027-03-01 08:05 UTC unless you stop it)"]);
-        assert_eq!((both.purpose(MessageKind::Ask), told.until.as_str()), ("ask", "2027-03-01 08:30 UTC"));
+        let context = both.template_data(Tz::UTC, MessageLanguage::English);
+        assert_eq!((context.things.as_str(), context.held.as_deref()), ("1 thing", Some("1 thing")));
+        assert_eq!(context.items, ["Pay 5 to bob", "Pay 7 to carl (done at 2027-03-01 08:05 UTC unless you stop it)"]);
+        assert_eq!((both.purpose(MessageKind::Ask), context.until.as_str()), ("ask", "2027-03-01 08:30 UTC"));
         both.items[0].status = ApprovalStatus::Approved;
         both.items[0].hold_until = Some(at("08:04"));
-        let told = both.telling(Tz::UTC, MessageLanguage::English);
-        assert_eq!((told.things.as_str(), told.held, told.until.as_str()), ("2 things", None, "2027-03-01 08:04 UTC"));
+        let context = both.template_data(Tz::UTC, MessageLanguage::English);
+        assert_eq!(
+            (context.things.as_str(), context.held, context.until.as_str()),
+            ("2 things", None, "2027-03-01 08:04 UTC")
+        );
         assert_eq!(both.purpose(MessageKind::Ask), "held");
     }
 
@@ -249,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_still_be_answered_or_stopped_is_worth_a_message() {
+    fn question_lists_only_what_can_be_answered_or_stopped() {
         let batch = || asking(&["one", "two", "three", "four"]).items;
         assert_eq!(still_open(batch(), at("08:29")).len(), 4);
         assert_eq!(still_open(batch(), at("08:30")).len(), 0);

@@ -82,7 +82,7 @@ pub enum BreaksThrough {
 }
 
 impl BreaksThrough {
-    fn lets(self, urgency: Urgency) -> bool {
+    fn lets_through(self, urgency: Urgency) -> bool {
         match self {
             BreaksThrough::High => urgency >= Urgency::High,
             BreaksThrough::Urgent => urgency >= Urgency::Urgent,
@@ -157,7 +157,7 @@ pub fn interrupts(channel: &str) -> bool {
 }
 
 /// Whether an empty budget lets it through.
-pub fn beyond_budget(urgency: Urgency) -> bool {
+pub fn ignores_budget(urgency: Urgency) -> bool {
     urgency >= Urgency::High
 }
 
@@ -170,7 +170,7 @@ impl QuietRules {
     /// When the quiet hours end that hold a message now; `None` where it may be told. Hours that follow each other
     /// without a gap are one.
     pub fn until(&self, zone: Tz, channel: &str, urgency: Urgency, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let holding = |hours: &&QuietHours| hours.concern(channel) && !hours.breaks_through.lets(urgency);
+        let holding = |hours: &&QuietHours| hours.applies_to(channel) && !hours.breaks_through.lets_through(urgency);
         let hours: Vec<&QuietHours> = self.quiet_hours.iter().filter(holding).collect();
         let end_at = |instant| hours.iter().filter_map(|hours| hours.end_of(zone, instant)).max();
         let horizon = now + HORIZON;
@@ -190,7 +190,7 @@ impl QuietRules {
         urgency: Urgency,
         (now, end): (DateTime<Utc>, DateTime<Utc>),
     ) -> DateTime<Utc> {
-        let Some(digest) = self.digest.as_ref().filter(|digest| digest.concerns(channel)) else { return end };
+        let Some(digest) = self.digest.as_ref().filter(|digest| digest.applies_to(channel)) else { return end };
         let loud = |at: &DateTime<Utc>| self.until(zone, channel, urgency, *at).is_none();
         digest.instants(zone, now).find(loud).unwrap_or(end)
     }
@@ -198,7 +198,7 @@ impl QuietRules {
     /// When the digest for a message is due that is over the budget of today: at the next time of a digest, else the
     /// next morning at 08:00; later where that is quiet.
     pub fn digest_after_budget(&self, zone: Tz, channel: &str, urgency: Urgency, now: DateTime<Utc>) -> DateTime<Utc> {
-        let digest = self.digest.as_ref().filter(|digest| digest.concerns(channel));
+        let digest = self.digest.as_ref().filter(|digest| digest.applies_to(channel));
         let next = match digest {
             Some(digest) => digest.instants(zone, now).next(),
             None => instants(&[MORNING].into(), zone, now).next(),
@@ -209,7 +209,7 @@ impl QuietRules {
 }
 
 impl QuietHours {
-    fn concern(&self, channel: &str) -> bool {
+    fn applies_to(&self, channel: &str) -> bool {
         match self.channels.as_slice() {
             [] => interrupts(channel),
             named => named.iter().any(|name| name == channel),
@@ -219,7 +219,7 @@ impl QuietHours {
     /// The end of the hours that an instant lies in.
     fn end_of(&self, zone: Tz, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let wall = wall(zone);
-        let today = wall.shows(now).date();
+        let today = wall.wall_time(now).date();
         // a zone's change of a whole day can put the day before yesterday's hours into today
         let begun = [today - Days::new(2), today - Days::new(1), today, today + Days::new(1)];
         let spans = begun.into_iter().filter_map(|date| self.span(&wall, date));
@@ -238,7 +238,7 @@ impl QuietHours {
 }
 
 impl DigestTimes {
-    fn concerns(&self, channel: &str) -> bool {
+    fn applies_to(&self, channel: &str) -> bool {
         self.channels.is_empty() || self.channels.iter().any(|name| name == channel)
     }
 
@@ -250,7 +250,7 @@ impl DigestTimes {
 /// The instants of these wall times after `now`, in order, for some days.
 fn instants(times: &BTreeSet<WallTime>, zone: Tz, now: DateTime<Utc>) -> impl Iterator<Item = DateTime<Utc>> {
     let wall = wall(zone);
-    let today = wall.shows(now).date();
+    let today = wall.wall_time(now).date();
     let dates =
         today.iter_days().take(HORIZON_DAYS).flat_map(|date| times.iter().map(move |time| date.and_time(time.0)));
     let mut found: Vec<DateTime<Utc>> = dates.filter_map(|local| wall.instant(local)).filter(|at| *at > now).collect();

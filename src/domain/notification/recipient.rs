@@ -141,7 +141,7 @@ impl RecipientDraft {
             fallback: read_fallback(fields, addresses, &mut faults),
             quiet: quiet::read(fields, &mut faults),
         };
-        faults.or(draft)
+        faults.into_result(draft)
     }
 
     /// The recipient to be stored in the place of `old`. New secrets are sealed, those that are not given are kept; an

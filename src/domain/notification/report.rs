@@ -37,7 +37,7 @@ impl DeliveryReport {
     /// The state that it brings a delivery to whose last known attempt the provider called `provider_id`; `None` where it
     /// changes nothing. A message that has arrived has arrived, by whichever attempt; that one did not says
     /// nothing of another.
-    pub fn leads_to(&self, state: DeliveryState, provider_id: Option<&str>) -> Option<DeliveryState> {
+    pub fn next_state(&self, state: DeliveryState, provider_id: Option<&str>) -> Option<DeliveryState> {
         let event = match &self.fate {
             ReportedFate::UnderWay => return None,
             ReportedFate::Delivered => DeliveryEvent::Confirm,
@@ -68,7 +68,7 @@ mod tests {
             for (word, known) in [("none", None), ("this", Some("SM1")), ("another", Some("SM0"))] {
                 for fate in [ReportedFate::UnderWay, ReportedFate::Delivered, failed()] {
                     let report = DeliveryReport { provider_id: Some("SM1".into()), fate };
-                    if let Some(next) = report.leads_to(state, known) {
+                    if let Some(next) = report.next_state(state, known) {
                         table.push_str(&format!("{} knowing {word}: {}\n", state.as_str(), next.as_str()));
                     }
                 }

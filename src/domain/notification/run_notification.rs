@@ -45,7 +45,7 @@ pub struct RunNotification {
     /// Name of the task, for the message.
     pub task_name: String,
     /// The part of the end that is compared with earlier ones.
-    pub said: NotifiedOutcome,
+    pub outcome: NotifiedOutcome,
     /// In which notices about it are written.
     pub language: MessageLanguage,
     /// The message, if it is to be told.
@@ -97,7 +97,7 @@ impl RunNotification {
         if task.spec.output.route == Route::Nobody || notify == Notify::Never {
             return None;
         }
-        let (kind, said) = match end {
+        let (kind, outcome) = match end {
             RunEnd::Failed { code } => (MessageKind::Failure, NotifiedOutcome::Failure { code: code.to_owned() }),
             RunEnd::Succeeded { output } => {
                 let hash = || digest(&SHA256, output.unwrap_or_default().trim().as_bytes()).as_ref().to_vec();
@@ -106,19 +106,19 @@ impl RunNotification {
             }
         };
         let order = channels(&task.spec.output, recipient);
-        let delivery = NewDelivery::of_run(&run.tenant_id, run.id, kind, order)?.pressing(task.spec.output.urgency);
+        let delivery = NewDelivery::of_run(&run.tenant_id, run.id, kind, order)?.with_urgency(task.spec.output.urgency);
         let language = Recipient::language_of(recipient);
-        Some(RunNotification { task_id: task.id, task_name: task.name.clone(), said, language, delivery })
+        Some(RunNotification { task_id: task.id, task_name: task.name.clone(), outcome, language, delivery })
     }
 
     /// Whether what was told before makes no difference to a success, and it makes none to what is told later.
-    pub fn stands_alone(&self) -> bool {
-        matches!(self.said, NotifiedOutcome::Success { hash: None, .. })
+    pub fn is_stateless(&self) -> bool {
+        matches!(self.outcome, NotifiedOutcome::Success { hash: None, .. })
     }
 
     /// The message where earlier ones make no difference.
-    pub fn alone(&self) -> Option<NewDelivery> {
-        let wanted = !matches!(self.said, NotifiedOutcome::Success { wanted: false, .. });
+    pub fn stateless_delivery(&self) -> Option<NewDelivery> {
+        let wanted = !matches!(self.outcome, NotifiedOutcome::Success { wanted: false, .. });
         wanted.then(|| self.delivery.clone())
     }
 
@@ -138,8 +138,8 @@ impl RunNotification {
 
 impl AlertState {
     /// The messages about an end at `now`, and the state after them.
-    pub fn after(self, end: &RunNotification, now: DateTime<Utc>) -> (AlertState, Vec<NewDelivery>) {
-        match &end.said {
+    pub fn apply(self, end: &RunNotification, now: DateTime<Utc>) -> (AlertState, Vec<NewDelivery>) {
+        match &end.outcome {
             NotifiedOutcome::Failure { code } => self.failed(end, code, now),
             NotifiedOutcome::Success { wanted, hash } => {
                 let failures = self.alerts.values().map(|alert| alert.count).sum();
@@ -158,7 +158,7 @@ impl AlertState {
     fn failed(mut self, end: &RunNotification, code: &str, now: DateTime<Utc>) -> (AlertState, Vec<NewDelivery>) {
         let Some(alert) = self.alerts.get_mut(code) else {
             if self.alerts.len() >= CAUSES {
-                self.forget_the_oldest();
+                self.evict_oldest();
             }
             self.alerts.insert(code.to_owned(), Alert { count: 1, since: now, notified_at: now });
             return (self, vec![end.delivery.clone()]);
@@ -173,7 +173,7 @@ impl AlertState {
         (self, vec![notice])
     }
 
-    fn forget_the_oldest(&mut self) {
+    fn evict_oldest(&mut self) {
         let oldest = self.alerts.iter().min_by_key(|(_, alert)| alert.notified_at).map(|(code, _)| code.clone());
         oldest.map(|code| self.alerts.remove(&code));
     }
@@ -183,15 +183,15 @@ impl AlertState {
 mod tests {
     use super::*;
 
-    fn end(said: NotifiedOutcome) -> RunNotification {
+    fn end(outcome: NotifiedOutcome) -> RunNotification {
         let run = Uuid::from_u128(2);
         let kind =
-            if matches!(said, NotifiedOutcome::Failure { .. }) { MessageKind::Failure } else { MessageKind::Result };
+            if matches!(outcome, NotifiedOutcome::Failure { .. }) { MessageKind::Failure } else { MessageKind::Result };
         let delivery = NewDelivery::of_run("ann", run, kind, vec!["email".into()]).unwrap();
         RunNotification {
             task_id: Uuid::from_u128(1),
             task_name: "Mail".into(),
-            said,
+            outcome,
             language: MessageLanguage::English,
             delivery,
         }
@@ -211,9 +211,9 @@ mod tests {
         let mut told = AlertState::default();
         let shown = |one: NewDelivery| one.subject.unwrap_or_else(|| one.kind.as_str().to_owned());
         let after = |(hours, end): &(i64, RunNotification)| {
-            let (next, said) = std::mem::take(&mut told).after(end, start + TimeDelta::hours(*hours));
+            let (next, outcome) = std::mem::take(&mut told).apply(end, start + TimeDelta::hours(*hours));
             told = next;
-            said.into_iter().map(shown).collect()
+            outcome.into_iter().map(shown).collect()
         };
         ends.iter().map(after).collect()
     }
@@ -238,11 +238,14 @@ mod tests {
             &["result"],
             &["failure"],
         ];
-        assert_eq!(told(&ends), expected.map(|said| said.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>()));
+        assert_eq!(
+            told(&ends),
+            expected.map(|outcome| outcome.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>())
+        );
     }
 
     #[test]
-    fn only_changes_are_told_where_only_they_are_wanted() {
+    fn output_on_change_sends_changes_only() {
         let ends = [(0, success(Some(1))), (1, success(Some(1))), (2, success(Some(2))), (3, success(Some(1)))];
         assert_eq!(told(&ends).iter().map(Vec::len).collect::<Vec<_>>(), [1, 0, 1, 1]);
         let unwanted = end(NotifiedOutcome::Success { wanted: false, hash: None });

@@ -68,7 +68,12 @@ impl SubjectRef {
     }
 
     /// The subject and the key of the `n`th notice to the owner of a task that lacks a credential.
-    pub fn lacking(credential: &Reference, issue: CredentialIssueKind, task_id: Uuid, n: i64) -> (SubjectRef, String) {
+    pub fn credential_missing(
+        credential: &Reference,
+        issue: CredentialIssueKind,
+        task_id: Uuid,
+        n: i64,
+    ) -> (SubjectRef, String) {
         let credential = credential.clone();
         let about = SubjectRef::Credential { credential, issue, task_id: Some(task_id), credential_id: None };
         (about, dedupe::notice(NoticeKind::Credential, task_id, n))
@@ -96,7 +101,7 @@ mod tests {
         let work = Reference::parse("google/work").unwrap();
         let (about, key) = SubjectRef::notice(NoticeKind::PollFailing, id, 7);
         assert_eq!(key, "notice:poll_failing:00000000-0000-0000-0000-000000000042:7");
-        let (lacking, lacking_key) = SubjectRef::lacking(&work, CredentialIssueKind::NeedsConsent, id, 2);
+        let (lacking, lacking_key) = SubjectRef::credential_missing(&work, CredentialIssueKind::NeedsConsent, id, 2);
         assert_eq!(lacking_key, "notice:credential:00000000-0000-0000-0000-000000000042:2");
         assert_eq!(
             (about.notice_kind(), lacking.notice_kind()),

@@ -84,7 +84,7 @@ pub enum MeterVerdict {
 impl Meter {
     /// Counts what is asked for, as far as that can be said here.
     pub fn take(&mut self, demand: &Demand<'_>, now: DateTime<Utc>) -> MeterVerdict {
-        self.turn_to(minute_of(now));
+        self.roll_over(minute_of(now));
         let minute = self.minute;
         let window = self.window(demand);
         if !window.asked && window.untold + demand.count <= demand.limit / UNASKED {
@@ -99,7 +99,7 @@ impl Meter {
         if let Some(at_most) = window.at_most {
             // others use what is left as well: there is never more than there was
             if at_most == 0 || (demand.whole && at_most < need) {
-                return MeterVerdict::Allowed(window.use_up(demand));
+                return MeterVerdict::Allowed(window.consume(demand));
             }
         }
         let least = if demand.whole { need } else { 1 };
@@ -116,7 +116,7 @@ impl Meter {
         window.untold = window.untold.saturating_sub(asked.report);
         window.left += granted;
         window.at_most = (granted < asked.want).then_some(remaining);
-        window.use_up(demand)
+        window.consume(demand)
     }
 
     /// Gives back a count that was allowed and not used: it may be used again here.
@@ -139,7 +139,7 @@ impl Meter {
     }
 
     /// Forward alone: whoever read the time a moment ago counts into the minute that has begun.
-    fn turn_to(&mut self, minute: i64) {
+    fn roll_over(&mut self, minute: i64) {
         if self.minute < minute {
             self.minute = minute;
             self.windows.clear();
@@ -156,7 +156,7 @@ impl Meter {
 }
 
 impl MinuteWindow {
-    fn use_up(&mut self, demand: &Demand<'_>) -> u64 {
+    fn consume(&mut self, demand: &Demand<'_>) -> u64 {
         let allowed = match self.left >= demand.count {
             true => demand.count,
             false if demand.whole => 0,

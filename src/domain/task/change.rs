@@ -167,7 +167,7 @@ impl Task {
     ) -> PlannedChange {
         let (version, epoch) = (self.version, self.epoch);
         let answers = self.after(change, scope, now).and_then(|task| match self.differs_in_firing(&task) {
-            true => self.ask(&task, unconsidered, now).map_err(ChangeError::Trigger),
+            true => self.evaluate(&task, unconsidered, now).map_err(ChangeError::Trigger),
             false => Ok(ChangeAnswers::default()),
         });
         PlannedChange { now, version, epoch, unconsidered, answers }
@@ -212,14 +212,14 @@ impl Task {
             TaskChange::Resume | TaskChange::ResumeDropping if barred => return Err(ChangeError::Disabled("resumed")),
             TaskChange::Resume | TaskChange::ResumeDropping => task.set_status(TaskStatus::Active, None),
         }
-        if self.status == TaskStatus::Disabled && self.is_mended_by(&task.spec) {
+        if self.status == TaskStatus::Disabled && self.is_repaired_by(&task.spec) {
             task.set_status(TaskStatus::Active, None);
         }
         Ok(task)
     }
 
     /// Whether a spec is another in what could not be read.
-    fn is_mended_by(&self, spec: &Spec) -> bool {
+    fn is_repaired_by(&self, spec: &Spec) -> bool {
         match self.faulty_part {
             Some(FaultyPart::Action) => self.spec.action != spec.action,
             Some(FaultyPart::Trigger) | None => self.spec.trigger != spec.trigger,
@@ -234,7 +234,7 @@ impl Task {
     }
 
     /// How the change to `task` stands to what this one fires.
-    fn course(&self, task: &Task) -> Course {
+    fn effect_on_runs(&self, task: &Task) -> Course {
         let edited = self.spec.trigger != task.spec.trigger;
         let waited = matches!(self.status, TaskStatus::Paused | TaskStatus::Disabled);
         let resumed = waited && task.status == TaskStatus::Active;
@@ -244,13 +244,13 @@ impl Task {
     }
 
     /// Asks the triggers about the change to `task`: all of it that computes.
-    fn ask(
+    fn evaluate(
         &self,
         task: &Task,
         unconsidered: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Result<ChangeAnswers, FieldError> {
-        let Course { edited, waited, resumed, catches_up, .. } = self.course(task);
+        let Course { edited, waited, resumed, catches_up, .. } = self.effect_on_runs(task);
         let trigger = &task.spec.trigger;
         let anchor = if edited { Some(trigger.anchor(task.created_at)?) } else { None };
         let counted_from = anchor.unwrap_or(task.anchor_at);
@@ -264,7 +264,7 @@ impl Task {
             }
             _ => None,
         };
-        let waiting = match self.waits_out(task, unconsidered, now) {
+        let waiting = match self.missed_instant(task, unconsidered, now) {
             Some(nominal) => trigger.instant(task.id, counted_from, nominal)?,
             None => None,
         };
@@ -280,8 +280,13 @@ impl Task {
     }
 
     /// The instant that is past, its time to run not, where the trigger is edited under it.
-    fn waits_out(&self, task: &Task, unconsidered: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        let Course { edited, waited, reopened, .. } = self.course(task);
+    fn missed_instant(
+        &self,
+        task: &Task,
+        unconsidered: Option<DateTime<Utc>>,
+        now: DateTime<Utc>,
+    ) -> Option<DateTime<Utc>> {
+        let Course { edited, waited, reopened, .. } = self.effect_on_runs(task);
         unconsidered.filter(|nominal| edited && !waited && !reopened && *nominal <= now)
     }
 
@@ -293,14 +298,14 @@ impl Task {
         unconsidered: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Changed {
-        let Course { edited, resumed, catches_up, reopened, .. } = self.course(&task);
+        let Course { edited, resumed, catches_up, reopened, .. } = self.effect_on_runs(&task);
         if let Some(anchor) = answers.anchor {
             task.anchor_at = anchor;
             task.active_since = now;
         }
         let mut skipped = answers.missed.clone().map(|missed| Skip { missed, reason: REASON_PAUSED });
         let mut waiting = PendingInstant::default();
-        if let Some(nominal) = self.waits_out(&task, unconsidered, now) {
+        if let Some(nominal) = self.missed_instant(&task, unconsidered, now) {
             waiting = task.waiting(nominal, answers.waiting, now);
         }
         if let Some(stays) = waiting.stays {

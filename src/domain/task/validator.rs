@@ -39,6 +39,6 @@ impl TaskValidator {
         if let Some(condition) = trigger.condition() {
             (self.poll)(tenant, &condition.poll, "/trigger/poll", &mut faults);
         }
-        faults.or(())
+        faults.into_result(())
     }
 }

@@ -55,7 +55,7 @@ impl Schedule {
         question: impl FnOnce(&Timetable) -> T,
     ) -> (Result<T, FieldError>, u64) {
         let timetable = match self.compile(anchor) {
-            Ok(timetable) => timetable.within(steps),
+            Ok(timetable) => timetable.with_budget(steps),
             Err(fault) => return (Err(fault), 0),
         };
         let answer = question(&timetable);
@@ -66,7 +66,7 @@ impl Schedule {
                 Err(FieldError { pointer: format!("{PLACE}/{field}"), message })
             }
         };
-        (answer, timetable.taken())
+        (answer, timetable.steps_used())
     }
 
     /// The field that used up a budget, and what would be right.
@@ -120,7 +120,7 @@ impl Schedule {
         anchor: DateTime<Utc>,
         count: usize,
     ) -> Result<InstantListing, FieldError> {
-        Ok(self.compile(anchor)?.within(LISTED).preview(from, count))
+        Ok(self.compile(anchor)?.with_budget(LISTED).preview(from, count))
     }
 
     /// For a backfill: the first `limit` instants from `from` (inclusive) to `to` (exclusive), exclusions applied.

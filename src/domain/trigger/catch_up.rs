@@ -99,7 +99,7 @@ impl Timetable {
         let expired_end = planning.first_running_after(first, now - self.window - TICK);
         let missed_end = planning.on_time(expired_end);
         let coalesced = planning.catch_up(first, expired_end, missed_end);
-        planning.take_live(missed_end, until);
+        planning.take_on_time(missed_end, until);
         planning.finish(coalesced, room)
     }
 }
@@ -107,7 +107,7 @@ impl Timetable {
 impl Timetable {
     /// Plans as after an outage of three years and the catch-up window, from the first instant after `now` on: what
     /// planning costs at most is taken from the budget.
-    pub fn rehearse(&self, now: DateTime<Utc>) {
+    pub fn charge_worst_case(&self, now: DateTime<Utc>) {
         let Some(nominal) = self.next_after(now) else { return };
         let due = DueSchedule {
             task_id: Uuid::nil(),
@@ -165,7 +165,7 @@ impl Planning<'_> {
     /// has not passed. The excluded ones behind it are few: none is older than the grace.
     fn on_time(&self, first: Option<DateTime<Utc>>) -> Option<DateTime<Utc>> {
         let to_come = self.first_running_after(first, self.now);
-        let mut edge = self.edge(to_come);
+        let mut edge = self.late_until(to_come);
         while let Some(last) = self.timetable.last_before(edge, first?)
             && self.at(last).run_at > self.now - MISFIRE_GRACE
         {
@@ -207,19 +207,19 @@ impl Planning<'_> {
     /// Skips the instants from `from` to `end` (exclusive; `None`: all there are) in one range.
     fn skip_range(&mut self, from: Option<DateTime<Utc>>, end: Option<DateTime<Utc>>, reason: &'static str) {
         let Some(from) = from.filter(|from| Some(*from) != end) else { return };
-        let to = self.timetable.last_before(self.edge(end), from).unwrap_or(from);
+        let to = self.timetable.last_before(self.late_until(end), from).unwrap_or(from);
         let missed = self.timetable.range(from, to);
         self.plan.skips.push(Skip { missed, reason });
     }
 
     /// Where late instants end: all of them have passed.
-    fn edge(&self, end: Option<DateTime<Utc>>) -> DateTime<Utc> {
+    fn late_until(&self, end: Option<DateTime<Utc>>) -> DateTime<Utc> {
         end.unwrap_or(self.now + TICK)
     }
 
     /// Lists all instants from `from` to `end`, or where they are too many the newest, until `wanted` of them could run.
     fn newest(&self, from: DateTime<Utc>, end: Option<DateTime<Utc>>, wanted: usize) -> Stretch {
-        let edge = self.edge(end);
+        let edge = self.late_until(end);
         let listed = self.timetable.walk(from, edge);
         if listed.len() <= EXAMINED {
             return Stretch { older: None, listed };
@@ -247,7 +247,7 @@ impl Planning<'_> {
             let instants: Vec<_> = group.iter().map(|(instant, _)| *instant).collect();
             match group.first() {
                 Some((_, true)) => {
-                    let missed = stand_for(None, &instants);
+                    let missed = merge_range(None, &instants);
                     self.plan.skips.extend(missed.map(|missed| Skip { missed, reason: reason::EXCLUDED }));
                 }
                 _ => kept.extend(instants),
@@ -260,7 +260,7 @@ impl Planning<'_> {
     fn run_newest(&mut self, stretch: Stretch) {
         let kept = self.skip_excluded(&stretch.listed);
         let (too_old, caught_up) = kept.split_at(kept.len().saturating_sub(MOST_CAUGHT_UP));
-        if let Some(missed) = stand_for(stretch.older, too_old) {
+        if let Some(missed) = merge_range(stretch.older, too_old) {
             self.plan.skips.push(Skip { missed, reason: reason::CATCH_UP_LIMIT });
         }
         for nominal in caught_up {
@@ -272,7 +272,7 @@ impl Planning<'_> {
     fn coalesce(&mut self, stretch: Stretch) -> Option<Coalesced> {
         let kept = self.skip_excluded(&stretch.listed);
         match kept.split_last() {
-            Some((latest, earlier)) => Some(Coalesced { latest: *latest, before: stand_for(stretch.older, earlier) }),
+            Some((latest, earlier)) => Some(Coalesced { latest: *latest, before: merge_range(stretch.older, earlier) }),
             None => {
                 let too_old = stretch.older.map(|missed| Skip { missed, reason: reason::CATCH_UP_LIMIT });
                 self.plan.skips.extend(too_old);
@@ -282,7 +282,7 @@ impl Planning<'_> {
     }
 
     /// Takes the instants that are on time, each by itself, and finds the next one.
-    fn take_live(&mut self, from: Option<DateTime<Utc>>, until: DateTime<Utc>) {
+    fn take_on_time(&mut self, from: Option<DateTime<Utc>>, until: DateTime<Utc>) {
         let mut nominal = from;
         while let Some(instant) = nominal {
             let next = self.at(instant);
@@ -311,7 +311,7 @@ impl Planning<'_> {
             let room = usize::try_from(room).unwrap_or(usize::MAX);
             let own = self.at(latest);
             match self.plan.fires.iter_mut().take(room).rfind(|fire| has_passed(fire)) {
-                Some(fire) => fire.missed = stand_for(before, &[latest]),
+                Some(fire) => fire.missed = merge_range(before, &[latest]),
                 None => {
                     let fire = PlannedFire { nominal: own.nominal, run_at: own.run_at, missed: before };
                     self.plan.fires.insert(0, fire);
@@ -324,7 +324,7 @@ impl Planning<'_> {
             let missed: Vec<_> = cut.iter().filter(|fire| has_passed(fire)).map(|fire| fire.nominal).collect();
             let last = missed.last().copied().or(self.plan.fires.last().map(|fire| fire.nominal));
             self.plan.skips.retain(|skip| Some(skip.missed.from) < last);
-            let spent = stand_for(None, &missed).map(|missed| Skip { missed, reason: reason::MAX_RUNS });
+            let spent = merge_range(None, &missed).map(|missed| Skip { missed, reason: reason::MAX_RUNS });
             self.plan.skips.extend(spent);
         }
         self.plan.skips.sort_by_key(|skip| skip.missed.from);
@@ -333,7 +333,7 @@ impl Planning<'_> {
 }
 
 /// The range of older instants and these; `None` if there are neither.
-fn stand_for(older: Option<MissedInstants>, instants: &[DateTime<Utc>]) -> Option<MissedInstants> {
+fn merge_range(older: Option<MissedInstants>, instants: &[DateTime<Utc>]) -> Option<MissedInstants> {
     let (Some(first), Some(last)) = (instants.first(), instants.last()) else { return older };
     let here = instants.len() as u64;
     Some(match older {
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_short_stop_only_the_newest_instant_is_on_time() {
+    fn catch_up_after_a_short_stop_has_only_the_newest_instant_on_time() {
         let every_second =
             |catch_up: &str| json!({"interval": "1s", "catch_up": catch_up, "exclude": ["20 0 10 * * *"]});
         let seen = |catch_up| plan(every_second(catch_up), &due("2026-01-01T10:00:01Z"), "2026-01-01T10:00:20Z");
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_from_before_the_task_was_active_is_caught_up() {
+    fn catch_up_begins_when_the_task_became_active() {
         let resumed = DueSchedule { active_since: at("2026-01-01T12:00:00Z"), ..due("2026-01-01T10:00:00Z") };
         assert_eq!(
             plan(json!({"cron": "0 * * * *", "catch_up_window": "1d"}), &resumed, "2026-01-01T13:30:00Z"),

@@ -132,17 +132,17 @@ impl Condition {
     /// Which poll comes first after `now`: soon, but not all tasks at once.
     pub fn first(&self, task_id: Uuid, now: DateTime<Utc>) -> Result<Option<NextFire>, FieldError> {
         let from = self.start_at.unwrap_or(now).max(now);
-        let run_at = from + spread(task_id, from, self.every()?.min(SOON));
-        Ok(self.within_end(run_at).map(|run_at| NextFire { nominal: run_at, run_at }))
+        let run_at = from + spread(task_id, from, self.poll_interval()?.min(SOON));
+        Ok(self.before_end(run_at).map(|run_at| NextFire { nominal: run_at, run_at }))
     }
 
     /// `at`, unless the condition has ended by then.
-    pub fn within_end(&self, at: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    pub fn before_end(&self, at: DateTime<Utc>) -> Option<DateTime<Utc>> {
         self.end_at.is_none_or(|end| at <= end).then_some(at)
     }
 
     /// The time between polls. Fails where `interval` is no length of time.
-    pub fn every(&self) -> Result<TimeDelta, FieldError> {
+    pub fn poll_interval(&self) -> Result<TimeDelta, FieldError> {
         length("interval", &self.interval)
     }
 
@@ -154,7 +154,7 @@ impl Condition {
 
     /// Whether `other` asks the same, so that what is known of one holds for the other: what is polled and what is
     /// asked of it. How often, how long and what comes after a fire may differ.
-    pub fn asks_the_same(&self, other: &Condition) -> bool {
+    pub fn is_same_question(&self, other: &Condition) -> bool {
         let asked = |c: &Condition| (c.poll.clone(), c.expression.clone(), c.fire, c.watch.clone(), c.reset.clone());
         asked(self) == asked(other)
     }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_polled_before_the_start_or_after_the_end() {
+    fn condition_polls_only_between_start_and_end() {
         let now = at("2027-03-01T08:00:00Z");
         let later = condition(json!({"start_at": "2027-03-02T00:00:00Z"}));
         let first = later.first(Uuid::from_u128(7), now).unwrap().unwrap().run_at;

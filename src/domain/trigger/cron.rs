@@ -40,11 +40,11 @@ pub struct Cron {
 impl Cron {
     /// Parses like [`Cron::parse`]; an expression that was asked for lately is not read again. Most tasks share theirs
     /// with others.
-    pub fn lately(text: &str) -> Result<Arc<Cron>, String> {
-        Cron::kept(&LATELY, text)
+    pub fn parse_cached(text: &str) -> Result<Arc<Cron>, String> {
+        Cron::parse_with_cache(&LATELY, text)
     }
 
-    fn kept(lately: &Mutex<Lately>, text: &str) -> Result<Arc<Cron>, String> {
+    fn parse_with_cache(lately: &Mutex<Lately>, text: &str) -> Result<Arc<Cron>, String> {
         if let Some(cron) = lately.lock().expect("cron lock").get(text) {
             return Ok(Arc::clone(cron));
         }
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn cache_keeps_recent_expressions_and_evicts_the_oldest() {
         let lately = Mutex::new(LruCache::new(NonZeroUsize::new(2).unwrap()));
-        let read = |text: &str| Cron::kept(&lately, text).unwrap();
+        let read = |text: &str| Cron::parse_with_cache(&lately, text).unwrap();
         let first = read("30 8 * * *");
         read("31 8 * * *");
         assert!(Arc::ptr_eq(&first, &read("30 8 * * *")));
@@ -172,7 +172,7 @@ mod tests {
         read("33 8 * * *");
         read("34 8 * * *");
         assert!(!Arc::ptr_eq(&first, &read("30 8 * * *")));
-        assert!(Cron::lately("61 * * * *").is_err());
+        assert!(Cron::parse_cached("61 * * * *").is_err());
     }
 
     fn next(expression: &str, from: &str) -> Option<String> {

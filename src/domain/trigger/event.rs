@@ -66,7 +66,7 @@ pub struct EventTrigger {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub buffer_while_paused: bool,
     /// `allow` unless it says otherwise: each event is a fact of its own.
-    #[serde(default = "allow")]
+    #[serde(default = "default_overlap")]
     pub overlap: Overlap,
     /// Whether a run that waits for a person, or for its completion, counts as running for `overlap`: the next run is
     /// skipped, waits behind it or ends it as `overlap` says, rather than running beside it.
@@ -74,7 +74,7 @@ pub struct EventTrigger {
     pub overlap_counts_waiting: bool,
 }
 
-fn allow() -> Overlap {
+fn default_overlap() -> Overlap {
     Overlap::Allow
 }
 

@@ -68,7 +68,7 @@ impl Exclusions {
     }
 
     /// Whether one of them covers a wall time; as if none did where the steps are used up.
-    pub fn cover(&self, local: NaiveDateTime, steps: &StepBudget) -> bool {
+    pub fn covers_any(&self, local: NaiveDateTime, steps: &StepBudget) -> bool {
         if self.is_empty() || steps.exclude(1 + self.crons.len() as u64).is_none() {
             return false;
         }
@@ -110,7 +110,7 @@ mod tests {
 
     fn covers(exclusion: &str, local: &str) -> bool {
         let exclusions = Exclusions::new(vec![Exclusion::parse(exclusion).unwrap()]);
-        exclusions.cover(local.parse().unwrap(), &StepBudget::unlimited())
+        exclusions.covers_any(local.parse().unwrap(), &StepBudget::unlimited())
     }
 
     #[test]

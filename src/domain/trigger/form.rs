@@ -66,11 +66,11 @@ pub fn read(
             let message = format!("is needed where an rrule has a COUNT, which counts from it; write `{example}`");
             faults.add(format!("{pointer}/start_at"), message);
         }
-        let timetable = timetable.within(ADMITTED);
+        let timetable = timetable.with_budget(ADMITTED);
         let past = past(&schedule, &timetable, now);
         let excluded = past.is_none() && timetable.excludes_all(now);
         if past.is_none() && !excluded && timetable.is_intricate() {
-            timetable.rehearse(now);
+            timetable.charge_worst_case(now);
         }
         let costly = timetable.exceeded().map(|part| schedule.too_costly(part));
         let excludes_all = || {
@@ -369,7 +369,7 @@ mod tests {
             [],
             "months are stepped over, so that no rule of 1,000 characters costs too much"
         );
-        let asked = Schedule::new(When::Rrule(rule)).ask(now(), 100, |timetable| timetable.rehearse(now()));
+        let asked = Schedule::new(When::Rrule(rule)).ask(now(), 100, |timetable| timetable.charge_worst_case(now()));
         let message = "takes too many steps to compute; write a rule of fewer values and positions";
         assert_eq!(
             asked,

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn without_room_there_is_no_spread() {
+    fn jitter_of_zero_moves_nothing() {
         for bound in [TimeDelta::zero(), TimeDelta::milliseconds(-5), TimeDelta::milliseconds(1)] {
             assert_eq!(spread(Uuid::nil(), at("2026-11-20T08:00:00Z"), bound), TimeDelta::zero());
         }

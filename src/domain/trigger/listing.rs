@@ -22,7 +22,7 @@ impl Timetable {
     pub fn preview(&self, from: DateTime<Utc>, count: usize) -> InstantListing {
         let mut firing = self.firing_after(from);
         let instants: Vec<DateTime<Utc>> = firing.by_ref().take(count).collect();
-        let truncated = instants.len() < count && firing.gave_up();
+        let truncated = instants.len() < count && firing.hit_limit();
         InstantListing { instants, truncated }
     }
 
@@ -46,7 +46,7 @@ struct Firing<'a> {
 
 impl Firing<'_> {
     /// Whether it ended for what it takes, and not with the schedule.
-    fn gave_up(&self) -> bool {
+    fn hit_limit(&self) -> bool {
         self.excluded == MOST_EXCLUDED || self.timetable.exceeded().is_some()
     }
 }
@@ -89,10 +89,10 @@ mod tests {
     fn preview_says_where_its_budget_is_used_up_and_shows_no_excluded_instant() {
         let daily = timetable(serde_json::json!({ "cron": "0 8 * * *", "exclude": ["* * 2-31 * *"] }));
         let from = at("2026-01-01T00:00:00Z");
-        let whole = daily.clone().within(1_000_000).preview(from, 12);
+        let whole = daily.clone().with_budget(1_000_000).preview(from, 12);
         assert_eq!((whole.instants.len(), whole.truncated), (12, false));
         for steps in 0..2_000 {
-            let InstantListing { instants, truncated } = daily.clone().within(steps).preview(from, 12);
+            let InstantListing { instants, truncated } = daily.clone().with_budget(steps).preview(from, 12);
             assert_eq!(instants, whole.instants[..instants.len()], "{steps} steps");
             assert_eq!(truncated, instants.len() < 12, "{steps} steps");
         }
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn preview_of_a_schedule_that_ends_is_not_cut() {
         let once = timetable(serde_json::json!({ "at": "2026-02-01T09:00:00Z" }));
-        let preview = once.within(1_000).preview(at("2026-01-01T00:00:00Z"), 5);
+        let preview = once.with_budget(1_000).preview(at("2026-01-01T00:00:00Z"), 5);
         assert_eq!(preview, InstantListing { instants: vec![at("2026-02-01T09:00:00Z")], truncated: false });
     }
 }

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_comes_once() {
+    fn once_trigger_fires_once() {
         let at: DateTime<Utc> = "2026-12-24T15:00:00Z".parse().unwrap();
         assert_eq!(Once(at).next_after(at - chrono::TimeDelta::milliseconds(1)), Some(at));
         assert_eq!(Once(at).next_after(at), None);

@@ -39,13 +39,13 @@ impl Schedule {
         new: &ZoneTable,
     ) -> Result<Option<NextFire>, FieldError> {
         let (old, new) = (self.compile_under(old, pending.anchor)?, self.compile_under(new, pending.anchor)?);
-        Ok(new.moved(&old, pending).map(|nominal| new.with_run_at(pending.task_id, nominal)))
+        Ok(new.replanned(&old, pending).map(|nominal| new.with_run_at(pending.task_id, nominal)))
     }
 }
 
 impl Timetable {
     /// The next instant by these rules.
-    fn moved(&self, old: &Timetable, pending: &PendingFire) -> Option<DateTime<Utc>> {
+    fn replanned(&self, old: &Timetable, pending: &PendingFire) -> Option<DateTime<Utc>> {
         if self.is_once() {
             return self.next_after(DateTime::<Utc>::MIN_UTC);
         }
@@ -54,8 +54,8 @@ impl Timetable {
             None => self.next_after(pending.active_since),
             Some(last) if self.goes_by_elapsed_time() => self.next_after(last),
             Some(last) => {
-                let again = self.place_of(old, last).max(pending.active_since);
-                let has_fired = |instant: DateTime<Utc>| instant <= last && old.has(instant);
+                let again = self.map_instant(old, last).max(pending.active_since);
+                let has_fired = |instant: DateTime<Utc>| instant <= last && old.fires_at(instant);
                 let mut next = self.next_after(again);
                 for _ in 0..MOST_PASSED {
                     match next {
@@ -69,8 +69,8 @@ impl Timetable {
     }
 
     /// Where the wall time stands by these rules that stood at `instant` by the old ones.
-    fn place_of(&self, old: &Timetable, instant: DateTime<Utc>) -> DateTime<Utc> {
-        let local = old.wall().shows(instant);
+    fn map_instant(&self, old: &Timetable, instant: DateTime<Utc>) -> DateTime<Utc> {
+        let local = old.wall().wall_time(instant);
         match self.wall().resolve(local) {
             Local::Once(at) | Local::Never { after: at, .. } => at,
             Local::Twice { first, second, .. } => match old.wall().resolve(local) {
@@ -80,7 +80,7 @@ impl Timetable {
         }
     }
 
-    fn has(&self, instant: DateTime<Utc>) -> bool {
+    fn fires_at(&self, instant: DateTime<Utc>) -> bool {
         self.next_after(instant - TICK) == Some(instant)
     }
 }

@@ -66,7 +66,7 @@ impl Rrule {
             let steps = StepBudget::unlimited();
             let end = start.checked_add_months(COUNTED).unwrap_or(start);
             rule.end = Some(rule.end_of_count(count, end, &steps).unwrap_or(end));
-            rule.cost = steps.taken();
+            rule.cost = steps.used();
         }
         Ok(rule)
     }
@@ -382,7 +382,7 @@ mod tests {
             let from = from.parse::<NaiveDateTime>().unwrap();
             let found = rule.search(from, horizon, &steps);
             assert_eq!(found, expected.map(|time| time.parse().unwrap()), "{parts} from {from}");
-            assert!(rule.cost() + steps.taken() < 100, "{parts}: {} + {}", rule.cost(), steps.taken());
+            assert!(rule.cost() + steps.used() < 100, "{parts}: {} + {}", rule.cost(), steps.used());
         }
     }
 
@@ -397,7 +397,7 @@ mod tests {
             let steps = StepBudget::unlimited();
             let found = never.search(start + TimeDelta::days(3 * 366), horizon, &steps);
             assert_eq!(found.is_some(), rule.ends_with("366"), "{rule}");
-            assert!(steps.taken() < 5_000, "{rule}: {}", steps.taken());
+            assert!(steps.used() < 5_000, "{rule}: {}", steps.used());
         }
         let daily = Rrule::parse("FREQ=DAILY", start).unwrap();
         assert_eq!(daily.search(start, horizon, &StepBudget::new(1)), None);

@@ -56,14 +56,14 @@ impl StepBudget {
     }
 
     /// Steps that were taken so far.
-    pub fn taken(&self) -> u64 {
+    pub fn used(&self) -> u64 {
         self.searched.get().saturating_add(self.excluded.get())
     }
 
     /// The cause that used the budget up, if it is.
     pub fn exceeded(&self) -> Option<Costly> {
         let part = if self.excluded.get() > self.searched.get() { Costly::Exclusions } else { Costly::Search };
-        (self.taken() > self.most).then_some(part)
+        (self.used() > self.most).then_some(part)
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!((steps.search(4), steps.exclude(6)), (Some(()), Some(())));
         assert_eq!(steps.exceeded(), None);
         assert_eq!(steps.search(1), None);
-        assert_eq!((steps.taken(), steps.exceeded()), (11, Some(Costly::Exclusions)));
+        assert_eq!((steps.used(), steps.exceeded()), (11, Some(Costly::Exclusions)));
         let steps = StepBudget::new(1);
         assert_eq!((steps.search(2), steps.exceeded()), (None, Some(Costly::Search)));
     }

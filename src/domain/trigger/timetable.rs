@@ -13,7 +13,7 @@ use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use chrono_tz::Tz;
 use uuid::Uuid;
 
-use crate::base::clock::cut;
+use crate::base::clock::truncate_millis;
 use crate::base::invalid::ValidationErrors;
 use crate::domain::run::MissedInstants;
 use crate::domain::trigger::cron::Cron;
@@ -96,7 +96,7 @@ impl Timetable {
         };
         let start = instant("start_at", schedule.start_at.as_deref());
         let end = instant("end_at", schedule.end_at.as_deref());
-        let anchor = start.unwrap_or(cut(anchor).clamp(first_instant(), last_instant()));
+        let anchor = start.unwrap_or(truncate_millis(anchor).clamp(first_instant(), last_instant()));
         let instants = Instants::parse(&schedule.when, anchor, &wall);
         let instants = instants.map_err(|why| fault(schedule.when.field(), why)).ok();
         let (jitter, window) = lengths(schedule, &mut fault);
@@ -118,7 +118,7 @@ impl Timetable {
     }
 
     /// With a budget for all answers together, what compiling it took included.
-    pub fn within(mut self, steps: u64) -> Timetable {
+    pub fn with_budget(mut self, steps: u64) -> Timetable {
         self.steps = StepBudget::new(steps);
         if let Instants::Rrule(rule) = &self.instants {
             self.steps.search(rule.cost());
@@ -133,8 +133,8 @@ impl Timetable {
     }
 
     /// The steps that the answers have taken so far.
-    pub fn taken(&self) -> u64 {
-        self.steps.taken()
+    pub fn steps_used(&self) -> u64 {
+        self.steps.used()
     }
 
     /// Where intervals and rrules are counted from.
@@ -209,7 +209,7 @@ impl Timetable {
     /// cost does not depend on how many there are.
     pub fn last_before(&self, edge: DateTime<Utc>, floor: DateTime<Utc>) -> Option<DateTime<Utc>> {
         // instants are whole milliseconds, so what is before a part of one is before the next whole one
-        let edge = cut(edge.clamp(first_instant(), last_instant()) + TICK - TimeDelta::nanoseconds(1));
+        let edge = truncate_millis(edge.clamp(first_instant(), last_instant()) + TICK - TimeDelta::nanoseconds(1));
         let floor = floor.clamp(first_instant(), last_instant());
         let before_edge = |instant: Option<DateTime<Utc>>| instant.filter(|instant| *instant < edge);
         // what has come due is mostly one instant
@@ -230,7 +230,7 @@ impl Timetable {
         let mut high = edge;
         let mut last = None;
         while high - low > TICK {
-            let middle = cut(low + (high - low) / 2);
+            let middle = truncate_millis(low + (high - low) / 2);
             match before_edge(self.next_after(middle)) {
                 Some(instant) => (last, low) = (Some(instant), instant.max(middle)),
                 None => high = middle,
@@ -269,7 +269,7 @@ impl Timetable {
 
     /// Whether nothing fires at this instant.
     pub fn excludes(&self, instant: DateTime<Utc>) -> bool {
-        !self.exclusions.is_empty() && self.exclusions.cover(self.wall.shows(instant), &self.steps)
+        !self.exclusions.is_empty() && self.exclusions.covers_any(self.wall.wall_time(instant), &self.steps)
     }
 
     /// Whether nothing fires after `now` as far as can be seen: the next 1,000 instants are excluded, and so are those
@@ -350,10 +350,10 @@ fn last_instant() -> DateTime<Utc> {
 impl Instants {
     fn parse(when: &When, anchor: DateTime<Utc>, wall: &Wall) -> Result<Instants, String> {
         Ok(match when {
-            When::Cron(text) => Instants::Cron(Cron::lately(text)?),
+            When::Cron(text) => Instants::Cron(Cron::parse_cached(text)?),
             When::Interval(text) => Instants::Interval(Interval::new(anchor, parse_length(text)?)),
             When::At(text) => Instants::Once(Once::parse(text, wall)?),
-            When::Rrule(text) => Instants::Rrule(Box::new(Rrule::parse(text, wall.shows(anchor))?)),
+            When::Rrule(text) => Instants::Rrule(Box::new(Rrule::parse(text, wall.wall_time(anchor))?)),
         })
     }
 }

@@ -13,7 +13,7 @@ use chrono::{DateTime, Days, FixedOffset, NaiveDate, NaiveDateTime, NaiveTime, T
 use chrono_tz::{TZ_VARIANTS, Tz};
 use serde::{Deserialize, Serialize};
 
-use crate::base::clock::cut;
+use crate::base::clock::truncate_millis;
 use crate::base::invalid::{bounded, did_you_mean};
 use crate::domain::trigger::policy::{DstFold, DstGap};
 
@@ -165,7 +165,7 @@ impl Wall {
     }
 
     /// The wall time at an instant.
-    pub fn shows(&self, instant: DateTime<Utc>) -> NaiveDateTime {
+    pub fn wall_time(&self, instant: DateTime<Utc>) -> NaiveDateTime {
         instant.naive_utc() + self.offset(instant)
     }
 
@@ -206,7 +206,7 @@ impl Wall {
     /// The first instant strictly after `after` that one of `times` stands for. Looks 40 years ahead.
     pub fn next_after(&self, times: &impl WallTimes, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let after = DateTime::from_timestamp(after.timestamp(), 0)?;
-        let here = self.shows(after);
+        let here = self.wall_time(after);
         let horizon = here.checked_add_days(HORIZON)?;
         let ahead = self.walk(times, here + TimeDelta::seconds(1), horizon, after);
         let second_pass = self.second_pass(times, here, after);
@@ -227,7 +227,7 @@ impl Wall {
                 Local::Once(instant) if instant > after => return Some(instant),
                 Local::Once(_) => from = local + TimeDelta::seconds(1),
                 Local::Twice { first, .. } if first > after => return Some(first),
-                Local::Twice { second, .. } if second > after && self.doubles(times) => return Some(second),
+                Local::Twice { second, .. } if second > after && self.repeats_times(times) => return Some(second),
                 Local::Twice { until, .. } => from = until,
                 Local::Never { after: end, until } => {
                     if end > after && self.gap == DstGap::RunAfter && !times.follows_elapsed() {
@@ -241,7 +241,7 @@ impl Wall {
 
     /// If `after` is in the first pass of a doubled stretch, what comes again in its second pass.
     fn second_pass(&self, times: &impl WallTimes, here: NaiveDateTime, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        if !self.doubles(times) {
+        if !self.repeats_times(times) {
             return None;
         }
         match self.resolve(here) {
@@ -254,7 +254,7 @@ impl Wall {
         }
     }
 
-    fn doubles(&self, times: &impl WallTimes) -> bool {
+    fn repeats_times(&self, times: &impl WallTimes) -> bool {
         times.follows_elapsed() || self.fold == DstFold::Both
     }
 
@@ -299,7 +299,7 @@ pub fn parse_instant(text: &str, wall: &Wall) -> Result<DateTime<Utc>, String> {
     match instant.naive_utc().date() {
         date if date < first_date() => Err(format!("`{text}` is before the year 1")),
         date if date > last_date() => Err(format!("`{text}` is after the year {LAST_YEAR}")),
-        _ => Ok(cut(instant)),
+        _ => Ok(truncate_millis(instant)),
     }
 }
 

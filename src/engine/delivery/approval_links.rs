@@ -36,7 +36,7 @@ pub enum Unsent {
 impl Unsent {
     /// The mark of such a message: no other channel tells it either.
     pub fn mark(self, claim: &DeliveryClaim) -> Mark {
-        match self != Unsent::NothingHeld && claim.in_doubt() {
+        match self != Unsent::NothingHeld && claim.may_have_been_sent() {
             true => Mark::Unknown { error: format!("not sent again: {self}"), fall_back: None },
             false => Mark::Failed { error: format!("not sent: {self}"), fall_back: None },
         }
@@ -85,9 +85,9 @@ impl Links {
     }
 
     /// Where all of a message can be read that may have to be cut; a question has a link of its own, a code needs none.
-    pub fn whole(&self, delivery: &Delivery) -> Option<Secret> {
+    pub fn full_text_link(&self, delivery: &Delivery) -> Option<Secret> {
         let tells = !delivery.kind.asks() && delivery.kind != MessageKind::Code;
-        tells.then(|| whole::address(&self.vault, &self.public_url, delivery))
+        tells.then(|| whole::full_text_url(&self.vault, &self.public_url, delivery))
     }
 
     /// The code that this delivery carries to the recipient's present address; `None` where it carries none.
@@ -98,7 +98,7 @@ impl Links {
 }
 
 /// The mark without these secrets: a server that refuses a message may quote from it.
-pub fn without(mut mark: Mark, secrets: &[&str]) -> Mark {
+pub fn redact_mark(mut mark: Mark, secrets: &[&str]) -> Mark {
     let hide = |text: &mut String| secrets.iter().for_each(|secret| *text = text.replace(secret, REDACTED));
     match &mut mark {
         Mark::Retry { error, .. } | Mark::Failed { error, .. } | Mark::Unknown { error, .. } => hide(error),
@@ -132,11 +132,11 @@ mod tests {
     #[test]
     fn link_quoted_by_a_server_is_not_recorded() {
         let secrets = ["https://wake.example.org/approvals/5ec4e7", "5ec4e7"];
-        let hidden = |text: &str| without(Mark::Unknown { error: text.into(), fall_back: None }, &secrets);
+        let hidden = |text: &str| redact_mark(Mark::Unknown { error: text.into(), fall_back: None }, &secrets);
         let error = |text: &str| Mark::Unknown { error: text.into(), fall_back: None };
         assert_eq!(hidden("554 no https://wake.example.org/approvals/5ec4e7 here"), error("554 no [redacted] here"));
         assert_eq!(hidden("554 spam: /approvals/5ec4e7"), error("554 spam: /approvals/[redacted]"));
         let taken = Mark::Delivered { provider_id: Some("queued 5ec4e7".into()) };
-        assert_eq!(without(taken, &secrets), Mark::Delivered { provider_id: Some("queued [redacted]".into()) });
+        assert_eq!(redact_mark(taken, &secrets), Mark::Delivered { provider_id: Some("queued [redacted]".into()) });
     }
 }

@@ -66,7 +66,7 @@ pub async fn attempt(
     let (sign, answer) = match channel {
         None => (Signal::Silent, Err(not_configured(&delivery.channel))),
         // another attempt may have got through, and nothing is sent now
-        Some(_) if claim.in_doubt() && !repeatable => (Signal::Silent, Err(interrupted())),
+        Some(_) if claim.may_have_been_sent() && !repeatable => (Signal::Silent, Err(interrupted())),
         Some(channel) => send(delivery, occasion, channel, clock.now()).await,
     };
     Attempted { mark: judge(claim, answer, repeatable, clock.now(), occasion.random), sign }
@@ -130,12 +130,12 @@ fn judge(
     let maybe_delivered = matches!(answer, Err(ChannelError::Unknown { .. }));
     let later = |error: String, hint: Option<Duration>| match retry_at(now, delivery.attempts, hint, random) {
         Some(at) if presses && at - now > PATIENCE_OF_A_QUESTION => {
-            given_up_in(claim.in_doubt() || maybe_delivered, delivery, error)
+            abandoned_mark(claim.may_have_been_sent() || maybe_delivered, delivery, error)
         }
         Some(at) => Mark::Retry { at, error, asked: hint.is_some(), maybe_delivered },
         None => {
             let error = format!("given up after {} attempts: {error}", delivery.attempts);
-            given_up_in(claim.in_doubt() || maybe_delivered, delivery, error)
+            abandoned_mark(claim.may_have_been_sent() || maybe_delivered, delivery, error)
         }
     };
     match answer {
@@ -144,9 +144,9 @@ fn judge(
         Err(ChannelError::Transient { why, retry_after }) => later(why, retry_after),
         Err(ChannelError::Busy { why }) => later(why, None),
         Err(ChannelError::Misconfigured { why }) if delivery.fallback.is_empty() => later(why, None),
-        Err(ChannelError::Misconfigured { why }) => given_up(claim, why),
+        Err(ChannelError::Misconfigured { why }) => abandoned(claim, why),
         Err(ChannelError::Rejected { why }) => Mark::Failed { error: why, fall_back: fall_back() },
-        Err(ChannelError::Unsendable { why }) => given_up(claim, why),
+        Err(ChannelError::Unsendable { why }) => abandoned(claim, why),
         Err(ChannelError::Unknown { why }) if repeatable => later(why, None),
         Err(ChannelError::Unknown { why }) => {
             Mark::Unknown { error: why, fall_back: presses.then(fall_back).flatten() }
@@ -156,11 +156,11 @@ fn judge(
 
 /// The end of a delivery that nobody refused, without another attempt: `failed`, or `unknown` where one before may have
 /// got through. Either way the next channel takes over.
-pub fn given_up(claim: &DeliveryClaim, error: String) -> Mark {
-    given_up_in(claim.in_doubt(), &claim.delivery, error)
+pub fn abandoned(claim: &DeliveryClaim, error: String) -> Mark {
+    abandoned_mark(claim.may_have_been_sent(), &claim.delivery, error)
 }
 
-fn given_up_in(doubt: bool, delivery: &Delivery, error: String) -> Mark {
+fn abandoned_mark(doubt: bool, delivery: &Delivery, error: String) -> Mark {
     let fall_back = delivery.fall_back().map(Box::new);
     match doubt {
         true => Mark::Unknown { error: format!("{error}; it may have got through at one of the attempts"), fall_back },
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_the_last_attempt_the_next_channel_takes_over() {
+    async fn delivery_falls_back_after_its_last_attempt() {
         let claim = claim(7, &["webhook"]);
         let fall_back = claim.delivery.fall_back().map(Box::new);
         let error = "given up after 7 attempts: busy".into();
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_a_crash_only_a_side_that_drops_repeats_is_sent_to_again() {
+    async fn delivery_after_a_crash_is_repeated_only_where_repeats_are_dropped() {
         let interrupted = DeliveryClaim { interrupted: true, ..claim(2, &[]) };
         let again = attempted(&interrupted, true, delivered()).await;
         assert_eq!((again.given.len(), matches!(again.mark, Mark::Delivered { .. })), (1, true));
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_recipient_or_a_channel_the_reason_is_said() {
+    async fn delivery_without_recipient_or_channel_says_why() {
         let claim = claim(1, &[]);
         let occasion = Occasion { recipient: None, words: &Err("nothing".into()), random: 0.5 };
         let clock = Clock::manual(now());

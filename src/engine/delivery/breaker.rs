@@ -14,7 +14,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use url::Url;
 
-use crate::base::clock::signed;
+use crate::base::clock::to_delta;
 use crate::base::metrics::Metrics;
 use crate::domain::notification::{PushAddress, Recipient};
 use crate::engine::delivery::attempt::{LEASE, Signal};
@@ -90,7 +90,7 @@ enum CircuitChange {
 
 impl CircuitTarget {
     /// The place through which a channel reaches a recipient.
-    pub fn of(channel: &str, recipient: Option<&Recipient>) -> CircuitTarget {
+    pub fn for_recipient(channel: &str, recipient: Option<&Recipient>) -> CircuitTarget {
         let addresses = recipient.map(|recipient| &recipient.addresses);
         let host = |url: &str| {
             let url = Url::parse(url).ok()?;
@@ -133,53 +133,53 @@ impl Breakers {
     }
 
     /// Whether a message may go there now. A caller that is admitted has to report the outcome.
-    pub fn admit(&self, place: &CircuitTarget, now: DateTime<Utc>) -> Result<(), OpenCircuit> {
+    pub fn admit(&self, target: &CircuitTarget, now: DateTime<Utc>) -> Result<(), OpenCircuit> {
         let mut circuits = self.0.circuits.lock().expect("breakers");
-        circuits.get_mut(place).map_or(Ok(()), |circuit| circuit.admit(now))
+        circuits.get_mut(target).map_or(Ok(()), |circuit| circuit.admit(now))
     }
 
-    fn make_room(&self, circuits: &mut HashMap<CircuitTarget, Circuit>, now: DateTime<Utc>) {
-        circuits.retain(|place, circuit| {
-            let asked_for = circuit.open.is_some_and(|open| now < open.until + signed(FORGOTTEN));
+    fn evict_closed(&self, circuits: &mut HashMap<CircuitTarget, Circuit>, now: DateTime<Utc>) {
+        circuits.retain(|target, circuit| {
+            let asked_for = circuit.open.is_some_and(|open| now < open.until + to_delta(FORGOTTEN));
             if circuit.open.is_some() && !asked_for {
-                self.0.open.get_or_create(&CircuitLabel { channel: place.channel.clone() }).dec();
+                self.0.open.get_or_create(&CircuitLabel { channel: target.channel.clone() }).dec();
             }
             asked_for
         });
     }
 
     /// How it went. A change is said in the log once.
-    pub fn report(&self, place: &CircuitTarget, sign: Signal, now: DateTime<Utc>) {
+    pub fn report(&self, target: &CircuitTarget, signal: Signal, now: DateTime<Utc>) {
         let mut circuits = self.0.circuits.lock().expect("breakers");
-        if sign == Signal::Ill && !circuits.contains_key(place) {
+        if signal == Signal::Ill && !circuits.contains_key(target) {
             if circuits.len() >= HOSTS {
-                self.make_room(&mut circuits, now);
+                self.evict_closed(&mut circuits, now);
             }
             if circuits.len() < HOSTS {
-                circuits.insert(place.clone(), Circuit::default());
+                circuits.insert(target.clone(), Circuit::default());
             }
         }
-        let Some(circuit) = circuits.get_mut(place) else { return };
-        let change = circuit.report(sign, now);
+        let Some(circuit) = circuits.get_mut(target) else { return };
+        let change = circuit.report(signal, now);
         let wait = circuit.open.map(|open| open.wait.as_secs());
         if *circuit == Circuit::default() {
-            circuits.remove(place);
+            circuits.remove(target);
         }
         drop(circuits);
-        let gauge = self.0.open.get_or_create(&CircuitLabel { channel: place.channel.clone() });
+        let gauge = self.0.open.get_or_create(&CircuitLabel { channel: target.channel.clone() });
         match change {
             Some(CircuitChange::Opened) => {
                 gauge.inc();
                 tracing::warn!(
-                    channel = place.channel,
-                    host = place.host,
+                    channel = target.channel,
+                    host = target.host,
                     wait,
                     "a channel fails, it is left alone for now"
                 );
             }
             Some(CircuitChange::Recovered) => {
                 gauge.dec();
-                tracing::info!(channel = place.channel, host = place.host, "a channel works again");
+                tracing::info!(channel = target.channel, host = target.host, "a channel works again");
             }
             None => {}
         }
@@ -193,15 +193,15 @@ impl Circuit {
             return Err(OpenCircuit { until: open.until, spread: open.wait });
         }
         if open.probing.is_some_and(|until| now < until) {
-            return Err(OpenCircuit { until: now + signed(PROBE_WAIT), spread: PROBE_WAIT });
+            return Err(OpenCircuit { until: now + to_delta(PROBE_WAIT), spread: PROBE_WAIT });
         }
         // a probe that never tells how it went is followed by another
-        open.probing = Some(now + signed(LEASE));
+        open.probing = Some(now + to_delta(LEASE));
         Ok(())
     }
 
-    fn report(&mut self, sign: Signal, now: DateTime<Utc>) -> Option<CircuitChange> {
-        match (sign, &mut self.open) {
+    fn report(&mut self, signal: Signal, now: DateTime<Utc>) -> Option<CircuitChange> {
+        match (signal, &mut self.open) {
             (Signal::Well, open) => {
                 let was_open = open.is_some();
                 *self = Circuit::default();
@@ -211,7 +211,7 @@ impl Circuit {
                 self.failures += 1;
                 let opens = self.failures >= FAILURES;
                 if opens {
-                    self.open = Some(Backoff { wait: FIRST_WAIT, until: now + signed(FIRST_WAIT), probing: None });
+                    self.open = Some(Backoff { wait: FIRST_WAIT, until: now + to_delta(FIRST_WAIT), probing: None });
                 }
                 opens.then_some(CircuitChange::Opened)
             }
@@ -219,7 +219,7 @@ impl Circuit {
                 // what was under way when it opened says nothing new
                 if open.probing.take().is_some() {
                     open.wait = (open.wait * 2).min(LONGEST_WAIT);
-                    open.until = now + signed(open.wait);
+                    open.until = now + to_delta(open.wait);
                 }
                 None
             }
@@ -244,13 +244,13 @@ mod tests {
         DateTime::UNIX_EPOCH + TimeDelta::seconds(seconds)
     }
 
-    fn place(host: &str) -> CircuitTarget {
+    fn target(host: &str) -> CircuitTarget {
         CircuitTarget { channel: "webhook".into(), host: Some(host.into()) }
     }
 
     fn opened() -> (Breakers, CircuitTarget) {
         let breakers = Breakers::new(&Metrics::new());
-        let sick = place("sick.example");
+        let sick = target("sick.example");
         for _ in 0..FAILURES {
             breakers.admit(&sick, at(0)).unwrap();
             breakers.report(&sick, Signal::Ill, at(0));
@@ -261,8 +261,8 @@ mod tests {
     #[test]
     fn five_failures_in_a_row_open_it_and_a_success_between_starts_anew() {
         let breakers = Breakers::new(&Metrics::new());
-        let place = place("a.example");
-        for sign in [
+        let target = target("a.example");
+        for signal in [
             Signal::Ill,
             Signal::Ill,
             Signal::Ill,
@@ -273,19 +273,19 @@ mod tests {
             Signal::Ill,
             Signal::Ill,
         ] {
-            breakers.report(&place, sign, at(0));
-            assert_eq!(breakers.admit(&place, at(0)), Ok(()));
+            breakers.report(&target, signal, at(0));
+            assert_eq!(breakers.admit(&target, at(0)), Ok(()));
         }
-        breakers.report(&place, Signal::Silent, at(0));
-        breakers.report(&place, Signal::Ill, at(0));
-        assert_eq!(breakers.admit(&place, at(0)), Err(OpenCircuit { until: at(30), spread: FIRST_WAIT }));
+        breakers.report(&target, Signal::Silent, at(0));
+        breakers.report(&target, Signal::Ill, at(0));
+        assert_eq!(breakers.admit(&target, at(0)), Err(OpenCircuit { until: at(30), spread: FIRST_WAIT }));
     }
 
     #[test]
-    fn it_concerns_its_own_host_alone() {
+    fn circuit_covers_one_host_only() {
         let (breakers, sick) = opened();
         assert!(breakers.admit(&sick, at(29)).is_err());
-        assert_eq!(breakers.admit(&place("well.example"), at(29)), Ok(()));
+        assert_eq!(breakers.admit(&target("well.example"), at(29)), Ok(()));
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
         let (mut now, mut waits) = (at(30), vec![]);
         for _ in 0..6 {
             assert_eq!(breakers.admit(&sick, now), Ok(()), "the probe");
-            let next = OpenCircuit { until: now + signed(PROBE_WAIT), spread: PROBE_WAIT };
+            let next = OpenCircuit { until: now + to_delta(PROBE_WAIT), spread: PROBE_WAIT };
             assert_eq!(breakers.admit(&sick, now), Err(next), "and no other");
             breakers.report(&sick, Signal::Ill, now);
             let Err(OpenCircuit { until, .. }) = breakers.admit(&sick, now) else { panic!("open") };
@@ -314,7 +314,7 @@ mod tests {
         breakers.report(&sick, Signal::Silent, at(31));
         assert_eq!(breakers.admit(&sick, at(31)), Ok(()));
         assert!(breakers.admit(&sick, at(32)).is_err());
-        assert_eq!(breakers.admit(&sick, at(31) + signed(LEASE)), Ok(()), "its process may have been cut off");
+        assert_eq!(breakers.admit(&sick, at(31) + to_delta(LEASE)), Ok(()), "its process may have been cut off");
     }
 
     #[test]
@@ -322,13 +322,13 @@ mod tests {
         let metrics = Metrics::new();
         let breakers = Breakers::new(&metrics);
         for host in ["a.example", "b.example"] {
-            (0..FAILURES).for_each(|_| breakers.report(&place(host), Signal::Ill, at(0)));
+            (0..FAILURES).for_each(|_| breakers.report(&target(host), Signal::Ill, at(0)));
         }
         let open = |count| {
             metrics.text().contains(&format!("reveille_channel_breakers_open{{channel=\"webhook\"}} {count}\n"))
         };
         assert!(open(2), "{}", metrics.text());
-        breakers.report(&place("a.example"), Signal::Well, at(40));
+        breakers.report(&target("a.example"), Signal::Well, at(40));
         assert!(open(1), "{}", metrics.text());
     }
 
@@ -336,13 +336,13 @@ mod tests {
     fn no_more_hosts_are_remembered_than_there_is_room_for() {
         let metrics = Metrics::new();
         let breakers = Breakers::new(&metrics);
-        let sick = |n: usize| place(&format!("{n}.example"));
+        let sick = |n: usize| target(&format!("{n}.example"));
         let fail = |n: usize, now| (0..FAILURES).for_each(|_| breakers.report(&sick(n), Signal::Ill, now));
         (0..HOSTS).for_each(|n| fail(n, at(0)));
         fail(HOSTS, at(1));
         assert_eq!(breakers.admit(&sick(HOSTS), at(1)), Ok(()), "without a breaker");
         assert!(breakers.admit(&sick(0), at(1)).is_err());
-        let later = at(30) + signed(FORGOTTEN);
+        let later = at(30) + to_delta(FORGOTTEN);
         fail(HOSTS, later);
         assert!(breakers.admit(&sick(HOSTS), later).is_err());
         assert_eq!(breakers.0.circuits.lock().unwrap().len(), 1, "nobody has asked for the others");
@@ -360,17 +360,17 @@ mod tests {
         let push = vec![ntfy("https://n.example"), ntfy("https://a.example"), ntfy("https://n.example/x")];
         let addresses = Addresses { webhook: Some(webhook), push, ..Addresses::default() };
         let ann = Recipient { addresses, ..Recipient::default() };
-        let host = |channel| CircuitTarget::of(channel, Some(&ann)).host;
+        let host = |channel| CircuitTarget::for_recipient(channel, Some(&ann)).host;
         assert_eq!(host("webhook").as_deref(), Some("hooks.example.org:8443"));
         assert_eq!(host("push").as_deref(), Some("a.example+n.example"));
         // one of them on the operator's server: what fails there is no fault of theirs alone
         let ours = PushAddress::Ntfy { topic: "t".into(), server: None };
         let of = |push: Vec<PushAddress>| {
             let addresses = Addresses { push, ..Addresses::default() };
-            CircuitTarget::of("push", Some(&Recipient { addresses, ..Recipient::default() })).host
+            CircuitTarget::for_recipient("push", Some(&Recipient { addresses, ..Recipient::default() })).host
         };
         assert_eq!(of(vec![ntfy("https://n.example"), ours.clone()]).as_deref(), Some("ntfy+n.example"));
         assert_eq!(of(vec![ours]), None);
-        assert_eq!((host("email"), CircuitTarget::of("webhook", None).host), (None, None));
+        assert_eq!((host("email"), CircuitTarget::for_recipient("webhook", None).host), (None, None));
     }
 }

@@ -39,12 +39,12 @@ impl DeliveryLimiter {
     }
 
     /// How many are free.
-    pub fn free(&self) -> usize {
-        self.0.free()
+    pub fn available(&self) -> usize {
+        self.0.available()
     }
 
     /// Takes one for a delivery of this channel and tenant.
-    pub fn take(&self, channel: &str, tenant: &str) -> Result<DeliveryPermit, Full> {
+    pub fn acquire(&self, channel: &str, tenant: &str) -> Result<DeliveryPermit, Full> {
         let channel = (Key::Channel(channel.to_owned()), OF_CHANNEL);
         let tenant = (Key::Tenant(tenant.to_owned()), OF_TENANT);
         self.0.acquire([channel, tenant]).map_err(|reached| match reached {
@@ -54,12 +54,12 @@ impl DeliveryLimiter {
     }
 
     /// Takes one for a tenant, whatever for.
-    pub fn take_any(&self, tenant: &str) -> Result<DeliveryPermit, Full> {
+    pub fn acquire_any(&self, tenant: &str) -> Result<DeliveryPermit, Full> {
         self.0.acquire([(Key::Tenant(tenant.to_owned()), OF_TENANT)]).map_err(|_| Full::Tenant)
     }
 
     /// Until a place is freed; at once where one was since this was waited for last.
-    pub async fn freed(&self) {
+    pub async fn released(&self) {
         self.0.released().await;
     }
 }
@@ -69,47 +69,48 @@ mod tests {
     use super::*;
 
     /// Takes all that it can.
-    fn hog(places: &DeliveryLimiter, channel: &str, tenant: &str) -> Vec<DeliveryPermit> {
-        std::iter::from_fn(|| places.take(channel, tenant).ok()).collect()
+    fn acquire_all(limiter: &DeliveryLimiter, channel: &str, tenant: &str) -> Vec<DeliveryPermit> {
+        std::iter::from_fn(|| limiter.acquire(channel, tenant).ok()).collect()
     }
 
     #[test]
     fn one_tenant_has_a_third_and_the_next_ones_always_find_room() {
-        let places = DeliveryLimiter::new(96);
-        let held: Vec<Vec<DeliveryPermit>> =
-            ["a", "b", "c", "d", "e"].map(|tenant| hog(&places, "webhook", tenant)).into_iter().collect();
-        assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [32, 22, 14, 4, 0]);
-        assert_eq!(places.take("webhook", "e").err(), Some(Full::Channel));
-        assert_eq!(places.take("email", "a").err(), Some(Full::Tenant), "by whatever channel");
-        let mail = hog(&places, "email", "e");
-        assert_eq!((mail.len(), places.free()), (8, 16));
+        let limiter = DeliveryLimiter::new(96);
+        let permits: Vec<Vec<DeliveryPermit>> =
+            ["a", "b", "c", "d", "e"].map(|tenant| acquire_all(&limiter, "webhook", tenant)).into_iter().collect();
+        assert_eq!(permits.iter().map(Vec::len).collect::<Vec<_>>(), [32, 22, 14, 4, 0]);
+        assert_eq!(limiter.acquire("webhook", "e").err(), Some(Full::Channel));
+        assert_eq!(limiter.acquire("email", "a").err(), Some(Full::Tenant), "by whatever channel");
+        let mail = acquire_all(&limiter, "email", "e");
+        assert_eq!((mail.len(), limiter.available()), (8, 16));
     }
 
     #[test]
     fn one_channel_has_three_quarters_and_the_next_ones_always_find_room() {
-        let places = DeliveryLimiter::new(96);
+        let limiter = DeliveryLimiter::new(96);
         let take = |channel: &str| {
-            let seats = (0..200).map_while(|tenant| places.take(channel, &format!("{channel} {tenant}")).ok());
-            seats.collect::<Vec<DeliveryPermit>>()
+            let permits = (0..200).map_while(|tenant| limiter.acquire(channel, &format!("{channel} {tenant}")).ok());
+            permits.collect::<Vec<DeliveryPermit>>()
         };
-        let held = ["webhook", "email", "sms", "push"].map(take);
-        assert_eq!(held.each_ref().map(Vec::len), [72, 18, 5, 1]);
+        let permits = ["webhook", "email", "sms", "push"].map(take);
+        assert_eq!(permits.each_ref().map(Vec::len), [72, 18, 5, 1]);
     }
 
     #[test]
     fn two_tenants_with_polls_that_hang_leave_room_to_a_third() {
-        let places = DeliveryLimiter::new(64);
-        let hog = |tenant: &str| std::iter::from_fn(|| places.take_any(tenant).ok()).collect::<Vec<DeliveryPermit>>();
-        let held = ["a", "b", "c", "d"].map(hog);
-        assert_eq!(held.each_ref().map(Vec::len), [22, 14, 10, 6]);
+        let limiter = DeliveryLimiter::new(64);
+        let acquire_all =
+            |tenant: &str| std::iter::from_fn(|| limiter.acquire_any(tenant).ok()).collect::<Vec<DeliveryPermit>>();
+        let permits = ["a", "b", "c", "d"].map(acquire_all);
+        assert_eq!(permits.each_ref().map(Vec::len), [22, 14, 10, 6]);
     }
 
     #[tokio::test]
     async fn a_place_that_is_freed_is_told_of_and_nothing_is_kept_of_it() {
-        let places = DeliveryLimiter::new(96);
-        let seats = hog(&places, "webhook", "a");
-        drop(seats);
-        places.freed().await;
-        assert!(places.free() == 96 && places.0.is_idle());
+        let limiter = DeliveryLimiter::new(96);
+        let permits = acquire_all(&limiter, "webhook", "a");
+        drop(permits);
+        limiter.released().await;
+        assert!(limiter.available() == 96 && limiter.0.is_idle());
     }
 }

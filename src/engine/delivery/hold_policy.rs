@@ -7,20 +7,20 @@
 use chrono::{DateTime, Utc};
 
 use crate::domain::notification::question::ApprovalQuestion;
-use crate::domain::notification::quiet::{beyond_budget, day, interrupts};
+use crate::domain::notification::quiet::{day, ignores_budget, interrupts};
 use crate::domain::notification::{DeliveryClaim, HoldReason, Mark, MessageKind, Recipient};
-use crate::engine::delivery::attempt::given_up;
+use crate::engine::delivery::attempt::abandoned;
 use crate::store::{Store, StoreError};
 
 /// The mark of a message that quiet hours hold; `None` where it may be told now.
-pub fn quiet(
+pub fn quiet_hours_mark(
     claim: &DeliveryClaim,
     recipient: &Recipient,
     question: Option<&ApprovalQuestion>,
     now: DateTime<Utc>,
 ) -> Option<Mark> {
     let delivery = &claim.delivery;
-    if claim.in_doubt() || !delivery.kind.may_be_held() {
+    if claim.may_have_been_sent() || !delivery.kind.may_be_held() {
         return None;
     }
     let (zone, channel, urgency) = (recipient.timezone, delivery.channel.as_str(), delivery.urgency);
@@ -44,7 +44,7 @@ pub enum BudgetState {
 }
 
 /// Counts an interruption, where there is room for it today.
-pub async fn budget(
+pub async fn check_budget(
     store: &Store,
     claim: &DeliveryClaim,
     recipient: &Recipient,
@@ -59,7 +59,7 @@ pub async fn budget(
     }
     let zone = recipient.timezone;
     let day = day(zone, now);
-    let limit = (!beyond_budget(delivery.urgency)).then_some(budget.per_day);
+    let limit = (!ignores_budget(delivery.urgency)).then_some(budget.per_day);
     if store.count_interruption(&delivery.recipient, &day, limit).await? {
         return Ok(BudgetState::Counted(day));
     }
@@ -68,14 +68,14 @@ pub async fn budget(
 }
 
 /// The mark of a message to an address that was not proved, where only proved ones get any.
-pub fn unverified(claim: &DeliveryClaim, recipient: &Recipient) -> Option<Mark> {
+pub fn unverified_mark(claim: &DeliveryClaim, recipient: &Recipient) -> Option<Mark> {
     let delivery = &claim.delivery;
     // open sessions have shown a token; and an address that is not there fails by itself
     let proved = delivery.channel == "live" || recipient.verified.contains_key(&delivery.channel);
     if proved || delivery.kind == MessageKind::Code || !recipient.addresses.has(&delivery.channel) {
         return None;
     }
-    Some(given_up(claim, format!("the address for `{}` is not verified", delivery.channel)))
+    Some(abandoned(claim, format!("the address for `{}` is not verified", delivery.channel)))
 }
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
         let night = recipient(json!({ "from": "22:00", "to": "07:00" }));
         let (now, end) = (at("2027-03-01T23:00:00Z"), at("2027-03-02T07:00:00Z"));
         let Some(Mark::Hold { hold_reason: HoldReason::QuietHours, digest, at }) =
-            quiet(&claim(MessageKind::Result), &night, None, now)
+            quiet_hours_mark(&claim(MessageKind::Result), &night, None, now)
         else {
             panic!("held")
         };
@@ -130,16 +130,16 @@ mod tests {
         assert_eq!((digest.channel.as_str(), digest.fallback), ("sms", vec!["email".to_owned()]));
         for exempt in [MessageKind::Test, MessageKind::Code, MessageKind::Digest] {
             let urgent = recipient(json!({ "from": "22:00", "to": "07:00", "breaks_through": "never" }));
-            assert_eq!(quiet(&claim(exempt), &urgent, None, now), None, "{exempt:?}");
+            assert_eq!(quiet_hours_mark(&claim(exempt), &urgent, None, now), None, "{exempt:?}");
         }
         let died = DeliveryClaim { interrupted: true, ..claim(MessageKind::Result) };
         for may_have_been_sent in [died, in_doubt(MessageKind::Result)] {
-            assert_eq!(quiet(&may_have_been_sent, &night, None, now), None);
+            assert_eq!(quiet_hours_mark(&may_have_been_sent, &night, None, now), None);
         }
     }
 
     #[test]
-    fn a_question_breaks_through_or_waits_or_is_sent_before_it_expires() {
+    fn question_breaks_through_or_waits_or_is_sent_before_it_expires() {
         let now = at("2027-03-01T23:00:00Z");
         let end = at("2027-03-02T07:00:00Z");
         let asked = |hours: Value, expires: DateTime<Utc>| {
@@ -147,7 +147,7 @@ mod tests {
                 items: vec![test_question("Pay", now, expires)],
                 link: Secret::new("https://a.example/x"),
             };
-            quiet(&claim(MessageKind::Ask), &recipient(hours), Some(&question), now)
+            quiet_hours_mark(&claim(MessageKind::Ask), &recipient(hours), Some(&question), now)
         };
         let hours = |breaks: &str| json!({ "from": "22:00", "to": "07:00", "breaks_through": breaks });
         let wait = Some(Mark::Wait { at: end, hold_reason: Some(HoldReason::QuietHours), error: None });
@@ -158,24 +158,24 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_nobody_proved_gets_codes_alone_and_the_next_channel_takes_over() {
+    fn address_that_nobody_proved_gets_codes_alone_and_the_next_channel_takes_over() {
         let mut ann = recipient(json!({ "from": "22:00", "to": "07:00" }));
-        let refused = unverified(&claim(MessageKind::Message), &ann);
+        let refused = unverified_mark(&claim(MessageKind::Message), &ann);
         let Some(Mark::Failed { error, fall_back: Some(next) }) = refused else { panic!("{refused:?}") };
         assert_eq!((error.as_str(), next.channel.as_str()), ("the address for `sms` is not verified", "email"));
         let error = "the address for `sms` is not verified; it may have got through at one of the attempts".to_owned();
         assert_eq!(
-            unverified(&in_doubt(MessageKind::Message), &ann),
+            unverified_mark(&in_doubt(MessageKind::Message), &ann),
             Some(Mark::Unknown { error, fall_back: claim(MessageKind::Message).delivery.fall_back().map(Box::new) })
         );
-        assert_eq!(unverified(&claim(MessageKind::Code), &ann), None);
+        assert_eq!(unverified_mark(&claim(MessageKind::Code), &ann), None);
         ann.verified.insert("sms".into(), DateTime::UNIX_EPOCH);
-        assert_eq!(unverified(&claim(MessageKind::Message), &ann), None);
+        assert_eq!(unverified_mark(&claim(MessageKind::Message), &ann), None);
         let urgent = DeliveryClaim {
             delivery: Delivery { urgency: Urgency::Urgent, ..claim(MessageKind::Ask).delivery },
             ..claim(MessageKind::Ask)
         };
         ann.verified.clear();
-        assert!(unverified(&urgent, &ann).is_some(), "however urgent it is");
+        assert!(unverified_mark(&urgent, &ann).is_some(), "however urgent it is");
     }
 }

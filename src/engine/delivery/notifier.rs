@@ -13,14 +13,14 @@ use futures::future::BoxFuture;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::base::clock::{self, signed};
+use crate::base::clock::{self, to_delta};
 use crate::domain::notification::delivery::retry_at;
 use crate::domain::notification::{DeliveryClaim, Mark};
 use crate::engine::delivery::approval_links::Unsent;
-use crate::engine::delivery::attempt::{LEASE, given_up};
+use crate::engine::delivery::attempt::{LEASE, abandoned};
 use crate::engine::delivery::delivery_limiter::{DeliveryLimiter, DeliveryPermit, Full};
 use crate::engine::delivery::sending::Sending;
-use crate::engine::service::{AtRest, NextTick, REST, ServiceLoop, TickError};
+use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
 use crate::store::{InLine, StoreError, Topic};
 
 /// Attempts at the same time.
@@ -37,7 +37,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// Sends due messages.
 pub struct Notifier {
     sending: Sending,
-    places: DeliveryLimiter,
+    limiter: DeliveryLimiter,
     /// Whether more may be due than there were places for.
     backlog: Arc<AtomicBool>,
     /// The line, by channel and tenant, after which the search goes on.
@@ -48,20 +48,20 @@ pub struct Notifier {
 /// Deliveries that a tick is about to attempt.
 #[derive(Default)]
 struct DeliveryBatch {
-    seats: HashMap<Uuid, DeliveryPermit>,
+    permits: HashMap<Uuid, DeliveryPermit>,
     /// Something that is due has to wait for a place.
     waits: bool,
 }
 
 impl DeliveryBatch {
     /// Takes a place for it, if there is one for its channel and its tenant.
-    fn take(&mut self, places: &DeliveryLimiter, waiting: &InLine) -> Result<(), Full> {
-        if self.seats.contains_key(&waiting.id) {
+    fn acquire(&mut self, limiter: &DeliveryLimiter, waiting: &InLine) -> Result<(), Full> {
+        if self.permits.contains_key(&waiting.id) {
             return Ok(());
         }
-        let taken = places.take(&waiting.channel, &waiting.tenant_id);
+        let taken = limiter.acquire(&waiting.channel, &waiting.tenant_id);
         self.waits |= taken.is_err();
-        taken.map(|seat| drop(self.seats.insert(waiting.id, seat)))
+        taken.map(|permit| drop(self.permits.insert(waiting.id, permit)))
     }
 }
 
@@ -70,7 +70,7 @@ impl Notifier {
     pub fn new(sending: Sending) -> Notifier {
         Notifier {
             sending,
-            places: DeliveryLimiter::new(AT_ONCE),
+            limiter: DeliveryLimiter::new(AT_ONCE),
             backlog: Arc::default(),
             searched: Mutex::default(),
             under_way: TaskTracker::new(),
@@ -78,14 +78,14 @@ impl Notifier {
     }
 
     /// The due deliveries for which there is a place.
-    async fn choose(&self) -> Result<DeliveryBatch, StoreError> {
+    async fn select_due(&self) -> Result<DeliveryBatch, StoreError> {
         let mut chosen = DeliveryBatch::default();
         let due = self.sending.store.due_deliveries(LOOKED_AT as i64).await?;
         for waiting in &due {
-            let _ = chosen.take(&self.places, waiting);
+            let _ = chosen.acquire(&self.limiter, waiting);
         }
         if due.len() == LOOKED_AT {
-            if chosen.waits && self.places.free() > 0 {
+            if chosen.waits && self.limiter.available() > 0 {
                 self.search(&mut chosen).await?;
             }
             chosen.waits = true;
@@ -99,7 +99,7 @@ impl Notifier {
         let (mut channel, mut tenant) = self.searched.lock().expect("searched").clone();
         let mut turned = false;
         for _ in 0..LINES {
-            let Some(first) = store.next_line(&channel, tenant.as_deref()).await? else {
+            let Some(first) = store.next_queue(&channel, tenant.as_deref()).await? else {
                 (channel, tenant) = Default::default();
                 if turned {
                     break;
@@ -107,10 +107,10 @@ impl Notifier {
                 turned = true;
                 continue;
             };
-            let full = (first.next_at <= now).then(|| chosen.take(&self.places, &first)).and_then(Result::err);
+            let full = (first.next_at <= now).then(|| chosen.acquire(&self.limiter, &first)).and_then(Result::err);
             tenant = (full != Some(Full::Channel)).then_some(first.tenant_id);
             channel = first.channel;
-            if self.places.free() == 0 {
+            if self.limiter.available() == 0 {
                 break;
             }
         }
@@ -129,19 +129,19 @@ impl Notifier {
 async fn deliver(sending: Sending, claim: DeliveryClaim) {
     let (id, store) = (claim.delivery.id, &sending.store);
     // what takes longer than its claim may be under way elsewhere by then
-    let told = match tokio::time::timeout(LEASE, sending.tell(&claim)).await {
+    let outcome = match tokio::time::timeout(LEASE, sending.deliver(&claim)).await {
         Err(_) => return tracing::error!(delivery_id = %id, "an attempt did not come to its end in time"),
-        Ok(Ok(told)) => told,
-        Ok(Err(error)) => Ok(unread(&claim, &error, store.clock().now(), fastrand::f64())),
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(error)) => Ok(unreadable_mark(&claim, &error, store.clock().now(), fastrand::f64())),
     };
-    let is_settled = told == Err(Unsent::Settled);
-    let mark = told.unwrap_or_else(|unsent| unsent.mark(&claim));
+    let is_settled = outcome == Err(Unsent::Settled);
+    let mark = outcome.unwrap_or_else(|unsent| unsent.mark(&claim));
     if is_settled {
         tracing::debug!(delivery_id = %id, "a question was answered before it was sent");
     } else if let Mark::Failed { error, .. } | Mark::Unknown { error, .. } | Mark::Retry { error, .. } = &mark {
         tracing::warn!(delivery_id = %id, channel = claim.delivery.channel, error, "a delivery did not get through");
     }
-    let give_up = store.clock().now() + signed(LEASE);
+    let give_up = store.clock().now() + to_delta(LEASE);
     loop {
         let error = match store.mark_delivery(&claim, &mark).await {
             Ok(state) => return sending.measures.delivered(&claim.delivery.channel, state),
@@ -157,33 +157,34 @@ async fn deliver(sending: Sending, claim: DeliveryClaim) {
 
 /// Nothing was sent, and that has to be recorded: a claim that merely runs out counts as interrupted, and would make
 /// the outcome unknown where repeats are not dropped.
-fn unread(claim: &DeliveryClaim, error: &StoreError, now: DateTime<Utc>, random: f64) -> Mark {
+fn unreadable_mark(claim: &DeliveryClaim, error: &StoreError, now: DateTime<Utc>, random: f64) -> Mark {
     let error = format!("what it tells of could not be read: {error}");
     match retry_at(now, claim.delivery.attempts, None, random) {
         Some(at) => Mark::Retry { at, error, asked: false, maybe_delivered: false },
-        None => given_up(claim, error),
+        None => abandoned(claim, error),
     }
 }
 
 impl ServiceLoop for Notifier {
     const NAME: &'static str = "notifier";
-    const LOOK_AGAIN: Duration = Duration::from_secs(2);
-    const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: REST, next: |_, outlook| outlook.delivery });
+    const POLL_INTERVAL: Duration = Duration::from_secs(2);
+    const IDLE: Option<IdlePolicy<Self>> =
+        Some(IdlePolicy { max_wait: MAX_IDLE_WAIT, next: |_, pending| pending.delivery });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
-        if self.places.free() == 0 {
+        if self.limiter.available() == 0 {
             return Ok(NextTick::OnWake);
         }
-        let mut chosen = self.choose().await?;
+        let mut chosen = self.select_due().await?;
         self.backlog.store(chosen.waits, Ordering::Relaxed);
         let store = &self.sending.store;
-        let ids: Vec<Uuid> = chosen.seats.keys().copied().collect();
-        for claim in store.claim_deliveries(&ids, store.clock().now() + signed(LEASE)).await? {
-            let seat = chosen.seats.remove(&claim.delivery.id);
+        let ids: Vec<Uuid> = chosen.permits.keys().copied().collect();
+        for claim in store.claim_deliveries(&ids, store.clock().now() + to_delta(LEASE)).await? {
+            let permit = chosen.permits.remove(&claim.delivery.id);
             let sending = self.sending.clone();
             self.under_way.spawn(async move {
                 deliver(sending, claim).await;
-                drop(seat);
+                drop(permit);
             });
         }
         if chosen.waits {
@@ -195,14 +196,14 @@ impl ServiceLoop for Notifier {
         })
     }
 
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         let mut outbox = self.sending.store.listen(Topic::Outbox);
-        let (places, backlog) = (self.places.clone(), Arc::clone(&self.backlog));
+        let (limiter, backlog) = (self.limiter.clone(), Arc::clone(&self.backlog));
         Box::pin(async move {
             // at once where a place was freed already: nothing else would tell
             let freed = async {
                 match backlog.load(Ordering::Relaxed) {
-                    true => places.freed().await,
+                    true => limiter.released().await,
                     false => std::future::pending().await,
                 }
             };
@@ -238,8 +239,8 @@ mod tests {
         let error = "what it tells of could not be read: the database is not available: gone".to_owned();
         let again =
             Mark::Retry { at: now + TimeDelta::seconds(5), error: error.clone(), asked: false, maybe_delivered: false };
-        assert_eq!(unread(&claim(1), &away, now, 0.5), again);
+        assert_eq!(unreadable_mark(&claim(1), &away, now, 0.5), again);
         let fall_back = claim(7).delivery.fall_back().map(Box::new);
-        assert_eq!(unread(&claim(7), &away, now, 0.5), Mark::Failed { error, fall_back });
+        assert_eq!(unreadable_mark(&claim(7), &away, now, 0.5), Mark::Failed { error, fall_back });
     }
 }

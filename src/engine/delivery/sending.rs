@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::base::clock::signed;
+use crate::base::clock::to_delta;
 use crate::base::id::Scope;
 use crate::base::secret::Secret;
 use crate::domain::notification::delivery::BACKOFF;
@@ -17,13 +17,13 @@ use crate::domain::notification::question::ApprovalQuestion;
 use crate::domain::notification::recipient::Reader;
 use crate::domain::notification::rendered_message::{References, RenderedMessage};
 use crate::domain::notification::{Delivery, DeliveryClaim, Mark, MessageKind, Recipient};
-use crate::engine::delivery::approval_links::{Links, Unsent, without};
-use crate::engine::delivery::attempt::{Occasion, Signal, attempt, given_up};
+use crate::engine::delivery::approval_links::{Links, Unsent, redact_mark};
+use crate::engine::delivery::attempt::{Occasion, Signal, abandoned, attempt};
 use crate::engine::delivery::breaker::{Breakers, CircuitTarget, OpenCircuit};
 use crate::engine::delivery::hold_policy::{self, BudgetState};
 use crate::engine::run_metrics::RunMetrics;
 use crate::ports::channel::ChannelRegistry;
-use crate::store::{Referred, Store, StoreError, answered};
+use crate::store::{Referred, Store, StoreError, with_timeout};
 
 /// Messages that a digest tells in their own words.
 const IN_A_DIGEST: i64 = 50;
@@ -54,25 +54,25 @@ struct MessageParts {
 }
 
 impl MessageParts {
-    fn about(&self) -> References<'_> {
+    fn references(&self) -> References<'_> {
         References {
             question: self.question.as_ref(),
             digest: &self.digest,
             more: self.more,
             code: self.code.as_ref(),
             whole: self.whole.as_ref(),
-            ..self.referred.about()
+            ..self.referred.references()
         }
     }
 
     /// The mark without what must not be recorded: a server that refuses a message may quote from it.
-    fn hide(&self, mut mark: Mark) -> Mark {
+    fn redact(&self, mut mark: Mark) -> Mark {
         for link in self.question.iter().map(|question| &question.link).chain(&self.whole) {
             let link = link.expose();
-            mark = without(mark, &[link, link.rsplit('/').next().unwrap_or(link)]);
+            mark = redact_mark(mark, &[link, link.rsplit('/').next().unwrap_or(link)]);
         }
         match &self.code {
-            Some(code) => without(mark, &[code.expose()]),
+            Some(code) => redact_mark(mark, &[code.expose()]),
             None => mark,
         }
     }
@@ -80,11 +80,11 @@ impl MessageParts {
 
 impl Sending {
     /// Does what there is to be done for a claim, and says what is to be recorded, or why nothing is to be sent.
-    pub async fn tell(&self, claim: &DeliveryClaim) -> Result<Result<Mark, Unsent>, StoreError> {
-        let stored = answered(self.store.find_recipient(&Scope::Every, &claim.delivery.recipient)).await?;
+    pub async fn deliver(&self, claim: &DeliveryClaim) -> Result<Result<Mark, Unsent>, StoreError> {
+        let stored = with_timeout(self.store.find_recipient(&Scope::Every, &claim.delivery.recipient)).await?;
         let stored = stored.map(|stored| Arc::new(stored.recipient));
-        match self.told(&claim.delivery, stored.as_ref()).await? {
-            Ok(told) => self.send(claim, Arc::new(told), stored).await.map(Ok),
+        match self.message_parts(&claim.delivery, stored.as_ref()).await? {
+            Ok(parts) => self.send(claim, Arc::new(parts), stored).await.map(Ok),
             Err(unsent) => Ok(Err(unsent)),
         }
     }
@@ -92,27 +92,28 @@ impl Sending {
     async fn send(
         &self,
         claim: &DeliveryClaim,
-        told: Arc<MessageParts>,
+        parts: Arc<MessageParts>,
         stored: Option<Arc<Recipient>>,
     ) -> Result<Mark, StoreError> {
         let delivery = &claim.delivery;
         let recipient = stored.as_deref();
         let now = self.store.clock().now();
         if let Some(recipient) = recipient {
-            let unverified = || self.require_verified.then(|| hold_policy::unverified(claim, recipient)).flatten();
-            let mark = unverified().or_else(|| hold_policy::quiet(claim, recipient, told.question.as_ref(), now));
+            let unverified = || self.require_verified.then(|| hold_policy::unverified_mark(claim, recipient)).flatten();
+            let mark =
+                unverified().or_else(|| hold_policy::quiet_hours_mark(claim, recipient, parts.question.as_ref(), now));
             if let Some(mark) = mark {
                 return Ok(mark);
             }
         }
-        let place = CircuitTarget::of(&delivery.channel, recipient);
+        let place = CircuitTarget::for_recipient(&delivery.channel, recipient);
         let mut counted = None;
-        if self.sends(claim) {
+        if self.may_send(claim) {
             if let Err(closed) = self.breakers.admit(&place, now) {
-                return Ok(left_alone(claim, &place, (now, closed), fastrand::f64()));
+                return Ok(wait_for_circuit(claim, &place, (now, closed), fastrand::f64()));
             }
             if let Some(recipient) = recipient {
-                let budget = answered(hold_policy::budget(&self.store, claim, recipient, now)).await;
+                let budget = with_timeout(hold_policy::check_budget(&self.store, claim, recipient, now)).await;
                 if matches!(budget, Ok(BudgetState::Over(_)) | Err(_)) {
                     // it may have been let through as the probe
                     self.breakers.report(&place, Signal::Silent, now);
@@ -125,7 +126,7 @@ impl Sending {
             }
         }
         let words = match &stored {
-            Some(recipient) if self.sends(claim) => self.words(&told, recipient, &delivery.channel).await?,
+            Some(recipient) if self.may_send(claim) => self.render(&parts, recipient, &delivery.channel).await?,
             _ => Err("there is nobody to tell, or nothing is sent".into()),
         };
         let occasion = Occasion { recipient, words: &words, random: fastrand::f64() };
@@ -134,71 +135,73 @@ impl Sending {
         if let (Some(day), Mark::Failed { .. }) = (counted, &attempted.mark) {
             self.give_back(&delivery.recipient, &day).await;
         }
-        Ok(told.hide(attempted.mark))
+        Ok(parts.redact(attempted.mark))
     }
 
     /// Gives back the interruption of a message that was refused. Where that can't be written, the day has one
     /// interruption less: no message waits for it.
     async fn give_back(&self, recipient: &str, day: &str) {
-        if let Err(error) = answered(self.store.uncount_interruption(recipient, day)).await {
+        if let Err(error) = with_timeout(self.store.uncount_interruption(recipient, day)).await {
             tracing::warn!(%error, "an interruption that was none could not be given back");
         }
     }
 
     /// Whether an attempt would send anything: what may have gone out is sent again only where repeats are dropped.
-    fn sends(&self, claim: &DeliveryClaim) -> bool {
+    fn may_send(&self, claim: &DeliveryClaim) -> bool {
         let channel = self.channels.get(&claim.delivery.channel);
-        channel.is_some_and(|channel| !claim.in_doubt() || channel.capabilities().deduplicates)
+        channel.is_some_and(|channel| !claim.may_have_been_sent() || channel.capabilities().deduplicates)
     }
 
     /// The words for this channel, made on a computing thread: Markdown and templates take time. An error says which
     /// part is gone.
-    async fn words(
+    async fn render(
         &self,
-        told: &Arc<MessageParts>,
+        parts: &Arc<MessageParts>,
         recipient: &Arc<Recipient>,
         channel: &str,
     ) -> Result<Result<RenderedMessage, String>, StoreError> {
-        let (channels, told, recipient) = (self.channels.clone(), Arc::clone(told), Arc::clone(recipient));
-        let (tenant, name) = (told.delivery.tenant_id.clone(), channel.to_owned());
+        let (channels, parts, recipient) = (self.channels.clone(), Arc::clone(parts), Arc::clone(recipient));
+        let (tenant, name) = (parts.delivery.tenant_id.clone(), channel.to_owned());
         let work = move || match channels.get(&name) {
-            Some(channel) => channels.templates().words(&told.delivery, told.about(), recipient.reader(), channel),
+            Some(channel) => {
+                channels.templates().words(&parts.delivery, parts.references(), recipient.reader(), channel)
+            }
             None => Err(format!("the channel `{name}` is not configured")),
         };
         self.store.compute(&tenant, work).await
     }
 
     /// The message to tell, or why there is none.
-    async fn told(
+    async fn message_parts(
         &self,
         delivery: &Delivery,
         recipient: Option<&Arc<Recipient>>,
     ) -> Result<Result<MessageParts, Unsent>, StoreError> {
-        let whole = self.links.whole(delivery);
+        let whole = self.links.full_text_link(delivery);
         if delivery.kind == MessageKind::Digest {
-            let gathered = self.gathered(delivery, recipient).await?;
-            return Ok(gathered.map(|told| MessageParts { whole, ..told }));
+            let digest = self.digest_parts(delivery, recipient).await?;
+            return Ok(digest.map(|parts| MessageParts { whole, ..parts }));
         }
-        let mut told = MessageParts { whole, ..self.referred(delivery).await? };
+        let mut parts = MessageParts { whole, ..self.referred(delivery).await? };
         if delivery.kind.asks() {
-            match answered(self.links.question(&self.store, delivery)).await? {
-                Ok(question) => told.question = Some(question),
+            match with_timeout(self.links.question(&self.store, delivery)).await? {
+                Ok(question) => parts.question = Some(question),
                 Err(unsent) => return Ok(Err(unsent)),
             }
         }
         if delivery.kind == MessageKind::Code {
-            told.code = recipient.and_then(|recipient| self.links.code(delivery, recipient));
+            parts.code = recipient.and_then(|recipient| self.links.code(delivery, recipient));
         }
-        Ok(Ok(told))
+        Ok(Ok(parts))
     }
 
     /// The messages of a digest in their own words. A digest of one is that message.
-    async fn gathered(
+    async fn digest_parts(
         &self,
         delivery: &Delivery,
         recipient: Option<&Arc<Recipient>>,
     ) -> Result<Result<MessageParts, Unsent>, StoreError> {
-        let (members, count) = answered(self.store.digest_members(&Scope::Every, delivery.id, IN_A_DIGEST)).await?;
+        let (members, count) = with_timeout(self.store.digest_members(&Scope::Every, delivery.id, IN_A_DIGEST)).await?;
         if let [only] = members.as_slice() {
             return Ok(Ok(self.referred(only).await?));
         }
@@ -207,11 +210,11 @@ impl Sending {
         }
         let mut digest = Vec::with_capacity(members.len());
         for member in members {
-            let referred = answered(self.store.referred(&member)).await?;
+            let referred = with_timeout(self.store.referred(&member)).await?;
             let (channels, recipient) = (self.channels.clone(), recipient.cloned());
             let item = move || {
                 let reader = recipient.as_deref().map_or(Reader::NOBODY, Recipient::reader);
-                channels.templates().item(&member, referred.about(), reader)
+                channels.templates().item(&member, referred.references(), reader)
             };
             digest.push(self.store.compute(&delivery.tenant_id, item).await?);
         }
@@ -221,7 +224,7 @@ impl Sending {
 
     /// The things to which a message refers, as they stand now.
     async fn referred(&self, delivery: &Delivery) -> Result<MessageParts, StoreError> {
-        Ok(MessageParts { referred: answered(self.store.referred(delivery)).await?, ..MessageParts::of(delivery) })
+        Ok(MessageParts { referred: with_timeout(self.store.referred(delivery)).await?, ..MessageParts::of(delivery) })
     }
 }
 
@@ -241,7 +244,7 @@ impl MessageParts {
 
 /// The mark of a message whose channel is left alone. It can wait, but not longer than its attempts would have taken;
 /// where somebody is waited for, the next channel takes over at once.
-fn left_alone(
+fn wait_for_circuit(
     claim: &DeliveryClaim,
     place: &CircuitTarget,
     (now, closed): (DateTime<Utc>, OpenCircuit),
@@ -250,16 +253,16 @@ fn left_alone(
     let delivery = &claim.delivery;
     let error = format!("not attempted: {place} fails at present, and is left alone for a while");
     let attempts: Duration = BACKOFF.iter().sum();
-    if now > delivery.due_since() + signed(attempts) {
-        return given_up(claim, format!("given up: {place} has failed for too long"));
+    if now > delivery.due_since() + to_delta(attempts) {
+        return abandoned(claim, format!("given up: {place} has failed for too long"));
     }
     match delivery.kind.asks() && !delivery.fallback.is_empty() {
-        true => given_up(claim, error),
-        false => Mark::Wait { at: spread(closed, random), hold_reason: None, error: Some(error) },
+        true => abandoned(claim, error),
+        false => Mark::Wait { at: jittered(closed, random), hold_reason: None, error: Some(error) },
     }
 }
 
-fn spread(closed: OpenCircuit, random: f64) -> DateTime<Utc> {
+fn jittered(closed: OpenCircuit, random: f64) -> DateTime<Utc> {
     closed.until + TimeDelta::milliseconds((closed.spread.as_millis() as f64 * random) as i64)
 }
 
@@ -282,7 +285,7 @@ mod tests {
         let now = DateTime::UNIX_EPOCH + TimeDelta::hours(hours);
         let closed = OpenCircuit { until: now + TimeDelta::seconds(30), spread: Duration::from_secs(60) };
         let claim = DeliveryClaim { delivery: delivery.clone(), lease_token: 3, interrupted: false };
-        left_alone(&claim, &CircuitTarget { channel: "sms".into(), host: None }, (now, closed), 0.5)
+        wait_for_circuit(&claim, &CircuitTarget { channel: "sms".into(), host: None }, (now, closed), 0.5)
     }
 
     #[test]
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_waits_longer_than_its_attempts_would_have_taken() {
+    fn delivery_waits_no_longer_than_its_attempts_would_take() {
         let message = delivery(MessageKind::Message, &["email"]);
         assert!(matches!(after(&message, 17), Mark::Wait { .. }));
         let error = "given up: `sms` has failed for too long".to_owned();

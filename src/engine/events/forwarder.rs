@@ -32,7 +32,7 @@ impl Forwarder {
 
 impl ServiceLoop for Forwarder {
     const NAME: &'static str = "forwarder";
-    const LOOK_AGAIN: Duration = Duration::from_secs(5);
+    const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         match self.bus.forward().await {
@@ -48,7 +48,7 @@ impl ServiceLoop for Forwarder {
     }
 
     /// Nothing tells that a bus is back.
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
 }

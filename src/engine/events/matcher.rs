@@ -62,7 +62,7 @@ pub struct EventMatcher {
     store: Store,
     bus: Arc<dyn Bus>,
     intake: Arc<Intake>,
-    held: Arc<PrefetchBuffer>,
+    prefetch: Arc<PrefetchBuffer>,
     worker: Uuid,
     /// An entry that failed this often is buried.
     max_deliveries: u32,
@@ -89,7 +89,7 @@ impl EventMatcher {
     pub fn new(
         store: Store,
         bus: Arc<dyn Bus>,
-        held: Arc<PrefetchBuffer>,
+        prefetch: Arc<PrefetchBuffer>,
         compute: Compute,
         worker: Uuid,
         max_deliveries: u32,
@@ -100,7 +100,7 @@ impl EventMatcher {
             intake: Arc::new(Intake::new(store.clone(), Arc::clone(&bus), compute, max_deliveries)),
             store,
             bus,
-            held,
+            prefetch: prefetch,
             worker,
             max_deliveries,
             work: Mutex::default(),
@@ -113,7 +113,7 @@ impl EventMatcher {
     }
 
     /// Does rounds until entries are handled, or nothing is left; waits up to `wait` for the first entry. Answers how many.
-    pub async fn work(&self, wait: Duration) -> Result<usize, TickError> {
+    pub async fn process(&self, wait: Duration) -> Result<usize, TickError> {
         loop {
             let round = self.round(wait).await?;
             if round.finished > 0 || !round.goes_on {
@@ -130,14 +130,14 @@ impl EventMatcher {
         if idle {
             self.acknowledge(&mut work.done).await?;
             let read = work.reading.join_next().await;
-            self.take_read(work, read)?;
+            self.collect_read(work, read)?;
         }
         if idle && work.is_idle() {
             let wait = if work.misses.is_empty() { wait } else { Duration::ZERO };
             work.add(self.intake.read(&[], BATCH, wait).await?);
             if work.is_idle() {
                 work.spent.clear();
-                let goes_on = work.misses.tell_some(&self.store).await;
+                let goes_on = work.misses.notify_batch(&self.store).await;
                 return Ok(Round { finished: 0, goes_on });
             }
         }
@@ -145,10 +145,10 @@ impl EventMatcher {
         if !self.store.clock().trusted() {
             return Err(TickError::ClockUnknown);
         }
-        let buried = self.bury_hopeless(&mut work.hopeless).await?;
+        let buried = self.dead_letter_hopeless(&mut work.hopeless).await?;
         let given_up = self.judge(work).await?;
         let recorded = self.record(work, idle).await?;
-        let untold = work.misses.tell_one(&self.store).await;
+        let untold = work.misses.notify_next(&self.store).await;
         if work.is_idle() {
             self.acknowledge(&mut work.done).await?;
         }
@@ -166,29 +166,29 @@ impl EventMatcher {
         if work.lanes.is_empty() && !(work.judging.is_empty() && work.reading.is_empty()) {
             let MatcherWork { reading, judging, .. } = &mut *work;
             tokio::select! {
-                Some(judged) = judging.join_next() => given_up += self.take_judged(work, judged)?,
-                Some(read) = reading.join_next() => self.take_read(work, Some(read))?,
+                Some(judged) = judging.join_next() => given_up += self.collect_judged(work, judged)?,
+                Some(read) = reading.join_next() => self.collect_read(work, Some(read))?,
                 () = pause(BETWEEN_LOOKS) => {
                     self.start_reading(work, Duration::ZERO);
                 }
             }
         }
-        Ok(given_up + self.take_in_all(work)?)
+        Ok(given_up + self.collect_finished(work)?)
     }
 
     /// Takes in what is read and judged by now.
-    fn take_in_all(&self, work: &mut MatcherWork) -> Result<usize, TickError> {
+    fn collect_finished(&self, work: &mut MatcherWork) -> Result<usize, TickError> {
         let read = work.reading.try_join_next();
-        self.take_read(work, read)?;
+        self.collect_read(work, read)?;
         let mut given_up = 0;
         while let Some(judged) = work.judging.try_join_next() {
-            given_up += self.take_judged(work, judged)?;
+            given_up += self.collect_judged(work, judged)?;
         }
         Ok(given_up)
     }
 
     /// Takes in what was read; nothing where the read panicked: what it had taken comes again when its lease has run out.
-    fn take_read(
+    fn collect_read(
         &self,
         work: &mut MatcherWork,
         read: Option<Joined<Result<ReadBatch, BusError>>>,
@@ -204,9 +204,9 @@ impl EventMatcher {
         Ok(())
     }
 
-    fn take_judged(&self, work: &mut MatcherWork, judged: Joined<Judgement>) -> Result<usize, TickError> {
+    fn collect_judged(&self, work: &mut MatcherWork, judged: Joined<Judgement>) -> Result<usize, TickError> {
         match judged {
-            Ok(judgement) => self.take_in(work, judgement),
+            Ok(judgement) => self.collect_judgement(work, judgement),
             // its tenant is not known any more: nobody's turn is held up for long
             Err(_) => {
                 work.judged_now.clear();
@@ -226,9 +226,13 @@ impl EventMatcher {
         }
     }
 
-    fn take_in(&self, work: &mut MatcherWork, Judgement { tenant, came }: Judgement) -> Result<usize, TickError> {
+    fn collect_judgement(
+        &self,
+        work: &mut MatcherWork,
+        Judgement { tenant, result }: Judgement,
+    ) -> Result<usize, TickError> {
         work.judged_now.remove(&tenant);
-        match came {
+        match result {
             Ok(JudgedEvents { slice, rest, misses }) => {
                 work.misses.add(misses);
                 work.lanes.push(slice);
@@ -243,17 +247,17 @@ impl EventMatcher {
             // tasks that can't be read hold up the events of their tenants, and no others
             Err(Unjudged { events, error }) => {
                 let count = events.len();
-                events.into_iter().for_each(|taken| self.give_up(work, taken, &error));
+                events.into_iter().for_each(|taken| self.leave_unhandled(work, taken, &error));
                 Ok(count)
             }
         }
     }
 
-    async fn bury_hopeless(&self, hopeless: &mut Vec<(BusEntry, String)>) -> Result<usize, TickError> {
+    async fn dead_letter_hopeless(&self, hopeless: &mut Vec<(BusEntry, String)>) -> Result<usize, TickError> {
         let count = hopeless.len();
         while let Some((entry, why)) = hopeless.last() {
             tracing::warn!(entry = entry.id, why, "an entry of the event bus goes among the dead letters");
-            self.bus.bury(entry, why).await?;
+            self.bus.dead_letter_entry(entry, why).await?;
             self.buried.inc();
             hopeless.pop();
         }
@@ -261,10 +265,10 @@ impl EventMatcher {
     }
 
     /// Once nobody is to wait for events any more, ends the wait of the present read.
-    async fn end_waits(&self) -> Infallible {
+    async fn interrupt_reads(&self) -> Infallible {
         self.store.reads_ended().await;
         loop {
-            self.bus.end_waits().await;
+            self.bus.interrupt_reads().await;
             pause(BETWEEN_ENDS).await;
         }
     }
@@ -280,7 +284,7 @@ impl EventMatcher {
 
 impl ServiceLoop for EventMatcher {
     const NAME: &'static str = "matcher";
-    const LOOK_AGAIN: Duration = Duration::from_millis(50);
+    const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         // reading is the wait, what is published ends it; the first tick, and the first after one that failed, does not
@@ -291,13 +295,13 @@ impl ServiceLoop for EventMatcher {
         }
         tokio::select! {
             round = self.round(wait) => drop(round?),
-            never = self.end_waits() => match never {},
+            never = self.interrupt_reads() => match never {},
         }
         self.well.store(true, Ordering::Relaxed);
         Ok(NextTick::Now)
     }
 
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
 }

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::base::clock::{cut, pause, signed};
+use crate::base::clock::{pause, to_delta, truncate_millis};
 use crate::base::compute::{Compute, steps_to_read};
 use crate::base::expr::Language;
 use crate::base::id::{Scope, Tenant};
@@ -31,9 +31,9 @@ use crate::domain::trigger::condition::{
 };
 use crate::engine::Wakeup;
 use crate::engine::delivery::delivery_limiter::{DeliveryLimiter, DeliveryPermit};
-use crate::engine::service::{AtRest, NextTick, REST, ServiceLoop, TickError};
+use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
 use crate::ports::poll::{PollFailure, PollRequest, Poller};
-use crate::store::{DuePoll, PauseResult, PollClaim, RecordedPoll, Store, StoreError, Topic, answered};
+use crate::store::{DuePoll, PauseResult, PollClaim, RecordedPoll, Store, StoreError, Topic, with_timeout};
 
 /// How long a poll is one worker's: longer than the longest poll and the wait for a store that is slow to record it.
 pub const CLAIM: Duration = Duration::from_secs(45);
@@ -54,7 +54,7 @@ const SPREAD: Duration = Duration::from_millis(250);
 /// Polls due conditions.
 pub struct Watcher {
     work: PollWork,
-    places: DeliveryLimiter,
+    limiter: DeliveryLimiter,
     /// The tenant after which the search goes on.
     searched: Mutex<String>,
     under_way: TaskTracker,
@@ -93,7 +93,7 @@ impl Watcher {
         };
         Watcher {
             work,
-            places: DeliveryLimiter::new(at_once),
+            limiter: DeliveryLimiter::new(at_once),
             searched: Mutex::default(),
             under_way: TaskTracker::new(),
             done: Wakeup::default(),
@@ -101,10 +101,10 @@ impl Watcher {
     }
 
     /// The due polls for which there is a place.
-    async fn choose(&self, now: DateTime<Utc>) -> Result<PollBatch, StoreError> {
+    async fn select_due(&self, now: DateTime<Utc>) -> Result<PollBatch, StoreError> {
         let mut chosen = PollBatch::default();
         let due = self.work.store.due_polls(now, LOOKED_AT as i64).await?;
-        due.iter().for_each(|poll| chosen.take(&self.places, poll));
+        due.iter().for_each(|poll| chosen.acquire(&self.limiter, poll));
         chosen.more = due.len() == LOOKED_AT;
         if chosen.more && chosen.waits {
             self.search(&mut chosen, now).await?;
@@ -118,13 +118,13 @@ impl Watcher {
         let mut after = self.searched.lock().expect("searched").clone();
         let mut from_the_first = after.is_empty();
         for _ in 0..PAGES {
-            if self.places.free() == 0 {
+            if self.limiter.available() == 0 {
                 break;
             }
             let (polls, last) = self.work.store.polls_in_turn(now, &after, TENANTS).await?;
             let last_place = polls.iter().find(|poll| {
-                chosen.take(&self.places, poll);
-                self.places.free() == 0
+                chosen.acquire(&self.limiter, poll);
+                self.limiter.available() == 0
             });
             match (last_place, last) {
                 (Some(poll), _) => after.clone_from(&poll.tenant_id),
@@ -153,7 +153,7 @@ impl Watcher {
 /// Polls that a tick is about to make.
 #[derive(Default)]
 struct PollBatch {
-    seats: HashMap<Uuid, DeliveryPermit>,
+    permits: HashMap<Uuid, DeliveryPermit>,
     /// Something that is due has to wait for a place.
     waits: bool,
     /// More may be due than was looked at.
@@ -162,12 +162,12 @@ struct PollBatch {
 
 impl PollBatch {
     /// Takes a place for it, if there is one for its tenant.
-    fn take(&mut self, places: &DeliveryLimiter, poll: &DuePoll) {
-        if self.seats.contains_key(&poll.task_id) {
+    fn acquire(&mut self, limiter: &DeliveryLimiter, poll: &DuePoll) {
+        if self.permits.contains_key(&poll.task_id) {
             return;
         }
-        match places.take_any(&poll.tenant_id) {
-            Ok(seat) => drop(self.seats.insert(poll.task_id, seat)),
+        match limiter.acquire_any(&poll.tenant_id) {
+            Ok(permit) => drop(self.permits.insert(poll.task_id, permit)),
             Err(_) => self.waits = true,
         }
     }
@@ -175,21 +175,22 @@ impl PollBatch {
 
 impl ServiceLoop for Watcher {
     const NAME: &'static str = "watcher";
-    const LOOK_AGAIN: Duration = Duration::from_secs(5);
-    const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: REST, next: |_, outlook| outlook.poll });
+    const POLL_INTERVAL: Duration = Duration::from_secs(5);
+    const IDLE: Option<IdlePolicy<Self>> =
+        Some(IdlePolicy { max_wait: MAX_IDLE_WAIT, next: |_, pending| pending.poll });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         let clock = self.work.store.clock();
         if !clock.trusted() {
             return Err(TickError::ClockUnknown);
         }
-        if self.places.free() == 0 {
+        if self.limiter.available() == 0 {
             return Ok(NextTick::OnWake);
         }
         let now = clock.now();
-        let mut chosen = self.choose(now).await?;
-        let tasks: Vec<Uuid> = chosen.seats.keys().copied().collect();
-        let claims = self.work.store.claim_polls(&tasks, now, now + signed(CLAIM)).await?;
+        let mut chosen = self.select_due(now).await?;
+        let tasks: Vec<Uuid> = chosen.permits.keys().copied().collect();
+        let claims = self.work.store.claim_polls(&tasks, now, now + to_delta(CLAIM)).await?;
         let any = !claims.is_empty();
         // before a poll that begins here can have ended, and is due again
         let behind = match chosen.waits {
@@ -197,11 +198,11 @@ impl ServiceLoop for Watcher {
             false => Ok(None),
         };
         for claim in claims {
-            let seat = chosen.seats.remove(&claim.subject.id);
+            let permit = chosen.permits.remove(&claim.subject.id);
             let (work, done) = (self.work.clone(), Arc::clone(&self.done));
             self.under_way.spawn(async move {
                 work.watch(claim).await;
-                drop(seat);
+                drop(permit);
                 done.notify_one();
             });
         }
@@ -218,7 +219,7 @@ impl ServiceLoop for Watcher {
         })
     }
 
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         let mut due = self.work.store.listen(Topic::Due);
         let done = Arc::clone(&self.done);
         Box::pin(async move {
@@ -250,7 +251,7 @@ impl PollWork {
     async fn watch(&self, claim: PollClaim) {
         let outcome = self.outcome(&claim).await;
         let give_up = claim.until;
-        while let Err(error) = answered(self.write(&claim, &outcome)).await {
+        while let Err(error) = with_timeout(self.write(&claim, &outcome)).await {
             if !matches!(error, StoreError::Unavailable(_) | StoreError::TimedOut(_))
                 || self.store.clock().now() >= give_up
             {
@@ -270,21 +271,23 @@ impl PollWork {
             Err(PollFailure::Busy(wait)) => {
                 self.busy.inc();
                 let spread = SPREAD.mul_f64(fastrand::f64());
-                return PollOutcome::Postpone { at: cut(self.store.clock().now() + signed(wait + spread)) };
+                return PollOutcome::Postpone {
+                    at: truncate_millis(self.store.clock().now() + to_delta(wait + spread)),
+                };
             }
             Err(PollFailure::Fault(fault)) => Err(fault),
             Ok(seen) => Ok(seen),
         };
         self.polls.inc();
         let now = self.store.clock().now();
-        let Some(step) = self.step(claim, question, polled, now).await else {
+        let Some(step) = self.evaluate(claim, question, polled, now).await else {
             return PollOutcome::Disable { why: "its expressions can't be evaluated".into() };
         };
         if let Some(failing) = &step.state.failing {
             self.failing.inc();
             tracing::debug!(task_id = %claim.subject.id, count = failing.count, error = %failing.error, "a poll failed");
         }
-        let next_at = condition.within_end(cut(step.next_poll_at));
+        let next_at = condition.before_end(truncate_millis(step.next_poll_at));
         PollOutcome::Record { step: Box::new(step), next_at }
     }
 
@@ -304,7 +307,7 @@ impl PollWork {
     }
 
     /// The step that follows from the poll. Slow expressions are computed on a thread of their own.
-    async fn step(
+    async fn evaluate(
         &self,
         claim: &PollClaim,
         question: CompiledCondition,

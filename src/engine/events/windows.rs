@@ -18,7 +18,7 @@ use crate::domain::trigger::event::{Arrival, EventVerdict, reason};
 use crate::engine::events::matcher::index::indexed;
 use crate::engine::events::matcher::matched;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
-use crate::engine::service::{AtRest, NextTick, REST, ServiceLoop, TickError};
+use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
 use crate::store::{
     self, DueWindow, EventRelease, EventTask, EventsFired, FireEvents, Match, Store, StoreError, Topic,
 };
@@ -33,28 +33,28 @@ const JUDGED: usize = 10;
 /// Closes due windows of events.
 pub struct WindowCloser {
     store: Store,
-    held: Arc<PrefetchBuffer>,
+    prefetch: Arc<PrefetchBuffer>,
     compute: Compute,
     worker: Uuid,
 }
 
 impl WindowCloser {
     /// The service over this store.
-    pub fn new(store: Store, held: Arc<PrefetchBuffer>, compute: Compute, worker: Uuid) -> WindowCloser {
-        WindowCloser { store, held, compute, worker }
+    pub fn new(store: Store, buffered: Arc<PrefetchBuffer>, compute: Compute, worker: Uuid) -> WindowCloser {
+        WindowCloser { store, prefetch: buffered, compute, worker }
     }
 
     /// Closes what is due, a part of it; answers whether there may be more.
     async fn close(&self) -> Result<bool, TickError> {
         let now = self.store.clock().now();
         let due = self.store.due_windows(now, BATCH).await?;
-        let share = self.held.share_ahead(due.len());
-        match self.store.close_windows(&due, now, self.worker, share.room).await {
-            Ok(recorded) => self.held.add(recorded.claims),
+        let permit = self.prefetch.acquire_ahead(due.len());
+        match self.store.close_windows(&due, now, self.worker, permit.prefetch).await {
+            Ok(recorded) => self.prefetch.add(recorded.claims),
             Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
             Err(error) => {
                 tracing::warn!(%error, "windows of events can't be closed together, they are closed one by one");
-                drop(share);
+                drop(permit);
                 for window in &due {
                     self.close_one(window, now).await?;
                 }
@@ -64,9 +64,9 @@ impl WindowCloser {
     }
 
     async fn close_one(&self, window: &DueWindow, now: DateTime<Utc>) -> Result<(), TickError> {
-        let share = self.held.share_ahead(1);
-        match self.store.close_windows(std::slice::from_ref(window), now, self.worker, share.room).await {
-            Ok(recorded) => self.held.add(recorded.claims),
+        let permit = self.prefetch.acquire_ahead(1);
+        match self.store.close_windows(std::slice::from_ref(window), now, self.worker, permit.prefetch).await {
+            Ok(recorded) => self.prefetch.add(recorded.claims),
             Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
             Err(error) => {
                 self.store.set_aside_window(window.id, &error).await?;
@@ -79,34 +79,37 @@ impl WindowCloser {
     async fn release(&self) -> Result<bool, TickError> {
         let now = self.store.clock().now();
         let released = self.store.released_events(now, RELEASED.0, RELEASED.1).await?;
-        for held in &released {
-            match self.release_one(held, now).await {
+        for buffered in &released {
+            match self.release_one(buffered, now).await {
                 Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
-                Err(error) => self.store.set_aside_window(held.window_id, &error).await?,
+                Err(error) => self.store.set_aside_window(buffered.window_id, &error).await?,
                 Ok(()) => {}
             }
         }
         Ok(!released.is_empty())
     }
 
-    async fn release_one(&self, held: &store::HeldEvents, now: DateTime<Utc>) -> Result<(), StoreError> {
-        let task = self.store.find_task(&Scope::Every, held.task_id).await?;
-        let matches = self.judge(held, task).await?;
-        let share = self.held.share_ahead(matches.len());
-        let ask = FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room: share.room, few: false };
+    async fn release_one(&self, buffered: &store::HeldEvents, now: DateTime<Utc>) -> Result<(), StoreError> {
+        let task = self.store.find_task(&Scope::Every, buffered.task_id).await?;
+        let matches = self.judge(buffered, task).await?;
+        let permit = self.prefetch.acquire_ahead(matches.len());
+        let ask =
+            FireEvents { now, shards: &[], matches: &matches, worker: self.worker, room: permit.prefetch, few: false };
         // a task that changes meanwhile is read anew at the next tick
-        if let EventsFired::Done(recorded) = self.store.release_events(held.window_id, held.task_id, &ask).await? {
-            self.held.add(recorded.claims);
+        if let EventsFired::Done(recorded) =
+            self.store.release_events(buffered.window_id, buffered.task_id, &ask).await?
+        {
+            self.prefetch.add(recorded.claims);
         }
         Ok(())
     }
 
     /// Judges the events that a task has held, a few at a time in its tenant's turns.
-    async fn judge(&self, held: &store::HeldEvents, task: Option<Task>) -> Result<Vec<Match>, StoreError> {
+    async fn judge(&self, buffered: &store::HeldEvents, task: Option<Task>) -> Result<Vec<Match>, StoreError> {
         let Some(task) = task.map(Arc::new) else { return Ok(Vec::new()) };
-        let (runs, now) = (held.release == EventRelease::Run, self.store.clock().now());
-        let mut matches = Vec::with_capacity(held.events.len());
-        for some in held.events.chunks(JUDGED) {
+        let (runs, now) = (buffered.release == EventRelease::Run, self.store.clock().now());
+        let mut matches = Vec::with_capacity(buffered.events.len());
+        for some in buffered.events.chunks(JUDGED) {
             let (events, of) = (some.to_vec(), Arc::clone(&task));
             let judged = self.compute.run(&task.tenant_id, move || released(events, &of, runs, now)).await;
             matches.extend(judged.map_err(|panicked| StoreError::Corrupt(panicked.to_string()))?);
@@ -148,8 +151,9 @@ fn released(events: Vec<Event>, task: &Task, runs: bool, now: DateTime<Utc>) -> 
 
 impl ServiceLoop for WindowCloser {
     const NAME: &'static str = "windows";
-    const LOOK_AGAIN: Duration = Duration::from_secs(1);
-    const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: REST, next: |_, outlook| outlook.window });
+    const POLL_INTERVAL: Duration = Duration::from_secs(1);
+    const IDLE: Option<IdlePolicy<Self>> =
+        Some(IdlePolicy { max_wait: MAX_IDLE_WAIT, next: |_, pending| pending.window });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         let clock = self.store.clock();
@@ -164,7 +168,7 @@ impl ServiceLoop for WindowCloser {
         Ok(self.store.next_window().await?.map_or(NextTick::OnWake, NextTick::At))
     }
 
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         let mut hints = self.store.listen(Topic::Windows);
         Box::pin(async move {
             // the store outlives its services

@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use futures::future::BoxFuture;
 
-use crate::engine::service::{AtRest, NOW, NextTick, REST, ServiceLoop, TickError};
+use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NOW, NextTick, ServiceLoop, TickError};
 use crate::store::Store;
 
 /// Differences that are added up in one transaction.
@@ -32,9 +32,9 @@ impl ByteCounter {
 
 impl ServiceLoop for ByteCounter {
     const NAME: &'static str = "byte_counter";
-    const LOOK_AGAIN: Duration = Duration::from_secs(2);
-    const AT_REST: Option<AtRest<Self>> =
-        Some(AtRest { longest: REST, next: |_, outlook| outlook.uncounted.then_some(NOW) });
+    const POLL_INTERVAL: Duration = Duration::from_secs(2);
+    const IDLE: Option<IdlePolicy<Self>> =
+        Some(IdlePolicy { max_wait: MAX_IDLE_WAIT, next: |_, pending| pending.uncounted.then_some(NOW) });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         // most of the time there is nothing, and then nothing is written
@@ -49,7 +49,7 @@ impl ServiceLoop for ByteCounter {
         })
     }
 
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
 }

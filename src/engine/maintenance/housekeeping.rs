@@ -20,7 +20,7 @@ use crate::domain::trigger::schedule::{Schedule, When};
 use crate::domain::trigger::timetable::Timetable;
 use crate::engine::Settings;
 use crate::ports::bus::Bus;
-use crate::store::{Store, StoreError, answered};
+use crate::store::{Store, StoreError, with_timeout};
 
 /// Runs, deliveries, uses of credentials, or answers forgotten in one transaction.
 pub const BATCH: i64 = 200;
@@ -87,7 +87,7 @@ pub fn times(cron: &str, now: DateTime<Utc>) -> Result<Timetable, String> {
 /// The rounds while they go on.
 pub struct Rounds {
     stop: CancellationToken,
-    going: JoinHandle<()>,
+    task: JoinHandle<()>,
 }
 
 impl Housekeeping {
@@ -98,7 +98,7 @@ impl Housekeeping {
 
     /// Forgets what is older than it is kept, until nothing is left, the round's time is over, or `stop`; answers how many
     /// runs. What fails is left to the next round, and does not keep the rest from being forgotten.
-    pub async fn clean(store: &Store, retention: TimeDelta, stop: &CancellationToken) -> usize {
+    pub async fn delete_expired(store: &Store, retention: TimeDelta, stop: &CancellationToken) -> usize {
         let began = Instant::now();
         let mut runs = 0;
         let mut left = KINDS.to_vec();
@@ -109,7 +109,7 @@ impl Housekeeping {
                     return runs;
                 }
                 let begun = Instant::now();
-                match answered(forget(store, kind, retention)).await {
+                match with_timeout(delete_batch(store, kind, retention)).await {
                     Ok(0) => continue,
                     Ok(count) => {
                         runs += if kind == HousekeepingJob::Runs { count as usize } else { 0 };
@@ -134,7 +134,7 @@ impl Housekeeping {
         let times = self.times().with_context(|| format!("`engine.housekeeping` is `{}`", self.cron))?;
         let (stop, keeper) = (CancellationToken::new(), self.clone());
         let asked = stop.clone();
-        Ok(Rounds { stop, going: tokio::spawn(async move { keeper.go_round(times, &asked).await }) })
+        Ok(Rounds { stop, task: tokio::spawn(async move { keeper.run_rounds(times, &asked).await }) })
     }
 
     fn times(&self) -> anyhow::Result<Timetable> {
@@ -142,7 +142,7 @@ impl Housekeeping {
     }
 
     /// A round that takes longer than the times are apart leaves out those that pass meanwhile.
-    async fn go_round(&self, times: Timetable, stop: &CancellationToken) {
+    async fn run_rounds(&self, times: Timetable, stop: &CancellationToken) {
         let clock = self.store.clock();
         while let Some(next) = times.next_after(clock.now()) {
             if stop.run_until_cancelled(clock.sleep_until(next)).await.is_none() {
@@ -155,7 +155,7 @@ impl Housekeeping {
     }
 
     async fn round(&self, stop: &CancellationToken) {
-        match Housekeeping::clean(&self.store, self.retention, stop).await {
+        match Housekeeping::delete_expired(&self.store, self.retention, stop).await {
             0 => {}
             runs => tracing::info!(runs, "old runs are forgotten"),
         }
@@ -173,15 +173,15 @@ impl Rounds {
     /// Returns once none goes on. A transaction that takes too long is broken off.
     pub(in crate::engine) async fn stop(self) {
         self.stop.cancel();
-        let breaks_off = self.going.abort_handle();
-        if tokio::time::timeout(LAST_BATCH, self.going).await.is_err() {
+        let breaks_off = self.task.abort_handle();
+        if tokio::time::timeout(LAST_BATCH, self.task).await.is_err() {
             breaks_off.abort();
         }
     }
 }
 
 /// Forgets one batch of a kind; answers how much that was. None: nothing is left.
-async fn forget(store: &Store, kind: HousekeepingJob, retention: TimeDelta) -> Result<u64, StoreError> {
+async fn delete_batch(store: &Store, kind: HousekeepingJob, retention: TimeDelta) -> Result<u64, StoreError> {
     let now = store.clock().now();
     let old = now - retention;
     match kind {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use crate::engine::service::{AtRest, NOW, NextTick, REST, ServiceLoop, TickError};
+use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NOW, NextTick, ServiceLoop, TickError};
 use crate::store::{Store, Topic};
 
 /// Tasks that are resumed in one tick.
@@ -23,9 +23,9 @@ impl Resumer {
 
 impl ServiceLoop for Resumer {
     const NAME: &'static str = "resumer";
-    const LOOK_AGAIN: Duration = Duration::from_secs(2);
-    const AT_REST: Option<AtRest<Self>> =
-        Some(AtRest { longest: REST, next: |_, outlook| outlook.resumption.then_some(NOW) });
+    const POLL_INTERVAL: Duration = Duration::from_secs(2);
+    const IDLE: Option<IdlePolicy<Self>> =
+        Some(IdlePolicy { max_wait: MAX_IDLE_WAIT, next: |_, pending| pending.resumption.then_some(NOW) });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         Ok(match self.store.resume_next(BATCH).await? {
@@ -34,7 +34,7 @@ impl ServiceLoop for Resumer {
         })
     }
 
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         let mut hints = self.store.listen(Topic::Resumptions);
         Box::pin(async move {
             let _ = hints.changed().await;

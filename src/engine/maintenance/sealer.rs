@@ -10,7 +10,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use futures::future::BoxFuture;
 
-use crate::engine::service::{AtRest, NOW, NextTick, ServiceLoop, TickError};
+use crate::engine::service::{IdlePolicy, NOW, NextTick, ServiceLoop, TickError};
 use crate::ports::vault::Vault;
 use crate::store::Store;
 
@@ -34,9 +34,9 @@ impl Sealer {
 
 impl ServiceLoop for Sealer {
     const NAME: &'static str = "sealer";
-    const LOOK_AGAIN: Duration = Duration::from_secs(1);
-    const AT_REST: Option<AtRest<Self>> =
-        Some(AtRest { longest: Duration::from_secs(2), next: |_, outlook| outlook.unsealed.then_some(NOW) });
+    const POLL_INTERVAL: Duration = Duration::from_secs(1);
+    const IDLE: Option<IdlePolicy<Self>> =
+        Some(IdlePolicy { max_wait: Duration::from_secs(2), next: |_, pending| pending.unsealed.then_some(NOW) });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         // most of the time there is nothing, and then nobody is locked out
@@ -51,7 +51,7 @@ impl ServiceLoop for Sealer {
         })
     }
 
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
 }

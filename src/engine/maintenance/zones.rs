@@ -82,12 +82,12 @@ impl ZoneKeeper {
     }
 
     /// Rings where somebody finds that another release plans.
-    pub(crate) fn bell(&self) -> Wakeup {
+    pub(crate) fn wakeup(&self) -> Wakeup {
         Arc::clone(&self.bell)
     }
 
     /// Plans by the machine's rules once two looks have found the same newer release.
-    async fn look_at_folder(&self) {
+    async fn check_folder(&self) {
         let present = self.zones.get().release().clone();
         let settings = self.settings.clone();
         let found = spawn_blocking(move || settings.release()).await.ok().flatten().filter(|found| *found > present);
@@ -99,10 +99,10 @@ impl ZoneKeeper {
         if let Ok(warnings) = spawn_blocking(move || settings.renew(&zones)).await {
             warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         }
-        self.say("the rules of time zones were replaced on this machine");
+        self.log_once("the rules of time zones were replaced on this machine");
     }
 
-    fn say(&self, what: &str) {
+    fn log_once(&self, what: &str) {
         let zones = self.zones.get();
         self.metrics.zones(zones.release().as_str(), zones.source().as_str());
         tracing::info!(release = zones.release().as_str(), source = %zones.source(), "{what}");
@@ -113,12 +113,12 @@ impl ZoneKeeper {
         let current = self.zones.get();
         let newest = self.store.newest_zones().await?;
         match newest {
-            Some(newest) if newest.release > *current.release() => self.follow(&newest).await.map(|()| true),
+            Some(newest) if newest.release > *current.release() => self.adopt_newest(&newest).await.map(|()| true),
             Some(newest) if newest.release == *current.release() && newest.is_planned => {
                 *self.pass.lock().expect("pass lock") = None;
                 Ok(false)
             }
-            Some(newest) if newest.release == *current.release() => self.replan_some(current).await,
+            Some(newest) if newest.release == *current.release() => self.replan_batch(current).await,
             _ => {
                 let (zones, release) = (Arc::clone(&current), current.release().clone());
                 let Ok(rules) = spawn_blocking(move || zones.to_bytes()).await else { return Ok(false) };
@@ -129,7 +129,7 @@ impl ZoneKeeper {
     }
 
     /// Takes the rules of a newer release from the database.
-    async fn follow(&self, newest: &NewestZones) -> Result<(), TickError> {
+    async fn adopt_newest(&self, newest: &NewestZones) -> Result<(), TickError> {
         let own = self.zones.get().release().clone();
         let corrupt = || StoreError::Corrupt(format!("the zone rules of release {} can't be read", newest.release));
         let rules = self.store.zones_of(&newest.release).await?.ok_or_else(corrupt)?;
@@ -146,7 +146,7 @@ impl ZoneKeeper {
     }
 
     /// Plans anew what is concerned of some tasks; answers whether there are more.
-    async fn replan_some(&self, current: Arc<ZoneTable>) -> Result<bool, TickError> {
+    async fn replan_batch(&self, current: Arc<ZoneTable>) -> Result<bool, TickError> {
         let going = self.pass.lock().expect("pass lock").clone();
         let mut pass = match going.filter(|pass| pass.new.release() == current.release()) {
             Some(pass) => pass,
@@ -190,7 +190,7 @@ impl ZoneKeeper {
         let (from, to) = (self.store.clock().now() - BACK, self.store.clock().now() + AHEAD);
         let compared = spawn_blocking(move || {
             let old = planned.zip(stored).and_then(|(release, rules)| ZoneTable::from_bytes(release, &rules));
-            let old = Arc::new(old.unwrap_or_else(ZoneTable::former));
+            let old = Arc::new(old.unwrap_or_else(ZoneTable::legacy));
             let zones: HashSet<&'static str> =
                 new.differing(&old, from, to).into_iter().map(|zone| zone.name()).collect();
             ReplanPass { old, new, zones: Arc::new(zones), after: Uuid::nil(), moved: 0 }
@@ -272,18 +272,18 @@ impl ZoneKeeper {
 
 impl ServiceLoop for ZoneKeeper {
     const NAME: &'static str = "zones";
-    const LOOK_AGAIN: Duration = Duration::from_secs(60);
+    const POLL_INTERVAL: Duration = Duration::from_secs(60);
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         if !self.busy.load(Ordering::Relaxed) {
-            self.look_at_folder().await;
+            self.check_folder().await;
         }
         let more = self.step().await?;
         self.busy.store(more, Ordering::Relaxed);
         Ok(if more { NextTick::Now } else { NextTick::OnWake })
     }
 
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         let bell = Arc::clone(&self.bell);
         Box::pin(async move { bell.notified().await })
     }

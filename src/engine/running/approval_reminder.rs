@@ -16,7 +16,7 @@ use crate::domain::approval::{Approval, ApprovalStatus, Settings};
 use crate::domain::notification::new_delivery::channels;
 use crate::domain::notification::{MessageKind, NewDelivery, Recipient};
 use crate::domain::task::{Output, Route};
-use crate::engine::service::{AtRest, NextTick, ServiceLoop, TickError};
+use crate::engine::service::{IdlePolicy, NextTick, ServiceLoop, TickError};
 use crate::store::{Attend, Attended, Store, StoreError, WaitingRun};
 
 /// Runs attended to at once.
@@ -81,7 +81,7 @@ fn instant(asked: &Approval, share: f64) -> DateTime<Utc> {
 
 /// Recipients that have to be asked by now besides the owner, and whether the reminder is theirs, too. Nobody stands in
 /// it twice.
-fn others<'a>(settings: &'a Settings, due: &DueQuestion, owner: &str) -> Vec<(&'a str, bool)> {
+fn escalation_recipients<'a>(settings: &'a Settings, due: &DueQuestion, owner: &str) -> Vec<(&'a str, bool)> {
     let mut others: Vec<(&str, bool)> = Vec::new();
     let named = settings.additional_approvers.iter().filter(|_| due.is_open).map(|name| (name.as_str(), true));
     let escalated = settings.escalate_to.iter().filter(|_| due.escalated).map(|name| (name.as_str(), due.reminds_all));
@@ -107,10 +107,10 @@ impl ApprovalReminder {
         ApprovalReminder { store, settings }
     }
 
-    async fn attend(&self, waiting: &WaitingRun) -> Result<(), StoreError> {
-        let attend = self.work_out(waiting).await?;
+    async fn remind(&self, waiting: &WaitingRun) -> Result<(), StoreError> {
+        let attend = self.plan_reminder(waiting).await?;
         let run_id = waiting.run.id;
-        match self.store.attend(run_id, &attend).await {
+        match self.store.settle_waiting(run_id, &attend).await {
             Ok(Attended::Expired) => tracing::warn!(%run_id, "nobody approved in time, the run has expired"),
             Ok(Attended::Woken) => tracing::info!(%run_id, "a run that waited for people goes on"),
             Ok(Attended::Waits | Attended::Gone) | Err(StoreError::NotFound) => {}
@@ -119,7 +119,7 @@ impl ApprovalReminder {
         Ok(())
     }
 
-    async fn work_out(&self, WaitingRun { run, task, approvals }: &WaitingRun) -> Result<Attend, StoreError> {
+    async fn plan_reminder(&self, WaitingRun { run, task, approvals }: &WaitingRun) -> Result<Attend, StoreError> {
         let now = self.store.clock().now();
         let owner = self.recipient(&run.tenant_id).await?;
         let (mut deliveries, mut wake_at) = (vec![], now + AT_LEISURE);
@@ -132,7 +132,7 @@ impl ApprovalReminder {
             // the task's channels are its owner's; another recipient has an order of their own
             let own = task.as_ref().map(|task| &task.spec.output);
             deliveries.extend(due.reminder.and_then(|n| put(Some(n), (&run.tenant_id, owner.as_ref()), own)));
-            for (other, reminds) in others(&self.settings, &due, &run.tenant_id) {
+            for (other, reminds) in escalation_recipients(&self.settings, &due, &run.tenant_id) {
                 let recipient = self.recipient(other).await?;
                 deliveries.extend(put(None, (other, recipient.as_ref()), None));
                 let again = due.reminder.filter(|_| reminds);
@@ -146,7 +146,7 @@ impl ApprovalReminder {
         };
         let order = channels(output, owner.as_ref());
         let if_expired = NewDelivery::of_run(&run.tenant_id, run.id, MessageKind::Failure, order);
-        let if_expired = if_expired.map(|told| told.pressing(output.urgency));
+        let if_expired = if_expired.map(|told| told.with_urgency(output.urgency));
         Ok(Attend { wake_at, deliveries, if_expired: if_expired.into_iter().collect() })
     }
 
@@ -157,8 +157,9 @@ impl ApprovalReminder {
 
 impl ServiceLoop for ApprovalReminder {
     const NAME: &'static str = "attendant";
-    const LOOK_AGAIN: Duration = Duration::from_secs(3);
-    const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: Self::LOOK_AGAIN, next: |_, outlook| outlook.parked });
+    const POLL_INTERVAL: Duration = Duration::from_secs(3);
+    const IDLE: Option<IdlePolicy<Self>> =
+        Some(IdlePolicy { max_wait: Self::POLL_INTERVAL, next: |_, pending| pending.parked });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         if !self.store.clock().trusted() {
@@ -167,20 +168,20 @@ impl ServiceLoop for ApprovalReminder {
         let waiting = self.store.waiting_for_people(self.store.clock().now(), PAGE).await?;
         let full = waiting.len() as i64 == PAGE;
         for waiting in &waiting {
-            match self.attend(waiting).await {
+            match self.remind(waiting).await {
                 Err(error @ StoreError::Unavailable(_)) => return Err(error.into()),
                 Err(error) => self.store.set_aside_parked(waiting.run.id, &error).await?,
                 Ok(()) => {}
             }
         }
-        match (full, self.store.next_waiting().await?) {
+        match (full, self.store.next_waiting_at().await?) {
             (true, _) => Ok(NextTick::Now),
             (false, Some(at)) => Ok(NextTick::At(at)),
             (false, None) => Ok(NextTick::OnWake),
         }
     }
 
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
 }
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn another_is_asked_after_his_share_and_reminded_by_what_comes_later() {
+    fn escalation_asks_another_recipient_after_its_share_of_the_time() {
         let line = |now| line(&asked(), &escalating(), now);
         assert_eq!(line("08:15"), (Some(1), false, false, "08:18:00".into()));
         assert_eq!(line("08:18"), (Some(1), true, false, "08:27:00".into()));
@@ -229,12 +230,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_any_more_once_the_time_is_over_and_the_store_is_asked_again_soon() {
+    fn finisher_stops_logging_after_its_deadline_and_retries_the_store() {
         assert_eq!(line(&asked(), &escalating(), "08:30"), (None, false, false, "08:30:01".into()));
     }
 
     #[test]
-    fn nobody_is_reminded_of_what_is_settled_and_a_held_call_is_looked_at_when_its_window_ends() {
+    fn reminder_skips_settled_questions_and_wakes_when_a_hold_ends() {
         let mut batch = asked();
         for approval in &mut batch {
             approval.status = ApprovalStatus::Approved;

@@ -13,10 +13,10 @@ use crate::domain::task::Task;
 use crate::domain::task::change::FaultyPart;
 use crate::engine::running::finisher::BACK_OFF;
 use crate::executor::UNREADABLE_ACTION;
-use crate::store::{PauseResult, SeenTask, Store, StoreError, answered};
+use crate::store::{PauseResult, SeenTask, Store, StoreError, with_timeout};
 
 /// The credential issue for which a run failed, if it was one.
-pub fn lack_of(result: &Result<RunOutcome, RunError>) -> Option<&CredentialIssue> {
+pub fn credential_issue(result: &Result<RunOutcome, RunError>) -> Option<&CredentialIssue> {
     match result {
         Err(RunError::Fail { fault }) => fault.credential_issue.as_deref(),
         _ => None,
@@ -35,7 +35,7 @@ pub fn unreadable(result: &Result<RunOutcome, RunError>) -> Option<&str> {
 /// told by that.
 pub async fn disable(store: &Store, task: &Task, why: &str) -> bool {
     let seen = SeenTask::Version(task.version);
-    match until_answered(|| store.disable_task(task.id, seen, FaultyPart::Action, why)).await {
+    match retry_until_available(|| store.disable_task(task.id, seen, FaultyPart::Action, why)).await {
         Ok(true) => {
             tracing::error!(task_id = %task.id, why, "the action of a task can't be read, it is disabled");
             true
@@ -51,7 +51,7 @@ pub async fn disable(store: &Store, task: &Task, why: &str) -> bool {
 /// Pauses the task, and answers whether its owner is told by that; a failure that they are not told of so is told like
 /// any other. A store that is away is waited for: who asks gives up when the run is no longer theirs.
 pub async fn pause(store: &Store, task_id: Uuid, lack: &CredentialIssue) -> bool {
-    let paused = until_answered(|| store.pause_for_credential(task_id, lack)).await;
+    let paused = retry_until_available(|| store.pause_for_credential(task_id, lack)).await;
     if let Ok(PauseResult::Paused) = paused {
         tracing::warn!(%task_id, credential = %lack.credential, "a task lacks a credential, it is paused");
     }
@@ -66,9 +66,11 @@ pub async fn pause(store: &Store, task_id: Uuid, lack: &CredentialIssue) -> bool
 }
 
 /// The store's answer, asked again for as long as it is away.
-async fn until_answered<T, F: Future<Output = Result<T, StoreError>>>(ask: impl Fn() -> F) -> Result<T, StoreError> {
+async fn retry_until_available<T, F: Future<Output = Result<T, StoreError>>>(
+    ask: impl Fn() -> F,
+) -> Result<T, StoreError> {
     for tries in 1.. {
-        let error = match answered(ask()).await {
+        let error = match with_timeout(ask()).await {
             Err(StoreError::Unavailable(error) | StoreError::TimedOut(error)) => error,
             answer => return answer,
         };
@@ -88,14 +90,14 @@ mod tests {
     async fn a_store_that_is_away_is_asked_until_it_answers() {
         let asked = AtomicU32::new(0);
         let away = || async { Err(StoreError::Unavailable("away".into())) };
-        let answer = until_answered(|| async {
+        let answer = retry_until_available(|| async {
             match asked.fetch_add(1, Ordering::Relaxed) {
                 0 | 1 => away().await,
                 _ => Ok(PauseResult::Told),
             }
         });
         assert_eq!((answer.await.unwrap(), asked.load(Ordering::Relaxed)), (PauseResult::Told, 3));
-        let broken = until_answered(|| async { Err::<PauseResult, _>(StoreError::Corrupt("odd".into())) }).await;
+        let broken = retry_until_available(|| async { Err::<PauseResult, _>(StoreError::Corrupt("odd".into())) }).await;
         assert!(matches!(broken, Err(StoreError::Corrupt(_))), "{broken:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::base::clock::{cut, signed};
+use crate::base::clock::{to_delta, truncate_millis};
 use crate::base::retry::full_jitter;
 use crate::domain::notification::run_notification::{RunEnd, RunNotification};
 use crate::domain::notification::{NewDelivery, Recipient};
@@ -53,7 +53,7 @@ impl RunEnding<'_> {
     pub fn finish(&self, result: Result<RunOutcome, RunError>) -> Result<Option<Finish>, IllegalRunTransition> {
         Ok(Some(match result {
             Ok(RunOutcome::Succeeded { output, usage }) => {
-                let tells = self.tells(RunEnd::Succeeded { output: Some(&output) });
+                let tells = self.notification(RunEnd::Succeeded { output: Some(&output) });
                 Finish { output: Some(output), usage, tells, ..self.end(RunEvent::Succeed)? }
             }
             Ok(RunOutcome::Quiet { reason, usage }) => {
@@ -63,7 +63,8 @@ impl RunEnding<'_> {
                 Finish { park: Some(Park::Completion { until }), usage, ..self.end(RunEvent::AskCompletion)? }
             }
             Ok(RunOutcome::Asks { asks, open, usage }) => {
-                let deliveries = asks.first().and_then(|(ask, _)| self.ask(ask.batch_id)).into_iter().collect();
+                let deliveries =
+                    asks.first().and_then(|(ask, _)| self.approval_question(ask.batch_id)).into_iter().collect();
                 // looked at at once: when to remind, and when it expires, is the expirer's to say
                 let park = Some(Park::Approval { wake_at: self.now, asks, open });
                 Finish { park, usage, deliveries, ..self.end(RunEvent::AskApproval)? }
@@ -83,7 +84,7 @@ impl RunEnding<'_> {
             },
             Err(RunError::Infrastructure { fault }) if self.run.infra_retries < INFRA_LIMIT => Finish {
                 error: Some(fault),
-                again: Some(RequeuedRun { run_at: self.when_mended(), uses_attempt: false }),
+                again: Some(RequeuedRun { run_at: self.retry_after_outage(), uses_attempt: false }),
                 infra_retry: true,
                 ..self.end(RunEvent::Requeue)?
             },
@@ -108,7 +109,7 @@ impl RunEnding<'_> {
     }
 
     fn failed(&self, fault: RunFault) -> Result<Finish, IllegalRunTransition> {
-        let tells = if self.told { None } else { self.tells(RunEnd::Failed { code: &fault.code }) };
+        let tells = if self.told { None } else { self.notification(RunEnd::Failed { code: &fault.code }) };
         Ok(Finish { error: Some(fault), tells, ..self.end(RunEvent::Fail)? })
     }
 
@@ -120,13 +121,13 @@ impl RunEnding<'_> {
         let first = Duration::from_secs(self.retry().backoff_seconds);
         let tries = self.run.attempt.max(1) as u32;
         let own = full_jitter(first, tries, LONGEST_BACK_OFF, self.random);
-        Some(cut(self.now + signed(own.max(after.unwrap_or_default().min(LONGEST_WISH)))))
+        Some(truncate_millis(self.now + to_delta(own.max(after.unwrap_or_default().min(LONGEST_WISH)))))
     }
 
     /// When a run follows that the infrastructure held up.
-    fn when_mended(&self) -> DateTime<Utc> {
+    fn retry_after_outage(&self) -> DateTime<Utc> {
         let tries = self.run.infra_retries.max(0) as u32 + 1;
-        cut(self.now + signed(full_jitter(INFRA_BACK_OFF.0, tries, INFRA_BACK_OFF.1, self.random)))
+        truncate_millis(self.now + to_delta(full_jitter(INFRA_BACK_OFF.0, tries, INFRA_BACK_OFF.1, self.random)))
     }
 
     fn attempts_left(&self) -> u32 {
@@ -137,12 +138,12 @@ impl RunEnding<'_> {
         self.task.map(|task| task.spec.retry.clone()).unwrap_or_default()
     }
 
-    fn tells(&self, end: RunEnd) -> Option<RunNotification> {
+    fn notification(&self, end: RunEnd) -> Option<RunNotification> {
         RunNotification::of(self.run, self.task, self.recipient, end)
     }
 
     /// The question to the recipient, whatever becomes of the run's result.
-    fn ask(&self, batch: Uuid) -> Option<NewDelivery> {
+    fn approval_question(&self, batch: Uuid) -> Option<NewDelivery> {
         let Run { id, tenant_id, .. } = self.run;
         let output = self.task.map(|task| &task.spec.output);
         let to = (tenant_id.as_str(), self.recipient);
@@ -328,13 +329,13 @@ mod tests {
         let finish = ending.finish(Ok(outcome)).unwrap().unwrap();
         assert_eq!((finish.state, finish.deliveries.len()), (RunState::PendingApproval, 0));
         assert_eq!(finish.park, Some(Park::Approval { wake_at: now(), asks: vec![], open }));
-        let ask = ending.ask(Uuid::from_u128(5)).unwrap();
+        let ask = ending.approval_question(Uuid::from_u128(5)).unwrap();
         assert_eq!((ask.channel.as_str(), ask.kind, ask.run_id), ("email", MessageKind::Ask, Some(run.id)));
         assert_eq!(ask.subject_ref, Some(SubjectRef::Questions { batch_id: Uuid::from_u128(5) }));
     }
 
     #[test]
-    fn nothing_is_written_once_the_lease_is_lost() {
+    fn run_writes_nothing_after_its_lease_is_lost() {
         assert_eq!(ending(1, 0, 1.0, |ending| ending.finish(Err(RunError::LeaseLost))), Ok(None));
     }
 }

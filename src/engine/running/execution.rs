@@ -32,7 +32,7 @@ use crate::executor::hub::Hub;
 use crate::executor::{ExecutorRegistry, Job};
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::vault::credentials::UsedSecrets;
-use crate::store::{Finish, StartedRun, Store, StoreError, answered};
+use crate::store::{Finish, StartedRun, Store, StoreError, with_timeout};
 
 /// How long an executor may take to hand its run back once it was asked to.
 pub const HAND_BACK_LIMIT: Duration = Duration::from_secs(2);
@@ -75,7 +75,7 @@ impl Executions {
         lease: Duration,
     ) -> Executions {
         // two instances may each be wrong by what a measurement may be wrong
-        let margin = clock::signed((clock::MEASUREMENT_ERROR * 2).min(lease / 10));
+        let margin = clock::to_delta((clock::MEASUREMENT_ERROR * 2).min(lease / 10));
         Executions(Arc::new(Shared {
             runtime: Handle::current(),
             store,
@@ -101,33 +101,33 @@ impl Executions {
         let shared = Arc::clone(&self.0);
         shared.measures.started(&shared.store, &started, shared.store.clock().now());
         // the place is taken before the task runs: who counts free places must see it
-        let place = shared.active.add(started.lease, &started.run.tenant_id, started.lease_until);
+        let guard = shared.active.add(started.lease, &started.run.tenant_id, started.lease_until);
         let runtime = shared.runtime.clone();
-        runtime.spawn(async move { shared.execute(started, place).await });
+        runtime.spawn(async move { shared.execute(started, guard).await });
     }
 }
 
 /// There are as many of these as runs under way, so what few of them come to (the store's futures are large) is boxed.
 impl Shared {
-    async fn execute(&self, started: StartedRun, place: RunGuard) {
+    async fn execute(&self, started: StartedRun, guard: RunGuard) {
         let run_id = started.run.id;
-        self.tell_state(run_id, RunState::Running, None);
+        self.publish_state(run_id, RunState::Running, None);
         let began = self.store.clock().elapsed();
         let transcript = Arc::new(LeasedTranscript::new(self.store.clone(), started.lease, &started.run));
         let result = tokio::select! {
             biased;
-            () = self.lease_over(&place), if !planted!("no_fence") => return lost(run_id),
-            result = self.run_to_end(&started, &place, Arc::clone(&transcript)) => result,
-            () = self.lease_gone(&place), if !planted!("no_fence") => return lost(run_id),
+            () = self.lease_expired(&guard), if !failpoint!("no_fence") => return log_lost(run_id),
+            result = self.run_to_end(&started, &guard, Arc::clone(&transcript)) => result,
+            () = self.lease_lost(&guard), if !failpoint!("no_fence") => return log_lost(run_id),
         };
         // Nothing has effects from here on, and what is written is fenced by the token: so an end is offered to a store
         // that is away for as long as it takes, rather than executed once more.
         let ran = self.store.clock().elapsed().saturating_sub(began);
         let told = tokio::select! {
             biased;
-            () = self.lease_over(&place), if !planted!("no_fence") => return lost(run_id),
+            () = self.lease_expired(&guard), if !failpoint!("no_fence") => return log_lost(run_id),
             told = self.stop_task(&started, &result) => told,
-            () = self.lease_gone(&place), if !planted!("no_fence") => return lost(run_id),
+            () = self.lease_lost(&guard), if !failpoint!("no_fence") => return log_lost(run_id),
         };
         let recipient = match ran < RECIPIENT_FRESH {
             true => started.recipient.clone(),
@@ -155,7 +155,7 @@ impl Shared {
     async fn run_to_end(
         &self,
         started: &StartedRun,
-        place: &RunGuard,
+        guard: &RunGuard,
         transcript: Arc<LeasedTranscript>,
     ) -> Result<RunOutcome, RunError> {
         if let (Some(task_id), None) = (started.run.task_id, &started.task) {
@@ -165,13 +165,13 @@ impl Shared {
         let Some(executor) = self.executors.find(name) else {
             return Err(RunError::fail("executor_unknown", format!("there is no executor `{name}` in this service")));
         };
-        let stop = &place.stop;
+        let stop = &guard.stop;
         let job = self.job(started, transcript, stop.clone());
         let work = AssertUnwindSafe(executor.execute(job)).catch_unwind();
         let ended = tokio::select! {
             ended = work => ended.unwrap_or_else(|_| Err(RunError::fail("panicked", "the executor panicked"))),
             () = self.store.clock().sleep_until(started.deadline_at) => Err(too_long(started)),
-            asked = asked_in_vain(stop) => Err(asked),
+            asked = stop_ignored(stop) => Err(asked),
         };
         match (ended, stop.check()) {
             // whose end was asked for is not tried again
@@ -196,7 +196,7 @@ impl Shared {
         if let Some(fault) = error {
             self.hub.publish(run_id, || StreamEvent::Error { code: fault.code, message: fault.message });
         }
-        self.tell_state(run_id, state, reason);
+        self.publish_state(run_id, state, reason);
         if state.is_final() {
             self.hub.publish(run_id, || StreamEvent::ExecutionEnd { conversation_id: None, usage: json!(usage) });
         }
@@ -208,7 +208,7 @@ impl Shared {
     /// Where the run failed for want of a credential its task is paused, and where its action can't be read it is disabled;
     /// whether its owner is told by that.
     async fn stop_task(&self, started: &StartedRun, result: &Result<RunOutcome, RunError>) -> bool {
-        match (&started.task, credential_pause::lack_of(result), credential_pause::unreadable(result)) {
+        match (&started.task, credential_pause::credential_issue(result), credential_pause::unreadable(result)) {
             (Some(task), Some(lack), _) => Box::pin(credential_pause::pause(&self.store, task.id, lack)).await,
             (Some(task), _, Some(why)) => Box::pin(credential_pause::disable(&self.store, task, why)).await,
             _ => false,
@@ -218,7 +218,7 @@ impl Shared {
     async fn pause_if_failing(&self, started: &StartedRun) {
         let Some(task) = &started.task else { return };
         let Some(limit) = task.spec.pause_after_failures else { return };
-        match answered(self.store.pause_if_failing(task.id, limit)).await {
+        match with_timeout(self.store.pause_if_failing(task.id, limit)).await {
             Ok(true) => tracing::warn!(task_id = %task.id, failures = limit, "a task keeps failing, it is paused"),
             Ok(false) => {}
             Err(error) => tracing::warn!(task_id = %task.id, %error, "failures could not be counted"),
@@ -257,7 +257,7 @@ impl Shared {
     /// The tenant's recipient; a store that is away is asked until it answers.
     async fn recipient(&self, tenant: &str) -> Option<Arc<Recipient>> {
         loop {
-            match answered(self.store.find_recipient(&Scope::Every, tenant)).await {
+            match with_timeout(self.store.find_recipient(&Scope::Every, tenant)).await {
                 Ok(found) => return found.map(|stored| Arc::new(stored.recipient)),
                 Err(StoreError::Unavailable(_) | StoreError::TimedOut(_)) => clock::pause(ASK_AGAIN).await,
                 Err(error) => {
@@ -270,25 +270,25 @@ impl Shared {
 
     /// Until when the lease of this place is surely ours: `margin` before others may think that it is not, because their
     /// clocks and ours agree only so well.
-    fn sure_until(&self, place: &RunGuard) -> DateTime<Utc> {
-        *place.valid_until.borrow() - self.margin
+    fn lease_deadline(&self, guard: &RunGuard) -> DateTime<Utc> {
+        *guard.valid_until.borrow() - self.margin
     }
 
     /// Returns when the lease was not renewed in time, or was taken; for who looks anyway: it wakes nobody. Looked at
     /// before each step of the work, it keeps a process that was stopped for longer than the lease from another step.
-    fn lease_over(&self, place: &RunGuard) -> impl Future<Output = ()> {
-        std::future::poll_fn(|_| match self.store.clock().now() >= self.sure_until(place) {
+    fn lease_expired(&self, guard: &RunGuard) -> impl Future<Output = ()> {
+        std::future::poll_fn(|_| match self.store.clock().now() >= self.lease_deadline(guard) {
             true => Poll::Ready(()),
             false => Poll::Pending,
         })
     }
 
     /// Returns when the lease was not renewed in time, or was taken, and wakes its caller.
-    async fn lease_gone(&self, place: &RunGuard) {
-        let (clock, mut valid_until) = (self.store.clock(), place.valid_until.clone());
+    async fn lease_lost(&self, guard: &RunGuard) {
+        let (clock, mut valid_until) = (self.store.clock(), guard.valid_until.clone());
         loop {
             valid_until.mark_unchanged();
-            let until = self.sure_until(place);
+            let until = self.lease_deadline(guard);
             if clock.now() >= until {
                 return;
             }
@@ -299,7 +299,7 @@ impl Shared {
         }
     }
 
-    fn tell_state(&self, run_id: uuid::Uuid, state: RunState, reason: Option<String>) {
+    fn publish_state(&self, run_id: uuid::Uuid, state: RunState, reason: Option<String>) {
         self.hub.publish(run_id, || StreamEvent::StateChange { state: state.as_str().to_owned(), reason });
     }
 }
@@ -320,13 +320,13 @@ fn log_end(started: &StartedRun, state: RunState, took: Duration, error: Option<
     }
 }
 
-fn lost(run_id: uuid::Uuid) {
+fn log_lost(run_id: uuid::Uuid) {
     tracing::warn!(%run_id, "the lease is lost, the run goes on elsewhere");
 }
 
 /// Returns when an end was asked for and the executor did not come to it by itself.
-async fn asked_in_vain(stop: &StopSignal) -> RunError {
-    stop.asked().await;
+async fn stop_ignored(stop: &StopSignal) -> RunError {
+    stop.requested().await;
     clock::pause(HAND_BACK_LIMIT).await;
     stop.check().err().unwrap_or(RunError::HandBack)
 }

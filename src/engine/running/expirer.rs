@@ -11,7 +11,7 @@ use crate::domain::notification::run_notification::{RunEnd, RunNotification};
 use crate::domain::run::outcome::RunFault;
 use crate::domain::run::{Run, RunEvent};
 use crate::domain::task::Task;
-use crate::engine::service::{AtRest, NextTick, ServiceLoop, TickError};
+use crate::engine::service::{IdlePolicy, NextTick, ServiceLoop, TickError};
 use crate::store::{RunCompletion, Store, StoreError};
 
 /// Rows handled at once.
@@ -53,12 +53,12 @@ impl Expirer {
 
 impl ServiceLoop for Expirer {
     const NAME: &'static str = "expirer";
-    const LOOK_AGAIN: Duration = Duration::from_secs(3);
-    const AT_REST: Option<AtRest<Self>> = Some(AtRest {
-        longest: Self::LOOK_AGAIN,
-        next: |_, outlook| {
-            let lost = outlook.sent.map(|at| at + report::PATIENCE);
-            [outlook.parked, lost].into_iter().flatten().min()
+    const POLL_INTERVAL: Duration = Duration::from_secs(3);
+    const IDLE: Option<IdlePolicy<Self>> = Some(IdlePolicy {
+        max_wait: Self::POLL_INTERVAL,
+        next: |_, pending| {
+            let lost = pending.sent.map(|at| at + report::PATIENCE);
+            [pending.parked, lost].into_iter().flatten().min()
         },
     });
 
@@ -87,7 +87,7 @@ impl ServiceLoop for Expirer {
         }
     }
 
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
 }

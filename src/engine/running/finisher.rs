@@ -13,7 +13,7 @@ use crate::domain::notification::run_notification::{NotifiedOutcome, RunNotifica
 use crate::domain::notification::{MessageKind, NewDelivery};
 use crate::domain::run::RunState;
 use crate::domain::run::outcome::RunFault;
-use crate::store::{Finish, Store, StoreError, answered};
+use crate::store::{Finish, Store, StoreError, with_timeout};
 
 /// Ends written in one transaction.
 const BATCH: usize = 500;
@@ -65,7 +65,7 @@ impl Finisher {
             while stop.run_until_cancelled(waiting.recv_many(&mut batch, BATCH)).await.is_some() {
                 tokio::select! {
                     () = finisher.write(std::mem::take(&mut batch)) => {}
-                    () = late(&stop) => return,
+                    () = deadline_passed(&stop) => return,
                 }
             }
             while let Ok(request) = waiting.try_recv() {
@@ -84,7 +84,7 @@ impl Finisher {
         while !batch.is_empty() {
             let (ends, answers): (Vec<Finish>, Vec<_>) =
                 batch.into_iter().map(|request| (*request.finish, request.taken)).unzip();
-            let error = match answered(self.store.finish_runs(&ends)).await {
+            let error = match with_timeout(self.store.finish_runs(&ends)).await {
                 Ok(lost) => {
                     for (end, taken) in ends.iter().zip(answers) {
                         let _ = taken.send(!lost.contains(&end.lease.run_id));
@@ -123,7 +123,7 @@ impl Finisher {
 }
 
 /// Returns once a stop was asked for and the time for last words is over.
-async fn late(stop: &CancellationToken) {
+async fn deadline_passed(stop: &CancellationToken) {
     stop.cancelled().await;
     clock::pause(LAST_WORDS).await;
 }
@@ -135,7 +135,7 @@ fn unrecordable(finish: &Finish) -> Option<Finish> {
         return None;
     }
     let failed = |tells: &RunNotification| RunNotification {
-        said: NotifiedOutcome::Failure { code: UNRECORDABLE.into() },
+        outcome: NotifiedOutcome::Failure { code: UNRECORDABLE.into() },
         delivery: NewDelivery { kind: MessageKind::Failure, ..tells.delivery.clone() },
         ..tells.clone()
     };

@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::agent::StopSignal;
-use crate::base::clock::{Clock, signed};
+use crate::base::clock::{Clock, to_delta};
 use crate::engine::Wakeup;
-use crate::store::{Lease, Occupant, line};
+use crate::store::{Lease, Occupant, tenant_hash};
 
 /// Cheap to clone; all clones are one list.
 #[derive(Clone, Default)]
@@ -28,12 +28,12 @@ struct Shared {
 struct Runs {
     runs: HashMap<Uuid, ActiveRun>,
     /// By the lines of the tenants.
-    held: HashMap<u32, Occupant>,
+    occupants: HashMap<u32, Occupant>,
 }
 
 struct ActiveRun {
     lease: Lease,
-    line: u32,
+    tenant_hash: u32,
     stop: StopSignal,
     /// Moved on by heartbeats; set to the past when the lease is lost.
     valid_until: watch::Sender<DateTime<Utc>>,
@@ -50,11 +50,11 @@ pub struct RunGuard {
 }
 
 impl Runs {
-    fn give_back(&mut self, line: u32) {
-        if let Some(occupant) = self.held.get_mut(&line) {
+    fn release(&mut self, tenant_hash: u32) {
+        if let Some(occupant) = self.occupants.get_mut(&tenant_hash) {
             occupant.runs -= 1;
             if occupant.runs == 0 {
-                self.held.remove(&line);
+                self.occupants.remove(&tenant_hash);
             }
         }
     }
@@ -65,12 +65,12 @@ impl Active {
     pub fn add(&self, lease: Lease, tenant: &str, valid_until: DateTime<Utc>) -> RunGuard {
         let stop = StopSignal::new();
         let (sender, receiver) = watch::channel(valid_until);
-        let line = line(tenant);
-        let entry = ActiveRun { lease, line, stop: stop.clone(), valid_until: sender };
+        let tenant_hash = tenant_hash(tenant);
+        let entry = ActiveRun { lease, tenant_hash, stop: stop.clone(), valid_until: sender };
         let mut active = self.0.runs.lock().expect("active lock");
-        active.held.entry(line).or_insert_with(|| Occupant { tenant: tenant.into(), runs: 0 }).runs += 1;
+        active.occupants.entry(tenant_hash).or_insert_with(|| Occupant { tenant: tenant.into(), runs: 0 }).runs += 1;
         if let Some(before) = active.runs.insert(lease.run_id, entry) {
-            active.give_back(before.line);
+            active.release(before.tenant_hash);
         }
         drop(active);
         RunGuard { active: self.clone(), lease, stop, valid_until: receiver }
@@ -82,8 +82,8 @@ impl Active {
     }
 
     /// The tenants that have runs here, by their lines, and how many.
-    pub fn held(&self) -> HashMap<u32, Occupant> {
-        self.0.runs.lock().expect("active lock").held.clone()
+    pub fn occupants(&self) -> HashMap<u32, Occupant> {
+        self.0.runs.lock().expect("active lock").occupants.clone()
     }
 
     /// Whether no run is executed.
@@ -100,12 +100,12 @@ impl Active {
     }
 
     /// The lease was renewed.
-    pub fn renewed(&self, lease: Lease, until: DateTime<Utc>) {
+    pub fn renew(&self, lease: Lease, until: DateTime<Utc>) {
         self.with(lease, |entry| entry.valid_until.send_modify(|valid| *valid = until.max(*valid)));
     }
 
     /// The lease is someone else's now: whatever is done for this run must end at once.
-    pub fn lost(&self, lease: Lease) {
+    pub fn revoke(&self, lease: Lease) {
         self.with(lease, |entry| entry.valid_until.send_modify(|valid| *valid = DateTime::UNIX_EPOCH));
     }
 
@@ -130,7 +130,7 @@ impl Active {
 
     /// Waits until nothing is executed; false when it still is after `limit`.
     pub async fn drained_within(&self, limit: Duration, clock: &Clock) -> bool {
-        let deadline = clock.now() + signed(limit);
+        let deadline = clock.now() + to_delta(limit);
         while !self.is_empty() {
             tokio::select! {
                 () = self.0.ended.notified() => {}
@@ -156,7 +156,7 @@ impl Drop for RunGuard {
         if active.runs.get(&self.lease.run_id).is_some_and(|entry| entry.lease == self.lease)
             && let Some(entry) = active.runs.remove(&self.lease.run_id)
         {
-            active.give_back(entry.line);
+            active.release(entry.tenant_hash);
         }
         drop(active);
         self.active.0.ended.notify_one();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use uuid::Uuid;
 
-use crate::base::clock::signed;
+use crate::base::clock::to_delta;
 use crate::engine::scheduling::active::Active;
 use crate::engine::service::{NextTick, ServiceLoop, TickError};
 use crate::store::{Beat, Store, StoreError};
@@ -34,14 +34,14 @@ impl Heartbeat {
     async fn beat(&self) -> Result<(), StoreError> {
         self.store.measure_clock().await?;
         let leases = self.active.leases();
-        let until = self.store.clock().now() + signed(self.lease);
-        let held = self.store.heartbeat(&leases, until).await?;
-        let held: HashMap<Uuid, &Beat> = held.iter().map(|beat| (beat.run_id, beat)).collect();
+        let until = self.store.clock().now() + to_delta(self.lease);
+        let renewed = self.store.heartbeat(&leases, until).await?;
+        let renewed: HashMap<Uuid, &Beat> = renewed.iter().map(|beat| (beat.run_id, beat)).collect();
         for lease in leases {
-            match held.get(&lease.run_id) {
-                None => self.active.lost(lease),
+            match renewed.get(&lease.run_id) {
+                None => self.active.revoke(lease),
                 Some(beat) => {
-                    self.active.renewed(lease, until);
+                    self.active.renew(lease, until);
                     if let Some(reason) = &beat.cancel_reason {
                         self.active.cancel(lease.run_id, reason);
                     }
@@ -54,7 +54,7 @@ impl Heartbeat {
 
 impl ServiceLoop for Heartbeat {
     const NAME: &'static str = "heartbeat";
-    const LOOK_AGAIN: Duration = MEASURE_EVERY;
+    const POLL_INTERVAL: Duration = MEASURE_EVERY;
 
     /// A run that is not renewed ends by its own clock: see `execution`.
     async fn tick(&self) -> Result<NextTick, TickError> {
@@ -63,10 +63,10 @@ impl ServiceLoop for Heartbeat {
             Ok(beaten) => beaten?,
             Err(_) => return Err(TickError::Slow(patience)),
         }
-        Ok(NextTick::At(self.store.clock().now() + signed(patience)))
+        Ok(NextTick::At(self.store.clock().now() + to_delta(patience)))
     }
 
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
 }

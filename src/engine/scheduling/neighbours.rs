@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
-use crate::store::{Store, answered};
+use crate::store::{Store, with_timeout};
 
 /// How old the answer may be. A tenant whose first task comes later than that is reckoned with.
 const GOOD_FOR: Duration = Duration::from_secs(1);
@@ -13,27 +13,27 @@ const GOOD_FOR: Duration = Duration::from_secs(1);
 /// Asks for one service, and no more often than once a second.
 pub struct Neighbours {
     store: Store,
-    held: Arc<PrefetchBuffer>,
+    prefetch: Arc<PrefetchBuffer>,
     asked: Mutex<Option<Duration>>,
 }
 
 impl Neighbours {
-    pub fn new(store: Store, held: Arc<PrefetchBuffer>) -> Neighbours {
-        Neighbours { store, held, asked: Mutex::default() }
+    pub fn new(store: Store, prefetch: Arc<PrefetchBuffer>) -> Neighbours {
+        Neighbours { store, prefetch: prefetch, asked: Mutex::default() }
     }
 
     /// Tells those who share the places out. A store that is away leaves it as it was.
-    pub async fn look(&self) {
+    pub async fn refresh(&self) {
         let now = self.store.clock().elapsed();
         let is_fresh = |asked: &Duration| now.saturating_sub(*asked) < GOOD_FOR;
         if self.asked.lock().expect("neighbours lock").as_ref().is_some_and(is_fresh) {
             return;
         }
-        let look = async { tokio::try_join!(self.store.serves_one_tenant(), self.store.tenants_have_own_limits()) };
-        match answered(look).await {
+        let look = async { tokio::try_join!(self.store.has_single_tenant(), self.store.tenants_have_own_limits()) };
+        match with_timeout(look).await {
             Ok((alone, own_limits)) => {
-                self.held.set_alone(alone);
-                self.held.set_own_limits(own_limits);
+                self.prefetch.set_single_tenant(alone);
+                self.prefetch.set_own_limits(own_limits);
                 *self.asked.lock().expect("neighbours lock") = Some(now);
             }
             Err(error) => tracing::debug!(%error, "what other tenants there are is not known now"),

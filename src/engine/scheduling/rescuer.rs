@@ -8,12 +8,12 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
 
-use crate::base::clock::signed;
+use crate::base::clock::to_delta;
 use crate::domain::notification::Recipient;
 use crate::domain::run::outcome::RunError;
 use crate::domain::run::{RunState, Usage};
 use crate::engine::running::ending::RunEnding;
-use crate::engine::service::{AtRest, NOW, NextTick, REST, ServiceLoop, TickError};
+use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NOW, NextTick, ServiceLoop, TickError};
 use crate::store::{Finish, PendingWork, Store, StoreError, Stranded};
 
 /// Runs rescued in one tick: a tick has an end, however many were left.
@@ -129,19 +129,19 @@ impl Rescuer {
 
 /// The earliest instant at which anything can be left as it is known now: a lease has ended, a time limit passed a while
 /// ago, or a parked run is to be looked at.
-fn left_at(outlook: &PendingWork) -> Option<DateTime<Utc>> {
-    let limit = outlook.deadline.map(|at| at + GRACE);
-    let first = [outlook.lease, limit, outlook.parked].into_iter().flatten().min();
+fn next_due_at(pending: &PendingWork) -> Option<DateTime<Utc>> {
+    let limit = pending.deadline.map(|at| at + GRACE);
+    let first = [pending.lease, limit, pending.parked].into_iter().flatten().min();
     // the instant itself still belongs to who has the lease
     first.map(|at| at + TimeDelta::milliseconds(1))
 }
 
 impl ServiceLoop for Rescuer {
     const NAME: &'static str = "rescuer";
-    const LOOK_AGAIN: Duration = Duration::from_secs(1);
-    const AT_REST: Option<AtRest<Self>> = Some(AtRest {
-        longest: REST,
-        next: |rescuer, outlook| if rescuer.slots_are_due() { Some(NOW) } else { left_at(outlook) },
+    const POLL_INTERVAL: Duration = Duration::from_secs(1);
+    const IDLE: Option<IdlePolicy<Self>> = Some(IdlePolicy {
+        max_wait: MAX_IDLE_WAIT,
+        next: |rescuer, pending| if rescuer.slots_are_due() { Some(NOW) } else { next_due_at(pending) },
     });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
@@ -152,8 +152,8 @@ impl ServiceLoop for Rescuer {
         if self.slots_are_due() {
             self.free_lost_slots(now).await?;
         }
-        let soonest = now + signed(Self::LOOK_AGAIN);
-        match self.store.outlook().await.map(|outlook| left_at(&outlook)) {
+        let soonest = now + to_delta(Self::POLL_INTERVAL);
+        match self.store.pending_work().await.map(|pending| next_due_at(&pending)) {
             Ok(None) => return Ok(NextTick::OnWake),
             Ok(Some(at)) if at > now => return Ok(NextTick::At(at.max(soonest))),
             Ok(Some(_)) => {}
@@ -161,17 +161,17 @@ impl ServiceLoop for Rescuer {
             Err(error) => tracing::debug!(%error, "whether anything was left is not known beforehand"),
         }
         // what an execution holds is the most urgent: its task fires in vain until then
-        let page = self.store.take_stranded(now, GRACE, now + signed(self.lease), PAGE).await?;
+        let page = self.store.take_over_expired(now, GRACE, now + to_delta(self.lease), PAGE).await?;
         let more = page.len() as i64 == PAGE;
         if !page.is_empty() {
             self.rescue(page).await?;
         }
-        self.store.reclaim(now).await?;
+        self.store.requeue_expired_claims(now).await?;
         self.store.wake_parked(now, WAKES).await?;
         Ok(if more { NextTick::Now } else { NextTick::At(soonest) })
     }
 
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
 }

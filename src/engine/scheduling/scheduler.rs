@@ -9,13 +9,13 @@ use futures::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
 use uuid::Uuid;
 
-use crate::base::clock::signed;
+use crate::base::clock::to_delta;
 use crate::base::metrics::Metrics;
 use crate::engine::Wakeup;
 use crate::engine::running::execution::Executions;
 use crate::engine::scheduling::neighbours::Neighbours;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
-use crate::engine::service::{AtRest, NextTick, REST, ServiceLoop, TickError};
+use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
 use crate::store::{FireDue, StartNow, Store, Topic};
 
 /// How far ahead of their instant fires are recorded and leased.
@@ -28,7 +28,7 @@ const SHARE: usize = 2 * BATCH as usize;
 /// Records due fires ahead of their instants.
 pub struct Scheduler {
     store: Store,
-    held: Arc<PrefetchBuffer>,
+    prefetch: Arc<PrefetchBuffer>,
     executions: Executions,
     worker: Uuid,
     lease: Duration,
@@ -46,19 +46,19 @@ impl Scheduler {
     /// The service, with its metrics.
     pub fn new(
         store: Store,
-        held: Arc<PrefetchBuffer>,
+        prefetch: Arc<PrefetchBuffer>,
         executions: Executions,
         worker: Uuid,
         zones: Wakeup,
         metrics: &Metrics,
     ) -> Scheduler {
         let lease = executions.lease();
-        let neighbours = Neighbours::new(store.clone(), Arc::clone(&held));
+        let neighbours = Neighbours::new(store.clone(), Arc::clone(&prefetch));
         let counted = |name: &str, help: &str| metrics.registered(name, help, Counter::default());
         Scheduler {
             store,
             neighbours,
-            held,
+            prefetch: prefetch,
             executions,
             worker,
             lease,
@@ -72,21 +72,22 @@ impl Scheduler {
 }
 
 /// When a fire is recorded.
-fn ahead(instant: DateTime<Utc>) -> DateTime<Utc> {
-    instant - signed(HORIZON)
+fn plan_ahead_of(instant: DateTime<Utc>) -> DateTime<Utc> {
+    instant - to_delta(HORIZON)
 }
 
 impl ServiceLoop for Scheduler {
     const NAME: &'static str = "scheduler";
-    const LOOK_AGAIN: Duration = Duration::from_secs(1);
-    const AT_REST: Option<AtRest<Self>> = Some(AtRest { longest: REST, next: |_, outlook| outlook.fire.map(ahead) });
+    const POLL_INTERVAL: Duration = Duration::from_secs(1);
+    const IDLE: Option<IdlePolicy<Self>> =
+        Some(IdlePolicy { max_wait: MAX_IDLE_WAIT, next: |_, pending| pending.fire.map(plan_ahead_of) });
 
     async fn tick(&self) -> Result<NextTick, TickError> {
         let clock = self.store.clock();
         if !clock.trusted() {
             return Err(TickError::ClockUnknown);
         }
-        self.neighbours.look().await;
+        self.neighbours.refresh().await;
         let behind = self.behind.load(Ordering::Relaxed);
         let fired = match behind {
             false => self.fire(SHARE, behind).await?,
@@ -108,12 +109,12 @@ impl ServiceLoop for Scheduler {
             return Ok(NextTick::Now);
         }
         Ok(match self.store.next_due().await? {
-            Some(next) => NextTick::At(ahead(next)),
+            Some(next) => NextTick::At(plan_ahead_of(next)),
             None => NextTick::OnWake,
         })
     }
 
-    fn hint(&self) -> BoxFuture<'static, ()> {
+    fn wakeup(&self) -> BoxFuture<'static, ()> {
         let mut due = self.store.listen(Topic::Due);
         Box::pin(async move {
             let _ = due.changed().await;
@@ -126,11 +127,12 @@ impl Scheduler {
     /// rules of time zones.
     async fn fire(&self, most: usize, behind: bool) -> Result<Option<bool>, TickError> {
         let limit = BATCH.min(self.store.fires_at_once() as i64);
-        let share = self.held.share_as_recorded(most, behind);
+        let permit = self.prefetch.acquire_for_recorded(most, behind);
         let now = self.store.clock().now();
-        let shares = Some(share.shares.clone());
-        let start = StartNow { places: share.places, lease_until: now + signed(self.lease), shares };
-        let ask = FireDue { now, horizon: HORIZON, limit, worker: self.worker, room: share.room, start: Some(start) };
+        let shares = Some(permit.shares.clone());
+        let start = StartNow { places: permit.slots, lease_until: now + to_delta(self.lease), shares };
+        let ask =
+            FireDue { now, horizon: HORIZON, limit, worker: self.worker, room: permit.prefetch, start: Some(start) };
         let fired = self.store.fire_due(&ask).await?;
         if fired.other_zones {
             return Ok(None);
@@ -141,7 +143,7 @@ impl Scheduler {
         for (task_id, why) in &fired.disabled {
             tracing::error!(%task_id, why, "a task can't be scheduled any more, it is disabled");
         }
-        self.held.add(fired.claims);
+        self.prefetch.add(fired.claims);
         for started in fired.started {
             self.executions.spawn(started);
         }

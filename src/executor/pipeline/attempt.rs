@@ -47,7 +47,7 @@ impl Attempts<'_> {
         match &step.what {
             StepWork::One(kind) => {
                 let later = step.on_error == OnError::Fail;
-                self.unit(Unit { step, kind: &**kind, index: None, position, later }, scope).await
+                self.run_unit(Unit { step, kind: &**kind, index: None, position, later }, scope).await
             }
             StepWork::Each(each) => self.each(step, each, position, scope).await,
         }
@@ -61,7 +61,7 @@ impl Attempts<'_> {
         position: i64,
         scope: &StepScope,
     ) -> Result<Settled, RunError> {
-        match self.ledger.standing(&step.name, None) {
+        match self.ledger.step_state(&step.name, None) {
             StepStanding::Failed(fault) => return Ok(Err(fault)),
             StepStanding::Done(value) => return Ok(Ok(value)),
             StepStanding::Fresh | StepStanding::Open => {}
@@ -80,7 +80,7 @@ impl Attempts<'_> {
             while failed.is_none() && ended.is_none() && running.len() < each.concurrency {
                 let Some((item, index)) = waiting.next() else { break };
                 let unit = Unit { step: &each.step, kind: &**each.kind(), index: Some(index), position, later };
-                running.push(async move { (index, self.unit(unit, &scope.with_item(index, item)).await) });
+                running.push(async move { (index, self.run_unit(unit, &scope.with_item(index, item)).await) });
             }
             let Some((index, settled)) = running.next().await else { break };
             let settled = match settled {
@@ -117,9 +117,9 @@ impl Attempts<'_> {
         Ok(fault)
     }
 
-    async fn unit(&self, unit: Unit<'_>, scope: &StepScope) -> Result<Settled, RunError> {
+    async fn run_unit(&self, unit: Unit<'_>, scope: &StepScope) -> Result<Settled, RunError> {
         let name = &unit.step.name;
-        match self.ledger.standing(name, unit.index) {
+        match self.ledger.step_state(name, unit.index) {
             StepStanding::Done(value) => return Ok(Ok(value)),
             StepStanding::Failed(fault) => return Ok(Err(fault)),
             StepStanding::Open if unit.kind.effect() == Effect::Once => {
@@ -132,7 +132,7 @@ impl Attempts<'_> {
             StepStanding::Fresh | StepStanding::Open => {}
         }
         for tries in 1.. {
-            let (fault, wait) = match self.once(unit, scope).await? {
+            let (fault, wait) = match self.attempt_once(unit, scope).await? {
                 Ok(value) => return Ok(Ok(value)),
                 Err(fault) => match wait(unit, &fault, tries) {
                     NextAttempt::Wait(wait) => (fault, wait),
@@ -149,20 +149,20 @@ impl Attempts<'_> {
                 },
             };
             self.record(unit, StepOutcome::Again { error: fault.fault }, Usage::default(), 0).await?;
-            self.world.stop.or(self.world.clock.sleep(wait)).await?;
+            self.world.stop.run_until_stopped(self.world.clock.sleep(wait)).await?;
         }
         unreachable!("tries are counted, and limited by the step")
     }
 
     /// One execution: the intent, the effect, and its value in the ledger.
-    async fn once(&self, unit: Unit<'_>, scope: &StepScope) -> Result<Result<Value, StepFault>, RunError> {
+    async fn attempt_once(&self, unit: Unit<'_>, scope: &StepScope) -> Result<Result<Value, StepFault>, RunError> {
         let name = &unit.step.name;
         self.world.stop.check()?;
-        if unit.kind.effect() != Effect::Nothing && self.ledger.standing(name, unit.index) != StepStanding::Open {
-            self.ledger.intend(unit.position, name, unit.index).await?;
+        if unit.kind.effect() != Effect::Nothing && self.ledger.step_state(name, unit.index) != StepStanding::Open {
+            self.ledger.record_intent(unit.position, name, unit.index).await?;
         }
         let begun = self.world.clock.elapsed();
-        let done = self.within(unit, scope).await;
+        let done = self.with_time_limit(unit, scope).await;
         if unit.step.kind == "agent" {
             self.ledger.catch_up().await?;
         }
@@ -179,7 +179,7 @@ impl Attempts<'_> {
         Ok(Ok(value))
     }
 
-    async fn within(&self, unit: Unit<'_>, scope: &StepScope) -> Result<StepResult, StepError> {
+    async fn with_time_limit(&self, unit: Unit<'_>, scope: &StepScope) -> Result<StepResult, StepError> {
         let limit = unit.step.timeout;
         let act = StepAction {
             world: self.world,

@@ -126,7 +126,7 @@ fn read_for(
 }
 
 /// Stand-ins for `run` and `task` in a trial.
-fn stand_in(tenant: &Tenant, now: DateTime<Utc>) -> (Value, Value) {
+fn placeholder(tenant: &Tenant, now: DateTime<Utc>) -> (Value, Value) {
     let run = json!({
         "id": Uuid::nil(), "task_id": Uuid::nil(), "tenant_id": tenant.as_str(), "fire_key": "dry-run",
         "trigger_type": "dry_run", "scheduled_for": now, "missed": null, "event_ids": [],
@@ -155,7 +155,7 @@ impl TrialState {
     async fn run(&self, spec: &PipelineSpec, sample: Sample) -> DryRun {
         let Sample { event, value, previous, input, state, mocks, .. } = sample;
         let events = if event.is_null() { vec![] } else { vec![event.clone()] };
-        let (run, task) = stand_in(&self.world.tenant, self.world.clock.now());
+        let (run, task) = placeholder(&self.world.tenant, self.world.clock.now());
         let fire = FireScope { event, events, value, previous, input };
         let mut scope = StepScope::new(&self.world, fire, run, task, state).await;
         let (mut steps, mut outcome, mut last) = (Vec::new(), "succeeded", Some(Value::Null));

@@ -56,12 +56,12 @@ pub trait StepKind: Send + Sync {
     }
 
     /// Whether a person has been told by it what there is to tell.
-    fn tells(&self) -> bool {
+    fn notifies(&self) -> bool {
         false
     }
 
     /// Shows later steps further results besides the value.
-    fn settle(&self, _value: &Value, _scope: &mut StepScope) {}
+    fn record_outcome(&self, _value: &Value, _scope: &mut StepScope) {}
 }
 
 /// Reads what stands behind the name of a kind; adds what is wrong.

@@ -60,7 +60,7 @@ impl Ledger {
         self.checkpoint.lock().await.append(0, vec![Added::plain(entry)]).await
     }
 
-    pub fn standing(&self, step: &str, index: Option<u32>) -> StepStanding {
+    pub fn step_state(&self, step: &str, index: Option<u32>) -> StepStanding {
         let steps = self.steps.lock().expect("ledger lock");
         steps.get(&(step.to_owned(), index)).cloned().unwrap_or(StepStanding::Fresh)
     }
@@ -71,7 +71,7 @@ impl Ledger {
     }
 
     /// Written before an effect.
-    pub async fn intend(&self, position: i64, step: &str, index: Option<u32>) -> Result<(), RunError> {
+    pub async fn record_intent(&self, position: i64, step: &str, index: Option<u32>) -> Result<(), RunError> {
         let entry = TranscriptMessage::Step { name: step.to_owned(), index, ledger: LEDGER };
         self.checkpoint.lock().await.append(position, vec![Added::plain(entry)]).await?;
         self.set(step, index, StepStanding::Open);

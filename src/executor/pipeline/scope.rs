@@ -96,7 +96,7 @@ impl StepScope {
         state: Map<String, Value>,
     ) -> StepScope {
         let parts = [&fire.event, &fire.value, &fire.previous, &fire.input, &run, &task];
-        let bytes = parts.into_iter().chain(&fire.events).chain(state.values()).map(weight).sum();
+        let bytes = parts.into_iter().chain(&fire.events).chain(state.values()).map(bytes).sum();
         world.with(StepScope::default(), bytes, move |scope| *scope = StepScope::of(&fire, &run, &task, state)).await
     }
 
@@ -134,7 +134,7 @@ impl StepScope {
 
     /// Adds the result of a step, for those behind it.
     pub fn step(&mut self, name: &str, value: Value) {
-        self.bytes += weight(&value);
+        self.bytes += bytes(&value);
         Arc::make_mut(&mut self.steps).insert(name.to_owned(), value);
         self.set("steps", &Value::Object((*self.steps).clone()));
     }
@@ -158,11 +158,11 @@ impl StepScope {
 }
 
 /// Bytes of a value, about: as many as its JSON has at least.
-pub(super) fn weight(value: &Value) -> usize {
+pub(super) fn bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 2,
-        Value::Array(items) => items.iter().map(|item| weight(item) + 1).sum::<usize>() + 2,
-        Value::Object(fields) => fields.iter().map(|(name, field)| name.len() + 4 + weight(field)).sum::<usize>() + 2,
+        Value::Array(items) => items.iter().map(|item| bytes(item) + 1).sum::<usize>() + 2,
+        Value::Object(fields) => fields.iter().map(|(name, field)| name.len() + 4 + bytes(field)).sum::<usize>() + 2,
         _ => 4,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::executor::pipeline::context::StepContext;
-use crate::executor::pipeline::scope::{StepScope, weight};
+use crate::executor::pipeline::scope::{StepScope, bytes};
 use crate::executor::pipeline::spec::{StepSpec, StepWork};
 
 impl StepContext {
@@ -16,9 +16,9 @@ impl StepContext {
             _ => None,
         };
         let name = step.name.clone();
-        self.with(scope, weight(&value), move |scope| {
+        self.with(scope, bytes(&value), move |scope| {
             if let Some(kind) = kind {
-                kind.settle(&value, scope);
+                kind.record_outcome(&value, scope);
             }
             scope.step(&name, value);
         })

@@ -61,7 +61,7 @@ impl RuntimeReport {
             "failed" => RuntimeReport::Failed { error: error(why.as_ref(), &mut faults) },
             _ => return Err(ValidationErrors::one("/state", "must be `succeeded` or `failed`")),
         };
-        faults.or(report)
+        faults.into_result(report)
     }
 
     /// The body of an answer: a report where it is one, `{"output": …}`, or else whatever it is as the output.
@@ -85,7 +85,7 @@ impl RuntimeReport {
     }
 
     /// The report without known secrets: a runtime that was sent one may repeat it.
-    pub fn without(self, known: &UsedSecrets) -> RuntimeReport {
+    pub fn redacted(self, known: &UsedSecrets) -> RuntimeReport {
         match self {
             RuntimeReport::Succeeded { output } => RuntimeReport::Succeeded { output: known.text(&output) },
             RuntimeReport::Failed { error } => {

@@ -63,7 +63,9 @@ impl Settings {
             sealed_secret: text(SEALED).ok_or_else(|| missing("secret"))?,
             timeout: seconds("timeout_seconds", DEFAULT_TIMEOUT),
             completion_timeout: seconds("completion_timeout_seconds", DEFAULT_COMPLETION),
-            headers: faults.or(headers).map_err(|faults| RunError::fail("invalid_action", faults.to_string()))?,
+            headers: faults
+                .into_result(headers)
+                .map_err(|faults| RunError::fail("invalid_action", faults.to_string()))?,
         })
     }
 }
@@ -73,31 +75,31 @@ pub fn check(config: &Map<String, Value>, egress: &Egress, faults: &mut Validati
     for key in unknown_fields(config, &FIELDS) {
         let known: Vec<&str> = FIELDS.into_iter().filter(|field| *field != "secret_set").collect();
         let hint = did_you_mean(key, known.iter().copied());
-        faults.add(place(key), format!("unknown key `{key}`{hint}; known: {}", known.join(", ")));
+        faults.add(vault_place(key), format!("unknown key `{key}`{hint}; known: {}", known.join(", ")));
     }
     match config.get("url") {
         Some(Value::String(url)) => {
             if let Err(error) = egress.check(url) {
-                faults.add(place("url"), error.to_string());
+                faults.add(vault_place("url"), error.to_string());
             }
         }
-        Some(_) => faults.add(place("url"), "must be a text"),
-        None => faults.add(place("url"), "is missing: where your runtime takes runs"),
+        Some(_) => faults.add(vault_place("url"), "must be a text"),
+        None => faults.add(vault_place("url"), "is missing: where your runtime takes runs"),
     }
     match config.get("secret") {
         None | Some(Value::Null) => {}
         Some(Value::String(secret)) => {
             if let Err(why) = signing_keys(&Secret::new(secret.as_str())) {
-                faults.add(place("secret"), why);
+                faults.add(vault_place("secret"), why);
             }
         }
-        Some(_) => faults.add(place("secret"), format!("expected {SECRET_FORM}")),
+        Some(_) => faults.add(vault_place("secret"), format!("expected {SECRET_FORM}")),
     }
     let mut number = |key: &str, range: std::ops::RangeInclusive<u64>| {
         let written = config.get(key).filter(|value| !value.is_null());
         if written.is_some_and(|value| value.as_u64().is_none_or(|number| !range.contains(&number))) {
             let message = format!("must be a whole number from {} to {}", range.start(), range.end());
-            faults.add(place(key), message);
+            faults.add(vault_place(key), message);
         }
     };
     number("timeout_seconds", TIMEOUTS);
@@ -112,7 +114,7 @@ fn credential(written: Option<&Value>, faults: &mut ValidationErrors) -> Option<
         Some(Value::String(name)) => Reference::parse(name),
         Some(_) => Err("must be the name of a credential: `service` or `service/account`".into()),
     };
-    read.map_err(|why| faults.add(place("credential"), why)).ok()
+    read.map_err(|why| faults.add(vault_place("credential"), why)).ok()
 }
 
 fn headers(written: Option<&Value>, faults: &mut ValidationErrors) -> HeaderMap {
@@ -121,12 +123,12 @@ fn headers(written: Option<&Value>, faults: &mut ValidationErrors) -> HeaderMap 
         None | Some(Value::Null) => return headers,
         Some(Value::Object(written)) if written.len() <= HEADERS => written,
         Some(_) => {
-            faults.add(place("headers"), format!("must be an object of at most {HEADERS} headers"));
+            faults.add(vault_place("headers"), format!("must be an object of at most {HEADERS} headers"));
             return headers;
         }
     };
     for (key, value) in written {
-        let at = format!("{}/{}", place("headers"), escape(key));
+        let at = format!("{}/{}", vault_place("headers"), escape(key));
         let name = key.parse::<HeaderName>();
         let value = value.as_str().and_then(|value| HeaderValue::from_str(value).ok());
         match (name, value) {
@@ -154,13 +156,15 @@ pub fn seal(
     let written = action.config.remove("secret").and_then(|secret| secret.as_str().map(Secret::new));
     let sealed = match written {
         Some(secret) => {
-            let refused =
-                |_| ValidationErrors::one(place("secret"), "can't be sealed: the service's master key is not usable");
+            let refused = |_| {
+                ValidationErrors::one(vault_place("secret"), "can't be sealed: the service's master key is not usable")
+            };
             vault.seal(&place_of(tenant.as_str()).context(), &secret).map_err(refused)?
         }
         None => {
             let kept = before.and_then(|action| action.config.get(SEALED)).and_then(Value::as_str);
-            kept.ok_or_else(|| ValidationErrors::one(place("secret"), format!("is missing: {SECRET_FORM}")))?.to_owned()
+            kept.ok_or_else(|| ValidationErrors::one(vault_place("secret"), format!("is missing: {SECRET_FORM}")))?
+                .to_owned()
         }
     };
     action.config.insert(SEALED.into(), json!(sealed));
@@ -168,7 +172,7 @@ pub fn seal(
 }
 
 /// The signing keys behind a sealed secret.
-pub fn unsealed(vault: &Vault, tenant: &str, sealed: &str) -> Result<Vec<Zeroizing<Vec<u8>>>, String> {
+pub fn unseal(vault: &Vault, tenant: &str, sealed: &str) -> Result<Vec<Zeroizing<Vec<u8>>>, String> {
     let secret = vault.unseal(&place_of(tenant).context(), sealed).map_err(|error| error.to_string())?;
     signing_keys(&secret)
 }
@@ -177,7 +181,7 @@ fn place_of(tenant: &str) -> SealedPlace<'_> {
     SealedPlace::task(tenant, "webhook", "secret")
 }
 
-fn place(key: &str) -> String {
+fn vault_place(key: &str) -> String {
     format!("/action/config/{}", escape(key))
 }
 

@@ -128,7 +128,7 @@ pub async fn decide_approval(
         Decided::Refused(refusal, approval) => return Ok(refused(&sentence(refusal, &approval), approval)),
     };
     let answer = DecidedView { approval: ApprovalView::of(approval), grant_id: grant.map(|grant: Grant| grant.id) };
-    body.settled(&state, &caller, StatusCode::OK, &answer).await
+    body.remember_answer(&state, &caller, StatusCode::OK, &answer).await
 }
 
 fn refused(why: &str, approval: Approval) -> Response {
@@ -153,5 +153,5 @@ fn parse(body: &Value, approval: &Approval) -> Result<Decision, ValidationErrors
         let arguments = arguments.unwrap_or_else(all);
         GrantWish { days, uses, arguments }
     });
-    faults.or(Decision { choice, digest, arguments, comment, grant })
+    faults.into_result(Decision { choice, digest, arguments, comment, grant })
 }

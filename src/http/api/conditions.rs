@@ -67,7 +67,7 @@ pub async fn test_condition(
     let (known, to_read) = (state.clone(), caller.clone());
     let previous = value.get("previous").cloned();
     let read = move || asked(&known, &to_read, &value, now);
-    let (tenant, condition, question) = state.computed(caller.computes_for(), read).await??;
+    let (tenant, condition, question) = state.compute_for(caller.computes_for(), read).await??;
     let subject = ConditionSubject { id: new_id(now), name: NAME.into(), metadata: Map::new() };
     let ask = PollRequest {
         tenant: &tenant,
@@ -89,8 +89,8 @@ pub async fn test_condition(
     };
     Ok(Json(match seen {
         Ok(value) => {
-            let work = move || trial(&question, &subject, value, previous.as_ref(), now);
-            state.computed(tenant.as_str(), work).await?
+            let work = move || try_once(&question, &subject, value, previous.as_ref(), now);
+            state.compute_for(tenant.as_str(), work).await?
         }
         Err(error) => ConditionTrial { error: Some(error), ..ConditionTrial::empty() },
     }))
@@ -127,7 +127,7 @@ fn asked(
     }
 }
 
-fn trial(
+fn try_once(
     question: &CompiledCondition,
     subject: &ConditionSubject,
     value: Value,

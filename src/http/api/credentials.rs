@@ -127,7 +127,8 @@ pub async fn put_credential(
     let tenant = caller.makes_for(tenant.as_str())?;
     check(&reference)?;
     let draft = CredentialDraft::parse(body.json()?, state.clock.now())?;
-    let make = |old: Option<&StoredCredential>| settled(&state, &caller, (&tenant, &reference), &draft, old);
+    let make =
+        |old: Option<&StoredCredential>| credential_to_store(&state, &caller, (&tenant, &reference), &draft, old);
     let saved = replace(&state.store, &caller.scope, tenant.as_str(), &reference, make).await?;
     let view = with_tasks(&state, &caller.scope, saved.stored).await?;
     Ok(Json(SavedCredentialView { view, resumed: saved.resumed, resuming: saved.resuming }))
@@ -211,11 +212,11 @@ pub(in crate::http) fn check(reference: &Reference) -> Result<(), ApiError> {
             faults.add(place, why);
         }
     }
-    Ok(faults.or(())?)
+    Ok(faults.into_result(())?)
 }
 
 /// The credential to write in the place of `old`.
-fn settled(
+fn credential_to_store(
     state: &HttpState,
     caller: &AuthenticatedCaller,
     (tenant, reference): (&Tenant, &Reference),
@@ -226,12 +227,12 @@ fn settled(
         (Some(document), _) => {
             let generation = next_generation(old, state.clock.now());
             let sealed = state.vault.seal_document(tenant.as_str(), reference, generation, document, draft.expires_at);
-            Some(sealed.map_err(broken)?)
+            Some(sealed.map_err(vault_failure)?)
         }
         (None, Some(old)) => {
-            draft.stays_bound(&old.credential)?;
+            draft.check_hosts(&old.credential)?;
             if draft.inject.is_some() {
-                draft.fits(&state.vault.open_document(old).map_err(broken)?)?;
+                draft.check_document(&state.vault.open_document(old).map_err(vault_failure)?)?;
             }
             None
         }
@@ -276,6 +277,6 @@ fn missing(error: StoreError) -> ApiError {
     ApiError::of_store(error, "credential")
 }
 
-fn broken(error: VaultError) -> ApiError {
+fn vault_failure(error: VaultError) -> ApiError {
     ApiError::Internal { log: error.to_string() }
 }

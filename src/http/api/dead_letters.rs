@@ -15,7 +15,7 @@ use crate::http::HttpState;
 use crate::http::api::events::{EVENTS_AT_ONCE, of_bus, of_position};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, only};
+use crate::http::request::body::{Early, JsonBody, refuse_unknown_fields};
 use crate::http::request::page::{Items, limit};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -146,9 +146,9 @@ pub async fn replay_dead_letter(
 ) -> Result<Response, Early> {
     caller.may(Permission::DeadLettersWrite)?;
     body.first(&state, &caller).await?;
-    only(&body.json_or_nothing()?, &[])?;
+    refuse_unknown_fields(&body.json_or_empty()?, &[])?;
     state.bus.replay(&caller.scope, &id).await.map_err(missing)?;
-    body.settled(&state, &caller, StatusCode::ACCEPTED, &AffectedCount { count: 1 }).await
+    body.remember_answer(&state, &caller, StatusCode::ACCEPTED, &AffectedCount { count: 1 }).await
 }
 
 /// Drop a dead letter
@@ -229,7 +229,7 @@ async fn bulk(state: HttpState, caller: AuthenticatedCaller, body: JsonBody, dee
             break;
         }
     }
-    body.settled(&state, &caller, StatusCode::OK, &AffectedCount { count }).await
+    body.remember_answer(&state, &caller, StatusCode::OK, &AffectedCount { count }).await
 }
 
 /// Which letters a body means.

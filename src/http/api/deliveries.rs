@@ -8,10 +8,10 @@ use axum::response::{IntoResponse, Response};
 use crate::base::token::Permission;
 use crate::domain::notification::{Delivery, DeliveryState};
 use crate::http::HttpState;
-use crate::http::api::runs::unwritable;
+use crate::http::api::runs::response_not_serializable;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, answered, only};
+use crate::http::request::body::{Early, JsonBody, refuse_unknown_fields, replayed_or};
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -82,14 +82,14 @@ pub async fn retry_delivery(
     body: JsonBody,
 ) -> Result<Response, Early> {
     let id = body.begin(&state, &caller, Permission::DeliveriesWrite, id.of("delivery")).await?;
-    only(&body.json_or_nothing()?, &[])?;
+    refuse_unknown_fields(&body.json_or_empty()?, &[])?;
     let delivery = state.store.get_delivery(&caller.scope, id).await.map_err(missing)?;
     if delivery.state == DeliveryState::Pending {
-        return body.settled(&state, &caller, StatusCode::ACCEPTED, &delivery).await;
+        return body.remember_answer(&state, &caller, StatusCode::ACCEPTED, &delivery).await;
     }
-    let told = |again: &Delivery| body.once(&caller, StatusCode::ACCEPTED, again).map_err(unwritable);
+    let told = |again: &Delivery| body.once(&caller, StatusCode::ACCEPTED, again).map_err(response_not_serializable);
     let answer = state.store.retry_delivery(&caller.scope, id, told).await.map_err(missing)?;
-    answered(answer, |again| (StatusCode::ACCEPTED, Json(again)).into_response())
+    replayed_or(answer, |again| (StatusCode::ACCEPTED, Json(again)).into_response())
 }
 
 fn missing(error: StoreError) -> ApiError {

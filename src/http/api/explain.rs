@@ -93,13 +93,13 @@ pub async fn explain_run(
     let entries = state.store.transcript_page(&caller.scope, run.id, 0, LOOKED_THROUGH).await?.rows;
     let calls = calls(&entries, &approvals);
     let task = task_of(&state, &caller, &run).await?;
-    let place = state.store.whereabouts(&caller.scope, run.id, run.task_id).await?;
+    let place = state.store.locate_run(&caller.scope, run.id, run.task_id).await?;
     let own = state.store.quotas_of(&run.tenant_id).await?.concurrent_runs.map(|most| most as i64);
     let limits = RunLimits { per_tenant: own.or(state.runs_at_once.per_tenant), ..state.runs_at_once };
     let now = state.clock.now();
     let facts = standing::StandingFacts { run: &run, task: task.as_ref(), place: &place, limits, now };
-    let mut sentences = sentences(&run, &approvals, standing::course(&facts));
-    let needs = standing::needs(&facts);
+    let mut sentences = sentences(&run, &approvals, standing::history_sentences(&facts));
+    let needs = standing::pending_conditions(&facts);
     if run.state.is_final()
         && let Some(task) = task
     {
@@ -107,7 +107,7 @@ pub async fn explain_run(
         let summaries = state.store.delivery_summaries(&caller.scope, &about).await?.rows;
         let mut deliveries: Vec<_> = summaries.into_iter().map(|summary| summary.delivery).collect();
         deliveries.reverse();
-        sentences.extend(told((run.id, run.state), &task, &deliveries));
+        sentences.extend(notified_recipients((run.id, run.state), &task, &deliveries));
     }
     Ok(Json(Explanation { run_id: run.id, state: run.state, sentences, needs, calls }))
 }
@@ -126,7 +126,7 @@ async fn task_of(state: &HttpState, caller: &AuthenticatedCaller, run: &Run) -> 
 }
 
 /// The recipients who were notified of its end, or why nobody was, by the task's present settings.
-fn told((run, state): (Uuid, RunState), task: &Task, deliveries: &[Delivery]) -> Option<String> {
+fn notified_recipients((run, state): (Uuid, RunState), task: &Task, deliveries: &[Delivery]) -> Option<String> {
     let key = dedupe::run_result(run);
     let sent: Vec<String> = deliveries
         .iter()
@@ -151,29 +151,29 @@ fn told((run, state): (Uuid, RunState), task: &Task, deliveries: &[Delivery]) ->
 }
 
 fn sentences(run: &Run, approvals: &[Approval], course: Vec<String>) -> Vec<String> {
-    let mut said = vec![made(run)];
+    let mut sentences = vec![cause_sentence(run)];
     if let Some(missed) = &run.missed {
         let (from, to) = (instant(missed.from), instant(missed.to));
         let count = missed.count.map_or("too many to count".into(), |count| count.to_string());
-        said.push(format!("It stands for the instants from {from} to {to} that were missed ({count})."));
+        sentences.push(format!("It stands for the instants from {from} to {to} that were missed ({count})."));
     }
     if let Some(run) = run.retry_of {
-        said.push(format!("It repeats the run {run}."));
+        sentences.push(format!("It repeats the run {run}."));
     }
-    said.extend(course);
-    said.push(became(run, approvals));
-    said.extend(run.reason.as_deref().map(why));
+    sentences.extend(course);
+    sentences.push(state_sentence(run, approvals));
+    sentences.extend(run.reason.as_deref().map(why));
     if let Some(other) = run.blocked_by {
-        said.push(format!("The run {other} was in the way."));
+        sentences.push(format!("The run {other} was in the way."));
     }
     if let Some(fault) = &run.error {
-        said.push(format!("The fault: {} ({}).", fault.message.trim_end_matches('.'), fault.code));
+        sentences.push(format!("The fault: {} ({}).", fault.message.trim_end_matches('.'), fault.code));
     }
-    said
+    sentences
 }
 
 /// The cause of the run.
-fn made(run: &Run) -> String {
+fn cause_sentence(run: &Run) -> String {
     let at = instant(run.scheduled_for);
     match &run.cause {
         Some(Cause::Event { event, events }) => {
@@ -194,7 +194,7 @@ fn made(run: &Run) -> String {
 }
 
 /// Where the run stands.
-fn became(run: &Run, approvals: &[Approval]) -> String {
+fn state_sentence(run: &Run, approvals: &[Approval]) -> String {
     let open = approvals.iter().filter(|approval| approval.status == ApprovalStatus::Pending);
     let ends =
         |at: Option<chrono::DateTime<chrono::Utc>>| at.map_or(String::new(), |at| format!(" at {}", instant(at)));
@@ -320,7 +320,8 @@ fn explained(
 
 fn decided(approval: &Approval) -> String {
     let who = approval.decided_by.as_deref().unwrap_or("the service");
-    if let (true, true, Some(until)) = (approval.proposal.asks_nobody(), approval.status.allows(), approval.hold_until)
+    if let (true, true, Some(until)) =
+        (approval.proposal.is_auto_approved(), approval.status.allows(), approval.hold_until)
     {
         return format!("Nobody was asked; it could be stopped until {}.", instant(until));
     }
@@ -348,7 +349,7 @@ mod tests {
     fn explanation_names_the_notified_recipients_or_why_there_are_none() {
         let now = "2027-03-01T08:00:00Z".parse().expect("an instant");
         let id = Uuid::from_u128(2);
-        let said = |state: RunState, notify: Notify, sent: &[(&str, DeliveryState)]| {
+        let sentences = |state: RunState, notify: Notify, sent: &[(&str, DeliveryState)]| {
             let spec = serde_json::from_value(json!({
                 "trigger": { "type": "schedule", "interval": "1m" }, "executor": "test", "action": {}, "notify": notify,
                 "max_runs": null, "timeout_seconds": 600, "retry": { "max_attempts": 1, "backoff_seconds": 1 },
@@ -359,19 +360,19 @@ mod tests {
             let draft = crate::domain::task::Draft { tenant, key: None, name: "a task".into(), spec };
             let task = Task::new(Uuid::from_u128(1), draft, now).expect("a task").0;
             let deliveries: Vec<Delivery> = sent.iter().map(|(channel, state)| delivery(id, channel, *state)).collect();
-            told((id, state), &task, &deliveries)
+            notified_recipients((id, state), &task, &deliveries)
         };
         let email = ("email", DeliveryState::Failed);
         assert_eq!(
-            said(RunState::Succeeded, Notify::Always, &[email, ("sms", DeliveryState::Delivered)]).as_deref(),
+            sentences(RunState::Succeeded, Notify::Always, &[email, ("sms", DeliveryState::Delivered)]).as_deref(),
             Some("Its end was told by email (failed), then sms (delivered).")
         );
-        let why = |state, notify| said(state, notify, &[]).expect("a sentence");
+        let why = |state, notify| sentences(state, notify, &[]).expect("a sentence");
         assert!(why(RunState::Succeeded, Notify::OnChange).contains("the one that was told last (notify: on_change)"));
         assert!(why(RunState::Succeeded, Notify::OnFailure).contains("notify: on_failure"));
         assert!(why(RunState::Failed, Notify::Never).contains("notify: never"));
         assert!(why(RunState::Failed, Notify::OnFailure).contains("had been told already"));
-        assert_eq!(said(RunState::Cancelled, Notify::Always, &[]), None);
+        assert_eq!(sentences(RunState::Cancelled, Notify::Always, &[]), None);
     }
 
     fn delivery(run: Uuid, channel: &str, state: DeliveryState) -> Delivery {

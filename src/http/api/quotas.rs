@@ -72,7 +72,7 @@ pub async fn put_quotas(
     let mut faults = ValidationErrors::new();
     let overrides: Overrides = faults.read(&body.json()?, "").unwrap_or_default();
     overrides.check(&mut faults);
-    faults.or(())?;
+    faults.into_result(())?;
     state.store.put_quotas(tenant.as_str(), &overrides, &caller.name()).await?;
     Ok(Json(QuotasView::of(&tenant, state.store.quota_usage(tenant.as_str()).await?)))
 }

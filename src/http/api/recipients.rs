@@ -171,7 +171,7 @@ pub async fn test_recipient(
 ) -> Result<(StatusCode, Json<Delivery>), ApiError> {
     caller.may(Permission::DeliveriesWrite)?;
     let tenant = caller.sees(&id.0)?;
-    let schema::TestMessage { channel } = body.read_or_nothing()?;
+    let schema::TestMessage { channel } = body.read_or_empty()?;
     let stored = state.store.get_recipient(&caller.scope, tenant.as_str()).await;
     let recipient = stored.map_err(|error| ApiError::of_store(error, "recipient"))?.recipient;
     let order = channels_to_test(channel.as_deref(), &recipient, &state.known.channels)?;
@@ -209,7 +209,7 @@ fn channels_to_test(
             if here.is_empty() { elsewhere } else { here }
         }
         Some(name) if recipient.addresses.has(name) => vec![name.to_owned()],
-        Some(name) => return Err(ValidationErrors::one("/channel", recipient.addresses.lack(name))),
+        Some(name) => return Err(ValidationErrors::one("/channel", recipient.addresses.missing_address(name))),
     };
     match order.iter().find(|name| !known.contains(name)) {
         Some(unknown) => {

@@ -21,7 +21,7 @@ use crate::http::HttpState;
 use crate::http::api::approvals::ApprovalOfRun;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, answered, only};
+use crate::http::request::body::{Early, JsonBody, refuse_unknown_fields, replayed_or};
 use crate::http::request::page::{Items, ListPage, Onward};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -183,15 +183,15 @@ pub async fn cancel_run(
     body: JsonBody,
 ) -> Result<Response, Early> {
     let id = body.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
-    only(&body.json_or_nothing()?, &[])?;
+    refuse_unknown_fields(&body.json_or_empty()?, &[])?;
     let before = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     if before.state == RunState::Cancelled {
-        return body.settled(&state, &caller, StatusCode::OK, &RunView::of(before)).await;
+        return body.remember_answer(&state, &caller, StatusCode::OK, &RunView::of(before)).await;
     }
     state.store.cancel_run(&caller.scope, id, CANCELLED).await.map_err(missing)?;
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let status = if run.state == RunState::Cancelled { StatusCode::OK } else { StatusCode::ACCEPTED };
-    body.settled(&state, &caller, status, &RunView::of(run)).await
+    body.remember_answer(&state, &caller, status, &RunView::of(run)).await
 }
 
 /// Run a run again
@@ -209,7 +209,7 @@ pub async fn retry_run(
     body: JsonBody,
 ) -> Result<Response, Early> {
     let id = body.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
-    only(&body.json_or_nothing()?, &[])?;
+    refuse_unknown_fields(&body.json_or_empty()?, &[])?;
     let now = state.clock.now();
     let old = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let no_task = || ApiError::Conflict("the run has no task, so it can't be run again".into());
@@ -225,11 +225,12 @@ pub async fn retry_run(
         view.run.cause = old.cause.clone();
         view
     };
-    let told = |fire_key: &str| body.once(&caller, StatusCode::CREATED, &view(fire_key)).map_err(unwritable);
+    let told =
+        |fire_key: &str| body.once(&caller, StatusCode::CREATED, &view(fire_key)).map_err(response_not_serializable);
     let by = caller.root();
     let answer = state.store.retry_run(&caller.scope, id, run_id, now, told, Some(&by)).await.map_err(missing)?;
     let place = [(header::LOCATION, format!("/v1/runs/{run_id}"))];
-    answered(answer, |fire_key| (StatusCode::CREATED, place, Json(view(&fire_key))).into_response())
+    replayed_or(answer, |fire_key| (StatusCode::CREATED, place, Json(view(&fire_key))).into_response())
 }
 
 pub(in crate::http) fn missing(error: StoreError) -> ApiError {
@@ -237,6 +238,6 @@ pub(in crate::http) fn missing(error: StoreError) -> ApiError {
 }
 
 /// An answer that can't be written down, met inside the store's call.
-pub(in crate::http) fn unwritable(error: ApiError) -> StoreError {
+pub(in crate::http) fn response_not_serializable(error: ApiError) -> StoreError {
     StoreError::Corrupt(format!("the answer can't be remembered: {error:?}"))
 }

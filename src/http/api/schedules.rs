@@ -38,7 +38,7 @@ pub async fn preview_schedule(
     caller.may(Permission::TasksRead)?;
     let (value, now) = (body.json()?, state.clock.now());
     let InstantListing { instants, truncated } =
-        state.computed(caller.computes_for(), move || fires(&value, now)).await??;
+        state.compute_for(caller.computes_for(), move || fires(&value, now)).await??;
     Ok(Json(Preview { fires: instants, truncated }))
 }
 

@@ -25,7 +25,7 @@ use crate::http::HttpState;
 use crate::http::api::runs::RunView;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, answered};
+use crate::http::request::body::{Early, JsonBody, replayed_or};
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -69,7 +69,7 @@ pub async fn create_task(
     let value = body.json()?;
     let (known, to_read, now) = (state.clone(), caller.clone(), state.clock.now());
     let read = move || read_new(&known, &to_read, &value, now);
-    let (task, nominal) = state.computed(caller.computes_for(), read).await??;
+    let (task, nominal) = state.compute_for(caller.computes_for(), read).await??;
     let view = task.view(None);
     if is_dry {
         return Ok(Json(view).into_response());
@@ -77,7 +77,7 @@ pub async fn create_task(
     let once = body.once(&caller, StatusCode::CREATED, &view)?;
     let answer = state.store.create_task(&task, nominal, once.as_ref()).await?;
     let place = [(header::LOCATION, format!("/v1/tasks/{}", task.id))];
-    answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
+    replayed_or(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
 }
 
 /// Reads a new task, and asks its trigger for the first instant. That computes, so it is done on a computing thread.
@@ -179,7 +179,7 @@ pub async fn update_task(
         }
         let (known, before, written) = (state.clone(), task.clone(), Arc::clone(&patch));
         let read = move || Draft::patch(&before, &written, &known.known, known.clock.now());
-        let Draft { name, spec, .. } = state.computed(caller.computes_for(), read).await??;
+        let Draft { name, spec, .. } = state.compute_for(caller.computes_for(), read).await??;
         if is_dry {
             return shown(&state, &caller, &Task { name, spec, ..task }).await;
         }
@@ -222,10 +222,10 @@ pub async fn pause_task(
     body: JsonBody,
 ) -> Result<Response, Early> {
     let id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
-    let schema::Pause { reason } = body.read_or_nothing()?;
+    let schema::Pause { reason } = body.read_or_empty()?;
     let changed = state.store.change_task(&caller.scope, id, &TaskChange::Pause { reason }).await;
     let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
-    body.settled(&state, &caller, StatusCode::OK, &view).await
+    body.remember_answer(&state, &caller, StatusCode::OK, &view).await
 }
 
 /// Resume a task
@@ -243,7 +243,7 @@ pub async fn resume_task(
     body: JsonBody,
 ) -> Result<Response, Early> {
     let id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
-    let schema::Resume { buffered_events } = body.read_or_nothing()?;
+    let schema::Resume { buffered_events } = body.read_or_empty()?;
     let change = match buffered_events.as_deref() {
         None | Some("run") => TaskChange::Resume,
         Some("drop") => TaskChange::ResumeDropping,
@@ -251,7 +251,7 @@ pub async fn resume_task(
     };
     let changed = state.store.change_task(&caller.scope, id, &change).await;
     let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
-    body.settled(&state, &caller, StatusCode::OK, &view).await
+    body.remember_answer(&state, &caller, StatusCode::OK, &view).await
 }
 
 /// Run a task now
@@ -267,7 +267,7 @@ pub async fn run_task(
     body: JsonBody,
 ) -> Result<Response, Early> {
     let id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
-    let schema::RunNow { input } = body.read_or_nothing()?;
+    let schema::RunNow { input } = body.read_or_empty()?;
     let task = state.store.get_task(&caller.scope, id).await.map_err(missing)?;
     let now = state.clock.now();
     let run_id = id::new_id(now);
@@ -276,7 +276,7 @@ pub async fn run_task(
     let request = RunRequest { input, requested_by: Some(caller.root()) };
     let answer = state.store.run_now(&caller.scope, id, run_id, request, now, once.as_ref()).await.map_err(missing)?;
     let place = [(header::LOCATION, format!("/v1/runs/{}", view.run.id))];
-    answered(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
+    replayed_or(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
 }
 
 /// Run past instants of a task
@@ -296,7 +296,7 @@ pub async fn backfill_task(
     let (from, to) = range(body.read()?, now)?;
     let task = state.store.get_task(&caller.scope, task_id).await.map_err(missing)?;
     let (tenant, trigger, anchor) = (task.tenant_id, task.spec.trigger, task.anchor_at);
-    let listed = state.computed(&tenant, move || trigger.between(from, to, anchor, BACKFILL + 1)).await?;
+    let listed = state.compute_for(&tenant, move || trigger.between(from, to, anchor, BACKFILL + 1)).await?;
     let fires = listed.map_err(|fault| ValidationErrors(vec![fault]))?;
     if fires.len() > BACKFILL {
         let message = format!("there are more than {BACKFILL} instants; take a shorter range");
@@ -307,7 +307,7 @@ pub async fn backfill_task(
     let by = caller.root();
     let answer =
         state.store.backfill(&caller.scope, task_id, backfill.id, &backfill.fires, once.as_ref(), Some(&by)).await;
-    answered(answer.map_err(missing)?, |()| (StatusCode::ACCEPTED, Json(backfill)).into_response())
+    replayed_or(answer.map_err(missing)?, |()| (StatusCode::ACCEPTED, Json(backfill)).into_response())
 }
 
 /// The task as it is shown, with its newest run.

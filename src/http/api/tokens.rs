@@ -18,7 +18,7 @@ use crate::base::token::{Permission, TokenKind, TokenText};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, answered};
+use crate::http::request::body::{Early, JsonBody, replayed_or};
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -113,7 +113,7 @@ pub async fn create_token(
     let answer = state.store.create_token(&token, once.as_ref()).await?;
     made.token = Some(text.expose().to_owned());
     let place = [(header::LOCATION, format!("/v1/tokens/{}", token.id))];
-    answered(answer, |()| (StatusCode::CREATED, place, Json(made)).into_response())
+    replayed_or(answer, |()| (StatusCode::CREATED, place, Json(made)).into_response())
 }
 
 /// List tokens
@@ -173,7 +173,7 @@ impl Wish {
         }
         let scopes = scopes(&asked.scopes, caller, &mut faults);
         let expires_at = expiry(asked.expires_at, caller, now, &mut faults);
-        faults.or(Wish { tenant, name: asked.name, scopes, expires_at })
+        faults.into_result(Wish { tenant, name: asked.name, scopes, expires_at })
     }
 }
 

@@ -54,8 +54,8 @@ pub async fn verify_recipient(
         Some(code) => {
             // a code is good once: what it was answered must not be asked of it again
             body.first(&state, &caller).await?;
-            let stored = take(&state, &caller, &tenant, &channel, &code).await?;
-            body.settled(&state, &caller, StatusCode::OK, &RecipientView::of(tenant.as_str(), &stored)).await
+            let stored = verify_code(&state, &caller, &tenant, &channel, &code).await?;
+            body.remember_answer(&state, &caller, StatusCode::OK, &RecipientView::of(tenant.as_str(), &stored)).await
         }
     }
 }
@@ -95,7 +95,7 @@ async fn send(
     Ok(state.store.find_delivery(&caller.scope, tenant.as_str(), &message.dedupe_key).await?)
 }
 
-async fn take(
+async fn verify_code(
     state: &HttpState,
     caller: &AuthenticatedCaller,
     tenant: &Tenant,
@@ -133,7 +133,7 @@ fn proof(tenant: &Tenant, channel: &str, id: Uuid, recipient: &Recipient) -> Res
     Proof::new(tenant.as_str(), channel, id, &recipient.addresses).ok_or_else(|| {
         let why = match channel {
             "live" => "sessions have shown a token; there is nothing to be proved".to_owned(),
-            name => recipient.addresses.lack(name),
+            name => recipient.addresses.missing_address(name),
         };
         ValidationErrors::one("/channel", why)
     })

@@ -19,7 +19,7 @@ use crate::http::HttpState;
 use crate::http::api::runs::{RunView, missing};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, answered};
+use crate::http::request::body::{Early, JsonBody, replayed_or};
 use crate::http::request::path::Id;
 use crate::ports::vault::credentials::UsedSecrets;
 use crate::store::{RunCompletion, StoreError};
@@ -48,13 +48,13 @@ pub async fn complete_run(
 ) -> Result<Response, Early> {
     let id = body.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     let report = RuntimeReport::parse(&body.json()?)?;
-    let run = waiting(&state, &caller.scope, id).await.map_err(missing)?;
+    let run = wait_for_run(&state, &caller.scope, id).await.map_err(missing)?;
     let task = match run.task_id {
         None => None,
         Some(task) => state.store.find_task(&caller.scope, task).await?,
     };
     let named = task.as_ref().map_or_else(Vec::new, |task| credentials_of(&task.spec));
-    let report = report.without(&UsedSecrets::to(&state.store, &state.vault, &run, &named).await?);
+    let report = report.redacted(&UsedSecrets::load_for_run(&state.store, &state.vault, &run, &named).await?);
     let completion = completion(&state, &run, task.as_ref(), report).await?;
     let now = state.clock.now();
     let mut ended = run;
@@ -74,11 +74,11 @@ pub async fn complete_run(
     {
         tracing::warn!(task_id = %task.id, %error, "failures could not be counted");
     }
-    answered(answer, |()| (StatusCode::OK, Json(view)).into_response())
+    replayed_or(answer, |()| (StatusCode::OK, Json(view)).into_response())
 }
 
 /// The run, once it waits, or if it won't.
-async fn waiting(state: &HttpState, scope: &Scope, id: Uuid) -> Result<Run, StoreError> {
+async fn wait_for_run(state: &HttpState, scope: &Scope, id: Uuid) -> Result<Run, StoreError> {
     let began = state.clock.elapsed();
     loop {
         let run = state.store.get_run(scope, id).await?;

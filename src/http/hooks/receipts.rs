@@ -73,7 +73,7 @@ pub async fn receive_receipt(
         CallbackError::Unreadable(why) => ApiError::Malformed(why),
         CallbackError::NotExpected => NOT_HERE,
     })?;
-    state.wrong_tokens.right(&guard.hash);
+    state.wrong_tokens.record_success(&guard.hash);
     let stands = state.store.receive_receipt(delivery, &place.channel, &report).await;
     let stands = stands.map_err(|error| ApiError::of_store(error, "receipt"))?;
     tracing::debug!(delivery_id = %delivery, channel = place.channel, state = stands.as_str(), "a report came");
@@ -107,7 +107,7 @@ impl ReceiptGuard<'_> {
 
     fn wrong(&self, error: ApiError) -> ApiError {
         if let Some(peer) = self.peer {
-            self.state.wrong_tokens.wrong(peer, self.state.clock.elapsed());
+            self.state.wrong_tokens.record_failure(peer, self.state.clock.elapsed());
         }
         error
     }

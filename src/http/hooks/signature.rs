@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_key_nothing_is_let_in() {
+    fn hook_without_a_key_accepts_nothing() {
         for vector in vectors() {
             let headers =
                 vector.headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();

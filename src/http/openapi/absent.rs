@@ -31,12 +31,12 @@ pub fn allow_null(document: &mut OpenApi) {
 }
 
 fn bodies(operation: &Operation) -> impl Iterator<Item = &RefOr<Schema>> {
-    let body = operation.request_body.as_ref().and_then(written_out);
-    let contents = body.into_iter().flat_map(|body| body.content.values()).filter_map(written_out);
+    let body = operation.request_body.as_ref().and_then(inline_schema);
+    let contents = body.into_iter().flat_map(|body| body.content.values()).filter_map(inline_schema);
     contents.filter_map(|content| content.schema.as_ref())
 }
 
-fn written_out<T>(part: &RefOr<T>) -> Option<&T> {
+fn inline_schema<T>(part: &RefOr<T>) -> Option<&T> {
     match part {
         RefOr::T(part) => Some(part),
         RefOr::Ref(_) => None,

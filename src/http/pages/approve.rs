@@ -39,7 +39,7 @@ use crate::http::pages::approve::item::{FaultPlace, ItemView};
 use crate::http::pages::approve::press::Press;
 use crate::http::pages::approve::scene::{ApprovalPage, FormState, is_answerable, is_open};
 use crate::http::pages::approve::ticket::Ticket;
-use crate::http::pages::{self, away, failed, too_many};
+use crate::http::pages::{self, failed, too_many, unavailable};
 use crate::http::request::body::JsonBody;
 use crate::http::request::path::Id;
 use crate::http::server::Peer;
@@ -78,7 +78,7 @@ pub async fn show_approvals(
     Id(token): Id,
 ) -> Result<Response, Response> {
     let asked = asked(&state, peer, &token).await?;
-    let items = fresh(&asked.approvals, &asked.words);
+    let items = initial_items(&asked.approvals, &asked.words);
     page(&state, &asked, &token, &items, None, StatusCode::OK).await
 }
 
@@ -110,22 +110,22 @@ pub async fn answer_approvals(
     let sent = SubmittedFields::parse(body.bytes());
     let nonce = sent.get("nonce").unwrap_or_default();
     let is_ours = origin::is_own(&headers, &state.settings.public_url()) && origin::is_form(&headers);
-    if !is_ours || !state.vault.is_tag(NONCE, &bound(&asked), nonce) {
-        return again(&state, &asked, &token, "nothing_foreign", StatusCode::FORBIDDEN).await;
+    if !is_ours || !state.vault.is_tag(NONCE, &nonce_subject(&asked), nonce) {
+        return page_with_error(&state, &asked, &token, "nothing_foreign", StatusCode::FORBIDDEN).await;
     }
     let Some(press) = sent.get("do").and_then(Press::read) else {
-        return again(&state, &asked, &token, "nothing_pressed", StatusCode::UNPROCESSABLE_ENTITY).await;
+        return page_with_error(&state, &asked, &token, "nothing_pressed", StatusCode::UNPROCESSABLE_ENTITY).await;
     };
     let now = state.clock.now();
     let all = asked.approvals.iter().enumerate();
     let mut items: Vec<ItemView> =
-        all.map(|(number, approval)| ItemView::sent(number, approval, &sent, &asked.words)).collect();
+        all.map(|(number, approval)| ItemView::from_submitted(number, approval, &sent, &asked.words)).collect();
     let mut decisions = Vec::new();
     let mut waits = press == Press::Review;
     for item in items.iter_mut().filter(|item| press.is_about(item.number)) {
         let stops = matches!(press, Press::Cancel(Some(_))) && item.approval.is_held(now);
         if !is_open(item.approval, now) && !stops && press.names_one() {
-            return again(&state, &asked, &token, "nothing_settled", StatusCode::CONFLICT).await;
+            return page_with_error(&state, &asked, &token, "nothing_settled", StatusCode::CONFLICT).await;
         }
         if !is_open(item.approval, now) && !stops {
             continue;
@@ -146,7 +146,7 @@ pub async fn answer_approvals(
             true => (StatusCode::UNPROCESSABLE_ENTITY, "nothing_faulty"),
             false => (StatusCode::OK, "nothing_changed"),
         };
-        lead(&mut items);
+        set_focus(&mut items);
         return page(&state, &asked, &token, &items, Some(asked.words.get(phrase)), status).await;
     }
     settle(&state, &asked, &token, decisions).await
@@ -164,16 +164,16 @@ pub async fn show_outcome(State(state): State<HttpState>, Id(ticket): Id) -> Res
     let ticket = Ticket::read(&state.vault, &ticket).filter(|ticket| state.clock.now() < ticket.expires_at);
     let Some(Ticket { batch_id, recipient, .. }) = ticket else { return Err(view::unknown()) };
     let filter = ApprovalFilter { batch_id: Some(batch_id), limit: 1, ..ApprovalFilter::default() };
-    let found = state.store.list_approvals(&Scope::Every, &filter).await.map_err(away)?;
+    let found = state.store.list_approvals(&Scope::Every, &filter).await.map_err(unavailable)?;
     let Some(first) = found.first() else { return Err(view::unknown()) };
     // those that were replaced aside
-    let mut approvals = state.store.approvals_of_turn(first.run_id, first.turn).await.map_err(away)?;
+    let mut approvals = state.store.approvals_of_turn(first.run_id, first.turn).await.map_err(unavailable)?;
     approvals.retain(|approval| approval.batch_id == batch_id);
     let reader = reader(&state, &recipient).await?;
     let Some(first) = approvals.first() else { return Err(view::replaced(&reader.1)) };
     let scope = scope(&first.tenant_id).map_err(failed)?;
     let scene = scene(&state, &scope, (&recipient, reader), first).await?;
-    let items = fresh(&approvals, &scene.words);
+    let items = initial_items(&approvals, &scene.words);
     Ok(view::page(StatusCode::OK, &scene, &items, None, None))
 }
 
@@ -190,17 +190,17 @@ async fn asked(state: &HttpState, peer: Option<Extension<Peer>>, token: &str) ->
     };
     match found {
         Ok((link, approvals)) => {
-            state.wrong_tokens.right(&hash);
+            state.wrong_tokens.record_success(&hash);
             let (zone, words) = reader(state, &link.recipient).await?;
             Ok(LinkQuestion { hash, scope: scope(&link.tenant_id).map_err(failed)?, link, approvals, zone, words })
         }
         Err(StoreError::NotFound) => {
             if let Some(peer) = peer {
-                state.wrong_tokens.wrong(peer, now);
+                state.wrong_tokens.record_failure(peer, now);
             }
             Err(view::unknown())
         }
-        Err(error) => Err(away(error)),
+        Err(error) => Err(unavailable(error)),
     }
 }
 
@@ -226,7 +226,7 @@ async fn settle(
     let again = self::asked(state, None, token).await?;
     let now = state.clock.now();
     if !refused.is_empty() {
-        let mut items = fresh(&again.approvals, &again.words);
+        let mut items = initial_items(&again.approvals, &again.words);
         for item in &mut items {
             let of = refused.iter().filter(|(id, _)| *id == item.approval.id);
             item.other_faults.extend(of.map(|(_, why)| (FaultPlace::Item, why.clone())));
@@ -256,24 +256,25 @@ async fn page(
     let Some(first) = asked.approvals.first() else { return Err(view::replaced(&asked.words)) };
     let reader = (asked.zone, asked.words.clone());
     let scene = scene(state, &asked.scope, (&asked.link.recipient, reader), first).await?;
-    let form = FormState { action: format!("/approvals/{token}"), nonce: state.vault.tag(NONCE, &bound(asked)) };
+    let form =
+        FormState { action: format!("/approvals/{token}"), nonce: state.vault.tag(NONCE, &nonce_subject(asked)) };
     Ok(view::page(status, &scene, items, notice, Some(&form)))
 }
 
 /// The page as it is at first, with why nothing came of an answer.
-async fn again(
+async fn page_with_error(
     state: &HttpState,
     asked: &LinkQuestion,
     token: &str,
     phrase: &str,
     status: StatusCode,
 ) -> Result<Response, Response> {
-    let items = fresh(&asked.approvals, &asked.words);
+    let items = initial_items(&asked.approvals, &asked.words);
     page(state, asked, token, &items, Some(asked.words.get(phrase)), status).await
 }
 
 /// Marks where the person is led: to the first thing that is wrong, else to the first that was changed.
-fn lead(items: &mut [ItemView]) {
+fn set_focus(items: &mut [ItemView]) {
     let faulty = items.iter().position(ItemView::is_faulty);
     let first = faulty.or_else(|| items.iter().position(|item| item.changed.is_some()));
     if let Some(first) = first {
@@ -293,7 +294,7 @@ fn of_refusal(refusal: DecisionRefusal) -> &'static str {
 }
 
 /// The text to which a nonce is bound: the link, and every question with its digest, in order.
-fn bound(asked: &LinkQuestion) -> String {
+fn nonce_subject(asked: &LinkQuestion) -> String {
     let mut text = hex::encode(asked.hash.as_bytes());
     for approval in &asked.approvals {
         text.push_str(&format!("|{}:{}", approval.id, approval.digest));
@@ -301,13 +302,13 @@ fn bound(asked: &LinkQuestion) -> String {
     text
 }
 
-fn fresh<'a>(approvals: &'a [Approval], words: &'a Phrases) -> Vec<ItemView<'a>> {
-    approvals.iter().enumerate().map(|(number, approval)| ItemView::fresh(number, approval, words)).collect()
+fn initial_items<'a>(approvals: &'a [Approval], words: &'a Phrases) -> Vec<ItemView<'a>> {
+    approvals.iter().enumerate().map(|(number, approval)| ItemView::new(number, approval, words)).collect()
 }
 
 /// In which zone and words a recipient reads.
 async fn reader(state: &HttpState, recipient: &str) -> Result<(Tz, Phrases), Response> {
-    let stored = state.store.find_recipient(&Scope::Every, recipient).await.map_err(away)?;
+    let stored = state.store.find_recipient(&Scope::Every, recipient).await.map_err(unavailable)?;
     let reader = stored.as_ref().map_or(Reader::NOBODY, |stored| stored.recipient.reader());
     Ok((reader.timezone, state.channels.templates().phrases(reader.locale)))
 }
@@ -319,19 +320,19 @@ async fn scene(
     (recipient, (zone, words)): (&str, (Tz, Phrases)),
     first: &Approval,
 ) -> Result<ApprovalPage, Response> {
-    let run = state.store.find_run(scope, first.run_id).await.map_err(away)?;
+    let run = state.store.find_run(scope, first.run_id).await.map_err(unavailable)?;
     let task = match first.task_id {
-        Some(task) => state.store.find_task(scope, task).await.map_err(away)?,
+        Some(task) => state.store.find_task(scope, task).await.map_err(unavailable)?,
         None => None,
     };
     let reader = format!("recipient:{recipient}");
-    let requester = beginning::requester(state, scope, first).await.map_err(away)?;
+    let requester = beginning::requester(state, scope, first).await.map_err(unavailable)?;
     Ok(ApprovalPage {
         now: state.clock.now(),
         zone,
         words,
         tenant: first.tenant_id.clone(),
-        identities: state.store.marks_of(&reader).await.map_err(away)?,
+        identities: state.store.marks_of(&reader).await.map_err(unavailable)?,
         reader,
         run_id: first.run_id,
         task: task.map(|task| task.name),

@@ -21,7 +21,7 @@ use crate::domain::notification::recipient::Reader;
 use crate::domain::notification::rendered_message::References;
 use crate::domain::notification::{Delivery, MessageKind, Recipient};
 use crate::http::HttpState;
-use crate::http::pages::{self, View, away, too_many};
+use crate::http::pages::{self, View, too_many, unavailable};
 use crate::http::request::path::Id;
 use crate::http::server::Peer;
 use crate::ports::channel::templates::Page;
@@ -52,14 +52,14 @@ pub async fn show_message(
     }
     let Some(delivery) = whole::read(&state.vault, &token, state.clock.now()) else {
         if let Some(peer) = peer {
-            state.wrong_tokens.wrong(peer, since);
+            state.wrong_tokens.record_failure(peer, since);
         }
         return Err(unknown());
     };
-    state.wrong_tokens.right(&hash);
+    state.wrong_tokens.record_success(&hash);
     page(&state, delivery)
         .await
-        .map_err(away)?
+        .map_err(unavailable)?
         .map(|page| shown(&state.channels.templates().phrases(page.lang), &page))
         .ok_or_else(unknown)
 }
@@ -88,13 +88,13 @@ fn reader(recipient: &Option<Recipient>) -> Reader<'_> {
 async fn single(state: &HttpState, delivery: Delivery, recipient: PageReader) -> Result<Option<Page>, StoreError> {
     let referred = state.store.referred(&delivery).await?;
     let (channels, tenant) = (state.channels.clone(), delivery.tenant_id.clone());
-    let page = move || channels.templates().page(&delivery, referred.about(), reader(&recipient)).ok();
+    let page = move || channels.templates().page(&delivery, referred.references(), reader(&recipient)).ok();
     state.store.compute(&tenant, page).await
 }
 
 /// The messages that a digest tells, the oldest first. A digest of one is that message.
 async fn digest(state: &HttpState, delivery: Delivery, recipient: PageReader) -> Result<Option<Page>, StoreError> {
-    let (mut members, count) = state.store.told_by_digest(&delivery, IN_A_DIGEST).await?;
+    let (mut members, count) = state.store.digest_messages(&delivery, IN_A_DIGEST).await?;
     if members.len() == 1 {
         return single(state, members.remove(0), recipient).await;
     }
@@ -103,7 +103,7 @@ async fn digest(state: &HttpState, delivery: Delivery, recipient: PageReader) ->
     for member in members {
         let referred = state.store.referred(&member).await?;
         let (channels, recipient) = (state.channels.clone(), Arc::clone(&recipient));
-        let item = move || channels.templates().item(&member, referred.about(), reader(&recipient));
+        let item = move || channels.templates().item(&member, referred.references(), reader(&recipient));
         items.push(state.store.compute(&tenant, item).await?);
     }
     let more = usize::try_from(count).unwrap_or(0).saturating_sub(items.len());

@@ -107,12 +107,12 @@ pub async fn show_connection(State(state): State<HttpState>, mut query: Query) -
     let (sealed, code) = (given("state").unwrap_or_default(), given("code"));
     let (error, description) = (given("error"), given("error_description"));
     let issuer = given("iss");
-    let offer = offered(&state, &sealed).await?;
-    let words = words_of(&state, &offer.flow).await;
+    let offer = open_offer(&state, &sealed).await?;
+    let words = phrases_for(&state, &offer.flow).await;
     if !state.connector.is_of(&offer.flow, issuer.as_deref()) {
         let issuer = issuer.as_deref().unwrap_or("nobody");
         tracing::warn!(credential = %offer.flow.reference, issuer, "another provider than the one asked sent somebody back");
-        return Err(view::mixed_up(&words));
+        return Err(view::issuer_mismatch(&words));
     }
     Ok(match (code, error) {
         (_, Some(error)) => view::declined(&words, &offer, &error, description.as_deref()),
@@ -145,43 +145,43 @@ pub async fn make_connection(
 ) -> Result<Response, Response> {
     let body = body.map_err(failed)?;
     if !is_form(&headers) || !is_own(&headers, &state.settings.public_url()) {
-        return Err(view::foreign());
+        return Err(view::wrong_account());
     }
     let mut form = Query::of_form(&String::from_utf8_lossy(body.bytes()));
     let mut given = |name| form.text(name).filter(|text: &String| text.len() <= LONGEST);
     let (Some(sealed), Some(code)) = (given("state"), given("code")) else { return Err(view::unknown()) };
-    let offer = offered(&state, &sealed).await?;
+    let offer = open_offer(&state, &sealed).await?;
     let flow: OAuthFlow = offer.flow;
-    let words = words_of(&state, &flow).await;
+    let words = phrases_for(&state, &flow).await;
     if !mark::is_there(&headers, &state.vault, &flow, &state.settings.public_url()) {
-        return Err(view::unmarked(&words));
+        return Err(view::missing_cookie(&words));
     }
     match state.connector.finish(flow.clone(), Secret::new(code)).await {
         Ok(connected) => Ok(view::connected(&words, &flow, &connected)),
         Err(ConnectError::Used { connected }) => Err(view::used(&words, &flow, connected)),
-        Err(ConnectError::Code(why)) => Err(view::spent(&words, &why)),
+        Err(ConnectError::Code(why)) => Err(view::code_rejected(&words, &why)),
         Err(ConnectError::Misconfigured(why)) => {
             tracing::warn!(credential = %flow.reference, tenant = flow.tenant, why, "an account can't be connected");
-            Err(view::misconfigured(&words, &why))
+            Err(view::client_rejected(&words, &why))
         }
-        Err(ConnectError::Later(why)) => Err(view::later(&words, &why)),
+        Err(ConnectError::Later(why)) => Err(view::provider_unavailable(&words, &why)),
         Err(other) => Err(refused(other)),
     }
 }
 
 /// The offer of a state, while the token that began it could begin it still: a link does not outlive it.
-async fn offered(state: &HttpState, sealed: &str) -> Result<ConnectOffer, Response> {
+async fn open_offer(state: &HttpState, sealed: &str) -> Result<ConnectOffer, Response> {
     let offer = state.connector.offer(sealed).await.map_err(refused)?;
     let OAuthFlow { by, tenant, .. } = &offer.flow;
     match still_may(state, by, tenant, Permission::CredentialsWrite).await {
         Ok(true) => Ok(offer),
-        Ok(false) => Err(view::expired(&words_of(state, &offer.flow).await)),
+        Ok(false) => Err(view::expired(&phrases_for(state, &offer.flow).await)),
         Err(error) => Err(failed(ApiError::from(error))),
     }
 }
 
 /// The words of the person whose account it is to be; English where nothing is known of them.
-async fn words_of(state: &HttpState, flow: &OAuthFlow) -> Phrases {
+async fn phrases_for(state: &HttpState, flow: &OAuthFlow) -> Phrases {
     match state.store.get_recipient(&Scope::Every, &flow.tenant).await {
         Ok(stored) => state.channels.templates().phrases(&stored.recipient.locale),
         Err(_) => Phrases::english().clone(),
@@ -192,7 +192,7 @@ async fn words_of(state: &HttpState, flow: &OAuthFlow) -> Phrases {
 fn refused(error: ConnectError) -> Response {
     match error {
         ConnectError::Unknown => view::unknown(),
-        ConnectError::NoSuchService(_) => view::gone(),
+        ConnectError::NoSuchService(_) => view::service_removed(),
         ConnectError::Expired => view::expired(Phrases::english()),
         ConnectError::Store(error) => failed(ApiError::from(error)),
         other => {

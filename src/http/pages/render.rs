@@ -11,7 +11,7 @@ use minijinja::value::{Kwargs, Object, Serde, Value, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior, context};
 use serde::Serialize;
 
-use crate::base::unicode_safety::visible;
+use crate::base::unicode_safety::escape_hidden;
 use crate::http::pages::style::STYLE;
 use crate::ports::channel::templates::phrases::{PhrasePiece, Phrases, pieces};
 
@@ -65,7 +65,7 @@ fn environment() -> Environment<'static> {
 fn markup(value: &Value) -> Result<String, Error> {
     let text = match value.as_str() {
         Some(text) if value.is_safe() => return Ok(text.to_owned()),
-        Some(text) => visible(text),
+        Some(text) => escape_hidden(text),
         None if value.is_number() => value.to_string(),
         None => {
             let why = format!("a value of the kind `{}` has no place on a page", value.kind());
@@ -97,23 +97,23 @@ struct Words(Phrases);
 
 impl Words {
     /// A phrase with these parts in it.
-    fn say(&self, name: &str, parts: &Kwargs) -> Result<Value, Error> {
-        let phrase = self.0.find(name).ok_or_else(|| lacks(format!("there is no phrase `{name}`")))?;
-        let mut said = String::new();
+    fn phrase(&self, name: &str, parts: &Kwargs) -> Result<Value, Error> {
+        let phrase = self.0.find(name).ok_or_else(|| missing_phrase(format!("there is no phrase `{name}`")))?;
+        let mut text = String::new();
         for piece in pieces(phrase) {
             match piece {
-                PhrasePiece::Words(words) => said.push_str(&escaped(words)),
+                PhrasePiece::Words(words) => text.push_str(&escaped(words)),
                 PhrasePiece::Insert(part) => match parts.peek::<Option<Value>>(part)? {
-                    Some(value) => said.push_str(&markup(&value)?),
-                    None => return Err(lacks(format!("the phrase `{name}` lacks its part `{part}`"))),
+                    Some(value) => text.push_str(&markup(&value)?),
+                    None => return Err(missing_phrase(format!("the phrase `{name}` lacks its part `{part}`"))),
                 },
             }
         }
-        Ok(Value::from_safe_string(said))
+        Ok(Value::from_safe_string(text))
     }
 }
 
-fn lacks(why: String) -> Error {
+fn missing_phrase(why: String) -> Error {
     Error::new(ErrorKind::UndefinedError, why)
 }
 
@@ -127,7 +127,7 @@ impl Object for Words {
             return Err(Error::from(ErrorKind::UnknownMethod));
         }
         let (name, parts): (&str, Kwargs) = from_args(args)?;
-        self.say(name, &parts)
+        self.phrase(name, &parts)
     }
 }
 
@@ -184,8 +184,8 @@ mod tests {
                 let rest = &text[at + "words.".len()..];
                 let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
                 let name = &rest[..rest.find(|c| !is_of_name(c)).unwrap()];
-                let said = rest.strip_prefix("say(\"").and_then(|said| said.split_once('"'));
-                let (name, parts) = match (name, said) {
+                let text = rest.strip_prefix("say(\"").and_then(|text| text.split_once('"'));
+                let (name, parts) = match (name, text) {
                     ("say", None) => continue,
                     ("say", Some((name, parts))) => (name, parts.split_once(") }}").unwrap().0),
                     _ => (name, ""),

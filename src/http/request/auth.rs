@@ -85,8 +85,8 @@ async fn identify_for(
     };
     let caller = caller.map(|caller| AuthenticatedCaller { address: peer, ..caller });
     match (&caller, peer) {
-        (Ok(_), _) => state.wrong_tokens.right(&hash),
-        (Err(ApiError::Unauthorized(_)), Some(peer)) => state.wrong_tokens.wrong(peer, now),
+        (Ok(_), _) => state.wrong_tokens.record_success(&hash),
+        (Err(ApiError::Unauthorized(_)), Some(peer)) => state.wrong_tokens.record_failure(peer, now),
         _ => {}
     }
     caller

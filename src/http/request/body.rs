@@ -94,7 +94,7 @@ fn received(request: Request, state: &HttpState) -> BoxFuture<'_, Result<JsonBod
         digest.update(b"\n");
         digest.update(request.uri().path_and_query().map_or("", |path| path.as_str()).as_bytes());
         digest.update(b"\n");
-        let bytes = timeout(limits.body_time, whole(request, limits.body_bytes))
+        let bytes = timeout(limits.body_time, read_body(request, limits.body_bytes))
             .await
             .map_err(|_| ApiError::BodyTimeout { limit: limits.body_time })??;
         digest.update(&bytes);
@@ -124,8 +124,8 @@ impl JsonBody {
     }
 
     /// The body as a request of this type, or an empty one where there is none, or null.
-    pub fn read_or_nothing<T: PartialSchema + DeserializeOwned>(&self) -> Result<T, ApiError> {
-        Ok(typed::body(&self.json_or_nothing()?)?)
+    pub fn read_or_empty<T: PartialSchema + DeserializeOwned>(&self) -> Result<T, ApiError> {
+        Ok(typed::body(&self.json_or_empty()?)?)
     }
 
     /// The body as it came.
@@ -134,7 +134,7 @@ impl JsonBody {
     }
 
     /// The body as JSON, or an empty object where there is none, or null.
-    pub fn json_or_nothing(&self) -> Result<Value, ApiError> {
+    pub fn json_or_empty(&self) -> Result<Value, ApiError> {
         let said = if self.bytes.is_empty() { Value::Null } else { self.json()? };
         Ok(if said.is_null() { Value::Object(Default::default()) } else { said })
     }
@@ -155,10 +155,10 @@ impl JsonBody {
         let body = match state.store.remember_answer(&once, state.clock.now()).await? {
             StoredAnswer::Done(()) => return Ok(BodyIdentity { id: fresh, repeated: false }),
             StoredAnswer::Replayed { body, .. } => body,
-            StoredAnswer::Mismatch => return Err(used_for_another()),
+            StoredAnswer::Mismatch => return Err(key_reused()),
         };
         let known = body["identity"].as_str().and_then(|id| id.parse().ok());
-        known.map(|id| BodyIdentity { id, repeated: true }).ok_or_else(used_for_another)
+        known.map(|id| BodyIdentity { id, repeated: true }).ok_or_else(key_reused)
     }
 
     /// The idempotency data with which the store lets this request take effect once; `None` where no key was sent.
@@ -182,7 +182,7 @@ impl JsonBody {
     /// The answer of an effect that has happened and that to repeat at once changes nothing (pausing, resuming,
     /// cancelling): it is remembered in a transaction of its own, so that a repetition that comes late, when others have
     /// acted since, is answered and takes no effect.
-    pub async fn settled(
+    pub async fn remember_answer(
         &self,
         state: &HttpState,
         caller: &AuthenticatedCaller,
@@ -192,7 +192,7 @@ impl JsonBody {
         let fresh = (status, axum::Json(answer)).into_response();
         match self.once(caller, status, answer)? {
             None => Ok(fresh),
-            Some(once) => answered(state.store.remember_answer(&once, state.clock.now()).await?, |()| fresh),
+            Some(once) => replayed_or(state.store.remember_answer(&once, state.clock.now()).await?, |()| fresh),
         }
     }
 
@@ -217,39 +217,39 @@ impl JsonBody {
         let Some(key) = &self.key else { return Ok(()) };
         match state.store.recall_answer(&caller.scope, key, &self.digest, state.clock.now()).await? {
             None => Ok(()),
-            Some(answer) => Err(Early::Answered(answered(answer, |()| StatusCode::OK.into_response())?)),
+            Some(answer) => Err(Early::Answered(replayed_or(answer, |()| StatusCode::OK.into_response())?)),
         }
     }
 }
 
 /// The answer of an effect that may have happened before.
-pub fn answered<T>(answer: StoredAnswer<T>, fresh: impl FnOnce(T) -> Response) -> Result<Response, Early> {
+pub fn replayed_or<T>(answer: StoredAnswer<T>, fresh: impl FnOnce(T) -> Response) -> Result<Response, Early> {
     match answer {
         StoredAnswer::Done(done) => Ok(fresh(done)),
         StoredAnswer::Replayed { status, body } => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
             Ok((status, [(REPLAYED, HeaderValue::from_static("true"))], axum::Json(body)).into_response())
         }
-        StoredAnswer::Mismatch => Err(used_for_another().into()),
+        StoredAnswer::Mismatch => Err(key_reused().into()),
     }
 }
 
-fn used_for_another() -> ApiError {
+fn key_reused() -> ApiError {
     ApiError::invalid("", "this Idempotency-Key was used for another request within the last 24 hours")
 }
 
 /// A body that is an object with these fields, and no others.
-pub fn only(value: &Value, known: &[&str]) -> Result<(), ValidationErrors> {
+pub fn refuse_unknown_fields(value: &Value, known: &[&str]) -> Result<(), ValidationErrors> {
     let Some(fields) = value.as_object() else { return Err(ValidationErrors::one("", "the body is a JSON object")) };
     let mut faults = ValidationErrors::new();
     for field in unknown_fields(fields, known) {
         let near = did_you_mean(field, known.iter().copied());
         faults.add(format!("/{}", escape(field)), format!("unknown field{near}"));
     }
-    faults.or(())
+    faults.into_result(())
 }
 
-async fn whole(request: Request, limit: usize) -> Result<Bytes, ApiError> {
+async fn read_body(request: Request, limit: usize) -> Result<Bytes, ApiError> {
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit as u64) {
         return Err(ApiError::TooLarge { limit });

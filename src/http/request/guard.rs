@@ -21,7 +21,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Runs a request under the guard.
 pub async fn watch(State(state): State<HttpState>, request: Request, next: Next) -> Response {
     let request_id = id::new_id(state.clock.now());
-    let method = word(request.method());
+    let method = method_label(request.method());
     let route = request.extensions().get::<MatchedPath>().map_or(String::new(), |route| route.as_str().to_owned());
     let span = tracing::info_span!("request", %request_id, method, route);
     let begun = state.clock.elapsed();
@@ -29,34 +29,34 @@ pub async fn watch(State(state): State<HttpState>, request: Request, next: Next)
         true => state.limits.import_time,
         false => state.limits.request_time,
     };
-    let mut response = caught(timeout(limit, next.run(request))).instrument(span.clone()).await;
+    let mut response = catch_panic(timeout(limit, next.run(request))).instrument(span.clone()).await;
     let took = state.clock.elapsed().saturating_sub(begun);
     let status = response.status().as_u16();
-    state.metrics.answered(method, &route, status, took);
+    state.metrics.record_request(method, &route, status, took);
     span.in_scope(|| tracing::debug!(status, took_ms = took.as_millis(), "answered"));
-    mark(&mut response, &request_id.to_string());
+    add_headers(&mut response, &request_id.to_string());
     response
 }
 
 /// The answer, or a problem in its place: after a panic nothing is told, after the time limit to come again.
-async fn caught(answer: impl Future<Output = Result<Response, tokio::time::error::Elapsed>>) -> Response {
+async fn catch_panic(answer: impl Future<Output = Result<Response, tokio::time::error::Elapsed>>) -> Response {
     match AssertUnwindSafe(answer).catch_unwind().await {
         Ok(Ok(response)) => response,
         Ok(Err(_elapsed)) => {
             let detail = "the request took too long; it may have taken effect";
             ApiError::Unavailable { detail, retry_after: Duration::from_secs(5) }.into_response()
         }
-        Err(panic) => ApiError::Internal { log: format!("panic: {}", said(panic.as_ref())) }.into_response(),
+        Err(panic) => ApiError::Internal { log: format!("panic: {}", panic_message(panic.as_ref())) }.into_response(),
     }
 }
 
-fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }
 
 /// Headers of every answer. What is answered to one token is no cache's to keep.
-fn mark(response: &mut Response, request_id: &str) {
+fn add_headers(response: &mut Response, request_id: &str) {
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(request_id) {
         headers.insert(REQUEST_ID, id);
@@ -66,7 +66,7 @@ fn mark(response: &mut Response, request_id: &str) {
 }
 
 /// The method as a label: of a closed set, whatever was sent.
-fn word(method: &Method) -> &'static str {
+fn method_label(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::POST => "POST",
@@ -85,7 +85,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_answered_without_its_words() {
-        let response = caught(async { panic!("secret {}", 7) }).await;
+        let response = catch_panic(async { panic!("secret {}", 7) }).await;
         assert_eq!(response.status(), 500);
         let body = axum::body::to_bytes(response.into_body(), 4096).await.unwrap();
         assert!(!String::from_utf8_lossy(&body).contains("secret"));
@@ -93,7 +93,7 @@ mod tests {
 
     #[tokio::test]
     async fn slow_request_is_ended_and_may_be_repeated() {
-        let response = caught(timeout(Duration::ZERO, std::future::pending())).await;
+        let response = catch_panic(timeout(Duration::ZERO, std::future::pending())).await;
         assert_eq!(
             (response.status().as_u16(), &response.headers()[header::RETRY_AFTER]),
             (503, &"5".parse().unwrap())
@@ -102,6 +102,6 @@ mod tests {
 
     #[test]
     fn a_made_up_method_makes_no_label_of_its_own() {
-        assert_eq!(word(&Method::from_bytes(b"BREW").unwrap()), "other");
+        assert_eq!(method_label(&Method::from_bytes(b"BREW").unwrap()), "other");
     }
 }

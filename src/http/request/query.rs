@@ -106,8 +106,8 @@ impl Query {
             let pointer = format!("/{}", crate::base::invalid::escape(name));
             self.faults.add(pointer, format!("unknown parameter (known here: {known}){near}"));
         }
-        self.faults.or(()).map_err(ApiError::Query)?;
-        self.empty.or(()).map_err(ApiError::Invalid)
+        self.faults.into_result(()).map_err(ApiError::Query)?;
+        self.empty.into_result(()).map_err(ApiError::Invalid)
     }
 }
 

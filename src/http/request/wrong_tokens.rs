@@ -47,14 +47,14 @@ impl WrongTokens {
     }
 
     /// A token of this address was wrong.
-    pub fn wrong(&self, address: IpAddr, now: Duration) {
+    pub fn record_failure(&self, address: IpAddr, now: Duration) {
         let mut seen = self.seen.lock().expect("token lock");
         seen.wrong.forget_all_if_full(now);
         seen.wrong.update(origin(address), now, || Window::new(WINDOW), |window| window.count(now));
     }
 
     /// A token was right.
-    pub fn right(&self, token: &TokenHash) {
+    pub fn record_success(&self, token: &TokenHash) {
         self.seen.lock().expect("token lock").right.put(*token.as_bytes(), ());
     }
 }
@@ -69,15 +69,15 @@ mod tests {
         let (guesser, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
         let (guess, known) = (TokenHash::of("guess"), TokenHash::of("known"));
         let at = Duration::from_secs;
-        memory.right(&known);
-        memory.wrong(guesser, at(0));
+        memory.record_success(&known);
+        memory.record_failure(guesser, at(0));
         assert_eq!(memory.wait(guesser, &guess, at(1)), None);
-        memory.wrong(guesser, at(1));
+        memory.record_failure(guesser, at(1));
         assert_eq!(memory.wait(guesser, &guess, at(2)), Some(at(58)));
         assert_eq!(memory.wait(guesser, &known, at(2)), None);
         assert_eq!(memory.wait(other, &guess, at(2)), None);
         assert_eq!(memory.wait(guesser, &guess, at(60)), None);
-        memory.wrong(guesser, at(60));
+        memory.record_failure(guesser, at(60));
         assert_eq!(memory.wait(guesser, &guess, at(61)), None, "a new minute begins a new count");
     }
 }

@@ -15,7 +15,7 @@ pub fn origin(address: IpAddr) -> IpAddr {
 }
 
 /// Why there is no seat: all are taken, or this address has taken its share.
-pub type NoSeat = limiter::LimitReached<IpAddr>;
+pub type ConnectionRefusal = limiter::LimitReached<IpAddr>;
 
 /// Room for one connection, or for one request that comes through a proxy.
 pub type ConnectionPermit = limiter::Permit<IpAddr>;
@@ -34,18 +34,18 @@ impl ConnectionLimiter {
     }
 
     /// A seat for a connection from `address`, given back when it is dropped.
-    pub fn take(&self, address: IpAddr) -> Result<ConnectionPermit, NoSeat> {
+    pub fn acquire(&self, address: IpAddr) -> Result<ConnectionPermit, ConnectionRefusal> {
         self.taken.acquire([(origin(address), self.per_address)])
     }
 
     /// A seat for a connection of a trusted proxy: it is one of all, and counts for no address.
-    pub fn take_for_proxy(&self) -> Result<ConnectionPermit, NoSeat> {
+    pub fn acquire_for_proxy(&self) -> Result<ConnectionPermit, ConnectionRefusal> {
         self.taken.acquire([])
     }
 
     /// A seat for a request that `address` makes through a trusted proxy, as long as it is under way: it counts for its
     /// address alone, because its connection is counted already.
-    pub fn take_in_proxy(&self, address: IpAddr) -> Result<ConnectionPermit, NoSeat> {
+    pub fn acquire_behind_proxy(&self, address: IpAddr) -> Result<ConnectionPermit, ConnectionRefusal> {
         self.taken.acquire_of_keys([(origin(address), self.per_address)])
     }
 }
@@ -56,32 +56,32 @@ mod tests {
 
     #[test]
     fn a_seat_is_free_again_when_it_was_given_back() {
-        let seats = ConnectionLimiter::new(2, 1);
+        let limiter = ConnectionLimiter::new(2, 1);
         let [ann, bob, eve] = [1, 2, 3].map(|n| IpAddr::from([10, 0, 0, n]));
-        let first = seats.take(ann).unwrap();
-        assert_eq!(seats.take(ann).unwrap_err(), NoSeat::Key(ann));
-        let second = seats.take(bob).unwrap();
-        assert_eq!(seats.take(eve).unwrap_err(), NoSeat::All);
+        let first = limiter.acquire(ann).unwrap();
+        assert_eq!(limiter.acquire(ann).unwrap_err(), ConnectionRefusal::Key(ann));
+        let second = limiter.acquire(bob).unwrap();
+        assert_eq!(limiter.acquire(eve).unwrap_err(), ConnectionRefusal::All);
         drop(first);
-        drop(seats.take(eve).unwrap());
+        drop(limiter.acquire(eve).unwrap());
         drop(second);
-        assert!(seats.taken.is_idle(), "an address without connections is forgotten");
+        assert!(limiter.taken.is_idle(), "an address without connections is forgotten");
     }
 
     #[test]
     fn proxy_counts_as_nobody_and_its_clients_each_for_themselves() {
-        let seats = ConnectionLimiter::new(3, 1);
+        let limiter = ConnectionLimiter::new(3, 1);
         let [ann, bob] = [1, 2].map(|n| IpAddr::from([10, 0, 0, n]));
-        let connections: Vec<ConnectionPermit> = (0..3).map(|_| seats.take_for_proxy().unwrap()).collect();
-        assert_eq!(seats.take_for_proxy().unwrap_err(), NoSeat::All);
-        let request = seats.take_in_proxy(ann).unwrap();
-        assert_eq!(seats.take_in_proxy(ann).unwrap_err(), NoSeat::Key(ann));
-        drop(seats.take_in_proxy(bob).unwrap());
+        let connections: Vec<ConnectionPermit> = (0..3).map(|_| limiter.acquire_for_proxy().unwrap()).collect();
+        assert_eq!(limiter.acquire_for_proxy().unwrap_err(), ConnectionRefusal::All);
+        let request = limiter.acquire_behind_proxy(ann).unwrap();
+        assert_eq!(limiter.acquire_behind_proxy(ann).unwrap_err(), ConnectionRefusal::Key(ann));
+        drop(limiter.acquire_behind_proxy(bob).unwrap());
         drop(request);
-        drop(seats.take_in_proxy(ann).unwrap());
-        assert_eq!(seats.take(bob).unwrap_err(), NoSeat::All, "requests take no connection");
+        drop(limiter.acquire_behind_proxy(ann).unwrap());
+        assert_eq!(limiter.acquire(bob).unwrap_err(), ConnectionRefusal::All, "requests take no connection");
         drop(connections);
-        assert!(seats.taken.free() == 3 && seats.taken.is_idle());
+        assert!(limiter.taken.available() == 3 && limiter.taken.is_idle());
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl TrustedProxies {
                 }
             }
         }
-        faults.or(TrustedProxies { networks, header })
+        faults.into_result(TrustedProxies { networks, header })
     }
 
     /// Whether requests from this address may name the client.

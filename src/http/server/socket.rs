@@ -28,7 +28,7 @@ impl Socket {
     }
 
     /// Passes on what a write said; when it has to wait, it waits no longer than the patience.
-    fn hurried<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn with_write_timeout<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stall = None;
             return written;
@@ -50,7 +50,7 @@ impl AsyncRead for Socket {
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.hurried(cx, written)
+        self.with_write_timeout(cx, written)
     }
 
     fn poll_write_vectored(
@@ -59,7 +59,7 @@ impl AsyncWrite for Socket {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
-        self.hurried(cx, written)
+        self.with_write_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

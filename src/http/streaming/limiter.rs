@@ -49,17 +49,17 @@ impl StreamLimiter {
     }
 
     /// Room for a stream of this caller, which tells what `scope` holds; its tenant may have so many.
-    fn take(&self, caller: &AuthenticatedCaller, scope: &Scope, of_tenant: usize) -> Result<StreamPermit, ApiError> {
+    fn acquire(&self, caller: &AuthenticatedCaller, scope: &Scope, of_tenant: usize) -> Result<StreamPermit, ApiError> {
         let keys = self.of_address(caller.address).into_iter().chain(self.of_caller(caller, scope, of_tenant));
         self.open.acquire(keys).map_err(refuse)
     }
 
     /// Room for a connection that becomes a stream before it is known whose it is.
-    pub fn take_unknown(&self, address: Option<IpAddr>) -> Result<StreamPermit, ApiError> {
+    pub fn acquire_unidentified(&self, address: Option<IpAddr>) -> Result<StreamPermit, ApiError> {
         self.open.acquire(self.of_address(address)).map_err(refuse)
     }
 
-    fn take_known(
+    fn acquire_identified(
         &self,
         caller: &AuthenticatedCaller,
         scope: &Scope,
@@ -104,17 +104,21 @@ fn refuse(reached: LimitReached<StreamKey>) -> ApiError {
 }
 
 /// Room for a stream of this caller, which tells what `scope` holds.
-pub async fn open(state: &HttpState, caller: &AuthenticatedCaller, scope: &Scope) -> Result<StreamPermit, ApiError> {
-    state.streams.take(caller, scope, of_tenant(state, scope).await?)
-}
-
-/// Room for the stream of a connection that has its own: [`StreamLimiter::take_unknown`].
-pub async fn open_known(
+pub async fn acquire_stream(
     state: &HttpState,
     caller: &AuthenticatedCaller,
     scope: &Scope,
 ) -> Result<StreamPermit, ApiError> {
-    state.streams.take_known(caller, scope, of_tenant(state, scope).await?)
+    state.streams.acquire(caller, scope, of_tenant(state, scope).await?)
+}
+
+/// Room for the stream of a connection that has its own: [`StreamLimiter::take_unknown`].
+pub async fn acquire_known_stream(
+    state: &HttpState,
+    caller: &AuthenticatedCaller,
+    scope: &Scope,
+) -> Result<StreamPermit, ApiError> {
+    state.streams.acquire_identified(caller, scope, of_tenant(state, scope).await?)
 }
 
 /// How many streams the tenant of the scope may have, by its quota.
@@ -144,7 +148,7 @@ mod tests {
     ) -> (Vec<StreamPermit>, Option<String>) {
         let mut permits = Vec::new();
         for _ in 0..count {
-            match limiter.take(caller, &caller.scope, 4) {
+            match limiter.acquire(caller, &caller.scope, 4) {
                 Ok(permit) => permits.push(permit),
                 Err(refused) => return (permits, Some(refused.into_problem().detail)),
             }
@@ -176,11 +180,11 @@ mod tests {
         assert!(limits.streams < limits.connections && limits.streams_per_address < limits.connections_per_address);
         let limiter = limiter();
         let permits: Vec<StreamPermit> =
-            (0..8).map(|n| limiter.take_unknown(Some([10, 0, 0, n].into())).unwrap()).collect();
-        let refused = limiter.take_unknown(Some([10, 0, 0, 9].into())).unwrap_err();
+            (0..8).map(|n| limiter.acquire_unidentified(Some([10, 0, 0, n].into())).unwrap()).collect();
+        let refused = limiter.acquire_unidentified(Some([10, 0, 0, 9].into())).unwrap_err();
         assert_eq!(refused.into_problem().detail, "all streams of this instance are open");
         drop(permits);
-        assert!(limiter.take_unknown(None).is_ok());
+        assert!(limiter.acquire_unidentified(None).is_ok());
     }
 
     #[test]
@@ -188,9 +192,9 @@ mod tests {
         let limiter = limiter();
         let admin = AuthenticatedCaller::of_test("admin", Scope::Every, [10, 0, 0, 1].into());
         let ann = Scope::Only(Tenant::new("ann").unwrap());
-        let held: Vec<_> = (0..4).map(|_| limiter.take(&admin, &ann, 4).unwrap()).collect();
-        assert!(limiter.take(&admin, &Scope::Every, 8).is_err());
-        assert!(limiter.take(&caller("a", "ann", [10, 0, 0, 2]), &ann, 4).is_err());
+        let held: Vec<_> = (0..4).map(|_| limiter.acquire(&admin, &ann, 4).unwrap()).collect();
+        assert!(limiter.acquire(&admin, &Scope::Every, 8).is_err());
+        assert!(limiter.acquire(&caller("a", "ann", [10, 0, 0, 2]), &ann, 4).is_err());
         drop(held);
     }
 }

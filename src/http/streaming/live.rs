@@ -89,8 +89,8 @@ async fn admit(
     };
     let scope = Scope::Only(tenant.clone());
     let permit = match connection {
-        LiveConnection::Counted => limiter::open_known(state, &caller, &scope).await?,
-        LiveConnection::New => limiter::open(state, &caller, &scope).await?,
+        LiveConnection::Counted => limiter::acquire_known_stream(state, &caller, &scope).await?,
+        LiveConnection::New => limiter::acquire_stream(state, &caller, &scope).await?,
     };
     Session::open(state.clone(), caller, tenant, permit, seen)
         .await

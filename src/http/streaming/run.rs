@@ -66,7 +66,7 @@ pub async fn stream_run(
     query.done()?;
     let id = id.of("run")?;
     let seen = last_event_id(&headers)?;
-    let permit = limiter::open(&state, &caller, &caller.scope).await?;
+    let permit = limiter::acquire_stream(&state, &caller, &caller.scope).await?;
     // listen first, read after: what happens in between is heard, and told once
     let live = state.hub.subscribe(id);
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
@@ -87,7 +87,7 @@ struct Follower {
     caller: AuthenticatedCaller,
     id: Uuid,
     live: RunSubscription,
-    told: StreamMemory,
+    memory: StreamMemory,
     /// The next entry of the transcript.
     next_seq: i64,
     /// Events to tell before anything else, in order.
@@ -112,7 +112,7 @@ impl Follower {
             caller,
             id: run.id,
             live,
-            told: StreamMemory::default(),
+            memory: StreamMemory::default(),
             next_seq: seen.map_or(0, |seq| seq + 1),
             outbox: [event(&session, None)].into(),
             last_state: String::new(),
@@ -139,19 +139,19 @@ impl Follower {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return None,
-                () = &mut self.look => self.look_again().await,
-                heard = self.live.next() => self.hear(heard),
+                () = &mut self.look => self.read_committed().await,
+                heard = self.live.next() => self.on_live_event(heard),
             }
         }
     }
 
-    fn hear(&mut self, heard: WatchedEvent) {
+    fn on_live_event(&mut self, heard: WatchedEvent) {
         match heard {
             // how it ended, and in which state it is, the record says
             WatchedEvent::Event(
                 StreamEvent::ExecutionEnd { .. } | StreamEvent::Session { .. } | StreamEvent::StateChange { .. },
             ) => self.look = clock::pause(LOOK_SOON).boxed(),
-            WatchedEvent::Event(heard) if self.told.hears(&heard) => self.outbox.push_back(event(&heard, None)),
+            WatchedEvent::Event(heard) if self.memory.accept_live(&heard) => self.outbox.push_back(event(&heard, None)),
             WatchedEvent::Event(_) => {}
             // what is gone is in the transcript, or will be
             WatchedEvent::Missed(_) => self.look = clock::pause(LOOK_SOON).boxed(),
@@ -159,7 +159,7 @@ impl Follower {
     }
 
     /// Reads what was committed, as long as the token is good. A database that is away is asked again.
-    async fn look_again(&mut self) {
+    async fn read_committed(&mut self) {
         self.look = clock::pause(LOOK).boxed();
         let read = match self.caller.is_still_known(&self.state).await {
             Ok(true) => self.read().await,
@@ -178,7 +178,7 @@ impl Follower {
         let run = self.state.store.get_run(&self.caller.scope, self.id).await?;
         let page = self.state.store.transcript_page(&self.caller.scope, self.id, self.next_seq, ENTRIES).await?;
         for entry in &page.rows {
-            self.tell(entry);
+            self.queue_entry(entry);
         }
         if page.is_cut || page.rows.len() as i64 == ENTRIES {
             // more are there: they come before what is said of the run
@@ -198,8 +198,8 @@ impl Follower {
     }
 
     /// The events of an entry that were not told live; its id comes with the last of them, or alone.
-    fn tell(&mut self, entry: &TranscriptEntry) {
-        let news = self.told.reads(entry);
+    fn queue_entry(&mut self, entry: &TranscriptEntry) {
+        let news = self.memory.accept_committed(entry);
         let id = Some(entry.seq);
         match news.split_last() {
             Some((last, before)) => {
@@ -215,7 +215,7 @@ impl Follower {
     fn end(&mut self, run: &Run) {
         if let Some(fault) = &run.error {
             let error = StreamEvent::Error { code: fault.code.clone(), message: fault.message.clone() };
-            if self.told.hears(&error) {
+            if self.memory.accept_live(&error) {
                 self.outbox.push_back(event(&error, None));
             }
         }
@@ -225,9 +225,9 @@ impl Follower {
     }
 }
 
-fn event(told: &StreamEvent, id: Option<i64>) -> Event {
-    let data = serde_json::to_string(told).expect("a stream event is JSON");
-    let event = Event::default().event(told.name()).data(data);
+fn event(memory: &StreamEvent, id: Option<i64>) -> Event {
+    let data = serde_json::to_string(memory).expect("a stream event is JSON");
+    let event = Event::default().event(memory.name()).data(data);
     match id {
         Some(id) => event.id(id.to_string()),
         None => event,

@@ -75,9 +75,9 @@ impl Bus for CountedBus {
         })
     }
 
-    fn bury<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+    fn dead_letter_entry<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(async move {
-            self.bus.bury(entry, error).await?;
+            self.bus.dead_letter_entry(entry, error).await?;
             self.buried.inc();
             Ok(())
         })

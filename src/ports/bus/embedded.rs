@@ -12,22 +12,22 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::base::clock::{pause, signed};
+use crate::base::clock::{pause, to_delta};
 use crate::base::id::{Scope, Tenant, new_id};
-use crate::base::retry::{CALM, resting};
+use crate::base::retry::{IDLE_AFTER, idle_wait};
 use crate::domain::event::Event;
 use crate::ports::bus::{
     Bus, BusBacklog, BusDeadLetter, BusEntry, BusError, DeadLetterFilter, Log, LogFilter, Logged, Settings, read_entry,
 };
 use crate::store::{
     Burial, EventFilter, Leased, LeasedEvent, Store, StoreError, StoredDeadLetter, StoredDeadLetterFilter, Topic,
-    answered,
+    with_timeout,
 };
 
 /// How long a reader waits at most before it looks for what no hint told of; and at rest, when look after look has found
 /// nothing.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
-const LOOK_AT_REST: Duration = Duration::from_secs(4);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+const IDLE_POLL_INTERVAL: Duration = Duration::from_secs(4);
 /// The longest read: long, because what is published, and a stop, end it.
 const LONGEST_READ: Duration = Duration::from_secs(10);
 /// The shortest rest between two transactions that forget.
@@ -59,7 +59,7 @@ struct Looks {
 impl Looks {
     /// The time until the next look without a cause.
     fn pause(&self) -> Duration {
-        let wait = resting(LOOK_AGAIN, self.empty, LOOK_AT_REST);
+        let wait = idle_wait(POLL_INTERVAL, self.empty, IDLE_POLL_INTERVAL);
         self.last.map_or(Duration::ZERO, |last| wait.saturating_sub(last.elapsed()))
     }
 }
@@ -68,7 +68,7 @@ impl Embedded {
     /// A bus over this store, with a consumer name of its own.
     pub fn new(store: Store, settings: &Settings) -> Embedded {
         let consumer = new_id(store.clock().now());
-        let (lease, retention) = (signed(settings.stalled_after()), signed(settings.retention()));
+        let (lease, retention) = (to_delta(settings.stalled_after()), to_delta(settings.retention()));
         let looks = Mutex::new(Looks { hint: store.listen(Topic::Events), last: None, empty: 0 });
         Embedded { store, consumer, lease, retention, looks, turn: Mutex::default() }
     }
@@ -77,7 +77,7 @@ impl Embedded {
         let until = Instant::now() + wait;
         loop {
             let (mut hint, pause) = {
-                let looks = self.looks();
+                let looks = self.poll_state();
                 (looks.hint.clone(), looks.pause())
             };
             let left = until.saturating_duration_since(Instant::now());
@@ -89,7 +89,7 @@ impl Embedded {
             if !hinted && pause > left && !wait.is_zero() {
                 return Ok(Vec::new());
             }
-            let entries = self.look(full, limit, hinted).await?;
+            let entries = self.poll_once(full, limit, hinted).await?;
             if !entries.is_empty() || Instant::now() >= until {
                 return Ok(entries);
             }
@@ -97,18 +97,18 @@ impl Embedded {
     }
 
     /// Looks once.
-    async fn look(&self, full: &[Tenant], limit: usize, hinted: bool) -> Result<Vec<BusEntry>, BusError> {
+    async fn poll_once(&self, full: &[Tenant], limit: usize, hinted: bool) -> Result<Vec<BusEntry>, BusError> {
         let leased = match self.is_empty(hinted).await {
             true => Ok(Leased::default()),
             false => {
                 // what is published from now on is hinted at again
-                self.looks().hint.mark_unchanged();
+                self.poll_state().hint.mark_unchanged();
                 let until = self.store.clock().now() + self.lease;
                 let after = self.turn().clone();
                 self.store.lease_events(self.consumer, until, limit, &after, full).await
             }
         };
-        let mut looks = self.looks();
+        let mut looks = self.poll_state();
         // those of tenants that are left out may be there all the same
         let is_empty = full.is_empty() && leased.as_ref().is_ok_and(|leased| leased.events.is_empty());
         looks.last = is_empty.then(Instant::now);
@@ -119,22 +119,22 @@ impl Embedded {
         Ok(leased.events.into_iter().map(entry).collect())
     }
 
-    /// Whether nothing is there, as far as it is known without a try: asked at rest alone.
+    /// Whether nothing is there, as far as it is known without a try: asked while idle only.
     async fn is_empty(&self, hinted: bool) -> bool {
-        let at_rest = !hinted && self.looks().empty > CALM;
-        at_rest && self.store.shared_outlook().await.is_some_and(|outlook| !outlook.event)
+        let at_rest = !hinted && self.poll_state().empty > IDLE_AFTER;
+        at_rest && self.store.shared_pending_work().await.is_some_and(|pending| !pending.event)
     }
 
     fn turn(&self) -> MutexGuard<'_, String> {
         self.turn.lock().expect("the lock of the turn")
     }
 
-    fn looks(&self) -> MutexGuard<'_, Looks> {
+    fn poll_state(&self) -> MutexGuard<'_, Looks> {
         self.looks.lock().expect("the lock of the looks")
     }
 
     async fn read_log(&self, scope: &Scope, filter: &LogFilter) -> Result<Log, BusError> {
-        let after = filter.after.as_deref().map_or(Ok(0), place)?;
+        let after = filter.after.as_deref().map_or(Ok(0), parse_position)?;
         let asked = EventFilter {
             source: filter.source.clone(),
             kind: filter.kind.clone(),
@@ -156,7 +156,7 @@ impl Embedded {
     }
 
     async fn list_dead(&self, scope: &Scope, filter: &DeadLetterFilter) -> Result<Vec<BusDeadLetter>, BusError> {
-        let before = filter.before.as_deref().map(|id| Uuid::try_parse(id).map_err(|_| not_ours("dead letter")));
+        let before = filter.before.as_deref().map(|id| Uuid::try_parse(id).map_err(|_| foreign_entry("dead letter")));
         let asked = StoredDeadLetterFilter {
             source: filter.source.clone(),
             kind: filter.kind.clone(),
@@ -184,7 +184,7 @@ impl Bus for Embedded {
 
     fn publish<'a>(&'a self, events: &'a [Event]) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(async {
-            answered(self.store.publish_events(events)).await?;
+            with_timeout(self.store.publish_events(events)).await?;
             Ok(())
         })
     }
@@ -204,20 +204,20 @@ impl Bus for Embedded {
 
     fn acknowledge<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(async {
-            let seqs = ids.iter().map(|id| place(id)).collect::<Result<Vec<i64>, BusError>>()?;
+            let seqs = ids.iter().map(|id| parse_position(id)).collect::<Result<Vec<i64>, BusError>>()?;
             Ok(self.store.acknowledge_events(&seqs).await?)
         })
     }
 
-    fn bury<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+    fn dead_letter_entry<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(async move {
             let (event, body) = match &entry.event {
                 Ok(event) => (Some(event), event.to_value().to_string()),
                 Err(unreadable) => (None, unreadable.text.clone()),
             };
             let deliveries = entry.deliveries.try_into().unwrap_or(i32::MAX);
-            let burial = Burial { seq: place(&entry.id)?, event, body: &body, error, deliveries };
-            Ok(self.store.bury_event(burial).await?)
+            let burial = Burial { seq: parse_position(&entry.id)?, event, body: &body, error, deliveries };
+            Ok(self.store.dead_letter_event(burial).await?)
         })
     }
 
@@ -333,8 +333,8 @@ fn dead_letter(stored: StoredDeadLetter) -> BusDeadLetter {
 }
 
 /// A place in the log.
-fn place(text: &str) -> Result<i64, BusError> {
-    text.parse().ok().filter(|seq| *seq >= 0).ok_or_else(|| not_ours("position"))
+fn parse_position(text: &str) -> Result<i64, BusError> {
+    text.parse().ok().filter(|seq| *seq >= 0).ok_or_else(|| foreign_entry("position"))
 }
 
 /// Reads the id of a letter. A text that is no UUID is the id of no letter.
@@ -342,7 +342,7 @@ fn letter_id(text: &str) -> Result<Uuid, BusError> {
     Uuid::try_parse(text).map_err(|_| BusError::NotFound)
 }
 
-fn not_ours(what: &str) -> BusError {
+fn foreign_entry(what: &str) -> BusError {
     BusError::Invalid { why: format!("this is no {what} that this bus gave") }
 }
 
@@ -356,7 +356,7 @@ mod tests {
         let looks = |last, empty| Looks { hint: hint.clone(), last, empty }.pause();
         let now = Some(Instant::now());
         assert_eq!(looks(None, u32::MAX), Duration::ZERO);
-        assert!(looks(now, 0) <= LOOK_AGAIN && looks(now, 0) > Duration::ZERO);
-        assert!(looks(now, u32::MAX) <= LOOK_AT_REST && looks(now, u32::MAX) > LOOK_AT_REST / 2);
+        assert!(looks(now, 0) <= POLL_INTERVAL && looks(now, 0) > Duration::ZERO);
+        assert!(looks(now, u32::MAX) <= IDLE_POLL_INTERVAL && looks(now, u32::MAX) > IDLE_POLL_INTERVAL / 2);
     }
 }

@@ -33,7 +33,7 @@ impl Outbox {
         Outbox { bus, store, takes }
     }
 
-    async fn take(&self, events: &[Event]) -> Result<(), BusError> {
+    async fn store_events(&self, events: &[Event]) -> Result<(), BusError> {
         if !self.takes {
             return self.bus.publish(events).await;
         }
@@ -61,7 +61,7 @@ impl Outbox {
         }
     }
 
-    async fn hand_on(&self) -> Result<usize, BusError> {
+    async fn forward_batch(&self) -> Result<usize, BusError> {
         let kept = self.store.kept_events(BATCH).await?;
         if kept.is_empty() {
             return Ok(0);
@@ -77,7 +77,7 @@ impl Outbox {
                         why = unreadable.why,
                         "an event that was kept can't be read, it is a dead letter"
                     );
-                    self.bus.bury_kept(*seq, &unreadable).await?;
+                    self.bus.dead_letter_kept(*seq, &unreadable).await?;
                     self.store.forget_kept_events(&[*seq]).await?;
                 }
             }
@@ -97,11 +97,11 @@ impl Bus for Outbox {
     }
 
     fn publish<'a>(&'a self, events: &'a [Event]) -> BoxFuture<'a, Result<(), BusError>> {
-        Box::pin(self.take(events))
+        Box::pin(self.store_events(events))
     }
 
     fn forward(&self) -> BoxFuture<'_, Result<usize, BusError>> {
-        Box::pin(self.hand_on())
+        Box::pin(self.forward_batch())
     }
 
     fn read_except<'a>(
@@ -117,8 +117,8 @@ impl Bus for Outbox {
         self.bus.acknowledge(ids)
     }
 
-    fn bury<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
-        self.bus.bury(entry, error)
+    fn dead_letter_entry<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        self.bus.dead_letter_entry(entry, error)
     }
 
     pass_on!();

@@ -19,7 +19,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::{BoxFuture, try_join_all};
 use redis::{ErrorKind, Pipeline, RedisError, cmd, pipe};
 
-use crate::base::clock::{Clock, signed};
+use crate::base::clock::{Clock, to_delta};
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::domain::event::Event;
 use crate::ports::bus::redis::reading::StreamReader;
@@ -54,7 +54,7 @@ impl Redis {
             reader: StreamReader::new(names.clone(), &settings.group, consumer, settings.stalled_after()),
             names,
             group: settings.group.clone(),
-            retention: signed(settings.retention()),
+            retention: to_delta(settings.retention()),
         })
     }
 
@@ -113,20 +113,24 @@ impl Bus for Redis {
         reading::BLOCK
     }
 
-    fn end_waits(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.reader.end_waits(&self.link))
+    fn interrupt_reads(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.reader.interrupt_reads(&self.link))
     }
 
     fn acknowledge<'a>(&'a self, ids: &'a [String]) -> BoxFuture<'a, Result<(), BusError>> {
         Box::pin(self.acknowledge_all(ids))
     }
 
-    fn bury<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
-        Box::pin(dead::bury(&self.link, &self.names, &self.group, entry, error))
+    fn dead_letter_entry<'a>(&'a self, entry: &'a BusEntry, error: &'a str) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(dead::dead_letter_entry(&self.link, &self.names, &self.group, entry, error))
     }
 
-    fn bury_kept<'a>(&'a self, seq: i64, unreadable: &'a UnreadableEntry) -> BoxFuture<'a, Result<(), BusError>> {
-        Box::pin(dead::bury_kept(&self.link, &self.names, seq, unreadable))
+    fn dead_letter_kept<'a>(
+        &'a self,
+        seq: i64,
+        unreadable: &'a UnreadableEntry,
+    ) -> BoxFuture<'a, Result<(), BusError>> {
+        Box::pin(dead::dead_letter_kept(&self.link, &self.names, seq, unreadable))
     }
 
     fn log<'a>(&'a self, scope: &'a Scope, filter: &'a LogFilter) -> BoxFuture<'a, Result<Log, BusError>> {

@@ -116,7 +116,7 @@ impl EmailChannel {
         let late = |_| Err(transient("the mail server took too long"));
         let mut connection = tokio::time::timeout(self.timeout, self.prepare(envelope)).await.unwrap_or_else(late)?;
         let answer = tokio::time::timeout(self.timeout, connection.message(&text)).await;
-        let receipt = judge_taken(answer);
+        let receipt = judge_accepted(answer);
         let _ = tokio::time::timeout(QUIT_TIMEOUT, connection.quit()).await;
         receipt
     }
@@ -157,17 +157,17 @@ impl Channel for EmailChannel {
 }
 
 /// Judges an answer to the text, or its absence.
-fn judge_taken(
+fn judge_accepted(
     answer: Result<Result<lettre::transport::smtp::response::Response, lettre::transport::smtp::Error>, impl Sized>,
 ) -> Result<Receipt, ChannelError> {
     match answer {
         Ok(Ok(response)) => {
-            let said = response.first_line().map(|line| line.chars().take(ANSWER_LENGTH).collect());
-            Ok(Receipt { provider_id: said, confirmed: Confirmed::Delivered })
+            let response_line = response.first_line().map(|line| line.chars().take(ANSWER_LENGTH).collect());
+            Ok(Receipt { provider_id: response_line, confirmed: Confirmed::Delivered })
         }
         Ok(Err(error)) if error.is_transient() || error.is_permanent() => Err(judge_refused(&error)),
         Ok(Err(error)) => Err(ChannelError::Unknown {
-            why: format!("the connection broke while the mail server had the message: {}", said(&error)),
+            why: format!("the connection broke while the mail server had the message: {}", error_text(&error)),
         }),
         Err(_) => Err(ChannelError::Unknown {
             why: "the mail server had the message and did not say whether it took it".into(),
@@ -180,8 +180,8 @@ fn judge_taken(
 fn judge_refused(error: &lettre::transport::smtp::Error) -> ChannelError {
     let code = error.status().map(|code| code.to_string());
     let why = match code {
-        Some(_) => format!("the mail server refused: {}", said(error)),
-        None => format!("the mail server can't be used: {}", said(error)),
+        Some(_) => format!("the mail server refused: {}", error_text(error)),
+        None => format!("the mail server can't be used: {}", error_text(error)),
     };
     match code.as_deref() {
         Some("530" | "534" | "538") => ChannelError::Misconfigured { why },
@@ -208,7 +208,7 @@ fn transient(why: &str) -> ChannelError {
 }
 
 /// The words of the server or the network, in one line.
-fn said(error: &lettre::transport::smtp::Error) -> String {
+fn error_text(error: &lettre::transport::smtp::Error) -> String {
     let text = match error.status() {
         Some(_) => error.to_string(),
         None => causes(error).last().map(ToString::to_string).unwrap_or_default(),

@@ -72,20 +72,23 @@ impl LiveChannel {
         let sealed = seal(&self.vault, &tenant, message.id, &body(message))
             .map_err(|error| ChannelError::Misconfigured { why: error.to_string() })?;
         let has_approval_link = message.words.asks();
-        self.store.put_live_message(&tenant, message.id, has_approval_link, &sealed).await.map_err(away)?;
-        let taken = tokio::time::timeout(self.wait, self.wait_until_taken(&tenant, message.id)).await;
+        self.store
+            .put_live_message(&tenant, message.id, has_approval_link, &sealed)
+            .await
+            .map_err(store_unavailable)?;
+        let taken = tokio::time::timeout(self.wait, self.wait_until_received(&tenant, message.id)).await;
         // what was taken in the last moment can't be withdrawn
         let withdrawn = match taken {
             Ok(taken) => taken.map(|()| false),
             Err(_late) => self.store.withdraw_live_message(&tenant, message.id).await,
         };
-        match withdrawn.map_err(lost)? {
+        match withdrawn.map_err(outcome_unknown)? {
             false => Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered }),
             true => Err(rejected("no session is open")),
         }
     }
 
-    async fn wait_until_taken(&self, tenant: &Tenant, id: Uuid) -> Result<(), StoreError> {
+    async fn wait_until_received(&self, tenant: &Tenant, id: Uuid) -> Result<(), StoreError> {
         let mut taking = self.store.listen(Topic::Live);
         while !self.store.live_message(tenant, id).await?.is_some_and(|message| message.taken) {
             tokio::select! {
@@ -137,12 +140,12 @@ fn body(message: &OutgoingMessage) -> Secret {
 }
 
 /// A session may have taken it.
-fn lost(error: StoreError) -> ChannelError {
+fn outcome_unknown(error: StoreError) -> ChannelError {
     ChannelError::Unknown { why: format!("whether a session took the message could not be read: {error}") }
 }
 
 /// Nothing is lost: the next attempt goes on with the row, if there is one.
-fn away(error: StoreError) -> ChannelError {
+fn store_unavailable(error: StoreError) -> ChannelError {
     ChannelError::Transient {
         why: format!("the message could not be laid out for sessions: {error}"),
         retry_after: None,

@@ -62,7 +62,7 @@ impl ProviderApi {
             faults.add(format!("{place}/timeout_seconds"), "must be 1 to 50");
         }
         let client = operator_client(Duration::from_secs(timeout_seconds));
-        faults.or(ProviderApi { name, base: base.trim_end_matches('/').to_owned(), secret, client })
+        faults.into_result(ProviderApi { name, base: base.trim_end_matches('/').to_owned(), secret, client })
     }
 
     /// A request to `path`, which begins with a slash.
@@ -76,7 +76,7 @@ impl ProviderApi {
     }
 
     /// Asks something that sends no message, for a look at the login: the answer, or what came instead.
-    pub async fn look(&self, request: reqwest::RequestBuilder) -> Result<ProviderAnswer, Login> {
+    pub async fn probe(&self, request: reqwest::RequestBuilder) -> Result<ProviderAnswer, Login> {
         // an answer's Retry-After is of no use here, so it need not be read against any clock
         self.ask(request, DateTime::UNIX_EPOCH).await.map_err(|error| match error {
             ChannelError::Unknown { .. } => Login::Wrong(format!("{} does not answer", self.name)),
@@ -85,8 +85,8 @@ impl ProviderApi {
     }
 
     /// Reads a refusal as an answer about the login.
-    pub fn refused(&self, answer: &ProviderAnswer, said: &str) -> Login {
-        Login::Wrong(self.judge(answer, said).to_string())
+    pub fn refused(&self, answer: &ProviderAnswer, message: &str) -> Login {
+        Login::Wrong(self.judge(answer, message).to_string())
     }
 
     /// Sends a request once.
@@ -108,10 +108,10 @@ impl ProviderApi {
     }
 
     /// Judges an answer by its status alone.
-    pub fn judge(&self, answer: &ProviderAnswer, said: &str) -> ChannelError {
-        let why = match said {
+    pub fn judge(&self, answer: &ProviderAnswer, message: &str) -> ChannelError {
+        let why = match message {
             "" => format!("{} answered {}", self.name, answer.status),
-            said => format!("{} answered {}: {}", self.name, answer.status.as_u16(), self.shown(said)),
+            message => format!("{} answered {}: {}", self.name, answer.status.as_u16(), self.public_text(message)),
         };
         match answer.status.as_u16() {
             429 if answer.retry_after.is_none() => ChannelError::Busy { why },
@@ -122,9 +122,9 @@ impl ProviderApi {
     }
 
     /// The provider's words, for people: one line, not too long, without the secret.
-    pub fn shown(&self, said: &str) -> String {
-        let line = said.split_whitespace().collect::<Vec<_>>().join(" ");
-        hide(&line, self.secret.expose()).chars().filter(|c| !c.is_control()).take(SAID_LENGTH).collect()
+    pub fn public_text(&self, message: &str) -> String {
+        let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+        redact(&line, self.secret.expose()).chars().filter(|c| !c.is_control()).take(SAID_LENGTH).collect()
     }
 
     fn lost(&self, error: &reqwest::Error) -> ChannelError {
@@ -133,16 +133,17 @@ impl ProviderApi {
             return ChannelError::Misconfigured { why: format!("{name} can't be asked: check the settings") };
         }
         if error.is_connect() {
-            let why = format!("{name} can't be reached: {}", self.shown(&reason(error)));
+            let why = format!("{name} can't be reached: {}", self.public_text(&reason(error)));
             return ChannelError::Transient { why, retry_after: None };
         }
-        let what = if error.is_timeout() { "in time".to_owned() } else { format!("({})", self.shown(&reason(error))) };
+        let what =
+            if error.is_timeout() { "in time".to_owned() } else { format!("({})", self.public_text(&reason(error))) };
         ChannelError::Unknown { why: format!("{name} was sent the message and did not answer {what}") }
     }
 }
 
 /// `text` without a secret, in whatever place it stands.
-pub(super) fn hide(text: &str, secret: &str) -> String {
+pub(super) fn redact(text: &str, secret: &str) -> String {
     if secret.is_empty() { text.to_owned() } else { text.replace(secret, REDACTED) }
 }
 
@@ -183,8 +184,8 @@ mod tests {
     #[test]
     fn provider_text_is_shown_on_one_line_without_the_secret() {
         let provider = provider("https://a.org", 1).unwrap();
-        assert_eq!(provider.shown("no\n account\u{7} canary!"), "no account [redacted]!");
-        assert_eq!(provider.shown(&"x".repeat(500)).len(), SAID_LENGTH);
+        assert_eq!(provider.public_text("no\n account\u{7} canary!"), "no account [redacted]!");
+        assert_eq!(provider.public_text(&"x".repeat(500)).len(), SAID_LENGTH);
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Settings {
     pub fn check(&self, without: WithoutKeys) -> Result<Option<String>, ValidationErrors> {
         let egress = Egress::new(&crate::ports::egress::Settings::default())?;
         NtfyClient::new(&self.ntfy, self.timeout()?, egress)?;
-        let vapid = Vapid::look(&self.vapid, without)?;
+        let vapid = Vapid::read_existing(&self.vapid, without)?;
         Ok(vapid.map(|vapid| vapid.public_key().to_owned()))
     }
 
@@ -109,7 +109,7 @@ impl PushChannel {
     }
 
     async fn send(&self, message: &OutgoingMessage<'_>) -> Result<Receipt, ChannelError> {
-        let replaced = replaced(message);
+        let replaced = topic_of(message);
         let addresses = &message.recipient.addresses.push;
         let attempts = addresses.iter().map(|address| self.send_to(address, &replaced, message));
         judge(join_all(attempts).await)
@@ -158,7 +158,7 @@ fn unseal_auth(vault: &Vault, recipient_id: &str, endpoint: &str, sealed: &str) 
 }
 
 /// The key of messages that take each other's place: a question and its reminders, or a message and its repetition.
-fn replaced(message: &OutgoingMessage) -> String {
+fn topic_of(message: &OutgoingMessage) -> String {
     let thread = message.words.thread.as_deref().filter(|_| message.words.asks());
     let named = thread.map_or_else(|| message.id.to_string(), str::to_owned);
     let mut hash = URL_SAFE_NO_PAD.encode(digest(&SHA256, named.as_bytes()));
@@ -191,7 +191,7 @@ fn judge(answers: Vec<Result<Receipt, ChannelError>>) -> Result<Receipt, Channel
                     wait = wait.max(*retry_after);
                 }
                 worst = match worst {
-                    Some(worst) if doubt(&worst) >= doubt(&error) => Some(worst),
+                    Some(worst) if uncertainty(&worst) >= uncertainty(&error) => Some(worst),
                     _ => Some(error),
                 };
             }
@@ -214,7 +214,7 @@ fn judge(answers: Vec<Result<Receipt, ChannelError>>) -> Result<Receipt, Channel
     }
 }
 
-fn doubt(error: &ChannelError) -> u8 {
+fn uncertainty(error: &ChannelError) -> u8 {
     match error {
         ChannelError::Unknown { .. } => 5,
         ChannelError::Transient { .. } => 4,
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_took_it_is_enough_and_without_one_the_greatest_doubt_decides() {
+    fn push_succeeds_with_one_address_and_else_takes_the_greatest_doubt() {
         let taken = || Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered });
         let rejected = || Err(ChannelError::Rejected { why: "gone".into() });
         let wrong = || Err(ChannelError::Misconfigured { why: "no key".into() });

@@ -20,7 +20,7 @@ use url::{Origin, Url};
 use crate::base::invalid::ValidationErrors;
 use crate::base::secret::Secret;
 use crate::domain::notification::SlackAddress;
-use crate::ports::channel::provider::{ProviderAnswer, ProviderApi, hide};
+use crate::ports::channel::provider::{ProviderAnswer, ProviderApi, redact};
 use crate::ports::channel::{Capabilities, Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt};
 use crate::ports::egress::{Egress, EgressError, EgressRequest, Response, retry_after};
 use crate::ports::vault::{SealedPlace, Vault, VaultError};
@@ -86,11 +86,11 @@ impl Settings {
     pub async fn login(&self) -> Result<Option<Login>, ValidationErrors> {
         let (Some(app), _) = self.parts()? else { return Ok(None) };
         let request = app.post("/auth.test").bearer_auth(app.secret.expose());
-        let answer = match app.look(request).await {
+        let answer = match app.probe(request).await {
             Ok(answer) => answer,
             Err(login) => return Ok(Some(login)),
         };
-        let text = |name: &str| app.shown(answer.body[name].as_str().unwrap_or("?"));
+        let text = |name: &str| app.public_text(answer.body[name].as_str().unwrap_or("?"));
         Ok(Some(match judge_app(&app, &answer) {
             Ok(_) => Login::Fine(format!("Slack knows the app as {} of {}", text("user"), text("team"))),
             Err(ChannelError::Unknown { why } | ChannelError::Busy { why }) => Login::Wrong(why),
@@ -207,11 +207,11 @@ fn judge_app(app: &ProviderApi, answer: &ProviderAnswer) -> Result<Receipt, Chan
         });
     }
     if body["ok"] == true {
-        let provider_id = body["ts"].as_str().map(|ts| app.shown(ts));
+        let provider_id = body["ts"].as_str().map(|ts| app.public_text(ts));
         return Ok(Receipt { provider_id, confirmed: Confirmed::Delivered });
     }
     let code = body["error"].as_str().unwrap_or("no reason");
-    let why = format!("Slack refused: {}{}", app.shown(code), explained(body));
+    let why = format!("Slack refused: {}{}", app.public_text(code), explained(body));
     Err(match code {
         "ratelimited" | "rate_limited" | "message_limit_exceeded" if answer.retry_after.is_none() => {
             ChannelError::Busy { why }
@@ -262,11 +262,11 @@ fn judge_webhook(
     url: &Secret,
     retry_after: impl Fn(&HeaderMap) -> Option<Duration>,
 ) -> Result<Receipt, ChannelError> {
-    let shown = |error: &EgressError| hide(&error.to_string(), url.expose());
-    let (status, headers, said) = match answer {
+    let shown = |error: &EgressError| redact(&error.to_string(), url.expose());
+    let (status, headers, text) = match answer {
         Ok(response) => {
-            let said: String = String::from_utf8_lossy(&response.body).chars().take(SAID_LENGTH).collect();
-            (response.status, response.headers, said)
+            let text: String = String::from_utf8_lossy(&response.body).chars().take(SAID_LENGTH).collect();
+            (response.status, response.headers, text)
         }
         Err(EgressError::TooLarge { status, .. }) => (status, HeaderMap::new(), String::new()),
         Err(error @ EgressError::Connect { .. }) => {
@@ -280,9 +280,9 @@ fn judge_webhook(
             return Err(ChannelError::Unsendable { why: shown(&error) });
         }
     };
-    let plain = said.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !said.is_empty();
+    let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !text.is_empty();
     let why =
-        format!("the Slack webhook answered {status}{}", if plain { format!(" ({said})") } else { String::new() });
+        format!("the Slack webhook answered {status}{}", if plain { format!(" ({text})") } else { String::new() });
     let wait = retry_after(&headers);
     match status.as_u16() {
         429 if wait.is_none() => Err(ChannelError::Busy { why }),

@@ -135,7 +135,7 @@ impl SmsChannel {
         let Some(to) = &message.recipient.addresses.sms else {
             return Err(ChannelError::Unsendable { why: "the recipient has no number for text messages".into() });
         };
-        let text = self.fitted(message)?;
+        let text = self.fit_to_segments(message)?;
         let form = self.form(message.id, to, &text);
         let path = format!("/{VERSION}/Accounts/{}/Messages.json", self.account);
         let request = self.provider.post(&path).basic_auth(&self.user, Some(self.provider.secret.expose())).form(&form);
@@ -145,12 +145,12 @@ impl SmsChannel {
     async fn ask(&self, request: reqwest::RequestBuilder, now: DateTime<Utc>) -> Result<Receipt, ChannelError> {
         let answer = self.provider.ask(request, now).await?;
         judgement::judge(&self.provider, &answer)?;
-        let provider_id = answer.body["sid"].as_str().map(|sid| self.provider.shown(sid));
+        let provider_id = answer.body["sid"].as_str().map(|sid| self.provider.public_text(sid));
         Ok(Receipt { provider_id, confirmed: Confirmed::Sent })
     }
 
     /// The text within the parts that it may have. A link stays, because without it there is nothing to decide with.
-    fn fitted(&self, message: &OutgoingMessage) -> Result<String, ChannelError> {
+    fn fit_to_segments(&self, message: &OutgoingMessage) -> Result<String, ChannelError> {
         let words = message.words;
         let link = words.link.as_ref().map(|link| link.url.as_str());
         segments::fit(&words.text, link, self.max_segments).ok_or_else(|| ChannelError::Unsendable {
@@ -185,12 +185,12 @@ impl Settings {
             Some(_) => format!("/{VERSION}/Accounts/{account}/Messages.json?PageSize=1"),
         };
         let request = provider.get(&path).basic_auth(user, Some(provider.secret.expose()));
-        let answer = match provider.look(request).await {
+        let answer = match provider.probe(request).await {
             Ok(answer) => answer,
             Err(login) => return Ok(Some(login)),
         };
         let (name, body) = (self.provider.shown(), &answer.body);
-        let state = body["status"].as_str().map(|state| provider.shown(state));
+        let state = body["status"].as_str().map(|state| provider.public_text(state));
         Ok(Some(match (answer.status.as_u16(), state.as_deref()) {
             (200..=299, None | Some("active")) if body.is_object() => {
                 Login::Fine(format!("{name} takes the login of {user}"))
@@ -375,7 +375,7 @@ mod tests {
                 words: &words,
                 urgency: Urgency::Normal,
             };
-            let sent = sms.fitted(&message).unwrap();
+            let sent = sms.fit_to_segments(&message).unwrap();
             assert!(sent.ends_with(&format!(":\n{link}")) && sent.contains(&said.repeat(3)), "{sent}");
             assert_eq!(segments::segments(&sent), 3, "{sent}");
             assert!(sent.chars().count() > least, "{}: {sent}", sent.chars().count());

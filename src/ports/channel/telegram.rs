@@ -71,13 +71,15 @@ impl TelegramChannel {
     /// Asks for the name of the bot (<https://core.telegram.org/bots/api#getme>).
     pub async fn login(&self) -> Login {
         let path = format!("/bot{}/getMe", self.provider.secret.expose());
-        let answer = match self.provider.look(self.provider.post(&path)).await {
+        let answer = match self.provider.probe(self.provider.post(&path)).await {
             Ok(answer) => answer,
             Err(login) => return login,
         };
         let body = &answer.body;
         match (answer.status.is_success(), body["ok"] == true, body["result"]["username"].as_str()) {
-            (true, true, Some(name)) => Login::Fine(format!("Telegram knows the bot @{}", self.provider.shown(name))),
+            (true, true, Some(name)) => {
+                Login::Fine(format!("Telegram knows the bot @{}", self.provider.public_text(name)))
+            }
             (true, ..) => Login::Wrong("Telegram's answer can't be read".into()),
             (false, ..) => self.provider.refused(&answer, body["description"].as_str().unwrap_or_default()),
         }

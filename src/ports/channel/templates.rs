@@ -150,14 +150,14 @@ impl MessageTemplates {
             });
         }
         let html = capabilities.supported_formats.contains(&"html").then(|| {
-            let shorter = telling.within(limit);
+            let shorter = telling.shortened_to(limit);
             self.render(&shorter, channel.name(), MessageFormat::Html, TemplateKind::Body)
         });
         Ok(RenderedMessage {
             subject,
             text,
             html: html.flatten(),
-            link: telling.spoken().link.clone(),
+            link: telling.main_message().link.clone(),
             thread: telling.thread,
             event: telling.event,
             data: telling.data,
@@ -169,7 +169,7 @@ impl MessageTemplates {
         let words = MessageContext::of(member, about, reader, NO_DATA).map(|telling| {
             let subject =
                 self.render(&telling, &member.channel, MessageFormat::Plain, TemplateKind::Subject).unwrap_or_default();
-            (one_line(&subject), telling.spoken().text.clone())
+            (one_line(&subject), telling.main_message().text.clone())
         });
         let nameless = || MessageLanguage::of(reader.locale).pick("A message", "Eine Nachricht").to_owned();
         let gone = |why| (member.subject.clone().unwrap_or_else(nameless), format!("({why})"));
@@ -183,7 +183,7 @@ impl MessageTemplates {
         let telling = MessageContext::of(delivery, about, reader, NO_DATA)?;
         let subject =
             self.render(&telling, &delivery.channel, MessageFormat::Plain, TemplateKind::Subject).unwrap_or_default();
-        let telling = telling.spoken();
+        let telling = telling.main_message();
         let page = telling.language.pick("page.html", "page.de.html");
         let html = self.embedded.render_named(page, telling)?;
         let due = telling.language.pick("due", "fällig");
@@ -199,11 +199,12 @@ impl MessageTemplates {
     fn fitted(&self, telling: &MessageContext, channel: &dyn Channel, format: MessageFormat) -> String {
         let limit = channel.capabilities().max_response_length;
         let shorter = |room| {
-            let less = telling.within(room);
-            let text = with_whole(self.render(&less, channel.name(), format, TemplateKind::Body)?, &less, format);
-            (less.is_worth_telling(telling) && !text.is_empty() && channel.fits(&text)).then_some(text)
+            let less = telling.shortened_to(room);
+            let text =
+                with_full_text_link(self.render(&less, channel.name(), format, TemplateKind::Body)?, &less, format);
+            (less.is_worth_sending(telling) && !text.is_empty() && channel.fits(&text)).then_some(text)
         };
-        if let Some(text) = longest(limit, shorter) {
+        if let Some(text) = longest_fitting(limit, shorter) {
             return text;
         }
         match (&telling.link, &telling.page) {
@@ -215,7 +216,9 @@ impl MessageTemplates {
                 cut(&markup::escaped(telling.subject.as_deref().unwrap_or_default(), format), limit, None)
             }
             // markup that is cut anywhere may not be markup any more
-            (None, None) => cut(&markup::escaped(&telling.spoken().within(limit / 8).text, format), limit, None),
+            (None, None) => {
+                cut(&markup::escaped(&telling.main_message().shortened_to(limit / 8).text, format), limit, None)
+            }
         }
     }
 
@@ -246,16 +249,16 @@ impl MessageTemplates {
     }
 }
 
-/// The text with most room, up to `limit`, of which `told` makes something. The room is found by halving, because markup
-/// and alphabets add to each text what no count foretells.
-fn longest(limit: usize, told: impl Fn(usize) -> Option<String>) -> Option<String> {
-    if let Some(whole) = told(limit) {
+/// The text with most room, up to `limit`, of which `render` makes something. The room is found by halving, because
+/// markup and alphabets add to each text what no count foretells.
+fn longest_fitting(limit: usize, render: impl Fn(usize) -> Option<String>) -> Option<String> {
+    if let Some(whole) = render(limit) {
         return Some(whole);
     }
     let (mut best, mut enough, mut too_much) = (None, 0, limit);
     while too_much - enough > 1 + limit / EXACTNESS {
         let room = enough.midpoint(too_much);
-        match told(room) {
+        match render(room) {
             Some(text) => (best, enough) = (Some(text), room),
             None => too_much = room,
         }
@@ -265,8 +268,10 @@ fn longest(limit: usize, told: impl Fn(usize) -> Option<String>) -> Option<Strin
 
 /// The text with the link to the whole at its end, unless its template has put it elsewhere. In HTML that is for the
 /// layout to do.
-fn with_whole(text: String, telling: &MessageContext, format: MessageFormat) -> String {
-    let Some(whole) = telling.spoken().whole.as_ref().filter(|_| format != MessageFormat::Html) else { return text };
+fn with_full_text_link(text: String, telling: &MessageContext, format: MessageFormat) -> String {
+    let Some(whole) = telling.main_message().whole.as_ref().filter(|_| format != MessageFormat::Html) else {
+        return text;
+    };
     let link = markup::escaped(whole.link.expose(), format);
     match text.contains(&link) {
         true => text,
@@ -288,7 +293,7 @@ mod tests {
     use crate::domain::approval::{ApprovalStatus, test_question};
     use crate::domain::credential::{CredentialIssueKind, Reference};
     use crate::domain::notification::credential_notice::{
-        CredentialContext, credential_ended, credential_trouble, credential_trouble_of_idle,
+        CredentialContext, credential_ended, idle_issue_notice, issue_notice,
     };
     use crate::domain::notification::language::MessageLanguage;
     use crate::domain::notification::message_context::Purpose;
@@ -432,9 +437,9 @@ mod tests {
 
     #[test]
     fn a_message_is_said_as_it_stands() {
-        let told = words(MessageKind::Message, None, Some("Shopping"));
+        let rendered_text = words(MessageKind::Message, None, Some("Shopping"));
         assert_eq!(
-            told,
+            rendered_text,
             RenderedMessage {
                 subject: "Message from Shopping".into(),
                 text: "Milk is out.\nBuy some.".into(),
@@ -519,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn many_things_are_counted_and_the_link_stays_however_little_room_there_is() {
+    fn question_with_many_items_counts_them_and_keeps_its_link() {
         let many = asking(&["Pay 5 to bob"; 25]);
         assert!(
             asked(&many, MessageKind::Ask, "Pay", Tz::UTC, 10_000)
@@ -623,17 +628,17 @@ mod tests {
         let run = run(RunState::Succeeded, Some(&"Hallo Welt. ".repeat(900)), None);
         let about =
             References { run: Some(&run), task_name: Some("Post"), whole: Some(&page), ..References::default() };
-        let told = |templates: &MessageTemplates, locale| {
+        let rendered_text = |templates: &MessageTemplates, locale| {
             let reader = Reader { locale, ..Reader::NOBODY };
             templates
                 .words(&delivery(MessageKind::Result), about, reader, &To("email", &["plain", "html"], 400))
                 .unwrap()
         };
-        let words = told(&MessageTemplates::embedded(), "de");
+        let words = rendered_text(&MessageTemplates::embedded(), "de");
         assert!(words.text.contains("Das Ganze, 10799 Zeichen:\n"), "{}", words.text);
         assert!(words.html.unwrap().contains(">Öffnen</a>"));
         assert_eq!(words.link.unwrap().label, "Öffnen");
-        assert!(told(&MessageTemplates::embedded(), "fr").text.contains("The whole, 10799 characters:\n"));
+        assert!(rendered_text(&MessageTemplates::embedded(), "fr").text.contains("The whole, 10799 characters:\n"));
         let shown = MessageTemplates::embedded().page(
             &delivery(MessageKind::Result),
             about,
@@ -719,17 +724,17 @@ mod tests {
     #[test]
     fn text_that_fits_names_no_link_and_a_link_that_does_not_fit_leaves_the_text_alone() {
         let page = Secret::new(WHOLE);
-        let told = |output: &str, limit| {
+        let rendered_text = |output: &str, limit| {
             let run = run(RunState::Succeeded, Some(output), None);
             let about = References { run: Some(&run), whole: Some(&page), ..References::default() };
             MessageTemplates::embedded()
                 .words(&delivery(MessageKind::Result), about, read_in(Tz::UTC), &To("email", &["plain", "html"], limit))
                 .unwrap()
         };
-        let short = told("Two mails.", 1000);
+        let short = rendered_text("Two mails.", 1000);
         assert_eq!((short.text.as_str(), short.link), ("Two mails.", None));
         assert!(!short.html.unwrap().contains("/messages/"));
-        let narrow = told(&"word ".repeat(100), 100);
+        let narrow = rendered_text(&"word ".repeat(100), 100);
         assert!(narrow.text.ends_with("[cut: 499 characters, 100 at most]"), "{}", narrow.text);
         assert_eq!(narrow.link, None);
     }
@@ -738,15 +743,15 @@ mod tests {
     fn a_digest_whose_messages_are_cut_or_counted_ends_with_the_link_to_all_of_them() {
         let item = |n: usize| DigestItem::new(&format!("Mail {n}"), &"x".repeat(200), on_that_day("08:00"), Tz::UTC);
         let (items, page) = ((0..5).map(item).collect::<Vec<_>>(), Secret::new(WHOLE));
-        let told = |more, limit| {
+        let rendered_text = |more, limit| {
             let about = References { digest: &items, more, whole: Some(&page), ..References::default() };
             MessageTemplates::embedded()
                 .words(&delivery(MessageKind::Digest), about, read_in(Tz::UTC), &To("x", &["mrkdwn"], limit))
                 .unwrap()
         };
-        assert_eq!(told(0, 10_000).link, None);
+        assert_eq!(rendered_text(0, 10_000).link, None);
         for (more, limit) in [(0, 500), (0, 1100), (2, 10_000)] {
-            let text = told(more, limit).text;
+            let text = rendered_text(more, limit).text;
             assert!(text.ends_with(&format!("\n\nThe whole, {} messages:\n{WHOLE}", 5 + more)), "{text}");
         }
     }
@@ -797,7 +802,7 @@ mod tests {
         let items =
             ["one", "two"].map(|text| DigestItem::new(text, &"x".repeat(300), at("2027-03-01T08:00:00Z"), Tz::UTC));
         let about = References { digest: &items, ..References::default() };
-        let told = |limit| {
+        let rendered_text = |limit| {
             MessageTemplates::embedded().words(
                 &delivery(MessageKind::Notice),
                 about,
@@ -805,10 +810,10 @@ mod tests {
                 &To("email", &["plain"], limit),
             )
         };
-        let words = told(10_000).unwrap();
+        let words = rendered_text(10_000).unwrap();
         assert_eq!((words.subject.as_str(), words.event), ("2 messages that could wait", "digest"));
         assert!(words.text.starts_with("2027-03-01 08:00 UTC · one\nxxx"), "{}", words.text);
-        let short = told(300).unwrap().text;
+        let short = rendered_text(300).unwrap().text;
         assert!(short.chars().count() <= 300 && short.contains("· two\n"), "{short}");
     }
 
@@ -822,13 +827,13 @@ mod tests {
             let formats: &'static [&'static str] = formats;
             let mut most = 0;
             for limit in [459, 1000, 4096] {
-                let told = MessageTemplates::embedded().words(
+                let rendered_text = MessageTemplates::embedded().words(
                     &delivery(MessageKind::Digest),
                     about,
                     read_in(Tz::UTC),
                     &To("x", formats, limit),
                 );
-                let RenderedMessage { subject, text, .. } = told.unwrap();
+                let RenderedMessage { subject, text, .. } = rendered_text.unwrap();
                 assert_eq!(subject, "57 messages that could wait");
                 let named = (0..50).filter(|n| text.contains(&format!("Mail {n} "))).count();
                 let length = text.chars().count();
@@ -844,13 +849,13 @@ mod tests {
                 most = named;
             }
         }
-        let told = MessageTemplates::embedded().words(
+        let rendered_text = MessageTemplates::embedded().words(
             &delivery(MessageKind::Digest),
             about,
             read_in(Tz::UTC),
             &To("x", &["plain"], 10),
         );
-        assert_eq!(told.unwrap().text.chars().count(), 10, "what says how many there are comes first");
+        assert_eq!(rendered_text.unwrap().text.chars().count(), 10, "what says how many there are comes first");
     }
 
     #[test]
@@ -862,9 +867,9 @@ mod tests {
 
     fn trouble_is_told_as_it_was_stored(language: MessageLanguage, reader: Reader) {
         let work = Reference::parse("google/work").unwrap();
-        let trouble = |kind, task| (kind, credential_trouble(language, &work, kind, task));
+        let trouble = |kind, task| (kind, issue_notice(language, &work, kind, task));
         let why = Some("it says invalid_grant");
-        let idle = credential_trouble_of_idle(language, &work, CredentialIssueKind::NeedsConsent, "Mail");
+        let idle = idle_issue_notice(language, &work, CredentialIssueKind::NeedsConsent, "Mail");
         let cases = [
             (trouble(CredentialIssueKind::Missing, Some("Mail <b>")), Some("Mail <b>"), true, None),
             (trouble(CredentialIssueKind::Missing, None), None, false, None),
@@ -874,7 +879,7 @@ mod tests {
         ];
         for ((kind, (subject, text)), task, paused, reason) in cases {
             let notice = Delivery {
-                subject_ref: Some(SubjectRef::lacking(&work, kind, Uuid::from_u128(7), 1).0),
+                subject_ref: Some(SubjectRef::credential_missing(&work, kind, Uuid::from_u128(7), 1).0),
                 subject: Some(subject.clone()),
                 text: Some(text.clone()),
                 ..delivery(MessageKind::Notice)
@@ -885,20 +890,20 @@ mod tests {
                 reason: reason.map(str::to_owned),
                 ..CredentialContext::of(&notice).unwrap()
             };
-            let told = |credential, formats| {
+            let rendered_text = |credential, formats| {
                 let about = References { credential, ..References::default() };
                 MessageTemplates::embedded().words(&notice, about, reader, &To("x", formats, 10_000)).unwrap()
             };
-            let words = told(Some(&credential), &["plain"]);
+            let words = rendered_text(Some(&credential), &["plain"]);
             assert_eq!((&words.subject, &words.text), (&subject, &text));
-            let gone = told(None, &["plain"]);
+            let gone = rendered_text(None, &["plain"]);
             assert_eq!((&gone.subject, &gone.text), (&subject, &text), "what was stored is told");
             for (formats, reference) in [
                 (&["html"][..], "<code>google/work</code>"),
                 (&["mrkdwn"], "`google/work`"),
                 (&["telegram_html"], "<code>google/work</code>"),
             ] {
-                let text = told(Some(&credential), formats).text;
+                let text = rendered_text(Some(&credential), formats).text;
                 assert!(text.contains(reference) && text.contains(&subject) && !text.contains("Mail <b>"), "{text}");
             }
         }
@@ -941,14 +946,14 @@ mod tests {
         let templates = MessageTemplates::read(Some(&dir.0)).unwrap();
         let run = run(RunState::Succeeded, Some("done"), None);
         let about = References { run: Some(&run), task_name: Some("Mail"), ..References::default() };
-        let told = |channel| {
+        let rendered_text = |channel| {
             let words = templates
                 .words(&delivery(MessageKind::Result), about, read_in(Tz::UTC), &To(channel, &["plain"], 100))
                 .unwrap();
             (words.subject, words.text)
         };
-        assert_eq!(told("email"), ("Re: Mail".into(), "Ann, done".into()));
-        assert_eq!(told("sms"), ("x".into(), "DONE".into()));
+        assert_eq!(rendered_text("email"), ("Re: Mail".into(), "Ann, done".into()));
+        assert_eq!(rendered_text("sms"), ("x".into(), "DONE".into()));
         let (about, _) = SubjectRef::notice(NoticeKind::Credential, Uuid::from_u128(7), 1);
         let notice = Delivery { subject_ref: Some(about), ..delivery(MessageKind::Notice) };
         let words =
@@ -982,9 +987,9 @@ mod tests {
             ("layout.html", "own {% block body %}{% endblock %}"),
         ]);
         let templates = MessageTemplates::read(Some(&dir.0)).unwrap();
-        let told = |kind, channel| told_in(&templates, "en", kind, &To(channel, &["plain", "html"], 1000));
-        assert_eq!(told(MessageKind::Result, "sms").text, "own done", "there is an embedded result.sms.txt");
-        let reminder = told(MessageKind::Reminder, "email");
+        let rendered_text = |kind, channel| told_in(&templates, "en", kind, &To(channel, &["plain", "html"], 1000));
+        assert_eq!(rendered_text(MessageKind::Result, "sms").text, "own done", "there is an embedded result.sms.txt");
+        let reminder = rendered_text(MessageKind::Reminder, "email");
         assert_eq!((reminder.subject.as_str(), reminder.text.as_str()), ("own", &*format!("own {LINK}")));
         assert_eq!(
             reminder.html.unwrap().lines().next(),
@@ -1004,7 +1009,7 @@ mod tests {
             ("failure.html", "{% extends \"layout.html\" %}{% block body %}own{% endblock %}"),
         ]);
         let templates = MessageTemplates::read(Some(&dir.0)).unwrap();
-        let told =
+        let rendered_text =
             |locale, channel| told_in(&templates, locale, MessageKind::Result, &To(channel, &["plain", "html"], 1000));
         for (locale, channel, text) in [
             ("de", "email", "de de done"),
@@ -1015,11 +1020,11 @@ mod tests {
             ("en", "email", "any"),
             ("fr-CH", "sms", "any sms"),
         ] {
-            assert_eq!(told(locale, channel).text, text, "{locale} {channel}");
+            assert_eq!(rendered_text(locale, channel).text, text, "{locale} {channel}");
         }
         let head = |words: RenderedMessage| words.html.unwrap().lines().nth(1).unwrap().to_owned();
-        assert_eq!(head(told("de-CH", "email")), "<html lang=\"de\">");
-        assert_eq!(head(told("fr", "email")), "<html lang=\"en\">", "the embedded one");
+        assert_eq!(head(rendered_text("de-CH", "email")), "<html lang=\"de\">");
+        assert_eq!(head(rendered_text("fr", "email")), "<html lang=\"en\">", "the embedded one");
         let failed = told_in(&templates, "de", MessageKind::Failure, &To("email", &["plain", "html"], 1000));
         assert_eq!(head(failed), "<html>", "nobody has said what it is written in");
     }
@@ -1057,7 +1062,7 @@ mod tests {
             "Subject: {{ task }}\n{% if text == 'odd' %}{{ 1 / 0 }}{% endif %}own",
         )]);
         let templates = MessageTemplates::read(Some(&dir.0)).unwrap();
-        let told = |output| {
+        let rendered_text = |output| {
             let run = run(RunState::Succeeded, Some(output), None);
             let about = References { run: Some(&run), task_name: Some("Mail"), ..References::default() };
             templates
@@ -1065,6 +1070,6 @@ mod tests {
                 .unwrap()
                 .text
         };
-        assert_eq!((told("even"), told("odd")), ("own".into(), "odd".into()));
+        assert_eq!((rendered_text("even"), rendered_text("odd")), ("own".into(), "odd".into()));
     }
 }

@@ -21,7 +21,7 @@ const ID: usize = 16;
 const UNTIL: usize = 4;
 
 /// Where the whole of what this delivery tells can be read; the same at each attempt.
-pub fn address(vault: &Vault, public_url: &str, delivery: &Delivery) -> Secret {
+pub fn full_text_url(vault: &Vault, public_url: &str, delivery: &Delivery) -> Secret {
     let until = (delivery.due_since() + SHOWS_FOR).timestamp() / 60;
     let until = u32::try_from(until).unwrap_or_default();
     let tag = vault.short_tag(PURPOSE, &subject(delivery.id, until));
@@ -59,7 +59,7 @@ mod tests {
         let at = |text: &str| text.parse::<DateTime<Utc>>().unwrap();
         let (ours, made) = (vault("A"), at("2027-03-01T08:00:30Z"));
         let delivery = Delivery { created_at: made, ..Delivery::sample(MessageKind::Message) };
-        let secret = address(&ours, "https://wake.example.org/", &delivery);
+        let secret = full_text_url(&ours, "https://wake.example.org/", &delivery);
         let token = secret.expose().strip_prefix("https://wake.example.org/messages/").unwrap();
         assert_eq!(token.len(), 48, "it has to be short: {token}");
         assert_eq!(read(&ours, token, made), Some(delivery.id));

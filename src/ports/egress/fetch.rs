@@ -58,7 +58,7 @@ impl Proxy {
 
 impl EgressInner {
     /// The request and its redirects.
-    pub async fn follow(&self, request: EgressRequest) -> Result<Response, EgressError> {
+    pub async fn fetch_with_redirects(&self, request: EgressRequest) -> Result<Response, EgressError> {
         check_headers(&request.headers)?;
         let mut target = self.rules.target(&request.url)?;
         let mut hop = Hop { method: request.method, headers: request.headers, body: request.body };
@@ -84,7 +84,7 @@ impl EgressInner {
             .body(hop.body.clone())
             .send()
             .await;
-        let response = sent.map_err(|error| refine(&error))?;
+        let response = sent.map_err(|error| classify_error(&error))?;
         if self.proxy.is_none() {
             check_peer(response.remote_addr(), &pinned)?;
         }
@@ -220,7 +220,7 @@ async fn read(mut response: reqwest::Response, target: &EgressTarget, limit: usi
     let status = response.status();
     let headers = std::mem::take(response.headers_mut());
     let mut body = BytesMut::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| refine(&error))? {
+    while let Some(chunk) = response.chunk().await.map_err(|error| classify_error(&error))? {
         if body.len() + chunk.len() > limit {
             return Err(EgressError::TooLarge { status, limit });
         }
@@ -229,7 +229,7 @@ async fn read(mut response: reqwest::Response, target: &EgressTarget, limit: usi
     Ok(Response { status, headers, body: body.freeze(), url: target.url.clone() })
 }
 
-fn refine(error: &reqwest::Error) -> EgressError {
+fn classify_error(error: &reqwest::Error) -> EgressError {
     if error.is_connect() {
         return connect(error);
     }

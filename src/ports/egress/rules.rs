@@ -76,7 +76,7 @@ impl EgressRules {
                 Err(why) => faults.add(format!("/egress/allow/{index}"), why),
             }
         }
-        faults.or(EgressRules { schemes: settings.schemes.clone(), ports: settings.ports.clone(), opened })
+        faults.into_result(EgressRules { schemes: settings.schemes.clone(), ports: settings.ports.clone(), opened })
     }
 
     /// Reads a URL and judges all of it but the addresses of its name.
@@ -128,7 +128,7 @@ impl EgressRules {
     }
 
     /// Whether an entry of `allow` holds the host as it is written, with its port.
-    pub fn opens(&self, url: &Url) -> bool {
+    pub fn is_allowed(&self, url: &Url) -> bool {
         let Ok(target) = self.target_of(url.clone()) else { return false };
         let held = |entry: &&AllowedEntry| match &target.place {
             TargetPlace::Literal(ip) => entry.holds(None, *ip),

@@ -53,8 +53,8 @@ impl Anthropic {
     }
 
     /// The answer with its blocks as they are to come back.
-    fn keeping(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
-        let echo = echo::keep(WIRE, &self.model, raw(&blocks).to_string(), self.key.as_ref());
+    fn with_echo(&self, blocks: Vec<Box<RawValue>>, answer: ModelAnswer) -> ModelAnswer {
+        let echo = echo::new(WIRE, &self.model, raw(&blocks).to_string(), self.key.as_ref());
         ModelAnswer { echo, ..answer }
     }
 }
@@ -113,7 +113,7 @@ impl Format for Anthropic {
         gathered.stop_reason = body["stop_reason"].as_str().map(str::to_owned);
         let AnthropicAnswer { content } =
             serde_json::from_slice(text).map_err(|error| wire::transient(error.to_string()))?;
-        Ok(self.keeping(content, gathered.answer()?))
+        Ok(self.with_echo(content, gathered.answer()?))
     }
 
     fn add(gathered: &mut AnthropicStream, event: &Value, on_delta: Option<OnDelta<'_>>) -> Progress {
@@ -122,7 +122,7 @@ impl Format for Anthropic {
 
     fn streamed(&self, gathered: AnthropicStream) -> Option<Result<ModelAnswer, LlmError>> {
         let written = gathered.written();
-        gathered.ended.then(|| Ok(self.keeping(written, gathered.answer()?)))
+        gathered.ended.then(|| Ok(self.with_echo(written, gathered.answer()?)))
     }
 }
 
@@ -173,7 +173,8 @@ struct AnthropicMessage<'a> {
 /// A message in blocks. What this model wrote itself goes back as it was: its thinking is signed, and the order of its
 /// blocks is part of it.
 fn blocks(message: &TranscriptMessage, model: &str) -> (&'static str, Vec<Box<RawValue>>) {
-    let kept = echo::of(message, WIRE, model).and_then(|kept| serde_json::from_str::<Vec<Box<RawValue>>>(kept).ok());
+    let kept =
+        echo::message_of(message, WIRE, model).and_then(|kept| serde_json::from_str::<Vec<Box<RawValue>>>(kept).ok());
     if let Some(kept) = kept {
         return ("assistant", kept.into_iter().filter(|block| !is_empty_text(block)).collect());
     }

@@ -17,7 +17,7 @@ pub const LIMIT: usize = 1024 * 1024;
 const SAID_ONCE: [&str; 5] = ["role", "id", "type", "name", "format"];
 
 /// A message that is to be kept; `None` where it can't be.
-pub fn keep(wire: &str, model: &str, raw: String, key: Option<&Secret>) -> Option<Arc<Echo>> {
+pub fn new(wire: &str, model: &str, raw: String, key: Option<&Secret>) -> Option<Arc<Echo>> {
     let shows_key = key.is_some_and(|key| !key.expose().is_empty() && raw.contains(key.expose()));
     if shows_key || raw.len() > LIMIT {
         tracing::warn!(model, bytes = raw.len(), "a message of the model can't be kept as it was");
@@ -27,7 +27,7 @@ pub fn keep(wire: &str, model: &str, raw: String, key: Option<&Secret>) -> Optio
 }
 
 /// The message as this model wrote it; `None`: another wrote it, or it was not kept.
-pub fn of<'a>(message: &'a TranscriptMessage, wire: &str, model: &str) -> Option<&'a str> {
+pub fn message_of<'a>(message: &'a TranscriptMessage, wire: &str, model: &str) -> Option<&'a str> {
     match message {
         TranscriptMessage::Assistant { echo: Some(echo), .. } => {
             (echo.wire == wire && echo.model == model).then_some(echo.raw.as_str())
@@ -135,16 +135,16 @@ mod tests {
     #[test]
     fn a_message_is_kept_up_to_its_limit_and_never_with_the_key() {
         let key = Secret::new("sk-canary");
-        assert!(keep("w", "m", "x".repeat(LIMIT), Some(&key)).is_some());
-        assert!(keep("w", "m", "x".repeat(LIMIT + 1), Some(&key)).is_none());
-        assert!(keep("w", "m", "my key is sk-canary".into(), Some(&key)).is_none());
+        assert!(new("w", "m", "x".repeat(LIMIT), Some(&key)).is_some());
+        assert!(new("w", "m", "x".repeat(LIMIT + 1), Some(&key)).is_none());
+        assert!(new("w", "m", "my key is sk-canary".into(), Some(&key)).is_none());
     }
 
     #[test]
     fn a_message_goes_back_to_the_model_that_wrote_it_alone() {
-        let echo = keep("w", "m", "{}".into(), None);
+        let echo = new("w", "m", "{}".into(), None);
         let message = TranscriptMessage::Assistant { text: None, tool_calls: vec![], echo };
-        assert_eq!(of(&message, "w", "m"), Some("{}"));
-        assert_eq!((of(&message, "w", "n"), of(&message, "v", "m")), (None, None));
+        assert_eq!(message_of(&message, "w", "m"), Some("{}"));
+        assert_eq!((message_of(&message, "w", "n"), message_of(&message, "v", "m")), (None, None));
     }
 }

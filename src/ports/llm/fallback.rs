@@ -109,7 +109,7 @@ impl Chain {
                     Err(overflow @ LlmError::Overflow { .. }) => return Err(overflow),
                     Err(error) => {
                         tracing::warn!(model = %link.name, key = index, %error, "model call failed");
-                        if error.may_heal() {
+                        if error.is_transient() {
                             healing.get_or_insert_with(|| error.clone());
                         }
                         let rejected = matches!(error, LlmError::Rejected { .. });
@@ -135,7 +135,7 @@ impl Chain {
         loop {
             on_progress(CallProgress::Asked);
             let on_delta = |text: &str| on_progress(CallProgress::Text(text));
-            let error = match model.complete(request, Some(&on_delta)).await.and_then(sound) {
+            let error = match model.complete(request, Some(&on_delta)).await.and_then(check_call_ids) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -165,7 +165,7 @@ impl Chain {
 }
 
 /// Results find their calls by id, and ids are the model's: without them an answer is of no use.
-fn sound(answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
+fn check_call_ids(answer: ModelAnswer) -> Result<ModelAnswer, LlmError> {
     let mut ids = HashSet::new();
     let broken = |call: &ToolCall| call.id.is_empty() || call.name.is_empty();
     if answer.tool_calls.iter().any(|call| broken(call) || !ids.insert(call.id.clone())) {
@@ -183,7 +183,7 @@ impl ChainLink {
 
 impl LlmError {
     /// Whether the same request may do later.
-    pub fn may_heal(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             LlmError::RateLimited { .. } | LlmError::Timeout { .. } | LlmError::Transient { .. } => true,
             LlmError::Overflow { .. } | LlmError::Auth { .. } | LlmError::Rejected { .. } => false,
@@ -274,13 +274,13 @@ mod tests {
                 clock.advance(TimeDelta::milliseconds(500));
             }
         };
-        let came = tokio::select! {
+        let result = tokio::select! {
             biased;
-            came = chain.complete(&request, &|_| {}) => came,
+            result = chain.complete(&request, &|_| {}) => result,
             () = passing => unreachable!("time passes for ever"),
         };
         let asked = asked.lock().unwrap().clone();
-        (came.map(|completed| completed.answer.text.unwrap()), asked)
+        (result.map(|completed| completed.answer.text.unwrap()), asked)
     }
 
     fn limited(seconds: Option<u64>) -> LlmError {
@@ -302,8 +302,8 @@ mod tests {
     #[tokio::test]
     async fn a_rate_limit_is_waited_for_twice_longer_each_time_then_comes_the_next_key_then_the_next_model() {
         let thrice = || vec![limited(None), limited(None), limited(None)];
-        let (came, asked) = call(vec![vec![("a1", thrice()), ("a2", thrice())], vec![("b", vec![])]]).await;
-        assert_eq!(came, Ok("b".into()));
+        let (result, asked) = call(vec![vec![("a1", thrice()), ("a2", thrice())], vec![("b", vec![])]]).await;
+        assert_eq!(result, Ok("b".into()));
         assert_eq!(
             asked,
             ["a1 at 0", "a1 at 1000", "a1 at 3000", "a2 at 3000", "a2 at 4000", "a2 at 6000", "b at 6000"]
@@ -312,41 +312,41 @@ mod tests {
 
     #[tokio::test]
     async fn the_wait_that_a_provider_asks_for_is_kept_up_to_a_minute_and_passed_over_beyond() {
-        let (came, asked) =
+        let (result, asked) =
             call(vec![vec![("a", vec![limited(Some(30)), limited(Some(61))])], vec![("b", vec![])]]).await;
-        assert_eq!(came, Ok("b".into()));
+        assert_eq!(result, Ok("b".into()));
         assert_eq!(asked, ["a at 0", "a at 30000", "b at 30000"]);
     }
 
     #[tokio::test]
     async fn a_time_out_is_tried_once_more() {
-        let (came, asked) = call(vec![vec![("a", vec![timeout(), timeout()])], vec![("b", vec![])]]).await;
-        assert_eq!(came, Ok("b".into()));
+        let (result, asked) = call(vec![vec![("a", vec![timeout(), timeout()])], vec![("b", vec![])]]).await;
+        assert_eq!(result, Ok("b".into()));
         assert_eq!(asked, ["a at 0", "a at 0", "b at 0"]);
     }
 
     #[tokio::test]
     async fn a_refused_key_is_not_tried_again_and_a_rejected_request_not_with_another_key() {
-        let (came, asked) = call(vec![vec![("a1", vec![auth()]), ("a2", vec![])]]).await;
-        assert_eq!((came, asked), (Ok("a2".into()), vec!["a1 at 0".to_owned(), "a2 at 0".into()]));
-        let (came, asked) = call(vec![vec![("a1", vec![rejected()]), ("a2", vec![])], vec![("b", vec![])]]).await;
-        assert_eq!((came, asked), (Ok("b".into()), vec!["a1 at 0".to_owned(), "b at 0".into()]));
+        let (result, asked) = call(vec![vec![("a1", vec![auth()]), ("a2", vec![])]]).await;
+        assert_eq!((result, asked), (Ok("a2".into()), vec!["a1 at 0".to_owned(), "a2 at 0".into()]));
+        let (result, asked) = call(vec![vec![("a1", vec![rejected()]), ("a2", vec![])], vec![("b", vec![])]]).await;
+        assert_eq!((result, asked), (Ok("b".into()), vec!["a1 at 0".to_owned(), "b at 0".into()]));
     }
 
     #[tokio::test]
     async fn an_overflow_ends_the_call_at_once() {
         let overflow = LlmError::Overflow { message: "long".into() };
-        let (came, asked) = call(vec![vec![("a", vec![overflow.clone()])], vec![("b", vec![])]]).await;
-        assert_eq!((came, asked), (Err(overflow), vec!["a at 0".to_owned()]));
+        let (result, asked) = call(vec![vec![("a", vec![overflow.clone()])], vec![("b", vec![])]]).await;
+        assert_eq!((result, asked), (Err(overflow), vec!["a at 0".to_owned()]));
     }
 
     #[tokio::test]
     async fn the_final_error_is_the_one_that_time_may_heal() {
         let limits = vec![limited(Some(90))];
-        let (came, _) = call(vec![vec![("a", limits)], vec![("b", vec![auth()])]]).await;
-        assert_eq!(came, Err(limited(Some(90))));
-        let (came, _) = call(vec![vec![("a", vec![auth()])], vec![("b", vec![rejected()])]]).await;
-        assert_eq!(came, Err(rejected()));
+        let (result, _) = call(vec![vec![("a", limits)], vec![("b", vec![auth()])]]).await;
+        assert_eq!(result, Err(limited(Some(90))));
+        let (result, _) = call(vec![vec![("a", vec![auth()])], vec![("b", vec![rejected()])]]).await;
+        assert_eq!(result, Err(rejected()));
     }
 
     #[test]
@@ -359,7 +359,7 @@ mod tests {
             };
             let tool_calls = calls.iter().map(call).collect();
             let tokens = ModelTokens::default();
-            sound(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens, echo: None })
+            check_call_ids(ModelAnswer { text: None, tool_calls, stop: StopReason::ToolCalls, tokens, echo: None })
         };
         assert!(answer(&[("1", "a"), ("2", "a")]).is_ok());
         for odd in [&[("", "a")][..], &[("1", "")], &[("1", "a"), ("1", "b")]] {

@@ -47,9 +47,10 @@ impl OpenAi {
 
     /// A message as it is sent. What this model wrote itself goes back as it was, foreign fields included: some models go
     /// on with their calls only when they get their thinking back.
-    fn message(&self, said: &TranscriptMessage) -> Box<RawValue> {
-        let kept = echo::of(said, WIRE, &self.model).and_then(|kept| RawValue::from_string(kept.to_owned()).ok());
-        kept.unwrap_or_else(|| raw(&message(said)))
+    fn message(&self, message_in: &TranscriptMessage) -> Box<RawValue> {
+        let kept = echo::message_of(message_in, WIRE, &self.model)
+            .and_then(|kept| RawValue::from_string(kept.to_owned()).ok());
+        kept.unwrap_or_else(|| raw(&message(message_in)))
     }
 
     /// OpenAI itself has renamed the limit and refuses the old name; the others know the old one.
@@ -59,7 +60,7 @@ impl OpenAi {
 
     /// The answer with its message as it is to come back.
     fn keeping(&self, written: Option<String>, answer: ModelAnswer) -> ModelAnswer {
-        let echo = written.and_then(|raw| echo::keep(WIRE, &self.model, raw, self.key.as_ref()));
+        let echo = written.and_then(|raw| echo::new(WIRE, &self.model, raw, self.key.as_ref()));
         ModelAnswer { echo, ..answer }
     }
 }
@@ -100,8 +101,8 @@ impl Format for OpenAi {
             body.insert("stream".into(), json!(true));
             body.insert("stream_options".into(), json!({ "include_usage": true }));
         }
-        let said = request.messages.iter().filter(|message| message.is_said());
-        RequestBody { messages: said.map(|message| self.message(message)).collect(), rest: body }
+        let message_in = request.messages.iter().filter(|message| message.is_said());
+        RequestBody { messages: message_in.map(|message| self.message(message)).collect(), rest: body }
     }
 
     fn whole(&self, body: &Value, text: &[u8]) -> Result<ModelAnswer, LlmError> {

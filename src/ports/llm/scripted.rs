@@ -173,9 +173,9 @@ impl<'a> ScriptedScene<'a> {
             arguments: self.filled_value(&Value::Object(call.arguments.clone())),
         };
         let tool_calls: Vec<ToolCall> = calls.iter().enumerate().map(call).collect();
-        let said = TranscriptMessage::Assistant { text: text.clone(), tool_calls: tool_calls.clone(), echo: None };
+        let message = TranscriptMessage::Assistant { text: text.clone(), tool_calls: tool_calls.clone(), echo: None };
         let count = TokenCounter::of("scripted");
-        let tokens = ModelTokens { input: count.request(request) as i64, output: count.message(&said) as i64 };
+        let tokens = ModelTokens { input: count.request(request) as i64, output: count.message(&message) as i64 };
         let stop = if tool_calls.is_empty() { StopReason::Done } else { StopReason::ToolCalls };
         ModelAnswer { text, tool_calls, stop, tokens, echo: None }
     }
@@ -292,10 +292,10 @@ mod tests {
         assert_eq!(first.tool_calls, [ToolCall { id: "call_1_1".into(), name: "inbox".into(), arguments }]);
         assert_eq!(first.stop, StopReason::ToolCalls);
 
-        let said = TranscriptMessage::Assistant { text: first.text, tool_calls: first.tool_calls, echo: None };
+        let message = TranscriptMessage::Assistant { text: first.text, tool_calls: first.tool_calls, echo: None };
         let inbox = r#"{"unread":2,"first":{"from":"Ann"}}"#;
         let second = model()
-            .complete(&request(vec![TranscriptMessage::user("any mail?"), said, result(inbox)]), None)
+            .complete(&request(vec![TranscriptMessage::user("any mail?"), message, result(inbox)]), None)
             .await
             .unwrap();
         assert_eq!(second.text.as_deref(), Some("2 unread, the first from Ann."));
@@ -315,10 +315,10 @@ mod tests {
     #[tokio::test]
     async fn service_text_behind_results_is_not_the_question() {
         let first = model().complete(&request(vec![TranscriptMessage::user("any mail?")]), None).await.unwrap();
-        let said = TranscriptMessage::Assistant { text: first.text, tool_calls: first.tool_calls, echo: None };
+        let message = TranscriptMessage::Assistant { text: first.text, tool_calls: first.tool_calls, echo: None };
         let inbox = r#"{"unread":2,"first":{"from":"Ann"}}"#;
         let closing = TranscriptMessage::user("Please provide a final answer.");
-        let asked = request(vec![TranscriptMessage::user("any mail?"), said, result(inbox), closing]);
+        let asked = request(vec![TranscriptMessage::user("any mail?"), message, result(inbox), closing]);
         let answer = model().complete(&asked, None).await.unwrap();
         assert_eq!(answer.text.as_deref(), Some("2 unread, the first from Ann."));
     }

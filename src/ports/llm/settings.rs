@@ -95,7 +95,7 @@ impl Settings {
                 None => faults.add(place, format!("the environment variable `{variable}` is not set")),
             }
         }
-        faults.or(())
+        faults.into_result(())
     }
 
     /// Adds what is wrong with names and numbers; pointers begin with `/llm`.

@@ -22,7 +22,7 @@ pub fn host(url: &str) -> String {
     format!("http:{}", host.unwrap_or_default())
 }
 
-pub async fn look(
+pub async fn poll(
     credentials: &Credentials,
     poll: &HttpPoll,
     ask: &PollRequest<'_>,
@@ -44,8 +44,8 @@ pub async fn look(
     let headers = headers(poll, ask.known)?;
     let request = EgressRequest { headers, timeout: ask.time_limit, ..EgressRequest::new(method, poll.url.clone()) };
     let answer = credentials.fetch(request, with.as_ref(), &UsedSecrets::default()).await.map_err(unfetched)?;
-    let response = answer.accepted().map_err(|error| of_credential(&error))?;
-    seen(poll, ask.known.is_some(), &response, now)
+    let response = answer.check_accepted().map_err(|error| of_credential(&error))?;
+    result_of(poll, ask.known.is_some(), &response, now)
 }
 
 fn headers(poll: &HttpPoll, known: Option<&Validators>) -> Result<HeaderMap, PollFault> {
@@ -64,7 +64,7 @@ fn headers(poll: &HttpPoll, known: Option<&Validators>) -> Result<HeaderMap, Pol
     Ok(headers)
 }
 
-fn seen(poll: &HttpPoll, known: bool, response: &Response, now: DateTime<Utc>) -> Result<PollResult, PollFault> {
+fn result_of(poll: &HttpPoll, known: bool, response: &Response, now: DateTime<Utc>) -> Result<PollResult, PollFault> {
     let status = response.status;
     if status == StatusCode::NOT_MODIFIED && known {
         return Ok(PollResult::Unchanged);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     fn value(body: &'static [u8]) -> Result<Value, String> {
-        match seen(&poll("GET"), false, &answered(200, &[], body), DateTime::UNIX_EPOCH) {
+        match result_of(&poll("GET"), false, &answered(200, &[], body), DateTime::UNIX_EPOCH) {
             Ok(PollResult::Value { value, .. }) => Ok(value),
             Ok(PollResult::Unchanged) => unreachable!("200 is an answer"),
             Err(fault) => Err(fault.kind),
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn head_is_its_status_and_headers() {
         let answer = answered(200, &[("Content-Length", "12"), ("Set-Cookie", "secret")], b"");
-        let Ok(PollResult::Value { value, .. }) = seen(&poll("HEAD"), false, &answer, DateTime::UNIX_EPOCH) else {
+        let Ok(PollResult::Value { value, .. }) = result_of(&poll("HEAD"), false, &answer, DateTime::UNIX_EPOCH) else {
             panic!()
         };
         assert_eq!(value, json!({ "status": 200, "headers": { "content-length": "12" } }));
@@ -174,22 +174,24 @@ mod tests {
     #[test]
     fn known_document_is_asked_for_only_if_it_is_newer() {
         let answer = answered(200, &[("ETag", "\"v1\""), ("Last-Modified", "Thu, 24 Dec 2026 07:00:00 GMT")], b"1");
-        let Ok(PollResult::Value { validators, .. }) = seen(&poll("GET"), false, &answer, DateTime::UNIX_EPOCH) else {
+        let Ok(PollResult::Value { validators, .. }) = result_of(&poll("GET"), false, &answer, DateTime::UNIX_EPOCH)
+        else {
             panic!()
         };
         let sent = headers(&poll("GET"), Some(&validators)).unwrap();
         assert_eq!(sent[header::IF_NONE_MATCH], "\"v1\"");
         assert_eq!(sent[header::IF_MODIFIED_SINCE], "Thu, 24 Dec 2026 07:00:00 GMT");
         let unchanged = answered(304, &[], b"");
-        assert_eq!(seen(&poll("GET"), true, &unchanged, DateTime::UNIX_EPOCH), Ok(PollResult::Unchanged));
-        let out_of_the_blue = seen(&poll("GET"), false, &unchanged, DateTime::UNIX_EPOCH).unwrap_err();
+        assert_eq!(result_of(&poll("GET"), true, &unchanged, DateTime::UNIX_EPOCH), Ok(PollResult::Unchanged));
+        let out_of_the_blue = result_of(&poll("GET"), false, &unchanged, DateTime::UNIX_EPOCH).unwrap_err();
         assert_eq!(out_of_the_blue.kind, "http_304");
     }
 
     #[test]
     fn a_status_that_is_no_answer_is_a_fault_and_says_when_to_come_again() {
         let fault = |status, headers: &[(&str, &str)]| {
-            seen(&poll("GET"), true, &answered(status, headers, b"{\"price\": 1}"), DateTime::UNIX_EPOCH).unwrap_err()
+            result_of(&poll("GET"), true, &answered(status, headers, b"{\"price\": 1}"), DateTime::UNIX_EPOCH)
+                .unwrap_err()
         };
         let busy = fault(429, &[("Retry-After", "90")]);
         assert_eq!((busy.kind.as_str(), busy.retry_after), ("http_429", Some(Duration::from_secs(90))));

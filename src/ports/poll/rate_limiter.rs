@@ -39,8 +39,8 @@ impl HostState {
     }
 
     /// Tenants but this one that poll the host, or wait to, or have just done so.
-    fn others(&self, tenant: &str, now: Duration) -> u32 {
-        let is_there = |(name, cadence): (&String, &Cadence)| !cadence.is_idle(now) || self.under_way.held(name) > 0;
+    fn other_tenants(&self, tenant: &str, now: Duration) -> u32 {
+        let is_there = |(name, cadence): (&String, &Cadence)| !cadence.is_idle(now) || self.under_way.in_use(name) > 0;
         self.tenants.iter().filter(|(name, _)| *name != tenant).filter(|at| is_there(*at)).count() as u32
     }
 }
@@ -51,7 +51,7 @@ impl RateState for HostState {
     }
 
     fn forget_idle(&mut self, now: Duration) {
-        self.tenants.retain(|name, cadence| !cadence.is_idle(now) || self.under_way.held(name) > 0);
+        self.tenants.retain(|name, cadence| !cadence.is_idle(now) || self.under_way.in_use(name) > 0);
     }
 }
 
@@ -66,13 +66,13 @@ impl HostRateLimiter {
 
     /// A pass to the host for a tenant at `now` (a [`crate::base::clock::Clock::elapsed`]), or how long to wait before
     /// one may be had.
-    pub fn enter(&self, host: String, tenant: &str, rated: bool, now: Duration) -> Result<PollPermit, Duration> {
-        self.enter_few(host, tenant, (rated, self.at_once), now)
+    pub fn acquire(&self, host: String, tenant: &str, rated: bool, now: Duration) -> Result<PollPermit, Duration> {
+        self.acquire_bounded(host, tenant, (rated, self.at_once), now)
     }
 
     /// [`HostRateLimiter::enter`] where only `most` can be at once, such as by a database's connections: one of them is
     /// always left.
-    pub fn enter_few(
+    pub fn acquire_bounded(
         &self,
         host: String,
         tenant: &str,
@@ -82,14 +82,14 @@ impl HostRateLimiter {
         let at_once = self.at_once.min(most);
         let mut hosts = self.hosts.lock().expect("gate lock");
         let enter = |there: &mut HostState| {
-            let others = there.others(tenant, now);
+            let others = there.other_tenants(tenant, now);
             let (share, apart) = (Limit::Fixed(self.share(at_once, others)), self.apart * (others + 1));
             let cadence = there.tenants.entry(tenant.to_owned()).or_default();
             let Ok(pass) = there.under_way.acquire([(tenant.to_owned(), share)]) else {
-                return Err(cadence.send_away(now + FULL, apart, FARTHEST, now));
+                return Err(cadence.defer(now + FULL, apart, FARTHEST, now));
             };
-            if rated && let Err(earliest) = cadence.take(apart, BURST, now) {
-                return Err(cadence.send_away(earliest, apart, FARTHEST, now));
+            if rated && let Err(earliest) = cadence.try_acquire(apart, BURST, now) {
+                return Err(cadence.defer(earliest, apart, FARTHEST, now));
             }
             Ok(pass)
         };
@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn of(tenant: &str, gate: &HostRateLimiter, place: &str, millis: u64) -> Result<PollPermit, Duration> {
-        gate.enter(place.into(), tenant, true, Duration::from_secs(1000) + Duration::from_millis(millis))
+        gate.acquire(place.into(), tenant, true, Duration::from_secs(1000) + Duration::from_millis(millis))
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn many_who_are_sent_away_push_nobody_further_than_the_cap() {
+    fn deferred_polls_wait_no_longer_than_the_cap() {
         let gate = HostRateLimiter::new(100, 5.0);
         for _ in 0..1000 {
             drop(enter(&gate, "a", 0));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_are_at_one_place_at_once() {
+    fn polls_of_one_host_are_bounded() {
         let gate = HostRateLimiter::new(2, 1000.0);
         let first = enter(&gate, "slow", 0);
         let _second = enter(&gate, "slow", 100);

@@ -64,7 +64,7 @@ impl RedisSource {
         }
     }
 
-    pub async fn look(&self, poll: &RedisPoll) -> Result<Value, PollFault> {
+    pub async fn poll(&self, poll: &RedisPoll) -> Result<Value, PollFault> {
         self.check(&poll.key).map_err(|why| PollFault::new("denied", why))?;
         let connect = || async {
             let config = ConnectionManagerConfig::new()

@@ -72,7 +72,7 @@ impl SqlSource {
     }
 
     /// Runs the query. The value is `{"rows", "count", "scalar"}`.
-    pub async fn look(&self, query: &str, time_limit: Duration) -> Result<Value, PollFault> {
+    pub async fn poll(&self, query: &str, time_limit: Duration) -> Result<Value, PollFault> {
         if query.len() > QUERY_BYTES {
             return Err(PollFault::new("denied", format!("the query has more than {QUERY_BYTES} bytes")));
         }

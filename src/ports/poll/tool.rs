@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::base::clock::Clock;
 use crate::base::compute::Compute;
 use crate::base::invalid::ValidationErrors;
-use crate::domain::approval::matrix::{ApprovalLevel, Category, gate};
+use crate::domain::approval::matrix::{ApprovalLevel, Category, approval_level};
 use crate::domain::trigger::condition::{PollFault, ToolPoll};
 use crate::ports::poll::{PollRequest, json_or_text, of_credential};
 use crate::ports::tool::registry::{Registered, unknown_tool};
@@ -40,7 +40,7 @@ impl Tools {
     }
 
     /// Calls it. The value is what it says: as JSON where it is JSON, else as text.
-    pub async fn look(
+    pub async fn poll(
         &self,
         poll: &ToolPoll,
         ask: &PollRequest<'_>,
@@ -95,7 +95,7 @@ async fn check(tool: &Arc<Registered>, arguments: &Value, tenant: &str, compute:
 /// A poll happens often and nobody looks on: it may look, and never act.
 fn is_pollable(tool: &Definition) -> bool {
     matches!(tool.category, Category::Read | Category::Analysis)
-        && gate(tool.category, tool.consequence, tool.requires_confirmation) == ApprovalLevel::Auto
+        && approval_level(tool.category, tool.consequence, tool.requires_confirmation) == ApprovalLevel::Auto
         && tool.status != ToolStatus::Removed
 }
 

@@ -70,22 +70,22 @@ pub(super) async fn fetch(
         by: &by,
     });
     match credentials.fetch(request, with.as_ref(), &context.known).await {
-        Ok(answer) => answer.accepted().map_err(ToolError::Credential),
+        Ok(answer) => answer.check_accepted().map_err(ToolError::Credential),
         Err(FetchError::Egress(error)) => Err(unreachable(error)),
         Err(FetchError::Credential(error)) => {
             if error.trouble == CredentialFault::Missing && context.called_by == CalledBy::Model {
-                tell_owner(&error, context).await;
+                notify_owner(&error, context).await;
             }
             Err(ToolError::Credential(error))
         }
     }
 }
 
-async fn tell_owner(error: &CredentialError, context: &ToolContext) {
+async fn notify_owner(error: &CredentialError, context: &ToolContext) {
     // the notifier words it anew from its data, in the language of the reader
     let english = MessageLanguage::English;
     let (subject, text) =
-        credential_notice::credential_trouble(english, &error.reference, CredentialIssueKind::Missing, None);
+        credential_notice::issue_notice(english, &error.reference, CredentialIssueKind::Missing, None);
     let notice = ToolNotice {
         run_id: context.run_id,
         channel: None,
@@ -110,7 +110,7 @@ pub(super) fn answer(response: &Response) -> Result<ToolOutput, ToolError> {
     if let Some(kind) = failure(response.status) {
         let code = format!("http_{}", response.status.as_u16());
         let message = format!("{} answered {}: {}", response.url, response.status, excerpt(&response.body));
-        return Err(ToolError::tell(kind, code, message));
+        return Err(ToolError::for_model(kind, code, message));
     }
     let kind = response.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     Ok(ToolOutput::json(&json!({
@@ -160,7 +160,7 @@ fn unreachable(error: EgressError) -> ToolError {
         EgressError::Broken { .. } => (ToolFailure::TransientError, "broken_off"),
         EgressError::TooManyRedirects => (ToolFailure::ExecutionError, "too_many_redirects"),
     };
-    ToolError::tell(kind, code, error.to_string())
+    ToolError::for_model(kind, code, error.to_string())
 }
 
 #[cfg(test)]
@@ -194,9 +194,9 @@ mod tests {
 
     #[test]
     fn a_status_that_is_a_failure_is_told_as_one() {
-        let told = |status| answer(&response(status, "text/plain", b" gone \n")).unwrap_err().to_string();
-        assert_eq!(told(404), "not_found: https://example.org/x answered 404 Not Found: gone");
-        assert_eq!(told(503), "transient_error: https://example.org/x answered 503 Service Unavailable: gone");
+        let message = |status| answer(&response(status, "text/plain", b" gone \n")).unwrap_err().to_string();
+        assert_eq!(message(404), "not_found: https://example.org/x answered 404 Not Found: gone");
+        assert_eq!(message(503), "transient_error: https://example.org/x answered 503 Service Unavailable: gone");
         let kinds = [400, 401, 408, 418, 429, 500, 504].map(|status| failure(StatusCode::from_u16(status).unwrap()));
         use ToolFailure::*;
         let expected = [ExecutionError, PermissionDenied, Timeout, ExecutionError, RateLimit, TransientError, Timeout];

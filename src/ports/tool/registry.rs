@@ -80,14 +80,14 @@ impl Registered {
         if !arguments.is_object() {
             return Err(ToolError::arguments("the arguments must be a JSON object"));
         }
-        let told = |error: jsonschema::ValidationError| {
+        let fault_text = |error: jsonschema::ValidationError| {
             let place = error.instance_path().to_string();
             // the sentence would quote the value, which may be long or secret
             let why = error.masked_with("the value").to_string();
             if place.is_empty() { why } else { format!("{place}: {why}") }
         };
         let faults = self.schema.faults(arguments).map_err(|why| ToolError::arguments(format!("the value {why}")))?;
-        let faults: Vec<String> = faults.take(FAULTS_TOLD).map(told).collect();
+        let faults: Vec<String> = faults.take(FAULTS_TOLD).map(fault_text).collect();
         if faults.is_empty() { self.tool.check(arguments) } else { Err(ToolError::arguments(faults.join("; "))) }
     }
 }
@@ -100,7 +100,7 @@ pub fn unknown_tool<'a>(name: &str, offered: impl IntoIterator<Item = &'a str>) 
         true => "no tools are available".to_owned(),
         false => format!("available: {}", offered.join(", ")),
     };
-    ToolError::tell(ToolFailure::NotFound, "unknown_tool", format!("there is no tool `{name}`{hint}; {there}"))
+    ToolError::for_model(ToolFailure::NotFound, "unknown_tool", format!("there is no tool `{name}`{hint}; {there}"))
 }
 
 #[cfg(test)]
@@ -142,7 +142,7 @@ mod tests {
         }))
     }
 
-    fn told(error: ToolError) -> String {
+    fn fault_text(error: ToolError) -> String {
         error.to_string()
     }
 
@@ -158,19 +158,19 @@ mod tests {
         let send = registry.find("send").unwrap();
         assert_eq!(send.check(&json!({ "to": "ann", "items": [1, 2] })), Ok(()));
         let error = send.check(&json!({ "items": [1, "secret"], "too": 1 })).unwrap_err();
-        insta::assert_snapshot!(told(error), @r#"invalid_parameters: /items/1: the value is not of type "integer"; Additional properties are not allowed ('too' was unexpected); "to" is a required property"#);
+        insta::assert_snapshot!(fault_text(error), @r#"invalid_parameters: /items/1: the value is not of type "integer"; Additional properties are not allowed ('too' was unexpected); "to" is a required property"#);
         let error = send.check(&json!("{broken")).unwrap_err();
-        assert_eq!(told(error), "invalid_parameters: the arguments must be a JSON object");
+        assert_eq!(fault_text(error), "invalid_parameters: the arguments must be a JSON object");
     }
 
     #[test]
     fn an_unknown_name_is_answered_with_the_near_and_the_known_ones() {
         let error = unknown_tool("crate_task", ["create_task", "list_tasks"]);
         assert_eq!(
-            told(error),
+            fault_text(error),
             "not_found: there is no tool `crate_task`; did you mean `create_task`?; available: create_task, list_tasks"
         );
-        assert_eq!(told(unknown_tool("x", [])), "not_found: there is no tool `x`; no tools are available");
+        assert_eq!(fault_text(unknown_tool("x", [])), "not_found: there is no tool `x`; no tools are available");
     }
 
     #[test]
@@ -191,8 +191,8 @@ mod tests {
             assert!(ToolRegistry::new(vec![tool(seconds)]).is_ok(), "{seconds}");
         }
         for seconds in [0, 86_401] {
-            let told = ToolRegistry::new(vec![tool(seconds)]).err();
-            assert_eq!(told.as_deref(), Some("`undo_seconds` of tool `pay` must lie between 1 and 86400"));
+            let fault_text = ToolRegistry::new(vec![tool(seconds)]).err();
+            assert_eq!(fault_text.as_deref(), Some("`undo_seconds` of tool `pay` must lie between 1 and 86400"));
         }
     }
 

@@ -33,7 +33,7 @@ use crate::ports::vault::credentials::guard::SecretGuard;
 use crate::ports::vault::credentials::inject::inject;
 use crate::ports::vault::credentials::secret_document::SecretDocument;
 use crate::ports::vault::credentials::unusable::{busy, not_renewed, too_slow, unfitting};
-use crate::store::{Store, StoreError, StoredCredential, UseFilter, answered};
+use crate::store::{Store, StoreError, StoredCredential, UseFilter, with_timeout};
 
 pub use crate::ports::vault::credentials::fault::{CredentialError, CredentialFault, FetchError};
 pub use crate::ports::vault::credentials::renewal::{Renewal, RenewalError};
@@ -88,7 +88,7 @@ impl CredentialAnswer {
     }
 
     /// The response; an error where the credential was refused.
-    pub fn accepted(self) -> Result<Response, CredentialError> {
+    pub fn check_accepted(self) -> Result<Response, CredentialError> {
         self.refused.map_or(Ok(self.response), Err)
     }
 }
@@ -126,7 +126,7 @@ impl Credentials {
     ) -> Result<CredentialAnswer, FetchError> {
         let until = Instant::now() + request.timeout;
         if let Some(shelf) = &self.shelf {
-            let recalled = timeout_at(until, shelf.recalled(known)).await;
+            let recalled = timeout_at(until, shelf.load_used(known)).await;
             if let Err(why) =
                 recalled.map_err(|_| "it takes too long".to_owned()).and_then(|r| r.map_err(|e| e.to_string()))
             {
@@ -147,7 +147,7 @@ impl Credentials {
     async fn plainly(&self, request: EgressRequest, known: &UsedSecrets) -> Result<CredentialAnswer, FetchError> {
         let answered = self.egress.fetch(request).await;
         // what others of the run have sent meanwhile is known by now
-        let Some(guard) = SecretGuard::knowing(known) else { return Ok(CredentialAnswer::plain(answered?)) };
+        let Some(guard) = SecretGuard::for_secrets(known) else { return Ok(CredentialAnswer::plain(answered?)) };
         let response = answered.map_err(|error| guard.error(error))?;
         let url = response.url.to_string();
         Ok(CredentialAnswer::plain(guard.response(response, &url).await))
@@ -164,7 +164,7 @@ impl Credentials {
         let Some(shelf) = &self.shelf else {
             return Err(CredentialError::new(CredentialFault::Missing, with.reference, String::new()).into());
         };
-        let opening = timeout_at(until, shelf.open(&url, self.egress.opens(&url), with)).await;
+        let opening = timeout_at(until, shelf.open(&url, self.egress.is_allowed(&url), with)).await;
         let opened = match opening.unwrap_or_else(|_| Err(too_slow(with))) {
             Ok(opened) => opened,
             Err(error) => return Err(shelf.refused(&url, with, error).await),
@@ -208,18 +208,19 @@ impl Credentials {
                     Ok(injected) => guard = SecretGuard::of(&injected.parts, &documents, known),
                     Err(unfit) => return Err(shelf.refused(&url, with, unfitting(with, unfit)).await),
                 }
-                let noted = shelf.note(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
+                let noted =
+                    shelf.record_use(&url, with, CredentialUse::USED).await.map_err(|error| busy(with, &error))?;
                 used = Some((noted, url));
             }
             let answered = self.egress.fetch(request).await;
             // and what others of the run have sent meanwhile
-            guard = SecretGuard::knowing(known).unwrap_or(guard);
+            guard = SecretGuard::for_secrets(known).unwrap_or(guard);
             let response = answered.map_err(|error| guard.error(error))?;
             let next = plain.follow_redirects.then(|| redirected(&plain, &response)).flatten();
             let Some(next) = next else {
                 let refuses = bound && response.status == StatusCode::UNAUTHORIZED;
                 let refused = match used.filter(|_| refuses) {
-                    Some((used, url)) => Some(shelf.taken_back(&url, with, &used).await),
+                    Some((used, url)) => Some(shelf.record_refused(&url, with, &used).await),
                     None => None,
                 };
                 return Ok(CredentialAnswer { response: guard.response(response, &plain.url).await, refused });
@@ -240,9 +241,9 @@ impl Credentials {
 
 impl Shelf {
     /// Reads what the run has used before. A store that is away for a moment costs the request time, and nothing else.
-    async fn recalled(&self, known: &UsedSecrets) -> Result<(), StoreError> {
+    async fn load_used(&self, known: &UsedSecrets) -> Result<(), StoreError> {
         loop {
-            match known.recall(&self.store, &self.vault).await {
+            match known.load(&self.store, &self.vault).await {
                 Err(StoreError::Unavailable(why) | StoreError::TimedOut(why)) => {
                     tracing::debug!(why, "what a run has used before can't be read yet, it is asked for again");
                     pause(ASK_AGAIN).await;
@@ -258,7 +259,7 @@ impl Shelf {
         let Reference { service, account } = with.reference;
         let scope = Scope::Only(with.tenant.clone());
         let asked = self.store.find_credential(&scope, with.tenant.as_str(), service, account);
-        let Some(stored) = answered(asked).await.map_err(|error| busy(with, &error))? else {
+        let Some(stored) = with_timeout(asked).await.map_err(|error| busy(with, &error))? else {
             let last_used = self.last_used(with).await.map_err(|error| busy(with, &error))?;
             return Err(CredentialError { last_used, ..trouble(CredentialFault::Missing, String::new()) });
         };
@@ -295,7 +296,7 @@ impl Shelf {
             limit: 1,
             ..UseFilter::default()
         };
-        let uses = answered(self.store.credential_uses(&Scope::Only(with.tenant.clone()), &filter)).await?;
+        let uses = with_timeout(self.store.credential_uses(&Scope::Only(with.tenant.clone()), &filter)).await?;
         Ok(uses.first().map_or(0, |used| used.at.timestamp_millis()))
     }
 
@@ -327,16 +328,16 @@ impl Shelf {
 
     /// Records an attempt that was refused.
     async fn refused(&self, url: &Url, with: &Use<'_>, error: CredentialError) -> FetchError {
-        if let Err(error) = self.note(url, with, error.trouble.outcome()).await {
+        if let Err(error) = self.record_use(url, with, error.trouble.outcome()).await {
             tracing::warn!(credential = %with.reference, %error, "a refused use of a credential could not be recorded");
         }
         error.into()
     }
 
     /// Records that what was sent was refused, in the place of its use.
-    async fn taken_back(&self, url: &Url, with: &Use<'_>, used: &CredentialUse) -> CredentialError {
+    async fn record_refused(&self, url: &Url, with: &Use<'_>, used: &CredentialUse) -> CredentialError {
         let outcome = CredentialFault::Refused.outcome();
-        if let Err(error) = answered(self.store.mark_credential_use(used.id, outcome)).await {
+        if let Err(error) = with_timeout(self.store.mark_credential_use(used.id, outcome)).await {
             tracing::warn!(credential = %with.reference, %error, "a credential was refused; that could not be recorded");
         }
         let why = format!("{} answered 401", hosts::shown(url));
@@ -346,7 +347,7 @@ impl Shelf {
         }
     }
 
-    async fn note(&self, url: &Url, with: &Use<'_>, outcome: &str) -> Result<CredentialUse, StoreError> {
+    async fn record_use(&self, url: &Url, with: &Use<'_>, outcome: &str) -> Result<CredentialUse, StoreError> {
         let now = self.store.clock().now();
         let used = CredentialUse {
             id: new_id(now),
@@ -360,7 +361,7 @@ impl Shelf {
             host: hosts::shown(url),
             outcome: outcome.to_owned(),
         };
-        answered(self.store.note_credential_use(&used)).await?;
+        with_timeout(self.store.note_credential_use(&used)).await?;
         Ok(used)
     }
 }

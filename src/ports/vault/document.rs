@@ -35,7 +35,7 @@ impl Vault {
 
     /// Whether a configured key opens the document of a credential.
     pub fn opens_document(&self, stored: &StoredCredential) -> bool {
-        of(stored, |context| self.opens(context, &stored.sealed))
+        of(stored, |context| self.can_open(context, &stored.sealed))
     }
 }
 

@@ -82,15 +82,15 @@ fn printed_by(argv: &[String], patience: Duration) -> Result<Zeroizing<String>, 
     let started =
         Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut child = started.map_err(|error| format!("can't be started: {error}"))?;
-    let said =
-        listen(&mut child, until).and_then(|said| said.ok_or_else(|| format!("printed more than {LENGTH} bytes")));
-    if said.is_err() {
+    let output =
+        listen(&mut child, until).and_then(|output| output.ok_or_else(|| format!("printed more than {LENGTH} bytes")));
+    if output.is_err() {
         let _ = child.kill();
     }
     let ended = ended_by(&mut child, until);
-    let said = said?;
+    let output = output?;
     match ended? {
-        status if status.success() => Ok(said),
+        status if status.success() => Ok(output),
         status => Err(format!("ended with {status}; hint: run it by hand as the user of the service")),
     }
 }

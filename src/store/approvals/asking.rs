@@ -80,7 +80,7 @@ pub(in crate::store) struct Put {
 
 impl Put {
     pub fn of(approval: &Approval, now: DateTime<Utc>) -> Put {
-        match approval.proposal.undo_window().filter(|_| approval.proposal.asks_nobody()) {
+        match approval.proposal.undo_window().filter(|_| approval.proposal.is_auto_approved()) {
             None => Put { expires_at: approval.expires_at, decided_at: None, hold_until: None },
             Some(window) => {
                 let until = now + window;
@@ -165,7 +165,7 @@ pub(in crate::store) const CLOSE: &str = "
 /// Lets a run go on that is parked for people: it is queued, ready now; answers whether it was parked still. Going on
 /// is no new attempt. Where its task has one run at a time, and it has not kept the slot, it waits for its turn, and no
 /// policy skips it.
-pub(in crate::store) async fn wake(tx: &mut Tx<'_>, run_id: Uuid, now: DateTime<Utc>) -> Result<bool, StoreError> {
+pub(in crate::store) async fn unpark(tx: &mut Tx<'_>, run_id: Uuid, now: DateTime<Utc>) -> Result<bool, StoreError> {
     let parked: Option<(Option<Uuid>, String, Option<String>)> = tx
         .query("delete from parked where run_id = $1 and reason = 'approval' returning task_id, tenant_id, overlap")
         .bind(run_id)

@@ -12,7 +12,7 @@ use crate::domain::notification::NewDelivery;
 use crate::domain::run::{RunEvent, RunState};
 use crate::store::approvals::decide::{LOCK_PARKED, LOCK_RUN};
 use crate::store::approvals::row::{ApprovalRow, SELECT_APPROVAL};
-use crate::store::approvals::{Attend, Attended, WaitingRun, wake};
+use crate::store::approvals::{Attend, Attended, WaitingRun, unpark};
 use crate::store::hot::Hot;
 use crate::store::ops::audit::{AuditAction, SERVICE, write_audit};
 use crate::store::runs::parked::Awaited;
@@ -41,7 +41,7 @@ enum QuestionFate {
     Waits(Option<DateTime<Utc>>),
 }
 
-fn fate(approvals: &[Approval], now: DateTime<Utc>) -> QuestionFate {
+fn question_state(approvals: &[Approval], now: DateTime<Utc>) -> QuestionFate {
     let with = |status| approvals.iter().filter(move |approval| approval.status == status);
     let mut to_run =
         approvals.iter().filter(|approval| approval.status.allows() && approval.execution_started_at.is_none());
@@ -94,7 +94,8 @@ impl Store {
             };
             let mut read = self.db.read().await?;
             let rows = read.query(LATEST).bind(id).rows().await?;
-            let (approvals, others) = self.unreadable.sift("approvals", &rows, ApprovalRow::approval);
+            let (approvals, others) =
+                self.unreadable.partition_readable::<_, _, Uuid>("approvals", &rows, ApprovalRow::approval);
             read.end().await?;
             if let Some(approval) = others.first() {
                 self.set_aside_parked(id, &format!("its question {approval} can't be read")).await?;
@@ -107,7 +108,7 @@ impl Store {
     }
 
     /// When the next one wants to be looked at.
-    pub async fn next_waiting(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
+    pub async fn next_waiting_at(&self) -> Result<Option<DateTime<Utc>>, StoreError> {
         let mut read = self.db.read().await?;
         Ok(read
             .query("select wake_at from parked where reason || '' = 'approval' order by wake_at limit 1")
@@ -117,7 +118,7 @@ impl Store {
 
     /// Settles what is overdue by the database's own time, and does what follows. One that waits on is looked at again
     /// at `attend.wake_at`, or earlier where a question expires or a hold ends before.
-    pub async fn attend(&self, run_id: Uuid, attend: &Attend) -> Result<Attended, StoreError> {
+    pub async fn settle_waiting(&self, run_id: Uuid, attend: &Attend) -> Result<Attended, StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         let parked: Option<Uuid> = tx.query(LOCK_PARKED).bind(run_id).optional_scalar().await?;
@@ -136,9 +137,9 @@ impl Store {
                 write_audit(tx, expired(approval), now).await?;
             }
         }
-        let (done, deliveries) = match fate(&approvals, now) {
+        let (done, deliveries) = match question_state(&approvals, now) {
             QuestionFate::GoesOn => {
-                wake(tx, run_id, now).await?;
+                unpark(tx, run_id, now).await?;
                 (Attended::Woken, &[][..])
             }
             QuestionFate::Waits(until) => {
@@ -175,9 +176,9 @@ impl Store {
         }
         write.commit().await?;
         if done != Attended::Waits {
-            self.hint(Topic::Queue);
+            self.notify(Topic::Queue);
         }
-        self.hint(Topic::Outbox);
+        self.notify(Topic::Outbox);
         Ok(done)
     }
 }

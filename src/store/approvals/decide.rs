@@ -9,11 +9,11 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use crate::base::id::Scope;
-use crate::domain::approval::voter::{Vote, VoterIdentities, people};
+use crate::domain::approval::voter::{Vote, VoterIdentities, distinct_people};
 use crate::domain::approval::{Approval, ApprovalAnswer, ApprovalChoice, ApprovalStatus};
 use crate::store::approvals::grants::{end_grants, keep_grant};
 use crate::store::approvals::row::ApprovalRow;
-use crate::store::approvals::{Decided, DecisionRefusal, ONE, wake};
+use crate::store::approvals::{Decided, DecisionRefusal, ONE, unpark};
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::ops::audit::{AuditAction, write_audit};
 use crate::store::tx::Tx;
@@ -166,7 +166,7 @@ async fn count_vote(
                     .await?;
             }
         }
-        (fresh == 1, people(&same) >= approval.proposal.approvers as usize)
+        (fresh == 1, distinct_people(&same) >= approval.proposal.approvers as usize)
     })
 }
 
@@ -206,7 +206,7 @@ impl Store {
         for _ in 0..TRIES {
             if let Some((decided, woken)) = self.try_decide(scope, id, (answer, &voter), grant).await? {
                 if woken {
-                    self.hint(Topic::Queue);
+                    self.notify(Topic::Queue);
                 }
                 return Ok(decided);
             }
@@ -220,8 +220,8 @@ impl Store {
         let identities = self.marks_of(&answer.by).await?;
         let is_barred = match &approval.proposal.barred {
             Some(barred) => {
-                identities.meet(&self.marks_of(barred).await?)
-                    || self.has_asked_for(scope, approval.run_id, &identities).await?
+                identities.overlaps(&self.marks_of(barred).await?)
+                    || self.is_requester(scope, approval.run_id, &identities).await?
             }
             None => false,
         };
@@ -229,14 +229,14 @@ impl Store {
     }
 
     /// Whether a run was asked for by hand by whom these identities may be of.
-    async fn has_asked_for(
+    async fn is_requester(
         &self,
         scope: &Scope,
         run_id: Uuid,
         identities: &VoterIdentities,
     ) -> Result<bool, StoreError> {
         Ok(match self.requester_of(scope, run_id).await? {
-            Some(requester) => identities.meet(&self.marks_of(&requester).await?),
+            Some(requester) => identities.overlaps(&self.marks_of(&requester).await?),
             None => false,
         })
     }
@@ -328,7 +328,7 @@ impl Store {
         if let Some((action, runs)) = recorded {
             write_audit(tx, act(&approval, answer, action, runs.as_deref()), now).await?;
         }
-        let woken = goes_on && parked.is_some() && wake(tx, run_id, now).await?;
+        let woken = goes_on && parked.is_some() && unpark(tx, run_id, now).await?;
         let row: ApprovalRow = tx.query(ONE).bind(id).bind(scope.tenant()).one().await?;
         let approval = row.approval()?;
         write.commit().await?;

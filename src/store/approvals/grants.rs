@@ -326,7 +326,8 @@ impl Store {
             .await?;
         let covering = |grant: &Grant| epoch.is_some_and(|epoch| grant.covers(call.arguments, epoch, now));
         // one that can't be read covers nothing
-        let (grants, _) = self.unreadable.sift("grants", &rows, |row: GrantRow| Ok(Grant::from(row)));
+        let (grants, _) =
+            self.unreadable.partition_readable::<_, _, Uuid>("grants", &rows, |row: GrantRow| Ok(Grant::from(row)));
         let Some(grant) = grants.into_iter().find(covering) else { return Ok(None) };
         tx.query("update grants set uses_left = uses_left - 1 where id = $1 and uses_left is not null")
             .bind(grant.id)

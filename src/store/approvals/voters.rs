@@ -22,7 +22,7 @@ impl Store {
             None => Ok(VoterIdentities::of_name(name)),
             Some(token) => match &token.tenant_id {
                 None => Ok(VoterIdentities::of_name(&token.root())),
-                Some(tenant) => Ok(self.marks_of_tenant(tenant).await?.descending_from(&token.root())),
+                Some(tenant) => Ok(self.marks_of_tenant(tenant).await?.with_root(&token.root())),
             },
         }
     }

@@ -9,7 +9,7 @@ use crate::domain::credential::Reference;
 use crate::store::credentials::TASKS_MOVE;
 use crate::store::credentials::resuming::{Resumptions, WentOn, resume_waiting};
 use crate::store::credentials::row::{self, CredentialRow};
-use crate::store::credentials::standing::in_turn;
+use crate::store::credentials::standing::lock_reference;
 use crate::store::db::text::text;
 use crate::store::sql::sql;
 use crate::store::tasks::changes::PLANS;
@@ -91,7 +91,7 @@ impl Store {
         if lease.is_none() {
             let name: Option<(String, String, String)> = tx.query(NAME).bind(id).optional().await?;
             let (tenant, service, account) = name.ok_or(StoreError::LeaseLost)?;
-            in_turn(tx, &tenant, &service, &account).await?;
+            lock_reference(tx, &tenant, &service, &account).await?;
         }
         let row: Option<CredentialRow> = tx
             .query(STORE)
@@ -114,7 +114,7 @@ impl Store {
             Err(unplanned) => return Ok(Err(unplanned)),
         };
         write.commit().await?;
-        self.tell_of(&went_on);
+        self.notify_resumed(&went_on);
         Ok(Ok(stored))
     }
 

@@ -16,7 +16,7 @@ use crate::domain::task::DependentTask;
 use crate::domain::task::change::{PlannedChange, TaskChange};
 use crate::store::credentials::TASKS_MOVE;
 use crate::store::credentials::standing::STANDS;
-use crate::store::credentials::standing::in_turn;
+use crate::store::credentials::standing::lock_reference;
 use crate::store::db::text::text;
 use crate::store::sql::sql;
 use crate::store::tasks::changes::{PLANS, as_planned, change_locked};
@@ -126,7 +126,7 @@ impl Store {
                 Ok(plan) => drop(plan.and_then(|plan| planned.plans.insert(id, plan))),
                 Err(StoreError::NotFound) => {}
                 Err(StoreError::Corrupt(why)) => {
-                    self.unreadable.tell("tasks", id, &why);
+                    self.unreadable.report("tasks", id, &why);
                     planned.unreadable.insert(id);
                 }
                 Err(error) => return Err(error),
@@ -136,15 +136,15 @@ impl Store {
     }
 
     /// Those who look for work hear of tasks that were resumed, and what these have missed is counted.
-    pub(super) fn tell_of(&self, went_on: &WentOn) {
+    pub(super) fn notify_resumed(&self, went_on: &WentOn) {
         self.counts.each_skipped(&went_on.missed);
         if !went_on.resumed.is_empty() {
-            self.hint(Topic::Due);
-            self.hint(Topic::Queue);
-            self.hint(Topic::Windows);
+            self.notify(Topic::Due);
+            self.notify(Topic::Queue);
+            self.notify(Topic::Windows);
         }
         if went_on.later > 0 {
-            self.hint(Topic::Resumptions);
+            self.notify(Topic::Resumptions);
         }
     }
 
@@ -184,14 +184,14 @@ impl Store {
                 }
                 Err(StoreError::NotFound) => return self.forget_resumption(id).await,
                 Err(StoreError::Corrupt(why)) => {
-                    self.unreadable.tell("tasks", id, &why);
+                    self.unreadable.report("tasks", id, &why);
                     return self.forget_resumption(id).await;
                 }
                 Err(error) => return Err(error),
             };
             match self.try_resume(resumption, &planned).await {
                 Ok(Some(went_on)) => {
-                    self.tell_of(&went_on);
+                    self.notify_resumed(&went_on);
                     return Ok(());
                 }
                 Ok(None) => {}
@@ -208,7 +208,7 @@ impl Store {
         let reason = paused_for(&Reference { service: service.clone(), account: account.clone() });
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
-        in_turn(tx, tenant_id, service, account).await?;
+        lock_reference(tx, tenant_id, service, account).await?;
         let row = lock_task(tx, *task_id, &Scope::Every).await?;
         let is_wanted = tx.query(FORGET_RESUMPTION).bind(task_id).execute().await? == 1;
         let stands: Option<(String, DateTime<Utc>)> =
@@ -269,7 +269,7 @@ pub(super) async fn resume_waiting(
         let row: Option<TaskRow> = match read.map_err(StoreError::from) {
             Ok(row) => row,
             Err(StoreError::Corrupt(why)) => {
-                store.unreadable.tell("tasks", id, &why);
+                store.unreadable.report("tasks", id, &why);
                 continue;
             }
             Err(error) => return Err(error),

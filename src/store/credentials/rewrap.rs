@@ -46,8 +46,9 @@ impl Store {
             let left = limit - found.len() as i64;
             let mut read = self.db.read().await?;
             let rows = read.query(NOT_UNDER).bind(key_id).bind(after).bind(left).rows().await?;
-            let last: Option<Uuid> = rows.last_of("id")?;
-            let (stored, others) = self.unreadable.sift("credentials", &rows, CredentialRow::stored);
+            let last: Option<Uuid> = rows.last_column("id")?;
+            let (stored, others) =
+                self.unreadable.partition_readable::<_, _, Uuid>("credentials", &rows, CredentialRow::stored);
             let others = others.len();
             read.end().await?;
             let is_all = (stored.len() + others) < left as usize;
@@ -159,7 +160,7 @@ impl Store {
     /// A document with sealed texts; one that is no JSON has none that could be read.
     fn sealed_body(&self, table: &'static str, id: impl Display, body: Option<String>) -> Option<Value> {
         let read = serde_json::from_str(&body?);
-        read.inspect_err(|error| self.unreadable.tell(table, id, error)).ok()
+        read.inspect_err(|error| self.unreadable.report(table, id, error)).ok()
     }
 
     /// Writes a rewrapped task: another version of it, of the same epoch, so that its fires stand.

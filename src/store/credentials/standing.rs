@@ -14,7 +14,7 @@ pub(in crate::store) const IN_TURN: Split = Split {
     sqlite: "select $1, $2, $3",
 };
 
-pub(in crate::store) async fn in_turn(
+pub(in crate::store) async fn lock_reference(
     tx: &mut Tx<'_>,
     tenant: &str,
     service: &str,
@@ -29,18 +29,18 @@ pub(in crate::store) const STANDS: &str =
     "select status, updated_at from credentials where tenant_id = $1 and service = $2 and account = $3";
 
 /// Whether a tenant has what was lacking, by now.
-pub(in crate::store) async fn is_mended(
+pub(in crate::store) async fn is_resolved(
     tx: &mut Tx<'_>,
     tenant: &str,
     lack: &CredentialIssue,
 ) -> Result<bool, StoreError> {
     let stored: Option<(String, DateTime<Utc>)> =
         tx.query(STANDS).bind(tenant).bind(&lack.credential.service).bind(&lack.credential.account).optional().await?;
-    Ok(stands_mended(lack, stored))
+    Ok(resolves(lack, stored))
 }
 
-pub(in crate::store) fn stands_mended(lack: &CredentialIssue, stored: Option<(String, DateTime<Utc>)>) -> bool {
+pub(in crate::store) fn resolves(lack: &CredentialIssue, stored: Option<(String, DateTime<Utc>)>) -> bool {
     stored.is_some_and(|(status, updated_at)| {
-        CredentialStatus::parse(&status).is_some_and(|status| lack.is_mended_by(status, updated_at))
+        CredentialStatus::parse(&status).is_some_and(|status| lack.is_resolved_by(status, updated_at))
     })
 }

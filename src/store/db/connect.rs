@@ -25,7 +25,7 @@ use crate::store::db::tenant_readers::TenantReaders;
 use crate::store::db::wakeup::Wakeups;
 use crate::store::db::write_batcher::WriteBatcher;
 use crate::store::db::writer::SqliteWriter;
-use crate::store::db::{Db, answered};
+use crate::store::db::{Db, with_timeout};
 use crate::store::ops::bulk::Bulk;
 use crate::store::ops::pending_work::LastPendingWork;
 use crate::store::ops::quotas::KnownAllowances;
@@ -140,7 +140,7 @@ impl Store {
 
     /// Opens the store to look at what is in it, which a service on the same SQLite file does not hinder: it is made,
     /// locked and brought up to date by nobody, and what would write fails. Postgres is opened as ever.
-    pub async fn look(
+    pub async fn open_read_only(
         settings: &Settings,
         data_dir: &Path,
         clock: Clock,
@@ -168,15 +168,15 @@ impl Store {
     }
 
     async fn of(db: Db, clock: Clock) -> Result<Store, OpenError> {
-        let hints = Wakeups::new();
-        if let Db::Postgres { quick, ears, .. } = &db {
-            hints.join_others(quick, ears).await;
+        let wakeups = Wakeups::new();
+        if let Db::Postgres { quick, listener, .. } = &db {
+            wakeups.connect_instances(quick, listener).await;
         }
         let (creating, marks) = (WriteBatcher::new(creating::TOGETHER), WriteBatcher::new(deliveries::TOGETHER));
         let store = Store {
             db,
             clock,
-            hints,
+            wakeups: wakeups,
             counts: StoreMetrics::default(),
             unreadable: UnreadableRow::default(),
             creating,
@@ -239,8 +239,8 @@ impl Store {
     pub async fn close(&self) {
         let closed = async {
             match &self.db {
-                Db::Postgres { pool, hot, quick, ears, .. } => {
-                    ears.close().await;
+                Db::Postgres { pool, hot, quick, listener, .. } => {
+                    listener.close().await;
                     tokio::join!(hot.close(), quick.close(), pool.close());
                 }
                 Db::Sqlite { readers, tenant_readers, writer, .. } => {
@@ -251,7 +251,7 @@ impl Store {
             }
             Ok::<_, StoreError>(())
         };
-        if let Err(error) = answered(closed).await {
+        if let Err(error) = with_timeout(closed).await {
             tracing::warn!(%error, "a connection to the database does not end, it is left to itself");
         }
     }
@@ -326,9 +326,10 @@ fn sqlite_options(url: &str) -> Result<(SqliteConnectOptions, PathBuf), OpenErro
         .foreign_keys(true)
         .busy_timeout(Duration::from_secs(5))
         .log_slow_statements(tracing::log::LevelFilter::Warn, Duration::from_secs(1));
-    #[cfg(feature = "planted")]
-    let options =
-        crate::base::failpoint::most_pages().into_iter().fold(options, |to, most| to.pragma("max_page_count", most));
+    #[cfg(feature = "failpoints")]
+    let options = crate::base::failpoint::max_sqlite_pages()
+        .into_iter()
+        .fold(options, |to, most| to.pragma("max_page_count", most));
     Ok((options, file))
 }
 

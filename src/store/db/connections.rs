@@ -54,7 +54,7 @@ static ENDED: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// Where this is the end of a connection, the others are asked before their next use whether they are still there: a server
 /// that crashed or was cut off ended them, too, and each would fail what it is used for.
-pub(in crate::store) fn notice(error: &sqlx::Error) {
+pub(in crate::store) fn note_connection_error(error: &sqlx::Error) {
     if is_end(error) {
         *ENDED.lock().expect("ended lock") = Some(Instant::now());
     }
@@ -121,8 +121,8 @@ impl Connections {
     }
 
     /// One as soon as it is this flow's turn: where several want more than there are, each has its part.
-    pub(in crate::store) async fn in_turn(&self, flow: QueueFlow) -> Result<PooledConnection, sqlx::Error> {
-        let turn = timeout(WAIT, self.turns.take(&flow)).await.map_err(|_| sqlx::Error::PoolTimedOut)?;
+    pub(in crate::store) async fn acquire_fair(&self, flow: QueueFlow) -> Result<PooledConnection, sqlx::Error> {
+        let turn = timeout(WAIT, self.turns.acquire(&flow)).await.map_err(|_| sqlx::Error::PoolTimedOut)?;
         let mut held = self.acquire().await?;
         held.turn = Some(turn);
         Ok(held)
@@ -173,7 +173,7 @@ impl Manager for PostgresConnector {
         let used = about.recycled.unwrap_or(about.created);
         let in_doubt = ENDED.lock().expect("ended lock").is_some_and(|ended| used <= ended);
         if in_doubt || used.elapsed() > UNASKED {
-            connection.ping().await.inspect_err(notice)?;
+            connection.ping().await.inspect_err(note_connection_error)?;
         }
         Ok(())
     }
@@ -294,10 +294,10 @@ mod tests {
         pool.close();
         let connections = Connections { pool, turns: FairQueue::new(1) };
         let tenant = |name: &str| QueueFlow::of(Some(name));
-        let present = connections.turns.take(&tenant("loud")).await;
+        let present = connections.turns.acquire(&tenant("loud")).await;
         let order = Mutex::new(Vec::new());
         let call = async |name: &'static str| {
-            assert!(matches!(connections.in_turn(tenant(name)).await, Err(sqlx::Error::PoolClosed)));
+            assert!(matches!(connections.acquire_fair(tenant(name)).await, Err(sqlx::Error::PoolClosed)));
             order.lock().expect("order lock").push(name);
         };
         let mut calls = Box::pin(join_all(["loud", "loud", "loud", "quiet"].map(call)));

@@ -7,7 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::store::db::answered;
+use crate::store::db::with_timeout;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -27,7 +27,7 @@ impl Listener {
         // a listener comes from a pool; one that looks after nothing has no task of its own
         let one = PgPoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
         let one = one.connect_lazy_with((*self.options).clone());
-        answered(async {
+        with_timeout(async {
             let mut listener = PgListener::connect_with(&one).await?;
             let schema: String = sqlx::query_scalar("select current_schema()").fetch_one(&mut listener).await?;
             listener.listen(&format!("reveille_{schema}")).await?;

@@ -57,18 +57,18 @@ impl<T> RowPage<T> {
     }
 
     /// The rows that can be read, of a page for which `limit` were asked for. The first column is the id.
-    pub(in crate::store) fn sifted<S: SqlRecord>(
+    pub(in crate::store) fn from_rows<S: SqlRecord>(
         unreadable: &UnreadableRow,
         table: &'static str,
         rows: &Rows,
         limit: i64,
         read: impl Fn(S) -> Result<T, StoreError>,
     ) -> RowPage<T> {
-        let found: i64 = rows.first_of("found").ok().flatten().unwrap_or_default();
+        let found: i64 = rows.first_column("found").ok().flatten().unwrap_or_default();
         let is_cut = found > rows.len() as i64;
-        let (readable, others) = unreadable.sift(table, rows, read);
+        let (readable, others) = unreadable.partition_readable::<_, _, Uuid>(table, rows, read);
         let goes_on = !others.is_empty() && (is_cut || rows.len() as i64 >= limit);
-        let behind = if goes_on { rows.last_of("id").ok().flatten() } else { None };
+        let behind = if goes_on { rows.last_column("id").ok().flatten() } else { None };
         RowPage { rows: readable, is_cut, behind }
     }
 }

@@ -46,7 +46,7 @@ impl Store {
     /// Learns from a write of so many rows that began then. Postgres has a writer for each.
     pub(in crate::store) fn learn(&self, pace: &Pace, rows: usize, began: Instant) {
         if let Db::Sqlite { writer, .. } = &self.db {
-            pace.wrote(rows, began.elapsed(), writer.is_wanted());
+            pace.record_write(rows, began.elapsed(), writer.is_wanted());
         }
     }
 }
@@ -61,7 +61,7 @@ impl Pace {
     }
 
     /// Learns how long a write of so many rows took, and whether somebody waited for its end.
-    fn wrote(&self, rows: usize, took: Duration, waited: bool) {
+    fn record_write(&self, rows: usize, took: Duration, waited: bool) {
         let now = self.rows();
         let next = match waited {
             true if took > LONG => (now.min(rows) / 2).max(LEAST.min(self.most)),
@@ -93,7 +93,7 @@ mod tests {
     /// A batch as short as it may be.
     fn shorten(pace: &Pace) {
         for _ in 0..10 {
-            pace.wrote(pace.rows(), 2 * LONG, true);
+            pace.record_write(pace.rows(), 2 * LONG, true);
         }
         assert_eq!(pace.rows(), LEAST);
     }
@@ -107,8 +107,8 @@ mod tests {
         assert_eq!(store.fires_at_once(), 500, "nobody waits");
         let turns = scratch.writer().queue();
         let flow = QueueFlow::of(Some("a"));
-        let writes = turns.take(&flow).await;
-        let waits = asked(turns.take(&flow));
+        let writes = turns.acquire(&flow).await;
+        let waits = asked(turns.acquire(&flow));
         store.learn(&paces.fires, 500, began);
         assert_eq!((store.fires_at_once(), store.events_at_once()), (250, 500));
         drop((writes, waits));
@@ -159,19 +159,19 @@ mod tests {
     #[test]
     fn a_batch_is_shorter_while_others_wait_for_its_end_and_long_again_after() {
         let pace = Pace::new(500);
-        pace.wrote(500, 6 * LONG, false);
+        pace.record_write(500, 6 * LONG, false);
         assert_eq!(pace.rows(), 500, "nobody waited");
         for rows in [250, 125, 62, 31, 25, 25] {
-            pace.wrote(pace.rows(), 2 * LONG, true);
+            pace.record_write(pace.rows(), 2 * LONG, true);
             assert_eq!(pace.rows(), rows);
         }
-        pace.wrote(3, LONG / 100, true);
+        pace.record_write(3, LONG / 100, true);
         assert_eq!(pace.rows(), 25, "a few rows say nothing");
         for rows in [50, 100, 200, 400, 500, 500] {
-            pace.wrote(pace.rows(), LONG / 3, true);
+            pace.record_write(pace.rows(), LONG / 3, true);
             assert_eq!(pace.rows(), rows);
         }
-        pace.wrote(500, LONG * 2 / 3, true);
+        pace.record_write(500, LONG * 2 / 3, true);
         assert_eq!(pace.rows(), 500, "it takes as long as it may");
     }
 }

@@ -17,7 +17,7 @@ impl Store {
     /// soonest, because half of the way is what it may be wrong by. SQLite's clock is the machine's.
     pub async fn measure_clock(&self) -> Result<Measurement, StoreError> {
         let best = match &self.db {
-            Db::Postgres { pool, .. } if !planted!("local_clock") => {
+            Db::Postgres { pool, .. } if !failpoint!("local_clock") => {
                 // to wait for a connection is no part of the way
                 let mut held = pool.acquire().await?;
                 let mut best = self.measure_by(&mut held).await?;

@@ -11,7 +11,7 @@ use sqlx::{Encode, FromRow, QueryBuilder, Sqlite, SqlitePool, Type};
 pub(in crate::store) const ROWS: [usize; 2] = [100, 20];
 
 /// Cuts a batch into the rows of its statements: few, and of few sizes.
-pub(in crate::store) fn pieces<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
+pub(in crate::store) fn chunks<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> {
     std::iter::from_fn(move || {
         let size = ROWS.into_iter().find(|size| *size <= rows.len()).unwrap_or(rows.len());
         let (piece, rest) = rows.split_at(size);
@@ -21,7 +21,7 @@ pub(in crate::store) fn pieces<T>(mut rows: &[T]) -> impl Iterator<Item = &[T]> 
 }
 
 /// Whether a statement over so many rows will come again and is worth being kept prepared.
-pub(in crate::store) fn comes_again(rows: usize) -> bool {
+pub(in crate::store) fn is_reusable(rows: usize) -> bool {
     rows == 1 || ROWS.contains(&rows)
 }
 
@@ -53,9 +53,9 @@ where
         return Ok(rows);
     }
     let mut held = readers.acquire().await?;
-    for keys in pieces(keys) {
+    for keys in chunks(keys) {
         let mut statement = selecting(select, keys);
-        rows.extend(statement.build_query_as().persistent(comes_again(keys.len())).fetch_all(&mut *held).await?);
+        rows.extend(statement.build_query_as().persistent(is_reusable(keys.len())).fetch_all(&mut *held).await?);
     }
     Ok(rows)
 }
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_cut_into_pieces_of_few_sizes() {
-        let sizes = |rows: usize| pieces(&vec![(); rows]).map(<[()]>::len).collect::<Vec<_>>();
+        let sizes = |rows: usize| chunks(&vec![(); rows]).map(<[()]>::len).collect::<Vec<_>>();
         assert_eq!(sizes(0), [0; 0]);
         assert_eq!(sizes(19), [19]);
         assert_eq!(sizes(265), [100, 100, 20, 20, 20, 5]);

@@ -76,8 +76,8 @@ pub(in crate::store) struct Waits(Arc<Family<NamedPool, Counter>>);
 
 impl Waits {
     /// To be called before a connection is taken: counts if none is free and no more may be opened.
-    pub(in crate::store) fn look(&self, name: &'static str, pool: &impl Pooled) {
-        if pool.usage(name).is_spent() {
+    pub(in crate::store) fn record_acquire(&self, name: &'static str, pool: &impl Pooled) {
+        if pool.usage(name).is_exhausted() {
             self.0.get_or_create(&NamedPool { pool: name }).inc();
         }
     }
@@ -101,7 +101,7 @@ impl PoolUse {
         PoolUse { pool, in_use: open.saturating_sub(idle), idle, most }
     }
 
-    fn is_spent(&self) -> bool {
+    fn is_exhausted(&self) -> bool {
         self.in_use >= self.most
     }
 }

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::base::fair_queue::{FairQueue, QueuePermit};
-use crate::base::threads::give_way;
+use crate::base::threads::lower_priority;
 use crate::store::db::sqlite_pool::sqlite_pool;
 use crate::store::db::store_metrics::Waits;
 
@@ -53,11 +53,11 @@ impl TenantReaders {
         waits: &Waits,
     ) -> Result<TenantReader, sqlx::Error> {
         let Some(tenant) = tenant else {
-            waits.look("readers", readers);
+            waits.record_acquire("readers", readers);
             return Ok(TenantReader { connection: readers.acquire().await?, _turn: None });
         };
-        waits.look("tenant_readers", &self.pool);
-        let turn = self.turns.take(tenant).await;
+        waits.record_acquire("tenant_readers", &self.pool);
+        let turn = self.turns.acquire(tenant).await;
         Ok(TenantReader { connection: self.pool.acquire().await?, _turn: Some(turn) })
     }
 
@@ -80,7 +80,7 @@ async fn open_by_low_threads(pool: SqlitePool, count: usize) -> Result<(), sqlx:
     let (sender, opened) = oneshot::channel();
     let runtime = Handle::current();
     thread::spawn(move || {
-        give_way();
+        lower_priority();
         // they are given back on the runtime, too
         let all = runtime.block_on(async { try_join_all((0..count).map(|_| pool.acquire())).await.map(drop) });
         let _ = sender.send(all);
@@ -118,8 +118,8 @@ mod tests {
 
     /// All places, each in the name of another tenant.
     async fn places(readers: &TenantReaders) -> Vec<QueuePermit<String>> {
-        let tenants: Vec<String> = (0..readers.turns.places()).map(|place| format!("holder of {place}")).collect();
-        join_all(tenants.iter().map(|tenant| readers.turns.take(tenant.as_str()))).await
+        let tenants: Vec<String> = (0..readers.turns.slots()).map(|place| format!("holder of {place}")).collect();
+        join_all(tenants.iter().map(|tenant| readers.turns.acquire(tenant.as_str()))).await
     }
 
     #[tokio::test]

@@ -8,11 +8,11 @@ use crate::store::{Store, StoreError};
 
 impl Store {
     /// Runs a caller's write to its end, though the caller goes away.
-    pub(in crate::store) async fn run_to_end<T: Send + 'static>(
+    pub(in crate::store) async fn run_detached<T: Send + 'static>(
         &self,
         write: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.runtime.spawn(write).await.unwrap_or_else(broken_off)
+        self.runtime.spawn(write).await.unwrap_or_else(join_failure)
     }
 
     /// Runs a caller's write, which is broken off when the caller goes away.
@@ -20,12 +20,12 @@ impl Store {
         &self,
         write: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        AbortOnDropHandle::new(self.runtime.spawn(write)).await.unwrap_or_else(broken_off)
+        AbortOnDropHandle::new(self.runtime.spawn(write)).await.unwrap_or_else(join_failure)
     }
 }
 
 /// A panic goes on in the caller; else the service is stopping.
-fn broken_off<T>(error: JoinError) -> Result<T, StoreError> {
+fn join_failure<T>(error: JoinError) -> Result<T, StoreError> {
     match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
         Err(_) => Err(StoreError::Unavailable("the request was broken off".into())),

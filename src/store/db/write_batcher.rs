@@ -57,17 +57,21 @@ impl<T: Send + 'static, R: Send + 'static> WriteBatcher<T, R> {
         }))
     }
 
-    /// As [`WriteBatcher::go_for`], for items that are alike in size and belong to nobody.
-    pub(in crate::store) async fn go<W>(&self, item: T, work: impl FnOnce(Vec<T>) -> W + Send + 'static) -> Option<R>
+    /// As [`WriteBatcher::submit_for`], for items that are alike in size and belong to nobody.
+    pub(in crate::store) async fn submit<W>(
+        &self,
+        item: T,
+        work: impl FnOnce(Vec<T>) -> W + Send + 'static,
+    ) -> Option<R>
     where
         W: Future<Output = Vec<R>> + Send,
     {
-        self.go_for(String::new(), 0, item, work).await
+        self.submit_for(String::new(), 0, item, work).await
     }
 
     /// Does the work for this item, together with those of others that wait. `work` answers every item that it was
     /// given, in their order. `None`: it was broken off, and nobody knows what it did.
-    pub(in crate::store) async fn go_for<W>(
+    pub(in crate::store) async fn submit_for<W>(
         &self,
         owner: String,
         bytes: usize,
@@ -142,14 +146,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn those_who_come_while_others_are_at_work_go_together_and_each_gets_its_own_answer() {
+    async fn write_batcher_joins_waiting_items_and_answers_each() {
         let gathering: WriteBatcher<u32, u32> = WriteBatcher::new(10);
         let batches = Arc::new(AtomicUsize::new(0));
         let one = |item: u32| {
             let (gathering, batches) = (gathering.clone(), Arc::clone(&batches));
             async move {
                 gathering
-                    .go(item, move |items| async move {
+                    .submit(item, move |items| async move {
                         batches.fetch_add(1, Ordering::Relaxed);
                         crate::base::clock::pause(std::time::Duration::from_millis(20)).await;
                         items.into_iter().map(|item| item * 2).collect()
@@ -166,10 +170,11 @@ mod tests {
     #[tokio::test]
     async fn work_that_panics_leaves_nobody_waiting_and_the_next_is_done() {
         let gathering: WriteBatcher<u32, u32> = WriteBatcher::new(10);
-        let broken = gathering.go(1, |items| async move { if items.len() == 1 { panic!("as told") } else { items } });
+        let broken =
+            gathering.submit(1, |items| async move { if items.len() == 1 { panic!("as told") } else { items } });
         assert_eq!(broken.await, None);
         for item in 2..6 {
-            assert_eq!(gathering.go(item, |items| async move { items }).await, Some(item));
+            assert_eq!(gathering.submit(item, |items| async move { items }).await, Some(item));
         }
     }
 

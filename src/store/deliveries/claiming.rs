@@ -10,7 +10,7 @@ use super::{DeliveryRow, SELECT_DELIVERY};
 use crate::base::id::Scope;
 use crate::domain::notification::{Delivery, DeliveryClaim};
 use crate::store::db::text::text;
-use crate::store::ops::unreadable::LOOK_AGAIN;
+use crate::store::ops::unreadable::RETRY_AFTER;
 use crate::store::sql::sql;
 use crate::store::{NEXT_TOKEN, Split, Store, StoreError};
 
@@ -79,7 +79,7 @@ impl Store {
 
     /// Lines are what a tenant has waiting on a channel, in the order of channel and tenant: the first delivery of the
     /// line after this one, due or not. After a channel and no tenant comes the next channel.
-    pub async fn next_line(&self, channel: &str, tenant: Option<&str>) -> Result<Option<InLine>, StoreError> {
+    pub async fn next_queue(&self, channel: &str, tenant: Option<&str>) -> Result<Option<InLine>, StoreError> {
         let mut read = self.db.read_quick().await?;
         let query = match tenant {
             Some(tenant) => read.query(NEXT_LINE).bind(text(channel)).bind(text(tenant)),
@@ -103,14 +103,14 @@ impl Store {
         let tx = &mut write.tx();
         let mut due = tx.build(SELECT_DELIVERY);
         due.push(" where d.state = 'pending' and d.next_at <= ").push_bind(now).push(" and d.id in (");
-        due.list(ids.iter()).push(") order by d.next_at, d.id").push_of(LOCKED);
+        due.list(ids.iter()).push(") order by d.next_at, d.id").push_split(LOCKED);
         let rows = due.finish().persistent(false).rows().await?;
         let read = |row: DeliveryRow| Ok((row.lease_token, row.delivery()?));
-        let (rows, others) = self.unreadable.sift("deliveries", &rows, read);
+        let (rows, others) = self.unreadable.partition_readable::<_, _, Uuid>("deliveries", &rows, read);
         for id in others {
             tx.query("update deliveries set next_at = $2 where id = $1")
                 .bind(id)
-                .bind(now + LOOK_AGAIN)
+                .bind(now + RETRY_AFTER)
                 .execute()
                 .await?;
         }

@@ -105,7 +105,7 @@ impl Store {
             return Err(StoreError::LeaseLost);
         }
         write.commit().await?;
-        self.hint(Topic::Outbox);
+        self.notify(Topic::Outbox);
         Ok(DeliveryState::Pending)
     }
 
@@ -144,7 +144,7 @@ impl Store {
 
     /// Up to `limit` messages that a digest told or tells, on this channel or on one that it fell back to, the oldest
     /// first, and how many there are.
-    pub async fn told_by_digest(&self, digest: &Delivery, limit: i64) -> Result<(Vec<Delivery>, i64), StoreError> {
+    pub async fn digest_messages(&self, digest: &Delivery, limit: i64) -> Result<(Vec<Delivery>, i64), StoreError> {
         let ways = std::iter::once(&digest.channel).chain(&digest.fallback);
         let mut read = self.db.read().await?;
         let tx = &mut read.tx();

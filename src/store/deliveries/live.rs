@@ -49,7 +49,7 @@ impl Store {
             .execute()
             .await?;
         write.commit().await?;
-        self.hint(Topic::Live);
+        self.notify(Topic::Live);
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl Store {
             .optional_scalar()
             .await?;
         write.commit().await?;
-        self.hint(Topic::Live);
+        self.notify(Topic::Live);
         Ok(body.map(|body| body.0))
     }
 

@@ -9,9 +9,9 @@ use crate::domain::notification::{DeliveryClaim, DeliveryState, HoldReason, Mark
 use crate::store::db::text::optional;
 use crate::store::db::write_batcher::WriteBatcher;
 use crate::store::hot::Hot;
-use crate::store::runs::alerts::untell;
+use crate::store::runs::alerts::reset_alert;
 use crate::store::tx::Tx;
-use crate::store::{Store, StoreError, Topic, answered};
+use crate::store::{Store, StoreError, Topic, with_timeout};
 
 /// Marks in one transaction.
 pub(in crate::store) const TOGETHER: usize = 100;
@@ -75,7 +75,7 @@ impl DeliveryColumns {
 }
 
 /// Whether nothing but its own row follows from a mark.
-fn stands_alone(claim: &DeliveryClaim, mark: &Mark) -> bool {
+fn is_single_row(claim: &DeliveryClaim, mark: &Mark) -> bool {
     let moves = matches!(mark, Mark::Delivered { .. } | Mark::Sent { .. } | Mark::Retry { .. } | Mark::Wait { .. });
     moves && claim.delivery.kind != MessageKind::Digest
 }
@@ -98,20 +98,21 @@ impl Store {
     /// stands then, which a report of the provider may have decided before.
     pub async fn mark_delivery(&self, claim: &DeliveryClaim, mark: &Mark) -> Result<DeliveryState, StoreError> {
         if let Mark::Hold { hold_reason, digest, at } = mark {
-            return answered(self.hold_delivery(claim, *hold_reason, digest, *at)).await;
+            return with_timeout(self.hold_delivery(claim, *hold_reason, digest, *at)).await;
         }
         let written = DeliveryColumns::of(claim, mark, self.clock.now())?;
-        if !stands_alone(claim, mark) {
-            return answered(self.mark_with_more(claim, mark, &written)).await;
+        if !is_single_row(claim, mark) {
+            return with_timeout(self.mark_with_effects(claim, mark, &written)).await;
         }
         let store = self.clone();
-        let together = self.marks.go((claim.clone(), written), |marks| async move { store.mark_each(&marks).await });
+        let together =
+            self.marks.submit((claim.clone(), written), |marks| async move { store.mark_each(&marks).await });
         together.await.unwrap_or_else(|| Err(StoreError::Unavailable("the mark was broken off".into())))
     }
 
     /// In one transaction, as long as the database has nothing against any of them.
     async fn mark_each(&self, marks: &[(DeliveryClaim, DeliveryColumns)]) -> Vec<Result<DeliveryState, StoreError>> {
-        match answered(self.mark_together(marks)).await {
+        match with_timeout(self.mark_batch(marks)).await {
             Ok(stand) => stand,
             // it may have taken effect
             Err(StoreError::Unavailable(why)) => {
@@ -121,7 +122,7 @@ impl Store {
             Err(_) => {
                 let mut stand = Vec::with_capacity(marks.len());
                 for mark in marks {
-                    let alone = answered(self.mark_together(std::slice::from_ref(mark))).await;
+                    let alone = with_timeout(self.mark_batch(std::slice::from_ref(mark))).await;
                     stand.push(alone.and_then(|mut only| only.remove(0)));
                 }
                 stand
@@ -153,10 +154,10 @@ impl Store {
             .bind(written.maybe_delivered)
             .optional_scalar()
             .await?;
-        Ok(self.stands(claim, stands))
+        Ok(self.state_after(claim, stands))
     }
 
-    async fn mark_together(
+    async fn mark_batch(
         &self,
         marks: &[(DeliveryClaim, DeliveryColumns)],
     ) -> Result<Vec<Result<DeliveryState, StoreError>>, StoreError> {
@@ -171,7 +172,7 @@ impl Store {
     }
 
     /// With what follows from it for other deliveries, and for what tasks have told.
-    async fn mark_with_more(
+    async fn mark_with_effects(
         &self,
         claim: &DeliveryClaim,
         mark: &Mark,
@@ -200,16 +201,16 @@ impl Store {
             _ => {}
         }
         if stands == DeliveryState::Failed && (fall_back.is_none() || claim.delivery.kind == MessageKind::Digest) {
-            untell(tx, claim.delivery.id).await?;
+            reset_alert(tx, claim.delivery.id).await?;
         }
         write.commit().await?;
         if matches!(mark, Mark::Failed { fall_back: Some(_), .. } | Mark::Unknown { fall_back: Some(_), .. }) {
-            self.hint(Topic::Outbox);
+            self.notify(Topic::Outbox);
         }
         Ok(stands)
     }
 
-    fn stands(&self, claim: &DeliveryClaim, stands: Option<String>) -> Result<DeliveryState, StoreError> {
+    fn state_after(&self, claim: &DeliveryClaim, stands: Option<String>) -> Result<DeliveryState, StoreError> {
         let Some(stands) = stands else {
             self.counts.fenced("delivery", 1);
             return Err(StoreError::LeaseLost);

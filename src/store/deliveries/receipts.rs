@@ -13,7 +13,7 @@ use crate::domain::notification::{DeliveryReport, DeliveryState, MessageKind, Re
 use crate::store::db::text::optional;
 use crate::store::deliveries::SELECT_DELIVERY;
 use crate::store::hot::Hot;
-use crate::store::runs::alerts::untell;
+use crate::store::runs::alerts::reset_alert;
 use crate::store::sql::sql;
 use crate::store::{Split, Store, StoreError, Topic};
 
@@ -52,7 +52,7 @@ impl Store {
         let tx = &mut write.tx();
         let row: Option<DeliveryRow> = tx.query(LOCKED_DELIVERY).bind(id).bind(channel).optional().await?;
         let delivery = row.ok_or(StoreError::NotFound)?.delivery()?;
-        let Some(state) = report.leads_to(delivery.state, delivery.provider_id.as_deref()) else {
+        let Some(state) = report.next_state(delivery.state, delivery.provider_id.as_deref()) else {
             return Ok(delivery.state);
         };
         let error = match &report.fate {
@@ -85,11 +85,11 @@ impl Store {
             }
         }
         if state == DeliveryState::Failed && (next.is_none() || delivery.kind == MessageKind::Digest) {
-            untell(tx, id).await?;
+            reset_alert(tx, id).await?;
         }
         write.commit().await?;
         if next.is_some() {
-            self.hint(Topic::Outbox);
+            self.notify(Topic::Outbox);
         }
         Ok(state)
     }

@@ -149,7 +149,7 @@ impl Store {
 
     /// A recipient as it was read; one that is damaged is as good as none, and is told of once.
     pub(in crate::store) fn readable(&self, tenant: &str, read: serde_json::Result<Recipient>) -> Option<Recipient> {
-        read.inspect_err(|error| self.unreadable.tell("recipients", tenant, error)).ok()
+        read.inspect_err(|error| self.unreadable.report("recipients", tenant, error)).ok()
     }
 
     /// Writes a recipient, if it is still the one that was read (`None`: there was none). One that was deleted and made

@@ -3,7 +3,7 @@
 
 use crate::base::id::Scope;
 use crate::base::unicode_safety::on_one_line;
-use crate::domain::credential::awaited;
+use crate::domain::credential::parse_reason;
 use crate::domain::notification::credential_notice::CredentialContext;
 use crate::domain::notification::rendered_message::References;
 use crate::domain::notification::{Delivery, SubjectRef};
@@ -24,7 +24,7 @@ pub struct Referred {
 
 impl Referred {
     /// The references for the message's words.
-    pub fn about(&self) -> References<'_> {
+    pub fn references(&self) -> References<'_> {
         References {
             run: self.run.as_ref(),
             task_name: self.task_name.as_deref(),
@@ -46,14 +46,14 @@ impl Store {
             None => None,
         };
         let credential = match CredentialContext::of(delivery) {
-            Some(telling) => self.as_it_stands(telling, delivery).await?,
+            Some(telling) => self.current_state(telling, delivery).await?,
             None => None,
         };
         Ok(Referred { run, task_name: task.map(|task| task.name), credential })
     }
 
     /// Tasks that wait for the credential, and the reason; `None` where whom it concerns is gone.
-    async fn as_it_stands(
+    async fn current_state(
         &self,
         telling: CredentialContext,
         delivery: &Delivery,
@@ -65,7 +65,7 @@ impl Store {
             (Some(task_id), _) => {
                 let task = self.find_task(&Scope::Every, *task_id).await?;
                 Ok(task.map(|task| {
-                    let awaited = task.status_reason.as_deref().and_then(awaited);
+                    let awaited = task.status_reason.as_deref().and_then(parse_reason);
                     let awaited = awaited.map(|reference| reference.to_string());
                     let paused = task.status == TaskStatus::Paused && awaited.as_ref() == Some(&telling.reference);
                     CredentialContext { task: Some(on_one_line(&task.name)), paused, ..telling }

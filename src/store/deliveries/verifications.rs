@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::base::clock::signed;
+use crate::base::clock::to_delta;
 use crate::base::id::{Scope, first_id};
 use crate::domain::notification::verification::{BETWEEN, LIFETIME, PER_DAY, TRIES};
 use crate::domain::notification::{NewDelivery, Recipient};
@@ -92,8 +92,8 @@ impl Store {
             .bind(text(&asked.channel))
             .bind(&asked.address_hash)
             .bind(&asked.code_hash)
-            .bind(now + signed(LIFETIME))
-            .bind(now + signed(LIFETIME) - signed(BETWEEN))
+            .bind(now + to_delta(LIFETIME))
+            .bind(now + to_delta(LIFETIME) - to_delta(BETWEEN))
             .execute()
             .await?;
         if written == 0 {
@@ -111,7 +111,7 @@ impl Store {
         }
         tx.post(&[message], now).await?;
         write.commit().await?;
-        self.hint(Topic::Outbox);
+        self.notify(Topic::Outbox);
         Ok(())
     }
 

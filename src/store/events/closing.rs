@@ -155,7 +155,7 @@ impl Store {
         }
         let (recorded, opened) = write_recording(tx, recording, now, worker).await?;
         write.commit().await?;
-        Ok(self.told_of(recorded, opened))
+        Ok(self.notify_recorded(recorded, opened))
     }
 
     /// Events that resumed tasks have held: of up to `tasks` tasks, `limit` events each.
@@ -196,7 +196,7 @@ impl Store {
             for body in &bodies {
                 match read_event(body) {
                     Ok(event) => events.push(event),
-                    Err(why) => self.unreadable.tell("window_events", window_id, &why),
+                    Err(why) => self.unreadable.report("window_events", window_id, &why),
                 }
             }
             if events.is_empty() && !bodies.is_empty() {
@@ -253,7 +253,7 @@ impl Store {
                 // another instance may have released it
                 if taken == 1 {
                     left += 1;
-                    recording.take(tx, matched).await?;
+                    recording.apply_match(tx, matched).await?;
                 }
             }
             tx.query("update event_windows set events = events - $2 where id = $1")
@@ -264,7 +264,7 @@ impl Store {
             write_recording(tx, recording, ask.now, ask.worker).await?
         };
         write.commit().await?;
-        Ok(EventsFired::Done(self.told_of(recorded, opened)))
+        Ok(EventsFired::Done(self.notify_recorded(recorded, opened)))
     }
 
     /// Forgets what rules about events need no more, up to `limit` rows of each kind: events of windows whose runs are

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::base::id::{Scope, new_id};
 use crate::domain::event::Event;
 use crate::store::db::text::{document, optional, text};
-use crate::store::events::narrow;
+use crate::store::events::filter_query;
 use crate::store::{Store, StoreError, Topic};
 
 /// A dead letter, as it is stored.
@@ -58,7 +58,7 @@ pub struct StoredDeadLetterFilter {
 
 impl Store {
     /// Moves an entry from the queue to the dead letters, once.
-    pub async fn bury_event(&self, burial: Burial<'_>) -> Result<(), StoreError> {
+    pub async fn dead_letter_event(&self, burial: Burial<'_>) -> Result<(), StoreError> {
         let now = self.clock.now();
         let event = burial.event;
         let mut write = self.db.write(&Scope::Every).await?;
@@ -92,7 +92,7 @@ impl Store {
         let mut read = self.db.read_in(scope).await?;
         let mut query =
             read.build("select id, tenant_id, body, error, deliveries, created_at from dead_letters where true");
-        narrow(&mut query, scope, filter.source.as_deref(), filter.kind.as_deref());
+        filter_query(&mut query, scope, filter.source.as_deref(), filter.kind.as_deref());
         if let Some(error) = &filter.error {
             let escaped = error.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
             query.push(" and lower(error) like lower(").push_bind(format!("%{}%", text(&escaped)));
@@ -160,7 +160,7 @@ impl Store {
         .execute()
         .await?;
         write.commit().await?;
-        self.hint(Topic::Events);
+        self.notify(Topic::Events);
         Ok(())
     }
 

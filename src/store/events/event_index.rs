@@ -138,8 +138,8 @@ impl Store {
             .bind(limit)
             .rows()
             .await?;
-        let newest: Option<i64> = rows.last_of("version")?;
-        let (readable, others) = self.unreadable.sift("tasks", &rows, |row: Row| Ok(row));
+        let newest: Option<i64> = rows.last_column("version")?;
+        let (readable, others) = self.unreadable.partition_readable("tasks", &rows, |row: Row| Ok(row));
         let (rows, others, newest) = (readable, others, newest);
         read.end().await?;
         let more = (rows.len() + others.len()) as i64 == limit;

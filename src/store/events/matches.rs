@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::domain::task::{FIRST_EPOCH, TaskStatus};
 use crate::domain::trigger::event::{Arrival, EventVerdict};
 use crate::store::runs::NewRun;
-use crate::store::runs::leases::{CLAIM_MARGIN, RunClaim};
+use crate::store::runs::lease::{CLAIM_MARGIN, RunClaim};
 
 /// An event that a task was found to be fired by, or skipped for.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ impl Match {
     }
 
     /// Whether it becomes a run whatever the task's other events did: no rule with a memory is asked.
-    pub fn goes_straight(&self) -> bool {
+    pub fn is_stateless(&self) -> bool {
         let plain = matches!(&self.verdict, EventVerdict::Fires(way) if way.is_plain());
         plain && self.status != TaskStatus::Paused && self.max_runs.is_none()
     }

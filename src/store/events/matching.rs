@@ -110,8 +110,8 @@ impl Store {
 
     async fn record_matches(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
         match &self.db {
-            Db::Postgres { hot, waits, .. } if ask.matches.iter().all(Match::goes_straight) => {
-                let fired = self.fire_straight(&mut *connection("hot", hot, waits).await?, ask).await?;
+            Db::Postgres { hot, waits, .. } if ask.matches.iter().all(Match::is_stateless) => {
+                let fired = self.fire_stateless(&mut *connection("hot", hot, waits).await?, ask).await?;
                 fault()?;
                 Ok(fired)
             }
@@ -119,7 +119,7 @@ impl Store {
         }
     }
 
-    async fn fire_straight(&self, conn: &mut PgConnection, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
+    async fn fire_stateless(&self, conn: &mut PgConnection, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
         if ask.matches.is_empty() {
             let holds = conn.versions(ask.shards).await? == ask.shards;
             return Ok(if holds { EventsFired::Done(EventsRecorded::default()) } else { EventsFired::Stale });
@@ -136,7 +136,7 @@ impl Store {
             return Ok(EventsFired::Stale);
         };
         let (fired, aside) = recording.summary(written);
-        Ok(EventsFired::Done(self.told_of(fired, aside)))
+        Ok(EventsFired::Done(self.notify_recorded(fired, aside)))
     }
 
     async fn fire_by_rules(&self, ask: &FireEvents<'_>) -> Result<EventsFired, StoreError> {
@@ -156,24 +156,24 @@ impl Store {
         }
         let mut recording = Recording::new(ask.now, ask.room, locked);
         let windowed: Vec<&Match> = ask.matches.iter().filter(|matched| matched.may_be_in_window()).collect();
-        recording.collected_before(tx.in_windows(&windowed).await?);
+        recording.set_known_events(tx.in_windows(&windowed).await?);
         for matched in ask.matches {
-            recording.take(tx, matched).await?;
+            recording.apply_match(tx, matched).await?;
         }
         let (fired, opened) = write_recording(tx, recording, ask.now, ask.worker).await?;
         self.learn(&self.paces.events, ask.matches.len(), began);
         write.commit().await?;
-        Ok(EventsFired::Done(self.told_of(fired, opened)))
+        Ok(EventsFired::Done(self.notify_recorded(fired, opened)))
     }
 
     /// Wakes those who go on with what was recorded.
-    pub(in crate::store) fn told_of(&self, recorded: EventsRecorded, aside: Aside) -> EventsRecorded {
+    pub(in crate::store) fn notify_recorded(&self, recorded: EventsRecorded, aside: Aside) -> EventsRecorded {
         self.counts.each_skipped(&aside.skipped);
         if recorded.recorded > recorded.claims.len() {
-            self.hint_everybody(Topic::Queue);
+            self.notify_all_instances(Topic::Queue);
         }
         if aside.opened {
-            self.hint(Topic::Windows);
+            self.notify(Topic::Windows);
         }
         recorded
     }

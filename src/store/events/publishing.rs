@@ -44,12 +44,12 @@ impl Store {
     /// were new.
     pub async fn publish_events(&self, events: &[Event]) -> Result<u64, StoreError> {
         let scope = scope_of(events);
-        let _turn = self.in_bulk(scope.tenant().unwrap_or_default(), events.len()).await;
+        let _turn = self.acquire_bulk(scope.tenant().unwrap_or_default(), events.len()).await;
         // written out before anybody waits for this transaction
         let rows = events.iter().map(PublishedEvent::of).collect::<Result<Vec<_>, StoreError>>()?;
         let store = self.clone();
         let fresh = self.run_for_caller(async move { store.write_events(&scope, rows).await }).await?;
-        self.hint(Topic::Events);
+        self.notify(Topic::Events);
         Ok(fresh)
     }
 

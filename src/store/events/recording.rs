@@ -82,12 +82,12 @@ impl Recording {
     }
 
     /// Events that windows have had: a rule that was edited away must not make them fire once more.
-    pub fn collected_before(&mut self, known: Vec<(Uuid, String)>) {
+    pub fn set_known_events(&mut self, known: Vec<(Uuid, String)>) {
         self.known.extend(known);
     }
 
     /// Decides one match; asks the database only where a rule needs its memory.
-    pub async fn take(&mut self, tx: &mut Tx<'_>, matched: &Match) -> Result<(), StoreError> {
+    pub async fn apply_match(&mut self, tx: &mut Tx<'_>, matched: &Match) -> Result<(), StoreError> {
         if matched.verdict != EventVerdict::No
             && !self.known.insert((matched.task_id, matched.arrival.key().to_owned()))
         {
@@ -129,7 +129,7 @@ impl Recording {
             return Ok(());
         }
         if let Some((key, limit, per)) = &way.throttle
-            && !windows::lets_through(tx, matched.task_id, key, *limit, *per, self.now).await?
+            && !windows::try_throttle(tx, matched.task_id, key, *limit, *per, self.now).await?
         {
             self.skip(matched, reason::THROTTLED);
             return Ok(());
@@ -153,7 +153,7 @@ impl Recording {
 
     async fn hold(&mut self, tx: &mut Tx<'_>, matched: &Match) -> Result<(), StoreError> {
         let tenant = matched.arrival.event.tenant.as_str();
-        match windows::hold(tx, matched.task_id, tenant, &matched.arrival, self.now).await? {
+        match windows::buffer_while_paused(tx, matched.task_id, tenant, &matched.arrival, self.now).await? {
             true => self.collected += 1,
             false => self.skip(matched, reason::BUFFER_FULL),
         }
@@ -248,6 +248,6 @@ fn of_window(of: RecordedSubject, window: Uuid, events: Vec<Value>, now: DateTim
 }
 
 fn new_run(task_id: Uuid, tenant: &str, fire_key: String, now: DateTime<Utc>) -> NewRun {
-    let fire_key = if planted!("no_unique_key") { format!("{fire_key}#{}", new_id(now)) } else { fire_key };
+    let fire_key = if failpoint!("no_unique_key") { format!("{fire_key}#{}", new_id(now)) } else { fire_key };
     NewRun::of(task_id, tenant, "event", fire_key, now, now)
 }

@@ -77,7 +77,7 @@ pub(in crate::store) async fn is_first(
 
 /// Whether the rate of the key lets one more through; counted then (GCRA: a burst of `limit`, then one each
 /// `per / limit`).
-pub(in crate::store) async fn lets_through(
+pub(in crate::store) async fn try_throttle(
     tx: &mut Tx<'_>,
     task_id: Uuid,
     key: &str,
@@ -154,7 +154,7 @@ pub(in crate::store) async fn collect(
     .bind(bytes)
     .execute()
     .await?;
-    keep(tx, task_id, arrival, id, now).await?;
+    append_event(tx, task_id, arrival, id, now).await?;
     if events as u64 >= window.size {
         return Ok(Collected::Full { id, events: close(tx, id).await? });
     }
@@ -162,7 +162,7 @@ pub(in crate::store) async fn collect(
 }
 
 /// Keeps an event for the resume of its task; false where it keeps as many as it may.
-pub(in crate::store) async fn hold(
+pub(in crate::store) async fn buffer_while_paused(
     tx: &mut Tx<'_>,
     task_id: Uuid,
     tenant: &str,
@@ -186,13 +186,13 @@ pub(in crate::store) async fn hold(
         .optional_scalar()
         .await?;
     if let Some(id) = held {
-        keep(tx, task_id, arrival, id, now).await?;
+        append_event(tx, task_id, arrival, id, now).await?;
     }
     Ok(held.is_some())
 }
 
 /// Writes an event down as the last of a window.
-pub(in crate::store) async fn keep(
+pub(in crate::store) async fn append_event(
     tx: &mut Tx<'_>,
     task_id: Uuid,
     arrival: &Arrival,

@@ -12,9 +12,9 @@ use crate::store::events::matches::EventsWritten;
 use crate::store::events::matches::Locked;
 use crate::store::events::matches::MatchGuard;
 use crate::store::hot::sqlite::recording;
-use crate::store::runs::leases::Lease;
-use crate::store::runs::leases::RunClaim;
-use crate::store::runs::shares::line;
+use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::RunClaim;
+use crate::store::runs::shares::tenant_hash;
 use crate::store::runs::{NewRun, event_ids};
 use crate::store::tx::Tx;
 use crate::store::{Match, StoreError};
@@ -141,14 +141,20 @@ impl GuardedEvents for PgConnection {
             .fetch_all(self)
             .await?;
         let claimed = batch.runs.iter().filter(|ready| ready.claimed);
-        let lines: HashMap<Uuid, u32> = claimed.map(|ready| (ready.run.id, line(&ready.run.tenant_id))).collect();
+        let hashes: HashMap<Uuid, u32> =
+            claimed.map(|ready| (ready.run.id, tenant_hash(&ready.run.tenant_id))).collect();
         // claims one by one with their tokens, of all else how many
         for (run_id, number, state) in made {
             match (run_id, state.as_str()) {
                 (Some(run_id), _) => {
                     written.recorded += 1;
-                    let line = lines.get(&run_id).copied().unwrap_or_default();
-                    written.claims.push(RunClaim { lease: Lease { run_id, token: number }, run_at: now, until, line });
+                    let tenant_hash = hashes.get(&run_id).copied().unwrap_or_default();
+                    written.claims.push(RunClaim {
+                        lease: Lease { run_id, token: number },
+                        run_at: now,
+                        until,
+                        tenant_hash,
+                    });
                 }
                 (None, "stale") => return Ok(None),
                 (None, "skipped") => written.skipped += number as usize,

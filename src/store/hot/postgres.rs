@@ -24,22 +24,22 @@ use crate::store::StoreError;
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::hot::Hot;
 use crate::store::runs::blocked::BlockedRow;
-use crate::store::runs::leases::Beat;
-use crate::store::runs::leases::CLAIM_MARGIN;
-use crate::store::runs::leases::ClaimCursor;
-use crate::store::runs::leases::Finish;
-use crate::store::runs::leases::FinishedRow;
-use crate::store::runs::leases::Lease;
-use crate::store::runs::leases::Park;
-use crate::store::runs::leases::RunClaim;
-use crate::store::runs::leases::StartedRow;
-use crate::store::runs::leases::TENANTS_AT_ONCE;
-use crate::store::runs::leases::Take;
-use crate::store::runs::leases::TakenRuns;
-use crate::store::runs::limits::one_at_a_time;
+use crate::store::runs::lease::Beat;
+use crate::store::runs::lease::CLAIM_MARGIN;
+use crate::store::runs::lease::ClaimCursor;
+use crate::store::runs::lease::Finish;
+use crate::store::runs::lease::FinishedRow;
+use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::Park;
+use crate::store::runs::lease::RunClaim;
+use crate::store::runs::lease::StartedRow;
+use crate::store::runs::lease::TENANTS_AT_ONCE;
+use crate::store::runs::lease::Take;
+use crate::store::runs::lease::TakenRuns;
+use crate::store::runs::limits::lock_takes;
 use crate::store::runs::new_entry::TranscriptAppend;
 use crate::store::runs::run_in;
-use crate::store::runs::shares::line;
+use crate::store::runs::shares::tenant_hash;
 use crate::store::runs::slots::BLOCKED_ROW;
 use crate::store::sql::sql;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
@@ -62,10 +62,10 @@ impl TakenRow {
         let lease = Lease { run_id, token: self.lease_token };
         let tenant_id = self.tenant_id.unwrap_or_default();
         let (run_at, until) = (self.run_at.unwrap_or(now), self.lease_until.unwrap_or(now));
-        let claim = RunClaim { lease, run_at, until, line: line(&tenant_id) };
+        let claim = RunClaim { lease, run_at, until, tenant_hash: tenant_hash(&tenant_id) };
         let task_id = self.task_id;
-        let going = self.deadline_at.map(|deadline_at| StartedRow { lease, task_id, tenant_id, deadline_at, run });
-        taken.add(claim, going, now);
+        let started = self.deadline_at.map(|deadline_at| StartedRow { lease, task_id, tenant_id, deadline_at, run });
+        taken.add(claim, started, now);
     }
 }
 
@@ -89,11 +89,11 @@ impl Hot for PgConnection {
 
     async fn take(&mut self, take: &Take) -> Result<TakenRuns, StoreError> {
         if take.limits.any() {
-            one_at_a_time(self).await?;
+            lock_takes(self).await?;
         }
         let less = take.shares.iter().flat_map(|shares| &shares.less);
         let less_left: Vec<i64> = less.clone().map(|(_, left)| *left).collect();
-        let rows = sqlx::query(unlocked(include_str!("../sql/take.postgres.sql")))
+        let rows = sqlx::query(with_failpoints(include_str!("../sql/take.postgres.sql")))
             .bind(take.now)
             .bind(take.ahead)
             .bind(take.limit)
@@ -139,7 +139,7 @@ impl Hot for PgConnection {
     ) -> Result<Vec<StartedRow>, StoreError> {
         let start = include_str!("../sql/start.postgres.sql");
         Ok(sqlx::query_as(
-            planted_text!("no_slot", start, "where a.task_id is null or a.overlap = 'allow'" => "where true"),
+            failpoint_text!("no_slot", start, "where a.task_id is null or a.overlap = 'allow'" => "where true"),
         )
         .bind(leases.iter().map(|lease| lease.run_id).collect::<Vec<_>>())
         .bind(leases.iter().map(|lease| lease.token).collect::<Vec<_>>())
@@ -220,7 +220,7 @@ impl Hot for PgConnection {
     async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError> {
         let errors = ends.iter().map(|f| optional_document(f.error.as_ref())).collect::<Result<Vec<_>, _>>()?;
         let finish = include_str!("../sql/finish.postgres.sql");
-        Ok(sqlx::query_as(planted_text!("no_fence", finish, "and q.lease_token = f.lease_token" => ""))
+        Ok(sqlx::query_as(failpoint_text!("no_fence", finish, "and q.lease_token = f.lease_token" => ""))
             .bind(ends.iter().map(|f| f.lease.run_id).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.lease.token).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.state.as_str()).collect::<Vec<_>>())
@@ -235,7 +235,7 @@ impl Hot for PgConnection {
             .bind(ends.iter().map(|f| f.ran_ms).collect::<Vec<_>>())
             .bind(ends.iter().map(|f| f.keeps_slot()).collect::<Vec<_>>())
             .bind(now)
-            .bind(ends.iter().map(rare).collect::<Vec<_>>())
+            .bind(ends.iter().map(optional_fields).collect::<Vec<_>>())
             .fetch_all(self)
             .await?)
     }
@@ -276,7 +276,7 @@ impl Hot for PgConnection {
 }
 
 /// The fields that few ends have, as `finish` reads them.
-fn rare(end: &Finish) -> Option<Json<Value>> {
+fn optional_fields(end: &Finish) -> Option<Json<Value>> {
     let few = end.again.is_some() || end.park.is_some() || end.crashed || end.infra_retry;
     few.then(|| {
         Json(json!({
@@ -292,10 +292,10 @@ fn rare(end: &Finish) -> Option<Json<Value>> {
 
 /// Where a bug is planted: takes runs without the lock that keeps others from them, and lingers over it; or without
 /// their tasks' slots.
-fn unlocked(take: &'static str) -> &'static str {
-    let lingers = planted_text!("no_skip_locked", take, "left join tasks t on" => "cross join (select pg_sleep(0.03)) as late left join tasks t on");
-    let unlocked = planted_text!("no_skip_locked", lingers, "for update skip locked" => "");
-    planted_text!("no_slot", unlocked, "a.may_start and (a.task_id is null or a.overlap = 'allow')" => "a.may_start")
+fn with_failpoints(take: &'static str) -> &'static str {
+    let lingers = failpoint_text!("no_skip_locked", take, "left join tasks t on" => "cross join (select pg_sleep(0.03)) as late left join tasks t on");
+    let unlocked = failpoint_text!("no_skip_locked", lingers, "for update skip locked" => "");
+    failpoint_text!("no_slot", unlocked, "a.may_start and (a.task_id is null or a.overlap = 'allow')" => "a.may_start")
 }
 
 async fn settle<S: AsRef<str>>(

@@ -16,39 +16,39 @@ use uuid::Uuid;
 use crate::base::id::new_id;
 use crate::domain::notification::NewDelivery;
 use crate::store::StoreError;
-use crate::store::db::sqlite_batch::{comes_again, list, pieces};
+use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::{document, optional, optional_document, text};
 use crate::store::hot::Hot;
 use crate::store::hot::sqlite::starting::{
-    READY, READY_OF_TENANT, pick, start_each, started_before, tenants_in_turn, with_leases,
+    READY, READY_OF_TENANT, pick, restarted_rows, start_each, tenants_in_turn, with_leases,
 };
 use crate::store::runs::blocked::BlockedRow;
-use crate::store::runs::leases::Beat;
-use crate::store::runs::leases::CLAIM_MARGIN;
-use crate::store::runs::leases::ClaimCursor;
-use crate::store::runs::leases::Finish;
-use crate::store::runs::leases::FinishedRow;
-use crate::store::runs::leases::Lease;
-use crate::store::runs::leases::RunClaim;
-use crate::store::runs::leases::StartedRow;
-use crate::store::runs::leases::Take;
-use crate::store::runs::leases::TakenRuns;
+use crate::store::runs::lease::Beat;
+use crate::store::runs::lease::CLAIM_MARGIN;
+use crate::store::runs::lease::ClaimCursor;
+use crate::store::runs::lease::Finish;
+use crate::store::runs::lease::FinishedRow;
+use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::RunClaim;
+use crate::store::runs::lease::StartedRow;
+use crate::store::runs::lease::Take;
+use crate::store::runs::lease::TakenRuns;
 use crate::store::runs::limits::RunLimitsLeft;
 use crate::store::runs::new_entry::TranscriptAppend;
-use crate::store::runs::shares::line;
+use crate::store::runs::shares::tenant_hash;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows, all_moved};
 
 impl Hot for SqliteConnection {
     /// The one writer has them all.
     async fn due_as_read(&mut self, tasks: &[Uuid]) -> Result<Vec<AsRead>, StoreError> {
         let mut rows = Vec::with_capacity(tasks.len());
-        for tasks in pieces(tasks) {
+        for tasks in chunks(tasks) {
             let mut select = QueryBuilder::new(
                 "select d.task_id, d.epoch, d.next_at, d.nominal_at, d.fire_count, t.version
                    from due d join tasks t on t.id = d.task_id where d.task_id in ",
             );
             list(&mut select, tasks.iter().copied());
-            let select = select.build_query_as().persistent(comes_again(tasks.len()));
+            let select = select.build_query_as().persistent(is_reusable(tasks.len()));
             rows.extend(select.fetch_all(&mut *self).await?);
         }
         Ok(rows)
@@ -56,7 +56,7 @@ impl Hot for SqliteConnection {
 
     async fn fire(&mut self, batch: &FireBatch, ask: &FireDue) -> Result<WrittenRows, StoreError> {
         let mut written = WrittenRows::default();
-        all_moved(firing::move_on(self, &batch.moves).await?, batch)?;
+        all_moved(firing::update_due(self, &batch.moves).await?, batch)?;
         written.skipped = recording::insert_runs(self, &batch.skipped.iter().collect::<Vec<_>>()).await?.len();
         firing::record(self, &batch.runs, ask, &mut written).await?;
         settle(self, &batch.completed, "completed", ask.now).await?;
@@ -71,7 +71,7 @@ impl Hot for SqliteConnection {
             Some(after) => {
                 let room = RunLimitsLeft::of(self, take).await?;
                 let tenants = tenants_in_turn(self, &after.0, &room).await?;
-                let share = room.share(tenants.len() as i64);
+                let share = room.per_tenant(tenants.len() as i64);
                 let (mut picked, mut served) = (Vec::new(), None);
                 for tenant in &tenants {
                     let left = (room.all - picked.len() as i64).min(room.of_tenant(tenant));
@@ -88,15 +88,16 @@ impl Hot for SqliteConnection {
         let claims = picked.into_iter().map(|(run_id, run_at, tenant_id)| {
             token += 1;
             let lease = Lease { run_id, token };
-            RunClaim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN, line: line(&tenant_id) }
+            RunClaim { lease, run_at, until: run_at.max(take.now) + CLAIM_MARGIN, tenant_hash: tenant_hash(&tenant_id) }
         });
         let claims: Vec<RunClaim> = claims.collect();
         claim(self, &claims, take.worker).await?;
         let due: Vec<Lease> = claims.iter().filter(|claim| claim.run_at <= take.now).map(|claim| claim.lease).collect();
-        let going = start_each(self, &due, take.now, take.lease_until).await?;
-        let mut going: HashMap<Uuid, StartedRow> = going.into_iter().map(|going| (going.lease.run_id, going)).collect();
+        let started = start_each(self, &due, take.now, take.lease_until).await?;
+        let mut started: HashMap<Uuid, StartedRow> =
+            started.into_iter().map(|started| (started.lease.run_id, started)).collect();
         for claim in claims {
-            taken.add(claim, going.remove(&claim.lease.run_id), take.now);
+            taken.add(claim, started.remove(&claim.lease.run_id), take.now);
         }
         Ok(taken)
     }
@@ -107,11 +108,11 @@ impl Hot for SqliteConnection {
         now: DateTime<Utc>,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<StartedRow>, StoreError> {
-        let mut going = started_before(self, leases, lease_until).await?;
-        let before: HashSet<Uuid> = going.iter().map(|going| going.lease.run_id).collect();
+        let mut started = restarted_rows(self, leases, lease_until).await?;
+        let before: HashSet<Uuid> = started.iter().map(|started| started.lease.run_id).collect();
         let others: Vec<Lease> = leases.iter().filter(|lease| !before.contains(&lease.run_id)).copied().collect();
-        going.extend(start_each(self, &others, now, lease_until).await?);
-        Ok(going)
+        started.extend(start_each(self, &others, now, lease_until).await?);
+        Ok(started)
     }
 
     async fn standing(&mut self, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
@@ -128,10 +129,10 @@ impl Hot for SqliteConnection {
 
     async fn beat(&mut self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
         let mut held = Vec::with_capacity(leases.len());
-        for leases in pieces(leases) {
-            let beats: Vec<Beat> = beating(leases, lease_until)
+        for leases in chunks(leases) {
+            let beats: Vec<Beat> = heartbeat_statement(leases, lease_until)
                 .build_query_as()
-                .persistent(comes_again(leases.len()))
+                .persistent(is_reusable(leases.len()))
                 .fetch_all(&mut *self)
                 .await?;
             held.extend(beats);
@@ -149,20 +150,20 @@ impl Hot for SqliteConnection {
 
     async fn waited_for(&mut self, tasks: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
         let mut waited_for = Vec::new();
-        for tasks in pieces(tasks) {
+        for tasks in chunks(tasks) {
             let mut select =
                 QueryBuilder::new("select distinct task_id from parked where reason = 'overlap' and task_id in ");
             list(&mut select, tasks.iter().copied());
             select.push(" order by task_id");
             let waited: Vec<Uuid> =
-                select.build_query_scalar().persistent(comes_again(tasks.len())).fetch_all(&mut *self).await?;
+                select.build_query_scalar().persistent(is_reusable(tasks.len())).fetch_all(&mut *self).await?;
             waited_for.extend(waited);
         }
         Ok(waited_for)
     }
 
     async fn post(&mut self, deliveries: &[&NewDelivery], now: DateTime<Utc>) -> Result<(), StoreError> {
-        for deliveries in pieces(deliveries) {
+        for deliveries in chunks(deliveries) {
             let mut documents = Vec::with_capacity(deliveries.len());
             for d in deliveries {
                 documents.push((document(&d.fallback)?, optional_document(d.subject_ref.as_ref())?));
@@ -184,14 +185,14 @@ impl Hot for SqliteConnection {
                     .push_bind(subject_ref);
             });
             insert.push(" on conflict (tenant_id, recipient, channel, dedupe_key) do nothing");
-            insert.build().persistent(comes_again(deliveries.len())).execute(&mut *self).await?;
+            insert.build().persistent(is_reusable(deliveries.len())).execute(&mut *self).await?;
         }
         Ok(())
     }
 }
 
 /// The statement that renews leases.
-fn beating(leases: &[Lease], until: DateTime<Utc>) -> QueryBuilder<Sqlite> {
+fn heartbeat_statement(leases: &[Lease], until: DateTime<Utc>) -> QueryBuilder<Sqlite> {
     let mut update = with_leases(leases);
     update.push("update queue set lease_until = ").push_bind(until);
     update.push(
@@ -203,7 +204,7 @@ fn beating(leases: &[Lease], until: DateTime<Utc>) -> QueryBuilder<Sqlite> {
 
 /// Leases these runs to a worker, not yet started.
 async fn claim(conn: &mut SqliteConnection, claims: &[RunClaim], worker: Uuid) -> Result<(), StoreError> {
-    for claims in pieces(claims) {
+    for claims in chunks(claims) {
         let mut update = QueryBuilder::new("with claims (run_id, lease_token, until) as (");
         update.push_values(claims, |mut row, claim| {
             row.push_bind(claim.lease.run_id).push_bind(claim.lease.token).push_bind(claim.until);
@@ -212,7 +213,7 @@ async fn claim(conn: &mut SqliteConnection, claims: &[RunClaim], worker: Uuid) -
             ") update queue set state = 'claimed', lease_token = c.lease_token, lease_until = c.until, worker = ",
         );
         update.push_bind(worker).push(" from claims c where queue.run_id = c.run_id");
-        update.build().persistent(comes_again(claims.len())).execute(&mut *conn).await?;
+        update.build().persistent(is_reusable(claims.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }
@@ -265,9 +266,9 @@ mod tests {
         let end = Finish::of(lease, None, RunState::Succeeded);
         let moves: Vec<DueUpdate> = (0..ROWS[0]).map(|_| to()).collect();
         let statements = [
-            firing::moving(&moves),
+            firing::due_statement(&moves),
             finishing::recording(&vec![&end; ROWS[0]], DateTime::UNIX_EPOCH).expect("a statement"),
-            beating(&vec![lease; ROWS[0]], DateTime::UNIX_EPOCH),
+            heartbeat_statement(&vec![lease; ROWS[0]], DateTime::UNIX_EPOCH),
         ];
         for statement in statements {
             let plan = sqlite_plan(statement.sql().as_str()).await;

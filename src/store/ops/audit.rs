@@ -187,7 +187,7 @@ impl Store {
         let mut after = Uuid::nil();
         loop {
             let rows = tx.query(UNSEALED).bind(limit).bind(after).rows().await?;
-            let (readable, others) = self.unreadable.sift("audit", &rows, |row: EntryRow| Ok(row));
+            let (readable, others) = self.unreadable.partition_readable("audit", &rows, |row: EntryRow| Ok(row));
             match others.last() {
                 Some(last) if readable.is_empty() && rows.len() as i64 == limit => after = *last,
                 _ => return Ok(readable),

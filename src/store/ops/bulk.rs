@@ -31,9 +31,9 @@ impl Bulk {
 impl Store {
     /// Waits for the turn of a caller's write of so many rows, which lasts until the answer is dropped. A short one has
     /// none.
-    pub(in crate::store) async fn in_bulk(&self, tenant: &str, rows: usize) -> Option<QueuePermit<String>> {
+    pub(in crate::store) async fn acquire_bulk(&self, tenant: &str, rows: usize) -> Option<QueuePermit<String>> {
         match &self.db {
-            Db::Sqlite { .. } if rows > SHORT => Some(self.bulk.0.take(tenant).await),
+            Db::Sqlite { .. } if rows > SHORT => Some(self.bulk.0.acquire(tenant).await),
             _ => None,
         }
     }

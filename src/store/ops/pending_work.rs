@@ -1,4 +1,4 @@
-//! Pending work, in one statement that services at rest share: so they find work of which no hint told.
+//! Pending work, in one statement that idle services share: so they find work of which no wake-up told.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::store::sql::sql;
 use crate::store::{Split, Store, StoreError};
 
-/// How old a shared outlook may be.
+/// How old shared counts may be.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 /// How long it is waited for, in real time. Past that a service does better to look by itself.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -69,50 +69,50 @@ const PENDING_WORK: &str = "select (select next_at from due where kind = 'schedu
                     exists (select 1 from resumptions) as resumption";
 
 /// SQLite, which has no statistics, would take the index of all that is in a state.
-const OUTLOOK: Split = Split {
+const PENDING_COUNTS: Split = Split {
     postgres: sql!(PENDING_WORK; "{pending}" = ""; "{sent}" = ""),
     sqlite: sql!(PENDING_WORK; "{pending}" = "indexed by deliveries_next"; "{sent}" = "indexed by deliveries_sent"),
 };
 
-/// The outlook that was seen last, and when, by the clock's running time; `None`: the database did not tell.
+/// The counts that were read last, and when, by the clock's running time; `None`: the database did not tell.
 pub(in crate::store) type LastPendingWork = Arc<Mutex<Option<(Duration, Option<PendingWork>)>>>;
 
 impl Store {
     /// Reads the pending work as of now.
-    pub async fn outlook(&self) -> Result<PendingWork, StoreError> {
+    pub async fn pending_work(&self) -> Result<PendingWork, StoreError> {
         let now = self.clock.elapsed();
-        let outlook = self.look_out().await?;
+        let pending = self.read_pending_work().await?;
         if let Ok(mut seen) = self.seen.try_lock() {
-            *seen = Some((now, Some(outlook)));
+            *seen = Some((now, Some(pending)));
         }
-        Ok(outlook)
+        Ok(pending)
     }
 
-    /// The outlook as of some moment within the last second: concurrent callers share the answer, also that there is
+    /// The counts as of some moment within the last second: concurrent callers share the answer, also that there is
     /// none. It is waited for two seconds.
-    pub async fn shared_outlook(&self) -> Option<PendingWork> {
+    pub async fn shared_pending_work(&self) -> Option<PendingWork> {
         let asked = self.clock.elapsed();
         let mut seen = self.seen.lock().await;
         // who waited while another one asked has its answer, however long that took
-        if let Some((at, outlook)) = *seen
+        if let Some((at, pending)) = *seen
             && asked.saturating_sub(at) < SHARED_FOR
         {
-            return outlook;
+            return pending;
         }
         let begun = self.clock.elapsed();
         let late = |_| Err(StoreError::Unavailable(format!("no answer within {LIMIT:?}")));
-        let looked = timeout(LIMIT, self.look_out()).await.unwrap_or_else(late);
+        let looked = timeout(LIMIT, self.read_pending_work()).await.unwrap_or_else(late);
         if let Err(error) = &looked {
-            tracing::warn!(%error, "services at rest can't share a look, each looks by itself");
+            tracing::warn!(%error, "idle services can't share the pending work, each polls by itself");
         }
-        let outlook = looked.ok();
-        *seen = Some((begun, outlook));
-        outlook
+        let pending = looked.ok();
+        *seen = Some((begun, pending));
+        pending
     }
 
-    async fn look_out(&self) -> Result<PendingWork, StoreError> {
+    async fn read_pending_work(&self) -> Result<PendingWork, StoreError> {
         let mut read = self.db.read_quick().await?;
-        Ok(read.query(OUTLOOK).one().await?)
+        Ok(read.query(PENDING_COUNTS).one().await?)
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
 
     #[tokio::test]
     async fn on_sqlite_each_is_the_first_entry_of_an_index() {
-        for step in sqlite_plan(OUTLOOK.sqlite).await {
+        for step in sqlite_plan(PENDING_COUNTS.sqlite).await {
             // whether there is any row is told by the first
             let by_an_index = !step.starts_with("SCAN") || step.contains("INDEX");
             let first_row = [

@@ -77,7 +77,7 @@ impl Default for KnownAllowances {
 }
 
 impl KnownAllowances {
-    fn lately(&self, tenant: &str, now: DateTime<Utc>) -> Option<Allowance> {
+    fn cached(&self, tenant: &str, now: DateTime<Utc>) -> Option<Allowance> {
         let mut known = self.lock();
         known.get(tenant).filter(|reading| reading.is_fresh(now)).map(|reading| reading.allowance)
     }
@@ -248,7 +248,7 @@ impl Store {
     }
 
     pub(in crate::store) async fn allowance(&self, tenant: &str) -> Result<Allowance, StoreError> {
-        match self.quotas.lately(tenant, self.clock.now()) {
+        match self.quotas.cached(tenant, self.clock.now()) {
             Some(allowance) => Ok(allowance),
             None => Ok(self.allowances(&[tenant]).await?.remove(tenant).unwrap_or_default()),
         }
@@ -263,7 +263,7 @@ impl Store {
         let mut found = HashMap::with_capacity(tenants.len());
         let mut unknown = Vec::new();
         for tenant in tenants {
-            match self.quotas.lately(tenant, now) {
+            match self.quotas.cached(tenant, now) {
                 Some(allowance) => drop(found.insert((*tenant).to_owned(), allowance)),
                 None => unknown.push(*tenant),
             }
@@ -275,7 +275,8 @@ impl Store {
         let tx = &mut read.tx();
         let rows = of_tenants(tx, READ_SOME, &unknown).rows().await?;
         // a tenant whose row can't be read has what everybody has
-        let (rows, _) = self.unreadable.sift_named("tenant_quotas", &rows, |row: TenantRow| Ok(row));
+        let (rows, _) =
+            self.unreadable.partition_readable::<_, _, String>("tenant_quotas", &rows, |row: TenantRow| Ok(row));
         let stored: Vec<(String, i64)> = of_tenants(tx, READ_STORED, &unknown).all().await?;
         read.end().await?;
         let said: HashMap<String, Overrides> =
@@ -302,7 +303,7 @@ impl Store {
         write.commit().await?;
         self.quotas.forget();
         // runs that wait may start, and those who start them have another number to go by
-        self.hint_everybody(Topic::Queue);
+        self.notify_all_instances(Topic::Queue);
         Ok(())
     }
 
@@ -317,7 +318,7 @@ impl Store {
         }
         write.commit().await?;
         self.quotas.forget();
-        self.hint_everybody(Topic::Queue);
+        self.notify_all_instances(Topic::Queue);
         Ok(())
     }
 
@@ -333,8 +334,8 @@ impl Store {
         let overrides = own.overrides();
         let quotas = Quotas::default().with(&usual.overrides()).with(&overrides);
         let now = self.clock.now();
-        let events = self.used_in_this_minute(tenant, Quota::EventsPerMinute, now).await? as i64;
-        let fires = self.used_in_this_minute(tenant, Quota::FiresPerMinute, now).await? as i64;
+        let events = self.used_this_minute(tenant, Quota::EventsPerMinute, now).await? as i64;
+        let fires = self.used_this_minute(tenant, Quota::FiresPerMinute, now).await? as i64;
         let used = |quota| match quota {
             Quota::Tasks => Some(amounts.tasks),
             Quota::Polls => Some(amounts.polls),

@@ -99,7 +99,7 @@ impl Store {
             return Ok(());
         }
         let now = self.clock.now();
-        let used = self.used_in_this_minute(tenant, demand.quota, now).await?;
+        let used = self.used_this_minute(tenant, demand.quota, now).await?;
         let exceeded = Exceeded {
             tenant: tenant.to_owned(),
             quota: demand.quota,
@@ -131,7 +131,7 @@ impl Store {
     }
 
     /// How much of a quota was used in this minute, as far as this instance knows of others.
-    pub(in crate::store) async fn used_in_this_minute(
+    pub(in crate::store) async fn used_this_minute(
         &self,
         tenant: &str,
         quota: Quota,

@@ -12,7 +12,7 @@ use lru::LruCache;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
+use sqlx::{ColumnIndex, Decode, FromRow, Postgres, Row, Sqlite, Type};
 use uuid::Uuid;
 
 use crate::base::id::Scope;
@@ -21,7 +21,7 @@ use crate::store::tx::{Rows, SqlRecord};
 use crate::store::{Store, StoreError};
 
 /// When a row that can't be read is looked at again, where its table has an instant for that: a newer release may read it.
-pub const LOOK_AGAIN: TimeDelta = TimeDelta::hours(1);
+pub const RETRY_AFTER: TimeDelta = TimeDelta::hours(1);
 /// Rows that are remembered as told of. Beyond that those are forgotten that were not read for the longest time, and may be
 /// told of once more.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
@@ -49,33 +49,29 @@ impl UnreadableRow {
         metrics.register("unreadable_rows", "Stored rows that can't be read, set aside", self.found.clone());
     }
 
-    /// The rows that can be read, and the ids of those that can't, which are told of. The first column is the id.
-    pub(in crate::store) fn sift<S: SqlRecord, T>(
+    /// The rows that can be read, and the ids of those that can't, which are reported. The first column is the id: a
+    /// UUID, or a name.
+    pub(in crate::store) fn partition_readable<S: SqlRecord, T, I>(
         &self,
         table: &'static str,
         rows: &Rows,
         read: impl Fn(S) -> Result<T, StoreError>,
-    ) -> (Vec<T>, Vec<Uuid>) {
+    ) -> (Vec<T>, Vec<I>)
+    where
+        I: for<'r> Decode<'r, Postgres>
+            + Type<Postgres>
+            + for<'r> Decode<'r, Sqlite>
+            + Type<Sqlite>
+            + Default
+            + Display,
+    {
         match rows {
-            Rows::Postgres(rows) => self.sift_by(table, rows, read),
-            Rows::Sqlite(rows) => self.sift_by(table, rows, read),
+            Rows::Postgres(rows) => self.partition_rows(table, rows, read),
+            Rows::Sqlite(rows) => self.partition_rows(table, rows, read),
         }
     }
 
-    /// Like [`UnreadableRow::sift`], where the first column is a name.
-    pub(in crate::store) fn sift_named<S: SqlRecord, T>(
-        &self,
-        table: &'static str,
-        rows: &Rows,
-        read: impl Fn(S) -> Result<T, StoreError>,
-    ) -> (Vec<T>, Vec<String>) {
-        match rows {
-            Rows::Postgres(rows) => self.sift_by(table, rows, read),
-            Rows::Sqlite(rows) => self.sift_by(table, rows, read),
-        }
-    }
-
-    fn sift_by<'r, R, S, T, I>(
+    fn partition_rows<'r, R, S, T, I>(
         &self,
         table: &'static str,
         rows: &'r [R],
@@ -93,7 +89,7 @@ impl UnreadableRow {
                 Ok(item) => readable.push(item),
                 Err(error) => {
                     let id: I = row.try_get(0).unwrap_or_default();
-                    self.tell(table, &id, &error);
+                    self.report(table, &id, &error);
                     others.push(id);
                 }
             }
@@ -102,7 +98,7 @@ impl UnreadableRow {
     }
 
     /// Says once that a row can't be read.
-    pub(in crate::store) fn tell(&self, table: &'static str, id: impl Display, why: &dyn Display) {
+    pub(in crate::store) fn report(&self, table: &'static str, id: impl Display, why: &dyn Display) {
         let mut known = self.known.lock().expect("unreadable lock");
         if known.put((table, id.to_string()), ()).is_none() {
             self.found.get_or_create(&UnreadableTable { table }).inc();
@@ -115,21 +111,21 @@ impl Store {
     /// Says once that a run which waits can't be looked after, and looks at it again in an hour: it must not stand before
     /// the others. One that is not due any more has been parked anew meanwhile, and is left as it is.
     pub async fn set_aside_parked(&self, run_id: Uuid, why: &(dyn Display + Sync)) -> Result<(), StoreError> {
-        self.unreadable.tell("parked", run_id, why);
+        self.unreadable.report("parked", run_id, why);
         self.postpone("update parked set wake_at = $2 where run_id = $1 and wake_at <= $3", run_id).await
     }
 
     /// Says once that a window of events can't be handled, and looks at it again in an hour. One that is not due any
     /// more is left as it is.
     pub async fn set_aside_window(&self, id: Uuid, why: &(dyn Display + Sync)) -> Result<(), StoreError> {
-        self.unreadable.tell("event_windows", id, why);
+        self.unreadable.report("event_windows", id, why);
         self.postpone("update event_windows set closes_at = $2 where id = $1 and closes_at <= $3", id).await
     }
 
     async fn postpone(&self, update: &'static str, id: Uuid) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut write = self.db.write(&Scope::Every).await?;
-        write.query(update).bind(id).bind(now + LOOK_AGAIN).bind(now).execute().await?;
+        write.query(update).bind(id).bind(now + RETRY_AFTER).bind(now).execute().await?;
         write.commit().await?;
         Ok(())
     }
@@ -145,12 +141,12 @@ mod tests {
         let metrics = Metrics::new();
         unreadable.register(&metrics);
         for _ in 0..3 {
-            unreadable.tell("approvals", Uuid::from_u128(1), &"no such status");
+            unreadable.report("approvals", Uuid::from_u128(1), &"no such status");
         }
         let told = |count| format!(r#"reveille_unreadable_rows_total{{table="approvals"}} {count}"#);
         assert!(metrics.text().contains(&told(1)), "{}", metrics.text());
         for id in 0..2 * REMEMBERED.get() as u128 {
-            unreadable.tell("approvals", Uuid::from_u128(id), &"no such status");
+            unreadable.report("approvals", Uuid::from_u128(id), &"no such status");
         }
         assert!(unreadable.known.lock().unwrap().len() <= REMEMBERED.get());
     }

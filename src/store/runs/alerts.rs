@@ -20,7 +20,7 @@ use crate::store::{Split, Store, StoreError, Topic};
 
 impl Store {
     /// Whether the owner of a task was told of a field that these steps miss.
-    pub async fn is_missing_told(&self, task_id: Uuid, steps: &str) -> Result<bool, StoreError> {
+    pub async fn is_missing_reported(&self, task_id: Uuid, steps: &str) -> Result<bool, StoreError> {
         let mut read = self.db.read_quick().await?;
         Ok(read
             .query("select exists (select 1 from task_alerts where task_id = $1 and missing_field_digest = $2)")
@@ -32,7 +32,7 @@ impl Store {
 
     /// Tells the owner of a task of a field that these steps miss, unless that was told of them before; answers whether it
     /// did. Of a task that is gone nothing is told.
-    pub async fn tell_missing(&self, task_id: Uuid, steps: &str, notice: &NewDelivery) -> Result<bool, StoreError> {
+    pub async fn report_missing(&self, task_id: Uuid, steps: &str, notice: &NewDelivery) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let mut write = self.db.write_of(Some(notice.tenant_id.as_str())).await?;
         write.confine(Some(notice.tenant_id.as_str())).await?;
@@ -50,24 +50,24 @@ impl Store {
         }
         write.commit().await?;
         if told {
-            self.hint(Topic::Outbox);
+            self.notify(Topic::Outbox);
         }
         Ok(told)
     }
 }
 
 #[derive(sqlx_macros::FromRow)]
-pub(in crate::store) struct ToldRow {
+pub(in crate::store) struct AlertRow {
     output_hash: Option<Vec<u8>>,
     alerts: Option<String>,
 }
 
-impl ToldRow {
+impl AlertRow {
     /// The state of a task's messages; the default where it can't be read: its runs must come to their end, and the
     /// ends that are recorded with them.
-    pub fn told(self, task_id: Uuid, unreadable: &UnreadableRow) -> AlertState {
+    pub fn alert_state(self, task_id: Uuid, unreadable: &UnreadableRow) -> AlertState {
         let alerts = self.alerts.as_deref().map(serde_json::from_str::<BTreeMap<String, Alert>>).transpose();
-        let alerts = alerts.inspect_err(|error| unreadable.tell("task_alerts", task_id, error));
+        let alerts = alerts.inspect_err(|error| unreadable.report("task_alerts", task_id, error));
         AlertState { output_hash: self.output_hash, alerts: alerts.ok().flatten().unwrap_or_default() }
     }
 }
@@ -94,7 +94,7 @@ pub(in crate::store) const UNTOLD: &str = "update task_alerts set output_hash = 
 /// Forgets the messages that failed through their last channel: the next end is told as if nothing had been. After
 /// their state is written, so behind the delivery: nobody waits for a delivery's row with the row of a task locked
 /// here.
-pub(in crate::store) async fn untell(tx: &mut Tx<'_>, delivery: Uuid) -> Result<(), StoreError> {
+pub(in crate::store) async fn reset_alert(tx: &mut Tx<'_>, delivery: Uuid) -> Result<(), StoreError> {
     let tasks: Vec<Uuid> = tx.query(UNTOLD_OF).bind(delivery).scalars().await?;
     for task in tasks {
         tx.query(UNTOLD).bind(task).execute().await?;
@@ -103,7 +103,7 @@ pub(in crate::store) async fn untell(tx: &mut Tx<'_>, delivery: Uuid) -> Result<
 }
 
 /// The messages of these ends, by what their tasks have told before; what they have told then is written.
-pub(in crate::store) async fn measured(
+pub(in crate::store) async fn notifications_for(
     store: &Store,
     tx: &mut Tx<'_>,
     mut ends: Vec<&RunNotification>,
@@ -112,20 +112,20 @@ pub(in crate::store) async fn measured(
     ends.sort_by_key(|end| end.task_id);
     let mut told: Vec<NewDelivery> = Vec::new();
     for end in ends {
-        if end.stands_alone() {
+        if end.is_stateless() {
             let alerted: Option<i32> = tx.query(ALERTED).bind(end.task_id).optional_scalar().await?;
             if alerted.is_none() {
-                told.extend(end.alone());
+                told.extend(end.stateless_delivery());
                 continue;
             }
         }
         tx.query(FIRST).bind(end.task_id).execute().await?;
-        let row: Option<ToldRow> = tx.query(TOLD).bind(end.task_id).optional().await?;
+        let row: Option<AlertRow> = tx.query(TOLD).bind(end.task_id).optional().await?;
         let Some(row) = row else {
-            told.extend(end.alone());
+            told.extend(end.stateless_delivery());
             continue;
         };
-        let (next, said) = row.told(end.task_id, &store.unreadable).after(end, now);
+        let (next, said) = row.alert_state(end.task_id, &store.unreadable).apply(end, now);
         let alerts = (!next.alerts.is_empty()).then_some(&next.alerts);
         tx.query(TELL).bind(end.task_id).bind(&next.output_hash).bind(optional_document(alerts)?).execute().await?;
         told.extend(said);

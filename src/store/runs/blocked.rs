@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::store::runs::leases::Blocked;
+use crate::store::runs::lease::Blocked;
 
 /// Why a run that `cancel_previous` ended was cancelled.
 pub(in crate::store) const REASON_SUPERSEDED: &str = "superseded";
@@ -35,7 +35,7 @@ impl BlockedRow {
 
     /// `waiting` are the runs of the task that wait for its slot; `held` the runs whose row this transaction has locked,
     /// as it must before it asks one to end.
-    pub(in crate::store) fn fate(&self, holder: Option<Uuid>, waiting: &[Uuid], held: &[Previous]) -> Blocked {
+    pub(in crate::store) fn decide(&self, holder: Option<Uuid>, waiting: &[Uuid], held: &[Previous]) -> Blocked {
         let Some(holder) = holder.filter(|holder| *holder != self.run_id) else {
             return if self.cancel_reason.is_some() { Blocked::Cancelled } else { Blocked::Again };
         };

@@ -12,7 +12,7 @@ use crate::domain::task::Task;
 use crate::store::db::text::{optional, optional_document};
 use crate::store::hot::Hot;
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
-use crate::store::runs::alerts::measured;
+use crate::store::runs::alerts::notifications_for;
 use crate::store::runs::parked::Awaited;
 use crate::store::runs::slots::{free, hand_over};
 use crate::store::{Store, StoreError, Topic};
@@ -98,16 +98,16 @@ impl Store {
             Some(task_id) if free(tx, task_id, id).await? > 0 => hand_over(tx, task_id, now).await?,
             _ => false,
         };
-        let told = measured(self, tx, completion.tells.iter().collect(), now).await?;
+        let told = notifications_for(self, tx, completion.tells.iter().collect(), now).await?;
         if !told.is_empty() {
             tx.post(&told.iter().collect::<Vec<_>>(), now).await?;
         }
         write.commit().await?;
         if handed {
-            self.hint(Topic::Queue);
+            self.notify(Topic::Queue);
         }
         if completion.tells.is_some() {
-            self.hint(Topic::Outbox);
+            self.notify(Topic::Outbox);
         }
         Ok(StoredAnswer::Done(()))
     }

@@ -11,12 +11,12 @@ use std::collections::HashMap;
 use sqlx::{PgConnection, SqliteConnection};
 
 use crate::store::StoreError;
-use crate::store::runs::leases::RunLimits;
-use crate::store::runs::leases::Take;
+use crate::store::runs::lease::RunLimits;
+use crate::store::runs::lease::Take;
 use crate::store::runs::shares::TenantShares;
 
 /// One take at a time, so that each counts what those before it took. The lock goes with the transaction.
-pub(in crate::store) async fn one_at_a_time(conn: &mut PgConnection) -> Result<(), StoreError> {
+pub(in crate::store) async fn lock_takes(conn: &mut PgConnection) -> Result<(), StoreError> {
     sqlx::query("select pg_advisory_xact_lock(hashtextextended('reveille_take_' || current_schema(), 0))")
         .execute(conn)
         .await?;
@@ -57,7 +57,7 @@ impl RunLimitsLeft {
     }
 
     /// Part of each of so many tenants.
-    pub(in crate::store) fn share(&self, tenants: i64) -> i64 {
+    pub(in crate::store) fn per_tenant(&self, tenants: i64) -> i64 {
         let each = self.all / tenants.max(1);
         self.shares.as_ref().map_or(each, |shares| each.min(shares.each_of(tenants))).max(1)
     }

@@ -7,7 +7,7 @@ use crate::domain::run::Usage;
 use crate::domain::run::transcript::{TranscriptEntry, TranscriptMessage};
 use crate::store::StoreError;
 use crate::store::db::text::document;
-use crate::store::runs::leases::Lease;
+use crate::store::runs::lease::Lease;
 
 /// Entries for the transcript of one run.
 #[derive(Clone)]

@@ -110,7 +110,7 @@ impl Store {
         }
         let mut read = self.db.read().await?;
         let select = read.query(of_tenants).bind(now).bind(document(&turn)?);
-        Ok(select.bind(turns::part_of_each(limit, turn.len())).scalars().await?)
+        Ok(select.bind(turns::rows_per_tenant(limit, turn.len())).scalars().await?)
     }
 }
 

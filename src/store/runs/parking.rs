@@ -3,16 +3,16 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::store::approvals::{ask, close_questions, wake};
-use crate::store::runs::leases::Finish;
-use crate::store::runs::leases::FinishedRow;
-use crate::store::runs::leases::Park;
+use crate::store::approvals::{ask, close_questions, unpark};
+use crate::store::runs::lease::Finish;
+use crate::store::runs::lease::FinishedRow;
+use crate::store::runs::lease::Park;
 use crate::store::tx::Tx;
 use crate::store::{Store, StoreError};
 
 impl FinishedRow {
     /// Its end was asked for while it was being parked: nobody but us could hear that any more.
-    pub(in crate::store) fn ends_instead(&self, end: &Finish) -> bool {
+    pub(in crate::store) fn must_end(&self, end: &Finish) -> bool {
         end.park.is_some() && self.cancel_reason.is_some()
     }
 }
@@ -27,7 +27,7 @@ pub(in crate::store) async fn settle_park(
 ) -> Result<bool, StoreError> {
     let run_id = taken.run_id;
     Ok(match &end.park {
-        Some(_) if taken.ends_instead(end) => {
+        Some(_) if taken.must_end(end) => {
             tx.query("delete from parked where run_id = $1").bind(run_id).execute().await?;
             tx.query("update runs set state = 'cancelled', reason = $2, finished_at = $3 where id = $1")
                 .bind(run_id)
@@ -48,7 +48,7 @@ pub(in crate::store) async fn settle_park(
                     tx.query(STILL_OPEN).bind(id).bind(run_id).bind(settled_at).optional_scalar().await?;
                 settled |= pending.is_none();
             }
-            settled && wake(tx, run_id, now).await?
+            settled && unpark(tx, run_id, now).await?
         }
         None if end.again.is_none() && taken.has_questions => {
             close_questions(tx, run_id, now).await?;

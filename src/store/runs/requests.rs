@@ -13,7 +13,7 @@ use crate::domain::run::{RunEvent, RunState};
 use crate::store::approvals::close_questions;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::{StoredJson, text};
-use crate::store::db::{Db, answered, connection, fault};
+use crate::store::db::{Db, connection, fault, with_timeout};
 use crate::store::hot::{RunNowRows, run_now, run_now_committed};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::runs::blocked::EACH_IN_TURN;
@@ -128,7 +128,7 @@ impl Store {
         let request = request.into();
         // on SQLite the transaction is part of the text: a caller who goes away must not leave it open
         let asked = async move { store.record_now(&scope, task_id, run_id, request, now, once.as_ref()).await };
-        self.run_to_end(asked).await
+        self.run_detached(asked).await
     }
 
     async fn record_now(
@@ -153,12 +153,12 @@ impl Store {
             Db::Postgres { quick, waits, .. } if idempotency.is_none() => {
                 let mut quick = connection("quick", quick, waits).await?;
                 // a wire that has gone silent must not keep the place
-                let is_there = answered(run_now(&mut Tx::Postgres(&mut quick), &ask)).await?;
+                let is_there = with_timeout(run_now(&mut Tx::Postgres(&mut quick), &ask)).await?;
                 fault()?;
                 is_there
             }
             Db::Sqlite { writer, waits, .. } if idempotency.is_none() => {
-                waits.look("writer", writer);
+                waits.record_acquire("writer", writer);
                 let flow = QueueFlow::of(scope.tenant());
                 let mut held = writer.acquire(flow).await?;
                 fault()?;
@@ -182,7 +182,7 @@ impl Store {
         if !is_there {
             return Err(StoreError::NotFound);
         }
-        self.hint(Topic::Queue);
+        self.notify(Topic::Queue);
         Ok(StoredAnswer::Done(()))
     }
 
@@ -213,19 +213,19 @@ impl Store {
             note_requester(tx, run.id, requested_by).await?;
         }
         write.commit().await?;
-        self.hint(Topic::Queue);
+        self.notify(Topic::Queue);
         Ok(StoredAnswer::Done(()))
     }
 
     /// Records a new run for a final one, which stays as it is; answers the new one's fire key, `t:<run id>:<n>`.
-    /// `run_id` and `now` come from the caller; `told` makes the answer that is remembered, once the key is known.
+    /// `run_id` and `now` come from the caller; `answer_of` makes the answer that is remembered, once the key is known.
     pub async fn retry_run(
         &self,
         scope: &Scope,
         id: Uuid,
         run_id: Uuid,
         now: DateTime<Utc>,
-        told: impl Fn(&str) -> Result<Option<Idempotency>, StoreError> + Send + Sync,
+        answer_of: impl Fn(&str) -> Result<Option<Idempotency>, StoreError> + Send + Sync,
         requested_by: Option<&str>,
     ) -> Result<StoredAnswer<String>, StoreError> {
         let old = self.get_run(scope, id).await?;
@@ -246,13 +246,13 @@ impl Store {
             ..NewRun::queued(&task, String::new(), old.scheduled_for, now)
         };
         for _ in 0..RETRY_TRIES {
-            let answer = match self.try_retry(scope, task_id, (&retry, requested_by), &told).await? {
+            let answer = match self.try_retry(scope, task_id, (&retry, requested_by), &answer_of).await? {
                 StoredAnswer::Done(None) => continue,
                 StoredAnswer::Done(Some(key)) => StoredAnswer::Done(key),
                 StoredAnswer::Replayed { status, body } => StoredAnswer::Replayed { status, body },
                 StoredAnswer::Mismatch => StoredAnswer::Mismatch,
             };
-            self.hint(Topic::Queue);
+            self.notify(Topic::Queue);
             return Ok(answer);
         }
         Err(StoreError::Conflict("the run is being retried by others all the time".into()))
@@ -264,14 +264,14 @@ impl Store {
         scope: &Scope,
         task_id: Uuid,
         (retry, requested_by): (&NewRun, Option<&str>),
-        told: &(impl Fn(&str) -> Result<Option<Idempotency>, StoreError> + Send + Sync),
+        answer_of: &(impl Fn(&str) -> Result<Option<Idempotency>, StoreError> + Send + Sync),
     ) -> Result<StoredAnswer<Option<String>>, StoreError> {
         let mut write = self.db.write(scope).await?;
         let tx = &mut write.tx();
         let prefix = format!("t:{}:", retry.retry_of.unwrap_or_default());
         let n: i64 = tx.query(NEXT_RETRY).bind(task_id).bind(&prefix).scalar().await?;
         let key = format!("{prefix}{n}");
-        let idempotency = told(&key)?;
+        let idempotency = answer_of(&key)?;
         if let Some(answer) = once(tx, idempotency.as_ref(), retry.created_at).await? {
             return Ok(answer);
         }
@@ -289,8 +289,8 @@ impl Store {
         self.get_run(scope, id).await?;
         for _ in 0..CANCEL_TRIES {
             if let Some(done) = self.try_cancel(id, reason).await? {
-                self.hint(Topic::Cancels);
-                self.hint(Topic::Queue);
+                self.notify(Topic::Cancels);
+                self.notify(Topic::Queue);
                 return Ok(done);
             }
         }

@@ -9,8 +9,8 @@ use uuid::Uuid;
 use crate::base::id::Scope;
 use crate::domain::run::Run;
 use crate::domain::task::Task;
-use crate::store::runs::leases::Lease;
-use crate::store::runs::slots::{LOOK_AGAIN, hand_over};
+use crate::store::runs::lease::Lease;
+use crate::store::runs::slots::{RECHECK_AFTER, hand_over};
 use crate::store::{NEXT_TOKEN, Split, Store, StoreError, Topic, split};
 
 /// A started run whose worker is gone, or that has outlived its time limit.
@@ -45,7 +45,7 @@ const CHAT_LIMIT_SECONDS: u64 = 600;
 
 impl StrandedRow {
     /// Its time limit, less what it had used before and what was left when its lease ended.
-    fn ran(&self, task: Option<&Task>) -> Duration {
+    fn execution_time(&self, task: Option<&Task>) -> Duration {
         let limit = task.map_or(CHAT_LIMIT_SECONDS, |task| task.spec.timeout_seconds);
         let left = self.deadline_at - self.lease_until.min(self.deadline_at);
         let ran_ms = (limit as i64 * 1000 - self.ran_ms - left.num_milliseconds()).max(0);
@@ -55,18 +55,18 @@ impl StrandedRow {
 
 impl Store {
     /// Makes claims ready again whose holder did not start them in time; answers how many.
-    pub async fn reclaim(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
+    pub async fn requeue_expired_claims(&self, now: DateTime<Utc>) -> Result<u64, StoreError> {
         let mut write = self.db.write(&Scope::Every).await?;
         let reclaimed = write.query(RECLAIM).bind(now).execute().await?;
         write.commit().await?;
-        self.ready_again(reclaimed > 0);
+        self.notify_ready(reclaimed > 0);
         Ok(reclaimed)
     }
 
     /// Takes over started runs whose lease has ended, or whose time limit passed `grace` ago, the longest overdue first.
     /// Each gets a lease of its own until `lease_until` and is not found again before that; so one that can't be rescued
     /// starves no other. One that can't be read is left out.
-    pub async fn take_stranded(
+    pub async fn take_over_expired(
         &self,
         now: DateTime<Utc>,
         grace: TimeDelta,
@@ -94,7 +94,7 @@ impl Store {
                 lease,
                 run,
                 crashed: row.lease_until < now,
-                ran: row.ran(task.as_ref()),
+                ran: row.execution_time(task.as_ref()),
                 task,
                 cancel_reason: row.cancel_reason,
             })
@@ -112,12 +112,12 @@ impl Store {
         if rows.is_empty() {
             return Ok(HashMap::new());
         }
-        if planted!("rescue_without_token") {
+        if failpoint!("rescue_without_token") {
             // for as long as another rescuer and then a worker may need: two that pause alike would not be told apart
             crate::base::clock::pause(Duration::from_millis(fastrand::u64(100..3000))).await;
         }
         let take_over =
-            planted_text!("rescue_without_token", TAKE_OVER, "and lease_token = $2 and lease_until = $3" => "");
+            failpoint_text!("rescue_without_token", TAKE_OVER, "and lease_token = $2 and lease_until = $3" => "");
         // rows are locked in the order of their ids, as everywhere
         let mut by_id: Vec<&StrandedRow> = rows.iter().collect();
         by_id.sort_by_key(|row| row.run_id);
@@ -165,21 +165,21 @@ impl Store {
             let handed = hand_over(tx, task_id, now).await?;
             tx.query("update parked set wake_at = $2 where task_id = $1 and reason = 'overlap' and wake_at <= $3")
                 .bind(task_id)
-                .bind(now + LOOK_AGAIN)
+                .bind(now + RECHECK_AFTER)
                 .bind(now)
                 .execute()
                 .await?;
             write.commit().await?;
             woken += usize::from(handed);
         }
-        self.ready_again(woken > 0);
+        self.notify_ready(woken > 0);
         Ok(woken)
     }
 
     /// Wakes those who start runs, where some are ready again.
-    fn ready_again(&self, any: bool) {
+    fn notify_ready(&self, any: bool) {
         if any {
-            self.hint(Topic::Queue);
+            self.notify(Topic::Queue);
         }
     }
 
@@ -204,7 +204,7 @@ impl Store {
         }
         let freed = lost.len();
         write.commit().await?;
-        self.ready_again(freed > 0);
+        self.notify_ready(freed > 0);
         Ok(freed)
     }
 }

@@ -56,7 +56,7 @@ pub struct Whereabouts {
 
 impl Store {
     /// Where this run is.
-    pub async fn whereabouts(
+    pub async fn locate_run(
         &self,
         scope: &Scope,
         run_id: Uuid,
@@ -81,14 +81,14 @@ impl Store {
             .await?;
         read.end().await?;
         let holder = match task_id {
-            Some(task_id) => self.holder_of(scope, task_id).await?,
+            Some(task_id) => self.slot_holder(scope, task_id).await?,
             None => None,
         };
         Ok(Whereabouts { queued, parked, holder })
     }
 
     /// The run that has this task's slot; `None`: it is free.
-    pub async fn holder_of(&self, scope: &Scope, task_id: Uuid) -> Result<Option<Holder>, StoreError> {
+    pub async fn slot_holder(&self, scope: &Scope, task_id: Uuid) -> Result<Option<Holder>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
         let found = read
             .query(

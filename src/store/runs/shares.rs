@@ -14,9 +14,9 @@ pub struct Shares {
     /// Places that are free.
     pub free: usize,
     /// Places in use, by the hash of the tenant.
-    pub held: HashMap<u32, Occupant>,
+    pub occupants: HashMap<u32, Occupant>,
     /// All tasks are of one tenant.
-    pub alone: bool,
+    pub single_tenant: bool,
 }
 
 /// A tenant that has places.
@@ -40,33 +40,33 @@ pub struct TenantShares {
 }
 
 /// How many more places a tenant may take that has `runs`, where so many are free and nobody else takes any.
-fn left(free: usize, runs: usize) -> usize {
+fn tenant_share(free: usize, runs: usize) -> usize {
     (3 * free).saturating_sub(runs).div_ceil(4)
 }
 
 impl Shares {
     /// How many more places this tenant may take, if nobody else takes any.
-    pub fn left_to(&self, line: u32) -> usize {
-        match self.alone {
+    pub fn available_to(&self, tenant_hash: u32) -> usize {
+        match self.single_tenant {
             true => self.free,
-            false => left(self.free, self.held.get(&line).map_or(0, |occupant| occupant.runs)),
+            false => tenant_share(self.free, self.occupants.get(&tenant_hash).map_or(0, |occupant| occupant.runs)),
         }
     }
 
     /// How many more places any tenant may take, whoever it is.
-    pub fn left_to_each(&self) -> usize {
-        match self.alone {
+    pub fn available_to_any(&self) -> usize {
+        match self.single_tenant {
             true => self.free,
-            false => left(self.free, self.held.values().map(|occupant| occupant.runs).max().unwrap_or(0)),
+            false => tenant_share(self.free, self.occupants.values().map(|occupant| occupant.runs).max().unwrap_or(0)),
         }
     }
 
     /// Takes a place for a tenant, if it may have one more.
     pub fn take(&mut self, tenant: &str) -> bool {
-        let line = line(tenant);
-        let may = self.take_in(line);
+        let tenant_hash = tenant_hash(tenant);
+        let may = self.take_for_hash(tenant_hash);
         if may
-            && let Some(occupant) = self.held.get_mut(&line)
+            && let Some(occupant) = self.occupants.get_mut(&tenant_hash)
             && occupant.tenant.is_empty()
         {
             occupant.tenant = tenant.into();
@@ -75,22 +75,25 @@ impl Shares {
     }
 
     /// Takes a place for the tenant of a line, if it may have one more.
-    pub fn take_in(&mut self, line: u32) -> bool {
-        let may = self.left_to(line) > 0;
+    pub fn take_for_hash(&mut self, tenant_hash: u32) -> bool {
+        let may = self.available_to(tenant_hash) > 0;
         if may {
             self.free -= 1;
-            self.held.entry(line).or_default().runs += 1;
+            self.occupants.entry(tenant_hash).or_default().runs += 1;
         }
         may
     }
 
     /// The limits by tenant that a take keeps; `None`: it leases whatever there is.
     pub fn of_tenants(&self) -> Option<TenantShares> {
-        if self.alone {
+        if self.single_tenant {
             return None;
         }
-        let usual = left(self.free, 0);
-        let less = self.held.values().map(|occupant| (occupant.tenant.to_string(), left(self.free, occupant.runs)));
+        let usual = tenant_share(self.free, 0);
+        let less = self
+            .occupants
+            .values()
+            .map(|occupant| (occupant.tenant.to_string(), tenant_share(self.free, occupant.runs)));
         let less = less.filter(|(_, left)| *left < usual).map(|(tenant, left)| (tenant, left as i64));
         Some(TenantShares { free: self.free as i64, usual: usual as i64, less: less.collect() })
     }
@@ -117,8 +120,8 @@ impl TenantShares {
     }
 }
 
-/// The number of a tenant's line. Two tenants may share one, which costs them some patience and nothing else.
-pub fn line(tenant: &str) -> u32 {
+/// The hash by which a tenant is queued. Two tenants may share one, which costs them some waiting and nothing else.
+pub fn tenant_hash(tenant: &str) -> u32 {
     crc32fast::hash(tenant.as_bytes())
 }
 
@@ -137,7 +140,7 @@ mod tests {
     #[test]
     fn one_tenant_stops_at_three_quarters_and_the_next_ones_find_places() {
         let mut shares = of(64);
-        let first = shares.left_to(line("a"));
+        let first = shares.available_to(tenant_hash("a"));
         assert_eq!(["a", "b", "c", "d"].map(|tenant| hog(&mut shares, tenant)), [48, 12, 3, 1]);
         assert_eq!((first, shares.free), (48, 0), "what is told beforehand is what is taken");
         for (places, taken) in [(0, 0), (1, 1), (2, 2), (3, 3), (4, 3), (7, 6), (8, 6)] {
@@ -146,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn where_all_tasks_are_of_one_tenant_it_may_have_all_places() {
-        let mut shares = Shares { alone: true, ..of(64) };
-        assert_eq!((shares.left_to_each(), shares.of_tenants()), (64, None));
+    fn single_tenant_may_have_all_slots() {
+        let mut shares = Shares { single_tenant: true, ..of(64) };
+        assert_eq!((shares.available_to_any(), shares.of_tenants()), (64, None));
         assert_eq!(hog(&mut shares, "a"), 64);
     }
 
@@ -163,12 +166,12 @@ mod tests {
     }
 
     #[test]
-    fn two_takes_at_once_lease_together_what_one_may() {
+    fn concurrent_takes_lease_no_more_than_one_take_may() {
         let mut shares = of(64);
         (0..7).for_each(|_| assert!(shares.take("a")));
         let whole = shares.of_tenants().expect("shares");
         let [one, other] = whole.halves();
         assert_eq!((one.of("a") + other.of("a"), one.of("b") + other.of("b")), (whole.of("a"), whole.of("b")));
-        assert_eq!((whole.of("a"), whole.of("b"), shares.left_to_each()), (41, 43, 41));
+        assert_eq!((whole.of("a"), whole.of("b"), shares.available_to_any()), (41, 43, 41));
     }
 }

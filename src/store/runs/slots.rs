@@ -15,15 +15,15 @@ use crate::domain::run::RunState;
 use crate::store::hot::Hot;
 use crate::store::runs::blocked::BlockedRow;
 use crate::store::runs::blocked::REASON_SUPERSEDED;
-use crate::store::runs::leases::Blocked;
-use crate::store::runs::leases::Lease;
+use crate::store::runs::lease::Blocked;
+use crate::store::runs::lease::Lease;
 use crate::store::runs::slots::previous::{SUPERSEDE, lock_previous, take_over};
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
 use crate::store::{Split, StoreError};
 
 /// Waiting for a slot is ended by the run before; this is only how long a lost hand-over can last.
-pub(in crate::store) const LOOK_AGAIN: TimeDelta = TimeDelta::seconds(60);
+pub(in crate::store) const RECHECK_AFTER: TimeDelta = TimeDelta::seconds(60);
 
 /// Gives a task's free slot to the oldest run that waits for it, which enters the queue; answers whether one did.
 pub(in crate::store) async fn hand_over(
@@ -134,7 +134,7 @@ pub(in crate::store) async fn resolve_blocked(
             take_over(tx, holder, row, &waiting, now).await?;
             holder = Some(row.run_id);
         }
-        let fate = row.fate(holder, &waiting, &held);
+        let fate = row.decide(holder, &waiting, &held);
         settle_blocked(tx, row, fate, holder, &waiting, now).await?;
         blocked.push((row.run_id, fate));
     }
@@ -232,7 +232,7 @@ async fn settle_blocked(
             .bind(id)
             .bind(row.task_id)
             .bind(&row.tenant_id)
-            .bind(now + LOOK_AGAIN)
+            .bind(now + RECHECK_AFTER)
             .bind(&row.own_overlap)
             .execute()
             .await?;
@@ -280,8 +280,8 @@ mod tests {
     }
 
     fn fates(overlap: &str) -> [Blocked; 4] {
-        let fate = |waiting: &[Uuid]| row(overlap).fate(Some(HOLDER), waiting, &[previous(HOLDER, false)]);
-        [fate(&[]), fate(&[OLDER]), fate(&[YOUNGER]), row(overlap).fate(None, &[], &[])]
+        let fate = |waiting: &[Uuid]| row(overlap).decide(Some(HOLDER), waiting, &[previous(HOLDER, false)]);
+        [fate(&[]), fate(&[OLDER]), fate(&[YOUNGER]), row(overlap).decide(None, &[], &[])]
     }
 
     #[test]
@@ -320,14 +320,14 @@ mod tests {
     fn a_cancelled_one_is_cancelled_whoever_has_the_slot() {
         let cancelled = BlockedRow { cancel_reason: Some("no".into()), ..row("skip") };
         for holder in [None, Some(OWN), Some(HOLDER)] {
-            assert_eq!(cancelled.fate(holder, &[], &[]), Blocked::Cancelled);
+            assert_eq!(cancelled.decide(holder, &[], &[]), Blocked::Cancelled);
         }
     }
 
     #[test]
     fn a_run_is_never_in_its_own_way_and_only_a_locked_holder_is_asked_to_end() {
-        assert_eq!(row("skip").fate(Some(OWN), &[], &[]), Blocked::Again);
-        assert_eq!(row("cancel_previous").fate(Some(HOLDER), &[], &[previous(OLDER, false)]), Blocked::Again);
+        assert_eq!(row("skip").decide(Some(OWN), &[], &[]), Blocked::Again);
+        assert_eq!(row("cancel_previous").decide(Some(HOLDER), &[], &[previous(OLDER, false)]), Blocked::Again);
     }
 
     #[test]

@@ -16,14 +16,14 @@ use crate::domain::notification::Recipient;
 use crate::domain::run::Run;
 use crate::domain::task::Task;
 use crate::store::db::flow::QueueFlow;
-use crate::store::db::{Db, answered, connection, fault};
+use crate::store::db::{Db, connection, fault, with_timeout};
 use crate::store::hot::Hot;
-use crate::store::runs::leases::Blocked;
-use crate::store::runs::leases::ClaimCursor;
-use crate::store::runs::leases::Lease;
-use crate::store::runs::leases::RunClaim;
-use crate::store::runs::leases::StartedRow;
-use crate::store::runs::leases::Take;
+use crate::store::runs::lease::Blocked;
+use crate::store::runs::lease::ClaimCursor;
+use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::RunClaim;
+use crate::store::runs::lease::StartedRow;
+use crate::store::runs::lease::Take;
 use crate::store::runs::slots::resolve_blocked;
 use crate::store::{Store, StoreError, Topic};
 
@@ -81,13 +81,13 @@ pub struct Starts {
 /// Reads what belongs to runs that are started on the record: a store that is away for a moment is asked again, since
 /// nobody else would execute them until their leases run out. Starts of claims are asked for
 /// again as a whole after ten seconds.
-async fn insist<T, R>(read: impl Fn() -> R) -> Result<T, StoreError>
+async fn retry_unavailable<T, R>(read: impl Fn() -> R) -> Result<T, StoreError>
 where
     R: Future<Output = Result<T, StoreError>>,
 {
     let mut tries = 0;
     loop {
-        match answered(read()).await {
+        match with_timeout(read()).await {
             Err(StoreError::Unavailable(_)) if tries < TRIES => {
                 tries += 1;
                 pause(full_jitter(BACK_OFF.0, tries, BACK_OFF.1, fastrand::f64())).await;
@@ -108,7 +108,7 @@ impl Store {
         let (taken, blocked) = match &self.db {
             // one statement, which is its own transaction; what it could not start it has claimed, as a start finds it
             Db::Postgres { hot, waits, .. } if !take.limits.any() => {
-                let taken = answered(connection("hot", hot, waits).await?.take(take)).await?;
+                let taken = with_timeout(connection("hot", hot, waits).await?.take(take)).await?;
                 fault()?;
                 let blocked = self.resolve(&taken.stopped).await;
                 (taken, blocked)
@@ -122,8 +122,8 @@ impl Store {
                 (taken, blocked)
             }
         };
-        let leased = taken.going.len() + taken.stopped.len() + taken.claims.len();
-        let starts = self.starts(taken.going, blocked, take.lease_until).await?;
+        let leased = taken.started.len() + taken.stopped.len() + taken.claims.len();
+        let starts = self.starts(taken.started, blocked, take.lease_until).await?;
         Ok(Taking { starts, claims: taken.claims, turn: taken.turn, leased })
     }
 
@@ -151,66 +151,67 @@ impl Store {
         let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
         let tx = &mut write.tx();
         let now = self.clock.now();
-        let going = tx.start(leases, now, lease_until).await?;
-        let gone: HashSet<Uuid> = going.iter().map(|g| g.lease.run_id).collect();
+        let started = tx.start(leases, now, lease_until).await?;
+        let gone: HashSet<Uuid> = started.iter().map(|g| g.lease.run_id).collect();
         let left = leases.iter().filter(|lease| !gone.contains(&lease.run_id));
         let blocked = resolve_blocked(tx, left.copied().collect(), now).await?;
         write.commit().await?;
-        self.starts(going, blocked, lease_until).await
+        self.starts(started, blocked, lease_until).await
     }
 
     async fn starts(
         &self,
-        going: Vec<StartedRow>,
+        started: Vec<StartedRow>,
         blocked: Vec<(Uuid, Blocked)>,
         lease_until: DateTime<Utc>,
     ) -> Result<Starts, StoreError> {
         let skipped = blocked.iter().filter(|(_, fate)| *fate == Blocked::Skipped).count();
         self.counts.skipped("overlap", skipped);
         if blocked.iter().any(|(_, fate)| *fate == Blocked::Behind) {
-            self.hint(Topic::Cancels);
+            self.notify(Topic::Cancels);
         }
         if blocked.iter().any(|(_, fate)| matches!(fate, Blocked::Again | Blocked::Cancelled)) {
-            self.hint(Topic::Queue);
+            self.notify(Topic::Queue);
         }
-        Ok(Starts { started: self.read_started(going, &mut HashMap::new(), lease_until).await?, blocked })
+        Ok(Starts { started: self.read_started(started, &mut HashMap::new(), lease_until).await?, blocked })
     }
 
     /// Adds to runs that were just started their records, their tasks, and who is told of them. What is not known is read;
     /// tasks are known from then on.
     pub(in crate::store) async fn read_started(
         &self,
-        going: Vec<StartedRow>,
+        started: Vec<StartedRow>,
         tasks: &mut HashMap<Uuid, Arc<Task>>,
         lease_until: DateTime<Utc>,
     ) -> Result<Vec<StartedRun>, StoreError> {
-        if going.is_empty() {
+        if started.is_empty() {
             return Ok(Vec::new());
         }
-        let unread: Vec<Uuid> = going.iter().filter(|g| g.run.is_none()).map(|g| g.lease.run_id).collect();
-        let read = insist(|| self.runs_by_id(&unread));
-        let (mut runs, around) = tokio::try_join!(read, self.around(&going, tasks))?;
-        let started = going.into_iter().filter_map(|mut going| {
+        let unread: Vec<Uuid> = started.iter().filter(|g| g.run.is_none()).map(|g| g.lease.run_id).collect();
+        let read = retry_unavailable(|| self.runs_by_id(&unread));
+        let (mut runs, around) = tokio::try_join!(read, self.load_context(&started, tasks))?;
+        let started = started.into_iter().filter_map(|mut started| {
             // one that can't be read is told of, and left to its lease
-            let run = going.run.take().or_else(|| runs.remove(&going.lease.run_id))?;
-            Some(around.started(going, run, lease_until))
+            let run = started.run.take().or_else(|| runs.remove(&started.lease.run_id))?;
+            Some(around.to_started_run(started, run, lease_until))
         });
         Ok(started.collect())
     }
 
     /// Reads the surroundings of runs, beside the tasks that are known.
-    async fn around<'a>(
+    async fn load_context<'a>(
         &self,
-        going: &[StartedRow],
+        started: &[StartedRow],
         tasks: &'a mut HashMap<Uuid, Arc<Task>>,
     ) -> Result<Around<'a>, StoreError> {
-        let unknown = going.iter().filter_map(|going| going.task_id).filter(|id| !tasks.contains_key(id));
+        let unknown = started.iter().filter_map(|started| started.task_id).filter(|id| !tasks.contains_key(id));
         let unknown: BTreeSet<Uuid> = unknown.collect();
-        let tenants: BTreeSet<&str> = going.iter().map(|going| going.tenant_id.as_str()).collect();
+        let tenants: BTreeSet<&str> = started.iter().map(|started| started.tenant_id.as_str()).collect();
         let (unknown, tenants): (Vec<_>, Vec<_>) = (unknown.into_iter().collect(), tenants.into_iter().collect());
-        let (read, recipients) =
-            insist(|| async { tokio::try_join!(self.tasks_by_id(&unknown), self.recipients_by_tenant(&tenants)) })
-                .await?;
+        let (read, recipients) = retry_unavailable(|| async {
+            tokio::try_join!(self.tasks_by_id(&unknown), self.recipients_by_tenant(&tenants))
+        })
+        .await?;
         tasks.extend(read.into_iter().map(|(id, task)| (id, Arc::new(task))));
         let recipients = recipients.into_iter().map(|(tenant, recipient)| (tenant, Arc::new(recipient))).collect();
         Ok(Around { tasks, recipients })
@@ -224,14 +225,14 @@ struct Around<'a> {
 }
 
 impl Around<'_> {
-    fn started(&self, going: StartedRow, run: Run, lease_until: DateTime<Utc>) -> StartedRun {
+    fn to_started_run(&self, started: StartedRow, run: Run, lease_until: DateTime<Utc>) -> StartedRun {
         StartedRun {
-            lease: going.lease,
+            lease: started.lease,
             task: run.task_id.and_then(|id| self.tasks.get(&id)).cloned(),
             recipient: self.recipients.get(&run.tenant_id).cloned(),
             run: Arc::new(run),
             lease_until,
-            deadline_at: going.deadline_at,
+            deadline_at: started.deadline_at,
         }
     }
 }

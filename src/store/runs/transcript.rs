@@ -16,10 +16,10 @@ use crate::store::db::flow::QueueFlow;
 use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
 use crate::store::db::write_batcher::{BatchLimit, WriteBatcher};
 use crate::store::hot::Hot;
-use crate::store::runs::leases::Lease;
+use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::sql::sql;
-use crate::store::{Store, StoreError, answered};
+use crate::store::{Store, StoreError, with_timeout};
 
 #[derive(sqlx_macros::FromRow)]
 struct TurnRow {
@@ -82,13 +82,13 @@ impl Store {
         let bytes = entries.iter().map(EntryColumns::bytes).sum();
         let (store, append) = (self.clone(), TranscriptAppend { lease, entries });
         let work = |appends: Vec<_>| async move { store.append_each(&appends).await };
-        let written = self.appends.go_for(tenant.to_owned(), bytes, append, work).await;
+        let written = self.appends.submit_for(tenant.to_owned(), bytes, append, work).await;
         written.unwrap_or_else(|| Err(StoreError::Unavailable("the append was broken off".into())))
     }
 
     /// In one transaction, as long as the database has nothing against any of them.
     async fn append_each(&self, appends: &[TranscriptAppend]) -> Vec<Result<(), StoreError>> {
-        match answered(self.append_together(appends)).await {
+        match with_timeout(self.append_together(appends)).await {
             Ok(written) => written,
             // it may have taken effect
             Err(StoreError::Unavailable(why)) => {
@@ -98,7 +98,7 @@ impl Store {
             Err(_) => {
                 let mut written = Vec::with_capacity(appends.len());
                 for append in appends {
-                    let alone = answered(self.append_together(std::slice::from_ref(append))).await;
+                    let alone = with_timeout(self.append_together(std::slice::from_ref(append))).await;
                     written.push(alone.and_then(|mut only| only.remove(0)));
                 }
                 written

@@ -17,8 +17,8 @@ use crate::domain::notification::NewDelivery;
 use crate::domain::task::change::{Changed, FaultyPart, PlannedChange, TaskChange};
 use crate::domain::task::{Task, TaskStatus, named_by};
 use crate::domain::trigger::zone_database_version;
-use crate::store::credentials::standing::is_mended;
-use crate::store::credentials::{in_turn, name_credentials};
+use crate::store::credentials::standing::is_resolved;
+use crate::store::credentials::{lock_reference, name_credentials};
 use crate::store::db::text::{document, optional, text};
 use crate::store::events::closing::{EventRelease, RELEASE};
 use crate::store::events::event_index::{index_event_task, is_indexed};
@@ -88,13 +88,13 @@ pub(in crate::store) async fn change_locked(
     before.run_count -= taken_back;
     let mut changed = before.change(change, scope, planned).map_err(|error| StoreError::Conflict(error.to_string()))?;
     if changed.replanned {
-        plan_anew(tx, &changed, &ahead).await?;
+        reschedule(tx, &changed, &ahead).await?;
     } else {
         changed.task.fire_count += taken_back;
         changed.task.run_count += taken_back;
     }
     if before.spec.trigger.overlap_counts_waiting() && !changed.task.spec.trigger.overlap_counts_waiting() {
-        give_up_slots(tx, before.id, now).await?;
+        release_slots(tx, before.id, now).await?;
     }
     if asks_anew(&before.spec.trigger, &changed.task.spec.trigger) {
         begin_anew(tx, before.id, now).await?;
@@ -109,12 +109,12 @@ pub(in crate::store) async fn change_locked(
         }
     }
     write_task(tx, &changed.task, now).await?;
-    settle_surroundings(tx, &before, &changed.task, change, now).await?;
+    update_related(tx, &before, &changed.task, change, now).await?;
     Ok((changed.task, changed.skipped.map(|skip| skip.reason)))
 }
 
 /// Takes back what is recorded ahead, and writes the `due` row.
-async fn plan_anew(tx: &mut Tx<'_>, changed: &Changed, ahead: &RecordedAhead) -> Result<(), StoreError> {
+async fn reschedule(tx: &mut Tx<'_>, changed: &Changed, ahead: &RecordedAhead) -> Result<(), StoreError> {
     for (run_id, _) in &ahead.fires {
         tx.query("delete from queue where run_id = $1").bind(run_id).execute().await?;
     }
@@ -139,7 +139,7 @@ async fn plan_anew(tx: &mut Tx<'_>, changed: &Changed, ahead: &RecordedAhead) ->
 }
 
 /// Runs of the task that wait for people or a completion do not count as running any more.
-async fn give_up_slots(tx: &mut Tx<'_>, id: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
+async fn release_slots(tx: &mut Tx<'_>, id: Uuid, now: DateTime<Utc>) -> Result<(), StoreError> {
     let waiting: Vec<Uuid> = tx.query(LOCK_WAITING).bind(id).scalars().await?;
     for run_id in waiting {
         if free(tx, id, run_id).await? > 0 {
@@ -175,7 +175,7 @@ async fn write_task(tx: &mut Tx<'_>, task: &Task, now: DateTime<Utc>) -> Result<
 }
 
 /// Writes what follows from a change for what is stored beside the task.
-async fn settle_surroundings(
+async fn update_related(
     tx: &mut Tx<'_>,
     before: &Task,
     after: &Task,
@@ -237,8 +237,8 @@ impl Store {
         }
         let changed = self.change_planned(scope, id, ChangeRequest { change, notice: None, unless_mended: None }).await;
         let task = self.refusal(changed)?.ok_or(StoreError::NotFound)?;
-        self.hint(Topic::Queue);
-        self.hint(Topic::Windows);
+        self.notify(Topic::Queue);
+        self.notify(Topic::Windows);
         Ok(task)
     }
 
@@ -259,7 +259,7 @@ impl Store {
             };
             match tried {
                 ChangeAttempt::Changed(task) => {
-                    self.hint(Topic::Due);
+                    self.notify(Topic::Due);
                     return Ok(Some(*task));
                 }
                 ChangeAttempt::Mended => return Ok(None),
@@ -313,14 +313,14 @@ impl Store {
         let mut write = self.db.write(scope).await?;
         let tx = &mut write.tx();
         if let Some((tenant, lack)) = request.unless_mended {
-            in_turn(tx, tenant, &lack.credential.service, &lack.credential.account).await?;
+            lock_reference(tx, tenant, &lack.credential.service, &lack.credential.account).await?;
         }
         let row = lock_task(tx, id, scope).await?;
         if row.is_due(planned.now) {
             return Ok(ChangeAttempt::Due);
         }
         if let Some((_, lack)) = request.unless_mended
-            && is_mended(tx, &row.tenant_id, lack).await?
+            && is_resolved(tx, &row.tenant_id, lack).await?
         {
             return Ok(ChangeAttempt::Mended);
         }

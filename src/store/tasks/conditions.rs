@@ -180,10 +180,10 @@ impl Store {
         }
         write.commit().await?;
         if fires {
-            self.hint(Topic::Queue);
+            self.notify(Topic::Queue);
         }
         if notice.is_some() {
-            self.hint(Topic::Outbox);
+            self.notify(Topic::Outbox);
         }
         let skipped = step.fire.as_ref().and_then(|fire| fire.skipped).or(over_quota.then_some(REASON_QUOTA));
         if let Some(reason) = skipped {
@@ -239,7 +239,7 @@ impl Store {
             tx.post(&[notice], now).await?;
         }
         write.commit().await?;
-        self.hint(Topic::Outbox);
+        self.notify(Topic::Outbox);
         Ok(true)
     }
 
@@ -271,7 +271,7 @@ impl Store {
 /// Whether what is known of a condition says nothing about what it asks now.
 pub(in crate::store) fn asks_anew(before: &Trigger, after: &Trigger) -> bool {
     match (before.condition(), after.condition()) {
-        (Some(before), Some(after)) => !before.asks_the_same(after),
+        (Some(before), Some(after)) => !before.is_same_question(after),
         (before, after) => before.is_some() != after.is_some(),
     }
 }
@@ -281,7 +281,7 @@ pub(in crate::store) async fn begin_anew(tx: &mut Tx<'_>, task_id: Uuid, now: Da
     let known: Option<(i64, Json<Value>)> =
         tx.query("select edges, body from condition_state where task_id = $1").bind(task_id).optional().await?;
     if let Some((edges, body)) = known {
-        let state = ConditionState::read(&body.0, edges).begun_anew();
+        let state = ConditionState::read(&body.0, edges).reset();
         tx.query("update condition_state set version = version + 1, body = $2, updated_at = $3 where task_id = $1")
             .bind(task_id)
             .bind(document(&state)?)

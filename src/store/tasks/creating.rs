@@ -19,7 +19,7 @@ use crate::store::credentials::add_credentials;
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::sqlite_batch;
 use crate::store::db::text::{document, optional, text};
-use crate::store::db::{Db, answered, connection, fault};
+use crate::store::db::{Db, connection, fault, with_timeout};
 use crate::store::events::event_index::{event_shard, index_event_task, is_indexed};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
 use crate::store::sql::sql;
@@ -80,24 +80,24 @@ impl Store {
         }
         self.admit_task(task, idempotency).await?;
         let answer = match &self.db {
-            Db::Postgres { .. } if idempotency.is_none() && stands_alone(task) => {
-                self.create_together((task.clone(), nominal_at)).await.map(StoredAnswer::Done)
+            Db::Postgres { .. } if idempotency.is_none() && is_simple(task) => {
+                self.create_batched((task.clone(), nominal_at)).await.map(StoredAnswer::Done)
             }
-            _ => self.create_with_more(task, nominal_at, idempotency).await,
+            _ => self.create_in_transaction(task, nominal_at, idempotency).await,
         };
         let answer = self.refusal(answer).map_err(|error| match error {
             StoreError::Conflict(_) if task.key.is_some() => taken(task),
             error => error,
         })?;
-        self.hint(Topic::Due);
+        self.notify(Topic::Due);
         Ok(answer)
     }
 
     /// Stores a task together with those that others store at the same time. Like an import, the statement holds rows of
     /// several tenants, so that Postgres confines it to none of them: each row brings the tenant of its task.
-    async fn create_together(&self, task: NewTask) -> Result<(), StoreError> {
+    async fn create_batched(&self, task: NewTask) -> Result<(), StoreError> {
         let store = self.clone();
-        let answer = self.creating.go(task, |tasks| async move { store.create_each(&tasks).await });
+        let answer = self.creating.submit(task, |tasks| async move { store.create_each(&tasks).await });
         answer.await.unwrap_or_else(|| Err(StoreError::Unavailable("the request was broken off".into())))
     }
 
@@ -111,7 +111,7 @@ impl Store {
                 }
                 // the others are not to pay for a tenant that has all it may have
                 Err(StoreError::Quota(over)) if tasks.iter().any(|(task, _)| task.tenant_id != over.tenant) => {
-                    return self.create_apart(tasks, &over.tenant).await;
+                    return self.create_tenant_first(tasks, &over.tenant).await;
                 }
                 // it may have taken effect
                 Err(StoreError::Unavailable(why)) => {
@@ -128,7 +128,7 @@ impl Store {
     }
 
     /// Stores the tasks of one tenant one by one, and those of the others together.
-    async fn create_apart(&self, tasks: &[NewTask], tenant: &str) -> Vec<Result<(), StoreError>> {
+    async fn create_tenant_first(&self, tasks: &[NewTask], tenant: &str) -> Vec<Result<(), StoreError>> {
         let others: Vec<NewTask> = tasks.iter().filter(|(task, _)| task.tenant_id != tenant).cloned().collect();
         let mut others = Box::pin(self.create_each(&others)).await.into_iter();
         let mut answers = Vec::with_capacity(tasks.len());
@@ -145,15 +145,15 @@ impl Store {
     async fn create_one(&self, task: &Task, nominal_at: Option<DateTime<Utc>>) -> Result<(), StoreError> {
         match &self.db {
             Db::Postgres { quick, waits, .. } => {
-                answered(create_alone(&mut *connection("quick", quick, waits).await?, task, nominal_at)).await?;
+                with_timeout(insert_simple(&mut *connection("quick", quick, waits).await?, task, nominal_at)).await?;
                 fault()?;
                 Ok(())
             }
-            Db::Sqlite { .. } => self.create_with_more(task, nominal_at, None).await.map(drop),
+            Db::Sqlite { .. } => self.create_in_transaction(task, nominal_at, None).await.map(drop),
         }
     }
 
-    async fn create_with_more(
+    async fn create_in_transaction(
         &self,
         task: &Task,
         nominal_at: Option<DateTime<Utc>>,
@@ -214,7 +214,7 @@ impl Store {
 
     async fn create_admitted_tasks(&self, tasks: &[NewTask]) -> Result<Vec<bool>, StoreError> {
         let tenant = tasks.first().map_or("", |(task, _)| task.tenant_id.as_str());
-        let _turn = self.in_bulk(tenant, tasks.len()).await;
+        let _turn = self.acquire_bulk(tenant, tasks.len()).await;
         let made = self.refusal(self.try_create_tasks(tasks).await);
         match (made, &self.db) {
             // SQLite counts row by row, so that its number has those of the batch in it that came first
@@ -233,7 +233,7 @@ impl Store {
         }
         let made: HashSet<Uuid> = match &self.db {
             Db::Postgres { pool, .. } if tasks.iter().any(|(task, _)| is_indexed(task)) => {
-                let mut write = pool.in_turn(flow_of(tasks)).await?.begin().await?;
+                let mut write = pool.acquire_fair(flow_of(tasks)).await?.begin().await?;
                 fault()?;
                 let made = create_batch(&mut write, tasks).await?;
                 index_batch(&mut write, tasks, &made).await?;
@@ -242,7 +242,7 @@ impl Store {
                 made
             }
             Db::Postgres { quick, waits, .. } => {
-                let made = answered(create_batch(&mut *connection("quick", quick, waits).await?, tasks)).await?;
+                let made = with_timeout(create_batch(&mut *connection("quick", quick, waits).await?, tasks)).await?;
                 fault()?;
                 made
             }
@@ -264,7 +264,7 @@ impl Store {
                 made
             }
         };
-        self.hint(Topic::Due);
+        self.notify(Topic::Due);
         Ok(tasks.iter().map(|(task, _)| made.contains(&task.id)).collect())
     }
 }
@@ -280,7 +280,7 @@ pub(in crate::store) fn taken(task: &Task) -> StoreError {
 }
 
 /// Whether all that belongs to a task is its due row.
-fn stands_alone(task: &Task) -> bool {
+fn is_simple(task: &Task) -> bool {
     !is_indexed(task) && named_by(&task.spec).is_empty()
 }
 
@@ -305,7 +305,7 @@ fn with_columns<'t>(insert: TxQuery<'t>, task: &Task) -> Result<TxQuery<'t>, Sto
         .bind(task.created_at))
 }
 
-async fn create_alone(
+async fn insert_simple(
     conn: &mut PgConnection,
     task: &Task,
     nominal_at: Option<DateTime<Utc>>,

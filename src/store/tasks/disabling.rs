@@ -86,7 +86,7 @@ impl Store {
             index_event_task(tx, id, &task.tenant_id, false, now).await?;
         }
         write.commit().await?;
-        self.hint(Topic::Outbox);
+        self.notify(Topic::Outbox);
         Ok(true)
     }
 

@@ -4,12 +4,12 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::credential::{CredentialIssue, CredentialIssueKind, CredentialStatus, Reference};
-use crate::domain::notification::credential_notice::{credential_trouble, credential_trouble_of_idle};
+use crate::domain::notification::credential_notice::{idle_issue_notice, issue_notice};
 use crate::domain::notification::ended::ended;
 use crate::domain::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::domain::task::change::TaskChange;
 use crate::domain::task::{Task, TaskStatus};
-use crate::store::credentials::standing::is_mended;
+use crate::store::credentials::standing::is_resolved;
 use crate::store::tasks::changes::ChangeRequest;
 use crate::store::{Store, StoreError, Topic};
 
@@ -77,29 +77,29 @@ impl Store {
         let notice = |words| match &of_all {
             Some(of_all) => of_all.clone(),
             None => {
-                let about = SubjectRef::lacking(&lack.credential, lack.kind, task.id, task.version);
+                let about = SubjectRef::credential_missing(&lack.credential, lack.kind, task.id, task.version);
                 NewDelivery::notice(&task, recipient.as_ref(), about, words)
             }
         };
         if task.status == TaskStatus::Active {
-            let words = credential_trouble(language, &lack.credential, lack.kind, Some(&task.name));
-            match self.pause_lacking(&task, lack, notice(words)).await {
+            let words = issue_notice(language, &lack.credential, lack.kind, Some(&task.name));
+            match self.pause_for_issue(&task, lack, notice(words)).await {
                 // it has just come to its end
                 Err(StoreError::Conflict(_)) => {}
                 done => return done,
             }
         }
-        if self.is_mended(&task.tenant_id, lack).await? {
+        if self.is_resolved(&task.tenant_id, lack).await? {
             return Ok(PauseResult::Mended);
         }
-        let words = credential_trouble_of_idle(language, &lack.credential, lack.kind, &task.name);
+        let words = idle_issue_notice(language, &lack.credential, lack.kind, &task.name);
         if let Some(notice) = notice(words) {
             self.post_delivery(&notice).await?;
         }
         Ok(PauseResult::Told)
     }
 
-    async fn pause_lacking(
+    async fn pause_for_issue(
         &self,
         task: &Task,
         lack: &CredentialIssue,
@@ -110,17 +110,17 @@ impl Store {
         let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_mended };
         Ok(match self.change_planned(&Scope::Every, task.id, request).await? {
             Some(_) => {
-                self.hint(Topic::Outbox);
+                self.notify(Topic::Outbox);
                 PauseResult::Paused
             }
             None => PauseResult::Mended,
         })
     }
 
-    async fn is_mended(&self, tenant: &str, lack: &CredentialIssue) -> Result<bool, StoreError> {
+    async fn is_resolved(&self, tenant: &str, lack: &CredentialIssue) -> Result<bool, StoreError> {
         let mut read = self.db.read().await?;
         let tx = &mut read.tx();
-        let found = is_mended(tx, tenant, lack).await?;
+        let found = is_resolved(tx, tenant, lack).await?;
         read.end().await?;
         Ok(found)
     }
@@ -146,7 +146,7 @@ impl Store {
         let change = TaskChange::Pause { reason: Some(reason) };
         let request = ChangeRequest { change: &change, notice: notice.as_ref(), unless_mended: None };
         self.change_planned(&Scope::Every, task.id, request).await?;
-        self.hint(Topic::Outbox);
+        self.notify(Topic::Outbox);
         Ok(())
     }
 

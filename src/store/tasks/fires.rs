@@ -20,7 +20,7 @@ use std::time::Instant;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::base::clock::signed;
+use crate::base::clock::to_delta;
 use crate::base::compute::{Compute, ENGINE};
 use crate::base::id::Scope;
 use crate::domain::task::Task;
@@ -30,8 +30,8 @@ use crate::store::db::flow::QueueFlow;
 use crate::store::db::text::document;
 use crate::store::hot::Hot;
 use crate::store::ops::rates::take_fires;
-use crate::store::runs::leases::RunClaim;
-use crate::store::runs::leases::StartedRow;
+use crate::store::runs::lease::RunClaim;
+use crate::store::runs::lease::StartedRow;
 use crate::store::runs::requests::LOCK_DUE;
 use crate::store::runs::starting::StartedRun;
 use crate::store::sql::sql;
@@ -108,7 +108,7 @@ impl Store {
     /// are due after those, latest first, so that they need not wait until what is late is done. While more is due than a
     /// batch has, each batch has some of tenants in turn, too, so that none waits until what is due of another is done.
     pub async fn fire_due(&self, ask: &FireDue) -> Result<FireResult, StoreError> {
-        let until = ask.now + signed(ask.horizon);
+        let until = ask.now + to_delta(ask.horizon);
         let place = self.apart.place(ask.limit);
         let tenants = match place.takes_turns {
             true => self.tenants_in_turn(until, ask.limit / BESIDE).await?,
@@ -118,7 +118,7 @@ impl Store {
         let read = due.len();
         let zones = zone::current().release().clone();
         let mut planner = Planner::new(due, ask.clone());
-        let (mut fired, mut going, mut tasks) = Recorded::default();
+        let (mut fired, mut started, mut tasks) = Recorded::default();
         let mut left = read;
         for _ in 0..PIECES {
             if left == 0 || fired.other_zones {
@@ -131,7 +131,7 @@ impl Store {
                     left = rest.len();
                     planner = rest;
                     fired.add(piece.0);
-                    going.extend(piece.1);
+                    started.extend(piece.1);
                     tasks.extend(piece.2);
                 }
                 Err(error) if fired.tasks > 0 => {
@@ -147,7 +147,7 @@ impl Store {
             place.settle(read, fired.tasks + left);
         }
         if let Some(start) = &ask.start {
-            fired.started = self.read_started(going, &mut tasks, start.lease_until).await?;
+            fired.started = self.read_started(started, &mut tasks, start.lease_until).await?;
         }
         Ok(fired)
     }
@@ -162,7 +162,7 @@ impl Store {
             let (_, batch) = self.planned(&tenant, Planner::new(due, ask.clone())).await?;
             self.record(batch, &ask, None).await?;
         }
-        self.hint(Topic::Queue);
+        self.notify(Topic::Queue);
         Ok(())
     }
 
@@ -191,10 +191,10 @@ impl Store {
             .bind(beside)
             .bind(offset)
             .bind(document(tenants)?)
-            .bind(turns::part_of_each(beside, tenants.len()))
+            .bind(turns::rows_per_tenant(beside, tenants.len()))
             .rows()
             .await?;
-        let (due, others) = self.unreadable.sift("tasks", &rows, |row: DueRow| Ok(row));
+        let (due, others) = self.unreadable.partition_readable("tasks", &rows, |row: DueRow| Ok(row));
         read.end().await?;
         if !others.is_empty() {
             self.disable_unreadable(&others, until).await?;
@@ -214,7 +214,7 @@ impl Store {
         for task_id in &by_id {
             tx.query(LOCK_DUE).bind(task_id).execute().await?;
             let still = tx.query(DUE_TASK).bind(until).bind(task_id).rows().await?;
-            for id in self.unreadable.sift("tasks", &still, |row: DueRow| Ok(row)).1 {
+            for id in self.unreadable.partition_readable("tasks", &still, |row: DueRow| Ok(row)).1 {
                 stop_and_disable(tx, id, (FaultyPart::Trigger, UNREADABLE), now).await?;
             }
         }
@@ -270,30 +270,30 @@ impl Store {
         {
             return Ok((FireResult { other_zones: true, ..FireResult::default() }, Vec::new(), HashMap::new()));
         }
-        if !planted!("no_compare_and_set") {
+        if !failpoint!("no_compare_and_set") {
             batch.keep(tx.due_as_read(&ids).await?);
         }
         let mut fires = batch.fires();
         take_fires(self, tx, &mut fires, &allowances, ask.now).await?;
-        batch.hold_to(fires);
+        batch.skip_over_quota(fires);
         let mut written = tx.fire(&batch, ask).await?;
         if !batch.notices.is_empty() {
             tx.post(&batch.notices.iter().map(|(_, notice)| notice).collect::<Vec<_>>(), ask.now).await?;
         }
         let tasks = std::mem::take(&mut batch.tasks);
-        let going = std::mem::take(&mut written.going);
+        let started = std::mem::take(&mut written.started);
         let missed: Vec<String> = batch.skipped.iter().filter_map(|run| run.reason.clone()).collect();
         self.learn(&self.paces.fires, batch.read.len(), began);
         let fired = summary(batch, written);
         write.commit().await?;
         self.counts.each_skipped(&missed);
-        if fired.recorded > fired.claims.len() + going.len() {
-            self.hint_everybody(Topic::Queue);
+        if fired.recorded > fired.claims.len() + started.len() {
+            self.notify_all_instances(Topic::Queue);
         }
         if !fired.disabled.is_empty() {
-            self.hint(Topic::Outbox);
+            self.notify(Topic::Outbox);
         }
-        Ok((fired, going, tasks))
+        Ok((fired, started, tasks))
     }
 
     /// Computes what a tenant wrote, when it is its turn, away from the threads that serve others.

@@ -39,7 +39,7 @@ impl TenantCursor {
 }
 
 /// How many of `rows` each of so many tenants has.
-pub(in crate::store) fn part_of_each(rows: i64, tenants: usize) -> i64 {
+pub(in crate::store) fn rows_per_tenant(rows: i64, tenants: usize) -> i64 {
     (rows / (tenants as i64).max(1)).max(1)
 }
 
@@ -90,6 +90,9 @@ mod tests {
 
     #[test]
     fn each_tenant_of_a_turn_has_one_row_at_least() {
-        assert_eq!([part_of_each(50, 1), part_of_each(50, 3), part_of_each(5, 50), part_of_each(0, 0)], [50, 16, 1, 1]);
+        assert_eq!(
+            [rows_per_tenant(50, 1), rows_per_tenant(50, 3), rows_per_tenant(5, 50), rows_per_tenant(0, 0)],
+            [50, 16, 1, 1]
+        );
     }
 }

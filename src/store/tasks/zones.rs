@@ -182,8 +182,8 @@ impl Store {
             tx.post(&[notice], now).await?;
         }
         write.commit().await?;
-        self.hint(Topic::Due);
-        self.hint(Topic::Outbox);
+        self.notify(Topic::Due);
+        self.notify(Topic::Outbox);
         Ok(true)
     }
 
@@ -198,7 +198,7 @@ impl Store {
             .await?;
         tx.query("delete from zone_releases where release < $1").bind(release.as_str()).execute().await?;
         write.commit().await?;
-        self.hint_everybody(Topic::Due);
+        self.notify_all_instances(Topic::Due);
         Ok(())
     }
 }

@@ -20,7 +20,7 @@ use crate::support::computing::{HeldThreads, until_waiting};
 type Deeds = Arc<Mutex<Vec<(String, Value)>>>;
 
 /// A tool that writes down what it is asked to do.
-fn deed(name: &'static str, deeds: &Deeds) -> FakeTool {
+fn recording_tool(name: &'static str, deeds: &Deeds) -> FakeTool {
     let deeds = deeds.clone();
     FakeTool::new(name, move |_, arguments| {
         deeds.lock().unwrap().push((name.to_owned(), arguments));
@@ -33,7 +33,7 @@ fn deed(name: &'static str, deeds: &Deeds) -> FakeTool {
     })
 }
 
-fn looks() -> FakeTool {
+fn read_tool() -> FakeTool {
     FakeTool::echo("look")
 }
 
@@ -44,7 +44,10 @@ fn stage(deeds: &Deeds) -> AgentHarness {
         call("m", "mail", json!({ "to": "ann" })),
         call("p", "pay", json!({ "to": "bob", "amount": 5 })),
     ];
-    AgentHarness::new(vec![calls(turn), says("all is done")], vec![looks(), deed("mail", deeds), deed("pay", deeds)])
+    AgentHarness::new(
+        vec![calls(turn), says("all is done")],
+        vec![read_tool(), recording_tool("mail", deeds), recording_tool("pay", deeds)],
+    )
 }
 
 /// Hands the message on as a run does that may ask.
@@ -55,7 +58,7 @@ async fn handle(stage: &AgentHarness) -> AgentResponse {
 }
 
 /// The suspension with its questions; they are stored, as the store would.
-async fn suspended(stage: &AgentHarness) -> Suspension {
+async fn suspend(stage: &AgentHarness) -> Suspension {
     let AgentResponse::Suspended(suspension) = handle(stage).await else { panic!("it went on") };
     let mut approvals = stage.store.approvals.lock().unwrap();
     for (ask, replaces) in &suspension.asks {
@@ -65,7 +68,7 @@ async fn suspended(stage: &AgentHarness) -> Suspension {
     suspension
 }
 
-async fn answered(stage: &AgentHarness) -> String {
+async fn final_answer(stage: &AgentHarness) -> String {
     match handle(stage).await {
         AgentResponse::Answered(result) => result.response,
         other => panic!("no answer: {other:?}"),
@@ -91,7 +94,7 @@ fn edit(arguments: Value) -> impl FnOnce(&mut Approval) {
     }
 }
 
-fn deeds_of(deeds: &Deeds) -> Vec<(String, Value)> {
+fn recorded_calls(deeds: &Deeds) -> Vec<(String, Value)> {
     deeds.lock().unwrap().clone()
 }
 
@@ -99,7 +102,7 @@ fn deeds_of(deeds: &Deeds) -> Vec<(String, Value)> {
 async fn calls_without_consent_run_and_the_rest_of_the_turn_is_asked_as_one_batch() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
-    let suspension = suspended(&stage).await;
+    let suspension = suspend(&stage).await;
     let asked: Vec<(&str, &str, &str)> = suspension
         .asks
         .iter()
@@ -111,7 +114,7 @@ async fn calls_without_consent_run_and_the_rest_of_the_turn_is_asked_as_one_batc
     assert_eq!(suspension.asks[0].0.expires_at - suspension.asks[0].0.created_at, chrono::TimeDelta::minutes(30));
     assert_eq!((suspension.open, suspension.usage.turns), (vec![], 1));
     assert_eq!(stage.results(), [("l".into(), r#"{"at":"it"}"#.into(), false)]);
-    assert_eq!(deeds_of(&deeds), []);
+    assert_eq!(recorded_calls(&deeds), []);
     let told = stage.told.lock().unwrap().clone();
     let asks = told.iter().filter(|event| matches!(event, StreamEvent::ApprovalRequired { .. })).count();
     assert_eq!(asks, 2);
@@ -120,8 +123,8 @@ async fn calls_without_consent_run_and_the_rest_of_the_turn_is_asked_as_one_batc
 #[tokio::test]
 async fn a_run_that_comes_back_without_an_answer_finds_its_questions_again() {
     let stage = stage(&Deeds::default());
-    let first = suspended(&stage).await;
-    let second = suspended(&stage).await;
+    let first = suspend(&stage).await;
+    let second = suspend(&stage).await;
     assert_eq!(second.asks, []);
     assert_eq!(second.open, first.asks.iter().map(|(ask, _)| ask.id).collect::<Vec<_>>());
     assert_eq!(stage.model.asked(), 1);
@@ -131,14 +134,14 @@ async fn a_run_that_comes_back_without_an_answer_finds_its_questions_again() {
 async fn an_approved_call_runs_while_its_sibling_is_still_open_and_once_only() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
-    suspended(&stage).await;
+    suspend(&stage).await;
     decide(&stage, "p", approve);
-    let left = suspended(&stage).await;
+    let left = suspend(&stage).await;
     assert_eq!(left.open.len(), 1);
-    assert_eq!(deeds_of(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
+    assert_eq!(recorded_calls(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
     decide(&stage, "m", approve);
-    assert_eq!(answered(&stage).await, "all is done");
-    let names: Vec<String> = deeds_of(&deeds).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(final_answer(&stage).await, "all is done");
+    let names: Vec<String> = recorded_calls(&deeds).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["pay", "mail"]);
     let outcome = stage.store.approvals.lock().unwrap()[1].outcome.clone();
     assert_eq!(outcome, Some(CallOutcome { is_error: false, text: "pay is done".into() }));
@@ -148,14 +151,14 @@ async fn an_approved_call_runs_while_its_sibling_is_still_open_and_once_only() {
 async fn the_model_is_told_what_people_made_of_its_calls() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
-    suspended(&stage).await;
+    suspend(&stage).await;
     decide(&stage, "m", edit(json!({ "to": "carl" })));
     decide(&stage, "p", |approval| {
         approval.status = ApprovalStatus::Cancelled;
         approval.comment = Some(" too much ".into());
     });
-    answered(&stage).await;
-    assert_eq!(deeds_of(&deeds), [("mail".to_owned(), json!({ "to": "carl" }))]);
+    final_answer(&stage).await;
+    assert_eq!(recorded_calls(&deeds), [("mail".to_owned(), json!({ "to": "carl" }))]);
     let told = stage.results();
     let of = |id: &str| told.iter().find(|(call, ..)| call == id).map(|(_, text, error)| (text.as_str(), *error));
     let edited = "The user changed the arguments before approving: {\"to\":\"carl\"}\n\nmail is done";
@@ -168,15 +171,15 @@ async fn the_model_is_told_what_people_made_of_its_calls() {
 }
 
 #[tokio::test]
-async fn no_answer_is_a_no() {
+async fn unanswered_question_is_a_rejection() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
-    suspended(&stage).await;
+    suspend(&stage).await;
     for id in ["m", "p"] {
         decide(&stage, id, |approval| approval.status = ApprovalStatus::Expired);
     }
-    answered(&stage).await;
-    assert_eq!(deeds_of(&deeds), []);
+    final_answer(&stage).await;
+    assert_eq!(recorded_calls(&deeds), []);
     let refused = "Nobody approved this action in time; it was not executed.";
     assert_eq!(stage.results()[1], ("m".into(), refused.into(), true));
 }
@@ -185,14 +188,14 @@ async fn no_answer_is_a_no() {
 async fn a_call_that_began_before_a_crash_is_not_repeated_but_called_unknown() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
-    suspended(&stage).await;
+    suspend(&stage).await;
     decide(&stage, "m", |approval| {
         approve(approval);
         approval.execution_started_at = Some(approval.created_at);
     });
     decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
-    answered(&stage).await;
-    assert_eq!(deeds_of(&deeds), []);
+    final_answer(&stage).await;
+    assert_eq!(recorded_calls(&deeds), []);
     assert!(stage.results()[1].1.contains("code: outcome_unknown"), "{:?}", stage.results());
 }
 
@@ -206,13 +209,13 @@ fn with_tools(stage: AgentHarness, tools: Vec<FakeTool>) -> AgentHarness {
 async fn a_tool_that_has_changed_meanwhile_is_asked_about_again_and_not_run() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
-    let first = suspended(&stage).await;
+    let first = suspend(&stage).await;
     decide(&stage, "m", approve);
     decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
-    let changed = deed("mail", &deeds).with(|tool| tool.description = "Mails everybody".into());
-    let stage = with_tools(stage, vec![looks(), changed, deed("pay", &deeds)]);
-    let second = suspended(&stage).await;
-    assert_eq!(deeds_of(&deeds), []);
+    let changed = recording_tool("mail", &deeds).with(|tool| tool.description = "Mails everybody".into());
+    let stage = with_tools(stage, vec![read_tool(), changed, recording_tool("pay", &deeds)]);
+    let second = suspend(&stage).await;
+    assert_eq!(recorded_calls(&deeds), []);
     let (ask, replaces) = &second.asks[0];
     assert_eq!(*replaces, Some(first.asks[0].0.id));
     assert_ne!(ask.digest, first.asks[0].0.digest);
@@ -220,21 +223,22 @@ async fn a_tool_that_has_changed_meanwhile_is_asked_about_again_and_not_run() {
     let why = ["the tool has changed since it was approved, so it is asked about again"];
     assert_eq!(ask.proposal.reasons, why);
     decide(&stage, "m", approve);
-    answered(&stage).await;
-    assert_eq!(deeds_of(&deeds).len(), 1);
+    final_answer(&stage).await;
+    assert_eq!(recorded_calls(&deeds).len(), 1);
 }
 
 #[tokio::test]
 async fn arguments_that_no_longer_fit_a_changed_schema_are_told_and_not_run() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
-    suspended(&stage).await;
+    suspend(&stage).await;
     decide(&stage, "m", approve);
     decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
-    let strict = deed("mail", &deeds).with(|tool| tool.parameters = json!({ "type": "object", "required": ["room"] }));
-    let stage = with_tools(stage, vec![looks(), strict, deed("pay", &deeds)]);
-    answered(&stage).await;
-    assert_eq!(deeds_of(&deeds), []);
+    let strict =
+        recording_tool("mail", &deeds).with(|tool| tool.parameters = json!({ "type": "object", "required": ["room"] }));
+    let stage = with_tools(stage, vec![read_tool(), strict, recording_tool("pay", &deeds)]);
+    final_answer(&stage).await;
+    assert_eq!(recorded_calls(&deeds), []);
     assert!(stage.results()[1].1.contains("code: invalid_parameters"), "{:?}", stage.results());
 }
 
@@ -243,9 +247,9 @@ async fn call_under_a_standing_grant_is_not_asked() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
     stage.store.granted.lock().unwrap().push("mail".into());
-    let suspension = suspended(&stage).await;
+    let suspension = suspend(&stage).await;
     assert_eq!(suspension.asks.len(), 1);
-    assert_eq!(deeds_of(&deeds), [("mail".to_owned(), json!({ "to": "ann" }))]);
+    assert_eq!(recorded_calls(&deeds), [("mail".to_owned(), json!({ "to": "ann" }))]);
 }
 
 #[tokio::test]
@@ -256,7 +260,7 @@ async fn the_operator_s_rules_decide_for_runs_that_can_ask_nobody_as_well() {
     let stage = stage(&deeds);
     let stage = AgentHarness { agent: Agent { policy, ..stage.agent }, ..stage };
     stage.answer("go").await;
-    assert_eq!(deeds_of(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
+    assert_eq!(recorded_calls(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
     let refused = stage.results().into_iter().find(|(id, ..)| id == "m").unwrap();
     assert!(refused.1.contains("nobody can be asked here") && refused.2, "{refused:?}");
 }
@@ -274,14 +278,14 @@ async fn rules_that_take_long_are_judged_on_computing_threads() {
     let threads = HeldThreads::all(&computing).await;
     let meanwhile = async {
         until_waiting(&computing, 1).await;
-        assert_eq!(deeds_of(&deeds), []);
+        assert_eq!(recorded_calls(&deeds), []);
         drop(threads);
     };
     // no time has to pass for it
     let incoming = stage.incoming("go");
     let (handled, ()) = tokio::join!(stage.agent.handle_message(&incoming), meanwhile);
     assert!(matches!(handled, Ok(AgentResponse::Answered(_))), "{handled:?}");
-    assert_eq!(deeds_of(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
+    assert_eq!(recorded_calls(&deeds), [("pay".to_owned(), json!({ "to": "bob", "amount": 5 }))]);
 }
 
 /// A payment that looks at the balance first.
@@ -309,37 +313,37 @@ impl Tool for Careful {
 async fn check_of_a_tool_is_shown_and_a_difference_is_asked_about_again() {
     let (deeds, balance) = (Deeds::default(), Arc::new(Mutex::new(100)));
     let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
-    let careful: Arc<dyn Tool> = Arc::new(Careful { pay: deed("pay", &deeds), balance: balance.clone() });
+    let careful: Arc<dyn Tool> = Arc::new(Careful { pay: recording_tool("pay", &deeds), balance: balance.clone() });
     let stage = AgentHarness {
         agent: Agent { tools: Arc::new(ToolRegistry::new(vec![careful]).unwrap()), ..stage.agent },
         ..stage
     };
-    assert_eq!(suspended(&stage).await.asks[0].0.proposal.precheck, Some(json!({ "balance": 100 })));
+    assert_eq!(suspend(&stage).await.asks[0].0.proposal.precheck, Some(json!({ "balance": 100 })));
     decide(&stage, "p", approve);
     *balance.lock().unwrap() = 3;
-    let again = suspended(&stage).await;
+    let again = suspend(&stage).await;
     assert_eq!(again.asks[0].0.proposal.precheck, Some(json!({ "balance": 3 })));
-    assert_eq!(deeds_of(&deeds), []);
+    assert_eq!(recorded_calls(&deeds), []);
     decide(&stage, "p", approve);
-    assert_eq!(answered(&stage).await, "paid");
-    assert_eq!(deeds_of(&deeds).len(), 1);
+    assert_eq!(final_answer(&stage).await, "paid");
+    assert_eq!(recorded_calls(&deeds).len(), 1);
 }
 
 #[tokio::test]
 async fn a_call_that_may_still_be_stopped_waits() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
-    suspended(&stage).await;
+    suspend(&stage).await;
     decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
     decide(&stage, "m", |approval| {
         approve(approval);
         approval.hold_until = Some(approval.created_at + chrono::TimeDelta::hours(2));
     });
-    assert_eq!(suspended(&stage).await.open.len(), 1);
-    assert_eq!(deeds_of(&deeds), []);
+    assert_eq!(suspend(&stage).await.open.len(), 1);
+    assert_eq!(recorded_calls(&deeds), []);
     stage.clock.advance(chrono::TimeDelta::hours(3));
-    answered(&stage).await;
-    assert_eq!(deeds_of(&deeds).len(), 1);
+    final_answer(&stage).await;
+    assert_eq!(recorded_calls(&deeds).len(), 1);
     let messages = stage.store.messages();
     assert!(matches!(messages.last(), Some(TranscriptMessage::Assistant { tool_calls, .. }) if tool_calls.is_empty()));
 }
@@ -347,18 +351,18 @@ async fn a_call_that_may_still_be_stopped_waits() {
 /// A turn of a mail that needs no consent and can be stopped for a minute, and of a payment that needs one.
 fn stage_with_undo(deeds: &Deeds) -> AgentHarness {
     let turn = vec![call("m", "mail", json!({ "to": "ann" })), call("p", "pay", json!({ "to": "bob" }))];
-    let mail = deed("mail", deeds).with(|tool| {
+    let mail = recording_tool("mail", deeds).with(|tool| {
         tool.category = Category::Internal;
         tool.undo_seconds = Some(60);
     });
-    AgentHarness::new(vec![calls(turn), says("all is done")], vec![mail, deed("pay", deeds)])
+    AgentHarness::new(vec![calls(turn), says("all is done")], vec![mail, recording_tool("pay", deeds)])
 }
 
 #[tokio::test]
 async fn a_call_that_needs_no_consent_is_held_where_its_tool_can_be_stopped() {
     let deeds = Deeds::default();
     let stage = stage_with_undo(&deeds);
-    let suspension = suspended(&stage).await;
+    let suspension = suspend(&stage).await;
     let (mail, pay) = (&suspension.asks[0].0, &suspension.asks[1].0);
     assert_eq!((mail.call_id.as_str(), pay.call_id.as_str(), mail.batch_id), ("m", "p", pay.batch_id));
     assert_eq!((mail.status, pay.status), (ApprovalStatus::Approved, ApprovalStatus::Pending));
@@ -373,30 +377,30 @@ async fn a_call_that_needs_no_consent_is_held_where_its_tool_can_be_stopped() {
             "`mail` is held for 60 s before it runs, so that it may be stopped"
         ]
     );
-    assert_eq!(deeds_of(&deeds), []);
+    assert_eq!(recorded_calls(&deeds), []);
     let told = stage.told.lock().unwrap().clone();
     let asks = told.iter().filter(|event| matches!(event, StreamEvent::ApprovalRequired { .. })).count();
     assert_eq!(asks, 1, "of the mail nobody is asked");
     // a resume in its time finds it, and holds it on
-    assert_eq!(suspended(&stage).await.open.len(), 2);
+    assert_eq!(suspend(&stage).await.open.len(), 2);
     stage.clock.advance(chrono::TimeDelta::seconds(61));
-    assert_eq!(suspended(&stage).await.open, [pay.id]);
-    assert_eq!(deeds_of(&deeds), [("mail".to_owned(), json!({ "to": "ann" }))]);
+    assert_eq!(suspend(&stage).await.open, [pay.id]);
+    assert_eq!(recorded_calls(&deeds), [("mail".to_owned(), json!({ "to": "ann" }))]);
     decide(&stage, "p", |approval| approval.status = ApprovalStatus::Cancelled);
-    assert_eq!(answered(&stage).await, "all is done");
-    assert_eq!(deeds_of(&deeds).len(), 1, "once");
+    assert_eq!(final_answer(&stage).await, "all is done");
+    assert_eq!(recorded_calls(&deeds).len(), 1, "once");
 }
 
 #[tokio::test]
 async fn a_held_call_that_was_stopped_is_not_done_and_the_model_is_told() {
     let deeds = Deeds::default();
     let stage = stage_with_undo(&deeds);
-    suspended(&stage).await;
+    suspend(&stage).await;
     for id in ["m", "p"] {
         decide(&stage, id, |approval| approval.status = ApprovalStatus::Cancelled);
     }
-    answered(&stage).await;
-    assert_eq!(deeds_of(&deeds), []);
+    final_answer(&stage).await;
+    assert_eq!(recorded_calls(&deeds), []);
     assert!(
         stage.results().contains(&("m".into(), "User cancelled this action.".into(), true)),
         "{:?}",
@@ -407,17 +411,17 @@ async fn a_held_call_that_was_stopped_is_not_done_and_the_model_is_told() {
 #[tokio::test]
 async fn call_under_a_standing_grant_is_held_as_well() {
     let deeds = Deeds::default();
-    let pay = deed("pay", &deeds).with(|tool| tool.undo_seconds = Some(60));
+    let pay = recording_tool("pay", &deeds).with(|tool| tool.undo_seconds = Some(60));
     let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![pay]);
     stage.store.granted.lock().unwrap().push("pay".into());
-    let suspension = suspended(&stage).await;
+    let suspension = suspend(&stage).await;
     let held = &suspension.asks[0].0;
     assert_eq!((held.status, held.decided_by.as_deref()), (ApprovalStatus::Approved, Some("policy")));
     assert_eq!(held.proposal.reasons[1], "a standing grant covers it");
-    assert_eq!(deeds_of(&deeds), []);
+    assert_eq!(recorded_calls(&deeds), []);
     stage.clock.advance(chrono::TimeDelta::seconds(60));
-    assert_eq!(answered(&stage).await, "paid");
-    assert_eq!(deeds_of(&deeds).len(), 1);
+    assert_eq!(final_answer(&stage).await, "paid");
+    assert_eq!(recorded_calls(&deeds).len(), 1);
 }
 
 #[tokio::test]
@@ -425,7 +429,7 @@ async fn call_to_be_held_is_refused_where_nothing_can_wait() {
     let deeds = Deeds::default();
     let stage = stage_with_undo(&deeds);
     stage.answer("go").await;
-    assert_eq!(deeds_of(&deeds), []);
+    assert_eq!(recorded_calls(&deeds), []);
     let told = stage.results();
     assert!(told[0].1.contains("code: approval_required") && told[0].1.contains("nothing can wait here"), "{told:?}");
     assert!(told[1].1.contains("nobody can be asked here"), "{told:?}");
@@ -436,7 +440,7 @@ fn rules(written: Value) -> Option<Arc<PolicyRules>> {
     let written = serde_json::from_value(written).unwrap();
     let mut faults = ValidationErrors::new();
     let rules = PolicyRules::compile(&written, "/approvals", &mut faults);
-    faults.or(Some(Arc::new(rules))).unwrap()
+    faults.into_result(Some(Arc::new(rules))).unwrap()
 }
 
 #[tokio::test]
@@ -455,7 +459,7 @@ async fn an_agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them
     else {
         panic!("it went on")
     };
-    assert_eq!(deeds_of(&deeds), [("mail".to_owned(), json!({ "to": "ann" }))]);
+    assert_eq!(recorded_calls(&deeds), [("mail".to_owned(), json!({ "to": "ann" }))]);
     assert_eq!(
         suspension.asks[0].0.proposal.reasons,
         [
@@ -470,12 +474,12 @@ async fn an_agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them
 #[tokio::test]
 async fn an_agent_s_own_rules_never_lower_what_the_tool_demands() {
     let deeds = Deeds::default();
-    let pay = deed("pay", &deeds).with(|tool| tool.requires_confirmation = true);
+    let pay = recording_tool("pay", &deeds).with(|tool| tool.requires_confirmation = true);
     let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({}))]), says("no")], vec![pay]);
     let mut incoming = stage.incoming("go");
     incoming.rules = rules(json!({ "pay": { "gate": "auto" } }));
     passing(&stage.clock, stage.agent.handle_message(&incoming)).await.unwrap();
-    assert_eq!(deeds_of(&deeds), []);
+    assert_eq!(recorded_calls(&deeds), []);
     let reasons = stage.store.messages().into_iter().find_map(|message| match message {
         TranscriptMessage::Tool { reasons, .. } => Some(reasons),
         _ => None,
@@ -504,29 +508,29 @@ fn as_kept(stage: &AgentHarness) {
 async fn arguments_with_a_nul_are_asked_about_once() {
     let deeds = Deeds::default();
     let turn = vec![call("p", "pay", json!({ "to": "bo\0b" }))];
-    let stage = AgentHarness::new(vec![calls(turn), says("paid")], vec![deed("pay", &deeds)]);
-    assert_eq!(suspended(&stage).await.asks.len(), 1);
+    let stage = AgentHarness::new(vec![calls(turn), says("paid")], vec![recording_tool("pay", &deeds)]);
+    assert_eq!(suspend(&stage).await.asks.len(), 1);
     as_kept(&stage);
     decide(&stage, "p", approve);
-    assert_eq!(answered(&stage).await, "paid");
-    assert_eq!(deeds_of(&deeds), [("pay".to_owned(), json!({ "to": "bo\u{FFFD}b" }))]);
+    assert_eq!(final_answer(&stage).await, "paid");
+    assert_eq!(recorded_calls(&deeds), [("pay".to_owned(), json!({ "to": "bo\u{FFFD}b" }))]);
 }
 
 #[tokio::test]
 async fn check_result_with_a_nul_equals_itself_at_the_next_check() {
     let deeds = Deeds::default();
-    let pay = deed("pay", &deeds);
+    let pay = recording_tool("pay", &deeds);
     let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({ "to": "bob" }))]), says("paid")], vec![]);
     let odd: Arc<dyn Tool> = Arc::new(Odd(pay));
     let stage = AgentHarness {
         agent: Agent { tools: Arc::new(ToolRegistry::new(vec![odd]).unwrap()), ..stage.agent },
         ..stage
     };
-    suspended(&stage).await;
+    suspend(&stage).await;
     as_kept(&stage);
     decide(&stage, "p", approve);
-    assert_eq!(answered(&stage).await, "paid");
-    assert_eq!(deeds_of(&deeds).len(), 1);
+    assert_eq!(final_answer(&stage).await, "paid");
+    assert_eq!(recorded_calls(&deeds).len(), 1);
 }
 
 /// A payment whose look finds a text with a NUL.

@@ -166,7 +166,7 @@ async fn a_repeatable_call_that_times_out_gets_more_time_each_time_and_the_same_
 #[tokio::test]
 async fn a_failed_tool_is_an_observation_and_never_the_end() {
     let tools = vec![
-        fails("refuses", ToolError::tell(ToolFailure::PermissionDenied, "no_access", "this room is closed")),
+        fails("refuses", ToolError::for_model(ToolFailure::PermissionDenied, "no_access", "this room is closed")),
         FakeTool::new("breaks", |_, _| async { panic!("a bug") }),
         FakeTool::echo("strict").with(|tool| tool.parameters = json!({ "type": "object", "required": ["to"] })),
         FakeTool::echo("gone").with(|tool| tool.status = ToolStatus::Removed),
@@ -271,7 +271,7 @@ async fn a_deprecated_tool_is_offered_only_to_tasks_that_name_it_and_never_in_th
 }
 
 #[tokio::test]
-async fn after_ten_turns_one_answer_is_forced_without_tools() {
+async fn loop_forces_an_answer_without_tools_after_ten_turns() {
     let mut answers: Vec<_> = (1..=10).map(|n| calls(vec![call(&n.to_string(), "echo", json!({}))])).collect();
     let mut stubborn = calls(vec![call("11", "echo", json!({}))]).unwrap();
     stubborn.text = Some("This far I came.".into());
@@ -506,7 +506,7 @@ async fn a_run_is_handed_back_while_a_model_thinks_without_waiting_for_it() {
 }
 
 #[tokio::test]
-async fn when_the_lease_is_lost_no_tool_runs_any_more() {
+async fn tools_stop_when_the_lease_is_lost() {
     let ran = Arc::new(AtomicUsize::new(0));
     let counted = ran.clone();
     let tool = FakeTool::new("count", move |_, _| {

@@ -89,7 +89,7 @@ fn job(stage: &AgentHarness, run: Run, action: Action) -> Job {
 }
 
 /// The prompt that the agent is given.
-async fn told(run: Run) -> String {
+async fn user_prompt(run: Run) -> String {
     let stage = AgentHarness::new(vec![says("done")], vec![]);
     let orchestrator = Orchestrator::new(stage.agent.clone());
     let job = job(&stage, run, action("Summarise my mail.", json!({})));
@@ -102,7 +102,7 @@ async fn told(run: Run) -> String {
 
 #[tokio::test]
 async fn a_scheduled_fire_is_told_with_its_instruction_and_which_run_it_is() {
-    insta::assert_snapshot!(told(run()).await, @r#"
+    insta::assert_snapshot!(user_prompt(run()).await, @r#"
     [Scheduled Task] Summarise my mail.
 
     This is run 00000000-0000-0000-0000-000000000007 of the task "Morning mail", due 2026-12-24T08:00:00+01:00.
@@ -113,20 +113,20 @@ async fn a_scheduled_fire_is_told_with_its_instruction_and_which_run_it_is() {
 async fn a_late_run_is_told_how_many_fires_it_stands_for() {
     let missed = |count| MissedInstants { from: start() - TimeDelta::days(3), to: start() - TimeDelta::days(1), count };
     let late = |count| Run { missed: Some(missed(count)), input: Some(json!({ "only": "work" })), ..run() };
-    insta::assert_snapshot!(told(late(Some(3))).await, @r#"
+    insta::assert_snapshot!(user_prompt(late(Some(3))).await, @r#"
     [Scheduled Task] Summarise my mail.
 
     This is run 00000000-0000-0000-0000-000000000007 of the task "Morning mail", due 2026-12-24T08:00:00+01:00. 3 earlier fires were missed, from 2026-12-21T08:00:00+01:00 to 2026-12-23T08:00:00+01:00; this run stands for all of them.
     Input: {"only":"work"}
     "#);
-    assert!(told(late(Some(1))).await.contains(" 1 earlier fire was missed, from "));
-    assert!(told(late(None)).await.contains(" Very many earlier fires were missed, from "));
+    assert!(user_prompt(late(Some(1))).await.contains(" 1 earlier fire was missed, from "));
+    assert!(user_prompt(late(None)).await.contains(" Very many earlier fires were missed, from "));
 }
 
 #[tokio::test]
 async fn an_event_and_a_condition_are_told_with_what_set_them_off() {
     let event = Cause::Event { event: json!({ "type": "new_email", "data": { "from": "ann" } }), events: vec![] };
-    let text = told(Run { cause: Some(event), ..run() }).await;
+    let text = user_prompt(Run { cause: Some(event), ..run() }).await;
     let beginning = "[Event Trigger] new_email: {\"data\":{\"from\":\"ann\"},\"type\":\"new_email\"}\n\nSummarise my mail.\n\nThis is run ";
     assert!(text.starts_with(beginning), "{text}");
     let condition = Cause::Condition {
@@ -134,7 +134,7 @@ async fn an_event_and_a_condition_are_told_with_what_set_them_off() {
         value: json!({ "price": 480 }),
         previous: json!(null),
     };
-    let text = told(Run { cause: Some(condition), ..run() }).await;
+    let text = user_prompt(Run { cause: Some(condition), ..run() }).await;
     let beginning =
         "[Condition Trigger] Condition met: value.price < 500\nValue: {\"price\":480}\n\nSummarise my mail.\n\n";
     assert!(text.starts_with(beginning), "{text}");

@@ -31,7 +31,7 @@ fn stage(answered: usize, called: &Called) -> AgentHarness {
     AgentHarness::new(answers.into_iter().skip(answered).collect(), tools)
 }
 
-fn answered(entries: &[TranscriptEntry]) -> usize {
+fn count_answers(entries: &[TranscriptEntry]) -> usize {
     entries.iter().filter(|entry| matches!(entry.message, TranscriptMessage::Assistant { .. })).count()
 }
 
@@ -52,13 +52,13 @@ fn open(entries: &[TranscriptEntry]) -> Vec<ToolCall> {
 }
 
 #[tokio::test]
-async fn from_every_prefix_of_a_transcript_the_run_goes_on_without_asking_or_doing_anything_twice() {
+async fn resume_from_any_transcript_prefix_repeats_nothing() {
     let first: Called = Called::default();
     let whole = stage(0, &first);
     whole.answer("go").await;
     let entries = whole.store.entries.lock().unwrap().clone();
     assert_eq!(first.lock().unwrap().len(), 4);
-    assert_eq!(answered(&entries), 3);
+    assert_eq!(count_answers(&entries), 3);
     assert_eq!(entries.len(), 9);
 
     for length in 0..=entries.len() {
@@ -67,11 +67,15 @@ async fn from_every_prefix_of_a_transcript_the_run_goes_on_without_asking_or_doi
             continue; // the first two are one append
         }
         let called = Called::default();
-        let mut resumed = stage(answered(&prefix), &called);
+        let mut resumed = stage(count_answers(&prefix), &called);
         resumed.store = Memory::of(prefix.clone());
         let result = resumed.answer("go").await;
         assert_eq!(result.response, "done", "prefix of {length}");
-        assert_eq!(resumed.model.asked(), 3 - answered(&prefix), "prefix of {length}: no finished turn is asked again");
+        assert_eq!(
+            resumed.model.asked(),
+            3 - count_answers(&prefix),
+            "prefix of {length}: no finished turn is asked again"
+        );
         let usage = Usage { turns: 3, tool_calls: 4, input_tokens: 300, output_tokens: 30, cost_micros: 330 };
         assert_eq!(result.usage, usage, "prefix of {length}: the account covers all attempts");
         assert_eq!(result.tool_calls.len(), 4);

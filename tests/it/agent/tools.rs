@@ -71,7 +71,7 @@ async fn the_tools_for_tasks_act_for_the_run_s_tenant_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn many_arguments_are_held_against_their_schema_on_a_computing_thread() {
+async fn large_arguments_are_validated_on_a_compute_thread() {
     let many = json!({ "type": "report.ready", "data": { "l": vec![0; 20_000] } });
     let stage = stage(vec![call("c1", "publish_event", many)], egress::Settings::default());
     let computing = stage.agent.compute.clone();
@@ -227,7 +227,7 @@ async fn http_send_goes_out_once_with_the_key_of_its_call_and_follows_no_redirec
 }
 
 #[tokio::test]
-async fn nothing_is_sent_without_a_person_s_consent() {
+async fn message_needs_consent() {
     let (text, is_error) =
         result("http_send", json!({ "url": "https://example.org/", "method": "POST", "body": "x" })).await;
     assert!(is_error && text.contains("code: approval_required"), "{text}");

@@ -53,7 +53,7 @@ async fn an_entry_that_is_no_event_is_shown_to_admins_and_not_replayed() {
     let api = Api::new().await;
     let burial =
         reveille::store::Burial { seq: 99, event: None, body: "not json", error: "it is not JSON", deliveries: 1 };
-    api.store.bury_event(burial).await.unwrap();
+    api.store.dead_letter_event(burial).await.unwrap();
     let listed = api.admin("GET", "/v1/dead-letters", None).await.expect(200);
     let letter = &listed["items"][0];
     assert_eq!(
@@ -68,7 +68,7 @@ async fn an_entry_that_is_no_event_is_shown_to_admins_and_not_replayed() {
 }
 
 #[tokio::test]
-async fn many_are_replayed_or_dropped_by_what_they_have_in_common() {
+async fn dead_letters_are_replayed_or_dropped_in_bulk_by_filter() {
     let api = Api::new().await;
     for n in 0..130 {
         api.dead_letter(if n % 2 == 0 { "ann" } else { "bob" }, if n < 100 { "timed out" } else { "no such thing" })

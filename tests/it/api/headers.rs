@@ -150,7 +150,7 @@ fn written(headers: &[(&'static str, Vec<u8>)]) -> HeaderMap {
 }
 
 /// An address of an operation, on things that are not there, or may be.
-fn place(template: &str) -> String {
+fn url_of(template: &str) -> String {
     template
         .replace("{id}", "00000000-0000-0000-0000-000000000001")
         .replace("{tenant_id}", "ann")
@@ -174,7 +174,7 @@ fn headers_of_any_bytes_are_answered_by_every_operation_and_never_with_a_fault()
     let runtime = Runtime::new().unwrap();
     let api = api(&runtime);
     let mut operations: Vec<(String, String)> =
-        api.operations().into_iter().map(|(_, method, path)| (method, place(&path))).collect();
+        api.operations().into_iter().map(|(_, method, path)| (method, url_of(&path))).collect();
     // each kind of hook reads headers of its own
     for hook in ["github", "stripe", "slack", "door", "bare"] {
         operations.extend(vec![("POST".to_owned(), format!("/v1/hooks/{hook}")); 4]);
@@ -211,7 +211,7 @@ fn numbers_of_a_query_are_answered_at_their_extremes_and_never_with_a_fault() {
             let is_number = |schema: &Value| schema["type"].to_string().contains("integer");
             for number in NUMBERS {
                 let query: String = url::form_urlencoded::byte_serialize(number.as_bytes()).collect();
-                let path = format!("{}?{name}={query}", place(&template));
+                let path = format!("{}?{name}={query}", url_of(&template));
                 let reply = runtime.block_on(api.admin(&method, &path, None));
                 assert!(!reply.status.is_server_error(), "{id} {path}: {} {}", reply.status, reply.body);
                 if is_number(&parameter["schema"]) && number.parse::<u32>().is_err() {

@@ -127,7 +127,7 @@ async fn hook_with_a_wrong_signature_is_always_refused_in_the_same_words() {
 }
 
 #[tokio::test]
-async fn without_a_secret_there_is_no_such_address_but_for_who_may_publish() {
+async fn hook_without_a_secret_exists_for_publishers_only() {
     let api = Api::new().await;
     let body = r#"{"type":"t"}"#;
     for path in ["nowhere", "bare"] {

@@ -215,12 +215,12 @@ async fn an_attempt_that_was_broken_off_is_gone_on_with(api: Api) {
     assert!(sealed.starts_with("v1:") && !sealed.contains("canary"), "{sealed}");
     assert_eq!(
         reveille::ports::channel::live::open(&api.vault, &ann, id(7), &sealed).unwrap().expose(),
-        told_as_text()
+        message_text()
     );
 }
 
 /// With the instant at which the delivery was made, which an attempt does not change.
-fn told_as_text() -> String {
+fn message_text() -> String {
     told(id(7)).to_string()
 }
 
@@ -235,7 +235,7 @@ async fn delivery_on_one_instance_is_told_on_another() {
 }
 
 #[tokio::test]
-async fn without_a_session_the_message_is_withdrawn_and_the_next_channel_may_follow() {
+async fn live_message_without_a_session_is_withdrawn_for_the_next_channel() {
     let api = Api::new().await;
     let began = Instant::now();
     let words = RenderedMessage {

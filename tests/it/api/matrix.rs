@@ -229,7 +229,7 @@ fn about(mut body: Value, things: &Things) -> Value {
 }
 
 /// The address of an operation on these things.
-fn place(template: &str, tenant: &str, things: &Things) -> String {
+fn url_of(template: &str, tenant: &str, things: &Things) -> String {
     let id = match template.split('/').nth(2).unwrap_or_default() {
         "tasks" => &things.task,
         "runs" => &things.run,
@@ -281,7 +281,7 @@ async fn without_a_valid_token_nothing_is_told(api: Api) {
     let table = table();
     for (id, method, template) in api.operations() {
         let line = &table[id.as_str()];
-        let place = place(&template, "ann", &ann);
+        let place = url_of(&template, "ann", &ann);
         if line.permission.is_none() {
             api.ask(&method, &place, None, None).await.expect(line.done);
             continue;
@@ -306,7 +306,7 @@ async fn a_token_without_the_permission_is_told_which_one_it_needs(api: Api) {
     for (id, method, template) in api.operations() {
         let line = &table[id.as_str()];
         let Some(needed) = line.permission else { continue };
-        let place = place(&template, "ann", &ann);
+        let place = url_of(&template, "ann", &ann);
         let others: Vec<&str> = Permission::ALL
             .into_iter()
             .filter(|held| *held != needed && *held != Permission::All)
@@ -337,13 +337,13 @@ async fn another_tenant_s_things_are_not_there(api: Api) {
     let table = table();
     for (id, method, template) in api.operations() {
         let line = &table[id.as_str()];
-        let place = place(&template, "ann", &ann);
+        let place = url_of(&template, "ann", &ann);
         match line.other {
             Other::Nothing => continue,
             Other::Here => {
                 let problem = api.ask(&method, &place, Some(&bob), line.body.clone()).await.expect(404);
                 // the very words of what does not exist: nothing is learnt from the difference
-                let nowhere = self::place(&template, "nobody", &nothing);
+                let nowhere = self::url_of(&template, "nobody", &nothing);
                 let absent = api.ask(&method, &nowhere, Some(&bob), line.body.clone()).await.expect(404);
                 assert_eq!(problem, absent, "{id}");
             }
@@ -376,7 +376,7 @@ async fn the_needed_permission_alone_is_enough(api: Api) {
         let ann = things_of(&api, "ann").await;
         let token = api.token("ann", &[needed.as_str()]).await;
         let body = line.body.clone().map(|body| about(body, &ann));
-        let reply = api.ask(&method, &place(&template, "ann", &ann), Some(&token), body).await;
+        let reply = api.ask(&method, &url_of(&template, "ann", &ann), Some(&token), body).await;
         assert_eq!(reply.status.as_u16(), line.done, "{id}: {}", reply.body);
     }
 }
@@ -390,7 +390,7 @@ async fn reading_changes_nothing(api: Api) {
     assert!(reads.len() > 10, "{reads:?}");
     for (id, method, template) in reads {
         let done = table()[id.as_str()].done;
-        api.ask(&method, &place(&template, "ann", &ann), Some(&token), None).await.expect(done);
+        api.ask(&method, &url_of(&template, "ann", &ann), Some(&token), None).await.expect(done);
     }
     assert_eq!(api.written().await, before);
 }

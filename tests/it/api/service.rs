@@ -303,7 +303,7 @@ impl Api {
         let leased =
             self.store.lease_events(uuid::Uuid::nil(), until, 1, "", &[]).await.expect("leased").events.remove(0);
         let burial = Burial { seq: leased.seq, event: Some(&event), body: &leased.body, error, deliveries: 5 };
-        self.store.bury_event(burial).await.expect("buried");
+        self.store.dead_letter_event(burial).await.expect("buried");
         let filter = StoredDeadLetterFilter { limit: 1, ..StoredDeadLetterFilter::default() };
         self.store.list_dead_letters(&only(tenant), &filter).await.expect("letters").remove(0).id.to_string()
     }

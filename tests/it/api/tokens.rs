@@ -34,7 +34,7 @@ async fn a_token_is_shown_once_and_works_until_it_is_revoked() {
 }
 
 #[tokio::test]
-async fn nobody_makes_a_token_that_may_do_more_see_more_or_live_longer_than_their_own() {
+async fn token_never_exceeds_the_scopes_and_expiry_of_its_creator() {
     let api = Api::new().await;
     let end = at("2026-11-22T00:00:00Z");
     let (_, ann) = api.token_until("ann", &["tokens:write", "tasks:read"], Some(end)).await;

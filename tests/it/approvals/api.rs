@@ -25,7 +25,7 @@ fn decision(approval: &reveille::domain::approval::Approval, word: &str) -> Valu
     json!({ "decision": word, "digest": approval.digest })
 }
 
-fn place(approval: &reveille::domain::approval::Approval) -> String {
+fn decision_url(approval: &reveille::domain::approval::Approval) -> String {
     format!("/v1/approvals/{}/decision", approval.id)
 }
 
@@ -54,7 +54,7 @@ async fn an_approval_is_listed_read_and_approved_and_its_run_goes_on(api: Api) {
     api.advance(60);
     let mut body = decision(approval, "approve");
     body["comment"] = json!("go ahead");
-    let done = api.ask("POST", &place(approval), Some(&token), Some(body)).await.expect(200);
+    let done = api.ask("POST", &decision_url(approval), Some(&token), Some(body)).await.expect(200);
     assert_eq!(
         json!([done["status"], done["decided_via"], done["comment"], done["decided_at"], done["grant_id"]]),
         json!(["approved", "api", "go ahead", "2026-11-21T00:01:00Z", null])
@@ -78,7 +78,7 @@ async fn an_edit_runs_as_edited_and_is_held_against_the_schema(api: Api) {
     let edit = async |modifications: Value| {
         let mut body = decision(approval, "edit");
         body["modifications"] = modifications;
-        api.admin("POST", &place(approval), Some(body)).await
+        api.admin("POST", &decision_url(approval), Some(body)).await
     };
     let wrong = edit(json!({ "text": "x".repeat(31), "copies": 0, "room": null, "who": "ann" })).await.expect(422);
     let mut pointers: Vec<&str> =
@@ -99,7 +99,7 @@ async fn an_edit_runs_as_edited_and_is_held_against_the_schema(api: Api) {
     let asked = ask(&api, "ann", vec![fixed]).await;
     let mut body = decision(&asked.approvals[0], "edit");
     body["modifications"] = json!({ "text": "two" });
-    let refused = api.admin("POST", &place(&asked.approvals[0]), Some(body)).await.expect(422);
+    let refused = api.admin("POST", &decision_url(&asked.approvals[0]), Some(body)).await.expect(422);
     assert_eq!(
         refused["errors"],
         json!([{ "pointer": "/decision",
@@ -111,8 +111,8 @@ async fn an_edit_runs_as_edited_and_is_held_against_the_schema(api: Api) {
 async fn the_second_decision_is_told_how_things_stand(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
     let approval = &asked.approvals[0];
-    api.admin("POST", &place(approval), Some(decision(approval, "cancel"))).await.expect(200);
-    let second = api.admin("POST", &place(approval), Some(decision(approval, "approve"))).await;
+    api.admin("POST", &decision_url(approval), Some(decision(approval, "cancel"))).await.expect(200);
+    let second = api.admin("POST", &decision_url(approval), Some(decision(approval, "approve"))).await;
     assert_eq!(second.header("content-type"), "application/problem+json");
     let second = second.expect(409);
     assert_eq!(second["type"], "urn:reveille:problem:conflict");
@@ -126,7 +126,7 @@ async fn a_decision_about_something_else_changes_nothing(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
     let approval = &asked.approvals[0];
     let other = json!({ "decision": "approve", "digest": "f".repeat(64) });
-    let refused = api.admin("POST", &place(approval), Some(other)).await.expect(409);
+    let refused = api.admin("POST", &decision_url(approval), Some(other)).await.expect(409);
     assert_eq!(refused["approval"]["digest"], approval.digest);
     for (body, pointer) in [
         (json!({}), "/decision"),
@@ -137,12 +137,12 @@ async fn a_decision_about_something_else_changes_nothing(api: Api) {
         (json!({ "decision": "approve", "digest": approval.digest, "comment": "x".repeat(2001) }), "/comment"),
         (json!({ "decision": "approve", "digest": approval.digest, "digst": 1 }), "/digst"),
     ] {
-        let problem = api.admin("POST", &place(approval), Some(body)).await.expect(422);
+        let problem = api.admin("POST", &decision_url(approval), Some(body)).await.expect(422);
         assert_eq!(problem["errors"][0]["pointer"], pointer);
     }
     // another tenant's token finds nothing, whatever it may do
     let bob = api.token("bob", &["*"]).await;
-    api.ask("POST", &place(approval), Some(&bob), Some(decision(approval, "approve"))).await.expect(404);
+    api.ask("POST", &decision_url(approval), Some(&bob), Some(decision(approval, "approve"))).await.expect(404);
     assert_eq!(asked.statuses(&api).await, ["pending"]);
 }
 
@@ -150,7 +150,7 @@ async fn a_decision_that_comes_too_late_is_a_no(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
     let approval = &asked.approvals[0];
     api.clock.advance(TIME);
-    let refused = api.admin("POST", &place(approval), Some(decision(approval, "approve"))).await.expect(409);
+    let refused = api.admin("POST", &decision_url(approval), Some(decision(approval, "approve"))).await.expect(409);
     assert_eq!(refused["detail"], "the time to answer is over; no answer is a no");
     assert_eq!(asked.only(&api).await.decided_at, None);
 }
@@ -158,7 +158,7 @@ async fn a_decision_that_comes_too_late_is_a_no(api: Api) {
 async fn of_two_decisions_at_once_one_wins(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
     let approval = &asked.approvals[0];
-    let place = place(approval);
+    let place = decision_url(approval);
     let answers = futures::future::join_all((0..20).map(|n| {
         let word = if n % 2 == 0 { "approve" } else { "cancel" };
         api.admin("POST", &place, Some(decision(approval, word)))
@@ -182,7 +182,7 @@ async fn where_two_have_to_agree_one_vote_leaves_it_open(api: Api) {
     let minted = minted["token"].as_str().unwrap();
     let admins = api.admin("POST", "/v1/tokens", Some(wish)).await.expect(201);
     let vote = async |token: &str| {
-        api.ask("POST", &place(approval), Some(token), Some(decision(approval, "approve"))).await.expect(200)
+        api.ask("POST", &decision_url(approval), Some(token), Some(decision(approval, "approve"))).await.expect(200)
     };
     for (token, votes) in [(own.as_str(), 1), (own.as_str(), 1), (minted, 2)] {
         let counted = vote(token).await;
@@ -191,7 +191,7 @@ async fn where_two_have_to_agree_one_vote_leaves_it_open(api: Api) {
     }
     // nor is the tenant's link another person
     asked.send(&api, &[("do", "approve:0")]).await.expect(303);
-    assert_eq!((asked.statuses(&api).await, asked.only(&api).await.agreed()), (vec!["pending"], 1));
+    assert_eq!((asked.statuses(&api).await, asked.only(&api).await.agreed_count()), (vec!["pending"], 1));
     assert_eq!(vote(admins["token"].as_str().unwrap()).await["status"], "approved");
 }
 
@@ -201,7 +201,7 @@ async fn a_repetition_with_a_key_is_answered_and_decides_nothing(api: Api) {
     let token = api.token("ann", &["approvals:decide"]).await;
     let send = async || {
         let body = decision(approval, "approve");
-        api.ask_with("POST", &place(approval), Some(&token), Some(body), &[("idempotency-key", "once")]).await
+        api.ask_with("POST", &decision_url(approval), Some(&token), Some(body), &[("idempotency-key", "once")]).await
     };
     let first = send().await.expect(200);
     let again = send().await;
@@ -212,7 +212,7 @@ async fn a_repetition_with_a_key_is_answered_and_decides_nothing(api: Api) {
 async fn every_decision_is_in_the_record(api: Api) {
     let asked = ask(&api, "ann", vec![note(), note()]).await;
     for (approval, word) in asked.approvals.iter().zip(["approve", "cancel"]) {
-        api.admin("POST", &place(approval), Some(decision(approval, word))).await.expect(200);
+        api.admin("POST", &decision_url(approval), Some(decision(approval, word))).await.expect(200);
     }
     let token = api.token("ann", &["audit:read"]).await;
     let path = format!("/v1/audit?subject_id={}", asked.approvals[0].id);
@@ -259,7 +259,9 @@ async fn a_run_says_why_it_waits_and_why_people_were_asked(api: Api) {
             }],
         })
     );
-    api.admin("POST", &place(&asked.approvals[0]), Some(decision(&asked.approvals[0], "cancel"))).await.expect(200);
+    api.admin("POST", &decision_url(&asked.approvals[0]), Some(decision(&asked.approvals[0], "cancel")))
+        .await
+        .expect(200);
     let goes_on = api.admin("GET", &path, None).await.expect(200);
     assert_eq!(goes_on["calls"][0]["sentence"], "token:admin rejected it. It has no result yet.");
     let run = api.store.get_run(&Scope::Every, asked.run).await.unwrap();

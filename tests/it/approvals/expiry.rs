@@ -36,7 +36,7 @@ pub async fn asking(instance: &Instance) -> (Task, Uuid) {
 }
 
 /// Each delivery as `who what`, in the order in which they were made.
-async fn told(instance: &Instance) -> Vec<String> {
+async fn sent_messages(instance: &Instance) -> Vec<String> {
     let line = |delivery: Delivery| {
         let mut key = delivery.dedupe_key.split(':').skip(2).collect::<Vec<_>>().join(" ");
         if key == "result" {
@@ -68,12 +68,12 @@ async fn each_reminder_comes_once_and_after_them_the_run_expires(world: World) {
         world.advance_to(time);
         instance.attend().await;
         instance.attend().await;
-        assert_eq!(told(&instance).await, so_far, "{time}");
+        assert_eq!(sent_messages(&instance).await, so_far, "{time}");
         assert_eq!(instance.run(run).await.state, RunState::PendingApproval, "{time}");
     }
     world.advance_to("08:30:01");
     instance.attend().await;
-    assert_eq!(told(&instance).await, ["ann ask", "ann reminder 1", "ann reminder 2", "ann failure"]);
+    assert_eq!(sent_messages(&instance).await, ["ann ask", "ann reminder 1", "ann reminder 2", "ann failure"]);
     assert_eq!(instance.run(run).await.state, RunState::Expired);
     instance.finish(&world).await;
 }
@@ -86,7 +86,7 @@ async fn after_a_time_of_being_down_only_the_latest_reminder_is_sent(world: Worl
     world.advance_to("08:28");
     let second = world.instance();
     second.attend().await;
-    assert_eq!(told(&second).await, ["ann ask", "ann reminder 2"]);
+    assert_eq!(sent_messages(&second).await, ["ann ask", "ann reminder 2"]);
     second.crash();
 }
 
@@ -107,7 +107,7 @@ async fn another_is_asked_as_well_after_his_share_of_the_time(mut world: World) 
         world.advance_to(time);
         instance.attend().await;
         instance.attend().await;
-        assert_eq!(told(&instance).await, so_far, "{time}");
+        assert_eq!(sent_messages(&instance).await, so_far, "{time}");
     }
     let tenants: Vec<String> = instance.deliveries().await.into_iter().map(|delivery| delivery.tenant_id).collect();
     assert_eq!(tenants, ["ann"; 5], "it is his tenant's question, whoever answers");
@@ -136,7 +136,7 @@ async fn named_approvers_are_asked_from_the_start_by_a_link_of_their_own(mut wor
     ] {
         world.advance_to(time);
         instance.attend().await;
-        assert_eq!(told(&instance).await, so_far, "{time}");
+        assert_eq!(sent_messages(&instance).await, so_far, "{time}");
     }
     instance.crash();
 }
@@ -205,7 +205,11 @@ async fn a_question_that_expired_while_nobody_was_up_is_a_no(world: World) {
     assert_eq!(statuses(&second, run).await, [ApprovalStatus::Expired; 2]);
     let ended = second.run(run).await;
     assert_eq!((ended.state, ended.reason.as_deref()), (RunState::Expired, Some("approval_expired")));
-    assert_eq!(told(&second).await, ["ann ask", "ann failure"], "who was asked hears of it, whatever the output");
+    assert_eq!(
+        sent_messages(&second).await,
+        ["ann ask", "ann failure"],
+        "who was asked hears of it, whatever the output"
+    );
     assert_eq!(world.journal.begun().len(), 1, "nothing was executed");
     assert_eq!(second.stored(&task).await.status, TaskStatus::Active);
     second.finish(&world).await;

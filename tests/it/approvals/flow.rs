@@ -208,7 +208,7 @@ async fn the_link_of_a_received_mail_is_opened_on_a_phone_and_the_answer_is_mail
 }
 
 #[tokio::test]
-async fn another_run_of_the_tenant_decides_nothing_whatever_it_says() {
+async fn completion_token_of_another_run_decides_nothing() {
     let sink = sink().await;
     let mut service = service(&sink);
     service.start().await;

@@ -31,7 +31,7 @@ async fn a_cluster_takes_keeps_and_hands_over_events() {
     assert_eq!(ids, (0..40).collect::<Vec<_>>());
     assert_eq!(log(bus, &Scope::Every, &log_filter(100)).await.0.len(), 40);
 
-    bus.bury(&entries[0], "boom").await.unwrap();
+    bus.dead_letter_entry(&entries[0], "boom").await.unwrap();
     acknowledge(bus, &entries[1..30]).await;
     assert_eq!(bus.backlog().await.unwrap().pending, 10);
     let letters = dead_letters(bus, &Scope::Every).await.unwrap();

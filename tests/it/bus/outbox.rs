@@ -81,7 +81,7 @@ async fn kept_event_that_can_not_be_read_is_a_dead_letter_and_the_others_are_for
 }
 
 #[tokio::test]
-async fn without_the_outbox_publishing_fails_and_what_is_left_is_forwarded_all_the_same() {
+async fn publish_without_outbox_fails_and_leftovers_are_forwarded() {
     let mut server = RedisServer::start(&[]);
     let stage = BusHarness::redis_at(server.url(), Settings::default()).await;
     stage.world.store.keep_events(&[event("a", "left")]).await.unwrap();
@@ -103,7 +103,7 @@ async fn bus_traffic_is_counted() {
     bus.publish(&[event("a", "1"), event("a", "2"), event("a", "3")]).await.unwrap();
     let entries = read(&*bus, 2).await;
     bus.acknowledge(&[entries[0].id.clone()]).await.unwrap();
-    bus.bury(&entries[1], "boom").await.unwrap();
+    bus.dead_letter_entry(&entries[1], "boom").await.unwrap();
     let third = read(&*bus, 1).await;
     bus.publish(&[event("a", "4"), event("a", "5")]).await.unwrap();
     bus.backlog().await.unwrap();

@@ -14,7 +14,7 @@ use super::world::{
 use crate::support::redis::RedisServer;
 
 /// After every retention.
-fn in_a_year() -> chrono::DateTime<chrono::Utc> {
+fn after_a_year() -> chrono::DateTime<chrono::Utc> {
     Clock::system().now() + TimeDelta::days(365)
 }
 
@@ -46,7 +46,7 @@ async fn an_entry_that_does_not_parse_is_handed_over_as_what_it_is_and_buried() 
 
     for entry in &entries {
         let why = entry.event.clone().unwrap_err().why;
-        stage.bus.bury(entry, &why).await.unwrap();
+        stage.bus.dead_letter_entry(entry, &why).await.unwrap();
     }
     let letters = dead_letters(&*stage.bus, &Scope::Every).await.unwrap();
     assert_eq!(
@@ -97,20 +97,20 @@ async fn trimming_never_passes_what_is_pending_or_unread_of_any_group() {
     let (redis, stream) = (stage.redis_server(), stage.stream("a"));
     let length = || redis.number(&["XLEN", &stream]);
     stage.publish(&(0..5).map(|n| event("a", &n.to_string())).collect::<Vec<_>>()).await;
-    assert_eq!(stage.bus.trim(in_a_year()).await.unwrap(), 0, "without a group nothing is known to be handled");
+    assert_eq!(stage.bus.trim(after_a_year()).await.unwrap(), 0, "without a group nothing is known to be handled");
     assert_eq!(length(), 5);
 
     let entries = read(&*stage.bus, 3).await;
     acknowledge(&*stage.bus, &[entries[0].clone(), entries[2].clone()]).await;
-    assert_eq!(stage.bus.trim(in_a_year()).await.unwrap(), 1, "the second is pending");
+    assert_eq!(stage.bus.trim(after_a_year()).await.unwrap(), 1, "the second is pending");
     acknowledge(&*stage.bus, &entries[1..2]).await;
     redis.ask(&["XGROUP", "CREATE", &stream, "another", "0"]);
-    assert_eq!(stage.bus.trim(in_a_year()).await.unwrap(), 0, "another group has read nothing");
+    assert_eq!(stage.bus.trim(after_a_year()).await.unwrap(), 0, "another group has read nothing");
     redis.ask(&["XGROUP", "SETID", &stream, "another", "$"]);
-    assert_eq!(stage.bus.trim(in_a_year()).await.unwrap(), 2, "two were not read");
+    assert_eq!(stage.bus.trim(after_a_year()).await.unwrap(), 2, "two were not read");
     acknowledge(&*stage.bus, &read(&*stage.bus, 2).await).await;
     assert_eq!(stage.bus.trim(Clock::system().now()).await.unwrap(), 0, "they are kept for the log");
-    assert_eq!(stage.bus.trim(in_a_year()).await.unwrap(), 2);
+    assert_eq!(stage.bus.trim(after_a_year()).await.unwrap(), 2);
     assert_eq!(length(), 0);
     stage.leave().await;
 }
@@ -129,10 +129,10 @@ async fn streams_of_a_larger_number_of_partitions_are_read_until_they_are_empty(
     fewer.publish(&[event("tenant_0", "new")]).await.unwrap();
     let entries = read(&*fewer, 31).await;
     assert_eq!(ids_of(&entries).iter().filter(|id| *id == "old").count(), 30);
-    fewer.trim(in_a_year()).await.unwrap();
+    fewer.trim(after_a_year()).await.unwrap();
     assert_eq!(stage.redis_server().ask(&["GET", &most]), "8", "they are not acknowledged yet");
     acknowledge(&*fewer, &entries).await;
-    fewer.trim(in_a_year()).await.unwrap();
+    fewer.trim(after_a_year()).await.unwrap();
     assert_eq!(stage.redis_server().ask(&["GET", &most]), "2");
     stage.leave().await;
 }
@@ -153,7 +153,7 @@ async fn a_consumer_that_has_just_asked_is_not_removed() {
     let stage = BusHarness::redis().await;
     stage.publish(&[event("a", "1")]).await;
     acknowledge(&*stage.bus, &read(&*stage.bus, 1).await).await;
-    stage.bus.trim(in_a_year()).await.unwrap();
+    stage.bus.trim(after_a_year()).await.unwrap();
     let consumers = stage.redis_server().ask(&["XINFO", "CONSUMERS", &stage.stream("a"), "reveille"]);
     assert!(consumers.contains("idle"), "{consumers}");
     stage.leave().await;
@@ -211,7 +211,7 @@ async fn a_redis_that_is_not_there_is_told_at_once() {
         assert!(matches!(stage.bus.publish(&[event("a", "1")]).await, Err(BusError::Unavailable { .. })));
     }
     assert!(matches!(stage.bus.log(&Scope::Every, &log_filter(1)).await, Err(BusError::Unavailable { .. })));
-    assert!(matches!(stage.bus.trim(in_a_year()).await, Err(BusError::Unavailable { .. })));
+    assert!(matches!(stage.bus.trim(after_a_year()).await, Err(BusError::Unavailable { .. })));
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     stage.leave().await;
 }

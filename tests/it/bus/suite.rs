@@ -147,7 +147,7 @@ async fn a_buried_entry_waits_among_the_dead_letters_until_it_is_replayed(stage:
     let poison = event("a", "1");
     stage.publish(std::slice::from_ref(&poison)).await;
     let [entry] = <[_; 1]>::try_from(read(bus, 1).await).unwrap();
-    bus.bury(&entry, "the filter broke").await.unwrap();
+    bus.dead_letter_entry(&entry, "the filter broke").await.unwrap();
     stage.stall().await;
     read_nothing(bus).await;
 
@@ -176,7 +176,7 @@ async fn dead_letters_are_found_by_what_is_asked_for_and_dropped(stage: &BusHarn
     for (event, error) in [(event("a", "1"), "Boom"), (shop, "no such thing"), (event("b", "3"), "boom again")] {
         stage.publish(&[event]).await;
         let entries = read(bus, 1).await;
-        bus.bury(&entries[0], error).await.unwrap();
+        bus.dead_letter_entry(&entries[0], error).await.unwrap();
     }
     let found = async |scope: Scope, filter: DeadLetterFilter| {
         let letters = bus.dead_letters(&scope, &DeadLetterFilter { limit: 10, ..filter }).await.unwrap();

@@ -103,7 +103,7 @@ pub async fn waits_end(bus: &Arc<dyn Bus>) {
     let reading = tokio::spawn(async move { reader.read(1, PATIENCE).await });
     let ended = async {
         while !reading.is_finished() {
-            bus.end_waits().await;
+            bus.interrupt_reads().await;
             reveille::base::clock::pause(Duration::from_millis(20)).await;
         }
         reading.await.unwrap().unwrap()

@@ -114,7 +114,7 @@ async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
 }
 
 #[tokio::test]
-async fn without_a_database_what_there_is_on_sqlite_is_measured_and_a_page_is_made_of_it() {
+async fn bench_without_postgres_measures_sqlite_and_writes_a_page() {
     let dir = TempDir::new();
     let shell = Shell::in_dir(&dir).with("TMPDIR", dir.path().display().to_string());
     let names = [&["bench", "--quick", "neighbours"], &ON_SQLITE[..]].concat();

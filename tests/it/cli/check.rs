@@ -28,7 +28,7 @@ fn verdicts(answer: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn with_no_configuration_at_all_nothing_is_wrong_and_nothing_is_made() {
+async fn check_of_an_empty_configuration_passes_and_creates_nothing() {
     let dir = TempDir::new();
     let answer = Shell::in_dir(&dir).json(&["check"]).await;
     assert_eq!(

@@ -226,7 +226,7 @@ async fn a_test_message_is_waited_for_until_it_has_arrived_or_not() {
 }
 
 #[tokio::test]
-async fn without_a_service_or_a_token_the_hint_says_what_to_do() {
+async fn cli_without_service_or_token_hints_what_to_do() {
     let dir = TempDir::new();
     let nobody = Shell::in_dir(&dir).with("REVEILLE_URL", "http://127.0.0.1:1");
     let said = nobody.refused(&["task", "list"]).await;

@@ -60,7 +60,7 @@ async fn the_demo_tells_the_whole_story_in_under_a_minute_and_cleans_up() {
 }
 
 #[tokio::test]
-async fn with_wait_a_person_decides_and_what_they_decide_is_done() {
+async fn demo_with_wait_follows_the_decision_of_a_person() {
     let dir = TempDir::new();
     let shell = Shell::in_dir(&dir).with("TMPDIR", dir.path().display().to_string());
     let mut demo = shell.command(&["demo", "--wait"]).stdout(Stdio::piped()).spawn().expect("the demo");

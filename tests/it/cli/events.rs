@@ -69,15 +69,15 @@ async fn dead_letters_are_shown_replayed_and_dropped_on_redis() {
     let event = |id: &str, kind: &str| {
         json!({ "specversion": "1.0", "tenantid": "ann", "source": "mail", "type": kind, "id": id }).to_string()
     };
-    let bury = |body: &str, error: &str, tenant: &str| {
+    let dead_letter_entry = |body: &str, error: &str, tenant: &str| {
         let fields = ["event", body, "error", error, "deliveries", "5", "tenant", tenant, "entry", "0/1-1"];
         redis.ask(&[&["XADD", "reveille:events:dead", "*"][..], &fields[..]].concat())
     };
-    let first = bury(&event("1", "mail.new"), "boom", "ann");
+    let first = dead_letter_entry(&event("1", "mail.new"), "boom", "ann");
     for (id, kind) in [("2", "mail.new"), ("3", "order"), ("4", "mail.gone")] {
-        bury(&event(id, kind), "timed out", "ann");
+        dead_letter_entry(&event(id, kind), "timed out", "ann");
     }
-    bury("not json", "it is not JSON", "");
+    dead_letter_entry("not json", "it is not JSON", "");
 
     let shown = shell.ok(&["dead-letter", "show", &first]).await;
     assert!(shown.contains("boom") && shown.contains("\"type\": \"mail.new\""), "{shown}");
@@ -97,7 +97,7 @@ async fn dead_letters_are_shown_replayed_and_dropped_on_redis() {
 }
 
 #[tokio::test]
-async fn while_redis_is_away_publishing_answers_503_and_goes_on_when_it_is_back() {
+async fn publish_answers_503_while_redis_is_away() {
     let mut server = RedisServer::start(&["--maxmemory-policy", "allkeys-lru"]);
     let mut service = Service::new().with_config(&format!("[bus]\nurl = \"{}\"\n", server.url()));
     service.start().await;

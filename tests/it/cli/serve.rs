@@ -252,7 +252,7 @@ async fn sigterm_lets_a_run_that_is_nearly_done_finish() {
 }
 
 #[tokio::test]
-async fn while_runs_are_finished_the_service_says_that_it_stops_and_can_be_asked() {
+async fn service_answers_while_it_drains_runs() {
     let mut service = with_slow_model(Service::new(), 600.0).with("REVEILLE_ENGINE__SHUTDOWN_GRACE_SECONDS", "60.0");
     service.start().await;
     let run = started_run(&service).await;

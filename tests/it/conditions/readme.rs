@@ -16,7 +16,7 @@ fn flight() -> Value {
 }
 
 /// The answer of the run that the first fire of these prices makes.
-fn said(prices: &[i64]) -> String {
+fn answer_of_run(prices: &[i64]) -> String {
     let (flight, language) = (flight(), Language::default());
     let trigger: Trigger = serde_json::from_value(flight["trigger"].clone()).expect("a trigger");
     let question = trigger.condition().expect("a condition").compile(&language).expect("expressions");
@@ -39,6 +39,6 @@ fn said(prices: &[i64]) -> String {
 
 #[test]
 fn readme_condition_tells_the_truth_whichever_way_it_starts() {
-    assert_eq!(said(&[612, 480, 470]), "The flight costs 480 now, it was 612.");
-    assert_eq!(said(&[480]), "The flight costs 480 now.");
+    assert_eq!(answer_of_run(&[612, 480, 470]), "The flight costs 480 now, it was 612.");
+    assert_eq!(answer_of_run(&[480]), "The flight costs 480 now.");
 }

@@ -83,7 +83,7 @@ impl Looking {
     }
 
     /// The value that is seen, or the kind of the fault.
-    async fn look(&self, poll: &Value) -> Result<Value, String> {
+    async fn poll_value(&self, poll: &Value) -> Result<Value, String> {
         let poll: PollSpec = serde_json::from_value(poll.clone()).expect("a poll");
         match self.poll(Ask { poll, ..Looking::ask("ann", "") }).await {
             Ok(PollResult::Value { value, .. }) => Ok(value),
@@ -125,7 +125,7 @@ async fn nothing_is_written(looking: &Looking, count: impl AsyncFn() -> i64) {
         "set transaction read write",
         "select set_config('transaction_read_only', 'off', false), nothing()",
     ] {
-        let seen = looking.look(&sql(query)).await;
+        let seen = looking.poll_value(&sql(query)).await;
         assert!(seen.is_err(), "{query}: {seen:?}");
         assert_eq!(count().await, 2, "{query}");
     }
@@ -142,9 +142,9 @@ async fn a_postgres_is_read_and_never_written() {
     let dir = TempDir::new();
     let looking =
         Looking::at(json!({ "sql": { "shop": { "url": database.url, "tenants": ["ann"] } } }), dir.path()).await;
-    let seen = looking.look(&sql("select count(*) as open from orders where state = 'open'; -- those")).await;
+    let seen = looking.poll_value(&sql("select count(*) as open from orders where state = 'open'; -- those")).await;
     assert_eq!(seen, Ok(json!({ "rows": [{ "open": 1 }], "count": 1, "scalar": 1 })));
-    let seen = looking.look(&sql("select id, state, now() is null as never from orders order by id")).await;
+    let seen = looking.poll_value(&sql("select id, state, now() is null as never from orders order by id")).await;
     let rows = json!([{ "id": 1, "state": "open", "never": false }, { "id": 2, "state": "done", "never": false }]);
     assert_eq!(seen, Ok(json!({ "rows": rows, "count": 2, "scalar": null })));
     nothing_is_written(&looking, async || {
@@ -154,21 +154,21 @@ async fn a_postgres_is_read_and_never_written() {
     .await;
     // a setting of one poll is never another's, though they share a connection
     for _ in 0..8 {
-        looking.look(&sql("select set_config('search_path', 'nowhere', false) as s")).await.unwrap();
+        looking.poll_value(&sql("select set_config('search_path', 'nowhere', false) as s")).await.unwrap();
     }
-    assert!(looking.look(&sql("select count(*) from orders")).await.is_ok());
-    let endless = looking.look(&sql("select pg_sleep(60)")).await.unwrap_err();
+    assert!(looking.poll_value(&sql("select count(*) from orders")).await.is_ok());
+    let endless = looking.poll_value(&sql("select pg_sleep(60)")).await.unwrap_err();
     assert!(endless.starts_with("timeout: "), "the server's limit or ours, whichever is first: {endless}");
-    let many = looking.look(&sql("select generate_series(1, 1001) as n")).await.unwrap_err();
+    let many = looking.poll_value(&sql("select generate_series(1, 1001) as n")).await.unwrap_err();
     assert!(many.starts_with("too_large: "), "{many}");
-    let long = looking.look(&sql("select repeat('x', 1000000) as n")).await.unwrap_err();
+    let long = looking.poll_value(&sql("select repeat('x', 1000000) as n")).await.unwrap_err();
     assert!(long.starts_with("too_large: "), "{long}");
-    let whole = looking.look(&sql("select repeat('x', 32000) as n")).await.unwrap();
+    let whole = looking.poll_value(&sql("select repeat('x', 32000) as n")).await.unwrap();
     assert_eq!(whole["scalar"].as_str().unwrap().len(), 32_000);
     let together = "select repeat('x', 33000) as n from generate_series(1, 2)";
-    let together = looking.look(&sql(together)).await.unwrap_err();
+    let together = looking.poll_value(&sql(together)).await.unwrap_err();
     assert!(together.starts_with("too_large: "), "{together}");
-    let wrong = looking.look(&sql("select nothing from orders")).await.unwrap_err();
+    let wrong = looking.poll_value(&sql("select nothing from orders")).await.unwrap_err();
     assert!(wrong.starts_with("sql: column \"nothing\""), "{wrong}");
 }
 
@@ -229,9 +229,9 @@ async fn an_sqlite_file_is_read_and_never_written() {
         .unwrap();
     let settings = json!({ "sql": { "shop": { "url": "sqlite://{data_dir}/shop.db", "tenants": ["*"] } } });
     let looking = Looking::at(settings, dir.path()).await;
-    let seen = looking.look(&sql("select count(*) as open from orders where state = 'open'")).await;
+    let seen = looking.poll_value(&sql("select count(*) as open from orders where state = 'open'")).await;
     assert_eq!(seen, Ok(json!({ "rows": [{ "open": 1 }], "count": 1, "scalar": 1 })));
-    let seen = looking.look(&sql("select 1.5 as r, 'a' as t, x'00ff' as b, null as n")).await.unwrap();
+    let seen = looking.poll_value(&sql("select 1.5 as r, 'a' as t, x'00ff' as b, null as n")).await.unwrap();
     assert_eq!(seen["rows"], json!([{ "r": 1.5, "t": "a", "b": "00ff", "n": null }]));
     nothing_is_written(&looking, async || {
         let mut look = SqliteConnection::connect(&url).await.unwrap();
@@ -240,10 +240,10 @@ async fn an_sqlite_file_is_read_and_never_written() {
     .await;
     assert!(!dir.path().join("other.db").exists() && !dir.path().join("copy.db").exists());
     let endless = "with recursive n (i) as (select 1 union all select i + 1 from n) select max(i) from n";
-    assert!(looking.look(&sql(endless)).await.unwrap_err().starts_with("timeout: "));
-    assert!(looking.look(&sql("select 1 as n")).await.is_ok(), "the connection is of use again");
+    assert!(looking.poll_value(&sql(endless)).await.unwrap_err().starts_with("timeout: "));
+    assert!(looking.poll_value(&sql("select 1 as n")).await.is_ok(), "the connection is of use again");
     let endless_rows = "with recursive n (i) as (select 1 union all select i + 1 from n) select i from n";
-    assert!(looking.look(&sql(endless_rows)).await.unwrap_err().starts_with("too_large: "));
+    assert!(looking.poll_value(&sql(endless_rows)).await.unwrap_err().starts_with("too_large: "));
 }
 
 #[tokio::test]
@@ -277,15 +277,15 @@ async fn a_redis_is_read_by_type_and_only_where_it_is_opened() {
         ("stream", json!(1)),
         ("nothing", Value::Null),
     ] {
-        assert_eq!(looking.look(&poll(name)).await, Ok(expected), "{name}");
+        assert_eq!(looking.poll_value(&poll(name)).await, Ok(expected), "{name}");
     }
     let with = |name: &str, read: &str| json!({ "redis": { "source": "prices", "key": key(name), "read": read } });
-    assert_eq!(looking.look(&with("text", "exists")).await, Ok(json!(true)));
-    assert_eq!(looking.look(&with("nothing", "exists")).await, Ok(json!(false)));
-    assert_eq!(looking.look(&with("text", "llen")).await, Err("redis: redis: WRONGTYPE".into()));
-    assert!(looking.look(&poll("large")).await.unwrap_err().starts_with("too_large: "));
+    assert_eq!(looking.poll_value(&with("text", "exists")).await, Ok(json!(true)));
+    assert_eq!(looking.poll_value(&with("nothing", "exists")).await, Ok(json!(false)));
+    assert_eq!(looking.poll_value(&with("text", "llen")).await, Err("redis: redis: WRONGTYPE".into()));
+    assert!(looking.poll_value(&poll("large")).await.unwrap_err().starts_with("too_large: "));
     let elsewhere = json!({ "redis": { "source": "prices", "key": "reveille:events:0" } });
-    assert!(looking.look(&elsewhere).await.unwrap_err().starts_with("denied: must begin with"));
+    assert!(looking.poll_value(&elsewhere).await.unwrap_err().starts_with("denied: must begin with"));
     let keys: Vec<String> = redis.keys(format!("{prefix}*")).await.unwrap();
     assert_eq!(keys.len(), 9, "nothing was made");
     let _: () = redis.del(keys).await.unwrap();
@@ -304,7 +304,7 @@ async fn a_source_is_used_only_by_whom_it_is_opened_to() {
     .await;
     let shut = looking.fault("ann", &sql("select 1")).unwrap();
     assert_eq!(shut, "/poll/sql/source: there is no source `shop`; the operator has opened none to this tenant");
-    assert!(looking.look(&sql("select 1")).await.unwrap_err().starts_with("denied: "));
+    assert!(looking.poll_value(&sql("select 1")).await.unwrap_err().starts_with("denied: "));
     let redis = json!({ "redis": { "source": "prices", "key": "p:1" } });
     assert!(looking.fault("ann", &redis).unwrap().starts_with("/poll/redis/source: "));
     assert_eq!(looking.fault("bob", &redis), None);
@@ -324,7 +324,7 @@ async fn a_source_that_is_away_says_so_and_not_its_password() {
     )
     .await;
     for poll in [sql("select 1"), json!({ "redis": { "source": "prices", "key": "k" } })] {
-        let away = looking.look(&poll).await.unwrap_err();
+        let away = looking.poll_value(&poll).await.unwrap_err();
         assert!(away.starts_with("connect: ") || away.starts_with("timeout: "), "{away}");
         assert!(!away.contains("canary"), "{away}");
     }
@@ -337,14 +337,14 @@ async fn a_tool_is_polled_only_where_it_reads() {
     let tool = |name: &str, args: Value| json!({ "tool": { "name": name, "args": args } });
     let berlin = tool("current_time", json!({ "timezone": "Europe/Berlin" }));
     assert_eq!(looking.fault("ann", &berlin), None);
-    assert!(looking.look(&berlin).await.unwrap().is_object());
+    assert!(looking.poll_value(&berlin).await.unwrap().is_object());
     assert!(
         looking.fault("ann", &tool("current_time", json!({ "zone": 1 }))).unwrap().starts_with("/poll/tool/args: ")
     );
     for acts in ["create_task", "delete_task", "send_notification"] {
         let told = looking.fault("ann", &tool(acts, json!({}))).unwrap();
         assert!(told.starts_with("/poll/tool/name: "), "{told}");
-        assert!(looking.look(&tool(acts, json!({}))).await.is_err(), "{acts}");
+        assert!(looking.poll_value(&tool(acts, json!({}))).await.is_err(), "{acts}");
     }
     assert!(looking.fault("ann", &tool("curent_time", json!({}))).unwrap().contains("did you mean `current_time`?"));
 }

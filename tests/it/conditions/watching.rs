@@ -155,7 +155,7 @@ async fn the_watcher_wakes_for_what_follows_from_a_poll(mut world: World) {
     let task = instance.task(watching(&shop, json!({ "interval": "1s" }))).await;
     world.advance(1.0);
     // while the poll is under way nobody knows when the next one comes
-    let hint = instance.engine().watcher.hint();
+    let hint = instance.engine().watcher.wakeup();
     instance.tick(&instance.engine().watcher).await.expect("a tick");
     tokio::time::timeout(std::time::Duration::from_secs(30), hint).await.expect("it is told when the poll is recorded");
     let next = instance.tick(&instance.engine().watcher).await.expect("a tick");

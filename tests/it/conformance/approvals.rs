@@ -26,7 +26,7 @@ on_both!(
     an_answer_that_may_not_be_changes_nothing,
     edited_call_runs_as_edited_and_not_otherwise,
     approved_proposal_has_the_same_hash_when_it_is_read,
-    one_that_is_allowed_wakes_the_run_and_one_that_is_cancelled_waits_for_the_others,
+    approved_call_wakes_the_run_and_a_cancelled_one_waits_for_the_others,
     question_settled_while_the_run_goes_on_keeps_it_from_being_parked,
     as_many_as_are_wanted_have_to_agree_to_the_same,
     an_approved_call_is_held_and_can_be_stopped,
@@ -37,7 +37,7 @@ on_both!(
     held_call_of_a_run_that_ends_meanwhile_is_withdrawn,
     nobody_answers_and_the_run_expires,
     expired_question_is_a_no_and_the_rest_goes_on,
-    one_that_waits_is_looked_at_again_and_told_of_once,
+    waiting_run_is_checked_again_and_reminded_once,
     a_question_takes_the_place_of_another,
     a_call_is_asked_about_once,
     a_run_that_has_ended_asks_nothing_any_more,
@@ -47,7 +47,7 @@ on_both!(
     approvals_are_deleted_with_their_run,
     of_a_hundred_answers_one_has_its_effect,
     of_an_answer_and_an_expiry_one_wins,
-    pending_ones_are_found_among_many_decided_ones,
+    pending_approvals_are_found_among_many_decided,
 );
 
 const EVERY: &Scope = &Scope::Every;
@@ -88,7 +88,7 @@ fn refused(decided: Decided) -> DecisionRefusal {
 }
 
 async fn a_run_that_asks_is_parked_and_its_questions_are_found(world: &StoreHarness) {
-    assert_eq!(world.store.next_waiting().await.unwrap(), None);
+    assert_eq!(world.store.next_waiting_at().await.unwrap(), None);
     let (task, started, asked) = asked(world, &["c1", "c2"]).await;
     let run = world.get_run(started.run.id).await;
     assert_eq!((run.state, run.finished_at, run.attempt), (RunState::PendingApproval, None, 1));
@@ -127,7 +127,7 @@ async fn a_run_that_asks_is_parked_and_its_questions_are_found(world: &StoreHarn
         assert_eq!(list(none).await, Vec::<Uuid>::new());
     }
     let due = world.now() + TimeDelta::seconds(LIMIT / 2);
-    assert_eq!(world.store.next_waiting().await.unwrap(), Some(due));
+    assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(due));
     assert_eq!(world.store.waiting_for_people(due - TimeDelta::seconds(1), 9).await.unwrap(), []);
     let waiting = world.store.waiting_for_people(due, 9).await.unwrap();
     assert_eq!(waiting.len(), 1);
@@ -163,11 +163,12 @@ async fn an_answer_is_the_decision_once_and_the_run_goes_on(world: &StoreHarness
     // going on is no new attempt
     let again = go_on(world, started.run.id).await;
     assert_eq!(again.run.attempt, 1);
-    let begin = async |digest: &str| world.store.begin_approved(again.lease, asked[0].id, digest).await.unwrap();
+    let begin =
+        async |digest: &str| world.store.mark_execution_started(again.lease, asked[0].id, digest).await.unwrap();
     assert_eq!(begin("another").await, Begun::Refused);
     assert_eq!(begin(&asked[0].digest).await, Begun::Now);
     assert_eq!(begin(&asked[0].digest).await, Begun::Before);
-    let late = world.store.begin_approved(started.lease, asked[0].id, &asked[0].digest).await;
+    let late = world.store.mark_execution_started(started.lease, asked[0].id, &asked[0].digest).await;
     assert!(matches!(late, Err(StoreError::LeaseLost)), "{late:?}");
     let outcome = CallOutcome { is_error: false, text: "sent".into() };
     world.store.note_outcome(asked[0].id, &outcome).await.unwrap();
@@ -218,8 +219,8 @@ async fn edited_call_runs_as_edited_and_not_otherwise(world: &StoreHarness) {
     assert_eq!((edited.arguments(), edited.decided_digest.as_ref()), (&arguments, Some(&digest)));
     assert_eq!(edited.proposal.arguments, one.proposal.arguments);
     let again = go_on(world, started.run.id).await;
-    assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
-    assert_eq!(world.store.begin_approved(again.lease, one.id, &digest).await.unwrap(), Begun::Now);
+    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
+    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &digest).await.unwrap(), Begun::Now);
     world.succeed(&again).await;
 }
 
@@ -242,19 +243,22 @@ async fn approved_proposal_has_the_same_hash_when_it_is_read(world: &StoreHarnes
         let now = decided.proposal.digest(&decided.identity(), decided.arguments());
         assert_eq!(decided.decided_digest.as_ref(), Some(&now), "{choice:?}");
         let again = go_on(world, started.run.id).await;
-        assert_eq!(world.store.begin_approved(again.lease, one.id, &now).await.unwrap(), Begun::Now);
+        assert_eq!(world.store.mark_execution_started(again.lease, one.id, &now).await.unwrap(), Begun::Now);
         world.succeed(&again).await;
     }
 }
 
-async fn one_that_is_allowed_wakes_the_run_and_one_that_is_cancelled_waits_for_the_others(world: &StoreHarness) {
+async fn approved_call_wakes_the_run_and_a_cancelled_one_waits_for_the_others(world: &StoreHarness) {
     let (_, started, both) = asked(world, &["c1", "c2"]).await;
     decide(world, &both[0], Cancel).await;
     assert_eq!(state(world, &started).await, RunState::PendingApproval);
     decide(world, &both[1], Cancel).await;
     assert_eq!(state(world, &started).await, RunState::Queued);
     let again = go_on(world, started.run.id).await;
-    assert_eq!(world.store.begin_approved(again.lease, both[0].id, &both[0].digest).await.unwrap(), Begun::Refused);
+    assert_eq!(
+        world.store.mark_execution_started(again.lease, both[0].id, &both[0].digest).await.unwrap(),
+        Begun::Refused
+    );
     world.succeed(&again).await;
     let (_, started, both) = asked(world, &["c1", "c2"]).await;
     decide(world, &both[1], Approve).await;
@@ -270,7 +274,11 @@ async fn question_settled_while_the_run_goes_on_keeps_it_from_being_parked(world
     // nothing has happened: it is parked for the other one
     park(world, &again, &[], &[both[1].id]).await;
     assert_eq!(state(world, &started).await, RunState::PendingApproval);
-    assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Woken, "one may run");
+    assert_eq!(
+        world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(),
+        Attended::Woken,
+        "one may run"
+    );
     let again = go_on(world, started.run.id).await;
     decide(world, &both[1], Cancel).await;
     assert_eq!(state(world, &started).await, RunState::Running);
@@ -315,7 +323,7 @@ async fn an_approved_call_is_held_and_can_be_stopped(world: &StoreHarness) {
     assert_eq!(done.hold_until, Some(world.now() + TimeDelta::seconds(60)));
     let again = go_on(world, started.run.id).await;
     world.pass(59);
-    assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
+    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
     park(world, &again, &[], &[one.id]).await;
     assert_eq!(state(world, &started).await, RunState::PendingApproval, "it waits for the end of the hold");
     assert_eq!(refused(decide(world, one, Approve).await), DecisionRefusal::Settled);
@@ -324,7 +332,7 @@ async fn an_approved_call_is_held_and_can_be_stopped(world: &StoreHarness) {
     assert_eq!(state(world, &started).await, RunState::Queued);
     let again = go_on(world, started.run.id).await;
     world.pass(60);
-    assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
+    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
     assert_eq!(acts(world, one.id).await[1..], ["token:t: approval.approved", "token:t: approval.stopped"]);
     world.succeed(&again).await;
 }
@@ -335,34 +343,34 @@ async fn a_held_call_runs_when_its_time_has_come(world: &StoreHarness) {
     decide(world, one, Approve).await;
     park(world, &go_on(world, started.run.id).await, &[], &[]).await;
     let until = world.now() + TimeDelta::seconds(60);
-    assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
-    assert_eq!(world.store.next_waiting().await.unwrap(), Some(until), "no later than the hold ends");
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
+    assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(until), "no later than the hold ends");
     world.pass(60);
     assert_eq!(refused(decide(world, one, Cancel).await), DecisionRefusal::Settled, "too late to stop it");
-    assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Woken);
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Woken);
     // had it ended while the run was being parked, the run would not have been
     park(world, &go_on(world, started.run.id).await, &[], &[one.id]).await;
     let again = go_on(world, started.run.id).await;
-    assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Now);
+    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Now);
     world.succeed(&again).await;
 }
 
 /// Runs parked with a call that nobody is asked about, held for a minute.
-async fn held(world: &StoreHarness) -> (StartedRun, Approval) {
+async fn park_held_call(world: &StoreHarness) -> (StartedRun, Approval) {
     let (_, started, held) = asked_with(world, &["c1"], |asked| {
         let ids = (asked.id, asked.batch_id);
         let proposal = Proposal { undo_seconds: Some(60), ..asked.proposal.clone() };
         // who asks for it has a clock of his own: what counts is the database's
         let asked_at = world.now() - TimeDelta::seconds(30);
         let of = asked.identity();
-        *asked = Approval::held(ids, of, asked.task_id, proposal, (TimeDelta::seconds(60), asked_at));
+        *asked = Approval::new_hold(ids, of, asked.task_id, proposal, (TimeDelta::seconds(60), asked_at));
     })
     .await;
     (started, held.into_iter().next().unwrap())
 }
 
 async fn call_without_a_question_is_held_and_runs_after_its_time(world: &StoreHarness) {
-    let (started, put) = held(world).await;
+    let (started, put) = park_held_call(world).await;
     let until = world.now() + TimeDelta::seconds(60);
     let one = get(world, put.id).await;
     let expected = Approval {
@@ -378,22 +386,22 @@ async fn call_without_a_question_is_held_and_runs_after_its_time(world: &StoreHa
     assert_eq!(one, expected);
     assert_eq!(state(world, &started).await, RunState::PendingApproval);
     assert_eq!(acts(world, put.id).await, ["policy: approval.held"]);
-    assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
-    assert_eq!(world.store.next_waiting().await.unwrap(), Some(until));
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
+    assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(until));
     world.pass(59);
-    assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
     world.pass(1);
     assert_eq!(refused(decide(world, &one, Cancel).await), DecisionRefusal::Settled, "too late to stop it");
-    assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Woken);
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Woken);
     let again = go_on(world, started.run.id).await;
-    assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Now);
-    assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Before);
+    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Now);
+    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Before);
     assert_eq!(acts(world, put.id).await.len(), 1, "nobody has voted for it");
     world.succeed(&again).await;
 }
 
 async fn call_without_a_question_can_be_stopped_and_not_approved(world: &StoreHarness) {
-    let (started, one) = held(world).await;
+    let (started, one) = park_held_call(world).await;
     world.pass(30);
     for choice in [Approve, Edit] {
         assert_eq!(refused(decide(world, &one, choice).await), DecisionRefusal::Settled);
@@ -403,12 +411,12 @@ async fn call_without_a_question_can_be_stopped_and_not_approved(world: &StoreHa
     assert_eq!(acts(world, one.id).await, ["policy: approval.held", "token:t: approval.stopped"]);
     let again = go_on(world, started.run.id).await;
     world.pass(60);
-    assert_eq!(world.store.begin_approved(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
+    assert_eq!(world.store.mark_execution_started(again.lease, one.id, &one.digest).await.unwrap(), Begun::Refused);
     world.succeed(&again).await;
 }
 
 async fn held_call_of_a_cancelled_run_is_withdrawn(world: &StoreHarness) {
-    let (started, one) = held(world).await;
+    let (started, one) = park_held_call(world).await;
     world.store.cancel_run(EVERY, started.run.id, "no longer needed").await.unwrap();
     assert_eq!(state(world, &started).await, RunState::Cancelled);
     let left = get(world, one.id).await;
@@ -421,7 +429,7 @@ async fn held_call_of_a_run_that_ends_meanwhile_is_withdrawn(world: &StoreHarnes
         if asked.call_id == "c2" {
             let (ids, of) = ((asked.id, asked.batch_id), asked.identity());
             let proposal = Proposal { undo_seconds: Some(60), ..asked.proposal.clone() };
-            *asked = Approval::held(ids, of, asked.task_id, proposal, (TimeDelta::seconds(60), world.now()));
+            *asked = Approval::new_hold(ids, of, asked.task_id, proposal, (TimeDelta::seconds(60), world.now()));
         }
     })
     .await;
@@ -437,12 +445,12 @@ async fn nobody_answers_and_the_run_expires(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1", "c2"]).await;
     decide(world, &asked[0], Cancel).await;
     world.pass(LIMIT - 1);
-    assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
     world.pass(1);
     let if_expired =
         NewDelivery::of_run("a", started.run.id, MessageKind::Result, vec!["email".into()]).into_iter().collect();
     let attend = Attend { if_expired, ..attend(world) };
-    assert_eq!(world.store.attend(started.run.id, &attend).await.unwrap(), Attended::Expired);
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend).await.unwrap(), Attended::Expired);
     let run = world.get_run(started.run.id).await;
     assert_eq!(
         (run.state, run.reason.as_deref(), run.finished_at),
@@ -454,8 +462,8 @@ async fn nobody_answers_and_the_run_expires(world: &StoreHarness) {
     assert_eq!(refused(decide(world, &asked[1], Approve).await), DecisionRefusal::Settled);
     let filter = DeliveryFilter { limit: 10, ..DeliveryFilter::default() };
     assert_eq!(world.store.list_deliveries(EVERY, &filter).await.unwrap().len(), 1);
-    assert_eq!(world.store.attend(started.run.id, &attend).await.unwrap(), Attended::Gone);
-    assert_eq!(world.store.next_waiting().await.unwrap(), None);
+    assert_eq!(world.store.settle_waiting(started.run.id, &attend).await.unwrap(), Attended::Gone);
+    assert_eq!(world.store.next_waiting_at().await.unwrap(), None);
 }
 
 async fn expired_question_is_a_no_and_the_rest_goes_on(world: &StoreHarness) {
@@ -473,18 +481,18 @@ async fn expired_question_is_a_no_and_the_rest_goes_on(world: &StoreHarness) {
         let (_, started, asked) = asked_with(world, &["c1", "c2"], with).await;
         world.pass(LIMIT);
         if case == 2 {
-            assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
+            assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Waits);
             assert_eq!(get(world, asked[1].id).await.status, ApprovalStatus::Expired);
             decide(world, &asked[0], Approve).await;
         } else {
-            assert_eq!(world.store.attend(started.run.id, &attend(world)).await.unwrap(), Attended::Woken);
+            assert_eq!(world.store.settle_waiting(started.run.id, &attend(world)).await.unwrap(), Attended::Woken);
         }
         assert_eq!(state(world, &started).await, RunState::Queued);
         world.succeed(&go_on(world, started.run.id).await).await;
     }
 }
 
-async fn one_that_waits_is_looked_at_again_and_told_of_once(world: &StoreHarness) {
+async fn waiting_run_is_checked_again_and_reminded_once(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1"]).await;
     let reminder = NewDelivery {
         dedupe_key: format!("batch:{}:reminder:1", asked[0].batch_id),
@@ -493,13 +501,13 @@ async fn one_that_waits_is_looked_at_again_and_told_of_once(world: &StoreHarness
     let soon = world.now() + TimeDelta::seconds(100);
     let attend = Attend { wake_at: soon, deliveries: vec![reminder], if_expired: vec![] };
     for _ in 0..2 {
-        assert_eq!(world.store.attend(started.run.id, &attend).await.unwrap(), Attended::Waits);
+        assert_eq!(world.store.settle_waiting(started.run.id, &attend).await.unwrap(), Attended::Waits);
     }
-    assert_eq!(world.store.next_waiting().await.unwrap(), Some(soon));
+    assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(soon));
     assert_eq!(world.count("select count(*) from deliveries").await, 1);
     let late = Attend { wake_at: soon + TimeDelta::days(1), ..attend };
-    assert_eq!(world.store.attend(started.run.id, &late).await.unwrap(), Attended::Waits);
-    assert_eq!(world.store.next_waiting().await.unwrap(), Some(asked[0].expires_at), "no later than it expires");
+    assert_eq!(world.store.settle_waiting(started.run.id, &late).await.unwrap(), Attended::Waits);
+    assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(asked[0].expires_at), "no later than it expires");
 }
 
 async fn a_question_takes_the_place_of_another(world: &StoreHarness) {
@@ -515,8 +523,8 @@ async fn a_question_takes_the_place_of_another(world: &StoreHarness) {
     assert_eq!(refused(decide(world, old, Cancel).await), DecisionRefusal::Settled);
     decide(world, &new, Approve).await;
     let again = go_on(world, started.run.id).await;
-    assert_eq!(world.store.begin_approved(again.lease, old.id, &old.digest).await.unwrap(), Begun::Refused);
-    assert_eq!(world.store.begin_approved(again.lease, new.id, &new.digest).await.unwrap(), Begun::Now);
+    assert_eq!(world.store.mark_execution_started(again.lease, old.id, &old.digest).await.unwrap(), Begun::Refused);
+    assert_eq!(world.store.mark_execution_started(again.lease, new.id, &new.digest).await.unwrap(), Begun::Now);
     world.succeed(&again).await;
 }
 
@@ -593,7 +601,7 @@ async fn a_run_whose_end_was_asked_for_is_not_parked(world: &StoreHarness) {
     decide(world, &asked[0], Approve).await;
     let again = go_on(world, started.run.id).await;
     world.store.cancel_run(EVERY, started.run.id, "no").await.unwrap();
-    let begun = world.store.begin_approved(again.lease, asked[0].id, &asked[0].digest).await.unwrap();
+    let begun = world.store.mark_execution_started(again.lease, asked[0].id, &asked[0].digest).await.unwrap();
     assert_eq!(begun, Begun::Refused);
     world.store.finish_runs(&[end_of(&again, RunState::Cancelled)]).await.unwrap();
 }
@@ -683,7 +691,7 @@ async fn of_an_answer_and_an_expiry_one_wins(world: &StoreHarness) {
         let (run, attend, answer) = (started.run.id, attend(world), answer(Approve, &asked[0], "token:t"));
         let expiry = async {
             world.pass(1);
-            other.attend(run, &attend).await.unwrap()
+            other.settle_waiting(run, &attend).await.unwrap()
         };
         let (decided, attended) = tokio::join!(world.store.decide_approval(EVERY, asked[0].id, &answer), expiry);
         let outcome = (matches!(decided, Ok(Decided::Done(_))), attended, state(world, &started).await);
@@ -695,7 +703,7 @@ async fn of_an_answer_and_an_expiry_one_wins(world: &StoreHarness) {
     }
 }
 
-async fn pending_ones_are_found_among_many_decided_ones(world: &StoreHarness) {
+async fn pending_approvals_are_found_among_many_decided(world: &StoreHarness) {
     let (_, _, asked) = asked(world, &["c1"]).await;
     let (numbers, key) = match world.is_postgres() {
         true => ("select n from generate_series(1, 20000) as n (n)", "md5(cast(n.n as text))::uuid"),

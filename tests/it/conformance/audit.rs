@@ -64,14 +64,14 @@ async fn entries_are_chained_in_their_order_and_keep_their_places(world: &StoreH
     assert_eq!(world.store.seal_audit(&hash, 9).await.unwrap(), 0);
     let (_, started, _) = asked(world, &["c1", "c2", "c3"]).await;
     assert_eq!(world.store.audit_end().await.unwrap(), (0, String::new(), 3));
-    assert!(world.outlook().await.unsealed);
+    assert!(world.pending_work().await.unsealed);
     assert_eq!(world.store.seal_audit(&hash, 2).await.unwrap(), 2);
     let second = "1.approval.asked>2.approval.asked".to_owned();
     assert_eq!(world.store.audit_end().await.unwrap(), (2, second.clone(), 1));
     world.store.cancel_run(&Scope::Every, started.run.id, "no").await.unwrap();
     assert_eq!(world.store.seal_audit(&hash, 9).await.unwrap(), 4);
     assert_eq!(world.store.seal_audit(&hash, 9).await.unwrap(), 0);
-    assert!(!world.outlook().await.unsealed);
+    assert!(!world.pending_work().await.unsealed);
     let last = "5.approval.cancelled>6.approval.cancelled".to_owned();
     assert_eq!(world.store.audit_end().await.unwrap(), (6, last, 0));
     let chain = world.store.audit_chain(0, 9).await.unwrap();

@@ -11,7 +11,7 @@ use reveille::store::{
 };
 use serde_json::json;
 
-use super::told::tells;
+use super::alerts::tells;
 use super::world::{StoreHarness, end_of, only};
 
 on_both!(
@@ -19,7 +19,7 @@ on_both!(
     a_completion_is_recorded_once_with_its_deliveries,
     a_failure_and_an_expiry_are_recorded_with_their_reasons,
     run_that_does_not_wait_or_is_another_tenants_is_not_completed,
-    overdue_ones_are_found_the_longest_first,
+    overdue_completions_are_found_longest_first,
     of_two_who_end_one_one_wins,
     a_repeated_request_is_answered_alike,
 );
@@ -111,12 +111,12 @@ async fn run_that_does_not_wait_or_is_another_tenants_is_not_completed(world: &S
     world.store.complete_run(&only("a"), waits.run.id, &succeeded(), world.now(), None).await.unwrap();
 }
 
-async fn overdue_ones_are_found_the_longest_first(world: &StoreHarness) {
+async fn overdue_completions_are_found_longest_first(world: &StoreHarness) {
     assert_eq!(world.store.next_overdue().await.unwrap(), None);
     let (_, later) = waiting(world, 60).await;
     let (task, sooner) = waiting(world, 30).await;
     assert_eq!(world.store.next_overdue().await.unwrap(), Some(world.now() + TimeDelta::seconds(30)));
-    assert_eq!(world.outlook().await.parked, Some(world.now() + TimeDelta::seconds(30)));
+    assert_eq!(world.pending_work().await.parked, Some(world.now() + TimeDelta::seconds(30)));
     assert_eq!(world.store.overdue_completions(world.now() + TimeDelta::seconds(29), 10).await.unwrap(), []);
     world.pass(60);
     let overdue = world.store.overdue_completions(world.now(), 10).await.unwrap();

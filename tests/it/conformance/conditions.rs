@@ -25,7 +25,7 @@ on_both!(
     a_pause_keeps_what_is_known_and_another_question_forgets_it,
     an_edge_within_a_cooldown_is_a_skipped_run,
     an_edge_beyond_the_fires_of_a_minute_is_a_skipped_run,
-    the_last_of_its_runs_completes_the_task,
+    condition_completes_with_its_last_run,
     a_condition_that_has_ended_is_completed,
     a_poll_without_room_is_put_off,
     a_condition_that_can_not_be_read_is_disabled_and_its_owner_is_told_once,
@@ -105,7 +105,7 @@ async fn a_poll_is_claimed_by_one_and_again_when_the_claim_ran_out(world: &Store
     let first = world.store.next_poll().await.unwrap().unwrap();
     assert!(first >= world.now() && first < world.now() + TimeDelta::seconds(10), "soon");
     assert_eq!(world.store.next_due().await.unwrap(), None, "no schedule waits for it");
-    assert_eq!(world.outlook().await, PendingWork { poll: Some(first), ..PendingWork::default() });
+    assert_eq!(world.pending_work().await, PendingWork { poll: Some(first), ..PendingWork::default() });
     let claim = due(world).await;
     assert_eq!((claim.subject.id, claim.state.clone()), (task.id, ConditionState::default()));
     assert_eq!(claim_from(&world.store, world.now()).await, [], "another's now");
@@ -216,7 +216,7 @@ async fn an_edge_within_a_cooldown_is_a_skipped_run(world: &StoreHarness) {
     assert_eq!((task.fire_count, task.run_count), (1, 1), "what is skipped does not count");
 }
 
-async fn the_last_of_its_runs_completes_the_task(world: &StoreHarness) {
+async fn condition_completes_with_its_last_run(world: &StoreHarness) {
     let task = world.task_with("a", condition(json!({"fire": "every_time"})), json!({"max_runs": 2})).await;
     record(world, &due(world).await, 400).await;
     assert_eq!(world.get_task(task.id).await.status, TaskStatus::Active);

@@ -76,14 +76,14 @@ async fn a_second_one_on_the_same_sqlite_file_is_refused_and_a_later_one_finds_e
 async fn read_only_store_reads_beside_a_service_and_changes_nothing() {
     let dir = TempDir::new();
     let (nothing, clock) = (Settings::default(), Clock::manual(START));
-    let refused = Store::look(&nothing, dir.path(), clock.clone(), never_waits).await.err();
+    let refused = Store::open_read_only(&nothing, dir.path(), clock.clone(), never_waits).await.err();
     assert!(matches!(refused, Some(OpenError::Refused(_))), "{refused:?}");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 
     let service = open_sqlite(dir.path()).await.unwrap();
     let (task, nominal) = new_task("a", json!({"interval": "1h"}), json!({}), START);
     service.create_task(&task, nominal, None).await.unwrap();
-    let look = Store::look(&nothing, dir.path(), clock.clone(), never_waits).await.unwrap();
+    let look = Store::open_read_only(&nothing, dir.path(), clock.clone(), never_waits).await.unwrap();
     assert_eq!(look.get_task(&Scope::Every, task.id).await.unwrap(), task);
     let (other, nominal) = new_task("a", json!({"interval": "1h"}), json!({}), START);
     assert!(look.create_task(&other, nominal, None).await.is_err());
@@ -93,7 +93,7 @@ async fn read_only_store_reads_beside_a_service_and_changes_nothing() {
     // nor is a service needed
     service.close().await;
     drop((service, look));
-    let look = Store::look(&nothing, dir.path(), clock, never_waits).await.unwrap();
+    let look = Store::open_read_only(&nothing, dir.path(), clock, never_waits).await.unwrap();
     assert_eq!(look.get_task(&Scope::Every, task.id).await.unwrap(), task);
     open_sqlite(dir.path()).await.expect("who looks locks nobody out").close().await;
 }
@@ -137,8 +137,8 @@ async fn leases_of_a_dead_process_are_free_when_its_sqlite_file_is_opened_again(
 
     let store = open_sqlite(dir.path()).await.unwrap();
     let soon = START + TimeDelta::milliseconds(1);
-    assert_eq!(store.reclaim(soon).await.unwrap(), 1);
-    let stranded = store.take_stranded(soon, TimeDelta::seconds(10), soon + LEASE, 9).await.unwrap();
+    assert_eq!(store.requeue_expired_claims(soon).await.unwrap(), 1);
+    let stranded = store.take_over_expired(soon, TimeDelta::seconds(10), soon + LEASE, 9).await.unwrap();
     assert_eq!(stranded.len(), 1);
     assert!(stranded[0].crashed);
 }
@@ -250,7 +250,7 @@ async fn every_session_is_guarded_against_hanging() {
 }
 
 #[tokio::test]
-async fn where_a_server_ended_all_sessions_one_question_at_most_fails() {
+async fn connections_are_checked_after_the_server_ended_one() {
     let world = StoreHarness::postgres().await;
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let (scope, ask) = (Scope::Every, world.ask(0, 100));

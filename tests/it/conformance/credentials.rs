@@ -565,11 +565,11 @@ async fn are_active(world: &StoreHarness, tasks: &[Task]) -> Vec<bool> {
 async fn many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_own_instant(world: &StoreHarness) {
     let tasks = paused_tasks(world, 26).await;
     let foreign = world.task_with("b", json!({"interval": "1h"}), json!({})).await;
-    assert!(!world.outlook().await.resumption);
+    assert!(!world.pending_work().await.resumption);
     let saved = world.store.put_credential(&only("a"), &credential("a"), 0).await.unwrap();
     let ids = |tasks: &[Task]| tasks.iter().map(|task| task.id).collect::<Vec<_>>();
     assert_eq!(saved.resumed.iter().map(|task| task.id).collect::<Vec<_>>(), ids(&tasks[..20]));
-    assert_eq!((saved.resuming, world.outlook().await.resumption), (6, true));
+    assert_eq!((saved.resuming, world.pending_work().await.resumption), (6, true));
     let first = world.get_task(tasks[0].id).await;
     world.pass(60);
     // saved once more, by who has refreshed it or by a person: nothing is resumed twice
@@ -601,7 +601,7 @@ async fn many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_o
         assert!(last.next_fire_at.is_some_and(|next| next > world.now()));
     }
     assert_eq!(world.store.resume_next(9).await.unwrap(), 0);
-    assert!(!world.outlook().await.resumption);
+    assert!(!world.pending_work().await.resumption);
     assert_eq!(world.get_task(foreign.id).await.version, 1);
 }
 
@@ -657,7 +657,7 @@ async fn task_that_is_to_go_on_is_resumed_by_another_instance_where_one_has_died
     assert_eq!((here.unwrap(), there.unwrap()), (1, 1), "each takes another one");
     assert_eq!(other.resume_next(9).await.unwrap(), 0);
     assert_eq!(are_active(world, &tasks[20..]).await, [false, false, true, true]);
-    assert!(world.outlook().await.resumption);
+    assert!(world.pending_work().await.resumption);
     world.pass(30);
     assert_eq!(other.resume_next(9).await.unwrap(), 2);
     assert_eq!(are_active(world, &tasks[20..]).await, [true; 4]);

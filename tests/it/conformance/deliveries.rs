@@ -154,7 +154,7 @@ async fn deliveries_are_claimed_in_order_and_by_one_worker(world: &StoreHarness)
     world.pass(1);
     let second = post(world, &message("2")).await;
     assert_eq!(world.store.next_delivery().await.unwrap(), Some(START));
-    assert_eq!(world.outlook().await, PendingWork { delivery: Some(START), ..PendingWork::default() });
+    assert_eq!(world.pending_work().await, PendingWork { delivery: Some(START), ..PendingWork::default() });
     let one = claim_due(&world.store, at(61), 1).await.unwrap();
     let claimed = Delivery { attempts: 1, ..first.clone() };
     assert_eq!((one.len(), &one[0].delivery, one[0].interrupted), (1, &claimed, false));
@@ -204,7 +204,7 @@ async fn due_deliveries_are_read_in_due_order_line_by_line(world: &StoreHarness)
     let expected = [line("sms", "b", 0), line("sms", "a", 1), line("email", "b", 2)];
     assert_eq!(due.iter().map(shown).collect::<Vec<_>>(), expected);
     let next = async |channel: &str, tenant: Option<&str>| {
-        world.store.next_line(channel, tenant).await.unwrap().as_ref().map(shown)
+        world.store.next_queue(channel, tenant).await.unwrap().as_ref().map(shown)
     };
     assert_eq!(next("", None).await, Some(line("email", "b", 2)));
     assert_eq!(next("email", Some("b")).await, Some(line("sms", "a", 1)), "the first of two");
@@ -237,7 +237,7 @@ async fn requested_wait_and_doubt_of_a_delivery_are_kept(world: &StoreHarness) {
     world.store.mark_delivery(&second, &mark(day(2), false, true)).await.unwrap();
     world.clock.advance(day(2) - world.now());
     let third = claim(world).await.remove(0);
-    assert_eq!((third.delivery.due_since(), third.in_doubt(), third.interrupted), (day(1), true, false));
+    assert_eq!((third.delivery.due_since(), third.may_have_been_sent(), third.interrupted), (day(1), true, false));
     world.store.mark_delivery(&third, &mark(day(2), false, false)).await.unwrap();
     assert!(get(world, posted.id).await.maybe_delivered, "doubt stays");
     // an attempt whose process died leaves doubt, though nothing was sent after it
@@ -290,7 +290,7 @@ async fn deliveries_are_looked_up_by_indexes_among_many(world: &StoreHarness) {
         count += last.len();
         last = listed(world, DeliveryFilter { before: Some(before), ..failed.clone() }).await;
     }
-    assert_eq!((count, world.store.next_line("email", None).await.unwrap().unwrap().channel), (20, "sms".into()));
+    assert_eq!((count, world.store.next_queue("email", None).await.unwrap().unwrap().channel), (20, "sms".into()));
     let after = "and d.id < ".to_owned() + if world.is_postgres() { "gen_random_uuid()" } else { "randomblob(16)" };
     let columns = "select d.id from deliveries d";
     for (of_whom, index) in [("and d.tenant_id = 'a'", "deliveries_of_tenant_state"), ("", "deliveries_of_state")] {
@@ -468,7 +468,7 @@ async fn a_digest_that_falls_back_takes_its_messages_along(world: &StoreHarness)
     assert_eq!((moved.state, moved.digest_id), (DeliveryState::Pending, Some(next.delivery.id)));
     // whoever got the first of them finds there what it told
     for told in [&digest, &next.delivery] {
-        let (named, count) = world.store.told_by_digest(told, 9).await.unwrap();
+        let (named, count) = world.store.digest_messages(told, 9).await.unwrap();
         assert_eq!((named.iter().map(|one| one.id).collect::<Vec<_>>(), count), (vec![posted.id], 1));
     }
     world.store.mark_delivery(&next, &Mark::Unknown { error: "who knows".into(), fall_back: None }).await.unwrap();
@@ -591,7 +591,10 @@ async fn a_failed_or_doubtful_one_is_sent_again(world: &StoreHarness) {
         assert_eq!((again.state, again.attempts, again.next_at), (DeliveryState::Pending, 0, Some(world.now())));
         assert_eq!((again.due_since(), &again), (world.now(), &get(world, posted.id).await));
         let claimed = claim(world).await.remove(0);
-        assert_eq!((claimed.delivery.id, claimed.delivery.attempts, claimed.in_doubt()), (posted.id, 1, false));
+        assert_eq!(
+            (claimed.delivery.id, claimed.delivery.attempts, claimed.may_have_been_sent()),
+            (posted.id, 1, false)
+        );
     }
 }
 
@@ -826,13 +829,13 @@ async fn deliveries_without_a_report_become_unknown_in_batches(world: &StoreHarn
         states
     };
     use DeliveryState::{Sent, Unknown};
-    assert_eq!(world.outlook().await.sent, Some(at(0)));
+    assert_eq!(world.pending_work().await.sent, Some(at(0)));
     assert_eq!(world.store.lose_receipts(at(-1), 10).await.unwrap(), 0);
     assert_eq!(world.store.lose_receipts(at(1), 1).await.unwrap(), 1);
     assert_eq!(states().await, [Unknown, Sent, Sent], "the oldest first");
     assert_eq!(world.store.lose_receipts(at(1), 10).await.unwrap(), 1);
     assert_eq!(states().await, [Unknown, Unknown, Sent]);
-    assert_eq!(world.outlook().await.sent, Some(at(2)));
+    assert_eq!(world.pending_work().await.sent, Some(at(2)));
     let why = "the provider took it on and never said whether it arrived";
     assert_eq!(get(world, taken[0].id).await.last_error.as_deref(), Some(why));
     assert_eq!(listed(world, DeliveryFilter::default()).await.len(), 3, "what may have arrived falls back nowhere");

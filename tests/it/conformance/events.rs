@@ -56,9 +56,9 @@ async fn an_event_is_taken_once_by_its_key(world: &StoreHarness) {
     assert_eq!(world.store.publish_events(std::slice::from_ref(&first)).await.unwrap(), 0);
     let entries = lease(world, 10).await;
     assert_eq!(entries.iter().map(body).collect::<Vec<_>>(), [first.clone(), event("b", "1")]);
-    assert_eq!(world.outlook().await, PendingWork { event: true, ..PendingWork::default() });
+    assert_eq!(world.pending_work().await, PendingWork { event: true, ..PendingWork::default() });
     world.store.acknowledge_events(&places(&entries)).await.unwrap();
-    assert_eq!(world.outlook().await, PendingWork::default());
+    assert_eq!(world.pending_work().await, PendingWork::default());
     assert_eq!(world.store.publish_events(&[first]).await.unwrap(), 0, "known for as long as the log keeps it");
     assert_eq!(lease(world, 10).await, []);
     assert_eq!(world.store.publish_events(&[]).await.unwrap(), 0);
@@ -195,8 +195,8 @@ async fn buried(world: &StoreHarness, event: &Event, error: &str) -> StoredDeadL
     world.store.publish_events(std::slice::from_ref(event)).await.unwrap();
     let [entry] = <[LeasedEvent; 1]>::try_from(lease(world, 1).await).unwrap();
     let burial = Burial { seq: entry.seq, event: Some(event), body: &entry.body, error, deliveries: 5 };
-    world.store.bury_event(burial).await.unwrap();
-    world.store.bury_event(burial).await.unwrap();
+    world.store.dead_letter_event(burial).await.unwrap();
+    world.store.dead_letter_event(burial).await.unwrap();
     let filter = StoredDeadLetterFilter { limit: 1, ..StoredDeadLetterFilter::default() };
     world.store.list_dead_letters(&Scope::Every, &filter).await.unwrap().remove(0)
 }
@@ -276,7 +276,7 @@ async fn a_dropped_letter_is_gone(world: &StoreHarness) {
 
 async fn a_letter_without_a_tenant_belongs_to_nobody(world: &StoreHarness) {
     let burial = Burial { seq: 7, event: None, body: "not an event", error: "it is not JSON", deliveries: 1 };
-    world.store.bury_event(burial).await.unwrap();
+    world.store.dead_letter_event(burial).await.unwrap();
     let filter = StoredDeadLetterFilter { limit: 9, ..StoredDeadLetterFilter::default() };
     let all = world.store.list_dead_letters(&Scope::Every, &filter).await.unwrap();
     assert_eq!(

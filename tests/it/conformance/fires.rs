@@ -40,7 +40,7 @@ fn at(seconds: i64) -> DateTime<Utc> {
 async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     assert_eq!(world.store.next_due().await.unwrap(), Some(at(60)));
-    assert_eq!(world.outlook().await, PendingWork { fire: Some(at(60)), ..PendingWork::default() });
+    assert_eq!(world.pending_work().await, PendingWork { fire: Some(at(60)), ..PendingWork::default() });
     world.pass(60);
     let fired = world.fire().await;
     let [run] = <[Run; 1]>::try_from(world.runs_of(&task).await).unwrap();
@@ -54,7 +54,7 @@ async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(wo
                 lease: claim.lease,
                 run_at: at(60),
                 until: at(60) + CLAIM_MARGIN,
-                line: claim.line
+                tenant_hash: claim.tenant_hash
             }],
             ..FireResult::default()
         }

@@ -172,7 +172,7 @@ async fn a_beat_renews_what_is_held_and_leaves_out_what_is_lost(world: &StoreHar
     assert_eq!(held, [beat(&kept, None), beat(&asked, Some("enough"))]);
     // the one that was not renewed is stranded, the others are not
     world.pass(16);
-    let stranded = world.store.take_stranded(at(46), TimeDelta::zero(), at(91), 9).await.unwrap();
+    let stranded = world.store.take_over_expired(at(46), TimeDelta::zero(), at(91), 9).await.unwrap();
     assert_eq!(stranded.iter().map(|s| s.run.id).collect::<Vec<_>>(), [lost.run_id]);
     assert_eq!(world.store.heartbeat(&[], at(99)).await.unwrap(), []);
 }
@@ -425,7 +425,7 @@ async fn ends_of_every_kind_go_in_one_batch(world: &StoreHarness) {
         assert_eq!((run.state, (run.attempt, run.crashes, run.infra_retries)), (state, counts));
         assert_eq!(run.finished_at.is_some(), state == RunState::Succeeded);
     }
-    assert_eq!(world.outlook().await.parked, Some(later(90_017)));
+    assert_eq!(world.pending_work().await.parked, Some(later(90_017)));
     let mut instants = Vec::new();
     world.pass(4);
     for claim in world.claim().await {

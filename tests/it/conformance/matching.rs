@@ -139,7 +139,7 @@ async fn close(world: &StoreHarness) -> EventsRecorded {
 }
 
 /// Fire key, state and reason of each run, oldest first.
-async fn told(world: &StoreHarness, task: &Task) -> Vec<(String, String)> {
+async fn run_outcomes(world: &StoreHarness, task: &Task) -> Vec<(String, String)> {
     let runs = world.runs_of(task).await;
     runs.into_iter()
         .map(|run| (run.event_ids.join("+"), run.reason.unwrap_or_else(|| run.state.as_str().to_owned())))
@@ -175,7 +175,7 @@ async fn an_event_that_comes_again_changes_nothing(world: &StoreHarness) {
     publish(world, vec![event("e1")]).await;
     let again = publish(world, vec![event("e1"), event("e1")]).await;
     assert_eq!((again.recorded, again.duplicates), (0, 2));
-    assert_eq!(told(world, &task).await, pairs(&[("e1", "queued")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "queued")]));
     let after = world.get_task(task.id).await;
     assert_eq!((after.fire_count, after.run_count), (1, 1), "it is counted once");
 }
@@ -195,9 +195,9 @@ async fn an_event_that_stands_in_a_batch_twice_is_one_for_every_rule(world: &Sto
     let recorded = publish(world, vec![event("e1"), event("e1"), event("e2")]).await;
     assert_eq!(recorded.duplicates, 5);
     for task in &tasks[..4] {
-        assert_eq!(told(world, task).await, pairs(&[("e1", "queued"), ("e2", "queued")]));
+        assert_eq!(run_outcomes(world, task).await, pairs(&[("e1", "queued"), ("e2", "queued")]));
     }
-    assert_eq!(told(world, &tasks[4]).await, pairs(&[("e1+e2", "queued")]));
+    assert_eq!(run_outcomes(world, &tasks[4]).await, pairs(&[("e1+e2", "queued")]));
     assert_eq!(world.get_task(tasks[3].id).await.status, TaskStatus::Completed);
 }
 
@@ -210,14 +210,14 @@ async fn an_event_of_a_window_fires_no_second_time_when_the_window_is_edited_awa
     world.store.change_task(&Scope::Every, task.id, &edit).await.unwrap();
     let again = publish(world, vec![event("e1"), event("e3")]).await;
     assert_eq!((again.recorded, again.duplicates), (1, 1));
-    assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
 }
 
 async fn the_same_id_of_another_source_or_tenant_is_another_event(world: &StoreHarness) {
     let task = task(world, json!({"source": "*"})).await;
     let others = [json!({}), json!({"source": "post"}), json!({"tenantid": "b"})];
     publish(world, others.map(|more| event_with("e1", more)).to_vec()).await;
-    assert_eq!(told(world, &task).await, pairs(&[("e1", "queued"), ("e1", "queued")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "queued"), ("e1", "queued")]));
 }
 
 async fn a_task_of_another_tenant_is_not_fired(world: &StoreHarness) {
@@ -317,7 +317,7 @@ async fn a_paused_task_records_its_events_as_skipped(world: &StoreHarness) {
     publish(world, vec![event("e1")]).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
     publish(world, vec![event("e1"), event("e2")]).await;
-    assert_eq!(told(world, &task).await, pairs(&[("e1", "paused"), ("e2", "queued")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "paused"), ("e2", "queued")]));
 }
 
 async fn max_runs_completes_the_task_and_the_rest_is_skipped(world: &StoreHarness) {
@@ -326,7 +326,7 @@ async fn max_runs_completes_the_task_and_the_rest_is_skipped(world: &StoreHarnes
     publish(world, vec![event("e1")]).await;
     assert_eq!(world.get_task(task.id).await.status, TaskStatus::Active, "one that came again does not count");
     publish(world, vec![event("e2"), event("e3")]).await;
-    assert_eq!(told(world, &task).await, pairs(&[("e1", "queued"), ("e2", "queued"), ("e3", "max_runs")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "queued"), ("e2", "queued"), ("e3", "max_runs")]));
     let after = world.get_task(task.id).await;
     assert_eq!(
         (after.status, after.status_reason.as_deref(), after.fire_count),
@@ -338,7 +338,7 @@ async fn max_runs_completes_the_task_and_the_rest_is_skipped(world: &StoreHarnes
 async fn an_error_of_the_filter_is_recorded(world: &StoreHarness) {
     let task = task(world, json!({"filter": "event.data.n > 3"})).await;
     publish(world, vec![event("e1")]).await;
-    let [(ids, why)] = <[(String, String); 1]>::try_from(told(world, &task).await).unwrap();
+    let [(ids, why)] = <[(String, String); 1]>::try_from(run_outcomes(world, &task).await).unwrap();
     assert!(ids == "e1" && why.starts_with("filter_error: "), "{why}");
 }
 
@@ -351,7 +351,7 @@ async fn a_key_fires_once_within_its_window(world: &StoreHarness) {
     publish(world, vec![order("e4", 1)]).await;
     world.pass(1);
     publish(world, vec![order("e5", 1)]).await;
-    let mut told = told(world, &task).await;
+    let mut told = run_outcomes(world, &task).await;
     told.sort();
     let expected = [("e1", "queued"), ("e2", "duplicate"), ("e3", "queued"), ("e4", "duplicate"), ("e5", "queued")];
     assert_eq!(told, pairs(&expected));
@@ -366,7 +366,7 @@ async fn a_throttle_lets_a_burst_through_and_then_one_at_a_time(world: &StoreHar
     send(&["e4", "e5"]).await;
     world.pass(60);
     send(&["e6", "e7", "e8"]).await;
-    let mut told = told(world, &task).await;
+    let mut told = run_outcomes(world, &task).await;
     told.sort();
     let expected = [
         ("e1", "queued"),
@@ -385,7 +385,7 @@ async fn quiet_closes_a_debounce_and_the_last_event_fires(world: &StoreHarness) 
     let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
     assert_eq!(publish(world, vec![event("e1")]).await.collected, 1);
     assert_eq!(world.store.next_window().await.unwrap(), Some(at(30)));
-    assert_eq!(world.outlook().await.window, Some(at(30)));
+    assert_eq!(world.pending_work().await.window, Some(at(30)));
     world.pass(20);
     publish(world, vec![event("e2")]).await;
     world.pass(20);
@@ -401,7 +401,7 @@ async fn quiet_closes_a_debounce_and_the_last_event_fires(world: &StoreHarness) 
     publish(world, vec![event("e3")]).await;
     world.pass(30);
     close(world).await;
-    assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
 }
 
 async fn a_debounce_that_is_never_quiet_closes_at_its_longest(world: &StoreHarness) {
@@ -411,7 +411,7 @@ async fn a_debounce_that_is_never_quiet_closes_at_its_longest(world: &StoreHarne
         world.pass(20);
     }
     assert_eq!(close(world).await.recorded, 1);
-    assert_eq!(told(world, &task).await, pairs(&[("e1+e2+e3", "queued")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1+e2+e3", "queued")]));
 }
 
 async fn keys_have_windows_of_their_own(world: &StoreHarness) {
@@ -420,7 +420,7 @@ async fn keys_have_windows_of_their_own(world: &StoreHarness) {
     publish(world, vec![of("e1", "x"), of("e2", "y"), of("e3", "x")]).await;
     world.pass(30);
     close(world).await;
-    let mut told = told(world, &task).await;
+    let mut told = run_outcomes(world, &task).await;
     told.sort();
     assert_eq!(told, pairs(&[("e1+e3", "queued"), ("e2", "queued")]));
 }
@@ -432,7 +432,7 @@ async fn a_batch_closes_when_it_is_full_or_its_time_is_over(world: &StoreHarness
     assert_eq!((recorded.recorded, recorded.collected), (1, 3));
     world.pass(60);
     assert_eq!(close(world).await.recorded, 1);
-    assert_eq!(told(world, &task).await, pairs(&[("e1+e2+e3", "queued"), ("e4", "queued")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1+e2+e3", "queued"), ("e4", "queued")]));
     let after = world.get_task(task.id).await;
     assert_eq!((after.fire_count, after.run_count), (2, 2));
 }
@@ -441,10 +441,10 @@ async fn a_window_that_would_grow_too_large_closes_first(world: &StoreHarness) {
     let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
     let large = |id: &str| event_with(id, json!({"data": {"text": "x".repeat(400_000)}}));
     publish(world, vec![large("e1"), large("e2"), large("e3")]).await;
-    assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1+e2", "queued")]));
     world.pass(30);
     close(world).await;
-    assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
 }
 
 async fn a_window_of_a_task_that_was_paused_is_recorded_as_skipped(world: &StoreHarness) {
@@ -453,7 +453,7 @@ async fn a_window_of_a_task_that_was_paused_is_recorded_as_skipped(world: &Store
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
     world.pass(30);
     assert_eq!(close(world).await.skipped, 1);
-    assert_eq!(told(world, &task).await, pairs(&[("e1", "paused")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "paused")]));
 }
 
 async fn a_window_that_is_postponed_is_due_later(world: &StoreHarness) {
@@ -467,7 +467,7 @@ async fn a_window_that_is_postponed_is_due_later(world: &StoreHarness) {
     assert_eq!(none, EventsRecorded::default(), "it is not due any more");
     world.pass(60);
     close(world).await;
-    assert_eq!(told(world, &task).await, pairs(&[("e1", "queued")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "queued")]));
 }
 
 async fn an_event_in_a_window_that_comes_again_is_not_counted_twice(world: &StoreHarness) {
@@ -476,7 +476,7 @@ async fn an_event_in_a_window_that_comes_again_is_not_counted_twice(world: &Stor
     assert_eq!(publish(world, vec![event("e1")]).await.duplicates, 1);
     assert_eq!(world.runs_of(&task).await.len(), 0);
     publish(world, vec![event("e2")]).await;
-    assert_eq!(told(world, &task).await, pairs(&[("e1+e2", "queued")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1+e2", "queued")]));
 }
 
 pub async fn paused(world: &StoreHarness, trigger: Value) -> Task {
@@ -524,7 +524,7 @@ async fn a_held_event_waits_for_the_resume(world: &StoreHarness) {
     assert_eq!(release(world, None).await[0].recorded, 1);
     assert_eq!(release(world, None).await, [EventsRecorded::default()]);
     assert_eq!(release(world, None).await, []);
-    assert_eq!(told(world, &task).await, pairs(&[("e1", "queued"), ("e2", "queued"), ("e3", "queued")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "queued"), ("e2", "queued"), ("e3", "queued")]));
     assert_eq!(publish(world, vec![event("e1")]).await.duplicates, 1);
     assert_eq!(world.count("select count(*) from event_windows").await, 0);
 }
@@ -536,7 +536,7 @@ async fn held_events_can_be_dropped(world: &StoreHarness) {
     let held = world.store.released_events(world.now(), 10, 10).await.unwrap();
     assert_eq!((held[0].release, held[0].events.len()), (reveille::store::EventRelease::Drop, 1));
     release(world, Some(EventVerdict::Skipped(reason::DROPPED.into()))).await;
-    assert_eq!(told(world, &task).await, pairs(&[("e1", "dropped")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "dropped")]));
 }
 
 async fn held_events_that_come_again_are_one(world: &StoreHarness) {
@@ -557,7 +557,7 @@ async fn a_pause_during_the_release_keeps_the_rest(world: &StoreHarness) {
     publish(world, vec![event("e4")]).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
     while !release(world, None).await.is_empty() {}
-    assert_eq!(told(world, &task).await, pairs(&["e1", "e2", "e3", "e4"].map(|id| (id, "queued"))));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&["e1", "e2", "e3", "e4"].map(|id| (id, "queued"))));
 }
 
 async fn a_full_hold_says_so(world: &StoreHarness) {
@@ -565,7 +565,7 @@ async fn a_full_hold_says_so(world: &StoreHarness) {
     publish(world, vec![event("e1")]).await;
     world.plant(&format!("update event_windows set events = {HELD_EVENTS}")).await;
     publish(world, vec![event("e2")]).await;
-    assert_eq!(told(world, &task).await, pairs(&[("e2", "buffer_full")]));
+    assert_eq!(run_outcomes(world, &task).await, pairs(&[("e2", "buffer_full")]));
 }
 
 async fn deleting_a_task_forgets_its_events(world: &StoreHarness) {

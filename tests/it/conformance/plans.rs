@@ -29,14 +29,14 @@ const BATCH: i64 = 20;
 const READ: i64 = 6_000;
 
 #[tokio::test]
-async fn on_tables_that_nobody_has_analysed() {
+async fn plans_use_indexes_on_tables_never_analysed() {
     let world = quiet_world().await;
     store_much(&world).await;
     stays_small(open(&world).await).await;
 }
 
 #[tokio::test]
-async fn on_tables_that_were_empty_when_the_statements_were_planned() {
+async fn plans_use_indexes_when_planned_on_empty_tables() {
     let world = quiet_world().await;
     plant(&world, &["vacuum analyze"]).await;
     let world = open(&world).await;
@@ -48,7 +48,7 @@ async fn on_tables_that_were_empty_when_the_statements_were_planned() {
 }
 
 #[tokio::test]
-async fn on_tables_that_were_analysed_with_all_of_it() {
+async fn plans_use_indexes_on_tables_analysed_when_full() {
     let world = quiet_world().await;
     store_much(&world).await;
     plant(&world, &["analyze"]).await;
@@ -57,7 +57,7 @@ async fn on_tables_that_were_analysed_with_all_of_it() {
 
 /// As a service is after a night at rest: of what is leased and ready now nothing is known.
 #[tokio::test]
-async fn on_tables_that_were_analysed_while_nothing_was_going_on() {
+async fn plans_use_indexes_on_tables_analysed_while_idle() {
     let world = quiet_world().await;
     store_much(&world).await;
     let at_night = ["update queue set state = 'later'", "update due set next_at = null", "vacuum analyze"];
@@ -247,7 +247,7 @@ async fn every_step(world: &StoreHarness) {
     ask(world).await;
     publish(world).await;
     poll(world).await;
-    look(world).await;
+    read_pending(world).await;
 }
 
 /// A few that are due before all others, of which one fires for the last time and one can't be read any more.
@@ -372,8 +372,8 @@ async fn poll(world: &StoreHarness) {
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
 }
 
-async fn look(world: &StoreHarness) {
-    world.store.outlook().await.unwrap();
+async fn read_pending(world: &StoreHarness) {
+    world.store.pending_work().await.unwrap();
     world.store.next_due().await.unwrap();
     assert_eq!(world.store.cancels_asked(WORKER).await.unwrap(), []);
 }

@@ -255,7 +255,7 @@ async fn record_of(world: &StoreHarness, task: &Task) -> Vec<String> {
     runs.into_iter().map(|run| run.reason.unwrap_or_else(|| run.state.as_str().to_owned())).collect()
 }
 
-fn told(records: &[String], reason: &str) -> usize {
+fn count_reason(records: &[String], reason: &str) -> usize {
     records.iter().filter(|record| *record == reason).count()
 }
 
@@ -274,8 +274,8 @@ async fn fires_of_schedules_beyond_the_minute_are_skipped_and_the_next_minute_ha
         for task in &tasks {
             records.extend(record_of(world, task).await);
         }
-        assert_eq!((told(&records, "queued"), told(&records, "quota")), (3 * minute, 2 * minute));
-        assert_eq!(told(&record_of(world, &quiet).await, "queued"), minute);
+        assert_eq!((count_reason(&records, "queued"), count_reason(&records, "quota")), (3 * minute, 2 * minute));
+        assert_eq!(count_reason(&record_of(world, &quiet).await, "queued"), minute);
         assert_eq!(usage(world, "a", Quota::FiresPerMinute).await, Some(3));
     }
     // nothing is left to be fired again: each instant has its record
@@ -324,7 +324,7 @@ async fn events_beyond_the_fires_of_a_minute_are_skipped(world: &StoreHarness) {
     assert_eq!((recorded.recorded, recorded.skipped), (2, 2));
     let mut records = record_of(world, &straight).await;
     records.extend(record_of(world, &by_rules).await);
-    assert_eq!((told(&records, "queued"), told(&records, "quota")), (2, 2));
+    assert_eq!((count_reason(&records, "queued"), count_reason(&records, "quota")), (2, 2));
     world.pass(60);
     let recorded = matching::publish(world, vec![matching::event("e3")]).await;
     assert_eq!((recorded.recorded, recorded.skipped), (2, 0));

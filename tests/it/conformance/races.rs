@@ -88,7 +88,7 @@ impl From<&'static str> for Setting {
     }
 }
 
-fn nobody_waits(policy: &'static str) -> Setting {
+fn no_run_waits(policy: &'static str) -> Setting {
     Setting { one_waits: false, ..policy.into() }
 }
 
@@ -113,7 +113,7 @@ async fn scene(world: &StoreHarness, setting: Setting) -> Scene {
     if setting.people == People::Answered {
         world.store.decide_approval(&Scope::Every, asked[0].id, &yes(&asked[0])).await.unwrap();
         running = go_on(world, running.run.id).await;
-        world.store.begin_approved(running.lease, asked[0].id, &asked[0].digest).await.unwrap();
+        world.store.mark_execution_started(running.lease, asked[0].id, &asked[0].digest).await.unwrap();
         parks = Some(parked_for(world, &running, &[], &[asked[1].id]));
     }
     let mut parked = Uuid::nil();
@@ -284,7 +284,7 @@ fn run_now_once() -> Act {
 fn take_over() -> Act {
     act("take_over", |store, _| async move {
         let late = START + TimeDelta::seconds(100);
-        let taken = store.take_stranded(late, TimeDelta::zero(), late + LEASE, 9).await?;
+        let taken = store.take_over_expired(late, TimeDelta::zero(), late + LEASE, 9).await?;
         Ok(taken.len())
     })
 }
@@ -310,7 +310,7 @@ fn wake_parked() -> Act {
 }
 
 fn reclaim() -> Act {
-    act("reclaim", |store, _| async move { store.reclaim(START + TimeDelta::seconds(100)).await })
+    act("reclaim", |store, _| async move { store.requeue_expired_claims(START + TimeDelta::seconds(100)).await })
 }
 
 fn pause() -> Act {
@@ -377,7 +377,7 @@ fn expire() -> Act {
         store.clock().advance(scene.asked[0].expires_at - store.clock().now().min(scene.asked[0].expires_at));
         let wake_at = store.clock().now() + TimeDelta::days(1);
         let attend = Attend { wake_at, deliveries: vec![], if_expired: vec![] };
-        store.attend(scene.running.run.id, &attend).await
+        store.settle_waiting(scene.running.run.id, &attend).await
     })
 }
 
@@ -387,7 +387,7 @@ fn expire() -> Act {
 async fn any(_: &StoreHarness, _: &Scene, _: [&str; 2]) {}
 
 /// The run that was to start, or one that waited, starts when the slot is free; nobody is forgotten.
-async fn somebody_follows(world: &StoreHarness, scene: &Scene, told: [&str; 2]) {
+async fn successor_starts(world: &StoreHarness, scene: &Scene, told: [&str; 2]) {
     assert!(told.contains(&"[]"), "the end is written: {told:?}");
     let live = format!("select count(*) from queue where task_id = '{}'", scene.task.id);
     let claim = world.get_run(scene.claim.lease.run_id).await;
@@ -401,20 +401,20 @@ async fn somebody_follows(world: &StoreHarness, scene: &Scene, told: [&str; 2]) 
 #[tokio::test]
 async fn an_end_and_a_start_under_each_policy() {
     for policy in ["skip", "queue_one", "queue_all", "cancel_previous"] {
-        meet(policy, start(), finish(), somebody_follows).await;
+        meet(policy, start(), finish(), successor_starts).await;
     }
     for policy in ["queue_all", "cancel_previous"] {
-        meet(nobody_waits(policy), start(), finish(), somebody_follows).await;
+        meet(no_run_waits(policy), start(), finish(), successor_starts).await;
     }
 }
 
 #[tokio::test]
 async fn a_start_and_an_end_under_each_policy() {
     for policy in ["skip", "queue_all", "cancel_previous"] {
-        meet(policy, finish(), start(), somebody_follows).await;
+        meet(policy, finish(), start(), successor_starts).await;
     }
     for policy in ["queue_all", "cancel_previous"] {
-        meet(nobody_waits(policy), finish(), start(), somebody_follows).await;
+        meet(no_run_waits(policy), finish(), start(), successor_starts).await;
     }
 }
 
@@ -448,7 +448,7 @@ async fn a_take_that_finds_the_slot_taken_and_whatever_becomes_of_the_run_meanwh
         meet(policy, take(), finish(), judge).await;
     }
     for policy in ["queue_all", "cancel_previous"] {
-        meet(nobody_waits(policy), take(), cancel(ready), judge).await;
+        meet(no_run_waits(policy), take(), cancel(ready), judge).await;
         meet(policy, take(), delete(), judge).await;
         meet(policy, take(), pause(), judge).await;
         meet(policy, cancel(ready), take(), judge).await;
@@ -518,8 +518,8 @@ async fn a_rescue_and_the_holder_who_comes_back() {
 
 #[tokio::test]
 async fn a_look_at_those_who_wait_long_and_a_hand_over() {
-    meet("queue_all", wake_parked(), finish(), somebody_follows).await;
-    meet("queue_all", finish(), wake_parked(), somebody_follows).await;
+    meet("queue_all", wake_parked(), finish(), successor_starts).await;
+    meet("queue_all", finish(), wake_parked(), successor_starts).await;
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ on_both!(
     the_old_holder_can_not_write_any_more,
     of_two_rescuers_one_wins,
     stranded_runs_come_in_pages_the_longest_overdue_first,
-    one_that_hangs_is_taken_over_once_and_again_when_its_rescuer_dies,
+    hanging_run_is_taken_over_once_and_again_when_its_rescuer_dies,
     a_run_that_can_not_be_read_starves_no_other,
     how_long_it_ran_is_told_from_its_lease,
     a_crash_is_counted_with_the_end_and_by_who_holds_the_run,
@@ -33,7 +33,7 @@ fn at(seconds: i64) -> DateTime<Utc> {
 }
 
 async fn stranded(store: &Store, now: DateTime<Utc>) -> Vec<Stranded> {
-    store.take_stranded(now, GRACE, now + TimeDelta::seconds(45), 100).await.unwrap()
+    store.take_over_expired(now, GRACE, now + TimeDelta::seconds(45), 100).await.unwrap()
 }
 
 fn allowing() -> serde_json::Value {
@@ -46,11 +46,11 @@ async fn claims_that_were_not_started_in_time_are_ready_again(world: &StoreHarne
     world.run_now(&task).await;
     let claim = world.claim().await[0];
     assert_eq!(claim.until, at(5));
-    assert_eq!(world.store.reclaim(at(5)).await.unwrap(), 0);
-    assert_eq!(world.store.reclaim(at(5) + TimeDelta::milliseconds(1)).await.unwrap(), 1);
+    assert_eq!(world.store.requeue_expired_claims(at(5)).await.unwrap(), 0);
+    assert_eq!(world.store.requeue_expired_claims(at(5) + TimeDelta::milliseconds(1)).await.unwrap(), 1);
     assert_eq!(world.store.start_runs(&[claim.lease], at(50)).await.unwrap(), Starts::default());
     assert_eq!(world.claim().await[0].lease.run_id, claim.lease.run_id);
-    assert_eq!(world.store.reclaim(at(4000)).await.unwrap(), 1);
+    assert_eq!(world.store.requeue_expired_claims(at(4000)).await.unwrap(), 1);
     world.succeed(&running).await;
 }
 
@@ -133,18 +133,18 @@ async fn stranded_runs_come_in_pages_the_longest_overdue_first(world: &StoreHarn
         runs.push(started.run.id);
     }
     let mut found = Vec::new();
-    while let [one] = world.store.take_stranded(at(60), GRACE, at(61), 1).await.unwrap().as_slice() {
+    while let [one] = world.store.take_over_expired(at(60), GRACE, at(61), 1).await.unwrap().as_slice() {
         found.push(one.run.id);
     }
     assert_eq!(found, [runs[1], runs[2], runs[0]]);
-    assert_eq!(world.store.take_stranded(at(70), GRACE, at(99), 9).await.unwrap().len(), 3);
+    assert_eq!(world.store.take_over_expired(at(70), GRACE, at(99), 9).await.unwrap().len(), 3);
     if world.is_postgres() {
         // each commit waits for its turn among those of others
         assert_eq!(world.count("select count(distinct xmin::text) from queue").await, 1, "a page is one commit");
     }
 }
 
-async fn one_that_hangs_is_taken_over_once_and_again_when_its_rescuer_dies(world: &StoreHarness) {
+async fn hanging_run_is_taken_over_once_and_again_when_its_rescuer_dies(world: &StoreHarness) {
     let task = world.task_with("a", allowing(), json!({"timeout_seconds": 20})).await;
     let started = world.started(&task).await;
     world.store.heartbeat(&[started.lease], at(100)).await.unwrap();

@@ -99,7 +99,7 @@ async fn work_after_an_abandoned_begin_is_committed_for_all_to_see() {
 }
 
 #[tokio::test]
-async fn others_are_heard_again_after_a_wire_has_gone_silent() {
+async fn listener_recovers_after_a_silent_connection() {
     let world = StoreHarness::postgres().await;
     let task = world.task(json!({"interval": "1h", "overlap": "allow"})).await;
     let proxy = Proxy::before(&world.url()).await;

@@ -39,18 +39,18 @@ async fn where_a_run_is_and_who_is_in_its_way_is_told_to_its_tenant(world: &Stor
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     let second = world.run_now(&task).await;
-    let ready = world.store.whereabouts(&Scope::Every, second, Some(task.id)).await.unwrap();
+    let ready = world.store.locate_run(&Scope::Every, second, Some(task.id)).await.unwrap();
     assert_eq!(ready.queued.map(|queued| (queued.state, queued.run_at)), Some(("ready".into(), world.now())));
     let leases = leases(&world.claim().await);
     world.store.start_runs(&leases, world.now() + LEASE).await.unwrap();
-    let behind = world.store.whereabouts(&Scope::Every, second, Some(task.id)).await.unwrap();
+    let behind = world.store.locate_run(&Scope::Every, second, Some(task.id)).await.unwrap();
     assert_eq!((behind.queued, behind.parked.map(|parked| parked.reason)), (None, Some("overlap".into())));
-    let holder = world.store.holder_of(&Scope::Every, task.id).await.unwrap();
+    let holder = world.store.slot_holder(&Scope::Every, task.id).await.unwrap();
     assert_eq!(behind.holder, holder);
     let holder = holder.expect("a holder");
     assert_eq!((holder.run_id, holder.state.as_str(), holder.started_at), (first.run.id, "running", Some(world.now())));
     let others = super::world::only("b");
-    assert_eq!(world.store.whereabouts(&others, second, Some(task.id)).await.unwrap(), Default::default());
+    assert_eq!(world.store.locate_run(&others, second, Some(task.id)).await.unwrap(), Default::default());
     world.succeed(&first).await;
 }
 

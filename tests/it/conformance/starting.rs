@@ -10,7 +10,7 @@ use reveille::domain::run::RunState;
 use reveille::domain::task::Task;
 use reveille::store::{
     Blocked, ClaimCursor, FireDue, FireResult, Occupant, RunLimits, Shares, StartNow, StartedRun, Take, Taking, Topic,
-    line,
+    tenant_hash,
 };
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
@@ -162,8 +162,9 @@ async fn only_as_many_fires_start_as_there_are_places(world: &StoreHarness) {
 }
 
 fn shares(free: usize, held: &[(&str, usize)]) -> Shares {
-    let occupant = |(tenant, runs): &(&str, usize)| (line(tenant), Occupant { tenant: (*tenant).into(), runs: *runs });
-    Shares { free, held: held.iter().map(occupant).collect(), alone: false }
+    let occupant =
+        |(tenant, runs): &(&str, usize)| (tenant_hash(tenant), Occupant { tenant: (*tenant).into(), runs: *runs });
+    Shares { free, occupants: held.iter().map(occupant).collect(), single_tenant: false }
 }
 
 fn tenants(started: &[StartedRun]) -> BTreeMap<&str, usize> {
@@ -221,7 +222,7 @@ async fn a_take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_shar
     let second = take(shares(3, &[("few", 2), ("many", 3)])).await;
     assert_eq!(tenants(&second), BTreeMap::from([("many", 2)]));
     assert_eq!(take(shares(1, &[("few", 2), ("many", 5)])).await, [], "the last is for who comes next");
-    let alone = take(Shares { alone: true, ..shares(1, &[("many", 5)]) }).await;
+    let alone = take(Shares { single_tenant: true, ..shares(1, &[("many", 5)]) }).await;
     assert_eq!(tenants(&alone), BTreeMap::from([("many", 1)]));
     for started in first.iter().chain(&second).chain(&alone) {
         world.succeed(started).await;
@@ -229,10 +230,10 @@ async fn a_take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_shar
 }
 
 async fn tasks_of_one_tenant_are_told_from_those_of_two(world: &StoreHarness) {
-    let mut told = vec![world.store.serves_one_tenant().await.unwrap()];
+    let mut told = vec![world.store.has_single_tenant().await.unwrap()];
     for tenant in ["b", "b", "a"] {
         world.task_with(tenant, json!({"interval": "1h"}), json!({})).await;
-        told.push(world.store.serves_one_tenant().await.unwrap());
+        told.push(world.store.has_single_tenant().await.unwrap());
     }
     assert_eq!(told, [true, true, true, false]);
 }
@@ -322,15 +323,15 @@ async fn other_instances_hear_of_what_can_not_be_done_here(world: &StoreHarness)
     queue.borrow_and_update();
     let mut is_heard = async |within| tokio::time::timeout(within, queue.changed()).await.is_ok();
     let quiet = Duration::from_millis(500);
-    world.store.pass_on(Topic::Queue);
+    world.store.forward(Topic::Queue);
     assert!(!is_heard(quiet).await, "nothing was hinted at here alone");
     world.run_now(&task).await;
     assert!(!is_heard(quiet).await && here.has_changed().expect("open"), "what starts here is nobody else's");
-    world.store.pass_on(Topic::Due);
+    world.store.forward(Topic::Due);
     assert!(!is_heard(quiet).await, "another topic was passed on");
-    world.store.pass_on(Topic::Queue);
+    world.store.forward(Topic::Queue);
     assert!(is_heard(patience).await, "what does not start here is another one's");
-    world.store.pass_on(Topic::Queue);
+    world.store.forward(Topic::Queue);
     assert!(!is_heard(quiet).await, "once is enough");
 
     world.run_now(&task).await;

@@ -156,7 +156,7 @@ async fn older_rows_that_others_have_locked_are_counted_later(world: &StoreHarne
 }
 
 async fn count(world: &StoreHarness) {
-    assert_eq!(world.store.outlook().await.unwrap().uncounted, world.store.has_uncounted_bytes().await.unwrap());
+    assert_eq!(world.store.pending_work().await.unwrap().uncounted, world.store.has_uncounted_bytes().await.unwrap());
     while world.store.count_stored_bytes(3).await.unwrap() > 0 {}
     assert!(!world.store.has_uncounted_bytes().await.unwrap());
 }
@@ -233,7 +233,7 @@ async fn whatever_is_kept_counts_until_it_is_deleted(world: &StoreHarness) {
     matching::publish(world, vec![event.clone()]).await;
     grown("an event in a window", 50).await;
     let burial = Burial { seq: 1, event: Some(&event), body: "an entry", error: "boom", deliveries: 5 };
-    world.store.bury_event(burial).await.unwrap();
+    world.store.dead_letter_event(burial).await.unwrap();
     grown("a dead letter", 8).await;
 
     // all of it goes, each thing in its own way

@@ -115,7 +115,7 @@ async fn appending_leaves_the_lease_to_heartbeats(world: &StoreHarness) {
     world.store.append("a", started.lease, &conversation()).await.unwrap();
     let stranded = async |seconds: i64| {
         let now = started.lease_until + TimeDelta::seconds(seconds);
-        world.store.take_stranded(now, TimeDelta::seconds(10), now, 9).await.unwrap().len()
+        world.store.take_over_expired(now, TimeDelta::seconds(10), now, 9).await.unwrap().len()
     };
     assert_eq!((stranded(0).await, stranded(1).await), (0, 1));
 }

@@ -27,7 +27,7 @@ use uuid::Uuid;
 
 use super::asked::{LIMIT, answer, asked};
 use super::world::{LEASE, StoreHarness, WORKER, end_of, tenant_of};
-use super::{credentials, grants, matching, told};
+use super::{alerts, credentials, grants, matching};
 use crate::support::outbox::claim_due;
 
 /// Makes two tests of each case, and keeps which tables there are cases for.
@@ -363,7 +363,7 @@ async fn an_unreadable_run_is_not_started_and_the_others_are(world: &StoreHarnes
     assert_eq!(started.iter().map(|one| one.run.task_id).collect::<Vec<_>>(), [Some(good.id)]);
     // it is taken over when its lease has ended, and those beside it are not held up by that either
     world.pass(60);
-    let taken = world.store.take_stranded(world.now(), TimeDelta::zero(), world.now() + LEASE, 9).await.unwrap();
+    let taken = world.store.take_over_expired(world.now(), TimeDelta::zero(), world.now() + LEASE, 9).await.unwrap();
     assert_eq!(taken.iter().map(|one| one.run.task_id).collect::<Vec<_>>(), [Some(good.id)]);
     world.plant("update runs set missed = null").await;
 }
@@ -374,7 +374,7 @@ async fn an_unreadable_record_of_what_was_told_keeps_no_run_from_its_end(world: 
     for (task, row) in [(&bad, Some("[7]")), (&good, None)] {
         let started = world.started(task).await;
         let said = NotifiedOutcome::Failure { code: "llm_auth".into() };
-        let tells = told::tells(task, started.run.id, said);
+        let tells = alerts::tells(task, started.run.id, said);
         ends.push(Finish { tells, ..end_of(&started, RunState::Failed) });
         if let Some(alerts) = row {
             let id = world.id(task.id);

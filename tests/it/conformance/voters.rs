@@ -91,16 +91,16 @@ async fn votes_of_one_person_count_once_and_of_two_people_twice(world: &StoreHar
         (&admin, &"token:admin".to_owned(), 2),
     ] {
         let identities = [world.store.marks_of(one).await.unwrap(), world.store.marks_of(two).await.unwrap()];
-        assert_eq!(identities[0].meet(&identities[1]), people == 1, "{one} {two}");
+        assert_eq!(identities[0].overlaps(&identities[1]), people == 1, "{one} {two}");
         let asked = question(world).await;
         let Decided::Counted(first) = put(world, &asked, Approve, one).await else { panic!("{one} alone decided") };
-        assert_eq!(first.agreed(), 1);
+        assert_eq!(first.agreed_count(), 1);
         match put(world, &asked, Approve, two).await {
             Decided::Done(done) => {
-                assert_eq!((people, done.status, done.agreed()), (2, ApprovalStatus::Approved, 2), "{one} {two}");
+                assert_eq!((people, done.status, done.agreed_count()), (2, ApprovalStatus::Approved, 2), "{one} {two}");
                 end(world, &done).await;
             }
-            Decided::Counted(open) => assert_eq!((people, open.agreed()), (1, 1), "{one} {two}"),
+            Decided::Counted(open) => assert_eq!((people, open.agreed_count()), (1, 1), "{one} {two}"),
             refused => panic!("{refused:?}"),
         }
     }
@@ -113,7 +113,7 @@ async fn a_vote_for_something_else_takes_back_the_other_votes_of_the_same_person
     let asked = question(world).await;
     put(world, &asked, Approve, &ann).await;
     let Decided::Counted(open) = put(world, &asked, Edit, &own).await else { panic!("not counted") };
-    assert_eq!((open.votes.len(), open.agreed()), (1, 1), "of two opinions the last one counts");
+    assert_eq!((open.votes.len(), open.agreed_count()), (1, 1), "of two opinions the last one counts");
     assert!(matches!(put(world, &asked, Approve, &boss).await, Decided::Counted(_)), "nobody else agrees to that");
     let Decided::Done(done) = put(world, &asked, Edit, &boss).await else { panic!("not decided") };
     assert_eq!(done.status, ApprovalStatus::Edited);
@@ -210,6 +210,6 @@ async fn votes_that_were_given_before_their_marks_were_kept_count_by_their_names
     let forgotten = "update approval_votes set identities = null";
     world.plant(forgotten).await;
     let Decided::Counted(open) = put(world, &asked, Approve, "token:t").await else { panic!("not counted") };
-    assert_eq!(open.agreed(), 1);
+    assert_eq!(open.agreed_count(), 1);
     assert!(matches!(put(world, &asked, Approve, "token:u").await, Decided::Done(_)));
 }

@@ -142,7 +142,7 @@ async fn expired_run_hands_the_slot_on(world: &StoreHarness) {
     let (behind, _) = blocked(world, &task).await;
     world.pass(LIMIT);
     let attend = Attend { wake_at: world.now() + TimeDelta::days(1), deliveries: vec![], if_expired: vec![] };
-    assert_eq!(world.store.attend(waits.run.id, &attend).await.unwrap(), Attended::Expired);
+    assert_eq!(world.store.settle_waiting(waits.run.id, &attend).await.unwrap(), Attended::Expired);
     assert_eq!(next(world).await.run.id, behind.id);
 }
 

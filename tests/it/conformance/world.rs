@@ -159,9 +159,9 @@ impl StoreHarness {
     }
 
     /// The pending work, once everything that is stored is counted.
-    pub async fn outlook(&self) -> PendingWork {
+    pub async fn pending_work(&self) -> PendingWork {
         while self.store.count_stored_bytes(1_000).await.expect("counted") > 0 {}
-        self.store.outlook().await.expect("an outlook")
+        self.store.pending_work().await.expect("pending work")
     }
 
     // ------------------------------------------------------------ looking behind the store

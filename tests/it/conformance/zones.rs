@@ -60,7 +60,7 @@ async fn reachable(world: &StoreHarness) {
     world.store.put_recipient(&Scope::Every, "a", &ann, None).await.unwrap();
 }
 
-async fn told(world: &StoreHarness) -> Vec<Delivery> {
+async fn deliveries(world: &StoreHarness) -> Vec<Delivery> {
     world.store.list_deliveries(&Scope::Every, &DeliveryFilter { limit: 9, ..DeliveryFilter::default() }).await.unwrap()
 }
 
@@ -200,7 +200,7 @@ async fn zone_keeper_plans_anew_what_earlier_builds_have_planned(world: &StoreHa
     let ours = ZoneTable::bundled().release().clone();
     let newest = NewestZones { release: ours, is_planned: true };
     assert_eq!(world.store.newest_zones().await.unwrap(), Some(newest));
-    let notices = told(world).await;
+    let notices = deliveries(world).await;
     assert_eq!(notices.len(), 2, "{notices:?}");
     let notice = notices.iter().find(|notice| notice.text.as_ref().unwrap().contains("Vancouver")).unwrap();
     let text = notice.text.as_ref().unwrap();
@@ -208,7 +208,7 @@ async fn zone_keeper_plans_anew_what_earlier_builds_have_planned(world: &StoreHa
     // and once
     settle(&keeper).await;
     assert_eq!(next_of(world, &vancouver).await, at("2026-11-23T15:00:00Z"));
-    assert_eq!(told(world).await.len(), 2);
+    assert_eq!(deliveries(world).await.len(), 2);
     world.pass(7 * 3600);
     world.fire().await;
     let runs = world.runs_of(&vancouver).await;

@@ -66,7 +66,7 @@ async fn a_private_address_gets_no_connection() {
 }
 
 #[tokio::test]
-async fn one_private_answer_condemns_a_name() {
+async fn egress_denies_a_name_with_one_private_address() {
     let names = Names::default().with("mixed.example", &[&["93.184.216.34", "2606:4700::1111", "10.0.0.7"]]);
     let egress = Egress::with_resolver(&settings(&[]), names).unwrap();
     let why = denied(egress.fetch(get("http://mixed.example/")).await);

@@ -37,7 +37,7 @@ async fn last(server: &MockServer) -> wiremock::Request {
 }
 
 #[tokio::test]
-async fn at_the_same_origin_everything_is_carried_on() {
+async fn redirect_within_the_origin_keeps_everything() {
     let server = MockServer::start().await;
     redirecting(&server, "/a", 307, "/b?x=1").await;
     answering(&server, "/b").await;
@@ -54,7 +54,7 @@ async fn at_the_same_origin_everything_is_carried_on() {
 }
 
 #[tokio::test]
-async fn at_another_origin_no_secret_is_carried_on() {
+async fn redirect_to_another_origin_drops_secrets() {
     let (here, there) = (MockServer::start().await, MockServer::start().await);
     redirecting(&here, "/a", 302, &format!("{}/b", there.uri())).await;
     answering(&there, "/b").await;

@@ -179,7 +179,7 @@ fn no_spelling_of_a_private_address_passes() {
 }
 
 #[test]
-fn nothing_odd_passes() {
+fn odd_address_spellings_are_denied() {
     let egress = egress(&[]);
     for url in ODD {
         assert!(refused(&egress, url), "{url:?}");
@@ -240,7 +240,7 @@ fn public_addresses_pass() {
 }
 
 #[test]
-fn only_listed_ports_pass() {
+fn egress_allows_listed_ports_only() {
     let egress = egress(&[]);
     for port in [80, 443, 8080, 8443] {
         assert!(egress.check(&format!("http://example.org:{port}")).is_ok(), "{port}");

@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The sink's answer to an id, by a number that is made from it: most are well, some after a while, some are refused.
 fn script(id: &str, number: usize) -> Answer {
-    let fate = fate(id);
+    let fate = scripted_answer(id);
     match (fate, number) {
         // refused for good
         (0..=9, _) => Answer::Status(400),
@@ -55,12 +55,12 @@ fn script(id: &str, number: usize) -> Answer {
 }
 
 /// 0 to 999, evenly, the same for an id each time.
-fn fate(id: &str) -> u32 {
+fn scripted_answer(id: &str) -> u32 {
     crc32fast::hash(id.as_bytes()) % 1000
 }
 
 fn expected(id: &str) -> DeliveryState {
-    match fate(id) {
+    match scripted_answer(id) {
         0..=24 => DeliveryState::Failed,
         _ => DeliveryState::Delivered,
     }
@@ -71,7 +71,7 @@ async fn each_of_ten_thousand_deliveries_ends_in_one_honest_state(mut world: Wor
     world.channels.webhook.timeout_seconds = 1;
     let (sink, sick) = (Sink::start().await, Sink::start().await);
     sink.answer(script);
-    sick.answer(|id, _| if fate(id) < 500 { Answer::Status(500) } else { Answer::RetryAfter(429, 7) });
+    sick.answer(|id, _| if scripted_answer(id) < 500 { Answer::Status(500) } else { Answer::RetryAfter(429, 7) });
     let mut instance = world.instance();
     for (tenant, sink, count) in [("ann", &sink, DELIVERIES - SICK), ("bob", &sick, SICK)] {
         let webhook = json!({ "url": sink.url(), "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" });
@@ -93,7 +93,7 @@ async fn each_of_ten_thousand_deliveries_ends_in_one_honest_state(mut world: Wor
         }
         if crashes < CRASHES && sink.requests().len() > (crashes + 1) * DELIVERIES / (CRASHES + 2) {
             crashes += 1;
-            instance = die_at_work(instance, &world, &sink).await;
+            instance = kill_during_delivery(instance, &world, &sink).await;
         }
         instance.notify().await;
     }
@@ -195,7 +195,7 @@ async fn make(instance: &Instance, world: &World, tenant: &str, channel: &str, c
 }
 
 /// Claims some, begins to send them, and dies before all is recorded. Another instance takes over once the leases end.
-async fn die_at_work(instance: Instance, world: &World, sink: &Sink) -> Instance {
+async fn kill_during_delivery(instance: Instance, world: &World, sink: &Sink) -> Instance {
     let before = sink.requests().values().sum::<usize>();
     instance.tick(&instance.engine().notifier).await.expect("claimed");
     let started = Instant::now();

@@ -50,7 +50,7 @@ async fn put(instance: &Instance, recipient: Value) {
 }
 
 /// A recipient with this sink as its webhook, and what differs.
-fn reached(sink: &Sink, more: Value) -> Value {
+fn received(sink: &Sink, more: Value) -> Value {
     let webhook = json!({ "url": sink.url(), "secret": SECRET });
     let mut recipient = json!({ "timezone": "Europe/Berlin", "addresses": { "webhook": webhook } });
     for (name, value) in more.as_object().expect("an object") {
@@ -97,7 +97,7 @@ async fn only_digest(instance: &Instance) -> Delivery {
 }
 
 /// State, why it was held, and attempts of all but digests, by text.
-async fn stand(instance: &Instance) -> Vec<(String, &'static str, Option<HoldReason>, i32)> {
+async fn delivery_states(instance: &Instance) -> Vec<(String, &'static str, Option<HoldReason>, i32)> {
     let all = instance.deliveries().await.into_iter().filter(|delivery| delivery.kind != MessageKind::Digest);
     let text = |delivery: &Delivery| delivery.text.clone().unwrap_or_else(|| delivery.kind.as_str().into());
     all.map(|d| (text(&d), d.state.as_str(), d.hold_reason, d.attempts)).collect()
@@ -110,7 +110,7 @@ fn events(sink: &Sink) -> Vec<String> {
 async fn messages_of_the_night_are_told_together_in_the_morning(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     let instance = world.instance();
-    put(&instance, reached(&sink, json!({ "quiet_hours": night(json!({})) }))).await;
+    put(&instance, received(&sink, json!({ "quiet_hours": night(json!({})) }))).await;
     world.advance_to("22:30");
     for (text, urgency) in [("milk", Urgency::Normal), ("fire", Urgency::High), ("bread", Urgency::Low)] {
         post(&instance, &["webhook"], text, urgency).await;
@@ -122,7 +122,7 @@ async fn messages_of_the_night_are_told_together_in_the_morning(mut world: World
         ("fire".into(), "delivered", None, 1),
         ("bread".into(), "pending", held, 0),
     ];
-    assert_eq!(stand(&instance).await, so_far);
+    assert_eq!(delivery_states(&instance).await, so_far);
     let digest = only_digest(&instance).await;
     assert_eq!(
         (digest.next_at, digest.dedupe_key.as_str()),
@@ -154,7 +154,7 @@ async fn messages_of_the_night_are_told_together_in_the_morning(mut world: World
 async fn a_digest_of_one_is_that_message(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     let instance = world.instance();
-    put(&instance, reached(&sink, json!({ "quiet_hours": night(json!({})) }))).await;
+    put(&instance, received(&sink, json!({ "quiet_hours": night(json!({})) }))).await;
     world.advance_to("23:00");
     post(&instance, &["webhook"], "milk", Urgency::Normal).await;
     instance.notify().await;
@@ -162,7 +162,7 @@ async fn a_digest_of_one_is_that_message(mut world: World) {
     instance.notify().await;
     let [taken] = <[_; 1]>::try_from(sink.taken()).expect("one message");
     assert_eq!((taken.event.as_str(), &taken.data["text"]), ("message", &json!("milk")));
-    assert_eq!(stand(&instance).await, [("milk".into(), "delivered", Some(HoldReason::QuietHours), 0)]);
+    assert_eq!(delivery_states(&instance).await, [("milk".into(), "delivered", Some(HoldReason::QuietHours), 0)]);
     instance.finish(&world).await;
 }
 
@@ -170,7 +170,7 @@ async fn a_digest_that_fails_goes_to_the_next_channel_with_its_messages(mut worl
     let sink = world_with_sink(&mut world).await;
     let instance = world.instance();
     let hours = night(json!({ "channels": ["email"] }));
-    put(&instance, reached(&sink, json!({ "email": "ann@example.org", "quiet_hours": hours }))).await;
+    put(&instance, received(&sink, json!({ "email": "ann@example.org", "quiet_hours": hours }))).await;
     world.advance_to("23:00");
     // the one names no other way, and goes by that of the other all the same
     post(&instance, &["email"], "milk", Urgency::Normal).await;
@@ -186,7 +186,7 @@ async fn a_digest_that_fails_goes_to_the_next_channel_with_its_messages(mut worl
     instance.notify().await;
     assert_eq!(sink.taken()[0].data["items"].as_array().unwrap().len(), 2);
     let done = |text: &str| (text.to_owned(), "delivered", Some(HoldReason::QuietHours), 0);
-    assert_eq!(stand(&instance).await, [done("milk"), done("bread")]);
+    assert_eq!(delivery_states(&instance).await, [done("milk"), done("bread")]);
     instance.finish(&world).await;
 }
 
@@ -194,7 +194,7 @@ async fn a_digest_that_failed_is_sent_again_with_its_messages(mut world: World) 
     let sink = world_with_sink(&mut world).await;
     sink.answer(|_, number| Answer::Status(if number == 0 { 400 } else { 204 }));
     let instance = world.instance();
-    put(&instance, reached(&sink, json!({ "quiet_hours": night(json!({})) }))).await;
+    put(&instance, received(&sink, json!({ "quiet_hours": night(json!({})) }))).await;
     world.advance_to("23:00");
     for text in ["milk", "bread", "salt"] {
         post(&instance, &["webhook"], text, Urgency::Normal).await;
@@ -203,7 +203,7 @@ async fn a_digest_that_failed_is_sent_again_with_its_messages(mut world: World) 
     world.advance_to("02 06:00");
     instance.notify().await;
     let failed = |text: &str| (text.to_owned(), "failed", Some(HoldReason::QuietHours), 0);
-    assert_eq!(stand(&instance).await, [failed("milk"), failed("bread"), failed("salt")]);
+    assert_eq!(delivery_states(&instance).await, [failed("milk"), failed("bread"), failed("salt")]);
     // one of them by itself, then the rest together
     sink.answer(|_, _| Answer::Status(204));
     let salt = instance.deliveries().await.into_iter().find(|d| d.text.as_deref() == Some("salt")).expect("salt");
@@ -214,7 +214,7 @@ async fn a_digest_that_failed_is_sent_again_with_its_messages(mut world: World) 
     }
     instance.notify().await;
     let done = |text: &str| (text.to_owned(), "delivered", Some(HoldReason::QuietHours), 0);
-    assert_eq!(stand(&instance).await, [done("milk"), done("bread"), ("salt".into(), "delivered", None, 1)]);
+    assert_eq!(delivery_states(&instance).await, [done("milk"), done("bread"), ("salt".into(), "delivered", None, 1)]);
     let mut told = events(&sink);
     told.sort();
     assert_eq!(told, ["digest", "message"]);
@@ -224,7 +224,7 @@ async fn a_digest_that_failed_is_sent_again_with_its_messages(mut world: World) 
 async fn a_message_that_comes_when_its_digest_is_under_way_joins_none(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     let instance = world.instance();
-    put(&instance, reached(&sink, json!({ "quiet_hours": night(json!({})) }))).await;
+    put(&instance, received(&sink, json!({ "quiet_hours": night(json!({})) }))).await;
     world.advance_to("23:00");
     post(&instance, &["webhook"], "milk", Urgency::Normal).await;
     instance.notify().await;
@@ -247,7 +247,7 @@ async fn a_message_that_comes_when_its_digest_is_under_way_joins_none(mut world:
     instance.notify().await;
     assert_eq!(events(&sink), ["message", "message"]);
     let done = [("milk".into(), "delivered", Some(HoldReason::QuietHours), 0), ("late".into(), "delivered", None, 1)];
-    assert_eq!(stand(&instance).await, done);
+    assert_eq!(delivery_states(&instance).await, done);
     instance.finish(&world).await;
 }
 
@@ -270,7 +270,7 @@ async fn held_message_goes_on_the_minute_over_every_change_of_the_clock(mut worl
         let (from, to) = hours.split_once('-').unwrap();
         let digest = digest.map(|time| json!({ "at": [time] }));
         let quiet = json!([{ "from": from, "to": to, "channels": ["webhook"] }]);
-        put(&instance, reached(&sink, json!({ "timezone": zone, "quiet_hours": quiet, "digest": digest }))).await;
+        put(&instance, received(&sink, json!({ "timezone": zone, "quiet_hours": quiet, "digest": digest }))).await;
         world.clock.advance(instant(comes) - world.clock.now());
         post(&instance, &["webhook"], comes, Urgency::Normal).await;
         instance.notify().await;
@@ -306,7 +306,7 @@ async fn message_over_the_budget_of_the_day_goes_the_next_morning(mut world: Wor
     }
     let sent = |text: &str| (text.to_owned(), "delivered", None, 1);
     let held = |text: &str| (text.to_owned(), "pending", Some(HoldReason::Budget), 0);
-    assert_eq!(stand(&instance).await, [sent("1"), sent("2"), held("3"), sent("4"), held("5")]);
+    assert_eq!(delivery_states(&instance).await, [sent("1"), sent("2"), held("3"), sent("4"), held("5")]);
     // 08:00 in Tokyo
     assert_eq!(only_digest(&instance).await.next_at, Some(at("23:00")));
     // the day begins there at 15:00
@@ -315,14 +315,14 @@ async fn message_over_the_budget_of_the_day_goes_the_next_morning(mut world: Wor
         post(&instance, &["email"], text, Urgency::Normal).await;
         instance.notify().await;
     }
-    assert_eq!(stand(&instance).await[5..], [sent("6"), sent("7"), held("8")]);
+    assert_eq!(delivery_states(&instance).await[5..], [sent("6"), sent("7"), held("8")]);
     world.advance_to("23:00");
     instance.notify().await;
     let mut subjects: Vec<String> = server.messages().iter().map(|mail| mail.header("subject").to_owned()).collect();
     subjects.sort();
     let told = ["3 messages that could wait", "About 1", "About 2", "About 4", "About 6", "About 7"];
     assert_eq!(subjects, told);
-    assert!(stand(&instance).await.iter().all(|(_, state, ..)| *state == "delivered"));
+    assert!(delivery_states(&instance).await.iter().all(|(_, state, ..)| *state == "delivered"));
     instance.finish(&world).await;
 }
 
@@ -330,7 +330,7 @@ async fn a_test_message_comes_whatever_the_hour(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     let instance = world.instance();
     let hours = night(json!({ "from": "00:00", "to": "00:00", "breaks_through": "never" }));
-    put(&instance, reached(&sink, json!({ "quiet_hours": hours, "budget": { "per_day": 0 } }))).await;
+    put(&instance, received(&sink, json!({ "quiet_hours": hours, "budget": { "per_day": 0 } }))).await;
     let (status, test) =
         instance.ask("POST", "/v1/recipients/ann/test", ADMIN, Some(json!({ "channel": "webhook" }))).await;
     assert_eq!((status, &test["kind"]), (202, &json!("test")), "{test}");
@@ -353,11 +353,11 @@ async fn a_question_waits_for_the_end_of_quiet_hours_and_joins_no_digest(mut wor
     world.public_url = Some("https://wake.example.org".into());
     let instance = world.instance();
     let hours = night(json!({ "breaks_through": "never" }));
-    put(&instance, reached(&sink, json!({ "quiet_hours": hours }))).await;
+    put(&instance, received(&sink, json!({ "quiet_hours": hours }))).await;
     world.advance_to("22:00");
     asking(&instance, 12 * 3600).await;
     instance.notify().await;
-    assert_eq!(stand(&instance).await, [("ask".into(), "pending", Some(HoldReason::QuietHours), 0)]);
+    assert_eq!(delivery_states(&instance).await, [("ask".into(), "pending", Some(HoldReason::QuietHours), 0)]);
     assert_eq!(instance.deliveries().await[0].next_at, Some(at("02 06:00")));
     // this one would be a no by then
     asking(&instance, 3600).await;
@@ -373,7 +373,7 @@ async fn a_sick_channel_is_left_alone_without_using_up_attempts(mut world: World
     let sink = world_with_sink(&mut world).await;
     sink.answer(|_, _| Answer::Status(503));
     let instance = world.instance();
-    put(&instance, reached(&sink, json!({}))).await;
+    put(&instance, received(&sink, json!({}))).await;
     for n in 0..5 {
         post(&instance, &["webhook"], &n.to_string(), Urgency::Normal).await;
         instance.notify().await;
@@ -406,11 +406,11 @@ async fn a_sick_channel_is_left_alone_without_using_up_attempts(mut world: World
 async fn a_backlog_goes_on_as_soon_as_there_is_a_place(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     let instance = world.instance();
-    put(&instance, reached(&sink, json!({}))).await;
+    put(&instance, received(&sink, json!({}))).await;
     for n in 0..33 {
         post(&instance, &["webhook"], &n.to_string(), Urgency::Normal).await;
     }
-    let hint = instance.engine().notifier.hint();
+    let hint = instance.engine().notifier.wakeup();
     // all places are free again before anybody waits for one
     instance.notify().await;
     assert_eq!(sink.taken().len(), 32);
@@ -437,7 +437,7 @@ async fn refused_message_uses_up_nothing_of_the_budget(mut world: World) {
         ("1".into(), "delivered", None, 1),
         ("2".into(), "pending", Some(HoldReason::Budget), 0),
     ];
-    assert_eq!(stand(&instance).await, stands);
+    assert_eq!(delivery_states(&instance).await, stands);
     instance.finish(&world).await;
 }
 
@@ -459,7 +459,7 @@ async fn message_held_by_the_budget_is_no_probe_of_a_sick_channel(mut world: Wor
         instance.notify().await;
     }
     let stands = [("over".into(), "pending", Some(HoldReason::Budget), 0), ("fire".into(), "pending", None, 1)];
-    assert_eq!(stand(&instance).await[5..], stands, "the other one is the probe");
+    assert_eq!(delivery_states(&instance).await[5..], stands, "the other one is the probe");
     instance.finish(&world).await;
 }
 
@@ -472,7 +472,7 @@ async fn a_question_does_not_wait_for_a_sick_channel(mut world: World) {
     world.public_url = Some("https://wake.example.org".into());
     let instance = world.instance();
     let ways = json!({ "email": "ann@example.org", "fallback": ["webhook", "email"] });
-    put(&instance, reached(&sink, ways)).await;
+    put(&instance, received(&sink, ways)).await;
     for n in 0..5 {
         post(&instance, &["webhook"], &n.to_string(), Urgency::Normal).await;
         instance.notify().await;
@@ -496,7 +496,7 @@ async fn only_proved_addresses_are_told_where_the_operator_says_so(mut world: Wo
     let sink = world_with_sink(&mut world).await;
     world.channels.require_verified = true;
     let instance = world.instance();
-    put(&instance, reached(&sink, json!({}))).await;
+    put(&instance, received(&sink, json!({}))).await;
     post(&instance, &["webhook"], "before", Urgency::Urgent).await;
     instance.notify().await;
     let refused = &instance.deliveries().await[0];
@@ -529,7 +529,7 @@ async fn only_proved_addresses_are_told_where_the_operator_says_so(mut world: Wo
     instance.notify().await;
     assert_eq!(events(&sink), ["code", "message"]);
     // another address has to be proved again
-    put(&instance, reached(&Sink::start().await, json!({}))).await;
+    put(&instance, received(&Sink::start().await, json!({}))).await;
     let (_, shown) = instance.ask("GET", "/v1/recipients/ann", ADMIN, None).await;
     assert_eq!(shown["verified"], json!({}));
     instance.finish(&world).await;

@@ -8,8 +8,8 @@ use serde_json::json;
 use crate::support::world::{World, at};
 
 /// The instant for which it would tick; the least there is: now.
-fn wakes<S: ServiceLoop>(service: &S, outlook: PendingWork) -> Option<DateTime<Utc>> {
-    (S::AT_REST.expect("a service that rests").next)(service, &outlook)
+fn next_wake<S: ServiceLoop>(service: &S, pending: PendingWork) -> Option<DateTime<Utc>> {
+    (S::IDLE.expect("a service that rests").next)(service, &pending)
 }
 
 #[tokio::test]
@@ -18,7 +18,7 @@ async fn each_service_goes_by_its_own_work() {
     let instance = world.instance();
     let engine = instance.engine();
     // lost slots are looked for first
-    assert_eq!(wakes(&*engine.rescuer, PendingWork::default()), Some(DateTime::<Utc>::MIN_UTC));
+    assert_eq!(next_wake(&*engine.rescuer, PendingWork::default()), Some(DateTime::<Utc>::MIN_UTC));
     instance.rescue().await;
 
     let then = at("09:00");
@@ -31,48 +31,56 @@ async fn each_service_goes_by_its_own_work() {
         ..PendingWork::default()
     };
     let after = |seconds: i64| Some(then + TimeDelta::seconds(seconds));
-    assert_eq!(wakes(&*engine.scheduler, all), Some(then - TimeDelta::milliseconds(1500)), "fires are recorded ahead");
-    assert_eq!(wakes(&*engine.watcher, all), after(1));
-    assert_eq!(wakes(&*engine.attendant, all), after(2));
-    assert_eq!(wakes(&*engine.notifier, all), after(3));
-    assert_eq!(wakes(&*engine.windows, all), after(4));
-    assert_eq!(wakes(&*engine.worker, all), None);
-    assert_eq!(wakes(&*engine.sealer, all), None);
-    for outlook in [
+    assert_eq!(
+        next_wake(&*engine.scheduler, all),
+        Some(then - TimeDelta::milliseconds(1500)),
+        "fires are recorded ahead"
+    );
+    assert_eq!(next_wake(&*engine.watcher, all), after(1));
+    assert_eq!(next_wake(&*engine.attendant, all), after(2));
+    assert_eq!(next_wake(&*engine.notifier, all), after(3));
+    assert_eq!(next_wake(&*engine.windows, all), after(4));
+    assert_eq!(next_wake(&*engine.worker, all), None);
+    assert_eq!(next_wake(&*engine.sealer, all), None);
+    for pending in [
         PendingWork { ready: true, ..PendingWork::default() },
         PendingWork { unsealed: true, ..PendingWork::default() },
     ] {
         let now = Some(DateTime::<Utc>::MIN_UTC);
-        assert_eq!(wakes(&*engine.worker, outlook), now.filter(|_| outlook.ready));
-        assert_eq!(wakes(&*engine.sealer, outlook), now.filter(|_| outlook.unsealed));
+        assert_eq!(next_wake(&*engine.worker, pending), now.filter(|_| pending.ready));
+        assert_eq!(next_wake(&*engine.sealer, pending), now.filter(|_| pending.unsealed));
     }
     let sent = PendingWork { sent: Some(then), ..PendingWork::default() };
-    assert_eq!(wakes(&*engine.expirer, sent), Some(then + TimeDelta::hours(24)), "so long a provider may be silent");
-    assert_eq!(wakes(&*engine.expirer, PendingWork { parked: Some(then), ..sent }), Some(then));
+    assert_eq!(
+        next_wake(&*engine.expirer, sent),
+        Some(then + TimeDelta::hours(24)),
+        "so long a provider may be silent"
+    );
+    assert_eq!(next_wake(&*engine.expirer, PendingWork { parked: Some(then), ..sent }), Some(then));
     let later = |at: DateTime<Utc>| Some(at + TimeDelta::milliseconds(1));
     let left =
         PendingWork { lease: Some(then), deadline: Some(then - TimeDelta::seconds(11)), ..PendingWork::default() };
     assert_eq!(
-        wakes(&*engine.rescuer, left),
+        next_wake(&*engine.rescuer, left),
         later(then - TimeDelta::seconds(1)),
         "a time limit has ten seconds of grace"
     );
-    assert_eq!(wakes(&*engine.rescuer, PendingWork { deadline: None, ..left }), later(then));
-    assert_eq!(wakes(&*engine.rescuer, PendingWork { parked: Some(then), ..PendingWork::default() }), later(then));
-    assert_eq!(wakes(&*engine.rescuer, PendingWork::default()), None);
+    assert_eq!(next_wake(&*engine.rescuer, PendingWork { deadline: None, ..left }), later(then));
+    assert_eq!(next_wake(&*engine.rescuer, PendingWork { parked: Some(then), ..PendingWork::default() }), later(then));
+    assert_eq!(next_wake(&*engine.rescuer, PendingWork::default()), None);
     world.advance(60.0);
     assert_eq!(
-        wakes(&*engine.rescuer, PendingWork::default()),
+        next_wake(&*engine.rescuer, PendingWork::default()),
         Some(DateTime::<Utc>::MIN_UTC),
         "lost slots are looked for each minute"
     );
     for none in [
-        wakes(&*engine.scheduler, PendingWork::default()),
-        wakes(&*engine.watcher, PendingWork::default()),
-        wakes(&*engine.attendant, PendingWork::default()),
-        wakes(&*engine.notifier, PendingWork::default()),
-        wakes(&*engine.windows, PendingWork::default()),
-        wakes(&*engine.expirer, PendingWork::default()),
+        next_wake(&*engine.scheduler, PendingWork::default()),
+        next_wake(&*engine.watcher, PendingWork::default()),
+        next_wake(&*engine.attendant, PendingWork::default()),
+        next_wake(&*engine.notifier, PendingWork::default()),
+        next_wake(&*engine.windows, PendingWork::default()),
+        next_wake(&*engine.expirer, PendingWork::default()),
     ] {
         assert_eq!(none, None);
     }
@@ -83,7 +91,7 @@ async fn each_service_goes_by_its_own_work() {
 async fn a_worker_that_holds_or_executes_anything_does_not_rest() {
     let world = World::sqlite();
     let instance = world.instance();
-    let next = || wakes(&*instance.engine().worker, PendingWork::default());
+    let next = || next_wake(&*instance.engine().worker, PendingWork::default());
     let now = Some(DateTime::<Utc>::MIN_UTC);
     assert_eq!(next(), None);
     let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "allow" });

@@ -72,7 +72,7 @@ async fn twenty_thousand_old_runs_are_forgotten_while_tasks_fire(world: World) {
     assert_eq!(world.number(LEFT).await, 80_000);
     let stop = CancellationToken::new();
     let cleaning = instance
-        .on(|store| async move { Housekeeping::clean(&store, TimeDelta::days(90), &stop).await })
+        .on(|store| async move { Housekeeping::delete_expired(&store, TimeDelta::days(90), &stop).await })
         .boxed_local()
         .shared();
     let (mut fired, mut amid) = (0, 0);
@@ -104,8 +104,9 @@ async fn a_round_ends_when_the_service_stops(world: World) {
     plant(&world, 1_000).await;
     let stop = CancellationToken::new();
     stop.cancel();
-    let forgotten =
-        instance.on(|store| async move { Housekeeping::clean(&store, TimeDelta::days(90), &stop).await }).await;
+    let forgotten = instance
+        .on(|store| async move { Housekeeping::delete_expired(&store, TimeDelta::days(90), &stop).await })
+        .await;
     assert_eq!((forgotten, world.number(LEFT).await), (0, 4_000));
     instance.finish(&world).await;
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use reveille::base::clock::{Clock, signed};
+use reveille::base::clock::{Clock, to_delta};
 use reveille::domain::run::RunState;
 use reveille::engine::Running;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ async fn stop(instance: &Instance, running: Running) {
 
 /// A schedule whose first instant is that long after the present.
 fn after(clock: &Clock, wait: Duration) -> Value {
-    json!({ "type": "schedule", "at": (clock.now() + signed(wait)).to_rfc3339() })
+    json!({ "type": "schedule", "at": (clock.now() + to_delta(wait)).to_rfc3339() })
 }
 
 async fn the_loops_fire_execute_and_stop(mut world: World) {

@@ -42,14 +42,14 @@ mod few_matches_of_a_tenant_are_recorded_beside_a_write_of_many {
 async fn flooded(instance: &Instance) -> Vec<reveille::domain::task::Task> {
     let mut tasks = Vec::new();
     for _ in 0..TASKS {
-        tasks.push(instance.task(of_loud(on(json!({ "filter": "event.data.n >= 0" })))).await);
+        tasks.push(instance.task(loud_events(on(json!({ "filter": "event.data.n >= 0" })))).await);
     }
     let event = |n: usize| json!({ "id": format!("{n:03}"), "tenantid": "loud", "data": { "n": n } });
     instance.publish(&(0..EVENTS).map(event).collect::<Vec<_>>()).await;
     tasks
 }
 
-fn of_loud(mut task: Value) -> Value {
+fn loud_events(mut task: Value) -> Value {
     task["tenant_id"] = "loud".into();
     task
 }

@@ -72,7 +72,7 @@ fn by_the_clock_in(file: &Path) -> [(&'static str, String); 4] {
 }
 
 /// Jumps about, and judges after each jump: back only to where the clock has been.
-async fn jumps_about(stage: &mut FaultHarness, file: &Path, what: &str) {
+async fn check_clock_jumps(stage: &mut FaultHarness, file: &Path, what: &str) {
     stage.known.clock_stepped = true;
     // a jump takes every lease away
     stage.known.crashes = 3;
@@ -98,7 +98,7 @@ async fn a_process_whose_clock_jumps_an_hour_and_a_day_both_ways_fires_nothing_t
     for (name, value) in by_the_clock_in(&file) {
         stage = stage.with(name, &value);
     }
-    jumps_about(&mut stage, &file, "sqlite, the clock an hour and a day ahead and back").await;
+    check_clock_jumps(&mut stage, &file, "sqlite, the clock an hour and a day ahead and back").await;
 }
 
 #[tokio::test]
@@ -108,5 +108,5 @@ async fn a_postgres_whose_clock_jumps_an_hour_and_a_day_both_ways_fires_nothing_
     step(&file, 0);
     let server = PostgresServer::start_with(&by_the_clock_in(&file)).await;
     let mut stage = FaultHarness::postgres(2, &server.url(), &server.url()).await;
-    jumps_about(&mut stage, &file, "postgres, its clock an hour and a day ahead and back").await;
+    check_clock_jumps(&mut stage, &file, "postgres, its clock an hour and a day ahead and back").await;
 }

@@ -1,6 +1,6 @@
-//! The disk under Postgres is full: nothing is lost that was recorded, and all goes on once there is room. A small disk of
-//! its own needs a private mount namespace; where that is refused, the output says that the fault was not run. The same on
-//! SQLite takes a limit that only a build with the feature `planted` can set: see `planted.rs`.
+//! The disk under Postgres is full: nothing is lost that was recorded, and all goes on once there is room. A small disk
+//! of its own needs a private mount namespace; where that is refused, the output says that the fault was not run. The
+//! same on SQLite takes a limit that only a build with the feature `failpoints` can set: see `failpoints.rs`.
 
 use std::time::{Duration, Instant};
 

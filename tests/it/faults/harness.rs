@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use reveille::base::clock::{MEASUREMENT_ERROR, machine_now, pause, signed};
+use reveille::base::clock::{MEASUREMENT_ERROR, machine_now, pause, to_delta};
 use serde_json::{Value, json};
 
 use crate::support::binary::Service;
@@ -100,7 +100,7 @@ impl FaultHarness {
     }
 
     /// Sets one of one instance.
-    #[cfg(feature = "planted")]
+    #[cfg(feature = "failpoints")]
     pub fn with_of(mut self, number: usize, name: &str, value: &str) -> FaultHarness {
         let of = |(at, service): (usize, Service)| if at == number { service.with(name, value) } else { service };
         self.services = self.services.into_iter().enumerate().map(of).collect();
@@ -270,7 +270,7 @@ impl FaultHarness {
             {
                 Ok(_) => return,
                 // it has passed while the service was away, by a clock that may be ahead
-                Err(why) if machine_now() + signed(MEASUREMENT_ERROR) >= at => drop(why),
+                Err(why) if machine_now() + to_delta(MEASUREMENT_ERROR) >= at => drop(why),
                 Err(why) => panic!("the task was not made: {why}"),
             }
         }

@@ -13,7 +13,7 @@ use crate::support::servers;
 /// One run of the dead at a time: how long an execution takes, so that kills meet some.
 const EXECUTION: Duration = Duration::from_millis(40);
 
-fn some(most: u64) -> Duration {
+fn sample(most: u64) -> Duration {
     Duration::from_millis(fastrand::u64(0..most))
 }
 
@@ -29,9 +29,9 @@ async fn on_sqlite_an_instance_that_is_killed_over_and_over_loses_and_doubles_no
         for _ in 0..fastrand::usize(0..4) {
             stage.publish().await;
         }
-        pause(some(1500)).await;
+        pause(sample(1500)).await;
         stage.kill(0).await;
-        pause(some(500)).await;
+        pause(sample(500)).await;
         stage.start(0).await;
     }
     let verdict = stage.must_hold(&format!("sqlite, {cycles} kills")).await;
@@ -51,14 +51,14 @@ async fn on_postgres_three_instances_of_which_any_is_killed_lose_and_double_noth
         for _ in 0..fastrand::usize(0..4) {
             stage.publish().await;
         }
-        pause(some(1200)).await;
+        pause(sample(1200)).await;
         // once in a while all of them at once
         let all = cycle % 10 == 9;
         let victims = if all { vec![0, 1, 2] } else { vec![fastrand::usize(0..3)] };
         for victim in &victims {
             stage.kill(*victim).await;
         }
-        pause(some(500)).await;
+        pause(sample(500)).await;
         for victim in victims {
             stage.start(victim).await;
         }

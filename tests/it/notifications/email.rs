@@ -85,7 +85,7 @@ async fn scripted(answers: Answers) -> Scripted {
 }
 
 impl Scripted {
-    fn heard(&self, begin: &str) -> bool {
+    fn received_commands(&self, begin: &str) -> bool {
         self.heard.lock().unwrap().iter().any(|line| line.starts_with(begin))
     }
 }
@@ -120,7 +120,7 @@ async fn a_real_mail_server_takes_the_message_as_it_was_meant() {
 }
 
 #[tokio::test]
-async fn where_there_is_html_it_goes_beside_the_text_that_says_the_same() {
+async fn mail_with_html_has_a_text_alternative() {
     let server = MailServer::start().await;
     let html = format!("<p>Grüße &amp; mehr</p>\n.\n<p>{}</p>\n", "long ".repeat(300));
     let told = RenderedMessage { html: Some(html.clone()), ..words() };
@@ -180,7 +180,7 @@ async fn an_address_beyond_ascii_goes_where_the_server_takes_it() {
     let plain = scripted(&[]).await;
     let refused = outcome(deliver(&email(&plain.url), &to("jörg@example.org")).await);
     assert_eq!(refused, ("unsendable", "the mail server takes ASCII addresses only".into()));
-    assert!(!plain.heard("MAIL"));
+    assert!(!plain.received_commands("MAIL"));
 }
 
 #[tokio::test]
@@ -207,7 +207,7 @@ async fn an_encrypted_line_is_used_where_its_end_is_trusted() {
 }
 
 #[tokio::test]
-async fn nothing_goes_over_an_encrypted_line_whose_end_is_not_who_it_says() {
+async fn tls_with_a_wrong_certificate_sends_nothing() {
     let server = MailServer::start_with_starttls().await;
     let url = format!("smtp://ann:canary@localhost:{}", server.address().port());
     for starttls in [StartTls::Required, StartTls::Opportunistic] {
@@ -229,7 +229,7 @@ async fn a_line_that_must_be_encrypted_is_not_used_in_clear() {
     let required = Settings { starttls: Some(StartTls::Required), ..settings(url) };
     let (word, why) = outcome(deliver(&EmailChannel::new(&required).unwrap().unwrap(), &ann()).await);
     assert!(word == "misconfigured" && why.contains("STARTTLS is not supported"), "{word}: {why}");
-    assert!(!server.heard("AUTH") && !server.heard("MAIL"));
+    assert!(!server.received_commands("AUTH") && !server.received_commands("MAIL"));
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn delivered_means_the_server_took_the_text() {
     let server = scripted(&[(".", "250 2.0.0 Ok: queued as 4F2A")]).await;
     let answer = outcome(deliver(&email(&server.url), &ann()).await);
     assert_eq!(answer, ("delivered", "2.0.0 Ok: queued as 4F2A".into()));
-    assert!(server.heard("QUIT"));
+    assert!(server.received_commands("QUIT"));
 }
 
 #[tokio::test]
@@ -287,11 +287,11 @@ async fn a_refused_login_is_the_operators_to_mend_and_the_password_is_not_repeat
     let url = server.url.replace("smtp://", "smtp://ann:canary@");
     let (word, why) = outcome(deliver(&email(url), &ann()).await);
     assert!(word == "misconfigured" && why.contains("bad credentials") && !why.contains("canary"), "{word}: {why}");
-    assert!(server.heard("AUTH PLAIN AGFubgBjYW5hcnk="));
+    assert!(server.received_commands("AUTH PLAIN AGFubgBjYW5hcnk="));
 }
 
 #[tokio::test]
-async fn nobody_listening_is_tried_again() {
+async fn refused_connection_is_retried() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     assert_eq!(outcome(deliver(&email(format!("smtp://{nobody}")), &ann()).await).0, "transient");
     assert_eq!(outcome(deliver(&email("smtp://mail.invalid:2525"), &ann()).await).0, "transient");

@@ -130,7 +130,7 @@ async fn every_address_is_sent_to_and_one_that_takes_it_is_enough() {
 }
 
 #[tokio::test]
-async fn when_nobody_took_it_the_reasons_of_all_are_said() {
+async fn push_failure_lists_the_reasons_of_all_addresses() {
     let (gone, busy) = (answering(410, "").await, answering(503, "").await);
     let broken = Broken::new().await;
     let gone = || browser(gone.uri());

@@ -24,7 +24,7 @@ on_both! {
 }
 
 /// A world with a text message on its way, and what the provider was sent.
-async fn told(world: &mut World) -> (Instance, MockServer, Delivery) {
+async fn send_text_message(world: &mut World) -> (Instance, MockServer, Delivery) {
     let taken = json!({ "sid": "SM42", "status": "queued" });
     let twilio = answering(ResponseTemplate::new(201).set_body_json(taken)).await;
     world.public_url = Some(PUBLIC.into());
@@ -63,7 +63,7 @@ async fn report(instance: &Instance, twilio: &MockServer, fields: &[(&str, &str)
 }
 
 async fn provider_report_decides_the_outcome(mut world: World) {
-    let (instance, twilio, sent) = told(&mut world).await;
+    let (instance, twilio, sent) = send_text_message(&mut world).await;
     for (status, state) in [
         ("sending", DeliveryState::Sent),
         ("delivered", DeliveryState::Delivered),
@@ -82,7 +82,7 @@ async fn provider_report_decides_the_outcome(mut world: World) {
 }
 
 async fn failed_message_goes_on_to_the_next_channel(mut world: World) {
-    let (instance, twilio, sent) = told(&mut world).await;
+    let (instance, twilio, sent) = send_text_message(&mut world).await;
     let fields = [("MessageSid", "SM42"), ("MessageStatus", "undelivered"), ("ErrorCode", "30005")];
     for _ in 0..2 {
         assert_eq!(report(&instance, &twilio, &fields).await, 204);
@@ -97,7 +97,7 @@ async fn failed_message_goes_on_to_the_next_channel(mut world: World) {
 }
 
 async fn silence_for_a_day_is_a_doubt_that_a_late_report_settles(mut world: World) {
-    let (instance, twilio, _) = told(&mut world).await;
+    let (instance, twilio, _) = send_text_message(&mut world).await;
     world.advance(24.0 * 3600.0 - 1.0);
     instance.expire().await;
     assert_eq!(instance.deliveries().await[0].state, DeliveryState::Sent);

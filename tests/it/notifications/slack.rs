@@ -42,7 +42,7 @@ fn hooked(url: &str) -> Recipient {
     recipient(Addresses { slack: Some(SlackAddress::Webhook { sealed_url }), ..Addresses::default() })
 }
 
-fn told() -> RenderedMessage {
+fn sample_message() -> RenderedMessage {
     RenderedMessage {
         text: "*Morgenpost*\n\nGrüße &amp; <https://example.org|mehr>".into(),
         link: Some(Link { label: "Decide".into(), url: "https://wake.example.org/approvals/1".into() }),
@@ -51,7 +51,7 @@ fn told() -> RenderedMessage {
     }
 }
 
-/// The request that is sent for [`told`].
+/// The request that is sent for [`sample_message`].
 fn expected() -> Value {
     let text = "*Morgenpost*\n\nGrüße &amp; <https://example.org|mehr>";
     json!({
@@ -78,7 +78,7 @@ fn body(request: &wiremock::Request) -> Value {
 #[tokio::test]
 async fn a_message_is_written_with_the_operator_s_token_in_blocks() {
     let server = answering(ok()).await;
-    let receipt = deliver_words(&slack(&server.uri(), Some(TOKEN)), &member(), &told(), created_at()).await;
+    let receipt = deliver_words(&slack(&server.uri(), Some(TOKEN)), &member(), &sample_message(), created_at()).await;
     let provider_id = Some("1503435956.000247".to_owned());
     assert_eq!(receipt, Ok(Receipt { provider_id, confirmed: Confirmed::Delivered }));
     let request = only_request(&server).await;
@@ -94,7 +94,8 @@ async fn a_message_is_written_with_the_operator_s_token_in_blocks() {
 async fn a_webhook_of_the_recipient_s_own_needs_no_token() {
     let server = answering(ResponseTemplate::new(200).set_body_string("ok")).await;
     let slack = slack(&server.uri(), None);
-    let receipt = deliver_words(&slack, &hooked(&format!("{}{PLACE}", server.uri())), &told(), created_at()).await;
+    let receipt =
+        deliver_words(&slack, &hooked(&format!("{}{PLACE}", server.uri())), &sample_message(), created_at()).await;
     assert_eq!(receipt, Ok(Receipt { provider_id: None, confirmed: Confirmed::Delivered }));
     let request = only_request(&server).await;
     assert_eq!((request.url.path(), body(&request)), (PLACE, expected()));
@@ -109,7 +110,9 @@ async fn a_long_text_is_several_sections_within_slack_s_limits() {
     let slack = slack(&server.uri(), Some(TOKEN));
     let text = "Ein Satz mit &amp; und Grüßen.\n".repeat(1300);
     let long: String = text.chars().take(slack.capabilities().max_response_length).collect();
-    deliver_words(&slack, &member(), &RenderedMessage { text: long.clone(), ..told() }, created_at()).await.unwrap();
+    deliver_words(&slack, &member(), &RenderedMessage { text: long.clone(), ..sample_message() }, created_at())
+        .await
+        .unwrap();
     let sent = body(&only_request(&server).await);
     let blocks = sent["blocks"].as_array().unwrap();
     let sections: Vec<&str> = blocks.iter().filter_map(|block| block["text"]["text"].as_str()).collect();

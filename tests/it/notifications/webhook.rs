@@ -149,7 +149,7 @@ async fn a_redirect_is_not_followed_anywhere() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_or_breaks_off_may_have_taken_it_and_one_that_is_not_there_has_not() {
+async fn hanging_receiver_leaves_the_outcome_unknown_and_an_absent_one_does_not() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let hangs = listener.local_addr().unwrap();
     let closing = TcpListener::bind("127.0.0.1:0").await.unwrap();

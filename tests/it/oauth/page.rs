@@ -156,7 +156,7 @@ async fn the_button_works_only_in_the_browser_that_was_shown_the_page() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_who_press_at_once_one_connects() {
+async fn connect_pressed_twice_at_once_connects_once() {
     let (server, api) = stage().await;
     let back = server.agree(&link(&api, "primary").await, "ann-at-the-provider").await;
     let page = fetch(&api, "GET", &path(&back)).await.expect(200);
@@ -295,7 +295,7 @@ async fn a_person_in_a_real_browser_goes_from_the_link_to_the_provider_and_back_
 }
 
 #[tokio::test]
-async fn nobody_is_connected_whom_another_provider_sends_back_or_one_that_does_not_say_who_it_is() {
+async fn oauth_callback_needs_the_issuer_of_its_flow() {
     let server = OAuthServer::start(&redirect_uri(PUBLIC_URL), LIFE.to_std().unwrap()).await;
     let own = server.url("");
     let described = OAuthProvider { issuer: Some(own.clone()), ..provider(&server, CLIENT) };

@@ -20,7 +20,7 @@ use crate::support::oauth::{BODY_CLIENT, secret_of};
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Twenty uses at once, spread over these.
-async fn twenty(instances: &[&Instance]) -> Vec<Result<(u16, Value), String>> {
+async fn use_twenty_times(instances: &[&Instance]) -> Vec<Result<(u16, Value), String>> {
     let uses = (0..20).map(|n| {
         let instance = instances[n % instances.len()].clone();
         tokio::spawn(async move { instance.call().await })
@@ -29,7 +29,7 @@ async fn twenty(instances: &[&Instance]) -> Vec<Result<(u16, Value), String>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_twenty_uses_over_two_instances_one_renews_and_all_get_the_new_token() {
+async fn refresh_is_single_flight_over_two_instances() {
     let stage = OAuthHarness::on_postgres().await;
     let (one, two) = (stage.instance().await, stage.instance().await);
     stage.connect(&one).await;
@@ -38,7 +38,7 @@ async fn of_twenty_uses_over_two_instances_one_renews_and_all_get_the_new_token(
         let (access, refresh) = (one.token("access_token").await, one.token("refresh_token").await);
         stage.advance(LIFE + TimeDelta::seconds(1)).await;
         stage.server.fault("slow", 1, 300).await;
-        assert_eq!(twenty(&[&one, &two]).await, vec![ann(); 20]);
+        assert_eq!(use_twenty_times(&[&one, &two]).await, vec![ann(); 20]);
         assert_eq!(stage.server.granted("refresh_token").await, round);
         assert_ne!(two.token("access_token").await, access);
         assert_ne!(two.token("refresh_token").await, refresh, "the provider rotates it, and the new one is kept");
@@ -50,13 +50,13 @@ async fn of_twenty_uses_over_two_instances_one_renews_and_all_get_the_new_token(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_sqlite_as_well() {
+async fn refresh_is_single_flight_on_sqlite_too() {
     let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     stage.connect(&one).await;
     stage.advance(LIFE + TimeDelta::seconds(1)).await;
     stage.server.fault("slow", 1, 300).await;
-    assert_eq!(twenty(&[&one]).await, vec![ann(); 20]);
+    assert_eq!(use_twenty_times(&[&one]).await, vec![ann(); 20]);
     assert_eq!((stage.server.granted("refresh_token").await, stage.server.refused().await), (1, vec![]));
 }
 

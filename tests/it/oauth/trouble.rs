@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use futures::future::join_all;
-use reveille::base::clock::signed;
+use reveille::base::clock::to_delta;
 use reveille::base::id::Scope;
 use reveille::base::secret::Secret;
 use reveille::ports::vault::oauth::refresh::LEASE;
@@ -56,7 +56,7 @@ async fn an_endpoint_that_hangs_costs_the_first_use_some_seconds_and_the_others_
     assert_eq!(text(&one.fresh().await.unwrap(), "access_token"), old);
     assert_eq!(text(&one.fresh().await.unwrap(), "access_token"), old);
     assert_eq!(stage.server.asked().await, 2, "the code, and one refresh: for a while nobody asks again");
-    stage.advance(signed(LEASE)).await;
+    stage.advance(to_delta(LEASE)).await;
     assert_ne!(text(&one.fresh().await.unwrap(), "access_token"), old);
     assert_eq!(one.call().await, ann());
 }
@@ -77,7 +77,7 @@ async fn a_request_whose_time_is_over_before_its_token_is_there_was_never_sent_a
 }
 
 #[tokio::test]
-async fn without_a_good_token_an_endpoint_that_is_down_is_said_and_asked_again_by_the_next_use() {
+async fn refresh_reports_an_endpoint_that_is_down_and_retries_at_the_next_use() {
     let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     one.recipient().await;
@@ -125,7 +125,7 @@ async fn a_wrong_client_secret_is_the_operator_s_to_correct_and_no_reason_to_con
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_the_process_that_renews_dies_its_lease_runs_out_and_another_renews() {
+async fn refresh_lease_of_a_dead_process_expires_and_another_renews() {
     let stage = OAuthHarness::on_postgres().await;
     let two = stage.instance().await;
     stage.connect(&two).await;
@@ -143,13 +143,13 @@ async fn when_the_process_that_renews_dies_its_lease_runs_out_and_another_renews
     });
     tokio::task::yield_now().await;
     assert_eq!(stage.server.granted("refresh_token").await, 0, "the dead one's lease holds");
-    stage.advance(signed(LEASE)).await;
+    stage.advance(to_delta(LEASE)).await;
     assert_eq!(waiting.await.unwrap(), ann());
     assert_eq!(stage.server.granted("refresh_token").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_for_a_renewal_may_go_away_and_what_it_brings_is_kept() {
+async fn refresh_outlives_the_caller_that_waits_for_it() {
     let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     stage.connect(&one).await;
@@ -177,7 +177,7 @@ async fn an_answer_that_is_lost_on_the_way_costs_the_refresh_token_and_is_said()
     stage.server.fault("lose", 1, 0).await;
     assert_eq!(one.call().await, ann(), "the old token is good for a while");
     assert_eq!(stage.server.granted("refresh_token").await, 1, "the provider has rotated");
-    stage.advance(signed(LEASE)).await;
+    stage.advance(to_delta(LEASE)).await;
     // this provider takes a spent refresh token for a stolen one
     let why = one.fresh().await.map(|_| ()).unwrap_err();
     assert!(why.starts_with("it has to be connected again: its provider says invalid_grant"), "{why}");
@@ -185,7 +185,7 @@ async fn an_answer_that_is_lost_on_the_way_costs_the_refresh_token_and_is_said()
 }
 
 #[tokio::test]
-async fn without_a_refresh_token_it_is_used_to_its_end_and_then_has_to_be_connected_again() {
+async fn token_without_refresh_token_is_used_until_it_expires() {
     let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     one.recipient().await;

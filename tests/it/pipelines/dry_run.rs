@@ -44,7 +44,7 @@ async fn server() -> MockServer {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_and_every_request_is_shown() {
+async fn dry_run_sends_nothing_and_shows_every_request() {
     let (server, stage) = (server().await, AgentHarness::new(vec![], vec![]));
     let mocks = object(json!({ "read": { "status": 200, "body": { "total": 120 } } }));
     let done = tried(&stage, steps(&server.uri()), Sample { mocks, ..sample() }).await;

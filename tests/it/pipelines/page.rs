@@ -102,7 +102,7 @@ fn page(config: &Value) -> String {
     for kind in kinds(config) {
         let field = &step["properties"][&kind];
         let written = resolved(config, field);
-        page.push_str(&format!("\n## `{kind}`\n\n{}\n", said(written)));
+        page.push_str(&format!("\n## `{kind}`\n\n{}\n", description(written)));
         if written["properties"].is_object() {
             page.push_str(&format!("\n{}", table(config, written, |_| true)));
         }
@@ -121,13 +121,13 @@ fn table(config: &Value, object: &Value, shows: impl Fn(&str) -> bool) -> String
     fields.sort_by_key(|(field, _)| !needed(field));
     let row = |(field, schema): (&String, &Value)| {
         let needed = if needed(field) { ", needed" } else { "" };
-        format!("| `{field}` | {}{needed} | {} |\n", form(config, schema), said(schema).replace('|', "\\|"))
+        format!("| `{field}` | {}{needed} | {} |\n", form(config, schema), description(schema).replace('|', "\\|"))
     };
     format!("| Field | Form | Meaning |\n|---|---|---|\n{}", fields.into_iter().map(row).collect::<String>())
 }
 
 /// The description, on one line.
-fn said(schema: &Value) -> String {
+fn description(schema: &Value) -> String {
     let part = schema["oneOf"].as_array().into_iter().flatten().find(|part| part["description"].is_string());
     let text = schema["description"].as_str().or(part.and_then(|part| part["description"].as_str()));
     text.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")

@@ -257,7 +257,7 @@ async fn tools_are_called_and_their_json_has_parts() {
         vec![
             tool,
             FakeTool::new("broken", |_, _| async {
-                Err(ToolError::tell(ToolFailure::NotFound, "no_such_thing", "it is not there"))
+                Err(ToolError::for_model(ToolFailure::NotFound, "no_such_thing", "it is not there"))
             }),
         ],
     );
@@ -269,7 +269,7 @@ async fn tools_are_called_and_their_json_has_parts() {
     let fresh = AgentHarness::new(
         vec![],
         vec![FakeTool::new("broken", |_, _| async {
-            Err(ToolError::tell(ToolFailure::NotFound, "no_such_thing", "it is not there"))
+            Err(ToolError::for_model(ToolFailure::NotFound, "no_such_thing", "it is not there"))
         })],
     );
     let broken = json!({ "steps": [{ "name": "call", "tool": { "name": "broken" } }] });

@@ -48,13 +48,13 @@ fn lacking(trigger: Value) -> Value {
             "retry": { "max_attempts": 5 } })
 }
 
-async fn told(instance: &Instance) -> Vec<(MessageKind, String)> {
+async fn sent_notices(instance: &Instance) -> Vec<(MessageKind, String)> {
     let shown = |delivery: Delivery| (delivery.kind, delivery.subject.unwrap_or_default());
     instance.deliveries().await.into_iter().map(shown).collect()
 }
 
-async fn until_told(instance: &Instance) {
-    while told(instance).await.is_empty() {
+async fn wait_for_notice(instance: &Instance) {
+    while sent_notices(instance).await.is_empty() {
         pause(Duration::from_millis(5)).await;
     }
 }
@@ -79,7 +79,7 @@ async fn an_owner_is_told_once_though_the_end_of_the_run_is_not_recorded(world: 
             instance.run_now(&task).await;
         }
         instance.work().await;
-        until_told(&instance).await;
+        wait_for_notice(&instance).await;
         pause(Duration::from_millis(200)).await;
         let run = instance.runs(&task).await.remove(0);
         assert_eq!((run.state, run.error), (RunState::Running, None), "its end can't be recorded");
@@ -92,7 +92,7 @@ async fn an_owner_is_told_once_though_the_end_of_the_run_is_not_recorded(world: 
         let run = instance.runs(&task).await.remove(0);
         let fault = run.error.expect("a fault");
         assert_eq!((run.state, run.crashes, fault.code.as_str()), (RunState::Failed, 1, "credential_missing"));
-        assert_eq!(told(&instance).await, [notice]);
+        assert_eq!(sent_notices(&instance).await, [notice]);
         assert_eq!(instance.stored(&task).await.status, status);
         instance.finish(&world).await;
     }
@@ -109,15 +109,18 @@ async fn a_run_does_not_end_before_its_owner_is_told(world: World) {
     if world.is_postgres() {
         // the store is away for all that anybody knows
         pause(Duration::from_millis(500)).await;
-        assert_eq!((instance.run(id).await.state, told(&instance).await), (RunState::Running, vec![]));
+        assert_eq!((instance.run(id).await.state, sent_notices(&instance).await), (RunState::Running, vec![]));
         world.define("", "drop trigger no_pause on tasks").await;
         instance.until(id, |run| run.state == RunState::Failed).await;
-        assert_eq!(told(&instance).await, [(MessageKind::Notice, "Please connect shop".to_owned())]);
+        assert_eq!(sent_notices(&instance).await, [(MessageKind::Notice, "Please connect shop".to_owned())]);
         assert_eq!(instance.stored(&task).await.status, TaskStatus::Paused);
     } else {
         // it will never be paused, so the failure is told like any other
         instance.until(id, |run| run.state == RunState::Failed).await;
-        assert_eq!(told(&instance).await.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>(), [MessageKind::Failure]);
+        assert_eq!(
+            sent_notices(&instance).await.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>(),
+            [MessageKind::Failure]
+        );
         assert_eq!(instance.stored(&task).await.status, TaskStatus::Active);
     }
     instance.settle(0).await;
@@ -135,7 +138,7 @@ async fn credential_saved_meanwhile_pauses_nothing_and_the_failure_is_told_as_an
     let run = instance.until(id, |run| run.state.is_final()).await;
     assert_eq!(run.error.map(|fault| fault.code).as_deref(), Some("lacks"));
     assert_eq!(instance.stored(&task).await.status, TaskStatus::Active);
-    let told: Vec<MessageKind> = told(&instance).await.into_iter().map(|(kind, _)| kind).collect();
+    let told: Vec<MessageKind> = sent_notices(&instance).await.into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(told, [MessageKind::Failure]);
     instance.finish(&world).await;
 }
@@ -158,7 +161,7 @@ async fn credential_error_of_a_foreign_runtime_is_an_ordinary_failure(world: Wor
     let fault = run.error.expect("a fault");
     assert_eq!((fault.code.as_str(), fault.credential_issue), ("credential_missing", None));
     assert_eq!(instance.stored(&task).await.status, TaskStatus::Active);
-    let told: Vec<MessageKind> = told(&instance).await.into_iter().map(|(kind, _)| kind).collect();
+    let told: Vec<MessageKind> = sent_notices(&instance).await.into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(told, [MessageKind::Failure]);
     instance.finish(&world).await;
 }

@@ -38,12 +38,12 @@ use super::world::{World, at};
 /// Text of a fault that `src/base/failpoint.rs` makes. Nothing does, without the feature.
 const PLANTED_FAULT: &str = "a planted fault";
 
-#[cfg(feature = "planted")]
-use reveille::base::failpoint::spared;
+#[cfg(feature = "failpoints")]
+use reveille::base::failpoint::without_faults;
 
 /// Spares a test's own question to the store from faults that are made on purpose.
-#[cfg(not(feature = "planted"))]
-async fn spared<F: Future>(ask: F) -> F::Output {
+#[cfg(not(feature = "failpoints"))]
+async fn without_faults<F: Future>(ask: F) -> F::Output {
     ask.await
 }
 
@@ -76,7 +76,9 @@ impl Instance {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let handle = runtime.handle().clone();
         let building = move || {
-            handle.block_on(spared(build(&config, clock, extras, AppEnd::default(), |_| {}))).expect("a service")
+            handle
+                .block_on(without_faults(build(&config, clock, extras, AppEnd::default(), |_| {})))
+                .expect("a service")
         };
         let Built { store, engine, http, .. } = std::thread::spawn(building).join().expect("a service");
         let stop = CancellationToken::new();
@@ -146,7 +148,7 @@ impl Instance {
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        self.spawn(spared(ask(self.store.clone()))).await
+        self.spawn(without_faults(ask(self.store.clone()))).await
     }
 
     async fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
@@ -217,7 +219,7 @@ impl Instance {
     /// Handles one batch of what is on the bus.
     pub async fn match_once(&self) -> Result<usize, TickError> {
         let matcher = Arc::clone(&self.engine().matcher);
-        self.on(|_| async move { matcher.work(Duration::ZERO).await }).await
+        self.on(|_| async move { matcher.process(Duration::ZERO).await }).await
     }
 
     /// Has the matcher do one round.
@@ -242,7 +244,7 @@ impl Instance {
     /// The next hint to the worker from now on; older hints are used up.
     pub fn worker_hint(&self) -> BoxFuture<'static, ()> {
         loop {
-            let mut hint = self.engine().worker.hint();
+            let mut hint = self.engine().worker.wakeup();
             if (&mut hint).now_or_never().is_none() {
                 return hint;
             }
@@ -265,7 +267,7 @@ impl Instance {
             let now = self.queue().await;
             let executed = now.iter().find(|(state, _)| state == "started").map_or(0, |(_, count)| *count);
             // what follows from an end is recorded a little after it
-            if executed == running && now == before && self.engine().executing() as i64 <= executed {
+            if executed == running && now == before && self.engine().running_count() as i64 <= executed {
                 return;
             }
             assert!(started.elapsed() < PATIENCE, "{running} runs should be executed; the queue has {now:?}");

@@ -17,7 +17,7 @@ pub struct HeldThreads {
 
 /// Waits until so many computations wait for a thread.
 pub async fn until_waiting(compute: &Compute, count: usize) {
-    while compute.waiting() < count {
+    while compute.queued() < count {
         yield_now().await;
     }
 }
@@ -42,7 +42,7 @@ impl HeldThreads {
     /// Lets what waits in the tenant's own name be computed, and holds all threads again before its next computation:
     /// what one tenant asks for is computed in the order in which it asked.
     pub async fn let_pass(&mut self) {
-        let (before, waiting) = (std::mem::take(&mut self.held), self.compute.waiting());
+        let (before, waiting) = (std::mem::take(&mut self.held), self.compute.queued());
         let begun = self.hold();
         until_waiting(&self.compute, waiting + begun.len()).await;
         drop(before);
@@ -65,7 +65,7 @@ impl HeldThreads {
             });
             (release, begun)
         };
-        let count = if self.tenant.is_some() { self.compute.threads_of_one() } else { self.compute.threads() };
+        let count = if self.tenant.is_some() { self.compute.threads_per_tenant() } else { self.compute.threads() };
         let (held, begun): (Vec<_>, Vec<_>) = (0..count).map(hold).unzip();
         self.held = held;
         begun

@@ -139,9 +139,9 @@ impl Scripted {
         let attempt = (job.run.attempt.max(1) - 1) as usize;
         let act = acts[attempt.min(acts.len() - 1)];
         match act.split_once(':').unwrap_or((act, "")) {
-            ("nul", _) => Ok(said("a\0b")),
-            ("succeed", _) => Ok(said("done")),
-            ("say", text) => Ok(said(text)),
+            ("nul", _) => Ok(succeeded("a\0b")),
+            ("succeed", _) => Ok(succeeded("done")),
+            ("say", text) => Ok(succeeded(text)),
             ("retry", "") => Err(RunError::retry("busy", "try again")),
             ("retry", seconds) => {
                 let after = Some(Duration::from_secs(seconds.parse().expect("seconds")));
@@ -158,9 +158,9 @@ impl Scripted {
             }
             ("skip", _) => Ok(RunOutcome::Skipped { reason: "quota".into(), usage: Usage::default() }),
             ("panic", _) => panic!("as the task says"),
-            ("hang", _) => job.stop.or(std::future::pending()).await,
+            ("hang", _) => job.stop.run_until_stopped(std::future::pending()).await,
             ("give_up", _) => {
-                job.stop.asked().await;
+                job.stop.requested().await;
                 Err(RunError::retry("interrupted", "a connection broke"))
             }
             ("deaf", _) => std::future::pending().await,
@@ -168,12 +168,12 @@ impl Scripted {
                 // counted from its start, whenever the executor comes to it
                 let length = TimeDelta::seconds(seconds.parse().expect("seconds"));
                 job.clock.sleep_until(job.run.started_at.expect("a started run") + length).await;
-                Ok(said("slept"))
+                Ok(succeeded("slept"))
             }
             ("ask", seconds) => {
                 let begun = self.journal.begun();
                 if begun.iter().filter(|begun| begun.run_id == job.run.id).count() > 1 {
-                    return Ok(said("went on"));
+                    return Ok(succeeded("went on"));
                 }
                 let length = TimeDelta::seconds(seconds.parse().expect("seconds"));
                 let asks = ["one", "two"].map(|call| (question(job, call, length), None)).into();
@@ -185,14 +185,14 @@ impl Scripted {
             }
             ("wait", _) => {
                 let _ = self.journal.0.gate.subscribe().wait_for(|open| *open).await;
-                Ok(said("waited"))
+                Ok(succeeded("waited"))
             }
             other => panic!("unknown act {other:?}"),
         }
     }
 }
 
-fn said(text: &str) -> RunOutcome {
+fn succeeded(text: &str) -> RunOutcome {
     RunOutcome::Succeeded { output: text.to_owned(), usage: Usage::default() }
 }
 

@@ -160,7 +160,7 @@ impl PostgresServer {
     }
 
     /// How full its disk is, and the end of its log.
-    fn said(&self) -> String {
+    fn log_tail(&self) -> String {
         let said = self.line(&format!("df -m {0}; tail -c 3000 {0}/log", show(&self.data()))).output();
         said.map_or_else(|error| error.to_string(), |said| String::from_utf8_lossy(&said.stdout).into_owned())
     }
@@ -171,7 +171,7 @@ impl PostgresServer {
         self.shell(&format!("rm -f {data}/filler {data}/rest"), true);
         let begun = Instant::now();
         while !self.shell(&format!("{} -q -h 127.0.0.1 -p {}", self.program("pg_isready"), self.port), false) {
-            assert!(begun.elapsed() < PATIENCE, "it does not come back: {}", self.said());
+            assert!(begun.elapsed() < PATIENCE, "it does not come back: {}", self.log_tail());
             if !self.shell(&format!("{} -D {data} status", self.program("pg_ctl")), false) {
                 self.shell(&self.start_line(), false);
             }

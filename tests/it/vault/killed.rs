@@ -70,7 +70,7 @@ async fn fill(url: &str) {
 }
 
 async fn look_at(url: &str) -> Store {
-    Store::look(&settings(url), Path::new("/nowhere"), Clock::system(), |_| {}).await.unwrap()
+    Store::open_read_only(&settings(url), Path::new("/nowhere"), Clock::system(), |_| {}).await.unwrap()
 }
 
 /// How many are under the new key, looked at beside the running service.

@@ -66,13 +66,13 @@ type HostileCall = dyn Fn(&BenchTenant) -> RequestBuilder + Send + Sync;
 
 impl Hostile {
     /// Makes their tasks, `crowd` of a kind, and begins.
-    pub async fn move_in(service: &BenchService, sink: &MessageSink, crowd: usize) -> anyhow::Result<Hostile> {
+    pub async fn start(service: &BenchService, sink: &MessageSink, crowd: usize) -> anyhow::Result<Hostile> {
         let (loops, stop, threads) = (JoinSet::new(), CancellationToken::new(), LowRuntime::start()?);
         let mut hostile = Hostile { loops, stop, counts: Arc::default(), threads };
         for (number, name) in NAMES.into_iter().enumerate() {
             let tenant = service.tenant(name, &sink.url(number + 1, 0, "/slow/3")).await?;
             tenant.import(&tasks(sink, number + 1, crowd)).await?;
-            for ask in asks(name) {
+            for ask in request_loops(name) {
                 hostile.repeat(tenant.clone(), ask);
             }
         }
@@ -107,9 +107,9 @@ impl Hostile {
 
 impl HostileCounts {
     /// Tells it beside a figure.
-    pub fn tell(&self, figure: BenchFigure) -> BenchFigure {
-        let figure = figure.part("calls of the hostile tenants", "", self.calls as f64);
-        figure.part("of which refused", "", self.refused as f64)
+    pub fn annotate(&self, figure: BenchFigure) -> BenchFigure {
+        let figure = figure.with_part("calls of the hostile tenants", "", self.calls as f64);
+        figure.with_part("of which refused", "", self.refused as f64)
     }
 }
 
@@ -118,12 +118,12 @@ fn pipeline(name: &str, trigger: Value, config: Value) -> Value {
 }
 
 /// Tells nobody of its runs.
-fn silent(mut task: Value) -> Value {
+fn without_output(mut task: Value) -> Value {
     task["output"] = Value::Null;
     task
 }
 
-fn each(length: &str) -> Value {
+fn interval(length: &str) -> Value {
     json!({ "type": "schedule", "interval": length })
 }
 
@@ -137,28 +137,28 @@ fn tasks(sink: &MessageSink, own: usize, crowd: usize) -> Vec<Value> {
     let run = |number: usize| {
         let args = json!({ "url": slow(number, SLOW_RUN) });
         let steps = json!([{ "name": "wait", "tool": { "name": "http_request", "args": args } }]);
-        silent(pipeline("Slow run", each("5s"), json!({ "steps": steps })))
+        without_output(pipeline("Slow run", interval("5s"), json!({ "steps": steps })))
     };
     let poll = |number: usize| {
         let http = json!({ "http": { "url": slow(number, SLOW_POLL) } });
         let trigger = json!({ "type": "condition", "poll": http, "interval": "1s", "expression": "value.price < 0" });
-        silent(pipeline("Slow condition", trigger, one()))
+        without_output(pipeline("Slow condition", trigger, one()))
     };
     let template =
         "{% for a in steps.list %}{% for b in steps.list %}{% if a > b %}.{% endif %}{% endfor %}{% endfor %}";
     let list: Vec<String> = (0..40).map(|number| number.to_string()).collect();
     let steps = json!([{ "name": "list", "map": format!("[{}]", list.join(", ")) }]);
-    let templates = || pipeline("Dear template", each("1s"), json!({ "steps": steps, "output": template }));
+    let templates = || pipeline("Dear template", interval("1s"), json!({ "steps": steps, "output": template }));
     let rule = json!({ "type": "schedule", "rrule": RULE, "start_at": "2026-01-01T00:00:00Z" });
     let wide = || {
-        let mut task = silent(pipeline("Wide row", each("24h"), one()));
+        let mut task = without_output(pipeline("Wide row", interval("24h"), one()));
         task["metadata"] = json!({ "text": "x".repeat(WIDE) });
         task
     };
-    let flood = (0..crowd).map(|_| silent(pipeline("Flooded", on("flood", "event.data.n >= 0"), one())));
+    let flood = (0..crowd).map(|_| without_output(pipeline("Flooded", on("flood", "event.data.n >= 0"), one())));
     flood
-        .chain((0..part(60)).map(|_| silent(pipeline("Dear filter", on("dear", dear), one()))))
-        .chain((0..crowd).map(|_| silent(pipeline("Dear rule", rule.clone(), one()))))
+        .chain((0..part(60)).map(|_| without_output(pipeline("Dear filter", on("dear", dear), one()))))
+        .chain((0..crowd).map(|_| without_output(pipeline("Dear rule", rule.clone(), one()))))
         .chain((0..part(15)).map(|_| templates()))
         .chain((0..part(2)).map(poll))
         .chain((0..part(4)).map(run))
@@ -167,7 +167,7 @@ fn tasks(sink: &MessageSink, own: usize, crowd: usize) -> Vec<Value> {
 }
 
 /// The requests of a hostile tenant, each in a loop of its own.
-fn asks(name: &'static str) -> Vec<Box<HostileCall>> {
+fn request_loops(name: &'static str) -> Vec<Box<HostileCall>> {
     let numbers: Vec<usize> = (0..NUMBERS).collect();
     let newlines = Bytes::from(vec![b'\n'; NEWLINES]);
     let preview = json!({ "trigger": { "type": "schedule", "rrule": RULE, "start_at": "2026-01-01T00:00:00Z" } });
@@ -189,7 +189,7 @@ fn asks(name: &'static str) -> Vec<Box<HostileCall>> {
 fn events(tenant_id: &'static str, source: &'static str, count: usize, data: Value) -> Box<HostileCall> {
     Box::new(move |tenant| {
         let event = || {
-            json!({ "specversion": "1.0", "id": crate::bench::env::any_id(), "source": source, "type": "t",
+            json!({ "specversion": "1.0", "id": crate::bench::env::random_id(), "source": source, "type": "t",
                     "tenantid": tenant_id, "data": data })
         };
         let batch = Value::from_iter((0..count).map(|_| event()));

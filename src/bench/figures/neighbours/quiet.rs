@@ -54,7 +54,7 @@ pub struct QuietTenant<'a> {
 
 impl QuietTenant<'_> {
     /// Makes its tasks.
-    pub async fn move_in<'a>(service: &BenchService, sink: &'a MessageSink) -> anyhow::Result<QuietTenant<'a>> {
+    pub async fn start<'a>(service: &BenchService, sink: &'a MessageSink) -> anyhow::Result<QuietTenant<'a>> {
         let began = Instant::now();
         let tenant = service.tenant(NAME, &sink.url(OWN, 0, "/hook/quiet")).await?;
         let step = sink.url(OWN, 1, "/step/{{ event.id }}");
@@ -83,7 +83,7 @@ impl QuietTenant<'_> {
             tenant.post("/v1/tasks", &watched).await?;
         }
         let quiet = QuietTenant { tenant, sink, scheduled, published: Vec::new(), refused: 0 };
-        quiet.until("its tasks have begun", async || Ok(quiet.polls_since(began).len() >= 2)).await?;
+        quiet.wait_until("its tasks have begun", async || Ok(quiet.polls_since(began).len() >= 2)).await?;
         Ok(quiet)
     }
 
@@ -127,7 +127,7 @@ impl QuietTenant<'_> {
         let event =
             json!({ "tenant_id": NAME, "source": "quiet", "type": "happened", "id": number.to_string(), "data": {} });
         self.published.push(began);
-        while !self.answered(self.tenant.request(Method::POST, "/v1/events").json(&event)).await {
+        while !self.succeeded(self.tenant.request(Method::POST, "/v1/events").json(&event)).await {
             ensure!(began.elapsed() < PATIENCE, "an event of the quiet tenant is not taken within {PATIENCE:?}");
             pause(BETWEEN_CALLS).await;
         }
@@ -139,12 +139,12 @@ impl QuietTenant<'_> {
         let one = format!("/v1/tasks/{}", self.scheduled[0]);
         let path = ["/v1/tasks?limit=20", &one, "/v1/runs?limit=20", "/v1/stats"][number % 4];
         let began = Instant::now();
-        self.answered(self.tenant.request(Method::GET, path)).await;
+        self.succeeded(self.tenant.request(Method::GET, path)).await;
         millis(began, Instant::now())
     }
 
     /// Whether a call was answered well; where not, it is counted.
-    async fn answered(&mut self, request: RequestBuilder) -> bool {
+    async fn succeeded(&mut self, request: RequestBuilder) -> bool {
         let well = self.tenant.call(request).await.is_ok_and(|(status, _)| status.is_success());
         self.refused += usize::from(!well);
         well
@@ -162,7 +162,7 @@ impl QuietTenant<'_> {
     /// Waits for the message of each event since `first`: from events to steps, and from steps to messages.
     async fn events(&self, first: usize) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
         let told = |number: usize| self.sink.of_event(number as u64).1.is_some();
-        self.until("each event's message has come", async || Ok((first..self.published.len()).all(told))).await?;
+        self.wait_until("each event's message has come", async || Ok((first..self.published.len()).all(told))).await?;
         let seen = (first..self.published.len()).filter_map(|number| {
             let (step, message) = self.sink.of_event(number as u64);
             Some((millis(self.published[number], step?), millis(step?, message?)))
@@ -189,7 +189,7 @@ impl QuietTenant<'_> {
     async fn runs(&self, task: &str, began: DateTime<Utc>, ended: DateTime<Utc>) -> anyhow::Result<Vec<Value>> {
         let path = format!("/v1/runs?task_id={task}&limit=200");
         let later = |run: &Value| time(&run["scheduled_for"]).is_some_and(|due| due >= ended);
-        self.until("the schedules have fired", async || {
+        self.wait_until("the schedules have fired", async || {
             let page = self.tenant.get(&path).await?;
             Ok(page["items"]
                 .as_array()
@@ -198,7 +198,7 @@ impl QuietTenant<'_> {
         .await?;
         let (mut found, mut cursor) = (Vec::new(), String::new());
         loop {
-            let page = self.answer(&format!("{path}{cursor}")).await?;
+            let page = self.get_with_retry(&format!("{path}{cursor}")).await?;
             let runs = page["items"].as_array().cloned().unwrap_or_default();
             let past = runs.iter().any(|run| time(&run["scheduled_for"]).is_some_and(|due| due < began));
             found.extend(runs);
@@ -212,7 +212,7 @@ impl QuietTenant<'_> {
     }
 
     /// Returns once it is so. What is refused meanwhile, because others have the service to themselves, is asked again.
-    async fn until(&self, what: &str, holds: impl AsyncFn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    async fn wait_until(&self, what: &str, holds: impl AsyncFn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
         let began = Instant::now();
         loop {
             let held = holds().await;
@@ -228,13 +228,13 @@ impl QuietTenant<'_> {
     }
 
     /// The answer, asked for again where it is refused.
-    async fn answer(&self, path: &str) -> anyhow::Result<Value> {
+    async fn get_with_retry(&self, path: &str) -> anyhow::Result<Value> {
         let answer = Mutex::new(Value::Null);
         let asked = async || {
             *answer.lock().expect("answer lock") = self.tenant.get(path).await?;
             Ok(true)
         };
-        self.until("the service answers", asked).await?;
+        self.wait_until("the service answers", asked).await?;
         Ok(answer.into_inner().expect("answer lock"))
     }
 }

@@ -65,7 +65,7 @@ impl BenchService {
             redis: place.redis().map(|(url, prefix)| (url.to_owned(), prefix.to_owned())),
         };
         let mut process = PartProcess::start(at, &Part::Whole(asked)).await?;
-        let said = process.hear().await?;
+        let said = process.receive().await?;
         let Said::Listens { address } = said else { anyhow::bail!("the service said {said:?} and no address") };
         Ok(BenchService { process, admin: BenchTenant::new(address, token) })
     }

@@ -88,17 +88,17 @@ async fn listen(listener: TcpListener, seen: Arc<Mutex<SeenMessages>>) {
 
 async fn answer(mut stream: TcpStream, seen: &Mutex<SeenMessages>) -> std::io::Result<()> {
     let Some((path, body)) = request(&mut stream).await? else { return Ok(()) };
-    let came = Instant::now();
+    let received_at = Instant::now();
     match path.trim_start_matches('/').split_once('/') {
         Some(("slow", seconds)) => pause(Duration::from_secs(seconds.parse().unwrap_or(0))).await,
         Some(("step", number)) => note(number, |number| {
-            seen.lock().expect("bench lock").steps.entry(number).or_insert(came);
+            seen.lock().expect("bench lock").steps.entry(number).or_insert(received_at);
         }),
         Some(("value", number)) => note(number, |number| {
-            seen.lock().expect("bench lock").polls.entry(number).or_default().push(came);
+            seen.lock().expect("bench lock").polls.entry(number).or_default().push(received_at);
         }),
         Some(("hook", _)) => note(numbered(&body), |number| {
-            seen.lock().expect("bench lock").messages.entry(number).or_insert(came);
+            seen.lock().expect("bench lock").messages.entry(number).or_insert(received_at);
         }),
         _ => {}
     }

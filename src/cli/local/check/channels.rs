@@ -19,15 +19,15 @@ async fn account(Account { channel, login, hint, .. }: Account<'_>) -> Option<Fi
 }
 
 /// Whether somebody is told of anything by a link that they open elsewhere.
-pub fn people_are_told(channels: &Settings) -> bool {
-    channels.email.url.is_some() || !others(channels).is_empty()
+pub fn sends_links(channels: &Settings) -> bool {
+    channels.email.url.is_some() || !other_accounts(channels).is_empty()
 }
 
 fn finding(name: &str, login: Login, hint: &str) -> Finding {
     match login {
-        Login::Fine(what) => Finding::fine(name, what),
-        Login::Odd(what) => Finding::odd(name, what),
-        Login::Wrong(what) => Finding::wrong(name, what).hint(hint),
+        Login::Fine(what) => Finding::ok(name, what),
+        Login::Odd(what) => Finding::warning(name, what),
+        Login::Wrong(what) => Finding::error(name, what).hint(hint),
     }
 }
 
@@ -35,22 +35,22 @@ async fn email(loaded: &Loaded) -> Option<Finding> {
     let channels = &loaded.config.channels;
     Some(match EmailChannel::new(&channels.email).ok()? {
         None => {
-            let others = match others(channels).as_slice() {
+            let others = match other_accounts(channels).as_slice() {
                 [] => String::new(),
                 others => format!("{}, ", others.join(", ")),
             };
-            Finding::fine("email", format!("not configured; messages go by {others}push, webhook and open sessions"))
+            Finding::ok("email", format!("not configured; messages go by {others}push, webhook and open sessions"))
         }
         Some(email) => match email.check().await {
-            Ok(()) => Finding::fine("email", "the mail server answers, and took the login where one is set"),
-            Err(error) => Finding::wrong("email", error.to_string())
+            Ok(()) => Finding::ok("email", "the mail server answers, and took the login where one is set"),
+            Err(error) => Finding::error("email", error.to_string())
                 .hint("channels.email.url is smtp://user:password@host:587, or smtps:// where TLS comes first"),
         },
     })
 }
 
 /// Configured channels besides email that need an account of the operator's.
-fn others(channels: &Settings) -> Vec<&'static str> {
+fn other_accounts(channels: &Settings) -> Vec<&'static str> {
     channels.accounts().iter().filter(|account| account.is_there).map(|account| account.called).collect()
 }
 
@@ -62,9 +62,9 @@ mod tests {
     fn each_way_that_is_configured_counts() {
         let channels = |json| serde_json::from_value::<Settings>(json).unwrap();
         let none = Settings::default();
-        assert_eq!((others(&none), people_are_told(&none)), (vec![], false));
+        assert_eq!((other_accounts(&none), sends_links(&none)), (vec![], false));
         let some = channels(serde_json::json!({ "telegram": { "token": "1:x" }, "sms": { "account": "AC1" } }));
-        assert_eq!((others(&some), people_are_told(&some)), (vec!["SMS", "Telegram"], true));
-        assert!(people_are_told(&channels(serde_json::json!({ "email": { "url": "smtp://127.0.0.1" } }))));
+        assert_eq!((other_accounts(&some), sends_links(&some)), (vec!["SMS", "Telegram"], true));
+        assert!(sends_links(&channels(serde_json::json!({ "email": { "url": "smtp://127.0.0.1" } }))));
     }
 }

@@ -19,7 +19,7 @@ pub async fn all(config: &Config, data_dir: &Path) -> Vec<Finding> {
     let configured = config.vault.master_keys.len();
     let without = match on_sqlite {
         true if configured == 0 && !file.exists() => {
-            return vec![Finding::fine(NAME, format!("{} will be made at the first start", file.display()))];
+            return vec![Finding::ok(NAME, format!("{} will be made at the first start", file.display()))];
         }
         true => WithoutKeys::KeyFile(data_dir),
         false => WithoutKeys::Refuse,
@@ -29,17 +29,18 @@ pub async fn all(config: &Config, data_dir: &Path) -> Vec<Finding> {
         Ok((vault, _)) => vault,
     };
     let mut findings = vec![match configured {
-        0 => Finding::fine(NAME, format!("{} can be read; keep a copy of it", file.display())),
-        _ => Finding::fine(NAME, format!("{configured} configured, `{}` encrypts", vault.first_key())),
+        0 => Finding::ok(NAME, format!("{} can be read; keep a copy of it", file.display())),
+        _ => Finding::ok(NAME, format!("{configured} configured, `{}` encrypts", vault.first_key())),
     }];
     match stored(config, data_dir, &vault).await {
         Ok(Some(StoredKeys { sealed, tagged, locked_out })) => {
-            findings.extend(needs(&vault.key_ids(), &sealed, |id| tagged.contains(id)));
-            findings.extend(locked_out.map(|needed| foreign(&needed, &vault, config.vault.accept_lost_keys)));
+            findings.extend(key_findings(&vault.key_ids(), &sealed, |id| tagged.contains(id)));
+            findings
+                .extend(locked_out.map(|needed| foreign_key_finding(&needed, &vault, config.vault.accept_lost_keys)));
         }
         Ok(None) => {}
         Err(why) => findings.push(
-            Finding::odd(NAME, format!("what is sealed under which key can't be counted: {why}"))
+            Finding::warning(NAME, format!("what is sealed under which key can't be counted: {why}"))
                 .hint("keep every key in vault.master_keys until this says which are still needed"),
         ),
     }
@@ -57,36 +58,36 @@ struct StoredKeys {
 }
 
 /// The refusal that `serve` has as well.
-fn foreign(needed: &BTreeSet<String>, vault: &Vault, accepted: bool) -> Finding {
+fn foreign_key_finding(needed: &BTreeSet<String>, vault: &Vault, accepted: bool) -> Finding {
     let why = foreign_keys(needed, vault);
     match accepted {
-        true => Finding::odd(NAME, why).hint("give these secrets anew, then take vault.accept_lost_keys out"),
-        false => Finding::wrong(NAME, why)
+        true => Finding::warning(NAME, why).hint("give these secrets anew, then take vault.accept_lost_keys out"),
+        false => Finding::error(NAME, why)
             .hint("`serve` does not start so; put the keys into vault.master_keys, or the key file back"),
     }
 }
 
 /// Reads the stored data that needs keys.
 async fn stored(config: &Config, data_dir: &Path, vault: &Vault) -> Result<Option<StoredKeys>, String> {
-    let looked = place::ask(config, data_dir, async |store| {
+    let looked = place::query_store(config, data_dir, async |store| {
         tokio::try_join!(survey(store), keys_used(store, vault), locked_out(store, vault))
     });
     Ok(looked.await?.map(|(sealed, tagged, locked_out)| StoredKeys { sealed, tagged, locked_out }))
 }
 
 /// A finding for each key but the first, and for each that is missing.
-fn needs(configured: &[&str], sealed: &RotationKeys, tagged: impl Fn(&str) -> bool) -> Vec<Finding> {
+fn key_findings(configured: &[&str], sealed: &RotationKeys, tagged: impl Fn(&str) -> bool) -> Vec<Finding> {
     let mut findings = vec![];
     for id in configured.iter().skip(1) {
         let name = format!("key {id}");
         findings.push(match sealed.get(*id) {
-            Some(counts) => Finding::odd(&name, format!("is still needed by {}", said(counts)))
+            Some(counts) => Finding::warning(&name, format!("is still needed by {}", counts_text(counts)))
                 .hint("reveille credential rotate-key, beside the running service"),
-            None if tagged(id) => Finding::fine(
+            None if tagged(id) => Finding::ok(
                 &name,
                 "opens nothing any more; it stays for `reveille audit verify`: part of the audit record was sealed with it",
             ),
-            None => Finding::fine(
+            None => Finding::ok(
                 &name,
                 "is needed by nothing that is stored; take it out when no webhook run that began before waits any more",
             ),
@@ -94,15 +95,15 @@ fn needs(configured: &[&str], sealed: &RotationKeys, tagged: impl Fn(&str) -> bo
     }
     let missing = sealed.iter().filter(|(id, _)| !configured.contains(&id.as_str()));
     findings.extend(missing.map(|(id, counts)| {
-        let what = said(counts);
-        Finding::wrong(&format!("key {id}"), format!("is not configured, and needed by {what}"))
+        let what = counts_text(counts);
+        Finding::error(&format!("key {id}"), format!("is not configured, and needed by {what}"))
             .hint("put it behind the others in vault.master_keys; without it those secrets are lost")
     }));
     findings
 }
 
 /// `2 credentials, 1 task`.
-fn said(counts: &RotationCounts) -> String {
+fn counts_text(counts: &RotationCounts) -> String {
     let kinds = [
         (counts.credentials, "credential", "credentials"),
         (counts.recipients, "recipient", "recipients"),
@@ -126,7 +127,7 @@ mod tests {
             ("new".into(), counts(5, 0)),
             ("old".into(), counts(2, 1)),
         ]);
-        let found: Vec<_> = needs(&["new", "old", "older", "oldest"], &sealed, |id| id == "older")
+        let found: Vec<_> = key_findings(&["new", "old", "older", "oldest"], &sealed, |id| id == "older")
             .into_iter()
             .map(|finding| (finding.name, serde_json::to_value(finding.verdict).unwrap(), finding.message))
             .collect();

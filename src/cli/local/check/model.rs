@@ -17,7 +17,7 @@ pub async fn all(loaded: &Loaded) -> Vec<Finding> {
     let config = &loaded.config;
     if config.llm.models.is_empty() {
         let hint = "set [llm.models.main]; config/reveille.toml shows how";
-        return vec![Finding::odd("model", "none is configured, so the orchestrator can't run tasks").hint(hint)];
+        return vec![Finding::warning("model", "none is configured, so the orchestrator can't run tasks").hint(hint)];
     }
     let looks = config.llm.models.iter().map(|(name, settings)| one(name, settings));
     futures::future::join_all(looks).await
@@ -26,14 +26,14 @@ pub async fn all(loaded: &Loaded) -> Vec<Finding> {
 async fn one(name: &str, settings: &ModelSettings) -> Finding {
     let name = format!("model {name}");
     let Some(endpoint) = settings.endpoint() else {
-        return Finding::fine(&name, format!("{} asks nobody", settings.provider));
+        return Finding::ok(&name, format!("{} asks nobody", settings.provider));
     };
     match list(&endpoint, settings).await {
         Ok(answer) => judge(&name, &endpoint, settings, answer).await,
         Err(error) => {
             let cause = std::iter::successors(std::error::Error::source(&error), |cause| cause.source()).last();
             let why = cause.map_or_else(|| error.to_string(), |cause| cause.to_string());
-            Finding::wrong(&name, format!("can't reach {endpoint}: {why}"))
+            Finding::error(&name, format!("can't reach {endpoint}: {why}"))
                 .hint("is base_url right, and may this machine reach it?")
         }
     }
@@ -52,19 +52,19 @@ async fn list(endpoint: &str, settings: &ModelSettings) -> reqwest::Result<Respo
 async fn judge(name: &str, endpoint: &str, settings: &ModelSettings, answer: Response) -> Finding {
     let model = &settings.model;
     match answer.status() {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Finding::wrong(name, format!("{endpoint} refuses the key"))
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Finding::error(name, format!("{endpoint} refuses the key"))
             .hint("set api_key_env to the variable that holds it"),
         status if status.is_success() => match known_models(answer).await {
             Some(known) if !known.contains(model) => {
-                Finding::odd(name, format!("{endpoint} answers, and does not list `{model}`"))
+                Finding::warning(name, format!("{endpoint} answers, and does not list `{model}`"))
             }
-            _ => Finding::fine(name, format!("{endpoint} answers; `{model}`")),
+            _ => Finding::ok(name, format!("{endpoint} answers; `{model}`")),
         },
         // not everyone who speaks this protocol lists models
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
-            Finding::fine(name, format!("{endpoint} answers, and lists no models; `{model}`"))
+            Finding::ok(name, format!("{endpoint} answers, and lists no models; `{model}`"))
         }
-        status => Finding::wrong(name, format!("{endpoint} answers {status}")),
+        status => Finding::error(name, format!("{endpoint} answers {status}")),
     }
 }
 

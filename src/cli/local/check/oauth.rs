@@ -16,13 +16,13 @@ async fn one(service: &str, provider: &OAuthProvider, redirect: &str) -> Finding
     let register = format!("register {redirect} there as the redirect URI of `{}`", provider.client_id);
     let (token_url, client) = (&provider.token_url, &provider.client_id);
     match probe(provider).await {
-        Probe::Known => Finding::fine(&name, format!("{token_url} knows the client `{client}`")).hint(register),
-        Probe::Refused(why) => Finding::wrong(&name, format!("{token_url} refuses the client `{client}`: {why}"))
+        Probe::Known => Finding::ok(&name, format!("{token_url} knows the client `{client}`")).hint(register),
+        Probe::Refused(why) => Finding::error(&name, format!("{token_url} refuses the client `{client}`: {why}"))
             .hint("are client_id, client_secret and client_auth as the provider has them?"),
         Probe::Unclear(why) => {
-            Finding::odd(&name, format!("{token_url} is not understood: {why}")).hint("is token_url right?")
+            Finding::warning(&name, format!("{token_url} is not understood: {why}")).hint("is token_url right?")
         }
-        Probe::Away(why) => Finding::wrong(&name, format!("{token_url}: {why}"))
+        Probe::Away(why) => Finding::error(&name, format!("{token_url}: {why}"))
             .hint("is token_url right, and may this machine reach it?"),
     }
 }

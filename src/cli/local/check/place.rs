@@ -20,9 +20,9 @@ pub fn data_dir(dir: &Path) -> Finding {
     let probe = existing.join(format!(".reveille-check-{:016x}", fastrand::u64(..)));
     let written = std::fs::write(&probe, "").and_then(|()| std::fs::remove_file(&probe));
     match written {
-        Ok(()) if existing == dir => Finding::fine(name, format!("{shown} can be written")),
-        Ok(()) => Finding::fine(name, format!("{shown} will be made at the first start")),
-        Err(error) => Finding::wrong(name, format!("{} can't be written: {error}", existing.display()))
+        Ok(()) if existing == dir => Finding::ok(name, format!("{shown} can be written")),
+        Ok(()) => Finding::ok(name, format!("{shown} will be made at the first start")),
+        Err(error) => Finding::error(name, format!("{} can't be written: {error}", existing.display()))
             .hint("give server.data_dir to the user that runs the service"),
     }
 }
@@ -36,18 +36,18 @@ pub async fn database(config: &Config, data_dir: &Path) -> Vec<Finding> {
                 SqliteFile::Free => "is there, and nobody uses it",
                 SqliteFile::InUse => "is in use by a running service",
             };
-            let mut findings = vec![Finding::fine(name, format!("SQLite {version}, {} {state}", file.display()))];
-            findings.extend(open_to_others(&file));
+            let mut findings = vec![Finding::ok(name, format!("SQLite {version}, {} {state}", file.display()))];
+            findings.extend(file_permissions(&file));
             findings
         }
         Ok(Examined::Postgres { version, role, above_row_security, pending }) => {
-            let mut findings = vec![Finding::fine(
+            let mut findings = vec![Finding::ok(
                 name,
                 format!("PostgreSQL {version} answers; fsync and synchronous_commit are on; {}", migrations(pending)),
             )];
             findings.push(match above_row_security {
-                false => Finding::fine("database role", format!("`{role}` is held to row-level security")),
-                true => Finding::wrong(
+                false => Finding::ok("database role", format!("`{role}` is held to row-level security")),
+                true => Finding::error(
                     "database role",
                     format!("`{role}` is a superuser or has BYPASSRLS, so the database does not keep tenants apart"),
                 )
@@ -68,7 +68,7 @@ pub async fn database(config: &Config, data_dir: &Path) -> Vec<Finding> {
 ///
 /// # Errors
 /// Why there is no answer.
-pub async fn ask<T>(
+pub async fn query_store<T>(
     config: &Config,
     data_dir: &Path,
     question: impl AsyncFnOnce(&Store) -> Result<T, StoreError>,
@@ -79,7 +79,7 @@ pub async fn ask<T>(
         Ok(Examined::Sqlite { .. } | Examined::Postgres { .. }) => {}
     }
     let asked = async {
-        let opened = Store::look(&config.database, data_dir, Clock::system(), |_| {}).await;
+        let opened = Store::open_read_only(&config.database, data_dir, Clock::system(), |_| {}).await;
         let store = opened.map_err(|error| error.to_string())?;
         let answer = question(&store).await;
         store.close().await;
@@ -90,11 +90,11 @@ pub async fn ask<T>(
 }
 
 /// A database file that other users of this machine may read or write.
-fn open_to_others(file: &Path) -> Option<Finding> {
+fn file_permissions(file: &Path) -> Option<Finding> {
     let mode = std::fs::metadata(file).ok()?.permissions().mode() & 0o777;
     let shown = file.display();
     (mode & 0o077 != 0).then(|| {
-        Finding::odd("database file", format!("other users of this machine may open {shown} (mode {mode:o})"))
+        Finding::warning("database file", format!("other users of this machine may open {shown} (mode {mode:o})"))
             .hint(format!("stop the service, then chmod 600 {shown}*"))
     })
 }

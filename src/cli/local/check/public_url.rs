@@ -14,19 +14,19 @@ use crate::ports::egress;
 const PATIENCE: Duration = Duration::from_secs(10);
 const NAME: &str = "public_url";
 
-pub async fn look(config: &Config) -> Finding {
+pub async fn check(config: &Config) -> Finding {
     let address = config.server.public_url();
-    let people_are_told = channels::people_are_told(&config.channels);
+    let people_are_told = channels::sends_links(&config.channels);
     let Ok(url) = Url::parse(&address) else {
-        return Finding::wrong(NAME, format!("`{address}` is no address"))
+        return Finding::error(NAME, format!("`{address}` is no address"))
             .hint("set server.public_url to where people reach this service, such as https://reveille.example.org");
     };
     match (is_this_machine(&url), people_are_told) {
         (true, true) => {
-            Finding::odd(NAME, format!("links in messages lead to {address}, which opens on this machine only"))
+            Finding::warning(NAME, format!("links in messages lead to {address}, which opens on this machine only"))
                 .hint("set server.public_url to where people reach this service, such as https://reveille.example.org")
         }
-        (true, false) => Finding::fine(NAME, format!("links lead to {address}, which opens on this machine only")),
+        (true, false) => Finding::ok(NAME, format!("links lead to {address}, which opens on this machine only")),
         (false, _) => ask(&url).await,
     }
 }
@@ -52,7 +52,7 @@ async fn ask(url: &Url) -> Finding {
         Err(error) => {
             let cause = std::iter::successors(std::error::Error::source(&error), |cause| cause.source()).last();
             let why = cause.map_or_else(|| error.to_string(), |cause| cause.to_string());
-            return Finding::odd(NAME, format!("{url} does not answer: {why}"))
+            return Finding::warning(NAME, format!("{url} does not answer: {why}"))
                 .hint("look again while the service runs; links in messages lead there");
         }
     };
@@ -66,13 +66,13 @@ fn judge(url: &Url, status: StatusCode, body: Option<&Value>) -> Finding {
     let ours = body.is_some_and(|body| body["status"] == "ok");
     match status.as_u16() {
         200 if ours && url.scheme() == "http" => {
-            Finding::odd(NAME, format!("{url} answers, and links go there in clear: who sees one can decide by it"))
+            Finding::warning(NAME, format!("{url} answers, and links go there in clear: who sees one can decide by it"))
                 .hint("put TLS in front and set server.public_url to https://…")
         }
-        200 if ours => Finding::fine(NAME, format!("{url} answers")),
-        502..=504 => Finding::odd(NAME, format!("{url} answers {status}"))
+        200 if ours => Finding::ok(NAME, format!("{url} answers")),
+        502..=504 => Finding::warning(NAME, format!("{url} answers {status}"))
             .hint("look again while the service runs; links in messages lead there"),
-        _ => Finding::wrong(NAME, format!("{url} answers {status} to /healthz, as something other than Reveille does"))
+        _ => Finding::error(NAME, format!("{url} answers {status} to /healthz, as something other than Reveille does"))
             .hint("links in messages lead there: does the proxy pass every path on to server.listen?"),
     }
 }

@@ -8,7 +8,7 @@ use crate::config::Loaded;
 
 const NAME: &str = "push";
 
-pub fn look(loaded: &Loaded, data_dir: &Path) -> Finding {
+pub fn check(loaded: &Loaded, data_dir: &Path) -> Finding {
     let config = &loaded.config;
     let ntfy = match &config.channels.push.ntfy.url {
         Some(url) => format!("ntfy at {url}"),
@@ -17,10 +17,10 @@ pub fn look(loaded: &Loaded, data_dir: &Path) -> Finding {
     let without = keys_without_setting(config, data_dir);
     match config.channels.push.check(without) {
         Err(faults) => misconfigured(NAME, loaded, faults),
-        Ok(Some(public_key)) => Finding::fine(NAME, format!("{ntfy}; browsers subscribe to {public_key}")),
+        Ok(Some(public_key)) => Finding::ok(NAME, format!("{ntfy}; browsers subscribe to {public_key}")),
         Ok(None) if without == crate::ports::vault::WithoutKeys::Refuse => {
-            Finding::fine(NAME, format!("{ntfy}; no Web Push, because channels.push.vapid.private_key is not set"))
+            Finding::ok(NAME, format!("{ntfy}; no Web Push, because channels.push.vapid.private_key is not set"))
         }
-        Ok(None) => Finding::fine(NAME, format!("{ntfy}; the key of Web Push is made at the first start")),
+        Ok(None) => Finding::ok(NAME, format!("{ntfy}; the key of Web Push is made at the first start")),
     }
 }

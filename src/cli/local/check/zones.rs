@@ -16,14 +16,14 @@ pub(super) fn all(settings: &Settings, now: DateTime<Utc>) -> Vec<Finding> {
         Err(why) => (bundled, vec![why]),
     };
     let mut findings = vec![of_release(&database, now)];
-    findings.extend(summary(&warnings).map(|warning| Finding::odd(NAME, warning)));
+    findings.extend(summary(&warnings).map(|warning| Finding::warning(NAME, warning)));
     findings
 }
 
 fn of_release(database: &ZoneTable, now: DateTime<Utc>) -> Finding {
     let (release, source) = (database.release(), database.source());
     if !release.is_stale(now) {
-        return Finding::fine(NAME, format!("release {release}, {source}"));
+        return Finding::ok(NAME, format!("release {release}, {source}"));
     }
     let message = format!(
         "release {release}, {source}, came out on {} or later, over nine months ago: rules may have changed since, \
@@ -34,7 +34,7 @@ fn of_release(database: &ZoneTable, now: DateTime<Utc>) -> Finding {
         zone::ZoneSource::Folder(_) => "update the machine's tzdata package",
         _ => "install the machine's tzdata package and set `time.zoneinfo_dir`, or update Reveille",
     };
-    Finding::odd(NAME, message).hint(hint)
+    Finding::warning(NAME, message).hint(hint)
 }
 
 /// The first of many warnings, and how many there are.
@@ -53,7 +53,7 @@ mod tests {
         let bundled = Settings { zoneinfo_dir: String::new() };
         let at = |text: &str| all(&bundled, text.parse().unwrap());
         let release = ZoneTable::bundled().release().clone();
-        let fresh = Finding::fine(NAME, format!("release {release}, compiled in"));
+        let fresh = Finding::ok(NAME, format!("release {release}, compiled in"));
         assert_eq!(at("2026-11-23T00:00:00Z"), [fresh]);
         let [old] = &at("2028-06-01T00:00:00Z")[..] else { panic!("one finding") };
         assert_eq!(old.verdict, CheckVerdict::Odd);

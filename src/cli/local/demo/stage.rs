@@ -36,7 +36,7 @@ impl<'a> DemoScreen<'a> {
     }
 
     /// Something happens at `at`; each line of `how` stands beside it.
-    pub fn beat(&mut self, at: DateTime<Utc>, what: &str, tone: Tone, how: &str) -> io::Result<()> {
+    pub fn print_event(&mut self, at: DateTime<Utc>, what: &str, tone: Tone, how: &str) -> io::Result<()> {
         let time = shown_in(at, self.zone).format("%H:%M:%S%.3f").to_string();
         let mut left = format!(
             "{}{}",
@@ -51,7 +51,7 @@ impl<'a> DemoScreen<'a> {
     }
 
     /// More of what is happening.
-    pub fn more(&mut self, tone: Tone, how: &str) -> io::Result<()> {
+    pub fn print_details(&mut self, tone: Tone, how: &str) -> io::Result<()> {
         for line in how.lines().flat_map(|line| wrapped(line, self.width - TIME - EVENT)) {
             let line = self.screen.tone(tone, line);
             self.screen.line(format!("{:width$}{line}", "", width = TIME + EVENT))?;
@@ -60,7 +60,7 @@ impl<'a> DemoScreen<'a> {
     }
 
     /// A line that is replaced by the next one; a pipe never sees it.
-    pub fn passing(&mut self, text: &str) -> io::Result<()> {
+    pub fn show_progress(&mut self, text: &str) -> io::Result<()> {
         match self.screen.coloured {
             true => {
                 let text = self.screen.tone(Tone::Faint, format!("{:TIME$}{text}", ""));
@@ -71,7 +71,7 @@ impl<'a> DemoScreen<'a> {
     }
 
     /// Takes the passing line away.
-    pub fn passed(&mut self) -> io::Result<()> {
+    pub fn clear_progress(&mut self) -> io::Result<()> {
         if self.screen.coloured { self.screen.piece("\r\u{1b}[2K") } else { Ok(()) }
     }
 

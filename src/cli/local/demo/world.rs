@@ -44,7 +44,7 @@ pub struct DemoWorld {
 }
 
 impl DemoWorld {
-    pub async fn begin() -> std::io::Result<DemoWorld> {
+    pub async fn start() -> std::io::Result<DemoWorld> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let mut key = [0_u8; 32];
@@ -68,12 +68,12 @@ impl DemoWorld {
     }
 
     /// As `[egress] allow` opens it: loopback is closed to tools and webhooks otherwise.
-    pub fn opening(&self) -> String {
+    pub fn egress_allow(&self) -> String {
         self.address.to_string()
     }
 
     /// The next notification on Ann's phone.
-    pub async fn arrival(&mut self) -> Option<DemoArrival> {
+    pub async fn next_arrival(&mut self) -> Option<DemoArrival> {
         self.arrivals.recv().await
     }
 }
@@ -106,7 +106,7 @@ async fn answer(request: Request<Incoming>, key: &[u8; 32], arrivals: &mpsc::Sen
         }
         (&Method::POST, "/phone") => match read_body(body).await {
             Some(bytes) => {
-                let _ = arrivals.send(arrived(&head.headers, &bytes, key)).await;
+                let _ = arrivals.send(verify_arrival(&head.headers, &bytes, key)).await;
                 respond(StatusCode::NO_CONTENT, String::new())
             }
             None => respond(StatusCode::PAYLOAD_TOO_LARGE, String::new()),
@@ -149,7 +149,7 @@ fn inbox() -> Value {
 }
 
 /// Reads a notification as the Standard Webhooks specification tells receivers to: the signature over the raw body.
-fn arrived(headers: &HeaderMap, body: &Bytes, key: &[u8; 32]) -> DemoArrival {
+fn verify_arrival(headers: &HeaderMap, body: &Bytes, key: &[u8; 32]) -> DemoArrival {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let id = header("webhook-id").to_owned();
     let signed = [format!("{id}.{}.", header("webhook-timestamp")).as_bytes(), body].concat();
@@ -177,9 +177,9 @@ mod tests {
             ])
         };
         let signature = format!("v1,AAAA v1,{}", STANDARD.encode(tag));
-        assert!(arrived(&headers("d1", signature.clone()), &body, &key).genuine);
-        assert!(!arrived(&headers("d2", signature.clone()), &body, &key).genuine);
-        assert!(!arrived(&headers("d1", signature), &Bytes::from_static(b"{}"), &key).genuine);
-        assert!(!arrived(&HeaderMap::new(), &body, &key).genuine);
+        assert!(verify_arrival(&headers("d1", signature.clone()), &body, &key).genuine);
+        assert!(!verify_arrival(&headers("d2", signature.clone()), &body, &key).genuine);
+        assert!(!verify_arrival(&headers("d1", signature), &Bytes::from_static(b"{}"), &key).genuine);
+        assert!(!verify_arrival(&HeaderMap::new(), &body, &key).genuine);
     }
 }

@@ -1,6 +1,6 @@
 //! `reveille credential connect`: a link for the owner of an account, who logs in and agrees there.
 
-use crate::cli::client::{ServiceArgs, given};
+use crate::cli::client::{ServiceArgs, given_filters};
 use crate::cli::screen::{Screen, text_of, time_of};
 use crate::cli::{Client, typed};
 use crate::config::Environment;
@@ -27,9 +27,9 @@ pub struct ConnectArgs {
 
 pub async fn run(args: ConnectArgs, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let Reference { service, account } = super::reference(&args.reference)?;
-    let client = Client::new(&args.service, environment)?.typed_as(typed::CREDENTIAL);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::CREDENTIAL);
     let path = ["v1", "credentials", &service, &account, "connect"];
-    let link = client.get(&path, &given([("tenant_id", args.tenant)])).await?;
+    let link = client.get(&path, &given_filters([("tenant_id", args.tenant)])).await?;
     if args.service.json {
         return Ok(screen.json(&link)?);
     }

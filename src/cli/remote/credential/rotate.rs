@@ -59,7 +59,7 @@ pub async fn run(args: RotateArgs, environment: &Environment, screen: &mut Scree
 
 fn print(whole: &Value, screen: &mut Screen) -> anyhow::Result<()> {
     let key = text_of(&whole["key"]);
-    match said(&whole["rewrapped"]) {
+    match counts_text(&whole["rewrapped"]) {
         nothing if nothing.is_empty() => screen.line(format!("everything is under `{key}` already"))?,
         what => screen.line(format!("put under `{key}`: {what}"))?,
     }
@@ -69,7 +69,7 @@ fn print(whole: &Value, screen: &mut Screen) -> anyhow::Result<()> {
     }
     for known in whole["keys"].as_array().into_iter().flatten() {
         let id = text_of(&known["id"]);
-        let needed = said(&known["sealed"]);
+        let needed = counts_text(&known["sealed"]);
         let line = match (needed.is_empty(), known["configured"].as_bool()) {
             (false, Some(false)) => format!("key `{id}` is not configured, and needed by {needed}"),
             (false, _) => format!("key `{id}` is needed by {needed}"),
@@ -82,7 +82,7 @@ fn print(whole: &Value, screen: &mut Screen) -> anyhow::Result<()> {
 }
 
 /// `2 credentials, 1 task`; empty where there is none.
-fn said(counts: &Value) -> String {
+fn counts_text(counts: &Value) -> String {
     let some = KINDS.iter().filter_map(|(many, one)| match counts[*many].as_u64() {
         None | Some(0) => None,
         Some(1) => Some(format!("1 {one}")),

@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 
 use super::plan::{self, ApplyPlan, LABEL, PlanStep};
 use crate::cli::Client;
-use crate::cli::client::{ServiceArgs, given};
-use crate::cli::confirm::agrees;
+use crate::cli::client::{ServiceArgs, given_filters};
+use crate::cli::confirm::ask_yes_no;
 use crate::cli::draft;
 use crate::cli::failure::CliFailure;
 use crate::cli::screen::Screen;
@@ -69,7 +69,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     if args.plan || plan.steps.is_empty() {
         return Ok(());
     }
-    if !args.yes && !agrees("apply this?", screen)? {
+    if !args.yes && !ask_yes_no("apply this?", screen)? {
         return Err(CliFailure::new("nothing was applied").hint("answer `y`, or pass --yes").into());
     }
     for step in &plan.steps {
@@ -154,7 +154,7 @@ async fn make_plan(
     files: BTreeMap<String, Map<String, Value>>,
     args: &Args,
 ) -> anyhow::Result<ApplyPlan> {
-    let filters = given([("tenant_id", args.tenant.clone())]);
+    let filters = given_filters([("tenant_id", args.tenant.clone())]);
     let stored = client.list(&["v1", "tasks"], &filters, usize::MAX).await?;
     // a task that was exported without a key is of no file, whatever its metadata say
     let is_of_a_file = |task: &&Value| task["key"].as_str().is_some_and(|key| exported_id(key).is_none());
@@ -171,7 +171,7 @@ async fn make_plan(
     for (key, task) in &files {
         let body = plan::body(task.clone(), key, &args.label, args.tenant.as_deref());
         let tried = match by_key.get(key.as_str()) {
-            None => client.tried(Method::POST, &["v1", "tasks"], &body).await.map(|_| {
+            None => client.dry_run(Method::POST, &["v1", "tasks"], &body).await.map(|_| {
                 plan.steps.push(PlanStep::Create { key: key.clone(), body });
             }),
             Some(task) if plan::label_of(task) != Some(&args.label) => {
@@ -185,7 +185,7 @@ async fn make_plan(
             Some(task) => {
                 let id = task["id"].as_str().unwrap_or_default();
                 let patch = plan::patch(&body, &task["version"]);
-                client.tried(Method::PATCH, &["v1", "tasks", id], &patch).await.map(|changed| {
+                client.dry_run(Method::PATCH, &["v1", "tasks", id], &patch).await.map(|changed| {
                     let differences = plan::differences(task, &changed);
                     match differences.is_empty() {
                         true => plan.unchanged += 1,

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::cli::Client;
-use crate::cli::client::{ServiceArgs, given};
+use crate::cli::client::{ServiceArgs, given_filters};
 use crate::cli::remote::run::sentences;
 use crate::cli::screen::{Screen, text_of, time_of};
 use crate::cli::typed;
@@ -27,8 +27,8 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
-    let asked = given([("at", args.at)]);
-    let client = Client::new(&args.service, environment)?.typed_as(typed::TASK_EXPLAIN);
+    let asked = given_filters([("at", args.at)]);
+    let client = Client::new(&args.service, environment)?.with_flag_names(typed::TASK_EXPLAIN);
     let id = client.id("tasks", &args.id).await?;
     let explained = client.get(&["v1", "tasks", &id, "explain"], &asked).await?;
     if args.service.json {

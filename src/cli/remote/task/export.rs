@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::cli::Client;
-use crate::cli::client::{ServiceArgs, given};
+use crate::cli::client::{ServiceArgs, given_filters};
 use crate::cli::screen::Screen;
 use crate::config::Environment;
 use crate::domain::task::{DECIDED, exported_key};
@@ -36,7 +36,7 @@ pub struct Args {
 pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> anyhow::Result<()> {
     let client = Client::new(&args.service, environment)?;
     let status = (!args.all).then(|| "active".to_owned());
-    let filters = given([("tenant_id", args.tenant), ("status", status)]);
+    let filters = given_filters([("tenant_id", args.tenant), ("status", status)]);
     let mut file = match &args.output {
         Some(path) => Some(BufWriter::new(File::create(path).with_context(|| format!("write {}", path.display()))?)),
         None => None,

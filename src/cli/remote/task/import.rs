@@ -95,7 +95,7 @@ pub async fn run(args: Args, environment: &Environment, screen: &mut Screen) -> 
     let mut from = open(&args.file)?;
     let (mut report, mut sent) = (ImportReport::default(), 0);
     loop {
-        let (piece, lines) = piece(&mut *from, args.tenant.as_deref()).context("read the tasks")?;
+        let (piece, lines) = next_chunk(&mut *from, args.tenant.as_deref()).context("read the tasks")?;
         if lines == 0 {
             break;
         }
@@ -135,7 +135,7 @@ fn open(file: &Path) -> anyhow::Result<Box<dyn BufRead + Send>> {
 }
 
 /// The next lines, as many as are sent at once, and how many they are.
-fn piece(from: &mut dyn BufRead, tenant: Option<&str>) -> std::io::Result<(Vec<u8>, u64)> {
+fn next_chunk(from: &mut dyn BufRead, tenant: Option<&str>) -> std::io::Result<(Vec<u8>, u64)> {
     let (mut piece, mut lines) = (Vec::new(), 0);
     while lines < LINES as u64 && piece.len() < BYTES {
         let mut line = Vec::new();
@@ -143,7 +143,7 @@ fn piece(from: &mut dyn BufRead, tenant: Option<&str>) -> std::io::Result<(Vec<u
             break;
         }
         lines += 1;
-        match tenant.and_then(|tenant| owned_by(&line, tenant)) {
+        match tenant.and_then(|tenant| with_tenant(&line, tenant)) {
             Some(line) => piece.extend(line.to_string().into_bytes()),
             // what is no object is for the service to refuse, with its place
             None => piece.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(&line)),
@@ -153,7 +153,7 @@ fn piece(from: &mut dyn BufRead, tenant: Option<&str>) -> std::io::Result<(Vec<u
     Ok((piece, lines))
 }
 
-fn owned_by(line: &[u8], tenant: &str) -> Option<Value> {
+fn with_tenant(line: &[u8], tenant: &str) -> Option<Value> {
     let mut task: Value = serde_json::from_slice(line).ok()?;
     task.as_object_mut()?.insert("tenant_id".into(), json!(tenant));
     Some(task)
@@ -166,15 +166,15 @@ mod tests {
     #[test]
     fn a_file_is_sent_in_pieces_that_keep_its_lines() {
         let text = "{\"a\":1}\nno\n\n{\"b\":2}";
-        let (piece_of, lines) = piece(&mut text.as_bytes(), Some("ann")).unwrap();
+        let (piece_of, lines) = next_chunk(&mut text.as_bytes(), Some("ann")).unwrap();
         let piece_of = String::from_utf8(piece_of).unwrap();
         assert_eq!(piece_of, "{\"a\":1,\"tenant_id\":\"ann\"}\nno\n\n{\"b\":2,\"tenant_id\":\"ann\"}\n");
         assert_eq!(lines, 4);
         let long = "x\n".repeat(LINES + 3);
         let mut from = long.as_bytes();
-        assert_eq!(piece(&mut from, None).unwrap(), ("x\n".repeat(LINES).into_bytes(), LINES as u64));
-        assert_eq!(piece(&mut from, None).unwrap(), (b"x\nx\nx\n".to_vec(), 3));
-        assert_eq!(piece(&mut from, None).unwrap(), (Vec::new(), 0));
+        assert_eq!(next_chunk(&mut from, None).unwrap(), ("x\n".repeat(LINES).into_bytes(), LINES as u64));
+        assert_eq!(next_chunk(&mut from, None).unwrap(), (b"x\nx\nx\n".to_vec(), 3));
+        assert_eq!(next_chunk(&mut from, None).unwrap(), (Vec::new(), 0));
     }
 
     #[test]

@@ -66,7 +66,7 @@ fn leaves(place: String, value: &Value, rows: &mut Vec<(String, String)>) {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| leaves(format!("{place}.{name}"), value, rows)),
         Value::Array(items) if items.iter().any(Value::is_object) => {
             let pieces =
-                items.iter().enumerate().map(|(index, item)| (format!("{place}.{}", index + 1), piece_of(item)));
+                items.iter().enumerate().map(|(index, item)| (format!("{place}.{}", index + 1), item_text(item)));
             rows.extend(pieces);
         }
         Value::Array(items) => rows.push((place, items.iter().map(text_of).collect::<Vec<_>>().join(", "))),
@@ -75,7 +75,7 @@ fn leaves(place: String, value: &Value, rows: &mut Vec<(String, String)>) {
 }
 
 /// A line for each field; a text in it stands as it was written.
-fn piece_of(item: &Value) -> String {
+fn item_text(item: &Value) -> String {
     let lines = |fields: &Map<String, Value>| {
         fields.iter().map(|(name, value)| format!("{name}: {}", text_of(value))).collect::<Vec<_>>().join("\n")
     };

@@ -16,7 +16,7 @@ impl Addresses {
     }
 
     /// Why nothing is sent through a channel that there is no address for: it is no channel, or its address is missing.
-    pub fn lack(&self, name: &str) -> String {
+    pub fn missing_address(&self, name: &str) -> String {
         if !Addresses::KINDS.contains(&name) {
             return format!("there is no channel `{name}`{}", did_you_mean(name, Addresses::KINDS));
         }

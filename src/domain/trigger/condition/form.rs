@@ -55,7 +55,7 @@ pub fn read(
     let failure_notice_after = form.notice();
     let overlap = form.word_or("overlap", Overlap::parse, &Overlap::WORDS, Overlap::QueueOne);
     let overlap_counts_waiting = form.flag("overlap_counts_waiting");
-    form.refuse_what_does_not_go_together(fire);
+    form.check_combinations(fire);
     form.refuse_unknown();
     if timeout.as_deref().is_some_and(|text| parse_length(text).is_ok_and(|limit| limit > LONGEST_TIMEOUT)) {
         form.fault("timeout", format!("a poll may take {} s at most", LONGEST_TIMEOUT.num_seconds()));
@@ -230,7 +230,7 @@ impl TriggerForm<'_> {
         (start, end)
     }
 
-    fn refuse_what_does_not_go_together(&mut self, fire: FireOn) {
+    fn check_combinations(&mut self, fire: FireOn) {
         if fire != FireOn::OnChange && self.given("expression").is_none() {
             self.fault("expression", "is missing; write what must be true, such as `value.price < 500`");
         }

@@ -89,7 +89,7 @@ impl Condition {
             expression: optional("expression", &self.expression)?,
             watch: read("watch", self.watch.as_deref().unwrap_or(WHOLE))?,
             reset: optional("reset", &self.reset)?,
-            every: self.every()?,
+            every: self.poll_interval()?,
             hold_for: span("hold_for", &self.hold_for)?,
             cooldown: span("cooldown", &self.cooldown)?,
             time_limit: self.time_limit(),

@@ -181,7 +181,7 @@ impl ConditionState {
     }
 
     /// The state that stays when another question is asked: the number of edges, and the cooldown of what has fired.
-    pub fn begun_anew(&self) -> ConditionState {
+    pub fn reset(&self) -> ConditionState {
         ConditionState { edges: self.edges, cooldown_until: self.cooldown_until, ..ConditionState::default() }
     }
 
@@ -205,7 +205,7 @@ impl ConditionState {
         }
     }
 
-    pub(super) fn held(&self) -> TimeDelta {
+    pub(super) fn held_for(&self) -> TimeDelta {
         TimeDelta::milliseconds(self.held_ms)
     }
 }

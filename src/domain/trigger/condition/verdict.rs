@@ -43,10 +43,10 @@ impl ConditionState {
             Ok(PollResult::Unchanged) => (self.value.clone(), self.validators.clone()),
             Err(fault) => return self.on_failure(question, fault, now, random),
         };
-        match question.ask(&value, self.before(&value), subject, now) {
+        match question.ask(&value, self.previous_value(&value), subject, now) {
             Ok(answers) => {
                 let missing = self.missing(question, subject, &value, &answers, now);
-                self.on_value(question, subject, value, validators, answers, now).telling(missing)
+                self.on_value(question, subject, value, validators, answers, now).with_notice(missing)
             }
             Err(error) => self.on_failure(question, of_expression(&error), now, random),
         }
@@ -76,7 +76,7 @@ impl ConditionState {
             edges: self.edges + i64::from(fires),
             verdict: Some(answers.holds),
             since: if self.verdict == Some(answers.holds) { self.since } else { Some(now) },
-            previous: self.before(&value).clone(),
+            previous: self.previous_value(&value).clone(),
             value,
             validators,
             watched: answers.watched,
@@ -109,7 +109,7 @@ impl ConditionState {
         let unseen = question.every * 2 + question.time_limit;
         let since_last = self.last_good_at.map_or(TimeDelta::zero(), |last| now - last);
         let counts = self.failing.is_none() && since_last <= unseen;
-        self.held() + if counts { since_last.max(TimeDelta::zero()) } else { TimeDelta::zero() }
+        self.held_for() + if counts { since_last.max(TimeDelta::zero()) } else { TimeDelta::zero() }
     }
 
     fn fire(&self, question: &CompiledCondition, value: &Value, now: DateTime<Utc>) -> ConditionFire {
@@ -120,7 +120,7 @@ impl ConditionState {
             cause: Cause::Condition {
                 expression: question.shown().text().to_owned(),
                 value: value.clone(),
-                previous: self.before(value).clone(),
+                previous: self.previous_value(value).clone(),
             },
         }
     }
@@ -135,11 +135,11 @@ impl ConditionState {
         now: DateTime<Utc>,
     ) -> Option<MissingField> {
         let missed = answers.missed.as_ref().filter(|_| !self.missing_told)?;
-        Some(question.missing_field(missed, value, self.before(value), subject, now))
+        Some(question.missing_field(missed, value, self.previous_value(value), subject, now))
     }
 
     /// The value of `previous` beside a value.
-    fn before<'a>(&'a self, value: &'a Value) -> &'a Value {
+    fn previous_value<'a>(&'a self, value: &'a Value) -> &'a Value {
         if self.last_good_at.is_some() { &self.value } else { value }
     }
 
@@ -155,7 +155,7 @@ impl ConditionState {
             None => (now, 0, false),
         };
         let count = before.saturating_add(1);
-        let wait = back_off(question.every, count, random).max(hint(&fault));
+        let wait = back_off(question.every, count, random).max(retry_after(&fault));
         let tells = !told && count >= question.notice_after;
         let failing = PollFailures { since, count, error: fault, told: told || tells };
         ConditionStep {
@@ -169,7 +169,7 @@ impl ConditionState {
 
 impl ConditionStep {
     /// With the notice of a missing field, where no other is told with this poll: then with the next.
-    fn telling(mut self, missing: Option<MissingField>) -> ConditionStep {
+    fn with_notice(mut self, missing: Option<MissingField>) -> ConditionStep {
         if let (Some(missing), None) = (missing, &self.notice) {
             self.notice = Some(ConditionNotice::Missing(missing));
             self.state.missing_told = true;
@@ -186,7 +186,7 @@ fn back_off(every: TimeDelta, count: u32, random: f64) -> TimeDelta {
     wait + TimeDelta::milliseconds((wait.num_milliseconds() as f64 * SPREAD * random.clamp(0.0, 1.0)) as i64)
 }
 
-fn hint(fault: &PollFault) -> TimeDelta {
+fn retry_after(fault: &PollFault) -> TimeDelta {
     let asked = fault.retry_after.and_then(|asked| TimeDelta::from_std(asked).ok());
     asked.unwrap_or_default().min(LONGEST_HINT)
 }
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn with_reset_it_has_to_come_far_enough_back_first() {
+    fn edge_with_reset_needs_the_reset_threshold_first() {
         let hysteresis = json!({"reset": "value > 550"});
         assert_eq!(script(hysteresis, &prices(&[600, 499, 510, 490, 560, 510, 499])), ".F....F");
     }
@@ -418,7 +418,7 @@ mod tests {
         let fire = step.fire.expect("it is true at once");
         let Cause::Condition { value, previous, .. } = fire.cause else { panic!("a condition") };
         assert_eq!([value, previous, step.state.previous.clone()], [400, 400, 400].map(|price| json!(price)));
-        let anew = step.state.begun_anew().on_poll(&question, &subject(), seen(json!(300)), start(), 0.0);
+        let anew = step.state.reset().on_poll(&question, &subject(), seen(json!(300)), start(), 0.0);
         assert_eq!(anew.state.previous, json!(300), "another question is begun anew");
         let next = step.state.on_poll(&question, &subject(), seen(json!(450)), start(), 0.0);
         assert_eq!((next.state.previous, next.state.verdict), (json!(400), Some(false)));

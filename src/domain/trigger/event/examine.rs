@@ -77,8 +77,8 @@ pub fn examine(
         let found = data.and_then(|data| path(key).iter().try_fold(data, |value, key| value.get(key)));
         let holds = found.is_some_and(|found| equals_or_contains(found, wanted));
         let is = found.map_or("is not there".into(), |found| format!("is {}", cut(&found.to_string())));
-        let said = format!("wants {}, {is}", cut(&wanted.to_string()));
-        parts.push(ExaminedPart::new(format!("filters/{}", cut(key)), holds, said));
+        let explanation = format!("wants {}, {is}", cut(&wanted.to_string()));
+        parts.push(ExaminedPart::new(format!("filters/{}", cut(key)), holds, explanation));
     }
     if let Some(filter) = &trigger.filter {
         parts.push(of_filter(filter, task, arrival, effort));
@@ -115,8 +115,8 @@ fn of_filter(
     if !effort.spend(expression.cost(&variables).min(MOST_STEPS)) {
         return too_much();
     }
-    let held = expression.holds(&variables);
-    let mut said = match &held {
+    let held = expression.is_true(&variables);
+    let mut explanation = match &held {
         Ok(holds) => format!("`{}` is {holds}", cut(filter)),
         Err(error) => format!("`{}`: {error}", cut(filter)),
     };
@@ -126,10 +126,10 @@ fn of_filter(
                 Ok(value) => format!("is {}", cut(&value.to_string())),
                 Err(error) => cut(&error),
             };
-            said.push_str(&format!("; `{}` {value}", cut(&part.text)));
+            explanation.push_str(&format!("; `{}` {value}", cut(&part.text)));
         }
     }
-    ExaminedPart::new("filter", held == Ok(true), said)
+    ExaminedPart::new("filter", held == Ok(true), explanation)
 }
 
 /// A text of a length that a sentence bears.

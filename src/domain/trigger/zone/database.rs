@@ -159,7 +159,7 @@ impl ZoneTable {
     }
 
     /// The rules that builds before the first stored release planned with. Only for planning anew what they planned.
-    pub fn former() -> ZoneTable {
+    pub fn legacy() -> ZoneTable {
         let release = ZoneRelease::parse(chrono_tz::IANA_TZDB_VERSION).expect("it names its release");
         let zones = TZ_VARIANTS.map(|name| {
             let zone = Zone { name, rules: ZoneRules::Former(name) };
@@ -327,7 +327,7 @@ impl Zone {
                     let (before, after) = if first { (one, other) } else { (other, one) };
                     Offsets::Two { before, after }
                 }
-                chrono::LocalResult::None => former_gap(local, *name),
+                chrono::LocalResult::None => legacy_gap(local, *name),
             },
         }
     }
@@ -349,7 +349,7 @@ impl fmt::Debug for Zone {
     }
 }
 
-fn former_gap(local: NaiveDateTime, name: Tz) -> Offsets {
+fn legacy_gap(local: NaiveDateTime, name: Tz) -> Offsets {
     let gap = GapInfo::new(&local, &name);
     let before = gap.as_ref().and_then(|gap| gap.begin.as_ref()).map(|(_, offset)| offset.fix());
     let after = gap.as_ref().and_then(|gap| gap.end.as_ref()).map(|end| end.offset().fix());

@@ -52,7 +52,7 @@ impl WaitingEvents {
     }
 
     /// The next request to the bus, while those in `judged` are under way; `None`: nothing may be read.
-    pub fn wants(&self, judged: &HashMap<Tenant, usize>, batch: usize) -> Option<ReadRequest> {
+    pub fn next_read(&self, judged: &HashMap<Tenant, usize>, batch: usize) -> Option<ReadRequest> {
         let mut held = judged.clone();
         for (tenant, line) in &self.lines {
             *held.entry(tenant.clone()).or_default() += line.events.len();
@@ -70,7 +70,7 @@ impl WaitingEvents {
     /// Puts one behind those of its tenant.
     pub fn push(&mut self, taken: ReceivedEvent) {
         let tenant = taken.arrival.event.tenant.clone();
-        self.line(&tenant).events.push_back(taken);
+        self.queue_of(&tenant).events.push_back(taken);
         self.len += 1;
     }
 
@@ -81,7 +81,7 @@ impl WaitingEvents {
             return;
         }
         self.len += events.len();
-        let line = self.line(tenant);
+        let line = self.queue_of(tenant);
         line.stale = line.stale.max(stale);
         events.into_iter().rev().for_each(|taken| line.events.push_front(taken));
     }
@@ -101,7 +101,7 @@ impl WaitingEvents {
         Some(TenantEvents { tenant, events, stale })
     }
 
-    fn line(&mut self, tenant: &Tenant) -> &mut TenantQueue {
+    fn queue_of(&mut self, tenant: &Tenant) -> &mut TenantQueue {
         if !self.lines.contains_key(tenant) {
             self.turns.push_back(tenant.clone());
         }
@@ -151,7 +151,7 @@ mod tests {
         let mut backlog = WaitingEvents::default();
         (0..PER_TENANT).for_each(|id| backlog.push(taken("a", id)));
         backlog.push(taken("b", 0));
-        let wanted = |backlog: &WaitingEvents, judged| backlog.wants(&HashMap::from(judged), 500).unwrap();
+        let wanted = |backlog: &WaitingEvents, judged| backlog.next_read(&HashMap::from(judged), 500).unwrap();
         let a = Tenant::new("a").unwrap();
         assert_eq!(wanted(&backlog, [(a.clone(), 0)]), ReadRequest { full: vec![a.clone()], limit: 500 });
         backlog.next(1, |_| true).unwrap();
@@ -166,18 +166,18 @@ mod tests {
         for tenant in &busy {
             (0..IN_ALL / 4).for_each(|id| backlog.push(taken(tenant, id)));
         }
-        let wanted = backlog.wants(&HashMap::new(), 500).unwrap();
+        let wanted = backlog.next_read(&HashMap::new(), 500).unwrap();
         assert_eq!((wanted.full.len(), wanted.limit), (busy.len(), FEW));
         backlog.push(taken("quiet", 0));
-        assert_eq!(backlog.wants(&HashMap::new(), 500).unwrap().full.len(), busy.len() + 1, "it has its part");
+        assert_eq!(backlog.next_read(&HashMap::new(), 500).unwrap().full.len(), busy.len() + 1, "it has its part");
         (0..AT_MOST).for_each(|id| backlog.push(taken("more", id)));
-        assert_eq!(backlog.wants(&HashMap::new(), 500), None);
+        assert_eq!(backlog.next_read(&HashMap::new(), 500), None);
     }
 
     #[test]
     fn whole_batches_are_read_below_the_bound_and_nothing_beyond_twice_as_many() {
         let mut backlog = WaitingEvents::default();
-        let limit = |backlog: &WaitingEvents| backlog.wants(&HashMap::new(), 500).map(|wanted| wanted.limit);
+        let limit = |backlog: &WaitingEvents| backlog.next_read(&HashMap::new(), 500).map(|wanted| wanted.limit);
         (0..IN_ALL - 1).for_each(|id| backlog.push(taken(&format!("t{}", id % 5), id)));
         assert_eq!(limit(&backlog), Some(500));
         backlog.push(taken("t", IN_ALL));

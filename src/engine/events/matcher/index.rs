@@ -82,14 +82,14 @@ impl<T: Default> ByPattern<T> {
         map.entry(pattern.text.clone()).or_default()
     }
 
-    fn leading_to<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a T> {
+    fn matching_patterns<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a T> {
         let lengths = self.prefixes.range(..=text.len());
         let prefixes = lengths.filter_map(|(length, map)| map.get(text.get(..*length)?));
         self.exact.get(text).into_iter().chain(prefixes)
     }
 
     /// Removes what `is_empty` says of, after `act` on what stands at the pattern.
-    fn reduce(&mut self, pattern: &Pattern, act: impl FnOnce(&mut T), is_empty: impl Fn(&T) -> bool) {
+    fn remove_empty(&mut self, pattern: &Pattern, act: impl FnOnce(&mut T), is_empty: impl Fn(&T) -> bool) {
         let map = match pattern.is_prefix {
             true => self.prefixes.get_mut(&pattern.text.len()),
             false => Some(&mut self.exact),
@@ -143,8 +143,8 @@ impl Index {
     /// The tasks that an event may concern: of its tenant, with a source and type that lead to it.
     pub fn candidates<'a>(&'a self, event: &'a Event) -> impl Iterator<Item = &'a Arc<Indexed>> {
         let tenant = self.tenants.get(event.tenant.as_str());
-        let sources = tenant.into_iter().flat_map(|tenant| tenant.leading_to(&event.source));
-        sources.flat_map(|kinds| kinds.leading_to(&event.kind)).flat_map(BTreeMap::values)
+        let sources = tenant.into_iter().flat_map(|tenant| tenant.matching_patterns(&event.source));
+        sources.flat_map(|kinds| kinds.matching_patterns(&event.kind)).flat_map(BTreeMap::values)
     }
 
     fn add(&mut self, shard: i32, CompiledTask { tenant, task }: CompiledTask) {
@@ -163,8 +163,8 @@ impl Index {
             tasks.remove(&task_id);
         };
         let out_of_source =
-            |kinds: &mut ByPattern<BTreeMap<_, _>>| kinds.reduce(&place.kind, out_of_kind, BTreeMap::is_empty);
-        tenant.reduce(&place.source, out_of_source, ByPattern::is_empty);
+            |kinds: &mut ByPattern<BTreeMap<_, _>>| kinds.remove_empty(&place.kind, out_of_kind, BTreeMap::is_empty);
+        tenant.remove_empty(&place.source, out_of_source, ByPattern::is_empty);
         if tenant.is_empty() {
             self.tenants.remove(&place.tenant);
         }
@@ -183,11 +183,11 @@ pub struct UnreadableTask {
 
 /// Compiles tasks; those that do not go by events any more are left out.
 pub fn compile(tasks: &[EventTask], language: &Language) -> Vec<Result<CompiledTask, UnreadableTask>> {
-    tasks.iter().filter_map(|task| contained(task, || compile_one(task, language))).collect()
+    tasks.iter().filter_map(|task| compile_catching_panics(task, || compile_one(task, language))).collect()
 }
 
 /// Compiles a task. A panic stays the task's own: its trigger can't be read.
-fn contained(
+fn compile_catching_panics(
     task: &EventTask,
     compile: impl FnOnce() -> Option<Result<CompiledTask, UnreadableTask>>,
 ) -> Option<Result<CompiledTask, UnreadableTask>> {
@@ -246,11 +246,11 @@ mod tests {
     #[test]
     fn a_task_whose_compiling_panics_is_unreadable_and_the_one_beside_it_is_compiled() {
         let (bad, good) = (task(1), task(2));
-        let found = contained(&bad, || panic!("on purpose"));
+        let found = compile_catching_panics(&bad, || panic!("on purpose"));
         let Some(Err(unreadable)) = found else { panic!("it can't be compiled") };
         assert_eq!((unreadable.task_id, unreadable.epoch), (bad.task_id, 7));
         assert!(unreadable.why.ends_with("it panicked"), "{}", unreadable.why);
-        let found = contained(&good, || compile_one(&good, &Language::default()));
+        let found = compile_catching_panics(&good, || compile_one(&good, &Language::default()));
         assert!(found.is_some_and(|task| task.is_ok_and(|compiled| compiled.task.task_id == good.task_id)));
     }
 }

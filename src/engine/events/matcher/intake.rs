@@ -48,7 +48,7 @@ pub struct ReadBatch {
 /// Result of judging a tenant's events.
 pub struct Judgement {
     pub tenant: Tenant,
-    pub came: Result<JudgedEvents, Unjudged>,
+    pub result: Result<JudgedEvents, Unjudged>,
 }
 
 /// Events that could not be judged.
@@ -93,18 +93,18 @@ impl Intake {
     /// Judges events by the tasks as they are now, or were not long ago.
     pub async fn judge(self: Arc<Intake>, share: TenantEvents) -> Judgement {
         let TenantEvents { tenant, events, stale } = share;
-        let came = match self.refresh(&tenant, stale).await {
+        let result = match self.refresh(&tenant, stale).await {
             Err(error) => Err(Unjudged { events, error }),
             Ok(()) => self.judged(&tenant, events, stale.is_some()).await,
         };
-        Judgement { tenant, came }
+        Judgement { tenant, result }
     }
 
     async fn judged(&self, tenant: &Tenant, events: Vec<ReceivedEvent>, alone: bool) -> Result<JudgedEvents, Unjudged> {
         let mut judging = Judging::new(tenant.clone(), events, alone);
         loop {
             let (index, clock) = (Arc::clone(&self.index), self.store.clock().clone());
-            let piece = self.compute.run(tenant.as_str(), move || judging.go_on(&index, clock.now()));
+            let piece = self.compute.run(tenant.as_str(), move || judging.judge_slice(&index, clock.now()));
             judging = match piece.await {
                 Ok(ControlFlow::Continue(judging)) => judging,
                 Ok(ControlFlow::Break(judged)) => return Ok(*judged),
@@ -119,11 +119,11 @@ impl Intake {
     /// Reads the tasks of a tenant's shard if they were never asked for, or are no newer than `stale`.
     async fn refresh(&self, tenant: &Tenant, stale: Option<i64>) -> Result<(), StoreError> {
         let shard = event_shard(tenant.as_str());
-        if self.knows(shard, stale) {
+        if self.is_current(shard, stale) {
             return Ok(());
         }
         let _turn = self.reading[shard as usize].lock().await;
-        if self.knows(shard, stale) {
+        if self.is_current(shard, stale) {
             return Ok(());
         }
         let mut goes_on = false;
@@ -141,7 +141,7 @@ impl Intake {
         }
     }
 
-    fn knows(&self, shard: i32, stale: Option<i64>) -> bool {
+    fn is_current(&self, shard: i32, stale: Option<i64>) -> bool {
         let known = self.index.read().expect("the lock of the index").version(shard);
         known.is_some_and(|known| stale.is_none_or(|stale| known > stale))
     }

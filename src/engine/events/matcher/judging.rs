@@ -68,7 +68,7 @@ impl Judging {
     }
 
     /// Judges for a while.
-    pub fn go_on(mut self, index: &RwLock<Index>, now: DateTime<Utc>) -> ControlFlow<Box<JudgedEvents>, Judging> {
+    pub fn judge_slice(mut self, index: &RwLock<Index>, now: DateTime<Utc>) -> ControlFlow<Box<JudgedEvents>, Judging> {
         let begun = Instant::now();
         while let Some(taken) = self.waiting.front() {
             let arrival = Arc::clone(&taken.arrival);
@@ -198,7 +198,7 @@ mod tests {
     fn judged(index: &RwLock<Index>, events: Vec<ReceivedEvent>) -> JudgedEvents {
         let mut judging = Judging::new(Tenant::new("a").unwrap(), events, false);
         loop {
-            match judging.go_on(index, "2027-03-01T08:00:00Z".parse().unwrap()) {
+            match judging.judge_slice(index, "2027-03-01T08:00:00Z".parse().unwrap()) {
                 ControlFlow::Continue(rest) => judging = rest,
                 ControlFlow::Break(judged) => return *judged,
             }

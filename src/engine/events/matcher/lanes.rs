@@ -47,12 +47,12 @@ impl Lanes {
         }
         let slice = match self.few.take(&slice.tenant) {
             Some(mut before) => {
-                before.absorb(slice);
+                before.append(slice);
                 before
             }
             None => slice,
         };
-        match slice.left() > FEW || self.many.has(&slice.tenant) {
+        match slice.unrecorded() > FEW || self.many.contains(&slice.tenant) {
             true => self.many.push(slice),
             false => self.few.push(slice),
         }

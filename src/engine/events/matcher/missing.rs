@@ -44,17 +44,17 @@ impl Misses {
     }
 
     /// Tells some; answers whether there are more.
-    pub async fn tell_some(&mut self, store: &Store) -> bool {
+    pub async fn notify_batch(&mut self, store: &Store) -> bool {
         for _ in 0..AT_ONCE {
-            self.tell_one(store).await;
+            self.notify_next(store).await;
         }
         !self.is_empty()
     }
 
     /// Tells one; answers whether there are more. What can't be told is told after the next miss of its task.
-    pub async fn tell_one(&mut self, store: &Store) -> bool {
+    pub async fn notify_next(&mut self, store: &Store) -> bool {
         if let Some(miss) = self.0.pop_front()
-            && let Err(error) = tell(store, &miss).await
+            && let Err(error) = notify_owner(store, &miss).await
         {
             miss.task.told.store(false, Ordering::Relaxed);
             tracing::warn!(task_id = %miss.task.task_id, %error, "the owner of a task is not told yet of a missing field");
@@ -63,7 +63,7 @@ impl Misses {
     }
 }
 
-async fn tell(store: &Store, miss: &Miss) -> Result<(), StoreError> {
+async fn notify_owner(store: &Store, miss: &Miss) -> Result<(), StoreError> {
     let Some(task) = store.find_task(&Scope::Every, miss.task.task_id).await? else { return Ok(()) };
     let recipient = store.find_recipient(&Scope::Every, &task.tenant_id).await?.map(|stored| stored.recipient);
     tracing::info!(task_id = %task.id, field = miss.field.field, "an event has no such field as a task looks for");

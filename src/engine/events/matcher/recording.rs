@@ -46,7 +46,7 @@ impl EventMatcher {
         let (fired, read, acknowledged) =
             tokio::join!(self.fire(&piece, Lane::Few), reading, self.acknowledge(&mut work.done));
         let finished = self.settle(work, Lane::Few, &piece, fired);
-        self.take_read(work, read)?;
+        self.collect_read(work, read)?;
         acknowledged?;
         finished
     }
@@ -63,7 +63,7 @@ impl EventMatcher {
             fired
         };
         let (fired, beside, acknowledged) =
-            tokio::join!(many, self.go_on_beside(work, &over), self.bus.acknowledge(&done));
+            tokio::join!(many, self.process_until(work, &over), self.bus.acknowledge(&done));
         let finished = self.settle(work, Lane::Many, &piece, fired);
         acknowledged?;
         work.done.drain(..done.len());
@@ -73,7 +73,7 @@ impl EventMatcher {
     async fn next_piece(&self, work: &mut MatcherWork, lane: Lane) -> Result<Option<SlicePiece>, TickError> {
         let piece = work.lanes.next_piece(lane, self.store.events_at_once());
         let ready = work.lanes.lane(lane);
-        if let Some(piece) = piece.as_ref().filter(|_| planted!("acknowledge_before_commit")) {
+        if let Some(piece) = piece.as_ref().filter(|_| failpoint!("acknowledge_before_commit")) {
             self.bus.acknowledge(&ready.ids_of(piece)).await?;
             pause(Duration::from_millis(300)).await;
         }
@@ -81,14 +81,14 @@ impl EventMatcher {
     }
 
     /// Reads, has judged, and records few matches of a tenant as they come, until `over`.
-    async fn go_on_beside(&self, work: &mut MatcherWork, over: &Notify) -> Result<usize, TickError> {
+    async fn process_until(&self, work: &mut MatcherWork, over: &Notify) -> Result<usize, TickError> {
         let mut finished = 0;
         let over = over.notified();
         let mut over = std::pin::pin!(over);
         while over.as_mut().now_or_never().is_none() {
             self.start_reading(work, BETWEEN_LOOKS);
             self.start_judging(work);
-            finished += self.take_in_all(work)?;
+            finished += self.collect_finished(work)?;
             if let Some(piece) = self.next_piece(work, Lane::Few).await? {
                 let fired = self.fire(&piece, Lane::Few).await;
                 finished += self.settle(work, Lane::Few, &piece, fired)?;
@@ -97,8 +97,8 @@ impl EventMatcher {
             let MatcherWork { reading, judging, .. } = &mut *work;
             tokio::select! {
                 () = &mut over => break,
-                Some(read) = reading.join_next() => self.take_read(work, Some(read))?,
-                Some(judged) = judging.join_next() => finished += self.take_judged(work, judged)?,
+                Some(read) = reading.join_next() => self.collect_read(work, Some(read))?,
+                Some(judged) = judging.join_next() => finished += self.collect_judged(work, judged)?,
             }
         }
         Ok(finished)
@@ -107,7 +107,7 @@ impl EventMatcher {
     /// Starts a read that waits so long for the first entry, unless one is under way or nothing may be read. Whether it
     /// did.
     pub(super) fn start_reading(&self, work: &mut MatcherWork, wait: Duration) -> bool {
-        let wanted = if work.away || !work.reading.is_empty() { None } else { work.wants() };
+        let wanted = if work.away || !work.reading.is_empty() { None } else { work.next_read() };
         let Some(ReadRequest { full, limit }) = wanted else { return false };
         let (intake, spent) = (self.intake.clone(), std::mem::take(&mut work.spent));
         work.reading.spawn(async move {
@@ -153,14 +153,14 @@ impl EventMatcher {
         match work.lanes.failed(lane, piece) {
             Failed::Again => Ok(0),
             Failed::Event(taken) => {
-                self.give_up(work, taken, &error);
+                self.leave_unhandled(work, taken, &error);
                 Ok(1)
             }
         }
     }
 
     /// Leaves an entry that can't be handled now: it comes again from the bus, and in the end is buried.
-    pub(super) fn give_up(&self, work: &mut MatcherWork, taken: ReceivedEvent, error: &StoreError) {
+    pub(super) fn leave_unhandled(&self, work: &mut MatcherWork, taken: ReceivedEvent, error: &StoreError) {
         match taken.deliveries >= self.max_deliveries {
             true => work.hopeless.push((taken.entry(), error.to_string())),
             false => tracing::warn!(entry = taken.id, %error, "an event can't be recorded, it comes again"),
@@ -169,33 +169,34 @@ impl EventMatcher {
 
     /// Records a piece.
     async fn fire(&self, piece: &SlicePiece, lane: Lane) -> Result<RecordOutcome, StoreError> {
-        let rules = piece.matches.iter().filter(|matched| !matched.goes_straight());
+        let rules = piece.matches.iter().filter(|matched| !matched.is_stateless());
         let (straight, by_rules): (Vec<Match>, Vec<Match>) = match rules.count() {
-            0 => return self.fire_some(&piece.shards, &piece.matches, lane).await,
-            _ => piece.matches.iter().cloned().partition(Match::goes_straight),
+            0 => return self.fire_batch(&piece.shards, &piece.matches, lane).await,
+            _ => piece.matches.iter().cloned().partition(Match::is_stateless),
         };
         let straight = (!straight.is_empty()).then_some(straight.as_slice());
         for matches in straight.into_iter().chain(by_rules.chunks(WRITE_BY_RULES)) {
-            if self.fire_some(&piece.shards, matches, lane).await? == RecordOutcome::Stale {
+            if self.fire_batch(&piece.shards, matches, lane).await? == RecordOutcome::Stale {
                 return Ok(RecordOutcome::Stale);
             }
         }
         Ok(RecordOutcome::Done)
     }
 
-    async fn fire_some(
+    async fn fire_batch(
         &self,
         shards: &[(i32, i64)],
         matches: &[Match],
         lane: Lane,
     ) -> Result<RecordOutcome, StoreError> {
         let now = self.store.clock().now();
-        let share = self.held.share_ahead(matches.len());
-        let ask = FireEvents { now, shards, matches, worker: self.worker, room: share.room, few: lane == Lane::Few };
+        let permit = self.prefetch.acquire_ahead(matches.len());
+        let ask =
+            FireEvents { now, shards, matches, worker: self.worker, room: permit.prefetch, few: lane == Lane::Few };
         let EventsFired::Done(recorded) = self.store.fire_events(&ask).await? else { return Ok(RecordOutcome::Stale) };
         self.matched.inc_by(recorded.recorded as u64);
         self.skipped.inc_by(recorded.skipped as u64);
-        self.held.add(recorded.claims);
+        self.prefetch.add(recorded.claims);
         Ok(RecordOutcome::Done)
     }
 }

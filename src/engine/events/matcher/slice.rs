@@ -45,12 +45,12 @@ impl Slice {
         version: i64,
         alone: bool,
     ) -> Slice {
-        matches.sort_by_key(|matched| !matched.goes_straight());
+        matches.sort_by_key(|matched| !matched.is_stateless());
         Slice { tenant, events, matches, version, recorded: 0, most: WRITE, alone }
     }
 
     /// Puts one of the same tenant, judged later, behind it.
-    pub fn absorb(&mut self, later: Slice) {
+    pub fn append(&mut self, later: Slice) {
         self.events.extend(later.events);
         self.matches.extend(later.matches);
         self.version = self.version.min(later.version);
@@ -58,7 +58,7 @@ impl Slice {
     }
 
     /// How many of the matches are not recorded.
-    pub fn left(&self) -> usize {
+    pub fn unrecorded(&self) -> usize {
         self.matches.len() - self.recorded
     }
 
@@ -109,11 +109,11 @@ impl SliceQueue {
 
     /// Whether more of a tenant may be judged: not while a write's worth of it waits here.
     pub fn has_room(&self, tenant: &Tenant) -> bool {
-        let waits = |slice: &&Slice| slice.tenant == *tenant && slice.left() >= WRITE;
+        let waits = |slice: &&Slice| slice.tenant == *tenant && slice.unrecorded() >= WRITE;
         !self.0.iter().any(|slice| waits(&slice))
     }
 
-    pub fn has(&self, tenant: &Tenant) -> bool {
+    pub fn contains(&self, tenant: &Tenant) -> bool {
         self.0.iter().any(|slice| slice.tenant == *tenant)
     }
 
@@ -130,7 +130,7 @@ impl SliceQueue {
 
     pub fn push(&mut self, slice: Slice) {
         match self.0.iter_mut().find(|before| before.tenant == slice.tenant) {
-            Some(before) => before.absorb(slice),
+            Some(before) => before.append(slice),
             None => self.0.push_back(slice),
         }
     }

@@ -42,8 +42,8 @@ impl MatcherWork {
     }
 
     /// The next request to the bus; none where enough is here.
-    pub fn wants(&self) -> Option<ReadRequest> {
-        self.backlog.wants(&self.judged_now, BATCH)
+    pub fn next_read(&self) -> Option<ReadRequest> {
+        self.backlog.next_read(&self.judged_now, BATCH)
     }
 
     pub fn add(&mut self, batch: ReadBatch) {

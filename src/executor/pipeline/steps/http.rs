@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_was_sent_without_an_answer_is_repeated_unless_that_is_harmless() {
+    fn unanswered_request_is_repeated_only_where_harmless() {
         let after = Duration::from_secs(1);
         let fault = |idempotent| {
             [

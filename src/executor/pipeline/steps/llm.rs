@@ -87,7 +87,7 @@ fn failed(error: LlmError) -> StepFault {
         LlmError::Transient { .. } => "llm_unavailable",
         LlmError::Rejected { .. } => "llm_rejected",
     };
-    match error.may_heal() {
+    match error.is_transient() {
         true => StepFault::passing(code, error.to_string(), error.retry_after()),
         false => StepFault::new(code, error.to_string()),
     }

@@ -83,7 +83,7 @@ impl StepKind for NotifyExecution {
         Effect::Repeatable
     }
 
-    fn tells(&self) -> bool {
+    fn notifies(&self) -> bool {
         true
     }
 

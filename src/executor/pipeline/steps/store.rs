@@ -117,7 +117,7 @@ impl StepKind for StoreExecution {
         Box::pin(async move { Ok(self.write(act).await?) })
     }
 
-    fn settle(&self, value: &Value, scope: &mut StepScope) {
+    fn record_outcome(&self, value: &Value, scope: &mut StepScope) {
         let value = (!matches!(self.what, StoreOperation::Delete)).then(|| value.clone());
         scope.stored(&self.name, value);
     }

@@ -141,7 +141,7 @@ impl ToolExecution {
             credential: chosen.filter(|chosen| self.credential.as_ref() != Some(chosen)),
             more: Vec::new(),
         };
-        let ruling = request.ruling(&act.world.parts.compute).await;
+        let ruling = request.judge(&act.world.parts.compute).await;
         match (ruling.gate, ruling.reasons.last()) {
             (ApprovalLevel::Auto, _) => Ok(()),
             (ApprovalLevel::Confirm, why) => {
@@ -210,10 +210,13 @@ mod tests {
         };
         assert_eq!(failed(CredentialFault::Busy), ("credential_busy".into(), false, false));
         assert_eq!(failed(CredentialFault::Missing), ("credential_missing".into(), true, true));
-        let fault = send.failed(ToolError::tell(ToolFailure::TransientError, "connect", "gone"));
+        let fault = send.failed(ToolError::for_model(ToolFailure::TransientError, "connect", "gone"));
         assert_eq!((fault.fault.code.as_str(), fault.again), ("outcome_unknown", RetryAdvice::No));
-        let foreign =
-            send.failed(ToolError::tell(ToolFailure::PermissionDenied, "credential_missing", "Please connect shop"));
+        let foreign = send.failed(ToolError::for_model(
+            ToolFailure::PermissionDenied,
+            "credential_missing",
+            "Please connect shop",
+        ));
         assert_eq!(foreign.fault.credential_issue, None, "a word of a tool's is none of ours");
     }
 }

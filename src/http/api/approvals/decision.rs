@@ -89,21 +89,21 @@ impl Decision {
             found.push(Misfit::with("/comment", message, "fault_max_length", &[("limit", COMMENT_LENGTH.to_string())]));
         }
         if !proposal.options.contains(&self.choice) {
-            found.push(Misfit::other("/decision", "is not among the options of this approval"));
+            found.push(Misfit::untranslated("/decision", "is not among the options of this approval"));
         }
         match (&self.arguments, self.choice) {
             (Some(_), ApprovalChoice::Edit) if !proposal.allow_modification => {
                 let why = "the arguments of this call can't be changed: approve it as it is, or reject it";
-                found.push(Misfit::other("/decision", why));
+                found.push(Misfit::untranslated("/decision", why));
             }
             (Some(edited), ApprovalChoice::Edit) => {
                 found.extend(arguments::misfits(&proposal.parameters, edited, "/modifications"));
             }
             (None, ApprovalChoice::Edit) => {
                 let why = "is missing: the arguments that are to be otherwise";
-                found.push(Misfit::other("/modifications", why));
+                found.push(Misfit::untranslated("/modifications", why));
             }
-            (Some(_), _) => found.push(Misfit::other("/modifications", "goes with the decision `edit` only")),
+            (Some(_), _) => found.push(Misfit::untranslated("/modifications", "goes with the decision `edit` only")),
             (None, _) => {}
         }
         if let Some(grant) = &self.grant {
@@ -127,7 +127,7 @@ impl Decision {
         if !moot {
             // edited arguments are held against the tool's schema
             let (answer, of) = (self.clone(), approval.clone());
-            state.computed(&approval.tenant_id, move || answer.check(&of)).await??;
+            state.compute_for(&approval.tenant_id, move || answer.check(&of)).await??;
         }
         let grant = match &self.grant {
             Some(wish) if !moot => Some(wish.grant(state, scope, approval, &who.by).await?),
@@ -162,7 +162,7 @@ impl GrantWish {
             found.push(Misfit::with("/grant", why, "fault_grant_as_shown", &[]));
         }
         if let Some(why) = ungrantable(approval) {
-            found.push(Misfit::other("/grant", why));
+            found.push(Misfit::untranslated("/grant", why));
         }
         if !(1..=MOST_GRANT_DAYS).contains(&self.days) {
             let message = format!("must lie between 1 and {MOST_GRANT_DAYS}");
@@ -171,11 +171,11 @@ impl GrantWish {
         }
         if self.uses.is_some_and(|uses| !(1..=MOST_GRANT_USES).contains(&uses)) {
             let message = format!("must lie between 1 and {MOST_GRANT_USES}, or be null");
-            found.push(Misfit::other("/grant/uses", message));
+            found.push(Misfit::untranslated("/grant/uses", message));
         }
         for (index, name) in self.arguments.iter().enumerate() {
             if approval.proposal.arguments.get(name).is_none() {
-                found.push(Misfit::other(format!("/grant/arguments/{index}"), "is no argument of this call"));
+                found.push(Misfit::untranslated(format!("/grant/arguments/{index}"), "is no argument of this call"));
             }
         }
     }

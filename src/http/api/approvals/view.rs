@@ -102,7 +102,7 @@ pub struct ApprovalOfRun {
 impl ApprovalView {
     /// The approval as the API shows it.
     pub fn of(approval: Approval) -> ApprovalView {
-        let agreed = approval.agreed();
+        let agreed = approval.agreed_count();
         let Approval { proposal, .. } = approval;
         ApprovalView {
             id: approval.id,

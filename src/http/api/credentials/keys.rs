@@ -66,7 +66,7 @@ pub async fn rotate_key(
     if caller.scope != Scope::Every {
         return Err(ApiError::AdminOnly);
     }
-    let schema::RotateKey { cursor } = body.read_or_nothing()?;
+    let schema::RotateKey { cursor } = body.read_or_empty()?;
     let from = decode(cursor.as_deref())?;
     let rotated = rotate(&state.store, &state.vault, &state.clock, from).await?;
     let key = state.vault.first_key().to_owned();

@@ -55,7 +55,7 @@ impl EventReader<'_> {
                 value => vec![self.plain(&value, "", 0, &mut faults)],
             },
         };
-        faults.or(())?;
+        faults.into_result(())?;
         Ok(events.into_iter().flatten().collect())
     }
 

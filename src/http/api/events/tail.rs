@@ -50,7 +50,7 @@ pub async fn stream_events(
     let (tenant, source, kind) = (query.text("tenant_id"), query.text("source"), query.text("type"));
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
-    let permit = limiter::open(&state, &caller, &scope).await?;
+    let permit = limiter::acquire_stream(&state, &caller, &scope).await?;
     let published = state.store.listen(Topic::Events);
     let seen = match headers.get("last-event-id").filter(|id| !id.is_empty()) {
         Some(id) => id.to_str().map_err(|_| unknown_id())?.to_owned(),

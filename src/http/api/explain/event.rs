@@ -116,7 +116,7 @@ pub async fn explain_event(
     let Scope::Only(tenant) = caller.narrowed(named.as_deref())? else {
         return Err(ApiError::Query(ValidationErrors::one("/tenant_id", "name the tenant whose event it is")));
     };
-    let event = meant(&state, &tenant, source.as_deref(), &id.0).await?;
+    let event = find_event(&state, &tenant, source.as_deref(), &id.0).await?;
     // what follows tells of tasks
     caller.may(Permission::TasksRead)?;
     let looked = candidates(&state, &tenant, &event).await?;
@@ -126,7 +126,7 @@ pub async fn explain_event(
 }
 
 /// The event with this id, else the only one of the newest whose id begins so.
-async fn meant(state: &HttpState, tenant: &Tenant, source: Option<&str>, id: &str) -> Result<Event, ApiError> {
+async fn find_event(state: &HttpState, tenant: &Tenant, source: Option<&str>, id: &str) -> Result<Event, ApiError> {
     let broken = |error| of_bus(error, "event");
     if let Some(event) = state.bus.find(tenant, source, id).await.map_err(broken)? {
         return Ok(event);
@@ -163,7 +163,7 @@ async fn candidates(state: &HttpState, tenant: &Tenant, event: &Event) -> Result
         first = left;
         looked.close += found.len();
         looked.closest.extend(found);
-        looked.closest.sort_by_key(failing);
+        looked.closest.sort_by_key(failing_parts);
         looked.closest.truncate(TOLD);
         looked.truncated = read == PAGE;
         if read < PAGE {
@@ -180,7 +180,7 @@ async fn candidates(state: &HttpState, tenant: &Tenant, event: &Event) -> Result
 }
 
 /// How many parts of a trigger fail.
-fn failing(candidate: &Candidate) -> usize {
+fn failing_parts(candidate: &Candidate) -> usize {
     candidate.parts.iter().filter(|part| !part.matched).count()
 }
 
@@ -196,7 +196,7 @@ async fn examined(
     let mut examination = Examination { waiting: tasks.into(), close: Vec::new(), effort };
     while !examination.waiting.is_empty() {
         let arrival = Arc::clone(arrival);
-        examination = state.computed(tenant.as_str(), move || examination.go_on(&arrival, now)).await?;
+        examination = state.compute_for(tenant.as_str(), move || examination.go_on(&arrival, now)).await?;
     }
     Ok((examination.close, examination.effort))
 }
@@ -234,16 +234,16 @@ fn explained(event: Event, looked: EventFindings, records: &Records) -> EventExp
     let mut triggers: Vec<ExaminedTrigger> = Vec::new();
     let mut bytes = 0;
     for candidate in closest {
-        let told = told(candidate, records);
-        bytes += serde_json::to_string(&told).map_or(0, |text| text.len());
+        let trigger = to_response(candidate, records);
+        bytes += serde_json::to_string(&trigger).map_or(0, |text| text.len());
         if bytes > BYTES {
             truncated = true;
             break;
         }
-        triggers.push(told);
+        triggers.push(trigger);
     }
-    let fired = triggers.iter().filter(|told| told.run_id.is_some()).count();
-    let matching = triggers.iter().filter(|told| told.matches).count();
+    let fired = triggers.iter().filter(|trigger| trigger.run_id.is_some()).count();
+    let matching = triggers.iter().filter(|trigger| trigger.matches).count();
     let sentences = vec![
         match (fired, matching) {
             (0, 0) => "It matches no trigger.".into(),
@@ -269,7 +269,7 @@ fn explained(event: Event, looked: EventFindings, records: &Records) -> EventExp
     }
 }
 
-fn told(Candidate { task, parts }: Candidate, records: &Records) -> ExaminedTrigger {
+fn to_response(Candidate { task, parts }: Candidate, records: &Records) -> ExaminedTrigger {
     let matches = parts.iter().all(|part| part.matched);
     let record = records.get(&task.task_id);
     let failed: Vec<&str> = parts.iter().filter(|part| !part.matched).map(|part| part.part.as_str()).collect();

@@ -117,7 +117,7 @@ pub fn read(text: &str, task: &Task) -> Result<DateTime<Utc>, ApiError> {
 }
 
 /// Asks the trigger, where tenants' rules are computed.
-pub async fn place(compute: &Compute, task: &Task, at: DateTime<Utc>) -> TriggerInstant {
+pub async fn locate(compute: &Compute, task: &Task, at: DateTime<Utc>) -> TriggerInstant {
     let (trigger, id, anchor) = (task.spec.trigger.clone(), task.id, task.anchor_at);
     let asked = compute.run(&task.tenant_id, move || {
         let Trigger::Schedule(_) = &trigger else { return TriggerInstant::default() };
@@ -138,11 +138,11 @@ pub fn explained(facts: &InstantFacts) -> InstantExplanation {
     let (name, clock) = zone(task);
     let local = |at: DateTime<Utc>| shown(at, name, clock);
     let known = recorded.at.as_ref().or(recorded.covering.as_ref());
-    let (outcome, said) = match known {
+    let (outcome, sentence) = match known {
         Some(run) => of_record(run, *at),
         None => of_rules(facts),
     };
-    let mut sentences = vec![said];
+    let mut sentences = vec![sentence];
     if outcome == InstantOutcome::NoInstant {
         sentences.push(neighbours(place));
         sentences.extend(nearest(recorded, place));
@@ -181,12 +181,12 @@ fn of_record(run: &Run, at: DateTime<Utc>) -> (InstantOutcome, String) {
             (InstantOutcome::Run, format!("It has the run {}, which is {state}.{reason}", run.id))
         }
         state => {
-            let said = format!(
+            let sentence = format!(
                 "It was missed{whole}; the run {} for {} stands for it, and is {state}.{reason}",
                 run.id,
                 instant(run.scheduled_for)
             );
-            (InstantOutcome::Coalesced, said)
+            (InstantOutcome::Coalesced, sentence)
         }
     }
 }
@@ -198,8 +198,8 @@ fn of_rules(InstantFacts { task, at, place, recorded, now }: &InstantFacts) -> (
         Trigger::Condition(_) => Some("a condition"),
     };
     if *at < task.created_at {
-        let said = format!("The task was not there: it was created at {}.", instant(task.created_at));
-        return (InstantOutcome::BeforeCreation, said);
+        let sentence = format!("The task was not there: it was created at {}.", instant(task.created_at));
+        return (InstantOutcome::BeforeCreation, sentence);
     }
     if let Some(kind) = kind {
         let last = recorded.before.as_ref().map_or("it had no run before".into(), |run| {
@@ -220,27 +220,27 @@ fn of_rules(InstantFacts { task, at, place, recorded, now }: &InstantFacts) -> (
         );
     }
     if at > now {
-        let said = match task.status {
+        let sentence = match task.status {
             TaskStatus::Active => {
                 "It lies ahead: the task fires then, if it is active and its trigger is the same.".into()
             }
             status => format!("It lies ahead; the task is {} now, and would not fire.", status.as_str()),
         };
-        return (InstantOutcome::Ahead, said);
+        return (InstantOutcome::Ahead, sentence);
     }
     if *at < task.active_since {
         return (InstantOutcome::NotActive, "Nothing was due: the task was not active by this trigger then.".into());
     }
     if task.status != TaskStatus::Active {
         let reason = task.status_reason.as_deref().map_or(String::new(), |reason| format!(" ({reason})"));
-        let said = format!("Nothing is recorded: the task is {}{reason}.", task.status.as_str());
-        return (InstantOutcome::NotActive, said);
+        let sentence = format!("Nothing is recorded: the task is {}{reason}.", task.status.as_str());
+        return (InstantOutcome::NotActive, sentence);
     }
-    let said = match task.next_fire_at.filter(|next| next <= now) {
+    let sentence = match task.next_fire_at.filter(|next| next <= now) {
         Some(next) => format!("It is due, and not recorded yet; the task waits since {}.", instant(next)),
         None => "Nothing is recorded of it: its record was forgotten, or deleted.".into(),
     };
-    (InstantOutcome::NoRecord, said)
+    (InstantOutcome::NoRecord, sentence)
 }
 
 fn neighbours(place: &TriggerInstant) -> String {

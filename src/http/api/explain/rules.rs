@@ -36,26 +36,26 @@ impl RuleExplanation {
 }
 
 /// All that the trigger of a task decides.
-pub fn of(task: &Task, condition: Option<&ConditionState>, now: DateTime<Utc>, said: &mut RuleExplanation) {
+pub fn of(task: &Task, condition: Option<&ConditionState>, now: DateTime<Utc>, explanation: &mut RuleExplanation) {
     match &task.spec.trigger {
-        Trigger::Schedule(schedule) => of_schedule(schedule, task.status, said),
-        Trigger::Event(event) => of_event(event, task.status, said),
+        Trigger::Schedule(schedule) => of_schedule(schedule, task.status, explanation),
+        Trigger::Event(event) => of_event(event, task.status, explanation),
         Trigger::Condition(wanted) => {
             let state = condition.cloned().unwrap_or_default();
-            of_condition(wanted, &state, task.status, now, said);
+            of_condition(wanted, &state, task.status, now, explanation);
         }
     }
     if task.status != TaskStatus::Completed {
-        of_overlap(&task.spec.trigger, said);
+        of_overlap(&task.spec.trigger, explanation);
     }
 }
 
-fn of_schedule(schedule: &Schedule, status: TaskStatus, said: &mut RuleExplanation) {
+fn of_schedule(schedule: &Schedule, status: TaskStatus, explanation: &mut RuleExplanation) {
     if let Some(start) = &schedule.start_at {
-        said.say(format!("Nothing fires before {start} (`start_at`)."));
+        explanation.say(format!("Nothing fires before {start} (`start_at`)."));
     }
     if let Some(end) = &schedule.end_at {
-        said.say(format!("Nothing fires after {end} (`end_at`)."));
+        explanation.say(format!("Nothing fires after {end} (`end_at`)."));
     }
     if !schedule.exclude.is_empty() {
         let named: Vec<String> = schedule.exclude.iter().take(NAMED).map(|out| format!("`{out}`")).collect();
@@ -63,21 +63,21 @@ fn of_schedule(schedule: &Schedule, status: TaskStatus, said: &mut RuleExplanati
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        said.say(format!("Nothing fires at {}{more} (`exclude`).", named.join(", ")));
+        explanation.say(format!("Nothing fires at {}{more} (`exclude`).", named.join(", ")));
     }
     if let Some(jitter) = &schedule.jitter {
-        said.say(format!(
+        explanation.say(format!(
             "A fire comes up to {jitter} after its instant, so that not all tasks fire at once (`jitter`)."
         ));
     }
     if schedule.dst_gap == DstGap::Skip {
-        said.say("A wall time that the clock jumps over does not fire (`dst_gap`: skip).");
+        explanation.say("A wall time that the clock jumps over does not fire (`dst_gap`: skip).");
     }
     if schedule.dst_fold == DstFold::Both {
-        said.say("A wall time that the clock shows twice fires twice (`dst_fold`: both).");
+        explanation.say("A wall time that the clock shows twice fires twice (`dst_fold`: both).");
     }
     let late = schedule.catch_up_window.as_deref().unwrap_or(CATCH_UP_WINDOW);
-    said.say(match schedule.catch_up {
+    explanation.say(match schedule.catch_up {
         CatchUp::Latest => format!(
             "For all instants that are missed one run is made, unless the newest is more than {late} late (`catch_up`: latest, `catch_up_window`)."
         ),
@@ -87,7 +87,7 @@ fn of_schedule(schedule: &Schedule, status: TaskStatus, said: &mut RuleExplanati
         CatchUp::Skip => "Instants that are missed do not run (`catch_up`: skip).".into(),
     });
     if status == TaskStatus::Paused {
-        said.say(match schedule.on_resume {
+        explanation.say(match schedule.on_resume {
             OnResume::Skip => "Instants that fall due until it is resumed are not caught up (`on_resume`: skip).",
             OnResume::CatchUp => {
                 "Instants that fall due until it is resumed count as missed, and are caught up then (`on_resume`: catch_up)."
@@ -96,25 +96,29 @@ fn of_schedule(schedule: &Schedule, status: TaskStatus, said: &mut RuleExplanati
     }
 }
 
-fn of_event(event: &EventTrigger, status: TaskStatus, said: &mut RuleExplanation) {
+fn of_event(event: &EventTrigger, status: TaskStatus, explanation: &mut RuleExplanation) {
     let any = |pattern: &Option<String>| pattern.clone().unwrap_or_else(|| "*".into());
-    said.say(format!("It waits for events of `{}` with the type `{}`.", any(&event.source), any(&event.event_type)));
+    explanation.say(format!(
+        "It waits for events of `{}` with the type `{}`.",
+        any(&event.source),
+        any(&event.event_type)
+    ));
     let mut wanted = vec!["An event comes whose source and type match".to_owned()];
     wanted.extend(event.filters.iter().map(|(key, value)| format!("whose `{key}` is, or has in it, {value}")));
     wanted.extend(event.filter.iter().map(|filter| format!("for which `{filter}` is true")));
-    said.need(format!("{}.", wanted.join(", ")));
-    said.say("Events that do not match leave no record with it; the log of events has them.");
+    explanation.need(format!("{}.", wanted.join(", ")));
+    explanation.say("Events that do not match leave no record with it; the log of events has them.");
     if let Some(age) = &event.max_age {
-        said.say(format!("An event that happened more than {age} before is recorded as `too_old` (`max_age`)."));
+        explanation.say(format!("An event that happened more than {age} before is recorded as `too_old` (`max_age`)."));
     }
     if let Some(dedup) = &event.dedup {
-        said.say(format!(
+        explanation.say(format!(
             "Of events with the same `{}` within {} the first one fires; the others are recorded as `duplicate` (`dedup`).",
             dedup.key, dedup.window
         ));
     }
     if let Some(throttle) = &event.throttle {
-        said.say(format!(
+        explanation.say(format!(
             "It fires at most {} times in {}{}; what comes beyond is recorded as `throttled` (`throttle`).",
             throttle.limit,
             throttle.per,
@@ -122,15 +126,15 @@ fn of_event(event: &EventTrigger, status: TaskStatus, said: &mut RuleExplanation
         ));
     }
     if let Some(debounce) = &event.debounce {
-        said.need(format!(
+        explanation.need(format!(
             "After it no event{} comes for {} (`debounce`).",
             of_same(debounce.key.as_ref()),
             debounce.quiet
         ));
-        said.say(format!("It fires {} after the first event at the latest (`debounce`).", longest(debounce)));
+        explanation.say(format!("It fires {} after the first event at the latest (`debounce`).", longest(debounce)));
     }
     if let Some(batch) = &event.batch {
-        said.need(format!(
+        explanation.need(format!(
             "{} events{} have come, or {} have passed since the first (`batch`).",
             batch.size,
             of_same(batch.key.as_ref()),
@@ -138,7 +142,7 @@ fn of_event(event: &EventTrigger, status: TaskStatus, said: &mut RuleExplanation
         ));
     }
     if status == TaskStatus::Paused {
-        said.say(match event.buffer_while_paused {
+        explanation.say(match event.buffer_while_paused {
             true => format!(
                 "Events that come meanwhile are buffered, {HELD_EVENTS} at most, and run when it is resumed (`buffer_while_paused`)."
             ),
@@ -164,119 +168,122 @@ fn of_condition(
     state: &ConditionState,
     status: TaskStatus,
     now: DateTime<Utc>,
-    said: &mut RuleExplanation,
+    explanation: &mut RuleExplanation,
 ) {
-    of_polls(condition, state, said);
-    of_verdict(condition, state, said);
+    of_polls(condition, state, explanation);
+    of_verdict(condition, state, explanation);
     if let Some(start) = condition.start_at {
-        said.say(format!("It is not polled before {} (`start_at`).", instant(start)));
+        explanation.say(format!("It is not polled before {} (`start_at`).", instant(start)));
     }
     if let Some(end) = condition.end_at {
-        said.say(format!("It is not polled after {} (`end_at`).", instant(end)));
+        explanation.say(format!("It is not polled after {} (`end_at`).", instant(end)));
     }
     if let Some(cooldown) = &condition.cooldown {
-        said.say(format!("For {cooldown} after a fire further ones are recorded as skipped (`cooldown`)."));
+        explanation.say(format!("For {cooldown} after a fire further ones are recorded as skipped (`cooldown`)."));
     }
     if status != TaskStatus::Active {
         return;
     }
     match condition.fire {
-        FireOn::OnTrue => of_edge(condition, state, said),
-        FireOn::EveryTime => of_level(condition, state, said),
-        FireOn::OnChange => of_change(condition, state, said),
+        FireOn::OnTrue => of_edge(condition, state, explanation),
+        FireOn::EveryTime => of_level(condition, state, explanation),
+        FireOn::OnChange => of_change(condition, state, explanation),
     }
     if let Some(until) = state.cooldown_until.filter(|until| *until > now) {
-        said.need(format!("The cooldown ends at {}; a fire before is recorded as skipped.", instant(until)));
+        explanation.need(format!("The cooldown ends at {}; a fire before is recorded as skipped.", instant(until)));
     }
 }
 
-fn of_polls(condition: &Condition, state: &ConditionState, said: &mut RuleExplanation) {
+fn of_polls(condition: &Condition, state: &ConditionState, explanation: &mut RuleExplanation) {
     let every = &condition.interval;
     match state.last_poll_at {
-        None => said.say(format!("It has not been polled yet; it is every {every}.")),
-        Some(at) => said.say(format!("It was polled last at {}; it is every {every}.", instant(at))),
+        None => explanation.say(format!("It has not been polled yet; it is every {every}.")),
+        Some(at) => explanation.say(format!("It was polled last at {}; it is every {every}.", instant(at))),
     }
     let Some(failing) = &state.failing else { return };
-    said.say(format!(
+    explanation.say(format!(
         "The last {} polls failed, since {}: {} ({}). A poll that fails is never taken for false.",
         failing.count,
         instant(failing.since),
         failing.error.message.trim_end_matches('.'),
         failing.error.kind
     ));
-    said.say(match failing.told {
+    explanation.say(match failing.told {
         true => "Its owner was told of it.".into(),
         false => format!(
             "Its owner is told after {} failing polls in a row (`failure_notice_after`).",
             condition.failure_notice_after
         ),
     });
-    said.need("The polled source answers again.");
+    explanation.need("The polled source answers again.");
 }
 
 /// Tells the value of the last good poll, and the result of the expression.
-fn of_verdict(condition: &Condition, state: &ConditionState, said: &mut RuleExplanation) {
+fn of_verdict(condition: &Condition, state: &ConditionState, explanation: &mut RuleExplanation) {
     let Some(verdict) = state.verdict else { return };
     let saw = format!("the last good poll saw {}", cut(&state.value));
     match &condition.expression {
         Some(expression) => {
             let since = state.since.map_or(String::new(), |at| format!(" since {}", instant(at)));
-            said.say(format!("`{expression}` is {verdict}{since}; {saw}."));
+            explanation.say(format!("`{expression}` is {verdict}{since}; {saw}."));
         }
-        None => said.say(format!("{}.", saw.replacen("the", "The", 1))),
+        None => explanation.say(format!("{}.", saw.replacen("the", "The", 1))),
     }
     if let (FireOn::OnChange, Some(watch)) = (condition.fire, &condition.watch) {
-        said.say(format!("`{watch}` was {} then (`watch`).", cut(&state.watched)));
+        explanation.say(format!("`{watch}` was {} then (`watch`).", cut(&state.watched)));
     }
 }
 
 /// It fires when the expression becomes true, and again after it was reset.
-fn of_edge(condition: &Condition, state: &ConditionState, said: &mut RuleExplanation) {
+fn of_edge(condition: &Condition, state: &ConditionState, explanation: &mut RuleExplanation) {
     let asks = asked(condition);
     match (&condition.reset, state.spent) {
-        (Some(reset), true) => said.need(format!(
+        (Some(reset), true) => explanation.need(format!(
             "A poll finds `{reset}` true and `{asks}` false: it has fired for this time (`reset`). Then `{asks}` becomes true again."
         )),
         (None, true) if state.verdict == Some(true) => {
-            said.need(format!("`{asks}` becomes false, and then true again: it has fired for this time."));
+            explanation.need(format!("`{asks}` becomes false, and then true again: it has fired for this time."));
         }
         (reset, _) => {
             if let Some(reset) = reset {
-                said.say(format!("After a fire a poll has to find `{reset}` true and `{asks}` false before it fires again (`reset`)."));
+                explanation.say(format!("After a fire a poll has to find `{reset}` true and `{asks}` false before it fires again (`reset`)."));
             }
-            of_level(condition, state, said);
+            of_level(condition, state, explanation);
         }
     }
 }
 
 /// It fires while the expression is true, or was true for long enough.
-fn of_level(condition: &Condition, state: &ConditionState, said: &mut RuleExplanation) {
+fn of_level(condition: &Condition, state: &ConditionState, explanation: &mut RuleExplanation) {
     let asks = asked(condition);
     if condition.fire == FireOn::EveryTime {
-        said.say(format!("It fires at each poll at which `{asks}` is true (`fire`: every_time)."));
+        explanation.say(format!("It fires at each poll at which `{asks}` is true (`fire`: every_time)."));
     }
     let held = condition.hold_for.as_deref().and_then(|long| parse_length(long).ok());
     match (state.verdict == Some(true), &condition.hold_for) {
         (true, None) => {}
         (true, Some(_)) if held.is_some_and(|long| state.held_ms >= long.num_milliseconds()) => {}
-        (false, None) => said.need(format!("`{asks}` becomes true.")),
-        (false, Some(long)) => said.need(format!("`{asks}` becomes true, and stays true for {long} (`hold_for`).")),
-        (true, Some(long)) => {
-            said.need(format!("It stays true for {long}; so far it was for {} s (`hold_for`).", state.held_ms / 1000))
+        (false, None) => explanation.need(format!("`{asks}` becomes true.")),
+        (false, Some(long)) => {
+            explanation.need(format!("`{asks}` becomes true, and stays true for {long} (`hold_for`)."))
         }
+        (true, Some(long)) => explanation
+            .need(format!("It stays true for {long}; so far it was for {} s (`hold_for`).", state.held_ms / 1000)),
     }
 }
 
 /// It fires when what is watched is another than at the poll before.
-fn of_change(condition: &Condition, state: &ConditionState, said: &mut RuleExplanation) {
+fn of_change(condition: &Condition, state: &ConditionState, explanation: &mut RuleExplanation) {
     let watched = condition.watch.as_ref().map_or("The polled value".into(), |watch| format!("`{watch}`"));
     let holds = condition.expression.as_ref().map_or(String::new(), |asks| format!(", and `{asks}` is true then"));
     match state.last_good_at {
-        None => said.need(format!(
+        None => explanation.need(format!(
             "A good poll sees what later ones are compared with; {} is another after that{holds} (`fire`: on_change).",
             watched.replacen("What", "what", 1)
         )),
-        Some(_) => said.need(format!("{watched} is another than at the last good poll{holds} (`fire`: on_change).")),
+        Some(_) => {
+            explanation.need(format!("{watched} is another than at the last good poll{holds} (`fire`: on_change)."))
+        }
     }
 }
 
@@ -284,7 +291,7 @@ fn asked(condition: &Condition) -> &str {
     condition.expression.as_deref().unwrap_or("true")
 }
 
-fn of_overlap(trigger: &Trigger, said: &mut RuleExplanation) {
+fn of_overlap(trigger: &Trigger, explanation: &mut RuleExplanation) {
     let (rule, overlap_counts_waiting) = match trigger {
         Trigger::Schedule(schedule) => (schedule.overlap, schedule.overlap_counts_waiting),
         Trigger::Event(event) => (event.overlap, event.overlap_counts_waiting),
@@ -302,7 +309,7 @@ fn of_overlap(trigger: &Trigger, said: &mut RuleExplanation) {
         (_, true) => "; a run that waits for a person or a report counts as executed (`overlap_counts_waiting`)",
         (_, false) => "; a run that waits for a person or a report does not count",
     };
-    said.say(format!("A run of it {becomes} (`overlap`: {}){counts}.", rule.as_str()));
+    explanation.say(format!("A run of it {becomes} (`overlap`: {}){counts}.", rule.as_str()));
 }
 
 /// A value as text, of a length that a sentence bears.
@@ -324,23 +331,23 @@ mod tests {
     use crate::domain::trigger::{OnResume, When};
 
     /// Every option is said, but for those that others are said by.
-    fn names_every_option(trigger: &impl serde::Serialize, said: &RuleExplanation, others: &[&str]) {
+    fn names_every_option(trigger: &impl serde::Serialize, explanation: &RuleExplanation, others: &[&str]) {
         let options = serde_json::to_value(trigger).unwrap();
-        let all = said.sentences.iter().chain(&said.needs).cloned().collect::<Vec<_>>().join("\n");
+        let all = explanation.sentences.iter().chain(&explanation.needs).cloned().collect::<Vec<_>>().join("\n");
         for option in options.as_object().unwrap().keys().filter(|option| !others.contains(&option.as_str())) {
             assert!(all.contains(&format!("`{option}`")), "{option} is not in:\n{all}");
         }
     }
 
     fn paused(trigger: &Trigger) -> RuleExplanation {
-        let mut said = RuleExplanation::default();
+        let mut explanation = RuleExplanation::default();
         match trigger {
-            Trigger::Schedule(schedule) => of_schedule(schedule, TaskStatus::Paused, &mut said),
-            Trigger::Event(event) => of_event(event, TaskStatus::Paused, &mut said),
+            Trigger::Schedule(schedule) => of_schedule(schedule, TaskStatus::Paused, &mut explanation),
+            Trigger::Event(event) => of_event(event, TaskStatus::Paused, &mut explanation),
             Trigger::Condition(_) => unreachable!("conditions have cases of their own"),
         }
-        of_overlap(trigger, &mut said);
-        said
+        of_overlap(trigger, &mut explanation);
+        explanation
     }
 
     #[test]
@@ -360,10 +367,13 @@ mod tests {
             on_resume: OnResume::CatchUp,
             overlap_counts_waiting: true,
         };
-        let said = paused(&Trigger::Schedule(schedule.clone()));
+        let explanation = paused(&Trigger::Schedule(schedule.clone()));
         // when it fires is said by its instants, in its zone
-        names_every_option(&schedule, &said, &["cron", "timezone"]);
-        assert!(said.sentences.iter().any(|sentence| sentence.contains("`2027-12-05` and 2 more")), "{said:?}");
+        names_every_option(&schedule, &explanation, &["cron", "timezone"]);
+        assert!(
+            explanation.sentences.iter().any(|sentence| sentence.contains("`2027-12-05` and 2 more")),
+            "{explanation:?}"
+        );
     }
 
     #[test]
@@ -383,13 +393,15 @@ mod tests {
             overlap: Overlap::CancelPrevious,
             overlap_counts_waiting: true,
         };
-        let said = paused(&Trigger::Event(Box::new(event.clone())));
-        names_every_option(&event, &said, &["source", "event_type", "filters", "filter"]);
-        assert!(said.needs.iter().any(|need| need.contains("no event with the same `event.data.id` comes for 30s")));
+        let explanation = paused(&Trigger::Event(Box::new(event.clone())));
+        names_every_option(&event, &explanation, &["source", "event_type", "filters", "filter"]);
+        assert!(
+            explanation.needs.iter().any(|need| need.contains("no event with the same `event.data.id` comes for 30s"))
+        );
         event.debounce = None;
         event.batch = Some(BatchOptions { size: 10, wait: "5m".into(), key: key() });
-        let said = paused(&Trigger::Event(Box::new(event.clone())));
-        names_every_option(&event, &said, &["source", "event_type", "filters", "filter"]);
+        let explanation = paused(&Trigger::Event(Box::new(event.clone())));
+        names_every_option(&event, &explanation, &["source", "event_type", "filters", "filter"]);
     }
 
     fn condition() -> Condition {
@@ -436,9 +448,9 @@ mod tests {
     }
 
     fn needs(condition: &Condition, state: &ConditionState) -> Vec<String> {
-        let mut said = RuleExplanation::default();
-        of_condition(condition, state, TaskStatus::Active, now(), &mut said);
-        said.needs
+        let mut explanation = RuleExplanation::default();
+        of_condition(condition, state, TaskStatus::Active, now(), &mut explanation);
+        explanation.needs
     }
 
     #[test]
@@ -449,16 +461,19 @@ mod tests {
         let failing =
             PollFailures { since: now(), count: 1, error: PollFault::new("timeout", "too late"), told: false };
         let state = ConditionState { failing: Some(failing), ..polled(true, false, json!({"price": 400})) };
-        let mut said = RuleExplanation::default();
-        of_condition(&wanted, &state, TaskStatus::Active, now(), &mut said);
-        of_overlap(&Trigger::Condition(wanted.clone()), &mut said);
+        let mut explanation = RuleExplanation::default();
+        of_condition(&wanted, &state, TaskStatus::Active, now(), &mut explanation);
+        of_overlap(&Trigger::Condition(wanted.clone()), &mut explanation);
         // the poll is what failed, the interval is in the sentence of the last poll
-        names_every_option(&wanted, &said, &["poll", "interval", "expression", "fire", "timeout"]);
+        names_every_option(&wanted, &explanation, &["poll", "interval", "expression", "fire", "timeout"]);
         let watching = Condition { fire: FireOn::OnChange, watch: Some("value.status".into()), ..wanted };
-        let mut said = RuleExplanation::default();
-        of_condition(&watching, &state, TaskStatus::Active, now(), &mut said);
+        let mut explanation = RuleExplanation::default();
+        of_condition(&watching, &state, TaskStatus::Active, now(), &mut explanation);
         for option in ["`fire`", "`watch`"] {
-            assert!(said.sentences.iter().chain(&said.needs).any(|line| line.contains(option)), "{option}: {said:?}");
+            assert!(
+                explanation.sentences.iter().chain(&explanation.needs).any(|line| line.contains(option)),
+                "{option}: {explanation:?}"
+            );
         }
     }
 

@@ -24,63 +24,65 @@ pub struct StandingFacts<'a> {
 }
 
 /// How late it started, how often it was tried, and who has it.
-pub fn course(facts: &StandingFacts) -> Vec<String> {
+pub fn history_sentences(facts: &StandingFacts) -> Vec<String> {
     let StandingFacts { run, task, place, .. } = facts;
-    let mut said = Vec::new();
+    let mut sentences = Vec::new();
     if let Some(started) = run.started_at {
-        said.push(match (started - run.scheduled_for).num_milliseconds() {
+        sentences.push(match (started - run.scheduled_for).num_milliseconds() {
             ..=0 => "It started at its instant.".into(),
             late => format!("It started {} after its instant.", length(late)),
         });
     }
     let most = task.map_or(1, |task| task.spec.retry.max_attempts);
     if run.attempt > 1 || (run.attempt == 1 && run.state == RunState::Queued) {
-        said.push(format!("It has had {} of {most} attempts.", run.attempt));
+        sentences.push(format!("It has had {} of {most} attempts.", run.attempt));
     }
     if run.reason.as_deref() == Some("filtered") {
         let filters = task.map(|task| filters(&task.spec.action.config)).unwrap_or_default();
-        said.extend(filters.iter().map(|filter| format!("Its filter, as it is now: `{filter}`.")));
+        sentences.extend(filters.iter().map(|filter| format!("Its filter, as it is now: `{filter}`.")));
     }
     if run.crashes > 0 {
-        said.push(format!("The process that executed it died {}.", times(run.crashes.into())));
+        sentences.push(format!("The process that executed it died {}.", times(run.crashes.into())));
     }
     if let Some(QueuedPlace { state, worker: Some(worker), lease_until: Some(until), deadline_at, .. }) = &place.queued
     {
         match (state.as_str(), deadline_at) {
-            ("started", Some(deadline)) => said.push(format!(
+            ("started", Some(deadline)) => sentences.push(format!(
                 "The worker {worker} has it, by a lease until {} that it renews; its time is over at {}.",
                 instant(*until),
                 instant(*deadline)
             )),
-            _ => said.push(format!("The worker {worker} has claimed it until {}.", instant(*until))),
+            _ => sentences.push(format!("The worker {worker} has claimed it until {}.", instant(*until))),
         }
     }
-    said
+    sentences
 }
 
 /// Conditions before it goes on; empty where it is over, or is being executed and nothing is in its way.
-pub fn needs(facts: &StandingFacts) -> Vec<String> {
+pub fn pending_conditions(facts: &StandingFacts) -> Vec<String> {
     let StandingFacts { run, task, place, limits, now } = facts;
     if run.state.is_final() {
         return Vec::new();
     }
-    let mut said = Vec::new();
+    let mut sentences = Vec::new();
     match (&place.queued, &place.parked) {
         (Some(QueuedPlace { cancel_reason: Some(reason), .. }), _) => {
-            said.push(format!("Its end was asked for ({reason}); the worker that has it ends it."));
+            sentences.push(format!("Its end was asked for ({reason}); the worker that has it ends it."));
         }
         (Some(queued), _) if queued.state == "started" => {}
         (Some(queued), _) if queued.run_at > *now => {
             let what = if run.attempt > 0 { "its next attempt is due" } else { "its instant comes" };
-            said.push(format!("It starts when {what}, at {}.", instant(queued.run_at)));
+            sentences.push(format!("It starts when {what}, at {}.", instant(queued.run_at)));
         }
-        (Some(_), _) => said.push(format!("It starts as soon as a worker has a free place{}.", limited(limits))),
-        (None, Some(Parked { reason, wake_at })) => said.push(match reason.as_str() {
+        (Some(_), _) => {
+            sentences.push(format!("It starts as soon as a worker has a free place{}.", limits_text(limits)))
+        }
+        (None, Some(Parked { reason, wake_at })) => sentences.push(match reason.as_str() {
             "completion" => format!("The foreign runtime reports by {}, or it fails.", instant(*wake_at)),
             "approval" => "People decide, or the time of what they were asked is over.".into(),
             _ => "The run that has its task's slot comes to its end.".into(),
         }),
-        (None, None) => said.push("It is just being moved; ask again.".into()),
+        (None, None) => sentences.push("It is just being moved; ask again.".into()),
     }
     if place.queued.as_ref().is_none_or(|queued| queued.state != "started")
         && let Some(Holder { run_id, state, started_at }) = &place.holder
@@ -88,14 +90,14 @@ pub fn needs(facts: &StandingFacts) -> Vec<String> {
     {
         let since = started_at.map_or(String::new(), |at| format!(" since {}", instant(at)));
         let rule = task.map_or("skip", overlap);
-        said.push(format!(
+        sentences.push(format!(
             "The run {run_id} ({state}) has its task's slot{since}; the task's overlap rule is `{rule}`."
         ));
     }
-    said
+    sentences
 }
 
-fn limited(limits: &RunLimits) -> String {
+fn limits_text(limits: &RunLimits) -> String {
     match (limits.per_tenant, limits.total) {
         (None, None) => String::new(),
         (Some(each), None) => format!(", and its tenant has fewer than {each} runs under way"),

@@ -8,7 +8,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::base::token::Permission;
-use crate::domain::credential::awaited;
+use crate::domain::credential::parse_reason;
 use crate::domain::run::Run;
 use crate::domain::task::change::FaultyPart;
 use crate::domain::task::{LastRun, Task, TaskStatus};
@@ -97,19 +97,19 @@ pub async fn explain_task(
     };
     let last = RunFilter { task_id: Some(task.id), limit: 1, ..RunFilter::default() };
     let last_run = store.run_summaries(scope, &last).await?.rows.pop().map(|summary| summary.run);
-    let holder = store.holder_of(scope, task.id).await?;
+    let holder = store.slot_holder(scope, task.id).await?;
     let instant = match asked {
         Some(text) => Some(at_instant(&state, &caller, &task, &text).await?),
         None => None,
     };
     let now = state.clock.now();
-    let ahead = ahead(&state, &task, now).await;
+    let ahead = next_instants(&state, &task, now).await;
     let facts = TaskFacts { task, holder, condition, last_run, ahead, now };
     Ok(Json(TaskExplanation { instant, ..explained(&facts) }))
 }
 
 /// The next instants of a schedule, asked where tenants' rules are computed.
-async fn ahead(state: &HttpState, task: &Task, now: DateTime<Utc>) -> Vec<DateTime<Utc>> {
+async fn next_instants(state: &HttpState, task: &Task, now: DateTime<Utc>) -> Vec<DateTime<Utc>> {
     let Trigger::Schedule(schedule) = task.spec.trigger.clone() else { return Vec::new() };
     let left = task.spec.max_runs.map_or(AHEAD, |most| (most as i64 - task.fire_count).clamp(0, AHEAD as i64) as usize);
     let anchor = task.anchor_at;
@@ -124,7 +124,7 @@ async fn at_instant(
     text: &str,
 ) -> Result<InstantExplanation, ApiError> {
     let at = instant::read(text, task)?;
-    let place = instant::place(&state.compute, task, at).await;
+    let place = instant::locate(&state.compute, task, at).await;
     let recorded = match &task.spec.trigger {
         Trigger::Schedule(_) => state.store.recorded_around(&caller.scope, task.id, at).await?,
         _ => {
@@ -140,7 +140,7 @@ async fn at_instant(
 /// Composes what there is to say.
 pub fn explained(facts: &TaskFacts) -> TaskExplanation {
     let TaskFacts { task, last_run, .. } = facts;
-    let mut rules = RuleExplanation { sentences: vec![status(task)], needs: wanted(task) };
+    let mut rules = RuleExplanation { sentences: vec![status(task)], needs: advice(task) };
     let ahead = shown_ahead(facts);
     let (next, if_resumed) = match task.status {
         TaskStatus::Active => (ahead, Vec::new()),
@@ -156,14 +156,14 @@ pub fn explained(facts: &TaskFacts) -> TaskExplanation {
         });
     }
     rules::of(task, facts.condition.as_ref(), facts.now, &mut rules);
-    let RuleExplanation { sentences: mut said, mut needs } = rules;
+    let RuleExplanation { mut sentences, mut needs } = rules;
     if let Some(most) = task.spec.max_runs {
-        said.push(format!("Of its {most} runs it has had {}.", task.fire_count));
+        sentences.push(format!("Of its {most} runs it has had {}.", task.fire_count));
     }
     if let Some(Holder { run_id, state, started_at }) = &facts.holder {
         let since = started_at.map_or(String::new(), |at| format!(" since {}", instant(at)));
         let rule = standing::overlap(task);
-        said.push(format!(
+        sentences.push(format!(
             "The run {run_id} ({state}) has its slot{since}; what fires meanwhile goes by `overlap`: {rule}."
         ));
         if rule == "skip" {
@@ -172,13 +172,13 @@ pub fn explained(facts: &TaskFacts) -> TaskExplanation {
     }
     if let Some(run) = last_run {
         let reason = run.reason.as_deref().map_or(String::new(), |reason| format!(" {}", why(reason)));
-        said.push(format!("Its last run, for {}, is {}.{reason}", instant(run.scheduled_for), run.state.as_str()));
+        sentences.push(format!("Its last run, for {}, is {}.{reason}", instant(run.scheduled_for), run.state.as_str()));
     }
     let last_run = last_run.as_ref().map(LastRun::of);
     TaskExplanation {
         task_id: task.id,
         status: task.status,
-        sentences: said,
+        sentences: sentences,
         needs,
         next,
         if_resumed,
@@ -202,10 +202,10 @@ fn status(task: &Task) -> String {
 }
 
 /// Advice on a task that is not active.
-fn wanted(task: &Task) -> Vec<String> {
+fn advice(task: &Task) -> Vec<String> {
     match task.status {
         TaskStatus::Active => Vec::new(),
-        TaskStatus::Paused => vec![match task.status_reason.as_deref().and_then(awaited) {
+        TaskStatus::Paused => vec![match task.status_reason.as_deref().and_then(parse_reason) {
             Some(credential) => format!("Its owner saves or connects the credential `{credential}`; it goes on then."),
             None => "Somebody resumes it.".into(),
         }],

@@ -191,7 +191,7 @@ impl Import {
         let (state, caller) = (self.state.clone(), self.caller.clone());
         let read =
             move || group.iter().map(|(number, text)| (*number, read(&state, &caller, text))).collect::<Vec<_>>();
-        for (number, read) in self.state.computed(self.caller.computes_for(), read).await? {
+        for (number, read) in self.state.compute_for(self.caller.computes_for(), read).await? {
             match read {
                 ImportedLine::Empty => self.empty += 1,
                 ImportedLine::Bad(faults) => self.refuse(number, faults),
@@ -242,12 +242,12 @@ impl Import {
         let (numbers, tasks): (Vec<u64>, Vec<NewTask>) = std::mem::take(&mut self.batch).into_iter().unzip();
         match self.state.store.create_tasks(&tasks).await {
             Ok(stored) => self.count(&stored),
-            Err(error) if !is_for_what_is_in_it(&error) => return Err(ApiError::of_store(error, "task")),
+            Err(error) if !is_input_error(&error) => return Err(ApiError::of_store(error, "task")),
             Err(_) => {
                 for (number, task) in numbers.into_iter().zip(&tasks) {
                     match self.state.store.create_tasks(std::slice::from_ref(task)).await {
                         Ok(stored) => self.count(&stored),
-                        Err(error) if !is_for_what_is_in_it(&error) => return Err(ApiError::of_store(error, "task")),
+                        Err(error) if !is_input_error(&error) => return Err(ApiError::of_store(error, "task")),
                         Err(StoreError::Quota(over)) => {
                             self.done.lines -= 1;
                             self.refuse_over_quota(number, over);
@@ -292,6 +292,6 @@ fn task(state: &HttpState, caller: &AuthenticatedCaller, text: &[u8]) -> Result<
 }
 
 /// Whether a fault lies in a batch's tasks, and not with the database.
-fn is_for_what_is_in_it(error: &StoreError) -> bool {
+fn is_input_error(error: &StoreError) -> bool {
     matches!(error, StoreError::Conflict(_) | StoreError::Corrupt(_) | StoreError::Quota(_))
 }

@@ -4,16 +4,16 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence, gate};
+use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence, approval_level};
 use crate::domain::approval::why::{RuleBy, Why};
 use crate::domain::approval::{Approval, ApprovalStatus, POLICY, Proposal};
 use crate::http::pages::Row;
 use crate::http::pages::approve::changes::{ArgumentChange, by_name, changes};
 use crate::http::pages::approve::control::Controls;
-use crate::http::pages::approve::form::leaves;
+use crate::http::pages::approve::form::flatten_arguments;
 use crate::http::pages::approve::item::{FaultPlace, ItemView};
 use crate::http::pages::approve::kind::{json, shown};
-use crate::http::pages::approve::moment::{instant, left};
+use crate::http::pages::approve::moment::{instant, time_left};
 use crate::http::pages::approve::scene::{ApprovalPage, is_expired, is_open};
 
 /// A question among others, with its form where there is one.
@@ -154,16 +154,16 @@ impl Arguments {
             value: shown(value),
             name,
         };
-        Arguments { heading, json: None, rows: leaves(fields).into_iter().map(row).collect() }
+        Arguments { heading, json: None, rows: flatten_arguments(fields).into_iter().map(row).collect() }
     }
 }
 
 impl<'a> Reasons<'a> {
     fn of(proposal: &'a Proposal) -> Reasons<'a> {
-        let asks = !proposal.asks_nobody();
+        let asks = !proposal.is_auto_approved();
         let mut sentences: Vec<(&str, &str)> = Vec::new();
         // what a rule alone has asked about is not made to look worse than it is
-        let by_kind = gate(proposal.category, proposal.consequence, false) == ApprovalLevel::Confirm;
+        let by_kind = approval_level(proposal.category, proposal.consequence, false) == ApprovalLevel::Confirm;
         if asks && (by_kind || proposal.why.is_empty()) {
             sentences.push((of_category(proposal.category), ""));
         }
@@ -246,12 +246,12 @@ impl Deadline {
             let is_among = approval.votes.iter().any(|vote| vote.may_be_of(&scene.identities));
             Votes {
                 phrase: if is_among { "agreed_with_you" } else { "agreed" },
-                agreed: approval.agreed(),
+                agreed: approval.agreed_count(),
                 wanted: approval.proposal.approvers,
             }
         };
         Deadline {
-            left: left(words, until, scene.now),
+            left: time_left(words, until, scene.now),
             at: instant(words, until, scene.zone),
             votes: (approval.proposal.approvers > 1).then(votes),
         }

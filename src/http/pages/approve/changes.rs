@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::http::pages::approve::form::leaves;
+use crate::http::pages::approve::form::flatten_arguments;
 use crate::http::pages::approve::kind::shown;
 
 /// One value that differs.
@@ -23,7 +23,7 @@ pub fn changes(proposed: &Value, decided: &Value) -> Vec<ArgumentChange> {
     let empty = Map::new();
     let (before, after) = (proposed.as_object().unwrap_or(&empty), decided.as_object().unwrap_or(&empty));
     let (old, new) = (by_name(proposed), by_name(decided));
-    let names = leaves(before).into_iter().chain(leaves(after)).map(|(name, _)| name);
+    let names = flatten_arguments(before).into_iter().chain(flatten_arguments(after)).map(|(name, _)| name);
     let mut told: BTreeSet<String> = BTreeSet::new();
     let mut changes = Vec::new();
     for name in names {
@@ -39,5 +39,5 @@ pub fn changes(proposed: &Value, decided: &Value) -> Vec<ArgumentChange> {
 
 /// The values of arguments by the names that lead to them.
 pub fn by_name(arguments: &Value) -> BTreeMap<String, &Value> {
-    arguments.as_object().map(leaves).into_iter().flatten().collect()
+    arguments.as_object().map(flatten_arguments).into_iter().flatten().collect()
 }

@@ -173,7 +173,7 @@ impl FormField {
 }
 
 /// The arguments for people, each with the names that lead to it, those of objects in objects among them.
-pub fn leaves(arguments: &Map<String, Value>) -> Vec<(String, &Value)> {
+pub fn flatten_arguments(arguments: &Map<String, Value>) -> Vec<(String, &Value)> {
     let mut leaves = Vec::new();
     gather(&mut leaves, &[], arguments);
     leaves
@@ -354,7 +354,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn where_nothing_may_be_changed_there_are_no_fields() {
+    fn read_only_arguments_have_no_fields() {
         let fixed = Proposal { allow_modification: false, ..odd() };
         assert_eq!(fields(&fixed), []);
         let unoffered = Proposal { options: vec![ApprovalChoice::Approve, ApprovalChoice::Cancel], ..odd() };

@@ -68,7 +68,7 @@ pub enum FaultPlace {
 
 impl<'a> ItemView<'a> {
     /// The question as it is shown at first.
-    pub fn fresh(number: usize, approval: &'a Approval, words: &'a Phrases) -> ItemView<'a> {
+    pub fn new(number: usize, approval: &'a Approval, words: &'a Phrases) -> ItemView<'a> {
         let fields = form::fields(&approval.proposal);
         ItemView {
             number,
@@ -88,8 +88,13 @@ impl<'a> ItemView<'a> {
     }
 
     /// The question with what was sent; nothing is judged yet.
-    pub fn sent(number: usize, approval: &'a Approval, sent: &SubmittedFields, words: &'a Phrases) -> ItemView<'a> {
-        let mut item = ItemView::fresh(number, approval, words);
+    pub fn from_submitted(
+        number: usize,
+        approval: &'a Approval,
+        sent: &SubmittedFields,
+        words: &'a Phrases,
+    ) -> ItemView<'a> {
+        let mut item = ItemView::new(number, approval, words);
         let get = |name: &str| sent.get(&format!("{number}.{name}"));
         for (index, text) in item.texts.iter_mut().enumerate() {
             if let Some(sent) = get(&format!("f{index}")) {
@@ -104,7 +109,7 @@ impl<'a> ItemView<'a> {
             let pinned = all.filter(|(index, _)| get(&format!("g{index}")).is_some()).map(|(_, name)| name);
             item.grant = GrantForm { wanted: true, days, pinned: pinned.collect() };
         }
-        item.look();
+        item.validate();
         item
     }
 
@@ -115,7 +120,7 @@ impl<'a> ItemView<'a> {
     }
 
     /// All that is wrong, in the order of the page.
-    pub fn spots(&self) -> Vec<Spot> {
+    pub fn fault_spots(&self) -> Vec<Spot> {
         let number = self.number;
         let mut faults = self.faults.clone();
         faults.sort_by_key(|(field, _)| *field);
@@ -142,7 +147,7 @@ impl<'a> ItemView<'a> {
     /// Leads the person here, once all that is wrong is known.
     pub fn take_focus(&mut self) {
         self.has_focus = true;
-        self.first_fault = self.spots().into_iter().next().map(|spot| spot.id);
+        self.first_fault = self.fault_spots().into_iter().next().map(|spot| spot.id);
     }
 
     /// Whether this element is where the person is led: the first that is wrong.
@@ -181,14 +186,14 @@ impl<'a> ItemView<'a> {
     }
 
     /// Reads the fields: faults beside them, or what would run.
-    fn look(&mut self) {
+    fn validate(&mut self) {
         match form::arguments(&self.fields, &self.texts) {
             Err(faults) => {
-                let said = |FormFault { phrase, part }| match part {
+                let text = |FormFault { phrase, part }| match part {
                     Some((name, text)) => self.words.with(phrase, &[(name, &text)]),
                     None => self.words.get(phrase).to_owned(),
                 };
-                self.faults = faults.into_iter().map(|(field, fault)| (field, said(fault))).collect();
+                self.faults = faults.into_iter().map(|(field, fault)| (field, text(fault))).collect();
             }
             Ok(arguments) if self.fields.is_empty() || arguments == self.approval.proposal.arguments => {}
             Ok(arguments) => self.changed = Some(arguments),
@@ -211,7 +216,7 @@ impl<'a> ItemView<'a> {
             let phrase = if self.confirmation.is_empty() { "fault_code_missing" } else { "fault_code_wrong" };
             self.other_faults.push((FaultPlace::Confirmation, self.words.get(phrase).to_owned()));
         }
-        self.held(decision)
+        self.valid_decision(decision)
     }
 
     /// The decision that it does not run.
@@ -219,7 +224,7 @@ impl<'a> ItemView<'a> {
         // what stands in the fields is of no matter
         self.faults.clear();
         let decision = self.decision(ApprovalChoice::Cancel);
-        self.held(decision)
+        self.valid_decision(decision)
     }
 
     fn decision(&self, choice: ApprovalChoice) -> Decision {
@@ -232,13 +237,13 @@ impl<'a> ItemView<'a> {
         }
     }
 
-    fn held(&mut self, decision: Decision) -> Option<Decision> {
-        self.place(decision.misfits(self.approval));
+    fn valid_decision(&mut self, decision: Decision) -> Option<Decision> {
+        self.assign_faults(decision.misfits(self.approval));
         (!self.is_faulty()).then_some(decision)
     }
 
     /// In the words of the page.
-    fn said(&self, misfit: &Misfit) -> String {
+    fn misfit_text(&self, misfit: &Misfit) -> String {
         let or = self.words.get("or");
         let texts = misfit.parts.iter().map(|(name, part)| match part {
             ArgumentPart::Text(text) => (*name, text.clone()),
@@ -252,10 +257,10 @@ impl<'a> ItemView<'a> {
     }
 
     /// Puts what is wrong beside what it is about.
-    pub fn place(&mut self, misfits: Vec<Misfit>) {
+    pub fn assign_faults(&mut self, misfits: Vec<Misfit>) {
         let places: Vec<String> = self.fields.iter().map(pointer).collect();
         for fault in misfits {
-            let said = self.said(&fault);
+            let text = self.misfit_text(&fault);
             let below = |place: &str, other: &str| {
                 other.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             };
@@ -264,10 +269,10 @@ impl<'a> ItemView<'a> {
             let is_inside = |place: &String| fault.pointer != "/modifications" && below(&fault.pointer, place);
             let field = field.or_else(|| places.iter().position(is_inside));
             match field {
-                Some(number) => self.faults.push((number, said)),
-                None if fault.pointer == "/comment" => self.other_faults.push((FaultPlace::Comment, said)),
-                None if fault.pointer.starts_with("/grant") => self.other_faults.push((FaultPlace::Grant, said)),
-                None => self.other_faults.push((FaultPlace::Item, said)),
+                Some(number) => self.faults.push((number, text)),
+                None if fault.pointer == "/comment" => self.other_faults.push((FaultPlace::Comment, text)),
+                None if fault.pointer.starts_with("/grant") => self.other_faults.push((FaultPlace::Grant, text)),
+                None => self.other_faults.push((FaultPlace::Item, text)),
             }
         }
     }
@@ -300,7 +305,7 @@ mod tests {
     use crate::ports::channel::templates::phrases::Catalogue;
 
     /// The faults of these arguments for a reader of this language, by the names of the arguments.
-    fn said(locale: &str, changed: &Value) -> BTreeMap<String, String> {
+    fn text(locale: &str, changed: &Value) -> BTreeMap<String, String> {
         let schema = json!({
             "type": "object", "required": ["to"], "additionalProperties": false,
             "properties": {
@@ -322,7 +327,7 @@ mod tests {
         let arguments = json!({ "to": "ann" });
         let identity = ProposalIdentity { tenant: "ann", run_id: Uuid::nil(), turn: 0, call_id: "c" };
         let approval = Approval::asked((Uuid::nil(), Uuid::nil()), identity, None, proposal(schema, arguments), now);
-        let mut item = ItemView::fresh(0, &approval, &words);
+        let mut item = ItemView::new(0, &approval, &words);
         item.changed = Some(changed.clone());
         assert_eq!(item.approve(), None);
         let beside = item.faults.iter().map(|(field, fault)| (item.fields[*field].label(), fault.clone()));
@@ -357,13 +362,13 @@ mod tests {
             ("part", "must be a multiple of 5", "muss ein Vielfaches von 5 sein"),
             ("only", "must be one of this", "muss eines von diesen sein: this"),
         ];
-        let (english, german) = (said("en", &changed), said("de-AT", &changed));
+        let (english, german) = (text("en", &changed), text("de-AT", &changed));
         for (name, in_english, in_german) in expected {
             assert_eq!((english[name].as_str(), german[name].as_str()), (in_english, in_german), "{name}");
         }
         assert_eq!((english.len(), german.len()), (expected.len(), expected.len()), "{german:?}");
         let more = json!({ "to": "bob", "cc": "carol" });
-        assert_eq!(said("de", &more)[""], "gehört nicht zu diesem Werkzeug");
+        assert_eq!(text("de", &more)[""], "gehört nicht zu diesem Werkzeug");
     }
 
     #[test]
@@ -390,11 +395,11 @@ mod tests {
                 "passt zu mehrerem, von dem nur eines passen darf",
             ),
         ];
-        let (english, german) = (said("en", &changed), said("de-AT", &changed));
+        let (english, german) = (text("en", &changed), text("de-AT", &changed));
         for (name, in_english, in_german) in expected {
-            let said = |told: &BTreeMap<String, String>| told.get(name).cloned().unwrap_or_default();
+            let text = |told: &BTreeMap<String, String>| told.get(name).cloned().unwrap_or_default();
             assert_eq!(
-                (said(&english).as_str(), said(&german).as_str()),
+                (text(&english).as_str(), text(&german).as_str()),
                 (in_english, in_german),
                 "{name}: {german:?}"
             );

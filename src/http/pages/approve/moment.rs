@@ -19,7 +19,7 @@ pub fn instant(words: &Phrases, at: DateTime<Utc>, zone: Tz) -> String {
 }
 
 /// How long until then: `2 hours 5 minutes`.
-pub fn left(words: &Phrases, until: DateTime<Utc>, now: DateTime<Utc>) -> String {
+pub fn time_left(words: &Phrases, until: DateTime<Utc>, now: DateTime<Utc>) -> String {
     let mut minutes = (until - now).max(TimeDelta::zero()).num_minutes();
     let mut parts = Vec::new();
     for (length, one, several) in UNITS {
@@ -47,11 +47,11 @@ mod tests {
         let zone = chrono_tz::Asia::Shanghai;
         assert_eq!(instant(english, at, zone), "22 November 2026, 07:30 (Asia/Shanghai)");
         assert_eq!(instant(&german, at, zone), "22. November 2026, 07:30 Uhr (Asia/Shanghai)");
-        let told = |seconds: i64| left(english, at + TimeDelta::seconds(seconds), at);
-        assert_eq!(told(-5), "less than a minute");
-        assert_eq!(told(60), "1 minute");
-        assert_eq!(told(7500), "2 hours 5 minutes");
-        assert_eq!(told(90_000), "1 day 1 hour");
-        assert_eq!(left(&german, at + TimeDelta::seconds(7500), at), "2 Stunden 5 Minuten");
+        let text = |seconds: i64| time_left(english, at + TimeDelta::seconds(seconds), at);
+        assert_eq!(text(-5), "less than a minute");
+        assert_eq!(text(60), "1 minute");
+        assert_eq!(text(7500), "2 hours 5 minutes");
+        assert_eq!(text(90_000), "1 day 1 hour");
+        assert_eq!(time_left(&german, at + TimeDelta::seconds(7500), at), "2 Stunden 5 Minuten");
     }
 }

@@ -44,7 +44,11 @@ impl Press {
         match self {
             Press::Review => {
                 if let Some(changed) = item.changed.clone() {
-                    item.place(arguments::misfits(&item.approval.proposal.parameters, &changed, "/modifications"));
+                    item.assign_faults(arguments::misfits(
+                        &item.approval.proposal.parameters,
+                        &changed,
+                        "/modifications",
+                    ));
                 }
                 None
             }

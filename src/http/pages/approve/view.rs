@@ -134,7 +134,7 @@ impl<'a> Approvals<'a> {
 /// The places to which a notice leads: what is wrong, else what was changed.
 fn spots(words: &Phrases, items: &[ItemView]) -> Vec<Spot> {
     if items.iter().any(ItemView::is_faulty) {
-        return items.iter().flat_map(ItemView::spots).collect();
+        return items.iter().flat_map(ItemView::fault_spots).collect();
     }
     let changed = items.iter().filter(|item| item.changed.is_some()).map(|item| Spot {
         id: format!("c{}", item.number),
@@ -276,14 +276,17 @@ mod tests {
         ];
         let fresh = |approvals: &'_ [Approval]| -> String {
             let items: Vec<ItemView> =
-                approvals.iter().enumerate().map(|(number, one)| ItemView::fresh(number, one, &words)).collect();
+                approvals.iter().enumerate().map(|(number, one)| ItemView::new(number, one, &words)).collect();
             html(&scene, &items, Some(text), Some(&form)) + &html(&scene, &items, None, None)
         };
         let sent = |fields: &[(&str, &str)], press: bool| -> String {
             let fields = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
             let sent = SubmittedFields::parse(fields.as_bytes());
-            let mut items: Vec<ItemView> =
-                open.iter().enumerate().map(|(number, one)| ItemView::sent(number, one, &sent, &words)).collect();
+            let mut items: Vec<ItemView> = open
+                .iter()
+                .enumerate()
+                .map(|(number, one)| ItemView::from_submitted(number, one, &sent, &words))
+                .collect();
             if press {
                 for item in &mut items {
                     item.approve();
@@ -316,7 +319,7 @@ mod tests {
         let of = ProposalIdentity { tenant: "ann", run_id: Uuid::from_u128(3), turn: 1, call_id: "c" };
         let ids = (Uuid::from_u128(1), Uuid::from_u128(2));
         let granted = Proposal { why: vec![Why::Grant, Why::Held], ..proposal(text) };
-        let held = [Approval::held(ids, of, None, granted, (TimeDelta::minutes(1), now()))];
+        let held = [Approval::new_hold(ids, of, None, granted, (TimeDelta::minutes(1), now()))];
         let changes = [
             ("0.f0", "3"),
             ("0.f3", text),

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_for_this_host_and_this_time_and_over_tls_for_nobody_else() {
+    fn flow_cookie_is_host_only_short_lived_and_secure_over_tls() {
         let flow = flow();
         let (pair, rest) = cookie(&flow, HTTPS);
         assert!(pair.starts_with("__Host-reveille-connect-"), "{pair}");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn only_that_of_the_very_flow_counts_wherever_it_stands() {
+    fn flow_cookie_counts_for_its_flow_only() {
         let (one, other) = (flow(), flow());
         let pair = cookie(&one, HTTPS).0;
         assert!(is_marked(&pair, &one, HTTPS));

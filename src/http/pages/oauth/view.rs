@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use serde::Serialize;
 
-use crate::http::pages::approve::moment::{instant, left};
+use crate::http::pages::approve::moment::{instant, time_left};
 use crate::http::pages::{Row, View, message_in, page};
 use crate::ports::channel::templates::phrases::Phrases;
 use crate::ports::vault::oauth::{CALLBACK, ConnectOffer, Connected, OAuthFlow};
@@ -74,7 +74,7 @@ pub fn question(words: &Phrases, offer: &ConnectOffer, state: &str, code: &str, 
     if !offer.scopes.is_empty() {
         rows.push(row("connect_scopes", offer.scopes.join(", ")));
     }
-    let left = left(words, *expires_at, now);
+    let left = time_left(words, *expires_at, now);
     let view = ConsentQuestion { rows, replaces: offer.replaces, tenant, action: CALLBACK, state, code, left };
     page(words, StatusCode::OK, words.get("connect_title"), &view)
 }
@@ -90,12 +90,12 @@ pub fn declined(words: &Phrases, offer: &ConnectOffer, error: &str, description:
         "temporarily_unavailable" | "server_error" => "connect_trouble",
         _ => "connect_not_accepted",
     };
-    let said = match description {
+    let shown = match description {
         Some(description) => format!("{error}: {description}"),
         None => error.to_owned(),
     };
-    let said: String = said.chars().take(SHOWN).collect();
-    let rows = [row("connect_service", &offer.flow.reference.service), row("connect_words", said)];
+    let shown: String = shown.chars().take(SHOWN).collect();
+    let rows = [row("connect_service", &offer.flow.reference.service), row("connect_words", shown)];
     page(words, StatusCode::OK, words.get("connect_nothing"), &Declined { reason, rows })
 }
 
@@ -132,25 +132,25 @@ pub fn used(words: &Phrases, flow: &OAuthFlow, connected: bool) -> Response {
 }
 
 /// Nothing was connected, and these phrases say why.
-fn nothing(words: &Phrases, status: StatusCode, sentences: &[&str]) -> Response {
+fn not_connected(words: &Phrases, status: StatusCode, sentences: &[&str]) -> Response {
     message_in(words, status, words.get("connect_nothing"), sentences)
 }
 
 /// The provider does not accept the code.
-pub fn spent(words: &Phrases, why: &str) -> Response {
+pub fn code_rejected(words: &Phrases, why: &str) -> Response {
     let why = words.with("connect_words_are", &[("why", why)]);
-    nothing(words, StatusCode::CONFLICT, &[words.get("connect_spent"), &why, words.get("connect_new_link")])
+    not_connected(words, StatusCode::CONFLICT, &[words.get("connect_spent"), &why, words.get("connect_new_link")])
 }
 
 /// The provider refuses this service.
-pub fn misconfigured(words: &Phrases, why: &str) -> Response {
-    nothing(words, StatusCode::BAD_GATEWAY, &[words.get("connect_misconfigured"), why])
+pub fn client_rejected(words: &Phrases, why: &str) -> Response {
+    not_connected(words, StatusCode::BAD_GATEWAY, &[words.get("connect_misconfigured"), why])
 }
 
 /// The provider is away.
-pub fn later(words: &Phrases, why: &str) -> Response {
+pub fn provider_unavailable(words: &Phrases, why: &str) -> Response {
     let why = words.with("connect_later", &[("why", why)]);
-    nothing(words, StatusCode::SERVICE_UNAVAILABLE, &[&why, words.get("connect_new_link")])
+    not_connected(words, StatusCode::SERVICE_UNAVAILABLE, &[&why, words.get("connect_new_link")])
 }
 
 /// Nobody knows this state, and so nobody who reads it.
@@ -161,7 +161,7 @@ pub fn unknown() -> Response {
 }
 
 /// The operator has taken the service out of the configuration.
-pub fn gone() -> Response {
+pub fn service_removed() -> Response {
     let words = Phrases::english();
     message_in(words, StatusCode::NOT_FOUND, words.get("connect_unknown_title"), &[words.get("connect_gone")])
 }
@@ -173,19 +173,19 @@ pub fn expired(words: &Phrases) -> Response {
 }
 
 /// The browser was not shown the page, or has not kept its cookie.
-pub fn unmarked(words: &Phrases) -> Response {
-    nothing(words, StatusCode::FORBIDDEN, &[words.get("connect_unmarked"), words.get("connect_cookies")])
+pub fn missing_cookie(words: &Phrases) -> Response {
+    not_connected(words, StatusCode::FORBIDDEN, &[words.get("connect_unmarked"), words.get("connect_cookies")])
 }
 
 /// Another provider has sent the person back.
-pub fn mixed_up(words: &Phrases) -> Response {
-    nothing(words, StatusCode::FORBIDDEN, &[words.get("connect_mixed_up"), words.get("connect_operator")])
+pub fn issuer_mismatch(words: &Phrases) -> Response {
+    not_connected(words, StatusCode::FORBIDDEN, &[words.get("connect_mixed_up"), words.get("connect_operator")])
 }
 
 /// The form was sent from elsewhere.
-pub fn foreign() -> Response {
+pub fn wrong_account() -> Response {
     let words = Phrases::english();
-    nothing(words, StatusCode::FORBIDDEN, &[words.get("connect_foreign"), words.get("connect_new_link")])
+    not_connected(words, StatusCode::FORBIDDEN, &[words.get("connect_foreign"), words.get("connect_new_link")])
 }
 
 #[cfg(test)]
@@ -238,15 +238,15 @@ mod tests {
             connected(&words, &flow, &endless),
             used(&words, &flow, true),
             used(&words, &flow, false),
-            spent(&words, text),
-            misconfigured(&words, text),
-            later(&words, text),
+            code_rejected(&words, text),
+            client_rejected(&words, text),
+            provider_unavailable(&words, text),
             unknown(),
-            gone(),
+            service_removed(),
             expired(&words),
-            unmarked(&words),
-            mixed_up(&words),
-            foreign(),
+            missing_cookie(&words),
+            issuer_mismatch(&words),
+            wrong_account(),
         ];
         pages.map(text_of).join("\n=====\n")
     }

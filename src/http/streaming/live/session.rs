@@ -106,10 +106,10 @@ impl Session {
         loop {
             while let Some(id) = self.found.front().copied() {
                 match self.take(id).await {
-                    Ok(told) => {
+                    Ok(message) => {
                         self.found.pop_front();
-                        if let Some(told) = told {
-                            return Some(told);
+                        if let Some(message) = message {
+                            return Some(message);
                         }
                     }
                     // it stays where it is, and is taken at the next look

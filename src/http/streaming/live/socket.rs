@@ -57,7 +57,7 @@ pub async fn open_socket(State(state): State<HttpState>, request: Request) -> Re
     let tenant = query.text("tenant_id");
     query.done()?;
     // counted before anybody says who they are: a socket that says nothing keeps its connection as well
-    let permit = state.streams.take_unknown(peer)?;
+    let permit = state.streams.acquire_unidentified(peer)?;
     let session = match parts.headers.contains_key(AUTHORIZATION) {
         true => {
             let caller: AuthenticatedCaller = parts.extract_with_state(&state).await?;
@@ -72,9 +72,9 @@ pub async fn open_socket(State(state): State<HttpState>, request: Request) -> Re
         let talk = async {
             let session = match session {
                 Some(session) => session,
-                None => greet(&state, peer, &mut socket).await?,
+                None => authenticate(&state, peer, &mut socket).await?,
             };
-            tell(&state, session, &mut socket).await
+            send_messages(&state, session, &mut socket).await
         };
         let end = stop.run_until_cancelled(talk).await.unwrap_or(Err(SocketEnd::Stopped));
         if let Err(end) = end {
@@ -114,13 +114,13 @@ impl SocketEnd {
 }
 
 /// Reads who it is from the first message.
-async fn greet(
+async fn authenticate(
     state: &HttpState,
     peer: Option<std::net::IpAddr>,
     socket: &mut WebSocket,
 ) -> Result<Session, SocketEnd> {
     let refused = |why: &str| SocketEnd::Refused(why.into());
-    let first = timeout(state.limits.header_time, hear(socket)).await;
+    let first = timeout(state.limits.header_time, next_text(socket)).await;
     let text = first.map_err(|_| refused("no token came"))??;
     let hello: Hello = serde_json::from_str(&text).map_err(|_| refused("send {\"token\": \"rv_…\"} first"))?;
     let of_problem = |error: ApiError| match error {
@@ -138,7 +138,7 @@ async fn greet(
 }
 
 /// The next text of the client.
-async fn hear(socket: &mut WebSocket) -> Result<String, SocketEnd> {
+async fn next_text(socket: &mut WebSocket) -> Result<String, SocketEnd> {
     loop {
         match socket.recv().await {
             Some(Ok(Message::Text(text))) => return Ok(text.to_string()),
@@ -149,16 +149,16 @@ async fn hear(socket: &mut WebSocket) -> Result<String, SocketEnd> {
 }
 
 /// Tells the session's messages, and looks now and then whether anybody is still there.
-async fn tell(state: &HttpState, mut session: Session, socket: &mut WebSocket) -> Result<(), SocketEnd> {
+async fn send_messages(state: &HttpState, mut session: Session, socket: &mut WebSocket) -> Result<(), SocketEnd> {
     let gone = |_| SocketEnd::Gone;
     socket.send(Message::Text(session.opened().into())).await.map_err(gone)?;
     let mut answered = true;
     let mut ping = Box::pin(clock::pause(state.limits.keep_alive));
     loop {
         tokio::select! {
-            told = session.next() => {
-                let told = told.ok_or_else(|| if state.stop.is_cancelled() { SocketEnd::Stopped } else { SocketEnd::Ended })?;
-                socket.send(Message::Text(told.body.expose().into())).await.map_err(gone)?;
+            message = session.next() => {
+                let message = message.ok_or_else(|| if state.stop.is_cancelled() { SocketEnd::Stopped } else { SocketEnd::Ended })?;
+                socket.send(Message::Text(message.body.expose().into())).await.map_err(gone)?;
             }
             heard = socket.recv() => match heard {
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(SocketEnd::Gone),

@@ -21,7 +21,7 @@ pub struct StreamMemory {
 
 impl StreamMemory {
     /// Whether a live event is news. A message may begin again, when a call of the model is tried again.
-    pub fn hears(&mut self, event: &StreamEvent) -> bool {
+    pub fn accept_live(&mut self, event: &StreamEvent) -> bool {
         if let StreamEvent::MessageStart { turn } | StreamEvent::MessageEnd { turn, .. } = event {
             self.turn = self.turn.max(*turn);
         }
@@ -32,7 +32,7 @@ impl StreamMemory {
     }
 
     /// The events of a committed entry that are news.
-    pub fn reads(&mut self, entry: &TranscriptEntry) -> Vec<StreamEvent> {
+    pub fn accept_committed(&mut self, entry: &TranscriptEntry) -> Vec<StreamEvent> {
         self.turn = self.turn.max(entry.turn);
         let begun = self.begun.contains(&entry.turn);
         let mut news = events(entry);
@@ -115,38 +115,46 @@ mod tests {
 
     #[test]
     fn event_heard_live_is_not_read_again_nor_a_read_one_heard() {
-        let mut told = StreamMemory::default();
-        assert!(told.hears(&start(1)) && told.hears(&chunk(1)) && told.hears(&end(1)) && told.hears(&call()));
-        assert_eq!(told.reads(&entry(1)), []);
-        assert_eq!(told.reads(&entry(2)), [start(2), end(2), call()]);
-        assert!(![start(2), chunk(2), end(2), call()].iter().any(|late| told.hears(late)));
+        let mut memory = StreamMemory::default();
+        assert!(
+            memory.accept_live(&start(1))
+                && memory.accept_live(&chunk(1))
+                && memory.accept_live(&end(1))
+                && memory.accept_live(&call())
+        );
+        assert_eq!(memory.accept_committed(&entry(1)), []);
+        assert_eq!(memory.accept_committed(&entry(2)), [start(2), end(2), call()]);
+        assert!(![start(2), chunk(2), end(2), call()].iter().any(|late| memory.accept_live(late)));
     }
 
     #[test]
     fn a_call_id_that_comes_again_in_another_turn_is_another_call() {
-        let mut told = StreamMemory::default();
-        assert!(told.hears(&end(1)) && told.hears(&call()) && !told.hears(&call()));
-        assert!(told.hears(&end(2)) && told.hears(&call()));
-        assert_eq!(told.reads(&entry(1)), []);
-        assert_eq!(told.reads(&entry(3)), [start(3), end(3), call()]);
+        let mut memory = StreamMemory::default();
+        assert!(memory.accept_live(&end(1)) && memory.accept_live(&call()) && !memory.accept_live(&call()));
+        assert!(memory.accept_live(&end(2)) && memory.accept_live(&call()));
+        assert_eq!(memory.accept_committed(&entry(1)), []);
+        assert_eq!(memory.accept_committed(&entry(3)), [start(3), end(3), call()]);
     }
 
     #[test]
     fn an_error_is_told_once_live_and_at_the_end_and_again_where_a_later_attempt_has_it() {
         let error = |message: &str| StreamEvent::Error { code: "llm_timeout".into(), message: message.into() };
-        let mut told = StreamMemory::default();
-        assert!(told.hears(&start(1)) && told.hears(&error("late")));
-        assert!(!told.hears(&error("late")), "the record's error is the one that was heard");
-        assert!(told.hears(&error("too late")), "another one is news");
-        assert!(told.hears(&start(1)) && told.hears(&error("too late")), "the next attempt failed, too");
-        assert_eq!(told.reads(&entry(1)), [end(1), call()]);
-        assert!(!told.hears(&error("too late")), "what is read of the transcript forgets nothing");
+        let mut memory = StreamMemory::default();
+        assert!(memory.accept_live(&start(1)) && memory.accept_live(&error("late")));
+        assert!(!memory.accept_live(&error("late")), "the record's error is the one that was heard");
+        assert!(memory.accept_live(&error("too late")), "another one is news");
+        assert!(
+            memory.accept_live(&start(1)) && memory.accept_live(&error("too late")),
+            "the next attempt failed, too"
+        );
+        assert_eq!(memory.accept_committed(&entry(1)), [end(1), call()]);
+        assert!(!memory.accept_live(&error("too late")), "what is read of the transcript forgets nothing");
     }
 
     #[test]
     fn a_message_may_begin_again_live_but_is_read_as_begun_once() {
-        let mut told = StreamMemory::default();
-        assert!(told.hears(&start(1)) && told.hears(&chunk(1)) && told.hears(&start(1)));
-        assert_eq!(told.reads(&entry(1)), [end(1), call()]);
+        let mut memory = StreamMemory::default();
+        assert!(memory.accept_live(&start(1)) && memory.accept_live(&chunk(1)) && memory.accept_live(&start(1)));
+        assert_eq!(memory.accept_committed(&entry(1)), [end(1), call()]);
     }
 }

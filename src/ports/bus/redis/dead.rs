@@ -13,7 +13,7 @@ const PAGE: usize = 100;
 const MOST_LOOKED_AT: usize = 10_000;
 
 /// Puts an entry among the dead letters and acknowledges it: at once where one server has both streams.
-pub(super) async fn bury(
+pub(super) async fn dead_letter_entry(
     link: &RedisLink,
     names: &StreamNames,
     group: &str,
@@ -38,7 +38,7 @@ pub(super) async fn bury(
 }
 
 /// Puts what never was an entry among the dead letters. Asked again after an answer was lost, it is there twice.
-pub(super) async fn bury_kept(
+pub(super) async fn dead_letter_kept(
     link: &RedisLink,
     names: &StreamNames,
     seq: i64,

@@ -11,7 +11,7 @@ use crate::ports::bus::redis::streams::read_entry_name;
 
 impl StreamReader {
     /// Leaves entries that were just read. Answers whether there were any.
-    pub(super) async fn leave(
+    pub(super) async fn release_entries(
         &self,
         connection: &mut RedisConnection,
         entries: Vec<BusEntry>,

@@ -142,7 +142,7 @@ pub(super) async fn end(link: &RedisLink, names: &StreamNames, scope: &Scope) ->
         let last: Vec<Raw> =
             link.ask(cmd("XREVRANGE").arg(names.stream(partition)).arg("+").arg("-").arg("COUNT").arg(1)).await?;
         if let Some((id, _)) = last.first() {
-            position.0.insert(partition, StreamId::answered(id)?);
+            position.0.insert(partition, StreamId::from_redis(id)?);
         }
     }
     Ok(position.text())
@@ -153,7 +153,7 @@ pub(super) async fn streams(link: &RedisLink, names: &StreamNames, scope: &Scope
     if let Some(tenant) = scope.tenant() {
         return Ok(vec![names.of_tenant(tenant)]);
     }
-    let most: Option<u32> = link.ask(cmd("GET").arg(names.most())).await?;
+    let most: Option<u32> = link.ask(cmd("GET").arg(names.max_count())).await?;
     Ok((0..most.unwrap_or(0).max(names.partitions)).collect())
 }
 
@@ -175,7 +175,7 @@ async fn page(
             link.ask(cmd("XRANGE").arg(names.stream(*partition)).arg(from).arg("+").arg("COUNT").arg(PAGE)).await?;
         let cut = raws.len() == PAGE;
         for (id, fields) in raws {
-            merged.push((StreamId::answered(&id)?, *partition, event_of(&fields).ok()));
+            merged.push((StreamId::from_redis(&id)?, *partition, event_of(&fields).ok()));
         }
         if let Some((id, ..)) = merged.last().filter(|_| cut) {
             bound = Some(bound.map_or(*id, |bound| bound.min(*id)));

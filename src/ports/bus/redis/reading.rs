@@ -107,7 +107,7 @@ impl StreamReader {
             match self.once(link, &mut connection, &mut state, look, wait.saturating_sub(begun.elapsed())).await {
                 Ok(entries) => {
                     let (left, entries) = entries.into_iter().partition(|entry| is_of(entry, full));
-                    let leaving = self.leave(&mut connection, left).await;
+                    let leaving = self.release_entries(&mut connection, left).await;
                     state.connection = Some(connection);
                     state.rest.extend::<Vec<BusEntry>>(entries);
                     state.left_some |= leaving?;
@@ -131,7 +131,7 @@ impl StreamReader {
     }
 
     /// Ends the present read if it waits.
-    pub async fn end_waits(&self, link: &RedisLink) {
+    pub async fn interrupt_reads(&self, link: &RedisLink) {
         self.ended.store(true, Ordering::Release);
         let number = self.number.load(Ordering::Acquire);
         if number != 0 {
@@ -198,10 +198,10 @@ impl StreamReader {
 
     /// Makes sure that every stream has the group, from its first entry on: what was published before is read, too.
     async fn make_groups(&self, connection: &mut RedisConnection) -> Result<u32, RedisError> {
-        let most: Option<u32> = cmd("GET").arg(self.names.most()).query_async(connection).await?;
+        let most: Option<u32> = cmd("GET").arg(self.names.max_count()).query_async(connection).await?;
         let streams = most.unwrap_or(0).max(self.names.partitions);
         if most != Some(streams) {
-            let () = cmd("SET").arg(self.names.most()).arg(streams).query_async(connection).await?;
+            let () = cmd("SET").arg(self.names.max_count()).arg(streams).query_async(connection).await?;
         }
         for partition in 0..streams {
             let stream = self.names.stream(partition);

@@ -73,12 +73,12 @@ impl Servers {
     pub fn of(url: &str) -> Result<Servers, String> {
         let (scheme, rest) = url.split_once("://").ok_or("it has no scheme")?;
         let (base, mode) = scheme.split_once('+').unwrap_or((scheme, ""));
-        let said = |error: RedisError| error.to_string();
+        let to_text = |error: RedisError| error.to_string();
         match mode {
-            "" => Ok(Servers::One(Client::open(url).map_err(said)?)),
+            "" => Ok(Servers::One(Client::open(url).map_err(to_text)?)),
             "cluster" => {
                 let nodes = nodes(base, rest, PORTS.0)?;
-                builder(&nodes).build().map_err(said)?;
+                builder(&nodes).build().map_err(to_text)?;
                 Ok(Servers::Cluster(nodes, CONNECT_LIMIT))
             }
             "sentinel" => Ok(Servers::Sentinels(Mutex::new(sentinels(base, rest)?))),
@@ -112,7 +112,9 @@ impl Servers {
             }
         };
         // names that resolve slowly and sentinels that hang are not under the limit of one connection
-        tokio::time::timeout(CONNECT_LIMIT * 2, connecting).await.unwrap_or_else(|_| Err(away("it does not answer")))
+        tokio::time::timeout(CONNECT_LIMIT * 2, connecting)
+            .await
+            .unwrap_or_else(|_| Err(unavailable("it does not answer")))
     }
 }
 
@@ -140,7 +142,9 @@ impl RedisLink {
     pub async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RedisError> {
         let mut connection = self.connection().await?;
         match command.query_async(&mut connection).await {
-            Err(error) if self.lost(&error).await => command.query_async(&mut self.connection().await?).await,
+            Err(error) if self.discard_if_broken(&error).await => {
+                command.query_async(&mut self.connection().await?).await
+            }
             answer => answer,
         }
     }
@@ -149,7 +153,9 @@ impl RedisLink {
     pub async fn ask_all<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, RedisError> {
         let mut connection = self.connection().await?;
         match commands.query_async(&mut connection).await {
-            Err(error) if self.lost(&error).await => commands.query_async(&mut self.connection().await?).await,
+            Err(error) if self.discard_if_broken(&error).await => {
+                commands.query_async(&mut self.connection().await?).await
+            }
             answer => answer,
         }
     }
@@ -162,7 +168,7 @@ impl RedisLink {
         if let Some((at, why)) = &current.failed
             && at.elapsed() < PAUSE_AFTER_FAILURE
         {
-            return Err(away(why));
+            return Err(unavailable(why));
         }
         match self.servers.connect(self.patience).await {
             Ok(connection) => {
@@ -177,7 +183,7 @@ impl RedisLink {
     }
 
     /// Throws the connection away where the error says that it is of no more use; answers whether another one may do.
-    async fn lost(&self, error: &RedisError) -> bool {
+    async fn discard_if_broken(&self, error: &RedisError) -> bool {
         if !is_lost(error) {
             return false;
         }
@@ -192,7 +198,7 @@ pub(super) fn is_lost(error: &RedisError) -> bool {
     error.is_io_error() || error.is_timeout() || error.is_unrecoverable_error() || error.code() == Some("READONLY")
 }
 
-fn away(why: &str) -> RedisError {
+fn unavailable(why: &str) -> RedisError {
     RedisError::from(std::io::Error::new(std::io::ErrorKind::TimedOut, why.to_owned()))
 }
 

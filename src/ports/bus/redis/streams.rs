@@ -38,7 +38,7 @@ impl StreamNames {
     }
 
     /// How many streams there have been at most: the old ones are read until they are empty.
-    pub fn most(&self) -> String {
+    pub fn max_count(&self) -> String {
         format!("{}:partitions", self.prefix)
     }
 
@@ -60,7 +60,7 @@ impl StreamId {
     }
 
     /// As Redis answers it; what can't be read is Redis's fault.
-    pub fn answered(text: &str) -> Result<StreamId, BusError> {
+    pub fn from_redis(text: &str) -> Result<StreamId, BusError> {
         StreamId::parse(text).ok_or_else(|| BusError::Corrupt { why: format!("`{text}` is no id of an entry") })
     }
 

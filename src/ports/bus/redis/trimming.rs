@@ -50,7 +50,7 @@ pub(super) async fn trim(
         old_ones_read &= *partition < names.partitions || is_read;
     }
     if old_ones_read && streams.len() > names.partitions as usize {
-        let () = link.ask(cmd("SET").arg(names.most()).arg(names.partitions)).await?;
+        let () = link.ask(cmd("SET").arg(names.max_count()).arg(names.partitions)).await?;
     }
     Ok(removed)
 }
@@ -78,7 +78,7 @@ async fn handled(link: &RedisLink, stream: &str, groups: &[Group]) -> Result<Opt
                 let summary: (u64, Option<String>, Option<String>, Value) =
                     link.ask(cmd("XPENDING").arg(stream).arg(&group.name)).await?;
                 match summary.1 {
-                    Some(oldest) => StreamId::answered(&oldest)?,
+                    Some(oldest) => StreamId::from_redis(&oldest)?,
                     None => group.last_delivered.next(),
                 }
             }
@@ -129,7 +129,7 @@ async fn groups(link: &RedisLink, stream: &str) -> Result<Vec<Group>, BusError> 
         Ok(Group {
             name: text(facts, "name")?,
             pending: number(facts, "pending").unwrap_or(0),
-            last_delivered: StreamId::answered(&text(facts, "last-delivered-id")?)?,
+            last_delivered: StreamId::from_redis(&text(facts, "last-delivered-id")?)?,
             lag: number(facts, "lag"),
         })
     };

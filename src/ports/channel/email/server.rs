@@ -11,7 +11,7 @@ use lettre::transport::smtp::extension::ClientId;
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
-use super::{judge_refused, said};
+use super::{error_text, judge_refused};
 use crate::base::secret::Secret;
 use crate::ports::channel::ChannelError;
 
@@ -106,9 +106,9 @@ impl MailServer {
         let mechanisms = [Mechanism::Plain, Mechanism::Login];
         match connection.auth(&mechanisms, credentials).await {
             Ok(_) => Ok(()),
-            Err(error) if error.is_permanent() || error.is_client() => {
-                Err(ChannelError::Misconfigured { why: format!("the mail server refused the login: {}", said(&error)) })
-            }
+            Err(error) if error.is_permanent() || error.is_client() => Err(ChannelError::Misconfigured {
+                why: format!("the mail server refused the login: {}", error_text(&error)),
+            }),
             Err(error) => Err(judge_refused(&error)),
         }
     }

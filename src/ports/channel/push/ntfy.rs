@@ -206,14 +206,14 @@ fn judge(answer: NtfyAnswer, whose: Whose, now: DateTime<Utc>) -> Result<Receipt
         Whose::Operator => ChannelError::Misconfigured { why },
         Whose::Recipient => ChannelError::Rejected { why },
     };
-    let said: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let answer_body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let mut why = format!("the ntfy server answered {}", answer.status);
-    if let Some(error) = said["error"].as_str() {
+    if let Some(error) = answer_body["error"].as_str() {
         let error: String = error.chars().filter(|c| !c.is_control()).take(SAID_LENGTH).collect();
         why = format!("{why}: {error}");
     }
     match answer.status.as_u16() {
-        200..=299 => match said["id"].as_str() {
+        200..=299 => match answer_body["id"].as_str() {
             Some(id) => {
                 let provider_id = Some(id.chars().take(SAID_LENGTH).collect());
                 Ok(Receipt { provider_id, confirmed: Confirmed::Delivered })
@@ -251,8 +251,8 @@ mod tests {
                 _ => ["Rejected"; 2],
             };
             let body = r#"{"id":"x"}"#;
-            let said = [Whose::Operator, Whose::Recipient].map(|whose| meaning(code, body, whose));
-            assert_eq!(said, expected, "{code}");
+            let answer_body = [Whose::Operator, Whose::Recipient].map(|whose| meaning(code, body, whose));
+            assert_eq!(answer_body, expected, "{code}");
         }
         assert_eq!(meaning(200, "<html>", Whose::Operator), "Misconfigured");
         assert_eq!(meaning(200, "{}", Whose::Recipient), "Rejected");
@@ -272,7 +272,7 @@ mod tests {
         let basic =
             Settings { url: url.clone(), user: user.clone(), password: secret("canary"), ..Settings::default() };
         assert_eq!(fault(basic.clone()), None);
-        let said = [
+        let answer_body = [
             fault(Settings { password: None, ..basic.clone() }),
             fault(Settings { user: None, ..basic.clone() }),
             fault(Settings { token: secret("tk_1"), ..basic.clone() }),
@@ -282,7 +282,7 @@ mod tests {
             fault(Settings { url, token: secret("canary\n7"), ..Settings::default() }),
         ];
         assert_eq!(
-            said.map(|fault| fault.unwrap()),
+            answer_body.map(|fault| fault.unwrap()),
             [
                 "/channels/push/ntfy/password: is needed with `user`",
                 "/channels/push/ntfy/user: is needed with `password`",

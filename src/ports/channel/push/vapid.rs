@@ -69,7 +69,7 @@ impl Vapid {
     }
 
     /// Reads the key pair and makes none: `None` as well where the key file is not there yet.
-    pub fn look(settings: &Settings, without: WithoutKeys) -> Result<Option<Vapid>, ValidationErrors> {
+    pub fn read_existing(settings: &Settings, without: WithoutKeys) -> Result<Option<Vapid>, ValidationErrors> {
         let is_there = |dir: &Path| dir.join(KEY_FILE).exists();
         match (&settings.private_key, without) {
             (None, WithoutKeys::KeyFile(dir)) if !is_there(dir) => Ok(None),

@@ -160,8 +160,8 @@ mod tests {
     #[test]
     fn refused_key_is_the_operators_to_mend_and_what_is_gone_the_recipients() {
         for (code, expected) in [(401, "Misconfigured"), (403, "Misconfigured"), (404, "Rejected"), (413, "Rejected")] {
-            let said = format!("{:?}", judge(StatusCode::from_u16(code).unwrap(), None).unwrap_err());
-            assert!(said.starts_with(expected), "{code}: {said}");
+            let outcome = format!("{:?}", judge(StatusCode::from_u16(code).unwrap(), None).unwrap_err());
+            assert!(outcome.starts_with(expected), "{code}: {outcome}");
         }
         assert!(judge(StatusCode::CREATED, None).is_ok());
     }
@@ -169,14 +169,14 @@ mod tests {
     #[test]
     fn keys_are_taken_with_and_without_padding_and_named_when_they_are_none() {
         const PUBLIC: &str = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
-        let said =
+        let outcome =
             |p256dh: &str, auth: &str| check_keys(p256dh, &Secret::new(auth)).err().map(|error| error.to_string());
-        assert_eq!(said(PUBLIC, "BTBZMqHH6r4Tts7J_aSIgg"), None);
-        assert_eq!(said(&format!("{PUBLIC}="), "BTBZMqHH6r4Tts7J_aSIgg=="), None);
+        assert_eq!(outcome(PUBLIC, "BTBZMqHH6r4Tts7J_aSIgg"), None);
+        assert_eq!(outcome(&format!("{PUBLIC}="), "BTBZMqHH6r4Tts7J_aSIgg=="), None);
         let auth = "the subscription's `auth` is not 16 bytes in base64url";
         let public = "the subscription's `p256dh` is not a public key of P-256 in base64url";
-        assert_eq!(said(PUBLIC, "canary!").as_deref(), Some(auth));
-        assert_eq!(said(PUBLIC, "BTBZMqHH6r4Tts7J").as_deref(), Some(auth));
-        assert_eq!(said("B+", "BTBZMqHH6r4Tts7J_aSIgg").as_deref(), Some(public));
+        assert_eq!(outcome(PUBLIC, "canary!").as_deref(), Some(auth));
+        assert_eq!(outcome(PUBLIC, "BTBZMqHH6r4Tts7J").as_deref(), Some(auth));
+        assert_eq!(outcome("B+", "BTBZMqHH6r4Tts7J_aSIgg").as_deref(), Some(public));
     }
 }

@@ -24,9 +24,9 @@ pub fn body(words: &RenderedMessage) -> Value {
     let button = words.link.as_ref().and_then(button);
     let room = MOST_BLOCKS - usize::from(button.is_some());
     let section = |text: &String| json!({ "type": "section", "text": { "type": "mrkdwn", "text": text } });
-    let mut blocks: Vec<Value> = parted(&words.text, SECTION_LENGTH).iter().take(room).map(section).collect();
+    let mut blocks: Vec<Value> = split_text(&words.text, SECTION_LENGTH).iter().take(room).map(section).collect();
     blocks.extend(button);
-    let fallback = parted(&words.text, FALLBACK_LENGTH).into_iter().next();
+    let fallback = split_text(&words.text, FALLBACK_LENGTH).into_iter().next();
     let fallback = fallback.unwrap_or_else(|| escaped(&words.subject));
     if blocks.is_empty() {
         blocks.push(section(&fallback));
@@ -46,11 +46,11 @@ fn button(link: &Link) -> Option<Value> {
 
 /// The text in pieces of at most `length` characters, parted at the end of a line or a word where one is near, and never
 /// within `&amp;` or `<https://…>`. No piece is empty.
-fn parted(text: &str, length: usize) -> Vec<String> {
+fn split_text(text: &str, length: usize) -> Vec<String> {
     let mut pieces = vec![];
     let mut rest = text.trim();
     while let Some((end, _)) = rest.char_indices().nth(length) {
-        let cut = place_to_part(rest, end);
+        let cut = split_point(rest, end);
         pieces.push(rest[..cut].trim_end().to_owned());
         rest = rest[cut..].trim_start();
     }
@@ -61,7 +61,7 @@ fn parted(text: &str, length: usize) -> Vec<String> {
 }
 
 /// Where to part `text`, at `end` or before it.
-fn place_to_part(text: &str, end: usize) -> usize {
+fn split_point(text: &str, end: usize) -> usize {
     let head = &text[..end];
     let near = |place: &usize| *place > end / 2;
     let at_line = head.rfind('\n').filter(near);
@@ -94,25 +94,25 @@ mod tests {
 
     #[test]
     fn a_text_is_parted_at_lines_and_words_and_nothing_is_lost() {
-        assert_eq!(parted("", 10), [""; 0]);
-        assert_eq!(parted("short", 10), ["short"]);
-        assert_eq!(parted("one two\nthree four", 10), ["one two", "three four"]);
-        assert_eq!(parted("one two three", 9), ["one two", "three"]);
-        assert_eq!(parted(&"é".repeat(25), 10), ["é".repeat(10), "é".repeat(10), "é".repeat(5)]);
+        assert_eq!(split_text("", 10), [""; 0]);
+        assert_eq!(split_text("short", 10), ["short"]);
+        assert_eq!(split_text("one two\nthree four", 10), ["one two", "three four"]);
+        assert_eq!(split_text("one two three", 9), ["one two", "three"]);
+        assert_eq!(split_text(&"é".repeat(25), 10), ["é".repeat(10), "é".repeat(10), "é".repeat(5)]);
     }
 
     #[test]
-    fn no_reference_and_no_link_is_torn() {
-        assert_eq!(parted("12345678&amp;9", 10), ["12345678", "&amp;9"]);
-        assert_eq!(parted("12345 <https://a.org|a b> x", 20), ["12345", "<https://a.org|a b>", "x"]);
-        assert_eq!(parted("a&b c d e f g h", 8), ["a&b c d", "e f g h"]);
+    fn split_keeps_references_and_links_whole() {
+        assert_eq!(split_text("12345678&amp;9", 10), ["12345678", "&amp;9"]);
+        assert_eq!(split_text("12345 <https://a.org|a b> x", 20), ["12345", "<https://a.org|a b>", "x"]);
+        assert_eq!(split_text("a&b c d e f g h", 8), ["a&b c d", "e f g h"]);
     }
 
     #[test]
     fn the_longest_text_that_is_told_fits_into_one_message() {
         for line in ["word ".repeat(310) + "\n", "x".repeat(1501) + "\n", "&amp;".to_owned(), "é".to_owned()] {
             let text: String = line.chars().cycle().take(MOST_CHARACTERS).collect();
-            let pieces = parted(&text, SECTION_LENGTH);
+            let pieces = split_text(&text, SECTION_LENGTH);
             assert!(pieces.len() < MOST_BLOCKS, "{} pieces", pieces.len());
             assert!(pieces.iter().all(|piece| (1..=SECTION_LENGTH).contains(&piece.chars().count())));
         }

@@ -101,7 +101,7 @@ pub fn read(body: &[u8], provider: &ProviderApi) -> Result<DeliveryReport, Callb
         }
         _ => ReportedFate::UnderWay,
     };
-    Ok(DeliveryReport { provider_id: field(["MessageSid", "SmsSid"]).map(|id| provider.shown(id)), fate })
+    Ok(DeliveryReport { provider_id: field(["MessageSid", "SmsSid"]).map(|id| provider.public_text(id)), fate })
 }
 
 fn fields(body: &[u8]) -> Vec<(String, String)> {
@@ -214,8 +214,8 @@ mod tests {
     #[test]
     fn every_status_has_its_meaning() {
         let provider = ProviderApi::new("Twilio", "", "https://a.org", Secret::new("canary"), 1).unwrap();
-        let told = |body: &str| read(body.as_bytes(), &provider);
-        let fate = |status: &str| told(&format!("MessageStatus={status}")).unwrap().fate;
+        let parse = |body: &str| read(body.as_bytes(), &provider);
+        let fate = |status: &str| parse(&format!("MessageStatus={status}")).unwrap().fate;
         for under_way in ["queued", "accepted", "scheduled", "sending", "sent", "something new"] {
             assert_eq!(fate(under_way), ReportedFate::UnderWay, "{under_way}");
         }
@@ -225,7 +225,7 @@ mod tests {
             assert_eq!(fate(failed), ReportedFate::Failed { why: why.clone() }, "{failed}");
         }
         assert_eq!(
-            told("MessageSid=SM1&SmsStatus=undelivered&ErrorCode=30005"),
+            parse("MessageSid=SM1&SmsStatus=undelivered&ErrorCode=30005"),
             Ok(DeliveryReport {
                 provider_id: Some("SM1".into()),
                 fate: ReportedFate::Failed {
@@ -233,9 +233,9 @@ mod tests {
                 },
             })
         );
-        let said = told("MessageStatus=failed&ErrorCode=39999&ErrorMessage=no+canary+today").unwrap().fate;
+        let said = parse("MessageStatus=failed&ErrorCode=39999&ErrorMessage=no+canary+today").unwrap().fate;
         let why = "the message did not arrive: no [redacted] today (error 39999)".into();
         assert_eq!(said, ReportedFate::Failed { why });
-        assert_eq!(told("{}"), Err(CallbackError::Unreadable("the field MessageStatus is missing".into())));
+        assert_eq!(parse("{}"), Err(CallbackError::Unreadable("the field MessageStatus is missing".into())));
     }
 }

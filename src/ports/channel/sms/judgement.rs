@@ -9,14 +9,14 @@ pub fn judge(provider: &ProviderApi, answer: &ProviderAnswer) -> Result<(), Chan
     if answer.status.is_success() {
         let refused = matches!(body["status"].as_str(), Some("failed" | "undelivered" | "canceled"));
         let code = body["error_code"].as_i64();
-        let said = body["error_message"].as_str().unwrap_or_default();
-        return if refused { Err(ChannelError::Rejected { why: failed(provider, code, said) }) } else { Ok(()) };
+        let message = body["error_message"].as_str().unwrap_or_default();
+        return if refused { Err(ChannelError::Rejected { why: failed(provider, code, message) }) } else { Ok(()) };
     }
     let code = code_in(body);
-    let said = body["message"].as_str().unwrap_or_default();
+    let message = body["message"].as_str().unwrap_or_default();
     let error = match code {
-        Some(code) => provider.judge(answer, &format!("error {code}: {said}")),
-        None => provider.judge(answer, said),
+        Some(code) => provider.judge(answer, &format!("error {code}: {message}")),
+        None => provider.judge(answer, message),
     };
     let why = error.to_string();
     Err(match code {
@@ -60,7 +60,7 @@ fn code_in(body: &serde_json::Value) -> Option<i64> {
 }
 
 /// Why a message did not arrive, for people.
-pub fn failed(provider: &ProviderApi, code: Option<i64>, said: &str) -> String {
+pub fn failed(provider: &ProviderApi, code: Option<i64>, message: &str) -> String {
     let meaning = match code {
         Some(30003) => "the phone is switched off or out of reach",
         Some(30004 | 21610) => "the number does not want messages from this sender",
@@ -70,11 +70,11 @@ pub fn failed(provider: &ProviderApi, code: Option<i64>, said: &str) -> String {
         Some(30008) => "the carrier gave no reason",
         _ => "",
     };
-    let said = if said.is_empty() { meaning.to_owned() } else { provider.shown(said) };
-    match (code, said.as_str()) {
+    let message = if message.is_empty() { meaning.to_owned() } else { provider.public_text(message) };
+    match (code, message.as_str()) {
         (None, "") => "the message did not arrive, and no reason was given".into(),
-        (None, said) => format!("the message did not arrive: {said}"),
+        (None, message) => format!("the message did not arrive: {message}"),
         (Some(code), "") => format!("the message did not arrive (error {code})"),
-        (Some(code), said) => format!("the message did not arrive: {said} (error {code})"),
+        (Some(code), message) => format!("the message did not arrive: {message} (error {code})"),
     }
 }

@@ -28,7 +28,7 @@ impl Alphabet {
     }
 
     /// Room in a message of one part, and in each of several.
-    fn room(self) -> (usize, usize) {
+    fn capacity(self) -> (usize, usize) {
         match self {
             Alphabet::Gsm => (160, 153),
             Alphabet::Ucs2 => (70, 67),
@@ -47,7 +47,7 @@ impl Alphabet {
 /// How many parts the text has.
 pub fn segments(text: &str) -> usize {
     let alphabet = Alphabet::of(text);
-    let (alone, joined) = alphabet.room();
+    let (alone, joined) = alphabet.capacity();
     if text.chars().map(|c| alphabet.width(c)).sum::<usize>() <= alone {
         return 1;
     }
@@ -63,20 +63,20 @@ pub fn segments(text: &str) -> usize {
 
 /// Most characters that so many parts can hold.
 pub fn most_characters(parts: usize) -> usize {
-    let (alone, joined) = Alphabet::Gsm.room();
+    let (alone, joined) = Alphabet::Gsm.capacity();
     if parts == 1 { alone } else { parts * joined }
 }
 
 /// Whether the text has room in `most` parts, in the alphabet in which it is sent.
 pub fn fits(text: &str, most: usize) -> bool {
-    segments(&plainer(text)) <= most
+    segments(&to_gsm_text(text)) <= most
 }
 
 /// The text within `most` parts. What looks the same in the GSM alphabet is written in it where that is enough to save
 /// the others. Where there is not room for all, the end is given up, but for `keep`, which stands in it; `None` where
 /// even that has no room.
 pub fn fit(text: &str, keep: Option<&str>, most: usize) -> Option<String> {
-    let text = plainer(text);
+    let text = to_gsm_text(text);
     if segments(&text) <= most {
         return Some(text);
     }
@@ -96,7 +96,7 @@ pub fn fit(text: &str, keep: Option<&str>, most: usize) -> Option<String> {
 }
 
 /// The text with typographic signs as a typewriter has them, if then all of it is in the GSM alphabet.
-fn plainer(text: &str) -> String {
+fn to_gsm_text(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
     let mut plain = String::with_capacity(text.len());
     for c in text.chars() {

@@ -101,7 +101,7 @@ pub fn add_own(set: &mut TemplateSet, phrases: &mut Catalogue, dir: &Path) -> Re
             faults.add(PLACE, format!("{}: {why}", path.display()));
         }
     }
-    faults.or(())
+    faults.into_result(())
 }
 
 fn read(path: &Path) -> Result<String, String> {

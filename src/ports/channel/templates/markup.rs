@@ -8,14 +8,14 @@ mod table;
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-use crate::base::unicode_safety::visible;
+use crate::base::unicode_safety::escape_hidden;
 use crate::ports::channel::templates::MessageFormat;
 use crate::ports::channel::templates::markup::output::{MarkupOutput, NESTING};
 use crate::ports::channel::templates::markup::table::MarkupTable;
 
 /// The text with the format's markup made harmless. Hidden characters are shown.
 pub fn escaped(text: &str, format: MessageFormat) -> String {
-    let text = visible(text);
+    let text = escape_hidden(text);
     match format {
         MessageFormat::Plain => text,
         MessageFormat::Html => {

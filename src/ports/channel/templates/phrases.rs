@@ -115,16 +115,16 @@ impl Phrases {
 
     /// The phrase of this name with texts put in.
     pub fn with(&self, name: &str, parts: &[(&str, &str)]) -> String {
-        let mut said = String::new();
+        let mut text = String::new();
         for piece in pieces(self.get(name)) {
             match piece {
-                PhrasePiece::Words(words) => said.push_str(words),
+                PhrasePiece::Words(words) => text.push_str(words),
                 PhrasePiece::Insert(wanted) => {
-                    said.push_str(parts.iter().find(|(part, _)| *part == wanted).map_or("", |(_, text)| text));
+                    text.push_str(parts.iter().find(|(part, _)| *part == wanted).map_or("", |(_, text)| text));
                 }
             }
         }
-        said
+        text
     }
 }
 
@@ -184,10 +184,10 @@ mod tests {
         catalogue.add_own("fr", "approve = \"Approuver\"").unwrap();
         catalogue.add_own("de-AT", "month_1 = \"Jänner\"").unwrap();
         catalogue.add_own("en", "reject = \"Decline\"").unwrap();
-        let said = |locale, name| catalogue.of(locale).get(name).to_owned();
-        assert_eq!([said("fr-CA", "approve"), said("fr-CA", "reject")], ["Approuver", "Decline"]);
-        assert_eq!([said("de-at", "month_1"), said("de-at", "approve")], ["Jänner", "Freigeben"]);
-        assert_eq!([said("de-CH", "month_1"), said("it", "approve")], ["Januar", "Approve"]);
+        let text = |locale, name| catalogue.of(locale).get(name).to_owned();
+        assert_eq!([text("fr-CA", "approve"), text("fr-CA", "reject")], ["Approuver", "Decline"]);
+        assert_eq!([text("de-at", "month_1"), text("de-at", "approve")], ["Jänner", "Freigeben"]);
+        assert_eq!([text("de-CH", "month_1"), text("it", "approve")], ["Januar", "Approve"]);
         assert_eq!(
             ["fr-CA", "de-at", "it"].map(|locale| catalogue.of(locale).lang().to_owned()),
             ["fr", "de-AT", "en"]

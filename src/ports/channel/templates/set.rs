@@ -98,7 +98,7 @@ impl TemplateSet {
             None => {
                 let name = found(&self.embedded)?;
                 let lang = written_in(&name).unwrap_or_else(|| LANGUAGE.to_owned());
-                (name, Some(lang), telling.spoken())
+                (name, Some(lang), telling.main_message())
             }
         };
         let whole_name = if part == TemplateKind::Subject { format!("{name}{SUBJECT_PART}") } else { name.clone() };

@@ -29,7 +29,7 @@ pub fn run(own: &TemplateSet, dir: &Path) -> Result<(), ValidationErrors> {
             }
         }
     }
-    faults.or(())
+    faults.into_result(())
 }
 
 /// The parsed names of the operator's templates.
@@ -57,14 +57,14 @@ fn samples(own: &TemplateSet) -> Vec<MessageContext> {
     let mut samples = Vec::new();
     for telling in Purpose::WORDS.into_iter().map(Purpose::Of).chain(notices).map(sample) {
         for locale in &locales {
-            let told = MessageContext { locale: (*locale).to_owned(), ..telling.clone() };
+            let sample = MessageContext { locale: (*locale).to_owned(), ..telling.clone() };
             let note = "The whole, 9000 characters".to_owned();
             let link = Secret::new("https://wake.example.org/messages/0123456789abcdef");
             samples.push(MessageContext {
                 whole: Some(WholeMessageLink { note, label: "Open".into(), link }),
-                ..told.clone()
+                ..sample.clone()
             });
-            samples.push(told);
+            samples.push(sample);
         }
     }
     samples
@@ -182,8 +182,8 @@ mod tests {
         for filter in first_column("Filters") {
             let mut set = TemplateSet::embedded(&[]);
             set.add_own("message.txt", &format!("Subject: x\n{{{{ text | {filter} }}}}")).expect("a template");
-            let told = set.render(&sample(Purpose::Of("message")), "", MessageFormat::Plain, TemplateKind::Body);
-            assert_eq!(told, Some(Ok("Two **mails**, none urgent.".into())), "{filter}");
+            let sample = set.render(&sample(Purpose::Of("message")), "", MessageFormat::Plain, TemplateKind::Body);
+            assert_eq!(sample, Some(Ok("Two **mails**, none urgent.".into())), "{filter}");
         }
     }
 }

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_subject_the_first_line_is_one() {
+    fn mail_subject_defaults_to_the_first_line() {
         assert_eq!(first_line("\n Two mails\nfrom Ann"), "Two mails");
         assert_eq!(first_line(&"é".repeat(81)), format!("{}…", "é".repeat(80)));
     }

@@ -41,7 +41,7 @@ pub fn read(declared: &[Declared], egress: &Egress) -> Result<Vec<PreparedTool>,
         reader.arguments();
         prepared.extend(reader.request());
     }
-    faults.or(prepared)
+    faults.into_result(prepared)
 }
 
 struct DeclarationReader<'a> {

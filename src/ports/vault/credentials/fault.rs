@@ -77,7 +77,7 @@ impl CredentialError {
     }
 
     /// The issue that its owner has to mend; `None`: they can't, or it passes.
-    pub fn lack(&self) -> Option<CredentialIssue> {
+    pub fn owner_issue(&self) -> Option<CredentialIssue> {
         let kind = match self.trouble {
             CredentialFault::Missing => CredentialIssueKind::Missing,
             CredentialFault::NeedsConsent => CredentialIssueKind::NeedsConsent,
@@ -94,7 +94,7 @@ impl CredentialError {
 
     /// The fault of a run that can't go on because of it.
     pub fn fault(&self) -> RunFault {
-        RunFault { credential_issue: self.lack().map(Box::new), ..RunFault::new(self.code(), self.to_string()) }
+        RunFault { credential_issue: self.owner_issue().map(Box::new), ..RunFault::new(self.code(), self.to_string()) }
     }
 
     fn sentence(&self) -> String {

@@ -24,17 +24,17 @@ impl SecretGuard {
     /// `parts` is what of the document was put into the request, however short; it is known from now on.
     pub fn of(parts: &[Zeroizing<String>], documents: &[&SecretDocument], known: &UsedSecrets) -> SecretGuard {
         let parts = parts.iter().map(|part| part.as_str());
-        known.learn(parts.chain(documents.iter().flat_map(|document| secrets_of(document.value()))));
-        SecretGuard::knowing(known).unwrap_or_else(|| SecretGuard { redactor: Arc::new(Redactor::new([])) })
+        known.add(parts.chain(documents.iter().flat_map(|document| secrets_of(document.value()))));
+        SecretGuard::for_secrets(known).unwrap_or_else(|| SecretGuard { redactor: Arc::new(Redactor::new([])) })
     }
 
     /// Of a request without a credential; `None` where there is nothing to look for.
-    pub fn knowing(known: &UsedSecrets) -> Option<SecretGuard> {
+    pub fn for_secrets(known: &UsedSecrets) -> Option<SecretGuard> {
         known.redactor().map(|redactor| SecretGuard { redactor })
     }
 
     pub fn finds(&self, text: &str) -> bool {
-        self.redactor.finds(text.as_bytes())
+        self.redactor.contains_secret(text.as_bytes())
     }
 
     /// `url` is that of the request without the credential.
@@ -42,9 +42,9 @@ impl SecretGuard {
         let Response { status, headers, body, url: sent } = response;
         let redactor = self.redactor.clone();
         let body = match body.len() {
-            ..=READ_ASIDE => clean(&redactor, body),
+            ..=READ_ASIDE => redact_body(&redactor, body),
             // where it can't be read, nothing of it is shown
-            _ => tokio::task::spawn_blocking(move || clean(&redactor, body))
+            _ => tokio::task::spawn_blocking(move || redact_body(&redactor, body))
                 .await
                 .unwrap_or_else(|_| Bytes::from_static(REDACTED.as_bytes())),
         };
@@ -58,7 +58,7 @@ impl SecretGuard {
                 Cow::Borrowed(_) => Some(value.clone()),
                 Cow::Owned(bytes) => HeaderValue::from_bytes(&bytes).ok(),
             };
-            if let Some(value) = value.filter(|_| !self.redactor.finds(name.as_str().as_bytes())) {
+            if let Some(value) = value.filter(|_| !self.redactor.contains_secret(name.as_str().as_bytes())) {
                 clean.append(name.clone(), value);
             }
         }
@@ -85,7 +85,7 @@ impl SecretGuard {
     }
 }
 
-fn clean(redactor: &Redactor, body: Bytes) -> Bytes {
+fn redact_body(redactor: &Redactor, body: Bytes) -> Bytes {
     match redactor.bytes(&body) {
         Cow::Owned(clean) => clean.into(),
         Cow::Borrowed(_) => body,

@@ -18,7 +18,7 @@ use crate::ports::vault::Vault;
 use crate::ports::vault::credentials::inject::parts;
 use crate::ports::vault::credentials::secret_document::READ_ASIDE;
 use crate::ports::vault::credentials::secret_document::SecretDocument;
-use crate::store::{Store, StoreError, answered};
+use crate::store::{Store, StoreError, with_timeout};
 
 /// By how much the clock that a use was recorded by may be behind the one that the run was.
 const BEFORE: TimeDelta = TimeDelta::minutes(1);
@@ -52,9 +52,14 @@ impl UsedSecrets {
     }
 
     /// The secrets that a run has used, and those it may still use, read now.
-    pub async fn to(store: &Store, vault: &Vault, run: &Run, named: &[Reference]) -> Result<UsedSecrets, StoreError> {
+    pub async fn load_for_run(
+        store: &Store,
+        vault: &Vault,
+        run: &Run,
+        named: &[Reference],
+    ) -> Result<UsedSecrets, StoreError> {
         let known = UsedSecrets::of(run);
-        known.recall(store, vault).await?;
+        known.load(store, vault).await?;
         known.read(store, vault, &run.tenant_id, named).await?;
         Ok(known)
     }
@@ -68,10 +73,10 @@ impl UsedSecrets {
     pub async fn finds(&self, text: &str) -> bool {
         let Some(redactor) = self.redactor() else { return false };
         if text.len() <= READ_ASIDE {
-            return redactor.finds(text.as_bytes());
+            return redactor.contains_secret(text.as_bytes());
         }
         let text = text.to_owned();
-        tokio::task::spawn_blocking(move || redactor.finds(text.as_bytes())).await.unwrap_or(true)
+        tokio::task::spawn_blocking(move || redactor.contains_secret(text.as_bytes())).await.unwrap_or(true)
     }
 
     pub(super) fn redactor(&self) -> Option<Arc<Redactor>> {
@@ -79,7 +84,7 @@ impl UsedSecrets {
     }
 
     /// Looks for these, too, from now on.
-    pub fn learn<'a>(&self, secrets: impl IntoIterator<Item = &'a str>) {
+    pub fn add<'a>(&self, secrets: impl IntoIterator<Item = &'a str>) {
         let mut kept = self.kept();
         let before = kept.secrets.len();
         for secret in secrets {
@@ -94,9 +99,9 @@ impl UsedSecrets {
     }
 
     /// Reads what earlier executions of the run have used, once.
-    pub(super) async fn recall(&self, store: &Store, vault: &Vault) -> Result<(), StoreError> {
+    pub(super) async fn load(&self, store: &Store, vault: &Vault) -> Result<(), StoreError> {
         let Some(Earlier { tenant, run_id, since }) = self.kept().unread.clone() else { return Ok(()) };
-        let used = answered(store.credentials_used_by(&tenant, run_id, since)).await?;
+        let used = with_timeout(store.credentials_used_by(&tenant, run_id, since)).await?;
         self.read(store, vault, &tenant, &used).await?;
         self.kept().unread = None;
         Ok(())
@@ -106,14 +111,14 @@ impl UsedSecrets {
     async fn read(&self, store: &Store, vault: &Vault, tenant: &str, named: &[Reference]) -> Result<(), StoreError> {
         for reference in named {
             let asked = store.find_credential(&Scope::Every, tenant, &reference.service, &reference.account);
-            let Some(stored) = answered(asked).await? else { continue };
+            let Some(stored) = with_timeout(asked).await? else { continue };
             let Some(document) = vault.open_document(&stored).ok().and_then(|secret| SecretDocument::read(&secret))
             else {
                 tracing::warn!(tenant_id = tenant, credential = %reference, "a credential that a run has used can't be opened");
                 continue;
             };
             let injected = stored.credential.inject.map_or_else(Vec::new, |how| parts(&how, document.value()));
-            self.learn(injected.iter().map(|part| part.as_str()).chain(secrets_of(document.value())));
+            self.add(injected.iter().map(|part| part.as_str()).chain(secrets_of(document.value())));
         }
         Ok(())
     }
@@ -138,8 +143,8 @@ mod tests {
     fn all_that_was_learnt_is_taken_out_by_all_who_know_it() {
         let known = UsedSecrets::default();
         assert_eq!(known.text("one-secret"), "one-secret");
-        known.clone().learn(["one-secret", "two-secret"]);
-        known.learn(["two-secret", "three-secret"]);
+        known.clone().add(["one-secret", "two-secret"]);
+        known.add(["two-secret", "three-secret"]);
         assert_eq!(known.text("one-secret, two-secret, b25lLXNlY3JldA=="), "[redacted], [redacted], [redacted]");
         assert_eq!(format!("{known:?}"), "Known");
     }

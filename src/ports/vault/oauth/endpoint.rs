@@ -81,8 +81,8 @@ impl Endpoint {
         let (headers, body) = self.request(form);
         let secrets = self.redactor(form, document);
         let (status, body) = self.send(headers, body).await.map_err(|refusal| match refusal {
-            EndpointRefusal::Later(why) => EndpointRefusal::Later(told(&why, &secrets)),
-            EndpointRefusal::Request(why) => EndpointRefusal::Request(told(&why, &secrets)),
+            EndpointRefusal::Later(why) => EndpointRefusal::Later(redacted_text(&why, &secrets)),
+            EndpointRefusal::Request(why) => EndpointRefusal::Request(redacted_text(&why, &secrets)),
             other => other,
         })?;
         read(status, &body, &secrets)
@@ -151,7 +151,7 @@ impl Endpoint {
             ClientAuthentication::User(egress) => {
                 let denied = |error: EgressError| EndpointRefusal::Request(error.to_string());
                 let url = egress.check(&self.token_url).map_err(denied)?;
-                hosts::encrypted(&url, egress.opens(&url)).map_err(EndpointRefusal::Request)?;
+                hosts::encrypted(&url, egress.is_allowed(&url)).map_err(EndpointRefusal::Request)?;
                 let request = EgressRequest {
                     headers,
                     body: body.into(),
@@ -184,15 +184,15 @@ fn unreachable(error: &reqwest::Error) -> EndpointRefusal {
 
 /// Judges an answer. Some providers answer 200 with an error in it.
 fn read(status: StatusCode, body: &[u8], secrets: &Redactor) -> Result<Granted, EndpointRefusal> {
-    if let Ok(said) = serde_json::from_slice::<EndpointError>(body) {
-        return Err(refused(status, &said, secrets));
+    if let Ok(answer) = serde_json::from_slice::<EndpointError>(body) {
+        return Err(refused(status, &answer, secrets));
     }
     if status.is_success() {
         let granted: Granted = serde_json::from_slice(body).map_err(|_| {
             EndpointRefusal::Request("it answers something else than tokens (RFC 6749, section 5.1)".into())
         })?;
         return match granted.token_type.as_deref() {
-            Some(kind) if !kind.eq_ignore_ascii_case("bearer") => Err(EndpointRefusal::Request(told(
+            Some(kind) if !kind.eq_ignore_ascii_case("bearer") => Err(EndpointRefusal::Request(redacted_text(
                 &format!("it gives tokens of the type `{kind}`, not `Bearer`"),
                 secrets,
             ))),
@@ -211,12 +211,12 @@ fn read(status: StatusCode, body: &[u8], secrets: &Redactor) -> Result<Granted, 
     })
 }
 
-fn refused(status: StatusCode, said: &EndpointError, secrets: &Redactor) -> EndpointRefusal {
-    let why = match said.error_description.as_deref().filter(|text| !text.trim().is_empty()) {
-        Some(description) => told(&format!("{}: {description}", said.error), secrets),
-        None => told(&said.error, secrets),
+fn refused(status: StatusCode, answer: &EndpointError, secrets: &Redactor) -> EndpointRefusal {
+    let why = match answer.error_description.as_deref().filter(|text| !text.trim().is_empty()) {
+        Some(description) => redacted_text(&format!("{}: {description}", answer.error), secrets),
+        None => redacted_text(&answer.error, secrets),
     };
-    match said.error.as_str() {
+    match answer.error.as_str() {
         // the last four are what GitHub, Slack and Google say for it
         "invalid_grant" | "bad_refresh_token" | "bad_verification_code" | "invalid_refresh_token" | "token_revoked" => {
             EndpointRefusal::Grant(why)
@@ -229,7 +229,7 @@ fn refused(status: StatusCode, said: &EndpointError, secrets: &Redactor) -> Endp
 }
 
 /// Words of a provider as they may be shown: on one line, cut, none of these secrets in them.
-fn told(text: &str, secrets: &Redactor) -> String {
+fn redacted_text(text: &str, secrets: &Redactor) -> String {
     let line = on_one_line(secrets.text(text).trim());
     match line.chars().count() {
         n if n > SHOWN => line.chars().take(SHOWN - 1).chain(['…']).collect(),
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(why.chars().count(), SHOWN);
     }
     #[test]
-    fn nothing_that_was_sent_or_lies_beside_it_is_repeated_in_whatever_encoding_it_comes_back() {
+    fn secrets_are_redacted_in_every_encoding() {
         let endpoint = endpoint(Some("client-canary"), ClientAuth::Basic);
         let (token, kind) = (Secret::new("refresh-canary"), Secret::new("refresh_token"));
         let document = Secret::new(r#"{"refresh_token":"refresh-canary","note":{"key":"beside-canary"}}"#);
@@ -331,7 +331,7 @@ mod tests {
         let (headers, _) = endpoint.request(&form);
         let basic = headers[header::AUTHORIZATION].to_str().unwrap().to_owned();
         let hex: String = "refresh-canary".bytes().map(|byte| format!("{byte:02x}")).collect();
-        for (said, shown) in [
+        for (answer, shown) in [
             (basic.as_str(), "Basic [redacted]"),
             ("an+id:client-canary", "[redacted]"),
             (&STANDARD.encode("client-canary"), "[redacted]"),
@@ -339,7 +339,7 @@ mod tests {
             ("refresh%2Dcanary, beside-canary", "[redacted], [redacted]"),
             ("the refresh_token is used up", "the refresh_token is used up"),
         ] {
-            assert_eq!(told(said, &secrets), shown, "{said}");
+            assert_eq!(redacted_text(answer, &secrets), shown, "{answer}");
         }
     }
 }

@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use crate::base::clock::{pause, signed};
+use crate::base::clock::{pause, to_delta};
 use crate::base::id::Scope;
 use crate::base::secret::Secret;
 use crate::domain::credential::{Credential, CredentialStatus};
 use crate::ports::vault::oauth::endpoint::{Endpoint, EndpointRefusal, TIMEOUT};
 use crate::ports::vault::oauth::tokens::{Age, Granted, OAuthTokens};
 use crate::ports::vault::oauth::{OAuthError, Shared, notice};
-use crate::store::{SealedDocument, StoreError, StoredCredential, answered, next_generation};
+use crate::store::{SealedDocument, StoreError, StoredCredential, next_generation, with_timeout};
 
 /// For so long what the provider has given is offered to the store.
 const STORING: Duration = Duration::from_secs(60);
@@ -77,42 +77,42 @@ impl Refresher {
             return Ok(document);
         }
         let refused = force.then_some(stored.generation);
-        let mut held = OpenCredential { stored: stored.clone(), document };
+        let mut opened = OpenCredential { stored: stored.clone(), document };
         let work = async {
             loop {
-                if let Some(document) = self.step(&held, refused == Some(held.stored.generation)).await? {
+                if let Some(document) = self.step(&opened, refused == Some(opened.stored.generation)).await? {
                     return Ok(document);
                 }
                 pause(LOOK).await;
-                held = self.read_again(stored).await?;
+                opened = self.read_again(stored).await?;
             }
         };
         timeout(PATIENCE, work).await.unwrap_or(Err(OAuthError::Busy))
     }
 
     /// A good document, or `None` while another renews it.
-    async fn step(&self, held: &OpenCredential, refused: bool) -> Result<Option<Secret>, OAuthError> {
-        let credential = &held.stored.credential;
+    async fn step(&self, opened: &OpenCredential, refused: bool) -> Result<Option<Secret>, OAuthError> {
+        let credential = &opened.stored.credential;
         if credential.status == CredentialStatus::NeedsConsent {
             let why = credential.status_reason.clone();
             return Err(OAuthError::NeedsConsent(why.unwrap_or_else(|| "its provider no longer renews it".into())));
         }
         let odd = || OAuthError::Misconfigured("its document is no object with texts as tokens".into());
-        let tokens = OAuthTokens::read(&held.document).ok_or_else(odd)?;
+        let tokens = OAuthTokens::read(&opened.document).ok_or_else(odd)?;
         let now = self.0.now();
         let age = Age::of(credential.id, credential.expires_at, tokens.expires_in, now);
         let must = refused || age == Age::Over || tokens.access_token.is_none();
         if !must && (age == Age::Fresh || tokens.refresh_token.is_none()) {
-            return Ok(Some(held.document.clone()));
+            return Ok(Some(opened.document.clone()));
         }
         if refused && age != Age::Over && tokens.refresh_token.is_none() {
             return Err(OAuthError::NoRefreshToken);
         }
         let lease =
-            answered(self.0.store.claim_refresh(credential.id, credential.version, now + signed(LEASE))).await?;
-        let Some(lease) = lease else { return Ok((!must).then(|| held.document.clone())) };
-        let turn = RefreshTurn { shared: self.0.clone(), stored: held.stored.clone(), lease, must };
-        let (document, reference) = (held.document.clone(), credential.reference());
+            with_timeout(self.0.store.claim_refresh(credential.id, credential.version, now + to_delta(LEASE))).await?;
+        let Some(lease) = lease else { return Ok((!must).then(|| opened.document.clone())) };
+        let turn = RefreshTurn { shared: self.0.clone(), stored: opened.stored.clone(), lease, must };
+        let (document, reference) = (opened.document.clone(), credential.reference());
         // on its own, because who waits for it may go away
         let renewed = match tokio::spawn(turn.run(document, tokens)).await {
             Ok(renewed) => renewed,
@@ -127,7 +127,7 @@ impl Refresher {
             ) if !must => {
                 tracing::warn!(tenant = credential.tenant_id, credential = %reference, %error,
                     "a credential is due and was not renewed; its old token is used while it is good");
-                Ok(Some(held.document.clone()))
+                Ok(Some(opened.document.clone()))
             }
             renewed => renewed.map(Some),
         }
@@ -137,9 +137,9 @@ impl Refresher {
     async fn read_again(&self, stored: &StoredCredential) -> Result<OpenCredential, OAuthError> {
         let read = &stored.credential;
         let (tenant, service, account) = (&read.tenant_id, &read.service, &read.account_name);
-        let stored = answered(self.0.store.get_credential(&Scope::Every, tenant, service, account)).await?;
-        if !is_used_alike(read, &stored.credential) {
-            return Err(written_meanwhile());
+        let stored = with_timeout(self.0.store.get_credential(&Scope::Every, tenant, service, account)).await?;
+        if !is_same_client(read, &stored.credential) {
+            return Err(changed_meanwhile());
         }
         let document = self.0.vault.open_document(&stored)?;
         Ok(OpenCredential { stored, document })
@@ -228,15 +228,15 @@ impl RefreshTurn {
 
     /// The new document, to whoever asked for it with what they had read of the credential.
     fn given(&self, document: Secret, stored: &StoredCredential) -> Result<Secret, OAuthError> {
-        match is_used_alike(&self.stored.credential, &stored.credential) {
+        match is_same_client(&self.stored.credential, &stored.credential) {
             true => Ok(document),
-            false => Err(written_meanwhile()),
+            false => Err(changed_meanwhile()),
         }
     }
 
     async fn now_stored(&self) -> Result<StoredCredential, StoreError> {
         let c = &self.stored.credential;
-        answered(self.shared.store.get_credential(&Scope::Every, &c.tenant_id, &c.service, &c.account_name)).await
+        with_timeout(self.shared.store.get_credential(&Scope::Every, &c.tenant_id, &c.service, &c.account_name)).await
     }
 
     /// The error where the provider's answer can't be kept, so it must not be used.
@@ -252,13 +252,13 @@ impl RefreshTurn {
     async fn end(&self, why: String) -> Result<Secret, OAuthError> {
         let credential = &self.stored.credential;
         let now = self.now_stored().await?;
-        if now.generation != self.stored.generation || !is_used_alike(credential, &now.credential) {
-            return Err(written_meanwhile());
+        if now.generation != self.stored.generation || !is_same_client(credential, &now.credential) {
+            return Err(changed_meanwhile());
         }
-        answered(notice::needs_consent(&self.shared.store, &self.stored, &why)).await?;
-        match answered(self.shared.store.mark_needs_consent(credential.id, self.lease, &why)).await {
+        with_timeout(notice::needs_consent(&self.shared.store, &self.stored, &why)).await?;
+        match with_timeout(self.shared.store.mark_needs_consent(credential.id, self.lease, &why)).await {
             Ok(_) => Err(OAuthError::NeedsConsent(why)),
-            Err(StoreError::LeaseLost) => Err(written_meanwhile()),
+            Err(StoreError::LeaseLost) => Err(changed_meanwhile()),
             Err(error) => Err(error.into()),
         }
     }
@@ -267,7 +267,7 @@ impl RefreshTurn {
     /// endpoint that is away; without a good token the next use tries at once.
     async fn give_back(&self, error: OAuthError) -> Result<Secret, OAuthError> {
         if self.must {
-            answered(self.shared.store.release_refresh(self.stored.credential.id, self.lease)).await?;
+            with_timeout(self.shared.store.release_refresh(self.stored.credential.id, self.lease)).await?;
         }
         Err(error)
     }
@@ -275,7 +275,7 @@ impl RefreshTurn {
 
 /// Whether a document may be used by what was read of its credential before: the same one, that goes to the same hosts
 /// in the same way and is renewed at the same place.
-fn is_used_alike(read: &Credential, now: &Credential) -> bool {
+fn is_same_client(read: &Credential, now: &Credential) -> bool {
     let of = |credential: &Credential| {
         let Credential { id, hosts, inject, oauth, .. } = credential.clone();
         (id, hosts, inject, oauth)
@@ -284,6 +284,6 @@ fn is_used_alike(read: &Credential, now: &Credential) -> bool {
 }
 
 /// Its owner has written it while the old tokens were tried: nothing is to be said of those.
-fn written_meanwhile() -> OAuthError {
+fn changed_meanwhile() -> OAuthError {
     OAuthError::Later("it was written while it was renewed".into())
 }

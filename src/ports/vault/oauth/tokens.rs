@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::base::clock::signed;
+use crate::base::clock::to_delta;
 use crate::base::secret::{Secret, erase};
 
 /// How long before its end an access token is renewed, at most.
@@ -56,7 +56,7 @@ pub struct Granted {
 impl Granted {
     /// When the access token ends, where the answer says so.
     pub fn expires_at(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        now.checked_add_signed(signed(Duration::from_secs(self.expires_in?)))
+        now.checked_add_signed(to_delta(Duration::from_secs(self.expires_in?)))
     }
 
     /// The document with what was given in its place; without an old one a new document.
@@ -133,7 +133,7 @@ impl Age {
         let ahead = of_life.map_or(AHEAD, |share| share.min(AHEAD)).mul_f64(1.0 + SPREAD * share(id));
         match end - now {
             left if left <= chrono::TimeDelta::zero() => Age::Over,
-            left if left <= signed(ahead) => Age::Due,
+            left if left <= to_delta(ahead) => Age::Due,
             _ => Age::Fresh,
         }
     }

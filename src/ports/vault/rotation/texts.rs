@@ -33,7 +33,7 @@ pub fn opens_task(vault: &Vault, tenant: &str, spec: &Value) -> bool {
 
 fn opens(vault: &Vault, document: &Value, texts: Texts) -> bool {
     let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str);
-    texts.iter().any(|(pointer, place)| text(pointer).is_some_and(|text| vault.opens(&place.context(), text)))
+    texts.iter().any(|(pointer, place)| text(pointer).is_some_and(|text| vault.can_open(&place.context(), text)))
 }
 
 /// Those of a task.
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_task_only_the_secret_of_its_executor_is_touched() {
+    fn rotation_rewraps_only_the_executor_secret_of_a_task() {
         let (secret, foreign) =
             (sealed(SealedPlace::task("ann", "webhook", "secret")), sealed(SealedPlace::webhook("ann")));
         let spec = json!({ "executor": "webhook", "action": { "config": {

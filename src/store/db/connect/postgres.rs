@@ -24,7 +24,7 @@ const OLDEST_POSTGRES: i32 = 130_000;
 /// A server that does not answer a connection at all for this long counts as down.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long is waited between two looks at a database that is down.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 pub(super) async fn open(url: &str, settings: &Settings, waiting: impl Fn(&str)) -> Result<Db, OpenError> {
     let base = PgConnectOptions::from_str(url)
@@ -34,8 +34,11 @@ pub(super) async fn open(url: &str, settings: &Settings, waiting: impl Fn(&str))
     loop {
         match prepare_postgres(&base, settings).await {
             Err(OpenError::Away(why)) => {
-                waiting(&format!("the database is not up yet, looking again every {} s: {why}", LOOK_AGAIN.as_secs()));
-                clock::pause(LOOK_AGAIN).await;
+                waiting(&format!(
+                    "the database is not up yet, looking again every {} s: {why}",
+                    POLL_INTERVAL.as_secs()
+                ));
+                clock::pause(POLL_INTERVAL).await;
             }
             done => return done,
         }
@@ -74,16 +77,16 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
     let rest = most - HOT_CONNECTIONS - 1;
     let quick = Connections::open(planned_once, (rest / 3).max(1)).await.map_err(refused)?;
     let pool = Connections::open(guarded.clone(), rest - (rest / 3).max(1)).await.map_err(refused)?;
-    Ok(Db::Postgres { pool, hot, quick, ears: Listener::of(guarded), waits: Waits::default() })
+    Ok(Db::Postgres { pool, hot, quick, listener: Listener::of(guarded), waits: Waits::default() })
 }
 
 /// Whether it is worth looking again.
 pub(in crate::store) fn refused(error: sqlx::Error) -> OpenError {
-    if comes_up_later(&error) { OpenError::Away(error.to_string()) } else { OpenError::Refused(error.to_string()) }
+    if is_starting_up(&error) { OpenError::Away(error.to_string()) } else { OpenError::Refused(error.to_string()) }
 }
 
 /// Nobody listens, or the server starts or stops (57P01 to 57P03), or has no connection left (53300).
-fn comes_up_later(error: &sqlx::Error) -> bool {
+fn is_starting_up(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => true,
         sqlx::Error::Database(database) => {
@@ -121,7 +124,7 @@ async fn migrate_postgres(connection: &mut PgConnection) -> Result<(), OpenError
     let mut migrator = sqlx_macros::migrate!("migrations/postgres");
     migrator.set_ignore_missing(true);
     migrator.run(connection).await.map_err(|error| match error {
-        MigrateError::Execute(error) if comes_up_later(&error) => refused(error),
+        MigrateError::Execute(error) if is_starting_up(&error) => refused(error),
         error => OpenError::Migration(error.to_string()),
     })
 }

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 
 use crate::domain::run::transcript::FORMAT;
 use crate::store::StoreError;
-use crate::store::runs::leases::Lease;
+use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 
 pub(super) async fn append(

@@ -9,9 +9,9 @@ use uuid::Uuid;
 
 use crate::store::StoreError;
 use crate::store::runs::NewRun;
-use crate::store::runs::leases::Lease;
-use crate::store::runs::leases::RunClaim;
-use crate::store::runs::shares::line;
+use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::RunClaim;
+use crate::store::runs::shares::tenant_hash;
 use crate::store::tasks::fires::{FireBatch, FireDue, PlannedRun, WrittenRows, all_moved};
 
 /// A row that `fire` answers: a run with its token; or, without a run, how many tasks moved on and runs were recorded.
@@ -69,9 +69,14 @@ pub(super) async fn record(
         let lease = Lease { run_id: ready.run.id, token: tokens[&ready.run.id] };
         written.recorded += 1;
         if goes(ready) {
-            written.going.push(ready.going(lease, ask.now));
+            written.started.push(ready.started_row(lease, ask.now));
         } else if let Some(until) = ready.lease_until {
-            written.claims.push(RunClaim { lease, run_at: ready.run_at, until, line: line(&ready.run.tenant_id) });
+            written.claims.push(RunClaim {
+                lease,
+                run_at: ready.run_at,
+                until,
+                tenant_hash: tenant_hash(&ready.run.tenant_id),
+            });
         }
     }
     Ok(())

@@ -6,9 +6,9 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use crate::domain::run::transcript::FORMAT;
 use crate::store::StoreError;
-use crate::store::db::sqlite_batch::{comes_again, pieces};
+use crate::store::db::sqlite_batch::{chunks, is_reusable};
 use crate::store::hot::sqlite::starting::with_leases;
-use crate::store::runs::leases::Lease;
+use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 
 pub(super) async fn append(
@@ -17,16 +17,16 @@ pub(super) async fn append(
 ) -> Result<HashSet<Lease>, StoreError> {
     let leases: Vec<Lease> = appends.iter().map(|append| append.lease).collect();
     let mut held = HashSet::with_capacity(leases.len());
-    for leases in pieces(&leases) {
+    for leases in chunks(&leases) {
         let still: Vec<Lease> =
-            holding(leases).build_query_as().persistent(comes_again(leases.len())).fetch_all(&mut *conn).await?;
+            holding(leases).build_query_as().persistent(is_reusable(leases.len())).fetch_all(&mut *conn).await?;
         held.extend(still);
     }
     let of_held = appends.iter().filter(|append| held.contains(&append.lease));
     let entries: Vec<(Lease, &EntryColumns)> =
         of_held.flat_map(|append| append.entries.iter().map(|entry| (append.lease, entry))).collect();
-    for entries in pieces(&entries) {
-        inserting(entries).build().persistent(comes_again(entries.len())).execute(&mut *conn).await?;
+    for entries in chunks(&entries) {
+        inserting(entries).build().persistent(is_reusable(entries.len())).execute(&mut *conn).await?;
     }
     Ok(held)
 }

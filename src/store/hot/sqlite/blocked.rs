@@ -7,16 +7,16 @@ use sqlx::{QueryBuilder, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::db::sqlite_batch::{comes_again, list, pieces};
+use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::hot::sqlite::starting::with_leases;
 use crate::store::runs::blocked::BlockedRow;
-use crate::store::runs::leases::Lease;
+use crate::store::runs::lease::Lease;
 use crate::store::runs::slots::BLOCKED_ROW;
 use crate::store::sql::sql;
 
 pub(super) async fn standing(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {
     let mut standing = Vec::new();
-    for leases in pieces(leases) {
+    for leases in chunks(leases) {
         let mut select = with_leases(leases);
         select.push(sql!(
             "select ",
@@ -26,7 +26,7 @@ pub(super) async fn standing(conn: &mut SqliteConnection, leases: &[Lease]) -> R
               left join tasks t on t.id = q.task_id"
         ));
         let rows: Vec<BlockedRow> =
-            select.build_query_as().persistent(comes_again(leases.len())).fetch_all(&mut *conn).await?;
+            select.build_query_as().persistent(is_reusable(leases.len())).fetch_all(&mut *conn).await?;
         standing.extend(rows);
     }
     Ok(standing)
@@ -34,11 +34,11 @@ pub(super) async fn standing(conn: &mut SqliteConnection, leases: &[Lease]) -> R
 
 pub(super) async fn lock_slots(conn: &mut SqliteConnection, tasks: &[Uuid]) -> Result<HashMap<Uuid, Uuid>, StoreError> {
     let mut holders = HashMap::new();
-    for tasks in pieces(tasks) {
+    for tasks in chunks(tasks) {
         let mut select = QueryBuilder::new("select task_id, run_id from slots where task_id in ");
         list(&mut select, tasks.iter().copied());
         let rows: Vec<(Uuid, Uuid)> =
-            select.build_query_as().persistent(comes_again(tasks.len())).fetch_all(&mut *conn).await?;
+            select.build_query_as().persistent(is_reusable(tasks.len())).fetch_all(&mut *conn).await?;
         holders.extend(rows);
     }
     Ok(holders)
@@ -49,17 +49,17 @@ pub(super) async fn skip(
     skipped: &[(Uuid, Uuid)],
     now: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    for skipped in pieces(skipped) {
+    for skipped in chunks(skipped) {
         let mut delete = QueryBuilder::new("delete from queue where run_id in ");
         list(&mut delete, skipped.iter().map(|(run_id, _)| *run_id));
-        delete.build().persistent(comes_again(skipped.len())).execute(&mut *conn).await?;
+        delete.build().persistent(is_reusable(skipped.len())).execute(&mut *conn).await?;
         let mut update = QueryBuilder::new("with skipped (run_id, holder) as (");
         update.push_values(skipped, |mut row, (run_id, holder)| {
             row.push_bind(*run_id).push_bind(*holder);
         });
         update.push(") update runs set state = 'skipped', reason = 'overlap', blocked_by = s.holder, finished_at = ");
         update.push_bind(now).push(" from skipped s where runs.id = s.run_id and runs.state = 'queued'");
-        update.build().persistent(comes_again(skipped.len())).execute(&mut *conn).await?;
+        update.build().persistent(is_reusable(skipped.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }

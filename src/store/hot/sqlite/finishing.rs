@@ -8,12 +8,12 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::db::sqlite_batch::{comes_again, list, pieces};
+use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::{optional, optional_document};
 use crate::store::runs::completions::PARK;
-use crate::store::runs::leases::Finish;
-use crate::store::runs::leases::FinishedRow;
-use crate::store::runs::leases::Lease;
+use crate::store::runs::lease::Finish;
+use crate::store::runs::lease::FinishedRow;
+use crate::store::runs::lease::Lease;
 
 /// The queue row of a run whose lease still stands: run, token, task, reason to cancel, its own overlap.
 type FinishingColumns = (Uuid, i64, Option<Uuid>, Option<String>, Option<String>);
@@ -31,12 +31,12 @@ pub(super) async fn finish(
     ends: &[Finish],
     now: DateTime<Utc>,
 ) -> Result<Vec<FinishedRow>, StoreError> {
-    let mut held = held(conn, ends).await?;
+    let mut held = leased_rows(conn, ends).await?;
     let mine = ends.iter().filter_map(|end| Some((end, held.remove(&end.lease)?)));
     let mine: Vec<(&Finish, FinishingRow)> = mine.collect();
     let (again, over): (Vec<_>, Vec<_>) = mine.iter().partition(|(end, _)| end.again.is_some());
     for (end, _) in again {
-        back_to_the_queue(conn, end).await?;
+        requeue(conn, end).await?;
     }
     for (end, held) in over.iter().filter(|(end, _)| end.park.is_some()) {
         park(conn, end, held).await?;
@@ -55,9 +55,9 @@ pub(super) async fn finish(
     Ok(taken.collect())
 }
 
-async fn held(conn: &mut SqliteConnection, ends: &[Finish]) -> Result<HashMap<Lease, FinishingRow>, StoreError> {
+async fn leased_rows(conn: &mut SqliteConnection, ends: &[Finish]) -> Result<HashMap<Lease, FinishingRow>, StoreError> {
     let mut held = HashMap::with_capacity(ends.len());
-    for ends in pieces(ends) {
+    for ends in chunks(ends) {
         let mut select = QueryBuilder::new("with ends (run_id, lease_token) as (");
         select.push_values(ends, |mut row, end| {
             row.push_bind(end.lease.run_id).push_bind(end.lease.token);
@@ -70,7 +70,7 @@ async fn held(conn: &mut SqliteConnection, ends: &[Finish]) -> Result<HashMap<Le
                    on q.run_id = e.run_id and q.lease_token = e.lease_token and q.state = 'started'",
         );
         let rows: Json<Vec<FinishingColumns>> =
-            select.build_query_scalar().persistent(comes_again(ends.len())).fetch_one(&mut *conn).await?;
+            select.build_query_scalar().persistent(is_reusable(ends.len())).fetch_one(&mut *conn).await?;
         held.extend(rows.0.into_iter().map(|(run_id, token, task_id, cancel_reason, overlap)| {
             (Lease { run_id, token }, FinishingRow { task_id, cancel_reason, overlap })
         }));
@@ -78,7 +78,7 @@ async fn held(conn: &mut SqliteConnection, ends: &[Finish]) -> Result<HashMap<Le
     Ok(held)
 }
 
-async fn back_to_the_queue(conn: &mut SqliteConnection, end: &Finish) -> Result<(), StoreError> {
+async fn requeue(conn: &mut SqliteConnection, end: &Finish) -> Result<(), StoreError> {
     sqlx::query(
         "update queue set state = 'ready', run_at = $2, lease_token = 0, lease_until = null, worker = null,
                 deadline_at = null
@@ -105,29 +105,29 @@ async fn park(conn: &mut SqliteConnection, end: &Finish, held: &FinishingRow) ->
 
 /// Frees the slots of these tasks where these runs have them; a run has none but its own task's.
 async fn free_slots(conn: &mut SqliteConnection, slots: &[(Uuid, Uuid)]) -> Result<(), StoreError> {
-    for slots in pieces(slots) {
+    for slots in chunks(slots) {
         let mut delete = QueryBuilder::new("delete from slots where task_id in ");
         list(&mut delete, slots.iter().map(|(task, _)| *task));
         delete.push(" and run_id in ");
         list(&mut delete, slots.iter().map(|(_, run)| *run));
-        delete.build().persistent(comes_again(slots.len())).execute(&mut *conn).await?;
+        delete.build().persistent(is_reusable(slots.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }
 
 async fn leave_queue(conn: &mut SqliteConnection, runs: &[Uuid]) -> Result<(), StoreError> {
-    for runs in pieces(runs) {
+    for runs in chunks(runs) {
         let mut delete = QueryBuilder::new("delete from queue where run_id in ");
         list(&mut delete, runs.iter().copied());
-        delete.build().persistent(comes_again(runs.len())).execute(&mut *conn).await?;
+        delete.build().persistent(is_reusable(runs.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }
 
 /// The runs' own rows.
 async fn record(conn: &mut SqliteConnection, ends: &[&Finish], now: DateTime<Utc>) -> Result<(), StoreError> {
-    for ends in pieces(ends) {
-        recording(ends, now)?.build().persistent(comes_again(ends.len())).execute(&mut *conn).await?;
+    for ends in chunks(ends) {
+        recording(ends, now)?.build().persistent(is_reusable(ends.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }
@@ -169,7 +169,7 @@ async fn with_questions(
     now: DateTime<Utc>,
 ) -> Result<HashSet<Uuid>, StoreError> {
     let mut asked = HashSet::new();
-    for runs in pieces(runs) {
+    for runs in chunks(runs) {
         let mut select = QueryBuilder::new("select run_id from approvals where run_id in ");
         list(&mut select, runs.iter().copied());
         select.push(
@@ -178,7 +178,7 @@ async fn with_questions(
         );
         select.push_bind(now).push("))");
         let ids: Vec<Uuid> =
-            select.build_query_scalar().persistent(comes_again(runs.len())).fetch_all(&mut *conn).await?;
+            select.build_query_scalar().persistent(is_reusable(runs.len())).fetch_all(&mut *conn).await?;
         asked.extend(ids);
     }
     Ok(asked)

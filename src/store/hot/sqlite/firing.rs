@@ -7,29 +7,29 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::db::sqlite_batch::{comes_again, list, pieces};
+use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::optional_document;
 use crate::store::hot::sqlite::next_tokens;
 use crate::store::hot::sqlite::starting::take_slots;
-use crate::store::runs::leases::Lease;
-use crate::store::runs::leases::RunClaim;
-use crate::store::runs::shares::line;
+use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::RunClaim;
+use crate::store::runs::shares::tenant_hash;
 use crate::store::runs::slots::free;
 use crate::store::tasks::fires::{DueUpdate, FireDue, PlannedRun, WrittenRows};
 use crate::store::tx::Tx;
 
 /// Answers how many moved.
-pub(super) async fn move_on(conn: &mut SqliteConnection, moves: &[DueUpdate]) -> Result<u64, StoreError> {
+pub(super) async fn update_due(conn: &mut SqliteConnection, moves: &[DueUpdate]) -> Result<u64, StoreError> {
     let mut moved = 0;
-    for moves in pieces(moves) {
-        let mut update = moving(moves);
-        moved += update.build().persistent(comes_again(moves.len())).execute(&mut *conn).await?.rows_affected();
+    for moves in chunks(moves) {
+        let mut update = due_statement(moves);
+        moved += update.build().persistent(is_reusable(moves.len())).execute(&mut *conn).await?.rows_affected();
     }
     Ok(moved)
 }
 
 /// The statement that moves due rows on.
-pub(super) fn moving(moves: &[DueUpdate]) -> QueryBuilder<Sqlite> {
+pub(super) fn due_statement(moves: &[DueUpdate]) -> QueryBuilder<Sqlite> {
     let mut update = QueryBuilder::new("with moved (task_id, epoch, next_at, nominal_at, fires) as (");
     update.push_values(moves, |mut row, m| {
         row.push_bind(m.task_id).push_bind(m.epoch).push_bind(m.next_at).push_bind(m.nominal_at).push_bind(m.fires);
@@ -63,7 +63,7 @@ pub(super) async fn record(
         let claim = ready.lease_until.map(|until| {
             token += 1;
             let lease = Lease { run_id: ready.run.id, token };
-            RunClaim { lease, run_at: ready.run_at, until, line: line(&ready.run.tenant_id) }
+            RunClaim { lease, run_at: ready.run_at, until, tenant_hash: tenant_hash(&ready.run.tenant_id) }
         });
         (ready, claim)
     });
@@ -72,7 +72,7 @@ pub(super) async fn record(
     written.recorded += entries.len();
     for (ready, claim) in entries {
         match claim {
-            Some(claim) if starts(ready) => written.going.push(ready.going(claim.lease, ask.now)),
+            Some(claim) if starts(ready) => written.started.push(ready.started_row(claim.lease, ask.now)),
             claim => written.claims.extend(claim),
         }
     }
@@ -94,7 +94,7 @@ async fn insert_runs(
     now: DateTime<Utc>,
 ) -> Result<HashSet<Uuid>, StoreError> {
     let mut made = HashSet::with_capacity(runs.len());
-    for runs in pieces(runs) {
+    for runs in chunks(runs) {
         let mut missed = Vec::with_capacity(runs.len());
         for ready in runs {
             missed.push(optional_document(ready.run.missed.as_ref())?);
@@ -104,14 +104,14 @@ async fn insert_runs(
                                attempt, started_at) ",
         );
         insert.push_values(runs.iter().zip(missed), |mut row, (ready, missed)| {
-            let (run, going) = (&ready.run, starts(ready));
+            let (run, started) = (&ready.run, starts(ready));
             row.push_bind(run.id).push_bind(run.task_id).push_bind(&run.tenant_id).push_bind(&run.fire_key);
             row.push_bind(&run.trigger_type).push_bind(run.scheduled_for);
-            row.push_bind(if going { "running" } else { "queued" }).push_bind(missed).push_bind(run.created_at);
-            row.push_bind(i32::from(going)).push_bind(going.then_some(now));
+            row.push_bind(if started { "running" } else { "queued" }).push_bind(missed).push_bind(run.created_at);
+            row.push_bind(i32::from(started)).push_bind(started.then_some(now));
         });
         insert.push(" on conflict (task_id, fire_key) do nothing");
-        let inserted = insert.build().persistent(comes_again(runs.len())).execute(&mut *conn).await?.rows_affected();
+        let inserted = insert.build().persistent(is_reusable(runs.len())).execute(&mut *conn).await?.rows_affected();
         if inserted == runs.len() as u64 {
             made.extend(runs.iter().map(|ready| ready.run.id));
             continue;
@@ -131,7 +131,7 @@ async fn enter_queue(
     starts: impl Fn(&PlannedRun) -> bool,
     ask: &FireDue,
 ) -> Result<(), StoreError> {
-    for entries in pieces(entries) {
+    for entries in chunks(entries) {
         let mut insert = QueryBuilder::new(
             "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token, lease_until, worker,
                                 overlap, deadline_at) ",
@@ -150,7 +150,7 @@ async fn enter_queue(
             row.push_bind(claim.map(|_| ask.worker)).push_bind(ready.overlap);
             row.push_bind(started.map(|_| ready.deadline(ask.now)));
         });
-        insert.build().persistent(comes_again(entries.len())).execute(&mut *conn).await?;
+        insert.build().persistent(is_reusable(entries.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }

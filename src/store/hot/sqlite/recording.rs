@@ -7,7 +7,7 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::db::sqlite_batch::{comes_again, list, pieces};
+use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::db::text::{StoredJson, optional_document};
 use crate::store::events::matches::EventBatch;
 use crate::store::events::matches::EventRun;
@@ -15,9 +15,9 @@ use crate::store::events::matches::EventsWritten;
 use crate::store::events::matches::LOCK_TASKS;
 use crate::store::events::matches::Locked;
 use crate::store::hot::sqlite::next_tokens;
-use crate::store::runs::leases::Lease;
-use crate::store::runs::leases::RunClaim;
-use crate::store::runs::shares::line;
+use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::RunClaim;
+use crate::store::runs::shares::tenant_hash;
 use crate::store::runs::{INTO_RUNS, NewRun, event_ids};
 
 /// A run for the queue, and the token of its lease if it is leased.
@@ -26,8 +26,8 @@ type RecordingEntry<'a> = (&'a EventRun, Option<i64>);
 /// Records runs as they are; answers those that had no record yet.
 pub(super) async fn insert_runs(conn: &mut SqliteConnection, runs: &[&NewRun]) -> Result<HashSet<Uuid>, StoreError> {
     let mut made = HashSet::with_capacity(runs.len());
-    for runs in pieces(runs) {
-        let inserted = inserting(runs)?.build().persistent(comes_again(runs.len())).execute(&mut *conn).await?;
+    for runs in chunks(runs) {
+        let inserted = insert_statement(runs)?.build().persistent(is_reusable(runs.len())).execute(&mut *conn).await?;
         if inserted.rows_affected() == runs.len() as u64 {
             made.extend(runs.iter().map(|run| run.id));
             continue;
@@ -40,7 +40,7 @@ pub(super) async fn insert_runs(conn: &mut SqliteConnection, runs: &[&NewRun]) -
     Ok(made)
 }
 
-fn inserting(runs: &[&NewRun]) -> Result<QueryBuilder<Sqlite>, StoreError> {
+fn insert_statement(runs: &[&NewRun]) -> Result<QueryBuilder<Sqlite>, StoreError> {
     let mut documents = Vec::with_capacity(runs.len());
     for run in runs {
         let (missed, input) = (optional_document(run.missed.as_ref())?, optional_document(run.input.as_ref())?);
@@ -80,7 +80,7 @@ pub(in crate::store::hot) async fn record(
     let recorded = entries.len();
     let claims = entries.into_iter().filter_map(|(ready, token)| {
         let lease = Lease { run_id: ready.run.id, token: token? };
-        Some(RunClaim { lease, run_at: now, until, line: line(&ready.run.tenant_id) })
+        Some(RunClaim { lease, run_at: now, until, tenant_hash: tenant_hash(&ready.run.tenant_id) })
     });
     Ok(EventsWritten { recorded, skipped, claims: claims.collect() })
 }
@@ -92,7 +92,7 @@ async fn enter_queue(
     until: DateTime<Utc>,
     worker: Uuid,
 ) -> Result<(), StoreError> {
-    for entries in pieces(entries) {
+    for entries in chunks(entries) {
         let mut insert = QueryBuilder::new(
             "insert into queue (run_id, task_id, tenant_id, epoch, run_at, priority, state, lease_token, lease_until,
                                 worker) ",
@@ -103,7 +103,7 @@ async fn enter_queue(
             row.push_bind(now).push("0").push_bind(if token.is_some() { "claimed" } else { "ready" });
             row.push_bind(token.unwrap_or(0)).push_bind(token.map(|_| until)).push_bind(token.map(|_| worker));
         });
-        insert.build().persistent(comes_again(entries.len())).execute(&mut *conn).await?;
+        insert.build().persistent(is_reusable(entries.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }
@@ -115,13 +115,13 @@ async fn count_fires(conn: &mut SqliteConnection, entries: &[RecordingEntry<'_>]
         *fires.entry(ready.run.task_id).or_default() += 1;
     }
     let fires: Vec<(Uuid, i64)> = fires.into_iter().collect();
-    for fires in pieces(&fires) {
-        counting(fires).build().persistent(comes_again(fires.len())).execute(&mut *conn).await?;
+    for fires in chunks(&fires) {
+        count_statement(fires).build().persistent(is_reusable(fires.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }
 
-fn counting(fires: &[(Uuid, i64)]) -> QueryBuilder<Sqlite> {
+fn count_statement(fires: &[(Uuid, i64)]) -> QueryBuilder<Sqlite> {
     let mut update = QueryBuilder::new("with fires (task_id, fires) as (");
     update.push_values(fires, |mut row, (task_id, fired)| {
         row.push_bind(*task_id).push_bind(*fired);
@@ -139,15 +139,15 @@ pub(in crate::store::hot) async fn lock_tasks(
     tasks: &[Uuid],
 ) -> Result<Vec<Locked>, StoreError> {
     let mut locked = Vec::with_capacity(tasks.len());
-    for tasks in pieces(tasks) {
+    for tasks in chunks(tasks) {
         let rows: Vec<Locked> =
-            locking(tasks).build_query_as().persistent(comes_again(tasks.len())).fetch_all(&mut *conn).await?;
+            lock_statement(tasks).build_query_as().persistent(is_reusable(tasks.len())).fetch_all(&mut *conn).await?;
         locked.extend(rows);
     }
     Ok(locked)
 }
 
-fn locking(tasks: &[Uuid]) -> QueryBuilder<Sqlite> {
+fn lock_statement(tasks: &[Uuid]) -> QueryBuilder<Sqlite> {
     let mut select = QueryBuilder::new(LOCK_TASKS);
     list(&mut select, tasks.iter().copied());
     select
@@ -159,9 +159,9 @@ pub(in crate::store::hot) async fn in_windows(
     matches: &[(Uuid, &str)],
 ) -> Result<Vec<(Uuid, String)>, StoreError> {
     let mut known = Vec::new();
-    for matches in pieces(matches) {
+    for matches in chunks(matches) {
         let rows: Vec<(Uuid, String)> =
-            windowed(matches).build_query_as().persistent(comes_again(matches.len())).fetch_all(&mut *conn).await?;
+            windowed(matches).build_query_as().persistent(is_reusable(matches.len())).fetch_all(&mut *conn).await?;
         known.extend(rows);
     }
     Ok(known)
@@ -187,7 +187,7 @@ mod tests {
     #[tokio::test]
     async fn rows_that_a_batch_of_events_concerns_are_found_by_an_index() {
         let id = Uuid::nil();
-        let statements = [counting(&[(id, 1); 100]), locking(&[id; 100]), windowed(&[(id, "k"); 100])];
+        let statements = [count_statement(&[(id, 1); 100]), lock_statement(&[id; 100]), windowed(&[(id, "k"); 100])];
         for statement in statements {
             let plan = sqlite_plan(statement.sql().as_str()).await;
             assert!(plan.iter().any(|step| step.starts_with("SEARCH")), "{plan:?}");

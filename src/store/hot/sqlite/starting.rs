@@ -7,11 +7,11 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use crate::store::StoreError;
-use crate::store::db::sqlite_batch::{comes_again, list, pieces};
-use crate::store::runs::leases::Lease;
-use crate::store::runs::leases::StartedRow;
-use crate::store::runs::leases::TENANTS_AT_ONCE;
-use crate::store::runs::leases::Take;
+use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
+use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::StartedRow;
+use crate::store::runs::lease::TENANTS_AT_ONCE;
+use crate::store::runs::lease::Take;
 use crate::store::runs::limits::RunLimitsLeft;
 
 pub(super) const READY: &str = "
@@ -85,28 +85,28 @@ pub(in crate::store::hot) async fn start_each(
     now: DateTime<Utc>,
     lease_until: DateTime<Utc>,
 ) -> Result<Vec<StartedRow>, StoreError> {
-    let asked = asked(conn, leases).await?;
+    let asked = start_candidates(conn, leases).await?;
     let needs_slot = asked.iter().filter(|asked| asked.overlap != "allow");
     let wanted: Vec<(Uuid, Uuid)> = needs_slot.filter_map(|asked| Some((asked.task_id?, asked.lease.run_id))).collect();
     let holders = take_slots(conn, &wanted).await?;
     let may = |asked: &StartCandidate| {
         asked.overlap == "allow" || asked.task_id.is_none_or(|task| holders.get(&task) == Some(&asked.lease.run_id))
     };
-    let going = asked.into_iter().filter(may).map(|asked| StartedRow {
+    let started = asked.into_iter().filter(may).map(|asked| StartedRow {
         lease: asked.lease,
         deadline_at: now + TimeDelta::milliseconds(asked.left_ms()),
         task_id: asked.task_id,
         tenant_id: asked.tenant_id,
         run: None,
     });
-    let going: Vec<StartedRow> = going.collect();
-    mark(conn, &going, now, lease_until).await?;
-    Ok(going)
+    let started: Vec<StartedRow> = started.collect();
+    mark_running(conn, &started, now, lease_until).await?;
+    Ok(started)
 }
 
-async fn asked(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<StartCandidate>, StoreError> {
+async fn start_candidates(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<StartCandidate>, StoreError> {
     let mut asked = Vec::with_capacity(leases.len());
-    for leases in pieces(leases) {
+    for leases in chunks(leases) {
         let mut select = with_leases(leases);
         select.push(
             "select q.run_id, q.lease_token, q.task_id, q.tenant_id,
@@ -121,44 +121,44 @@ async fn asked(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<Star
                left join tasks t on t.id = q.task_id",
         );
         let rows: Vec<StartCandidate> =
-            select.build_query_as().persistent(comes_again(leases.len())).fetch_all(&mut *conn).await?;
+            select.build_query_as().persistent(is_reusable(leases.len())).fetch_all(&mut *conn).await?;
         asked.extend(rows);
     }
     Ok(asked)
 }
 
-async fn mark(
+async fn mark_running(
     conn: &mut SqliteConnection,
-    going: &[StartedRow],
+    started: &[StartedRow],
     now: DateTime<Utc>,
     lease_until: DateTime<Utc>,
 ) -> Result<(), StoreError> {
-    for going in pieces(going) {
+    for started in chunks(started) {
         let mut queue = QueryBuilder::new("with going (run_id, deadline_at) as (");
-        queue.push_values(going, |mut row, going| {
-            row.push_bind(going.lease.run_id).push_bind(going.deadline_at);
+        queue.push_values(started, |mut row, started| {
+            row.push_bind(started.lease.run_id).push_bind(started.deadline_at);
         });
         queue.push(") update queue set state = 'started', lease_until = ").push_bind(lease_until);
         queue.push(", deadline_at = g.deadline_at from going g where queue.run_id = g.run_id");
-        queue.build().persistent(comes_again(going.len())).execute(&mut *conn).await?;
+        queue.build().persistent(is_reusable(started.len())).execute(&mut *conn).await?;
         let mut runs = QueryBuilder::new(
             "update runs set state = 'running', attempt = attempt + 1, started_at = coalesce(started_at, ",
         );
         runs.push_bind(now).push(") where id in ");
-        list(&mut runs, going.iter().map(|going| going.lease.run_id));
-        runs.build().persistent(comes_again(going.len())).execute(&mut *conn).await?;
+        list(&mut runs, started.iter().map(|started| started.lease.run_id));
+        runs.build().persistent(is_reusable(started.len())).execute(&mut *conn).await?;
     }
     Ok(())
 }
 
 /// Those that were started with these leases before, their time renewed.
-pub(in crate::store::hot) async fn started_before(
+pub(in crate::store::hot) async fn restarted_rows(
     conn: &mut SqliteConnection,
     leases: &[Lease],
     lease_until: DateTime<Utc>,
 ) -> Result<Vec<StartedRow>, StoreError> {
     let mut again = Vec::new();
-    for leases in pieces(leases) {
+    for leases in chunks(leases) {
         let mut update = with_leases(leases);
         update.push("update queue set lease_until = ").push_bind(lease_until);
         update.push(
@@ -167,7 +167,7 @@ pub(in crate::store::hot) async fn started_before(
              returning run_id, task_id, tenant_id, lease_token, deadline_at",
         );
         let rows: Vec<StartedRow> =
-            update.build_query_as().persistent(comes_again(leases.len())).fetch_all(&mut *conn).await?;
+            update.build_query_as().persistent(is_reusable(leases.len())).fetch_all(&mut *conn).await?;
         again.extend(rows);
     }
     Ok(again)
@@ -189,13 +189,13 @@ pub(in crate::store::hot) async fn take_slots(
     wanted: &[(Uuid, Uuid)],
 ) -> Result<HashMap<Uuid, Uuid>, StoreError> {
     let mut holders = HashMap::with_capacity(wanted.len());
-    for wanted in pieces(wanted) {
+    for wanted in chunks(wanted) {
         let mut insert = QueryBuilder::new("insert into slots (task_id, run_id) ");
         insert.push_values(wanted, |mut row, (task_id, run_id)| {
             row.push_bind(*task_id).push_bind(*run_id);
         });
         insert.push(" on conflict (task_id) do nothing");
-        let taken = insert.build().persistent(comes_again(wanted.len())).execute(&mut *conn).await?.rows_affected();
+        let taken = insert.build().persistent(is_reusable(wanted.len())).execute(&mut *conn).await?.rows_affected();
         if taken == wanted.len() as u64 {
             holders.extend(wanted.iter().copied());
             continue;
@@ -203,7 +203,7 @@ pub(in crate::store::hot) async fn take_slots(
         let mut select = QueryBuilder::new("select task_id, run_id from slots where task_id in ");
         list(&mut select, wanted.iter().map(|(task_id, _)| *task_id));
         let rows: Vec<(Uuid, Uuid)> =
-            select.build_query_as().persistent(comes_again(wanted.len())).fetch_all(&mut *conn).await?;
+            select.build_query_as().persistent(is_reusable(wanted.len())).fetch_all(&mut *conn).await?;
         holders.extend(rows);
     }
     Ok(holders)

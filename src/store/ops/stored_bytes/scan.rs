@@ -89,8 +89,11 @@ impl CountedTable {
         let Some(last) = page.last() else { return self.end(conn).await };
         sqlx::query(AssertSqlSafe(self.count(after))).bind(after).bind(last).execute(&mut *conn).await?;
         // others have had these rows locked
-        let is_left: bool =
-            sqlx::query_scalar(AssertSqlSafe(self.left(after))).bind(after).bind(last).fetch_one(&mut *conn).await?;
+        let is_left: bool = sqlx::query_scalar(AssertSqlSafe(self.uncounted_exists(after)))
+            .bind(after)
+            .bind(last)
+            .fetch_one(&mut *conn)
+            .await?;
         if is_left {
             return Ok(());
         }
@@ -114,7 +117,7 @@ impl CountedTable {
     /// The positions of the next $2 rows behind $1.
     fn page(&self, after: Option<&str>) -> String {
         let texts: Vec<String> = self.key.iter().map(|(column, _)| format!("{column}::text")).collect();
-        let (texts, columns, behind) = (texts.join(", "), self.columns(""), self.behind(after, ""));
+        let (texts, columns, behind) = (texts.join(", "), self.columns(""), self.after_condition(after, ""));
         let name = self.name;
         format!("select jsonb_build_array({texts})::text from {name} where {behind} order by {columns} limit $2")
     }
@@ -144,16 +147,16 @@ impl CountedTable {
     }
 
     /// Whether anything behind $1 and up to $2 is not counted.
-    fn left(&self, after: Option<&str>) -> String {
+    fn uncounted_exists(&self, after: Option<&str>) -> String {
         format!("select exists (select 1 from {} t where {})", self.name, self.uncounted(after))
     }
 
     fn uncounted(&self, after: Option<&str>) -> String {
-        let (behind, columns, last) = (self.behind(after, "t."), self.columns("t."), self.key_at("$2"));
+        let (behind, columns, last) = (self.after_condition(after, "t."), self.columns("t."), self.key_at("$2"));
         format!("{behind} and ({columns}) <= ({last}) and t.stored_bytes = 0 and {} > 0", self.size("t."))
     }
 
-    fn behind(&self, after: Option<&str>, alias: &str) -> String {
+    fn after_condition(&self, after: Option<&str>, alias: &str) -> String {
         match after {
             // so that the parameter has a type
             None => "$1::text is null".to_owned(),

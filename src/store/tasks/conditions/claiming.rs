@@ -114,7 +114,7 @@ async fn waiting(tx: &mut Tx<'_>, tasks: &[Uuid], now: DateTime<Utc>) -> Result<
     let mut select = tx.build(CLAIM);
     select.push(" and coalesce(d.next_at <= ").push_bind(now).push(", false)");
     select.push(" and (d.claimed_until is null or d.claimed_until <= ").push_bind(now).push(") and d.task_id in (");
-    select.list(tasks.iter()).push(") order by d.next_at").push_of(LOCKED);
+    select.list(tasks.iter()).push(") order by d.next_at").push_split(LOCKED);
     select.finish().persistent(false).rows().await
 }
 
@@ -155,7 +155,7 @@ impl Store {
         let mut write = self.db.write(&Scope::Every).await?;
         let tx = &mut write.tx();
         let rows = waiting(tx, tasks, now).await?;
-        let (claims, others) = self.unreadable.sift("tasks", &rows, |row: ClaimRow| Ok(row.claim(until)));
+        let (claims, others) = self.unreadable.partition_readable("tasks", &rows, |row: ClaimRow| Ok(row.claim(until)));
         if !claims.is_empty() {
             let mut claim = tx.build("update due set claimed_until = ");
             claim.push_bind(until).push(" where task_id in (");
@@ -165,7 +165,7 @@ impl Store {
         if !others.is_empty() {
             // what was read before it was locked may have been mended since: it is claimed the next time
             let rows = waiting(tx, &others, now).await?;
-            for task_id in self.unreadable.sift("tasks", &rows, |row: ClaimRow| Ok(row.claim(until))).1 {
+            for task_id in self.unreadable.partition_readable("tasks", &rows, |row: ClaimRow| Ok(row.claim(until))).1 {
                 stop_and_disable(tx, task_id, (FaultyPart::Trigger, UNREADABLE), now).await?;
             }
         }

@@ -11,7 +11,7 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::request::FireDue;
-use crate::base::clock::signed;
+use crate::base::clock::to_delta;
 use crate::domain::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::domain::run::{MissedInstants, RunState};
 use crate::domain::task::change::{FaultyPart, REASON_ENDED, REASON_MAX_RUNS};
@@ -21,11 +21,11 @@ use crate::domain::trigger::steps::PLANNED;
 use crate::domain::trigger::{DueSchedule, FirePlan, PlannedFire, Trigger};
 use crate::store::StoreError;
 use crate::store::runs::blocked::EACH_IN_TURN;
-use crate::store::runs::leases::CLAIM_MARGIN;
-use crate::store::runs::leases::Lease;
-use crate::store::runs::leases::StartedRow;
+use crate::store::runs::lease::CLAIM_MARGIN;
+use crate::store::runs::lease::Lease;
+use crate::store::runs::lease::StartedRow;
 use crate::store::runs::shares::Shares;
-use crate::store::runs::shares::line;
+use crate::store::runs::shares::tenant_hash;
 use crate::store::runs::{NewRun, key_instant, missed_key};
 use crate::store::tasks::row::TaskRow;
 
@@ -138,7 +138,7 @@ impl PlannedRun {
     }
 
     /// The run, started then with this lease.
-    pub fn going(&self, lease: Lease, at: DateTime<Utc>) -> StartedRow {
+    pub fn started_row(&self, lease: Lease, at: DateTime<Utc>) -> StartedRow {
         let run = self.run.running(at);
         let (task_id, tenant_id) = (run.task_id, run.tenant_id.clone());
         StartedRow { lease, task_id, tenant_id, deadline_at: self.deadline(at), run: Some(run) }
@@ -161,8 +161,8 @@ impl Left {
 
     /// Whether a run of this tenant is leased, and whether it starts. Where a tenant has all the places that it may have,
     /// neither: any instance may take it.
-    fn take(&mut self, tenant: &str, is_due: bool) -> (bool, bool) {
-        let may_have_one = self.shares.as_ref().is_none_or(|shares| shares.left_to(line(tenant)) > 0);
+    fn take_share(&mut self, tenant: &str, is_due: bool) -> (bool, bool) {
+        let may_have_one = self.shares.as_ref().is_none_or(|shares| shares.available_to(tenant_hash(tenant)) > 0);
         if self.room == 0 || !may_have_one {
             return (false, false);
         }
@@ -199,8 +199,8 @@ impl DueRow {
     ) -> u64 {
         batch.read.push(self.as_read());
         let Some(nominal) = self.task.nominal_at else {
-            batch.moves.push(self.stand_still());
-            batch.completed.push((self.task.id, self.why_completed(0)));
+            batch.moves.push(self.unchanged_update());
+            batch.completed.push((self.task.id, self.completion_reason(0)));
             return 0;
         };
         let mut steps = self.bytes() / READ_BYTES;
@@ -217,7 +217,7 @@ impl DueRow {
                 }
             }
             Err(why) => {
-                batch.moves.push(self.stand_still());
+                batch.moves.push(self.unchanged_update());
                 batch.disabled.push((self.task.id, why.clone()));
                 unplannable.push(self.unplannable(why));
             }
@@ -290,7 +290,7 @@ impl DueRow {
             fire_count: self.task.fire_count.max(0) as u64,
             max_runs,
         };
-        let until = ask.now + signed(ask.horizon);
+        let until = ask.now + to_delta(ask.horizon);
         let planned = catch_unwind(AssertUnwindSafe(|| trigger.plan(&due, ask.now, until)));
         match planned {
             Ok((planned, steps)) => (planned.map_err(|fault| format!("{}: {}", fault.pointer, fault.message)), steps),
@@ -317,7 +317,7 @@ impl DueRow {
         };
         for fire in plan.fires {
             // the lease of a run that is claimed ahead is short, so that a crash costs little
-            let (leased, starts) = left.take(&self.task.tenant_id, fire.run_at <= ask.now);
+            let (leased, starts) = left.take_share(&self.task.tenant_id, fire.run_at <= ask.now);
             let lease_until = leased.then(|| fire.run_at.max(ask.now) + CLAIM_MARGIN);
             let key = format!("s:{}", key_instant(fire.nominal));
             let overlap = in_turn(&fire);
@@ -329,34 +329,34 @@ impl DueRow {
                 lease_until,
                 overlap,
                 starts,
-                needs_slot: !planted!("no_slot") && (overlap.is_some() || !trigger.may_overlap()),
+                needs_slot: !failpoint!("no_slot") && (overlap.is_some() || !trigger.may_overlap()),
                 timeout_seconds: self.timeout_seconds(),
             });
         }
-        for skip in plan.skips.into_iter().filter(|_| !planted!("silent_miss")) {
+        for skip in plan.skips.into_iter().filter(|_| !failpoint!("silent_miss")) {
             batch.skipped.push(self.skipped(&skip.missed, skip.reason, ask.now));
         }
         let next_at = match (plan.next, last_ahead) {
             (Some(next), _) => Some(next.run_at),
             // until its last instant has come a task is active, so that it can be paused and edited; it is looked at
             // again a horizon ahead of this, which is then
-            (None, Some(last)) => Some(last + signed(ask.horizon)),
+            (None, Some(last)) => Some(last + to_delta(ask.horizon)),
             (None, None) => {
-                batch.completed.push((self.task.id, self.why_completed(fired)));
+                batch.completed.push((self.task.id, self.completion_reason(fired)));
                 None
             }
         };
         let nominal_at = plan.next.map(|next| next.nominal);
-        batch.moves.push(DueUpdate { next_at, nominal_at, fires: fired, ..self.stand_still() });
+        batch.moves.push(DueUpdate { next_at, nominal_at, fires: fired, ..self.unchanged_update() });
     }
 
-    fn why_completed(&self, fired: i64) -> &'static str {
+    fn completion_reason(&self, fired: i64) -> &'static str {
         let most = self.max_runs().ok().flatten();
         let spent = most.is_some_and(|most| (self.task.fire_count + fired).max(0) as u64 >= most);
         if spent { REASON_MAX_RUNS } else { REASON_ENDED }
     }
 
-    fn stand_still(&self) -> DueUpdate {
+    fn unchanged_update(&self) -> DueUpdate {
         DueUpdate {
             task_id: self.task.id,
             epoch: self.task.epoch,

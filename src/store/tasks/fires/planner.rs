@@ -41,20 +41,20 @@ impl Planner {
         while steps < PIECE {
             let Some(row) = self.rows.pop_front() else { break };
             if !self.in_turn {
-                turn_of(&mut self.had, row.tenant());
+                next_turn(&mut self.had, row.tenant());
             }
             steps += row.decide(&self.ask, &mut self.left, &mut batch, &mut unplannable);
         }
         if !self.in_turn && !self.rows.is_empty() {
-            self.take_turns();
+            self.order_by_tenant();
         }
         (batch, unplannable)
     }
 
     /// Tenants of which fewer tasks are planned come first, with one task each.
-    fn take_turns(&mut self) {
+    fn order_by_tenant(&mut self) {
         let had = &mut self.had;
-        let mut rows: Vec<_> = self.rows.drain(..).map(|row| (turn_of(had, row.tenant()), row)).collect();
+        let mut rows: Vec<_> = self.rows.drain(..).map(|row| (next_turn(had, row.tenant()), row)).collect();
         rows.sort_by_key(|(turn, _)| *turn);
         self.rows = rows.into_iter().map(|(_, row)| row).collect();
         self.in_turn = true;
@@ -62,7 +62,7 @@ impl Planner {
 }
 
 /// Which of its tenant's tasks the next one is.
-fn turn_of(had: &mut HashMap<String, usize>, tenant: &str) -> usize {
+fn next_turn(had: &mut HashMap<String, usize>, tenant: &str) -> usize {
     match had.get_mut(tenant) {
         Some(had) => {
             *had += 1;
@@ -148,18 +148,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn others_write_between_two_pieces_of_a_batch() {
+    async fn batch_lets_others_write_between_its_pieces() {
         let scratch = Scratch::open().await;
         let ask = due(&scratch, COSTLY).await;
         let (store, turns) = (&scratch.store, scratch.writer().queue());
-        let writes = turns.take(&QueueFlow::of(Some("a"))).await;
+        let writes = turns.acquire(&QueueFlow::of(Some("a"))).await;
         let seen = async {
             // the first piece is planned, and waits for the writer; this one waits behind it
             while turns.waiting() == 0 {
                 tokio::task::yield_now().await;
             }
             let flow = QueueFlow::of(Some("b"));
-            let next = asked(turns.take(&flow));
+            let next = asked(turns.acquire(&flow));
             drop(writes);
             let writes = next.await;
             let seen = disabled(store).await;

@@ -22,7 +22,7 @@ impl FireBatch {
 
     /// Skips what is more than each tenant may have, the last of the batch first. It counts for `max_runs` as what is
     /// skipped for overlap does.
-    pub(super) fn hold_to(&mut self, mut allowed: BTreeMap<String, usize>) {
+    pub(super) fn skip_over_quota(&mut self, mut allowed: BTreeMap<String, usize>) {
         if allowed.values().sum::<usize>() == self.runs.len() {
             return;
         }

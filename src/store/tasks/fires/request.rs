@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::store::runs::leases::{RunClaim, StartedRow};
+use crate::store::runs::lease::{RunClaim, StartedRow};
 use crate::store::runs::shares::Shares;
 
 /// The request to fire due tasks.
@@ -40,7 +40,7 @@ pub struct StartNow {
 #[derive(Default)]
 pub(in crate::store) struct WrittenRows {
     pub claims: Vec<RunClaim>,
-    pub going: Vec<StartedRow>,
+    pub started: Vec<StartedRow>,
     pub recorded: usize,
     pub skipped: usize,
 }

@@ -220,7 +220,7 @@ async fn thinking_is_no_answer_and_nobody_reads_it() {
 }
 
 #[tokio::test]
-async fn another_model_gets_the_turn_in_our_own_words() {
+async fn echo_is_rewritten_for_another_model() {
     let vendors = [anthropic(), deepseek()];
     for (from, to) in [(0, 1), (1, 0)] {
         let (first_vendor, next) = (&vendors[from], &vendors[to]);
@@ -257,7 +257,7 @@ async fn a_message_with_a_secret_in_it_is_not_stored_as_it_was() {
     let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
     let agent = agent(&stage, vec![("main", one(&server, &vendor, true))]);
     let known = UsedSecrets::default();
-    known.learn(["I wonder"]);
+    known.add(["I wonder"]);
     let mut incoming = stage.incoming("Go.");
     incoming.known = known;
     assert!(matches!(agent.handle_message(&incoming).await, Ok(AgentResponse::Answered(_))));

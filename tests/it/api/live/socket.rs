@@ -151,7 +151,7 @@ async fn caller_without_a_valid_token_or_permission_gets_no_session() {
 }
 
 #[tokio::test]
-async fn one_that_answers_no_ping_is_gone_and_its_place_is_free() {
+async fn session_without_pong_is_closed_and_frees_its_permit() {
     let limits = ServerLimits { keep_alive: Duration::from_secs(2), connections: 1, ..ServerLimits::default() };
     let server = Server::with(limits).await;
     server.api.streams_per_tenant(1).await;

@@ -133,7 +133,7 @@ async fn a_recipients_own_server_gets_no_login_and_must_be_public() {
 }
 
 #[tokio::test]
-async fn without_a_server_a_topic_leads_nowhere() {
+async fn ntfy_topic_needs_a_server() {
     let why = "there is no ntfy server for topics without one: channels.push.ntfy.url is not set";
     assert_eq!(deliver(&push(&settings("")), &ann(vec![topic("phone", None)])).await, misconfigured(why));
 }
@@ -173,7 +173,7 @@ async fn a_busy_server_is_asked_again_when_it_wants_to_be() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_or_breaks_off_may_have_taken_it_and_one_that_is_not_there_has_not() {
+async fn hanging_receiver_leaves_the_outcome_unknown_and_an_absent_one_does_not() {
     let broken = Broken::new().await;
     for (url, operators_unknown) in [(&broken.hangs, true), (&broken.closes, true), (&broken.nobody, false)] {
         let channel = push(&settings(&format!("ntfy = {{ url = \"{url}\" }}")));

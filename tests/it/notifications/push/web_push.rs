@@ -168,7 +168,7 @@ async fn every_answer_of_a_push_service_has_its_meaning() {
 }
 
 #[tokio::test]
-async fn one_that_hangs_or_breaks_off_may_have_taken_it_and_one_that_is_not_there_has_not() {
+async fn hanging_receiver_leaves_the_outcome_unknown_and_an_absent_one_does_not() {
     let (broken, channel) = (Broken::new().await, push(&with_vapid()));
     for (endpoint, unknown) in [(&broken.hangs, true), (&broken.closes, true), (&broken.nobody, false)] {
         match (deliver(&channel, &ann(vec![browser(endpoint)])).await, unknown) {
@@ -190,7 +190,7 @@ async fn an_endpoint_that_is_not_public_is_refused_without_a_connection() {
 }
 
 #[tokio::test]
-async fn without_a_key_or_with_a_secret_of_another_place_nothing_is_sent() {
+async fn webhook_without_its_own_key_sends_nothing() {
     let server = answering(201, "").await;
     let why = "Web Push has no key: channels.push.vapid.private_key is not set";
     assert_eq!(deliver(&push(&settings("")), &ann(vec![browser(server.uri())])).await, misconfigured(why));

@@ -130,7 +130,7 @@ fn numbers(field: &str, low: usize, high: usize) -> Vec<bool> {
 }
 
 #[test]
-fn it_looks_at_every_second() {
+fn oracle_checks_every_second() {
     let at = |text: &str| text.parse::<DateTime<Utc>>().unwrap();
     let of = |trigger: Value| Due::of(&trigger);
     let from = at("2027-03-01T08:00:00.250Z");

@@ -19,7 +19,7 @@ pub fn judge(records: &Records, known: &Known, verdict: &mut Verdict) {
     let parked: HashMap<Uuid, &str> = records.parked.iter().map(|(id, why)| (*id, why.as_str())).collect();
     let runs: HashMap<Uuid, &RunRow> = records.runs.iter().map(|run| (run.id, run)).collect();
     for run in &records.runs {
-        place(run, queued.get(&run.id).map(|row| row.state.as_str()), parked.get(&run.id).copied(), verdict);
+        check_location(run, queued.get(&run.id).map(|row| row.state.as_str()), parked.get(&run.id).copied(), verdict);
         ends(run, known, verdict);
         overlap(run, &runs, known, verdict);
     }
@@ -37,7 +37,7 @@ pub fn judge(records: &Records, known: &Known, verdict: &mut Verdict) {
 }
 
 /// A run is in the queue, among the parked ones, or final; nothing else, and never two of them.
-fn place(run: &RunRow, queued: Option<&str>, parked: Option<&str>, verdict: &mut Verdict) {
+fn check_location(run: &RunRow, queued: Option<&str>, parked: Option<&str>, verdict: &mut Verdict) {
     let fits = match (run.state.as_str(), queued, parked) {
         ("queued", Some("ready" | "claimed"), None) => true,
         ("queued", None, Some("overlap")) => true,

@@ -15,8 +15,8 @@ use crate::support::redis::RedisServer;
 use crate::support::servers;
 
 /// Three instances on one Postgres, with this bug.
-async fn three(database: &Database, bug: &str) -> FaultHarness {
-    FaultHarness::postgres(3, &database.url, &database.url).await.with("REVEILLE_PLANTED", bug)
+async fn three_instances(database: &Database, bug: &str) -> FaultHarness {
+    FaultHarness::postgres(3, &database.url, &database.url).await.with("REVEILLE_FAILPOINT", bug)
 }
 
 /// Looks again and again until a rule is broken that this bug breaks.
@@ -43,7 +43,7 @@ fn breaks(verdict: &Verdict, rules: &[&str]) -> bool {
 #[tokio::test]
 async fn firing_without_a_lock_and_a_comparison_is_caught() {
     let database = Database::empty().await;
-    let mut stage = three(&database, "no_compare_and_set").await;
+    let mut stage = three_instances(&database, "no_compare_and_set").await;
     stage.start_all().await;
     stage.busy().await;
     is_caught(&mut stage, "no_compare_and_set", &["counted"]).await;
@@ -52,7 +52,7 @@ async fn firing_without_a_lock_and_a_comparison_is_caught() {
 #[tokio::test]
 async fn claims_without_skip_locked_are_caught() {
     let database = Database::empty().await;
-    let stage = three(&database, "no_skip_locked").await;
+    let stage = three_instances(&database, "no_skip_locked").await;
     // so little room that most runs wait in the queue, and all instances want them
     let mut stage = stage.with("REVEILLE_ENGINE__MAX_CONCURRENT_RUNS", "2").with("REVEILLE_ENGINE__PREFETCH", "0");
     stage.effects.takes(Duration::from_millis(150));
@@ -73,7 +73,7 @@ async fn claims_without_skip_locked_are_caught() {
 async fn a_start_that_does_not_look_whether_the_task_is_running_is_caught() {
     let database = Database::empty().await;
     let stage = FaultHarness::postgres(1, &database.url, &database.url).await;
-    let mut stage = stage.with("REVEILLE_PLANTED", "no_slot");
+    let mut stage = stage.with("REVEILLE_FAILPOINT", "no_slot");
     stage.effects.takes(Duration::from_secs(3));
     stage.start_all().await;
     stage.busy().await;
@@ -84,7 +84,7 @@ async fn a_start_that_does_not_look_whether_the_task_is_running_is_caught() {
 async fn an_end_without_a_fence_is_caught() {
     let database = Database::empty().await;
     let stage = FaultHarness::postgres(2, &database.url, &database.url).await;
-    let mut stage = stage.with("REVEILLE_PLANTED", "no_fence");
+    let mut stage = stage.with("REVEILLE_FAILPOINT", "no_fence");
     stopped::sleeps_over_its_leases(&mut stage).await;
     is_caught(&mut stage, "no_fence", &["fence"]).await;
 }
@@ -92,7 +92,7 @@ async fn an_end_without_a_fence_is_caught() {
 #[tokio::test]
 async fn a_rescue_without_a_token_is_caught() {
     let database = Database::empty().await;
-    let mut stage = three(&database, "rescue_without_token").await;
+    let mut stage = three_instances(&database, "rescue_without_token").await;
     stage.effects.takes(Duration::from_secs(4));
     // whether one of two rescuers comes after the other's runs were started again is a matter of chance, in each round
     for _ in 0..5 {
@@ -132,7 +132,7 @@ async fn at_once(stage: &mut FaultHarness, count: usize) {
 
 #[tokio::test]
 async fn instants_that_are_missed_in_silence_are_caught() {
-    let mut stage = FaultHarness::sqlite().await.with("REVEILLE_PLANTED", "silent_miss");
+    let mut stage = FaultHarness::sqlite().await.with("REVEILLE_FAILPOINT", "silent_miss");
     stage.start(0).await;
     stage.busy().await;
     pause(Duration::from_secs(1)).await;
@@ -144,7 +144,7 @@ async fn instants_that_are_missed_in_silence_are_caught() {
 
 #[tokio::test]
 async fn an_event_that_is_acknowledged_before_its_run_is_recorded_is_caught() {
-    let mut stage = FaultHarness::sqlite().await.with("REVEILLE_PLANTED", "acknowledge_before_commit");
+    let mut stage = FaultHarness::sqlite().await.with("REVEILLE_FAILPOINT", "acknowledge_before_commit");
     stage.start(0).await;
     stage.busy().await;
     for _ in 0..5 {
@@ -161,7 +161,7 @@ async fn an_event_that_is_acknowledged_before_its_run_is_recorded_is_caught() {
 #[tokio::test]
 async fn fires_without_a_unique_key_are_caught() {
     let redis = RedisServer::start(&[]);
-    let stage = FaultHarness::sqlite().await.with("REVEILLE_PLANTED", "no_unique_key");
+    let stage = FaultHarness::sqlite().await.with("REVEILLE_FAILPOINT", "no_unique_key");
     let mut stage = stage.with("REVEILLE_BUS__URL", &redis.url());
     stage.start(0).await;
     stage.busy().await;
@@ -174,7 +174,7 @@ async fn fires_without_a_unique_key_are_caught() {
 #[tokio::test]
 async fn an_instance_that_goes_by_its_own_clock_is_caught() {
     let database = Database::empty().await;
-    let stage = FaultHarness::postgres(2, &database.url, &database.url).await.with("REVEILLE_PLANTED", "local_clock");
+    let stage = FaultHarness::postgres(2, &database.url, &database.url).await.with("REVEILLE_FAILPOINT", "local_clock");
     let mut stage = stage.with_of(1, "LD_PRELOAD", &servers::faketime()).with_of(1, "FAKETIME", "+1h").with_of(
         1,
         "FAKETIME_DONT_FAKE_MONOTONIC",
@@ -186,7 +186,7 @@ async fn an_instance_that_goes_by_its_own_clock_is_caught() {
 }
 
 /// One call of the store in a hundred fails, before it takes effect or after; the services live with it.
-async fn lives_with_failing_calls(stage: FaultHarness, what: &str) {
+async fn survives_failing_calls(stage: FaultHarness, what: &str) {
     let mut stage = stage.with("REVEILLE_STORE_FAULTS", "0.01,100");
     stage.effects.takes(Duration::from_millis(50));
     stage.start_all().await;
@@ -205,14 +205,14 @@ async fn lives_with_failing_calls(stage: FaultHarness, what: &str) {
 
 #[tokio::test]
 async fn on_sqlite_one_call_of_the_store_in_a_hundred_may_fail() {
-    lives_with_failing_calls(FaultHarness::sqlite().await, "sqlite, 1 % of the store's calls fail").await;
+    survives_failing_calls(FaultHarness::sqlite().await, "sqlite, 1 % of the store's calls fail").await;
 }
 
 #[tokio::test]
 async fn on_postgres_one_call_of_the_store_in_a_hundred_may_fail() {
     let database = Database::empty().await;
     let stage = FaultHarness::postgres(2, &database.url, &database.url).await;
-    lives_with_failing_calls(stage, "postgres, 1 % of the store's calls fail").await;
+    survives_failing_calls(stage, "postgres, 1 % of the store's calls fail").await;
 }
 
 #[tokio::test]
@@ -244,8 +244,8 @@ async fn a_sqlite_file_that_is_full_keeps_what_it_has_and_goes_on_when_there_is_
 /// Every bug has its test above.
 #[test]
 fn each_bug_that_can_be_planted_is_looked_for() {
-    let here = include_str!("planted.rs");
-    for bug in reveille::base::failpoint::BUGS {
+    let here = include_str!("failpoints.rs");
+    for bug in reveille::base::failpoint::FAILPOINTS {
         assert!(here.contains(&format!("is_caught(&mut stage, \"{bug}\"")), "{bug} is not looked for");
     }
 }

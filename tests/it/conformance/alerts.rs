@@ -45,9 +45,9 @@ async fn missing_field_is_told_once_for_each_version_of_the_steps_and_never_of_a
         text: Some("a field".into()),
     };
     let tell = async |steps: &str| {
-        let known = world.store.is_missing_told(task.id, steps).await.unwrap();
-        let told = world.store.tell_missing(task.id, steps, &notice(steps)).await.unwrap();
-        assert!(world.store.is_missing_told(task.id, steps).await.unwrap() || !told);
+        let known = world.store.is_missing_reported(task.id, steps).await.unwrap();
+        let told = world.store.report_missing(task.id, steps, &notice(steps)).await.unwrap();
+        assert!(world.store.is_missing_reported(task.id, steps).await.unwrap() || !told);
         assert!(!(known && told));
         told
     };
@@ -55,28 +55,29 @@ async fn missing_field_is_told_once_for_each_version_of_the_steps_and_never_of_a
     assert!(!tell("one").await);
     let second = notice("two");
     let (first, second) = tokio::join!(
-        world.store.tell_missing(task.id, "two", &second),
-        world.store.tell_missing(task.id, "two", &second)
+        world.store.report_missing(task.id, "two", &second),
+        world.store.report_missing(task.id, "two", &second)
     );
     assert!(first.unwrap() != second.unwrap(), "of two at once one tells");
-    assert_eq!(told(world).await, ["missing in one", "missing in two"]);
+    assert_eq!(delivered_subjects(world).await, ["missing in one", "missing in two"]);
     // what the ends of the task's runs have told stands beside it
     ends(world, &task, failed("away")).await;
     assert!(!tell("two").await);
-    assert_eq!(told(world).await.len(), 3);
+    assert_eq!(delivered_subjects(world).await.len(), 3);
     world.store.delete_task(&Scope::Every, task.id).await.unwrap();
     assert!(!tell("three").await);
     assert_eq!(world.count("select count(*) from task_alerts").await, 0);
 }
 
 /// The end of a run that is told by email.
-pub fn tells(task: &Task, run: Uuid, said: NotifiedOutcome) -> Option<RunNotification> {
-    let kind = if matches!(said, NotifiedOutcome::Failure { .. }) { MessageKind::Failure } else { MessageKind::Result };
+pub fn tells(task: &Task, run: Uuid, outcome: NotifiedOutcome) -> Option<RunNotification> {
+    let kind =
+        if matches!(outcome, NotifiedOutcome::Failure { .. }) { MessageKind::Failure } else { MessageKind::Result };
     let delivery = NewDelivery::of_run(&task.tenant_id, run, kind, vec!["email".into()])?;
     Some(RunNotification {
         task_id: task.id,
         task_name: task.name.clone(),
-        said,
+        outcome,
         language: MessageLanguage::English,
         delivery,
     })
@@ -90,20 +91,20 @@ fn succeeded(hash: Option<u8>) -> NotifiedOutcome {
     NotifiedOutcome::Success { wanted: true, hash: hash.map(|byte| vec![byte; 32]) }
 }
 
-async fn end(world: &StoreHarness, task: &Task, said: NotifiedOutcome) -> Finish {
+async fn end(world: &StoreHarness, task: &Task, outcome: NotifiedOutcome) -> Finish {
     let started = world.started(task).await;
-    let state = if matches!(said, NotifiedOutcome::Failure { .. }) { RunState::Failed } else { RunState::Succeeded };
-    Finish { tells: tells(task, started.run.id, said), ..end_of(&started, state) }
+    let state = if matches!(outcome, NotifiedOutcome::Failure { .. }) { RunState::Failed } else { RunState::Succeeded };
+    Finish { tells: tells(task, started.run.id, outcome), ..end_of(&started, state) }
 }
 
-async fn ends(world: &StoreHarness, task: &Task, said: NotifiedOutcome) {
-    let end = end(world, task, said).await;
+async fn ends(world: &StoreHarness, task: &Task, outcome: NotifiedOutcome) {
+    let end = end(world, task, outcome).await;
     assert!(world.store.finish_runs(&[end]).await.unwrap().is_empty());
     world.pass(60);
 }
 
 /// Subjects, or kinds where the run makes the subject, the oldest first.
-async fn told(world: &StoreHarness) -> Vec<String> {
+async fn delivered_subjects(world: &StoreHarness) -> Vec<String> {
     let filter = DeliveryFilter { limit: 100, ..DeliveryFilter::default() };
     let mut told = world.store.list_deliveries(&Scope::Every, &filter).await.unwrap();
     told.reverse();
@@ -119,7 +120,7 @@ async fn a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_i
     let (one, other) = at_once.split_at(3);
     let (one, other) = tokio::join!(world.store.finish_runs(one), world.store.finish_runs(other));
     assert_eq!((one.unwrap().len(), other.unwrap().len()), (0, 0));
-    assert_eq!(told(world).await, ["failure"]);
+    assert_eq!(delivered_subjects(world).await, ["failure"]);
     world.pass(24 * 3600);
     ends(world, &task, failed("llm_auth")).await;
     ends(world, &task, failed("timeout")).await;
@@ -134,7 +135,7 @@ async fn a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_i
         "result".to_owned(),
         "result".to_owned(),
     ];
-    assert_eq!(told(world).await, expected);
+    assert_eq!(delivered_subjects(world).await, expected);
 }
 
 async fn a_result_is_told_when_it_changed(world: &StoreHarness) {
@@ -142,7 +143,7 @@ async fn a_result_is_told_when_it_changed(world: &StoreHarness) {
     for hash in [1, 1, 2, 2, 1] {
         ends(world, &task, succeeded(Some(hash))).await;
     }
-    assert_eq!(told(world).await, ["result"; 3]);
+    assert_eq!(delivered_subjects(world).await, ["result"; 3]);
 }
 
 async fn undelivered_message_counts_as_not_told(world: &StoreHarness) {
@@ -150,12 +151,12 @@ async fn undelivered_message_counts_as_not_told(world: &StoreHarness) {
         let task = world.task(json!({ "interval": "1h" })).await;
         for expected in [1, 1] {
             ends(world, &task, succeeded(Some(1))).await;
-            assert_eq!(told(world).await.len(), expected);
+            assert_eq!(delivered_subjects(world).await.len(), expected);
         }
         way(world).await;
-        let before = told(world).await.len();
+        let before = delivered_subjects(world).await.len();
         ends(world, &task, succeeded(Some(1))).await;
-        assert_eq!(told(world).await.len(), before + 1);
+        assert_eq!(delivered_subjects(world).await.len(), before + 1);
         world.plant("delete from deliveries").await;
     }
 }
@@ -169,7 +170,7 @@ async fn undelivered_message_counts_as_not_told_whatever_its_subject_and_key(wor
     let task = world.task(json!({ "interval": "1h" })).await;
     for so_far in [1, 2] {
         ends(world, &task, succeeded(Some(1))).await;
-        assert_eq!(told(world).await.len(), so_far, "of a result");
+        assert_eq!(delivered_subjects(world).await.len(), so_far, "of a result");
         fail(claimed(world).await).await;
     }
     ends(world, &task, failed("http_500")).await;
@@ -178,7 +179,7 @@ async fn undelivered_message_counts_as_not_told_whatever_its_subject_and_key(wor
     ends(world, &task, failed("http_500")).await;
     fail(claimed(world).await).await;
     ends(world, &task, failed("http_500")).await;
-    assert_eq!(told(world).await[4..], ["failure"], "of a summary");
+    assert_eq!(delivered_subjects(world).await[4..], ["failure"], "of a summary");
     // a message about the task that tells of no end
     let notice = NewDelivery {
         dedupe_key: "notice:failing:1:1".into(),
@@ -193,9 +194,9 @@ async fn undelivered_message_counts_as_not_told_whatever_its_subject_and_key(wor
         .await
         .unwrap();
     fail(claimed(world).await).await;
-    let before = told(world).await.len();
+    let before = delivered_subjects(world).await.len();
     ends(world, &task, failed("http_500")).await;
-    assert_eq!(told(world).await.len(), before, "the failure was told already");
+    assert_eq!(delivered_subjects(world).await.len(), before, "the failure was told already");
 }
 
 async fn message_that_falls_back_is_still_being_told(world: &StoreHarness) {
@@ -206,7 +207,7 @@ async fn message_that_falls_back_is_still_being_told(world: &StoreHarness) {
     let failed = Mark::Failed { error: "no such address".into(), fall_back: two_ways.fall_back().map(Box::new) };
     world.store.mark_delivery(&claim, &failed).await.unwrap();
     ends(world, &task, succeeded(Some(1))).await;
-    assert_eq!(told(world).await.len(), 2);
+    assert_eq!(delivered_subjects(world).await.len(), 2);
 }
 
 async fn a_summary_that_did_not_arrive_leaves_the_next_failure_to_be_told(world: &StoreHarness) {
@@ -218,7 +219,7 @@ async fn a_summary_that_did_not_arrive_leaves_the_next_failure_to_be_told(world:
     let error = "no such address".into();
     world.store.mark_delivery(&claimed(world).await, &Mark::Failed { error, fall_back: None }).await.unwrap();
     ends(world, &task, failed("http_500")).await;
-    assert_eq!(told(world).await[2..], ["failure"], "not a day later");
+    assert_eq!(delivered_subjects(world).await[2..], ["failure"], "not a day later");
 }
 
 async fn claimed(world: &StoreHarness) -> DeliveryClaim {

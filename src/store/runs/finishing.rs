@@ -1,0 +1,104 @@
+//! Heartbeats and ends of runs, each fenced by a lease token that is never reused.
+//!
+//! A write whose token is not the run's any more changes nothing. What `start` has returned is running on the record
+//! and may have effects; what `finish` has returned has ended, with its deliveries in the outbox.
+
+use std::collections::{HashMap, HashSet};
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::base::id::Scope;
+use crate::domain::notification::NewDelivery;
+use crate::store::db::flow::QueueFlow;
+use crate::store::hot::Hot;
+use crate::store::runs::alerts::notifications_for;
+use crate::store::runs::lease::Beat;
+use crate::store::runs::lease::Finish;
+use crate::store::runs::lease::FinishedRow;
+use crate::store::runs::lease::Lease;
+use crate::store::runs::parking::settle_park;
+use crate::store::runs::slots::hand_over;
+use crate::store::{Split, Store, StoreError, Topic, split};
+
+impl Store {
+    /// Renews these leases in one statement. A lease that is not in the answer is lost.
+    pub async fn heartbeat(&self, leases: &[Lease], lease_until: DateTime<Utc>) -> Result<Vec<Beat>, StoreError> {
+        if leases.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
+        let tx = &mut write.tx();
+        let held = tx.beat(leases, lease_until).await?;
+        write.commit().await?;
+        self.counts.fenced("heartbeat", leases.len() - held.len());
+        Ok(held)
+    }
+
+    /// Runs of this worker whose end was asked for. A narrow index makes it cost nothing while there are none.
+    pub async fn cancels_asked(&self, worker: Uuid) -> Result<Vec<Beat>, StoreError> {
+        let mut read = self.db.read_quick().await?;
+        Ok(read
+            .query("select run_id, cancel_reason from queue where worker = $1 and cancel_reason is not null")
+            .bind(worker)
+            .all()
+            .await?)
+    }
+
+    /// Records ends in one batch; answers the runs whose lease was lost, of which nothing was written.
+    pub async fn finish_runs(&self, ends: &[Finish]) -> Result<Vec<Uuid>, StoreError> {
+        let mut write = self.db.write_hot(QueueFlow::of(None)).await?;
+        let tx = &mut write.tx();
+        // asked once there is a connection: an end is not older than what others recorded while it waited for one
+        let now = self.clock.now();
+        let taken = tx.finish(ends, now).await?;
+        let by_run: HashMap<Uuid, &FinishedRow> = taken.iter().map(|taken| (taken.run_id, taken)).collect();
+        let ended: Vec<(&Finish, &FinishedRow)> =
+            ends.iter().filter_map(|end| Some((end, *by_run.get(&end.lease.run_id)?))).collect();
+        let mut tasks: Vec<Uuid> =
+            ended.iter().filter(|(end, _)| end.again.is_none()).filter_map(|(end, _)| end.task_id).collect();
+        tasks.sort();
+        tasks.dedup();
+        // asked after the slots were freed: who was just being parked behind one is seen
+        let mut queued = ends.iter().any(|end| end.again.is_some());
+        for task_id in tx.waited_for(&tasks).await? {
+            queued |= hand_over(tx, task_id, now).await?;
+        }
+        for (end, taken) in &ended {
+            queued |= settle_park(self, tx, end, taken, now).await?;
+        }
+        let told: Vec<&Finish> =
+            ended.iter().filter(|(end, taken)| !taken.must_end(end)).map(|(end, _)| *end).collect();
+        let measured =
+            notifications_for(self, tx, told.iter().filter_map(|end| end.tells.as_ref()).collect(), now).await?;
+        let deliveries: Vec<&NewDelivery> = told.iter().flat_map(|end| &end.deliveries).chain(&measured).collect();
+        if !deliveries.is_empty() {
+            tx.post(&deliveries, now).await?;
+        }
+        write.commit().await?;
+        if queued {
+            self.notify(Topic::Queue);
+        }
+        if ends.iter().any(|end| !end.deliveries.is_empty() || end.tells.is_some()) {
+            self.notify(Topic::Outbox);
+        }
+        let written: HashSet<Uuid> = taken.iter().map(|taken| taken.run_id).collect();
+        let ids = ends.iter().map(|end| end.lease.run_id);
+        let lost: Vec<Uuid> = ids.filter(|id| !written.contains(id)).collect();
+        self.counts.fenced("end", lost.len());
+        Ok(lost)
+    }
+
+    /// Gives back what this worker has claimed and not started; answers how many.
+    pub async fn release_claims(&self, worker: Uuid) -> Result<u64, StoreError> {
+        let mut write = self.db.write(&Scope::Every).await?;
+        let released = write.query(RELEASE).bind(worker).execute().await?;
+        write.commit().await?;
+        if released > 0 {
+            self.notify(Topic::Queue);
+        }
+        Ok(released)
+    }
+}
+
+const RELEASE: Split = split!("release");
