@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_wins_over_the_file_and_the_file_over_the_default() {
+    fn environment_wins_over_the_file_and_the_file_over_the_default() {
         let file = "[telemetry]\nlog_level = \"debug\"\nlog_format = \"json\"\n";
         let config = read(file, &[("REVEILLE_TELEMETRY__LOG_LEVEL", "warn")]).unwrap();
         assert_eq!(config.telemetry.log_level, "warn");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_named_with_its_line_and_column_and_what_was_meant() {
+    fn unknown_key_is_named_with_its_line_and_column_and_what_was_meant() {
         assert_eq!(
             read("# mine\n[telemetry]\n  log_levle = \"debug\"\n", &[]).unwrap_err(),
             "reveille.toml:3:3: unknown key `telemetry.log_levle`; did you mean `telemetry.log_level`?"
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_the_wrong_type_is_named_with_its_place() {
+    fn value_of_the_wrong_type_is_named_with_its_place() {
         assert_eq!(
             read("[telemetry]\nlog_level = 3\n", &[]).unwrap_err(),
             "reveille.toml:2:13: `telemetry.log_level`: invalid type: integer `3`, expected a string"
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_named_must_be_there() {
+    fn file_that_is_named_must_be_there() {
         let error = Config::load(Some(Path::new("/nowhere/x.toml")), &Environment::of(&[])).unwrap_err();
         assert_eq!(error.to_string(), "/nowhere/x.toml: No such file or directory (os error 2)");
     }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_comes_from_the_variable_that_is_named_for_it() {
+    fn key_comes_from_the_variable_that_is_named_for_it() {
         let file = "[llm.models.main]\nmodel = \"m\"\napi_key_env = \"MY_KEY\"\n";
         let config = read(file, &[("MY_KEY", "canary-7")]).unwrap();
         assert_eq!(config.llm.models["main"].api_key.as_ref().unwrap().expose(), "canary-7");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_is_the_default_and_shows_every_key() {
+    fn reference_is_the_default_and_shows_every_key() {
         let written =
             serde_json::to_value(read(REFERENCE, &[]).expect("config/reveille.toml is a configuration")).unwrap();
         assert_eq!(written, serde_json::to_value(Config::default()).unwrap());

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_may_name_modules_and_a_wrong_one_is_refused() {
+    fn level_may_name_modules_and_a_wrong_one_is_refused() {
         let faults = |level: &str| {
             let mut faults = ValidationErrors::new();
             Settings { log_level: level.into(), ..Settings::default() }.check(&mut faults);

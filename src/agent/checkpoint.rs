@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hiccup_of_the_store_is_waited_for_and_a_lost_lease_is_not() {
+    async fn hiccup_of_the_store_is_waited_for_and_a_lost_lease_is_not() {
         let store = Arc::new(Memory::default());
         store.failures.lock().unwrap().push(AppendError::Unavailable);
         let mut checkpoint = empty(&store).await;

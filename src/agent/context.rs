@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trim_keeps_system_task_and_the_last_with_calls_and_results_together() {
+    fn trim_keeps_system_task_and_the_last_with_calls_and_results_together() {
         // the fifth from the end is a result: its call and its sibling stay, too
         assert_eq!(shape(&trim(&conversation(4, 1), 5)), "Suattatt");
         assert_eq!(shape(&trim(&conversation(4, 1), 3)), "Suatt");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guard_trims_at_its_threshold_and_no_earlier() {
+    fn guard_trims_at_its_threshold_and_no_earlier() {
         let conversation = conversation(20, 400); // 62 messages, about 5000 tokens
         let guarded = |limit| {
             let mut messages = conversation.clone();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_cut_at_the_smaller_of_its_share_and_the_fixed_limit() {
+    fn result_is_cut_at_the_smaller_of_its_share_and_the_fixed_limit() {
         let long = "x".repeat(500_000);
         let kept = |limit| window(limit).cut_result(&long).len() - CUT_MARK.len();
         assert_eq!(kept(128_000), 153_600);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_is_made_at_the_last_line_break_past_the_half() {
+    fn cut_is_made_at_the_last_line_break_past_the_half() {
         let lines = |first: usize| format!("{}\n{}", "a".repeat(first), "b".repeat(10_000));
         assert_eq!(cut(&lines(3000), 5000), format!("{}\n[...truncated]", "a".repeat(3000)));
         let early = lines(2400);
@@ -236,12 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_counts_characters_and_never_splits_one() {
+    fn cut_counts_characters_and_never_splits_one() {
         assert_eq!(cut(&"é".repeat(2001), 2000), format!("{}\n[...truncated]", "é".repeat(2000)));
     }
 
     #[test]
-    fn the_recovery_has_three_steps_and_passes_over_those_that_change_nothing() {
+    fn recovery_has_three_steps_and_passes_over_those_that_change_nothing() {
         let mut messages = conversation(20, 5000);
         let window = window(128_000);
         assert_eq!(window.recover(&mut messages, 0), Some(1));

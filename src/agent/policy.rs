@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_tried_three_times_more_each_after_a_longer_wait_and_with_more_time() {
+    fn call_is_tried_three_times_more_each_after_a_longer_wait_and_with_more_time() {
         let mut limit = Duration::from_secs(60);
         let mut delays = Vec::new();
         for tries in 1.. {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_beyond_the_longest_is_not_shortened() {
+    fn limit_beyond_the_longest_is_not_shortened() {
         let limit = Duration::from_secs(900);
         assert_eq!(again(&tool(), &failed(ToolFailure::Timeout), 1, limit).unwrap().limit, limit);
     }

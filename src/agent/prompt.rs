@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_message_has_its_parts_in_order() {
+    fn system_message_has_its_parts_in_order() {
         let channel = ChannelLimits {
             name: "sms".into(),
             supported_formats: vec!["plain".into()],

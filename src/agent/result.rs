@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_summary_is_short_and_keeps_secrets() {
+    fn summary_is_short_and_keeps_secrets() {
         let arguments = json!({
             "url": "https://example.org", "count": 3, "text": "é".repeat(200), "headers": { "a": 1, "b": 2 },
             "list": [1, 2, 3], "API_Key": "canary", "access_token": { "deep": "canary" },
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_result_has_the_form_of_the_contract() {
+    fn result_has_the_form_of_the_contract() {
         let usage = Usage { turns: 3, tool_calls: 1, input_tokens: 20, output_tokens: 4, cost_micros: 9 };
         let record = ToolRecord {
             name: "current_time".into(),

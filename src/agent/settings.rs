@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_sound() {
+    fn defaults_are_sound() {
         let mut faults = ValidationErrors::new();
         Settings::default().check(&mut faults);
         assert_eq!(faults, ValidationErrors::new());

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_first_wish_counts_and_ends_a_wait() {
+    async fn first_wish_counts_and_ends_a_wait() {
         let stop = StopSignal::new();
         assert_eq!(stop.run_until_stopped(async { 7 }).await, Ok(7));
         stop.clone().cancel("no longer needed");
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wait_that_has_begun_ends_with_the_wish() {
+    async fn wait_that_has_begun_ends_with_the_wish() {
         let stop = StopSignal::new();
         let waiting = tokio::spawn({
             let stop = stop.clone();

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_manual_clock_wakes_its_sleepers_when_it_passes_their_instant() {
+    async fn manual_clock_wakes_its_sleepers_when_it_passes_their_instant() {
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
         let sleeper = tokio::spawn({
             let clock = clock.clone();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_database_s_time_wins_over_the_machine_s() {
+    fn database_s_time_wins_over_the_machine_s() {
         let clock = Clock::system();
         assert!(!clock.trusted());
         let database_now = machine_now() + TimeDelta::days(3);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sleep_ends_once_its_instant_is_here() {
+    async fn sleep_ends_once_its_instant_is_here() {
         for offset in [TimeDelta::zero(), TimeDelta::days(2)] {
             let clock = Clock::system();
             let database_now = machine_now() + offset;
@@ -260,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn a_millisecond_that_has_begun_is_slept_to_its_end() {
+    fn millisecond_that_has_begun_is_slept_to_its_end() {
         for (nanos, millis) in [(-1, 0), (0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2)] {
             assert_eq!(whole_millis(DateTime::from_timestamp_nanos(nanos)), millis, "{nanos}");
         }
     }
 
     #[test]
-    fn a_slow_answer_does_not_take_the_place_of_a_good_measurement() {
+    fn slow_answer_does_not_take_the_place_of_a_good_measurement() {
         let clock = Clock::system();
         let good = Measurement { database_now: machine_now(), at: clock.elapsed(), uncertainty: Duration::ZERO };
         clock.measured(good);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_uncertain_measurement_is_not_trusted() {
+    fn uncertain_measurement_is_not_trusted() {
         let clock = Clock::system();
         let uncertainty = MEASUREMENT_ERROR + Duration::from_millis(1);
         clock.measured(Measurement { database_now: machine_now(), at: clock.elapsed(), uncertainty });

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_tenant_with_little_to_compute_is_served_before_one_that_computes_all_the_time() {
+    async fn tenant_with_little_to_compute_is_served_before_one_that_computes_all_the_time() {
         let compute = Compute::new(1);
         let running = compute.turns.acquire("loud").await;
         let (order, served) = mpsc::channel();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_request_leaves_the_queue_and_a_panic_gives_its_thread_back() {
+    async fn dropped_request_leaves_the_queue_and_a_panic_gives_its_thread_back() {
         let compute = Compute::new(1);
         let running = compute.turns.acquire("a").await;
         {

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_expression_is_refused_with_its_position() {
+    fn text_that_is_no_expression_is_refused_with_its_position() {
         let fault = |text: &str| read(text).unwrap_err();
         assert_eq!(fault("event.data.amount >").position, 20);
         assert_eq!(fault("  evnt.data.amount > 3").position, 3);

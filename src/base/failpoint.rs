@@ -149,7 +149,7 @@ mod enabled {
 
         /// The tests run with the feature, and judge what is released without it.
         #[test]
-        fn the_feature_alone_breaks_nothing() {
+        fn feature_alone_breaks_nothing() {
             for bug in FAILPOINTS {
                 let stands = "as it stands";
                 assert!(!is_active(bug), "{bug}");

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_that_comes_seldom_waits_for_the_present_turn_and_for_no_backlog() {
+    fn user_that_comes_seldom_waits_for_the_present_turn_and_for_no_backlog() {
         let mut queue: Queue<String, u32> = Queue::new(1, 0);
         assert!(queue.try_begin("loud"));
         for number in 0..100 {
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_that_was_away_has_saved_nothing_up_and_its_own_order_is_kept() {
+    fn user_that_was_away_has_saved_nothing_up_and_its_own_order_is_kept() {
         let mut queue: Queue<String, u32> = Queue::new(1, 0);
         assert!(queue.try_begin("busy"));
         queue.wait("busy", 0, false);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_that_nobody_waits_for_any_more_goes_to_the_next() {
+    async fn turn_that_nobody_waits_for_any_more_goes_to_the_next() {
         let turns: FairQueue<String> = FairQueue::new(1);
         let held = turns.acquire("a").await;
         {

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_is_any_printable_text_but_the_star() {
+    fn tenant_is_any_printable_text_but_the_star() {
         assert!(Tenant::new("user_123").is_ok());
         for bad in ["", "*", "a\nb", &"x".repeat(201)] {
             assert!(Tenant::new(bad).is_err(), "{bad:?}");

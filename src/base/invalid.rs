@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_names_the_exact_place_below_the_pointer() {
+    fn fault_names_the_exact_place_below_the_pointer() {
         #[derive(Debug, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         #[allow(dead_code)]
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_near_name_is_offered_and_a_far_one_is_not() {
+    fn near_name_is_offered_and_a_far_one_is_not() {
         let zones = ["Europe/Berlin", "Asia/Shanghai"];
         assert_eq!(did_you_mean("Europe/Berln", zones), "; did you mean `Europe/Berlin`?");
         assert_eq!(did_you_mean("Moon/Crater", zones), "");

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_late_until_its_first_good_tick_and_when_the_last_is_too_old() {
+    fn service_is_late_until_its_first_good_tick_and_when_the_last_is_too_old() {
         let metrics = Metrics::new();
         metrics.expect_ticks("scheduler", Duration::from_secs(10));
         assert_eq!(metrics.late_services(at(0)), [Late { service: "scheduler", last_success: None }]);

@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_in_other_letter_case_is_found_in_every_escape_and_base64_in_its_own_alone() {
+    fn secret_in_other_letter_case_is_found_in_every_escape_and_base64_in_its_own_alone() {
         let redactor = Redactor::new(["9f8e7d6cAbCd", "user:Password"]);
         for echoed in [
             "9F8E7D6CABCD",
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_secret_is_taken_out_as_far_as_it_was_sent_back() {
+    fn long_secret_is_taken_out_as_far_as_it_was_sent_back() {
         let secret: String = (0..9_000).map(|n| char::from(b'a' + (n * n % 23) as u8)).collect();
         let redactor = Redactor::new([secret.as_str()]);
         assert_eq!(redactor.text(&format!("[{secret}]")), "[[redacted]]");
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_made_to_take_long_is_not_read_to_its_end_and_goes_as_a_whole() {
+    fn answer_made_to_take_long_is_not_read_to_its_end_and_goes_as_a_whole() {
         // each place may be read in two ways, and no way comes to its end
         let leaves: Vec<String> = (0..200)
             .map(|n: usize| (0..60).map(|bit| if (n * 7919) >> (bit % 16) & 1 == 0 { '+' } else { ' ' }).collect())

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_shown_without_its_password() {
+    fn url_is_shown_without_its_password() {
         let shown = |text: &str| SecretUrl::new(text).shown();
         assert_eq!(shown("sqlite://{data_dir}/reveille.db"), "sqlite://{data_dir}/reveille.db");
         assert_eq!(shown("postgres://h/d?sslmode=require"), "postgres://h/d?sslmode=require");
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_read_and_used_but_never_shown() {
+    fn secret_is_read_and_used_but_never_shown() {
         let secret: Secret = serde_json::from_str("\"canary-7\"").unwrap();
         assert_eq!(secret.expose(), "canary-7");
         assert_eq!(format!("{secret:?} {secret:#?}"), "[redacted] [redacted]");

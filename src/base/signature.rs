@@ -47,7 +47,7 @@ mod tests {
 
     /// The vector of the Standard Webhooks specification and its libraries.
     #[test]
-    fn the_signature_is_the_one_of_the_specification() {
+    fn signature_is_the_one_of_the_specification() {
         let keys = [key("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")];
         let signature = sign(&keys, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, BODY);
         assert_eq!(signature, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_stands_alone_keeps_its_type() {
+    fn value_that_stands_alone_keeps_its_type() {
         let value = |template: &str| read(template).unwrap().value(&values()).unwrap();
         assert_eq!(value("{{ event.id }}"), json!(7));
         assert_eq!(value(" {{ event.tags }} "), json!(["a", "b"]));

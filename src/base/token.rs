@@ -218,13 +218,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_checksum_is_the_crc_32_of_zlib() {
+    fn checksum_is_the_crc_32_of_zlib() {
         assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
         assert_eq!(checksum(b"123456789").len(), CHECKSUM_LENGTH);
     }
 
     #[test]
-    fn a_new_token_reads_back_with_its_kind_and_hash() {
+    fn new_token_reads_back_with_its_kind_and_hash() {
         for kind in [TokenKind::Admin, TokenKind::Tenant] {
             let token = TokenText::new(kind);
             let read = TokenText::parse(token.expose()).unwrap();

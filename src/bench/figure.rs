@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_is_a_sample() {
+    fn percentile_is_a_sample() {
         let samples = Samples::new((1..=200).rev().map(f64::from).collect());
         assert_eq!(
             (samples.percentile(0.0), samples.percentile(0.5), samples.percentile(0.99), samples.percentile(1.0)),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distribution_goes_from_the_least_to_the_greatest_and_is_finest_at_its_end() {
+    fn distribution_goes_from_the_least_to_the_greatest_and_is_finest_at_its_end() {
         let spread = Samples::new((1..=1000).map(f64::from).collect()).distribution("ms");
         assert_eq!((spread.quantiles[0], spread.quantiles[50]), ((0.0, 1.0), (0.5, 500.0)));
         assert_eq!(spread.quantiles[spread.quantiles.len() - 2..], [(0.999, 999.0), (1.0, 1000.0)]);

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plot_has_its_names_its_lines_where_they_belong_and_no_markup_from_its_words() {
+    fn plot_has_its_names_its_lines_where_they_belong_and_no_markup_from_its_words() {
         let line = PlotLine {
             name: "a < b".into(),
             colour: 5,

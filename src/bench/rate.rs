@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_in_the_middle_counts_and_its_times_stand_beside_the_figure() {
+    fn one_in_the_middle_counts_and_its_times_stand_beside_the_figure() {
         let rate = |value, here| Rate { value, took: Some(Took { here, elsewhere: 2.0 }) };
         let middle = Rate::median(vec![rate(30.0, 1.0), rate(10.0, 3.0), rate(20.0, 5.0)]);
         assert_eq!(middle, rate(20.0, 5.0));

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_each_figure_beside_its_limit_and_says_what_was_not_reached() {
+    fn page_has_each_figure_beside_its_limit_and_says_what_was_not_reached() {
         let page = report().markdown("images/", "## Where the time goes\n\nInto the disk.\n");
         for line in [
             "Measured by `reveille bench` (Reveille 1.2.3) on 1970-01-01, in one run.",
@@ -331,13 +331,13 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_read_again_as_it_was_written() {
+    fn report_is_read_again_as_it_was_written() {
         let written = serde_json::to_string(&report()).unwrap();
         assert_eq!(serde_json::from_str::<BenchReport>(&written).unwrap(), report());
     }
 
     #[test]
-    fn the_page_of_this_project_is_its_run_s_and_nobody_s_hand_s() {
+    fn page_of_this_project_is_its_run_s_and_nobody_s_hand_s() {
         let read = |name: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name));
         let report: BenchReport = serde_json::from_str(&read("performance.json").unwrap()).unwrap();
         let notes = read("performance.notes.md").unwrap();

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_token_and_a_missing_one_have_different_hints() {
+    fn refused_token_and_a_missing_one_have_different_hints() {
         let body = Bytes::from_static(br#"{"title":"A valid token is needed","detail":"there is no token"}"#);
         let shown = |with_token| refusal(StatusCode::UNAUTHORIZED, &body, with_token, &[]).to_string();
         assert_eq!(
@@ -335,13 +335,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_no_problem_is_told_by_its_status() {
+    fn answer_that_is_no_problem_is_told_by_its_status() {
         let shown = refusal(StatusCode::BAD_GATEWAY, &Bytes::from_static(b"<html>"), true, &[]).to_string();
         assert_eq!(shown, "the service answered 502 Bad Gateway");
     }
 
     #[tokio::test]
-    async fn a_post_whose_answer_is_lost_is_sent_once_more_with_the_same_key() {
+    async fn post_whose_answer_is_lost_is_sent_once_more_with_the_same_key() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

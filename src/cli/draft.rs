@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_keeps_what_was_not_typed_and_a_new_kind_replaces_the_old() {
+    fn edit_keeps_what_was_not_typed_and_a_new_kind_replaces_the_old() {
         let stored = json!({
             "trigger": { "type": "schedule", "cron": "0 8 * * *", "timezone": "Asia/Shanghai" },
             "action": { "instruction": "old", "config": { "max_turns": 3 } },
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_reads_the_same_from_json_and_yaml() {
+    fn task_reads_the_same_from_json_and_yaml() {
         let dir = std::env::temp_dir().join(format!("reveille-draft-{:016x}", fastrand::u64(..)));
         std::fs::create_dir(&dir).unwrap();
         let (json_file, yaml_file) = (dir.join("task.json"), dir.join("task.yaml"));

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_reads_from_the_message_over_its_faults_to_the_hint() {
+    fn failure_reads_from_the_message_over_its_faults_to_the_hint() {
         let failure = CliFailure::new("the request is not valid")
             .detail("trigger.timezone: unknown time zone `Europe/Berln`")
             .hint("see `reveille task create --help`");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_went_away_is_no_failure() {
+    fn reader_that_went_away_is_no_failure() {
         let error = anyhow::Error::from(std::io::Error::from(ErrorKind::BrokenPipe)).context("print the runs");
         assert!(is_broken_pipe(&error));
         assert!(!is_broken_pipe(&anyhow::anyhow!("another")));

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_in_a_pipe_is_aligned_text_without_escapes() {
+    fn table_in_a_pipe_is_aligned_text_without_escapes() {
         let page = TextPage::default();
         let mut screen = Screen::plain(page.clone());
         let rows = vec![vec!["a".into(), "x\u{1b}[2Jy\nz".into()], vec!["longer".into(), "2".into()]];

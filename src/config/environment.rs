@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_is_taken_as_what_it_reads_as_in_toml() {
+    fn variable_is_taken_as_what_it_reads_as_in_toml() {
         let shown = |text| parse_toml_value(text).map(|value| value.to_string());
         assert_eq!(shown("12"), Some("12".into()));
         assert_eq!(shown("0.8"), Some("0.8".into()));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_single_underscores_is_refused_and_foreign_names_are_not() {
+    fn name_with_single_underscores_is_refused_and_foreign_names_are_not() {
         let read = |name| Config::read("x.toml", "", &Environment::of(&[(name, "warn")])).map_err(|e| e.to_string());
         assert_eq!(
             read("REVEILLE_TELEMETRY_LOG_LEVEL").unwrap_err(),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_variable_is_as_good_as_none() {
+    fn empty_variable_is_as_good_as_none() {
         let environment = Environment::of(&[("REVEILLE_TELEMETRY__LOG_LEVEL", "")]);
         let config = Config::read("x.toml", "[telemetry]\nlog_level = \"debug\"", &environment).unwrap().config;
         assert_eq!(config.telemetry.log_level, "debug");

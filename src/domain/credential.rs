@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_is_a_service_and_the_primary_account_unless_it_names_another() {
+    fn reference_is_a_service_and_the_primary_account_unless_it_names_another() {
         let read = |text: &str| Reference::parse(text).map(|reference| (reference.service, reference.account));
         assert_eq!(read("google"), Ok(("google".into(), "primary".into())));
         assert_eq!(read("google/ann@example.org"), Ok(("google".into(), "ann@example.org".into())));

@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_read_and_written_without_loss() {
+    fn event_is_read_and_written_without_loss() {
         let value = json!({
             "specversion": "1.0", "id": "1", "source": "email", "type": "new_email", "tenantid": "ann",
             "subject": "inbox", "time": "2026-12-24T15:00:00.000Z", "datacontenttype": "application/json",
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_as_long_as_what_is_written_of_it() {
+    fn event_is_as_long_as_what_is_written_of_it() {
         let least = json!({ "specversion": "1.0", "id": "1", "source": "é\"", "type": "t", "tenantid": "ann" });
         for more in [
             json!({}),
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_tells_apart_what_a_plain_join_would_mix_up() {
+    fn key_tells_apart_what_a_plain_join_would_mix_up() {
         let ann = Tenant::new("ann").unwrap();
         assert_eq!(event_key(&ann, "a", "b").len(), 64);
         assert_ne!(event_key(&ann, "ab", "c"), event_key(&ann, "a", "bc"));
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_partition_is_the_crc_32_of_zlib() {
+    fn partition_is_the_crc_32_of_zlib() {
         // python3 -c 'import zlib; print(zlib.crc32(b"user_123"), zlib.crc32("münchen".encode()))'
         assert_eq!(partition("user_123", u32::MAX), 1667105369);
         assert_eq!(partition("münchen", u32::MAX), 1172628735);

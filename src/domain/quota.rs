@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_override_outweighs_the_default_and_what_is_absent_stays() {
+    fn override_outweighs_the_default_and_what_is_absent_stays() {
         let overrides = Overrides { tasks: Some(5), streams: Some(2), ..Overrides::default() };
         let quotas = Quotas::default().with(&overrides);
         assert_eq!(quotas, Quotas { tasks: 5, streams: 2, ..Quotas::default() });
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_of_a_database_is_read_whatever_the_tenant_is_called() {
+    fn refusal_of_a_database_is_read_whatever_the_tenant_is_called() {
         let read = Exceeded::parse("quota_exceeded polls 1000 998 a tenant").expect("a refusal");
         assert_eq!((read.quota, read.limit, read.usage, read.tenant.as_str()), (Quota::Polls, 1000, 998, "a tenant"));
         assert!(read.to_string().starts_with("the quota `polls` is 1000, and 998 are used: delete"), "{read}");

@@ -256,7 +256,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_table_of_transitions_is_the_one_that_is_written_down() {
+    fn table_of_transitions_is_the_one_that_is_written_down() {
         let mut table = String::new();
         for state in RunState::ALL {
             for event in EVENTS {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_final_state_is_never_left() {
+    fn final_state_is_never_left() {
         for state in RunState::ALL.into_iter().filter(|s| s.is_final()) {
             for event in EVENTS {
                 assert_eq!(state.on(event), Err(IllegalRunTransition { state, event }));

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tick_that_panics_fails_or_hangs_is_survived_and_shown() {
+    async fn tick_that_panics_fails_or_hangs_is_survived_and_shown() {
         let mut looping = looping(&[
             || panic!("as told"),
             || Some(Err(TickError::ClockUnknown)),
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tick_follows_at_the_instant_that_was_asked_for_or_at_a_hint() {
+    async fn tick_follows_at_the_instant_that_was_asked_for_or_at_a_hint() {
         let mut looping = looping(&[
             || Some(Ok(NextTick::Now)),
             || Some(Ok(NextTick::At(DateTime::UNIX_EPOCH + TimeDelta::seconds(10)))),
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_at_rest_goes_by_the_outlook_and_is_well() {
+    async fn service_at_rest_goes_by_the_outlook_and_is_well() {
         let mut looping = idle_policy().await;
         looping.sky.shows(Some(PendingWork::default()));
         for looks in 1..=5 {
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hint_that_comes_with_the_end_of_a_wait_is_not_missed() {
+    async fn hint_that_comes_with_the_end_of_a_wait_is_not_missed() {
         for _ in 0..20 {
             let mut looping = idle_policy().await;
             looping.sky.shows(Some(PendingWork::default()));
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_at_rest_ticks_for_what_the_outlook_shows() {
+    async fn service_at_rest_ticks_for_what_the_outlook_shows() {
         let mut looping = idle_policy().await;
         let shows =
             |looping: &Looping, at| looping.sky.shows(Some(PendingWork { fire: Some(at), ..PendingWork::default() }));
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_that_is_not_told_goes_on_looking() {
+    async fn service_that_is_not_told_goes_on_looking() {
         let mut looping = idle_policy().await;
         for _ in 0..5 {
             looping.looks_after(100).await;
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_that_does_not_come_to_a_good_tick_is_late_until_it_has_stopped() {
+    async fn service_that_does_not_come_to_a_good_tick_is_late_until_it_has_stopped() {
         let mut looping = looping(&[|| Some(Ok(NextTick::OnWake))]);
         looping.ticked().await;
         assert!(looping.is_quiet().await);

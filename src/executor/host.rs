@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_gives_itself_no_effects_by_making_tasks() {
+    fn agent_gives_itself_no_effects_by_making_tasks() {
         assert_eq!(places(json!({ "action": { "instruction": "look" } })), Vec::<String>::new());
         for executor in ["pipeline", "webhook", "anything"] {
             assert_eq!(places(json!({ "executor": executor })), ["/executor"]);

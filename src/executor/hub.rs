@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_watcher_is_told_how_much_it_missed() {
+    async fn slow_watcher_is_told_how_much_it_missed() {
         let hub = Hub::new();
         let mut slow = hub.subscribe(Uuid::nil());
         for turn in 0..BACKLOG as i64 + 3 {

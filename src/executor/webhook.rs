@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_taken_on_waits_however_much_was_said_with_it() {
+    fn run_that_was_taken_on_waits_however_much_was_said_with_it() {
         let (now, until) = (DateTime::UNIX_EPOCH, DateTime::UNIX_EPOCH + chrono::TimeDelta::hours(1));
         let too_large = |status: u16| {
             let status = StatusCode::from_u16(status).unwrap();

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_begins_with_the_named_model_and_goes_on_with_the_fallback() {
+    fn chain_begins_with_the_named_model_and_goes_on_with_the_fallback() {
         let models = build(
             "fallback = ['spare', 'main']\n[models.main]\nmodel = 'gpt'\n[models.spare]\nmodel = 'claude'\n\
              provider = 'anthropic'\n[models.other]\nmodel = 'x'",
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scripted_model_without_its_scenario_is_a_fault_at_its_place() {
+    fn scripted_model_without_its_scenario_is_a_fault_at_its_place() {
         let faults = build("[models.main]\nprovider = 'scripted'").err().unwrap();
         assert_eq!(faults, ValidationErrors::one("/llm/models/main/scenario", "is missing: the scenario file"));
     }

@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_there_for_those_who_are_named() {
+    fn source_is_there_for_those_who_are_named() {
         let sources = BTreeMap::from([
             ("all".to_owned(), vec!["*".to_owned()]),
             ("ann's".to_owned(), vec!["ann".to_owned()]),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_too_large_to_keep_is_a_failing_poll() {
+    fn value_that_is_too_large_to_keep_is_a_failing_poll() {
         assert_eq!(bounded(&Value::String("x".repeat(VALUE_BYTES - 2))), Ok(()));
         assert_eq!(bounded(&Value::String("x".repeat(VALUE_BYTES - 1))).unwrap_err().kind, "too_large");
     }

@@ -402,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_of_a_call_is_its_own() {
+    fn key_of_a_call_is_its_own() {
         let run = Uuid::from_u128(7);
         let key = ToolContext::key_of(run, 1, "call_1");
         assert_eq!(key.len(), 64);

@@ -213,7 +213,7 @@ mod tests {
     const PLACE: Context<'_> = Context { tenant: "ann", service: "s", account: "a", field: "f" };
 
     #[test]
-    fn the_key_file_is_made_once_for_its_owner_only_and_said_once() {
+    fn key_file_is_made_once_for_its_owner_only_and_said_once() {
         let dir = VaultDir::new();
         let open = || Vault::open(&Settings::default(), WithoutKeys::KeyFile(&dir.0)).unwrap();
         let (first, made) = open();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_is_good_for_its_purpose_and_text_under_any_configured_key() {
+    fn tag_is_good_for_its_purpose_and_text_under_any_configured_key() {
         const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
         const NEW: &str = "new:HwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
         let vault = |keys: &[&str]| {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_file_that_others_may_read_is_refused() {
+    fn key_file_that_others_may_read_is_refused() {
         let dir = VaultDir::new();
         Vault::open(&Settings::default(), WithoutKeys::KeyFile(&dir.0)).unwrap();
         let path = dir.0.join(KEY_FILE);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_key_file_is_refused_not_replaced() {
+    fn damaged_key_file_is_refused_not_replaced() {
         let dir = VaultDir::new();
         Vault::open(&Settings::default(), WithoutKeys::KeyFile(&dir.0)).unwrap();
         std::fs::write(dir.0.join(KEY_FILE), "").unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vault_shows_its_key_ids_and_nothing_more() {
+    fn vault_shows_its_key_ids_and_nothing_more() {
         let settings = Settings {
             master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
             accept_lost_keys: false,

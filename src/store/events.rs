@@ -337,7 +337,7 @@ mod tests {
     use crate::store::db::sqlite_plan;
 
     #[tokio::test]
-    async fn the_turns_of_tenants_are_found_by_an_index_on_sqlite() {
+    async fn turns_of_tenants_are_found_by_an_index_on_sqlite() {
         for statement in [TENANTS, LEASE.sqlite] {
             for step in sqlite_plan(statement).await {
                 let of_queue = step.contains("event_queue") || step.contains(" q ");

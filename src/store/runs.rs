@@ -395,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_take_answers_every_column_that_a_run_is_read_with() {
+    fn take_answers_every_column_that_a_run_is_read_with() {
         let (columns, _) = LISTED.split_once(" from runs").expect("a select");
         let columns: Vec<&str> = columns.trim_start_matches("select").split(',').map(str::trim).collect();
         let take = include_str!("sql/take.postgres.sql");

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_text_goes_by_the_database_and_a_missing_row_is_told() {
+    async fn text_goes_by_the_database_and_a_missing_row_is_told() {
         let mut conn = SqliteConnection::connect("sqlite::memory:").await.expect("a database in memory");
         let mut tx = Tx::Sqlite(&mut conn);
         let split = Split { postgres: "no statement", sqlite: "select $1 where $1 > 1" };

@@ -49,17 +49,17 @@ mod explain;
 mod fair;
 
 on_each_bus! {
-    an_event_runs_the_tasks_that_it_matches_and_no_other
-    a_task_that_was_created_before_an_event_sees_it
-    an_instance_that_dies_before_it_acknowledges_leaves_no_second_run
+    event_runs_the_tasks_that_it_matches_and_no_other
+    task_that_was_created_before_an_event_sees_it
+    instance_that_dies_before_it_acknowledges_leaves_no_second_run
     one_event_that_can_not_be_recorded_holds_up_no_other_and_is_buried
-    a_stored_filter_beyond_a_bound_disables_its_task_and_tells_its_owner_once
+    stored_filter_beyond_a_bound_disables_its_task_and_tells_its_owner_once
     task_that_can_not_be_read_holds_up_no_events
-    a_paused_task_holds_its_events_and_runs_them_when_it_is_resumed
+    paused_task_holds_its_events_and_runs_them_when_it_is_resumed
     held_events_go_through_the_rules_of_their_task
     held_events_are_dropped_where_that_is_wanted
-    a_window_closes_though_the_instance_that_opened_it_is_gone
-    a_window_that_can_not_be_recorded_holds_up_no_other
+    window_closes_though_the_instance_that_opened_it_is_gone
+    window_that_can_not_be_recorded_holds_up_no_other
     two_instances_share_the_bus
     missing_field_of_a_filter_is_told_to_its_owner_once
 }
@@ -81,7 +81,7 @@ async fn told(instance: &Instance, task: &reveille::domain::task::Task) -> Vec<S
     told
 }
 
-async fn an_event_runs_the_tasks_that_it_matches_and_no_other(world: World) {
+async fn event_runs_the_tasks_that_it_matches_and_no_other(world: World) {
     let instance = world.instance();
     let large = instance.task(on(json!({ "filter": "event.data.amount > 100" }))).await;
     let all = instance.task(on(json!({ "event_type": "ord*" }))).await;
@@ -136,7 +136,7 @@ async fn missing_field_of_a_filter_is_told_to_its_owner_once(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_task_that_was_created_before_an_event_sees_it(world: World) {
+async fn task_that_was_created_before_an_event_sees_it(world: World) {
     let first = world.instance();
     let second = if world.is_postgres() { Some(world.instance()) } else { None };
     let matching = second.as_ref().unwrap_or(&first);
@@ -247,7 +247,7 @@ impl Bus for Deaf {
     }
 }
 
-async fn an_instance_that_dies_before_it_acknowledges_leaves_no_second_run(world: World) {
+async fn instance_that_dies_before_it_acknowledges_leaves_no_second_run(world: World) {
     let first = world.instance();
     let task = first.task(on(json!({}))).await;
     let throttled = first.task(on(json!({ "throttle": { "limit": 1, "per": "1h" } }))).await;
@@ -312,7 +312,7 @@ async fn one_event_that_can_not_be_recorded_holds_up_no_other_and_is_buried(worl
     instance.finish(&world).await;
 }
 
-async fn a_stored_filter_beyond_a_bound_disables_its_task_and_tells_its_owner_once(world: World) {
+async fn stored_filter_beyond_a_bound_disables_its_task_and_tells_its_owner_once(world: World) {
     let instance = world.instance();
     let task = instance.task(on(json!({}))).await;
     let filter = |text: &str| json!({ "type": "event", "source": "shop", "filter": text });
@@ -417,7 +417,7 @@ async fn events_wait_while_the_database_is_away() {
     instance.finish(&world).await;
 }
 
-async fn a_paused_task_holds_its_events_and_runs_them_when_it_is_resumed(world: World) {
+async fn paused_task_holds_its_events_and_runs_them_when_it_is_resumed(world: World) {
     let first = world.instance();
     let task = first.task(on(json!({ "buffer_while_paused": true }))).await;
     first.change(&task, TaskChange::Pause { reason: None }).await;
@@ -465,7 +465,7 @@ async fn held_events_are_dropped_where_that_is_wanted(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_window_closes_though_the_instance_that_opened_it_is_gone(world: World) {
+async fn window_closes_though_the_instance_that_opened_it_is_gone(world: World) {
     let first = world.instance();
     let debounced = first.task(on(json!({ "debounce": "30s" }))).await;
     let batched = first.task(on(json!({ "batch": { "size": 2, "wait": "1m" } }))).await;
@@ -490,7 +490,7 @@ async fn a_window_closes_though_the_instance_that_opened_it_is_gone(world: World
     second.finish(&world).await;
 }
 
-async fn a_window_that_can_not_be_recorded_holds_up_no_other(world: World) {
+async fn window_that_can_not_be_recorded_holds_up_no_other(world: World) {
     let instance = world.instance();
     let keyed = json!({ "debounce": { "quiet": "30s", "key": "event.id" } });
     let task = instance.task(on(keyed)).await;

@@ -217,7 +217,7 @@ async fn registered() -> Vec<Described> {
 }
 
 #[tokio::test]
-async fn the_reference_of_metrics_is_what_is_registered() {
+async fn reference_of_metrics_is_what_is_registered() {
     let described = registered().await;
     let fresh = reference(&described);
     let known: Vec<&str> = described.iter().filter_map(|one| meaning(&one.name)).map(|(name, ..)| *name).collect();

@@ -74,7 +74,7 @@ fn facts() -> Vec<Fact<'static>> {
 }
 
 #[test]
-fn the_facts_of_other_schedulers_come_out() {
+fn facts_of_other_schedulers_come_out() {
     let tick = TimeDelta::nanoseconds(1);
     let mut wrong = Vec::new();
     let facts = facts();
@@ -296,7 +296,7 @@ fn every_rule_for_clock_changes_holds_in_the_zones_with_odd_ones() {
 }
 
 #[test]
-fn a_time_that_is_left_out_runs_once_after_the_gap_and_a_doubled_one_the_first_time() {
+fn time_that_is_left_out_runs_once_after_the_gap_and_a_doubled_one_the_first_time() {
     for (zone, expression, from, expected) in [
         ("America/New_York", "30 2 * * *", "2026-03-08T06:00:00Z", ["2026-03-08T07:00:00Z", "2026-03-09T06:30:00Z"]),
         ("America/New_York", "30 1 * * *", "2026-11-01T05:00:00Z", ["2026-11-01T05:30:00Z", "2026-11-02T06:30:00Z"]),
@@ -366,7 +366,7 @@ proptest! {
     #![proptest_config(cases(1000))]
 
     #[test]
-    fn the_next_instant_is_always_later_and_none_lies_between(
+    fn next_instant_is_always_later_and_none_lies_between(
         expression in an_expression(), zone in a_zone(), time in a_time(), share in 0.0..1.0_f64,
         gap in prop::sample::select(&["run_after", "skip"][..]), fold in prop::sample::select(&["first", "both"][..]),
     ) {
@@ -381,7 +381,7 @@ proptest! {
     }
 
     #[test]
-    fn an_interval_never_leaves_its_grid_over_restarts_and_edits(
+    fn interval_never_leaves_its_grid_over_restarts_and_edits(
         anchor in a_time(), seconds in 1_u32..1_000_000, restarts in prop::collection::vec(0_i64..10_000_000_000, 1..8),
     ) {
         let schedule = |overlap: &str| json!({"interval": format!("{seconds}s"), "overlap": overlap});
@@ -609,7 +609,7 @@ fn table_window(schedule: &serde_json::Value) -> TimeDelta {
 }
 
 #[test]
-fn an_outage_of_ten_years_is_one_range_and_costs_no_walk() {
+fn outage_of_ten_years_is_one_range_and_costs_no_walk() {
     let begun = std::time::Instant::now();
     for (when, count) in [(json!({"interval": "1s"}), Some(315_532_800 - 3601)), (json!({"cron": "* * * * * *"}), None)]
     {
@@ -695,7 +695,7 @@ proptest! {
     #![proptest_config(cases(400))]
 
     #[test]
-    fn a_recurrence_rule_means_what_another_implementation_says(rule in a_rule(), day in 0_i64..4000) {
+    fn recurrence_rule_means_what_another_implementation_says(rule in a_rule(), day in 0_i64..4000) {
         let start = at("2020-01-01T09:30:00Z") + TimeDelta::days(day);
         let end = start + TimeDelta::days(30 * 365);
         let parsed: rrule::RRule<rrule::Unvalidated> = rule.parse().unwrap();

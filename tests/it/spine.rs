@@ -101,12 +101,12 @@ fn steady(body: &Value, replace: &[(&str, &str)]) -> Value {
 }
 
 #[tokio::test]
-async fn a_cron_task_calls_a_tool_over_the_openai_format_and_mails_its_answer() {
+async fn cron_task_calls_a_tool_over_the_openai_format_and_mails_its_answer() {
     insta::assert_json_snapshot!(fires_calls_a_tool_and_mails::<OpenAiFormat>().await);
 }
 
 #[tokio::test]
-async fn a_cron_task_calls_a_tool_over_anthropics_format_and_mails_its_answer() {
+async fn cron_task_calls_a_tool_over_anthropics_format_and_mails_its_answer() {
     insta::assert_json_snapshot!(fires_calls_a_tool_and_mails::<AnthropicFormat>().await);
 }
 
@@ -137,13 +137,13 @@ async fn survives_kill_9(mut service: Service, model: &ModelServer) {
 }
 
 #[tokio::test]
-async fn a_run_survives_kill_9_on_sqlite() {
+async fn run_survives_kill_9_on_sqlite() {
     let model = ModelServer::start::<OpenAiFormat>().await;
     survives_kill_9(service(&model, None), &model).await;
 }
 
 #[tokio::test]
-async fn a_run_survives_kill_9_on_postgres() {
+async fn run_survives_kill_9_on_postgres() {
     let model = ModelServer::start::<OpenAiFormat>().await;
     let database = Database::empty().await;
     survives_kill_9(on_postgres(service(&model, None), &database), &model).await;

@@ -71,7 +71,7 @@ const UNFINISHED: [&str; 8] = [
 const NAMELESS: [&str; 8] = ["util", "utils", "common", "helper", "helpers", "manager", "misc", "types"];
 
 #[test]
-fn the_tree_keeps_its_rules() {
+fn tree_keeps_its_rules() {
     let sources = Source::read_all(Path::new(env!("CARGO_MANIFEST_DIR")), &["src", "tests"], &["rs"]);
     assert!(sources.len() > 10, "the sources were not found");
     let found: Vec<String> = sources.iter().flat_map(faults).collect();

@@ -103,7 +103,7 @@ async fn state(instance: &Instance, run: &str) -> RunState {
     instance.run(id(run)).await.state
 }
 
-async fn a_database_of_every_version_is_taken_over(postgres: bool) {
+async fn database_of_every_version_is_taken_over(postgres: bool) {
     let all = versions();
     assert!(all.len() >= 9, "{all:?}");
     for version in all {
@@ -210,13 +210,13 @@ async fn a_database_of_every_version_is_taken_over(postgres: bool) {
 }
 
 #[tokio::test]
-async fn a_database_of_every_version_is_taken_over_on_sqlite() {
-    a_database_of_every_version_is_taken_over(false).await;
+async fn database_of_every_version_is_taken_over_on_sqlite() {
+    database_of_every_version_is_taken_over(false).await;
 }
 
 #[tokio::test]
-async fn a_database_of_every_version_is_taken_over_on_postgres() {
-    a_database_of_every_version_is_taken_over(true).await;
+async fn database_of_every_version_is_taken_over_on_postgres() {
+    database_of_every_version_is_taken_over(true).await;
 }
 
 /// A pipeline of the time when its tool steps said `arguments`.
@@ -463,7 +463,7 @@ async fn rows_of_before_are_counted_after_the_upgrade_on_postgres() {
     rows_of_before_are_counted_after_the_upgrade(true).await;
 }
 
-async fn the_first_start_makes_everything_that_is_needed(world: World) {
+async fn first_start_makes_everything_that_is_needed(world: World) {
     let instance = world.instance();
     assert_eq!(items(&instance, "/v1/tasks").await, Vec::<Value>::new());
     let task = instance.task(json!({ "trigger": { "type": "schedule", "interval": "1m" } })).await;
@@ -475,13 +475,13 @@ async fn the_first_start_makes_everything_that_is_needed(world: World) {
 }
 
 #[tokio::test]
-async fn the_first_start_on_an_empty_directory_makes_everything_that_is_needed() {
-    the_first_start_makes_everything_that_is_needed(World::sqlite()).await;
+async fn first_start_on_an_empty_directory_makes_everything_that_is_needed() {
+    first_start_makes_everything_that_is_needed(World::sqlite()).await;
 }
 
 #[tokio::test]
-async fn the_first_start_on_an_empty_postgres_makes_everything_that_is_needed() {
-    the_first_start_makes_everything_that_is_needed(World::on_empty_postgres().await).await;
+async fn first_start_on_an_empty_postgres_makes_everything_that_is_needed() {
+    first_start_makes_everything_that_is_needed(World::on_empty_postgres().await).await;
 }
 
 /// A later release has been at this database: it has a migration that we do not know.
@@ -489,7 +489,7 @@ const LATER: &str = "insert into _sqlx_migrations (version, description, success
                      values (999999, 'of a later release', true, ";
 
 #[tokio::test]
-async fn an_older_instance_goes_on_beside_a_newer_one_on_postgres() {
+async fn older_instance_goes_on_beside_a_newer_one_on_postgres() {
     let world = World::on_empty_postgres().await;
     let first = world.instance();
     let task = first.task(json!({ "trigger": { "type": "schedule", "interval": "1m" } })).await;
@@ -503,7 +503,7 @@ async fn an_older_instance_goes_on_beside_a_newer_one_on_postgres() {
 }
 
 #[tokio::test]
-async fn a_sqlite_file_of_a_later_release_is_refused_and_left_as_it_is() {
+async fn sqlite_file_of_a_later_release_is_refused_and_left_as_it_is() {
     let world = World::sqlite();
     let open = async || Store::open(&Settings::default(), world.dir(), Clock::manual(at("08:00")), |_| {}).await;
     open().await.expect("a store").close().await;
@@ -529,7 +529,7 @@ const RELEASED: [(i64, &str, &str); 8] = [
 ];
 
 #[test]
-fn a_schema_that_was_released_is_never_changed() {
+fn schema_that_was_released_is_never_changed() {
     // an instance whose database was brought up to date by another text would not start any more
     let sums = |migrator: Migrator| -> Vec<(i64, String)> {
         migrator.iter().map(|one| (one.version, hex::encode(&one.checksum[..8]))).collect()

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_would_climb_or_vanish_is_an_error() {
+    fn value_that_would_climb_or_vanish_is_an_error() {
         for v in [".", "..", ""] {
             assert!(url("https://h.example/a/{{ v }}/b", &json!(v)).is_err(), "{v:?}");
         }

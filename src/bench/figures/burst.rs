@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_second_is_whole_and_later() {
+    fn next_second_is_whole_and_later() {
         let at = DateTime::UNIX_EPOCH + TimeDelta::milliseconds(1500);
         assert_eq!(next_second(at), DateTime::UNIX_EPOCH + TimeDelta::seconds(2));
         assert_eq!(next_second(DateTime::UNIX_EPOCH), DateTime::UNIX_EPOCH + TimeDelta::seconds(1));

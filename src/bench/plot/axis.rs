@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_even_axis_goes_from_nought_to_a_round_number_in_round_steps() {
+    fn even_axis_goes_from_nought_to_a_round_number_in_round_steps() {
         for (greatest, ticks) in [
             (100.0, vec![0.0, 20.0, 40.0, 60.0, 80.0, 100.0]),
             (53_123.0, vec![0.0, 10_000.0, 20_000.0, 30_000.0, 40_000.0, 50_000.0, 60_000.0]),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_logarithmic_axis_names_tenfolds_and_between_them_where_there_is_room() {
+    fn logarithmic_axis_names_tenfolds_and_between_them_where_there_is_room() {
         let wide = Axis::logarithmic("", 0.13, 812.0);
         assert_eq!(wide.ticks(), [0.1, 1.0, 10.0, 100.0, 1000.0]);
         assert!(wide.grid().contains(&(0.2, true)) && wide.grid().contains(&(100.0, false)));

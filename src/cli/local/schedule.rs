@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_answers_each_line_with_a_line() {
+    fn batch_answers_each_line_with_a_line() {
         let input = concat!(
             r#"{"cron": "0 8 * * *", "timezone": "Asia/Shanghai", "from": "2026-11-21T00:00:00Z", "count": 2}"#,
             "\n",
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_refused_and_the_next_is_read() {
+    fn line_without_end_is_refused_and_the_next_is_read() {
         let long = format!("{{\"cron\": \"{}\"}}", "* ".repeat(LONGEST_LINE as usize));
         let answers = answered(&format!("{long}\n{{\"interval\": \"5m\", \"count\": 1}}\n"));
         assert_eq!(answers.len(), 2);

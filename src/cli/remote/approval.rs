@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_json_where_it_can_be_and_else_a_text() {
+    fn change_is_json_where_it_can_be_and_else_a_text() {
         let read = |pair: &str| change(pair).unwrap();
         assert_eq!(read("amount=80"), ("amount".into(), json!(80)));
         assert_eq!(read("text=Hello = you"), ("text".into(), json!("Hello = you")));

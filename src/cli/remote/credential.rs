@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_is_typed_with_its_name_where_it_has_one() {
+    fn form_is_typed_with_its_name_where_it_has_one() {
         let read = |form: &str| inject(form, None, None).ok();
         assert_eq!(read("bearer"), Some(json!({ "as": "bearer" })));
         assert_eq!(read("header:X-Key"), Some(json!({ "as": "header", "name": "X-Key" })));

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenant_is_put_where_the_form_of_an_event_has_it() {
+    fn tenant_is_put_where_the_form_of_an_event_has_it() {
         let mut body = json!([{ "specversion": "1.0" }, { "source": "a" }, { "tenant_id": "bob" }, 7]);
         name_tenant(&mut body, "ann");
         let expected = json!([{ "specversion": "1.0", "tenantid": "ann" }, { "source": "a", "tenant_id": "ann" }, { "tenant_id": "bob" }, 7]);

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_leads_to_the_page_of_its_token() {
+    fn link_leads_to_the_page_of_its_token() {
         assert_eq!(address("https://wake.example.org/", "ab"), "https://wake.example.org/approvals/ab");
         assert_eq!(address("https://example.org/wake", "ab"), "https://example.org/wake/approvals/ab");
     }

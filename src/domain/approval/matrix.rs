@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_matrix_is_the_one_that_is_written_down() {
+    fn matrix_is_the_one_that_is_written_down() {
         let mut table = String::new();
         for category in Category::ALL {
             let row = Consequence::ALL.map(|consequence| approval_level(category, consequence, false));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_asks_for_confirmation_always_gets_it() {
+    fn tool_that_asks_for_confirmation_always_gets_it() {
         for category in Category::ALL {
             for consequence in Consequence::ALL {
                 assert_eq!(approval_level(category, consequence, true), ApprovalLevel::Confirm);

@@ -145,7 +145,7 @@ mod tests {
         ProposalIdentity { tenant: "ann", run_id: Uuid::from_u128(7), turn: 2, call_id: "call_1" };
 
     #[test]
-    fn the_digest_is_that_of_canonical_json() {
+    fn digest_is_that_of_canonical_json() {
         // python3: hashlib.sha256(json.dumps({...}, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
         let arguments = json!({ "to": "ann", "amount": 100 });
         assert_eq!(
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_that_of_what_the_databases_keep_of_a_nul() {
+    fn hash_is_that_of_what_the_databases_keep_of_a_nul() {
         let hashed = |arguments: Value| digest(&CALL, "send", "1.0.0", "d", &arguments);
         let sent = hashed(json!({ "to\0": ["a\0b", 1], "path": "C:\\u0000" }));
         assert_eq!(sent, hashed(json!({ "to\u{FFFD}": ["a\u{FFFD}b", 1], "path": "C:\\u0000" })));

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vote_that_is_tied_to_two_people_takes_the_place_of_neither() {
+    fn vote_that_is_tied_to_two_people_takes_the_place_of_neither() {
         let ann = vote("recipient:ann", VoterIdentities::of_tenant("ann", None));
         let admin = vote("token:admin", VoterIdentities::of_name("token:admin"));
         let made_by_admin = vote("token:1", VoterIdentities::of_tenant("ann", None).with_root("token:admin"));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vote_without_marks_is_known_by_its_name() {
+    fn vote_without_marks_is_known_by_its_name() {
         let old = |by: &str| vote(by, VoterIdentities::default());
         assert_eq!(distinct_people(&[old("token:1"), old("token:2")]), 2);
         assert!(old("token:1").may_be_of(&VoterIdentities::of_name("token:1")));

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_is_read_whole() {
+    fn credential_is_read_whole() {
         let draft = parse(json!({
             "document": { "id": 7, "key": "canary" }, "hosts": ["API.example.org", "*.bücher.example:8443"],
             "inject": { "as": "header", "name": "X-Key", "template": "Token {/id}:{/key}" },
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_oauth_client_is_described_here_or_by_the_operator() {
+    fn oauth_client_is_described_here_or_by_the_operator() {
         let draft = |oauth, document: Value| parse(json!({ "document": document, "oauth": oauth }));
         let named = draft(json!({ "provider": "google" }), json!({})).unwrap().oauth.unwrap();
         assert_eq!(named.provider.as_deref(), Some("google"));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_is_anything_of_json_up_to_64_kib() {
+    fn document_is_anything_of_json_up_to_64_kib() {
         for document in [json!("a"), json!(7), json!([1]), json!({}), json!("é".repeat(32_767))] {
             let text = parse(json!({ "document": document })).unwrap().document.unwrap().expose().to_owned();
             assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), document);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_document_is_held_against_a_new_way_of_use() {
+    fn kept_document_is_held_against_a_new_way_of_use() {
         let draft = parse(json!({ "inject": { "as": "bearer", "from": "/key" } })).unwrap();
         assert_eq!(draft.check_document(&Secret::new(r#"{"key":"canary"}"#)), Ok(()));
         let refused = draft.check_document(&Secret::new(r#"{"token":"canary"}"#)).unwrap_err();

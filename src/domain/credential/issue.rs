@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_names_the_credential_that_is_awaited() {
+    fn reason_names_the_credential_that_is_awaited() {
         let work = Reference::parse("google/work").unwrap();
         assert_eq!(paused_for(&work), "credential:google/work");
         assert_eq!(parse_reason("credential:google/work"), Some(work.clone()));

@@ -349,7 +349,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_table_of_transitions_is_the_one_that_is_written_down() {
+    fn table_of_transitions_is_the_one_that_is_written_down() {
         let mut table = String::new();
         for state in DeliveryState::ALL {
             for event in EVENTS {
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delivery_falls_back_with_the_same_key_until_no_channel_is_left() {
+    fn delivery_falls_back_with_the_same_key_until_no_channel_is_left() {
         let run = Uuid::from_u128(7);
         let new = NewDelivery::of_run("ann", run, MessageKind::Result, vec!["sms".into(), "email".into()]).unwrap();
         let stored = Delivery {

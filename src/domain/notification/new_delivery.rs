@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_output_says_who_is_told() {
+    fn output_says_who_is_told() {
         let named = Output::channels(vec!["sms".into(), "email".into()]);
         assert_eq!(channels(&named, None), ["sms", "email"]);
         assert_eq!(channels(&Output::nobody(), None), [""; 0]);

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_follows_the_wall_over_both_changes_of_the_clock() {
+    fn digest_follows_the_wall_over_both_changes_of_the_clock() {
         let at_half_past_two = |zone, now: &str| {
             let digest = serde_json::from_value(json!({ "at": ["02:30"] })).unwrap();
             let quiet = QuietRules { digest, ..QuietRules::default() };

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recipient_is_read_stored_and_shown_without_its_secrets() {
+    fn recipient_is_read_stored_and_shown_without_its_secrets() {
         let recipient = settled(everything(), None).unwrap();
         assert_eq!(
             recipient.addresses,
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_that_moves_in_the_list_keeps_its_secret() {
+    fn browser_that_moves_in_the_list_keeps_its_secret() {
         let old = settled(everything(), None).unwrap();
         let mut body = old.public();
         body["addresses"]["push"] = body["addresses"]["push"][1].clone();
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_changes_is_no_longer_verified() {
+    fn address_that_changes_is_no_longer_verified() {
         let mut old = settled(everything(), None).unwrap();
         for kind in ["email", "sms", "slack", "webhook", "push"] {
             old.verified.insert(kind.into(), DateTime::UNIX_EPOCH);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_body_is_a_recipient_that_is_reached_nowhere() {
+    fn empty_body_is_a_recipient_that_is_reached_nowhere() {
         let recipient = settled(json!({}), None).unwrap();
         assert_eq!((recipient.timezone, recipient.locale.as_str(), recipient.order()), (Tz::UTC, "en", vec![]));
     }
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_the_one_asked_for_or_every_address_there_is() {
+    fn order_is_the_one_asked_for_or_every_address_there_is() {
         let body =
             json!({ "addresses": { "email": "a@b.org", "webhook": { "url": "https://a.example", "secret": SECRET } } });
         let mut recipient = settled(body, None).unwrap();

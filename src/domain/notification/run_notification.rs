@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_told_once_summed_up_daily_and_its_end_is_told() {
+    fn cause_is_told_once_summed_up_daily_and_its_end_is_told() {
         let hours = [0, 1, 2, 25, 26, 49].map(|hour| (hour, failure("llm_auth")));
         let mut ends = hours.to_vec();
         ends.extend([(50, failure("timeout")), (50, failure("llm_auth")), (50, failure("timeout"))]);

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_text_is_cut_at_a_line_with_a_note_and_stays_within_the_limit() {
+    fn long_text_is_cut_at_a_line_with_a_note_and_stays_within_the_limit() {
         assert_eq!(cut("short", 5, None), "short");
         let text = "0123456789\n".repeat(30);
         let cut_text = cut(&text, 200, Some("the whole is in run 42"));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_is_one_line_without_control_characters() {
+    fn subject_is_one_line_without_control_characters() {
         assert_eq!(one_line("a\r\nBcc: b@c\u{7}  d"), "a Bcc: b@c d");
         assert_eq!(one_line(&"x".repeat(300)).chars().count(), 200);
     }

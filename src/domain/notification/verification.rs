@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_bound_to_recipient_channel_id_and_address() {
+    fn proof_is_bound_to_recipient_channel_id_and_address() {
         let id = Uuid::from_u128(7);
         let proof = Proof::new("ann", "email", id, &addresses("a@b.org")).unwrap();
         assert_eq!(Proof::of("ann", Some(&proof.subject_ref()), &addresses("a@b.org")), Some(proof.clone()));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_has_six_digits_and_is_read_as_people_type_it() {
+    fn code_has_six_digits_and_is_read_as_people_type_it() {
         let proof = Proof::new("ann", "email", Uuid::nil(), &addresses("a@b.org")).unwrap();
         for (tag, code) in
             [("ffffffffffffffffffff", "846975"), ("000000000000001", "000001"), ("0000000000f423f00", "999999")]

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_that_does_little_is_not_asked_about_and_one_at_its_bound_no_more() {
+    fn tenant_that_does_little_is_not_asked_about_and_one_at_its_bound_no_more() {
         let mut meter = Meter::default();
         for _ in 0..1_875 {
             assert_eq!(meter.take(&demand(60_000, 1, true), START), MeterVerdict::Allowed(1));

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_names_tools_in_its_poll_its_steps_and_what_an_agent_may_use() {
+    fn task_names_tools_in_its_poll_its_steps_and_what_an_agent_may_use() {
         let hourly = json!({ "type": "schedule", "interval": "1h" });
         let steps = json!([
             { "name": "a", "tool": { "name": "look_up", "args": { "credential": "shop" } } },
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_names_credentials_in_its_poll_its_action_and_its_steps() {
+    fn task_names_credentials_in_its_poll_its_action_and_its_steps() {
         let hourly = json!({ "type": "schedule", "interval": "1h" });
         let condition = |poll: Value| {
             json!({ "type": "condition", "poll": poll, "interval": "5m", "expression": "true", "fire": "on_true",

@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_run_that_is_allowed_ends_the_schedule() {
+    fn last_run_that_is_allowed_ends_the_schedule() {
         let limited =
             |fire_count, max_runs| DueSchedule { fire_count, max_runs: Some(max_runs), ..due("2026-01-01T10:00:00Z") };
         let all = || json!({"cron": "0 * * * *", "catch_up": "all", "catch_up_window": "1d"});
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_one_shot_runs_late_within_its_window_and_is_recorded_as_missed_after_it() {
+    fn one_shot_runs_late_within_its_window_and_is_recorded_as_missed_after_it() {
         let once = || json!({"at": "2026-01-01T10:00:00Z"});
         assert_eq!(plan(once(), &due("2026-01-01T10:00:00Z"), "2026-01-01T10:59:00Z"), ["fire 01 10:00:00", "end"]);
         assert_eq!(
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_schedule_ends_the_task_once_its_last_instant_has_its_record() {
+    fn end_of_a_schedule_ends_the_task_once_its_last_instant_has_its_record() {
         let ending = json!({"interval": "1h", "end_at": "2026-01-01T11:30:00Z", "catch_up_window": "2h"});
         assert_eq!(
             plan(ending.clone(), &due("2026-01-01T10:00:00Z"), "2026-01-01T12:45:00Z"),

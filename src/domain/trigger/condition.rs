@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_poll_comes_soon_and_ten_thousand_do_not_come_at_once() {
+    fn first_poll_comes_soon_and_ten_thousand_do_not_come_at_once() {
         let now = at("2027-03-01T08:00:00Z");
         let condition = condition(json!({}));
         let mut seconds = [0; 10];

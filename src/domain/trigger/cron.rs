@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_wall_time_is_found_in_each_field() {
+    fn next_wall_time_is_found_in_each_field() {
         for (expression, from, expected) in [
             ("* * * * *", "2026-01-01T00:00:01", "2026-01-01 00:01:00"),
             ("* * * * * *", "2026-01-01T23:59:59", "2026-01-01 23:59:59"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_that_never_comes_ends_the_search() {
+    fn date_that_never_comes_ends_the_search() {
         for expression in ["0 0 30 2 *", "0 0 31 4,6,9,11 *", "* * * 2 MON#5"] {
             let found = next(expression, "2026-01-01T00:00:00");
             assert_eq!(found.is_some(), expression.contains('#'), "{expression}: {found:?}");

@@ -114,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn a_date_covers_its_whole_day() {
+    fn date_covers_its_whole_day() {
         assert!(covers("2026-12-25", "2026-12-25T00:00:00"));
         assert!(covers("2026-12-25", "2026-12-25T23:59:59"));
         assert!(!covers("2026-12-25", "2026-12-26T00:00:00"));
     }
 
     #[test]
-    fn an_expression_covers_what_it_matches() {
+    fn expression_covers_what_it_matches() {
         assert!(covers("* * * * SUN", "2026-11-22T13:37:42"));
         assert!(!covers("* * * * SUN", "2026-11-23T13:37:42"));
         assert!(covers("* 12-13 * * *", "2026-11-23T13:59:59"));

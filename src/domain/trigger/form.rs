@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_counts_says_where_it_begins() {
+    fn rule_that_counts_says_where_it_begins() {
         let counted = json!({"type": "schedule", "rrule": "FREQ=DAILY;COUNT=3"});
         let why = "is needed where an rrule has a COUNT, which counts from it; write `2026-11-20T12:00:00Z`";
         assert_eq!(fault(counted.clone()), ("/trigger/start_at".into(), why.into()));
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schedule_that_excludes_all_of_itself_is_refused() {
+    fn schedule_that_excludes_all_of_itself_is_refused() {
         let with = |when: &str, exclude: &[&str]| {
             let field = if when.contains(' ') { "cron" } else { "interval" };
             json!({"type": "schedule", field: when, "timezone": "UTC", "exclude": exclude})
@@ -531,13 +531,13 @@ mod tests {
     }
 
     #[test]
-    fn an_instant_of_this_very_moment_is_not_past() {
+    fn instant_of_this_very_moment_is_not_past() {
         stored(json!({"type": "schedule", "at": "2026-11-20T12:00:00Z"}));
         stored(json!({"type": "schedule", "at": "2026-11-20T13:00:00", "timezone": "Europe/Berlin"}));
     }
 
     #[test]
-    fn a_stored_trigger_that_can_t_be_read_any_more_is_a_fault_only_when_it_is_asked() {
+    fn stored_trigger_that_can_t_be_read_any_more_is_a_fault_only_when_it_is_asked() {
         let stored = json!({"type": "schedule", "cron": "gone", "timezone": "Mars/Olympus"});
         let Trigger::Schedule(schedule) = serde_json::from_value(stored).unwrap() else { panic!("a schedule") };
         let fault = schedule.next_after(now(), now()).unwrap_err();

@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spread_of_a_task_and_an_instant_never_changes() {
+    fn spread_of_a_task_and_an_instant_never_changes() {
         let id = Uuid::from_u128(0x0192_0000_0000_7000_8000_0000_0000_0001);
         let minute = TimeDelta::minutes(1);
         assert_eq!(spread(id, at("2026-11-20T08:00:00Z"), minute).num_milliseconds(), KNOWN[0]);

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_the_rfc_come_out() {
+    fn examples_of_the_rfc_come_out() {
         let start = "1997-09-02T09:00:00"; // a Tuesday, as in RFC 5545, section 3.8.5.3
         for (rule, expected) in [
             ("FREQ=DAILY;COUNT=3", "19970902 19970903 19970904"),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_day_of_the_week_decides_which_weeks_count() {
+    fn first_day_of_the_week_decides_which_weeks_count() {
         let start = "1997-08-05T09:00:00";
         let monday = first("FREQ=WEEKLY;INTERVAL=2;COUNT=4;BYDAY=TU,SU;WKST=MO", start, 9);
         let sunday = first("FREQ=WEEKLY;INTERVAL=2;COUNT=4;BYDAY=TU,SU;WKST=SU", start, 9);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_week_of_two_years_belongs_to_the_one_that_has_most_of_its_days() {
+    fn week_of_two_years_belongs_to_the_one_that_has_most_of_its_days() {
         let weeks = |rule: &str, start: &str| first(rule, start, 2);
         let start = "2029-06-01T00:00:00";
         // the week from Friday 2030-12-27 is the last of 52, and has its Thursday in January; 2029 has 53 of them
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_that_a_month_lacks_is_left_out() {
+    fn day_that_a_month_lacks_is_left_out() {
         assert_eq!(
             first("FREQ=MONTHLY", "2026-01-31T08:00:00", 3),
             ["20260131T0800", "20260331T0800", "20260531T0800"]
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_never_comes_ends_the_search() {
+    fn rule_that_never_comes_ends_the_search() {
         for rule in [
             "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30",
             "FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30",

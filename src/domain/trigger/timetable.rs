@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_with_a_start_fires_first_at_it() {
+    fn interval_with_a_start_fires_first_at_it() {
         let every = schedule(serde_json::json!({"interval": "25m", "start_at": "2026-01-01T10:00:00Z"}));
         let fires = every.preview(at("2026-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z"), 2).unwrap().instants;
         assert_eq!(texts(fires), ["2026-01-01T10:00:00Z", "2026-01-01T10:25:00Z"]);
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preview_leaves_out_what_is_excluded_and_ends_where_all_is() {
+    fn preview_leaves_out_what_is_excluded_and_ends_where_all_is() {
         let daily = schedule(serde_json::json!({
             "cron": "0 8 * * *", "timezone": "Europe/Berlin", "exclude": ["2026-12-25", "* * * * SUN"]
         }));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backfill_counts_its_beginning_and_not_its_end_and_may_lie_before_the_task() {
+    fn backfill_counts_its_beginning_and_not_its_end_and_may_lie_before_the_task() {
         let hourly = schedule(serde_json::json!({"interval": "1h"}));
         let created = at("2026-01-10T00:30:00Z");
         let fires = hourly.between(at("2026-01-01T00:30:00Z"), at("2026-01-01T02:30:00Z"), created, 9).unwrap();
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn an_rrule_keeps_its_wall_time_over_clock_changes_and_ends_with_until_or_count() {
+    fn rrule_keeps_its_wall_time_over_clock_changes_and_ends_with_until_or_count() {
         let rule = |rrule: &str| {
             let weekly = schedule(serde_json::json!({
                 "rrule": rrule, "timezone": "Europe/Berlin", "start_at": "2026-10-19T09:00:00"
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_instant_before_an_edge_is_found_however_far_it_is() {
+    fn last_instant_before_an_edge_is_found_however_far_it_is() {
         let table = |when: serde_json::Value| schedule(when).compile(at("2020-01-01T00:00:00Z")).unwrap();
         let edge = at("2026-11-20T23:00:00Z");
         let floor = at("2020-01-01T00:00:00Z");
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_instant_is_the_same_however_few_there_are() {
+    fn last_instant_is_the_same_however_few_there_are() {
         let daily = schedule(serde_json::json!({"cron": "0 9 * * *"})).compile(at("2020-01-01T00:00:00Z")).unwrap();
         let floor = at("2026-11-01T09:00:00Z");
         for days in 0..9 {
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_one_shot_waits_for_its_instant_even_if_that_is_now() {
+    fn one_shot_waits_for_its_instant_even_if_that_is_now() {
         let once = schedule(serde_json::json!({"at": "2026-11-20T12:00:00Z"}));
         let now = at("2026-11-20T12:00:00Z");
         let expected = NextFire { nominal: now, run_at: now };

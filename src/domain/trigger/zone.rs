@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_tells_the_instant_after_it() {
+    fn gap_tells_the_instant_after_it() {
         let cases = [
             ("Europe/Berlin", "2026-03-29T02:30:00", "2026-03-29T01:00:00Z", "2026-03-29T03:00:00"),
             ("Australia/Lord_Howe", "2026-10-04T02:15:00", "2026-10-03T15:30:00Z", "2026-10-04T02:30:00"),
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fold_tells_both_instants_and_where_it_ends() {
+    fn fold_tells_both_instants_and_where_it_ends() {
         let cases = [
             (
                 "Europe/Berlin",
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_zone_names_a_near_one() {
+    fn unknown_zone_names_a_near_one() {
         assert_eq!(
             parse_zone("Europe/Berln").unwrap_err(),
             "unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?"
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instant_is_read_with_an_offset_or_on_the_wall_clock_of_the_zone() {
+    fn instant_is_read_with_an_offset_or_on_the_wall_clock_of_the_zone() {
         let berlin = wall("Europe/Berlin");
         for (text, instant) in [
             ("2026-12-24T15:00:00Z", "2026-12-24T15:00:00Z"),

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_that_may_have_been_read_is_not_called_unsent() {
+    fn question_that_may_have_been_read_is_not_called_unsent() {
         let delivery = Delivery::sample(MessageKind::Ask);
         let first = DeliveryClaim { delivery: delivery.clone(), lease_token: 3, interrupted: false };
         let error = |begin: &str| format!("{begin}: nothing of what it asks is open any more");

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_is_sent_within_the_channels_limit_under_the_deliverys_id() {
+    async fn message_is_sent_within_the_channels_limit_under_the_deliverys_id() {
         let done = attempted(&claim(1, &[]), false, delivered()).await;
         assert_eq!(done.mark, Mark::Delivered { provider_id: Some("queued as 7".into()) });
         let [(id, subject, text)] = done.given.as_slice() else { panic!("sent {} times", done.given.len()) };
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wrong_configuration_falls_back_or_else_waits_to_be_mended() {
+    async fn wrong_configuration_falls_back_or_else_waits_to_be_mended() {
         let wrong = || Err(ChannelError::Misconfigured { why: "bad password".into() });
         let alone = attempted(&claim(1, &[]), false, wrong()).await.mark;
         assert_eq!(alone, again(5, "bad password"));
@@ -332,14 +332,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unknown_outcome_is_never_repeated_and_never_falls_back() {
+    async fn unknown_outcome_is_never_repeated_and_never_falls_back() {
         let unknown = Err(ChannelError::Unknown { why: "no answer".into() });
         let mark = attempted(&claim(1, &["webhook"]), false, unknown).await.mark;
         assert_eq!(mark, Mark::Unknown { error: "no answer".into(), fall_back: None });
     }
 
     #[tokio::test]
-    async fn a_question_goes_on_to_the_next_channel_as_soon_as_its_own_is_not_soon_there_again() {
+    async fn question_goes_on_to_the_next_channel_as_soon_as_its_own_is_not_soon_there_again() {
         let asks = |attempts, fallback: &[&str]| {
             let claim = claim(attempts, fallback);
             DeliveryClaim { delivery: Delivery { kind: MessageKind::Reminder, ..claim.delivery }, ..claim }

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_says_nothing_is_followed_by_another() {
+    fn probe_that_says_nothing_is_followed_by_another() {
         let (breakers, sick) = opened();
         breakers.admit(&sick, at(30)).unwrap();
         breakers.report(&sick, Signal::Silent, at(31));

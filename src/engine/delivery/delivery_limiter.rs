@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_place_that_is_freed_is_told_of_and_nothing_is_kept_of_it() {
+    async fn place_that_is_freed_is_told_of_and_nothing_is_kept_of_it() {
         let limiter = DeliveryLimiter::new(96);
         let permits = acquire_all(&limiter, "webhook", "a");
         drop(permits);

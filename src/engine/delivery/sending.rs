@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_waits_and_is_spread_and_a_question_goes_on_at_once() {
+    fn message_waits_and_is_spread_and_a_question_goes_on_at_once() {
         let at = DateTime::UNIX_EPOCH + TimeDelta::seconds(3600 + 30 + 30);
         let error = "not attempted: `sms` fails at present, and is left alone for a while".to_owned();
         let wait = Mark::Wait { at, hold_reason: None, error: Some(error.clone()) };

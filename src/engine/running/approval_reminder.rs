@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_in_which_reminders_are_written_does_not_matter() {
+    fn order_in_which_reminders_are_written_does_not_matter() {
         let settings = Settings { reminders: vec![0.9, 0.1, 0.5], ..Settings::default() };
         assert_eq!(line(&asked(), &settings, "08:15"), (Some(2), false, false, "08:27:00".into()));
         let none = Settings { reminders: vec![], ..Settings::default() };

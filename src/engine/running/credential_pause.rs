@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_store_that_is_away_is_asked_until_it_answers() {
+    async fn store_that_is_away_is_asked_until_it_answers() {
         let asked = AtomicU32::new(0);
         let away = || async { Err(StoreError::Unavailable("away".into())) };
         let answer = retry_until_available(|| async {

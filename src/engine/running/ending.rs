@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_was_asked_for_is_the_least_but_never_more_than_a_day() {
+    fn wait_that_was_asked_for_is_the_least_but_never_more_than_a_day() {
         assert_eq!(next_attempt(1, 1.0, Some(300)), Some(300));
         assert_eq!(next_attempt(4, 1.0, Some(30)), Some(80));
         assert_eq!(next_attempt(1, 1.0, Some(7_200)), Some(7_200));
@@ -257,14 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_back_uses_no_attempt_and_waits_for_nothing() {
+    fn hand_back_uses_no_attempt_and_waits_for_nothing() {
         let finish = ending(20, 0, 1.0, |ending| ending.finish(Err(RunError::HandBack))).unwrap().unwrap();
         assert_eq!(finish.again, Some(RequeuedRun { run_at: now(), uses_attempt: false }));
         assert_eq!((finish.state, finish.ran_ms), (RunState::Queued, 1500));
     }
 
     #[test]
-    fn a_crash_is_an_attempt_and_the_third_is_the_last() {
+    fn crash_is_an_attempt_and_the_third_is_the_last() {
         let after = |attempt, crashes| ending(attempt, crashes, 1.0, |ending| ending.crashed()).unwrap();
         let again = Some(RequeuedRun { run_at: now(), uses_attempt: true });
         assert_eq!((after(1, 0).again, after(5, 1).again), (again, again));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_reaches_the_recipient_even_where_the_result_is_told_to_nobody() {
+    fn question_reaches_the_recipient_even_where_the_result_is_told_to_nobody() {
         let run = run(1, 0);
         let mut task = task(RetryPolicy::default());
         task.spec.output = crate::domain::task::Output::nobody();

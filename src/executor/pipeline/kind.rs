@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_of_a_step_is_its_own() {
+    fn key_of_a_step_is_its_own() {
         let run = Uuid::from_u128(7);
         let key = key_of(run, "tell", Some(1));
         assert_eq!((key.len(), key == key_of(run, "tell", Some(1))), (64, true));

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_a_report_an_output_or_itself() {
+    fn answer_is_a_report_an_output_or_itself() {
         let of = |body: &str| RuntimeReport::of_answer(body.as_bytes());
         assert_eq!(of(""), succeeded(""));
         assert_eq!(of(" all done\n"), succeeded("all done"));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_says_how_it_ended() {
+    fn report_says_how_it_ended() {
         assert_eq!(RuntimeReport::parse(&json!({ "state": "succeeded" })).unwrap(), succeeded(""));
         let failed = RuntimeReport::parse(&json!({ "state": "failed", "error": "it broke" })).unwrap();
         assert_eq!(failed, RuntimeReport::Failed { error: RunFault::new("runtime_failed", "it broke") });

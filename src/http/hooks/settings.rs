@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_that_would_let_anybody_in_is_refused() {
+    fn hook_that_would_let_anybody_in_is_refused() {
         let hook = |preset, secret: &str| Hook {
             preset,
             secrets: vec![Secret::new(secret)],

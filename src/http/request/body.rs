@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_given_once_and_short() {
+    fn key_is_given_once_and_short() {
         let of = |values: &[&str]| key(&values.iter().map(|v| (KEY, v.parse().unwrap())).collect());
         assert_eq!(of(&[]).unwrap(), None);
         assert_eq!(of(&["a b"]).unwrap(), Some("a b".into()));

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_is_answered_without_its_words() {
+    async fn panic_is_answered_without_its_words() {
         let response = catch_panic(async { panic!("secret {}", 7) }).await;
         assert_eq!(response.status(), 500);
         let body = axum::body::to_bytes(response.into_body(), 4096).await.unwrap();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_made_up_method_makes_no_label_of_its_own() {
+    fn made_up_method_makes_no_label_of_its_own() {
         assert_eq!(method_label(&Method::from_bytes(b"BREW").unwrap()), "other");
     }
 }

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_leads_to_what_follows_and_the_last_page_has_none() {
+    fn cursor_leads_to_what_follows_and_the_last_page_has_none() {
         let ids: Vec<Uuid> = (0..3).map(Uuid::from_u128).collect();
         let page = ListPage::of(&mut Query::parse("limit=2"));
         assert_eq!((page.limit, page.fetch(), page.before), (2, 3, None));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_grows_is_read_onward() {
+    fn list_that_grows_is_read_onward() {
         let page = Onward::of(&mut Query::parse("limit=2"));
         let first = page.items(of(vec![0, 1, 2], false), |seq| *seq);
         assert_eq!(first.items, [0, 1]);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_out_of_range_and_a_made_up_cursor_are_faults() {
+    fn limit_out_of_range_and_a_made_up_cursor_are_faults() {
         for query in ["limit=0", "limit=201", "limit=x", "cursor=abc", "cursor=%00"] {
             let mut query = Query::parse(query);
             ListPage::of(&mut query);

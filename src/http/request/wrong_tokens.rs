@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guesser_waits_for_the_rest_of_the_minute_and_a_known_token_does_not() {
+    fn guesser_waits_for_the_rest_of_the_minute_and_a_known_token_does_not() {
         let memory = WrongTokens::new(2);
         let (guesser, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
         let (guess, known) = (TokenHash::of("guess"), TokenHash::of("known"));

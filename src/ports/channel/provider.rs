@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_others_can_reach_is_told_from_one_that_they_can_t() {
+    fn name_that_others_can_reach_is_told_from_one_that_they_can_t() {
         for public in ["https://wake.example.org", "http://example.org:8080/x"] {
             assert!(has_public_name(public), "{public}");
         }

@@ -231,7 +231,7 @@ mod tests {
     use crate::ports::channel::Confirmed;
 
     #[test]
-    fn a_text_is_cut_between_characters_within_its_bytes() {
+    fn text_is_cut_between_characters_within_its_bytes() {
         assert_eq!(cut("größer", 8), "größer");
         assert_eq!(cut("größer", 7), "grö…");
         assert_eq!(cut("größer", 6), "gr…");

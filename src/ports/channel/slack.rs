@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_webhook_is_known_by_its_whole_origin() {
+    fn webhook_is_known_by_its_whole_origin() {
         let of = |entry: &str| origin(entry).map(|origin| origin.ascii_serialization());
         assert_eq!(of("hooks.slack.com").as_deref(), Some("https://hooks.slack.com"));
         assert_eq!(of("http://127.0.0.1:8065").as_deref(), Some("http://127.0.0.1:8065"));

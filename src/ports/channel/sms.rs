@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_answer_keeps_the_link_to_the_whole_in_every_alphabet() {
+    fn long_answer_keeps_the_link_to_the_whole_in_every_alphabet() {
         let link = "https://wake.example.org/messages/0123456789abcdef0123456789abcdef0123456789abcdef";
         let sms = made(&settings()).unwrap().unwrap();
         let page = Secret::new(link);
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_is_a_number_a_short_code_or_a_name() {
+    fn sender_is_a_number_a_short_code_or_a_name() {
         for good in ["+14155550100", "12345", "Reveille", "Wake up 7"] {
             assert!(is_sender(good), "{good}");
         }

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_the_answer_under_the_name_of_its_task() {
+    fn result_is_the_answer_under_the_name_of_its_task() {
         let run = run(RunState::Succeeded, Some(" Two mails, none urgent.\n"), None);
         let words = words(MessageKind::Result, Some(&run), Some("Morning mail"));
         assert_eq!((words.subject.as_str(), words.text.as_str()), ("Morning mail", "Two mails, none urgent."));
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_what_when_and_why_in_the_recipients_time() {
+    fn failure_says_what_when_and_why_in_the_recipients_time() {
         let mut run = run(RunState::Failed, None, Some(RunFault::new("llm_auth", "the model refused the key")));
         run.attempt = 3;
         let words = words(MessageKind::Failure, Some(&run), Some("Morning mail"));
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_run_tells_its_reason() {
+    fn expired_run_tells_its_reason() {
         let mut run = run(RunState::Expired, None, None);
         run.reason = Some("nobody answered in time".into());
         let words = words(MessageKind::Failure, Some(&run), None);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_said_as_it_stands() {
+    fn message_is_said_as_it_stands() {
         let rendered_text = words(MessageKind::Message, None, Some("Shopping"));
         assert_eq!(
             rendered_text,
@@ -457,13 +457,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_answer_is_said_to_be_empty() {
+    fn empty_answer_is_said_to_be_empty() {
         let run = run(RunState::Succeeded, Some("  "), None);
         assert_eq!(words(MessageKind::Result, Some(&run), None).text, "Done, without an answer.");
     }
 
     #[test]
-    fn a_result_whose_run_is_gone_can_t_be_told() {
+    fn result_whose_run_is_gone_can_t_be_told() {
         let to = To("email", &["plain"], 1000);
         let gone = MessageTemplates::embedded().words(
             &delivery(MessageKind::Result),
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_names_the_task_what_waits_until_when_and_the_link() {
+    fn question_names_the_task_what_waits_until_when_and_the_link() {
         let two = asking(&["Send email to team@company.com", "Pay 5 to bob"]);
         assert_eq!(
             asked(&two, MessageKind::Ask, "Morning mail", Tz::UTC, 10_000).subject,
@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_gets_its_own_language_and_nothing_longer_than_it_takes() {
+    fn channel_gets_its_own_language_and_nothing_longer_than_it_takes() {
         let hostile = "<script>&\"*_`".repeat(10_000);
         let run = run(RunState::Succeeded, Some(&hostile), None);
         for (format, limit) in
@@ -740,7 +740,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_whose_messages_are_cut_or_counted_ends_with_the_link_to_all_of_them() {
+    fn digest_whose_messages_are_cut_or_counted_ends_with_the_link_to_all_of_them() {
         let item = |n: usize| DigestItem::new(&format!("Mail {n}"), &"x".repeat(200), on_that_day("08:00"), Tz::UTC);
         let (items, page) = ((0..5).map(item).collect::<Vec<_>>(), Secret::new(WHOLE));
         let rendered_text = |more, limit| {
@@ -757,7 +757,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_shows_all_of_a_message_as_markup_and_nothing_of_it_as_a_tag() {
+    fn page_shows_all_of_a_message_as_markup_and_nothing_of_it_as_a_tag() {
         let answer = format!("# Mail\n\n{}<script>alert(1)</script> **end**", "word ".repeat(10_000));
         let run = run(RunState::Succeeded, Some(&answer), None);
         let about = References { run: Some(&run), task_name: Some("Morning <mail>"), ..References::default() };
@@ -798,7 +798,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_tells_its_messages_in_their_order() {
+    fn digest_tells_its_messages_in_their_order() {
         let items =
             ["one", "two"].map(|text| DigestItem::new(text, &"x".repeat(300), at("2027-03-01T08:00:00Z"), Tz::UTC));
         let about = References { digest: &items, ..References::default() };
@@ -818,7 +818,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_that_is_too_long_names_what_fits_and_counts_the_rest() {
+    fn digest_that_is_too_long_names_what_fits_and_counts_the_rest() {
         let text = "Two **mails** & a `bill` <soon>, none of them urgent. ".repeat(20);
         let item = |n: usize| DigestItem::new(&format!("Mail {n} <b>"), &text, on_that_day("08:00"), Tz::UTC);
         let items: Vec<DigestItem> = (0..50).map(item).collect();
@@ -937,7 +937,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_own_come_first_for_their_channel() {
+    fn operators_own_come_first_for_their_channel() {
         let dir = TemplatesDir::with(&[
             ("result.txt", "Subject: Re: {{ task }}\n\nAnn, {{ text }}\n"),
             ("result.sms.txt", "Subject: x\n{{ text | upper }}"),
@@ -998,7 +998,7 @@ mod tests {
     }
 
     #[test]
-    fn the_recipients_language_is_found_from_the_most_exact_and_said_in_the_layout() {
+    fn recipients_language_is_found_from_the_most_exact_and_said_in_the_layout() {
         let dir = TemplatesDir::with(&[
             ("result.txt", "Subject: any\nany"),
             ("result.sms.txt", "Subject: any\nany sms"),
@@ -1030,7 +1030,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_can_t_work_is_refused_with_its_file_and_line() {
+    fn template_that_can_t_work_is_refused_with_its_file_and_line() {
         assert_eq!(refused("result.txt", "Hello"), "result.txt: line 1: must begin with `Subject: …`");
         assert_eq!(refused("result.txt", "Subject: {{ task }}\n\n{{ txt }}"), "result.txt: line 3: undefined value");
         assert_eq!(refused("result.html", "<p>\n{% if %}"), "result.html: line 2: unexpected end of block");
@@ -1056,7 +1056,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_fails_after_all_loses_no_message() {
+    fn template_that_fails_after_all_loses_no_message() {
         let dir = TemplatesDir::with(&[(
             "result.txt",
             "Subject: {{ task }}\n{% if text == 'odd' %}{{ 1 / 0 }}{% endif %}own",

@@ -36,7 +36,7 @@ mod tests {
     use crate::ports::vault::WithoutKeys;
 
     #[test]
-    fn a_ticket_is_good_for_its_channel_and_delivery_alone() {
+    fn ticket_is_good_for_its_channel_and_delivery_alone() {
         let vault = |letter: &str| {
             let key = format!("k:{letter}AECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
             let settings = serde_json::from_value(serde_json::json!({ "master_keys": [key] })).unwrap();

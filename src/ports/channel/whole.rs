@@ -50,7 +50,7 @@ mod tests {
     use crate::ports::vault::WithoutKeys;
 
     #[test]
-    fn an_address_is_good_for_its_delivery_and_thirty_days_and_none_can_be_made_up() {
+    fn address_is_good_for_its_delivery_and_thirty_days_and_none_can_be_made_up() {
         let vault = |letter: &str| {
             let key = format!("k:{letter}AECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
             let settings = serde_json::from_value(serde_json::json!({ "master_keys": [key] })).unwrap();

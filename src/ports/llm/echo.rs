@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_kept_up_to_its_limit_and_never_with_the_key() {
+    fn message_is_kept_up_to_its_limit_and_never_with_the_key() {
         let key = Secret::new("sk-canary");
         assert!(new("w", "m", "x".repeat(LIMIT), Some(&key)).is_some());
         assert!(new("w", "m", "x".repeat(LIMIT + 1), Some(&key)).is_none());
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_goes_back_to_the_model_that_wrote_it_alone() {
+    fn message_goes_back_to_the_model_that_wrote_it_alone() {
         let echo = new("w", "m", "{}".into(), None);
         let message = TranscriptMessage::Assistant { text: None, tool_calls: vec![], echo };
         assert_eq!(message_of(&message, "w", "m"), Some("{}"));

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rate_limit_is_waited_for_twice_longer_each_time_then_comes_the_next_key_then_the_next_model() {
+    async fn rate_limit_is_waited_for_twice_longer_each_time_then_comes_the_next_key_then_the_next_model() {
         let thrice = || vec![limited(None), limited(None), limited(None)];
         let (result, asked) = call(vec![vec![("a1", thrice()), ("a2", thrice())], vec![("b", vec![])]]).await;
         assert_eq!(result, Ok("b".into()));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_wait_that_a_provider_asks_for_is_kept_up_to_a_minute_and_passed_over_beyond() {
+    async fn wait_that_a_provider_asks_for_is_kept_up_to_a_minute_and_passed_over_beyond() {
         let (result, asked) =
             call(vec![vec![("a", vec![limited(Some(30)), limited(Some(61))])], vec![("b", vec![])]]).await;
         assert_eq!(result, Ok("b".into()));
@@ -319,14 +319,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_time_out_is_tried_once_more() {
+    async fn time_out_is_tried_once_more() {
         let (result, asked) = call(vec![vec![("a", vec![timeout(), timeout()])], vec![("b", vec![])]]).await;
         assert_eq!(result, Ok("b".into()));
         assert_eq!(asked, ["a at 0", "a at 0", "b at 0"]);
     }
 
     #[tokio::test]
-    async fn a_refused_key_is_not_tried_again_and_a_rejected_request_not_with_another_key() {
+    async fn refused_key_is_not_tried_again_and_a_rejected_request_not_with_another_key() {
         let (result, asked) = call(vec![vec![("a1", vec![auth()]), ("a2", vec![])]]).await;
         assert_eq!((result, asked), (Ok("a2".into()), vec!["a1 at 0".to_owned(), "a2 at 0".into()]));
         let (result, asked) = call(vec![vec![("a1", vec![rejected()]), ("a2", vec![])], vec![("b", vec![])]]).await;
@@ -334,14 +334,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_overflow_ends_the_call_at_once() {
+    async fn overflow_ends_the_call_at_once() {
         let overflow = LlmError::Overflow { message: "long".into() };
         let (result, asked) = call(vec![vec![("a", vec![overflow.clone()])], vec![("b", vec![])]]).await;
         assert_eq!((result, asked), (Err(overflow), vec!["a at 0".to_owned()]));
     }
 
     #[tokio::test]
-    async fn the_final_error_is_the_one_that_time_may_heal() {
+    async fn final_error_is_the_one_that_time_may_heal() {
         let limits = vec![limited(Some(90))];
         let (result, _) = call(vec![vec![("a", limits)], vec![("b", vec![auth()])]]).await;
         assert_eq!(result, Err(limited(Some(90))));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_whose_calls_can_t_be_told_apart_is_of_no_use() {
+    fn answer_whose_calls_can_t_be_told_apart_is_of_no_use() {
         let answer = |calls: &[(&str, &str)]| {
             let call = |(id, name): &(&str, &str)| ToolCall {
                 id: (*id).into(),
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_has_its_price() {
+    async fn answer_has_its_price() {
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
         let link = ChainLink {
             name: "m".into(),

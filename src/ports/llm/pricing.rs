@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_costs_its_tokens_at_their_rates() {
+    fn call_costs_its_tokens_at_their_rates() {
         let rates = TokenPrices::from_dollars(2.5, 10.0);
         assert_eq!(rates.cost_micros(ModelTokens { input: 1_000_000, output: 0 }), 2_500_000);
         assert_eq!(rates.cost_micros(ModelTokens { input: 1000, output: 200 }), 2500 + 2000);

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_step_is_picked_by_message_and_turn_and_filled_from_results() {
+    async fn step_is_picked_by_message_and_turn_and_filled_from_results() {
         let first = model().complete(&request(vec![TranscriptMessage::user("any mail?")]), None).await.unwrap();
         assert_eq!(first.text.as_deref(), Some("Let me look."));
         let arguments = json!({ "query": "from any mail?", "limit": 3 });
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_must_not_call_tools_comes_from_a_step_without_calls() {
+    async fn answer_that_must_not_call_tools_comes_from_a_step_without_calls() {
         let mut forced = request(vec![TranscriptMessage::user("mail")]);
         forced.tool_choice = ToolChoice::None;
         let answer = model().complete(&forced, None).await.unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_scenario_without_a_fitting_step_says_what_was_asked() {
+    async fn scenario_without_a_fitting_step_says_what_was_asked() {
         let scenario = Scenario::from_json(r#"{"steps":[{"when":"mail","text":"x"}]}"#).unwrap();
         let model = ScriptedModel::new(scenario, Clock::manual(DateTime::UNIX_EPOCH));
         let refused = model.complete(&request(vec![TranscriptMessage::user("news")]), None).await;
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_text_comes_in_words_after_the_delay() {
+    async fn text_comes_in_words_after_the_delay() {
         let scenario = Scenario::from_toml("[[steps]]\ntext = 'one two three'\ndelay_seconds = 2").unwrap();
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
         let model = ScriptedModel::new(scenario, clock.clone());
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scenario_with_an_unknown_key_or_a_negative_delay_is_refused() {
+    fn scenario_with_an_unknown_key_or_a_negative_delay_is_refused() {
         let unknown = Scenario::from_toml("[[steps]]\ntxt = 'x'").unwrap_err();
         assert!(unknown.contains("txt") && unknown.contains("text"), "{unknown}");
         let negative = Scenario::from_toml("[[steps]]\ndelay_seconds = -1").unwrap_err();

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_comes_from_the_environment_where_the_settings_say_so() {
+    fn key_comes_from_the_environment_where_the_settings_say_so() {
         let mut settings = read("models.main = { model = 'm', api_key_env = 'MY_KEY' }");
         settings.resolve_keys(|name| (name == "MY_KEY").then(|| "k-1\n".to_owned())).unwrap();
         assert_eq!(settings.models["main"].keys().map(Secret::expose).collect::<Vec<_>>(), ["k-1"]);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_missing_or_doubled_is_named() {
+    fn key_that_is_missing_or_doubled_is_named() {
         let mut missing = read("models.a = { model = 'm', api_key_env = 'NONE' }");
         let faults = missing.resolve_keys(|_| None).unwrap_err();
         assert_eq!(

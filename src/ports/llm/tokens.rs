@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_counts_frames_calls_and_tools() {
+    fn request_counts_frames_calls_and_tools() {
         let gpt = TokenCounter::of("gpt");
         let calls = vec![crate::domain::run::transcript::ToolCall {
             id: "1".into(),

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_apart_by_status_and_body() {
+    fn failure_is_told_apart_by_status_and_body() {
         let mut table = String::new();
         for (status, body) in [
             (400, r#"{"error":{"message":"too long","code":"context_length_exceeded"}}"#),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_that_a_provider_asks_for_is_read_in_both_units() {
+    fn wait_that_a_provider_asks_for_is_read_in_both_units() {
         let wait = |name: &'static str, value: &str| {
             retry_after(&HeaderMap::from_iter([(http::HeaderName::from_static(name), value.parse().unwrap())]))
         };
@@ -346,14 +346,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_the_provider_quotes_does_not_get_out() {
+    fn key_that_the_provider_quotes_does_not_get_out() {
         let key = Secret::new("sk-canary");
         assert_eq!(redacted("bad key sk-canary!", Some(&key)), "bad key [redacted]!");
         assert_eq!(redacted("bad key", Some(&Secret::new(""))), "bad key");
     }
 
     #[test]
-    fn a_key_that_no_header_can_carry_is_refused_without_being_shown() {
+    fn key_that_no_header_can_carry_is_refused_without_being_shown() {
         let header = key_header("Bearer ", &Secret::new("sk-1")).unwrap();
         assert_eq!((header.to_str().unwrap(), header.is_sensitive()), ("Bearer sk-1", true));
         let error = key_header("", &Secret::new("canary\n")).unwrap_err();
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_in_the_middle_of_a_stream_is_told_apart_too() {
+    fn failure_in_the_middle_of_a_stream_is_told_apart_too() {
         let read = |event: &str| without_error(serde_json::from_str(event).unwrap(), None);
         let rate = read(r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#);
         assert!(matches!(rate, Err(LlmError::RateLimited { .. })), "{rate:?}");

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_is_json_or_text_or_nothing() {
+    fn value_is_json_or_text_or_nothing() {
         assert_eq!(value(br#"{"price": 480}"#), Ok(json!({"price": 480})));
         assert_eq!(value(b"42\n"), Ok(json!(42)));
         assert_eq!(value(b"<p>up</p>"), Ok(json!("<p>up</p>")));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_no_answer_is_a_fault_and_says_when_to_come_again() {
+    fn status_that_is_no_answer_is_a_fault_and_says_when_to_come_again() {
         let fault = |status, headers: &[(&str, &str)]| {
             result_of(&poll("GET"), true, &answered(status, headers, b"{\"price\": 1}"), DateTime::UNIX_EPOCH)
                 .unwrap_err()

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_with_many_polls_of_a_host_leaves_places_there_to_the_next_ones() {
+    fn tenant_with_many_polls_of_a_host_leaves_places_there_to_the_next_ones() {
         let gate = HostRateLimiter::new(8, 1000.0);
         let hog = |tenant: &str| (0..100).map_while(|_| of(tenant, &gate, "slow", 0).ok()).collect::<Vec<PollPermit>>();
         let held = ["a", "b", "c"].map(hog);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_that_is_sent_away_sends_no_other_away_and_the_rate_is_shared() {
+    fn tenant_that_is_sent_away_sends_no_other_away_and_the_rate_is_shared() {
         let gate = HostRateLimiter::new(100, 10.0);
         for _ in 0..1000 {
             drop(of("many", &gate, "a", 0));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_polled_so_often_in_a_second_and_no_other_waits_for_it() {
+    fn host_is_polled_so_often_in_a_second_and_no_other_waits_for_it() {
         let gate = HostRateLimiter::new(100, 5.0);
         for _ in 0..5 {
             assert!(enter(&gate, "a", 0).is_ok());
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_below_one_a_second_is_kept_too() {
+    fn rate_below_one_a_second_is_kept_too() {
         let gate = HostRateLimiter::new(100, 0.5);
         assert!(enter(&gate, "a", 0).is_ok());
         assert_eq!(enter(&gate, "a", 0).err(), Some(Duration::from_secs(2)));

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_a_failure_is_told_as_one() {
+    fn status_that_is_a_failure_is_told_as_one() {
         let message = |status| answer(&response(status, "text/plain", b" gone \n")).unwrap_err().to_string();
         assert_eq!(message(404), "not_found: https://example.org/x answered 404 Not Found: gone");
         assert_eq!(message(503), "transient_error: https://example.org/x answered 503 Service Unavailable: gone");

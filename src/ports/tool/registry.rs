@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_the_near_and_the_known_ones() {
+    fn unknown_name_is_answered_with_the_near_and_the_known_ones() {
         let error = unknown_tool("crate_task", ["create_task", "list_tasks"]);
         assert_eq!(
             fault_text(error),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_undo_window_that_is_none_or_longer_than_a_day_is_refused() {
+    fn undo_window_that_is_none_or_longer_than_a_day_is_refused() {
         let tool = |seconds| -> Arc<dyn Tool> {
             let sound = named("pay", ToolStatus::Active, json!({}));
             Arc::new(NamedTool(Definition { undo_seconds: Some(seconds), ..sound.definition().clone() }))
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_tool_is_found_and_not_named() {
+    fn removed_tool_is_found_and_not_named() {
         let tools = vec![named("old", ToolStatus::Removed, json!({})), named("new", ToolStatus::Deprecated, json!({}))];
         let registry = ToolRegistry::new(tools).unwrap();
         assert_eq!(registry.names().collect::<Vec<_>>(), ["new"]);

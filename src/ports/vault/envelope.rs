@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layers_of_two_secrets_can_t_be_mixed() {
+    fn layers_of_two_secrets_can_t_be_mixed() {
         let ring = ring(&[OLD]);
         let other = Context { field: "other", ..PLACE };
         let (one, two) = (seal(ring.first(), &PLACE, b"1").unwrap(), seal(ring.first(), &other, b"2").unwrap());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_key_decrypts_while_the_first_encrypts() {
+    fn old_key_decrypts_while_the_first_encrypts() {
         let sealed = seal(ring(&[OLD]).first(), &PLACE, b"canary").unwrap();
         let rotated = ring(&[NEW, OLD]);
         assert_eq!(open(&rotated, &PLACE, &sealed).unwrap().as_slice(), b"canary");

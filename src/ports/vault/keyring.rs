@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_key_is_refused_by_its_place_and_never_repeated() {
+    fn bad_key_is_refused_by_its_place_and_never_repeated() {
         assert_eq!(refused(&["canary"]), "vault.master_keys[0] is not `id:base64`");
         assert_eq!(refused(&[&format!("a:{KEY}"), "b:canary!"]), "vault.master_keys[1] is not base64 after the colon");
         assert_eq!(refused(&["a:"]), "vault.master_keys[0] has 0 bytes after the colon instead of 32");

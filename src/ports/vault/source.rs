@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_prints_the_key_and_nothing_of_it_is_shown_when_it_fails() {
+    fn command_prints_the_key_and_nothing_of_it_is_shown_when_it_fails() {
         assert_eq!(printed("echo a:canary", ENDS), Ok("a:canary\n".into()));
         let refused = [
             (
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_a_text_a_file_or_a_command() {
+    fn key_is_a_text_a_file_or_a_command() {
         #[derive(Debug, Deserialize)]
         struct Settings {
             keys: Vec<KeySource>,

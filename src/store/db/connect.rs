@@ -380,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sqlite_that_can_corrupt_a_database_is_refused_with_a_hint() {
+    fn sqlite_that_can_corrupt_a_database_is_refused_with_a_hint() {
         for fit in ["3.51.3", "3.52.0", "4.0"] {
             assert!(check_sqlite_version(fit).is_ok(), "{fit}");
         }

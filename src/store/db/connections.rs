@@ -288,7 +288,7 @@ mod tests {
 
     /// Without a server: the pool is closed, so a call ends as soon as it has its turn.
     #[tokio::test]
-    async fn a_tenant_that_comes_seldom_has_its_connection_before_the_backlog_of_another() {
+    async fn tenant_that_comes_seldom_has_its_connection_before_the_backlog_of_another() {
         let connector = PostgresConnector { options: PgConnectOptions::new(), runtime: Handle::current() };
         let pool = Pool::builder(connector).max_size(1).build().expect("a pool");
         pool.close();

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_write_shortens_the_next_where_somebody_waits_for_the_writer() {
+    async fn long_write_shortens_the_next_where_somebody_waits_for_the_writer() {
         let scratch = Scratch::open().await;
         let (store, paces) = (&scratch.store, &scratch.store.paces);
         let began = Instant::now().checked_sub(10 * LONG).expect("the machine has run for longer");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_batch_of_fires_that_nobody_waits_for_lengthens_the_next() {
+    async fn batch_of_fires_that_nobody_waits_for_lengthens_the_next() {
         let scratch = Scratch::open().await;
         for _ in 0..LEAST {
             scratch.task("a", json!({ "interval": "1h" })).await;
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_of_matches_that_nobody_waits_for_lengthens_the_next() {
+    async fn write_of_matches_that_nobody_waits_for_lengthens_the_next() {
         let scratch = Scratch::open().await;
         let task = scratch.task("a", json!({ "type": "event", "source": "s" })).await;
         shorten(&scratch.store.paces.events);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_shorter_while_others_wait_for_its_end_and_long_again_after() {
+    fn batch_is_shorter_while_others_wait_for_its_end_and_long_again_after() {
         let pace = Pace::new(500);
         pace.record_write(500, 6 * LONG, false);
         assert_eq!(pace.rows(), 500, "nobody waited");

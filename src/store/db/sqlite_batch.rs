@@ -79,7 +79,7 @@ mod tests {
     use crate::store::{runs, tasks};
 
     #[test]
-    fn a_batch_is_cut_into_pieces_of_few_sizes() {
+    fn batch_is_cut_into_pieces_of_few_sizes() {
         let sizes = |rows: usize| chunks(&vec![(); rows]).map(<[()]>::len).collect::<Vec<_>>();
         assert_eq!(sizes(0), [0; 0]);
         assert_eq!(sizes(19), [19]);

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_read_of_a_quiet_tenant_is_before_the_backlog_of_another() {
+    async fn read_of_a_quiet_tenant_is_before_the_backlog_of_another() {
         let scratch = Scratch::open().await;
         let (store, readers) = (&scratch.store, scratch.tenant_readers());
         // it has read before, and the other tenant has not

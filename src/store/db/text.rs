@@ -101,13 +101,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_nul_becomes_the_replacement_character_and_nothing_else_changes() {
+    fn nul_becomes_the_replacement_character_and_nothing_else_changes() {
         assert_eq!(text("a\0b\0"), "a\u{FFFD}b\u{FFFD}");
         assert!(matches!(text("a\u{1}b\\u0000"), Cow::Borrowed("a\u{1}b\\u0000")));
     }
 
     #[test]
-    fn a_document_that_others_have_written_is_the_same() {
+    fn document_that_others_have_written_is_the_same() {
         let value = json!({"a\0": "\0", "b": [1, "\\u0000"]});
         let raw: Arc<JsonRawValue> = serde_json::value::to_raw_value(&value).unwrap().into();
         assert_eq!(StoredJson::from_raw(&raw).unwrap(), StoredJson::of(&value).unwrap());

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_told_of_once_and_what_is_remembered_is_bounded() {
+    fn row_is_told_of_once_and_what_is_remembered_is_bounded() {
         let unreadable = UnreadableRow::default();
         let metrics = Metrics::new();
         unreadable.register(&metrics);

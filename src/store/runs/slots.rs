@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_one_is_cancelled_whoever_has_the_slot() {
+    fn cancelled_one_is_cancelled_whoever_has_the_slot() {
         let cancelled = BlockedRow { cancel_reason: Some("no".into()), ..row("skip") };
         for holder in [None, Some(OWN), Some(HOLDER)] {
             assert_eq!(cancelled.decide(holder, &[], &[]), Blocked::Cancelled);
@@ -325,13 +325,13 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_never_in_its_own_way_and_only_a_locked_holder_is_asked_to_end() {
+    fn run_is_never_in_its_own_way_and_only_a_locked_holder_is_asked_to_end() {
         assert_eq!(row("skip").decide(Some(OWN), &[], &[]), Blocked::Again);
         assert_eq!(row("cancel_previous").decide(Some(HOLDER), &[], &[previous(OLDER, false)]), Blocked::Again);
     }
 
     #[test]
-    fn the_slot_is_taken_only_from_one_that_waits_by_the_youngest_that_nobody_has_cancelled() {
+    fn slot_is_taken_only_from_one_that_waits_by_the_youngest_that_nobody_has_cancelled() {
         let (waits, works) = ([previous(HOLDER, true)], [previous(HOLDER, false)]);
         let takes = |row: &BlockedRow, waiting: &[Uuid], held: &[Previous]| row.takes_over(Some(HOLDER), waiting, held);
         let own = row("cancel_previous");

@@ -121,7 +121,7 @@ async fn calls_without_consent_run_and_the_rest_of_the_turn_is_asked_as_one_batc
 }
 
 #[tokio::test]
-async fn a_run_that_comes_back_without_an_answer_finds_its_questions_again() {
+async fn run_that_comes_back_without_an_answer_finds_its_questions_again() {
     let stage = stage(&Deeds::default());
     let first = suspend(&stage).await;
     let second = suspend(&stage).await;
@@ -131,7 +131,7 @@ async fn a_run_that_comes_back_without_an_answer_finds_its_questions_again() {
 }
 
 #[tokio::test]
-async fn an_approved_call_runs_while_its_sibling_is_still_open_and_once_only() {
+async fn approved_call_runs_while_its_sibling_is_still_open_and_once_only() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
     suspend(&stage).await;
@@ -148,7 +148,7 @@ async fn an_approved_call_runs_while_its_sibling_is_still_open_and_once_only() {
 }
 
 #[tokio::test]
-async fn the_model_is_told_what_people_made_of_its_calls() {
+async fn model_is_told_what_people_made_of_its_calls() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
     suspend(&stage).await;
@@ -185,7 +185,7 @@ async fn unanswered_question_is_a_rejection() {
 }
 
 #[tokio::test]
-async fn a_call_that_began_before_a_crash_is_not_repeated_but_called_unknown() {
+async fn call_that_began_before_a_crash_is_not_repeated_but_called_unknown() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
     suspend(&stage).await;
@@ -206,7 +206,7 @@ fn with_tools(stage: AgentHarness, tools: Vec<FakeTool>) -> AgentHarness {
 }
 
 #[tokio::test]
-async fn a_tool_that_has_changed_meanwhile_is_asked_about_again_and_not_run() {
+async fn tool_that_has_changed_meanwhile_is_asked_about_again_and_not_run() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
     let first = suspend(&stage).await;
@@ -253,7 +253,7 @@ async fn call_under_a_standing_grant_is_not_asked() {
 }
 
 #[tokio::test]
-async fn the_operator_s_rules_decide_for_runs_that_can_ask_nobody_as_well() {
+async fn operator_s_rules_decide_for_runs_that_can_ask_nobody_as_well() {
     let deeds = Deeds::default();
     let rules = json!({ "tools": { "pay": { "gate": "auto", "when": "args.amount < 10" } } });
     let policy = Policy::new(&serde_json::from_value(rules).unwrap()).unwrap();
@@ -330,7 +330,7 @@ async fn check_of_a_tool_is_shown_and_a_difference_is_asked_about_again() {
 }
 
 #[tokio::test]
-async fn a_call_that_may_still_be_stopped_waits() {
+async fn call_that_may_still_be_stopped_waits() {
     let deeds = Deeds::default();
     let stage = stage(&deeds);
     suspend(&stage).await;
@@ -359,7 +359,7 @@ fn stage_with_undo(deeds: &Deeds) -> AgentHarness {
 }
 
 #[tokio::test]
-async fn a_call_that_needs_no_consent_is_held_where_its_tool_can_be_stopped() {
+async fn call_that_needs_no_consent_is_held_where_its_tool_can_be_stopped() {
     let deeds = Deeds::default();
     let stage = stage_with_undo(&deeds);
     let suspension = suspend(&stage).await;
@@ -392,7 +392,7 @@ async fn a_call_that_needs_no_consent_is_held_where_its_tool_can_be_stopped() {
 }
 
 #[tokio::test]
-async fn a_held_call_that_was_stopped_is_not_done_and_the_model_is_told() {
+async fn held_call_that_was_stopped_is_not_done_and_the_model_is_told() {
     let deeds = Deeds::default();
     let stage = stage_with_undo(&deeds);
     suspend(&stage).await;
@@ -444,7 +444,7 @@ fn rules(written: Value) -> Option<Arc<PolicyRules>> {
 }
 
 #[tokio::test]
-async fn an_agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them() {
+async fn agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them() {
     let deeds = Deeds::default();
     let operator = json!({ "tools": { "mail": { "gate": "confirm" }, "pay": { "gate": "auto" } } });
     let stage = stage(&deeds);
@@ -472,7 +472,7 @@ async fn an_agent_s_own_rules_outweigh_the_operator_s_and_a_task_s_outweigh_them
 }
 
 #[tokio::test]
-async fn an_agent_s_own_rules_never_lower_what_the_tool_demands() {
+async fn agent_s_own_rules_never_lower_what_the_tool_demands() {
     let deeds = Deeds::default();
     let pay = recording_tool("pay", &deeds).with(|tool| tool.requires_confirmation = true);
     let stage = AgentHarness::new(vec![calls(vec![call("p", "pay", json!({}))]), says("no")], vec![pay]);

@@ -39,7 +39,7 @@ fn fails(name: &str, error: ToolError) -> FakeTool {
 }
 
 #[tokio::test]
-async fn a_message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and_stream() {
+async fn message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_and_stream() {
     let answers = vec![
         Ok(ModelAnswer {
             text: Some("Let me look.".into()),
@@ -107,7 +107,7 @@ async fn a_message_goes_through_the_loop_and_all_of_it_is_in_transcript_result_a
 }
 
 #[tokio::test]
-async fn the_calls_of_a_turn_run_at_the_same_time_and_their_results_keep_the_calls_order() {
+async fn calls_of_a_turn_run_at_the_same_time_and_their_results_keep_the_calls_order() {
     let asked = vec![
         call("long", "slow", json!({ "seconds": 8 })),
         call("short", "slow", json!({ "seconds": 2 })),
@@ -121,7 +121,7 @@ async fn the_calls_of_a_turn_run_at_the_same_time_and_their_results_keep_the_cal
 }
 
 #[tokio::test]
-async fn a_call_that_hangs_ends_at_its_own_limit_and_holds_nobody_else_up() {
+async fn call_that_hangs_ends_at_its_own_limit_and_holds_nobody_else_up() {
     let once = |prop: FakeTool| prop.with(|tool| tool.idempotent = false);
     let asked =
         vec![call("1", "hangs", json!({})), call("2", "brisk", json!({})), call("3", "echo", json!({ "a": 1 }))];
@@ -143,7 +143,7 @@ async fn a_call_that_hangs_ends_at_its_own_limit_and_holds_nobody_else_up() {
 }
 
 #[tokio::test]
-async fn a_repeatable_call_that_times_out_gets_more_time_each_time_and_the_same_key() {
+async fn repeatable_call_that_times_out_gets_more_time_each_time_and_the_same_key() {
     let tries: Arc<Mutex<Vec<(String, u64)>>> = Arc::default();
     let noted = tries.clone();
     let tool = FakeTool::new("slow", move |context: ToolContext, _| {
@@ -164,7 +164,7 @@ async fn a_repeatable_call_that_times_out_gets_more_time_each_time_and_the_same_
 }
 
 #[tokio::test]
-async fn a_failed_tool_is_an_observation_and_never_the_end() {
+async fn failed_tool_is_an_observation_and_never_the_end() {
     let tools = vec![
         fails("refuses", ToolError::for_model(ToolFailure::PermissionDenied, "no_access", "this room is closed")),
         FakeTool::new("breaks", |_, _| async { panic!("a bug") }),
@@ -230,14 +230,14 @@ async fn a_failed_tool_is_an_observation_and_never_the_end() {
 }
 
 #[tokio::test]
-async fn a_tool_may_end_the_run() {
+async fn tool_may_end_the_run() {
     let abort = ToolError::Abort { code: "budget".into(), message: "the month's budget is used up".into() };
     let stage = AgentHarness::new(vec![calls(vec![call("1", "pay", json!({}))])], vec![fails("pay", abort)]);
     assert_eq!(stage.handle("go").await, Err(RunError::fail("budget", "the month's budget is used up")));
 }
 
 #[tokio::test]
-async fn a_deprecated_tool_works_and_is_warned_of() {
+async fn deprecated_tool_works_and_is_warned_of() {
     let old = FakeTool::echo("old").with(|tool| tool.status = ToolStatus::Deprecated);
     let stage = AgentHarness::new(vec![calls(vec![call("1", "old", json!({}))]), says("done")], vec![old]);
     stage.answer("go").await;
@@ -250,7 +250,7 @@ async fn a_deprecated_tool_works_and_is_warned_of() {
 }
 
 #[tokio::test]
-async fn a_deprecated_tool_is_offered_only_to_tasks_that_name_it_and_never_in_the_hint_of_an_unknown_one() {
+async fn deprecated_tool_is_offered_only_to_tasks_that_name_it_and_never_in_the_hint_of_an_unknown_one() {
     let old = || FakeTool::echo("old").with(|tool| tool.status = ToolStatus::Deprecated);
     let stage = AgentHarness::new(
         vec![calls(vec![call("1", "odl", json!({}))]), says("done")],
@@ -291,7 +291,7 @@ async fn loop_forces_an_answer_without_tools_after_ten_turns() {
 }
 
 #[tokio::test]
-async fn an_overflow_that_nothing_shortens_is_tried_once_more_and_then_given_up() {
+async fn overflow_that_nothing_shortens_is_tried_once_more_and_then_given_up() {
     let overflow = || Err(LlmError::Overflow { message: "too long".into() });
     let stage = AgentHarness::new(vec![overflow(), says("done")], vec![]);
     assert_eq!(stage.answer("go").await.response, "done");
@@ -306,7 +306,7 @@ async fn an_overflow_that_nothing_shortens_is_tried_once_more_and_then_given_up(
 }
 
 #[tokio::test]
-async fn a_forced_answer_that_says_nothing_fails_the_run() {
+async fn forced_answer_that_says_nothing_fails_the_run() {
     let answers = vec![calls(vec![call("1", "echo", json!({}))]), calls(vec![call("2", "echo", json!({}))])];
     let settings = Settings { max_turns: 1, ..Settings::default() };
     let stage = AgentHarness::with_settings(answers, vec![FakeTool::echo("echo")], settings);
@@ -315,7 +315,7 @@ async fn a_forced_answer_that_says_nothing_fails_the_run() {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_withheld_or_never_begun_fails_the_run() {
+async fn answer_that_was_withheld_or_never_begun_fails_the_run() {
     let answer =
         |stop| Ok(ModelAnswer { text: None, tool_calls: vec![], stop, tokens: ModelTokens::default(), echo: None });
     for (stop, code) in [(StopReason::Refused, "llm_refused"), (StopReason::Length, "llm_truncated")] {
@@ -329,7 +329,7 @@ async fn an_answer_that_was_withheld_or_never_begun_fails_the_run() {
 }
 
 #[tokio::test]
-async fn a_long_result_is_cut_and_counted_whole() {
+async fn long_result_is_cut_and_counted_whole() {
     let settings = Settings { context_token_limit: 10_000, ..Settings::default() };
     let long = FakeTool::new("long", |_, _| async { output("line\n".repeat(10_000)) });
     let stage = AgentHarness::with_settings(
@@ -345,7 +345,7 @@ async fn a_long_result_is_cut_and_counted_whole() {
 }
 
 #[tokio::test]
-async fn a_conversation_too_long_is_trimmed_then_its_results_cut_then_all_but_the_last_dropped_then_given_up() {
+async fn conversation_too_long_is_trimmed_then_its_results_cut_then_all_but_the_last_dropped_then_given_up() {
     let overflow = || Err(LlmError::Overflow { message: "too long".into() });
     let mut answers: Vec<_> =
         (0..15).map(|n| calls((0..2).map(|m| call(&format!("{n}{m}"), "long", json!({}))).collect())).collect();
@@ -378,7 +378,7 @@ async fn a_conversation_too_long_is_trimmed_then_its_results_cut_then_all_but_th
 }
 
 #[tokio::test]
-async fn a_recovered_conversation_goes_on_and_its_transcript_stays_whole() {
+async fn recovered_conversation_goes_on_and_its_transcript_stays_whole() {
     let overflow = Err(LlmError::Overflow { message: "too long".into() });
     let answers = vec![calls(vec![call("1", "long", json!({}))]), overflow, says("done")];
     let long = FakeTool::new("long", |_, _| async { output("x".repeat(5000)) });
@@ -389,7 +389,7 @@ async fn a_recovered_conversation_goes_on_and_its_transcript_stays_whole() {
 }
 
 #[tokio::test]
-async fn a_failing_model_is_followed_by_the_next_and_watchers_hear_that_the_turn_begins_anew() {
+async fn failing_model_is_followed_by_the_next_and_watchers_hear_that_the_turn_begins_anew() {
     let stage = AgentHarness::new(vec![], vec![]);
     let broken = FakeModel::of(vec![Err(LlmError::Auth { message: "401".into() })]);
     let spare = FakeModel::of(vec![says("I am the spare.")]);
@@ -404,7 +404,7 @@ async fn a_failing_model_is_followed_by_the_next_and_watchers_hear_that_the_turn
 }
 
 #[tokio::test]
-async fn an_error_of_the_model_says_whether_the_run_may_be_tried_again() {
+async fn error_of_the_model_says_whether_the_run_may_be_tried_again() {
     let message = || "m".to_owned();
     let table = [
         (LlmError::RateLimited { retry_after: Some(seconds(90)), message: message() }, "llm_rate_limited", true),
@@ -423,7 +423,7 @@ async fn an_error_of_the_model_says_whether_the_run_may_be_tried_again() {
 }
 
 #[tokio::test]
-async fn a_model_that_is_not_there_fails_the_run_with_what_to_do() {
+async fn model_that_is_not_there_fails_the_run_with_what_to_do() {
     let stage = AgentHarness::new(vec![], vec![]);
     let mut incoming = stage.incoming("go");
     incoming.wishes = AgentOverrides { model: Some("none".into()), ..AgentOverrides::default() };
@@ -446,7 +446,7 @@ async fn unanswerable_message_is_refused_before_anything_is_done() {
 }
 
 #[tokio::test]
-async fn a_task_s_own_persona_turns_and_tools_win_over_the_configuration() {
+async fn task_s_own_persona_turns_and_tools_win_over_the_configuration() {
     let asked = calls(vec![call("1", "b", json!({}))]);
     let stage = AgentHarness::new(vec![asked, says("done")], vec![FakeTool::echo("a"), FakeTool::echo("b")]);
     let mut incoming = stage.incoming("go");
@@ -468,7 +468,7 @@ async fn a_task_s_own_persona_turns_and_tools_win_over_the_configuration() {
 }
 
 #[tokio::test]
-async fn a_cancel_ends_the_wait_for_a_model_or_a_tool_at_once() {
+async fn cancel_ends_the_wait_for_a_model_or_a_tool_at_once() {
     let cancelled = Err(RunError::Cancelled { reason: "no longer needed".into() });
     let thinking = AgentHarness::new(vec![], vec![]);
     let asked = calls(vec![call("1", "hangs", json!({}))]);
@@ -483,7 +483,7 @@ async fn a_cancel_ends_the_wait_for_a_model_or_a_tool_at_once() {
 }
 
 #[tokio::test]
-async fn a_run_is_handed_back_between_turns_and_its_running_calls_are_waited_for() {
+async fn run_is_handed_back_between_turns_and_its_running_calls_are_waited_for() {
     let asked = calls(vec![call("1", "slow", json!({ "seconds": 5 }))]);
     let stage = AgentHarness::new(vec![asked, says("never asked for")], vec![slow("slow")]);
     let incoming = stage.incoming("go");
@@ -496,7 +496,7 @@ async fn a_run_is_handed_back_between_turns_and_its_running_calls_are_waited_for
 }
 
 #[tokio::test]
-async fn a_run_is_handed_back_while_a_model_thinks_without_waiting_for_it() {
+async fn run_is_handed_back_while_a_model_thinks_without_waiting_for_it() {
     let stage = AgentHarness::new(vec![], vec![]);
     let incoming = stage.incoming("go");
     let mut handling = Box::pin(stage.agent.handle_message(&incoming));

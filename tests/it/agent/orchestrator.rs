@@ -101,7 +101,7 @@ async fn user_prompt(run: Run) -> String {
 }
 
 #[tokio::test]
-async fn a_scheduled_fire_is_told_with_its_instruction_and_which_run_it_is() {
+async fn scheduled_fire_is_told_with_its_instruction_and_which_run_it_is() {
     insta::assert_snapshot!(user_prompt(run()).await, @r#"
     [Scheduled Task] Summarise my mail.
 
@@ -110,7 +110,7 @@ async fn a_scheduled_fire_is_told_with_its_instruction_and_which_run_it_is() {
 }
 
 #[tokio::test]
-async fn a_late_run_is_told_how_many_fires_it_stands_for() {
+async fn late_run_is_told_how_many_fires_it_stands_for() {
     let missed = |count| MissedInstants { from: start() - TimeDelta::days(3), to: start() - TimeDelta::days(1), count };
     let late = |count| Run { missed: Some(missed(count)), input: Some(json!({ "only": "work" })), ..run() };
     insta::assert_snapshot!(user_prompt(late(Some(3))).await, @r#"
@@ -124,7 +124,7 @@ async fn a_late_run_is_told_how_many_fires_it_stands_for() {
 }
 
 #[tokio::test]
-async fn an_event_and_a_condition_are_told_with_what_set_them_off() {
+async fn event_and_a_condition_are_told_with_what_set_them_off() {
     let event = Cause::Event { event: json!({ "type": "new_email", "data": { "from": "ann" } }), events: vec![] };
     let text = user_prompt(Run { cause: Some(event), ..run() }).await;
     let beginning = "[Event Trigger] new_email: {\"data\":{\"from\":\"ann\"},\"type\":\"new_email\"}\n\nSummarise my mail.\n\nThis is run ";
@@ -141,7 +141,7 @@ async fn an_event_and_a_condition_are_told_with_what_set_them_off() {
 }
 
 #[tokio::test]
-async fn a_run_succeeds_with_the_answer_and_the_transcript_says_which_fire_it_was() {
+async fn run_succeeds_with_the_answer_and_the_transcript_says_which_fire_it_was() {
     let stage = AgentHarness::new(vec![says("Two mails.")], vec![]);
     let orchestrator = Orchestrator::new(stage.agent.clone());
     let job = job(&stage, run(), action("Summarise.", json!({ "max_turns": 3 })));
@@ -161,7 +161,7 @@ async fn a_run_succeeds_with_the_answer_and_the_transcript_says_which_fire_it_wa
 }
 
 #[tokio::test]
-async fn a_run_fails_or_is_tried_again_as_the_loop_says_and_is_skipped_when_refused() {
+async fn run_fails_or_is_tried_again_as_the_loop_says_and_is_skipped_when_refused() {
     let outcome = |answer, instruction: &str| {
         let stage = AgentHarness::new(vec![answer], vec![]);
         let job = job(&stage, run(), action(instruction, json!({})));
@@ -176,7 +176,7 @@ async fn a_run_fails_or_is_tried_again_as_the_loop_says_and_is_skipped_when_refu
 }
 
 #[tokio::test]
-async fn a_run_whose_task_or_model_has_gone_fails() {
+async fn run_whose_task_or_model_has_gone_fails() {
     let stage = AgentHarness::new(vec![], vec![]);
     let orchestrator = Orchestrator::new(stage.agent.clone());
     let gone = Job { task: None, ..job(&stage, run(), action("go", json!({}))) };
@@ -195,7 +195,7 @@ fn validated(executor: &str, action: Action) -> Vec<FieldError> {
 }
 
 #[tokio::test]
-async fn a_sound_action_has_no_faults() {
+async fn sound_action_has_no_faults() {
     let config = json!({ "system_prompt": "Be kind.", "model": "main", "max_turns": 100, "tools": ["http_request"],
                          "credentials": ["google/work", "shop"] });
     assert_eq!(validated("orchestrator", action("go", config)), []);
@@ -231,7 +231,7 @@ async fn every_fault_of_an_action_is_named_at_its_place() {
 }
 
 #[tokio::test]
-async fn the_rules_of_a_task_about_its_approvals_are_checked_when_it_is_saved() {
+async fn rules_of_a_task_about_its_approvals_are_checked_when_it_is_saved() {
     let rules = |rules: Value| validated("orchestrator", action("go", json!({ "approvals": rules })));
     assert_eq!(rules(json!({ "http_request": { "gate": "confirm", "when": "args.url != ''" } })), []);
     let faults = rules(json!({
@@ -245,7 +245,7 @@ async fn the_rules_of_a_task_about_its_approvals_are_checked_when_it_is_saved() 
 }
 
 #[tokio::test]
-async fn an_unknown_executor_is_answered_with_the_near_one() {
+async fn unknown_executor_is_answered_with_the_near_one() {
     let fault = FieldError {
         pointer: "/executor".into(),
         message: "unknown executor `orchestrater`; did you mean `orchestrator`?".into(),

@@ -101,7 +101,7 @@ async fn resume_from_any_transcript_prefix_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn an_unknown_outcome_is_told_to_the_model_in_words() {
+async fn unknown_outcome_is_told_to_the_model_in_words() {
     let called = Called::default();
     let whole = stage(0, &called);
     whole.answer("go").await;
@@ -137,7 +137,7 @@ async fn unrepeatable_call_is_stored_as_soon_as_it_is_done() {
 }
 
 #[tokio::test]
-async fn a_resumed_run_is_shown_the_present_time_and_keeps_the_system_message_of_its_first_attempt_stored() {
+async fn resumed_run_is_shown_the_present_time_and_keeps_the_system_message_of_its_first_attempt_stored() {
     let stage = AgentHarness::new(vec![says("done")], vec![]);
     let usage = Usage::default();
     let entry = |seq, message| TranscriptEntry { seq, turn: 0, at: start(), message, usage, duration_ms: None };

@@ -42,7 +42,7 @@ async fn asked_of_host(asked: Vec<ToolCall>) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn the_tools_for_tasks_act_for_the_run_s_tenant_and_nobody_else() {
+async fn tools_for_tasks_act_for_the_run_s_tenant_and_nobody_else() {
     let id = Uuid::from_u128(9);
     let asked = asked_of_host(vec![
         call("c1", "create_task", json!({ "name": "Mail", "instruction": "Read it", "cron": "0 8 * * *" })),
@@ -92,7 +92,7 @@ async fn large_arguments_are_validated_on_a_compute_thread() {
 }
 
 #[tokio::test]
-async fn an_event_of_an_agent_says_so_and_is_the_same_when_its_call_is_repeated() {
+async fn event_of_an_agent_says_so_and_is_the_same_when_its_call_is_repeated() {
     let stage = stage(
         vec![call("c1", "publish_event", json!({ "type": "report.ready", "data": { "n": 1 }, "subject": "June" }))],
         egress::Settings::default(),
@@ -112,7 +112,7 @@ async fn an_event_of_an_agent_says_so_and_is_the_same_when_its_call_is_repeated(
 }
 
 #[tokio::test]
-async fn a_notification_carries_the_key_of_its_call() {
+async fn notification_carries_the_key_of_its_call() {
     let asked = asked_of_host(vec![
         call("c1", "send_notification", json!({ "text": "Mail from Ann\nand Bob" })),
         call("c2", "send_notification", json!({ "text": "t", "subject": "s", "channel": "email" })),
@@ -147,7 +147,7 @@ async fn refusal_of_the_host_is_told_to_the_model() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_is_asked_again() {
+async fn store_that_is_away_is_asked_again() {
     let stage = stage(vec![call("c1", "pause_task", json!({ "id": RUN }))], egress::Settings::default());
     *stage.host.failure.lock().unwrap() = Some(HostError::Unavailable);
     stage.answer("go").await;
@@ -156,7 +156,7 @@ async fn a_store_that_is_away_is_asked_again() {
 }
 
 #[tokio::test]
-async fn the_time_is_told_in_the_recipient_s_zone_or_another() {
+async fn time_is_told_in_the_recipient_s_zone_or_another() {
     let (here, _) = result("current_time", json!({})).await;
     let told: Value = serde_json::from_str(&here).unwrap();
     assert_eq!(
@@ -182,7 +182,7 @@ async fn fetched(server: &MockServer, arguments: Value) -> (String, bool) {
 }
 
 #[tokio::test]
-async fn an_address_is_fetched_with_its_headers_and_json_comes_as_json() {
+async fn address_is_fetched_with_its_headers_and_json_comes_as_json() {
     let server = MockServer::start().await;
     let inbox = ResponseTemplate::new(200).set_body_json(json!({ "unread": 2 }));
     Mock::given(method("GET"))
@@ -234,7 +234,7 @@ async fn message_needs_consent() {
 }
 
 #[tokio::test]
-async fn a_credential_that_the_task_does_not_name_is_used_only_with_a_person_s_consent() {
+async fn credential_that_the_task_does_not_name_is_used_only_with_a_person_s_consent() {
     let look = |credential: &str| json!({ "url": "https://example.org/", "credential": credential });
     let (text, _) = result("http_request", look("google/work")).await;
     assert!(text.contains("code: approval_required"), "nobody can be asked: {text}");
@@ -257,7 +257,7 @@ async fn a_credential_that_the_task_does_not_name_is_used_only_with_a_person_s_c
 }
 
 #[tokio::test]
-async fn a_header_that_holds_a_secret_is_refused_before_anybody_is_asked() {
+async fn header_that_holds_a_secret_is_refused_before_anybody_is_asked() {
     for name in ["Authorization", "cookie", "Proxy-Authorization"] {
         let headers = json!({ name: "Bearer k3y", "X-Wish": "mail" });
         let look = json!({ "url": "https://example.org/", "headers": headers });
@@ -278,7 +278,7 @@ async fn a_header_that_holds_a_secret_is_refused_before_anybody_is_asked() {
 }
 
 #[tokio::test]
-async fn a_failing_address_is_told_as_a_failure() {
+async fn failing_address_is_told_as_a_failure() {
     let server = MockServer::start().await;
     let (text, is_error) = fetched(&server, json!({ "url": "/nothing", "method": "HEAD" })).await;
     assert!(is_error);

@@ -9,12 +9,12 @@ use wiremock::{Mock, MockServer, ResponseTemplate};
 use super::service::{Api, on_both};
 
 on_both! {
-    a_trial_says_what_was_seen_and_what_each_part_says
-    a_trial_of_a_change_compares_with_what_was_given
-    a_poll_that_fails_is_an_answer_without_a_verdict
+    trial_says_what_was_seen_and_what_each_part_says
+    trial_of_a_change_compares_with_what_was_given
+    poll_that_fails_is_an_answer_without_a_verdict
     condition_that_can_not_be_tried_is_refused_with_every_fault
-    a_task_shows_where_its_condition_stands
-    a_task_that_polls_what_it_may_not_is_refused
+    task_shows_where_its_condition_stands
+    task_that_polls_what_it_may_not_is_refused
 }
 
 async fn shop(body: Value) -> MockServer {
@@ -36,7 +36,7 @@ async fn try_it(api: &Api, body: Value) -> Value {
     api.admin("POST", "/v1/conditions/test", Some(body)).await.expect(200)
 }
 
-async fn a_trial_says_what_was_seen_and_what_each_part_says(api: Api) {
+async fn trial_says_what_was_seen_and_what_each_part_says(api: Api) {
     let shop = shop(json!({ "price": 480, "stock": 3 })).await;
     let rules =
         json!({ "expression": "value.price < 500 && value.price < previous.price", "reset": "value.price > 550" });
@@ -62,7 +62,7 @@ async fn a_trial_says_what_was_seen_and_what_each_part_says(api: Api) {
     assert_eq!((runs.len(), tasks.len()), (0, 0), "nothing is saved");
 }
 
-async fn a_trial_of_a_change_compares_with_what_was_given(api: Api) {
+async fn trial_of_a_change_compares_with_what_was_given(api: Api) {
     let shop = shop(json!({ "status": "open" })).await;
     let rules = json!({ "expression": null, "fire": "on_change", "watch": "value.status" });
     let asked =
@@ -72,7 +72,7 @@ async fn a_trial_of_a_change_compares_with_what_was_given(api: Api) {
     assert_eq!(try_it(&api, asked(json!({ "status": "open", "at": 9 }))).await["changed"], false);
 }
 
-async fn a_poll_that_fails_is_an_answer_without_a_verdict(api: Api) {
+async fn poll_that_fails_is_an_answer_without_a_verdict(api: Api) {
     let shop = shop(json!({ "price": "cheap" })).await;
     let wrong = try_it(&api, json!({ "tenant_id": "ann", "trigger": trigger(&shop, json!({})) })).await;
     assert_eq!((&wrong["value"]["price"], &wrong["verdict"]), (&json!("cheap"), &Value::Null));
@@ -103,7 +103,7 @@ async fn condition_that_can_not_be_tried_is_refused_with_every_fault(api: Api) {
     assert_eq!(places(json!({ "tenant_id": "ann" })).await, ["/trigger"]);
 }
 
-async fn a_task_shows_where_its_condition_stands(api: Api) {
+async fn task_shows_where_its_condition_stands(api: Api) {
     let shop = shop(json!({ "price": 480 })).await;
     let task = json!({
         "tenant_id": "ann", "name": "Cheap flight", "trigger": trigger(&shop, json!({})),
@@ -139,7 +139,7 @@ async fn a_task_shows_where_its_condition_stands(api: Api) {
     api.admin("PATCH", &place, Some(json!({ "condition": {} }))).await.expect(422);
 }
 
-async fn a_task_that_polls_what_it_may_not_is_refused(api: Api) {
+async fn task_that_polls_what_it_may_not_is_refused(api: Api) {
     let poll = |poll: Value| {
         json!({
             "tenant_id": "ann", "name": "x", "action": { "instruction": "Tell me." },

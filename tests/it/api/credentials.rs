@@ -10,10 +10,10 @@ use super::service::{Api, on_both, only};
 const CANARY: &str = "canary-6f1d";
 
 on_both! {
-    a_credential_is_put_shown_kept_and_deleted
-    the_uses_of_a_credential_and_its_tasks_are_shown
-    an_admin_puts_everything_under_the_first_key_and_is_told_what_is_needed
-    a_document_that_is_kept_goes_nowhere_that_its_owner_has_not_bound_it_to
+    credential_is_put_shown_kept_and_deleted
+    uses_of_a_credential_and_its_tasks_are_shown
+    admin_puts_everything_under_the_first_key_and_is_told_what_is_needed
+    document_that_is_kept_goes_nowhere_that_its_owner_has_not_bound_it_to
     of_those_who_keep_a_document_at_once_the_late_ones_are_told_that_it_was_written_meanwhile
 }
 
@@ -24,7 +24,7 @@ fn body() -> Value {
     })
 }
 
-async fn a_credential_is_put_shown_kept_and_deleted(api: Api) {
+async fn credential_is_put_shown_kept_and_deleted(api: Api) {
     let ann = api.token("ann", &["credentials:read", "credentials:write"]).await;
     let place = "/v1/credentials/google/work";
     let made = api.ask("PUT", place, Some(&ann), Some(body())).await.expect(200);
@@ -69,7 +69,7 @@ async fn a_credential_is_put_shown_kept_and_deleted(api: Api) {
     assert_eq!(acts, ["credential.deleted", "credential.put", "credential.put"]);
 }
 
-async fn a_document_that_is_kept_goes_nowhere_that_its_owner_has_not_bound_it_to(api: Api) {
+async fn document_that_is_kept_goes_nowhere_that_its_owner_has_not_bound_it_to(api: Api) {
     let thief = api.token("ann", &["credentials:write"]).await;
     let place = "/v1/credentials/google/work";
     let own = json!({ "token_url": "https://id.example.org/token", "client_id": "c" });
@@ -127,7 +127,7 @@ async fn of_those_who_keep_a_document_at_once_the_late_ones_are_told_that_it_was
     }
 }
 
-async fn the_uses_of_a_credential_and_its_tasks_are_shown(api: Api) {
+async fn uses_of_a_credential_and_its_tasks_are_shown(api: Api) {
     let ann = api.token("ann", &["credentials:read", "credentials:write"]).await;
     let place = "/v1/credentials/google/work";
     api.ask("PUT", place, Some(&ann), Some(body())).await.expect(200);
@@ -163,7 +163,7 @@ async fn the_uses_of_a_credential_and_its_tasks_are_shown(api: Api) {
     assert_eq!(kept["items"].as_array().unwrap().len(), 3);
 }
 
-async fn an_admin_puts_everything_under_the_first_key_and_is_told_what_is_needed(api: Api) {
+async fn admin_puts_everything_under_the_first_key_and_is_told_what_is_needed(api: Api) {
     let place = "/v1/credentials/google/work?tenant_id=ann";
     api.admin("PUT", place, Some(body())).await.expect(200);
     let done = api.admin("POST", "/v1/credentials/rotate-key", None).await.expect(200);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::service::{Api, only};
 
 #[tokio::test]
-async fn a_dead_letter_is_shown_with_its_event_and_its_error() {
+async fn dead_letter_is_shown_with_its_event_and_its_error() {
     let api = Api::new().await;
     let id = api.dead_letter("ann", "the filter broke").await;
     let ann = api.token("ann", &["dead_letters:read"]).await;
@@ -36,7 +36,7 @@ async fn letters_are_listed_by_filter_and_page() {
 }
 
 #[tokio::test]
-async fn a_letter_is_replayed_or_dropped_once() {
+async fn letter_is_replayed_or_dropped_once() {
     let api = Api::new().await;
     let (replayed, dropped) = (api.dead_letter("ann", "a").await, api.dead_letter("ann", "b").await);
     let path = format!("/v1/dead-letters/{replayed}/replay");
@@ -49,7 +49,7 @@ async fn a_letter_is_replayed_or_dropped_once() {
 }
 
 #[tokio::test]
-async fn an_entry_that_is_no_event_is_shown_to_admins_and_not_replayed() {
+async fn entry_that_is_no_event_is_shown_to_admins_and_not_replayed() {
     let api = Api::new().await;
     let burial =
         reveille::store::Burial { seq: 99, event: None, body: "not json", error: "it is not JSON", deliveries: 1 };

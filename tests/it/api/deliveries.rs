@@ -29,7 +29,7 @@ async fn post(api: &Api, tenant: &str, channel: &str, key: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_failed_delivery_is_sent_again_and_a_pending_one_left_as_it_is() {
+async fn failed_delivery_is_sent_again_and_a_pending_one_left_as_it_is() {
     let api = Api::new().await;
     let id = post(&api, "ann", "email", "notice:x:1").await;
     let place = format!("/v1/deliveries/{id}/retry");

@@ -31,7 +31,7 @@ const STRUCTURED: (&str, &str) = ("content-type", "application/cloudevents+json;
 const BATCH: (&str, &str) = ("content-type", "application/cloudevents-batch+json");
 
 #[tokio::test]
-async fn the_short_form_is_an_event_of_the_token_s_tenant() {
+async fn short_form_is_an_event_of_the_token_s_tenant() {
     let api = Api::new().await;
     let ann = api.token("ann", &["events:publish"]).await;
     let body = json!({ "source": "mail", "type": "new", "data": { "from": "x" } });
@@ -50,7 +50,7 @@ async fn the_short_form_is_an_event_of_the_token_s_tenant() {
 }
 
 #[tokio::test]
-async fn an_admin_names_the_tenant_and_a_tenant_can_name_no_other() {
+async fn admin_names_the_tenant_and_a_tenant_can_name_no_other() {
     let api = Api::new().await;
     let body = |tenant: Value| Some(json!({ "tenant_id": tenant, "source": "mail", "type": "new", "id": "1" }));
     api.admin("POST", "/v1/events", body(json!("bob"))).await.expect(202);
@@ -84,7 +84,7 @@ async fn structured_and_batched_cloudevents_are_taken_as_they_are() {
 }
 
 #[tokio::test]
-async fn the_binary_form_has_its_attributes_in_headers() {
+async fn binary_form_has_its_attributes_in_headers() {
     let api = Api::new().await;
     let ann = api.token("ann", &["events:publish"]).await;
     let headers = [
@@ -156,7 +156,7 @@ async fn nothing_of_a_batch_is_published_when_one_is_not_valid_and_every_fault_i
 }
 
 #[tokio::test]
-async fn the_same_event_again_is_accepted_and_does_nothing() {
+async fn same_event_again_is_accepted_and_does_nothing() {
     let api = Api::new().await;
     let body = || Some(json!({ "tenant_id": "ann", "source": "mail", "type": "new", "id": "evt-1" }));
     for _ in 0..3 {
@@ -177,7 +177,7 @@ async fn the_same_event_again_is_accepted_and_does_nothing() {
 }
 
 #[tokio::test]
-async fn an_idempotency_key_that_is_used_again_after_a_day_publishes_what_is_new() {
+async fn idempotency_key_that_is_used_again_after_a_day_publishes_what_is_new() {
     let api = Api::new().await;
     let ask = async |number: u32| {
         let body = json!({ "tenant_id": "ann", "source": "a", "type": "t", "data": { "number": number } });
@@ -196,7 +196,7 @@ async fn an_idempotency_key_that_is_used_again_after_a_day_publishes_what_is_new
 }
 
 #[tokio::test]
-async fn a_repetition_publishes_what_the_bus_did_not_take_the_first_time() {
+async fn repetition_publishes_what_the_bus_did_not_take_the_first_time() {
     let api = Api::new().await;
     let body = || Some(json!({ "tenant_id": "ann", "source": "a", "type": "t" }));
     let ask = async || api.ask_with("POST", "/v1/events", Some(ADMIN), body(), &[("idempotency-key", "k")]).await;
@@ -212,7 +212,7 @@ async fn a_repetition_publishes_what_the_bus_did_not_take_the_first_time() {
 }
 
 #[tokio::test]
-async fn the_log_is_read_by_source_type_tenant_and_page() {
+async fn log_is_read_by_source_type_tenant_and_page() {
     let api = Api::new().await;
     for (tenant, source, kind) in [
         ("ann", "mail", "mail.new"),

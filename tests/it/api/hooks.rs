@@ -26,7 +26,7 @@ fn hmac(secret: &[u8], text: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_signed_webhook_is_an_event_of_its_source_once() {
+async fn signed_webhook_is_an_event_of_its_source_once() {
     let api = Api::new().await;
     let body = r#"{"action":"opened","number":7}"#;
     let signature = format!("sha256={}", hex::encode(hmac(b"It's a Secret to Everybody", body)));
@@ -160,7 +160,7 @@ async fn hook_without_a_secret_exists_for_publishers_only() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_no_json_or_too_large_is_refused_after_its_signature() {
+async fn body_that_is_no_json_or_too_large_is_refused_after_its_signature() {
     let api = Api::new().await;
     let token = [("x-door", "a-shared-token")];
     post(&api, "door", &token, "{").await.expect(400);

@@ -14,11 +14,11 @@ on_both! {
     good_lines_are_stored_and_bad_ones_reported_with_their_places
     lines_with_keys_may_be_sent_again
     lines_beyond_a_quota_are_bad_and_those_before_are_stored
-    an_import_of_which_a_quota_allows_nothing_is_refused_as_a_whole
-    a_long_import_is_stored_batch_by_batch
-    a_tenant_imports_for_itself
-    a_key_is_given_once_and_stays
-    a_dry_run_says_what_would_be_and_makes_nothing
+    import_of_which_a_quota_allows_nothing_is_refused_as_a_whole
+    long_import_is_stored_batch_by_batch
+    tenant_imports_for_itself
+    key_is_given_once_and_stays
+    dry_run_says_what_would_be_and_makes_nothing
 }
 
 async fn import(api: &Api, token: &str, lines: &str) -> Reply {
@@ -90,7 +90,7 @@ async fn lines_beyond_a_quota_are_bad_and_those_before_are_stored(api: Api) {
     assert_eq!(count(&api).await, 3);
 }
 
-async fn an_import_of_which_a_quota_allows_nothing_is_refused_as_a_whole(api: Api) {
+async fn import_of_which_a_quota_allows_nothing_is_refused_as_a_whole(api: Api) {
     let limit = async |quotas: Value| {
         api.admin("PUT", "/v1/tenants/ann/quotas", Some(quotas)).await.expect(200);
     };
@@ -117,7 +117,7 @@ async fn an_import_of_which_a_quota_allows_nothing_is_refused_as_a_whole(api: Ap
     assert_eq!(count(&api).await, 2);
 }
 
-async fn a_long_import_is_stored_batch_by_batch(api: Api) {
+async fn long_import_is_stored_batch_by_batch(api: Api) {
     let lines: Vec<String> = (1..=1_203)
         .map(|n| match n {
             1 | 500 | 501 | 1_203 => "no".to_owned(),
@@ -131,7 +131,7 @@ async fn a_long_import_is_stored_batch_by_batch(api: Api) {
     assert_eq!(stats["items"].as_array().unwrap().len(), 1);
 }
 
-async fn a_tenant_imports_for_itself(api: Api) {
+async fn tenant_imports_for_itself(api: Api) {
     let ann = api.token("ann", &["tasks:write"]).await;
     let mut mine = line("mine");
     mine.as_object_mut().unwrap().remove("tenant_id");
@@ -145,7 +145,7 @@ async fn a_tenant_imports_for_itself(api: Api) {
     import(&api, &reader, &mine.to_string()).await.expect(403);
 }
 
-async fn a_key_is_given_once_and_stays(api: Api) {
+async fn key_is_given_once_and_stays(api: Api) {
     let task = api.admin("POST", "/v1/tasks", Some(line("mail"))).await.expect(201);
     assert_eq!(task["key"], "mail");
     let problem = api.admin("POST", "/v1/tasks", Some(line("mail"))).await.expect(409);
@@ -167,7 +167,7 @@ async fn a_key_is_given_once_and_stays(api: Api) {
     }
 }
 
-async fn a_dry_run_says_what_would_be_and_makes_nothing(api: Api) {
+async fn dry_run_says_what_would_be_and_makes_nothing(api: Api) {
     let mut once = line("once");
     once["trigger"] = json!({ "type": "schedule", "at": "2026-11-21T00:01:00Z" });
     let before = api.written().await;
@@ -224,7 +224,7 @@ async fn import_line_that_is_too_long_is_refused_and_earlier_lines_are_stored() 
 }
 
 #[tokio::test]
-async fn an_import_may_take_longer_than_other_requests_and_not_for_ever() {
+async fn import_may_take_longer_than_other_requests_and_not_for_ever() {
     let short = Duration::from_millis(200);
     // a line each while other requests would be over
     let slow = async |api: &Api, parts: usize| {

@@ -109,7 +109,7 @@ async fn too_many_or_too_large_headers_are_refused() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_refused_announced_or_not() {
+async fn body_that_is_too_large_is_refused_announced_or_not() {
     let server = Server::with(ServerLimits::default()).await;
     let announced = server.exchange(&post("content-length: 1048577", "")).await;
     assert_eq!(status(&announced), 413);
@@ -123,7 +123,7 @@ async fn a_body_that_is_too_large_is_refused_announced_or_not() {
 }
 
 #[tokio::test]
-async fn a_body_that_comes_too_slowly_or_not_whole_is_refused() {
+async fn body_that_comes_too_slowly_or_not_whole_is_refused() {
     let server = Server::with(ServerLimits { body_time: SHORT, ..ServerLimits::default() }).await;
     let slow = server.exchange(&post("content-length: 10", "{")).await;
     assert_eq!(status(&slow), 408);
@@ -228,7 +228,7 @@ async fn nonsense_on_the_wire_brings_nothing_down() {
 }
 
 #[tokio::test]
-async fn a_stop_lets_what_is_open_end_and_cuts_what_does_not() {
+async fn stop_lets_what_is_open_end_and_cuts_what_does_not() {
     let limits = ServerLimits { drain: SHORT, body_time: PATIENCE, ..ServerLimits::default() };
     let server = Server::with(limits).await;
     let mut idle = server.connect().await;

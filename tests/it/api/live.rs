@@ -144,12 +144,12 @@ fn delivered() -> Result<Receipt, ChannelError> {
 }
 
 on_both!(
-    a_message_is_told_to_every_session_of_its_tenant_and_is_delivered
-    a_session_goes_on_where_an_earlier_one_was_left
-    an_attempt_that_was_broken_off_is_gone_on_with
+    message_is_told_to_every_session_of_its_tenant_and_is_delivered
+    session_goes_on_where_an_earlier_one_was_left
+    attempt_that_was_broken_off_is_gone_on_with
 );
 
-async fn a_message_is_told_to_every_session_of_its_tenant_and_is_delivered(api: Api) {
+async fn message_is_told_to_every_session_of_its_tenant_and_is_delivered(api: Api) {
     let token = api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let mut first = Client::open(&api, &token, None).await;
     let mut second = Client::open_at(&api, "/v1/live?tenant_id=ann", ADMIN, None).await;
@@ -172,7 +172,7 @@ async fn a_message_is_told_to_every_session_of_its_tenant_and_is_delivered(api: 
     }
 }
 
-async fn a_session_goes_on_where_an_earlier_one_was_left(api: Api) {
+async fn session_goes_on_where_an_earlier_one_was_left(api: Api) {
     let token = api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let mut client = Client::open(&api, &token, None).await;
     // ids are those of deliveries, which may be older than what was told before
@@ -198,7 +198,7 @@ async fn a_session_goes_on_where_an_earlier_one_was_left(api: Api) {
     }
 }
 
-async fn an_attempt_that_was_broken_off_is_gone_on_with(api: Api) {
+async fn attempt_that_was_broken_off_is_gone_on_with(api: Api) {
     let token = api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     // the process died while it waited; the row is there, and older than any look would go back for what was taken
     assert!(deliver(&api, id(7)).now_or_never().is_none());
@@ -268,7 +268,7 @@ async fn live_message_without_a_session_is_withdrawn_for_the_next_channel() {
 }
 
 #[tokio::test]
-async fn a_question_is_neither_shown_to_nor_taken_by_a_session_that_may_not_decide() {
+async fn question_is_neither_shown_to_nor_taken_by_a_session_that_may_not_decide() {
     let api = Api::new().await;
     let reader = api.token("ann", &["deliveries:read"]).await;
     let mut watches = Client::open(&api, &reader, None).await;
@@ -283,7 +283,7 @@ async fn a_question_is_neither_shown_to_nor_taken_by_a_session_that_may_not_deci
 }
 
 #[tokio::test]
-async fn a_link_that_only_reads_is_shown_to_a_session_that_may_not_decide() {
+async fn link_that_only_reads_is_shown_to_a_session_that_may_not_decide() {
     let api = Api::new().await;
     let reader = api.token("ann", &["deliveries:read"]).await;
     let mut watches = Client::open(&api, &reader, None).await;
@@ -306,7 +306,7 @@ async fn a_link_that_only_reads_is_shown_to_a_session_that_may_not_decide() {
 }
 
 #[tokio::test]
-async fn a_session_ends_with_its_token_and_with_the_service() {
+async fn session_ends_with_its_token_and_with_the_service() {
     let api = Api::new().await;
     let (token_id, token) = api.token_until("ann", &["deliveries:read", "approvals:decide"], None).await;
     let mut revoked = Client::open(&api, &token, None).await;
@@ -321,7 +321,7 @@ async fn a_session_ends_with_its_token_and_with_the_service() {
 }
 
 #[tokio::test]
-async fn a_tenant_has_so_many_sessions_and_an_admin_names_one() {
+async fn tenant_has_so_many_sessions_and_an_admin_names_one() {
     let api = Api::new().await;
     api.streams_per_tenant(1).await;
     let token = api.token("ann", &["deliveries:read", "approvals:decide"]).await;

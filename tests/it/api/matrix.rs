@@ -253,9 +253,9 @@ fn url_of(template: &str, tenant: &str, things: &Things) -> String {
 
 on_both! {
     without_a_valid_token_nothing_is_told
-    a_token_without_the_permission_is_told_which_one_it_needs
+    token_without_the_permission_is_told_which_one_it_needs
     another_tenant_s_things_are_not_there
-    the_needed_permission_alone_is_enough
+    needed_permission_alone_is_enough
     reading_changes_nothing
 }
 
@@ -300,7 +300,7 @@ async fn without_a_valid_token_nothing_is_told(api: Api) {
     }
 }
 
-async fn a_token_without_the_permission_is_told_which_one_it_needs(api: Api) {
+async fn token_without_the_permission_is_told_which_one_it_needs(api: Api) {
     let ann = things_of(&api, "ann").await;
     let table = table();
     for (id, method, template) in api.operations() {
@@ -365,7 +365,7 @@ async fn another_tenant_s_things_are_not_there(api: Api) {
     assert_eq!(api.written().await, before, "a refused request must write nothing");
 }
 
-async fn the_needed_permission_alone_is_enough(api: Api) {
+async fn needed_permission_alone_is_enough(api: Api) {
     // a stream that has no end of its own ends with the service
     api.stop.cancel();
     let table = table();

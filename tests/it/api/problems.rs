@@ -7,7 +7,7 @@ use serde_json::json;
 use super::service::{ADMIN, Api, daily_of};
 
 #[tokio::test]
-async fn an_address_that_is_not_there_and_a_method_it_does_not_take() {
+async fn address_that_is_not_there_and_a_method_it_does_not_take() {
     let api = Api::new().await;
     let reply = api.ask("GET", "/v1/taks", None, None).await;
     assert_eq!(reply.header("content-type"), "application/problem+json");
@@ -26,7 +26,7 @@ async fn an_address_that_is_not_there_and_a_method_it_does_not_take() {
 }
 
 #[tokio::test]
-async fn a_body_that_can_not_be_read_is_told_with_line_and_column() {
+async fn body_that_can_not_be_read_is_told_with_line_and_column() {
     let api = Api::new().await;
     let post = async |kind: &str, body: &'static str| {
         let request = Request::post("/v1/tasks").header("authorization", format!("Bearer {ADMIN}"));
@@ -52,7 +52,7 @@ async fn a_body_that_can_not_be_read_is_told_with_line_and_column() {
 }
 
 #[tokio::test]
-async fn a_query_is_held_to_what_is_known_there() {
+async fn query_is_held_to_what_is_known_there() {
     let api = Api::new().await;
     for (path, pointer, message) in [
         ("/v1/runs?state=quued", "/state", "did you mean `queued`?"),
@@ -73,7 +73,7 @@ async fn a_query_is_held_to_what_is_known_there() {
 }
 
 #[tokio::test]
-async fn an_id_that_can_not_be_one_is_not_found() {
+async fn id_that_can_not_be_one_is_not_found() {
     let api = Api::new().await;
     for path in ["/v1/tasks/7", "/v1/runs/%00", "/v1/runs/..%2f..", "/v1/runs/7/stream", "/v1/recipients/%0a"] {
         assert_eq!(api.admin("GET", path, None).await.expect(404)["title"], "Nothing is here", "{path}");
@@ -81,7 +81,7 @@ async fn an_id_that_can_not_be_one_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_token_is_sent_once_and_as_a_bearer() {
+async fn token_is_sent_once_and_as_a_bearer() {
     let api = Api::new().await;
     let ask = async |headers: &[&str]| {
         let mut request = Request::get("/v1/tasks");

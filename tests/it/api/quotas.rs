@@ -8,13 +8,13 @@ use tower::ServiceExt;
 use super::service::{Api, daily, on_both};
 
 on_both!(
-    a_task_beyond_the_quota_is_refused_with_what_to_do
-    an_admin_says_for_one_tenant_what_it_may_have
+    task_beyond_the_quota_is_refused_with_what_to_do
+    admin_says_for_one_tenant_what_it_may_have
     numbers_that_are_no_quotas_are_refused_with_their_place
     events_beyond_the_minute_are_refused_whole_until_the_next
     figures_of_a_tenant_show_its_quotas
-    a_tenant_that_has_stored_all_it_may_is_refused_what_is_new
-    an_override_of_streams_holds_for_the_next_stream
+    tenant_that_has_stored_all_it_may_is_refused_what_is_new
+    override_of_streams_holds_for_the_next_stream
 );
 
 const QUOTAS: &str = "/v1/tenants/ann/quotas";
@@ -27,7 +27,7 @@ fn event(n: usize) -> Value {
     json!({ "source": "shop", "type": "order", "id": format!("{n}"), "data": {} })
 }
 
-async fn a_task_beyond_the_quota_is_refused_with_what_to_do(api: Api) {
+async fn task_beyond_the_quota_is_refused_with_what_to_do(api: Api) {
     let ann = api.token("ann", &["*"]).await;
     limit(&api, json!({ "tasks": 1 })).await;
     api.ask("POST", "/v1/tasks", Some(&ann), Some(daily())).await.expect(201);
@@ -53,7 +53,7 @@ async fn a_task_beyond_the_quota_is_refused_with_what_to_do(api: Api) {
     assert!(metrics.contains("reveille_quota_refusals_total{quota=\"tasks\"} 1"), "{metrics}");
 }
 
-async fn an_admin_says_for_one_tenant_what_it_may_have(api: Api) {
+async fn admin_says_for_one_tenant_what_it_may_have(api: Api) {
     let ann = api.token("ann", &["*"]).await;
     let before = api.ask("GET", QUOTAS, Some(&ann), None).await.expect(200);
     assert_eq!(before["quotas"]["tasks"], json!({ "limit": 100_000, "usage": 0 }));
@@ -132,7 +132,7 @@ async fn figures_of_a_tenant_show_its_quotas(api: Api) {
     assert_eq!(api.admin("GET", "/v1/stats", None).await.expect(200)["quotas"], Value::Null);
 }
 
-async fn a_tenant_that_has_stored_all_it_may_is_refused_what_is_new(api: Api) {
+async fn tenant_that_has_stored_all_it_may_is_refused_what_is_new(api: Api) {
     let ann = api.token("ann", &["*"]).await;
     let made = api.ask("POST", "/v1/tasks", Some(&ann), Some(daily())).await.expect(201);
     while api.store.count_stored_bytes(100).await.unwrap() > 0 {}
@@ -174,7 +174,7 @@ async fn a_tenant_that_has_stored_all_it_may_is_refused_what_is_new(api: Api) {
     api.ask("POST", "/v1/events", Some(&ann), Some(event(1))).await.expect(202);
 }
 
-async fn an_override_of_streams_holds_for_the_next_stream(api: Api) {
+async fn override_of_streams_holds_for_the_next_stream(api: Api) {
     let ann = api.token("ann", &["*"]).await;
     let open = async || {
         let request = Request::get("/v1/events/stream").header("authorization", format!("Bearer {ann}"));

@@ -17,9 +17,9 @@ use crate::support::outbox::claim_due;
 const DELIVERED: &str = "MessageSid=SM1&MessageStatus=delivered";
 
 on_both! {
-    a_signed_report_settles_the_delivery
+    signed_report_settles_the_delivery
     receipt_with_a_wrong_signature_changes_nothing
-    an_address_that_is_none_is_not_there
+    address_that_is_none_is_not_there
     guessing_costs_the_guesser_and_nobody_else
 }
 
@@ -54,7 +54,7 @@ async fn post(api: &Api, from: [u8; 4], place: &str, signature: Option<&str>, fi
 
 const TWILIO: [u8; 4] = [192, 0, 2, 1];
 
-async fn a_signed_report_settles_the_delivery(api: Api) {
+async fn signed_report_settles_the_delivery(api: Api) {
     let (_, ticket) = sent(&api).await;
     let place = format!("/v1/receipts/sms/{ticket}");
     for fields in ["MessageSid=SM1&MessageStatus=sending", DELIVERED, DELIVERED, "MessageSid=SM1&MessageStatus=sent"] {
@@ -79,7 +79,7 @@ async fn receipt_with_a_wrong_signature_changes_nothing(api: Api) {
     assert_eq!(state(&api).await, DeliveryState::Sent);
 }
 
-async fn an_address_that_is_none_is_not_there(api: Api) {
+async fn address_that_is_none_is_not_there(api: Api) {
     let (id, ticket) = sent(&api).await;
     let stranger = ticket::issue(&api.vault, "sms", Uuid::from_u128(9));
     let email = ticket::issue(&api.vault, "email", id);

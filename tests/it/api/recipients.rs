@@ -13,7 +13,7 @@ const P256DH: &str = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBH
 const AUTH: &str = "BTBZMqHH6r4Tts7J_aSIgg";
 
 #[tokio::test]
-async fn a_recipient_is_shown_without_its_secret_and_can_be_put_back() {
+async fn recipient_is_shown_without_its_secret_and_can_be_put_back() {
     let api = Api::new().await;
     let put = json!({
         "timezone": "Europe/Berlin", "locale": "de",
@@ -114,7 +114,7 @@ async fn no_answer_and_no_file_of_the_database_holds_the_secret() {
 }
 
 #[tokio::test]
-async fn a_test_message_is_sent_once_for_a_key_and_only_where_there_is_an_address() {
+async fn test_message_is_sent_once_for_a_key_and_only_where_there_is_an_address() {
     let api = Api::new().await;
     let place = "/v1/recipients/ann/test";
     api.admin("POST", place, None).await.expect(404);
@@ -149,7 +149,7 @@ async fn a_test_message_is_sent_once_for_a_key_and_only_where_there_is_an_addres
 }
 
 #[tokio::test]
-async fn an_address_is_proved_by_a_code_that_stands_nowhere() {
+async fn address_is_proved_by_a_code_that_stands_nowhere() {
     let api = Api::new().await;
     let place = "/v1/recipients/ann/verify";
     api.admin("POST", place, Some(json!({ "channel": "email" }))).await.expect(404);
@@ -191,7 +191,7 @@ async fn an_address_is_proved_by_a_code_that_stands_nowhere() {
 }
 
 #[tokio::test]
-async fn a_key_of_a_verification_stands_for_one_request_and_its_answer() {
+async fn key_of_a_verification_stands_for_one_request_and_its_answer() {
     let api = Api::new().await;
     let addresses =
         json!({ "email": "ann@example.org", "webhook": { "url": "https://example.org/in", "secret": SECRET } });

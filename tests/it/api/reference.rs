@@ -8,7 +8,7 @@ use super::service::Api;
 use crate::support::reference::{Exchange, reference};
 
 #[tokio::test]
-async fn the_reference_is_the_one_that_was_agreed_on() {
+async fn reference_is_the_one_that_was_agreed_on() {
     let api = Api::new().await;
     let served = api.send(Request::get("/openapi.json").body(Body::empty()).unwrap()).await;
     let mut document = served.expect(200);
@@ -179,7 +179,7 @@ fn fields_with_a_default_say_it_in_words_and_may_be_left_out() {
 }
 
 #[tokio::test]
-async fn the_page_for_people_is_served_from_here_alone() {
+async fn page_for_people_is_served_from_here_alone() {
     let api = Api::new().await;
     let page = api.send(Request::get("/docs/").body(Body::empty()).unwrap()).await;
     assert_eq!((page.status.as_u16(), page.header("content-type")), (200, "text/html"));

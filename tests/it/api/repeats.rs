@@ -8,14 +8,14 @@ use super::service::{ADMIN, Api, daily_of, on_both};
 use crate::support::outbox::claim_due;
 
 on_both! {
-    a_repeated_task_is_made_once_even_when_its_instant_has_passed
-    a_key_stands_for_one_request
+    repeated_task_is_made_once_even_when_its_instant_has_passed
+    key_stands_for_one_request
     keys_of_different_tenants_do_not_meet_and_are_forgotten_after_a_day
-    a_refused_request_uses_up_no_key
+    refused_request_uses_up_no_key
     runs_backfills_and_retries_are_made_once
-    the_text_of_a_token_is_never_repeated
-    a_late_repetition_of_a_pause_a_resume_or_a_cancel_takes_no_effect
-    a_delivery_is_sent_again_once_for_each_key
+    text_of_a_token_is_never_repeated
+    late_repetition_of_a_pause_a_resume_or_a_cancel_takes_no_effect
+    delivery_is_sent_again_once_for_each_key
 }
 
 async fn post(api: &Api, path: &str, key: &str, body: Value) -> (u16, String, Value) {
@@ -23,7 +23,7 @@ async fn post(api: &Api, path: &str, key: &str, body: Value) -> (u16, String, Va
     (reply.status.as_u16(), reply.header("idempotency-replayed").to_owned(), reply.body)
 }
 
-async fn a_repeated_task_is_made_once_even_when_its_instant_has_passed(api: Api) {
+async fn repeated_task_is_made_once_even_when_its_instant_has_passed(api: Api) {
     let mut task = daily_of("ann");
     task["trigger"] = json!({ "type": "schedule", "at": "2026-11-21T00:01:00Z" });
     let (status, replayed, first) = post(&api, "/v1/tasks", "key 1", task.clone()).await;
@@ -35,7 +35,7 @@ async fn a_repeated_task_is_made_once_even_when_its_instant_has_passed(api: Api)
     assert_eq!(tasks["items"].as_array().unwrap().len(), 1);
 }
 
-async fn a_key_stands_for_one_request(api: Api) {
+async fn key_stands_for_one_request(api: Api) {
     post(&api, "/v1/tasks", "k", daily_of("ann")).await;
     let (status, _, problem) = post(&api, "/v1/tasks", "k", daily_of("bob")).await;
     assert_eq!((status, &problem["type"]), (422, &json!("urn:reveille:problem:invalid")));
@@ -60,7 +60,7 @@ async fn keys_of_different_tenants_do_not_meet_and_are_forgotten_after_a_day(api
     assert_ne!(make(&ann).await, first);
 }
 
-async fn a_refused_request_uses_up_no_key(api: Api) {
+async fn refused_request_uses_up_no_key(api: Api) {
     let mut wrong = daily_of("ann");
     wrong["name"] = json!("");
     assert_eq!(post(&api, "/v1/tasks", "k", wrong).await.0, 422);
@@ -88,7 +88,7 @@ async fn runs_backfills_and_retries_are_made_once(api: Api) {
     assert_eq!(runs["items"].as_array().unwrap().len(), 3, "{runs}");
 }
 
-async fn the_text_of_a_token_is_never_repeated(api: Api) {
+async fn text_of_a_token_is_never_repeated(api: Api) {
     let wish = json!({ "name": "x", "scopes": ["*"] });
     let (_, _, made) = post(&api, "/v1/tokens", "k", wish.clone()).await;
     assert!(made["token"].as_str().unwrap().starts_with("rv_admin_"));
@@ -96,7 +96,7 @@ async fn the_text_of_a_token_is_never_repeated(api: Api) {
     assert_eq!((status, replayed.as_str(), &again["token"], &again["id"]), (201, "true", &Value::Null, &made["id"]));
 }
 
-async fn a_late_repetition_of_a_pause_a_resume_or_a_cancel_takes_no_effect(api: Api) {
+async fn late_repetition_of_a_pause_a_resume_or_a_cancel_takes_no_effect(api: Api) {
     let task = api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await.expect(201);
     let place = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
     let (pause, resume) = (format!("{place}/pause"), format!("{place}/resume"));
@@ -118,7 +118,7 @@ async fn a_late_repetition_of_a_pause_a_resume_or_a_cancel_takes_no_effect(api: 
     assert_eq!(post(&api, &pause, "c", json!({})).await.0, 422, "the key stands for the cancel");
 }
 
-async fn a_delivery_is_sent_again_once_for_each_key(api: Api) {
+async fn delivery_is_sent_again_once_for_each_key(api: Api) {
     let message = NewDelivery {
         tenant_id: "ann".into(),
         recipient: "ann".into(),

@@ -10,7 +10,7 @@ async fn task(api: &Api, tenant: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_run_by_hand_is_answered_as_it_is_read() {
+async fn run_by_hand_is_answered_as_it_is_read() {
     let api = Api::new().await;
     let task = task(&api, "ann").await;
     let run =
@@ -33,7 +33,7 @@ async fn a_run_by_hand_is_answered_as_it_is_read() {
 }
 
 #[tokio::test]
-async fn a_run_of_a_paused_task_by_hand_goes_its_way() {
+async fn run_of_a_paused_task_by_hand_goes_its_way() {
     let api = Api::new().await;
     let task = task(&api, "ann").await;
     api.admin("POST", &format!("/v1/tasks/{task}/pause"), None).await.expect(200);
@@ -42,7 +42,7 @@ async fn a_run_of_a_paused_task_by_hand_goes_its_way() {
 }
 
 #[tokio::test]
-async fn a_cancelled_run_stays_cancelled_and_is_run_again_as_a_new_one() {
+async fn cancelled_run_stays_cancelled_and_is_run_again_as_a_new_one() {
     let api = Api::new().await;
     let task = task(&api, "ann").await;
     let run = api.admin("POST", &format!("/v1/tasks/{task}/run"), Some(json!({ "input": "x" }))).await.expect(201);

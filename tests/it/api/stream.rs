@@ -141,7 +141,7 @@ fn answer() -> TranscriptMessage {
 }
 
 #[tokio::test]
-async fn a_run_that_has_ended_is_told_from_its_transcript() {
+async fn run_that_has_ended_is_told_from_its_transcript() {
     let api = Api::new().await;
     let (run, lease) = started(&api).await;
     append(&api, lease, 0, 0, TranscriptMessage::user("[Scheduled Task] …")).await;
@@ -200,7 +200,7 @@ async fn a_run_that_has_ended_is_told_from_its_transcript() {
 }
 
 #[tokio::test]
-async fn a_client_that_comes_back_misses_nothing_and_hears_nothing_twice() {
+async fn client_that_comes_back_misses_nothing_and_hears_nothing_twice() {
     let api = Api::new().await;
     let (run, lease) = started(&api).await;
     append(&api, lease, 0, 1, asks_for_time()).await;
@@ -257,7 +257,7 @@ async fn reader_that_has_gone_is_not_listened_for() {
 }
 
 #[tokio::test]
-async fn a_run_that_another_instance_executes_is_followed_by_its_transcript() {
+async fn run_that_another_instance_executes_is_followed_by_its_transcript() {
     let api = Api::new().await;
     let (run, lease) = started(&api).await;
     let mut client = Client::follow(&api, run, None).await;
@@ -271,7 +271,7 @@ async fn a_run_that_another_instance_executes_is_followed_by_its_transcript() {
 }
 
 #[tokio::test]
-async fn a_failing_run_tells_its_error_once_to_who_listens() {
+async fn failing_run_tells_its_error_once_to_who_listens() {
     let api = Api::new().await;
     let (run, lease) = started(&api).await;
     let mut client = Client::follow(&api, run, None).await;
@@ -285,7 +285,7 @@ async fn a_failing_run_tells_its_error_once_to_who_listens() {
 }
 
 #[tokio::test]
-async fn a_long_transcript_is_told_whole_before_the_end() {
+async fn long_transcript_is_told_whole_before_the_end() {
     let api = Api::new().await;
     let (run, lease) = started(&api).await;
     for turn in 0..250 {
@@ -312,7 +312,7 @@ async fn streams_end_when_the_service_is_stopped_and_say_that_they_live_until_th
 }
 
 #[tokio::test]
-async fn a_stream_ends_when_its_token_is_revoked_however_much_is_said() {
+async fn stream_ends_when_its_token_is_revoked_however_much_is_said() {
     let api = Api::new().await;
     let (run, _) = started(&api).await;
     let (id, token) = api.token_until("ann", &["runs:read"], None).await;
@@ -333,7 +333,7 @@ async fn a_stream_ends_when_its_token_is_revoked_however_much_is_said() {
 }
 
 #[tokio::test]
-async fn an_id_that_is_none_of_the_stream_s_is_refused() {
+async fn id_that_is_none_of_the_stream_s_is_refused() {
     let api = Api::new().await;
     let (run, _) = started(&api).await;
     let path = format!("/v1/runs/{run}/stream");

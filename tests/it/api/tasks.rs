@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::service::{Api, at, daily, daily_of};
 
 #[tokio::test]
-async fn a_task_is_answered_whole_with_what_was_left_out() {
+async fn task_is_answered_whole_with_what_was_left_out() {
     let api = Api::new().await;
     let reply = api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await;
     let place = reply.header("location").to_owned();
@@ -77,7 +77,7 @@ async fn everything_that_is_wrong_is_told_at_once_with_its_place() {
 }
 
 #[tokio::test]
-async fn a_patch_replaces_the_fields_it_has_and_keeps_the_others() {
+async fn patch_replaces_the_fields_it_has_and_keeps_the_others() {
     let api = Api::new().await;
     let mut body = daily_of("ann");
     body["metadata"] = json!({ "a": 1, "b": 2 });
@@ -104,7 +104,7 @@ async fn a_patch_replaces_the_fields_it_has_and_keeps_the_others() {
 }
 
 #[tokio::test]
-async fn a_stale_version_changes_nothing() {
+async fn stale_version_changes_nothing() {
     let api = Api::new().await;
     let task = api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await.expect(201);
     let place = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
@@ -133,7 +133,7 @@ async fn unchangeable_fields_are_named() {
 }
 
 #[tokio::test]
-async fn a_paused_task_waits_and_a_resumed_one_does_not_catch_up() {
+async fn paused_task_waits_and_a_resumed_one_does_not_catch_up() {
     let api = Api::new().await;
     let task = api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await.expect(201);
     let place = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
@@ -148,7 +148,7 @@ async fn a_paused_task_waits_and_a_resumed_one_does_not_catch_up() {
 }
 
 #[tokio::test]
-async fn a_deleted_task_is_gone_and_its_runs_stay() {
+async fn deleted_task_is_gone_and_its_runs_stay() {
     let api = Api::new().await;
     let task = api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await.expect(201);
     let place = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
@@ -161,7 +161,7 @@ async fn a_deleted_task_is_gone_and_its_runs_stay() {
 }
 
 #[tokio::test]
-async fn a_list_is_filtered_and_paged_newest_first() {
+async fn list_is_filtered_and_paged_newest_first() {
     let api = Api::new().await;
     for (tenant, name) in [("ann", "One mail"), ("ann", "Two"), ("bob", "Three MAILS"), ("ann", "Four")] {
         let mut task = daily_of(tenant);
@@ -192,7 +192,7 @@ async fn a_list_is_filtered_and_paged_newest_first() {
 }
 
 #[tokio::test]
-async fn a_task_shows_its_newest_run() {
+async fn task_shows_its_newest_run() {
     let api = Api::new().await;
     let task = api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await.expect(201);
     let place = format!("/v1/tasks/{}", task["id"].as_str().unwrap());
@@ -209,7 +209,7 @@ async fn a_task_shows_its_newest_run() {
 }
 
 #[tokio::test]
-async fn a_backfill_runs_the_instants_of_its_range() {
+async fn backfill_runs_the_instants_of_its_range() {
     let api = Api::new().await;
     let task = api.admin("POST", "/v1/tasks", Some(daily_of("ann"))).await.expect(201);
     let place = format!("/v1/tasks/{}/backfill", task["id"].as_str().unwrap());
@@ -236,7 +236,7 @@ async fn a_backfill_runs_the_instants_of_its_range() {
 }
 
 #[tokio::test]
-async fn a_preview_tells_the_next_fires_and_makes_nothing() {
+async fn preview_tells_the_next_fires_and_makes_nothing() {
     let api = Api::new().await;
     let body = json!({ "trigger": daily()["trigger"], "count": 2, "from": "2026-12-24T12:00:00Z" });
     let preview = api.admin("POST", "/v1/schedules/preview", Some(body)).await.expect(200);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::service::{Api, at};
 
 #[tokio::test]
-async fn a_token_is_shown_once_and_works_until_it_is_revoked() {
+async fn token_is_shown_once_and_works_until_it_is_revoked() {
     let api = Api::new().await;
     let wish = json!({ "tenant_id": "ann", "name": "phone", "scopes": ["tasks:read", "runs:read", "tasks:read"] });
     let made = api.admin("POST", "/v1/tokens", Some(wish)).await.expect(201);
@@ -59,7 +59,7 @@ async fn token_never_exceeds_the_scopes_and_expiry_of_its_creator() {
 }
 
 #[tokio::test]
-async fn an_admin_who_names_nobody_makes_an_admin_token() {
+async fn admin_who_names_nobody_makes_an_admin_token() {
     let api = Api::new().await;
     let made = api.admin("POST", "/v1/tokens", Some(json!({ "name": "ops", "scopes": ["tasks:read"] }))).await;
     let made = made.expect(201);
@@ -70,7 +70,7 @@ async fn an_admin_who_names_nobody_makes_an_admin_token() {
 }
 
 #[tokio::test]
-async fn a_tenant_sees_and_revokes_its_own_tokens_only() {
+async fn tenant_sees_and_revokes_its_own_tokens_only() {
     let api = Api::new().await;
     let (bobs, _) = api.token_until("bob", &["*"], None).await;
     let (own, ann) = api.token_until("ann", &["*"], None).await;
@@ -83,7 +83,7 @@ async fn a_tenant_sees_and_revokes_its_own_tokens_only() {
 }
 
 #[test]
-fn a_blank_or_short_admin_token_is_a_fault() {
+fn blank_or_short_admin_token_is_a_fault() {
     use reveille::base::invalid::ValidationErrors;
     use reveille::base::secret::Secret;
     use reveille::http::Settings;

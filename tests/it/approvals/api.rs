@@ -9,16 +9,16 @@ use super::harness::{TIME, ask, note, note_of};
 use crate::api::service::{Api, on_both};
 
 on_both! {
-    an_approval_is_listed_read_and_approved_and_its_run_goes_on
-    an_edit_runs_as_edited_and_is_held_against_the_schema
-    the_second_decision_is_told_how_things_stand
-    a_decision_about_something_else_changes_nothing
-    a_decision_that_comes_too_late_is_a_no
+    approval_is_listed_read_and_approved_and_its_run_goes_on
+    edit_runs_as_edited_and_is_held_against_the_schema
+    second_decision_is_told_how_things_stand
+    decision_about_something_else_changes_nothing
+    decision_that_comes_too_late_is_a_no
     of_two_decisions_at_once_one_wins
     where_two_have_to_agree_one_vote_leaves_it_open
-    a_repetition_with_a_key_is_answered_and_decides_nothing
+    repetition_with_a_key_is_answered_and_decides_nothing
     every_decision_is_in_the_record
-    a_run_says_why_it_waits_and_why_people_were_asked
+    run_says_why_it_waits_and_why_people_were_asked
 }
 
 fn decision(approval: &reveille::domain::approval::Approval, word: &str) -> Value {
@@ -29,7 +29,7 @@ fn decision_url(approval: &reveille::domain::approval::Approval) -> String {
     format!("/v1/approvals/{}/decision", approval.id)
 }
 
-async fn an_approval_is_listed_read_and_approved_and_its_run_goes_on(api: Api) {
+async fn approval_is_listed_read_and_approved_and_its_run_goes_on(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
     let approval = &asked.approvals[0];
     ask(&api, "bob", vec![note()]).await;
@@ -72,7 +72,7 @@ async fn an_approval_is_listed_read_and_approved_and_its_run_goes_on(api: Api) {
     assert_eq!(pending["items"], json!([]));
 }
 
-async fn an_edit_runs_as_edited_and_is_held_against_the_schema(api: Api) {
+async fn edit_runs_as_edited_and_is_held_against_the_schema(api: Api) {
     let asked = ask(&api, "ann", vec![note_of(json!({ "room": "lobby", "text": "one", "loud": true }))]).await;
     let approval = &asked.approvals[0];
     let edit = async |modifications: Value| {
@@ -108,7 +108,7 @@ async fn an_edit_runs_as_edited_and_is_held_against_the_schema(api: Api) {
     assert_eq!(asked.statuses(&api).await, ["pending"]);
 }
 
-async fn the_second_decision_is_told_how_things_stand(api: Api) {
+async fn second_decision_is_told_how_things_stand(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
     let approval = &asked.approvals[0];
     api.admin("POST", &decision_url(approval), Some(decision(approval, "cancel"))).await.expect(200);
@@ -122,7 +122,7 @@ async fn the_second_decision_is_told_how_things_stand(api: Api) {
     assert_eq!(asked.statuses(&api).await, ["cancelled"]);
 }
 
-async fn a_decision_about_something_else_changes_nothing(api: Api) {
+async fn decision_about_something_else_changes_nothing(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
     let approval = &asked.approvals[0];
     let other = json!({ "decision": "approve", "digest": "f".repeat(64) });
@@ -146,7 +146,7 @@ async fn a_decision_about_something_else_changes_nothing(api: Api) {
     assert_eq!(asked.statuses(&api).await, ["pending"]);
 }
 
-async fn a_decision_that_comes_too_late_is_a_no(api: Api) {
+async fn decision_that_comes_too_late_is_a_no(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
     let approval = &asked.approvals[0];
     api.clock.advance(TIME);
@@ -195,7 +195,7 @@ async fn where_two_have_to_agree_one_vote_leaves_it_open(api: Api) {
     assert_eq!(vote(admins["token"].as_str().unwrap()).await["status"], "approved");
 }
 
-async fn a_repetition_with_a_key_is_answered_and_decides_nothing(api: Api) {
+async fn repetition_with_a_key_is_answered_and_decides_nothing(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
     let approval = &asked.approvals[0];
     let token = api.token("ann", &["approvals:decide"]).await;
@@ -237,7 +237,7 @@ async fn every_decision_is_in_the_record(api: Api) {
     assert_eq!(api.ask("GET", &path, Some(&bob), None).await.expect(200)["items"], json!([]));
 }
 
-async fn a_run_says_why_it_waits_and_why_people_were_asked(api: Api) {
+async fn run_says_why_it_waits_and_why_people_were_asked(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
     let path = format!("/v1/runs/{}/explain", asked.run);
     let waits = api.admin("GET", &path, None).await.expect(200);

@@ -20,7 +20,7 @@ use crate::api::service::Api;
 use crate::support::servers::{chromium, images};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_person_on_a_phone_can_read_and_answer_every_page() {
+async fn person_on_a_phone_can_read_and_answer_every_page() {
     let api = Api::new().await;
     let recipient = json!({ "timezone": "Europe/Berlin", "addresses": { "email": "ann@example.org" } });
     api.admin("PUT", "/v1/recipients/ann", Some(recipient)).await.expect(200);

@@ -22,7 +22,7 @@ on_both! {
     another_is_asked_as_well_after_his_share_of_the_time
     named_approvers_are_asked_from_the_start_by_a_link_of_their_own
     webhook_recipient_of_a_question_is_told_the_call_and_the_link
-    a_question_that_expired_while_nobody_was_up_is_a_no
+    question_that_expired_while_nobody_was_up_is_a_no
 }
 
 /// A run that asks two things at 08:00, with half an hour to answer, and its task, whose results are told to nobody.
@@ -194,7 +194,7 @@ async fn webhook_recipient_of_a_question_is_told_the_call_and_the_link(mut world
     instance.crash();
 }
 
-async fn a_question_that_expired_while_nobody_was_up_is_a_no(world: World) {
+async fn question_that_expired_while_nobody_was_up_is_a_no(world: World) {
     let first = world.instance();
     first.recipient().await;
     let (task, run) = asking(&first).await;

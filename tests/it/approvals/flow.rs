@@ -153,7 +153,7 @@ async fn mail(server: &MailServer, subject: &str) -> Mail {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_link_of_a_received_mail_is_opened_on_a_phone_and_the_answer_is_mailed() {
+async fn link_of_a_received_mail_is_opened_on_a_phone_and_the_answer_is_mailed() {
     let (sink, server) = (sink().await, MailServer::start().await);
     let mut service = service(&sink)
         .with("REVEILLE_CHANNELS__EMAIL__URL", format!("smtp://{}", server.address()))
@@ -247,7 +247,7 @@ async fn one_instance_asks_and_dies_and_another_goes_on() {
 }
 
 #[tokio::test]
-async fn a_decision_outlives_the_process_that_took_it_and_nothing_is_done_twice() {
+async fn decision_outlives_the_process_that_took_it_and_nothing_is_done_twice() {
     let sink = sink().await;
     let mut service = service(&sink);
     service.start().await;

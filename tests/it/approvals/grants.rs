@@ -7,12 +7,12 @@ use crate::api::service::{Api, on_both};
 use reveille::domain::approval::matrix::{Category, Consequence};
 
 on_both! {
-    a_grant_is_given_with_an_approval_listed_and_revoked
-    the_page_gives_a_grant_where_it_is_ticked
+    grant_is_given_with_an_approval_listed_and_revoked
+    page_gives_a_grant_where_it_is_ticked
     irreversible_call_is_never_allowed_for_good
 }
 
-async fn a_grant_is_given_with_an_approval_listed_and_revoked(api: Api) {
+async fn grant_is_given_with_an_approval_listed_and_revoked(api: Api) {
     let asked = ask(&api, "ann", vec![note()]).await;
     let body = json!({
         "decision": "approve", "digest": asked.approvals[0].digest,
@@ -38,7 +38,7 @@ async fn a_grant_is_given_with_an_approval_listed_and_revoked(api: Api) {
     assert_eq!(after["items"][0]["revoked_at"], "2026-11-21T00:00:00Z");
 }
 
-async fn the_page_gives_a_grant_where_it_is_ticked(api: Api) {
+async fn page_gives_a_grant_where_it_is_ticked(api: Api) {
     let asked = ask(&api, "ann", vec![note(), note()]).await;
     asked.open(&api).await.expect(200).shows("Always allow this");
     asked.send(&api, &[("do", "approve:0")]).await.expect(303);

@@ -26,11 +26,11 @@ use crate::support::smtp::{Mail, MailServer};
 use crate::support::world::{ADMIN, World, at, on_both};
 
 on_both! {
-    a_held_call_is_told_with_a_link_that_stops_it
-    a_held_call_that_nobody_stops_is_done_once_after_its_time
-    a_call_that_is_held_when_its_instance_dies_is_done_once_by_another
-    a_held_call_does_not_wait_for_those_that_are_asked
-    a_notice_that_can_not_be_delivered_keeps_nothing_from_being_done
+    held_call_is_told_with_a_link_that_stops_it
+    held_call_that_nobody_stops_is_done_once_after_its_time
+    call_that_is_held_when_its_instance_dies_is_done_once_by_another
+    held_call_does_not_wait_for_those_that_are_asked
+    notice_that_can_not_be_delivered_keeps_nothing_from_being_done
 }
 
 const PUBLIC: &str = "https://wake.example.org";
@@ -132,7 +132,7 @@ async fn page(instance: &Instance, path: &str, form: Option<&[(&str, &str)]>) ->
         .await
 }
 
-async fn a_held_call_is_told_with_a_link_that_stops_it(mut world: World) {
+async fn held_call_is_told_with_a_link_that_stops_it(mut world: World) {
     let server = MailServer::start().await;
     let deeds = filing(&mut world, &server, vec![]);
     let instance = world.instance();
@@ -169,7 +169,7 @@ async fn a_held_call_is_told_with_a_link_that_stops_it(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_held_call_that_nobody_stops_is_done_once_after_its_time(mut world: World) {
+async fn held_call_that_nobody_stops_is_done_once_after_its_time(mut world: World) {
     let server = MailServer::start().await;
     let deeds = filing(&mut world, &server, vec![]);
     let instance = world.instance();
@@ -200,7 +200,7 @@ async fn a_held_call_that_nobody_stops_is_done_once_after_its_time(mut world: Wo
     instance.finish(&world).await;
 }
 
-async fn a_call_that_is_held_when_its_instance_dies_is_done_once_by_another(mut world: World) {
+async fn call_that_is_held_when_its_instance_dies_is_done_once_by_another(mut world: World) {
     let server = MailServer::start().await;
     let deeds = filing(&mut world, &server, vec![]);
     let first = world.instance();
@@ -220,7 +220,7 @@ async fn a_call_that_is_held_when_its_instance_dies_is_done_once_by_another(mut 
     second.finish(&world).await;
 }
 
-async fn a_held_call_does_not_wait_for_those_that_are_asked(mut world: World) {
+async fn held_call_does_not_wait_for_those_that_are_asked(mut world: World) {
     let server = MailServer::start().await;
     let more = vec![json!({ "tool": "tell", "arguments": { "note": "two" } })];
     let deeds = filing(&mut world, &server, more);
@@ -248,7 +248,7 @@ async fn a_held_call_does_not_wait_for_those_that_are_asked(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_notice_that_can_not_be_delivered_keeps_nothing_from_being_done(mut world: World) {
+async fn notice_that_can_not_be_delivered_keeps_nothing_from_being_done(mut world: World) {
     let server = MailServer::start().await;
     let deeds = filing(&mut world, &server, vec![]);
     // nothing listens there

@@ -18,8 +18,8 @@ use crate::support::smtp::MailServer;
 use crate::support::world::{World, at, on_both};
 
 on_both! {
-    the_link_of_a_received_mail_opens_its_batch_and_is_kept_nowhere
-    a_question_that_is_settled_by_then_is_not_sent
+    link_of_a_received_mail_opens_its_batch_and_is_kept_nowhere
+    question_that_is_settled_by_then_is_not_sent
 }
 
 const PUBLIC: &str = "https://wake.example.org";
@@ -62,7 +62,7 @@ impl Log {
     }
 }
 
-async fn the_link_of_a_received_mail_opens_its_batch_and_is_kept_nowhere(mut world: World) {
+async fn link_of_a_received_mail_opens_its_batch_and_is_kept_nowhere(mut world: World) {
     let log = Log::collect();
     let server = MailServer::start().await;
     mailing(&mut world, &server);
@@ -104,7 +104,7 @@ async fn the_link_of_a_received_mail_opens_its_batch_and_is_kept_nowhere(mut wor
     instance.crash();
 }
 
-async fn a_question_that_is_settled_by_then_is_not_sent(mut world: World) {
+async fn question_that_is_settled_by_then_is_not_sent(mut world: World) {
     let log = Log::collect();
     let server = MailServer::start().await;
     mailing(&mut world, &server);

@@ -11,7 +11,7 @@ on_both! {
     scanners_change_nothing_and_then_a_person_decides
     one_is_edited_one_cancelled_and_the_run_goes_on
     all_are_decided_at_once
-    a_fault_stands_beside_its_field_and_changes_nothing
+    fault_stands_beside_its_field_and_changes_nothing
     text_inside_of_an_object_is_edited_as_a_text
     page_speaks_the_language_of_its_recipient
     page_says_clearly_that_an_approval_was_decided_expired_or_is_unknown
@@ -138,7 +138,7 @@ async fn all_are_decided_at_once(api: Api) {
     }
 }
 
-async fn a_fault_stands_beside_its_field_and_changes_nothing(api: Api) {
+async fn fault_stands_beside_its_field_and_changes_nothing(api: Api) {
     let proposal = Proposal { confirmation: Some("SEND".into()), ..note() };
     let asked = ask(&api, "ann", vec![proposal]).await;
     let long = "x".repeat(31);

@@ -11,7 +11,7 @@ use super::world::{
 use crate::support::redis::{Redis, RedisServer};
 
 #[tokio::test]
-async fn a_cluster_takes_keeps_and_hands_over_events() {
+async fn cluster_takes_keeps_and_hands_over_events() {
     let server = RedisServer::start(&["--cluster-enabled", "yes"]);
     let node = Redis::at(&server.url());
     node.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
@@ -55,7 +55,7 @@ async fn a_cluster_takes_keeps_and_hands_over_events() {
 }
 
 #[tokio::test]
-async fn the_master_is_asked_of_a_sentinel() {
+async fn master_is_asked_of_a_sentinel() {
     let master = RedisServer::start(&[]);
     let monitor = format!("sentinel monitor main 127.0.0.1 {} 1", master.port);
     let sentinel = RedisServer::start(&["sentinel", &monitor]);

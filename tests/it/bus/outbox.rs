@@ -47,7 +47,7 @@ async fn events_taken_while_redis_was_away_are_forwarded_in_order_at_its_return(
 }
 
 #[tokio::test]
-async fn a_forwarder_that_died_before_it_forgot_forwards_again() {
+async fn forwarder_that_died_before_it_forgot_forwards_again() {
     let stage = BusHarness::redis_at(crate::support::servers::redis_url(), with_outbox()).await;
     stage.world.store.keep_events(&[event("a", "1")]).await.unwrap();
     stage.bus.forward().await.unwrap();

@@ -19,7 +19,7 @@ fn after_a_year() -> chrono::DateTime<chrono::Utc> {
 }
 
 #[tokio::test]
-async fn a_foreign_service_publishes_by_a_plain_xadd() {
+async fn foreign_service_publishes_by_a_plain_xadd() {
     let stage = BusHarness::redis().await;
     let json = r#"{"specversion":"1.0","id":"evt-1","source":"shop","type":"order.paid","tenantid":"user_123","data":{"total":120}}"#;
     stage.redis_server().ask(&["XADD", &stage.stream("user_123"), "*", "event", json]);
@@ -30,7 +30,7 @@ async fn a_foreign_service_publishes_by_a_plain_xadd() {
 }
 
 #[tokio::test]
-async fn an_entry_that_does_not_parse_is_handed_over_as_what_it_is_and_buried() {
+async fn entry_that_does_not_parse_is_handed_over_as_what_it_is_and_buried() {
     let stage = BusHarness::redis().await;
     let stream = stage.stream("a");
     let large = "x".repeat(reveille::domain::event::EVENT_BYTES + 1);
@@ -78,7 +78,7 @@ async fn entry_deleted_while_a_dead_consumer_held_it_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_group_that_was_destroyed_is_made_anew_at_the_beginning() {
+async fn group_that_was_destroyed_is_made_anew_at_the_beginning() {
     let stage = BusHarness::redis().await;
     stage.publish(&[event("a", "1")]).await;
     acknowledge(&*stage.bus, &read(&*stage.bus, 1).await).await;
@@ -138,7 +138,7 @@ async fn streams_of_a_larger_number_of_partitions_are_read_until_they_are_empty(
 }
 
 #[tokio::test]
-async fn a_read_that_waits_can_be_ended() {
+async fn read_that_waits_can_be_ended() {
     let mut stage = BusHarness::redis().await;
     read_nothing(&*stage.bus).await;
     waits_end(&stage.bus).await;
@@ -149,7 +149,7 @@ async fn a_read_that_waits_can_be_ended() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_has_just_asked_is_not_removed() {
+async fn consumer_that_has_just_asked_is_not_removed() {
     let stage = BusHarness::redis().await;
     stage.publish(&[event("a", "1")]).await;
     acknowledge(&*stage.bus, &read(&*stage.bus, 1).await).await;
@@ -160,7 +160,7 @@ async fn a_consumer_that_has_just_asked_is_not_removed() {
 }
 
 #[tokio::test]
-async fn a_log_over_many_streams_misses_nothing_between_its_pages() {
+async fn log_over_many_streams_misses_nothing_between_its_pages() {
     let stage = BusHarness::redis().await;
     let events: Vec<_> = (0..900).map(|n| event(&format!("tenant_{}", n % 3), &n.to_string())).collect();
     stage.publish(&events).await;
@@ -180,7 +180,7 @@ async fn a_log_over_many_streams_misses_nothing_between_its_pages() {
 }
 
 #[tokio::test]
-async fn a_restarted_redis_with_its_append_only_file_has_kept_everything() {
+async fn restarted_redis_with_its_append_only_file_has_kept_everything() {
     let mut server = RedisServer::start(&[]);
     let stage = BusHarness::redis_at(server.url(), Settings::default()).await;
     stage.publish(&(0..20).map(|n| event("a", &n.to_string())).collect::<Vec<_>>()).await;
@@ -203,7 +203,7 @@ async fn a_restarted_redis_with_its_append_only_file_has_kept_everything() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_not_there_is_told_at_once() {
+async fn redis_that_is_not_there_is_told_at_once() {
     let settings = Settings { url: SecretUrl::new("redis://127.0.0.1:1"), ..Settings::default() };
     let stage = BusHarness::redis_at(settings.url.expose().to_owned(), settings).await;
     let begun = std::time::Instant::now();
@@ -217,7 +217,7 @@ async fn a_redis_that_is_not_there_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn a_redis_that_may_lose_what_it_accepted_is_told_of() {
+async fn redis_that_may_lose_what_it_accepted_is_told_of() {
     let sound = RedisServer::start(&[]);
     let stage = BusHarness::redis_at(sound.url(), Settings::default()).await;
     assert_eq!(stage.bus.concerns().await.unwrap(), [""; 0]);
@@ -242,7 +242,7 @@ async fn a_redis_that_may_lose_what_it_accepted_is_told_of() {
 }
 
 #[tokio::test]
-async fn a_read_that_was_dropped_takes_nothing_for_good() {
+async fn read_that_was_dropped_takes_nothing_for_good() {
     let stage = BusHarness::redis().await;
     read_nothing(&*stage.bus).await;
     let dropped = tokio::time::timeout(Duration::from_millis(30), stage.bus.read(10, Duration::from_secs(5))).await;

@@ -43,18 +43,18 @@ macro_rules! on_every_bus {
 
 on_every_bus!(
     published_events_are_read_in_order_and_once,
-    a_waiting_reader_gets_what_is_published_meanwhile,
+    waiting_reader_gets_what_is_published_meanwhile,
     no_more_is_answered_than_was_asked_for,
     events_published_before_the_first_reader_are_read,
     entries_of_a_dead_consumer_come_again_and_are_counted,
-    an_acknowledged_entry_never_comes_again,
+    acknowledged_entry_never_comes_again,
     two_consumers_share_what_comes,
     entries_of_a_full_tenant_are_left_uncounted_and_those_behind_them_are_read,
-    a_buried_entry_waits_among_the_dead_letters_until_it_is_replayed,
+    buried_entry_waits_among_the_dead_letters_until_it_is_replayed,
     dead_letters_are_found_by_what_is_asked_for_and_dropped,
-    the_log_goes_on_where_it_ended,
+    log_goes_on_where_it_ended,
     events_are_found_by_their_ids_and_ids_by_their_beginnings,
-    a_tail_begins_behind_the_newest,
+    tail_begins_behind_the_newest,
     another_busses_positions_are_refused,
     bus_backlog_is_counted,
 );
@@ -72,7 +72,7 @@ async fn published_events_are_read_in_order_and_once(stage: &BusHarness) {
     read_nothing(bus).await;
 }
 
-async fn a_waiting_reader_gets_what_is_published_meanwhile(stage: &BusHarness) {
+async fn waiting_reader_gets_what_is_published_meanwhile(stage: &BusHarness) {
     read_nothing(&*stage.bus).await;
     let reader = stage.bus.clone();
     let reading = tokio::spawn(async move { reader.read(10, Duration::from_secs(20)).await });
@@ -121,7 +121,7 @@ async fn entries_of_a_dead_consumer_come_again_and_are_counted(stage: &BusHarnes
     }
 }
 
-async fn an_acknowledged_entry_never_comes_again(stage: &BusHarness) {
+async fn acknowledged_entry_never_comes_again(stage: &BusHarness) {
     stage.publish(&[event("a", "1"), event("a", "2"), event("a", "3")]).await;
     let entries = read(&*stage.bus, 3).await;
     acknowledge(&*stage.bus, &entries[..2]).await;
@@ -142,7 +142,7 @@ async fn two_consumers_share_what_comes(stage: &BusHarness) {
     assert_eq!(ids_of(&all), (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
 }
 
-async fn a_buried_entry_waits_among_the_dead_letters_until_it_is_replayed(stage: &BusHarness) {
+async fn buried_entry_waits_among_the_dead_letters_until_it_is_replayed(stage: &BusHarness) {
     let bus = &*stage.bus;
     let poison = event("a", "1");
     stage.publish(std::slice::from_ref(&poison)).await;
@@ -202,7 +202,7 @@ async fn dead_letters_are_found_by_what_is_asked_for_and_dropped(stage: &BusHarn
     assert_eq!(found(Scope::Every, nothing()).await, ["no such thing", "Boom"]);
 }
 
-async fn the_log_goes_on_where_it_ended(stage: &BusHarness) {
+async fn log_goes_on_where_it_ended(stage: &BusHarness) {
     let bus = &*stage.bus;
     assert_eq!(log(bus, &Scope::Every, &log_filter(5)).await.0, [""; 0]);
     let like = |tenant: &str, id: &str, source: &str, kind: &str| {
@@ -267,7 +267,7 @@ async fn events_are_found_by_their_ids_and_ids_by_their_beginnings(stage: &BusHa
     assert_eq!(ids(None, "order-3").await, [""; 0]);
 }
 
-async fn a_tail_begins_behind_the_newest(stage: &BusHarness) {
+async fn tail_begins_behind_the_newest(stage: &BusHarness) {
     let bus = &*stage.bus;
     let nowhere = bus.end(&Scope::Every).await.unwrap();
     stage.publish(&[event("a", "1"), event("b", "2")]).await;

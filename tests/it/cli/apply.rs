@@ -128,7 +128,7 @@ async fn tasks_without_a_key_are_exported_and_imported_once_here_and_elsewhere()
 }
 
 #[tokio::test]
-async fn a_secret_is_not_exported_and_is_asked_for_on_import() {
+async fn secret_is_not_exported_and_is_asked_for_on_import() {
     let service = service().await;
     let shell = Shell::beside(&service);
     let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -145,7 +145,7 @@ async fn a_secret_is_not_exported_and_is_asked_for_on_import() {
 }
 
 #[tokio::test]
-async fn a_folder_is_planned_shown_applied_and_then_unchanged() {
+async fn folder_is_planned_shown_applied_and_then_unchanged() {
     let service = service().await;
     let shell = Shell::beside(&service);
     let folder = service.dir.path().join("tasks");

@@ -169,7 +169,7 @@ async fn standing_grant_is_listed_and_revoked() {
 }
 
 #[tokio::test]
-async fn the_record_is_verified_beside_the_running_service_and_without_it() {
+async fn record_is_verified_beside_the_running_service_and_without_it() {
     let mut service = asking().await;
     let shell = Shell::beside(&service);
     let task = task(&shell).await;

@@ -141,7 +141,7 @@ async fn bench_without_postgres_measures_sqlite_and_writes_a_page() {
 }
 
 #[tokio::test]
-async fn a_database_that_does_not_wait_for_its_disk_is_not_measured() {
+async fn database_that_does_not_wait_for_its_disk_is_not_measured() {
     let database = Database::empty().await;
     let off = format!("alter database {} set synchronous_commit = off", database.name);
     database.connect().await.execute(sqlx::AssertSqlSafe(off)).await.expect("set it off");
@@ -152,7 +152,7 @@ async fn a_database_that_does_not_wait_for_its_disk_is_not_measured() {
 }
 
 #[tokio::test]
-async fn an_interruption_removes_what_was_made() {
+async fn interruption_removes_what_was_made() {
     let database = Database::empty().await;
     let dir = TempDir::new();
     let shell = Shell::in_dir(&dir).with("TMPDIR", dir.path().display().to_string());

@@ -40,7 +40,7 @@ async fn check_of_an_empty_configuration_passes_and_creates_nothing() {
 }
 
 #[tokio::test]
-async fn a_database_that_a_service_uses_is_fine() {
+async fn database_that_a_service_uses_is_fine() {
     let mut service = Service::new();
     service.start().await;
     let said = Shell::beside(&service).ok(&["check"]).await;
@@ -48,7 +48,7 @@ async fn a_database_that_a_service_uses_is_fine() {
 }
 
 #[tokio::test]
-async fn a_database_that_others_may_read_is_odd() {
+async fn database_that_others_may_read_is_odd() {
     let dir = TempDir::new();
     let shell = Shell::in_dir(&dir);
     shell.ok(&["migrate"]).await;
@@ -108,7 +108,7 @@ async fn everything_that_is_wrong_is_said_at_once_and_no_password_is() {
 }
 
 #[tokio::test]
-async fn a_role_that_sees_through_row_level_security_is_wrong() {
+async fn role_that_sees_through_row_level_security_is_wrong() {
     let dir = TempDir::new();
     let shell = Shell::in_dir(&dir)
         .with("REVEILLE_DATABASE__URL", servers::postgres_owner_url())

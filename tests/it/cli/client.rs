@@ -20,7 +20,7 @@ fn id(value: &Value) -> String {
 }
 
 #[tokio::test]
-async fn a_task_lives_from_create_to_delete() {
+async fn task_lives_from_create_to_delete() {
     let mut service = scripted();
     service.start().await;
     let shell = Shell::beside(&service);
@@ -82,7 +82,7 @@ async fn a_task_lives_from_create_to_delete() {
 }
 
 #[tokio::test]
-async fn a_run_is_watched_shown_and_retried() {
+async fn run_is_watched_shown_and_retried() {
     let mut service = scripted();
     service.start().await;
     let shell = Shell::beside(&service);
@@ -124,7 +124,7 @@ async fn a_run_is_watched_shown_and_retried() {
 }
 
 #[tokio::test]
-async fn a_run_that_fails_ends_its_watch_with_1() {
+async fn run_that_fails_ends_its_watch_with_1() {
     let service = Service::new();
     std::fs::write(service.dir.path().join("scenario.toml"), "[[steps]]\nwhen = \"never said\"\ntext = \"x\"\n")
         .unwrap();
@@ -150,7 +150,7 @@ async fn a_run_that_fails_ends_its_watch_with_1() {
 }
 
 #[tokio::test]
-async fn a_task_is_read_from_yaml_and_its_faults_are_told_with_their_places() {
+async fn task_is_read_from_yaml_and_its_faults_are_told_with_their_places() {
     let mut service = scripted();
     service.start().await;
     let file = service.dir.path().join("task.yaml");
@@ -201,7 +201,7 @@ async fn tokens_and_recipients_are_made_shown_and_revoked() {
 }
 
 #[tokio::test]
-async fn a_test_message_is_waited_for_until_it_has_arrived_or_not() {
+async fn test_message_is_waited_for_until_it_has_arrived_or_not() {
     let mail = MailServer::start().await;
     let mut service = Service::new()
         .with("REVEILLE_CHANNELS__EMAIL__URL", format!("smtp://{}", mail.address()))

@@ -22,7 +22,7 @@ async fn service(price: i64) -> (Service, MockServer) {
 }
 
 #[tokio::test]
-async fn a_condition_is_tried_from_flags_and_from_a_file() {
+async fn condition_is_tried_from_flags_and_from_a_file() {
     let (service, shop) = service(480).await;
     let shell = Shell::beside(&service);
     let url = shop.uri();
@@ -56,7 +56,7 @@ async fn a_condition_is_tried_from_flags_and_from_a_file() {
 }
 
 #[tokio::test]
-async fn a_condition_becomes_true_once_and_its_task_says_so() {
+async fn condition_becomes_true_once_and_its_task_says_so() {
     let (service, shop) = service(480).await;
     let shell = Shell::beside(&service);
     let url = shop.uri();

@@ -17,7 +17,7 @@ fn section(token_url: &str, secret: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_link_is_printed_for_the_owner_of_an_account() {
+async fn link_is_printed_for_the_owner_of_an_account() {
     let mut service = Service::new().with_config(&section("https://id.example.org/token", "canary-secret"));
     service.start().await;
     let shell = Shell::beside(&service);

@@ -14,7 +14,7 @@ const OLD: &str = "old:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const NEW: &str = "new:HwECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
 #[tokio::test]
-async fn a_credential_is_set_listed_shown_and_deleted() {
+async fn credential_is_set_listed_shown_and_deleted() {
     let mut service = Service::new();
     service.start().await;
     let shell = Shell::beside(&service);
@@ -112,7 +112,7 @@ async fn a_credential_is_set_listed_shown_and_deleted() {
 }
 
 #[tokio::test]
-async fn the_master_key_is_changed_and_check_says_what_can_go() {
+async fn master_key_is_changed_and_check_says_what_can_go() {
     let dir = TempDir::new();
     let key_file = dir.path().join("new.key");
     std::fs::write(&key_file, format!("{NEW}\n")).unwrap();

@@ -9,7 +9,7 @@ use super::Shell;
 use crate::support::binary::TempDir;
 
 #[tokio::test]
-async fn the_demo_tells_the_whole_story_in_under_a_minute_and_cleans_up() {
+async fn demo_tells_the_whole_story_in_under_a_minute_and_cleans_up() {
     let dir = TempDir::new();
     let began = Instant::now();
     let shell = Shell::in_dir(&dir).with("TMPDIR", dir.path().display().to_string());

@@ -54,7 +54,7 @@ async fn version_names_what_is_compiled_in() {
 }
 
 #[tokio::test]
-async fn the_completions_of_bash_are_a_script_that_bash_reads() {
+async fn completions_of_bash_are_a_script_that_bash_reads() {
     let dir = TempDir::new();
     let script = Shell::in_dir(&dir).ok(&["completions", "bash"]).await;
     assert!(
@@ -68,7 +68,7 @@ async fn the_completions_of_bash_are_a_script_that_bash_reads() {
 }
 
 #[tokio::test]
-async fn a_reader_that_has_seen_enough_is_no_error() {
+async fn reader_that_has_seen_enough_is_no_error() {
     let dir = TempDir::new();
     let mut command = Shell::in_dir(&dir).command(&["schedule", "preview", "* * * * * *", "--count", "100000"]);
     let mut child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();

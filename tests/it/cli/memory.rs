@@ -23,7 +23,7 @@ fn cores(dir: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_abort_leaves_no_core_whatever_the_limit_was() {
+async fn abort_leaves_no_core_whatever_the_limit_was() {
     // so that it is known whether a core would be seen here at all
     let control = TempDir::new();
     let aborted = with_cores(control.path(), "kill -ABRT $$").status().await.unwrap();

@@ -53,7 +53,7 @@ fn config(mail: &MailServer, providers: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_test_message_goes_through_each_channel() {
+async fn test_message_goes_through_each_channel() {
     let (mail, providers, sink) = (MailServer::start().await, providers().await, Sink::start().await);
     let mut service = Service::new().with_config(&config(&mail, &providers.uri()));
     service.start().await;

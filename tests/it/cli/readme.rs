@@ -37,7 +37,7 @@ const OTHERWISE: [(&str, &str); 4] = [
 ];
 
 #[tokio::test]
-async fn the_readme_is_what_its_commands_print() {
+async fn readme_is_what_its_commands_print() {
     let mut reader = Reader::open().await;
     reader.pass_over("sh", "cargo run --release", "builds a release; cli::demo runs the demo, and CI the script");
     reader.save("toml", "[llm.models.main]", "reveille.toml");

@@ -11,7 +11,7 @@ use super::Shell;
 use crate::support::binary::TempDir;
 
 #[tokio::test]
-async fn the_next_fires_are_shown_in_local_time_and_in_utc() {
+async fn next_fires_are_shown_in_local_time_and_in_utc() {
     let dir = TempDir::new();
     let shell = Shell::in_dir(&dir);
     let typed = [
@@ -35,7 +35,7 @@ async fn the_next_fires_are_shown_in_local_time_and_in_utc() {
 }
 
 #[tokio::test]
-async fn the_rules_around_a_schedule_are_typed_as_flags() {
+async fn rules_around_a_schedule_are_typed_as_flags() {
     let dir = TempDir::new();
     let shell = Shell::in_dir(&dir);
     let at_half_past_two =
@@ -52,7 +52,7 @@ async fn the_rules_around_a_schedule_are_typed_as_flags() {
 }
 
 #[tokio::test]
-async fn a_wrong_schedule_is_refused_with_what_was_meant() {
+async fn wrong_schedule_is_refused_with_what_was_meant() {
     let dir = TempDir::new();
     let said = Shell::in_dir(&dir).refused(&["schedule", "preview", "0 8 * * *", "--timezone", "Europe/Berln"]).await;
     assert_eq!(
@@ -62,7 +62,7 @@ async fn a_wrong_schedule_is_refused_with_what_was_meant() {
 }
 
 #[tokio::test]
-async fn a_batch_answers_each_question_before_the_next_is_asked() {
+async fn batch_answers_each_question_before_the_next_is_asked() {
     let dir = TempDir::new();
     let mut command = Shell::in_dir(&dir).command(&["schedule", "preview", "--batch"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -33,7 +33,7 @@ async fn started_run(service: &Service) -> String {
 }
 
 #[tokio::test]
-async fn the_first_start_names_the_files_of_its_token_and_its_key_and_the_second_does_not() {
+async fn first_start_names_the_files_of_its_token_and_its_key_and_the_second_does_not() {
     let mut service = Service::new();
     service.start().await;
     let token = service.admin_token().expect("an admin token").to_owned();
@@ -56,7 +56,7 @@ async fn the_first_start_names_the_files_of_its_token_and_its_key_and_the_second
 }
 
 #[tokio::test]
-async fn the_log_has_a_line_for_the_start_and_one_for_each_execution() {
+async fn log_has_a_line_for_the_start_and_one_for_each_execution() {
     let mut service = Service::new();
     service.start().await;
     let api = Api::of(&service);
@@ -92,7 +92,7 @@ async fn the_log_has_a_line_for_the_start_and_one_for_each_execution() {
 }
 
 #[tokio::test]
-async fn a_start_that_fails_loses_no_admin_token() {
+async fn start_that_fails_loses_no_admin_token() {
     let mut service = Service::new();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -118,7 +118,7 @@ async fn a_start_that_fails_loses_no_admin_token() {
 }
 
 #[tokio::test]
-async fn a_key_that_opens_nothing_of_what_is_stored_stops_the_start_and_the_check_says_so_too() {
+async fn key_that_opens_nothing_of_what_is_stored_stops_the_start_and_the_check_says_so_too() {
     let key = |id: &str, letter: &str| format!("{id}:{}=", letter.repeat(43));
     let keys = |keys: &[String]| json!(keys).to_string();
     let (old, new) = (key("old", "A"), key("new", "E"));
@@ -191,7 +191,7 @@ async fn data_folder_is_readable_by_its_owner_alone() {
 }
 
 #[tokio::test]
-async fn a_role_above_row_level_security_is_warned_of() {
+async fn role_above_row_level_security_is_warned_of() {
     let database = Database::empty().await;
     let owner = url::Url::parse(&servers::postgres_owner_url()).unwrap();
     let mut url = url::Url::parse(&database.url).unwrap();
@@ -212,7 +212,7 @@ async fn a_role_above_row_level_security_is_warned_of() {
 }
 
 #[tokio::test]
-async fn a_second_process_on_the_same_file_is_refused() {
+async fn second_process_on_the_same_file_is_refused() {
     let mut service = Service::new();
     service.start().await;
     let shell = Shell { dir: service.dir.path(), environment: Vec::new() };
@@ -223,7 +223,7 @@ async fn a_second_process_on_the_same_file_is_refused() {
 }
 
 #[tokio::test]
-async fn a_wrong_configuration_is_refused_with_its_places() {
+async fn wrong_configuration_is_refused_with_its_places() {
     let dir = TempDir::new();
     std::fs::write(dir.path().join("reveille.toml"), "[engine]\nlease_secons = 3\n").unwrap();
     assert_eq!(
@@ -278,7 +278,7 @@ async fn service_answers_while_it_drains_runs() {
 }
 
 #[tokio::test]
-async fn a_second_sigterm_stops_at_once() {
+async fn second_sigterm_stops_at_once() {
     let mut service = with_slow_model(Service::new(), 600.0);
     service.start().await;
     started_run(&service).await;

@@ -124,7 +124,7 @@ async fn irreversible_command_asks_on_a_terminal_only() {
 }
 
 #[tokio::test]
-async fn a_profile_keeps_address_and_token_and_is_for_its_owner_alone() {
+async fn profile_keeps_address_and_token_and_is_for_its_owner_alone() {
     let mut service = running().await;
     let home = TempDir::new();
     let path = home.path().to_str().unwrap().to_owned();
@@ -155,7 +155,7 @@ async fn a_profile_keeps_address_and_token_and_is_for_its_owner_alone() {
 }
 
 #[tokio::test]
-async fn a_watch_says_how_to_decide_while_the_run_waits() {
+async fn watch_says_how_to_decide_while_the_run_waits() {
     let scenario = "[[steps]]\nturn = 1\ntext = \"I ask.\"\n[[steps.calls]]\ntool = \"http_send\"\n\
         arguments = { url = \"https://notes.example.org/\", method = \"POST\", body = { text = \"x\" } }\n\
         [[steps]]\nturn = 2\ntext = \"Then not.\"\n";

@@ -8,15 +8,15 @@ use super::{Shop, next_poll, watching};
 use crate::support::world::{World, on_both};
 
 on_both! {
-    an_answer_that_did_not_change_is_not_sent_again_and_counts_as_the_same
+    answer_that_did_not_change_is_not_sent_again_and_counts_as_the_same
     server_that_asks_for_a_pause_gets_it
-    a_host_is_not_polled_more_often_than_allowed
-    a_private_address_is_a_failing_poll_with_its_reason
+    host_is_not_polled_more_often_than_allowed
+    private_address_is_a_failing_poll_with_its_reason
     answer_that_is_too_large_is_a_failing_poll
     head_sees_status_and_headers
 }
 
-async fn an_answer_that_did_not_change_is_not_sent_again_and_counts_as_the_same(mut world: World) {
+async fn answer_that_did_not_change_is_not_sent_again_and_counts_as_the_same(mut world: World) {
     let shop = Shop::open(&mut world).await;
     let instance = world.instance();
     let task = instance.task(watching(&shop, json!({ "fire": "every_time", "overlap": "queue_all" }))).await;
@@ -60,7 +60,7 @@ async fn server_that_asks_for_a_pause_gets_it(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_host_is_not_polled_more_often_than_allowed(mut world: World) {
+async fn host_is_not_polled_more_often_than_allowed(mut world: World) {
     let shop = Shop::open(&mut world).await;
     world.poll.per_host_per_second = 2.0;
     shop.sells_at(600).await;
@@ -82,7 +82,7 @@ async fn a_host_is_not_polled_more_often_than_allowed(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_private_address_is_a_failing_poll_with_its_reason(mut world: World) {
+async fn private_address_is_a_failing_poll_with_its_reason(mut world: World) {
     let shop = Shop::open(&mut world).await;
     shop.sells_at(400).await;
     let allowed = world.instance();

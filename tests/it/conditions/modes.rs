@@ -6,14 +6,14 @@ use super::{Shop, next_poll, watching};
 use crate::support::world::{World, on_both};
 
 on_both! {
-    an_edge_fires_once_though_every_poll_is_made_by_another_instance
-    a_level_fires_at_each_poll
-    a_change_fires_when_what_is_watched_changes
-    a_hold_counts_over_restarts
+    edge_fires_once_though_every_poll_is_made_by_another_instance
+    level_fires_at_each_poll
+    change_fires_when_what_is_watched_changes
+    hold_counts_over_restarts
     hysteresis_and_cooldown_survive_restarts
-    a_poll_that_was_not_recorded_is_made_again
+    poll_that_was_not_recorded_is_made_again
     two_instances_make_a_poll_once
-    a_run_knows_what_it_fired_for
+    run_knows_what_it_fired_for
 }
 
 /// Polls these prices, a new instance for each; answers the runs as lines of key, state and reason.
@@ -41,22 +41,22 @@ async fn script(mut world: World, more: Value, prices: &[i64]) -> Vec<String> {
     lines
 }
 
-async fn an_edge_fires_once_though_every_poll_is_made_by_another_instance(world: World) {
+async fn edge_fires_once_though_every_poll_is_made_by_another_instance(world: World) {
     let lines = script(world, json!({}), &[600, 499, 480, 510, 490]).await;
     assert_eq!(lines, ["c:1 succeeded", "c:2 succeeded"]);
 }
 
-async fn a_level_fires_at_each_poll(world: World) {
+async fn level_fires_at_each_poll(world: World) {
     let lines = script(world, json!({"fire": "every_time", "overlap": "queue_all"}), &[600, 499, 480, 510]).await;
     assert_eq!(lines, ["c:1 succeeded", "c:2 succeeded"]);
 }
 
-async fn a_change_fires_when_what_is_watched_changes(world: World) {
+async fn change_fires_when_what_is_watched_changes(world: World) {
     let watch = json!({"fire": "on_change", "expression": null, "watch": "value.price > 500"});
     assert_eq!(script(world, watch, &[600, 601, 400, 401, 700]).await, ["c:1 succeeded", "c:2 succeeded"]);
 }
 
-async fn a_hold_counts_over_restarts(world: World) {
+async fn hold_counts_over_restarts(world: World) {
     let lines = script(world, json!({"hold_for": "2m"}), &[400, 600, 400, 400, 400, 400, 400]).await;
     assert_eq!(lines, ["c:1 succeeded"]);
 }
@@ -67,7 +67,7 @@ async fn hysteresis_and_cooldown_survive_restarts(world: World) {
     assert_eq!(lines, ["c:1 succeeded", "c:2 skipped cooldown"]);
 }
 
-async fn a_poll_that_was_not_recorded_is_made_again(mut world: World) {
+async fn poll_that_was_not_recorded_is_made_again(mut world: World) {
     let shop = Shop::open(&mut world).await;
     shop.sells_at(400).await;
     let dying = world.instance();
@@ -110,7 +110,7 @@ async fn two_instances_make_a_poll_once(mut world: World) {
     other.crash();
 }
 
-async fn a_run_knows_what_it_fired_for(mut world: World) {
+async fn run_knows_what_it_fired_for(mut world: World) {
     let shop = Shop::open(&mut world).await;
     let instance = world.instance();
     let task = instance.task(watching(&shop, json!({}))).await;

@@ -132,7 +132,7 @@ async fn nothing_is_written(looking: &Looking, count: impl AsyncFn() -> i64) {
 }
 
 #[tokio::test]
-async fn a_postgres_is_read_and_never_written() {
+async fn postgres_is_read_and_never_written() {
     let database = Database::empty().await;
     let mut owner = database.connect().await;
     owner
@@ -217,7 +217,7 @@ async fn one_tenant_never_holds_all_connections_of_a_database() {
 }
 
 #[tokio::test]
-async fn an_sqlite_file_is_read_and_never_written() {
+async fn sqlite_file_is_read_and_never_written() {
     let dir = TempDir::new();
     let file = dir.path().join("shop.db");
     let url = format!("sqlite://{}", file.display());
@@ -247,7 +247,7 @@ async fn an_sqlite_file_is_read_and_never_written() {
 }
 
 #[tokio::test]
-async fn a_redis_is_read_by_type_and_only_where_it_is_opened() {
+async fn redis_is_read_by_type_and_only_where_it_is_opened() {
     let client = redis::Client::open(servers::redis_url()).unwrap();
     let mut redis = client.get_multiplexed_async_connection().await.unwrap();
     let prefix = format!("t{:016x}:", fastrand::u64(..));
@@ -292,7 +292,7 @@ async fn a_redis_is_read_by_type_and_only_where_it_is_opened() {
 }
 
 #[tokio::test]
-async fn a_source_is_used_only_by_whom_it_is_opened_to() {
+async fn source_is_used_only_by_whom_it_is_opened_to() {
     let dir = TempDir::new();
     let looking = Looking::at(
         json!({
@@ -313,7 +313,7 @@ async fn a_source_is_used_only_by_whom_it_is_opened_to() {
 }
 
 #[tokio::test]
-async fn a_source_that_is_away_says_so_and_not_its_password() {
+async fn source_that_is_away_says_so_and_not_its_password() {
     let dir = TempDir::new();
     let looking = Looking::at(
         json!({
@@ -331,7 +331,7 @@ async fn a_source_that_is_away_says_so_and_not_its_password() {
 }
 
 #[tokio::test]
-async fn a_tool_is_polled_only_where_it_reads() {
+async fn tool_is_polled_only_where_it_reads() {
     let dir = TempDir::new();
     let looking = Looking::at(json!({}), dir.path()).await;
     let tool = |name: &str, args: Value| json!({ "tool": { "name": name, "args": args } });

@@ -15,11 +15,11 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 on_both! {
     polls_that_fail_are_told_once_and_so_is_their_recovery
     missing_field_of_a_poll_is_told_once
-    a_failing_poll_is_never_false
-    a_slow_host_does_not_hold_up_others
-    the_watcher_wakes_for_what_follows_from_a_poll
-    a_condition_of_another_release_is_disabled_and_harms_no_other
-    a_tenant_whose_polls_hang_has_its_share_of_the_places_and_another_s_poll_is_made_in_the_same_tick
+    failing_poll_is_never_false
+    slow_host_does_not_hold_up_others
+    watcher_wakes_for_what_follows_from_a_poll
+    condition_of_another_release_is_disabled_and_harms_no_other
+    tenant_whose_polls_hang_has_its_share_of_the_places_and_another_s_poll_is_made_in_the_same_tick
 }
 
 async fn polls_that_fail_are_told_once_and_so_is_their_recovery(mut world: World) {
@@ -76,7 +76,7 @@ async fn missing_field_of_a_poll_is_told_once(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_failing_poll_is_never_false(mut world: World) {
+async fn failing_poll_is_never_false(mut world: World) {
     let shop = Shop::open(&mut world).await;
     let instance = world.instance();
     let task = instance.task(watching(&shop, json!({}))).await;
@@ -104,7 +104,7 @@ async fn a_failing_poll_is_never_false(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_slow_host_does_not_hold_up_others(mut world: World) {
+async fn slow_host_does_not_hold_up_others(mut world: World) {
     let slow = Shop::open(&mut world).await;
     slow.answers(ResponseTemplate::new(200).set_delay(std::time::Duration::from_secs(60))).await;
     // a third of which one tenant may have
@@ -148,7 +148,7 @@ async fn a_slow_host_does_not_hold_up_others(mut world: World) {
     instance.crash();
 }
 
-async fn the_watcher_wakes_for_what_follows_from_a_poll(mut world: World) {
+async fn watcher_wakes_for_what_follows_from_a_poll(mut world: World) {
     let shop = Shop::open(&mut world).await;
     shop.sells_at(600).await;
     let instance = world.instance();
@@ -163,7 +163,7 @@ async fn the_watcher_wakes_for_what_follows_from_a_poll(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_condition_of_another_release_is_disabled_and_harms_no_other(mut world: World) {
+async fn condition_of_another_release_is_disabled_and_harms_no_other(mut world: World) {
     let shop = Shop::open(&mut world).await;
     shop.sells_at(400).await;
     let instance = world.instance();
@@ -182,7 +182,7 @@ async fn a_condition_of_another_release_is_disabled_and_harms_no_other(mut world
     instance.finish(&world).await;
 }
 
-async fn a_tenant_whose_polls_hang_has_its_share_of_the_places_and_another_s_poll_is_made_in_the_same_tick(
+async fn tenant_whose_polls_hang_has_its_share_of_the_places_and_another_s_poll_is_made_in_the_same_tick(
     mut world: World,
 ) {
     let (slow, shop) = (Shop::open(&mut world).await, Shop::open(&mut world).await);

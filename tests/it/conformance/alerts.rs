@@ -19,13 +19,13 @@ use super::world::{StoreHarness, end_of};
 use crate::support::outbox::claim_due;
 
 on_both!(
-    a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_is_well,
-    a_result_is_told_when_it_changed,
+    cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_is_well,
+    result_is_told_when_it_changed,
     undelivered_message_counts_as_not_told,
     undelivered_message_counts_as_not_told_whatever_its_subject_and_key,
     message_that_falls_back_is_still_being_told,
-    a_summary_that_did_not_arrive_leaves_the_next_failure_to_be_told,
-    a_deleted_task_leaves_nothing_of_what_it_told,
+    summary_that_did_not_arrive_leaves_the_next_failure_to_be_told,
+    deleted_task_leaves_nothing_of_what_it_told,
     missing_field_is_told_once_for_each_version_of_the_steps_and_never_of_a_deleted_task,
 );
 
@@ -111,7 +111,7 @@ async fn delivered_subjects(world: &StoreHarness) -> Vec<String> {
     told.into_iter().map(|one| one.subject.unwrap_or_else(|| one.kind.as_str().to_owned())).collect()
 }
 
-async fn a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_is_well(world: &StoreHarness) {
+async fn cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_is_well(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h", "overlap": "allow" })).await;
     let mut at_once = vec![];
     for _ in 0..6 {
@@ -138,7 +138,7 @@ async fn a_cause_is_told_once_however_many_runs_fail_at_once_and_then_that_all_i
     assert_eq!(delivered_subjects(world).await, expected);
 }
 
-async fn a_result_is_told_when_it_changed(world: &StoreHarness) {
+async fn result_is_told_when_it_changed(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     for hash in [1, 1, 2, 2, 1] {
         ends(world, &task, succeeded(Some(hash))).await;
@@ -210,7 +210,7 @@ async fn message_that_falls_back_is_still_being_told(world: &StoreHarness) {
     assert_eq!(delivered_subjects(world).await.len(), 2);
 }
 
-async fn a_summary_that_did_not_arrive_leaves_the_next_failure_to_be_told(world: &StoreHarness) {
+async fn summary_that_did_not_arrive_leaves_the_next_failure_to_be_told(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     ends(world, &task, failed("http_500")).await;
     world.store.mark_delivery(&claimed(world).await, &Mark::Delivered { provider_id: None }).await.unwrap();
@@ -257,7 +257,7 @@ fn in_a_digest(world: &StoreHarness) -> BoxFuture<'_, ()> {
     })
 }
 
-async fn a_deleted_task_leaves_nothing_of_what_it_told(world: &StoreHarness) {
+async fn deleted_task_leaves_nothing_of_what_it_told(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     ends(world, &task, failed("x")).await;
     assert_eq!(world.count("select count(*) from task_alerts").await, 1);

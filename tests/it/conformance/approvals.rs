@@ -21,16 +21,16 @@ use super::world::{StoreHarness, end_of, only};
 use ApprovalChoice::{Approve, Cancel, Edit};
 
 on_both!(
-    a_run_that_asks_is_parked_and_its_questions_are_found,
-    an_answer_is_the_decision_once_and_the_run_goes_on,
-    an_answer_that_may_not_be_changes_nothing,
+    run_that_asks_is_parked_and_its_questions_are_found,
+    answer_is_the_decision_once_and_the_run_goes_on,
+    answer_that_may_not_be_changes_nothing,
     edited_call_runs_as_edited_and_not_otherwise,
     approved_proposal_has_the_same_hash_when_it_is_read,
     approved_call_wakes_the_run_and_a_cancelled_one_waits_for_the_others,
     question_settled_while_the_run_goes_on_keeps_it_from_being_parked,
     as_many_as_are_wanted_have_to_agree_to_the_same,
-    an_approved_call_is_held_and_can_be_stopped,
-    a_held_call_runs_when_its_time_has_come,
+    approved_call_is_held_and_can_be_stopped,
+    held_call_runs_when_its_time_has_come,
     call_without_a_question_is_held_and_runs_after_its_time,
     call_without_a_question_can_be_stopped_and_not_approved,
     held_call_of_a_cancelled_run_is_withdrawn,
@@ -38,12 +38,12 @@ on_both!(
     nobody_answers_and_the_run_expires,
     expired_question_is_a_no_and_the_rest_goes_on,
     waiting_run_is_checked_again_and_reminded_once,
-    a_question_takes_the_place_of_another,
-    a_call_is_asked_about_once,
-    a_run_that_has_ended_asks_nothing_any_more,
-    a_run_that_goes_on_waits_for_its_turn_and_is_not_skipped,
-    a_run_whose_end_was_asked_for_is_not_parked,
-    a_link_leads_to_its_batch_until_its_time_is_over,
+    question_takes_the_place_of_another,
+    call_is_asked_about_once,
+    run_that_has_ended_asks_nothing_any_more,
+    run_that_goes_on_waits_for_its_turn_and_is_not_skipped,
+    run_whose_end_was_asked_for_is_not_parked,
+    link_leads_to_its_batch_until_its_time_is_over,
     approvals_are_deleted_with_their_run,
     of_a_hundred_answers_one_has_its_effect,
     of_an_answer_and_an_expiry_one_wins,
@@ -87,7 +87,7 @@ fn refused(decided: Decided) -> DecisionRefusal {
     }
 }
 
-async fn a_run_that_asks_is_parked_and_its_questions_are_found(world: &StoreHarness) {
+async fn run_that_asks_is_parked_and_its_questions_are_found(world: &StoreHarness) {
     assert_eq!(world.store.next_waiting_at().await.unwrap(), None);
     let (task, started, asked) = asked(world, &["c1", "c2"]).await;
     let run = world.get_run(started.run.id).await;
@@ -135,7 +135,7 @@ async fn a_run_that_asks_is_parked_and_its_questions_are_found(world: &StoreHarn
     assert_eq!(waiting[0].approvals, asked);
 }
 
-async fn an_answer_is_the_decision_once_and_the_run_goes_on(world: &StoreHarness) {
+async fn answer_is_the_decision_once_and_the_run_goes_on(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1"]).await;
     world.pass(5);
     let answered =
@@ -179,7 +179,7 @@ async fn an_answer_is_the_decision_once_and_the_run_goes_on(world: &StoreHarness
     world.succeed(&again).await;
 }
 
-async fn an_answer_that_may_not_be_changes_nothing(world: &StoreHarness) {
+async fn answer_that_may_not_be_changes_nothing(world: &StoreHarness) {
     let (_, started, asked) = asked_with(world, &["c1"], |asked| {
         asked.proposal.barred = Some("recipient:a".into());
         asked.proposal.options = vec![Approve, Cancel];
@@ -316,7 +316,7 @@ async fn as_many_as_are_wanted_have_to_agree_to_the_same(world: &StoreHarness) {
     world.succeed(&go_on(world, started.run.id).await).await;
 }
 
-async fn an_approved_call_is_held_and_can_be_stopped(world: &StoreHarness) {
+async fn approved_call_is_held_and_can_be_stopped(world: &StoreHarness) {
     let (_, started, asked) = asked_with(world, &["c1"], |asked| asked.proposal.undo_seconds = Some(60)).await;
     let one = &asked[0];
     let Decided::Done(done) = decide(world, one, Approve).await else { panic!("not decided") };
@@ -337,7 +337,7 @@ async fn an_approved_call_is_held_and_can_be_stopped(world: &StoreHarness) {
     world.succeed(&again).await;
 }
 
-async fn a_held_call_runs_when_its_time_has_come(world: &StoreHarness) {
+async fn held_call_runs_when_its_time_has_come(world: &StoreHarness) {
     let (_, started, asked) = asked_with(world, &["c1"], |asked| asked.proposal.undo_seconds = Some(60)).await;
     let one = &asked[0];
     decide(world, one, Approve).await;
@@ -510,7 +510,7 @@ async fn waiting_run_is_checked_again_and_reminded_once(world: &StoreHarness) {
     assert_eq!(world.store.next_waiting_at().await.unwrap(), Some(asked[0].expires_at), "no later than it expires");
 }
 
-async fn a_question_takes_the_place_of_another(world: &StoreHarness) {
+async fn question_takes_the_place_of_another(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1"]).await;
     let old = &asked[0];
     decide(world, old, Approve).await;
@@ -528,7 +528,7 @@ async fn a_question_takes_the_place_of_another(world: &StoreHarness) {
     world.succeed(&again).await;
 }
 
-async fn a_call_is_asked_about_once(world: &StoreHarness) {
+async fn call_is_asked_about_once(world: &StoreHarness) {
     let (_, started, both) = asked(world, &["c1", "c2"]).await;
     decide(world, &both[1], Approve).await;
     let again = go_on(world, started.run.id).await;
@@ -548,7 +548,7 @@ async fn a_call_is_asked_about_once(world: &StoreHarness) {
     assert_eq!(get(world, new.id).await.status, ApprovalStatus::Pending);
 }
 
-async fn a_run_that_has_ended_asks_nothing_any_more(world: &StoreHarness) {
+async fn run_that_has_ended_asks_nothing_any_more(world: &StoreHarness) {
     let closed = async |asked: &Approval| {
         let left = get(world, asked.id).await;
         assert_eq!((left.status, left.decided_by.as_deref()), (ApprovalStatus::Cancelled, Some("service")));
@@ -568,7 +568,7 @@ async fn a_run_that_has_ended_asks_nothing_any_more(world: &StoreHarness) {
     closed(&both[1]).await;
 }
 
-async fn a_run_that_goes_on_waits_for_its_turn_and_is_not_skipped(world: &StoreHarness) {
+async fn run_that_goes_on_waits_for_its_turn_and_is_not_skipped(world: &StoreHarness) {
     let (task, started, one) = asked(world, &["c1"]).await;
     let other = world.started(&task).await;
     decide(world, &one[0], Approve).await;
@@ -580,7 +580,7 @@ async fn a_run_that_goes_on_waits_for_its_turn_and_is_not_skipped(world: &StoreH
     world.succeed(&go_on(world, started.run.id).await).await;
 }
 
-async fn a_run_whose_end_was_asked_for_is_not_parked(world: &StoreHarness) {
+async fn run_whose_end_was_asked_for_is_not_parked(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let started = world.started(&task).await;
     assert_eq!(world.store.cancel_run(EVERY, started.run.id, "no").await.unwrap(), Cancelled::Asked);
@@ -606,7 +606,7 @@ async fn a_run_whose_end_was_asked_for_is_not_parked(world: &StoreHarness) {
     world.store.finish_runs(&[end_of(&again, RunState::Cancelled)]).await.unwrap();
 }
 
-async fn a_link_leads_to_its_batch_until_its_time_is_over(world: &StoreHarness) {
+async fn link_leads_to_its_batch_until_its_time_is_over(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1", "c2"]).await;
     let mut link = ApprovalLink {
         batch_id: asked[0].batch_id,

@@ -8,7 +8,7 @@ use super::asked::{answer, asked};
 use super::world::{StoreHarness, only};
 
 on_both!(
-    an_act_is_on_record_as_it_was,
+    act_is_on_record_as_it_was,
     entries_are_chained_in_their_order_and_keep_their_places,
     of_two_who_seal_none_gives_a_place_twice,
 );
@@ -19,7 +19,7 @@ fn hash(before: &str, entry: &AuditEntry) -> String {
     format!("{before}>{}.{}", entry.position.unwrap(), entry.action)
 }
 
-async fn an_act_is_on_record_as_it_was(world: &StoreHarness) {
+async fn act_is_on_record_as_it_was(world: &StoreHarness) {
     let (_, started, asked) = asked(world, &["c1"]).await;
     world.pass(5);
     let comment = Some("not \0 now".to_owned());

@@ -12,12 +12,12 @@ use super::world::{StoreHarness, spec};
 use crate::support::computing::{HeldThreads, until_waiting};
 
 on_both!(
-    a_change_is_computed_before_its_task_is_locked,
-    an_edit_between_reading_and_locking_is_not_lost,
-    an_edit_of_a_version_that_is_gone_by_the_lock_is_refused,
-    an_instant_that_moves_between_reading_and_locking_is_planned_anew,
-    a_task_that_is_another_at_each_try_is_refused_in_the_end,
-    a_credential_is_saved_after_the_tasks_that_wait_for_it_are_planned,
+    change_is_computed_before_its_task_is_locked,
+    edit_between_reading_and_locking_is_not_lost,
+    edit_of_a_version_that_is_gone_by_the_lock_is_refused,
+    instant_that_moves_between_reading_and_locking_is_planned_anew,
+    task_that_is_another_at_each_try_is_refused_in_the_end,
+    credential_is_saved_after_the_tasks_that_wait_for_it_are_planned,
 );
 
 fn pause() -> TaskChange {
@@ -37,7 +37,7 @@ async fn changed(world: &StoreHarness, task: &Task, change: TaskChange, meanwhil
     asked.await.unwrap()
 }
 
-async fn a_change_is_computed_before_its_task_is_locked(world: &StoreHarness) {
+async fn change_is_computed_before_its_task_is_locked(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let edit = |version| {
         let spec = Box::new(spec(json!({"cron": "0 8 * * *"}), json!({})));
@@ -53,7 +53,7 @@ async fn a_change_is_computed_before_its_task_is_locked(world: &StoreHarness) {
     }
 }
 
-async fn an_edit_between_reading_and_locking_is_not_lost(world: &StoreHarness) {
+async fn edit_between_reading_and_locking_is_not_lost(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let renamed = "update tasks set name = 'renamed', version = version + 1 where id";
     let paused = changed(world, &task, pause(), renamed).await.unwrap();
@@ -61,7 +61,7 @@ async fn an_edit_between_reading_and_locking_is_not_lost(world: &StoreHarness) {
     assert_eq!(world.get_task(task.id).await, paused);
 }
 
-async fn an_edit_of_a_version_that_is_gone_by_the_lock_is_refused(world: &StoreHarness) {
+async fn edit_of_a_version_that_is_gone_by_the_lock_is_refused(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let spec = Box::new(spec(json!({"interval": "5m"}), json!({})));
     let edit = TaskChange::Edit { version: task.version, name: "mine".into(), spec };
@@ -71,7 +71,7 @@ async fn an_edit_of_a_version_that_is_gone_by_the_lock_is_refused(world: &StoreH
     assert_eq!(world.get_task(task.id).await.name, "renamed");
 }
 
-async fn an_instant_that_moves_between_reading_and_locking_is_planned_anew(world: &StoreHarness) {
+async fn instant_that_moves_between_reading_and_locking_is_planned_anew(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let ahead = world.task(json!({"at": "2026-03-01T08:02:00Z"})).await;
     // as if it had fired, and waited for what the other waits for
@@ -89,7 +89,7 @@ async fn an_instant_that_moves_between_reading_and_locking_is_planned_anew(world
     assert_eq!(world.count(&kept).await, 1, "the first instant that is not considered is the one that it was moved to");
 }
 
-async fn a_task_that_is_another_at_each_try_is_refused_in_the_end(world: &StoreHarness) {
+async fn task_that_is_another_at_each_try_is_refused_in_the_end(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let computing = world.store.computing().clone();
     let mut threads = HeldThreads::all_of(&computing, "a").await;
@@ -107,7 +107,7 @@ async fn a_task_that_is_another_at_each_try_is_refused_in_the_end(world: &StoreH
     assert_eq!((after.status, after.version), (TaskStatus::Active, 1 + tries));
 }
 
-async fn a_credential_is_saved_after_the_tasks_that_wait_for_it_are_planned(world: &StoreHarness) {
+async fn credential_is_saved_after_the_tasks_that_wait_for_it_are_planned(world: &StoreHarness) {
     let lack = CredentialIssue {
         credential: Reference::parse("google/work").unwrap(),
         kind: CredentialIssueKind::Missing,

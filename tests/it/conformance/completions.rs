@@ -15,13 +15,13 @@ use super::alerts::tells;
 use super::world::{StoreHarness, end_of, only};
 
 on_both!(
-    a_parked_run_has_no_slot_and_no_lease_and_waits,
-    a_completion_is_recorded_once_with_its_deliveries,
-    a_failure_and_an_expiry_are_recorded_with_their_reasons,
+    parked_run_has_no_slot_and_no_lease_and_waits,
+    completion_is_recorded_once_with_its_deliveries,
+    failure_and_an_expiry_are_recorded_with_their_reasons,
     run_that_does_not_wait_or_is_another_tenants_is_not_completed,
     overdue_completions_are_found_longest_first,
     of_two_who_end_one_one_wins,
-    a_repeated_request_is_answered_alike,
+    repeated_request_is_answered_alike,
 );
 
 async fn waiting(world: &StoreHarness, seconds: i64) -> (Task, StartedRun) {
@@ -42,7 +42,7 @@ fn succeeded() -> RunCompletion {
     RunCompletion { event: RunEvent::Succeed, output, error: None, reason: None, tells: None }
 }
 
-async fn a_parked_run_has_no_slot_and_no_lease_and_waits(world: &StoreHarness) {
+async fn parked_run_has_no_slot_and_no_lease_and_waits(world: &StoreHarness) {
     let (task, started) = waiting(world, 60).await;
     let run = world.get_run(started.run.id).await;
     assert_eq!((run.state, run.finished_at, run.attempt), (RunState::WaitingForCompletion, None, 1));
@@ -60,7 +60,7 @@ async fn a_parked_run_has_no_slot_and_no_lease_and_waits(world: &StoreHarness) {
     assert_eq!(world.get_run(run.id).await.state, RunState::Cancelled);
 }
 
-async fn a_completion_is_recorded_once_with_its_deliveries(world: &StoreHarness) {
+async fn completion_is_recorded_once_with_its_deliveries(world: &StoreHarness) {
     let (task, started) = waiting(world, 60).await;
     let id = started.run.id;
     let tells = tells(&task, id, NotifiedOutcome::Success { wanted: true, hash: None });
@@ -80,7 +80,7 @@ async fn a_completion_is_recorded_once_with_its_deliveries(world: &StoreHarness)
     assert_eq!(world.count("select count(*) from parked").await, 0);
 }
 
-async fn a_failure_and_an_expiry_are_recorded_with_their_reasons(world: &StoreHarness) {
+async fn failure_and_an_expiry_are_recorded_with_their_reasons(world: &StoreHarness) {
     let fault = RunFault::new("no_table", "all are taken");
     let failed = RunCompletion { event: RunEvent::Fail, output: None, error: Some(fault.clone()), ..succeeded() };
     let (_, started) = waiting(world, 60).await;
@@ -153,7 +153,7 @@ async fn of_two_who_end_one_one_wins(world: &StoreHarness) {
     }
 }
 
-async fn a_repeated_request_is_answered_alike(world: &StoreHarness) {
+async fn repeated_request_is_answered_alike(world: &StoreHarness) {
     let (_, started) = waiting(world, 60).await;
     let once = Idempotency {
         tenant: "a".into(),

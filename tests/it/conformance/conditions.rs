@@ -18,25 +18,25 @@ use uuid::Uuid;
 use super::world::{StoreHarness, new_task, only, spec};
 
 on_both!(
-    a_poll_is_claimed_by_one_and_again_when_the_claim_ran_out,
-    the_edge_its_run_and_the_next_poll_are_recorded_together,
+    poll_is_claimed_by_one_and_again_when_the_claim_ran_out,
+    edge_its_run_and_the_next_poll_are_recorded_together,
     two_who_polled_at_once_count_one_edge,
     poll_result_from_before_a_change_is_void,
-    a_pause_keeps_what_is_known_and_another_question_forgets_it,
-    an_edge_within_a_cooldown_is_a_skipped_run,
-    an_edge_beyond_the_fires_of_a_minute_is_a_skipped_run,
+    pause_keeps_what_is_known_and_another_question_forgets_it,
+    edge_within_a_cooldown_is_a_skipped_run,
+    edge_beyond_the_fires_of_a_minute_is_a_skipped_run,
     condition_completes_with_its_last_run,
-    a_condition_that_has_ended_is_completed,
-    a_poll_without_room_is_put_off,
-    a_condition_that_can_not_be_read_is_disabled_and_its_owner_is_told_once,
-    a_notice_is_stored_with_the_poll,
+    condition_that_has_ended_is_completed,
+    poll_without_room_is_put_off,
+    condition_that_can_not_be_read_is_disabled_and_its_owner_is_told_once,
+    notice_is_stored_with_the_poll,
     states_are_seen_by_their_tenant_alone,
-    a_change_does_not_wait_for_a_poll_that_is_due,
-    a_condition_and_a_schedule_may_take_each_other_s_place,
-    a_tenant_with_a_thousand_polls_hides_no_other_tenant_s,
-    the_search_goes_from_tenant_to_tenant_and_passes_over_claimed_polls,
-    an_unreadable_task_is_disabled_and_the_polls_beside_it_are_claimed,
-    the_tenant_of_a_poll_that_an_older_release_stored_is_written_when_it_is_polled,
+    change_does_not_wait_for_a_poll_that_is_due,
+    condition_and_a_schedule_may_take_each_other_s_place,
+    tenant_with_a_thousand_polls_hides_no_other_tenant_s,
+    search_goes_from_tenant_to_tenant_and_passes_over_claimed_polls,
+    unreadable_task_is_disabled_and_the_polls_beside_it_are_claimed,
+    tenant_of_a_poll_that_an_older_release_stored_is_written_when_it_is_polled,
 );
 
 pub(super) fn condition(more: Value) -> Value {
@@ -100,7 +100,7 @@ async fn edit(world: &StoreHarness, task: &Task, trigger: Value) -> Task {
     world.store.change_task(&Scope::Every, task.id, &edit).await.unwrap()
 }
 
-async fn a_poll_is_claimed_by_one_and_again_when_the_claim_ran_out(world: &StoreHarness) {
+async fn poll_is_claimed_by_one_and_again_when_the_claim_ran_out(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     let first = world.store.next_poll().await.unwrap().unwrap();
     assert!(first >= world.now() && first < world.now() + TimeDelta::seconds(10), "soon");
@@ -115,7 +115,7 @@ async fn a_poll_is_claimed_by_one_and_again_when_the_claim_ran_out(world: &Store
     assert_eq!(world.fire().await.tasks, 0, "a poll is no fire of a schedule");
 }
 
-async fn the_edge_its_run_and_the_next_poll_are_recorded_together(world: &StoreHarness) {
+async fn edge_its_run_and_the_next_poll_are_recorded_together(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     let claim = due(world).await;
     assert_eq!(record(world, &claim, 600).await, RecordedPoll::Quiet);
@@ -168,7 +168,7 @@ async fn poll_result_from_before_a_change_is_void(world: &StoreHarness) {
     assert_eq!(world.count("select count(*) from condition_state").await, 0, "nothing is left of a deleted task");
 }
 
-async fn a_pause_keeps_what_is_known_and_another_question_forgets_it(world: &StoreHarness) {
+async fn pause_keeps_what_is_known_and_another_question_forgets_it(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     record(world, &due(world).await, 400).await;
     let pause = TaskChange::Pause { reason: None };
@@ -191,7 +191,7 @@ async fn a_pause_keeps_what_is_known_and_another_question_forgets_it(world: &Sto
     assert_eq!(fires(world, &task).await, ["c:1 queued", "c:2 queued"], "numbers go on");
 }
 
-async fn an_edge_beyond_the_fires_of_a_minute_is_a_skipped_run(world: &StoreHarness) {
+async fn edge_beyond_the_fires_of_a_minute_is_a_skipped_run(world: &StoreHarness) {
     world.store.set_default_quotas(&Quotas { fires_per_minute: 1, ..Quotas::default() }).await.unwrap();
     let task = world.task(condition(json!({}))).await;
     record(world, &due(world).await, 900).await;
@@ -204,7 +204,7 @@ async fn an_edge_beyond_the_fires_of_a_minute_is_a_skipped_run(world: &StoreHarn
     assert!(matches!(record(world, &due(world).await, 100).await, RecordedPoll::Fired(_)));
 }
 
-async fn an_edge_within_a_cooldown_is_a_skipped_run(world: &StoreHarness) {
+async fn edge_within_a_cooldown_is_a_skipped_run(world: &StoreHarness) {
     let task = world.task(condition(json!({"cooldown": "6h"}))).await;
     record(world, &due(world).await, 400).await;
     record(world, &due(world).await, 600).await;
@@ -229,7 +229,7 @@ async fn condition_completes_with_its_last_run(world: &StoreHarness) {
     assert_eq!(fires(world, &task).await, ["c:1 queued", "c:2 queued"]);
 }
 
-async fn a_condition_that_has_ended_is_completed(world: &StoreHarness) {
+async fn condition_that_has_ended_is_completed(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     let claim = due(world).await;
     let step = step(&claim, Ok(json!(600)), world.now());
@@ -238,7 +238,7 @@ async fn a_condition_that_has_ended_is_completed(world: &StoreHarness) {
     assert_eq!((after.status, after.status_reason.as_deref()), (TaskStatus::Completed, Some("ended")));
 }
 
-async fn a_poll_without_room_is_put_off(world: &StoreHarness) {
+async fn poll_without_room_is_put_off(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     let claim = due(world).await;
     let later = world.now() + TimeDelta::seconds(3);
@@ -249,7 +249,7 @@ async fn a_poll_without_room_is_put_off(world: &StoreHarness) {
     assert_eq!(claim_from(&world.store, world.now()).await.len(), 1);
 }
 
-async fn a_condition_that_can_not_be_read_is_disabled_and_its_owner_is_told_once(world: &StoreHarness) {
+async fn condition_that_can_not_be_read_is_disabled_and_its_owner_is_told_once(world: &StoreHarness) {
     let task = world.task_with("a", condition(json!({})), json!({"output": {"channel": "email"}})).await;
     let claim = due(world).await;
     assert!(world.store.disable_condition(&claim, "/trigger/expression: of a later release").await.unwrap());
@@ -263,7 +263,7 @@ async fn a_condition_that_can_not_be_read_is_disabled_and_its_owner_is_told_once
     assert_eq!(mended.status, TaskStatus::Active);
 }
 
-async fn a_notice_is_stored_with_the_poll(world: &StoreHarness) {
+async fn notice_is_stored_with_the_poll(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     let claim = due(world).await;
     let step = step(&claim, Err("nobody there"), world.now());
@@ -302,7 +302,7 @@ async fn states_are_seen_by_their_tenant_alone(world: &StoreHarness) {
     assert_eq!(world.store.condition_states(&Scope::Every, &[]).await.unwrap().len(), 0);
 }
 
-async fn a_change_does_not_wait_for_a_poll_that_is_due(world: &StoreHarness) {
+async fn change_does_not_wait_for_a_poll_that_is_due(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     world.pass(3600);
     let paused = world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
@@ -313,7 +313,7 @@ async fn a_change_does_not_wait_for_a_poll_that_is_due(world: &StoreHarness) {
     assert_eq!(fires(world, &task).await, [""; 0]);
 }
 
-async fn a_condition_and_a_schedule_may_take_each_other_s_place(world: &StoreHarness) {
+async fn condition_and_a_schedule_may_take_each_other_s_place(world: &StoreHarness) {
     let task = world.task(condition(json!({}))).await;
     record(world, &due(world).await, 400).await;
     edit(world, &task, json!({"type": "schedule", "interval": "1m"})).await;
@@ -335,7 +335,7 @@ async fn conditions_of(world: &StoreHarness, tenant: &str, count: usize) -> Vec<
     tasks
 }
 
-async fn a_tenant_with_a_thousand_polls_hides_no_other_tenant_s(world: &StoreHarness) {
+async fn tenant_with_a_thousand_polls_hides_no_other_tenant_s(world: &StoreHarness) {
     let many: Vec<_> = (0..1000).map(|_| new_task("many", condition(json!({})), json!({}), world.now())).collect();
     world.store.create_tasks(&many).await.unwrap();
     world.pass(600);
@@ -352,7 +352,7 @@ async fn a_tenant_with_a_thousand_polls_hides_no_other_tenant_s(world: &StoreHar
     }
 }
 
-async fn the_search_goes_from_tenant_to_tenant_and_passes_over_claimed_polls(world: &StoreHarness) {
+async fn search_goes_from_tenant_to_tenant_and_passes_over_claimed_polls(world: &StoreHarness) {
     for tenant in ["a", "b", "c"] {
         conditions_of(world, tenant, 2).await;
     }
@@ -378,7 +378,7 @@ async fn the_search_goes_from_tenant_to_tenant_and_passes_over_claimed_polls(wor
     assert_eq!(search("", 9).await.0, "abc", "the claims ran out");
 }
 
-async fn an_unreadable_task_is_disabled_and_the_polls_beside_it_are_claimed(world: &StoreHarness) {
+async fn unreadable_task_is_disabled_and_the_polls_beside_it_are_claimed(world: &StoreHarness) {
     let tasks = conditions_of(world, "a", 3).await;
     let bad = &tasks[1];
     let spec = serde_json::to_string(&json!({"trigger": bad.spec.trigger, "metadata": 7})).unwrap();
@@ -394,7 +394,7 @@ async fn an_unreadable_task_is_disabled_and_the_polls_beside_it_are_claimed(worl
     assert_eq!(world.count(disabled).await, 1);
 }
 
-async fn the_tenant_of_a_poll_that_an_older_release_stored_is_written_when_it_is_polled(world: &StoreHarness) {
+async fn tenant_of_a_poll_that_an_older_release_stored_is_written_when_it_is_polled(world: &StoreHarness) {
     conditions_of(world, "a", 1).await;
     world.plant("update due set tenant_id = ''").await;
     let claim = due(world).await;

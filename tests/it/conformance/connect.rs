@@ -20,9 +20,9 @@ use crate::support::postgres::Database;
 use crate::support::servers;
 use crate::support::world::claim_ready;
 
-on_both!(the_store_answers_and_says_what_it_stands_on, the_databases_clock_is_measured,);
+on_both!(store_answers_and_says_what_it_stands_on, databases_clock_is_measured,);
 
-async fn the_store_answers_and_says_what_it_stands_on(world: &StoreHarness) {
+async fn store_answers_and_says_what_it_stands_on(world: &StoreHarness) {
     world.store.ping().await.unwrap();
     let facts = world.store.facts().await.unwrap();
     assert_eq!(
@@ -37,7 +37,7 @@ async fn the_store_answers_and_says_what_it_stands_on(world: &StoreHarness) {
     assert!(matches!(away, Err(StoreError::Unavailable(_))), "{away:?}");
 }
 
-async fn the_databases_clock_is_measured(world: &StoreHarness) {
+async fn databases_clock_is_measured(world: &StoreHarness) {
     let before = clock::machine_now();
     let measured = world.store.measure_clock().await.unwrap();
     assert!(
@@ -56,7 +56,7 @@ async fn open_sqlite(dir: &Path) -> Result<Store, OpenError> {
 }
 
 #[tokio::test]
-async fn a_second_one_on_the_same_sqlite_file_is_refused_and_a_later_one_finds_everything() {
+async fn second_one_on_the_same_sqlite_file_is_refused_and_a_later_one_finds_everything() {
     let dir = TempDir::new();
     let store = open_sqlite(dir.path()).await.unwrap();
     let refused = open_sqlite(dir.path()).await.err().unwrap();
@@ -99,7 +99,7 @@ async fn read_only_store_reads_beside_a_service_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_data_directory_may_have_any_name() {
+async fn data_directory_may_have_any_name() {
     let dir = TempDir::new();
     for name in ["what?", "100%25", "a#b c"] {
         let data_dir = dir.path().join(name);
@@ -111,7 +111,7 @@ async fn a_data_directory_may_have_any_name() {
 }
 
 #[tokio::test]
-async fn a_second_name_of_the_same_sqlite_file_is_the_same_file() {
+async fn second_name_of_the_same_sqlite_file_is_the_same_file() {
     let dir = TempDir::new();
     let store = open_sqlite(dir.path()).await.unwrap();
     std::os::unix::fs::symlink(dir.path().join("reveille.db"), dir.path().join("other.db")).unwrap();
@@ -144,7 +144,7 @@ async fn leases_of_a_dead_process_are_free_when_its_sqlite_file_is_opened_again(
 }
 
 #[tokio::test]
-async fn an_address_that_can_not_be_meant_is_refused() {
+async fn address_that_can_not_be_meant_is_refused() {
     let dir = TempDir::new();
     for url in
         ["mysql://localhost/x", "reveille.db", "sqlite::memory:", "sqlite://x.db?mode=memory", "postgres://:bad:port/"]
@@ -164,7 +164,7 @@ async fn refusal(url: &str) -> OpenError {
 }
 
 #[tokio::test]
-async fn a_postgres_that_refuses_us_is_not_waited_for() {
+async fn postgres_that_refuses_us_is_not_waited_for() {
     let database = Database::empty().await;
     let with = |change: &dyn Fn(&mut url::Url)| {
         let mut url = url::Url::parse(&database.url).unwrap();
@@ -183,7 +183,7 @@ async fn a_postgres_that_refuses_us_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_postgres_that_may_lose_what_it_has_confirmed_is_refused_with_a_hint() {
+async fn postgres_that_may_lose_what_it_has_confirmed_is_refused_with_a_hint() {
     let database = Database::empty().await;
     let mut connection = database.connect().await;
     let setting = format!("alter database {} set synchronous_commit = off", database.name);
@@ -195,7 +195,7 @@ async fn a_postgres_that_may_lose_what_it_has_confirmed_is_refused_with_a_hint()
 }
 
 #[tokio::test]
-async fn a_role_that_sees_through_row_level_security_is_told() {
+async fn role_that_sees_through_row_level_security_is_told() {
     let database = Database::empty().await;
     let owner = url::Url::parse(&servers::postgres_owner_url()).unwrap();
     let mut url = url::Url::parse(&database.url).unwrap();
@@ -221,7 +221,7 @@ async fn two_instances_that_start_at_once_migrate_once() {
 }
 
 #[tokio::test]
-async fn an_instance_older_than_the_tables_goes_on() {
+async fn instance_older_than_the_tables_goes_on() {
     let world = StoreHarness::postgres().await;
     world
         .plant(
@@ -282,7 +282,7 @@ async fn connections_are_checked_after_the_server_ended_one() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_down_at_start_is_waited_for_and_that_is_told() {
+async fn database_that_is_down_at_start_is_waited_for_and_that_is_told() {
     let database = Database::empty().await;
     let gate = Gate::before(&database.url).await;
     let told = Mutex::new(Vec::<String>::new());
@@ -306,7 +306,7 @@ async fn a_database_that_is_down_at_start_is_waited_for_and_that_is_told() {
 }
 
 #[tokio::test]
-async fn a_database_that_goes_away_is_survived() {
+async fn database_that_goes_away_is_survived() {
     let world = StoreHarness::postgres().await;
     let gate = Gate::before(&world.url()).await;
     gate.open().await;
@@ -330,7 +330,7 @@ async fn a_database_that_goes_away_is_survived() {
 }
 
 #[tokio::test]
-async fn a_transaction_whose_wire_is_cut_leaves_nothing_half_done() {
+async fn transaction_whose_wire_is_cut_leaves_nothing_half_done() {
     let world = StoreHarness::postgres().await;
     let gate = Gate::before(&world.url()).await;
     gate.open().await;

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use super::world::{START, StoreHarness, new_task, only};
 
 on_both!(
-    a_batch_is_stored_as_its_tasks_would_be_one_by_one,
-    a_key_that_is_taken_leaves_its_task_out_with_all_that_belongs_to_it,
-    a_key_stands_for_one_task_of_its_tenant,
+    batch_is_stored_as_its_tasks_would_be_one_by_one,
+    key_that_is_taken_leaves_its_task_out_with_all_that_belongs_to_it,
+    key_stands_for_one_task_of_its_tenant,
     exported_key_stands_for_the_task_with_its_id,
-    a_batch_with_a_fault_stores_nothing,
+    batch_with_a_fault_stores_nothing,
     batches_that_meet_make_each_task_once,
     tasks_that_are_made_at_once_have_each_its_own_answer,
 );
@@ -34,7 +34,7 @@ fn on_orders(tenant: &str, key: Option<&str>) -> NewTask {
     task(tenant, key, json!({"type": "event", "source": "shop"}), json!({}))
 }
 
-async fn a_batch_is_stored_as_its_tasks_would_be_one_by_one(world: &StoreHarness) {
+async fn batch_is_stored_as_its_tasks_would_be_one_by_one(world: &StoreHarness) {
     let condition = json!({"type": "condition", "poll": {"tool": {"name": "current_time"}}, "interval": "1m", "expression": "true"});
     let sends = json!({"action": {"instruction": "", "config": {"credentials": ["google/work", "github"]}}});
     let name = "it's \"quoted\", {braced}, NULL and \\ back";
@@ -88,7 +88,7 @@ async fn a_batch_is_stored_as_its_tasks_would_be_one_by_one(world: &StoreHarness
     assert_eq!(world.fire().await.recorded, 2, "what is due fires");
 }
 
-async fn a_key_that_is_taken_leaves_its_task_out_with_all_that_belongs_to_it(world: &StoreHarness) {
+async fn key_that_is_taken_leaves_its_task_out_with_all_that_belongs_to_it(world: &StoreHarness) {
     let first = hourly("a", Some("k"));
     assert_eq!(world.store.create_tasks(std::slice::from_ref(&first)).await.unwrap(), [true]);
     let names = json!({"action": {"instruction": "", "config": {"credential": "github"}}});
@@ -111,7 +111,7 @@ async fn a_key_that_is_taken_leaves_its_task_out_with_all_that_belongs_to_it(wor
     assert_eq!(world.store.create_tasks(&[]).await.unwrap(), Vec::<bool>::new());
 }
 
-async fn a_key_stands_for_one_task_of_its_tenant(world: &StoreHarness) {
+async fn key_stands_for_one_task_of_its_tenant(world: &StoreHarness) {
     let (first, nominal) = hourly("a", Some("reports/daily"));
     world.store.create_task(&first, nominal, None).await.unwrap();
     for again in [hourly("a", Some("reports/daily")), on_orders("a", Some("reports/daily"))] {
@@ -170,7 +170,7 @@ async fn exported_key_stands_for_the_task_with_its_id(world: &StoreHarness) {
     assert_eq!(world.store.create_tasks(&again()[..1]).await.unwrap(), [false]);
 }
 
-async fn a_batch_with_a_fault_stores_nothing(world: &StoreHarness) {
+async fn batch_with_a_fault_stores_nothing(world: &StoreHarness) {
     let stored = hourly("a", None);
     world.store.create_tasks(std::slice::from_ref(&stored)).await.unwrap();
     let refused = world.store.create_tasks(&[hourly("a", None), on_orders("a", None), stored]).await;

@@ -24,37 +24,37 @@ use super::approvals::plan;
 use super::world::{START, StoreHarness, only};
 
 on_both!(
-    a_credential_reads_back_as_it_was_written,
+    credential_reads_back_as_it_was_written,
     without_a_document_the_stored_one_is_kept,
-    a_version_that_is_not_the_stored_one_is_refused,
-    a_document_sealed_for_another_generation_is_refused,
+    version_that_is_not_the_stored_one_is_refused,
+    document_sealed_for_another_generation_is_refused,
     of_two_writers_of_one_version_one_wins,
     after_a_deletion_the_generation_is_another,
-    a_scope_writes_its_own_only,
+    scope_writes_its_own_only,
     credentials_are_listed_by_tenant_and_service,
     changes_of_a_credential_are_on_record,
-    a_use_is_kept_and_moves_the_row_once_a_minute,
+    use_is_kept_and_moves_the_row_once_a_minute,
     its_last_use_is_found_among_many_that_were_refused,
     credential_uses_are_found_by_the_run,
     old_uses_are_forgotten,
-    the_tasks_that_name_a_credential_are_found,
+    tasks_that_name_a_credential_are_found,
     tasks_that_wait_for_a_credential_go_on_with_what_is_saved,
-    a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting,
+    credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting,
     tasks_that_go_on_are_changed_by_others_at_the_same_time,
     many_tasks_that_wait_go_on_in_their_order_a_few_at_a_time_each_at_its_own_instant,
     task_that_is_to_go_on_is_left_alone_where_it_was_changed_meanwhile,
     task_that_is_to_go_on_is_resumed_by_another_instance_where_one_has_died,
     one_refreshes_at_a_time,
-    a_refresh_is_kept_only_by_who_holds_the_lease,
+    refresh_is_kept_only_by_who_holds_the_lease,
     without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_from,
-    a_new_document_takes_the_lease_from_who_refreshes,
+    new_document_takes_the_lease_from_who_refreshes,
     credential_that_needs_consent_says_why_until_a_new_document_comes,
-    a_notice_of_trouble_says_whom_it_concerns_and_why,
+    notice_of_trouble_says_whom_it_concerns_and_why,
     only_what_is_under_another_key_is_rewrapped,
     recipients_with_secrets_are_found_and_written_over_what_was_read,
     tasks_with_secrets_are_found_and_written_over_what_was_read,
-    a_change_of_the_master_key_is_on_record_and_no_tenants_business,
-    a_document_opens_in_its_row_and_generation_only,
+    change_of_the_master_key_is_on_record_and_no_tenants_business,
+    document_opens_in_its_row_and_generation_only,
 );
 
 const EVERY: &Scope = &Scope::Every;
@@ -105,7 +105,7 @@ async fn get(world: &StoreHarness) -> StoredCredential {
     world.store.get_credential(&only("a"), "a", "google", "work").await.unwrap()
 }
 
-async fn a_credential_reads_back_as_it_was_written(world: &StoreHarness) {
+async fn credential_reads_back_as_it_was_written(world: &StoreHarness) {
     let none = world.store.get_credential(EVERY, "a", "google", "work").await;
     assert!(matches!(none, Err(StoreError::NotFound)), "{none:?}");
     let first = put(world).await;
@@ -184,7 +184,7 @@ async fn without_a_document_the_stored_one_is_kept(world: &StoreHarness) {
     assert_eq!(second, StoredCredential { credential: expected, ..first });
 }
 
-async fn a_version_that_is_not_the_stored_one_is_refused(world: &StoreHarness) {
+async fn version_that_is_not_the_stored_one_is_refused(world: &StoreHarness) {
     let early = world.store.put_credential(EVERY, &credential("a"), 1).await;
     assert!(matches!(early, Err(StoreError::Conflict(_))), "there is none yet: {early:?}");
     let first = put(world).await;
@@ -197,7 +197,7 @@ async fn a_version_that_is_not_the_stored_one_is_refused(world: &StoreHarness) {
     assert_eq!(get(world).await, first);
 }
 
-async fn a_document_sealed_for_another_generation_is_refused(world: &StoreHarness) {
+async fn document_sealed_for_another_generation_is_refused(world: &StoreHarness) {
     let first = put(world).await;
     for generation in [first.generation, first.generation + 2, 1] {
         let new = CredentialRowDraft { document: Some(document("v1:old:two", generation)), ..credential("a") };
@@ -234,7 +234,7 @@ async fn after_a_deletion_the_generation_is_another(world: &StoreHarness) {
     assert!(next_generation(None, world.now()) > next_generation(Some(&first), world.now()));
 }
 
-async fn a_scope_writes_its_own_only(world: &StoreHarness) {
+async fn scope_writes_its_own_only(world: &StoreHarness) {
     let refused = world.store.put_credential(&only("b"), &credential("a"), 0).await;
     assert!(matches!(refused, Err(StoreError::NotFound)), "{refused:?}");
     world.store.put_credential(&only("a"), &credential("a"), 0).await.unwrap();
@@ -301,7 +301,7 @@ async fn changes_of_a_credential_are_on_record(world: &StoreHarness) {
     );
 }
 
-async fn a_use_is_kept_and_moves_the_row_once_a_minute(world: &StoreHarness) {
+async fn use_is_kept_and_moves_the_row_once_a_minute(world: &StoreHarness) {
     put(world).await;
     let mut uses = vec![];
     let mut last_used = vec![];
@@ -421,7 +421,7 @@ async fn old_uses_are_forgotten(world: &StoreHarness) {
     assert_eq!(left.iter().map(|used| used.at).collect::<Vec<_>>(), [START + TimeDelta::seconds(20)]);
 }
 
-async fn the_tasks_that_name_a_credential_are_found(world: &StoreHarness) {
+async fn tasks_that_name_a_credential_are_found(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h"})).await;
     let other = world.task_with("b", json!({"interval": "1h"}), json!({})).await;
     for task in [&task, &other] {
@@ -478,7 +478,7 @@ async fn tasks_that_wait_for_a_credential_go_on_with_what_is_saved(world: &Store
     assert_eq!(world.get_task(waiting.id).await.status, TaskStatus::Paused);
 }
 
-async fn a_credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting(world: &StoreHarness) {
+async fn credential_that_is_saved_while_its_task_is_paused_leaves_none_waiting(world: &StoreHarness) {
     let other = world.other_instance().await;
     let lack = CredentialIssue {
         credential: Reference::parse("google/work").unwrap(),
@@ -699,7 +699,7 @@ async fn one_refreshes_at_a_time(world: &StoreHarness) {
     assert_eq!(claim(&other, world, &stale).await, None);
 }
 
-async fn a_refresh_is_kept_only_by_who_holds_the_lease(world: &StoreHarness) {
+async fn refresh_is_kept_only_by_who_holds_the_lease(world: &StoreHarness) {
     let read = put(world).await;
     let lost = claim(&world.store, world, &read).await.unwrap();
     world.pass(30);
@@ -755,7 +755,7 @@ async fn without_the_lease_a_refresh_is_kept_over_the_document_that_it_was_made_
     assert_eq!(get(world).await, stored);
 }
 
-async fn a_new_document_takes_the_lease_from_who_refreshes(world: &StoreHarness) {
+async fn new_document_takes_the_lease_from_who_refreshes(world: &StoreHarness) {
     let read = put(world).await;
     let lease = claim(&world.store, world, &read).await.unwrap();
     let new = CredentialRowDraft { document: Some(document("v1:old:given", read.generation + 1)), ..credential("a") };
@@ -789,7 +789,7 @@ async fn credential_that_needs_consent_says_why_until_a_new_document_comes(world
     assert_eq!((active.credential.status, active.credential.status_reason), (CredentialStatus::Active, None));
 }
 
-async fn a_notice_of_trouble_says_whom_it_concerns_and_why(world: &StoreHarness) {
+async fn notice_of_trouble_says_whom_it_concerns_and_why(world: &StoreHarness) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient = Recipient { addresses, ..Recipient::default() };
     world.store.put_recipient(EVERY, "a", &recipient, None).await.unwrap();
@@ -917,7 +917,7 @@ async fn tasks_with_secrets_are_found_and_written_over_what_was_read(world: &Sto
     assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
 }
 
-async fn a_change_of_the_master_key_is_on_record_and_no_tenants_business(world: &StoreHarness) {
+async fn change_of_the_master_key_is_on_record_and_no_tenants_business(world: &StoreHarness) {
     world.store.note_rotation("token:t", json!({ "key": "new" })).await.unwrap();
     let filter = AuditFilter { action: Some("master_key.rotated".into()), limit: 9, ..AuditFilter::default() };
     let acts = world.store.list_audit(EVERY, &filter).await.unwrap();
@@ -938,7 +938,7 @@ pub fn vault(ids: &[&str]) -> Vault {
     Vault::open(&settings, WithoutKeys::Refuse).unwrap().0
 }
 
-async fn a_document_opens_in_its_row_and_generation_only(world: &StoreHarness) {
+async fn document_opens_in_its_row_and_generation_only(world: &StoreHarness) {
     let vault = vault(&["one"]);
     let secret = Secret::new("{\"token\":\"canary\"}");
     let seal = |tenant: &str, reference: &str, generation: i64| {

@@ -15,11 +15,11 @@ use super::world::{START, StoreHarness, only};
 use crate::support::outbox::claim_due;
 
 on_both!(
-    a_message_is_stored_once_for_each_key_and_channel,
-    a_recipient_of_its_own_has_messages_of_its_own,
+    message_is_stored_once_for_each_key_and_channel,
+    recipient_of_its_own_has_messages_of_its_own,
     deliveries_are_claimed_in_order_and_by_one_worker,
     two_instances_never_claim_the_same,
-    a_claim_that_was_never_marked_is_claimed_again_and_says_so,
+    claim_that_was_never_marked_is_claimed_again_and_says_so,
     due_deliveries_are_read_in_due_order_line_by_line,
     requested_wait_and_doubt_of_a_delivery_are_kept,
     doubt_falls_back_in_the_same_transaction,
@@ -27,20 +27,20 @@ on_both!(
     outcome_of_an_attempt_is_recorded,
     waiting_uses_up_no_attempt,
     held_delivery_joins_a_digest_and_shares_its_outcome,
-    a_digest_that_falls_back_takes_its_messages_along,
+    digest_that_falls_back_takes_its_messages_along,
     interruptions_are_counted_up_to_a_limit,
     counts_and_codes_are_forgotten,
-    a_failed_one_falls_back_in_the_same_transaction,
-    a_late_mark_changes_nothing,
+    failed_one_falls_back_in_the_same_transaction,
+    late_mark_changes_nothing,
     marks_that_are_written_at_once_have_each_its_own_answer,
-    a_failed_or_doubtful_one_is_sent_again,
+    failed_or_doubtful_one_is_sent_again,
     pending_or_delivered_message_is_not_sent_again,
-    a_report_settles_what_was_taken_on_once,
-    a_report_of_failure_falls_back_in_the_same_transaction,
-    a_report_that_comes_before_the_attempt_is_recorded_stands,
-    a_report_after_a_second_try_is_told_from_one_on_the_first,
-    a_doubt_is_settled_by_a_late_report,
-    a_doubtful_digest_is_settled_with_its_messages_by_a_late_report,
+    report_settles_what_was_taken_on_once,
+    report_of_failure_falls_back_in_the_same_transaction,
+    report_that_comes_before_the_attempt_is_recorded_stands,
+    report_after_a_second_try_is_told_from_one_on_the_first,
+    doubt_is_settled_by_a_late_report,
+    doubtful_digest_is_settled_with_its_messages_by_a_late_report,
     messages_whose_next_digest_has_gone_already_fail_with_theirs,
     deliveries_without_a_report_become_unknown_in_batches,
     deliveries_are_listed_newest_first_by_every_filter,
@@ -96,7 +96,7 @@ async fn listed(world: &StoreHarness, filter: DeliveryFilter) -> Vec<Delivery> {
     world.store.list_deliveries(&Scope::Every, &DeliveryFilter { limit: 9, ..filter }).await.unwrap()
 }
 
-async fn a_message_is_stored_once_for_each_key_and_channel(world: &StoreHarness) {
+async fn message_is_stored_once_for_each_key_and_channel(world: &StoreHarness) {
     let posted = post(world, &message("k")).await;
     let expected = Delivery {
         id: posted.id,
@@ -140,7 +140,7 @@ async fn a_message_is_stored_once_for_each_key_and_channel(world: &StoreHarness)
     assert!(matches!(none, Err(StoreError::NotFound)), "{none:?}");
 }
 
-async fn a_recipient_of_its_own_has_messages_of_its_own(world: &StoreHarness) {
+async fn recipient_of_its_own_has_messages_of_its_own(world: &StoreHarness) {
     world.store.post_delivery(&message("k")).await.unwrap();
     world.store.post_delivery(&NewDelivery { recipient: "ann".into(), ..message("k") }).await.unwrap();
     let recipients: Vec<String> =
@@ -178,7 +178,7 @@ async fn two_instances_never_claim_the_same(world: &StoreHarness) {
     assert_eq!((all.len(), ids.len()), (30, 30));
 }
 
-async fn a_claim_that_was_never_marked_is_claimed_again_and_says_so(world: &StoreHarness) {
+async fn claim_that_was_never_marked_is_claimed_again_and_says_so(world: &StoreHarness) {
     post(world, &message("k")).await;
     let first = claim(world).await.remove(0);
     world.pass(60);
@@ -454,7 +454,7 @@ async fn held_delivery_joins_a_digest_and_shares_its_outcome(world: &StoreHarnes
     assert_eq!(get(world, first.id).await, done);
 }
 
-async fn a_digest_that_falls_back_takes_its_messages_along(world: &StoreHarness) {
+async fn digest_that_falls_back_takes_its_messages_along(world: &StoreHarness) {
     let posted = post(world, &message("1")).await;
     let digest = hold(world, at(60)).await;
     world.pass(60);
@@ -507,7 +507,7 @@ async fn counts_and_codes_are_forgotten(world: &StoreHarness) {
     assert!(!world.store.count_interruption("ann", "2026-02-28", Some(1)).await.unwrap(), "this one is still known");
 }
 
-async fn a_failed_one_falls_back_in_the_same_transaction(world: &StoreHarness) {
+async fn failed_one_falls_back_in_the_same_transaction(world: &StoreHarness) {
     let posted = post(world, &message("k")).await;
     let claimed = claim(world).await.remove(0);
     let fall_back = posted.fall_back().map(Box::new);
@@ -519,7 +519,7 @@ async fn a_failed_one_falls_back_in_the_same_transaction(world: &StoreHarness) {
     assert_eq!((next.fallback, next.text), (Vec::<String>::new(), posted.text));
 }
 
-async fn a_late_mark_changes_nothing(world: &StoreHarness) {
+async fn late_mark_changes_nothing(world: &StoreHarness) {
     post(world, &message("k")).await;
     let late = claim(world).await.remove(0);
     world.pass(60);
@@ -574,7 +574,7 @@ async fn marks_that_are_written_at_once_have_each_its_own_answer(world: &StoreHa
     assert_eq!((late.delivery.dedupe_key.as_str(), reported.delivery.dedupe_key.as_str()), ("7", "8"));
 }
 
-async fn a_failed_or_doubtful_one_is_sent_again(world: &StoreHarness) {
+async fn failed_or_doubtful_one_is_sent_again(world: &StoreHarness) {
     for mark in [
         Mark::Failed { error: "no".into(), fall_back: None },
         Mark::Unknown { error: "who knows".into(), fall_back: None },
@@ -668,7 +668,7 @@ async fn receive(world: &StoreHarness, id: Uuid, report: &DeliveryReport) -> Del
     world.store.receive_receipt(id, "email", report).await.unwrap()
 }
 
-async fn a_report_settles_what_was_taken_on_once(world: &StoreHarness) {
+async fn report_settles_what_was_taken_on_once(world: &StoreHarness) {
     let taken = taken_on(world, "k").await;
     world.pass(5);
     assert_eq!(receive(world, taken.id, &report("SM1", ReportedFate::UnderWay)).await, DeliveryState::Sent);
@@ -688,7 +688,7 @@ async fn a_report_settles_what_was_taken_on_once(world: &StoreHarness) {
     }
 }
 
-async fn a_report_of_failure_falls_back_in_the_same_transaction(world: &StoreHarness) {
+async fn report_of_failure_falls_back_in_the_same_transaction(world: &StoreHarness) {
     let taken = taken_on(world, "k").await;
     world.pass(5);
     for _ in 0..2 {
@@ -701,7 +701,7 @@ async fn a_report_of_failure_falls_back_in_the_same_transaction(world: &StoreHar
     assert_eq!((next.next_at, next.fallback), (Some(at(5)), vec![]));
 }
 
-async fn a_report_that_comes_before_the_attempt_is_recorded_stands(world: &StoreHarness) {
+async fn report_that_comes_before_the_attempt_is_recorded_stands(world: &StoreHarness) {
     // whatever the worker makes of its attempt: the provider knows better
     let fall_back = |posted: &Delivery| posted.fall_back().map(Box::new);
     for (n, fate) in [ReportedFate::Delivered, failed()].into_iter().enumerate() {
@@ -730,7 +730,7 @@ async fn a_report_that_comes_before_the_attempt_is_recorded_stands(world: &Store
     }
 }
 
-async fn a_report_after_a_second_try_is_told_from_one_on_the_first(world: &StoreHarness) {
+async fn report_after_a_second_try_is_told_from_one_on_the_first(world: &StoreHarness) {
     let taken = taken_on(world, "k").await;
     world.store.lose_receipts(at(0), 10).await.unwrap();
     world.store.retry_delivery(&Scope::Every, taken.id, |_| Ok(None)).await.unwrap();
@@ -749,7 +749,7 @@ async fn a_report_after_a_second_try_is_told_from_one_on_the_first(world: &Store
     assert!(!next.interrupted);
 }
 
-async fn a_doubt_is_settled_by_a_late_report(world: &StoreHarness) {
+async fn doubt_is_settled_by_a_late_report(world: &StoreHarness) {
     for (key, fate, state) in
         [("1", ReportedFate::Delivered, DeliveryState::Delivered), ("2", failed(), DeliveryState::Failed)]
     {
@@ -778,7 +778,7 @@ async fn doubtful_digest(world: &StoreHarness, key: &str) -> (Uuid, Uuid) {
     (posted.id, digest.id)
 }
 
-async fn a_doubtful_digest_is_settled_with_its_messages_by_a_late_report(world: &StoreHarness) {
+async fn doubtful_digest_is_settled_with_its_messages_by_a_late_report(world: &StoreHarness) {
     let (message, digest) = doubtful_digest(world, "1").await;
     assert_eq!(receive(world, digest, &report("SM1", ReportedFate::Delivered)).await, DeliveryState::Delivered);
     let told = get(world, message).await;

@@ -10,13 +10,13 @@ use uuid::Uuid;
 use super::world::{StoreHarness, spec};
 
 on_both!(
-    an_event_task_beyond_a_bound_is_disabled_leaves_the_index_and_its_owner_is_told_once,
-    a_task_whose_action_is_beyond_a_bound_is_disabled_until_its_action_is_edited,
+    event_task_beyond_a_bound_is_disabled_leaves_the_index_and_its_owner_is_told_once,
+    task_whose_action_is_beyond_a_bound_is_disabled_until_its_action_is_edited,
 );
 
 const TOLD: &str = "select count(*) from deliveries where kind = 'notice' and dedupe_key like 'notice:disabled:%'";
 
-async fn an_event_task_beyond_a_bound_is_disabled_leaves_the_index_and_its_owner_is_told_once(world: &StoreHarness) {
+async fn event_task_beyond_a_bound_is_disabled_leaves_the_index_and_its_owner_is_told_once(world: &StoreHarness) {
     let trigger = json!({"type": "event", "source": "shop"});
     let task = world.task_with("a", trigger, json!({"output": {"channel": "email"}})).await;
     let known = world.store.event_tasks(event_shard("a"), 0, 9, false).await.unwrap();
@@ -35,7 +35,7 @@ async fn an_event_task_beyond_a_bound_is_disabled_leaves_the_index_and_its_owner
     assert!(!world.store.disable_task(Uuid::nil(), SeenTask::Version(1), FaultyPart::Trigger, "nobody").await.unwrap());
 }
 
-async fn a_task_whose_action_is_beyond_a_bound_is_disabled_until_its_action_is_edited(world: &StoreHarness) {
+async fn task_whose_action_is_beyond_a_bound_is_disabled_until_its_action_is_edited(world: &StoreHarness) {
     let task = world.task_with("a", json!({"interval": "1m"}), json!({"output": {"channel": "email"}})).await;
     // in whichever words, and however they begin
     let why = "/trigger: die Aktion ist zu lang";

@@ -13,19 +13,19 @@ use uuid::Uuid;
 use super::world::{OTHER_WORKER, START, StoreHarness, WORKER, only};
 
 on_both!(
-    an_event_is_taken_once_by_its_key,
-    a_batch_is_taken_whole_or_not_at_all,
+    event_is_taken_once_by_its_key,
+    batch_is_taken_whole_or_not_at_all,
     leased_events_go_to_no_other_until_the_lease_is_over,
     tenants_have_turns_in_what_is_leased,
     more_tenants_than_one_look_have_their_turns_after_each_other,
-    the_log_is_read_by_source_type_tenant_and_place,
+    log_is_read_by_source_type_tenant_and_place,
     only_what_is_old_and_acknowledged_is_forgotten,
-    a_buried_entry_is_a_dead_letter_once,
+    buried_entry_is_a_dead_letter_once,
     dead_letters_are_listed_by_what_is_asked_for,
-    a_replayed_event_is_queued_under_its_key,
-    a_dropped_letter_is_gone,
-    a_letter_without_a_tenant_belongs_to_nobody,
-    a_stop_ends_the_wait_of_those_who_read_and_of_those_who_come_later,
+    replayed_event_is_queued_under_its_key,
+    dropped_letter_is_gone,
+    letter_without_a_tenant_belongs_to_nobody,
+    stop_ends_the_wait_of_those_who_read_and_of_those_who_come_later,
 );
 
 fn event(tenant: &str, id: &str) -> Event {
@@ -50,7 +50,7 @@ fn places(entries: &[LeasedEvent]) -> Vec<i64> {
     entries.iter().map(|entry| entry.seq).collect()
 }
 
-async fn an_event_is_taken_once_by_its_key(world: &StoreHarness) {
+async fn event_is_taken_once_by_its_key(world: &StoreHarness) {
     let first = event("a", "1");
     assert_eq!(world.store.publish_events(&[first.clone(), first.clone(), event("b", "1")]).await.unwrap(), 2);
     assert_eq!(world.store.publish_events(std::slice::from_ref(&first)).await.unwrap(), 0);
@@ -64,7 +64,7 @@ async fn an_event_is_taken_once_by_its_key(world: &StoreHarness) {
     assert_eq!(world.store.publish_events(&[]).await.unwrap(), 0);
 }
 
-async fn a_batch_is_taken_whole_or_not_at_all(world: &StoreHarness) {
+async fn batch_is_taken_whole_or_not_at_all(world: &StoreHarness) {
     let many: Vec<Event> = (0..1201).map(|n| event("a", &n.to_string())).collect();
     assert_eq!(world.store.publish_events(&many).await.unwrap(), 1201);
     let entries = lease(world, 2000).await;
@@ -140,7 +140,7 @@ async fn leased_events_go_to_no_other_until_the_lease_is_over(world: &StoreHarne
     assert_eq!(again.iter().map(|entry| entry.deliveries).collect::<Vec<_>>(), [2, 2]);
 }
 
-async fn the_log_is_read_by_source_type_tenant_and_place(world: &StoreHarness) {
+async fn log_is_read_by_source_type_tenant_and_place(world: &StoreHarness) {
     assert_eq!(world.store.last_event(&Scope::Every).await.unwrap(), 0);
     let like = |tenant: &str, id: &str, source: &str, kind: &str| {
         of(json!({"tenantid": tenant, "id": id, "source": source, "type": kind}))
@@ -201,7 +201,7 @@ async fn buried(world: &StoreHarness, event: &Event, error: &str) -> StoredDeadL
     world.store.list_dead_letters(&Scope::Every, &filter).await.unwrap().remove(0)
 }
 
-async fn a_buried_entry_is_a_dead_letter_once(world: &StoreHarness) {
+async fn buried_entry_is_a_dead_letter_once(world: &StoreHarness) {
     let event = event("a", "1");
     let letter = buried(world, &event, "it \0 broke").await;
     assert_eq!(serde_json::from_str::<Event>(&letter.body).unwrap(), event);
@@ -241,7 +241,7 @@ async fn dead_letters_are_listed_by_what_is_asked_for(world: &StoreHarness) {
     assert_eq!(list(&Scope::Every, after).await, letters[1..]);
 }
 
-async fn a_replayed_event_is_queued_under_its_key(world: &StoreHarness) {
+async fn replayed_event_is_queued_under_its_key(world: &StoreHarness) {
     let event = event("a", "1");
     let letter = buried(world, &event, "boom").await;
     let other = world.store.replay_dead_letter(&only("b"), letter.id, &event).await;
@@ -264,7 +264,7 @@ async fn a_replayed_event_is_queued_under_its_key(world: &StoreHarness) {
     assert_eq!(world.count("select count(*) from dead_letters").await, 0);
 }
 
-async fn a_dropped_letter_is_gone(world: &StoreHarness) {
+async fn dropped_letter_is_gone(world: &StoreHarness) {
     let letter = buried(world, &event("a", "1"), "boom").await;
     let other = world.store.drop_dead_letter(&only("b"), letter.id).await;
     assert!(matches!(other, Err(StoreError::NotFound)), "{other:?}");
@@ -274,7 +274,7 @@ async fn a_dropped_letter_is_gone(world: &StoreHarness) {
     assert_eq!(world.count("select count(*) from dead_letters").await, 0);
 }
 
-async fn a_letter_without_a_tenant_belongs_to_nobody(world: &StoreHarness) {
+async fn letter_without_a_tenant_belongs_to_nobody(world: &StoreHarness) {
     let burial = Burial { seq: 7, event: None, body: "not an event", error: "it is not JSON", deliveries: 1 };
     world.store.dead_letter_event(burial).await.unwrap();
     let filter = StoredDeadLetterFilter { limit: 9, ..StoredDeadLetterFilter::default() };
@@ -289,7 +289,7 @@ async fn a_letter_without_a_tenant_belongs_to_nobody(world: &StoreHarness) {
     assert!(matches!(world.store.get_dead_letter(&Scope::Every, Uuid::nil()).await, Err(StoreError::NotFound)));
 }
 
-async fn a_stop_ends_the_wait_of_those_who_read_and_of_those_who_come_later(world: &StoreHarness) {
+async fn stop_ends_the_wait_of_those_who_read_and_of_those_who_come_later(world: &StoreHarness) {
     let mut waits = Box::pin(world.store.reads_ended());
     assert_eq!((&mut waits).now_or_never(), None);
     world.store.end_reads();

@@ -11,22 +11,22 @@ use super::world::{OTHER_WORKER, START, StoreHarness, leases};
 use crate::support::world::claim_ready;
 
 on_both!(
-    a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next,
+    due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next,
     fire_without_room_is_ready_for_anyone,
     instants_within_the_horizon_are_recorded_ahead,
     nothing_is_due_before_its_millisecond,
-    a_limit_takes_the_earliest_tasks_first,
-    a_few_that_are_due_last_fire_with_each_batch_of_the_earliest,
+    limit_takes_the_earliest_tasks_first,
+    few_that_are_due_last_fire_with_each_batch_of_the_earliest,
     firing_again_what_is_recorded_already_makes_no_second_run,
     recorded_instant_holds_up_nothing_else_of_its_batch,
     skips_that_are_recorded_already_are_not_recorded_again,
     two_instances_firing_at_once_never_double,
-    a_task_that_another_instance_holds_is_passed_over,
+    task_that_another_instance_holds_is_passed_over,
     missed_instants_are_one_run_that_is_told_how_many,
     skipped_instants_are_recorded_with_their_reason,
-    the_last_fire_completes_the_task,
+    last_fire_completes_the_task,
     max_runs_completes_the_task,
-    a_trigger_that_can_not_be_read_disables_its_task_and_harms_no_other,
+    trigger_that_can_not_be_read_disables_its_task_and_harms_no_other,
     hostile_schedules_are_disabled_alone_and_their_owners_are_told_once,
     long_specification_is_read_when_its_run_starts,
     trigger_beyond_the_bytes_of_a_batch_disables_its_task,
@@ -37,7 +37,7 @@ fn at(seconds: i64) -> DateTime<Utc> {
     START + TimeDelta::seconds(seconds)
 }
 
-async fn a_due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(world: &StoreHarness) {
+async fn due_instant_becomes_one_leased_run_and_the_task_waits_for_the_next(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     assert_eq!(world.store.next_due().await.unwrap(), Some(at(60)));
     assert_eq!(world.pending_work().await, PendingWork { fire: Some(at(60)), ..PendingWork::default() });
@@ -130,7 +130,7 @@ async fn nothing_is_due_before_its_millisecond(world: &StoreHarness) {
     }
 }
 
-async fn a_limit_takes_the_earliest_tasks_first(world: &StoreHarness) {
+async fn limit_takes_the_earliest_tasks_first(world: &StoreHarness) {
     for interval in ["3s", "1s", "2s"] {
         world.task(json!({"interval": interval, "catch_up": "latest"})).await;
     }
@@ -142,7 +142,7 @@ async fn a_limit_takes_the_earliest_tasks_first(world: &StoreHarness) {
     assert_eq!(world.store.next_due().await.unwrap(), Some(at(2)));
 }
 
-async fn a_few_that_are_due_last_fire_with_each_batch_of_the_earliest(world: &StoreHarness) {
+async fn few_that_are_due_last_fire_with_each_batch_of_the_earliest(world: &StoreHarness) {
     for _ in 0..40 {
         world.task(json!({"at": "2026-03-01T08:01:00Z"})).await;
     }
@@ -230,7 +230,7 @@ async fn two_instances_firing_at_once_never_double(world: &StoreHarness) {
     }
 }
 
-async fn a_task_that_another_instance_holds_is_passed_over(world: &StoreHarness) {
+async fn task_that_another_instance_holds_is_passed_over(world: &StoreHarness) {
     if !world.is_postgres() {
         return; // one writer: there is nobody to hold it
     }
@@ -278,7 +278,7 @@ fn by_instant(mut runs: Vec<Run>) -> Vec<Run> {
     runs
 }
 
-async fn the_last_fire_completes_the_task(world: &StoreHarness) {
+async fn last_fire_completes_the_task(world: &StoreHarness) {
     let task = world.task(json!({"at": "2026-03-01T08:01:00Z"})).await;
     world.pass(60);
     let fired = world.fire().await;
@@ -305,7 +305,7 @@ async fn max_runs_completes_the_task(world: &StoreHarness) {
     );
 }
 
-async fn a_trigger_that_can_not_be_read_disables_its_task_and_harms_no_other(world: &StoreHarness) {
+async fn trigger_that_can_not_be_read_disables_its_task_and_harms_no_other(world: &StoreHarness) {
     let broken = world.task(json!({"cron": "30 9 * * *", "timezone": "Europe/Berlin"})).await;
     let sound = world.task(json!({"interval": "1m"})).await;
     let spec = "replace(cast(spec as text), 'Europe/Berlin', 'Europe/Atlantis')";

@@ -14,14 +14,14 @@ use super::asked::{answer, asked, asked_with, go_on, proposal};
 use super::world::{StoreHarness, only, spec};
 
 on_both!(
-    a_grant_is_kept_listed_and_revoked_once,
-    a_grant_covers_what_it_was_given_for_and_nothing_else,
-    a_use_counts_once_whatever_is_repeated,
+    grant_is_kept_listed_and_revoked_once,
+    grant_covers_what_it_was_given_for_and_nothing_else,
+    use_counts_once_whatever_is_repeated,
     of_many_who_want_the_last_use_one_gets_it,
-    a_change_of_the_task_ends_its_grants,
-    an_edit_or_a_cancel_of_such_a_call_ends_them,
-    a_decision_and_its_grant_are_kept_together_or_not_at_all,
-    an_answer_that_decides_nothing_gives_no_grant,
+    change_of_the_task_ends_its_grants,
+    edit_or_a_cancel_of_such_a_call_ends_them,
+    decision_and_its_grant_are_kept_together_or_not_at_all,
+    answer_that_decides_nothing_gives_no_grant,
 );
 
 const EVERY: &Scope = &Scope::Every;
@@ -85,7 +85,7 @@ async fn acts(world: &StoreHarness, subject: Uuid) -> Vec<String> {
     entries.iter().rev().map(|entry| format!("{} by {}: {}", entry.actor, entry.via, entry.action)).collect()
 }
 
-async fn a_grant_is_kept_listed_and_revoked_once(world: &StoreHarness) {
+async fn grant_is_kept_listed_and_revoked_once(world: &StoreHarness) {
     let (task, first) = granted(world, |_| ()).await;
     let second = Grant { id: new_id(world.now()), created_by: "token:t".into(), ..first.clone() };
     world.store.create_grant(EVERY, &second).await.unwrap();
@@ -120,7 +120,7 @@ async fn a_grant_is_kept_listed_and_revoked_once(world: &StoreHarness) {
     assert!(matches!(world.store.create_grant(EVERY, &stale).await, Err(StoreError::Conflict(_))));
 }
 
-async fn a_grant_covers_what_it_was_given_for_and_nothing_else(world: &StoreHarness) {
+async fn grant_covers_what_it_was_given_for_and_nothing_else(world: &StoreHarness) {
     let (task, grant) = granted(world, |grant| grant.arguments = json!({ "to": "ann", "cc": null })).await;
     let other = world.task(json!({ "interval": "1h" })).await;
     let to_ann = json!({ "to": "ann", "cc": null, "amount": 7 });
@@ -144,7 +144,7 @@ async fn a_grant_covers_what_it_was_given_for_and_nothing_else(world: &StoreHarn
     assert_eq!(used(world, &task, to_ann).await, None, "its time is over");
 }
 
-async fn a_use_counts_once_whatever_is_repeated(world: &StoreHarness) {
+async fn use_counts_once_whatever_is_repeated(world: &StoreHarness) {
     let (task, grant) = granted(world, |grant| grant.uses_left = Some(2)).await;
     let (one, two, three) = (new_id(world.now()), new_id(world.now()), new_id(world.now()));
     for _ in 0..3 {
@@ -177,7 +177,7 @@ async fn of_many_who_want_the_last_use_one_gets_it(world: &StoreHarness) {
     assert_eq!(world.count("select count(*) from grant_uses").await, 1);
 }
 
-async fn a_change_of_the_task_ends_its_grants(world: &StoreHarness) {
+async fn change_of_the_task_ends_its_grants(world: &StoreHarness) {
     let (task, grant) = granted(world, |_| ()).await;
     let spec = Box::new(spec(json!({ "interval": "2h" }), json!({})));
     let edit = TaskChange::Edit { version: task.version, name: "n".into(), spec };
@@ -189,7 +189,7 @@ async fn a_change_of_the_task_ends_its_grants(world: &StoreHarness) {
     assert_eq!(used(world, &task, TO_ANN.clone()).await, None);
 }
 
-async fn a_decision_and_its_grant_are_kept_together_or_not_at_all(world: &StoreHarness) {
+async fn decision_and_its_grant_are_kept_together_or_not_at_all(world: &StoreHarness) {
     let (task, started, asked) = asked(world, &["c1"]).await;
     let one = &asked[0];
     let yes = answer(ApprovalChoice::Approve, one, "recipient:a");
@@ -216,7 +216,7 @@ async fn a_decision_and_its_grant_are_kept_together_or_not_at_all(world: &StoreH
     world.succeed(&go_on(world, started.run.id).await).await;
 }
 
-async fn an_answer_that_decides_nothing_gives_no_grant(world: &StoreHarness) {
+async fn answer_that_decides_nothing_gives_no_grant(world: &StoreHarness) {
     let two = |asked: &mut Approval| asked.proposal.approvers = 2;
     let (task, _, asked) = asked_with(world, &["c1", "c2", "c3"], two).await;
     let decide = async |of: usize, answer: &ApprovalAnswer| {
@@ -233,7 +233,7 @@ async fn an_answer_that_decides_nothing_gives_no_grant(world: &StoreHarness) {
     assert_eq!(world.count("select count(*) from grants").await, 0);
 }
 
-async fn an_edit_or_a_cancel_of_such_a_call_ends_them(world: &StoreHarness) {
+async fn edit_or_a_cancel_of_such_a_call_ends_them(world: &StoreHarness) {
     for choice in [ApprovalChoice::Approve, ApprovalChoice::Edit, ApprovalChoice::Cancel] {
         let (task, started, asked) = asked(world, &["c1"]).await;
         let covers = grant(&task, world.now());

@@ -10,13 +10,13 @@ use super::world::{START, StoreHarness, new_task, only};
 
 on_both!(
     every_effect_with_a_key_happens_once_and_is_answered_alike,
-    the_same_key_for_another_request_is_refused,
+    same_key_for_another_request_is_refused,
     keys_of_different_tenants_never_meet,
-    an_answer_is_forgotten_after_a_day,
-    an_effect_that_fails_leaves_its_key_free,
+    answer_is_forgotten_after_a_day,
+    effect_that_fails_leaves_its_key_free,
     of_two_at_once_one_takes_effect,
-    an_answer_is_remembered_after_an_effect_that_may_be_repeated,
-    an_answer_is_remembered_when_its_task_is_gone,
+    answer_is_remembered_after_an_effect_that_may_be_repeated,
+    answer_is_remembered_when_its_task_is_gone,
 );
 
 fn key(tenant: &str, key: &str, digest: u8) -> Idempotency {
@@ -84,7 +84,7 @@ async fn every_effect_with_a_key_happens_once_and_is_answered_alike(world: &Stor
     assert_eq!(world.get_task(task_id).await.run_count, 4);
 }
 
-async fn the_same_key_for_another_request_is_refused(world: &StoreHarness) {
+async fn same_key_for_another_request_is_refused(world: &StoreHarness) {
     let first = key("a", "k", 1);
     world.store.create_token(&token(), Some(&first)).await.unwrap();
     assert_eq!(world.store.create_token(&token(), Some(&key("a", "k", 2))).await.unwrap(), StoredAnswer::Mismatch);
@@ -102,7 +102,7 @@ async fn keys_of_different_tenants_never_meet(world: &StoreHarness) {
     }
 }
 
-async fn an_answer_is_forgotten_after_a_day(world: &StoreHarness) {
+async fn answer_is_forgotten_after_a_day(world: &StoreHarness) {
     let day = START + TimeDelta::hours(24);
     let before = day - TimeDelta::milliseconds(1);
     let first = key("a", "k", 1);
@@ -123,7 +123,7 @@ async fn an_answer_is_forgotten_after_a_day(world: &StoreHarness) {
     assert_eq!(world.count("select count(*) from idempotency").await, 1);
 }
 
-async fn an_effect_that_fails_leaves_its_key_free(world: &StoreHarness) {
+async fn effect_that_fails_leaves_its_key_free(world: &StoreHarness) {
     let key = key("a", "k", 1);
     let task = world.task(json!({"interval": "1h"})).await;
     let refused = world.store.create_task(&task, None, Some(&key)).await;
@@ -147,7 +147,7 @@ async fn of_two_at_once_one_takes_effect(world: &StoreHarness) {
     assert_eq!(world.count("select count(*) from tokens").await, 10);
 }
 
-async fn an_answer_is_remembered_after_an_effect_that_may_be_repeated(world: &StoreHarness) {
+async fn answer_is_remembered_after_an_effect_that_may_be_repeated(world: &StoreHarness) {
     let first = key("a", "k", 1);
     assert_eq!(world.store.remember_answer(&first, START).await.unwrap(), StoredAnswer::Done(()));
     assert_eq!(world.store.recall_answer(&only("a"), "k", &[1; 32], START).await.unwrap(), Some(replay(&first)));
@@ -156,7 +156,7 @@ async fn an_answer_is_remembered_after_an_effect_that_may_be_repeated(world: &St
     assert_eq!(world.store.remember_answer(&key("a", "k", 2), START).await.unwrap(), StoredAnswer::Mismatch);
 }
 
-async fn an_answer_is_remembered_when_its_task_is_gone(world: &StoreHarness) {
+async fn answer_is_remembered_when_its_task_is_gone(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h"})).await;
     let run = key("*", "run", 1);
     let ask = async || world.store.run_now(&Scope::Every, task.id, new_id(START), None, START, Some(&run)).await;

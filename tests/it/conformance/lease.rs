@@ -16,24 +16,24 @@ use super::world::{LEASE, OTHER_WORKER, START, StoreHarness, WORKER, again, end_
 use crate::support::world::claim_ready;
 
 on_both!(
-    the_most_urgent_are_claimed_first,
-    a_run_is_claimed_once_with_a_token_of_its_own,
+    most_urgent_are_claimed_first,
+    run_is_claimed_once_with_a_token_of_its_own,
     run_that_is_ready_later_is_not_claimed_now,
-    a_started_run_is_running_on_the_record,
-    a_claim_that_does_not_stand_any_more_does_not_start,
+    started_run_is_running_on_the_record,
+    claim_that_does_not_stand_any_more_does_not_start,
     starting_again_after_a_lost_answer_answers_alike,
-    a_beat_renews_what_is_held_and_leaves_out_what_is_lost,
+    beat_renews_what_is_held_and_leaves_out_what_is_lost,
     cancels_are_heard_by_the_worker_that_runs,
-    an_end_is_written_whole_with_its_deliveries,
-    an_end_that_waits_for_the_database_is_no_older_than_its_writing,
-    an_end_without_the_lease_writes_nothing,
-    a_retry_uses_an_attempt_and_a_hand_back_does_not,
-    the_time_limit_counts_all_attempts_together,
-    a_run_whose_end_was_asked_for_is_not_tried_again,
+    end_is_written_whole_with_its_deliveries,
+    end_that_waits_for_the_database_is_no_older_than_its_writing,
+    end_without_the_lease_writes_nothing,
+    retry_uses_an_attempt_and_a_hand_back_does_not,
+    time_limit_counts_all_attempts_together,
+    run_whose_end_was_asked_for_is_not_tried_again,
     claims_are_given_back,
-    a_run_that_the_infrastructure_held_up_is_counted_apart,
+    run_that_the_infrastructure_held_up_is_counted_apart,
     ends_of_every_kind_go_in_one_batch,
-    a_run_that_can_not_be_read_keeps_no_other_from_starting,
+    run_that_can_not_be_read_keeps_no_other_from_starting,
     commits_are_hinted,
 );
 
@@ -45,7 +45,7 @@ fn every_minute() -> serde_json::Value {
     json!({"interval": "1m", "overlap": "allow"})
 }
 
-async fn the_most_urgent_are_claimed_first(world: &StoreHarness) {
+async fn most_urgent_are_claimed_first(world: &StoreHarness) {
     let task = world.task(json!({"interval": "10s", "catch_up": "all", "overlap": "allow"})).await;
     world.store.backfill(&Scope::Every, task.id, Uuid::from_u128(7), &[at(-60)], None, None).await.unwrap();
     world.pass(20);
@@ -66,7 +66,7 @@ async fn the_most_urgent_are_claimed_first(world: &StoreHarness) {
     );
 }
 
-async fn a_run_is_claimed_once_with_a_token_of_its_own(world: &StoreHarness) {
+async fn run_is_claimed_once_with_a_token_of_its_own(world: &StoreHarness) {
     let task = world.task(every_minute()).await;
     for _ in 0..40 {
         world.run_now(&task).await;
@@ -100,7 +100,7 @@ async fn run_that_is_ready_later_is_not_claimed_now(world: &StoreHarness) {
     assert_eq!((claims.len(), claims[0].run_at, claims[0].until), (1, retry_at, retry_at + TimeDelta::seconds(5)));
 }
 
-async fn a_started_run_is_running_on_the_record(world: &StoreHarness) {
+async fn started_run_is_running_on_the_record(world: &StoreHarness) {
     let task = world.task_with("a", every_minute(), json!({"timeout_seconds": 90})).await;
     let run_id = world.run_now(&task).await;
     let before = world.get_run(run_id).await;
@@ -121,7 +121,7 @@ async fn a_started_run_is_running_on_the_record(world: &StoreHarness) {
     assert_eq!(world.get_run(run_id).await, run);
 }
 
-async fn a_claim_that_does_not_stand_any_more_does_not_start(world: &StoreHarness) {
+async fn claim_that_does_not_stand_any_more_does_not_start(world: &StoreHarness) {
     let task = world.task(json!({"interval": "10s", "overlap": "allow"})).await;
     let ahead = world.store.fire_due(&world.ask(10, 9)).await.unwrap().claims;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
@@ -158,7 +158,7 @@ async fn starting_again_after_a_lost_answer_answers_alike(world: &StoreHarness) 
     assert_eq!(world.store.start_runs(&[started.lease], at(48)).await.unwrap(), Starts::default());
 }
 
-async fn a_beat_renews_what_is_held_and_leaves_out_what_is_lost(world: &StoreHarness) {
+async fn beat_renews_what_is_held_and_leaves_out_what_is_lost(world: &StoreHarness) {
     let task = world.task(every_minute()).await;
     let kept = world.started(&task).await;
     let asked = world.started(&task).await;
@@ -205,7 +205,7 @@ fn message(run_id: Uuid) -> NewDelivery {
     }
 }
 
-async fn an_end_is_written_whole_with_its_deliveries(world: &StoreHarness) {
+async fn end_is_written_whole_with_its_deliveries(world: &StoreHarness) {
     let started = world.started(&world.task(every_minute()).await).await;
     world.pass(7);
     let usage = Usage { turns: 1, tool_calls: 2, input_tokens: 3, output_tokens: 4, cost_micros: 5 };
@@ -235,7 +235,7 @@ async fn an_end_is_written_whole_with_its_deliveries(world: &StoreHarness) {
     assert_eq!((posted.run_id, posted.fallback, posted.next_at), (Some(run.id), vec!["webhook".into()], Some(at(7))));
 }
 
-async fn an_end_that_waits_for_the_database_is_no_older_than_its_writing(world: &StoreHarness) {
+async fn end_that_waits_for_the_database_is_no_older_than_its_writing(world: &StoreHarness) {
     let task = world.task(every_minute()).await;
     let (started, other) = (world.started(&task).await, world.started(&task).await);
     let ends = [end_of(&started, RunState::Succeeded)];
@@ -275,7 +275,7 @@ async fn an_end_that_waits_for_the_database_is_no_older_than_its_writing(world: 
     }
 }
 
-async fn an_end_without_the_lease_writes_nothing(world: &StoreHarness) {
+async fn end_without_the_lease_writes_nothing(world: &StoreHarness) {
     let task = world.task(every_minute()).await;
     let (ended, lost, held) = (world.started(&task).await, world.started(&task).await, world.started(&task).await);
     world.succeed(&ended).await;
@@ -300,7 +300,7 @@ async fn an_end_without_the_lease_writes_nothing(world: &StoreHarness) {
     assert_eq!((refused, world.get_run(lost.run.id).await), (vec![lost.run.id], before));
 }
 
-async fn a_retry_uses_an_attempt_and_a_hand_back_does_not(world: &StoreHarness) {
+async fn retry_uses_an_attempt_and_a_hand_back_does_not(world: &StoreHarness) {
     let first = world.started(&world.task(json!({"interval": "1m"})).await).await;
     let fault = RunFault::new("rate_limit", "try later");
     let retry = Finish { error: Some(fault.clone()), ..again(&first, at(10), true) };
@@ -321,7 +321,7 @@ async fn a_retry_uses_an_attempt_and_a_hand_back_does_not(world: &StoreHarness) 
     world.succeed(&third).await;
 }
 
-async fn the_time_limit_counts_all_attempts_together(world: &StoreHarness) {
+async fn time_limit_counts_all_attempts_together(world: &StoreHarness) {
     let task = world.task_with("a", every_minute(), json!({"timeout_seconds": 60})).await;
     let mut started = world.started(&task).await;
     for (ran_ms, left) in [(40_500, 19_500), (30_000, 0)] {
@@ -332,7 +332,7 @@ async fn the_time_limit_counts_all_attempts_together(world: &StoreHarness) {
     }
 }
 
-async fn a_run_whose_end_was_asked_for_is_not_tried_again(world: &StoreHarness) {
+async fn run_whose_end_was_asked_for_is_not_tried_again(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1m"})).await).await;
     world.store.cancel_run(&Scope::Every, started.run.id, "enough").await.unwrap();
     world.store.finish_runs(&[again(&started, at(0), true)]).await.unwrap();
@@ -384,7 +384,7 @@ async fn commits_are_hinted(world: &StoreHarness) {
     assert_eq!(heard(), [true, true, false, false], "a change may record what was due");
 }
 
-async fn a_run_that_the_infrastructure_held_up_is_counted_apart(world: &StoreHarness) {
+async fn run_that_the_infrastructure_held_up_is_counted_apart(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1m"})).await).await;
     let held_up = Finish { infra_retry: true, ..again(&started, at(0), false) };
     assert_eq!(world.store.finish_runs(&[held_up]).await.unwrap(), Vec::<Uuid>::new());
@@ -436,7 +436,7 @@ async fn ends_of_every_kind_go_in_one_batch(world: &StoreHarness) {
     assert_eq!(instants, expected.map(|(run, at)| (run.run.id, at)));
 }
 
-async fn a_run_that_can_not_be_read_keeps_no_other_from_starting(world: &StoreHarness) {
+async fn run_that_can_not_be_read_keeps_no_other_from_starting(world: &StoreHarness) {
     let task = world.task(every_minute()).await;
     let (unreadable, sound) = (world.run_now(&task).await, world.run_now(&task).await);
     world.plant(&format!("update runs set missed = '[]' where fire_key = 'm:{unreadable}'")).await;

@@ -12,11 +12,11 @@ use super::world::{LEASE, OTHER_WORKER, StoreHarness, WORKER, end_of};
 on_both!(
     no_take_of_two_workers_goes_beyond_a_limit_and_all_come_to_their_end,
     leases_ahead_count_and_an_end_makes_room,
-    a_tenant_with_ten_thousand_runs_leaves_the_second_take_to_one_that_has_one,
+    tenant_with_ten_thousand_runs_leaves_the_second_take_to_one_that_has_one,
     under_limits_the_first_take_is_shared,
     tenants_that_have_had_their_share_are_passed_over,
     waiting_runs_are_counted_by_their_place,
-    a_tenants_own_limit_is_in_the_place_of_everybodys,
+    tenants_own_limit_is_in_the_place_of_everybodys,
 );
 
 async fn take(store: &Store, worker: Uuid, limit: i64, fair: Option<ClaimCursor>, limits: RunLimits) -> Taking {
@@ -125,7 +125,7 @@ fn started(taken: &Taking) -> Vec<Uuid> {
     taken.starts.started.iter().map(|started| started.run.id).collect()
 }
 
-async fn a_tenant_with_ten_thousand_runs_leaves_the_second_take_to_one_that_has_one(world: &StoreHarness) {
+async fn tenant_with_ten_thousand_runs_leaves_the_second_take_to_one_that_has_one(world: &StoreHarness) {
     let one = a_crowd_and_one(world).await;
     let first = take(&world.store, WORKER, 64, None, RunLimits::default()).await;
     assert_eq!((first.len(), started(&first).contains(&one)), (64, false), "what is oldest is taken");
@@ -182,7 +182,7 @@ async fn own(world: &StoreHarness, tenant: &str, most: u64) {
     world.store.put_quotas(tenant, &overrides, "token:admin").await.unwrap();
 }
 
-async fn a_tenants_own_limit_is_in_the_place_of_everybodys(world: &StoreHarness) {
+async fn tenants_own_limit_is_in_the_place_of_everybodys(world: &StoreHarness) {
     assert!(!world.store.tenants_have_own_limits().await.unwrap());
     for tenant in ["a", "b", "c"] {
         let task = world.task_with(tenant, json!({"interval": "1h", "overlap": "allow"}), json!({})).await;

@@ -8,13 +8,13 @@ use uuid::Uuid;
 use super::world::StoreHarness;
 
 on_both!(
-    a_message_is_laid_out_taken_and_read_by_every_session,
+    message_is_laid_out_taken_and_read_by_every_session,
     withdrawn_message_can_not_be_taken_and_a_taken_one_not_withdrawn,
     of_taking_and_withdrawing_one_wins,
-    a_look_sees_what_nobody_has_and_what_is_new,
+    look_sees_what_nobody_has_and_what_is_new,
     another_tenant_sees_and_takes_nothing,
     old_messages_are_forgotten,
-    a_message_is_put_under_another_key_while_it_is_there,
+    message_is_put_under_another_key_while_it_is_there,
 );
 
 const ONE: Uuid = Uuid::from_u128(1);
@@ -29,7 +29,7 @@ async fn put(world: &StoreHarness, id: Uuid) -> LiveMessage {
     LiveMessage { id, created_at: world.now(), has_approval_link: false, taken: false }
 }
 
-async fn a_message_is_laid_out_taken_and_read_by_every_session(world: &StoreHarness) {
+async fn message_is_laid_out_taken_and_read_by_every_session(world: &StoreHarness) {
     let (ann, message) = (tenant("a"), put(world, ONE).await);
     assert_eq!(world.store.live_message(&ann, ONE).await.unwrap(), Some(message));
     world.pass(1);
@@ -67,7 +67,7 @@ async fn of_taking_and_withdrawing_one_wins(world: &StoreHarness) {
     }
 }
 
-async fn a_look_sees_what_nobody_has_and_what_is_new(world: &StoreHarness) {
+async fn look_sees_what_nobody_has_and_what_is_new(world: &StoreHarness) {
     let (ann, start) = (tenant("a"), world.now());
     let waiting = put(world, TWO).await;
     let old = put(world, Uuid::from_u128(3)).await;
@@ -105,7 +105,7 @@ async fn old_messages_are_forgotten(world: &StoreHarness) {
     assert_eq!(left.iter().map(|message| message.id).collect::<Vec<_>>(), [Uuid::from_u128(3)]);
 }
 
-async fn a_message_is_put_under_another_key_while_it_is_there(world: &StoreHarness) {
+async fn message_is_put_under_another_key_while_it_is_there(world: &StoreHarness) {
     let (one, two) = (put(world, ONE).await, put(world, TWO).await);
     let sealed = |id: Uuid| format!("v1:{id}");
     let page = async |after, limit| world.store.sealed_live_messages(after, limit).await.unwrap();

@@ -20,39 +20,39 @@ use serde_json::{Value, json};
 use super::world::{START, StoreHarness, WORKER, only};
 
 on_both!(
-    an_event_becomes_one_leased_run_that_keeps_it,
-    an_event_that_comes_again_changes_nothing,
-    an_event_that_stands_in_a_batch_twice_is_one_for_every_rule,
-    an_event_of_a_window_fires_no_second_time_when_the_window_is_edited_away,
-    the_same_id_of_another_source_or_tenant_is_another_event,
-    a_task_of_another_tenant_is_not_fired,
+    event_becomes_one_leased_run_that_keeps_it,
+    event_that_comes_again_changes_nothing,
+    event_that_stands_in_a_batch_twice_is_one_for_every_rule,
+    event_of_a_window_fires_no_second_time_when_the_window_is_edited_away,
+    same_id_of_another_source_or_tenant_is_another_event,
+    task_of_another_tenant_is_not_fired,
     event_run_without_room_is_ready_for_anyone,
     only_tasks_that_an_event_leads_to_are_asked,
-    an_index_that_is_older_than_a_task_is_stale,
+    index_that_is_older_than_a_task_is_stale,
     only_what_has_changed_is_read_again,
-    a_reader_that_knows_too_little_reads_its_shard_anew,
-    a_pause_between_matching_and_recording_is_seen,
-    a_paused_task_records_its_events_as_skipped,
+    reader_that_knows_too_little_reads_its_shard_anew,
+    pause_between_matching_and_recording_is_seen,
+    paused_task_records_its_events_as_skipped,
     max_runs_completes_the_task_and_the_rest_is_skipped,
-    an_error_of_the_filter_is_recorded,
-    a_key_fires_once_within_its_window,
-    a_throttle_lets_a_burst_through_and_then_one_at_a_time,
+    error_of_the_filter_is_recorded,
+    key_fires_once_within_its_window,
+    throttle_lets_a_burst_through_and_then_one_at_a_time,
     quiet_closes_a_debounce_and_the_last_event_fires,
-    a_debounce_that_is_never_quiet_closes_at_its_longest,
+    debounce_that_is_never_quiet_closes_at_its_longest,
     keys_have_windows_of_their_own,
-    a_batch_closes_when_it_is_full_or_its_time_is_over,
-    a_window_that_would_grow_too_large_closes_first,
-    a_window_of_a_task_that_was_paused_is_recorded_as_skipped,
-    a_window_that_is_postponed_is_due_later,
-    an_event_in_a_window_that_comes_again_is_not_counted_twice,
-    a_held_event_waits_for_the_resume,
+    batch_closes_when_it_is_full_or_its_time_is_over,
+    window_that_would_grow_too_large_closes_first,
+    window_of_a_task_that_was_paused_is_recorded_as_skipped,
+    window_that_is_postponed_is_due_later,
+    event_in_a_window_that_comes_again_is_not_counted_twice,
+    held_event_waits_for_the_resume,
     held_events_can_be_dropped,
     held_events_that_come_again_are_one,
-    a_pause_during_the_release_keeps_the_rest,
-    a_full_hold_says_so,
+    pause_during_the_release_keeps_the_rest,
+    full_hold_says_so,
     deleting_a_task_forgets_its_events,
     rules_are_forgotten_when_their_time_is_over,
-    a_retry_of_an_event_run_has_the_event,
+    retry_of_an_event_run_has_the_event,
 );
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -150,7 +150,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(ids, state)| ((*ids).to_owned(), (*state).to_owned())).collect()
 }
 
-async fn an_event_becomes_one_leased_run_that_keeps_it(world: &StoreHarness) {
+async fn event_becomes_one_leased_run_that_keeps_it(world: &StoreHarness) {
     let task = task(world, json!({"filter": "event.data.n == 'e1'"})).await;
     assert_eq!(task.next_fire_at, None);
     world.pass(5);
@@ -170,7 +170,7 @@ async fn an_event_becomes_one_leased_run_that_keeps_it(world: &StoreHarness) {
     assert_eq!(starts.started[0].run.cause, whole.cause, "who executes it is told");
 }
 
-async fn an_event_that_comes_again_changes_nothing(world: &StoreHarness) {
+async fn event_that_comes_again_changes_nothing(world: &StoreHarness) {
     let task = task(world, json!({})).await;
     publish(world, vec![event("e1")]).await;
     let again = publish(world, vec![event("e1"), event("e1")]).await;
@@ -180,7 +180,7 @@ async fn an_event_that_comes_again_changes_nothing(world: &StoreHarness) {
     assert_eq!((after.fire_count, after.run_count), (1, 1), "it is counted once");
 }
 
-async fn an_event_that_stands_in_a_batch_twice_is_one_for_every_rule(world: &StoreHarness) {
+async fn event_that_stands_in_a_batch_twice_is_one_for_every_rule(world: &StoreHarness) {
     let rules = [
         (json!({}), json!({})),
         (json!({"dedup": {"key": "event.id", "window": "1h"}}), json!({})),
@@ -201,7 +201,7 @@ async fn an_event_that_stands_in_a_batch_twice_is_one_for_every_rule(world: &Sto
     assert_eq!(world.get_task(tasks[3].id).await.status, TaskStatus::Completed);
 }
 
-async fn an_event_of_a_window_fires_no_second_time_when_the_window_is_edited_away(world: &StoreHarness) {
+async fn event_of_a_window_fires_no_second_time_when_the_window_is_edited_away(world: &StoreHarness) {
     let task = task(world, json!({"batch": {"size": 2, "wait": "1m"}})).await;
     publish(world, vec![event("e1"), event("e2")]).await;
     let mut spec = task.spec.clone();
@@ -213,14 +213,14 @@ async fn an_event_of_a_window_fires_no_second_time_when_the_window_is_edited_awa
     assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
 }
 
-async fn the_same_id_of_another_source_or_tenant_is_another_event(world: &StoreHarness) {
+async fn same_id_of_another_source_or_tenant_is_another_event(world: &StoreHarness) {
     let task = task(world, json!({"source": "*"})).await;
     let others = [json!({}), json!({"source": "post"}), json!({"tenantid": "b"})];
     publish(world, others.map(|more| event_with("e1", more)).to_vec()).await;
     assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "queued"), ("e1", "queued")]));
 }
 
-async fn a_task_of_another_tenant_is_not_fired(world: &StoreHarness) {
+async fn task_of_another_tenant_is_not_fired(world: &StoreHarness) {
     let task = task(world, json!({})).await;
     let recorded = publish(world, vec![event_with("e1", json!({"tenantid": "b"}))]).await;
     assert_eq!((recorded, world.runs_of(&task).await.len()), (EventsRecorded::default(), 0));
@@ -247,7 +247,7 @@ async fn only_tasks_that_an_event_leads_to_are_asked(world: &StoreHarness) {
     assert_eq!((index.len(), asked), (5, vec![exact.id, prefix.id]));
 }
 
-async fn an_index_that_is_older_than_a_task_is_stale(world: &StoreHarness) {
+async fn index_that_is_older_than_a_task_is_stale(world: &StoreHarness) {
     let early = Matching::of(world, vec![event("e1")]).await;
     let task = task(world, json!({})).await;
     assert_eq!(early.record(world, 9).await, EventsFired::Stale);
@@ -273,7 +273,7 @@ async fn only_what_has_changed_is_read_again(world: &StoreHarness) {
     assert_eq!((other.live.len(), other.version), (0, 0));
 }
 
-async fn a_reader_that_knows_too_little_reads_its_shard_anew(world: &StoreHarness) {
+async fn reader_that_knows_too_little_reads_its_shard_anew(world: &StoreHarness) {
     let shard = event_shard("a");
     let gone = task(world, json!({})).await;
     let known = world.store.event_tasks(shard, 0, 10, false).await.unwrap().version;
@@ -299,7 +299,7 @@ async fn a_reader_that_knows_too_little_reads_its_shard_anew(world: &StoreHarnes
     assert!(!world.store.event_tasks(shard, anew.version, 10, false).await.unwrap().anew);
 }
 
-async fn a_pause_between_matching_and_recording_is_seen(world: &StoreHarness) {
+async fn pause_between_matching_and_recording_is_seen(world: &StoreHarness) {
     let task = task(world, json!({})).await;
     let matching = Matching::of(world, vec![event("e1")]).await;
     assert_eq!(matching.index.len(), 1);
@@ -311,7 +311,7 @@ async fn a_pause_between_matching_and_recording_is_seen(world: &StoreHarness) {
     assert_eq!(world.count("select count(*) from runs").await, 0);
 }
 
-async fn a_paused_task_records_its_events_as_skipped(world: &StoreHarness) {
+async fn paused_task_records_its_events_as_skipped(world: &StoreHarness) {
     let task = task(world, json!({})).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
     publish(world, vec![event("e1")]).await;
@@ -335,14 +335,14 @@ async fn max_runs_completes_the_task_and_the_rest_is_skipped(world: &StoreHarnes
     assert_eq!(publish(world, vec![event("e4")]).await, EventsRecorded::default(), "it is in no index any more");
 }
 
-async fn an_error_of_the_filter_is_recorded(world: &StoreHarness) {
+async fn error_of_the_filter_is_recorded(world: &StoreHarness) {
     let task = task(world, json!({"filter": "event.data.n > 3"})).await;
     publish(world, vec![event("e1")]).await;
     let [(ids, why)] = <[(String, String); 1]>::try_from(run_outcomes(world, &task).await).unwrap();
     assert!(ids == "e1" && why.starts_with("filter_error: "), "{why}");
 }
 
-async fn a_key_fires_once_within_its_window(world: &StoreHarness) {
+async fn key_fires_once_within_its_window(world: &StoreHarness) {
     let task = task(world, json!({"dedup": {"key": "event.data.order", "window": "1h"}})).await;
     let order = |id: &str, order: i64| event_with(id, json!({"data": {"order": order}}));
     publish(world, vec![order("e1", 1), order("e2", 1), order("e3", 2)]).await;
@@ -357,7 +357,7 @@ async fn a_key_fires_once_within_its_window(world: &StoreHarness) {
     assert_eq!(told, pairs(&expected));
 }
 
-async fn a_throttle_lets_a_burst_through_and_then_one_at_a_time(world: &StoreHarness) {
+async fn throttle_lets_a_burst_through_and_then_one_at_a_time(world: &StoreHarness) {
     let task = task(world, json!({"throttle": {"limit": 2, "per": "1m"}})).await;
     let send = async |ids: &[&str]| publish(world, ids.iter().map(|id| event(id)).collect()).await;
     send(&["e1", "e2", "e3"]).await;
@@ -404,7 +404,7 @@ async fn quiet_closes_a_debounce_and_the_last_event_fires(world: &StoreHarness) 
     assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
 }
 
-async fn a_debounce_that_is_never_quiet_closes_at_its_longest(world: &StoreHarness) {
+async fn debounce_that_is_never_quiet_closes_at_its_longest(world: &StoreHarness) {
     let task = task(world, json!({"debounce": {"quiet": "30s", "max_wait": "1m"}})).await;
     for id in ["e1", "e2", "e3"] {
         publish(world, vec![event(id)]).await;
@@ -425,7 +425,7 @@ async fn keys_have_windows_of_their_own(world: &StoreHarness) {
     assert_eq!(told, pairs(&[("e1+e3", "queued"), ("e2", "queued")]));
 }
 
-async fn a_batch_closes_when_it_is_full_or_its_time_is_over(world: &StoreHarness) {
+async fn batch_closes_when_it_is_full_or_its_time_is_over(world: &StoreHarness) {
     let task = task(world, json!({"batch": {"size": 3, "wait": "1m"}})).await;
     let send = async |ids: &[&str]| publish(world, ids.iter().map(|id| event(id)).collect()).await;
     let recorded = send(&["e1", "e2", "e3", "e4"]).await;
@@ -437,7 +437,7 @@ async fn a_batch_closes_when_it_is_full_or_its_time_is_over(world: &StoreHarness
     assert_eq!((after.fire_count, after.run_count), (2, 2));
 }
 
-async fn a_window_that_would_grow_too_large_closes_first(world: &StoreHarness) {
+async fn window_that_would_grow_too_large_closes_first(world: &StoreHarness) {
     let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
     let large = |id: &str| event_with(id, json!({"data": {"text": "x".repeat(400_000)}}));
     publish(world, vec![large("e1"), large("e2"), large("e3")]).await;
@@ -447,7 +447,7 @@ async fn a_window_that_would_grow_too_large_closes_first(world: &StoreHarness) {
     assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1+e2", "queued"), ("e3", "queued")]));
 }
 
-async fn a_window_of_a_task_that_was_paused_is_recorded_as_skipped(world: &StoreHarness) {
+async fn window_of_a_task_that_was_paused_is_recorded_as_skipped(world: &StoreHarness) {
     let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
     publish(world, vec![event("e1")]).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Pause { reason: None }).await.unwrap();
@@ -456,7 +456,7 @@ async fn a_window_of_a_task_that_was_paused_is_recorded_as_skipped(world: &Store
     assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "paused")]));
 }
 
-async fn a_window_that_is_postponed_is_due_later(world: &StoreHarness) {
+async fn window_that_is_postponed_is_due_later(world: &StoreHarness) {
     let task = task(world, json!({"debounce": {"quiet": "30s"}})).await;
     publish(world, vec![event("e1")]).await;
     world.pass(30);
@@ -470,7 +470,7 @@ async fn a_window_that_is_postponed_is_due_later(world: &StoreHarness) {
     assert_eq!(run_outcomes(world, &task).await, pairs(&[("e1", "queued")]));
 }
 
-async fn an_event_in_a_window_that_comes_again_is_not_counted_twice(world: &StoreHarness) {
+async fn event_in_a_window_that_comes_again_is_not_counted_twice(world: &StoreHarness) {
     let task = task(world, json!({"batch": {"size": 2, "wait": "1m"}})).await;
     assert_eq!(publish(world, vec![event("e1")]).await.collected, 1);
     assert_eq!(publish(world, vec![event("e1")]).await.duplicates, 1);
@@ -512,7 +512,7 @@ pub async fn release(world: &StoreHarness, verdict: Option<EventVerdict>) -> Vec
     recorded
 }
 
-async fn a_held_event_waits_for_the_resume(world: &StoreHarness) {
+async fn held_event_waits_for_the_resume(world: &StoreHarness) {
     let task = paused(world, json!({"buffer_while_paused": true})).await;
     assert_eq!(publish(world, vec![event("e1"), event("e2"), event("e3")]).await.collected, 3);
     assert_eq!(release(world, None).await, [], "nothing is released while it is paused");
@@ -546,7 +546,7 @@ async fn held_events_that_come_again_are_one(world: &StoreHarness) {
     assert_eq!(world.count("select cast(events as bigint) from event_windows").await, 1);
 }
 
-async fn a_pause_during_the_release_keeps_the_rest(world: &StoreHarness) {
+async fn pause_during_the_release_keeps_the_rest(world: &StoreHarness) {
     let task = paused(world, json!({"buffer_while_paused": true})).await;
     publish(world, vec![event("e1"), event("e2"), event("e3")]).await;
     world.store.change_task(&Scope::Every, task.id, &TaskChange::Resume).await.unwrap();
@@ -560,7 +560,7 @@ async fn a_pause_during_the_release_keeps_the_rest(world: &StoreHarness) {
     assert_eq!(run_outcomes(world, &task).await, pairs(&["e1", "e2", "e3", "e4"].map(|id| (id, "queued"))));
 }
 
-async fn a_full_hold_says_so(world: &StoreHarness) {
+async fn full_hold_says_so(world: &StoreHarness) {
     let task = paused(world, json!({"buffer_while_paused": true})).await;
     publish(world, vec![event("e1")]).await;
     world.plant(&format!("update event_windows set events = {HELD_EVENTS}")).await;
@@ -602,7 +602,7 @@ async fn rules_are_forgotten_when_their_time_is_over(world: &StoreHarness) {
     );
 }
 
-async fn a_retry_of_an_event_run_has_the_event(world: &StoreHarness) {
+async fn retry_of_an_event_run_has_the_event(world: &StoreHarness) {
     let task = task(world, json!({})).await;
     publish(world, vec![event("e1")]).await;
     let first = world.runs_of(&task).await[0].id;

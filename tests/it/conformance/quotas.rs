@@ -13,13 +13,13 @@ use super::world::{START, StoreHarness, new_task};
 
 on_both!(
     tasks_up_to_the_quota_are_stored_and_one_beyond_it_is_refused,
-    a_batch_beyond_a_quota_stores_nothing,
-    a_tenant_at_its_quota_leaves_the_others_of_a_batch_alone,
+    batch_beyond_a_quota_stores_nothing,
+    tenant_at_its_quota_leaves_the_others_of_a_batch_alone,
     polls_are_counted_through_creation_edit_and_deletion,
     event_tasks_are_counted_by_their_source,
     creators_who_meet_at_the_bound_do_not_pass_it_together,
-    an_override_holds_for_its_tenant_until_it_is_reset,
-    an_override_reaches_another_instance_within_seconds,
+    override_holds_for_its_tenant_until_it_is_reset,
+    override_reaches_another_instance_within_seconds,
     overrides_are_on_the_audit_record,
     fires_of_schedules_beyond_the_minute_are_skipped_and_the_next_minute_has_its_own,
     fires_are_counted_over_instances,
@@ -96,7 +96,7 @@ async fn tasks_up_to_the_quota_are_stored_and_one_beyond_it_is_refused(world: &S
     assert_eq!(refusal(create(world, hourly("a")).await).0, Quota::Tasks);
 }
 
-async fn a_batch_beyond_a_quota_stores_nothing(world: &StoreHarness) {
+async fn batch_beyond_a_quota_stores_nothing(world: &StoreHarness) {
     limit(world, Quotas { tasks: 3, ..Quotas::default() }).await;
     create(world, hourly("a")).await.unwrap();
     let three = [hourly("a"), hourly("a"), hourly("a")];
@@ -106,7 +106,7 @@ async fn a_batch_beyond_a_quota_stores_nothing(world: &StoreHarness) {
     assert_eq!(world.store.create_tasks(&three[..2]).await.unwrap(), [true; 2]);
 }
 
-async fn a_tenant_at_its_quota_leaves_the_others_of_a_batch_alone(world: &StoreHarness) {
+async fn tenant_at_its_quota_leaves_the_others_of_a_batch_alone(world: &StoreHarness) {
     limit(world, Quotas { tasks: 4, ..Quotas::default() }).await;
     for _ in 0..4 {
         create(world, hourly("full")).await.unwrap();
@@ -202,7 +202,7 @@ async fn creators_who_meet_at_the_bound_do_not_pass_it_together(world: &StoreHar
     }
 }
 
-async fn an_override_holds_for_its_tenant_until_it_is_reset(world: &StoreHarness) {
+async fn override_holds_for_its_tenant_until_it_is_reset(world: &StoreHarness) {
     limit(world, Quotas { tasks: 1, ..Quotas::default() }).await;
     create(world, hourly("a")).await.unwrap();
     create(world, hourly("b")).await.unwrap();
@@ -223,7 +223,7 @@ async fn an_override_holds_for_its_tenant_until_it_is_reset(world: &StoreHarness
     assert_eq!(world.count("select count(*) from tasks where tenant_id = 'a'").await, 2);
 }
 
-async fn an_override_reaches_another_instance_within_seconds(world: &StoreHarness) {
+async fn override_reaches_another_instance_within_seconds(world: &StoreHarness) {
     let other = world.other_instance().await;
     assert_eq!(other.quotas_of("a").await.unwrap(), Quotas::default());
     let less = Overrides { streams: Some(3), ..Overrides::default() };

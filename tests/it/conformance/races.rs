@@ -399,7 +399,7 @@ async fn successor_starts(world: &StoreHarness, scene: &Scene, told: [&str; 2]) 
 }
 
 #[tokio::test]
-async fn an_end_and_a_start_under_each_policy() {
+async fn end_and_a_start_under_each_policy() {
     for policy in ["skip", "queue_one", "queue_all", "cancel_previous"] {
         meet(policy, start(), finish(), successor_starts).await;
     }
@@ -409,7 +409,7 @@ async fn an_end_and_a_start_under_each_policy() {
 }
 
 #[tokio::test]
-async fn a_start_and_an_end_under_each_policy() {
+async fn start_and_an_end_under_each_policy() {
     for policy in ["skip", "queue_all", "cancel_previous"] {
         meet(policy, finish(), start(), successor_starts).await;
     }
@@ -419,7 +419,7 @@ async fn a_start_and_an_end_under_each_policy() {
 }
 
 #[tokio::test]
-async fn a_cancel_and_a_start() {
+async fn cancel_and_a_start() {
     let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         // a run that was started is asked to end, one that was not is cancelled; never both
         let run = world.get_run(scene.claim.lease.run_id).await;
@@ -431,7 +431,7 @@ async fn a_cancel_and_a_start() {
 }
 
 #[tokio::test]
-async fn a_take_that_finds_the_slot_taken_and_whatever_becomes_of_the_run_meanwhile() {
+async fn take_that_finds_the_slot_taken_and_whatever_becomes_of_the_run_meanwhile() {
     let ready = |scene: &Scene| scene.ready;
     // what has ended is nowhere any more
     let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
@@ -457,7 +457,7 @@ async fn a_take_that_finds_the_slot_taken_and_whatever_becomes_of_the_run_meanwh
 }
 
 #[tokio::test]
-async fn a_cancel_of_one_that_waits_and_the_hand_over_to_it() {
+async fn cancel_of_one_that_waits_and_the_hand_over_to_it() {
     let parked = |scene: &Scene| scene.parked.unwrap();
     let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let run = world.get_run(scene.parked.unwrap()).await;
@@ -468,7 +468,7 @@ async fn a_cancel_of_one_that_waits_and_the_hand_over_to_it() {
 }
 
 #[tokio::test]
-async fn a_deletion_and_whatever_its_runs_do() {
+async fn deletion_and_whatever_its_runs_do() {
     let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let left = format!(
             "select (select count(*) from slots where task_id = '{0}') + (select count(*) from parked where task_id = '{0}')
@@ -485,7 +485,7 @@ async fn a_deletion_and_whatever_its_runs_do() {
 }
 
 #[tokio::test]
-async fn a_rescue_and_the_holder_who_comes_back() {
+async fn rescue_and_the_holder_who_comes_back() {
     // exactly one of the two has the run afterwards
     let judge = |held: &'static str| {
         async move |_: &StoreHarness, _: &Scene, told: [&str; 2]| {
@@ -517,20 +517,20 @@ async fn a_rescue_and_the_holder_who_comes_back() {
 }
 
 #[tokio::test]
-async fn a_look_at_those_who_wait_long_and_a_hand_over() {
+async fn look_at_those_who_wait_long_and_a_hand_over() {
     meet("queue_all", wake_parked(), finish(), successor_starts).await;
     meet("queue_all", finish(), wake_parked(), successor_starts).await;
 }
 
 #[tokio::test]
-async fn a_claim_that_is_taken_back_while_it_is_started() {
+async fn claim_that_is_taken_back_while_it_is_started() {
     meet("allow", reclaim(), start(), any).await;
     meet("allow", start(), reclaim(), any).await;
     meet("queue_all", start(), reclaim(), any).await;
 }
 
 #[tokio::test]
-async fn a_fire_and_a_pause_of_its_task() {
+async fn fire_and_a_pause_of_its_task() {
     // recorded and taken back, or not recorded: a paused task has no fire that is still to come
     let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let fires = world.runs_of(&scene.task).await.into_iter().filter(|run| run.fire_key.starts_with("s:")).count();
@@ -542,7 +542,7 @@ async fn a_fire_and_a_pause_of_its_task() {
 }
 
 #[tokio::test]
-async fn a_start_ahead_of_its_instant_and_a_pause() {
+async fn start_ahead_of_its_instant_and_a_pause() {
     // it runs and counts, or it was taken back and never was
     let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let started = told.contains(&"(1, [])");
@@ -615,7 +615,7 @@ async fn two_answers_to_one_question() {
 }
 
 #[tokio::test]
-async fn an_answer_while_the_run_is_being_parked() {
+async fn answer_while_the_run_is_being_parked() {
     // the run goes on by the answer, or was told of it: it never waits for what is settled
     let judge = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         assert!(told.contains(&"true") && told.contains(&"[]"), "{told:?}");
@@ -628,7 +628,7 @@ async fn an_answer_while_the_run_is_being_parked() {
 }
 
 #[tokio::test]
-async fn an_answer_and_an_expiry() {
+async fn answer_and_an_expiry() {
     let judge = |answer: usize| {
         async move |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
             let (state, asked) = stands(world, scene).await;
@@ -650,7 +650,7 @@ async fn an_answer_and_an_expiry() {
 }
 
 #[tokio::test]
-async fn an_answer_and_the_end_of_its_run() {
+async fn answer_and_the_end_of_its_run() {
     let ended = async |world: &StoreHarness, scene: &Scene, told: [&str; 2]| {
         let (state, asked) = stands(world, scene).await;
         assert_eq!(state, RunState::Cancelled, "{told:?}");

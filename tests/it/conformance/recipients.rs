@@ -12,14 +12,14 @@ use uuid::Uuid;
 use super::world::{StoreHarness, only};
 
 on_both!(
-    a_recipient_reads_back_as_it_was_written,
+    recipient_reads_back_as_it_was_written,
     recipients_of_several_tenants_are_read_at_once_without_a_damaged_one,
-    a_version_that_is_not_the_stored_one_is_refused,
+    version_that_is_not_the_stored_one_is_refused,
     of_two_writers_of_one_version_one_wins,
-    a_scope_writes_its_own_only,
-    a_code_is_good_once_for_its_address_and_for_a_while,
-    a_code_is_good_for_five_tries_and_the_same_again_gives_no_more,
-    the_next_code_comes_after_a_minute,
+    scope_writes_its_own_only,
+    code_is_good_once_for_its_address_and_for_a_while,
+    code_is_good_for_five_tries_and_the_same_again_gives_no_more,
+    next_code_comes_after_a_minute,
     there_are_ten_codes_a_day,
     recipients_are_listed_by_tenant_in_pages_of_bounded_size,
     deleted_recipient_leaves_nothing_of_the_person,
@@ -38,7 +38,7 @@ fn recipient(email: &str) -> Recipient {
     }
 }
 
-async fn a_recipient_reads_back_as_it_was_written(world: &StoreHarness) {
+async fn recipient_reads_back_as_it_was_written(world: &StoreHarness) {
     let none = world.store.get_recipient(&Scope::Every, "a").await;
     assert!(matches!(none, Err(StoreError::NotFound)), "{none:?}");
     let mut read = None;
@@ -67,7 +67,7 @@ fn at_version(world: &StoreHarness, version: i64) -> StoredRecipient {
     StoredRecipient { recipient: recipient("x@y.z"), version, updated_at: world.now() }
 }
 
-async fn a_version_that_is_not_the_stored_one_is_refused(world: &StoreHarness) {
+async fn version_that_is_not_the_stored_one_is_refused(world: &StoreHarness) {
     let put = async |read: Option<StoredRecipient>| {
         world.store.put_recipient(&Scope::Every, "a", &recipient("x@y.z"), read.as_ref()).await
     };
@@ -97,7 +97,7 @@ async fn of_two_writers_of_one_version_one_wins(world: &StoreHarness) {
     }
 }
 
-async fn a_scope_writes_its_own_only(world: &StoreHarness) {
+async fn scope_writes_its_own_only(world: &StoreHarness) {
     let refused = world.store.put_recipient(&only("b"), "a", &recipient("x@y.z"), None).await;
     assert!(matches!(refused, Err(StoreError::NotFound)), "{refused:?}");
     world.store.put_recipient(&only("a"), "a", &recipient("x@y.z"), None).await.unwrap();
@@ -136,7 +136,7 @@ async fn give(world: &StoreHarness, given: &Verification) -> CodeCheck {
     world.store.try_verification(&only("a"), given, &proved, &stored).await.unwrap()
 }
 
-async fn a_code_is_good_once_for_its_address_and_for_a_while(world: &StoreHarness) {
+async fn code_is_good_once_for_its_address_and_for_a_while(world: &StoreHarness) {
     world.store.put_recipient(&Scope::Every, "a", &recipient("x@y.z"), None).await.unwrap();
     assert_eq!(give(world, &code("x", "1")).await, CodeCheck::Gone, "none was asked for");
     ask(world, &code("x", "1")).await.unwrap();
@@ -159,7 +159,7 @@ async fn a_code_is_good_once_for_its_address_and_for_a_while(world: &StoreHarnes
     assert_eq!(give(world, &code("x", "2")).await, CodeCheck::Gone, "its time is over");
 }
 
-async fn a_code_is_good_for_five_tries_and_the_same_again_gives_no_more(world: &StoreHarness) {
+async fn code_is_good_for_five_tries_and_the_same_again_gives_no_more(world: &StoreHarness) {
     world.store.put_recipient(&Scope::Every, "a", &recipient("x@y.z"), None).await.unwrap();
     ask(world, &code("x", "1")).await.unwrap();
     for left in [4, 3, 2] {
@@ -187,7 +187,7 @@ async fn there_are_ten_codes_a_day(world: &StoreHarness) {
     ask(world, &code("x", "more")).await.unwrap();
 }
 
-async fn the_next_code_comes_after_a_minute(world: &StoreHarness) {
+async fn next_code_comes_after_a_minute(world: &StoreHarness) {
     world.store.put_recipient(&Scope::Every, "a", &recipient("x@y.z"), None).await.unwrap();
     ask(world, &code("x", "1")).await.unwrap();
     world.pass(59);

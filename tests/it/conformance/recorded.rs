@@ -13,7 +13,7 @@ on_both!(
     records_around_an_instant_are_found_by_their_keys,
     records_of_an_event_are_found_by_its_key,
     event_tasks_of_a_tenant_are_read_page_by_page,
-    an_event_is_found_by_its_id,
+    event_is_found_by_its_id,
     events_are_found_by_the_beginnings_of_their_ids,
 );
 
@@ -81,7 +81,7 @@ async fn event_tasks_of_a_tenant_are_read_page_by_page(world: &StoreHarness) {
     assert_eq!(world.store.event_tasks_of(&tenant("b"), None, 9).await.unwrap(), []);
 }
 
-async fn an_event_is_found_by_its_id(world: &StoreHarness) {
+async fn event_is_found_by_its_id(world: &StoreHarness) {
     world.store.publish_events(&[matching::event("e1"), matching::event("e2")]).await.unwrap();
     let found = async |name: &str, source: Option<&str>, id: &str| {
         let body = world.store.find_event(&tenant(name), source, id).await.unwrap();

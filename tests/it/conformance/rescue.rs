@@ -14,15 +14,15 @@ use super::world::{START, StoreHarness, again, end_of, leases};
 
 on_both!(
     claims_that_were_not_started_in_time_are_ready_again,
-    a_run_whose_lease_ended_is_taken_over,
-    a_run_that_outlived_its_time_limit_is_taken_over_after_the_grace,
-    the_old_holder_can_not_write_any_more,
+    run_whose_lease_ended_is_taken_over,
+    run_that_outlived_its_time_limit_is_taken_over_after_the_grace,
+    old_holder_can_not_write_any_more,
     of_two_rescuers_one_wins,
     stranded_runs_come_in_pages_the_longest_overdue_first,
     hanging_run_is_taken_over_once_and_again_when_its_rescuer_dies,
-    a_run_that_can_not_be_read_starves_no_other,
+    run_that_can_not_be_read_starves_no_other,
     how_long_it_ran_is_told_from_its_lease,
-    a_crash_is_counted_with_the_end_and_by_who_holds_the_run,
+    crash_is_counted_with_the_end_and_by_who_holds_the_run,
     that_someone_asked_for_its_end_is_told,
 );
 
@@ -54,7 +54,7 @@ async fn claims_that_were_not_started_in_time_are_ready_again(world: &StoreHarne
     world.succeed(&running).await;
 }
 
-async fn a_run_whose_lease_ended_is_taken_over(world: &StoreHarness) {
+async fn run_whose_lease_ended_is_taken_over(world: &StoreHarness) {
     let started = world.started(&world.task(allowing()).await).await;
     let now = at(45) + TimeDelta::milliseconds(1);
     assert_eq!(stranded(&world.store, at(45)).await, []);
@@ -80,7 +80,7 @@ async fn a_run_whose_lease_ended_is_taken_over(world: &StoreHarness) {
     assert_eq!(world.get_run(started.run.id).await.state, RunState::Queued);
 }
 
-async fn a_run_that_outlived_its_time_limit_is_taken_over_after_the_grace(world: &StoreHarness) {
+async fn run_that_outlived_its_time_limit_is_taken_over_after_the_grace(world: &StoreHarness) {
     let task = world.task_with("a", allowing(), json!({"timeout_seconds": 20})).await;
     let started = world.started(&task).await;
     world.store.heartbeat(&[started.lease], at(100)).await.unwrap();
@@ -89,7 +89,7 @@ async fn a_run_that_outlived_its_time_limit_is_taken_over_after_the_grace(world:
     assert_eq!((found.len(), found[0].crashed, found[0].ran), (1, false, Duration::from_secs(20)));
 }
 
-async fn the_old_holder_can_not_write_any_more(world: &StoreHarness) {
+async fn old_holder_can_not_write_any_more(world: &StoreHarness) {
     let started = world.started(&world.task(allowing()).await).await;
     let taken = stranded(&world.store, at(60)).await;
     let entry = |text: &str| TranscriptEntry {
@@ -155,7 +155,7 @@ async fn hanging_run_is_taken_over_once_and_again_when_its_rescuer_dies(world: &
     assert_eq!((second.len(), second[0].crashed), (1, true));
 }
 
-async fn a_run_that_can_not_be_read_starves_no_other(world: &StoreHarness) {
+async fn run_that_can_not_be_read_starves_no_other(world: &StoreHarness) {
     let task = world.task(allowing()).await;
     let unreadable = world.started(&task).await;
     world.store.heartbeat(&[unreadable.lease], at(44)).await.unwrap();
@@ -177,7 +177,7 @@ async fn how_long_it_ran_is_told_from_its_lease(world: &StoreHarness) {
     assert_eq!(found[0].ran, Duration::from_secs(60));
 }
 
-async fn a_crash_is_counted_with_the_end_and_by_who_holds_the_run(world: &StoreHarness) {
+async fn crash_is_counted_with_the_end_and_by_who_holds_the_run(world: &StoreHarness) {
     let started = world.started(&world.task(allowing()).await).await;
     let taken = stranded(&world.store, at(60)).await;
     let crashed = |lease| Finish { lease, crashed: true, ..again(&started, at(60), true) };

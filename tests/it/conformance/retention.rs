@@ -13,12 +13,12 @@ use super::world::{START, StoreHarness, end_of};
 use crate::support::outbox::claim_due;
 
 on_both!(
-    a_run_goes_with_its_transcript_and_its_deliveries,
+    run_goes_with_its_transcript_and_its_deliveries,
     runs_that_have_not_ended_stay,
-    a_message_that_waits_outlives_its_run,
-    the_oldest_go_first_in_small_batches,
+    message_that_waits_outlives_its_run,
+    oldest_go_first_in_small_batches,
     messages_without_a_run_are_forgotten_once_they_have_ended,
-    a_batch_is_bounded_by_the_rows_that_it_deletes,
+    batch_is_bounded_by_the_rows_that_it_deletes,
     links_whose_time_is_over_are_forgotten,
 );
 
@@ -58,7 +58,7 @@ async fn deliver_all(world: &StoreHarness) {
 const LEFT: &str =
     "select (select count(*) from runs) + (select count(*) from turns) + (select count(*) from deliveries)";
 
-async fn a_run_goes_with_its_transcript_and_its_deliveries(world: &StoreHarness) {
+async fn run_goes_with_its_transcript_and_its_deliveries(world: &StoreHarness) {
     let old = ended(world, RunState::Succeeded).await;
     deliver_all(world).await;
     world.pass(10);
@@ -83,7 +83,7 @@ async fn runs_that_have_not_ended_stay(world: &StoreHarness) {
     assert_eq!(world.runs_of(&task).await.len(), 2);
 }
 
-async fn a_message_that_waits_outlives_its_run(world: &StoreHarness) {
+async fn message_that_waits_outlives_its_run(world: &StoreHarness) {
     let run = ended(world, RunState::Succeeded).await;
     world.pass(10);
     assert_eq!(world.store.forget_runs(world.now(), 9).await.unwrap(), 1);
@@ -94,7 +94,7 @@ async fn a_message_that_waits_outlives_its_run(world: &StoreHarness) {
     assert_eq!(world.count(LEFT).await, 0);
 }
 
-async fn the_oldest_go_first_in_small_batches(world: &StoreHarness) {
+async fn oldest_go_first_in_small_batches(world: &StoreHarness) {
     let mut runs = Vec::new();
     for _ in 0..5 {
         runs.push(ended(world, RunState::Skipped).await.run.id);
@@ -159,7 +159,7 @@ async fn old_runs(world: &StoreHarness, runs: usize, turns: usize) {
     world.plant(&written).await;
 }
 
-async fn a_batch_is_bounded_by_the_rows_that_it_deletes(world: &StoreHarness) {
+async fn batch_is_bounded_by_the_rows_that_it_deletes(world: &StoreHarness) {
     old_runs(world, 20, 300).await;
     let (mut batches, mut before) = (Vec::new(), world.count(LEFT).await);
     assert_eq!(before, 20 * 301);

@@ -12,16 +12,16 @@ use uuid::Uuid;
 use super::world::{START, StoreHarness, end_of, leases, only};
 
 on_both!(
-    a_run_that_is_not_there_is_not_found,
+    run_that_is_not_there_is_not_found,
     runs_are_listed_newest_first_by_every_filter,
-    the_newest_run_of_each_task_is_found,
+    newest_run_of_each_task_is_found,
     run_now_ignores_pause_and_limits_and_keeps_its_input,
     nothing_is_run_for_a_task_that_is_gone,
-    a_backfill_makes_a_run_for_each_instant,
-    a_retry_is_a_new_run_that_names_the_old,
-    a_run_that_has_not_ended_is_not_retried,
+    backfill_makes_a_run_for_each_instant,
+    retry_is_a_new_run_that_names_the_old,
+    run_that_has_not_ended_is_not_retried,
     retries_of_a_run_are_numbered_whoever_asks_at_once,
-    a_run_is_cancelled_in_every_state_that_has_not_ended,
+    run_is_cancelled_in_every_state_that_has_not_ended,
     runs_are_counted_by_where_they_are,
 );
 
@@ -44,7 +44,7 @@ fn conflict<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> String {
     }
 }
 
-async fn a_run_that_is_not_there_is_not_found(world: &StoreHarness) {
+async fn run_that_is_not_there_is_not_found(world: &StoreHarness) {
     let nobody = Uuid::from_u128(1);
     missing(world.store.get_run(&Scope::Every, nobody).await);
     missing(world.store.cancel_run(&Scope::Every, nobody, "no").await);
@@ -95,7 +95,7 @@ async fn runs_are_listed_newest_first_by_every_filter(world: &StoreHarness) {
     assert_eq!(listed(RunFilter { since: Some(far), ..all }).await, Vec::<Uuid>::new());
 }
 
-async fn the_newest_run_of_each_task_is_found(world: &StoreHarness) {
+async fn newest_run_of_each_task_is_found(world: &StoreHarness) {
     let (first, second, third) =
         (world.task(allowing()).await, world.task(allowing()).await, world.task(allowing()).await);
     world.run_now(&first).await;
@@ -153,7 +153,7 @@ async fn nothing_is_run_for_a_task_that_is_gone(world: &StoreHarness) {
     assert_eq!(world.runs_of(&task).await.len(), 1);
 }
 
-async fn a_backfill_makes_a_run_for_each_instant(world: &StoreHarness) {
+async fn backfill_makes_a_run_for_each_instant(world: &StoreHarness) {
     let task = world.task(allowing()).await;
     let id = Uuid::from_u128(0xBF);
     let instants = [at(-7200), at(-3600) + TimeDelta::milliseconds(5)];
@@ -171,7 +171,7 @@ async fn a_backfill_makes_a_run_for_each_instant(world: &StoreHarness) {
     assert_eq!(world.get_task(task.id).await.run_count, 2);
 }
 
-async fn a_retry_is_a_new_run_that_names_the_old(world: &StoreHarness) {
+async fn retry_is_a_new_run_that_names_the_old(world: &StoreHarness) {
     world.task(json!({"interval": "1m"})).await;
     world.pass(180);
     let fired = world.fire().await;
@@ -198,7 +198,7 @@ async fn a_retry_is_a_new_run_that_names_the_old(world: &StoreHarness) {
     assert_eq!(world.claim().await[0].lease.run_id, id);
 }
 
-async fn a_run_that_has_not_ended_is_not_retried(world: &StoreHarness) {
+async fn run_that_has_not_ended_is_not_retried(world: &StoreHarness) {
     let task = world.task(allowing()).await;
     let queued = world.run_now(&task).await;
     let retry = |id: Uuid| world.store.retry_run(&Scope::Every, id, Uuid::from_u128(9), START, |_| Ok(None), None);
@@ -230,7 +230,7 @@ async fn retries_of_a_run_are_numbered_whoever_asks_at_once(world: &StoreHarness
     assert_eq!(world.get_task(task.id).await.run_count, 9);
 }
 
-async fn a_run_is_cancelled_in_every_state_that_has_not_ended(world: &StoreHarness) {
+async fn run_is_cancelled_in_every_state_that_has_not_ended(world: &StoreHarness) {
     let cancel = async |id: Uuid| world.store.cancel_run(&Scope::Every, id, "not today").await;
     let task = world.task(json!({"interval": "1h", "overlap": "queue_all"})).await;
     let running = world.started(&task).await;

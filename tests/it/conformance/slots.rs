@@ -17,18 +17,18 @@ on_both!(
     queue_one_lets_one_wait_and_skips_further_ones,
     queue_all_hands_the_slot_over_in_order,
     cancel_previous_asks_the_running_one_to_end_and_only_the_youngest_follows,
-    an_older_run_does_not_supersede_a_younger_one_that_waits,
+    older_run_does_not_supersede_a_younger_one_that_waits,
     of_two_in_one_batch_the_older_starts,
     tasks_do_not_wait_for_each_other,
-    a_run_that_waits_for_its_next_attempt_keeps_the_slot,
+    run_that_waits_for_its_next_attempt_keeps_the_slot,
     cancelling_who_has_the_slot_hands_it_over,
-    a_parked_run_that_is_cancelled_is_passed_over,
-    a_lost_hand_over_is_found,
-    a_wait_that_is_long_goes_on_behind_a_slot_that_is_taken,
-    a_slot_that_nobody_has_is_freed,
-    a_backfill_runs_each_in_turn_under_every_policy,
+    parked_run_that_is_cancelled_is_passed_over,
+    lost_hand_over_is_found,
+    wait_that_is_long_goes_on_behind_a_slot_that_is_taken,
+    slot_that_nobody_has_is_freed,
+    backfill_runs_each_in_turn_under_every_policy,
     late_fires_that_are_all_caught_up_run_each_in_turn,
-    a_policy_that_was_changed_meanwhile_leaves_nobody_waiting,
+    policy_that_was_changed_meanwhile_leaves_nobody_waiting,
 );
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -160,7 +160,7 @@ async fn cancel_previous_asks_the_running_one_to_end_and_only_the_youngest_follo
     assert_eq!(next(world).await.run.id, third.id);
 }
 
-async fn an_older_run_does_not_supersede_a_younger_one_that_waits(world: &StoreHarness) {
+async fn older_run_does_not_supersede_a_younger_one_that_waits(world: &StoreHarness) {
     let task = overlapping(world, "cancel_previous").await;
     let first = world.started(&task).await;
     let older = world.run_now(&task).await;
@@ -188,7 +188,7 @@ async fn tasks_do_not_wait_for_each_other(world: &StoreHarness) {
     }
 }
 
-async fn a_run_that_waits_for_its_next_attempt_keeps_the_slot(world: &StoreHarness) {
+async fn run_that_waits_for_its_next_attempt_keeps_the_slot(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     world.store.finish_runs(&[again(&first, at(10), true)]).await.unwrap();
@@ -217,7 +217,7 @@ async fn cancelling_who_has_the_slot_hands_it_over(world: &StoreHarness) {
     world.started(&task).await;
 }
 
-async fn a_parked_run_that_is_cancelled_is_passed_over(world: &StoreHarness) {
+async fn parked_run_that_is_cancelled_is_passed_over(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     let (second, _) = blocked(world, &task).await;
@@ -227,7 +227,7 @@ async fn a_parked_run_that_is_cancelled_is_passed_over(world: &StoreHarness) {
     assert_eq!(next(world).await.run.id, third.id);
 }
 
-async fn a_lost_hand_over_is_found(world: &StoreHarness) {
+async fn lost_hand_over_is_found(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     let (second, _) = blocked(world, &task).await;
@@ -248,7 +248,7 @@ async fn a_lost_hand_over_is_found(world: &StoreHarness) {
     assert_eq!(next(world).await.run.id, third.id);
 }
 
-async fn a_wait_that_is_long_goes_on_behind_a_slot_that_is_taken(world: &StoreHarness) {
+async fn wait_that_is_long_goes_on_behind_a_slot_that_is_taken(world: &StoreHarness) {
     let task = overlapping(world, "queue_one").await;
     let first = world.started(&task).await;
     let (second, _) = blocked(world, &task).await;
@@ -263,7 +263,7 @@ async fn a_wait_that_is_long_goes_on_behind_a_slot_that_is_taken(world: &StoreHa
     assert_eq!(next(world).await.run.id, second.id);
 }
 
-async fn a_slot_that_nobody_has_is_freed(world: &StoreHarness) {
+async fn slot_that_nobody_has_is_freed(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     let (second, _) = blocked(world, &task).await;
@@ -288,7 +288,7 @@ async fn run_all(world: &StoreHarness) -> Vec<DateTime<Utc>> {
     }
 }
 
-async fn a_backfill_runs_each_in_turn_under_every_policy(world: &StoreHarness) {
+async fn backfill_runs_each_in_turn_under_every_policy(world: &StoreHarness) {
     for policy in ["skip", "allow", "queue_one", "queue_all", "cancel_previous"] {
         let task = overlapping(world, policy).await;
         let instants = [1, 2, 3, 4, 5].map(|hour| at(hour * 3600 - 36_000));
@@ -344,7 +344,7 @@ async fn late_fires_that_are_all_caught_up_run_each_in_turn(world: &StoreHarness
     world.succeed(&running).await;
 }
 
-async fn a_policy_that_was_changed_meanwhile_leaves_nobody_waiting(world: &StoreHarness) {
+async fn policy_that_was_changed_meanwhile_leaves_nobody_waiting(world: &StoreHarness) {
     let task = overlapping(world, "queue_all").await;
     let first = world.started(&task).await;
     let (second, _) = blocked(world, &task).await;

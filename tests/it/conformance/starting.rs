@@ -21,14 +21,14 @@ use super::world::{LEASE, START, StoreHarness, WORKER};
 on_both!(
     ready_runs_that_are_due_start_when_they_are_taken_and_later_ones_are_leased,
     runs_that_are_taken_bring_their_tasks_and_who_is_told,
-    a_taken_run_that_finds_the_slot_taken_is_judged_at_once,
-    a_due_fire_starts_with_its_record,
+    taken_run_that_finds_the_slot_taken_is_judged_at_once,
+    due_fire_starts_with_its_record,
     of_fires_that_are_caught_up_with_one_starts_and_the_others_are_leased,
     only_as_many_fires_start_as_there_are_places,
     fires_start_in_their_tenants_shares_of_the_places,
-    a_take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_share,
+    take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_share,
     tasks_of_one_tenant_are_told_from_those_of_two,
-    a_run_that_is_asked_for_is_ready_at_once_and_starts_by_a_take,
+    run_that_is_asked_for_is_ready_at_once_and_starts_by_a_take,
     second_request_for_a_run_changes_nothing,
     other_instances_hear_of_what_can_not_be_done_here,
 );
@@ -91,7 +91,7 @@ async fn runs_that_are_taken_bring_their_tasks_and_who_is_told(world: &StoreHarn
     assert_eq!(brought, expected);
 }
 
-async fn a_taken_run_that_finds_the_slot_taken_is_judged_at_once(world: &StoreHarness) {
+async fn taken_run_that_finds_the_slot_taken_is_judged_at_once(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h", "overlap": "skip"})).await;
     let running = world.started(&task).await;
     let second = world.run_now(&task).await;
@@ -110,7 +110,7 @@ async fn fired(world: &StoreHarness, places: usize) -> FireResult {
     world.store.fire_due(&starting(world, places)).await.expect("a fire")
 }
 
-async fn a_due_fire_starts_with_its_record(world: &StoreHarness) {
+async fn due_fire_starts_with_its_record(world: &StoreHarness) {
     let more = json!({"timeout_seconds": 90});
     let task = world.task_with("a", json!({"interval": "1m", "overlap": "skip"}), more).await;
     world.pass(60);
@@ -196,7 +196,7 @@ async fn fires_start_in_their_tenants_shares_of_the_places(world: &StoreHarness)
     world.succeed(&fired.started[0]).await;
 }
 
-async fn a_take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_share(world: &StoreHarness) {
+async fn take_in_turn_leaves_places_and_passes_over_a_tenant_that_has_its_share(world: &StoreHarness) {
     for (tenant, runs) in [("few", 2), ("many", 9)] {
         let task = world.task_with(tenant, json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
         for _ in 0..runs {
@@ -238,7 +238,7 @@ async fn tasks_of_one_tenant_are_told_from_those_of_two(world: &StoreHarness) {
     assert_eq!(told, [true, true, true, false]);
 }
 
-async fn a_run_that_is_asked_for_is_ready_at_once_and_starts_by_a_take(world: &StoreHarness) {
+async fn run_that_is_asked_for_is_ready_at_once_and_starts_by_a_take(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1h", "overlap": "skip"})).await;
     let first = world.run_now(&task).await;
     let recorded = world.get_run(first).await;
@@ -345,7 +345,7 @@ async fn other_instances_hear_of_what_can_not_be_done_here(world: &StoreHarness)
 }
 
 #[tokio::test]
-async fn a_run_that_can_not_be_recorded_leaves_nothing_and_keeps_nobody_from_writing() {
+async fn run_that_can_not_be_recorded_leaves_nothing_and_keeps_nobody_from_writing() {
     let world = StoreHarness::sqlite().await;
     let task = world.task(json!({"interval": "1h"})).await;
     let asks = async || {

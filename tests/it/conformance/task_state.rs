@@ -7,11 +7,7 @@ use uuid::Uuid;
 
 use super::world::{StoreHarness, tenant_of};
 
-on_both!(
-    task_state_is_read_by_its_tenant_and_written_over,
-    a_task_has_so_many_names_and_no_more,
-    it_goes_with_its_task,
-);
+on_both!(task_state_is_read_by_its_tenant_and_written_over, task_has_so_many_names_and_no_more, it_goes_with_its_task,);
 
 async fn task_state_is_read_by_its_tenant_and_written_over(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
@@ -36,7 +32,7 @@ async fn task_state_is_read_by_its_tenant_and_written_over(world: &StoreHarness)
     assert_eq!(world.store.task_state(&a, task.id).await.unwrap().len(), 1);
 }
 
-async fn a_task_has_so_many_names_and_no_more(world: &StoreHarness) {
+async fn task_has_so_many_names_and_no_more(world: &StoreHarness) {
     let (task, a) = (world.task(json!({ "interval": "1h" })).await, tenant_of("a"));
     for n in 0..STATE_NAMES {
         world.store.put_task_state(&a, task.id, &format!("n{n}"), &json!(n), world.now()).await.unwrap();

@@ -15,31 +15,31 @@ use uuid::Uuid;
 use super::world::{START, StoreHarness, WORKER, end_of, leases, new_task, only, spec};
 
 on_both!(
-    a_task_reads_back_as_it_was_stored,
-    an_id_is_stored_once,
+    task_reads_back_as_it_was_stored,
+    id_is_stored_once,
     tasks_are_listed_newest_first_by_every_filter,
-    a_name_is_found_by_any_part_of_it,
+    name_is_found_by_any_part_of_it,
     renaming_leaves_the_schedule_alone,
-    an_edit_of_an_old_version_is_refused,
-    a_pause_takes_back_what_was_fired_ahead,
+    edit_of_an_old_version_is_refused,
+    pause_takes_back_what_was_fired_ahead,
     recorded_run_stays_when_the_task_is_paused,
     due_instant_that_is_not_recorded_is_fired_before_the_change,
     instants_missed_while_paused_are_one_skipped_range,
-    a_task_that_catches_up_on_resume_runs_what_it_missed,
-    an_edit_keeps_the_anchor_of_an_interval,
-    an_edit_of_the_limit_reopens_a_completed_task,
-    an_edit_of_the_limit_alone_loses_no_spread_fire,
-    an_edit_loses_no_instant_that_waits_out_its_jitter,
+    task_that_catches_up_on_resume_runs_what_it_missed,
+    edit_keeps_the_anchor_of_an_interval,
+    edit_of_the_limit_reopens_a_completed_task,
+    edit_of_the_limit_alone_loses_no_spread_fire,
+    edit_loses_no_instant_that_waits_out_its_jitter,
     whenever_tasks_are_edited_every_instant_has_one_record,
-    the_last_fire_can_be_paused_and_edited_until_its_instant_has_come,
-    a_skip_that_is_recorded_ahead_is_taken_back_by_a_change,
-    a_disabled_task_is_the_operators_to_resume,
-    an_edit_of_its_trigger_mends_a_disabled_task,
-    a_completed_task_is_neither_paused_nor_resumed,
+    last_fire_can_be_paused_and_edited_until_its_instant_has_come,
+    skip_that_is_recorded_ahead_is_taken_back_by_a_change,
+    disabled_task_is_the_operators_to_resume,
+    edit_of_its_trigger_mends_a_disabled_task,
+    completed_task_is_neither_paused_nor_resumed,
     deleting_keeps_what_has_ended_and_ends_the_rest,
-    a_task_that_keeps_failing_is_paused_and_its_owner_told,
-    a_task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_time,
-    the_owner_of_a_task_that_is_over_is_told_of_its_credential_too,
+    task_that_keeps_failing_is_paused_and_its_owner_told,
+    task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_time,
+    owner_of_a_task_that_is_over_is_told_of_its_credential_too,
     tasks_are_counted_by_status,
 );
 
@@ -61,7 +61,7 @@ fn edit(task: &Task, trigger: Value, more: Value) -> TaskChange {
     TaskChange::Edit { version: task.version, name: task.name.clone(), spec: Box::new(spec(trigger, more)) }
 }
 
-async fn a_task_reads_back_as_it_was_stored(world: &StoreHarness) {
+async fn task_reads_back_as_it_was_stored(world: &StoreHarness) {
     let trigger = json!({"cron": "0 8 * * *", "timezone": "Asia/Shanghai", "exclude": ["2026-12-25"], "jitter": "5m"});
     let more = json!({"output": null, "metadata": {"ü": [1, 2.5, null]}, "max_runs": 3, "pause_after_failures": 2});
     let now = START + TimeDelta::milliseconds(123);
@@ -72,7 +72,7 @@ async fn a_task_reads_back_as_it_was_stored(world: &StoreHarness) {
     assert!(matches!(nobody, Err(StoreError::NotFound)), "{nobody:?}");
 }
 
-async fn an_id_is_stored_once(world: &StoreHarness) {
+async fn id_is_stored_once(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let again = world.store.create_task(&task, None, None).await;
     assert!(matches!(again, Err(StoreError::Conflict(_))), "{again:?}");
@@ -97,7 +97,7 @@ async fn tasks_are_listed_newest_first_by_every_filter(world: &StoreHarness) {
     assert_eq!(listed(TaskFilter { trigger_type: Some("schedule".into()), ..all }).await.len(), 3);
 }
 
-async fn a_name_is_found_by_any_part_of_it(world: &StoreHarness) {
+async fn name_is_found_by_any_part_of_it(world: &StoreHarness) {
     for name in ["100% sure", "100 percent", "back\\slash", "under_score", "Évening"] {
         let (mut task, nominal) = new_task("a", json!({"interval": "1m"}), json!({}), START);
         task.name = name.into();
@@ -130,7 +130,7 @@ async fn renaming_leaves_the_schedule_alone(world: &StoreHarness) {
     assert_eq!(world.store.start_runs(&leases(&ahead.claims), at(60)).await.unwrap().started.len(), 1);
 }
 
-async fn an_edit_of_an_old_version_is_refused(world: &StoreHarness) {
+async fn edit_of_an_old_version_is_refused(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m"})).await;
     let newer = change(world, &task, edit(&task, json!({"interval": "2m"}), json!({}))).await;
     assert_eq!((newer.version, newer.epoch, newer.next_fire_at), (2, 2, Some(at(120))));
@@ -142,7 +142,7 @@ async fn an_edit_of_an_old_version_is_refused(world: &StoreHarness) {
     assert!(matches!(nobody, Err(StoreError::NotFound)), "{nobody:?}");
 }
 
-async fn a_pause_takes_back_what_was_fired_ahead(world: &StoreHarness) {
+async fn pause_takes_back_what_was_fired_ahead(world: &StoreHarness) {
     let task = world.task_with("a", json!({"interval": "10s"}), json!({"max_runs": 5})).await;
     let asked_for = world.run_now(&task).await;
     assert_eq!(world.store.fire_due(&world.ask(25, 1)).await.unwrap().recorded, 2);
@@ -202,7 +202,7 @@ async fn instants_missed_while_paused_are_one_skipped_range(world: &StoreHarness
     assert_eq!(world.fire().await.recorded, 1);
 }
 
-async fn a_task_that_catches_up_on_resume_runs_what_it_missed(world: &StoreHarness) {
+async fn task_that_catches_up_on_resume_runs_what_it_missed(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m", "on_resume": "catch_up", "catch_up": "all"})).await;
     pause(world, &task).await;
     world.pass(150);
@@ -213,7 +213,7 @@ async fn a_task_that_catches_up_on_resume_runs_what_it_missed(world: &StoreHarne
     assert_eq!(instants, [at(60), at(120)]);
 }
 
-async fn an_edit_keeps_the_anchor_of_an_interval(world: &StoreHarness) {
+async fn edit_keeps_the_anchor_of_an_interval(world: &StoreHarness) {
     let task = world.task(json!({"interval": "10m"})).await;
     world.pass(61);
     let edited = change(world, &task, edit(&task, json!({"interval": "10m", "overlap": "allow"}), json!({}))).await;
@@ -223,7 +223,7 @@ async fn an_edit_keeps_the_anchor_of_an_interval(world: &StoreHarness) {
     assert_eq!((edited.anchor_at, edited.next_fire_at), (at(120), Some(at(120))));
 }
 
-async fn an_edit_of_the_limit_reopens_a_completed_task(world: &StoreHarness) {
+async fn edit_of_the_limit_reopens_a_completed_task(world: &StoreHarness) {
     let task = world.task_with("a", json!({"interval": "1m"}), json!({"max_runs": 1})).await;
     world.pass(60);
     world.fire().await;
@@ -236,7 +236,7 @@ async fn an_edit_of_the_limit_reopens_a_completed_task(world: &StoreHarness) {
     assert_eq!(closed.status_reason.as_deref(), Some("max_runs"));
 }
 
-async fn an_edit_of_the_limit_alone_loses_no_spread_fire(world: &StoreHarness) {
+async fn edit_of_the_limit_alone_loses_no_spread_fire(world: &StoreHarness) {
     let trigger = json!({"interval": "1h", "jitter": "30m"});
     let task = world.task(trigger.clone()).await;
     let run_at = task.next_fire_at.unwrap();
@@ -279,7 +279,7 @@ async fn waiting_task(world: &StoreHarness, trigger: &Value, more: Value) -> (Ta
     }
 }
 
-async fn an_edit_loses_no_instant_that_waits_out_its_jitter(world: &StoreHarness) {
+async fn edit_loses_no_instant_that_waits_out_its_jitter(world: &StoreHarness) {
     let old = json!({"interval": "1h", "jitter": "30m"});
     // an instant of the old trigger is past, its time to run is not: what the edit makes of it, recorded ahead or not
     for recorded in [false, true] {
@@ -402,7 +402,7 @@ async fn whenever_tasks_are_edited_every_instant_has_one_record(world: &StoreHar
     }
 }
 
-async fn the_last_fire_can_be_paused_and_edited_until_its_instant_has_come(world: &StoreHarness) {
+async fn last_fire_can_be_paused_and_edited_until_its_instant_has_come(world: &StoreHarness) {
     let once = json!({"at": "2026-03-01T08:01:00Z"});
     let lasting = world.task(once.clone()).await;
     let paused = world.task(once.clone()).await;
@@ -439,7 +439,7 @@ async fn the_last_fire_can_be_paused_and_edited_until_its_instant_has_come(world
     }
 }
 
-async fn a_skip_that_is_recorded_ahead_is_taken_back_by_a_change(world: &StoreHarness) {
+async fn skip_that_is_recorded_ahead_is_taken_back_by_a_change(world: &StoreHarness) {
     let excluding = json!({"interval": "1m", "exclude": ["* * * * *"]});
     let edited = world.task(excluding.clone()).await;
     let renamed = world.task(excluding.clone()).await;
@@ -471,7 +471,7 @@ async fn move_all_to(world: &StoreHarness, from: &str, to: &str) {
     world.plant(&format!("update tasks set spec = {spec}")).await;
 }
 
-async fn a_disabled_task_is_the_operators_to_resume(world: &StoreHarness) {
+async fn disabled_task_is_the_operators_to_resume(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m", "timezone": "Europe/Berlin"})).await;
     move_all_to(world, "Europe/Berlin", "Europe/Atlantis").await;
     world.pass(60);
@@ -487,7 +487,7 @@ async fn a_disabled_task_is_the_operators_to_resume(world: &StoreHarness) {
     assert_eq!(change(world, &task, TaskChange::Resume).await.next_fire_at, Some(at(120)));
 }
 
-async fn an_edit_of_its_trigger_mends_a_disabled_task(world: &StoreHarness) {
+async fn edit_of_its_trigger_mends_a_disabled_task(world: &StoreHarness) {
     let task = world.task(json!({"interval": "1m", "timezone": "Europe/Berlin"})).await;
     move_all_to(world, "Europe/Berlin", "Europe/Atlantis").await;
     world.pass(61);
@@ -508,7 +508,7 @@ async fn an_edit_of_its_trigger_mends_a_disabled_task(world: &StoreHarness) {
     assert_eq!(records(world, &task).await, ["+60 skipped paused"]);
 }
 
-async fn a_completed_task_is_neither_paused_nor_resumed(world: &StoreHarness) {
+async fn completed_task_is_neither_paused_nor_resumed(world: &StoreHarness) {
     let task = world.task(json!({"at": "2026-03-01T08:01:00Z"})).await;
     world.pass(60);
     world.fire().await;
@@ -551,7 +551,7 @@ async fn deleting_keeps_what_has_ended_and_ends_the_rest(world: &StoreHarness) {
     assert_eq!(world.store.cancel_run(&Scope::Every, others, "done").await.unwrap(), Cancelled::Now);
 }
 
-async fn a_task_that_keeps_failing_is_paused_and_its_owner_told(world: &StoreHarness) {
+async fn task_that_keeps_failing_is_paused_and_its_owner_told(world: &StoreHarness) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient =
         Recipient { locale: "en".into(), addresses, fallback: vec!["email".into()], ..Recipient::default() };
@@ -580,7 +580,7 @@ async fn a_task_that_keeps_failing_is_paused_and_its_owner_told(world: &StoreHar
     assert!(told[0].text.as_ref().unwrap().contains("failed 2 times in a row"));
 }
 
-async fn a_task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_time(world: &StoreHarness) {
+async fn task_that_lacks_a_credential_is_paused_and_its_owner_told_for_each_time(world: &StoreHarness) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient = Recipient {
         timezone: chrono_tz::Tz::UTC,
@@ -620,7 +620,7 @@ fn lacks(kind: CredentialIssueKind) -> CredentialIssue {
     CredentialIssue { credential: Reference::parse("google/work").unwrap(), kind, sent_at: None }
 }
 
-async fn the_owner_of_a_task_that_is_over_is_told_of_its_credential_too(world: &StoreHarness) {
+async fn owner_of_a_task_that_is_over_is_told_of_its_credential_too(world: &StoreHarness) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let recipient = Recipient { addresses, fallback: vec!["email".into()], ..Recipient::default() };
     world.store.put_recipient(&Scope::Every, "a", &recipient, None).await.unwrap();

@@ -26,7 +26,7 @@ use crate::support::outbox::claim_due;
 
 on_both!(
     another_tenants_things_are_not_found_and_not_changed,
-    a_tenant_sees_and_changes_its_own,
+    tenant_sees_and_changes_its_own,
     lookups_answer_the_tenants_own_and_nothing_of_another,
 );
 
@@ -176,7 +176,7 @@ async fn snapshot(store: &Store) -> String {
     )
 }
 
-async fn a_tenant_sees_and_changes_its_own(world: &StoreHarness) {
+async fn tenant_sees_and_changes_its_own(world: &StoreHarness) {
     let things = things(world).await;
     let (store, a) = (&world.store, &only("a"));
     assert_eq!(store.list_tasks(a, &TaskFilter { limit: 9, ..TaskFilter::default() }).await.unwrap().len(), 2);

@@ -8,10 +8,10 @@ use uuid::Uuid;
 use super::world::{StoreHarness, only};
 
 on_both!(
-    a_token_is_found_by_its_hash,
-    a_hash_is_stored_once,
-    a_revoked_token_says_when_and_stays_so,
-    an_admin_token_counts_until_it_is_revoked,
+    token_is_found_by_its_hash,
+    hash_is_stored_once,
+    revoked_token_says_when_and_stays_so,
+    admin_token_counts_until_it_is_revoked,
     tokens_are_listed_newest_first,
 );
 
@@ -35,7 +35,7 @@ async fn create(world: &StoreHarness, tenant: Option<&str>, hash: u8) -> StoredT
     token
 }
 
-async fn a_token_is_found_by_its_hash(world: &StoreHarness) {
+async fn token_is_found_by_its_hash(world: &StoreHarness) {
     let (ours, admins) = (create(world, Some("a"), 1).await, create(world, None, 2).await);
     for token in [&ours, &admins] {
         assert_eq!(world.store.get_token(token.id).await.unwrap().as_ref(), Some(token));
@@ -47,14 +47,14 @@ async fn a_token_is_found_by_its_hash(world: &StoreHarness) {
     assert_eq!(world.store.find_token(&[]).await.unwrap(), None);
 }
 
-async fn a_hash_is_stored_once(world: &StoreHarness) {
+async fn hash_is_stored_once(world: &StoreHarness) {
     let first = create(world, Some("a"), 1).await;
     let refused = world.store.create_token(&token(Some("b"), 1, world.now()), None).await;
     assert!(matches!(refused, Err(StoreError::Conflict(_))), "{refused:?}");
     assert_eq!(world.store.find_token(&[1; 32]).await.unwrap(), Some(first));
 }
 
-async fn a_revoked_token_says_when_and_stays_so(world: &StoreHarness) {
+async fn revoked_token_says_when_and_stays_so(world: &StoreHarness) {
     let token = create(world, Some("a"), 1).await;
     let nobody = world.store.revoke_token(&Scope::Every, Uuid::nil()).await;
     assert!(matches!(nobody, Err(StoreError::NotFound)), "{nobody:?}");
@@ -67,7 +67,7 @@ async fn a_revoked_token_says_when_and_stays_so(world: &StoreHarness) {
     }
 }
 
-async fn an_admin_token_counts_until_it_is_revoked(world: &StoreHarness) {
+async fn admin_token_counts_until_it_is_revoked(world: &StoreHarness) {
     create(world, Some("a"), 1).await;
     assert!(!world.store.has_admin_token().await.unwrap());
     let admin = create(world, None, 2).await;

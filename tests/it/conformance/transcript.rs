@@ -15,7 +15,7 @@ use super::world::{START, StoreHarness};
 
 on_both!(
     entries_read_back_as_they_were_appended,
-    a_provider_s_message_is_kept_byte_for_byte_for_the_run_alone,
+    provider_s_message_is_kept_byte_for_byte_for_the_run_alone,
     page_of_a_transcript_ends_at_a_bound_and_goes_on_behind_it,
     appending_again_after_a_lost_answer_changes_nothing,
     appending_leaves_the_lease_to_heartbeats,
@@ -23,7 +23,7 @@ on_both!(
     entry_that_the_database_refuses_fails_alone,
     without_the_lease_nothing_is_appended,
     usage_of_turns_adds_up,
-    an_unknown_format_is_not_guessed_at,
+    unknown_format_is_not_guessed_at,
 );
 
 fn entry(seq: i64, message: TranscriptMessage) -> TranscriptEntry {
@@ -59,7 +59,7 @@ async fn entries_read_back_as_they_were_appended(world: &StoreHarness) {
     assert_eq!(world.store.transcript(&Scope::Every, Uuid::nil(), 0, 9).await.unwrap(), []);
 }
 
-async fn a_provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &StoreHarness) {
+async fn provider_s_message_is_kept_byte_for_byte_for_the_run_alone(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     // order, spaces, doubled fields, escapes, a NUL, a lone surrogate and numbers that no parser would give back
     let raw = r#"{ "z":1,"a":"\u00e9\u0000\\u0000\ud800 🕗","a":"2", "n":1.0e+02, "big":12345678901234567890123 }"#;
@@ -178,7 +178,7 @@ async fn usage_of_turns_adds_up(world: &StoreHarness) {
     assert_eq!(world.store.usage_of(started.run.id).await.unwrap(), sum);
 }
 
-async fn an_unknown_format_is_not_guessed_at(world: &StoreHarness) {
+async fn unknown_format_is_not_guessed_at(world: &StoreHarness) {
     let started = world.started(&world.task(json!({"interval": "1h"})).await).await;
     world.store.append("a", started.lease, &conversation()).await.unwrap();
     world.plant("update turns set format = 99 where seq = 1").await;

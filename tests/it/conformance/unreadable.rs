@@ -39,33 +39,33 @@ macro_rules! planted_in {
 }
 
 planted_in!(
-    "approvals" => an_unreadable_question_keeps_no_other_run_waiting,
-    "audit" => an_unreadable_audit_entry_is_passed_over_and_those_behind_it_are_sealed,
-    "bus_outbox" => an_unreadable_kept_event_is_read_beside_the_others,
-    "condition_state" => an_unreadable_state_of_a_condition_leaves_the_other_polls,
-    "credentials" => an_unreadable_credential_is_left_out_and_the_others_are_renewed,
-    "deliveries" => an_unreadable_delivery_is_not_claimed_and_those_beside_it_are,
-    "due" => an_unreadable_due_row_is_put_aside_and_the_others_fire,
+    "approvals" => unreadable_question_keeps_no_other_run_waiting,
+    "audit" => unreadable_audit_entry_is_passed_over_and_those_behind_it_are_sealed,
+    "bus_outbox" => unreadable_kept_event_is_read_beside_the_others,
+    "condition_state" => unreadable_state_of_a_condition_leaves_the_other_polls,
+    "credentials" => unreadable_credential_is_left_out_and_the_others_are_renewed,
+    "deliveries" => unreadable_delivery_is_not_claimed_and_those_beside_it_are,
+    "due" => unreadable_due_row_is_put_aside_and_the_others_fire,
     "due" => task_that_is_mended_before_it_is_locked_is_not_put_aside,
-    "event_windows" => an_unreadable_window_is_set_aside,
-    "events" => an_unreadable_event_is_handed_out_beside_the_others,
-    "events" => an_unreadable_event_hides_no_other_from_a_search_by_id,
-    "grants" => an_unreadable_grant_covers_nothing_and_another_covers_the_call,
-    "live_messages" => an_unreadable_message_is_passed_over_by_a_change_of_the_master_key,
-    "parked" => an_unreadable_run_that_waits_for_a_completion_lets_the_others_expire,
-    "recipients" => an_unreadable_recipient_is_none_and_the_others_are_told,
-    "runs" => an_unreadable_run_is_not_started_and_the_others_are,
-    "task_alerts" => an_unreadable_record_of_what_was_told_keeps_no_run_from_its_end,
-    "tasks" => an_unreadable_bound_disables_its_schedule_and_the_others_fire,
-    "tasks" => an_unreadable_time_limit_starts_with_the_usual_one_and_the_others_start_beside_it,
-    "tasks" => an_unreadable_task_keeps_no_other_claim_from_being_resolved,
-    "tasks" => an_unreadable_task_is_disabled_by_its_version,
-    "tasks" => an_unreadable_task_lets_its_run_go_on_after_an_answer,
-    "tasks" => an_unreadable_task_that_waits_for_a_credential_keeps_no_other_from_going_on,
-    "tasks" => an_unreadable_event_task_is_out_of_the_index_and_the_others_of_its_shard_are_in_it,
-    "tasks" => an_unreadable_zone_of_a_task_leaves_the_others_to_be_planned_anew,
-    "tenant_quotas" => an_unreadable_quota_is_the_usual_one,
-    "window_events" => an_unreadable_held_event_is_set_aside_and_the_others_are_released,
+    "event_windows" => unreadable_window_is_set_aside,
+    "events" => unreadable_event_is_handed_out_beside_the_others,
+    "events" => unreadable_event_hides_no_other_from_a_search_by_id,
+    "grants" => unreadable_grant_covers_nothing_and_another_covers_the_call,
+    "live_messages" => unreadable_message_is_passed_over_by_a_change_of_the_master_key,
+    "parked" => unreadable_run_that_waits_for_a_completion_lets_the_others_expire,
+    "recipients" => unreadable_recipient_is_none_and_the_others_are_told,
+    "runs" => unreadable_run_is_not_started_and_the_others_are,
+    "task_alerts" => unreadable_record_of_what_was_told_keeps_no_run_from_its_end,
+    "tasks" => unreadable_bound_disables_its_schedule_and_the_others_fire,
+    "tasks" => unreadable_time_limit_starts_with_the_usual_one_and_the_others_start_beside_it,
+    "tasks" => unreadable_task_keeps_no_other_claim_from_being_resolved,
+    "tasks" => unreadable_task_is_disabled_by_its_version,
+    "tasks" => unreadable_task_lets_its_run_go_on_after_an_answer,
+    "tasks" => unreadable_task_that_waits_for_a_credential_keeps_no_other_from_going_on,
+    "tasks" => unreadable_event_task_is_out_of_the_index_and_the_others_of_its_shard_are_in_it,
+    "tasks" => unreadable_zone_of_a_task_leaves_the_others_to_be_planned_anew,
+    "tenant_quotas" => unreadable_quota_is_the_usual_one,
+    "window_events" => unreadable_held_event_is_set_aside_and_the_others_are_released,
 );
 
 /// Tables in which no service could meet a row that it can't read.
@@ -128,7 +128,7 @@ async fn disabled_for(world: &StoreHarness, why: &str) -> i64 {
     world.count(&format!("select count(*) from tasks where status = 'disabled' and status_reason like '%{why}%'")).await
 }
 
-async fn an_unreadable_bound_disables_its_schedule_and_the_others_fire(world: &StoreHarness) {
+async fn unreadable_bound_disables_its_schedule_and_the_others_fire(world: &StoreHarness) {
     let mut tasks = Vec::new();
     for _ in 0..4 {
         tasks.push(world.task(json!({ "interval": "1h" })).await);
@@ -150,7 +150,7 @@ async fn an_unreadable_bound_disables_its_schedule_and_the_others_fire(world: &S
     assert_eq!(world.fire().await.tasks, 0, "none is found again");
 }
 
-async fn an_unreadable_due_row_is_put_aside_and_the_others_fire(world: &StoreHarness) {
+async fn unreadable_due_row_is_put_aside_and_the_others_fire(world: &StoreHarness) {
     if world.is_postgres() {
         return; // the types of its columns let nothing in that can't be read
     }
@@ -188,7 +188,7 @@ async fn task_that_is_mended_before_it_is_locked_is_not_put_aside(world: &StoreH
     assert_eq!(world.fire().await.tasks, 1, "it fires as it is now");
 }
 
-async fn an_unreadable_state_of_a_condition_leaves_the_other_polls(world: &StoreHarness) {
+async fn unreadable_state_of_a_condition_leaves_the_other_polls(world: &StoreHarness) {
     let condition = json!({
         "type": "condition", "poll": { "redis": { "source": "s", "key": "k" } }, "interval": "1m",
         "expression": "value < 500",
@@ -207,7 +207,7 @@ async fn an_unreadable_state_of_a_condition_leaves_the_other_polls(world: &Store
     assert!(claims.iter().any(|claim| claim.subject.id == good.id), "{claims:?}");
 }
 
-async fn an_unreadable_zone_of_a_task_leaves_the_others_to_be_planned_anew(world: &StoreHarness) {
+async fn unreadable_zone_of_a_task_leaves_the_others_to_be_planned_anew(world: &StoreHarness) {
     let mut tasks = Vec::new();
     for _ in 0..3 {
         tasks.push(world.task(json!({ "cron": "0 8 * * *", "timezone": "Europe/Berlin" })).await);
@@ -224,7 +224,7 @@ async fn an_unreadable_zone_of_a_task_leaves_the_others_to_be_planned_anew(world
     }
 }
 
-async fn an_unreadable_task_keeps_no_other_claim_from_being_resolved(world: &StoreHarness) {
+async fn unreadable_task_keeps_no_other_claim_from_being_resolved(world: &StoreHarness) {
     let (bad, good) = (world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await);
     for task in [&bad, &good] {
         world.started(task).await;
@@ -241,7 +241,7 @@ async fn an_unreadable_task_keeps_no_other_claim_from_being_resolved(world: &Sto
     respecified(world, &bad, |_| {}).await;
 }
 
-async fn an_unreadable_task_is_disabled_by_its_version(world: &StoreHarness) {
+async fn unreadable_task_is_disabled_by_its_version(world: &StoreHarness) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let broken = if world.is_postgres() { "7" } else { "{" };
     world.plant(&format!("update tasks set spec = '{broken}' where id = {}", world.id(task.id))).await;
@@ -251,7 +251,7 @@ async fn an_unreadable_task_is_disabled_by_its_version(world: &StoreHarness) {
     respecified(world, &task, |_| {}).await;
 }
 
-async fn an_unreadable_task_lets_its_run_go_on_after_an_answer(world: &StoreHarness) {
+async fn unreadable_task_lets_its_run_go_on_after_an_answer(world: &StoreHarness) {
     let (task, started, questions) = asked(world, &["c1"]).await;
     let broken = if world.is_postgres() { "7" } else { "{" };
     world.plant(&format!("update tasks set spec = '{broken}' where id = {}", world.id(task.id))).await;
@@ -262,7 +262,7 @@ async fn an_unreadable_task_lets_its_run_go_on_after_an_answer(world: &StoreHarn
     world.store.cancel_run(&Scope::Every, started.run.id, "no").await.unwrap();
 }
 
-async fn an_unreadable_task_that_waits_for_a_credential_keeps_no_other_from_going_on(world: &StoreHarness) {
+async fn unreadable_task_that_waits_for_a_credential_keeps_no_other_from_going_on(world: &StoreHarness) {
     let lack = CredentialIssue {
         credential: Reference::parse("google/work").unwrap(),
         kind: CredentialIssueKind::Missing,
@@ -278,7 +278,7 @@ async fn an_unreadable_task_that_waits_for_a_credential_keeps_no_other_from_goin
     assert_eq!((saved.resumed, going.status), (vec![DependentTask::of(&going)], TaskStatus::Active));
 }
 
-async fn an_unreadable_credential_is_left_out_and_the_others_are_renewed(world: &StoreHarness) {
+async fn unreadable_credential_is_left_out_and_the_others_are_renewed(world: &StoreHarness) {
     let mut ids = Vec::new();
     for account in ["one", "two", "three", "four"] {
         let new = CredentialRowDraft { account_name: account.into(), ..credentials::credential("a") };
@@ -310,7 +310,7 @@ async fn an_unreadable_credential_is_left_out_and_the_others_are_renewed(world: 
     assert_eq!(world.store.claim_refresh(bad.id, bad.version, until).await.unwrap(), None);
 }
 
-async fn an_unreadable_grant_covers_nothing_and_another_covers_the_call(world: &StoreHarness) {
+async fn unreadable_grant_covers_nothing_and_another_covers_the_call(world: &StoreHarness) {
     let (task, bad) = grants::granted(world, |_| {}).await;
     let good = grants::grant(&task, world.now());
     world.store.create_grant(&Scope::Every, &good).await.unwrap();
@@ -319,7 +319,7 @@ async fn an_unreadable_grant_covers_nothing_and_another_covers_the_call(world: &
     assert_eq!(grants::used(world, &task, json!({ "to": "ann" })).await, Some(good.id));
 }
 
-async fn an_unreadable_message_is_passed_over_by_a_change_of_the_master_key(world: &StoreHarness) {
+async fn unreadable_message_is_passed_over_by_a_change_of_the_master_key(world: &StoreHarness) {
     let (bad, good) = (Uuid::from_u128(1), Uuid::from_u128(2));
     for id in [bad, good] {
         world.store.put_live_message(&tenant_of("a"), id, false, "v1:old:1").await.unwrap();
@@ -330,7 +330,7 @@ async fn an_unreadable_message_is_passed_over_by_a_change_of_the_master_key(worl
     assert_eq!((page.len(), page[0].2.as_str()), (2, "7"), "no key has sealed that");
 }
 
-async fn an_unreadable_recipient_is_none_and_the_others_are_told(world: &StoreHarness) {
+async fn unreadable_recipient_is_none_and_the_others_are_told(world: &StoreHarness) {
     let addresses = Addresses { email: Some("ann@example.org".into()), ..Addresses::default() };
     let ann = Recipient { timezone: chrono_tz::Tz::UTC, locale: "en".into(), addresses, ..Recipient::default() };
     for tenant in ["a", "b", "c"] {
@@ -353,7 +353,7 @@ async fn an_unreadable_recipient_is_none_and_the_others_are_told(world: &StoreHa
     assert_eq!(pages.len(), 3, "a change of the master key comes to the last");
 }
 
-async fn an_unreadable_run_is_not_started_and_the_others_are(world: &StoreHarness) {
+async fn unreadable_run_is_not_started_and_the_others_are(world: &StoreHarness) {
     let (bad, good) = (world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await);
     let lost = world.run_now(&bad).await;
     world.run_now(&good).await;
@@ -368,7 +368,7 @@ async fn an_unreadable_run_is_not_started_and_the_others_are(world: &StoreHarnes
     world.plant("update runs set missed = null").await;
 }
 
-async fn an_unreadable_record_of_what_was_told_keeps_no_run_from_its_end(world: &StoreHarness) {
+async fn unreadable_record_of_what_was_told_keeps_no_run_from_its_end(world: &StoreHarness) {
     let (bad, good) = (world.task(json!({ "interval": "1h" })).await, world.task(json!({ "interval": "1h" })).await);
     let mut ends = Vec::new();
     for (task, row) in [(&bad, Some("[7]")), (&good, None)] {
@@ -389,7 +389,7 @@ async fn an_unreadable_record_of_what_was_told_keeps_no_run_from_its_end(world: 
     assert_eq!(world.count("select count(*) from deliveries").await, 2, "as if nothing had been told before");
 }
 
-async fn an_unreadable_quota_is_the_usual_one(world: &StoreHarness) {
+async fn unreadable_quota_is_the_usual_one(world: &StoreHarness) {
     if world.is_postgres() {
         return; // the types of its columns let nothing in that can't be read
     }
@@ -409,7 +409,7 @@ fn event(id: &str) -> Event {
     Event::try_from(fields).unwrap()
 }
 
-async fn an_unreadable_kept_event_is_read_beside_the_others(world: &StoreHarness) {
+async fn unreadable_kept_event_is_read_beside_the_others(world: &StoreHarness) {
     world.store.keep_events(&[event("1"), event("2")]).await.unwrap();
     world.plant("update bus_outbox set body = '7' where seq = (select min(seq) from bus_outbox)").await;
     let kept = world.store.kept_events(9).await.unwrap();
@@ -417,7 +417,7 @@ async fn an_unreadable_kept_event_is_read_beside_the_others(world: &StoreHarness
     assert_eq!(serde_json::from_str::<Event>(&kept[1].1).unwrap().id, "2");
 }
 
-async fn an_unreadable_event_is_handed_out_beside_the_others(world: &StoreHarness) {
+async fn unreadable_event_is_handed_out_beside_the_others(world: &StoreHarness) {
     world.store.publish_events(&[event("1"), event("2")]).await.unwrap();
     let bad = if world.is_postgres() { "[7]" } else { "{" };
     world.plant(&format!("update events set body = '{bad}' where seq = (select min(seq) from events)")).await;
@@ -426,7 +426,7 @@ async fn an_unreadable_event_is_handed_out_beside_the_others(world: &StoreHarnes
     assert_eq!((bodies.len(), bodies[0]), (2, bad), "the matcher makes a dead letter of it");
 }
 
-async fn an_unreadable_event_hides_no_other_from_a_search_by_id(world: &StoreHarness) {
+async fn unreadable_event_hides_no_other_from_a_search_by_id(world: &StoreHarness) {
     world.store.publish_events(&[event("1"), event("2")]).await.unwrap();
     let bad = if world.is_postgres() { "[7]" } else { "{" };
     world.plant(&format!("update events set body = '{bad}' where seq = (select min(seq) from events)")).await;
@@ -439,7 +439,7 @@ async fn an_unreadable_event_hides_no_other_from_a_search_by_id(world: &StoreHar
     assert_eq!(world.store.event_ids(&tenant, None, "").await.unwrap(), ["2"]);
 }
 
-async fn an_unreadable_held_event_is_set_aside_and_the_others_are_released(world: &StoreHarness) {
+async fn unreadable_held_event_is_set_aside_and_the_others_are_released(world: &StoreHarness) {
     let bad = matching::paused(world, json!({ "buffer_while_paused": true })).await;
     let good = matching::paused(world, json!({ "buffer_while_paused": true })).await;
     matching::publish(world, vec![matching::event("e1"), matching::event("e2")]).await;
@@ -459,7 +459,7 @@ async fn an_unreadable_held_event_is_set_aside_and_the_others_are_released(world
     world.plant(&format!("delete from window_events where task_id = {of_bad} and body is not null")).await;
 }
 
-async fn an_unreadable_delivery_is_not_claimed_and_those_beside_it_are(world: &StoreHarness) {
+async fn unreadable_delivery_is_not_claimed_and_those_beside_it_are(world: &StoreHarness) {
     for key in ["a", "b", "c"] {
         let message = NewDelivery {
             tenant_id: "a".into(),
@@ -486,7 +486,7 @@ async fn an_unreadable_delivery_is_not_claimed_and_those_beside_it_are(world: &S
     assert_eq!(world.store.due_deliveries(9).await.unwrap().len(), 3, "a newer release may read them");
 }
 
-async fn an_unreadable_question_keeps_no_other_run_waiting(world: &StoreHarness) {
+async fn unreadable_question_keeps_no_other_run_waiting(world: &StoreHarness) {
     let (_, bad, broken) = asked(world, &["c1"]).await;
     let (_, good, _) = asked(world, &["c1"]).await;
     let (_, lost, _) = asked(world, &["c1"]).await;
@@ -507,7 +507,7 @@ async fn an_unreadable_question_keeps_no_other_run_waiting(world: &StoreHarness)
     }
 }
 
-async fn an_unreadable_run_that_waits_for_a_completion_lets_the_others_expire(world: &StoreHarness) {
+async fn unreadable_run_that_waits_for_a_completion_lets_the_others_expire(world: &StoreHarness) {
     let mut runs = Vec::new();
     for _ in 0..2 {
         let task = world.task(json!({ "interval": "1h" })).await;
@@ -531,7 +531,7 @@ async fn an_unreadable_run_that_waits_for_a_completion_lets_the_others_expire(wo
     world.plant("update runs set missed = null").await;
 }
 
-async fn an_unreadable_event_task_is_out_of_the_index_and_the_others_of_its_shard_are_in_it(world: &StoreHarness) {
+async fn unreadable_event_task_is_out_of_the_index_and_the_others_of_its_shard_are_in_it(world: &StoreHarness) {
     let mut tasks = Vec::new();
     for _ in 0..3 {
         tasks.push(matching::task(world, json!({})).await);
@@ -548,7 +548,7 @@ async fn an_unreadable_event_task_is_out_of_the_index_and_the_others_of_its_shar
     assert!(page.live.is_empty() && page.more, "a page of others ends no reading");
 }
 
-async fn an_unreadable_time_limit_starts_with_the_usual_one_and_the_others_start_beside_it(world: &StoreHarness) {
+async fn unreadable_time_limit_starts_with_the_usual_one_and_the_others_start_beside_it(world: &StoreHarness) {
     let bad = world.task(json!({ "interval": "1h" })).await;
     let good = world.task(json!({ "interval": "1h" })).await;
     for task in [&bad, &good] {
@@ -578,7 +578,7 @@ async fn an_unreadable_time_limit_starts_with_the_usual_one_and_the_others_start
     }
 }
 
-async fn an_unreadable_audit_entry_is_passed_over_and_those_behind_it_are_sealed(world: &StoreHarness) {
+async fn unreadable_audit_entry_is_passed_over_and_those_behind_it_are_sealed(world: &StoreHarness) {
     if world.is_postgres() {
         return; // the types of its columns let nothing in that can't be read
     }
@@ -592,7 +592,7 @@ async fn an_unreadable_audit_entry_is_passed_over_and_those_behind_it_are_sealed
     world.store.cancel_run(&Scope::Every, started.run.id, "no").await.unwrap();
 }
 
-async fn an_unreadable_window_is_set_aside(world: &StoreHarness) {
+async fn unreadable_window_is_set_aside(world: &StoreHarness) {
     let task = matching::task(world, json!({ "batch": { "size": 5, "wait": "1m" } })).await;
     matching::publish(world, vec![matching::event("e1")]).await;
     world.pass(60);

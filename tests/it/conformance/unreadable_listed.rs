@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::world::StoreHarness;
 
 on_both!(
-    an_unreadable_task_is_out_of_the_list_and_hides_no_other,
+    unreadable_task_is_out_of_the_list_and_hides_no_other,
     unreadable_runs_and_deliveries_are_out_of_their_lists_and_hide_no_others,
 );
 
@@ -53,7 +53,7 @@ async fn unreadable_runs_and_deliveries_are_out_of_their_lists_and_hide_no_other
     world.plant("update runs set missed = null").await;
 }
 
-async fn an_unreadable_task_is_out_of_the_list_and_hides_no_other(world: &StoreHarness) {
+async fn unreadable_task_is_out_of_the_list_and_hides_no_other(world: &StoreHarness) {
     let mut tasks = Vec::new();
     for _ in 0..6 {
         tasks.push(world.task(json!({ "interval": "1h" })).await.id);

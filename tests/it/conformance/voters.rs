@@ -13,8 +13,8 @@ use ApprovalChoice::{Approve, Cancel, Edit};
 
 on_both!(
     votes_of_one_person_count_once_and_of_two_people_twice,
-    a_vote_for_something_else_takes_back_the_other_votes_of_the_same_person,
-    the_requester_is_barred_with_all_that_descends_from_them,
+    vote_for_something_else_takes_back_the_other_votes_of_the_same_person,
+    requester_is_barred_with_all_that_descends_from_them,
     person_who_asked_for_the_run_by_hand_is_barred_with_all_that_descends_from_them,
     votes_that_were_given_before_their_marks_were_kept_count_by_their_names,
 );
@@ -106,7 +106,7 @@ async fn votes_of_one_person_count_once_and_of_two_people_twice(world: &StoreHar
     }
 }
 
-async fn a_vote_for_something_else_takes_back_the_other_votes_of_the_same_person(world: &StoreHarness) {
+async fn vote_for_something_else_takes_back_the_other_votes_of_the_same_person(world: &StoreHarness) {
     let ann = reached(world, "a", "ann@example.org").await;
     let boss = reached(world, "boss", "boss@example.org").await;
     let own = token(world, Some("a"), None).await;
@@ -119,7 +119,7 @@ async fn a_vote_for_something_else_takes_back_the_other_votes_of_the_same_person
     assert_eq!(done.status, ApprovalStatus::Edited);
 }
 
-async fn the_requester_is_barred_with_all_that_descends_from_them(world: &StoreHarness) {
+async fn requester_is_barred_with_all_that_descends_from_them(world: &StoreHarness) {
     let ann = reached(world, "a", "ann@example.org").await;
     let boss = reached(world, "boss", "boss@example.org").await;
     let twin = reached(world, "twin", "ann@example.org").await;

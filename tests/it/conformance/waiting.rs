@@ -22,15 +22,15 @@ on_both!(
     expired_run_hands_the_slot_on,
     run_cancelled_while_it_waits_hands_the_slot_on,
     run_cancelled_before_it_was_parked_keeps_nothing,
-    a_younger_run_takes_the_place_of_one_that_waits_for_people,
-    a_younger_run_takes_the_place_of_one_that_waits_for_a_completion,
-    the_youngest_takes_the_place_of_those_that_waited_behind_as_well,
+    younger_run_takes_the_place_of_one_that_waits_for_people,
+    younger_run_takes_the_place_of_one_that_waits_for_a_completion,
+    youngest_takes_the_place_of_those_that_waited_behind_as_well,
     resumed_run_is_superseded_as_any_running_one,
     waiting_run_that_does_not_count_is_not_superseded,
-    a_backfill_that_waits_is_not_superseded,
+    backfill_that_waits_is_not_superseded,
     run_that_no_longer_counts_gives_the_slot_up_and_waits_for_its_turn,
-    a_deleted_task_leaves_no_slot,
-    a_takeover_and_an_answer_at_once_leave_one_run,
+    deleted_task_leaves_no_slot,
+    takeover_and_an_answer_at_once_leave_one_run,
 );
 
 const EVERY: &Scope = &Scope::Every;
@@ -165,7 +165,7 @@ async fn run_cancelled_before_it_was_parked_keeps_nothing(world: &StoreHarness) 
     assert_eq!(next(world).await.run.id, behind.id);
 }
 
-async fn a_younger_run_takes_the_place_of_one_that_waits_for_people(world: &StoreHarness) {
+async fn younger_run_takes_the_place_of_one_that_waits_for_people(world: &StoreHarness) {
     let task = counting(world, "cancel_previous").await;
     let waits = world.started(&task).await;
     let asked = ask(world, &waits).await;
@@ -189,7 +189,7 @@ async fn a_younger_run_takes_the_place_of_one_that_waits_for_people(world: &Stor
     assert_eq!(world.count("select count(*) from slots").await, 0);
 }
 
-async fn a_younger_run_takes_the_place_of_one_that_waits_for_a_completion(world: &StoreHarness) {
+async fn younger_run_takes_the_place_of_one_that_waits_for_a_completion(world: &StoreHarness) {
     let task = counting(world, "cancel_previous").await;
     let waits = world.started(&task).await;
     await_completion(world, &waits).await;
@@ -201,7 +201,7 @@ async fn a_younger_run_takes_the_place_of_one_that_waits_for_a_completion(world:
     assert_eq!(next(world).await.run.id, young.id);
 }
 
-async fn the_youngest_takes_the_place_of_those_that_waited_behind_as_well(world: &StoreHarness) {
+async fn youngest_takes_the_place_of_those_that_waited_behind_as_well(world: &StoreHarness) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     ask(world, &waits).await;
@@ -240,7 +240,7 @@ async fn waiting_run_that_does_not_count_is_not_superseded(world: &StoreHarness)
     world.succeed(&beside).await;
 }
 
-async fn a_backfill_that_waits_is_not_superseded(world: &StoreHarness) {
+async fn backfill_that_waits_is_not_superseded(world: &StoreHarness) {
     let task = counting(world, "cancel_previous").await;
     let instants = [1, 2].map(|hours| world.now() - TimeDelta::hours(hours));
     world.store.backfill(EVERY, task.id, task.id, &instants, None, None).await.unwrap();
@@ -273,7 +273,7 @@ async fn run_that_no_longer_counts_gives_the_slot_up_and_waits_for_its_turn(worl
     assert_eq!(next(world).await.run.id, waits.run.id);
 }
 
-async fn a_deleted_task_leaves_no_slot(world: &StoreHarness) {
+async fn deleted_task_leaves_no_slot(world: &StoreHarness) {
     let task = counting(world, "queue_one").await;
     let waits = world.started(&task).await;
     ask(world, &waits).await;
@@ -285,7 +285,7 @@ async fn a_deleted_task_leaves_no_slot(world: &StoreHarness) {
     assert_eq!(world.count("select count(*) from slots").await, 0);
 }
 
-async fn a_takeover_and_an_answer_at_once_leave_one_run(world: &StoreHarness) {
+async fn takeover_and_an_answer_at_once_leave_one_run(world: &StoreHarness) {
     let other = world.other_instance().await;
     for _ in 0..5 {
         let task = counting(world, "cancel_previous").await;

@@ -36,7 +36,7 @@ async fn raw_server(answer: &'static [u8], hold: bool) -> std::net::SocketAddr {
 }
 
 #[tokio::test]
-async fn a_request_goes_out_whole_and_its_answer_comes_back_whole() {
+async fn request_goes_out_whole_and_its_answer_comes_back_whole() {
     let server = MockServer::start().await;
     Mock::given(method("POST"))
         .and(path("/orders"))
@@ -58,7 +58,7 @@ async fn a_request_goes_out_whole_and_its_answer_comes_back_whole() {
 }
 
 #[tokio::test]
-async fn a_private_address_gets_no_connection() {
+async fn private_address_gets_no_connection() {
     let server = MockServer::start().await;
     let why = denied(egress(&[]).fetch(get(server.uri())).await);
     assert!(why.starts_with("127.0.0.1 is loopback"), "{why}");
@@ -107,7 +107,7 @@ async fn every_kind_of_private_answer_condemns_a_name() {
 }
 
 #[tokio::test]
-async fn a_name_is_looked_up_once_and_the_judged_address_is_the_one_connected_to() {
+async fn name_is_looked_up_once_and_the_judged_address_is_the_one_connected_to() {
     // the same port on two loopback addresses: only the first may ever be asked
     let first = MockServer::builder().listener(std::net::TcpListener::bind("127.0.0.2:0").unwrap()).start().await;
     let port = first.address().port();
@@ -129,7 +129,7 @@ async fn a_name_is_looked_up_once_and_the_judged_address_is_the_one_connected_to
 }
 
 #[tokio::test]
-async fn a_name_that_the_operator_opened_may_lead_to_a_private_address() {
+async fn name_that_the_operator_opened_may_lead_to_a_private_address() {
     let server = MockServer::start().await;
     Mock::given(method("GET"))
         .and(has_header("host", format!("hooks.internal:{}", server.address().port())))
@@ -143,7 +143,7 @@ async fn a_name_that_the_operator_opened_may_lead_to_a_private_address() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_open_for_one_network_only_is_judged_with_the_address() {
+async fn port_that_is_open_for_one_network_only_is_judged_with_the_address() {
     let names =
         Names::default().with("inside.example", &[&["10.0.0.1"]]).with("outside.example", &[&["93.184.216.34"]]);
     let egress = Egress::with_resolver(&settings(&["10.0.0.0/8:9000"]), names).unwrap();
@@ -154,7 +154,7 @@ async fn a_port_that_is_open_for_one_network_only_is_judged_with_the_address() {
 }
 
 #[tokio::test]
-async fn an_unknown_name_is_a_failure_to_connect() {
+async fn unknown_name_is_a_failure_to_connect() {
     let answer = egress(&[]).fetch(get("http://nowhere.example/")).await.unwrap_err();
     assert_eq!(answer.to_string(), "can't connect: the name nowhere.example can't be looked up: no such name");
 }
@@ -172,7 +172,7 @@ async fn headers_that_are_not_the_callers_are_refused() {
 }
 
 #[tokio::test]
-async fn a_body_is_read_up_to_the_limit_and_not_a_byte_further() {
+async fn body_is_read_up_to_the_limit_and_not_a_byte_further() {
     let server = MockServer::start().await;
     Mock::given(method("GET"))
         .respond_with(ResponseTemplate::new(201).set_body_bytes(vec![b'x'; 1000]))
@@ -186,7 +186,7 @@ async fn a_body_is_read_up_to_the_limit_and_not_a_byte_further() {
 }
 
 #[tokio::test]
-async fn a_body_is_counted_after_decompression() {
+async fn body_is_counted_after_decompression() {
     use std::io::Write;
     let mut bomb = flate2::write::GzEncoder::new(vec![], flate2::Compression::best());
     bomb.write_all(&vec![0; 16 * 1024 * 1024]).unwrap();
@@ -200,7 +200,7 @@ async fn a_body_is_counted_after_decompression() {
 }
 
 #[tokio::test]
-async fn a_compressed_answer_comes_back_plain() {
+async fn compressed_answer_comes_back_plain() {
     use std::io::Write;
     let mut small = flate2::write::GzEncoder::new(vec![], flate2::Compression::best());
     small.write_all(b"hello").unwrap();
@@ -212,7 +212,7 @@ async fn a_compressed_answer_comes_back_plain() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_given_up() {
+async fn server_that_hangs_is_given_up() {
     let silent = raw_server(b"", true).await;
     let half = raw_server(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf", true).await;
     for address in [silent, half] {
@@ -223,7 +223,7 @@ async fn a_server_that_hangs_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_server_that_breaks_off_is_told_from_one_that_is_not_there() {
+async fn server_that_breaks_off_is_told_from_one_that_is_not_there() {
     let egress = egress(&["127.0.0.1:*"]);
     let closes = raw_server(b"", false).await;
     let halfway = raw_server(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf", false).await;
@@ -239,7 +239,7 @@ async fn a_server_that_breaks_off_is_told_from_one_that_is_not_there() {
 }
 
 #[tokio::test]
-async fn a_configured_proxy_is_used_and_the_target_is_judged_all_the_same() {
+async fn configured_proxy_is_used_and_the_target_is_judged_all_the_same() {
     let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://ann:secret@{}", proxy.local_addr().unwrap());
     let names =
@@ -261,7 +261,7 @@ async fn a_configured_proxy_is_used_and_the_target_is_judged_all_the_same() {
 }
 
 #[tokio::test]
-async fn the_operators_client_reaches_private_addresses_and_follows_no_redirect() {
+async fn operators_client_reaches_private_addresses_and_follows_no_redirect() {
     let server = MockServer::start().await;
     let answer = ResponseTemplate::new(302).insert_header(header::LOCATION.as_str(), "/elsewhere");
     Mock::given(path("/")).respond_with(answer).expect(1).mount(&server).await;

@@ -48,7 +48,7 @@ fn action(config: Value) -> Action {
 }
 
 #[tokio::test]
-async fn the_tools_for_http_reach_none_of_them() {
+async fn tools_for_http_reach_none_of_them() {
     let tools = tool::ToolRegistry::new(tool::builtin::all(&Credentials::none(egress(&[])))).unwrap();
     let stage = AgentHarness::new(vec![], vec![]);
     let context = ToolContext {
@@ -80,7 +80,7 @@ async fn the_tools_for_http_reach_none_of_them() {
 }
 
 #[tokio::test]
-async fn a_recipient_s_webhook_reaches_none_of_them() {
+async fn recipient_s_webhook_reaches_none_of_them() {
     let channel = webhook::WebhookChannel::new(&webhook::Settings::default(), egress(&[]), vault()).unwrap();
     let sealed_secret = webhook::seal_secret(&vault(), "ann", &Secret::new(SECRET)).unwrap();
     for url in table() {
@@ -94,7 +94,7 @@ async fn a_recipient_s_webhook_reaches_none_of_them() {
 }
 
 #[tokio::test]
-async fn the_webhook_executor_takes_none_of_them_and_reaches_none() {
+async fn webhook_executor_takes_none_of_them_and_reaches_none() {
     let executor = WebhookExecutor::new(Credentials::none(egress(&[])), vault(), "http://127.0.0.1:7700");
     let mut sealed = action(json!({ "url": "https://example.org", "secret": SECRET }));
     executor.seal(&Tenant::new("ann").unwrap(), &mut sealed, None).unwrap();
@@ -131,7 +131,7 @@ fn pipeline(egress: Egress, stage: &AgentHarness) -> Pipeline {
 }
 
 #[tokio::test]
-async fn an_http_step_takes_none_of_them_written_or_inserted() {
+async fn http_step_takes_none_of_them_written_or_inserted() {
     let stage = AgentHarness::new(vec![], vec![]);
     let pipeline = pipeline(egress(&[]), &stage);
     for url in table() {
@@ -174,7 +174,7 @@ async fn template_values_never_name_another_host() {
 }
 
 #[tokio::test]
-async fn a_condition_polls_none_of_them() {
+async fn condition_polls_none_of_them() {
     let credentials = Credentials::none(egress(&[]));
     let tools = Arc::new(tool::ToolRegistry::new(tool::builtin::all(&credentials)).unwrap());
     let dir = crate::support::binary::TempDir::new();
@@ -192,7 +192,7 @@ async fn a_condition_polls_none_of_them() {
 }
 
 #[test]
-fn a_declared_tool_takes_none_of_them() {
+fn declared_tool_takes_none_of_them() {
     for url in table() {
         let tools: Vec<tool::http::Declared> = serde_json::from_value(json!([{
             "name": "look", "description": "Looks.", "category": "read", "consequence": "low",

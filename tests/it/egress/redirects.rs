@@ -78,7 +78,7 @@ async fn header_dropped_at_a_redirect_does_not_come_back() {
 }
 
 #[tokio::test]
-async fn a_body_is_not_carried_to_another_origin() {
+async fn body_is_not_carried_to_another_origin() {
     let (here, there) = (MockServer::start().await, MockServer::start().await);
     for status in [307, 308] {
         redirecting(&here, &format!("/{status}"), status, &there.uri()).await;
@@ -160,7 +160,7 @@ async fn each_place_is_judged_like_the_first() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_the_answer_where_none_is_to_be_followed_or_none_is_named() {
+async fn redirect_is_the_answer_where_none_is_to_be_followed_or_none_is_named() {
     let server = MockServer::start().await;
     redirecting(&server, "/a", 302, "/b").await;
     Mock::given(method("GET")).and(path("/c")).respond_with(ResponseTemplate::new(304)).mount(&server).await;

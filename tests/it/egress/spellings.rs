@@ -213,7 +213,7 @@ fn no_setting_opens_a_metadata_service() {
 }
 
 #[tokio::test]
-async fn a_name_that_leads_to_a_metadata_service_is_denied_where_everything_is_open() {
+async fn name_that_leads_to_a_metadata_service_is_denied_where_everything_is_open() {
     let names = Names::default()
         .with("innocent.example", &[&["169.254.169.254"]])
         .with("mapped.example", &[&["::ffff:a9fe:a9fe"]]);
@@ -253,7 +253,7 @@ fn egress_allows_listed_ports_only() {
 }
 
 #[test]
-fn an_entry_opens_its_place_and_port_and_nothing_else() {
+fn entry_opens_its_place_and_port_and_nothing_else() {
     let open = |entry: &str, url: &str| egress(&[entry]).check(url).is_ok();
     let cases = [
         ("10.1.0.0/16", "http://10.1.2.3", true),

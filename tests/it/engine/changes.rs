@@ -10,21 +10,21 @@ use serde_json::json;
 use crate::support::world::{World, at, on_both};
 
 on_both! {
-    a_paused_task_fires_nothing_and_says_so_when_it_is_resumed
-    a_task_that_catches_up_on_resume_does
-    an_edit_takes_back_what_was_recorded_ahead_and_keeps_what_is_due
-    a_paused_task_can_be_run_now_and_that_uses_up_no_limit
-    a_backfill_runs_each_past_instant_behind_everything_else
-    a_task_that_keeps_failing_is_paused_and_its_owner_told_once
-    a_success_or_a_cancellation_in_between_keeps_a_task_going
-    a_deleted_task_ends_its_runs
+    paused_task_fires_nothing_and_says_so_when_it_is_resumed
+    task_that_catches_up_on_resume_does
+    edit_takes_back_what_was_recorded_ahead_and_keeps_what_is_due
+    paused_task_can_be_run_now_and_that_uses_up_no_limit
+    backfill_runs_each_past_instant_behind_everything_else
+    task_that_keeps_failing_is_paused_and_its_owner_told_once
+    success_or_a_cancellation_in_between_keeps_a_task_going
+    deleted_task_ends_its_runs
 }
 
 fn pause() -> TaskChange {
     TaskChange::Pause { reason: None }
 }
 
-async fn a_paused_task_fires_nothing_and_says_so_when_it_is_resumed(world: World) {
+async fn paused_task_fires_nothing_and_says_so_when_it_is_resumed(world: World) {
     let instance = world.instance();
     let task = instance.task(json!({ "max_runs": 3 })).await;
     world.advance_to("08:01");
@@ -54,7 +54,7 @@ async fn a_paused_task_fires_nothing_and_says_so_when_it_is_resumed(world: World
     instance.finish(&world).await;
 }
 
-async fn a_task_that_catches_up_on_resume_does(world: World) {
+async fn task_that_catches_up_on_resume_does(world: World) {
     let instance = world.instance();
     let trigger = json!({ "type": "schedule", "interval": "1m", "on_resume": "catch_up" });
     let task = instance.task(json!({ "trigger": trigger })).await;
@@ -67,7 +67,7 @@ async fn a_task_that_catches_up_on_resume_does(world: World) {
     instance.finish(&world).await;
 }
 
-async fn an_edit_takes_back_what_was_recorded_ahead_and_keeps_what_is_due(world: World) {
+async fn edit_takes_back_what_was_recorded_ahead_and_keeps_what_is_due(world: World) {
     let instance = world.instance();
     let every_five = json!({ "trigger": { "type": "schedule", "cron": "*/5 * * * *" } });
     let ahead = instance.task(json!({})).await;
@@ -92,7 +92,7 @@ async fn an_edit_takes_back_what_was_recorded_ahead_and_keeps_what_is_due(world:
     instance.finish(&world).await;
 }
 
-async fn a_paused_task_can_be_run_now_and_that_uses_up_no_limit(world: World) {
+async fn paused_task_can_be_run_now_and_that_uses_up_no_limit(world: World) {
     let instance = world.instance();
     let task = instance.task(json!({ "max_runs": 1 })).await;
     instance.change(&task, pause()).await;
@@ -110,7 +110,7 @@ async fn a_paused_task_can_be_run_now_and_that_uses_up_no_limit(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_backfill_runs_each_past_instant_behind_everything_else(mut world: World) {
+async fn backfill_runs_each_past_instant_behind_everything_else(mut world: World) {
     world.settings.max_concurrent_runs = 1;
     let instance = world.instance();
     let trigger = json!({ "type": "schedule", "cron": "0 * * * *", "overlap": "allow" });
@@ -131,7 +131,7 @@ async fn a_backfill_runs_each_past_instant_behind_everything_else(mut world: Wor
     instance.finish(&world).await;
 }
 
-async fn a_task_that_keeps_failing_is_paused_and_its_owner_told_once(world: World) {
+async fn task_that_keeps_failing_is_paused_and_its_owner_told_once(world: World) {
     let instance = world.instance();
     instance.recipient().await;
     let retry = json!({ "max_attempts": 2, "backoff_seconds": 0 });
@@ -155,7 +155,7 @@ async fn a_task_that_keeps_failing_is_paused_and_its_owner_told_once(world: Worl
     instance.finish(&world).await;
 }
 
-async fn a_success_or_a_cancellation_in_between_keeps_a_task_going(world: World) {
+async fn success_or_a_cancellation_in_between_keeps_a_task_going(world: World) {
     let instance = world.instance();
     let task = instance.task(json!({ "acts": ["fail"], "pause_after_failures": 2 })).await;
     // not by an edit, with which the count begins anew
@@ -182,7 +182,7 @@ async fn a_success_or_a_cancellation_in_between_keeps_a_task_going(world: World)
     instance.finish(&world).await;
 }
 
-async fn a_deleted_task_ends_its_runs(world: World) {
+async fn deleted_task_ends_its_runs(world: World) {
     let instance = world.instance();
     let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "queue_all" });
     let task = instance.task(json!({ "trigger": trigger, "acts": ["hang"] })).await;

@@ -14,23 +14,23 @@ use crate::support::journal::Ended;
 use crate::support::world::{World, at, on_both};
 
 on_both! {
-    a_failed_attempt_is_tried_again_within_its_back_off
-    a_wish_to_be_left_alone_for_a_while_is_honoured
+    failed_attempt_is_tried_again_within_its_back_off
+    wish_to_be_left_alone_for_a_while_is_honoured
     attempts_that_are_used_up_end_the_run_and_its_owner_hears_of_it
-    a_failed_run_is_not_fired_again_until_its_next_instant
-    a_failed_one_shot_ends_and_never_runs_again
-    a_run_ends_at_its_time_limit_whatever_it_does
+    failed_run_is_not_fired_again_until_its_next_instant
+    failed_one_shot_ends_and_never_runs_again
+    run_ends_at_its_time_limit_whatever_it_does
     run_that_was_not_started_is_cancelled_at_once
     executing_run_is_cancelled_by_asking_first
-    a_panic_ends_its_run_alone
-    an_executor_that_is_gone_fails_the_run
-    a_task_that_can_not_be_read_fails_its_run_alone
-    an_executor_may_refuse_a_run
-    an_output_with_a_nul_does_not_keep_a_run_from_ending
-    an_end_that_the_database_refuses_becomes_a_failure_and_holds_up_no_other
-    a_result_is_told_unless_nobody_wants_it
+    panic_ends_its_run_alone
+    executor_that_is_gone_fails_the_run
+    task_that_can_not_be_read_fails_its_run_alone
+    executor_may_refuse_a_run
+    output_with_a_nul_does_not_keep_a_run_from_ending
+    end_that_the_database_refuses_becomes_a_failure_and_holds_up_no_other
+    result_is_told_unless_nobody_wants_it
     two_hundred_slow_runs_delay_no_other
-    the_end_of_a_run_wakes_the_worker_where_another_waits_for_its_place
+    end_of_a_run_wakes_the_worker_where_another_waits_for_its_place
 }
 
 fn attempts(world: &World, run: Uuid) -> Vec<i32> {
@@ -43,7 +43,7 @@ async fn only_run(instance: &Instance, task: &reveille::domain::task::Task) -> r
     runs.remove(0)
 }
 
-async fn a_failed_attempt_is_tried_again_within_its_back_off(world: World) {
+async fn failed_attempt_is_tried_again_within_its_back_off(world: World) {
     let instance = world.instance();
     let retry = json!({ "max_attempts": 3, "backoff_seconds": 10 });
     let task = instance.task(json!({ "acts": ["retry", "retry", "succeed"], "retry": retry, "max_runs": 1 })).await;
@@ -64,7 +64,7 @@ async fn a_failed_attempt_is_tried_again_within_its_back_off(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_wish_to_be_left_alone_for_a_while_is_honoured(world: World) {
+async fn wish_to_be_left_alone_for_a_while_is_honoured(world: World) {
     let instance = world.instance();
     let retry = json!({ "max_attempts": 2, "backoff_seconds": 1 });
     let task = instance.task(json!({ "acts": ["retry:300", "succeed"], "retry": retry, "max_runs": 1 })).await;
@@ -95,7 +95,7 @@ async fn attempts_that_are_used_up_end_the_run_and_its_owner_hears_of_it(world: 
     instance.finish(&world).await;
 }
 
-async fn a_failed_run_is_not_fired_again_until_its_next_instant(world: World) {
+async fn failed_run_is_not_fired_again_until_its_next_instant(world: World) {
     let instance = world.instance();
     let task = instance.task(json!({ "acts": ["fail"] })).await;
     world.advance_to("08:01");
@@ -110,7 +110,7 @@ async fn a_failed_run_is_not_fired_again_until_its_next_instant(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_failed_one_shot_ends_and_never_runs_again(world: World) {
+async fn failed_one_shot_ends_and_never_runs_again(world: World) {
     let first = world.instance();
     let trigger = json!({ "type": "schedule", "at": "2027-03-01T08:01:00Z" });
     let task = first.task(json!({ "trigger": trigger, "acts": ["fail"] })).await;
@@ -128,7 +128,7 @@ async fn a_failed_one_shot_ends_and_never_runs_again(world: World) {
     second.finish(&world).await;
 }
 
-async fn a_run_ends_at_its_time_limit_whatever_it_does(world: World) {
+async fn run_ends_at_its_time_limit_whatever_it_does(world: World) {
     let instance = world.instance();
     let retry = json!({ "max_attempts": 3 });
     let task = instance.task(json!({ "acts": ["deaf"], "timeout_seconds": 5, "retry": retry, "max_runs": 1 })).await;
@@ -187,7 +187,7 @@ async fn executing_run_is_cancelled_by_asking_first(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_panic_ends_its_run_alone(world: World) {
+async fn panic_ends_its_run_alone(world: World) {
     let instance = world.instance();
     let retry = json!({ "max_attempts": 3 });
     let panicking = instance.task(json!({ "acts": ["panic"], "retry": retry, "max_runs": 1 })).await;
@@ -199,7 +199,7 @@ async fn a_panic_ends_its_run_alone(world: World) {
     instance.finish(&world).await;
 }
 
-async fn an_executor_that_is_gone_fails_the_run(world: World) {
+async fn executor_that_is_gone_fails_the_run(world: World) {
     let instance = world.instance();
     let task = instance.task(json!({ "max_runs": 1 })).await;
     world
@@ -215,7 +215,7 @@ async fn an_executor_that_is_gone_fails_the_run(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_task_that_can_not_be_read_fails_its_run_alone(world: World) {
+async fn task_that_can_not_be_read_fails_its_run_alone(world: World) {
     let instance = world.instance();
     let damaged = instance.task(json!({ "name": "damaged", "max_runs": 1 })).await;
     let sound = instance.task(json!({ "max_runs": 1 })).await;
@@ -232,7 +232,7 @@ async fn a_task_that_can_not_be_read_fails_its_run_alone(world: World) {
     instance.finish(&world).await;
 }
 
-async fn an_executor_may_refuse_a_run(world: World) {
+async fn executor_may_refuse_a_run(world: World) {
     let instance = world.instance();
     instance.recipient().await;
     let task = instance.task(json!({ "acts": ["skip"], "max_runs": 1 })).await;
@@ -243,7 +243,7 @@ async fn an_executor_may_refuse_a_run(world: World) {
     instance.finish(&world).await;
 }
 
-async fn an_output_with_a_nul_does_not_keep_a_run_from_ending(world: World) {
+async fn output_with_a_nul_does_not_keep_a_run_from_ending(world: World) {
     let instance = world.instance();
     let task = instance.task(json!({ "acts": ["nul"], "max_runs": 1 })).await;
     world.advance_to("08:01");
@@ -253,7 +253,7 @@ async fn an_output_with_a_nul_does_not_keep_a_run_from_ending(world: World) {
     instance.finish(&world).await;
 }
 
-async fn an_end_that_the_database_refuses_becomes_a_failure_and_holds_up_no_other(world: World) {
+async fn end_that_the_database_refuses_becomes_a_failure_and_holds_up_no_other(world: World) {
     let instance = world.instance();
     instance.recipient().await;
     world
@@ -273,7 +273,7 @@ async fn an_end_that_the_database_refuses_becomes_a_failure_and_holds_up_no_othe
     instance.finish(&world).await;
 }
 
-async fn a_result_is_told_unless_nobody_wants_it(world: World) {
+async fn result_is_told_unless_nobody_wants_it(world: World) {
     let instance = world.instance();
     instance.recipient().await;
     instance.task(json!({ "acts": ["say:quiet"], "output": null, "max_runs": 1 })).await;
@@ -302,7 +302,7 @@ async fn two_hundred_slow_runs_delay_no_other(mut world: World) {
     instance.crash();
 }
 
-async fn the_end_of_a_run_wakes_the_worker_where_another_waits_for_its_place(mut world: World) {
+async fn end_of_a_run_wakes_the_worker_where_another_waits_for_its_place(mut world: World) {
     world.settings.max_concurrent_runs = 2;
     let instance = world.instance();
     let mut runs = Vec::new();

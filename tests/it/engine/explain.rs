@@ -11,9 +11,9 @@ use crate::support::app::Instance;
 use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
-    a_run_says_why_it_ran_or_was_skipped_and_what_it_waits_for
-    a_task_says_what_holds_it_back_and_when_it_is_next
-    a_task_that_waits_for_an_event_or_a_condition_says_for_what
+    run_says_why_it_ran_or_was_skipped_and_what_it_waits_for
+    task_says_what_holds_it_back_and_when_it_is_next
+    task_that_waits_for_an_event_or_a_condition_says_for_what
 }
 
 async fn explained(instance: &Instance, what: &str, id: Uuid) -> Value {
@@ -40,7 +40,7 @@ async fn last(instance: &Instance, task: &Task) -> Uuid {
     instance.runs(task).await.last().expect("a run").id
 }
 
-async fn a_run_says_why_it_ran_or_was_skipped_and_what_it_waits_for(mut world: World) {
+async fn run_says_why_it_ran_or_was_skipped_and_what_it_waits_for(mut world: World) {
     world.settings.max_concurrent_runs = 3;
     let instance = world.instance();
     let skips = instance.task(schedule(json!({}))).await;
@@ -77,7 +77,7 @@ async fn a_run_says_why_it_ran_or_was_skipped_and_what_it_waits_for(mut world: W
     instance.crash();
 }
 
-async fn a_task_says_what_holds_it_back_and_when_it_is_next(world: World) {
+async fn task_says_what_holds_it_back_and_when_it_is_next(world: World) {
     let instance = world.instance();
     let cron =
         json!({ "trigger": { "type": "schedule", "cron": "0 9 * * *", "timezone": "Asia/Shanghai" }, "max_runs": 3 });
@@ -133,7 +133,7 @@ async fn a_task_says_what_holds_it_back_and_when_it_is_next(world: World) {
     instance.crash();
 }
 
-async fn a_task_that_waits_for_an_event_or_a_condition_says_for_what(world: World) {
+async fn task_that_waits_for_an_event_or_a_condition_says_for_what(world: World) {
     let instance = world.instance();
     let trigger = json!({ "type": "event", "source": "shop", "event_type": "order.*", "filters": { "from": "amazon" },
         "filter": "event.data.total > 100" });

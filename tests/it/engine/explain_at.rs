@@ -8,10 +8,10 @@ use crate::support::app::Instance;
 use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
-    an_instant_says_what_was_recorded_of_it
-    an_instant_that_another_run_stands_for_says_which
-    an_instant_of_a_paused_task_says_so
-    an_instant_of_a_task_without_a_schedule_names_the_last_run
+    instant_says_what_was_recorded_of_it
+    instant_that_another_run_stands_for_says_which
+    instant_of_a_paused_task_says_so
+    instant_of_a_task_without_a_schedule_names_the_last_run
 }
 
 async fn asked(instance: &Instance, task: &Task, at: &str) -> Value {
@@ -31,7 +31,7 @@ async fn outcome(instance: &Instance, task: &Task, at: &str, wanted: &[&str]) ->
     instant["outcome"].as_str().expect("an outcome").to_owned()
 }
 
-async fn an_instant_says_what_was_recorded_of_it(world: World) {
+async fn instant_says_what_was_recorded_of_it(world: World) {
     let instance = world.instance();
     let schedule = json!({ "type": "schedule", "interval": "10m", "timezone": "Europe/Berlin",
                            "exclude": ["30 * * * *"] });
@@ -64,7 +64,7 @@ async fn an_instant_says_what_was_recorded_of_it(world: World) {
     instance.crash();
 }
 
-async fn an_instant_that_another_run_stands_for_says_which(world: World) {
+async fn instant_that_another_run_stands_for_says_which(world: World) {
     let instance = world.instance();
     let task = instance.task(json!({ "trigger": { "type": "schedule", "interval": "10m" } })).await;
     // the service was away meanwhile
@@ -77,7 +77,7 @@ async fn an_instant_that_another_run_stands_for_says_which(world: World) {
     instance.finish(&world).await;
 }
 
-async fn an_instant_of_a_paused_task_says_so(world: World) {
+async fn instant_of_a_paused_task_says_so(world: World) {
     let instance = world.instance();
     let task = instance.task(json!({ "trigger": { "type": "schedule", "interval": "10m" } })).await;
     instance.change(&task, TaskChange::Pause { reason: Some("holiday".into()) }).await;
@@ -90,7 +90,7 @@ async fn an_instant_of_a_paused_task_says_so(world: World) {
     instance.finish(&world).await;
 }
 
-async fn an_instant_of_a_task_without_a_schedule_names_the_last_run(world: World) {
+async fn instant_of_a_task_without_a_schedule_names_the_last_run(world: World) {
     let instance = world.instance();
     let task = instance.task(json!({ "trigger": { "type": "event", "source": "shop" } })).await;
     instance.publish(&[json!({ "id": "1" })]).await;

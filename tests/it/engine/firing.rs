@@ -15,10 +15,10 @@ on_both! {
     missed_instants_are_caught_up_as_the_task_says
     every_instant_of_an_outage_has_exactly_one_record
     jitter_spreads_tasks_by_their_ids_and_keeps_the_nominal_instant
-    a_task_ends_at_its_limit_and_at_its_end
+    task_ends_at_its_limit_and_at_its_end
     excluded_instants_are_recorded_as_such
     scheduler_that_is_behind_fires_two_batches_at_once_and_starts_no_more_than_there_is_room
-    a_trigger_that_can_not_be_read_any_more_stops_only_its_own_task
+    trigger_that_can_not_be_read_any_more_stops_only_its_own_task
 }
 
 async fn every_kind_of_schedule_fires_at_its_instants_and_goes_on_after_a_restart(world: World) {
@@ -200,7 +200,7 @@ async fn jitter_spreads_tasks_by_their_ids_and_keeps_the_nominal_instant(world: 
     instance.finish(&world).await;
 }
 
-async fn a_task_ends_at_its_limit_and_at_its_end(world: World) {
+async fn task_ends_at_its_limit_and_at_its_end(world: World) {
     let instance = world.instance();
     let limited = instance.task(json!({ "max_runs": 2 })).await;
     let trigger = json!({ "type": "schedule", "interval": "1m", "start_at": "2027-03-01T08:02:00Z",
@@ -233,7 +233,7 @@ async fn excluded_instants_are_recorded_as_such(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_trigger_that_can_not_be_read_any_more_stops_only_its_own_task(world: World) {
+async fn trigger_that_can_not_be_read_any_more_stops_only_its_own_task(world: World) {
     let instance = world.instance();
     let gone_zone = instance.task(json!({ "name": "gone zone" })).await;
     let no_shape = instance.task(json!({ "name": "no shape" })).await;

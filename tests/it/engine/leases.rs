@@ -20,18 +20,18 @@ use crate::support::world::{World, on_both};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 on_both! {
-    a_run_goes_on_for_as_long_as_its_worker_beats
-    a_worker_that_hears_that_its_lease_is_gone_drops_the_run
-    an_end_under_a_lost_lease_is_not_recorded
-    a_worker_that_can_not_beat_stops_before_others_may_take_over
-    a_worker_that_has_slept_over_its_lease_takes_no_further_step
-    a_run_of_a_dead_instance_goes_on_elsewhere
-    a_run_that_kills_its_instances_fails_and_its_owner_hears_of_it
-    a_claim_of_a_dead_instance_is_started_elsewhere
+    run_goes_on_for_as_long_as_its_worker_beats
+    worker_that_hears_that_its_lease_is_gone_drops_the_run
+    end_under_a_lost_lease_is_not_recorded
+    worker_that_can_not_beat_stops_before_others_may_take_over
+    worker_that_has_slept_over_its_lease_takes_no_further_step
+    run_of_a_dead_instance_goes_on_elsewhere
+    run_that_kills_its_instances_fails_and_its_owner_hears_of_it
+    claim_of_a_dead_instance_is_started_elsewhere
     full_instance_leaves_the_rest_to_the_others
-    a_run_that_hangs_past_its_limit_is_closed_for_its_worker
-    the_end_that_was_asked_for_outlives_the_worker
-    a_start_whose_answer_was_lost_is_answered_again
+    run_that_hangs_past_its_limit_is_closed_for_its_worker
+    end_that_was_asked_for_outlives_the_worker
+    start_whose_answer_was_lost_is_answered_again
 }
 
 /// A run that is executed, in a world with leases of 45 s.
@@ -62,7 +62,7 @@ async fn steal(world: &World) {
     world.execute(statement, statement).await;
 }
 
-async fn a_run_goes_on_for_as_long_as_its_worker_beats(mut world: World) {
+async fn run_goes_on_for_as_long_as_its_worker_beats(mut world: World) {
     let (instance, id) = running(&mut world, json!({ "acts": ["wait"], "timeout_seconds": 3600 })).await;
     for _ in 0..20 {
         world.advance(40.0);
@@ -76,7 +76,7 @@ async fn a_run_goes_on_for_as_long_as_its_worker_beats(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_worker_that_hears_that_its_lease_is_gone_drops_the_run(mut world: World) {
+async fn worker_that_hears_that_its_lease_is_gone_drops_the_run(mut world: World) {
     let (instance, id) = running(&mut world, json!({ "acts": ["deaf", "succeed"] })).await;
     steal(&world).await;
     instance.beat().await;
@@ -90,7 +90,7 @@ async fn a_worker_that_hears_that_its_lease_is_gone_drops_the_run(mut world: Wor
     instance.finish(&world).await;
 }
 
-async fn an_end_under_a_lost_lease_is_not_recorded(mut world: World) {
+async fn end_under_a_lost_lease_is_not_recorded(mut world: World) {
     let (instance, id) = running(&mut world, json!({ "acts": ["wait", "say:second"] })).await;
     steal(&world).await;
     world.journal.open_gate();
@@ -103,7 +103,7 @@ async fn an_end_under_a_lost_lease_is_not_recorded(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_worker_that_can_not_beat_stops_before_others_may_take_over(mut world: World) {
+async fn worker_that_can_not_beat_stops_before_others_may_take_over(mut world: World) {
     let (instance, id) = running(&mut world, json!({ "acts": ["deaf", "succeed"] })).await;
     world.advance(44.499);
     instance.settle(1).await;
@@ -121,7 +121,7 @@ async fn a_worker_that_can_not_beat_stops_before_others_may_take_over(mut world:
     instance.finish(&world).await;
 }
 
-async fn a_worker_that_has_slept_over_its_lease_takes_no_further_step(mut world: World) {
+async fn worker_that_has_slept_over_its_lease_takes_no_further_step(mut world: World) {
     world.settings.lease_seconds = 45.0;
     let instance = world.instance();
     let trigger = json!({ "type": "schedule", "interval": "1h", "overlap": "allow" });
@@ -152,7 +152,7 @@ async fn a_worker_that_has_slept_over_its_lease_takes_no_further_step(mut world:
     instance.crash();
 }
 
-async fn a_run_of_a_dead_instance_goes_on_elsewhere(mut world: World) {
+async fn run_of_a_dead_instance_goes_on_elsewhere(mut world: World) {
     let (dead, id) = running(&mut world, json!({ "acts": ["deaf", "succeed"] })).await;
     dead.crash();
     world.advance(45.001);
@@ -166,7 +166,7 @@ async fn a_run_of_a_dead_instance_goes_on_elsewhere(mut world: World) {
     other.finish(&world).await;
 }
 
-async fn a_run_that_kills_its_instances_fails_and_its_owner_hears_of_it(mut world: World) {
+async fn run_that_kills_its_instances_fails_and_its_owner_hears_of_it(mut world: World) {
     let (mut instance, id) = running(&mut world, json!({ "acts": ["deaf"] })).await;
     instance.recipient().await;
     for _ in 0..2 {
@@ -193,7 +193,7 @@ async fn a_run_that_kills_its_instances_fails_and_its_owner_hears_of_it(mut worl
     last.finish(&world).await;
 }
 
-async fn a_claim_of_a_dead_instance_is_started_elsewhere(world: World) {
+async fn claim_of_a_dead_instance_is_started_elsewhere(world: World) {
     let dead = world.instance();
     let task = dead.task(json!({ "max_runs": 1 })).await;
     world.advance_to("08:00:59");
@@ -265,7 +265,7 @@ async fn runs_left_or_given_back_by_an_instance_wake_the_others() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_asked_for_where_there_is_no_place_wakes_the_others() {
+async fn run_that_is_asked_for_where_there_is_no_place_wakes_the_others() {
     let mut world = World::postgres().await;
     (world.settings.max_concurrent_runs, world.settings.prefetch) = (1, 0);
     let (mut one, other) = (world.instance(), world.instance());
@@ -288,7 +288,7 @@ async fn a_run_that_is_asked_for_where_there_is_no_place_wakes_the_others() {
 
 /// It asks first what there is at all, and that reads more than rescue needs.
 #[tokio::test]
-async fn a_locked_table_that_rescue_does_not_need_keeps_nobody_from_it() {
+async fn locked_table_that_rescue_does_not_need_keeps_nobody_from_it() {
     let mut world = World::postgres().await;
     let (dead, id) = running(&mut world, json!({ "acts": ["deaf"] })).await;
     dead.crash();
@@ -301,7 +301,7 @@ async fn a_locked_table_that_rescue_does_not_need_keeps_nobody_from_it() {
     other.crash();
 }
 
-async fn a_run_that_hangs_past_its_limit_is_closed_for_its_worker(mut world: World) {
+async fn run_that_hangs_past_its_limit_is_closed_for_its_worker(mut world: World) {
     let (hung, id) = running(&mut world, json!({ "acts": ["deaf"], "timeout_seconds": 100 })).await;
     hung.crash();
     // as if its process went on beating and did nothing else
@@ -318,7 +318,7 @@ async fn a_run_that_hangs_past_its_limit_is_closed_for_its_worker(mut world: Wor
     other.finish(&world).await;
 }
 
-async fn the_end_that_was_asked_for_outlives_the_worker(mut world: World) {
+async fn end_that_was_asked_for_outlives_the_worker(mut world: World) {
     let (dead, id) = running(&mut world, json!({ "acts": ["deaf"] })).await;
     assert_eq!(dead.cancel(id).await, Cancelled::Asked);
     dead.crash();
@@ -330,7 +330,7 @@ async fn the_end_that_was_asked_for_outlives_the_worker(mut world: World) {
     other.finish(&world).await;
 }
 
-async fn a_start_whose_answer_was_lost_is_answered_again(world: World) {
+async fn start_whose_answer_was_lost_is_answered_again(world: World) {
     let instance = world.instance();
     let task = instance.task(json!({ "max_runs": 1 })).await;
     world.advance_to("08:01");
@@ -360,7 +360,7 @@ async fn a_start_whose_answer_was_lost_is_answered_again(world: World) {
 }
 
 #[tokio::test]
-async fn an_end_that_comes_while_the_database_is_away_is_recorded_once_it_is_back() {
+async fn end_that_comes_while_the_database_is_away_is_recorded_once_it_is_back() {
     let mut world = World::postgres().await;
     let (instance, id) = running(&mut world, json!({ "acts": ["wait"] })).await;
     world.take_away().await;

@@ -9,14 +9,14 @@ use crate::support::app::Instance;
 use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
-    a_limit_holds_for_what_is_asked_for_and_for_what_falls_due
+    limit_holds_for_what_is_asked_for_and_for_what_falls_due
     no_more_runs_are_under_way_than_there_are_places
-    a_crowd_of_one_tenant_delays_anothers_run_by_less_than_two_seconds
+    crowd_of_one_tenant_delays_anothers_run_by_less_than_two_seconds
     where_places_come_one_by_one_tenants_have_them_in_turn
-    a_tenants_own_limit_holds_on_an_instance_without_limits
+    tenants_own_limit_holds_on_an_instance_without_limits
 }
 
-async fn a_limit_holds_for_what_is_asked_for_and_for_what_falls_due(mut world: World) {
+async fn limit_holds_for_what_is_asked_for_and_for_what_falls_due(mut world: World) {
     world.settings.max_runs_per_tenant = 3;
     let mut instance = world.instance();
     let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "allow" });
@@ -105,7 +105,7 @@ async fn where_places_come_one_by_one_tenants_have_them_in_turn(mut world: World
     instance.finish(&world).await;
 }
 
-async fn a_tenants_own_limit_holds_on_an_instance_without_limits(mut world: World) {
+async fn tenants_own_limit_holds_on_an_instance_without_limits(mut world: World) {
     (world.settings.max_concurrent_runs, world.settings.prefetch) = (8, 8);
     let instance = world.instance();
     let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "allow" });
@@ -153,7 +153,7 @@ async fn task_that(instance: &Instance, tenant: &str, act: &str) -> String {
     made["id"].as_str().expect("an id").to_owned()
 }
 
-async fn a_crowd_of_one_tenant_delays_anothers_run_by_less_than_two_seconds(world: World) {
+async fn crowd_of_one_tenant_delays_anothers_run_by_less_than_two_seconds(world: World) {
     let mut instance = world.instance();
     let (crowd, one) = (task_of(&instance, "ann").await, task_of(&instance, "bob").await);
     let (status, made) = instance.ask("POST", &format!("/v1/tasks/{crowd}/run"), ADMIN, None).await;

@@ -15,11 +15,11 @@ use crate::support::smtp::MailServer;
 use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
-    a_channel_that_hangs_leaves_places_for_one_that_is_well
-    a_tenant_whose_receiver_hangs_leaves_places_for_the_others
-    a_webhook_that_never_answers_is_unknown_in_the_end_and_the_next_channel_tells
+    channel_that_hangs_leaves_places_for_one_that_is_well
+    tenant_whose_receiver_hangs_leaves_places_for_the_others
+    webhook_that_never_answers_is_unknown_in_the_end_and_the_next_channel_tells
     one_that_was_told_to_wait_for_a_day_is_not_given_up_for_its_age
-    an_address_that_may_not_be_reached_says_nothing_about_its_host
+    address_that_may_not_be_reached_says_nothing_about_its_host
     how_urgent_it_is_decides_what_quiet_hours_hold
     words_of_messages_are_made_on_computing_threads
 }
@@ -92,7 +92,7 @@ async fn tick_until(instance: &Instance, is_so: impl Fn() -> bool) {
     }
 }
 
-async fn a_channel_that_hangs_leaves_places_for_one_that_is_well(mut world: World) {
+async fn channel_that_hangs_leaves_places_for_one_that_is_well(mut world: World) {
     let (hangs, server) = stage(&mut world).await;
     hangs.answer(|_, _| Answer::TakeAndHang);
     let instance = world.instance();
@@ -118,7 +118,7 @@ async fn a_channel_that_hangs_leaves_places_for_one_that_is_well(mut world: Worl
     instance.crash();
 }
 
-async fn a_tenant_whose_receiver_hangs_leaves_places_for_the_others(mut world: World) {
+async fn tenant_whose_receiver_hangs_leaves_places_for_the_others(mut world: World) {
     let (hangs, _server) = stage(&mut world).await;
     hangs.answer(|_, _| Answer::TakeAndHang);
     let well = Sink::start().await;
@@ -150,7 +150,7 @@ async fn to_the_end(world: &World, instance: &Instance) {
     panic!("there is no end of it");
 }
 
-async fn a_webhook_that_never_answers_is_unknown_in_the_end_and_the_next_channel_tells(mut world: World) {
+async fn webhook_that_never_answers_is_unknown_in_the_end_and_the_next_channel_tells(mut world: World) {
     let (sink, server) = stage(&mut world).await;
     // of one it may have taken the first, and refuses to say so later; of the other each answer is lost
     sink.answer(|_, _| Answer::Drop);
@@ -208,7 +208,7 @@ async fn one_that_was_told_to_wait_for_a_day_is_not_given_up_for_its_age(mut wor
     instance.finish(&world).await;
 }
 
-async fn an_address_that_may_not_be_reached_says_nothing_about_its_host(mut world: World) {
+async fn address_that_may_not_be_reached_says_nothing_about_its_host(mut world: World) {
     let (sink, _server) = stage(&mut world).await;
     world.egress.allow = vec![];
     let instance = world.instance();

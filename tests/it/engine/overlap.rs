@@ -17,12 +17,12 @@ on_both! {
     allow_runs_them_side_by_side
     cancel_previous_ends_the_one_before_and_takes_its_place
     cancel_previous_does_not_wait_for_a_back_off
-    a_run_that_waits_for_its_next_attempt_keeps_its_place
-    a_run_behind_goes_on_though_its_task_changed_its_mind
-    a_run_that_waits_for_people_is_in_nobodys_way
-    a_run_that_waits_for_people_and_counts_is_in_the_way
-    a_run_that_waits_and_counts_is_superseded_with_what_it_asks
-    a_run_that_waits_for_its_completion_and_counts_is_in_the_way_until_it_expires
+    run_that_waits_for_its_next_attempt_keeps_its_place
+    run_behind_goes_on_though_its_task_changed_its_mind
+    run_that_waits_for_people_is_in_nobodys_way
+    run_that_waits_for_people_and_counts_is_in_the_way
+    run_that_waits_and_counts_is_superseded_with_what_it_asks
+    run_that_waits_for_its_completion_and_counts_is_in_the_way_until_it_expires
 }
 
 fn every_minute(overlap: &str, acts: Value) -> Value {
@@ -136,7 +136,7 @@ async fn cancel_previous_does_not_wait_for_a_back_off(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_run_that_waits_for_its_next_attempt_keeps_its_place(world: World) {
+async fn run_that_waits_for_its_next_attempt_keeps_its_place(world: World) {
     let instance = world.instance();
     let mut task = every_minute("skip", json!(["retry:90", "succeed"]));
     task["retry"] = json!({ "max_attempts": 2, "backoff_seconds": 0 });
@@ -152,7 +152,7 @@ async fn a_run_that_waits_for_its_next_attempt_keeps_its_place(world: World) {
     instance.crash();
 }
 
-async fn a_run_behind_goes_on_though_its_task_changed_its_mind(world: World) {
+async fn run_behind_goes_on_though_its_task_changed_its_mind(world: World) {
     let instance = world.instance();
     let mut task = every_minute("queue_all", json!(["wait"]));
     task["max_runs"] = json!(2);
@@ -207,7 +207,7 @@ async fn approve_all(instance: &Instance) {
     instance.on(decide).await;
 }
 
-async fn a_run_that_waits_for_people_is_in_nobodys_way(world: World) {
+async fn run_that_waits_for_people_is_in_nobodys_way(world: World) {
     let instance = world.instance();
     for policy in ["skip", "queue_one", "cancel_previous"] {
         let mut task = waiting_each_minute(policy, false, "ask:1800");
@@ -231,7 +231,7 @@ async fn a_run_that_waits_for_people_is_in_nobodys_way(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_run_that_waits_for_people_and_counts_is_in_the_way(world: World) {
+async fn run_that_waits_for_people_and_counts_is_in_the_way(world: World) {
     let instance = world.instance();
     let skips = instance.task(waiting_each_minute("skip", true, "ask:1800")).await;
     let queues = instance.task(waiting_each_minute("queue_one", true, "ask:1800")).await;
@@ -252,7 +252,7 @@ async fn a_run_that_waits_for_people_and_counts_is_in_the_way(world: World) {
     instance.crash();
 }
 
-async fn a_run_that_waits_and_counts_is_superseded_with_what_it_asks(world: World) {
+async fn run_that_waits_and_counts_is_superseded_with_what_it_asks(world: World) {
     let instance = world.instance();
     instance.recipient().await;
     let task = instance.task(waiting_each_minute("cancel_previous", true, "ask:1800")).await;
@@ -275,7 +275,7 @@ async fn a_run_that_waits_and_counts_is_superseded_with_what_it_asks(world: Worl
     instance.finish(&world).await;
 }
 
-async fn a_run_that_waits_for_its_completion_and_counts_is_in_the_way_until_it_expires(world: World) {
+async fn run_that_waits_for_its_completion_and_counts_is_in_the_way_until_it_expires(world: World) {
     let instance = world.instance();
     let task = instance.task(waiting_each_minute("skip", true, "foreign:90")).await;
     minutes(&world, &instance, 3).await;

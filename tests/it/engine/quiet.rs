@@ -19,19 +19,19 @@ use crate::support::world::{ADMIN, World, at, on_both};
 
 on_both! {
     messages_of_the_night_are_told_together_in_the_morning
-    a_digest_of_one_is_that_message
-    a_digest_that_fails_goes_to_the_next_channel_with_its_messages
-    a_digest_that_failed_is_sent_again_with_its_messages
-    a_message_that_comes_when_its_digest_is_under_way_joins_none
+    digest_of_one_is_that_message
+    digest_that_fails_goes_to_the_next_channel_with_its_messages
+    digest_that_failed_is_sent_again_with_its_messages
+    message_that_comes_when_its_digest_is_under_way_joins_none
     held_message_goes_on_the_minute_over_every_change_of_the_clock
     message_over_the_budget_of_the_day_goes_the_next_morning
-    a_test_message_comes_whatever_the_hour
-    a_question_waits_for_the_end_of_quiet_hours_and_joins_no_digest
-    a_sick_channel_is_left_alone_without_using_up_attempts
-    a_backlog_goes_on_as_soon_as_there_is_a_place
+    test_message_comes_whatever_the_hour
+    question_waits_for_the_end_of_quiet_hours_and_joins_no_digest
+    sick_channel_is_left_alone_without_using_up_attempts
+    backlog_goes_on_as_soon_as_there_is_a_place
     refused_message_uses_up_nothing_of_the_budget
     message_held_by_the_budget_is_no_probe_of_a_sick_channel
-    a_question_does_not_wait_for_a_sick_channel
+    question_does_not_wait_for_a_sick_channel
     only_proved_addresses_are_told_where_the_operator_says_so
 }
 
@@ -151,7 +151,7 @@ async fn messages_of_the_night_are_told_together_in_the_morning(mut world: World
     instance.finish(&world).await;
 }
 
-async fn a_digest_of_one_is_that_message(mut world: World) {
+async fn digest_of_one_is_that_message(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     let instance = world.instance();
     put(&instance, received(&sink, json!({ "quiet_hours": night(json!({})) }))).await;
@@ -166,7 +166,7 @@ async fn a_digest_of_one_is_that_message(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_digest_that_fails_goes_to_the_next_channel_with_its_messages(mut world: World) {
+async fn digest_that_fails_goes_to_the_next_channel_with_its_messages(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     let instance = world.instance();
     let hours = night(json!({ "channels": ["email"] }));
@@ -190,7 +190,7 @@ async fn a_digest_that_fails_goes_to_the_next_channel_with_its_messages(mut worl
     instance.finish(&world).await;
 }
 
-async fn a_digest_that_failed_is_sent_again_with_its_messages(mut world: World) {
+async fn digest_that_failed_is_sent_again_with_its_messages(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     sink.answer(|_, number| Answer::Status(if number == 0 { 400 } else { 204 }));
     let instance = world.instance();
@@ -221,7 +221,7 @@ async fn a_digest_that_failed_is_sent_again_with_its_messages(mut world: World) 
     instance.finish(&world).await;
 }
 
-async fn a_message_that_comes_when_its_digest_is_under_way_joins_none(mut world: World) {
+async fn message_that_comes_when_its_digest_is_under_way_joins_none(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     let instance = world.instance();
     put(&instance, received(&sink, json!({ "quiet_hours": night(json!({})) }))).await;
@@ -326,7 +326,7 @@ async fn message_over_the_budget_of_the_day_goes_the_next_morning(mut world: Wor
     instance.finish(&world).await;
 }
 
-async fn a_test_message_comes_whatever_the_hour(mut world: World) {
+async fn test_message_comes_whatever_the_hour(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     let instance = world.instance();
     let hours = night(json!({ "from": "00:00", "to": "00:00", "breaks_through": "never" }));
@@ -348,7 +348,7 @@ async fn asking(instance: &Instance, seconds: u32) -> Uuid {
     run
 }
 
-async fn a_question_waits_for_the_end_of_quiet_hours_and_joins_no_digest(mut world: World) {
+async fn question_waits_for_the_end_of_quiet_hours_and_joins_no_digest(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     world.public_url = Some("https://wake.example.org".into());
     let instance = world.instance();
@@ -369,7 +369,7 @@ async fn a_question_waits_for_the_end_of_quiet_hours_and_joins_no_digest(mut wor
     instance.crash();
 }
 
-async fn a_sick_channel_is_left_alone_without_using_up_attempts(mut world: World) {
+async fn sick_channel_is_left_alone_without_using_up_attempts(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     sink.answer(|_, _| Answer::Status(503));
     let instance = world.instance();
@@ -403,7 +403,7 @@ async fn a_sick_channel_is_left_alone_without_using_up_attempts(mut world: World
     instance.finish(&world).await;
 }
 
-async fn a_backlog_goes_on_as_soon_as_there_is_a_place(mut world: World) {
+async fn backlog_goes_on_as_soon_as_there_is_a_place(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     let instance = world.instance();
     put(&instance, received(&sink, json!({}))).await;
@@ -463,7 +463,7 @@ async fn message_held_by_the_budget_is_no_probe_of_a_sick_channel(mut world: Wor
     instance.finish(&world).await;
 }
 
-async fn a_question_does_not_wait_for_a_sick_channel(mut world: World) {
+async fn question_does_not_wait_for_a_sick_channel(mut world: World) {
     let sink = world_with_sink(&mut world).await;
     sink.answer(|_, _| Answer::Status(503));
     let server = MailServer::start().await;

@@ -25,7 +25,7 @@ async fn until(instance: &Instance, status: u16, is_so: impl Fn(&Value) -> bool)
 }
 
 #[tokio::test]
-async fn a_database_that_is_away_is_said_and_forgotten_when_it_is_back() {
+async fn database_that_is_away_is_said_and_forgotten_when_it_is_back() {
     let world = World::postgres().await;
     let instance = world.instance();
     let ready = until(&instance, 200, |_| true).await;
@@ -39,7 +39,7 @@ async fn a_database_that_is_away_is_said_and_forgotten_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_service_whose_tick_hangs_is_named_and_is_well_again_after_its_next_tick() {
+async fn service_whose_tick_hangs_is_named_and_is_well_again_after_its_next_tick() {
     let world = World::postgres().await;
     let mut instance = world.instance();
     let running = instance.start().await;
@@ -63,7 +63,7 @@ async fn a_service_whose_tick_hangs_is_named_and_is_well_again_after_its_next_ti
 }
 
 #[tokio::test]
-async fn a_clock_that_was_not_measured_lately_is_said_until_it_is_measured() {
+async fn clock_that_was_not_measured_lately_is_said_until_it_is_measured() {
     let mut world = World::postgres().await;
     world.clock = Clock::system();
     let mut instance = world.instance();

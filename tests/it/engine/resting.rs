@@ -88,7 +88,7 @@ async fn each_service_goes_by_its_own_work() {
 }
 
 #[tokio::test]
-async fn a_worker_that_holds_or_executes_anything_does_not_rest() {
+async fn worker_that_holds_or_executes_anything_does_not_rest() {
     let world = World::sqlite();
     let instance = world.instance();
     let next = || next_wake(&*instance.engine().worker, PendingWork::default());

@@ -14,8 +14,8 @@ use crate::support::world::{World, on_both};
 
 on_both! {
     twenty_thousand_old_runs_are_forgotten_while_tasks_fire
-    a_round_ends_when_the_service_stops
-    a_round_is_made_at_the_times_of_the_configuration_and_no_sooner
+    round_ends_when_the_service_stops
+    round_is_made_at_the_times_of_the_configuration_and_no_sooner
 }
 
 const LEFT: &str = "select (select count(*) from runs where fire_key like 'p:%')
@@ -99,7 +99,7 @@ async fn twenty_thousand_old_runs_are_forgotten_while_tasks_fire(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_round_ends_when_the_service_stops(world: World) {
+async fn round_ends_when_the_service_stops(world: World) {
     let instance = world.instance();
     plant(&world, 1_000).await;
     let stop = CancellationToken::new();
@@ -111,7 +111,7 @@ async fn a_round_ends_when_the_service_stops(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_round_is_made_at_the_times_of_the_configuration_and_no_sooner(mut world: World) {
+async fn round_is_made_at_the_times_of_the_configuration_and_no_sooner(mut world: World) {
     world.settings.housekeeping = "0 30 2 * * *".into();
     let mut instance = world.instance();
     plant(&world, 300).await;

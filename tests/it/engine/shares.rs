@@ -8,7 +8,7 @@ use crate::support::world::{World, on_both};
 on_both! {
     slow_runs_of_one_tenant_leave_places_in_which_another_s_start_at_once
     events_and_retries_of_a_tenant_that_has_its_share_wait_for_an_end_of_its_own
-    a_tenant_that_is_alone_has_all_places
+    tenant_that_is_alone_has_all_places
 }
 
 fn every_minute(tenant: &str, act: &str) -> Value {
@@ -80,7 +80,7 @@ async fn events_and_retries_of_a_tenant_that_has_its_share_wait_for_an_end_of_it
     instance.finish(&world).await;
 }
 
-async fn a_tenant_that_is_alone_has_all_places(mut world: World) {
+async fn tenant_that_is_alone_has_all_places(mut world: World) {
     (world.settings.max_concurrent_runs, world.settings.prefetch) = (8, 8);
     let instance = world.instance();
     for _ in 0..20 {

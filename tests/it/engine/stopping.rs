@@ -14,9 +14,9 @@ use crate::support::journal::Ended;
 use crate::support::world::{World, on_both};
 
 on_both! {
-    the_loops_fire_execute_and_stop
-    a_stop_waits_for_runs_and_hands_back_what_does_not_end
-    a_stop_does_not_wait_for_events
+    loops_fire_execute_and_stop
+    stop_waits_for_runs_and_hands_back_what_does_not_end
+    stop_does_not_wait_for_events
 }
 
 async fn stop(instance: &Instance, running: Running) {
@@ -28,7 +28,7 @@ fn after(clock: &Clock, wait: Duration) -> Value {
     json!({ "type": "schedule", "at": (clock.now() + to_delta(wait)).to_rfc3339() })
 }
 
-async fn the_loops_fire_execute_and_stop(mut world: World) {
+async fn loops_fire_execute_and_stop(mut world: World) {
     let lease = Duration::from_secs(3);
     world.settings.lease_seconds = lease.as_secs_f64();
     world.clock = Clock::system();
@@ -62,7 +62,7 @@ async fn the_loops_fire_execute_and_stop(mut world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_stop_waits_for_runs_and_hands_back_what_does_not_end(mut world: World) {
+async fn stop_waits_for_runs_and_hands_back_what_does_not_end(mut world: World) {
     world.settings.shutdown_grace_seconds = 0.3;
     let mut first = world.instance();
     let running = first.start().await;
@@ -110,7 +110,7 @@ async fn a_stop_waits_for_runs_and_hands_back_what_does_not_end(mut world: World
 
 /// Its commit comes after the engine has stopped.
 #[tokio::test]
-async fn a_run_that_is_recorded_during_a_stop_is_ready_for_others() {
+async fn run_that_is_recorded_during_a_stop_is_ready_for_others() {
     let mut world = World::postgres().await;
     world.clock = Clock::system();
     let mut instance = world.instance();
@@ -149,7 +149,7 @@ async fn a_run_that_is_recorded_during_a_stop_is_ready_for_others() {
 }
 
 /// The matcher reads for ten seconds while nothing comes.
-async fn a_stop_does_not_wait_for_events(mut world: World) {
+async fn stop_does_not_wait_for_events(mut world: World) {
     world.clock = Clock::system();
     let mut instance = world.instance();
     // a read waits for five seconds at least, and none begins before
@@ -162,10 +162,10 @@ async fn a_stop_does_not_wait_for_events(mut world: World) {
 }
 
 #[tokio::test]
-async fn a_stop_does_not_wait_for_events_of_redis() {
+async fn stop_does_not_wait_for_events_of_redis() {
     let mut world = World::redis().await;
     world.bus.stalled_after_seconds = 60.0;
-    a_stop_does_not_wait_for_events(world).await;
+    stop_does_not_wait_for_events(world).await;
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use crate::support::app::Instance;
 use crate::support::world::{ADMIN, World};
 
 on_each_bus! {
-    an_event_says_which_part_of_each_trigger_failed
+    event_says_which_part_of_each_trigger_failed
     triggers_that_are_not_told_are_counted
 }
 
@@ -21,7 +21,7 @@ fn named(name: &str, trigger: Value) -> Value {
     task
 }
 
-async fn an_event_says_which_part_of_each_trigger_failed(world: World) {
+async fn event_says_which_part_of_each_trigger_failed(world: World) {
     let instance = world.instance();
     let fires = instance.task(named("fires", json!({ "event_type": "ord*" }))).await;
     instance.task(named("skips", json!({ "filter": "event.data.amount > 'a'" }))).await;

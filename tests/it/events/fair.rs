@@ -19,8 +19,8 @@ const TASKS: usize = 6;
 const EVENTS: usize = 300;
 
 on_each_bus! {
-    a_quiet_tenant_has_its_turn_beside_a_flood_within_a_counted_number_of_rounds
-    a_flood_is_recorded_once_though_its_instance_dies_halfway
+    quiet_tenant_has_its_turn_beside_a_flood_within_a_counted_number_of_rounds
+    flood_is_recorded_once_though_its_instance_dies_halfway
     entries_beyond_a_quota_are_recorded_as_skipped_and_none_is_lost
 }
 
@@ -54,7 +54,7 @@ fn loud_events(mut task: Value) -> Value {
     task
 }
 
-async fn a_quiet_tenant_has_its_turn_beside_a_flood_within_a_counted_number_of_rounds(world: World) {
+async fn quiet_tenant_has_its_turn_beside_a_flood_within_a_counted_number_of_rounds(world: World) {
     let instance = world.instance();
     let loud = flooded(&instance).await;
     let quiet = instance.task(on(json!({}))).await;
@@ -145,7 +145,7 @@ async fn entries_beyond_a_quota_are_recorded_as_skipped_and_none_is_lost(world: 
     instance.crash();
 }
 
-async fn a_flood_is_recorded_once_though_its_instance_dies_halfway(world: World) {
+async fn flood_is_recorded_once_though_its_instance_dies_halfway(world: World) {
     let first = world.instance();
     let loud = flooded(&first).await;
     for _ in 0..3 {
@@ -175,7 +175,7 @@ const GIVE_UP: &str = "
         for each statement execute function give_up()";
 
 /// In place of a slow machine: which statement takes too long is told by how much it records.
-async fn a_write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_buried(world: World) {
+async fn write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_buried(world: World) {
     let instance = world.instance();
     let loud = flooded(&instance).await;
     let quiet = instance.task(on(json!({}))).await;
@@ -200,11 +200,11 @@ async fn a_write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_bur
 }
 
 #[tokio::test]
-async fn a_write_that_times_out_on_the_embedded_bus() {
-    a_write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_buried(World::postgres().await).await;
+async fn write_that_times_out_on_the_embedded_bus() {
+    write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_buried(World::postgres().await).await;
 }
 
 #[tokio::test]
-async fn a_write_that_times_out_on_redis() {
-    a_write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_buried(World::redis().await).await;
+async fn write_that_times_out_on_redis() {
+    write_that_times_out_is_halved_and_an_event_that_does_so_alone_is_buried(World::redis().await).await;
 }

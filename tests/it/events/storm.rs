@@ -64,7 +64,7 @@ async fn until(
 }
 
 #[tokio::test]
-async fn a_hundred_thousand_events_through_three_instances_that_are_killed_make_one_run_for_each_match() {
+async fn hundred_thousand_events_through_three_instances_that_are_killed_make_one_run_for_each_match() {
     let began = Instant::now();
     let (database, prefix) = (Database::empty().await, format!("s{:016x}", fastrand::u64(..)));
     let mut instances = [(); 3].map(|()| instance(&database, &prefix));

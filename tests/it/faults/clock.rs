@@ -30,10 +30,10 @@ fn step(file: &Path, seconds: i64) {
 }
 
 on_both! {
-    a_change_by_a_clock_that_is_behind_takes_no_run_back_that_was_due
+    change_by_a_clock_that_is_behind_takes_no_run_back_that_was_due
 }
 
-async fn a_change_by_a_clock_that_is_behind_takes_no_run_back_that_was_due(world: World) {
+async fn change_by_a_clock_that_is_behind_takes_no_run_back_that_was_due(world: World) {
     let instance = world.instance();
     let trigger = json!({ "type": "schedule", "interval": "1m", "overlap": "queue_all" });
     let task = instance.task(json!({ "acts": ["wait"], "trigger": trigger })).await;
@@ -91,7 +91,7 @@ async fn check_clock_jumps(stage: &mut FaultHarness, file: &Path, what: &str) {
 }
 
 #[tokio::test]
-async fn a_process_whose_clock_jumps_an_hour_and_a_day_both_ways_fires_nothing_twice_and_loses_nothing() {
+async fn process_whose_clock_jumps_an_hour_and_a_day_both_ways_fires_nothing_twice_and_loses_nothing() {
     let mut stage = FaultHarness::sqlite().await;
     let file = stage.service(0).dir.path().join("clock");
     step(&file, 0);
@@ -102,7 +102,7 @@ async fn a_process_whose_clock_jumps_an_hour_and_a_day_both_ways_fires_nothing_t
 }
 
 #[tokio::test]
-async fn a_postgres_whose_clock_jumps_an_hour_and_a_day_both_ways_fires_nothing_twice_and_loses_nothing() {
+async fn postgres_whose_clock_jumps_an_hour_and_a_day_both_ways_fires_nothing_twice_and_loses_nothing() {
     let dir = TempDir::new();
     let file = dir.path().join("clock");
     step(&file, 0);

@@ -12,7 +12,7 @@ use crate::support::postgres_server::PostgresServer;
 const WELL: Duration = Duration::from_secs(3);
 
 #[tokio::test]
-async fn a_postgres_whose_disk_is_full_comes_back_with_everything_that_was_recorded() {
+async fn postgres_whose_disk_is_full_comes_back_with_everything_that_was_recorded() {
     let Some(server) = PostgresServer::start_on_disk(160).await else {
         println!("NOT RUN: a full disk under Postgres; this machine refuses a private mount namespace");
         return;

@@ -70,7 +70,7 @@ async fn claims_without_skip_locked_are_caught() {
 }
 
 #[tokio::test]
-async fn a_start_that_does_not_look_whether_the_task_is_running_is_caught() {
+async fn start_that_does_not_look_whether_the_task_is_running_is_caught() {
     let database = Database::empty().await;
     let stage = FaultHarness::postgres(1, &database.url, &database.url).await;
     let mut stage = stage.with("REVEILLE_FAILPOINT", "no_slot");
@@ -81,7 +81,7 @@ async fn a_start_that_does_not_look_whether_the_task_is_running_is_caught() {
 }
 
 #[tokio::test]
-async fn an_end_without_a_fence_is_caught() {
+async fn end_without_a_fence_is_caught() {
     let database = Database::empty().await;
     let stage = FaultHarness::postgres(2, &database.url, &database.url).await;
     let mut stage = stage.with("REVEILLE_FAILPOINT", "no_fence");
@@ -90,7 +90,7 @@ async fn an_end_without_a_fence_is_caught() {
 }
 
 #[tokio::test]
-async fn a_rescue_without_a_token_is_caught() {
+async fn rescue_without_a_token_is_caught() {
     let database = Database::empty().await;
     let mut stage = three_instances(&database, "rescue_without_token").await;
     stage.effects.takes(Duration::from_secs(4));
@@ -143,7 +143,7 @@ async fn instants_that_are_missed_in_silence_are_caught() {
 }
 
 #[tokio::test]
-async fn an_event_that_is_acknowledged_before_its_run_is_recorded_is_caught() {
+async fn event_that_is_acknowledged_before_its_run_is_recorded_is_caught() {
     let mut stage = FaultHarness::sqlite().await.with("REVEILLE_FAILPOINT", "acknowledge_before_commit");
     stage.start(0).await;
     stage.busy().await;
@@ -172,7 +172,7 @@ async fn fires_without_a_unique_key_are_caught() {
 }
 
 #[tokio::test]
-async fn an_instance_that_goes_by_its_own_clock_is_caught() {
+async fn instance_that_goes_by_its_own_clock_is_caught() {
     let database = Database::empty().await;
     let stage = FaultHarness::postgres(2, &database.url, &database.url).await.with("REVEILLE_FAILPOINT", "local_clock");
     let mut stage = stage.with_of(1, "LD_PRELOAD", &servers::faketime()).with_of(1, "FAKETIME", "+1h").with_of(
@@ -216,7 +216,7 @@ async fn on_postgres_one_call_of_the_store_in_a_hundred_may_fail() {
 }
 
 #[tokio::test]
-async fn a_sqlite_file_that_is_full_keeps_what_it_has_and_goes_on_when_there_is_room() {
+async fn sqlite_file_that_is_full_keeps_what_it_has_and_goes_on_when_there_is_room() {
     let mut stage = FaultHarness::sqlite().await;
     stage.start(0).await;
     stage.busy().await;

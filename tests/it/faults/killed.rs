@@ -73,7 +73,7 @@ const REST: Duration = Duration::from_secs(25);
 const LOSS: TimeDelta = TimeDelta::seconds(10 + 2);
 
 #[tokio::test]
-async fn an_instance_at_rest_goes_on_with_what_a_dead_one_had_claimed() {
+async fn instance_at_rest_goes_on_with_what_a_dead_one_had_claimed() {
     let database = Database::empty().await;
     let mut stage = FaultHarness::postgres(2, &database.url, &database.url).await;
     stage.start_all().await;

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::harness::{FaultHarness, PATIENCE};
 
 #[tokio::test]
-async fn a_run_that_kills_its_process_each_time_is_given_up_and_the_others_go_on() {
+async fn run_that_kills_its_process_each_time_is_given_up_and_the_others_go_on() {
     let mut stage = FaultHarness::sqlite().await;
     stage.effects.takes(Duration::from_millis(200));
     stage.start(0).await;
@@ -40,7 +40,7 @@ async fn a_run_that_kills_its_process_each_time_is_given_up_and_the_others_go_on
 }
 
 #[tokio::test]
-async fn a_trigger_that_no_longer_parses_and_an_executor_that_is_gone_hold_up_no_other_task() {
+async fn trigger_that_no_longer_parses_and_an_executor_that_is_gone_hold_up_no_other_task() {
     let mut stage = FaultHarness::sqlite().await;
     stage.start(0).await;
     stage.busy().await;
@@ -76,7 +76,7 @@ async fn a_trigger_that_no_longer_parses_and_an_executor_that_is_gone_hold_up_no
 }
 
 #[tokio::test]
-async fn a_run_with_a_checkpoint_of_another_release_ends_with_a_reason_and_holds_up_no_other() {
+async fn run_with_a_checkpoint_of_another_release_ends_with_a_reason_and_holds_up_no_other() {
     let stage = FaultHarness::sqlite().await;
     let scenario = stage.service(0).dir.path().join("scenario.toml");
     let steps = "[[steps]]\nturn = 1\ntext = \"Let me look.\"\n[[steps.calls]]\ntool = \"current_time\"\n\

@@ -22,7 +22,7 @@ async fn publish(stage: &mut FaultHarness, length: Duration) {
 }
 
 #[tokio::test]
-async fn an_event_that_was_accepted_outlives_redis_crashes_cuts_and_silence() {
+async fn event_that_was_accepted_outlives_redis_crashes_cuts_and_silence() {
     let mut redis = RedisServer::start(&[]);
     let proxy = Proxy::before(&redis.url()).await;
     let stage = FaultHarness::sqlite().await.with("REVEILLE_BUS__URL", proxy.url(&redis.url()).trim_end_matches('/'));

@@ -40,7 +40,7 @@ async fn instances_that_are_asked_to_stop_under_load_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once_and_what_was_at_work_goes_on_later() {
+async fn second_signal_ends_it_at_once_and_what_was_at_work_goes_on_later() {
     let mut stage = FaultHarness::sqlite().await.with(LEASE_VARIABLE, "6");
     stage.effects.takes(Duration::from_secs(15));
     stage.start(0).await;

@@ -44,7 +44,7 @@ async fn begun(stage: &FaultHarness, attempt: i64) {
 }
 
 #[tokio::test]
-async fn an_instance_that_sleeps_for_longer_than_its_leases_writes_nothing_when_it_wakes() {
+async fn instance_that_sleeps_for_longer_than_its_leases_writes_nothing_when_it_wakes() {
     let database = Database::empty().await;
     let mut stage = FaultHarness::postgres(2, &database.url, &database.url).await;
     sleeps_over_its_leases(&mut stage).await;

@@ -50,7 +50,7 @@ async fn postgres_crashes_again_and_again_and_nothing_is_lost_or_doubled() {
 }
 
 #[tokio::test]
-async fn a_wire_to_postgres_that_is_cut_or_silent_costs_time_and_nothing_else() {
+async fn wire_to_postgres_that_is_cut_or_silent_costs_time_and_nothing_else() {
     let (_database, proxy, mut stage) = behind_a_proxy().await;
     for wire in [Wire::Cut, Wire::BlackHole, Wire::Cut, Wire::BlackHole] {
         stage.once().await;
@@ -81,7 +81,7 @@ async fn connections_that_go_silent_for_ever_are_left_for_new_ones() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_lost_neither_loses_nor_doubles_what_was_committed() {
+async fn answer_that_is_lost_neither_loses_nor_doubles_what_was_committed() {
     let (_database, proxy, mut stage) = behind_a_proxy().await;
     proxy.lose_commits(10);
     proxy.lose_statements(15);

@@ -14,7 +14,7 @@ use super::{answering, only_request, recipient};
 use crate::support::world::World;
 
 #[test]
-fn a_channel_is_there_where_it_has_what_it_needs() {
+fn channel_is_there_where_it_has_what_it_needs() {
     let egress = Egress::new(&egress::Settings::default()).unwrap();
     let names = |settings: &Settings| ChannelRegistry::new(settings, None, &egress, &vault(), None).unwrap().names();
     let none = names(&Settings::default());
@@ -37,7 +37,7 @@ fn a_channel_is_there_where_it_has_what_it_needs() {
 }
 
 #[tokio::test]
-async fn a_result_is_told_in_the_markup_of_its_channel() {
+async fn result_is_told_in_the_markup_of_its_channel() {
     let telegram = json!({ "ok": true, "result": { "message_id": 1 } });
     let telegram = answering(ResponseTemplate::new(200).set_body_json(telegram)).await;
     let slack = answering(ResponseTemplate::new(200).set_body_json(json!({ "ok": true, "ts": "1.2" }))).await;

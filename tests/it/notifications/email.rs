@@ -91,7 +91,7 @@ impl Scripted {
 }
 
 #[tokio::test]
-async fn a_real_mail_server_takes_the_message_as_it_was_meant() {
+async fn real_mail_server_takes_the_message_as_it_was_meant() {
     let server = MailServer::start().await;
     // it waited for the morning, and is dated when it is sent
     let later = created_at() + chrono::TimeDelta::hours(9);
@@ -160,7 +160,7 @@ async fn one_unsubscribes_where_the_operator_says() {
 }
 
 #[tokio::test]
-async fn a_repeat_has_the_same_message_id() {
+async fn repeat_has_the_same_message_id() {
     let server = MailServer::start().await;
     let email = email(format!("smtp://{}", server.address()));
     for _ in 0..2 {
@@ -172,7 +172,7 @@ async fn a_repeat_has_the_same_message_id() {
 }
 
 #[tokio::test]
-async fn an_address_beyond_ascii_goes_where_the_server_takes_it() {
+async fn address_beyond_ascii_goes_where_the_server_takes_it() {
     let server = MailServer::start().await;
     deliver(&email(format!("smtp://{}", server.address())), &to("jörg@example.org")).await.unwrap();
     assert_eq!(server.messages().len(), 1);
@@ -184,7 +184,7 @@ async fn an_address_beyond_ascii_goes_where_the_server_takes_it() {
 }
 
 #[tokio::test]
-async fn an_encrypted_line_is_used_where_its_end_is_trusted() {
+async fn encrypted_line_is_used_where_its_end_is_trusted() {
     let wants_starttls = MailServer::start_with_starttls().await;
     let speaks_tls = MailServer::start_with_tls().await;
     let ways = [
@@ -223,7 +223,7 @@ async fn tls_with_a_wrong_certificate_sends_nothing() {
 }
 
 #[tokio::test]
-async fn a_line_that_must_be_encrypted_is_not_used_in_clear() {
+async fn line_that_must_be_encrypted_is_not_used_in_clear() {
     let server = scripted(&[("EHLO", "250 no-extensions")]).await;
     let url = server.url.replace("smtp://", "smtp://ann:canary@");
     let required = Settings { starttls: Some(StartTls::Required), ..settings(url) };
@@ -282,7 +282,7 @@ async fn silence_before_the_text_is_tried_again_and_silence_after_it_is_unknown(
 }
 
 #[tokio::test]
-async fn a_refused_login_is_the_operators_to_mend_and_the_password_is_not_repeated() {
+async fn refused_login_is_the_operators_to_mend_and_the_password_is_not_repeated() {
     let server = scripted(&[("EHLO", "250 AUTH PLAIN"), ("AUTH", "535 5.7.8 bad credentials")]).await;
     let url = server.url.replace("smtp://", "smtp://ann:canary@");
     let (word, why) = outcome(deliver(&email(url), &ann()).await);
@@ -298,7 +298,7 @@ async fn refused_connection_is_retried() {
 }
 
 #[tokio::test]
-async fn a_recipient_without_an_address_is_said_to_have_none() {
+async fn recipient_without_an_address_is_said_to_have_none() {
     let email = email("smtp://127.0.0.1:1");
     let none = recipient(Addresses::default());
     assert_eq!(outcome(deliver(&email, &none).await), ("unsendable", "the recipient has no email address".into()));

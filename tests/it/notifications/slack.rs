@@ -76,7 +76,7 @@ fn body(request: &wiremock::Request) -> Value {
 }
 
 #[tokio::test]
-async fn a_message_is_written_with_the_operator_s_token_in_blocks() {
+async fn message_is_written_with_the_operator_s_token_in_blocks() {
     let server = answering(ok()).await;
     let receipt = deliver_words(&slack(&server.uri(), Some(TOKEN)), &member(), &sample_message(), created_at()).await;
     let provider_id = Some("1503435956.000247".to_owned());
@@ -91,7 +91,7 @@ async fn a_message_is_written_with_the_operator_s_token_in_blocks() {
 }
 
 #[tokio::test]
-async fn a_webhook_of_the_recipient_s_own_needs_no_token() {
+async fn webhook_of_the_recipient_s_own_needs_no_token() {
     let server = answering(ResponseTemplate::new(200).set_body_string("ok")).await;
     let slack = slack(&server.uri(), None);
     let receipt =
@@ -105,7 +105,7 @@ async fn a_webhook_of_the_recipient_s_own_needs_no_token() {
 }
 
 #[tokio::test]
-async fn a_long_text_is_several_sections_within_slack_s_limits() {
+async fn long_text_is_several_sections_within_slack_s_limits() {
     let server = answering(ok()).await;
     let slack = slack(&server.uri(), Some(TOKEN));
     let text = "Ein Satz mit &amp; und Grüßen.\n".repeat(1300);
@@ -124,7 +124,7 @@ async fn a_long_text_is_several_sections_within_slack_s_limits() {
 }
 
 #[tokio::test]
-async fn a_link_that_is_no_web_address_is_no_button() {
+async fn link_that_is_no_web_address_is_no_button() {
     let server = answering(ok()).await;
     let link = Some(Link { label: "Open".into(), url: "javascript:alert(1)".into() });
     deliver_words(&slack(&server.uri(), Some(TOKEN)), &member(), &RenderedMessage { link, ..words() }, created_at())
@@ -186,7 +186,7 @@ async fn every_answer_of_a_webhook_has_its_meaning() {
 }
 
 #[tokio::test]
-async fn a_busy_slack_is_asked_again_when_it_wants_to_be() {
+async fn busy_slack_is_asked_again_when_it_wants_to_be() {
     let body = json!({ "ok": false, "error": "ratelimited" });
     let busy = ResponseTemplate::new(429).insert_header("retry-after", "30").set_body_json(body);
     let server = answering(busy).await;
@@ -212,7 +212,7 @@ async fn unanswered_message_is_unknown_and_an_unsent_one_is_retried() {
 }
 
 #[tokio::test]
-async fn a_webhook_elsewhere_and_one_of_another_tenant_are_not_written_to() {
+async fn webhook_elsewhere_and_one_of_another_tenant_are_not_written_to() {
     let server = answering(ok()).await;
     let slack = slack(&server.uri(), None);
     for elsewhere in ["http://127.0.0.1:1/services/x", "https://evil.example/services/x", "http://hooks.slack.com/x"] {
@@ -239,7 +239,7 @@ async fn login(base: &str, token: Option<&str>) -> Option<Login> {
 }
 
 #[tokio::test]
-async fn a_look_at_the_login_asks_whom_the_token_is_of() {
+async fn look_at_the_login_asks_whom_the_token_is_of() {
     let me = json!({ "ok": true, "url": "https://t.slack.com/", "team": "Team", "user": "wake", "team_id": "T1" });
     let server = answering(ResponseTemplate::new(200).set_body_json(me)).await;
     let fine = Login::Fine("Slack knows the app as wake of Team".into());

@@ -93,7 +93,7 @@ async fn signalwire_and_a_key_and_a_messaging_service_are_used_where_they_are_se
 }
 
 #[tokio::test]
-async fn a_report_is_asked_for_at_an_address_of_this_delivery_s_own() {
+async fn report_is_asked_for_at_an_address_of_this_delivery_s_own() {
     let server = answering(taken()).await;
     let sms = sms_at(&settings(&server.uri()), Some("https://wake.example.org/"));
     deliver(&sms, &ann()).await.unwrap();
@@ -113,7 +113,7 @@ async fn no_report_is_asked_for_at_an_address_that_the_provider_can_t_reach() {
 }
 
 #[tokio::test]
-async fn a_text_has_no_more_parts_than_it_may_and_keeps_its_link() {
+async fn text_has_no_more_parts_than_it_may_and_keeps_its_link() {
     let link = "https://wake.example.org/approvals/0123456789abcdefghij";
     let long = RenderedMessage {
         text: format!("{}\n\nLook at it and decide:\n{link}", "Ein Satz – „überall“ 😀. ".repeat(40)),
@@ -181,7 +181,7 @@ async fn every_answer_has_its_meaning_and_none_repeats_the_token() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_json_is_judged_by_its_status() {
+async fn answer_that_is_no_json_is_judged_by_its_status() {
     for (status, word) in [(201, "sent"), (400, "rejected"), (401, "misconfigured"), (502, "transient")] {
         let server = answering(ResponseTemplate::new(status).set_body_string("<html>")).await;
         assert_eq!(outcome(deliver(&sms(&server.uri()), &ann()).await).0, word, "{status}");
@@ -197,7 +197,7 @@ async fn message_refused_in_the_accepting_answer_is_refused() {
 }
 
 #[tokio::test]
-async fn a_busy_provider_is_asked_again_when_it_wants_to_be() {
+async fn busy_provider_is_asked_again_when_it_wants_to_be() {
     let server = answering(refusal(429, json!(20429)).insert_header("retry-after", "7")).await;
     match deliver(&sms(&server.uri()), &ann()).await {
         Err(ChannelError::Transient { retry_after, .. }) => assert_eq!(retry_after, Some(Duration::from_secs(7))),
@@ -223,7 +223,7 @@ async fn unanswered_message_is_unknown_and_an_unsent_one_is_retried() {
 }
 
 #[tokio::test]
-async fn a_recipient_without_a_number_is_said_to_have_none() {
+async fn recipient_without_a_number_is_said_to_have_none() {
     let none = recipient(Addresses::default());
     let why = "the recipient has no number for text messages".into();
     assert_eq!(outcome(deliver(&sms("http://127.0.0.1:1"), &none).await), ("unsendable", why));
@@ -234,7 +234,7 @@ async fn login(settings: &Settings) -> Login {
 }
 
 #[tokio::test]
-async fn a_look_at_the_login_asks_for_the_account_and_sends_nothing() {
+async fn look_at_the_login_asks_for_the_account_and_sends_nothing() {
     let server = MockServer::start().await;
     let account = json!({ "sid": "AC7f00", "status": "active", "type": "Full" });
     let answer = ResponseTemplate::new(200).set_body_json(account);
@@ -248,7 +248,7 @@ async fn a_look_at_the_login_asks_for_the_account_and_sends_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_is_looked_at_by_what_it_may_see() {
+async fn key_is_looked_at_by_what_it_may_see() {
     let server = MockServer::start().await;
     let path_of_messages = "/2010-04-01/Accounts/AC7f00/Messages.json";
     let page = ResponseTemplate::new(200).set_body_json(json!({ "messages": [] }));
@@ -264,7 +264,7 @@ async fn a_key_is_looked_at_by_what_it_may_see() {
 }
 
 #[tokio::test]
-async fn a_login_that_is_not_taken_and_an_account_that_is_closed_are_wrong() {
+async fn login_that_is_not_taken_and_an_account_that_is_closed_are_wrong() {
     let said = |status: u16, body: Value| ResponseTemplate::new(status).set_body_json(body);
     for (answer, why) in [
         (said(401, json!({ "code": 20003, "message": format!("no {TOKEN}") })), "Twilio answered 401: no [redacted]"),

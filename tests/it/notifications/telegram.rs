@@ -50,7 +50,7 @@ async fn sent(told: &RenderedMessage) -> Value {
 }
 
 #[tokio::test]
-async fn a_question_is_sent_with_a_button_and_can_t_be_forwarded() {
+async fn question_is_sent_with_a_button_and_can_t_be_forwarded() {
     let server = answering(ok()).await;
     let told = asked("https://wake.example.org/approvals/1");
     let receipt = deliver_words(&telegram(&server.uri()), &ann(), &told, created_at()).await;
@@ -71,7 +71,7 @@ async fn a_question_is_sent_with_a_button_and_can_t_be_forwarded() {
 }
 
 #[tokio::test]
-async fn a_result_may_be_forwarded_and_what_does_not_press_makes_no_sound() {
+async fn result_may_be_forwarded_and_what_does_not_press_makes_no_sound() {
     let plain = sent(&words()).await;
     assert_eq!(
         (plain.get("protect_content"), plain.get("reply_markup"), plain.get("disable_notification")),
@@ -94,7 +94,7 @@ async fn a_result_may_be_forwarded_and_what_does_not_press_makes_no_sound() {
 }
 
 #[tokio::test]
-async fn a_link_that_telegram_would_refuse_is_no_button() {
+async fn link_that_telegram_would_refuse_is_no_button() {
     for private in
         ["http://localhost:7700/approvals/1", "http://192.168.1.5/approvals/1", "https://nas/x", "ftp://a.org"]
     {
@@ -103,7 +103,7 @@ async fn a_link_that_telegram_would_refuse_is_no_button() {
 }
 
 #[tokio::test]
-async fn a_text_is_no_longer_than_telegram_takes_and_its_tags_are_closed() {
+async fn text_is_no_longer_than_telegram_takes_and_its_tags_are_closed() {
     let long = sent(&RenderedMessage { text: format!("<b>{}</b>", "Grüße &amp; 😀 ".repeat(700)), ..words() }).await;
     let text = long["text"].as_str().unwrap();
     let shown = text.replace("<b>", "").replace("</b>", "").replace("&amp;", "&");
@@ -185,7 +185,7 @@ impl Write for Log {
 }
 
 #[tokio::test]
-async fn the_token_is_in_no_log_though_it_is_in_the_address() {
+async fn token_is_in_no_log_though_it_is_in_the_address() {
     let log = Log::default();
     let (written, making) = (log.clone(), log.clone());
     let logged =
@@ -206,7 +206,7 @@ async fn the_token_is_in_no_log_though_it_is_in_the_address() {
 }
 
 #[tokio::test]
-async fn a_look_at_the_login_asks_who_the_bot_is() {
+async fn look_at_the_login_asks_who_the_bot_is() {
     let me =
         json!({ "ok": true, "result": { "id": 123456, "is_bot": true, "first_name": "R", "username": "wake_bot" } });
     let server = answering(ResponseTemplate::new(200).set_body_json(me)).await;

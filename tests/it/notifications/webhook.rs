@@ -71,7 +71,7 @@ fn verifies(request: &wiremock::Request, secret: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_message_is_posted_as_the_standard_says_and_each_secret_verifies_it() {
+async fn message_is_posted_as_the_standard_says_and_each_secret_verifies_it() {
     let server = answering(204).await;
     assert_eq!(deliver(&local(), &ann(format!("{}/hook?a=1", server.uri()))).await, delivered());
     let [request] = server.received_requests().await.unwrap().try_into().expect("one request");
@@ -91,7 +91,7 @@ async fn a_message_is_posted_as_the_standard_says_and_each_secret_verifies_it() 
 }
 
 #[tokio::test]
-async fn a_repeat_has_the_same_id_and_body_and_a_new_time() {
+async fn repeat_has_the_same_id_and_body_and_a_new_time() {
     let server = answering(500).await;
     let ann = ann(server.uri());
     for minutes in [0, 5] {
@@ -104,7 +104,7 @@ async fn a_repeat_has_the_same_id_and_body_and_a_new_time() {
 }
 
 #[tokio::test]
-async fn a_busy_receiver_is_asked_again_when_it_wants_to_be() {
+async fn busy_receiver_is_asked_again_when_it_wants_to_be() {
     let server = MockServer::start().await;
     let answer = ResponseTemplate::new(429).insert_header("retry-after", "90");
     Mock::given(method("POST")).respond_with(answer).mount(&server).await;
@@ -118,7 +118,7 @@ async fn a_busy_receiver_is_asked_again_when_it_wants_to_be() {
 }
 
 #[tokio::test]
-async fn a_broken_receiver_is_asked_again_and_one_that_refuses_is_not() {
+async fn broken_receiver_is_asked_again_and_one_that_refuses_is_not() {
     let transient = |why: &str| Err(ChannelError::Transient { why: why.into(), retry_after: None });
     let rejected = |why: &str| Err(ChannelError::Rejected { why: why.into() });
     let answer = async |status| deliver(&local(), &ann(answering(status).await.uri())).await;
@@ -131,7 +131,7 @@ async fn a_broken_receiver_is_asked_again_and_one_that_refuses_is_not() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_not_followed_anywhere() {
+async fn redirect_is_not_followed_anywhere() {
     let (server, other) = (MockServer::start().await, answering(200).await);
     for (from, to) in [("/other", other.uri()), ("/same", "/hook".to_owned())] {
         let answer = ResponseTemplate::new(307).insert_header("location", to.as_str());
@@ -177,7 +177,7 @@ async fn hanging_receiver_leaves_the_outcome_unknown_and_an_absent_one_does_not(
 }
 
 #[tokio::test]
-async fn an_address_that_is_not_public_is_refused_without_a_connection() {
+async fn address_that_is_not_public_is_refused_without_a_connection() {
     let server = answering(200).await;
     match deliver(&webhook(&[]), &ann(server.uri())).await {
         Err(ChannelError::Unsendable { why }) => assert!(why.contains("127.0.0.1 is loopback"), "{why}"),
@@ -187,7 +187,7 @@ async fn an_address_that_is_not_public_is_refused_without_a_connection() {
 }
 
 #[tokio::test]
-async fn a_secret_of_another_tenant_signs_nothing() {
+async fn secret_of_another_tenant_signs_nothing() {
     let server = answering(200).await;
     let mut stolen = ann(server.uri());
     stolen.addresses.webhook.as_mut().unwrap().sealed_secret = seal_secret(&vault(), "bob", &Secret::new(OLD)).unwrap();
@@ -199,7 +199,7 @@ async fn a_secret_of_another_tenant_signs_nothing() {
 }
 
 #[tokio::test]
-async fn a_recipient_without_an_address_is_said_to_have_none() {
+async fn recipient_without_an_address_is_said_to_have_none() {
     let none = recipient(Addresses::default());
     let why = "the recipient has no webhook address".into();
     assert_eq!(deliver(&local(), &none).await, Err(ChannelError::Unsendable { why }));

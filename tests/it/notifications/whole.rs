@@ -20,8 +20,8 @@ use crate::support::smtp::MailServer;
 use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
-    a_link_that_a_provider_quotes_is_recorded_nowhere
-    a_long_answer_is_cut_in_its_mail_and_read_in_full_behind_its_link
+    link_that_a_provider_quotes_is_recorded_nowhere
+    long_answer_is_cut_in_its_mail_and_read_in_full_behind_its_link
     all_messages_of_a_digest_are_read_behind_its_link
     page_of_a_message_names_the_language_in_which_it_speaks
     questions_and_codes_are_not_shown
@@ -84,7 +84,7 @@ fn message(kind: MessageKind, tenant: &str, text: &str) -> NewDelivery {
     }
 }
 
-async fn a_long_answer_is_cut_in_its_mail_and_read_in_full_behind_its_link(mut world: World) {
+async fn long_answer_is_cut_in_its_mail_and_read_in_full_behind_its_link(mut world: World) {
     let server = MailServer::start().await;
     mailing(&mut world, &server);
     let instance = world.instance();
@@ -205,7 +205,7 @@ async fn page_of_a_message_names_the_language_in_which_it_speaks(mut world: Worl
     instance.crash();
 }
 
-async fn a_link_that_a_provider_quotes_is_recorded_nowhere(mut world: World) {
+async fn link_that_a_provider_quotes_is_recorded_nowhere(mut world: World) {
     let server = MockServer::start().await;
     let quoting = |request: &wiremock::Request| {
         let (_, text) = url::form_urlencoded::parse(&request.body).find(|(name, _)| name == "Body").expect("a text");

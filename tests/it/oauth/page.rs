@@ -66,7 +66,7 @@ async fn is_connected(api: &Api, account: &str) -> bool {
 }
 
 #[tokio::test]
-async fn an_account_is_connected_by_its_button_and_by_nothing_else() {
+async fn account_is_connected_by_its_button_and_by_nothing_else() {
     let (server, api) = stage().await;
     let before = api.written().await;
     let url = link(&api, "work").await;
@@ -135,7 +135,7 @@ async fn an_account_is_connected_by_its_button_and_by_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_button_works_only_in_the_browser_that_was_shown_the_page() {
+async fn button_works_only_in_the_browser_that_was_shown_the_page() {
     let (server, api) = stage().await;
     // an attacker has a link and a code of their own, and another's browser send the form
     let back = server.agree(&link(&api, "work").await, "the-attacker-at-the-provider").await;
@@ -168,7 +168,7 @@ async fn connect_pressed_twice_at_once_connects_once() {
 }
 
 #[tokio::test]
-async fn a_person_who_refuses_is_told_what_the_provider_said_escaped() {
+async fn person_who_refuses_is_told_what_the_provider_said_escaped() {
     let (server, api) = stage().await;
     let back = server.refuse(&link(&api, "primary").await).await;
     let page = fetch(&api, "GET", &path(&back)).await.expect(200);
@@ -182,7 +182,7 @@ async fn a_person_who_refuses_is_told_what_the_provider_said_escaped() {
 }
 
 #[tokio::test]
-async fn a_state_that_is_old_changed_or_made_for_something_else_leads_nowhere() {
+async fn state_that_is_old_changed_or_made_for_something_else_leads_nowhere() {
     let (server, api) = stage().await;
     let back = server.agree(&link(&api, "primary").await, "ann-at-the-provider").await;
     let page = fetch(&api, "GET", &path(&back)).await.expect(200);
@@ -213,7 +213,7 @@ async fn a_state_that_is_old_changed_or_made_for_something_else_leads_nowhere() 
 }
 
 #[tokio::test]
-async fn a_link_does_not_outlive_the_token_that_it_was_made_with() {
+async fn link_does_not_outlive_the_token_that_it_was_made_with() {
     let (server, api) = stage().await;
     let end = api.clock.now() + TimeDelta::minutes(3);
     let (revoked, first) = api.token_until("ann", &["credentials:write"], None).await;
@@ -235,7 +235,7 @@ async fn a_link_does_not_outlive_the_token_that_it_was_made_with() {
 }
 
 #[tokio::test]
-async fn a_code_of_another_flow_is_refused_by_the_provider() {
+async fn code_of_another_flow_is_refused_by_the_provider() {
     let (server, api) = stage().await;
     let mine = server.agree(&link(&api, "primary").await, "ann-at-the-provider").await;
     let cookie = cookie(&fetch(&api, "GET", &path(&mine)).await.expect(200));
@@ -256,7 +256,7 @@ async fn a_code_of_another_flow_is_refused_by_the_provider() {
 }
 
 #[tokio::test]
-async fn a_link_is_for_a_service_that_is_described_and_a_name_that_can_be_one() {
+async fn link_is_for_a_service_that_is_described_and_a_name_that_can_be_one() {
     let (_server, api) = stage().await;
     let token = api.token("ann", &["credentials:write"]).await;
     let ask = async |path: &str| api.ask("GET", path, Some(&token), None).await;
@@ -271,7 +271,7 @@ async fn a_link_is_for_a_service_that_is_described_and_a_name_that_can_be_one() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_person_in_a_real_browser_goes_from_the_link_to_the_provider_and_back_to_the_button() {
+async fn person_in_a_real_browser_goes_from_the_link_to_the_provider_and_back_to_the_button() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     let (_server, api) = stage_at(&base).await;

@@ -61,7 +61,7 @@ async fn refresh_is_single_flight_on_sqlite_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_is_renewed_before_its_end_and_the_others_do_not_wait_for_it() {
+async fn token_is_renewed_before_its_end_and_the_others_do_not_wait_for_it() {
     let stage = OAuthHarness::on_postgres().await;
     let (one, two) = (stage.instance().await, stage.instance().await);
     stage.connect(&one).await;
@@ -85,7 +85,7 @@ async fn a_token_is_renewed_before_its_end_and_the_others_do_not_wait_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_that_the_api_refuses_is_renewed_once_for_all_who_were_refused() {
+async fn token_that_the_api_refuses_is_renewed_once_for_all_who_were_refused() {
     let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     stage.connect(&one).await;
@@ -113,7 +113,7 @@ async fn a_token_that_the_api_refuses_is_renewed_once_for_all_who_were_refused()
 }
 
 #[tokio::test]
-async fn an_owner_s_own_token_endpoint_is_asked_with_the_secret_of_the_document_and_through_the_egress() {
+async fn owner_s_own_token_endpoint_is_asked_with_the_secret_of_the_document_and_through_the_egress() {
     let stage = OAuthHarness::on_sqlite().await;
     let body_client = super::harness::provider(&stage.server, BODY_CLIENT);
     let one = stage.instance_with(&[("calendar".to_owned(), body_client)].into()).await;
@@ -197,7 +197,7 @@ async fn credential_written_while_the_old_token_is_refused_is_not_sent_to_the_ol
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_that_is_renewed_while_its_owner_binds_it_elsewhere_is_kept_and_not_handed_out() {
+async fn token_that_is_renewed_while_its_owner_binds_it_elsewhere_is_kept_and_not_handed_out() {
     let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     stage.connect(&one).await;
@@ -254,7 +254,7 @@ async fn new_token_is_handed_out_once_it_is_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_that_is_told_as_failed_and_was_done_is_found() {
+async fn write_that_is_told_as_failed_and_was_done_is_found() {
     let stage = OAuthHarness::on_postgres().await;
     let proxy = stage.proxy().await;
     let one = stage.instance_by(&proxy).await;

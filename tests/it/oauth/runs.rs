@@ -19,8 +19,8 @@ use crate::support::oauth::{CLIENT, OAuthServer};
 use crate::support::world::{World, on_both};
 
 on_both! {
-    a_run_renews_a_token_that_has_ended_and_the_other_side_gets_the_new_one
-    an_account_that_is_taken_back_is_told_of_once_whoever_comes_to_it_first
+    run_renews_a_token_that_has_ended_and_the_other_side_gets_the_new_one
+    account_that_is_taken_back_is_told_of_once_whoever_comes_to_it_first
 }
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -95,7 +95,7 @@ fn webhook(url: &str) -> Value {
     json!({ "executor": "webhook", "action": { "config": config }, "trigger": trigger })
 }
 
-async fn a_run_renews_a_token_that_has_ended_and_the_other_side_gets_the_new_one(world: World) {
+async fn run_renews_a_token_that_has_ended_and_the_other_side_gets_the_new_one(world: World) {
     let (world, server, sink) = open(world).await;
     let instance = world.instance();
     connect(&world, &instance, &server).await;
@@ -133,7 +133,7 @@ enum Who {
     Hook,
 }
 
-async fn an_account_that_is_taken_back_is_told_of_once_whoever_comes_to_it_first(world: World) {
+async fn account_that_is_taken_back_is_told_of_once_whoever_comes_to_it_first(world: World) {
     let (mut world, server, sink) = open(world).await;
     let look = json!({ "url": sink.uri(), "credential": "calendar" });
     world.follows(&json!({ "steps": [

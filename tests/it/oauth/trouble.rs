@@ -46,7 +46,7 @@ async fn consent_that_is_taken_back_stops_the_credential_tells_its_owner_once_an
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endpoint_that_hangs_costs_the_first_use_some_seconds_and_the_others_nothing() {
+async fn endpoint_that_hangs_costs_the_first_use_some_seconds_and_the_others_nothing() {
     let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     stage.connect(&one).await;
@@ -62,7 +62,7 @@ async fn an_endpoint_that_hangs_costs_the_first_use_some_seconds_and_the_others_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_whose_time_is_over_before_its_token_is_there_was_never_sent_and_says_so() {
+async fn request_whose_time_is_over_before_its_token_is_there_was_never_sent_and_says_so() {
     let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     stage.connect(&one).await;
@@ -93,7 +93,7 @@ async fn refresh_reports_an_endpoint_that_is_down_and_retries_at_the_next_use() 
 }
 
 #[tokio::test]
-async fn a_wrong_client_secret_is_the_operator_s_to_correct_and_no_reason_to_connect_again() {
+async fn wrong_client_secret_is_the_operator_s_to_correct_and_no_reason_to_connect_again() {
     let stage = OAuthHarness::on_postgres().await;
     let right = stage.instance().await;
     stage.connect(&right).await;
@@ -168,7 +168,7 @@ async fn refresh_outlives_the_caller_that_waits_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_is_lost_on_the_way_costs_the_refresh_token_and_is_said() {
+async fn answer_that_is_lost_on_the_way_costs_the_refresh_token_and_is_said() {
     let stage = OAuthHarness::on_sqlite().await;
     let one = stage.instance().await;
     one.recipient().await;

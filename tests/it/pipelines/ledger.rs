@@ -51,7 +51,7 @@ async fn crashed(
 }
 
 #[tokio::test]
-async fn a_crash_at_any_write_repeats_what_is_harmless_and_pays_at_most_once() {
+async fn crash_at_any_write_repeats_what_is_harmless_and_pays_at_most_once() {
     let mut points = 0;
     let (mut unknown, mut unpaid) = (0, 0);
     for n in 0.. {
@@ -146,7 +146,7 @@ async fn items_that_are_done_are_not_done_again() {
 }
 
 #[tokio::test]
-async fn an_agent_goes_on_at_its_last_turn_and_two_of_them_have_calls_of_their_own() {
+async fn agent_goes_on_at_its_last_turn_and_two_of_them_have_calls_of_their_own() {
     let asks = |n: i64| calls(vec![call("c1", "echo", json!({ "n": n }))]);
     let config = json!({ "steps": [
         { "name": "one", "agent": { "instruction": "do one" } },

@@ -35,7 +35,7 @@ async fn steps_of_a_pipeline_are_fifty_at_most() {
 }
 
 #[tokio::test]
-async fn a_tool_step_runs_where_the_rules_of_its_tenant_let_the_call_through() {
+async fn tool_step_runs_where_the_rules_of_its_tenant_let_the_call_through() {
     let steps = |n: u64| json!({ "steps": [{ "name": "s", "tool": { "name": "send", "args": { "n": n } } }] });
     let stage = ruled(json!({ "tenants": { "ann": { "send": { "gate": "auto", "when": "args.n < 3" } } } }));
     assert_eq!(faults(&stage, steps(1)), []);
@@ -47,7 +47,7 @@ async fn a_tool_step_runs_where_the_rules_of_its_tenant_let_the_call_through() {
 }
 
 #[tokio::test]
-async fn a_tool_step_is_refused_where_the_rules_ask_for_what_the_matrix_lets_through() {
+async fn tool_step_is_refused_where_the_rules_ask_for_what_the_matrix_lets_through() {
     let steps = json!({ "steps": [{ "name": "s", "tool": { "name": "echo", "args": { "n": 1 } } }] });
     let strict = ruled(json!({ "tools": { "echo": { "gate": "confirm" } } }));
     let told = faults(&strict, steps.clone());
@@ -58,7 +58,7 @@ async fn a_tool_step_is_refused_where_the_rules_ask_for_what_the_matrix_lets_thr
 }
 
 #[test]
-fn a_tool_that_demands_a_person_or_a_wait_is_no_step_whatever_the_rules_say() {
+fn tool_that_demands_a_person_or_a_wait_is_no_step_whatever_the_rules_say() {
     let tools = vec![
         FakeTool::echo("pay").with(|tool| tool.requires_confirmation = true),
         FakeTool::echo("post").with(|tool| tool.undo_seconds = Some(10)),
@@ -177,7 +177,7 @@ fn valid_pipelines_are_accepted() {
 }
 
 #[test]
-fn a_pipeline_has_steps_not_too_many_and_one_llm() {
+fn pipeline_has_steps_not_too_many_and_one_llm() {
     let told = |config| faults(&stage(), config).into_iter().map(|(place, _)| place).collect::<Vec<_>>();
     assert_eq!(told(json!({})), ["/action/config/steps"]);
     assert_eq!(told(json!({ "steps": [] })), ["/action/config/steps"]);

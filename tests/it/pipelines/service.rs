@@ -14,10 +14,10 @@ use crate::support::app::Instance;
 use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
-    a_filtered_run_succeeds_and_nobody_is_told
+    filtered_run_succeeds_and_nobody_is_told
     values_and_events_of_a_run_are_there_afterwards
-    an_agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason
-    a_stored_pipeline_beyond_a_bound_disables_its_task_and_tells_its_owner_once
+    agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason
+    stored_pipeline_beyond_a_bound_disables_its_task_and_tells_its_owner_once
     missing_field_of_a_step_is_told_to_its_owner_once_for_each_version_of_the_steps
 }
 
@@ -59,7 +59,7 @@ async fn missing_field_of_a_step_is_told_to_its_owner_once_for_each_version_of_t
     instance.finish(&world).await;
 }
 
-async fn a_stored_pipeline_beyond_a_bound_disables_its_task_and_tells_its_owner_once(world: World) {
+async fn stored_pipeline_beyond_a_bound_disables_its_task_and_tells_its_owner_once(world: World) {
     let instance = world.instance();
     instance.recipient().await;
     let steps = |text: &str| json!([{ "name": "a", "map": text }]);
@@ -93,7 +93,7 @@ async fn a_stored_pipeline_beyond_a_bound_disables_its_task_and_tells_its_owner_
     instance.finish(&world).await;
 }
 
-async fn a_filtered_run_succeeds_and_nobody_is_told(world: World) {
+async fn filtered_run_succeeds_and_nobody_is_told(world: World) {
     let instance = world.instance();
     instance.recipient().await;
     let steps = json!([{ "name": "never", "filter": "1 > 2" }, { "name": "tell", "notify": { "message": "no" } }]);
@@ -136,7 +136,7 @@ async fn values_and_events_of_a_run_are_there_afterwards(world: World) {
     instance.finish(&world).await;
 }
 
-async fn an_agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason(mut world: World) {
+async fn agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason(mut world: World) {
     let deeds: Arc<Mutex<Vec<Value>>> = Arc::default();
     let noted = deeds.clone();
     let file = FakeTool::new("file", move |_, arguments| {

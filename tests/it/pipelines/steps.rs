@@ -23,7 +23,7 @@ async fn answering(verb: &str, template: ResponseTemplate) -> MockServer {
 }
 
 #[tokio::test]
-async fn the_pipeline_of_the_contract_runs_from_event_to_message() {
+async fn pipeline_of_the_contract_runs_from_event_to_message() {
     let server = MockServer::start().await;
     Mock::given(method("GET"))
         .and(path("/orders/7"))
@@ -89,7 +89,7 @@ async fn field_that_a_step_misses_is_told_once_in_a_run_with_its_place() {
 }
 
 #[tokio::test]
-async fn a_false_filter_ends_the_run_quietly() {
+async fn false_filter_ends_the_run_quietly() {
     let stage = stage();
     let steps = json!([
         { "name": "small", "filter": "event.data.total < 100" },
@@ -109,7 +109,7 @@ async fn answer_of_a_run_is_its_output_or_the_last_value() {
 }
 
 #[tokio::test]
-async fn a_body_keeps_its_types_and_the_key_is_the_step_s_own() {
+async fn body_keeps_its_types_and_the_key_is_the_step_s_own() {
     let server = MockServer::start().await;
     Mock::given(method("POST"))
         .and(body_json(json!({ "id": 7, "tags": ["a"], "note": "id 7" })))
@@ -135,7 +135,7 @@ async fn a_body_keeps_its_types_and_the_key_is_the_step_s_own() {
 }
 
 #[tokio::test]
-async fn a_failure_that_may_pass_is_tried_again_in_the_run_and_then_by_the_run() {
+async fn failure_that_may_pass_is_tried_again_in_the_run_and_then_by_the_run() {
     let server = answering("GET", ResponseTemplate::new(500)).await;
     let step = |more: Value| {
         let mut step =
@@ -163,7 +163,7 @@ async fn a_failure_that_may_pass_is_tried_again_in_the_run_and_then_by_the_run()
 }
 
 #[tokio::test]
-async fn the_next_attempt_goes_on_at_the_step_that_failed() {
+async fn next_attempt_goes_on_at_the_step_that_failed() {
     let server = MockServer::start().await;
     Mock::given(method("PUT")).respond_with(ResponseTemplate::new(200)).expect(1).mount(&server).await;
     Mock::given(method("GET")).respond_with(ResponseTemplate::new(503)).up_to_n_times(1).mount(&server).await;
@@ -203,7 +203,7 @@ async fn unsafe_request_is_repeated_only_where_the_other_side_did_nothing() {
 }
 
 #[tokio::test]
-async fn a_status_that_is_expected_is_no_failure_and_addresses_inside_are_denied() {
+async fn status_that_is_expected_is_no_failure_and_addresses_inside_are_denied() {
     let server = answering("GET", ResponseTemplate::new(404)).await;
     let step = json!([
         { "name": "read", "http": { "url": server.uri(), "accept_status": [404] } },
@@ -327,7 +327,7 @@ async fn one_completion_and_an_agent_are_steps_and_what_they_use_is_counted() {
 }
 
 #[tokio::test]
-async fn an_agent_that_hangs_ends_at_the_limit_that_the_configuration_sets_for_agents() {
+async fn agent_that_hangs_ends_at_the_limit_that_the_configuration_sets_for_agents() {
     for (seconds, own, limit) in [(7, json!(null), 7_000), (7, json!(20), 20_000), (40, json!(null), 40_000)] {
         let settings = reveille::agent::Settings { agent_tool_execution_timeout: seconds, ..Default::default() };
         let stage = AgentHarness::with_settings(vec![], vec![], settings);

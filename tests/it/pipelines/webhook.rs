@@ -18,12 +18,12 @@ use crate::support::world::{ADMIN, World, on_both};
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 on_both! {
-    a_parked_run_is_completed_once_with_its_own_token
+    parked_run_is_completed_once_with_its_own_token
     step_not_completed_in_time_expires_and_the_owner_is_told
-    a_parked_run_frees_its_slot_and_can_be_cancelled
-    a_deleted_task_takes_its_parked_runs_along
+    parked_run_frees_its_slot_and_can_be_cancelled
+    deleted_task_takes_its_parked_runs_along
     every_answer_has_its_meaning
-    the_secret_goes_in_and_never_comes_out
+    secret_goes_in_and_never_comes_out
 }
 
 fn reaching_here(mut world: World) -> World {
@@ -68,7 +68,7 @@ fn verifies(request: &Request) -> bool {
     header("webhook-signature") == format!("v1,{}", STANDARD.encode(tag))
 }
 
-async fn a_parked_run_is_completed_once_with_its_own_token(world: World) {
+async fn parked_run_is_completed_once_with_its_own_token(world: World) {
     let world = reaching_here(world);
     let instance = world.instance();
     instance.recipient().await;
@@ -145,7 +145,7 @@ async fn step_not_completed_in_time_expires_and_the_owner_is_told(world: World) 
     instance.finish(&world).await;
 }
 
-async fn a_parked_run_frees_its_slot_and_can_be_cancelled(world: World) {
+async fn parked_run_frees_its_slot_and_can_be_cancelled(world: World) {
     let world = reaching_here(world);
     let instance = world.instance();
     let server = answering(ResponseTemplate::new(202)).await;
@@ -163,7 +163,7 @@ async fn a_parked_run_frees_its_slot_and_can_be_cancelled(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_deleted_task_takes_its_parked_runs_along(world: World) {
+async fn deleted_task_takes_its_parked_runs_along(world: World) {
     let world = reaching_here(world);
     let instance = world.instance();
     let server = answering(ResponseTemplate::new(202)).await;
@@ -236,7 +236,7 @@ async fn every_answer_has_its_meaning(world: World) {
     instance.finish(&world).await;
 }
 
-async fn the_secret_goes_in_and_never_comes_out(world: World) {
+async fn secret_goes_in_and_never_comes_out(world: World) {
     let world = reaching_here(world);
     let instance = world.instance();
     let server = answering(ResponseTemplate::new(200)).await;

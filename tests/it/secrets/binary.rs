@@ -75,7 +75,7 @@ fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_binary_that_is_aborted_has_left_a_planted_secret_nowhere() {
+async fn binary_that_is_aborted_has_left_a_planted_secret_nowhere() {
     let server = echo("").await;
     let mut service = Service::new()
         .with("REVEILLE_TELEMETRY__LOG_LEVEL", "trace")

@@ -25,7 +25,7 @@ use super::{echo, encodings, open, received, sent, traces};
 use crate::support::app::Instance;
 use crate::support::world::{ADMIN, World, on_both};
 
-on_both! { a_planted_secret_is_found_nowhere_but_encrypted }
+on_both! { planted_secret_is_found_nowhere_but_encrypted }
 
 const CANARY: &str = "Kan4rie/+&=%7E\"<x>'zQ8w";
 /// Of an account at a provider: as they are planted, and as they are renewed.
@@ -178,7 +178,7 @@ impl Respond for Model {
     }
 }
 
-async fn a_planted_secret_is_found_nowhere_but_encrypted(world: World) {
+async fn planted_secret_is_found_nowhere_but_encrypted(world: World) {
     let log = Log::default();
     tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(log.clone()).try_init().ok();
     let mut world = open(world);

@@ -8,7 +8,7 @@ use crate::support::app::Instance;
 use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
-    a_declared_tool_is_asked_about_and_sent_once_with_its_credential
+    declared_tool_is_asked_about_and_sent_once_with_its_credential
     with_another_credential_it_is_asked_about_again
     with_a_status_it_is_offered_warned_of_or_gone
 }
@@ -103,7 +103,7 @@ fn agent() -> Value {
     json!({ "executor": "orchestrator", "action": { "instruction": "Tell them." } })
 }
 
-async fn a_declared_tool_is_asked_about_and_sent_once_with_its_credential(world: World) {
+async fn declared_tool_is_asked_about_and_sent_once_with_its_credential(world: World) {
     let server = echo("").await;
     let world = noting(world, &server.uri(), "notes");
     let instance = world.instance();

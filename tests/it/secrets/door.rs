@@ -26,7 +26,7 @@ on_both! {
     nothing_of_fifty_odd_secrets_comes_back_by_any_path
     key_that_comes_back_in_other_letter_case_is_taken_out
     it_goes_to_its_hosts_alone_and_a_refusal_is_on_record
-    a_redirect_takes_it_nowhere_else
+    redirect_takes_it_nowhere_else
     refused_token_is_renewed_and_the_request_sent_once_more
     unusable_credential_says_why_and_nothing_is_sent
     secret_used_by_a_run_comes_back_by_no_other_request_of_it
@@ -268,7 +268,7 @@ async fn it_goes_to_its_hosts_alone_and_a_refusal_is_on_record(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_redirect_takes_it_nowhere_else(world: World) {
+async fn redirect_takes_it_nowhere_else(world: World) {
     let world = open(world);
     let elsewhere = echo("").await;
     let (instance, server) = (world.instance(), echo(&elsewhere.uri()).await);

@@ -15,8 +15,8 @@ use crate::support::app::Instance;
 use crate::support::world::{World, on_both};
 
 on_both! {
-    an_owner_is_told_once_though_the_end_of_the_run_is_not_recorded
-    a_run_does_not_end_before_its_owner_is_told
+    owner_is_told_once_though_the_end_of_the_run_is_not_recorded
+    run_does_not_end_before_its_owner_is_told
     credential_saved_meanwhile_pauses_nothing_and_the_failure_is_told_as_any_other
     credential_error_of_a_foreign_runtime_is_an_ordinary_failure
 }
@@ -59,7 +59,7 @@ async fn wait_for_notice(instance: &Instance) {
     }
 }
 
-async fn an_owner_is_told_once_though_the_end_of_the_run_is_not_recorded(world: World) {
+async fn owner_is_told_once_though_the_end_of_the_run_is_not_recorded(world: World) {
     for (trigger, status) in [(once(), TaskStatus::Completed), (hourly(), TaskStatus::Paused)] {
         let mut world = open(match world.is_postgres() {
             true => World::postgres().await,
@@ -98,7 +98,7 @@ async fn an_owner_is_told_once_though_the_end_of_the_run_is_not_recorded(world: 
     }
 }
 
-async fn a_run_does_not_end_before_its_owner_is_told(world: World) {
+async fn run_does_not_end_before_its_owner_is_told(world: World) {
     let world = open(world);
     let instance = world.instance();
     instance.recipient().await;

@@ -16,11 +16,11 @@ use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
     which_tasks_name_a_credential_is_written_with_them
-    a_task_whose_tool_is_sent_with_a_credential_depends_on_it
-    a_run_that_lacks_its_credential_is_not_repeated_and_its_task_waits_for_the_owner
-    a_poll_that_lacks_its_credential_pauses_its_task
-    a_task_goes_on_with_what_is_saved
-    an_agent_is_told_what_to_connect_and_its_owner_once
+    task_whose_tool_is_sent_with_a_credential_depends_on_it
+    run_that_lacks_its_credential_is_not_repeated_and_its_task_waits_for_the_owner
+    poll_that_lacks_its_credential_pauses_its_task
+    task_goes_on_with_what_is_saved
+    agent_is_told_what_to_connect_and_its_owner_once
     refused_credential_pauses_tasks_that_need_it_and_an_agent_is_told
 }
 
@@ -88,7 +88,7 @@ async fn which_tasks_name_a_credential_is_written_with_them(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_run_that_lacks_its_credential_is_not_repeated_and_its_task_waits_for_the_owner(world: World) {
+async fn run_that_lacks_its_credential_is_not_repeated_and_its_task_waits_for_the_owner(world: World) {
     let world = open(world);
     let (instance, server) = (world.instance(), echo("").await);
     instance.recipient().await;
@@ -117,7 +117,7 @@ async fn a_run_that_lacks_its_credential_is_not_repeated_and_its_task_waits_for_
     instance.finish(&world).await;
 }
 
-async fn a_poll_that_lacks_its_credential_pauses_its_task(world: World) {
+async fn poll_that_lacks_its_credential_pauses_its_task(world: World) {
     let world = open(world);
     let (instance, server) = (world.instance(), echo("").await);
     instance.recipient().await;
@@ -142,7 +142,7 @@ async fn a_poll_that_lacks_its_credential_pauses_its_task(world: World) {
     instance.finish(&world).await;
 }
 
-async fn a_task_goes_on_with_what_is_saved(world: World) {
+async fn task_goes_on_with_what_is_saved(world: World) {
     let world = open(world);
     let (instance, server) = (world.instance(), echo("").await);
     let bearer = json!({ "as": "bearer", "from": "/key" });
@@ -191,7 +191,7 @@ async fn a_task_goes_on_with_what_is_saved(world: World) {
     instance.finish(&world).await;
 }
 
-async fn an_agent_is_told_what_to_connect_and_its_owner_once(world: World) {
+async fn agent_is_told_what_to_connect_and_its_owner_once(world: World) {
     let mut world = open(world);
     let server = echo("").await;
     let scenario = format!(
@@ -293,7 +293,7 @@ async fn refused_credential_pauses_tasks_that_need_it_and_an_agent_is_told(world
     instance.finish(&world).await;
 }
 
-async fn a_task_whose_tool_is_sent_with_a_credential_depends_on_it(world: World) {
+async fn task_whose_tool_is_sent_with_a_credential_depends_on_it(world: World) {
     let mut world = open(world);
     let tool = |name: &str, credential: &str| {
         json!({

@@ -112,7 +112,7 @@ async fn run(server: &mut PgConnection, statement: String) {
 }
 
 #[tokio::test]
-async fn a_test_gets_a_database_of_its_own_as_a_role_without_privileges() {
+async fn test_gets_a_database_of_its_own_as_a_role_without_privileges() {
     let mut database = Database::copy_of("support_template", |url| async move {
         connect(&url).await.execute("create table planted (n int)").await.expect("fill the template");
     })

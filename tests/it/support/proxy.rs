@@ -214,7 +214,7 @@ fn is_commit(sent: &[u8]) -> bool {
 }
 
 #[tokio::test]
-async fn a_commit_whose_answer_is_lost_has_been_carried_out() {
+async fn commit_whose_answer_is_lost_has_been_carried_out() {
     use sqlx::{Connection, Executor, PgConnection};
     let database = super::postgres::Database::empty().await;
     let proxy = Proxy::before(&database.url).await;
@@ -232,7 +232,7 @@ async fn a_commit_whose_answer_is_lost_has_been_carried_out() {
 }
 
 #[tokio::test]
-async fn a_statement_whose_answer_is_lost_has_been_carried_out() {
+async fn statement_whose_answer_is_lost_has_been_carried_out() {
     use sqlx::{Connection, Executor, PgConnection};
     let database = super::postgres::Database::empty().await;
     let proxy = Proxy::before(&database.url).await;
@@ -250,7 +250,7 @@ async fn a_statement_whose_answer_is_lost_has_been_carried_out() {
 }
 
 #[tokio::test]
-async fn a_cut_wire_refuses_and_a_black_hole_says_nothing_until_the_wire_is_whole() {
+async fn cut_wire_refuses_and_a_black_hole_says_nothing_until_the_wire_is_whole() {
     let echo = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("tcp://{}", echo.local_addr().unwrap());
     tokio::spawn(async move {

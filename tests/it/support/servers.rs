@@ -63,7 +63,7 @@ pub fn lasting_ports<const N: usize>() -> [u16; N] {
 }
 
 #[tokio::test]
-async fn the_redis_of_the_tests_keeps_what_it_is_given() {
+async fn redis_of_the_tests_keeps_what_it_is_given() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let url = url::Url::parse(&redis_url()).unwrap();
     let address = (url.host_str().unwrap(), url.port().unwrap());

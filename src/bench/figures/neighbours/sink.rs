@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_known_by_the_number_in_it() {
+    fn message_is_known_by_the_number_in_it() {
         assert_eq!(numbered(r#"{"data":{"output":"saw event 17."}}"#), "17");
         assert_eq!(numbered("nothing of it"), "");
     }

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_this_machine_is_known_in_every_spelling() {
+    fn address_of_this_machine_is_known_in_every_spelling() {
         for here in
             ["http://localhost:7700", "http://a.localhost", "http://127.1", "http://[::1]:1", "http://0.0.0.0:7700"]
         {

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nonce_is_read_from_the_form_and_nowhere_else() {
+    fn nonce_is_read_from_the_form_and_nowhere_else() {
         let page = "<form method=\"post\"><input type=\"hidden\" name=\"nonce\" value=\"5ec4e7\">\n</form>";
         assert_eq!(nonce(page), Some("5ec4e7"));
         assert_eq!(nonce("<p>Approved.</p>"), None);

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_notification_is_genuine_only_with_its_own_signature() {
+    fn notification_is_genuine_only_with_its_own_signature() {
         let (key, body) = ([7_u8; 32], Bytes::from_static(b"{\"type\":\"message\"}"));
         let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), &[b"d1.1795000000.", &body[..]].concat());
         let headers = |id: &'static str, signature: String| {

@@ -95,7 +95,7 @@ mod tests {
     use crate::cli::screen::TextPage;
 
     #[test]
-    fn an_approval_is_shown_whole_and_nothing_hides_in_it() {
+    fn approval_is_shown_whole_and_nothing_hides_in_it() {
         let page = TextPage::default();
         let approval = json!({
             "id": "a1", "tenant_id": "ann", "run_id": "r1", "agent_name": "pay", "action_summary": "Pay 5\u{202e}0 to bob",

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_the_place_of_its_file() {
+    fn key_is_the_place_of_its_file() {
         let key = |path: &str| key_of(Path::new("/tasks"), Path::new(path));
         assert_eq!(key("/tasks/reports/daily.toml").as_deref(), Some("reports/daily"));
         assert_eq!(key("/tasks/a.b.YAML").as_deref(), Some("a.b"));

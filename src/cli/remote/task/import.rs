@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_sent_in_pieces_that_keep_its_lines() {
+    fn file_is_sent_in_pieces_that_keep_its_lines() {
         let text = "{\"a\":1}\nno\n\n{\"b\":2}";
         let (piece_of, lines) = next_chunk(&mut text.as_bytes(), Some("ann")).unwrap();
         let piece_of = String::from_utf8(piece_of).unwrap();

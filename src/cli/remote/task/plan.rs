@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_reads_like_a_diff() {
+    fn plan_reads_like_a_diff() {
         let before = json!({ "action": { "instruction": "Read my mail.\nBe short.\nThank you." }, "max_runs": 1 });
         let after =
             json!({ "action": { "instruction": "Read my mail.\nBe long.\nAnd kind.\nThank you." }, "max_runs": 2 });

@@ -95,7 +95,7 @@ mod tests {
     use super::{covers, host};
 
     #[test]
-    fn a_list_covers_what_goes_nowhere_that_it_does_not_name() {
+    fn list_covers_what_goes_nowhere_that_it_does_not_name() {
         for (held, wanted) in [
             ("a.example.org", "a.example.org"),
             ("a.example.org", "a.example.org:8443"),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_kept_as_requests_name_it() {
+    fn host_is_kept_as_requests_name_it() {
         for (written, kept) in [
             ("api.example.org", "api.example.org"),
             ("API.Example.ORG.", "api.example.org"),

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_that_is_said_is_stored_with_what_the_database_has_to_know() {
+    fn least_that_is_said_is_stored_with_what_the_database_has_to_know() {
         assert_eq!(
             read_with(json!({})),
             Ok(json!({
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_names_its_place_and_what_would_be_right() {
+    fn fault_names_its_place_and_what_would_be_right() {
         for (more, pointer, part) in [
             (json!({"interval": "500ms"}), "/interval", "can't read"),
             (json!({"interval": 5}), "/interval", "\"5s\""),

@@ -267,18 +267,18 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_fires_once_until_it_was_false_again() {
+    fn edge_fires_once_until_it_was_false_again() {
         assert_eq!(script(json!({}), &prices(&[600, 499, 480, 510, 490, 489])), ".F..F.");
         assert_eq!(script(json!({}), &prices(&[400, 400])), "F.", "what is true at first fires");
     }
 
     #[test]
-    fn a_level_fires_each_time() {
+    fn level_fires_each_time() {
         assert_eq!(script(json!({"fire": "every_time"}), &prices(&[600, 499, 480, 510, 490])), ".FF.F");
     }
 
     #[test]
-    fn a_change_is_one_from_the_poll_before() {
+    fn change_is_one_from_the_poll_before() {
         let change = json!({"fire": "on_change", "expression": null, "watch": "value / 100"});
         assert_eq!(script(change, &prices(&[601, 699, 700, 700, 600])), "..F.F");
         let filtered = json!({"fire": "on_change"});
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flapping_value_does_not_hold_and_one_that_stays_fires_when_it_has_held() {
+    fn flapping_value_does_not_hold_and_one_that_stays_fires_when_it_has_held() {
         let hold = json!({"hold_for": "2m"});
         assert_eq!(script(hold.clone(), &prices(&[400, 600, 400, 400, 400, 400, 600, 400])), "....F...");
         let level = json!({"hold_for": "2m", "fire": "every_time"});
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_ends_on_time_though_the_interval_is_longer() {
+    fn hold_ends_on_time_though_the_interval_is_longer() {
         let question = question(json!({"interval": "1h", "hold_for": "10m"}));
         let step = ConditionState::default().on_poll(&question, &subject(), seen(json!(1)), start(), 0.0);
         assert_eq!((step.fire, step.next_poll_at), (None, start() + TimeDelta::minutes(10)));
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fire_within_a_cooldown_is_recorded_as_skipped_and_used_up() {
+    fn fire_within_a_cooldown_is_recorded_as_skipped_and_used_up() {
         let cooldown = json!({"cooldown": "3m"});
         assert_eq!(script(cooldown, &prices(&[400, 600, 400, 400, 400, 600, 400])), "F.s...F");
         let level = json!({"cooldown": "3m", "fire": "every_time"});
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_poll_is_never_false_and_never_an_edge() {
+    fn failing_poll_is_never_false_and_never_an_edge() {
         assert_eq!(
             script(json!({"failure_notice_after": 9}), &prices(&[400, -1, -1, 400, -1, 600, -1, 400])),
             "Fxx.x.xF"
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_is_told_once_after_so_many_and_once_when_it_is_well_again() {
+    fn owner_is_told_once_after_so_many_and_once_when_it_is_well_again() {
         let twice = json!({"failure_notice_after": 2});
         assert_eq!(script(twice, &prices(&[600, -1, 600, -1, -1, -1, -1, 600, 600, -1, -1])), ".x.xx!xx.+.xx!");
     }
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unchanged_answer_is_the_value_of_before() {
+    fn unchanged_answer_is_the_value_of_before() {
         let question = question(json!({"fire": "every_time"}));
         let first = ConditionState::default().on_poll(&question, &subject(), seen(json!(400)), start(), 0.0).state;
         let step =
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_of_another_format_is_begun_anew_but_keeps_counting() {
+    fn state_of_another_format_is_begun_anew_but_keeps_counting() {
         let other = json!({"format": 99, "verdict": true});
         assert_eq!(ConditionState::read(&other, 4), ConditionState { edges: 4, ..ConditionState::default() });
     }

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_at_the_head_of_a_field_is_remembered() {
+    fn star_at_the_head_of_a_field_is_remembered() {
         let facts = |text: &str| CronExpression::read(text).map(|e| (e.follows_elapsed, e.both_days)).unwrap();
         assert_eq!(facts("0 8 1 * 1"), (false, false));
         assert_eq!(facts("0-59 0-23 1 * 1"), (false, false));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_names_its_place_and_what_would_be_right() {
+    fn fault_names_its_place_and_what_would_be_right() {
         for (text, why) in [
             ("", "is empty; write five fields such as `0 8 * * *`, or `@daily`"),
             ("0 25 * * *", "hour field, character 3: `25`: 25 is not between 0 and 23"),

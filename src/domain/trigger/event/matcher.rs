@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expression_sees_the_event_and_the_task() {
+    fn expression_sees_the_event_and_the_task() {
         assert!(fires(json!({"source": "shop", "filter": "event.data.amount > task.metadata.least"})));
         assert!(!fires(json!({"source": "shop", "filter": "event.data.amount > 200"})));
         assert!(!fires(json!({"source": "shop", "filter": "event.data.nothing.at.all"})), "what is missing is no");
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_event_is_skipped_and_one_without_a_time_is_new() {
+    fn old_event_is_skipped_and_one_without_a_time_is_new() {
         let matcher = matcher(json!({"source": "shop", "max_age": "1h"}));
         let at = |time: &str| matcher.judge(&arrival(json!({"time": time})), now());
         assert_eq!(at("2027-03-01T06:59:59Z"), EventVerdict::Skipped("too_old".into()));
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_names_the_keys() {
+    fn way_names_the_keys() {
         let EventVerdict::Fires(way) = judge(json!({
             "source": "shop", "dedup": {"key": "event.data.order.id", "window": "1h"},
             "throttle": {"limit": 3, "per": "1m", "key": "event.source"}, "debounce": {"quiet": "30s"},

@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_is_read_part_by_part() {
+    fn rule_is_read_part_by_part() {
         let parts = RuleParts::parse("rrule:freq=monthly;interval=2;byday=1mo,-1FR;bysetpos=-1;until=20271231t235959z")
             .unwrap();
         let until = "2027-12-31T23:59:59".parse().unwrap();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_names_the_part() {
+    fn fault_names_the_part() {
         for (rule, why) in [
             ("", "`FREQ` is missing"),
             ("BYDAY=MO", "`FREQ` is missing"),

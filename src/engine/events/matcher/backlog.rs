@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_with_many_waiting_is_full_and_another_is_not() {
+    fn tenant_with_many_waiting_is_full_and_another_is_not() {
         let mut backlog = WaitingEvents::default();
         (0..PER_TENANT).for_each(|id| backlog.push(taken("a", id)));
         backlog.push(taken("b", 0));

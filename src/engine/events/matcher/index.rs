@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_whose_compiling_panics_is_unreadable_and_the_one_beside_it_is_compiled() {
+    fn task_whose_compiling_panics_is_unreadable_and_the_one_beside_it_is_compiled() {
         let (bad, good) = (task(1), task(2));
         let found = compile_catching_panics(&bad, || panic!("on purpose"));
         let Some(Err(unreadable)) = found else { panic!("it can't be compiled") };

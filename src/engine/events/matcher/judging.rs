@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_judged_in_parts_of_whole_events() {
+    fn flood_is_judged_in_parts_of_whole_events() {
         let judged = judged(&index_of(30), events(100));
         assert_eq!((judged.slice.events.len(), judged.slice.matches.len()), (17, 510));
         assert_eq!(judged.rest.iter().map(|taken| taken.id.as_str()).collect::<Vec<_>>()[..2], ["17", "18"]);

@@ -251,7 +251,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_write_is_bounded_and_a_quiet_tenant_is_in_the_first() {
+    fn write_is_bounded_and_a_quiet_tenant_is_in_the_first() {
         let mut ready = SliceQueue::default();
         ready.push(slice("loud", 3, 1000, 1));
         ready.push(slice("quiet", 1, 1, 1));
@@ -268,7 +268,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_short_write_has_a_part_of_each_tenant_too() {
+    fn short_write_has_a_part_of_each_tenant_too() {
         let mut ready = SliceQueue::default();
         ready.push(slice("loud", 3, 1000, 1));
         ready.push(slice("quiet", 1, 1, 1));
@@ -278,7 +278,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_write_is_bounded_in_bytes() {
+    fn write_is_bounded_in_bytes() {
         let mut ready = SliceQueue::default();
         ready.push(slice("loud", 1, 1000, 256 * 1024 - 300));
         let piece = ready.next(WRITE).unwrap();

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_whole_under_the_key_that_sealed_it_after_a_rotation_too_and_under_no_other() {
+    fn chain_is_whole_under_the_key_that_sealed_it_after_a_rotation_too_and_under_no_other() {
         let entries = chain(&vault(&[OLD]), 20);
         assert_eq!(walked(&vault(&[OLD]), &entries).map(|walk| walk.position), Ok(20));
         assert_eq!(walked(&vault(&[NEW, OLD]), &entries).map(|walk| walk.position), Ok(20));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_changes_are_each_found_where_they_are() {
+    fn thousand_changes_are_each_found_where_they_are() {
         let vault = vault(&[OLD]);
         let whole = chain(&vault, 40);
         let mut random = fastrand::Rng::with_seed(7);

@@ -195,7 +195,7 @@ mod tests {
     use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 
     #[test]
-    fn a_call_that_was_not_sent_may_be_tried_again_even_where_its_effect_happens_once() {
+    fn call_that_was_not_sent_may_be_tried_again_even_where_its_effect_happens_once() {
         let send = ToolExecution {
             name: "send".into(),
             arguments: Tree::Literal(json!({})),

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_reads_back_and_nonsense_has_its_place() {
+    fn cursor_reads_back_and_nonsense_has_its_place() {
         for at in [
             Cursor::Start,
             Cursor::Credentials(uuid::Uuid::max()),

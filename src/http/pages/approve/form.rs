@@ -275,7 +275,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_form_that_comes_back_as_it_was_is_what_was_proposed_to_the_byte() {
+    fn form_that_comes_back_as_it_was_is_what_was_proposed_to_the_byte() {
         let proposal = odd();
         let fields = fields(&proposal);
         let mut form = url::form_urlencoded::Serializer::new(String::new());

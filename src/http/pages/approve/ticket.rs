@@ -57,7 +57,7 @@ mod tests {
     use crate::ports::vault::{KeySource, Settings, WithoutKeys};
 
     #[test]
-    fn a_ticket_is_read_back_and_none_can_be_made_up() {
+    fn ticket_is_read_back_and_none_can_be_made_up() {
         let settings = Settings {
             master_keys: vec![KeySource::value("k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")],
             accept_lost_keys: false,

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_id_that_comes_again_in_another_turn_is_another_call() {
+    fn call_id_that_comes_again_in_another_turn_is_another_call() {
         let mut memory = StreamMemory::default();
         assert!(memory.accept_live(&end(1)) && memory.accept_live(&call()) && !memory.accept_live(&call()));
         assert!(memory.accept_live(&end(2)) && memory.accept_live(&call()));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_once_live_and_at_the_end_and_again_where_a_later_attempt_has_it() {
+    fn error_is_told_once_live_and_at_the_end_and_again_where_a_later_attempt_has_it() {
         let error = |message: &str| StreamEvent::Error { code: "llm_timeout".into(), message: message.into() };
         let mut memory = StreamMemory::default();
         assert!(memory.accept_live(&start(1)) && memory.accept_live(&error("late")));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_may_begin_again_live_but_is_read_as_begun_once() {
+    fn message_may_begin_again_live_but_is_read_as_begun_once() {
         let mut memory = StreamMemory::default();
         assert!(memory.accept_live(&start(1)) && memory.accept_live(&chunk(1)) && memory.accept_live(&start(1)));
         assert_eq!(memory.accept_committed(&entry(1)), [end(1), call()]);

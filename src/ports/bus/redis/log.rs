@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_reads_back_and_others_are_refused() {
+    fn position_reads_back_and_others_are_refused() {
         for text in ["0", "7.1712345678901.0", "0.1.2_15.3.4"] {
             assert_eq!(Position::parse(text).unwrap().text(), text);
         }

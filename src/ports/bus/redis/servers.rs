@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_names_one_server_a_cluster_or_sentinels() {
+    fn url_names_one_server_a_cluster_or_sentinels() {
         assert!(matches!(Servers::of("redis://:canary@h:1/2"), Ok(Servers::One(_))));
         assert!(matches!(Servers::of("redis+cluster://u:p@h1,h2:7"), Ok(Servers::Cluster(nodes, _)) if nodes
             .iter().map(Url::as_str).eq(["redis://u:p@h1:6379", "redis://u:p@h2:7"])));

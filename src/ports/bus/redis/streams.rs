@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_without_its_field_is_told_with_what_it_has() {
+    fn entry_without_its_field_is_told_with_what_it_has() {
         let fields = ["a", "1", "b", "2"].map(|word| word.as_bytes().to_vec()).to_vec();
         let unreadable = event_of(&fields).unwrap_err();
         assert_eq!((unreadable.text.as_str(), unreadable.why.as_str()), ("a 1 b 2", "it has no field `event`"));

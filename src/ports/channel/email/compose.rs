@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_has_one_id_and_another_has_another() {
+    fn conversation_has_one_id_and_another_has_another() {
         assert_eq!(thread_id("task 7"), thread_id("task 7"));
         assert_ne!(thread_id("task 7"), thread_id("task 8"));
         assert_eq!(thread_id("task 7").len(), "thread.".len() + 32);

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_sent_in_clear_unless_that_is_asked_for() {
+    fn password_is_never_sent_in_clear_unless_that_is_asked_for() {
         let host = || "mail.example.org".to_owned();
         let with = "smtp://ann:p%40ss@mail.example.org";
         assert_eq!(server(with, None), Ok((host(), 587, starttls(StartTls::Required), true)));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_on_this_machine_is_spoken_to_in_clear() {
+    fn server_on_this_machine_is_spoken_to_in_clear() {
         for (url, host) in [("localhost", "localhost"), ("127.0.0.1:2525", "127.0.0.1"), ("[::1]", "::1")] {
             let (read, _, security, _) = server(&format!("smtp://{url}"), None).unwrap();
             assert_eq!((read.as_str(), security), (host, starttls(StartTls::Never)));

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_standard_comes_out_byte_by_byte() {
+    fn example_of_the_standard_comes_out_byte_by_byte() {
         let own = PrivateKey::from_private_key(&ECDH_P256, &bytes(OWN_PRIVATE)).unwrap();
         let salt = bytes(SALT).try_into().unwrap();
         let sealed = seal(PLAINTEXT, &bytes(PUBLIC), &bytes(AUTH), &own, salt).unwrap();

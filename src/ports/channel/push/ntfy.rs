@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_is_whole_and_has_a_server() {
+    fn login_is_whole_and_has_a_server() {
         let secret = |text: &str| Some(Secret::new(text));
         let url = Some("https://ntfy.example.org".to_owned());
         let fault = |settings: Settings| {

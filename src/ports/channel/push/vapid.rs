@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_signed_for_the_origin_of_its_endpoint_and_no_longer_than_a_day() {
+    fn message_is_signed_for_the_origin_of_its_endpoint_and_no_longer_than_a_day() {
         let vapid = opened(RAW, Some("mailto:ops@example.org")).unwrap();
         let endpoint = Url::parse("https://push.example.net:8443/wpush/v2/gAAAA?x=1").unwrap();
         let header = vapid.authorization(&endpoint, now()).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_origin_has_no_usual_port_and_without_a_subject_none_is_claimed() {
+    fn origin_has_no_usual_port_and_without_a_subject_none_is_claimed() {
         let vapid = opened(RAW, None).unwrap();
         let claims = |endpoint: &str| {
             let header = vapid.authorization(&Url::parse(endpoint).unwrap(), now())?;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_is_an_address_to_write_to() {
+    fn subject_is_an_address_to_write_to() {
         for subject in ["ops@example.org", "mailto:", "http://example.org", ""] {
             let refused = opened(RAW, Some(subject)).unwrap_err().to_string();
             assert_eq!(refused, "/channels/push/vapid/subject: must begin with `mailto:` or `https://`", "{subject}");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_is_shown_by_its_public_key() {
+    fn identity_is_shown_by_its_public_key() {
         let shown = format!("{:?}", opened(RAW, None).unwrap());
         assert_eq!(shown, format!("Vapid {{ public_key: \"{PUBLIC}\", .. }}"));
     }

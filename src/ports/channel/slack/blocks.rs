@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_parted_at_lines_and_words_and_nothing_is_lost() {
+    fn text_is_parted_at_lines_and_words_and_nothing_is_lost() {
         assert_eq!(split_text("", 10), [""; 0]);
         assert_eq!(split_text("short", 10), ["short"]);
         assert_eq!(split_text("one two\nthree four", 10), ["one two", "three four"]);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_text_that_is_told_fits_into_one_message() {
+    fn longest_text_that_is_told_fits_into_one_message() {
         for line in ["word ".repeat(310) + "\n", "x".repeat(1501) + "\n", "&amp;".to_owned(), "é".to_owned()] {
             let text: String = line.chars().cycle().take(MOST_CHARACTERS).collect();
             let pieces = split_text(&text, SECTION_LENGTH);

@@ -152,7 +152,7 @@ mod tests {
 
     /// The vectors A and B of SignalWire's server SDKs.
     #[test]
-    fn a_signature_of_signalwire_is_the_one_of_its_vectors() {
+    fn signature_of_signalwire_is_the_one_of_its_vectors() {
         const BODY: &[u8] = br#"{"event":"call.state","params":{"call_id":"abc-123","state":"answered"}}"#;
         const HOOK: &str = "https://example.ngrok.io/webhook";
         const OF_BODY: &str = "c3c08c1fefaf9ee198a100d5906765a6f394bf0f";
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_the_one_of_twilio_s_example() {
+    fn signature_is_the_one_of_twilio_s_example() {
         assert!(verified("12345", ADDRESS, FIELDS, &[EXAMPLE]));
         assert!(!verified("12346", ADDRESS, FIELDS, &[EXAMPLE]), "another key");
         assert!(!verified("12345", "https://mycompany.com/myapp.php", FIELDS, &[EXAMPLE]), "another address");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_signed_with_its_port_or_without() {
+    fn address_is_signed_with_its_port_or_without() {
         assert_eq!(spellings("https://a.org/x?y=1"), ["https://a.org/x?y=1", "https://a.org:443/x?y=1"]);
         assert_eq!(spellings("https://a.org:8443/x"), ["https://a.org:8443/x", "https://a.org/x"]);
     }

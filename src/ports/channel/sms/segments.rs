@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_alphabet_is_the_standard_s() {
+    fn alphabet_is_the_standard_s() {
         assert_eq!((BASIC.chars().count(), EXTENSION.chars().count()), (127, 10), "without the escape itself");
         for outside in ['ç', 'á', 'ő', '`', '“', '\t', 'я', '漢'] {
             assert_eq!(Alphabet::of(&outside.to_string()), Alphabet::Ucs2, "{outside}");
@@ -141,13 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_written_plainly_where_that_saves_parts_and_only_there() {
+    fn text_is_written_plainly_where_that_saves_parts_and_only_there() {
         assert_eq!(fit("“Done” – it’s fine…", None, 1).as_deref(), Some("\"Done\" - it's fine..."));
         assert_eq!(fit("“Готово”", None, 1).as_deref(), Some("“Готово”"));
     }
 
     #[test]
-    fn a_text_that_is_too_long_loses_its_end_and_keeps_the_link() {
+    fn text_that_is_too_long_loses_its_end_and_keeps_the_link() {
         let link = "https://wake.example.org/approvals/0123456789abcdef";
         let long = format!("{}\n\nDecide:\n{link}\nbye", "word ".repeat(200));
         let fitted = fit(&long, Some(link), 2).unwrap();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_has_no_room_is_not_cut() {
+    fn link_that_has_no_room_is_not_cut() {
         let link = format!("https://wake.example.org/{}", "x".repeat(134));
         assert_eq!(link.len(), 159);
         assert_eq!(fit(&format!("Look at this: {link}"), Some(&link), 1), Some(link.clone()));

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_stays_though_the_text_is_cut() {
+    fn link_stays_though_the_text_is_cut() {
         let link = "https://wake.example.org/approvals/0123?a=1&b=2";
         let written = link.replace('&', "&amp;");
         let long = format!("<b>{}</b>\n\nLook at it and decide:\n{written}", "word ".repeat(2000));

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_for_what_in_which_language_and_through_which_channel() {
+    fn name_says_for_what_in_which_language_and_through_which_channel() {
         let read = |file| TemplateName::read(file).map(|name| (name.purpose, name.locale, name.channel));
         assert_eq!(read("result.txt"), Ok(("result", None, None)));
         assert_eq!(read("result.sms.txt"), Ok(("result", None, Some("sms"))));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_never_looked_for_is_refused_with_what_may_be_meant() {
+    fn name_that_is_never_looked_for_is_refused_with_what_may_be_meant() {
         let refused = |file: &str| TemplateName::read(file).expect_err(file);
         for (file, why) in [
             ("result.emial.txt", "there is no channel `emial`; did you mean `email`?"),

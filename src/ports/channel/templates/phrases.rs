@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_file_changes_words_adds_a_language_and_leaves_the_rest() {
+    fn own_file_changes_words_adds_a_language_and_leaves_the_rest() {
         let mut catalogue = Catalogue::embedded();
         catalogue.add_own("fr", "approve = \"Approuver\"").unwrap();
         catalogue.add_own("de-AT", "month_1 = \"Jänner\"").unwrap();

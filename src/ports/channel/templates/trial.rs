@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_about_templates_names_every_variable_and_no_other() {
+    fn page_about_templates_names_every_variable_and_no_other() {
         let set = TemplateSet::embedded(&[]);
         let mut own = set.clone();
         own.add_own("notice_credential.txt", "Subject: x").expect("a template");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_about_templates_names_every_word_that_a_name_may_have() {
+    fn page_about_templates_names_every_word_that_a_name_may_have() {
         let endings = MessageFormat::ALL.map(MessageFormat::ending);
         let notices = Purpose::NOTICES.map(|kind| format!("{NOTICE}{kind}"));
         let words = Purpose::WORDS.into_iter().chain(Addresses::KINDS).chain(endings).map(str::to_owned).chain(notices);

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_task_has_the_form_of_the_api_and_the_recipient_s_zone() {
+    fn new_task_has_the_form_of_the_api_and_the_recipient_s_zone() {
         let plain = read(json!({ "name": "Mail", "instruction": "Read it", "cron": "0 8 * * *" })).unwrap();
         assert_eq!(
             draft(plain, "Asia/Shanghai"),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_is_none_is_an_argument_at_fault() {
+    fn id_that_is_none_is_an_argument_at_fault() {
         let error = read::<NamedTask>(json!({ "id": "task-7" })).err().unwrap();
         assert!(error.to_string().starts_with("invalid_parameters: "), "{error}");
     }

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_is_told_in_the_zone_and_in_utc() {
+    fn time_is_told_in_the_zone_and_in_utc() {
         let now = "2026-12-24T23:30:00.123Z".parse().unwrap();
         assert_eq!(
             told(now, chrono_tz::Asia::Shanghai),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_zone_is_answered_with_the_near_one() {
+    fn unknown_zone_is_answered_with_the_near_one() {
         assert_eq!(
             zone("Europe/Berln").unwrap_err(),
             ToolError::arguments("/timezone: unknown time zone `Europe/Berln`; did you mean `Europe/Berlin`?")

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_names_its_place_and_what_would_be_right() {
+    fn fault_names_its_place_and_what_would_be_right() {
         assert_eq!(faults(|_| ()), Vec::<String>::new());
         let named = |pointer: &str, part: &str, found: Vec<String>| {
             assert!(found.len() == 1 && found[0].starts_with(&format!("/tools/0{pointer}: ")), "{pointer}: {found:?}");

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_goes_to_its_hosts_and_to_no_others() {
+    fn credential_goes_to_its_hosts_and_to_no_others() {
         for (entry, url) in [
             ("api.example.org", "https://api.example.org/x"),
             ("api.example.org", "https://API.example.org./x"),

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_pointer_beyond_its_bound_is_not_looked_up() {
+    fn stored_pointer_beyond_its_bound_is_not_looked_up() {
         let deep = |parts| json!({ "from": "/a".repeat(parts) });
         let missing = Unfit::Value(format!("there is no text at `{}`", "/a".repeat(16)));
         assert_eq!(put("bearer", deep(16)).unwrap_err(), missing);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_there_or_does_not_fit_is_told_without_it() {
+    fn value_that_is_not_there_or_does_not_fit_is_told_without_it() {
         for (form, more) in [
             ("bearer", json!({ "from": "/none" })),
             ("bearer", json!({ "from": "/login" })),

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_shows_itself_as_the_rfc_has_it() {
+    fn client_shows_itself_as_the_rfc_has_it() {
         let refresh = "refresh_token=a%2Bb+c";
         assert_eq!(sent(Some("s:%é"), ClientAuth::Basic), (Some("an+id:s%3A%25%C3%A9".into()), refresh.into()));
         assert_eq!(

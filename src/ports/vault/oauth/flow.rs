@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_read_back_for_ten_minutes_and_shows_nothing() {
+    fn state_is_read_back_for_ten_minutes_and_shows_nothing() {
         let (vault, flow) = (vault(), flow());
         let state = flow.state(&vault).unwrap();
         let read = OAuthFlow::read(&vault, &state, at("2026-11-21T09:09:59Z")).unwrap();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_is_changed_or_was_sealed_for_something_else_is_unknown() {
+    fn state_that_is_changed_or_was_sealed_for_something_else_is_unknown() {
         let (vault, flow, now) = (vault(), flow(), at("2026-11-21T09:00:00Z"));
         let state = flow.state(&vault).unwrap();
         let unknown = |state: &str| OAuthFlow::read(&vault, state, now).unwrap_err() == StateError::Unknown;
@@ -214,7 +214,7 @@ mod tests {
 
     /// The challenge of RFC 7636, appendix B.
     #[test]
-    fn the_address_holds_the_challenge_and_what_the_operator_adds() {
+    fn address_holds_the_challenge_and_what_the_operator_adds() {
         let verifier = Secret::new("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk");
         let flow = OAuthFlow { verifier, ..flow() };
         let provider = OAuthProvider {

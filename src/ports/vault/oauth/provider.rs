@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_says_all_that_the_flow_needs_or_each_thing_that_is_wrong() {
+    fn section_says_all_that_the_flow_needs_or_each_thing_that_is_wrong() {
         assert_eq!(faults("calendar", good()), [""; 0]);
         let wrong = OAuthProvider {
             authorize_url: "id.example.org".into(),

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_of_time_is_a_number_or_a_text_and_nonsense_is_nothing() {
+    fn length_of_time_is_a_number_or_a_text_and_nonsense_is_nothing() {
         let life = |value: Value| granted(json!({ "access_token": "a", "expires_in": value })).expires_in;
         assert_eq!([life(json!(60)), life(json!("60")), life(json!(59.9))], [Some(60), Some(60), Some(59)]);
         for nothing in [json!(-1), json!("soon"), json!(1e300), Value::Null] {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_renewed_five_minutes_or_a_tenth_of_its_life_ahead_and_a_little_earlier_by_chance() {
+    fn token_is_renewed_five_minutes_or_a_tenth_of_its_life_ahead_and_a_little_earlier_by_chance() {
         let end: DateTime<Utc> = "2026-11-21T12:00:00Z".parse().unwrap();
         for id in (0..100).map(|n| Uuid::from_u128(n * 7919)) {
             let age = |life, left| Age::of(id, Some(end), life, end - TimeDelta::seconds(left));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_no_object_of_texts_holds_no_tokens() {
+    fn document_that_is_no_object_of_texts_holds_no_tokens() {
         for odd in ["\"text\"", "7", "{\"access_token\":7}", "{", "null"] {
             assert!(OAuthTokens::read(&Secret::new(odd)).is_none(), "{odd}");
         }

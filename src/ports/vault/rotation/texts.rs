@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_put_under_the_first_key_for_its_own_place() {
+    fn message_is_put_under_the_first_key_for_its_own_place() {
         let id = Uuid::from_u128(7);
         let text = sealed(SealedPlace::live("ann", id));
         let both = vault(&[NEW, OLD]);

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_that_lost_its_rows_begins_later_and_returns_after_a_few_batches() {
+    fn instance_that_lost_its_rows_begins_later_and_returns_after_a_few_batches() {
         let apart = Apart::default();
         let next = |read, kept| {
             let place = apart.place(500);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_piece_has_one_task_that_takes_all_steps_and_the_quiet_tenant_is_in_the_second() {
+    async fn piece_has_one_task_that_takes_all_steps_and_the_quiet_tenant_is_in_the_second() {
         let scratch = Scratch::open().await;
         let ask = due(&scratch, COSTLY).await;
         let rows = scratch.store.read_due(ask.now, ask.limit, 0, &[]).await.expect("what is due");

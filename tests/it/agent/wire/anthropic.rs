@@ -161,7 +161,7 @@ fn whole_answer() -> Value {
 }
 
 #[tokio::test]
-async fn a_request_goes_out_whole_and_its_answer_is_read_whole() {
+async fn request_goes_out_whole_and_its_answer_is_read_whole() {
     let server = Server::start(vec![Reply::json(200, &whole_answer())]).await;
     let answer = model(&server).complete(&request(), None).await.unwrap();
     assert_eq!(
@@ -183,7 +183,7 @@ async fn a_request_goes_out_whole_and_its_answer_is_read_whole() {
 }
 
 #[tokio::test]
-async fn a_stream_is_put_together_however_it_is_cut() {
+async fn stream_is_put_together_however_it_is_cut() {
     for size in [1, 2, 3, 7, 64, 5000] {
         let server = Server::start(vec![Reply::events(STREAM, size)]).await;
         let heard = Mutex::new(Vec::new());
@@ -208,7 +208,7 @@ async fn a_stream_is_put_together_however_it_is_cut() {
 }
 
 #[tokio::test]
-async fn a_forced_answer_names_the_tools_and_forbids_them_and_a_plain_one_names_none() {
+async fn forced_answer_names_the_tools_and_forbids_them_and_a_plain_one_names_none() {
     let text = json!({ "content": [{ "type": "text", "text": "hi" }], "stop_reason": "end_turn" });
     let server = Server::start(vec![Reply::json(200, &text), Reply::json(200, &text)]).await;
     model(&server).complete(&ModelRequest { tool_choice: ToolChoice::None, ..request() }, None).await.unwrap();
@@ -228,7 +228,7 @@ async fn a_forced_answer_names_the_tools_and_forbids_them_and_a_plain_one_names_
 }
 
 #[tokio::test]
-async fn the_base_address_may_leave_out_the_version() {
+async fn base_address_may_leave_out_the_version() {
     let text = json!({ "content": [{ "type": "text", "text": "hi" }], "stop_reason": "end_turn" });
     let server = Server::start(vec![Reply::json(200, &text)]).await;
     let bare = settings(&server, |settings| settings.base_url = Some(format!("{}/", server.address)));
@@ -243,7 +243,7 @@ async fn stopped(reason: &str) -> Result<ModelAnswer, LlmError> {
 }
 
 #[tokio::test]
-async fn the_reason_to_stop_is_understood() {
+async fn reason_to_stop_is_understood() {
     let reasons = ["end_turn", "stop_sequence", "max_tokens", "refusal"];
     let mut understood = Vec::new();
     for reason in reasons {
@@ -282,7 +282,7 @@ async fn every_failure_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_or_fails_on_its_way_is_no_answer() {
+async fn stream_that_breaks_off_or_fails_on_its_way_is_no_answer() {
     let end = STREAM.find("event: message_stop").unwrap();
     let cut = failed(Reply::events(&STREAM[..end], 9)).await;
     assert_eq!(cut, LlmError::Transient { message: "the stream ended before the answer did".into() });
@@ -294,7 +294,7 @@ async fn a_stream_that_breaks_off_or_fails_on_its_way_is_no_answer() {
 }
 
 #[tokio::test]
-async fn a_message_goes_through_tools_and_back_over_the_wire() {
+async fn message_goes_through_tools_and_back_over_the_wire() {
     let first = json!({
         "content": [{ "type": "tool_use", "id": "c1", "name": "echo", "input": { "n": 1 } }],
         "stop_reason": "tool_use", "usage": { "input_tokens": 50, "output_tokens": 5 },

@@ -133,7 +133,7 @@ data: [DONE]
 "#;
 
 #[tokio::test]
-async fn a_request_goes_out_whole_and_its_answer_is_read_whole() {
+async fn request_goes_out_whole_and_its_answer_is_read_whole() {
     let server = Server::start(vec![Reply::json(200, &whole_answer())]).await;
     let answer = model(&server).complete(&request(), None).await.unwrap();
     assert_eq!(
@@ -153,7 +153,7 @@ async fn a_request_goes_out_whole_and_its_answer_is_read_whole() {
 }
 
 #[tokio::test]
-async fn a_stream_is_put_together_however_it_is_cut() {
+async fn stream_is_put_together_however_it_is_cut() {
     for size in [1, 2, 3, 7, 64, 5000] {
         let server = Server::start(vec![Reply::events(STREAM, size)]).await;
         let heard = Mutex::new(Vec::new());
@@ -179,7 +179,7 @@ async fn a_stream_is_put_together_however_it_is_cut() {
 }
 
 #[tokio::test]
-async fn a_forced_answer_names_the_tools_and_forbids_them_and_a_plain_one_names_none() {
+async fn forced_answer_names_the_tools_and_forbids_them_and_a_plain_one_names_none() {
     let reply =
         || Reply::json(200, &json!({ "choices": [{ "message": { "content": "hi" }, "finish_reason": "stop" }] }));
     let server = Server::start(vec![reply(), reply()]).await;
@@ -200,7 +200,7 @@ async fn a_forced_answer_names_the_tools_and_forbids_them_and_a_plain_one_names_
 }
 
 #[tokio::test]
-async fn the_model_s_own_limits_go_along_and_a_model_without_key_sends_none() {
+async fn model_s_own_limits_go_along_and_a_model_without_key_sends_none() {
     let reply = Reply::json(200, &json!({ "choices": [{ "message": { "content": "" }, "finish_reason": "length" }] }));
     let server = Server::start(vec![reply]).await;
     let settings = settings(&server, |settings| {
@@ -222,7 +222,7 @@ async fn the_model_s_own_limits_go_along_and_a_model_without_key_sends_none() {
 }
 
 #[tokio::test]
-async fn a_server_that_can_t_stream_is_heard_in_one_piece() {
+async fn server_that_can_t_stream_is_heard_in_one_piece() {
     let whole = json!({ "choices": [{ "message": { "content": "one piece" }, "finish_reason": "stop" }] });
     let server = Server::start(vec![Reply::json(200, &whole), Reply::json(200, &whole)]).await;
     let unable = settings(&server, |settings| settings.stream = false);
@@ -275,7 +275,7 @@ async fn every_failure_is_told_apart() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_or_makes_no_sense_is_none() {
+async fn answer_that_breaks_off_or_makes_no_sense_is_none() {
     let half = "data: {\"choices\":[{\"delta\":{\"content\":\"half an an\"}}]}\n\n";
     let transient = |error: LlmError| match error {
         LlmError::Transient { message } => message,
@@ -292,7 +292,7 @@ async fn an_answer_that_breaks_off_or_makes_no_sense_is_none() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_or_is_not_there_is_told_apart() {
+async fn server_that_hangs_or_is_not_there_is_told_apart() {
     let server = Server::start(vec![Reply::events("data: {}\n\n", 9).ending(End::Hangs)]).await;
     let hasty = settings(&server, |settings| settings.timeout_seconds = 1);
     let late = offer(&hasty, OpenAi::new).complete(&plain(), Some(&|_| {})).await;
@@ -303,7 +303,7 @@ async fn a_server_that_hangs_or_is_not_there_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_message_goes_through_tools_and_back_over_the_wire() {
+async fn message_goes_through_tools_and_back_over_the_wire() {
     let first = r#"data: {"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c1","function":{"name":"echo","arguments":"{\"n\":1}"}}]},"finish_reason":"tool_calls"}]}
 
 data: {"choices":[],"usage":{"prompt_tokens":50,"completion_tokens":5}}

@@ -169,7 +169,7 @@ async fn answer(agent: &Agent, stage: &AgentHarness) -> Result<String, RunError>
 }
 
 #[tokio::test]
-async fn a_thinking_model_gets_back_what_it_wrote_so_its_tool_loop_goes_on() {
+async fn thinking_model_gets_back_what_it_wrote_so_its_tool_loop_goes_on() {
     for vendor in [anthropic(), gemini(), deepseek()] {
         for stream in [false, true] {
             let server = strict(&vendor, stream, vec![first(&vendor, stream), done(vendor.provider)]).await;
@@ -185,7 +185,7 @@ async fn a_thinking_model_gets_back_what_it_wrote_so_its_tool_loop_goes_on() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_resumed_elsewhere_sends_the_same_back() {
+async fn run_that_is_resumed_elsewhere_sends_the_same_back() {
     for vendor in [anthropic(), gemini(), deepseek()] {
         let server = strict(&vendor, true, vec![first(&vendor, true), done(vendor.provider)]).await;
         let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
@@ -236,7 +236,7 @@ async fn echo_is_rewritten_for_another_model() {
 }
 
 #[tokio::test]
-async fn the_same_protocol_with_another_model_is_another_model() {
+async fn same_protocol_with_another_model_is_another_model() {
     let vendor = deepseek();
     let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
     let down = Reply::json(401, &json!({ "error": { "message": "no" } }));
@@ -251,7 +251,7 @@ async fn the_same_protocol_with_another_model_is_another_model() {
 }
 
 #[tokio::test]
-async fn a_message_with_a_secret_in_it_is_not_stored_as_it_was() {
+async fn message_with_a_secret_in_it_is_not_stored_as_it_was() {
     let vendor = deepseek();
     let server = Server::start(vec![first(&vendor, true), done(vendor.provider)]).await;
     let stage = AgentHarness::new(vec![], vec![FakeTool::echo("echo")]);
@@ -275,7 +275,7 @@ async fn a_message_with_a_secret_in_it_is_not_stored_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_to_keep_goes_back_in_our_own_words() {
+async fn message_that_is_too_large_to_keep_goes_back_in_our_own_words() {
     let long = "x".repeat(1024 * 1024);
     let message = json!({ "role": "assistant", "content": null, "reasoning_content": long, "tool_calls": [
         { "id": "c1", "type": "function", "function": { "name": "echo", "arguments": "{}" } },

@@ -69,7 +69,7 @@ fn refused(why: &str) -> Frame {
 }
 
 #[tokio::test]
-async fn a_message_comes_as_a_frame_and_the_service_says_goodbye() {
+async fn message_comes_as_a_frame_and_the_service_says_goodbye() {
     let server = Server::with(ServerLimits::default()).await;
     let token = server.api.token("ann", &["deliveries:read", "approvals:decide"]).await;
     let mut by_header = server.open("/v1/live/ws", Some(&token)).await.unwrap();
@@ -95,7 +95,7 @@ async fn a_message_comes_as_a_frame_and_the_service_says_goodbye() {
 }
 
 #[tokio::test]
-async fn a_browser_says_who_it_is_in_its_first_message() {
+async fn browser_says_who_it_is_in_its_first_message() {
     let server = Server::with(ServerLimits::default()).await;
     let (token_id, token) = server.api.token_until("ann", &["deliveries:read", "approvals:decide"], None).await;
     let mut node = Command::new("node")

@@ -59,7 +59,7 @@ async fn sent(server: &MockServer) -> Vec<(Option<String>, Value)> {
 }
 
 #[tokio::test]
-async fn a_message_is_published_as_json_with_the_operators_token() {
+async fn message_is_published_as_json_with_the_operators_token() {
     let server = answering(200, r#"{"id":"sPs71M8A2T28","event":"message"}"#).await;
     let channel = push(&settings(&format!("ntfy = {{ url = \"{}\", token = \"tk_canary\" }}", server.uri())));
     let to = ann(vec![topic("phone", None)]);
@@ -79,7 +79,7 @@ async fn a_message_is_published_as_json_with_the_operators_token() {
 }
 
 #[tokio::test]
-async fn a_question_has_a_button_presses_and_is_replaced_by_its_reminder() {
+async fn question_has_a_button_presses_and_is_replaced_by_its_reminder() {
     let server = answering(200, r#"{"id":"m"}"#).await;
     let channel =
         push(&settings(&format!("ntfy = {{ url = \"{}\", user = \"ann\", password = \"pä:ss\" }}", server.uri())));
@@ -109,7 +109,7 @@ async fn a_question_has_a_button_presses_and_is_replaced_by_its_reminder() {
 }
 
 #[tokio::test]
-async fn a_long_text_is_cut_to_what_ntfy_shows() {
+async fn long_text_is_cut_to_what_ntfy_shows() {
     let server = answering(200, r#"{"id":"m"}"#).await;
     let long = RenderedMessage { text: "ü".repeat(3000), ..words() };
     say(&push(&settings("")), &ann(vec![topic("t", Some(&server.uri()))]), &long, Urgency::Low).await.unwrap();
@@ -119,7 +119,7 @@ async fn a_long_text_is_cut_to_what_ntfy_shows() {
 }
 
 #[tokio::test]
-async fn a_recipients_own_server_gets_no_login_and_must_be_public() {
+async fn recipients_own_server_gets_no_login_and_must_be_public() {
     let (own, operators) = (answering(200, r#"{"id":"m"}"#).await, answering(200, "").await);
     let settings = settings(&format!("ntfy = {{ url = \"{}\", token = \"tk_canary\" }}", operators.uri()));
     let to = ann(vec![topic("phone", Some(&own.uri()))]);
@@ -161,7 +161,7 @@ async fn server_answer_decides_and_is_passed_on() {
 }
 
 #[tokio::test]
-async fn a_busy_server_is_asked_again_when_it_wants_to_be() {
+async fn busy_server_is_asked_again_when_it_wants_to_be() {
     let server = MockServer::start().await;
     let answer =
         ResponseTemplate::new(429).insert_header("retry-after", "90").set_body_string(r#"{"error":"limit reached"}"#);

@@ -92,7 +92,7 @@ async fn sent(server: &MockServer) -> Vec<wiremock::Request> {
 }
 
 #[tokio::test]
-async fn a_message_is_encrypted_for_the_browser_and_signed_for_the_push_service() {
+async fn message_is_encrypted_for_the_browser_and_signed_for_the_push_service() {
     let server = answering(201, "").await;
     let question = RenderedMessage {
         link: Some(Link { label: "Decide".into(), url: "https://wake.example.org/approve/x".into() }),
@@ -129,7 +129,7 @@ async fn a_message_is_encrypted_for_the_browser_and_signed_for_the_push_service(
 }
 
 #[tokio::test]
-async fn a_long_text_is_cut_until_the_message_fits() {
+async fn long_text_is_cut_until_the_message_fits() {
     let server = answering(201, "").await;
     for text in ["ü".repeat(5000), "\u{1}".repeat(5000), "\"\\😀".repeat(1500)] {
         let long = RenderedMessage { text: text.clone(), ..words() };
@@ -180,7 +180,7 @@ async fn hanging_receiver_leaves_the_outcome_unknown_and_an_absent_one_does_not(
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_not_public_is_refused_without_a_connection() {
+async fn endpoint_that_is_not_public_is_refused_without_a_connection() {
     let server = answering(201, "").await;
     match deliver(&opened(&with_vapid(), &[]), &ann(vec![browser(server.uri())])).await {
         Err(ChannelError::Unsendable { why }) => assert!(why.contains("127.0.0.1 is loopback"), "{why}"),
@@ -207,7 +207,7 @@ async fn webhook_without_its_own_key_sends_nothing() {
 }
 
 #[tokio::test]
-async fn a_subscription_with_broken_keys_is_refused() {
+async fn subscription_with_broken_keys_is_refused() {
     let server = answering(201, "").await;
     let PushAddress::WebPush { endpoint, sealed_auth, .. } = browser(server.uri()) else { unreachable!() };
     let broken = PushAddress::WebPush { endpoint, p256dh: P256DH.replace('B', "C"), sealed_auth };

@@ -100,7 +100,7 @@ fn sound_records_are_found_sound() {
 }
 
 #[test]
-fn an_instant_without_a_record_or_with_two_is_found() {
+fn instant_without_a_record_or_with_two_is_found() {
     assert_eq!(found(|records, _| drop(records.runs.remove(1))), ["absent", "counted", "effects"]);
     let twin = |records: &mut Records, fire_key: String| {
         let twin = RunRow { id: Uuid::from_u128(7), fire_key, state: "failed".into(), ..records.runs[1].clone() };
@@ -113,7 +113,7 @@ fn an_instant_without_a_record_or_with_two_is_found() {
 }
 
 #[test]
-fn a_record_of_what_was_not_due_is_found() {
+fn record_of_what_was_not_due_is_found() {
     let stray = |seconds: f64| {
         found(|records, known| {
             let stray = run(seconds);
@@ -141,7 +141,7 @@ fn coalesced(records: &mut Records, known: &mut Known, count: u64) {
 }
 
 #[test]
-fn an_instant_is_owed_by_a_task_that_completed_and_by_none_that_was_paused_before_it() {
+fn instant_is_owed_by_a_task_that_completed_and_by_none_that_was_paused_before_it() {
     let once = |status: &str, until: f64| {
         found(|records, known| {
             records.tasks[0] = task(json!({ "type": "schedule", "at": at(2.0).to_rfc3339() }), until, 0);
@@ -203,7 +203,7 @@ fn missed_instants_need_an_outage_their_count_and_their_policy() {
 }
 
 #[test]
-fn a_skip_names_its_reason_and_the_run_in_its_way() {
+fn skip_names_its_reason_and_the_run_in_its_way() {
     let skip = |reason: &str, blocked_by: Option<Uuid>| {
         found(|records, known| {
             known.effects.remove(1);
@@ -227,7 +227,7 @@ fn a_skip_names_its_reason_and_the_run_in_its_way() {
 }
 
 #[test]
-fn a_run_that_is_nowhere_or_never_ends_is_found() {
+fn run_that_is_nowhere_or_never_ends_is_found() {
     let queued = |state: &str| QueueRow {
         run_id: run(2.0).id,
         task_id: Some(TASK),
@@ -267,7 +267,7 @@ fn a_run_that_is_nowhere_or_never_ends_is_found() {
 }
 
 #[test]
-fn an_execution_after_the_fence_twice_or_unrecorded_is_found() {
+fn execution_after_the_fence_twice_or_unrecorded_is_found() {
     assert_eq!(found(|_, known| known.effects.push(effect(&run(2.0), 1, 2.015))), ["fence"], "twice");
     let two_attempts = |order: [i64; 2], output: i64| {
         found(|records, known| {
@@ -298,7 +298,7 @@ fn an_execution_after_the_fence_twice_or_unrecorded_is_found() {
 }
 
 #[test]
-fn a_doubled_message_and_a_lost_event_are_found() {
+fn doubled_message_and_a_lost_event_are_found() {
     let row = DeliveryRow {
         tenant_id: "ann".into(),
         recipient: "ann".into(),
@@ -325,7 +325,7 @@ fn a_doubled_message_and_a_lost_event_are_found() {
 }
 
 #[test]
-fn a_task_that_is_forgotten_is_found() {
+fn task_that_is_forgotten_is_found() {
     let lags = |next: f64| {
         found(|records, known| {
             records.tasks[0].status = "active".into();

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_is_too_long_is_passed_over_and_the_next_one_is_whole() {
+    async fn line_that_is_too_long_is_passed_over_and_the_next_one_is_whole() {
         let limits = ServerLimits { body_bytes: 4, ..ServerLimits::default() };
         for parts in [&["12345", "678\nab\n"][..], &["12345678", "9", "0", "\nab"], &["12345\nab"]] {
             assert_eq!(read(parts, limits).await.unwrap(), [None, Some("ab".to_owned())], "{parts:?}");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_is_too_long_is_refused_when_it_is() {
+    async fn body_that_is_too_long_is_refused_when_it_is() {
         let limits = ServerLimits { import_bytes: 8, ..ServerLimits::default() };
         assert_eq!(read(&["abc\n", "def\n"], limits).await.unwrap().len(), 2);
         let refused = read(&["abc\n", "def\n", "g"], limits).await;

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_file_is_made_once_for_its_owner_only() {
+    fn key_file_is_made_once_for_its_owner_only() {
         let dir = std::env::temp_dir().join(format!("reveille-vapid-{:016x}", fastrand::u64(..)));
         std::fs::create_dir(&dir).unwrap();
         let path = dir.join("vapid.key");
