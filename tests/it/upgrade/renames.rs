@@ -81,7 +81,7 @@ async fn rows_of_before_are_read_by_their_new_names(postgres: bool) {
     let resumed = format!("/v1/tasks/{}/resume", id("41"));
     assert_eq!(instance.ask("POST", &resumed, ADMIN, Some(json!({}))).await.0, 200);
     instance.close_windows().await;
-    instance.settle(0).await;
+    instance.live(0).await;
     let parcels = items(&instance, &format!("/v1/runs?task_id={}&state=succeeded", id("41"))).await;
     assert_eq!(parcels.iter().map(|run| &run["event_ids"]).collect::<Vec<_>>(), [&json!(["parcel-1"])]);
     assert_eq!(world.number("select count(*) from event_windows").await, 0);
