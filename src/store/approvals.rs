@@ -160,23 +160,35 @@ impl Store {
         bound: i64,
     ) -> Result<RowPage<Approval>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let mut query = read.build(MEASURED);
+        let (mut query, mut order) = (read.build(MEASURED), "");
         for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-            query.push(" and a.tenant_id = ").push_bind(text(tenant).into_owned());
+            query.push_key("a.tenant_id", text(tenant).into_owned());
+            order = "a.tenant_id desc, ";
         }
         if let Some(status) = filter.status {
             // said in the text, or the index of the pending ones can't be used
             query.push(" and a.status = '").push(status.as_str()).push("'");
         }
-        for (column, id) in [("task_id", filter.task_id), ("run_id", filter.run_id), ("batch_id", filter.batch_id)] {
+        for (column, by, id) in [
+            ("a.task_id", "a.task_id desc, ", filter.task_id),
+            ("a.run_id", "a.run_id desc, ", filter.run_id),
+            ("a.batch_id", "a.batch_id desc, ", filter.batch_id),
+        ] {
             if let Some(id) = id {
-                query.push(" and a.").push(column).push(" = ").push_bind(id);
+                query.push_key(column, id);
+                order = by;
             }
         }
         if let Some(before) = filter.before {
             query.push(" and a.id < ").push_bind(before);
         }
-        query.push(" order by a.id desc limit ").push_bind(filter.limit).push(FIT).push_split(FITTING);
+        query
+            .push(" order by ")
+            .push(order)
+            .push("a.id desc limit ")
+            .push_bind(filter.limit)
+            .push(FIT)
+            .push_split(FITTING);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows = query.finish().rows().await?;
         let found = match bound {
@@ -261,6 +273,6 @@ const OF_TURN: Split = Split {
 /// The right to write for a run, held until this transaction ends.
 const LOCK_LEASE: Split = Split {
     postgres: "select cancel_reason from queue
-                where run_id = $1 and lease_token = $2 and state = 'started' for update",
+                where run_id = $1 and lease_token = $2 and state || '' = 'started' for update",
     sqlite: "select cancel_reason from queue where run_id = $1 and lease_token = $2 and state = 'started'",
 };

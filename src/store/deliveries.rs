@@ -240,12 +240,14 @@ impl Store {
         parse: impl Fn(R) -> Result<T, StoreError>,
     ) -> Result<RowPage<T>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let mut query = read.build(MEASURED);
+        let (mut query, mut order) = (read.build(MEASURED), "");
         for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-            query.push(" and d.tenant_id = ").push_bind(text(tenant).into_owned());
+            query.push_key("d.tenant_id", text(tenant).into_owned());
+            order = "d.tenant_id desc, ";
         }
         if let Some(run_id) = filter.run_id {
-            query.push(" and d.run_id = ").push_bind(run_id);
+            query.push_key("d.run_id", run_id);
+            order = "d.run_id desc, ";
         }
         if let Some(state) = filter.state {
             query.push(" and d.state = ").push_bind(state.as_str());
@@ -254,12 +256,13 @@ impl Store {
             query.push(" and d.channel = ").push_bind(text(channel).into_owned());
         }
         if let Some(digest) = filter.digest_id {
-            query.push(" and d.digest_id = ").push_bind(digest);
+            query.push_key("d.digest_id", digest);
+            order = "d.digest_id desc, ";
         }
         if let Some(before) = filter.before {
             query.push(" and d.id < ").push_bind(before);
         }
-        query.push(" order by d.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
+        query.push(" order by ").push(order).push("d.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows = query.finish().rows().await?;
         let found = RowPage::from_rows(&self.unreadable, "deliveries", &rows, filter.limit, parse);
@@ -332,11 +335,11 @@ impl Store {
     /// How many deliveries are pending.
     pub async fn count_deliveries(&self, scope: &Scope) -> Result<i64, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let found = read
-            .query("select count(*) from deliveries where state = 'pending' and ($1 is null or tenant_id = $1)")
-            .bind(scope.tenant())
-            .scalar()
-            .await?;
+        let mut query = read.build("select count(*) from deliveries where state = 'pending'");
+        if let Some(tenant) = scope.tenant() {
+            query.push(" and tenant_id = ").push_bind(tenant);
+        }
+        let found = query.finish().scalar().await?;
         read.end().await?;
         Ok(found)
     }

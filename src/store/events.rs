@@ -103,15 +103,15 @@ const LEASE: Split = Split {
               from jsonb_array_elements_text($5::jsonb) as t (tenant_id)
              cross join lateral (
                 select seq from event_queue
-                 where tenant_id = t.tenant_id and (lease_until is null or lease_until <= $1)
-                 order by seq limit $2 for update skip locked) q
+                 where tenant_id = any (array[t.tenant_id]) and (lease_until is null or lease_until <= $1)
+                 order by tenant_id, seq limit $2 for update skip locked) q
         ), leased as (
             update event_queue q set lease_until = $3, consumer = $4, deliveries = q.deliveries + 1
-              from due where q.seq = due.seq
+              from due where q.seq = any (array[due.seq])
             returning q.seq, q.deliveries, q.tenant_id
         )
-        select l.seq, cast(e.body as text), l.deliveries, l.tenant_id
-          from leased l left join events e on e.seq = l.seq",
+        select l.seq, (select cast(e.body as text) from events e where e.seq = l.seq), l.deliveries, l.tenant_id
+          from leased l",
     sqlite: "
         update event_queue set lease_until = $3, consumer = $4, deliveries = deliveries + 1
          where seq in (
@@ -124,7 +124,7 @@ const LEASE: Split = Split {
 /// Narrows a query to the tenant of a scope, and to the source and type of a filter; a type may end in `*`.
 pub(super) fn filter_query(query: &mut StatementBuilder<'_>, scope: &Scope, source: Option<&str>, kind: Option<&str>) {
     if let Some(tenant) = scope.tenant() {
-        query.push(" and tenant_id = ").push_bind(tenant);
+        query.push_key("tenant_id", tenant);
     }
     if let Some(source) = source {
         query.push(" and source = ").push_bind(text(source));
@@ -234,7 +234,8 @@ impl Store {
         let mut query = read.build("select seq, cast(body as text) from events where seq > ");
         query.push_bind(filter.after);
         filter_query(&mut query, scope, filter.source.as_deref(), filter.kind.as_deref());
-        query.push(" order by seq limit ").push_bind(filter.limit);
+        query.push(if scope.tenant().is_some() { " order by tenant_id, seq limit " } else { " order by seq limit " });
+        query.push_bind(filter.limit);
         let found = query.finish().all().await?;
         read.end().await?;
         Ok(found)
@@ -289,13 +290,13 @@ impl Store {
     /// The place of the newest event in the log; 0 where there is none.
     pub async fn last_event(&self, scope: &Scope) -> Result<i64, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let found = read
-            .query("select coalesce(max(seq), 0) from events where ($1 is null or tenant_id = $1)")
-            .bind(scope.tenant())
-            .scalar()
-            .await?;
+        let mut query = read.build("select seq from events where true");
+        narrow(&mut query, scope, None, None);
+        query.push(if scope.tenant().is_some() { " order by tenant_id desc, seq desc" } else { " order by seq desc" });
+        query.push(" limit 1");
+        let found = query.finish().optional_scalar().await?;
         read.end().await?;
-        Ok(found)
+        Ok(found.unwrap_or(0))
     }
 
     /// Deletes up to `limit` events that were published before `before` and acknowledged; answers how many.

@@ -3,6 +3,7 @@
 pub(super) mod alerts;
 pub(super) mod blocked;
 pub(super) mod completions;
+mod counts;
 pub(super) mod finishing;
 pub(super) mod lease;
 pub(super) mod limits;
@@ -294,11 +295,11 @@ impl Store {
                 let mut held = pool.acquire_fair(QueueFlow::of(scope.tenant())).await?;
                 let rows = sqlx::query(sql!(
                     SELECT_BRIEF,
-                    "where ($2 is null or r.tenant_id = $2) and r.id in (
+                    "where ($2 is null or r.tenant_id = $2) and r.id = any (array(
                   select newest.id
                     from unnest($1) as asked (task_id)
-                   cross join lateral (select n.id from runs n where n.task_id = asked.task_id
-                                        order by n.id desc limit 1) newest)"
+                   cross join lateral (select n.id from runs n where n.task_id = any (array[asked.task_id])
+                                        order by n.task_id desc, n.id desc limit 1) newest))"
                 ))
                 .bind(tasks)
                 .bind(scope.tenant())
@@ -346,11 +347,14 @@ impl Store {
     ) -> Result<RowPage<T>, StoreError> {
         let mut read = self.db.read_of(scope.tenant()).await?;
         let mut query = read.build(MEASURED);
+        let mut order = "";
         for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-            query.push(" and r.tenant_id = ").push_bind(text(tenant).into_owned());
+            query.push_key("r.tenant_id", text(tenant).into_owned());
+            order = "r.tenant_id desc, ";
         }
         if let Some(task_id) = filter.task_id {
-            query.push(" and r.task_id = ").push_bind(task_id);
+            query.push_key("r.task_id", task_id);
+            order = "r.task_id desc, ";
         }
         if let Some(state) = filter.state {
             query.push(" and r.state = ").push_bind(state.as_str());
@@ -367,26 +371,12 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and r.id < ").push_bind(before);
         }
-        query.push(" order by r.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
+        query.push(" order by ").push(order).push("r.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows = query.finish().rows().await?;
         let found = RowPage::from_rows(&self.unreadable, "runs", &rows, filter.limit, parse);
         read.end().await?;
         Ok(found)
-    }
-
-    /// How many runs wait, are claimed, and run now; and how many are parked.
-    pub async fn count_runs(&self, scope: &Scope) -> Result<Vec<(String, i64)>, StoreError> {
-        let mut read = self.db.read_of(scope.tenant()).await?;
-        Ok(read
-            .query(
-                "select state, count(*) from queue where ($1 is null or tenant_id = $1) group by state
-                 union all
-                 select 'parked', count(*) from parked where ($1 is null or tenant_id = $1)",
-            )
-            .bind(scope.tenant())
-            .all()
-            .await?)
     }
 }
 

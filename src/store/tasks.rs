@@ -139,7 +139,9 @@ impl Store {
         let rows: Vec<TaskRow> = match &self.db {
             Db::Postgres { quick, waits, .. } => {
                 let mut held = connection("quick", quick, waits).await?;
-                sqlx::query_as(sql!(SELECT_TASK, "where t.id = any($1)")).bind(ids).fetch_all(&mut *held).await?
+                // of both tables no more is read than these, whichever comes first
+                let by_id = sql!(SELECT_TASK, "where t.id = any($1) and d.task_id = any($1)");
+                sqlx::query_as(by_id).bind(ids).fetch_all(&mut *held).await?
             }
             Db::Sqlite { readers, .. } => sqlite_batch::read(readers, LISTED, ids).await?,
         };
@@ -158,9 +160,10 @@ impl Store {
 
     async fn page_of_tasks(&self, scope: &Scope, filter: &TaskFilter, bound: i64) -> Result<RowPage<Task>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let mut query = read.build(MEASURED);
+        let (mut query, mut order) = (read.build(MEASURED), "");
         for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-            query.push(" and t.tenant_id = ").push_bind(text(tenant).into_owned());
+            query.push_key("t.tenant_id", text(tenant).into_owned());
+            order = "t.tenant_id desc, ";
         }
         if let Some(key) = &filter.key {
             query.push(" and (t.key = ").push_bind(text(key).into_owned());
@@ -182,7 +185,7 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and t.id < ").push_bind(before);
         }
-        query.push(" order by t.id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
+        query.push(" order by ").push(order).push("t.id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows = query.finish().rows().await?;
         read.end().await?;
@@ -251,14 +254,12 @@ impl Store {
     /// How many tasks have each status.
     pub async fn count_tasks(&self, scope: &Scope) -> Result<Vec<(String, i64)>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let found = read
-            .query(
-                "select status, count(*) from tasks
-                  where ($1 is null or tenant_id = $1) group by status order by status",
-            )
-            .bind(scope.tenant())
-            .all()
-            .await?;
+        let mut query = read.build("select status, count(*) from tasks where true");
+        if let Some(tenant) = scope.tenant() {
+            query.push(" and tenant_id = ").push_bind(tenant);
+        }
+        query.push(" group by status order by status");
+        let found = query.finish().all().await?;
         read.end().await?;
         Ok(found)
     }

@@ -29,6 +29,7 @@ mod alerts;
 mod approvals;
 mod asked;
 mod audit;
+mod calls;
 mod changes;
 mod completions;
 mod conditions;

@@ -238,9 +238,10 @@ impl Store {
         limit: i64,
     ) -> Result<RowPage<Grant>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let mut query = read.build(MEASURED);
+        let (mut query, mut order) = (read.build(MEASURED), "");
         if let Some(tenant) = scope.tenant() {
-            query.push(" and g.tenant_id = ").push_bind(text(tenant).into_owned());
+            query.push_key("g.tenant_id", text(tenant).into_owned());
+            order = "g.tenant_id desc, ";
         }
         if let Some(task_id) = task_id {
             query.push(" and g.task_id = ").push_bind(task_id);
@@ -248,7 +249,7 @@ impl Store {
         if let Some(before) = before {
             query.push(" and g.id < ").push_bind(before);
         }
-        query.push(" order by g.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
+        query.push(" order by ").push(order).push("g.id desc limit ").push_bind(limit).push(FIT).push(FITTING);
         query.push(BOUND).push_bind(PAGE_BYTES).push(IN_ORDER);
         let rows: Vec<PagedRow<GrantRow>> = query.finish().all().await?;
         read.end().await?;

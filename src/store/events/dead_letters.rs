@@ -101,7 +101,8 @@ impl Store {
         if let Some(before) = filter.before {
             query.push(" and id < ").push_bind(before);
         }
-        query.push(" order by id desc limit ").push_bind(filter.limit);
+        query.push(if scope.tenant().is_some() { " order by tenant_id desc, id desc" } else { " order by id desc" });
+        query.push(" limit ").push_bind(filter.limit);
         let found = query.finish().all().await?;
         read.end().await?;
         Ok(found)

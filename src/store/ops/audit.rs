@@ -162,20 +162,22 @@ impl Store {
         bound: i64,
     ) -> Result<RowPage<AuditEntry>, StoreError> {
         let mut read = self.db.read_in(scope).await?;
-        let mut query = read.build(MEASURED);
+        let (mut query, mut order) = (read.build(MEASURED), "");
         for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-            query.push(" and tenant_id = ").push_bind(text(tenant).into_owned());
+            query.push_key("tenant_id", text(tenant).into_owned());
+            order = "tenant_id desc, ";
         }
         if let Some(action) = &filter.action {
             query.push(" and action = ").push_bind(text(action).into_owned());
         }
         if let Some(subject) = filter.subject_id {
-            query.push(" and subject_id = ").push_bind(subject);
+            query.push_key("subject_id", subject);
+            order = "subject_id desc, ";
         }
         if let Some(before) = filter.before {
             query.push(" and id < ").push_bind(before);
         }
-        query.push(" order by id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
+        query.push(" order by ").push(order).push("id desc limit ").push_bind(filter.limit).push(FIT).push(FITTING);
         query.push(BOUND).push_bind(bound).push(IN_ORDER);
         let rows: Vec<PagedRow<EntryRow>> = query.finish().all().await?;
         read.end().await?;

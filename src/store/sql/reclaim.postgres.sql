@@ -5,4 +5,4 @@ with expired as (
 update queue q
    set state = 'ready', lease_token = 0, lease_until = null, worker = null
   from expired
- where q.run_id = expired.run_id
+ where q.run_id = any (array[expired.run_id])

@@ -62,6 +62,11 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
         ("idle_in_transaction_session_timeout", "5s"),
         ("jit", "off"),
         ("reveille.tenant", "*"),
+        // a table that was all but empty when a statement was planned has a hundred thousand rows a minute later, and no
+        // statistics of them: what is found by a key is found by its index, whatever the planner makes of the table
+        ("enable_seqscan", "off"),
+        // one statement has one processor of the server at most
+        ("max_parallel_workers_per_gather", "0"),
     ]);
     let most = settings.max_connections.max(LEAST_CONNECTIONS);
     // one shape of batch after the other: to plan each anew costs a third of its time, and gains nothing. What such a
@@ -69,7 +74,6 @@ async fn prepare_postgres(base: &PgConnectOptions, settings: &Settings) -> Resul
     // makes of tables that nobody has analysed yet, or while nothing was going on
     let planned_once = guarded.clone().options([
         ("plan_cache_mode", "force_generic_plan"),
-        ("enable_seqscan", "off"),
         ("enable_bitmapscan", "off"),
         ("enable_sort", "off"),
     ]);

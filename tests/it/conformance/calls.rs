@@ -1,0 +1,31 @@
+//! Calls of a tenant and looks of the engine whose reads must not grow with what others have stored; `plans` counts them.
+
+use reveille::base::id::new_id;
+use reveille::store::{EventFilter, RunFilter, TaskFilter};
+use serde_json::json;
+
+use super::matching::event;
+use super::world::{LEASE, StoreHarness, WORKER, only};
+
+/// Rows of a page.
+const PAGE: i64 = 20;
+
+/// Calls of a tenant that has little: what others have is newer, and there is much of it.
+pub async fn calls(world: &StoreHarness) {
+    let (of_a, store) = (only("a"), &world.store);
+    let task = world.task_with("a", json!({"interval": "1h", "overlap": "allow"}), json!({})).await;
+    let of_task = |task_id| RunFilter { task_id, limit: PAGE, ..RunFilter::default() };
+    store.tasks_page(&of_a, &TaskFilter { limit: PAGE, ..TaskFilter::default() }).await.unwrap();
+    store.last_runs(&of_a, &[task.id]).await.unwrap();
+    for task_id in [None, Some(task.id)] {
+        store.run_summaries(&of_a, &of_task(task_id)).await.unwrap();
+    }
+    store.count_tasks(&of_a).await.unwrap();
+    store.last_event(&of_a).await.unwrap();
+    store.read_events(&of_a, &EventFilter { limit: PAGE, ..EventFilter::default() }).await.unwrap();
+    store.reclaim(world.now()).await.unwrap();
+    store.publish_events(&[event(&new_id(world.now()).to_string())]).await.unwrap();
+    let leased = store.lease_events(WORKER, world.now() + LEASE, 2, "", &[]).await.unwrap();
+    let seqs: Vec<i64> = leased.events.iter().map(|event| event.seq).collect();
+    store.acknowledge_events(&seqs).await.unwrap();
+}
