@@ -76,11 +76,11 @@ impl EncodeMetric for QueueWaits {
 impl Store {
     /// Shows who waits from now on.
     pub(in crate::store) fn show_queues(&self, metrics: &Metrics) {
-        let mut queues = vec![Watched::new("compute", self.computing.queue())];
+        let mut queues =
+            vec![Watched::new("compute", self.computing.queue()), Watched::new("large_writes", self.bulk.queue())];
         match &self.db {
             Db::Postgres { pool, .. } => queues.push(Watched::new("connections", pool.queue())),
             Db::Sqlite { writer, tenant_readers, .. } => {
-                queues.push(Watched::new("large_writes", self.bulk.queue()));
                 queues.push(Watched::new("readers", tenant_readers.queue()));
                 queues.push(Watched::new("writer", writer.queue()));
             }

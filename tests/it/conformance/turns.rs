@@ -30,6 +30,7 @@ on_both!(
     write_of_a_quiet_tenant_waits_for_no_backlog_of_another,
     transcript_of_a_quiet_tenant_waits_for_no_backlog_of_another,
     poll_of_a_quiet_tenant_is_recorded_before_the_backlog_of_another,
+    short_write_stands_behind_one_large_write_of_its_tenant_at_most,
     turns_that_were_waited_for_are_in_the_metrics_by_what_was_waited_for,
 );
 
@@ -342,10 +343,7 @@ async fn on_postgres_each_read_of_runs_of_a_quiet_tenant_is_before_the_backlog_o
     world.clone().leave().await;
 }
 
-/// On Postgres each caller has a connection.
-#[tokio::test]
-async fn on_sqlite_a_short_write_stands_behind_one_large_write_of_its_tenant_at_most() {
-    let world = &StoreHarness::sqlite().await;
+async fn short_write_stands_behind_one_large_write_of_its_tenant_at_most(world: &StoreHarness) {
     let publish = |name: &'static str, id: String, count: usize| -> Call<'_> {
         let events = events(LOUD[0], &id, count);
         (name, async move { world.store.publish_events(&events).await.map(drop) }.boxed())
@@ -355,7 +353,6 @@ async fn on_sqlite_a_short_write_stands_behind_one_large_write_of_its_tenant_at_
         large.chain([publish("short", format!("{attempt}"), 1)]).collect()
     };
     assert_eq!(order_of(world, "events", BEHIND, calls).await, (vec!["large", "short", "large", "large", "large"], 4));
-    world.clone().leave().await;
 }
 
 async fn turns_that_were_waited_for_are_in_the_metrics_by_what_was_waited_for(world: &StoreHarness) {
