@@ -26,8 +26,8 @@ use crate::store::db::flow::QueueFlow;
 
 /// A connection is waited for no longer, nor is its beginning.
 const WAIT: Duration = Duration::from_secs(5);
-/// Connections that are had in turn, and only by a flow that has none.
-const RESERVED: usize = 1;
+/// Connections of which one is not had in turn, for what the engine asks.
+const ONE_FOR_THE_ENGINE: usize = 3;
 /// Between two tries to connect to a server that is not up.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
 /// One that was not used for longer is asked whether it is still there, and each after the end of another; a question
@@ -98,7 +98,7 @@ impl Connections {
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| sqlx::Error::Configuration(error.into()))?;
-        let connections = Connections { pool, turns: FairQueue::with_reserve(most as usize, RESERVED) };
+        let connections = Connections { pool, turns: turns(most) };
         drop(connections.acquire().await?);
         let unused = connections.pool.weak();
         tokio::spawn(async move {
@@ -146,6 +146,14 @@ impl Connections {
         let status = self.pool.status();
         (status.size as u32, status.available as u32, status.max_size as u32)
     }
+}
+
+/// The turns of so many connections. A flow that has one takes no other while half of them are taken: statements that run
+/// at once share the server's processors, and each that is long makes the short ones of others as much longer.
+fn turns(connections: u32) -> FairQueue<QueueFlow> {
+    let connections = connections as usize;
+    let places = if connections < ONE_FOR_THE_ENGINE { connections } else { connections - 1 };
+    FairQueue::with_reserve(places, places / 2)
 }
 
 impl Manager for PostgresConnector {
@@ -285,6 +293,19 @@ mod tests {
     use futures::future::join_all;
 
     use super::*;
+
+    #[tokio::test]
+    async fn tenants_that_want_all_connections_leave_some_for_others_and_one_for_the_engine() {
+        let turns = turns(5);
+        let tenant = |name: &str| QueueFlow::of(Some(name));
+        let taken = async |name: &str| turns.take(&tenant(name)).now_or_never();
+        let loud = [taken("loud").await, taken("loud").await];
+        assert!(loud.iter().all(Option::is_some) && taken("loud").await.is_none(), "half of them are taken");
+        let others = [taken("loud too").await, taken("quiet").await];
+        assert!(others.iter().all(Option::is_some) && taken("late").await.is_none(), "the engine has one");
+        drop(others);
+        assert!(taken("loud too").await.is_some());
+    }
 
     /// Without a server: the pool is closed, so a call ends as soon as it has its turn.
     #[tokio::test]

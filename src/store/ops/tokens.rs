@@ -115,14 +115,14 @@ impl Store {
     /// The token with this hash, dead or alive; whether it may be used is the caller's to judge.
     pub async fn find_token(&self, hash: &[u8]) -> Result<Option<StoredToken>, StoreError> {
         let row: Option<TokenRow> =
-            self.db.read().await?.query(sql!(SELECT_TOKEN, "where t.hash = $1")).bind(hash).optional().await?;
+            self.db.read_quick().await?.query(sql!(SELECT_TOKEN, "where t.hash = $1")).bind(hash).optional().await?;
         Ok(row.map(TokenRow::token))
     }
 
     /// The token with this id, dead or alive.
     pub async fn get_token(&self, id: Uuid) -> Result<Option<StoredToken>, StoreError> {
         let row: Option<TokenRow> =
-            self.db.read().await?.query(sql!(SELECT_TOKEN, "where t.id = $1")).bind(id).optional().await?;
+            self.db.read_quick().await?.query(sql!(SELECT_TOKEN, "where t.id = $1")).bind(id).optional().await?;
         Ok(row.map(TokenRow::token))
     }
 
