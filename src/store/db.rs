@@ -251,6 +251,15 @@ impl Transaction {
         }
     }
 
+    /// Commits what is done again if it is lost: Postgres answers before it is on the disk, and a crash of the server in the
+    /// next moment undoes it. What others commit does not wait behind it, either.
+    pub(super) async fn commit_before_flush(mut self) -> Result<(), sqlx::Error> {
+        if let Transaction::Postgres(begun) = &mut self {
+            sqlx::query("set local synchronous_commit = off").execute(&mut **begun).await?;
+        }
+        self.commit().await
+    }
+
     pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
         match self {
             Transaction::Postgres(begun) => begun.commit().await?,

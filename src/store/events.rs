@@ -213,7 +213,8 @@ impl Store {
             tenants.retain(|tenant| counts.get(tenant) == Some(&share));
         }
         leased.events.sort_unstable_by_key(|entry| entry.seq);
-        write.commit().await?;
+        // without the lease an entry comes again, and changes nothing
+        write.commit_before_flush().await?;
         Ok(leased)
     }
 
@@ -224,7 +225,8 @@ impl Store {
         }
         let mut write = self.db.write(&Scope::Every).await?;
         delete_by_seq(&mut write.tx(), "delete from event_queue where seq in (", seqs).await?;
-        write.commit().await?;
+        // an entry that is there again changes nothing
+        write.commit_before_flush().await?;
         Ok(())
     }
 

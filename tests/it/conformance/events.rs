@@ -337,3 +337,23 @@ async fn more_tenants_than_one_look_have_their_turns_after_each_other(world: &St
     assert_eq!(had[..4], ["a", "b", "c", "d"]);
     assert!(had[4..].contains(&"e".to_owned()), "{had:?}");
 }
+
+#[tokio::test]
+async fn postgres_waits_for_the_disk_where_an_event_is_published_and_for_none_where_it_would_come_again() {
+    let world = StoreHarness::postgres().await;
+    let judged = "create function judge_commit () returns trigger language plpgsql as $$ begin
+                      if (current_setting('synchronous_commit') = 'off') <> (tg_op <> 'INSERT') then
+                          raise exception '% commits with synchronous_commit %', tg_op, current_setting('synchronous_commit');
+                      end if;
+                      return null;
+                  end $$";
+    world.plant(judged).await;
+    let at_commit = "create constraint trigger judge_commit after insert or update or delete on event_queue
+                     deferrable initially deferred for each row execute function judge_commit()";
+    world.plant(at_commit).await;
+    world.store.publish_events(&[event("a", "1")]).await.unwrap();
+    let leased = lease(&world, 10).await;
+    world.store.acknowledge_events(&places(&leased)).await.unwrap();
+    assert_eq!((leased.len(), lease(&world, 10).await.len()), (1, 0));
+    world.leave().await;
+}
