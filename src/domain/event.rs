@@ -362,7 +362,8 @@ mod tests {
         let schema = serde_json::to_value(CloudEvent::schema()).unwrap();
         let mut described: Vec<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
         let mut read = ATTRIBUTES.to_vec();
-        (described.sort_unstable(), read.sort_unstable());
+        described.sort_unstable();
+        read.sort_unstable();
         assert_eq!(read, described);
     }
 

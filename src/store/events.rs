@@ -293,7 +293,7 @@ impl Store {
     pub async fn last_event(&self, scope: &Scope) -> Result<i64, StoreError> {
         let mut read = self.db.read_in(scope).await?;
         let mut query = read.build("select seq from events where true");
-        narrow(&mut query, scope, None, None);
+        filter_query(&mut query, scope, None, None);
         query.push(if scope.tenant().is_some() { " order by tenant_id desc, seq desc" } else { " order by seq desc" });
         query.push(" limit 1");
         let found = query.finish().optional_scalar().await?;

@@ -254,7 +254,7 @@ impl<'t> StatementBuilder<'t> {
     pub(super) fn push_key<'v>(&mut self, column: &str, value: impl SqlValue<'v>) -> &mut StatementBuilder<'t> {
         const BEFORE: Split = Split { postgres: " = any (array[", sqlite: " = " };
         const BEHIND: Split = Split { postgres: "])", sqlite: "" };
-        self.push(" and ").push(column).push_of(BEFORE).push_bind(value).push_of(BEHIND)
+        self.push(" and ").push(column).push_split(BEFORE).push_bind(value).push_split(BEHIND)
     }
 
     /// Adds places, with commas between them, and the values for them.

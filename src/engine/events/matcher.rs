@@ -100,7 +100,7 @@ impl EventMatcher {
             intake: Arc::new(Intake::new(store.clone(), Arc::clone(&bus), compute, max_deliveries)),
             store,
             bus,
-            prefetch: prefetch,
+            prefetch,
             worker,
             max_deliveries,
             work: Mutex::default(),

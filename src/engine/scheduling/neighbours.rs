@@ -19,7 +19,7 @@ pub struct Neighbours {
 
 impl Neighbours {
     pub fn new(store: Store, prefetch: Arc<PrefetchBuffer>) -> Neighbours {
-        Neighbours { store, prefetch: prefetch, asked: Mutex::default() }
+        Neighbours { store, prefetch, asked: Mutex::default() }
     }
 
     /// Tells those who share the places out. A store that is away leaves it as it was.

@@ -192,7 +192,7 @@ impl PrefetchBuffer {
     fn shares(&self, free: usize) -> Shares {
         let single_tenant = self.single_tenant.load(Ordering::Relaxed);
         let occupants = if single_tenant || free == 0 { HashMap::new() } else { self.active.occupants() };
-        Shares { free, occupants, single_tenant: single_tenant }
+        Shares { free, occupants, single_tenant }
     }
 
     /// Whether claims whose instant has come wait until their tenants have fewer places.

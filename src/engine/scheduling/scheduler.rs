@@ -58,7 +58,7 @@ impl Scheduler {
         Scheduler {
             store,
             neighbours,
-            prefetch: prefetch,
+            prefetch,
             executions,
             worker,
             lease,

@@ -55,7 +55,7 @@ impl Worker {
         let neighbours = Neighbours::new(store.clone(), Arc::clone(&prefetch));
         Worker {
             store,
-            prefetch: prefetch,
+            prefetch,
             executions,
             active,
             id,

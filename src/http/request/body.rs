@@ -57,7 +57,7 @@ pub enum Early {
     /// The request is refused.
     Refused(ApiError),
     /// The request was answered before, so.
-    Answered(Response),
+    Answered(Box<Response>),
 }
 
 impl<E: Into<ApiError>> From<E> for Early {
@@ -70,7 +70,7 @@ impl IntoResponse for Early {
     fn into_response(self) -> Response {
         match self {
             Early::Refused(error) => error.into_response(),
-            Early::Answered(answer) => answer,
+            Early::Answered(answer) => *answer,
         }
     }
 }
@@ -217,7 +217,10 @@ impl JsonBody {
         let Some(key) = &self.key else { return Ok(()) };
         match state.store.recall_answer(&caller.scope, key, &self.digest, state.clock.now()).await? {
             None => Ok(()),
-            Some(answer) => Err(Early::Answered(replayed_or(answer, |()| StatusCode::OK.into_response())?)),
+            Some(answer) => {
+                let answer = replayed_or(answer, |()| StatusCode::OK.into_response())?;
+                Err(Early::Answered(Box::new(answer)))
+            }
         }
     }
 }

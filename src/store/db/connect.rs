@@ -176,7 +176,7 @@ impl Store {
         let store = Store {
             db,
             clock,
-            wakeups: wakeups,
+            wakeups,
             counts: StoreMetrics::default(),
             unreadable: UnreadableRow::default(),
             creating,

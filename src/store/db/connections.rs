@@ -298,7 +298,7 @@ mod tests {
     async fn tenants_that_want_all_connections_leave_some_for_others_and_one_for_the_engine() {
         let turns = turns(5);
         let tenant = |name: &str| QueueFlow::of(Some(name));
-        let taken = async |name: &str| turns.take(&tenant(name)).now_or_never();
+        let taken = async |name: &str| turns.acquire(&tenant(name)).now_or_never();
         let loud = [taken("loud").await, taken("loud").await];
         assert!(loud.iter().all(Option::is_some) && taken("loud").await.is_none(), "half of them are taken");
         let others = [taken("loud too").await, taken("quiet").await];

@@ -178,7 +178,7 @@ pub fn explained(facts: &TaskFacts) -> TaskExplanation {
     TaskExplanation {
         task_id: task.id,
         status: task.status,
-        sentences: sentences,
+        sentences,
         needs,
         next,
         if_resumed,
