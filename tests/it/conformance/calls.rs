@@ -23,7 +23,7 @@ pub async fn calls(world: &StoreHarness) {
     store.count_tasks(&of_a).await.unwrap();
     store.last_event(&of_a).await.unwrap();
     store.read_events(&of_a, &EventFilter { limit: PAGE, ..EventFilter::default() }).await.unwrap();
-    store.release_claims(world.now()).await.unwrap();
+    store.requeue_expired_claims(world.now()).await.unwrap();
     store.publish_events(&[event(&new_id(world.now()).to_string())]).await.unwrap();
     let leased = store.lease_events(WORKER, world.now() + LEASE, 2, "", &[]).await.unwrap();
     let seqs: Vec<i64> = leased.events.iter().map(|event| event.seq).collect();
