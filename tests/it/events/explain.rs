@@ -56,7 +56,7 @@ async fn event_says_which_part_of_each_trigger_failed(world: World) {
     assert_eq!(of("filters")["sentence"], "It does not match: filters/from.");
     assert_eq!(of("refunds")["sentence"], "It does not match: event_type.");
     let filter = of("asks")["parts"].as_array().unwrap().iter().find(|part| part["part"] == "filter").unwrap();
-    assert!(filter["found"].as_str().unwrap().contains("`event.data.amount` is 50"), "{filter}");
+    assert!(filter["detail"].as_str().unwrap().contains("`event.data.amount` is 50"), "{filter}");
     assert_eq!((&body["examined_count"], &body["truncated"]), (&json!(6), &json!(false)));
 
     assert_eq!(asked(&instance, "?tenant_id=bob").await.0, 404, "it is another's");
