@@ -47,7 +47,7 @@ pub enum TickError {
     Slow(Duration),
 }
 
-/// What an idle service waits for: after empty polls it goes by the counts of pending work, which all idle services
+/// The wait of an idle service: after empty polls it goes by the counts of pending work, which all idle services
 /// share, and ticks for what they show.
 pub struct IdlePolicy<S> {
     /// The longest wait between two reads of the pending work.

@@ -348,9 +348,9 @@ mod tests {
             "/trigger/max_runs",
             "/trigger/over_lap",
             "/trigger/overlap",
+            "/trigger/overlap_counts_waiting",
             "/trigger/start_at",
             "/trigger/timezone",
-            "/trigger/overlap_counts_waiting",
         ];
         assert_eq!(places, expected);
     }

@@ -87,7 +87,7 @@ impl Recording {
     }
 
     /// Decides one match; asks the database only where a rule needs its memory.
-    pub async fn apply_match(&mut self, tx: &mut Tx<'_>, matched: &Match) -> Result<(), StoreError> {
+    pub(super) async fn apply_match(&mut self, tx: &mut Tx<'_>, matched: &Match) -> Result<(), StoreError> {
         if matched.verdict != EventVerdict::No
             && !self.known.insert((matched.task_id, matched.arrival.key().to_owned()))
         {
