@@ -298,7 +298,7 @@ impl MessageContext {
         less
     }
 
-    /// Whether what is left of it after [`MessageContext::within`] is worth its room.
+    /// Whether what is left of it after [`MessageContext::shortened_to`] is worth its room.
     pub fn is_worth_sending(&self, of: &MessageContext) -> bool {
         match of.digest.is_empty() {
             false => !self.digest.is_empty(),

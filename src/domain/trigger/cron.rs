@@ -25,7 +25,7 @@ static LATELY: LazyLock<Mutex<Lately>> = LazyLock::new(|| Mutex::new(LruCache::n
 
 type Lately = LruCache<Box<str>, Arc<Cron>>;
 
-/// The wall times of one expression. About 6 KiB of heap: no task keeps its own, see [`Cron::lately`].
+/// The wall times of one expression. About 6 KiB of heap: no task keeps its own, see [`Cron::parse_cached`].
 #[derive(Debug, Clone)]
 pub struct Cron {
     seconds: u64,

@@ -4,7 +4,7 @@
 //! rare date some more, and never depends on how long ago the last instant was. Instants are *nominal*: jitter and
 //! exclusions are applied by who fires, not here in `next_after`.
 //!
-//! Each search is bounded by its horizon. What asks many of them has a budget ([`Timetable::within`]), and believes no
+//! Each search is bounded by its horizon. What asks many of them has a budget ([`Timetable::with_budget`]), and believes no
 //! answer before it has looked at [`Timetable::exceeded`].
 
 use std::sync::Arc;

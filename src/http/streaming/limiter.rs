@@ -112,7 +112,7 @@ pub async fn acquire_stream(
     state.streams.acquire(caller, scope, of_tenant(state, scope).await?)
 }
 
-/// Room for the stream of a connection that has its own: [`StreamLimiter::take_unknown`].
+/// Room for the stream of a connection that has its own: [`StreamLimiter::acquire_unidentified`].
 pub async fn acquire_known_stream(
     state: &HttpState,
     caller: &AuthenticatedCaller,

@@ -70,7 +70,7 @@ impl HostRateLimiter {
         self.acquire_bounded(host, tenant, (rated, self.at_once), now)
     }
 
-    /// [`HostRateLimiter::enter`] where only `most` can be at once, such as by a database's connections: one of them is
+    /// [`HostRateLimiter::acquire`] where only `most` can be at once, such as by a database's connections: one of them is
     /// always left.
     pub fn acquire_bounded(
         &self,

@@ -2,7 +2,7 @@
 //! the others one after the other behind it, each planned at its own instant. What is to go on stands in `resumptions`, so
 //! nothing is lost where the process ends in between.
 //!
-//! Writing a credential and pausing a task for want of it take turns, by the credential's name ([`in_turn`]): so a task
+//! Writing a credential and pausing a task for want of it take turns, by the credential's name ([`lock_reference`]): so a task
 //! is paused either before, and goes on here, or after, and sees what is saved.
 
 use std::collections::{HashMap, HashSet};

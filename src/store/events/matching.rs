@@ -61,7 +61,7 @@ struct Fires {
 }
 
 impl Store {
-    /// Records what became of a batch of events. On Postgres a batch whose events all [go straight](Match::goes_straight)
+    /// Records what became of a batch of events. On Postgres a batch whose events all [go straight](Match::is_stateless)
     /// takes one statement.
     ///
     /// Matches beyond the fires that their tenant may have in this minute are recorded as skipped. An event counts for each
