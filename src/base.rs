@@ -2,6 +2,7 @@
 
 #[macro_use]
 pub mod failpoint;
+pub mod backoff;
 pub mod clock;
 pub mod compute;
 pub mod expr;
@@ -13,7 +14,6 @@ pub mod json;
 pub mod limiter;
 pub mod metrics;
 pub mod redact;
-pub mod retry;
 pub mod secret;
 pub mod signature;
 pub mod template;

@@ -18,8 +18,8 @@
 //!
 //! # Layers, each importing only what stands above it
 //!
-//! - [`base`], without I/O of the product: [`clock`], [`compute`], [`expr`], [`fair_queue`], [`failpoint`], [`field`],
-//!   [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`retry`], [`secret`], [`signature`],
+//! - [`base`], without I/O of the product: [`backoff`], [`clock`], [`compute`], [`expr`], [`fair_queue`], [`failpoint`],
+//!   [`field`], [`id`], [`invalid`], [`json`], [`limiter`], [`metrics`], [`redact`], [`secret`], [`signature`],
 //!   [`template`], [`threads`], [`token`], [`unicode_safety`], [`words`].
 //! - [`domain`], data and transitions, no `await`: [`approval`], [`credential`], [`event`], [`notification`], [`quota`],
 //!   [`run`], [`task`], [`trigger`].
@@ -39,6 +39,7 @@
 //! - What is acknowledged is committed.
 //! - A tenant is a typed argument of every store call that is made for a caller.
 //!
+//! [`backoff`]: base::backoff
 //! [`clock`]: base::clock
 //! [`compute`]: base::compute
 //! [`expr`]: base::expr
@@ -51,7 +52,6 @@
 //! [`limiter`]: base::limiter
 //! [`metrics`]: base::metrics
 //! [`redact`]: base::redact
-//! [`retry`]: base::retry
 //! [`secret`]: base::secret
 //! [`signature`]: base::signature
 //! [`template`]: base::template

@@ -5,11 +5,11 @@
 //! when it is sent, and a secret is never part of it.
 
 pub mod address;
+pub mod credential_ended;
 pub mod credential_notice;
 pub mod dedupe;
 pub mod delivery;
 pub mod digest;
-pub mod ended;
 pub mod kind;
 pub mod language;
 pub mod message_context;

@@ -6,3 +6,4 @@ pub mod ending;
 pub mod execution;
 pub(super) mod expirer;
 pub mod finisher;
+mod run_retry;

@@ -13,9 +13,9 @@ use futures::future::BoxFuture;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::base::backoff::{IDLE_AFTER, full_jitter, idle_wait};
 use crate::base::clock::{Clock, to_delta};
 use crate::base::metrics::Metrics;
-use crate::base::retry::{IDLE_AFTER, full_jitter, idle_wait};
 use crate::ports::bus::BusError;
 use crate::store::{PendingWork, Store, StoreError};
 

@@ -3,7 +3,8 @@
 //! Swagger UI comes as an archive of four megabytes, of which the page needs two files. The compiler takes these two out of
 //! it, compressed as they are there, so that the binary has half a megabyte of it and browsers are sent the same.
 
-use std::io::Read;
+use std::io::{self, Read};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -12,6 +13,8 @@ use axum::response::{IntoResponse, Redirect};
 use axum::routing::{MethodRouter, get};
 use flate2::read::GzDecoder;
 use serde_json::Value;
+use tokio::sync::OnceCell;
+use tokio::task::spawn_blocking;
 use utoipa_swagger_ui_vendored::SWAGGER_UI_VENDORED as ARCHIVE;
 
 use crate::http::error::ApiError;
@@ -41,17 +44,26 @@ pub fn routes<S: Clone + Send + Sync + 'static>(document: &Value) -> Router<S> {
 
 /// A file that is sent as it is compressed, or unpacked to a client that asks for no compression.
 fn compressed<S: Clone + Send + Sync + 'static>(kind: &'static str, file: &'static [u8]) -> MethodRouter<S> {
+    let unpacked = Arc::<OnceCell<Bytes>>::default();
     get(move |asked: HeaderMap| async move {
         let headers = [(header::CONTENT_TYPE, kind), (header::VARY, "accept-encoding")];
         if takes_gzip(&asked) {
             return (headers, [(header::CONTENT_ENCODING, "gzip")], file).into_response();
         }
-        let mut plain = Vec::new();
-        match GzDecoder::new(file).read_to_end(&mut plain) {
-            Ok(_) => (headers, plain).into_response(),
+        match unpacked.get_or_try_init(|| unpack(file)).await {
+            Ok(plain) => (headers, plain.clone()).into_response(),
             Err(error) => ApiError::Internal { log: format!("Swagger UI: {error}") }.into_response(),
         }
     })
+}
+
+/// Unpacks a file on a thread of its own: a megabyte takes some milliseconds.
+async fn unpack(file: &'static [u8]) -> io::Result<Bytes> {
+    let unpacked = spawn_blocking(move || {
+        let mut plain = Vec::new();
+        GzDecoder::new(file).read_to_end(&mut plain).map(|_| Bytes::from(plain))
+    });
+    unpacked.await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
 fn takes_gzip(asked: &HeaderMap) -> bool {

@@ -5,16 +5,16 @@
 
 mod answer;
 pub mod email;
+pub mod full_message_url;
 pub mod live;
 mod provider;
 pub mod push;
+pub mod report_url;
 pub mod slack;
 pub mod sms;
 pub mod telegram;
 pub mod templates;
-pub mod ticket;
 pub mod webhook;
-pub mod whole;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -209,7 +209,7 @@ impl Settings {
     }
 }
 
-/// A request of a provider to the address of a [`ticket`], as it came.
+/// A request of a provider to the address of a [`report_url`], as it came.
 #[derive(Debug, Clone, Copy)]
 pub struct Callback<'a> {
     /// The address as the provider was told it.

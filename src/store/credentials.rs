@@ -4,11 +4,11 @@
 //! A document comes here sealed and leaves sealed. What has returned survives a crash; a write that finds another
 //! version than the one that was read changes nothing.
 
+pub(super) mod credential_status;
 mod refresh;
 mod resuming;
 mod rewrap;
 mod row;
-pub(super) mod standing;
 mod uses;
 
 use chrono::{DateTime, Utc};
@@ -18,9 +18,9 @@ use uuid::Uuid;
 use crate::base::id::{Scope, new_id};
 use crate::domain::credential::{Credential, Inject, OAuth, Reference};
 use crate::domain::task::DependentTask;
+pub(super) use crate::store::credentials::credential_status::lock_reference;
 use crate::store::credentials::resuming::{Resumptions, resume_waiting};
 use crate::store::credentials::row::{CredentialRow, LISTED, MEASURED};
-pub(super) use crate::store::credentials::standing::lock_reference;
 use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, PagedRow, RowPage};
 use crate::store::db::text::{document, optional_document, text};
 use crate::store::ops::audit::{AuditAction, write_audit};

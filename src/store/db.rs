@@ -2,6 +2,7 @@
 
 pub(super) mod connect;
 pub(super) mod connections;
+pub(super) mod detached_writes;
 pub(super) mod examine;
 pub(super) mod flow;
 pub(super) mod listener;
@@ -9,6 +10,7 @@ pub(super) mod listing;
 pub(super) mod pace;
 pub(super) mod query_time;
 pub(super) mod queues;
+mod row_security;
 #[cfg(test)]
 pub(super) mod scratch;
 pub(super) mod sqlite_batch;
@@ -16,7 +18,6 @@ mod sqlite_pool;
 pub(super) mod store_metrics;
 pub(super) mod tenant_readers;
 pub(super) mod text;
-pub(super) mod to_end;
 pub(super) mod wakeup;
 pub(super) mod write_batcher;
 pub(super) mod writer;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{PgConnection, Sqlite, SqlitePool};
+use sqlx::{Sqlite, SqlitePool};
 use tokio::time::timeout;
 
 use crate::base::id::Scope;
@@ -35,6 +36,7 @@ use crate::store::Split;
 use crate::store::db::connections::{Connections, PooledConnection, PostgresTransaction};
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::listener::Listener;
+use crate::store::db::row_security::set_rls_tenant;
 use crate::store::db::store_metrics::Waits;
 use crate::store::db::tenant_readers::TenantReaders;
 use crate::store::db::writer::{SqliteWriter, Writing};
@@ -133,7 +135,7 @@ impl Db {
             let reader = match self {
                 Db::Postgres { pool, waits, .. } => {
                     let mut begun = in_turn(pool, waits, flow).await?.begin().await?;
-                    confine(&mut begun, scope.tenant()).await?;
+                    set_rls_tenant(&mut begun, scope.tenant()).await?;
                     ReadConnection::Confined(begun)
                 }
                 Db::Sqlite { readers, tenant_readers, waits, .. } => {
@@ -151,7 +153,7 @@ impl Db {
         let begun = self.write_of(scope.tenant());
         async move {
             let mut begun = begun.await?;
-            begun.confine(scope.tenant()).await?;
+            begun.set_rls_tenant(scope.tenant()).await?;
             Ok(begun)
         }
     }
@@ -242,15 +244,6 @@ impl Transaction {
         self.tx().into_query(sql)
     }
 
-    /// Tells Postgres for the rest of this transaction whose rows may be seen; `None` confines to nothing. Sessions
-    /// start as the engine's: `*`.
-    pub(super) async fn confine(&mut self, tenant: Option<&str>) -> Result<(), sqlx::Error> {
-        match self {
-            Transaction::Postgres(begun) => confine(begun, tenant).await,
-            Transaction::Statement(_) | Transaction::Sqlite(_) => Ok(()),
-        }
-    }
-
     /// Commits what is done again if it is lost: Postgres answers before it is on the disk, and a crash of the server in the
     /// next moment undoes it. What others commit does not wait behind it, either.
     pub(super) async fn commit_before_flush(mut self) -> Result<(), sqlx::Error> {
@@ -293,13 +286,6 @@ pub(super) async fn sqlite_reader(readers: &SqlitePool, waits: &Waits) -> Result
 async fn in_turn(pool: &Connections, waits: &Waits, flow: QueueFlow) -> Result<PooledConnection, sqlx::Error> {
     waits.record_acquire("shared", pool);
     pool.acquire_fair(flow).await
-}
-
-async fn confine(conn: &mut PgConnection, tenant: Option<&str>) -> Result<(), sqlx::Error> {
-    if let Some(tenant) = tenant {
-        sqlx::query("select set_config('reveille.tenant', $1, true)").bind(tenant).execute(conn).await?;
-    }
-    Ok(())
 }
 
 /// Where a call may be told that it failed, if faults are planted: before it took effect, or after. The failure of a

@@ -170,7 +170,7 @@ impl Store {
     pub async fn post_delivery(&self, delivery: &NewDelivery) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut write = self.db.write_of(Some(delivery.tenant_id.as_str())).await?;
-        write.confine(Some(delivery.tenant_id.as_str())).await?;
+        write.set_rls_tenant(Some(delivery.tenant_id.as_str())).await?;
         let tx = &mut write.tx();
         tx.post(&[delivery], now).await?;
         write.commit().await?;
@@ -299,7 +299,7 @@ impl Store {
         if let Some(answer) = once(tx, idempotency.as_ref(), now).await? {
             return Ok(answer);
         }
-        write.confine(scope.tenant()).await?;
+        write.set_rls_tenant(scope.tenant()).await?;
         let tx = &mut write.tx();
         let changed = tx
             .query(

@@ -4,8 +4,8 @@
 //! Each method is a step inside a transaction that its caller opened and commits.
 
 mod events;
-mod now;
 mod postgres;
+mod run_now;
 mod sqlite;
 
 use std::collections::{HashMap, HashSet};
@@ -28,7 +28,7 @@ use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
 use crate::store::tx::Tx;
 
 pub(super) use events::{GuardedEvents, HotEvents};
-pub(super) use now::{RunNowRows, run_now, run_now_committed};
+pub(super) use run_now::{RunNowRows, run_now, run_now_committed};
 
 pub(super) trait Hot {
     /// Locks the due rows of these tasks, but for those that somebody else holds, and answers how they are now.

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use utoipa::PartialSchema;
 
-use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
+use crate::base::invalid::{NAMED, ValidationErrors, did_you_mean, escape, unknown_fields};
 
 /// Reads a body as a `T`.
 pub fn body<T: PartialSchema + DeserializeOwned>(value: &Value) -> Result<T, ValidationErrors> {
@@ -77,8 +77,13 @@ fn judge(schema: &Value, value: &Value, place: &str, faults: &mut ValidationErro
             let items = value.as_array();
             let (fits, bounds) =
                 within(items.map(|items| items.len() as u64), &schema["minItems"], &schema["maxItems"]);
+            let told = faults.0.len() + NAMED;
             for (index, item) in items.filter(|_| fits).into_iter().flatten().enumerate() {
                 judge(&schema["items"], item, &format!("{place}/{index}"), faults);
+                // a list of a million wrong items is answered by as few faults as any other
+                if faults.0.len() >= told {
+                    break;
+                }
             }
             (!fits).then(|| format!("a list{bounds}"))
         }
@@ -160,6 +165,17 @@ mod tests {
         let full =
             letter(json!({ "to": "äöü", "copies": 9, "words": ["a", "b"], "is_sealed": true, "more": {"a": 1} }));
         assert_eq!(full.map(|full| (full.copies, full.words.unwrap().len(), full.is_sealed)), Ok((9, 2, true)));
+    }
+
+    #[test]
+    fn wrong_items_of_a_long_list_are_told_up_to_a_number() {
+        #[derive(Debug, Deserialize, utoipa::ToSchema)]
+        struct Names {
+            #[serde(rename = "names")]
+            _names: Vec<String>,
+        }
+        let found = body::<Names>(&json!({ "names": vec![1; 10_000] })).unwrap_err();
+        assert_eq!(found.0.len(), NAMED);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::domain::approval::link;
 use crate::domain::notification::question::{ApprovalQuestion, still_open};
 use crate::domain::notification::verification::{self, Proof};
 use crate::domain::notification::{Delivery, DeliveryClaim, Mark, MessageKind, Recipient, SubjectRef};
-use crate::ports::channel::whole;
+use crate::ports::channel::full_message_url;
 use crate::ports::vault::Vault;
 use crate::store::{ApprovalFilter, ApprovalLink, Store, StoreError};
 
@@ -87,7 +87,7 @@ impl Links {
     /// Where all of a message can be read that may have to be cut; a question has a link of its own, a code needs none.
     pub fn full_text_link(&self, delivery: &Delivery) -> Option<Secret> {
         let tells = !delivery.kind.asks() && delivery.kind != MessageKind::Code;
-        tells.then(|| whole::full_text_url(&self.vault, &self.public_url, delivery))
+        tells.then(|| full_message_url::full_text_url(&self.vault, &self.public_url, delivery))
     }
 
     /// The code that this delivery carries to the recipient's present address; `None` where it carries none.

@@ -44,7 +44,7 @@ pub struct ZoneKeeper {
     zones: Zones,
     metrics: Metrics,
     moved: Counter,
-    bell: Wakeup,
+    wakeup: Wakeup,
     /// The newer release that the folder had at the last look: one that is being replaced is not read.
     seen: Mutex<Option<ZoneRelease>>,
     /// Whether the last tick has left something to do: the next one follows at once, and does not look at the folder.
@@ -74,16 +74,16 @@ impl ZoneKeeper {
             zones,
             metrics,
             moved,
-            bell: Wakeup::default(),
+            wakeup: Wakeup::default(),
             seen: Mutex::default(),
             busy: AtomicBool::default(),
             pass: Mutex::default(),
         }
     }
 
-    /// Rings where somebody finds that another release plans.
+    /// Wakes where somebody finds that another release plans.
     pub(crate) fn wakeup(&self) -> Wakeup {
-        Arc::clone(&self.bell)
+        Arc::clone(&self.wakeup)
     }
 
     /// Plans by the machine's rules once two looks have found the same newer release.
@@ -284,7 +284,7 @@ impl ServiceLoop for ZoneKeeper {
     }
 
     fn wakeup(&self) -> BoxFuture<'static, ()> {
-        let bell = Arc::clone(&self.bell);
-        Box::pin(async move { bell.notified().await })
+        let wakeup = Arc::clone(&self.wakeup);
+        Box::pin(async move { wakeup.notified().await })
     }
 }

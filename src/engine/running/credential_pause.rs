@@ -5,8 +5,8 @@
 
 use uuid::Uuid;
 
+use crate::base::backoff::full_jitter;
 use crate::base::clock;
-use crate::base::retry::full_jitter;
 use crate::domain::credential::CredentialIssue;
 use crate::domain::run::outcome::{RunError, RunOutcome};
 use crate::domain::task::Task;

@@ -5,27 +5,18 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use crate::base::clock::{to_delta, truncate_millis};
-use crate::base::retry::full_jitter;
 use crate::domain::notification::run_notification::{RunEnd, RunNotification};
 use crate::domain::notification::{NewDelivery, Recipient};
 use crate::domain::run::outcome::{RunError, RunFault, RunOutcome};
 use crate::domain::run::{IllegalRunTransition, Run, RunEvent, RunState, Usage};
-use crate::domain::task::{RetryPolicy, Task};
+use crate::domain::task::Task;
 use crate::store::{Finish, Lease, Park, RequeuedRun};
 
-/// The longest wait between two attempts.
-const LONGEST_BACK_OFF: Duration = Duration::from_secs(3600);
-/// The longest wait that is asked for by the other side, or by the executor.
-const LONGEST_WISH: Duration = Duration::from_secs(24 * 3600);
 /// A run whose process died this often is not tried again, whatever its attempts.
 pub const CRASH_LIMIT: i32 = 3;
 
 /// A run that the infrastructure held up this often is not tried again; attempts are another matter.
 pub const INFRA_LIMIT: i32 = 20;
-/// The first and the longest wait for it to be mended.
-const INFRA_BACK_OFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-
 /// One execution, as seen at its end.
 pub struct RunEnding<'a> {
     /// Lease under which the run was executed.
@@ -74,7 +65,7 @@ impl RunEnding<'_> {
             }
             Err(RunError::Cancelled { reason }) => Finish { reason: Some(reason), ..self.end(RunEvent::Cancel)? },
             Err(RunError::Fail { fault }) => self.failed(fault)?,
-            Err(RunError::Retry { fault, after }) => match self.again(after) {
+            Err(RunError::Retry { fault, after }) => match self.next_attempt_at(after) {
                 Some(run_at) => Finish {
                     error: Some(fault),
                     again: Some(RequeuedRun { run_at, uses_attempt: true }),
@@ -113,31 +104,6 @@ impl RunEnding<'_> {
         Ok(Finish { error: Some(fault), tells, ..self.end(RunEvent::Fail)? })
     }
 
-    /// When the next attempt follows; `None` when there is none left.
-    fn again(&self, after: Option<Duration>) -> Option<DateTime<Utc>> {
-        if self.attempts_left() == 0 {
-            return None;
-        }
-        let first = Duration::from_secs(self.retry().backoff_seconds);
-        let tries = self.run.attempt.max(1) as u32;
-        let own = full_jitter(first, tries, LONGEST_BACK_OFF, self.random);
-        Some(truncate_millis(self.now + to_delta(own.max(after.unwrap_or_default().min(LONGEST_WISH)))))
-    }
-
-    /// When a run follows that the infrastructure held up.
-    fn retry_after_outage(&self) -> DateTime<Utc> {
-        let tries = self.run.infra_retries.max(0) as u32 + 1;
-        truncate_millis(self.now + to_delta(full_jitter(INFRA_BACK_OFF.0, tries, INFRA_BACK_OFF.1, self.random)))
-    }
-
-    fn attempts_left(&self) -> u32 {
-        self.retry().max_attempts.saturating_sub(self.run.attempt.max(0) as u32)
-    }
-
-    fn retry(&self) -> RetryPolicy {
-        self.task.map(|task| task.spec.retry.clone()).unwrap_or_default()
-    }
-
     fn notification(&self, end: RunEnd) -> Option<RunNotification> {
         RunNotification::of(self.run, self.task, self.recipient, end)
     }
@@ -168,7 +134,7 @@ mod tests {
     use super::*;
     use crate::base::id::Tenant;
     use crate::domain::notification::{MessageKind, SubjectRef};
-    use crate::domain::task::{Draft, Spec};
+    use crate::domain::task::{Draft, RetryPolicy, Spec};
 
     fn now() -> DateTime<Utc> {
         "2027-03-01T08:00:00Z".parse().unwrap()

@@ -7,8 +7,8 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::base::backoff::full_jitter;
 use crate::base::clock;
-use crate::base::retry::full_jitter;
 use crate::domain::notification::run_notification::{NotifiedOutcome, RunNotification};
 use crate::domain::notification::{MessageKind, NewDelivery};
 use crate::domain::run::RunState;

@@ -20,7 +20,7 @@ pub struct Active(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     runs: Mutex<Runs>,
-    /// Rings when a run has ended.
+    /// Wakes when a run has ended.
     ended: Wakeup,
 }
 
@@ -123,7 +123,7 @@ impl Active {
         }
     }
 
-    /// Rings when a run has ended.
+    /// Wakes when a run has ended.
     pub fn ended(&self) -> Wakeup {
         Arc::clone(&self.0.ended)
     }

@@ -3,15 +3,22 @@
 //! Due claims are queued per tenant and served round-robin, so a tenant with a thousand due runs delays no other. A
 //! queue is skipped while its tenant has all the slots that it may have.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+mod claim_queues;
+mod run_capacity;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use chrono::{DateTime, Utc};
 
 use crate::engine::Wakeup;
 use crate::engine::scheduling::active::Active;
-use crate::store::{RunClaim, Shares};
+use crate::engine::scheduling::prefetch::claim_queues::ClaimQueues;
+use crate::engine::scheduling::prefetch::run_capacity::Reserved;
+use crate::store::RunClaim;
+
+pub use run_capacity::PrefetchPermit;
 
 /// Claims of this instance that are not started.
 pub struct PrefetchBuffer {
@@ -33,92 +40,10 @@ struct Claims {
     /// By instant, then by token.
     waiting: BTreeMap<(DateTime<Utc>, i64), RunClaim>,
     due: ClaimQueues,
-    shared: Shared,
+    /// Sum of all permits.
+    reserved: Reserved,
     /// Whether the worker found no slot because others hold permits for all of them.
     starved: bool,
-}
-
-/// Sum of all permits.
-#[derive(Default)]
-struct Shared {
-    prefetch: usize,
-    slots: usize,
-}
-
-/// Capacity that is reserved while a database call is in flight. It is dropped after what was leased was
-/// [added](PrefetchBuffer::add) or has started.
-pub struct PrefetchPermit {
-    buffer: Arc<PrefetchBuffer>,
-    /// How many runs may be leased, those that start included.
-    pub prefetch: usize,
-    /// How many of them may start.
-    pub slots: usize,
-    /// The tenants that may have them.
-    pub shares: Shares,
-}
-
-/// Due claims, queued per tenant.
-#[derive(Default)]
-struct ClaimQueues {
-    queues: HashMap<u32, VecDeque<RunClaim>>,
-    /// Tenants with claims that were not skipped, in the order of their turns.
-    order: VecDeque<u32>,
-    /// Tenants that had all the slots that they may have.
-    skipped: Vec<u32>,
-    len: usize,
-}
-
-impl ClaimQueues {
-    fn push(&mut self, claim: RunClaim) {
-        let queue = self.queues.entry(claim.tenant_hash).or_default();
-        if queue.is_empty() {
-            self.order.push_back(claim.tenant_hash);
-        }
-        queue.push_back(claim);
-        self.len += 1;
-    }
-
-    /// The next claim of a tenant that may have another slot.
-    fn pop(&mut self, may: &mut impl FnMut(u32) -> bool) -> Option<RunClaim> {
-        let tenant = loop {
-            let tenant = self.order.pop_front()?;
-            if may(tenant) {
-                break tenant;
-            }
-            self.skipped.push(tenant);
-        };
-        let queue = self.queues.get_mut(&tenant)?;
-        let claim = queue.pop_front()?;
-        if queue.is_empty() {
-            self.queues.remove(&tenant);
-        } else {
-            self.order.push_back(tenant);
-        }
-        self.len -= 1;
-        Some(claim)
-    }
-
-    /// Gives skipped tenants their turn again.
-    fn requeue_skipped(&mut self) {
-        self.order.extend(self.skipped.drain(..));
-    }
-
-    /// Claims of tenants that were not skipped.
-    fn startable(&self) -> usize {
-        self.len - self.skipped.iter().map(|tenant| self.queues[tenant].len()).sum::<usize>()
-    }
-
-    fn retain(&mut self, keep: impl Fn(&RunClaim) -> bool) {
-        if self.len == 0 {
-            return;
-        }
-        self.queues.values_mut().for_each(|queue| queue.retain(&keep));
-        self.queues.retain(|_, queue| !queue.is_empty());
-        let queues = &self.queues;
-        self.order.retain(|tenant| queues.contains_key(tenant));
-        self.skipped.retain(|tenant| queues.contains_key(tenant));
-        self.len = self.queues.values().map(VecDeque::len).sum();
-    }
 }
 
 impl PrefetchBuffer {
@@ -152,102 +77,9 @@ impl PrefetchBuffer {
         })
     }
 
-    /// From now on tenants have limits of their own, or have none: as long as they do, nothing is leased but by a take.
-    pub fn set_own_limits(&self, own: bool) {
-        self.own_limits.store(own, Ordering::Relaxed);
-    }
-
-    /// Whether tenants have limits of their own.
-    pub fn has_own_limits(&self) -> bool {
-        self.own_limits.load(Ordering::Relaxed)
-    }
-
-    fn has_limits(&self) -> bool {
-        self.limited || self.has_own_limits()
-    }
-
-    /// From now on all tasks are of one tenant, or are not: then no tenant may have all places.
-    pub fn set_single_tenant(&self, single_tenant: bool) {
-        self.single_tenant.store(single_tenant, Ordering::Relaxed);
-    }
-
-    /// Room for up to `most` runs that are leased as they are recorded, of which those that are late may start at once:
-    /// beside all that is held, so that nothing that is on time waits for them. A caller that is not `behind` leaves
-    /// places to runs that become ready meanwhile.
-    pub fn acquire_for_recorded(self: &Arc<PrefetchBuffer>, most: usize, behind: bool) -> PrefetchPermit {
-        let mut claims = self.claims.lock().expect("prefetch lock");
-        let (prefetch, slots) = self.available_for_recorded(&claims);
-        let slots = leave_reserve(slots.saturating_sub(claims.waiting.len()), behind);
-        self.acquire_with_shares(&mut claims, prefetch.min(most), slots.min(most))
-    }
-
-    /// Room for up to `most` runs that are leased as they are recorded, and none of which starts with it.
-    pub fn acquire_ahead(self: &Arc<PrefetchBuffer>, most: usize) -> PrefetchPermit {
-        let mut claims = self.claims.lock().expect("prefetch lock");
-        let (prefetch, _) = self.available_for_recorded(&claims);
-        self.acquire(&mut claims, prefetch.min(most), 0)
-    }
-
-    /// The shares of places that are free.
-    fn shares(&self, free: usize) -> Shares {
-        let single_tenant = self.single_tenant.load(Ordering::Relaxed);
-        let occupants = if single_tenant || free == 0 { HashMap::new() } else { self.active.occupants() };
-        Shares { free, occupants, single_tenant }
-    }
-
     /// Whether claims whose instant has come wait until their tenants have fewer places.
     pub fn has_skipped(&self) -> bool {
         !self.claims.lock().expect("prefetch lock").due.skipped.is_empty()
-    }
-
-    /// Room for up to `most` runs that are ready, no more than could start. A caller that is not `behind` leaves places
-    /// to runs that become ready meanwhile. Where others have all of them just now, the bell rings as soon as they
-    /// know what they need, and they get no more before it was asked for again.
-    pub fn acquire_for_ready(self: &Arc<PrefetchBuffer>, most: usize, behind: bool) -> PrefetchPermit {
-        let mut claims = self.claims.lock().expect("prefetch lock");
-        let (prefetch, slots) = self.available(&claims);
-        claims.starved = slots == 0 && claims.shared.slots > 0;
-        let slots = leave_reserve(slots, behind).min(most);
-        self.acquire_with_shares(&mut claims, prefetch.min(slots), slots)
-    }
-
-    /// Leased ahead may be those that could start now, and of the prefetch the same part: so a busy instance leaves to
-    /// the others what it could not start itself. Starting may those that find a place beside the claims whose instant
-    /// has come.
-    fn available(&self, claims: &Claims) -> (usize, usize) {
-        let free = self.free_capacity();
-        let prefetch = if self.has_limits() { 0 } else { self.prefetch };
-        let ahead = prefetch * free / self.capacity.max(1);
-        let prefetch = (free + ahead).saturating_sub(claims.waiting.len() + claims.due.len + claims.shared.prefetch);
-        (prefetch, self.free_slots(claims).saturating_sub(claims.due.startable()))
-    }
-
-    /// Nothing where only a take leases, or the worker missed a place.
-    fn available_for_recorded(&self, claims: &Claims) -> (usize, usize) {
-        match !self.has_limits() && !claims.starved {
-            true => self.available(claims),
-            false => (0, 0),
-        }
-    }
-
-    fn acquire(self: &Arc<PrefetchBuffer>, claims: &mut Claims, prefetch: usize, slots: usize) -> PrefetchPermit {
-        claims.shared.prefetch += prefetch;
-        claims.shared.slots += slots;
-        PrefetchPermit { buffer: Arc::clone(self), prefetch, slots, shares: Shares::default() }
-    }
-
-    /// For a caller that chooses among the tenants. What others have asked for and do not know yet is nobody's: so two
-    /// who ask in the same moment may together leave a tenant more than one after the other would.
-    fn acquire_with_shares(
-        self: &Arc<PrefetchBuffer>,
-        claims: &mut Claims,
-        prefetch: usize,
-        slots: usize,
-    ) -> PrefetchPermit {
-        let shares = self.shares(self.free_slots(claims).saturating_sub(claims.due.startable()));
-        let mut permit = self.acquire(claims, prefetch, slots);
-        permit.shares = shares;
-        permit
     }
 
     /// Keeps claims until their instant, and wakes who starts them.
@@ -287,24 +119,6 @@ impl PrefetchBuffer {
         (taken, permit)
     }
 
-    /// Whether a claim could start. Where others have all places just now, the bell rings as soon as they know what they
-    /// need.
-    pub fn has_free_slot(&self) -> bool {
-        let mut claims = self.claims.lock().expect("prefetch lock");
-        let slots = self.free_slots(&claims);
-        claims.starved |= slots == 0 && claims.shared.slots > 0;
-        slots > 0
-    }
-
-    fn free_slots(&self, claims: &Claims) -> usize {
-        self.free_capacity().saturating_sub(claims.shared.slots)
-    }
-
-    /// How many more runs may be under way.
-    fn free_capacity(&self) -> usize {
-        self.capacity.saturating_sub(self.active.len())
-    }
-
     /// The earliest instant that is waited for.
     pub fn next(&self) -> Option<DateTime<Utc>> {
         let claims = self.claims.lock().expect("prefetch lock");
@@ -312,25 +126,9 @@ impl PrefetchBuffer {
         due.map(|claim| claim.run_at).or_else(|| claims.waiting.keys().next().map(|(run_at, _)| *run_at))
     }
 
-    /// Rings when claims were added.
+    /// Wakes when claims were added.
     pub fn wakeup(&self) -> Wakeup {
         Arc::clone(&self.wakeup)
-    }
-}
-
-/// Unless there is more than can be done at once, a quarter of the places is left.
-fn leave_reserve(slots: usize, behind: bool) -> usize {
-    if behind { slots } else { slots - slots / 4 }
-}
-
-impl Drop for PrefetchPermit {
-    fn drop(&mut self) {
-        let mut claims = self.buffer.claims.lock().expect("prefetch lock");
-        claims.shared.prefetch -= self.prefetch;
-        claims.shared.slots -= self.slots;
-        if self.slots > 0 && claims.starved {
-            self.buffer.wakeup.notify_one();
-        }
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Scheduler {
     executions: Executions,
     worker: Uuid,
     lease: Duration,
-    /// Rings for who sees to the rules of time zones.
+    /// Wakes the service that sees to the rules of time zones.
     zones: Wakeup,
     neighbours: Neighbours,
     /// Whether the last batch was a whole one.

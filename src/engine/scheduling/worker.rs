@@ -213,7 +213,7 @@ impl ServiceLoop for Worker {
         let short_of_room = Arc::clone(&self.short_of_room);
         Box::pin(async move {
             let room = async {
-                // it rings for an end that came before, too; what the last tick found decides whether it matters
+                // it wakes for an end that came before, too; what the last tick found decides whether it matters
                 match short_of_room.load(Ordering::Relaxed) {
                     true => ended.notified().await,
                     false => std::future::pending().await,

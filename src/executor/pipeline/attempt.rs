@@ -7,7 +7,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use serde_json::{Value, json};
 
-use crate::base::retry::full_jitter;
+use crate::base::backoff::full_jitter;
 use crate::domain::run::Usage;
 use crate::domain::run::outcome::{RunError, RunFault};
 use crate::domain::run::transcript::StepOutcome;

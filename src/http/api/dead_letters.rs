@@ -145,7 +145,7 @@ pub async fn replay_dead_letter(
     body: JsonBody,
 ) -> Result<Response, Early> {
     caller.may(Permission::DeadLettersWrite)?;
-    body.first(&state, &caller).await?;
+    body.replay_if_repeated(&state, &caller).await?;
     refuse_unknown_fields(&body.json_or_empty()?, &[])?;
     state.bus.replay(&caller.scope, &id).await.map_err(missing)?;
     body.remember_answer(&state, &caller, StatusCode::ACCEPTED, &AffectedCount { count: 1 }).await
@@ -204,7 +204,7 @@ enum Deed {
 
 async fn bulk(state: HttpState, caller: AuthenticatedCaller, body: JsonBody, deed: Deed) -> Result<Response, Early> {
     caller.may(Permission::DeadLettersWrite)?;
-    body.first(&state, &caller).await?;
+    body.replay_if_repeated(&state, &caller).await?;
     let (scope, mut filter, limit) = choice(&caller, &body.json()?)?;
     let (mut count, mut looked_at) = (0, 0);
     while looked_at < limit {

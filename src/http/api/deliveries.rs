@@ -87,7 +87,8 @@ pub async fn retry_delivery(
     if delivery.state == DeliveryState::Pending {
         return body.remember_answer(&state, &caller, StatusCode::ACCEPTED, &delivery).await;
     }
-    let told = |again: &Delivery| body.once(&caller, StatusCode::ACCEPTED, again).map_err(response_not_serializable);
+    let told =
+        |again: &Delivery| body.idempotency(&caller, StatusCode::ACCEPTED, again).map_err(response_not_serializable);
     let answer = state.store.retry_delivery(&caller.scope, id, told).await.map_err(missing)?;
     replayed_or(answer, |again| (StatusCode::ACCEPTED, Json(again)).into_response())
 }

@@ -1,14 +1,14 @@
 //! Why a run ran, was skipped or waits, in sentences; and why people were asked about its calls.
 //!
-//! [`standing`] says where a run stands that is not over, [`task`] explains tasks, [`rules`] what their options decide;
+//! [`unfinished_run`] says where a run stands that is not over, [`task`] explains tasks, [`rules`] what their options decide;
 //! each is a function over what was read. It tells what is stored, and judges nothing anew: reasons are those that held
 //! when they were recorded.
 
 pub mod event;
 pub mod instant;
 pub mod rules;
-pub mod standing;
 pub mod task;
+pub mod unfinished_run;
 
 use std::collections::HashMap;
 
@@ -97,9 +97,9 @@ pub async fn explain_run(
     let own = state.store.quotas_of(&run.tenant_id).await?.concurrent_runs.map(|most| most as i64);
     let limits = RunLimits { per_tenant: own.or(state.runs_at_once.per_tenant), ..state.runs_at_once };
     let now = state.clock.now();
-    let facts = standing::StandingFacts { run: &run, task: task.as_ref(), place: &place, limits, now };
-    let mut sentences = sentences(&run, &approvals, standing::history_sentences(&facts));
-    let needs = standing::pending_conditions(&facts);
+    let facts = unfinished_run::StandingFacts { run: &run, task: task.as_ref(), place: &place, limits, now };
+    let mut sentences = sentences(&run, &approvals, unfinished_run::history_sentences(&facts));
+    let needs = unfinished_run::pending_conditions(&facts);
     if run.state.is_final()
         && let Some(task) = task
     {

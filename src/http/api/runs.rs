@@ -225,8 +225,9 @@ pub async fn retry_run(
         view.run.cause = old.cause.clone();
         view
     };
-    let told =
-        |fire_key: &str| body.once(&caller, StatusCode::CREATED, &view(fire_key)).map_err(response_not_serializable);
+    let told = |fire_key: &str| {
+        body.idempotency(&caller, StatusCode::CREATED, &view(fire_key)).map_err(response_not_serializable)
+    };
     let by = caller.root();
     let answer = state.store.retry_run(&caller.scope, id, run_id, now, told, Some(&by)).await.map_err(missing)?;
     let place = [(header::LOCATION, format!("/v1/runs/{run_id}"))];

@@ -65,7 +65,7 @@ pub async fn create_task(
     caller.may(Permission::TasksWrite)?;
     let is_dry = dry_run(&mut query);
     query.done()?;
-    body.first(&state, &caller).await?;
+    body.replay_if_repeated(&state, &caller).await?;
     let value = body.json()?;
     let (known, to_read, now) = (state.clone(), caller.clone(), state.clock.now());
     let read = move || read_new(&known, &to_read, &value, now);
@@ -74,7 +74,7 @@ pub async fn create_task(
     if is_dry {
         return Ok(Json(view).into_response());
     }
-    let once = body.once(&caller, StatusCode::CREATED, &view)?;
+    let once = body.idempotency(&caller, StatusCode::CREATED, &view)?;
     let answer = state.store.create_task(&task, nominal, once.as_ref()).await?;
     let place = [(header::LOCATION, format!("/v1/tasks/{}", task.id))];
     replayed_or(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
@@ -272,7 +272,7 @@ pub async fn run_task(
     let now = state.clock.now();
     let run_id = id::new_id(now);
     let view = RunView::queued(&task, run_id, format!("m:{run_id}"), now, now, input.clone());
-    let once = body.once(&caller, StatusCode::CREATED, &view)?;
+    let once = body.idempotency(&caller, StatusCode::CREATED, &view)?;
     let request = RunRequest { input, requested_by: Some(caller.root()) };
     let answer = state.store.run_now(&caller.scope, id, run_id, request, now, once.as_ref()).await.map_err(missing)?;
     let place = [(header::LOCATION, format!("/v1/runs/{}", view.run.id))];
@@ -303,7 +303,7 @@ pub async fn backfill_task(
         return Err(ApiError::invalid("/to", message).into());
     }
     let backfill = Backfill { id: id::new_id(now), task_id, fires };
-    let once = body.once(&caller, StatusCode::ACCEPTED, &backfill)?;
+    let once = body.idempotency(&caller, StatusCode::ACCEPTED, &backfill)?;
     let by = caller.root();
     let answer =
         state.store.backfill(&caller.scope, task_id, backfill.id, &backfill.fires, once.as_ref(), Some(&by)).await;

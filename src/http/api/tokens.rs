@@ -93,7 +93,7 @@ pub async fn create_token(
     body: JsonBody,
 ) -> Result<Response, Early> {
     caller.may(Permission::TokensWrite)?;
-    body.first(&state, &caller).await?;
+    body.replay_if_repeated(&state, &caller).await?;
     let now = state.clock.now();
     let wish = Wish::parse(&body.json()?, &caller, now)?;
     let text = TokenText::new(if wish.tenant.is_some() { TokenKind::Tenant } else { TokenKind::Admin });
@@ -109,7 +109,7 @@ pub async fn create_token(
         root: Some(caller.root()),
     };
     let mut made = MadeToken { view: TokenView::of(&token), token: None };
-    let once = body.once(&caller, StatusCode::CREATED, &made)?;
+    let once = body.idempotency(&caller, StatusCode::CREATED, &made)?;
     let answer = state.store.create_token(&token, once.as_ref()).await?;
     made.token = Some(text.expose().to_owned());
     let place = [(header::LOCATION, format!("/v1/tokens/{}", token.id))];

@@ -53,7 +53,7 @@ pub async fn verify_recipient(
         }
         Some(code) => {
             // a code is good once: what it was answered must not be asked of it again
-            body.first(&state, &caller).await?;
+            body.replay_if_repeated(&state, &caller).await?;
             let stored = verify_code(&state, &caller, &tenant, &channel, &code).await?;
             body.remember_answer(&state, &caller, StatusCode::OK, &RecipientView::of(tenant.as_str(), &stored)).await
         }

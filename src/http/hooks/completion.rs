@@ -66,7 +66,7 @@ pub async fn complete_run(
     ended.finished_at = Some(now);
     let failed = ended.state == RunState::Failed;
     let view = RunView::of(ended);
-    let once = body.once(&caller, StatusCode::OK, &view)?;
+    let once = body.idempotency(&caller, StatusCode::OK, &view)?;
     let answer = state.store.complete_run(&caller.scope, id, &completion, now, once.as_ref()).await.map_err(missing)?;
     if let (true, Some(task)) = (failed, &task)
         && let Some(limit) = task.spec.pause_after_failures

@@ -16,7 +16,7 @@ use crate::http::HttpState;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::body::JsonBody;
 use crate::http::server::Peer;
-use crate::ports::channel::{Callback, CallbackError, Channel, ticket};
+use crate::ports::channel::{Callback, CallbackError, Channel, report_url};
 
 /// Whatever is wrong with an address is told in these words.
 const NOT_HERE: ApiError = ApiError::NotFound("receipt");
@@ -63,7 +63,7 @@ pub async fn receive_receipt(
         ReceiptGuard { state: &state, peer: peer.map(|Extension(peer)| peer.0), hash: TokenHash::of(&place.ticket) };
     guard.wait()?;
     let (delivery, channel) = open(&state, &place).ok_or_else(|| guard.wrong(NOT_HERE))?;
-    let address = ticket::address(&state.settings.public_url(), &place.channel, &place.ticket);
+    let address = report_url::address(&state.settings.public_url(), &place.channel, &place.ticket);
     let callback = Callback { address: &address, headers: &headers, body: body.bytes() };
     let report = channel.read_callback(&callback).map_err(|error| match error {
         CallbackError::NotSigned => {
@@ -82,7 +82,7 @@ pub async fn receive_receipt(
 
 /// The delivery and the channel that an address is good for.
 fn open<'a>(state: &'a HttpState, place: &ReceiptAddress) -> Option<(Uuid, &'a dyn Channel)> {
-    let delivery = ticket::read(&state.vault, &place.channel, &place.ticket)?;
+    let delivery = report_url::read(&state.vault, &place.channel, &place.ticket)?;
     Some((delivery, state.channels.get(&place.channel)?))
 }
 

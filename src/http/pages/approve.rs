@@ -5,6 +5,7 @@
 //! The token is looked up by its hash, stands in no log (the guard logs the route), and is not in the address of the
 //! page that shows what came of it. Nothing is kept in here.
 
+mod approval_page;
 mod beginning;
 mod card;
 mod changes;
@@ -14,9 +15,8 @@ mod item;
 mod kind;
 pub(in crate::http) mod moment;
 pub(in crate::http) mod origin;
+mod outcome_url;
 mod press;
-mod scene;
-mod ticket;
 mod view;
 
 use std::net::IpAddr;
@@ -34,11 +34,11 @@ use crate::domain::notification::recipient::Reader;
 use crate::http::HttpState;
 use crate::http::api::approvals::decision::{Decision, Who};
 use crate::http::error::ApiError;
+use crate::http::pages::approve::approval_page::{ApprovalPage, FormState, is_answerable, is_open};
 use crate::http::pages::approve::form::SubmittedFields;
 use crate::http::pages::approve::item::{FaultPlace, ItemView};
+use crate::http::pages::approve::outcome_url::Ticket;
 use crate::http::pages::approve::press::Press;
-use crate::http::pages::approve::scene::{ApprovalPage, FormState, is_answerable, is_open};
-use crate::http::pages::approve::ticket::Ticket;
 use crate::http::pages::{self, failed, too_many, unavailable};
 use crate::http::request::body::JsonBody;
 use crate::http::request::path::Id;

@@ -24,9 +24,9 @@ use crate::http::HttpState;
 use crate::http::pages::{self, View, too_many, unavailable};
 use crate::http::request::path::Id;
 use crate::http::server::Peer;
+use crate::ports::channel::full_message_url;
 use crate::ports::channel::templates::Page;
 use crate::ports::channel::templates::phrases::Phrases;
-use crate::ports::channel::whole;
 use crate::store::StoreError;
 
 /// Messages of a digest that are shown, the oldest; more are counted.
@@ -50,7 +50,7 @@ pub async fn show_message(
     if let Some(wait) = peer.and_then(|peer| state.wrong_tokens.wait(peer, &hash, since)) {
         return Err(too_many(wait.as_secs().max(1)));
     }
-    let Some(delivery) = whole::read(&state.vault, &token, state.clock.now()) else {
+    let Some(delivery) = full_message_url::read(&state.vault, &token, state.clock.now()) else {
         if let Some(peer) = peer {
             state.wrong_tokens.record_failure(peer, since);
         }

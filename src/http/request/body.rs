@@ -149,7 +149,7 @@ impl JsonBody {
         caller: &AuthenticatedCaller,
         fresh: Uuid,
     ) -> Result<BodyIdentity, ApiError> {
-        let Some(once) = self.once(caller, StatusCode::ACCEPTED, &json!({ "identity": fresh }))? else {
+        let Some(once) = self.idempotency(caller, StatusCode::ACCEPTED, &json!({ "identity": fresh }))? else {
             return Ok(BodyIdentity { id: fresh, repeated: false });
         };
         let body = match state.store.remember_answer(&once, state.clock.now()).await? {
@@ -162,7 +162,7 @@ impl JsonBody {
     }
 
     /// The idempotency data with which the store lets this request take effect once; `None` where no key was sent.
-    pub fn once(
+    pub fn idempotency(
         &self,
         caller: &AuthenticatedCaller,
         status: StatusCode,
@@ -190,7 +190,7 @@ impl JsonBody {
         answer: &impl Serialize,
     ) -> Result<Response, Early> {
         let fresh = (status, axum::Json(answer)).into_response();
-        match self.once(caller, status, answer)? {
+        match self.idempotency(caller, status, answer)? {
             None => Ok(fresh),
             Some(once) => replayed_or(state.store.remember_answer(&once, state.clock.now()).await?, |()| fresh),
         }
@@ -207,13 +207,13 @@ impl JsonBody {
     ) -> Result<Uuid, Early> {
         caller.may(permission)?;
         let id = id?;
-        self.first(state, caller).await?;
+        self.replay_if_repeated(state, caller).await?;
         Ok(id)
     }
 
     /// Ends early with the answer that this request got before, if it did. Asked before anything is judged: what was right
     /// then may be refused by now (an instant that has passed), and the answer must be the same.
-    pub async fn first(&self, state: &HttpState, caller: &AuthenticatedCaller) -> Result<(), Early> {
+    pub async fn replay_if_repeated(&self, state: &HttpState, caller: &AuthenticatedCaller) -> Result<(), Early> {
         let Some(key) = &self.key else { return Ok(()) };
         match state.store.recall_answer(&caller.scope, key, &self.digest, state.clock.now()).await? {
             None => Ok(()),

@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use crate::base::backoff::{IDLE_AFTER, idle_wait};
 use crate::base::clock::{pause, to_delta};
 use crate::base::id::{Scope, Tenant, new_id};
-use crate::base::retry::{IDLE_AFTER, idle_wait};
 use crate::domain::event::Event;
 use crate::ports::bus::{
     Bus, BusBacklog, BusDeadLetter, BusEntry, BusError, DeadLetterFilter, Log, LogFilter, Logged, Settings, read_entry,

@@ -5,7 +5,7 @@
 
 mod concerns;
 mod dead;
-mod leaving;
+mod deferred_entries;
 mod log;
 mod reading;
 mod servers;

@@ -19,7 +19,8 @@ use crate::domain::notification::DeliveryReport;
 use crate::ports::channel::provider::{ProviderApi, has_public_name};
 use crate::ports::channel::sms::callback::Signer;
 use crate::ports::channel::{
-    Callback, CallbackError, Capabilities, Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt, ticket,
+    Callback, CallbackError, Capabilities, Channel, ChannelError, Confirmed, Login, OutgoingMessage, Receipt,
+    report_url,
 };
 use crate::ports::vault::Vault;
 
@@ -162,11 +163,9 @@ impl SmsChannel {
         let mut form = vec![("To", to.to_owned()), ("Body", text.to_owned())];
         form.extend(self.from.clone().map(|from| ("From", from)));
         form.extend(self.messaging_service.clone().map(|service| ("MessagingServiceSid", service)));
-        form.extend(
-            self.public_url.as_deref().map(|url| {
-                ("StatusCallback", ticket::address(url, "sms", &ticket::issue(&self.vault, "sms", delivery)))
-            }),
-        );
+        form.extend(self.public_url.as_deref().map(|url| {
+            ("StatusCallback", report_url::address(url, "sms", &report_url::issue(&self.vault, "sms", delivery)))
+        }));
         form
     }
 }

@@ -15,8 +15,8 @@ use crate::domain::credential::{Credential, CredentialStatus, Reference, paused_
 use crate::domain::task::DependentTask;
 use crate::domain::task::change::{PlannedChange, TaskChange};
 use crate::store::credentials::TASKS_MOVE;
-use crate::store::credentials::standing::STANDS;
-use crate::store::credentials::standing::lock_reference;
+use crate::store::credentials::credential_status::STANDS;
+use crate::store::credentials::credential_status::lock_reference;
 use crate::store::db::text::text;
 use crate::store::sql::sql;
 use crate::store::tasks::changes::{PLANS, as_planned, change_locked};

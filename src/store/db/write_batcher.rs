@@ -5,8 +5,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
+
+use crate::store::{Store, StoreError, with_timeout};
 
 /// Statements under way at once: while the commit of one is waited for, the other is executed.
 const LANES: usize = 2;
@@ -101,6 +104,32 @@ impl<T: Send + 'static, R: Send + 'static> WriteBatcher<T, R> {
             }
         });
         answer.await.ok()
+    }
+}
+
+/// Writes items in one transaction, and answers each, in their order.
+type WriteItems<T, R> = for<'a> fn(&'a Store, &'a [T]) -> BoxFuture<'a, Result<Vec<Result<R, StoreError>>, StoreError>>;
+
+/// Writes items in one transaction, as long as the database has nothing against any of them; else each by itself, so that
+/// one that is refused takes no other along.
+pub(in crate::store) async fn together_or_alone<T, R>(
+    store: &Store,
+    items: &[T],
+    write: WriteItems<T, R>,
+) -> Vec<Result<R, StoreError>> {
+    match with_timeout(write(store, items)).await {
+        Ok(written) => written,
+        // it may have taken effect
+        Err(StoreError::Unavailable(why)) => items.iter().map(|_| Err(StoreError::Unavailable(why.clone()))).collect(),
+        Err(error) if items.len() == 1 => vec![Err(error)],
+        Err(_) => {
+            let mut written = Vec::with_capacity(items.len());
+            for item in items {
+                let alone = with_timeout(write(store, std::slice::from_ref(item))).await;
+                written.push(alone.and_then(|mut only| only.remove(0)));
+            }
+            written
+        }
     }
 }
 

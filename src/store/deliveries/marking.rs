@@ -7,7 +7,7 @@ use super::members::{hand_over, settle_members};
 use crate::base::id::Scope;
 use crate::domain::notification::{DeliveryClaim, DeliveryState, HoldReason, Mark, MessageKind};
 use crate::store::db::text::optional;
-use crate::store::db::write_batcher::WriteBatcher;
+use crate::store::db::write_batcher::{WriteBatcher, together_or_alone};
 use crate::store::hot::Hot;
 use crate::store::runs::alerts::reset_alert;
 use crate::store::tx::Tx;
@@ -105,29 +105,10 @@ impl Store {
             return with_timeout(self.mark_with_effects(claim, mark, &written)).await;
         }
         let store = self.clone();
-        let together =
-            self.marks.submit((claim.clone(), written), |marks| async move { store.mark_each(&marks).await });
+        let together = self.marks.submit((claim.clone(), written), |marks| async move {
+            together_or_alone(&store, &marks, |store, marks| Box::pin(store.mark_batch(marks))).await
+        });
         together.await.unwrap_or_else(|| Err(StoreError::Unavailable("the mark was broken off".into())))
-    }
-
-    /// In one transaction, as long as the database has nothing against any of them.
-    async fn mark_each(&self, marks: &[(DeliveryClaim, DeliveryColumns)]) -> Vec<Result<DeliveryState, StoreError>> {
-        match with_timeout(self.mark_batch(marks)).await {
-            Ok(stand) => stand,
-            // it may have taken effect
-            Err(StoreError::Unavailable(why)) => {
-                marks.iter().map(|_| Err(StoreError::Unavailable(why.clone()))).collect()
-            }
-            Err(error) if marks.len() == 1 => vec![Err(error)],
-            Err(_) => {
-                let mut stand = Vec::with_capacity(marks.len());
-                for mark in marks {
-                    let alone = with_timeout(self.mark_batch(std::slice::from_ref(mark))).await;
-                    stand.push(alone.and_then(|mut only| only.remove(0)));
-                }
-                stand
-            }
-        }
     }
 
     /// Writes a mark into its delivery: the state that stands then, or that somebody else has the claim.

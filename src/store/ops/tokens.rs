@@ -92,7 +92,7 @@ impl Store {
         if let Some(answer) = once(tx, idempotency, token.created_at).await? {
             return Ok(answer);
         }
-        write.confine(token.tenant_id.as_deref()).await?;
+        write.set_rls_tenant(token.tenant_id.as_deref()).await?;
         write
             .query(
                 "insert into tokens (id, tenant_id, name, hash, scopes, created_at, expires_at, root)

@@ -35,7 +35,7 @@ impl Store {
     pub async fn report_missing(&self, task_id: Uuid, steps: &str, notice: &NewDelivery) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let mut write = self.db.write_of(Some(notice.tenant_id.as_str())).await?;
-        write.confine(Some(notice.tenant_id.as_str())).await?;
+        write.set_rls_tenant(Some(notice.tenant_id.as_str())).await?;
         let tx = &mut write.tx();
         tx.query(FIRST).bind(task_id).execute().await?;
         let told = tx

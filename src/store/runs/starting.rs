@@ -10,8 +10,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use crate::base::backoff::full_jitter;
 use crate::base::clock::pause;
-use crate::base::retry::full_jitter;
 use crate::domain::notification::Recipient;
 use crate::domain::run::Run;
 use crate::domain::task::Task;

@@ -14,12 +14,12 @@ use crate::domain::run::Usage;
 use crate::domain::run::transcript::{Echo, FORMAT, TranscriptEntry, TranscriptMessage};
 use crate::store::db::flow::QueueFlow;
 use crate::store::db::listing::{PAGE_BYTES, PagedRow, RowPage, UNBOUNDED};
-use crate::store::db::write_batcher::{BatchLimit, WriteBatcher};
+use crate::store::db::write_batcher::{BatchLimit, WriteBatcher, together_or_alone};
 use crate::store::hot::Hot;
 use crate::store::runs::lease::Lease;
 use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::sql::sql;
-use crate::store::{Store, StoreError, with_timeout};
+use crate::store::{Store, StoreError};
 
 #[derive(sqlx_macros::FromRow)]
 struct TurnRow {
@@ -81,29 +81,11 @@ impl Store {
         let entries = entries.iter().map(EntryColumns::of).collect::<Result<Vec<_>, _>>()?;
         let bytes = entries.iter().map(EntryColumns::bytes).sum();
         let (store, append) = (self.clone(), TranscriptAppend { lease, entries });
-        let work = |appends: Vec<_>| async move { store.append_each(&appends).await };
+        let work = |appends: Vec<_>| async move {
+            together_or_alone(&store, &appends, |store, appends| Box::pin(store.append_together(appends))).await
+        };
         let written = self.appends.submit_for(tenant.to_owned(), bytes, append, work).await;
         written.unwrap_or_else(|| Err(StoreError::Unavailable("the append was broken off".into())))
-    }
-
-    /// In one transaction, as long as the database has nothing against any of them.
-    async fn append_each(&self, appends: &[TranscriptAppend]) -> Vec<Result<(), StoreError>> {
-        match with_timeout(self.append_together(appends)).await {
-            Ok(written) => written,
-            // it may have taken effect
-            Err(StoreError::Unavailable(why)) => {
-                appends.iter().map(|_| Err(StoreError::Unavailable(why.clone()))).collect()
-            }
-            Err(error) if appends.len() == 1 => vec![Err(error)],
-            Err(_) => {
-                let mut written = Vec::with_capacity(appends.len());
-                for append in appends {
-                    let alone = with_timeout(self.append_together(std::slice::from_ref(append))).await;
-                    written.push(alone.and_then(|mut only| only.remove(0)));
-                }
-                written
-            }
-        }
     }
 
     async fn append_together(&self, appends: &[TranscriptAppend]) -> Result<Vec<Result<(), StoreError>>, StoreError> {

@@ -164,7 +164,7 @@ impl Store {
         if let Some(answer) = once(tx, idempotency, task.created_at).await? {
             return Ok(answer);
         }
-        write.confine(Some(task.tenant_id.as_str())).await?;
+        write.set_rls_tenant(Some(task.tenant_id.as_str())).await?;
         let tx = &mut write.tx();
         insert_task(tx, INSERT, task, nominal_at).await?;
         if is_indexed(task) {

@@ -4,12 +4,12 @@ use uuid::Uuid;
 
 use crate::base::id::Scope;
 use crate::domain::credential::{CredentialIssue, CredentialIssueKind, CredentialStatus, Reference};
+use crate::domain::notification::credential_ended::ended;
 use crate::domain::notification::credential_notice::{idle_issue_notice, issue_notice};
-use crate::domain::notification::ended::ended;
 use crate::domain::notification::{NewDelivery, NoticeKind, Recipient, SubjectRef, notices};
 use crate::domain::task::change::TaskChange;
 use crate::domain::task::{Task, TaskStatus};
-use crate::store::credentials::standing::is_resolved;
+use crate::store::credentials::credential_status::is_resolved;
 use crate::store::tasks::changes::ChangeRequest;
 use crate::store::{Store, StoreError, Topic};
 

@@ -7,8 +7,8 @@
 //! Once `fire_due` has returned, every instant that it recorded has moved its task on. If it has not returned, asking
 //! again is safe: fire keys are unique, and the `due` row moves only from the state that was read.
 
-mod apart;
 mod batch;
+mod batch_offsets;
 mod planner;
 mod quota;
 mod request;
@@ -39,9 +39,9 @@ use crate::store::tasks::disabling::{UNREADABLE, stop_and_disable};
 use crate::store::tasks::turns::{self, TENANTS_IN_TURN, TenantDue};
 use crate::store::tasks::zones::may_plan;
 use crate::store::{Split, Store, StoreError, Topic, split};
-pub(in crate::store) use apart::Apart;
 pub(in crate::store) use batch::{AsRead, DueUpdate, FireBatch, PlannedRun, all_moved};
 use batch::{DueRow, Unplannable};
+pub(in crate::store) use batch_offsets::Apart;
 use planner::Planner;
 pub(in crate::store) use request::WrittenRows;
 pub use request::{FireDue, StartNow};

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use reveille::base::id::Scope;
 use reveille::domain::notification::{DeliveryState, Mark, MessageKind, NewDelivery};
 use reveille::http::server::Peer;
-use reveille::ports::channel::ticket;
+use reveille::ports::channel::report_url;
 use reveille::store::DeliveryFilter;
 use uuid::Uuid;
 
@@ -29,7 +29,7 @@ async fn sent(api: &Api) -> (Uuid, String) {
     api.store.post_delivery(&posted).await.unwrap();
     let claimed = claim_due(&api.store, api.clock.now(), 1).await.unwrap().remove(0);
     api.store.mark_delivery(&claimed, &Mark::Sent { provider_id: Some("SM1".into()) }).await.unwrap();
-    (claimed.delivery.id, ticket::issue(&api.vault, "sms", claimed.delivery.id))
+    (claimed.delivery.id, report_url::issue(&api.vault, "sms", claimed.delivery.id))
 }
 
 async fn state(api: &Api) -> DeliveryState {
@@ -81,8 +81,8 @@ async fn receipt_with_a_wrong_signature_changes_nothing(api: Api) {
 
 async fn address_that_is_none_is_not_there(api: Api) {
     let (id, ticket) = sent(&api).await;
-    let stranger = ticket::issue(&api.vault, "sms", Uuid::from_u128(9));
-    let email = ticket::issue(&api.vault, "email", id);
+    let stranger = report_url::issue(&api.vault, "sms", Uuid::from_u128(9));
+    let email = report_url::issue(&api.vault, "email", id);
     let guessed = format!("{}.{}", id.simple(), "0".repeat(64));
     for place in [
         format!("sms/{stranger}"),

@@ -10,7 +10,7 @@ use reveille::domain::notification::text::Link;
 use reveille::domain::notification::{Addresses, Recipient};
 use reveille::ports::channel::sms::segments::segments;
 use reveille::ports::channel::sms::{Settings, SmsChannel, SmsProvider};
-use reveille::ports::channel::{Channel, ChannelError, Confirmed, Login, Receipt, ticket};
+use reveille::ports::channel::{Channel, ChannelError, Confirmed, Login, Receipt, report_url};
 use serde_json::{Value, json};
 use wiremock::matchers::{method, path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -100,7 +100,7 @@ async fn report_is_asked_for_at_an_address_of_this_delivery_s_own() {
     let fields = form(&only_request(&server).await);
     let (_, address) = fields.iter().find(|(name, _)| name == "StatusCallback").expect("an address");
     let ticket = address.strip_prefix("https://wake.example.org/v1/receipts/sms/").expect("ours");
-    assert_eq!(ticket::read(&vault(), "sms", ticket), Some(DELIVERY));
+    assert_eq!(report_url::read(&vault(), "sms", ticket), Some(DELIVERY));
 }
 
 #[tokio::test]

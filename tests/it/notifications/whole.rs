@@ -7,7 +7,7 @@ use reveille::base::secret::Secret;
 use reveille::domain::notification::{Delivery, DeliveryState, MessageKind, NewDelivery};
 use reveille::domain::task::Urgency;
 use reveille::http;
-use reveille::ports::channel::{email, sms, whole};
+use reveille::ports::channel::{email, full_message_url, sms};
 use serde_json::json;
 use tower::ServiceExt;
 use wiremock::matchers::method;
@@ -65,7 +65,7 @@ fn token_at_the_end(text: &str) -> String {
 
 /// The token that the page of a delivery would have.
 fn token_of(instance: &Instance, delivery: &Delivery) -> String {
-    token_at_the_end(whole::full_text_url(&instance.http().vault, PUBLIC, delivery).expose())
+    token_at_the_end(full_message_url::full_text_url(&instance.http().vault, PUBLIC, delivery).expose())
 }
 
 fn message(kind: MessageKind, tenant: &str, text: &str) -> NewDelivery {
@@ -241,7 +241,7 @@ async fn guessing_links_costs_the_guesser_and_nobody_else() {
     let bobs = message(MessageKind::Message, "bob", "for bob");
     api.store.post_delivery(&bobs).await.expect("posted");
     let bobs = api.store.find_delivery(&Scope::Every, "bob", &bobs.dedupe_key).await.expect("a delivery");
-    let address = whole::full_text_url(&api.vault, PUBLIC, &bobs);
+    let address = full_message_url::full_text_url(&api.vault, PUBLIC, &bobs);
     let known = address.expose().strip_prefix(PUBLIC).expect("ours");
     let (guesser, other) = ([192, 0, 2, 7], [192, 0, 2, 8]);
     fetch_from(&api, guesser, known).await.expect(200).shows("for bob");

@@ -16,7 +16,7 @@ const L0: &[&str] = &[
     "limiter",
     "metrics",
     "redact",
-    "retry",
+    "backoff",
     "secret",
     "signature",
     "template",

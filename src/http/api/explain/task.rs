@@ -19,7 +19,7 @@ use crate::http::api::explain::instant::InstantExplanation;
 use crate::http::api::explain::instant::NextInstant;
 use crate::http::api::explain::instant::shown;
 use crate::http::api::explain::rules::{self, RuleExplanation};
-use crate::http::api::explain::{instant, standing, why};
+use crate::http::api::explain::{instant, unfinished_run, why};
 use crate::http::api::tasks::missing;
 use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;
@@ -162,7 +162,7 @@ pub fn explained(facts: &TaskFacts) -> TaskExplanation {
     }
     if let Some(Holder { run_id, state, started_at }) = &facts.holder {
         let since = started_at.map_or(String::new(), |at| format!(" since {}", instant(at)));
-        let rule = standing::overlap(task);
+        let rule = unfinished_run::overlap(task);
         sentences.push(format!(
             "The run {run_id} ({state}) has its slot{since}; what fires meanwhile goes by `overlap`: {rule}."
         ));

@@ -8,13 +8,13 @@ use crate::domain::approval::matrix::{ApprovalLevel, Category, Consequence, appr
 use crate::domain::approval::why::{RuleBy, Why};
 use crate::domain::approval::{Approval, ApprovalStatus, POLICY, Proposal};
 use crate::http::pages::Row;
+use crate::http::pages::approve::approval_page::{ApprovalPage, is_expired, is_open};
 use crate::http::pages::approve::changes::{ArgumentChange, by_name, changes};
 use crate::http::pages::approve::control::Controls;
 use crate::http::pages::approve::form::flatten_arguments;
 use crate::http::pages::approve::item::{FaultPlace, ItemView};
 use crate::http::pages::approve::kind::{json, shown};
 use crate::http::pages::approve::moment::{instant, time_left};
-use crate::http::pages::approve::scene::{ApprovalPage, is_expired, is_open};
 
 /// A question among others, with its form where there is one.
 #[derive(Debug, Serialize)]

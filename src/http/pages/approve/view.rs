@@ -6,10 +6,10 @@ use axum::response::Response;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
+use crate::http::pages::approve::approval_page::{ApprovalPage, FormState, is_answerable, is_expired, is_open};
 use crate::http::pages::approve::card::Card;
 use crate::http::pages::approve::item::{ItemView, Spot};
 use crate::http::pages::approve::moment::instant;
-use crate::http::pages::approve::scene::{ApprovalPage, FormState, is_answerable, is_expired, is_open};
 use crate::http::pages::{self, View};
 use crate::ports::channel::templates::phrases::Phrases;
 

@@ -1,7 +1,7 @@
 //! Telling the owner of a credential that it can't be renewed any more: once for each document.
 
 use crate::base::id::Scope;
-use crate::domain::notification::ended::ended;
+use crate::domain::notification::credential_ended::ended;
 use crate::store::{Store, StoreError, StoredCredential};
 
 /// Puts the notice into the outbox; telling again tells nothing. An owner who has no address can't be told; the
