@@ -4,6 +4,7 @@ pub mod auth;
 pub mod body;
 pub mod guard;
 pub mod host;
+pub mod idempotency;
 pub mod page;
 pub mod path;
 pub mod query;

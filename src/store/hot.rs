@@ -15,7 +15,6 @@ use uuid::Uuid;
 
 use crate::domain::notification::NewDelivery;
 use crate::store::StoreError;
-use crate::store::runs::blocked::BlockedRow;
 use crate::store::runs::lease::Beat;
 use crate::store::runs::lease::Finish;
 use crate::store::runs::lease::FinishedRow;
@@ -24,6 +23,7 @@ use crate::store::runs::lease::StartedRow;
 use crate::store::runs::lease::Take;
 use crate::store::runs::lease::TakenRuns;
 use crate::store::runs::new_entry::TranscriptAppend;
+use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows};
 use crate::store::tx::Tx;
 

@@ -1,14 +1,14 @@
 //! Runs as they are recorded and as people see them: inserting, reading, listing, counting.
 
 pub(super) mod alerts;
-pub(super) mod blocked;
 pub(super) mod completions;
 mod counts;
 pub(super) mod finishing;
+pub(super) mod global_limits;
 pub(super) mod lease;
-pub(super) mod limits;
 pub(super) mod new_entry;
 mod new_run;
+pub(super) mod overlap;
 pub(super) mod parked;
 pub(super) mod parking;
 pub(super) mod recorded;

@@ -23,7 +23,8 @@ use crate::http::HttpState;
 use crate::http::api::approvals::decision::{Decision, GrantWish, Who, missing, sentence};
 use crate::http::error::{ApiError, PROBLEM_JSON, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody};
+use crate::http::request::body::JsonBody;
+use crate::http::request::idempotency::Early;
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -118,7 +119,7 @@ pub async fn decide_approval(
     id: Id,
     body: JsonBody,
 ) -> Result<Response, Early> {
-    let id = body.begin(&state, &caller, Permission::ApprovalsDecide, id.of("approval")).await?;
+    let id = body.key.begin(&state, &caller, Permission::ApprovalsDecide, id.of("approval")).await?;
     let approval = state.store.get_approval(&caller.scope, id).await.map_err(missing)?;
     let decision = parse(&body.json()?, &approval)?;
     let who = Who { by: caller.name(), via: Via::Api };
@@ -128,7 +129,7 @@ pub async fn decide_approval(
         Decided::Refused(refusal, approval) => return Ok(refused(&sentence(refusal, &approval), approval)),
     };
     let answer = DecidedView { approval: ApprovalView::of(approval), grant_id: grant.map(|grant: Grant| grant.id) };
-    body.remember_answer(&state, &caller, StatusCode::OK, &answer).await
+    body.key.remember_answer(&state, &caller, StatusCode::OK, &answer).await
 }
 
 fn refused(why: &str, approval: Approval) -> Response {

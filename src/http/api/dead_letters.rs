@@ -15,7 +15,8 @@ use crate::http::HttpState;
 use crate::http::api::events::{EVENTS_AT_ONCE, of_bus, of_position};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, refuse_unknown_fields};
+use crate::http::request::body::{JsonBody, refuse_unknown_fields};
+use crate::http::request::idempotency::Early;
 use crate::http::request::page::{Items, limit};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -145,10 +146,10 @@ pub async fn replay_dead_letter(
     body: JsonBody,
 ) -> Result<Response, Early> {
     caller.may(Permission::DeadLettersWrite)?;
-    body.replay_if_repeated(&state, &caller).await?;
+    body.key.replay_if_repeated(&state, &caller).await?;
     refuse_unknown_fields(&body.json_or_empty()?, &[])?;
     state.bus.replay(&caller.scope, &id).await.map_err(missing)?;
-    body.remember_answer(&state, &caller, StatusCode::ACCEPTED, &AffectedCount { count: 1 }).await
+    body.key.remember_answer(&state, &caller, StatusCode::ACCEPTED, &AffectedCount { count: 1 }).await
 }
 
 /// Drop a dead letter
@@ -204,7 +205,7 @@ enum Deed {
 
 async fn bulk(state: HttpState, caller: AuthenticatedCaller, body: JsonBody, deed: Deed) -> Result<Response, Early> {
     caller.may(Permission::DeadLettersWrite)?;
-    body.replay_if_repeated(&state, &caller).await?;
+    body.key.replay_if_repeated(&state, &caller).await?;
     let (scope, mut filter, limit) = choice(&caller, &body.json()?)?;
     let (mut count, mut looked_at) = (0, 0);
     while looked_at < limit {
@@ -229,7 +230,7 @@ async fn bulk(state: HttpState, caller: AuthenticatedCaller, body: JsonBody, dee
             break;
         }
     }
-    body.remember_answer(&state, &caller, StatusCode::OK, &AffectedCount { count }).await
+    body.key.remember_answer(&state, &caller, StatusCode::OK, &AffectedCount { count }).await
 }
 
 /// Which letters a body means.

@@ -11,7 +11,8 @@ use crate::http::HttpState;
 use crate::http::api::runs::response_not_serializable;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, refuse_unknown_fields, replayed_or};
+use crate::http::request::body::{JsonBody, refuse_unknown_fields};
+use crate::http::request::idempotency::{Early, replayed_or};
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -81,14 +82,15 @@ pub async fn retry_delivery(
     id: Id,
     body: JsonBody,
 ) -> Result<Response, Early> {
-    let id = body.begin(&state, &caller, Permission::DeliveriesWrite, id.of("delivery")).await?;
+    let id = body.key.begin(&state, &caller, Permission::DeliveriesWrite, id.of("delivery")).await?;
     refuse_unknown_fields(&body.json_or_empty()?, &[])?;
     let delivery = state.store.get_delivery(&caller.scope, id).await.map_err(missing)?;
     if delivery.state == DeliveryState::Pending {
-        return body.remember_answer(&state, &caller, StatusCode::ACCEPTED, &delivery).await;
+        return body.key.remember_answer(&state, &caller, StatusCode::ACCEPTED, &delivery).await;
     }
-    let told =
-        |again: &Delivery| body.idempotency(&caller, StatusCode::ACCEPTED, again).map_err(response_not_serializable);
+    let told = |again: &Delivery| {
+        body.key.idempotency(&caller, StatusCode::ACCEPTED, again).map_err(response_not_serializable)
+    };
     let answer = state.store.retry_delivery(&caller.scope, id, told).await.map_err(missing)?;
     replayed_or(answer, |again| (StatusCode::ACCEPTED, Json(again)).into_response())
 }

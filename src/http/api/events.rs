@@ -25,7 +25,8 @@ use crate::http::HttpState;
 use crate::http::api::events::form::EventReader;
 use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{JsonBody, REPLAYED};
+use crate::http::request::body::JsonBody;
+use crate::http::request::idempotency::REPLAYED;
 use crate::http::request::page::{Items, limit};
 use crate::http::request::query::Query;
 use crate::http::schema::NewEvents;
@@ -104,7 +105,7 @@ pub async fn publish_events(
     let asked = Arc::new((caller, headers, body));
     let batch = read_in_turn(&state, &asked, fresh, now).await?;
     let (caller, _, body) = &*asked;
-    let made = body.identity(&state, caller, fresh).await?;
+    let made = body.key.identity(&state, caller, fresh).await?;
     // a repetition publishes the same events: those of the first may have been lost on their way
     let batch = if made.repeated { read_in_turn(&state, &asked, made.id, now).await? } else { batch };
     publish(&state, &batch).await?;

@@ -175,7 +175,7 @@ pub async fn test_recipient(
     let stored = state.store.get_recipient(&caller.scope, tenant.as_str()).await;
     let recipient = stored.map_err(|error| ApiError::of_store(error, "recipient"))?.recipient;
     let order = channels_to_test(channel.as_deref(), &recipient, &state.known.channels)?;
-    let made = body.identity(&state, &caller, new_id(state.clock.now())).await?;
+    let made = body.key.identity(&state, &caller, new_id(state.clock.now())).await?;
     let key = dedupe::test(made.id);
     let message = NewDelivery {
         tenant_id: tenant.as_str().to_owned(),

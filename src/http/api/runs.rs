@@ -21,7 +21,8 @@ use crate::http::HttpState;
 use crate::http::api::approvals::ApprovalOfRun;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, refuse_unknown_fields, replayed_or};
+use crate::http::request::body::{JsonBody, refuse_unknown_fields};
+use crate::http::request::idempotency::{Early, replayed_or};
 use crate::http::request::page::{Items, ListPage, Onward};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -182,16 +183,16 @@ pub async fn cancel_run(
     id: Id,
     body: JsonBody,
 ) -> Result<Response, Early> {
-    let id = body.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
+    let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     refuse_unknown_fields(&body.json_or_empty()?, &[])?;
     let before = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     if before.state == RunState::Cancelled {
-        return body.remember_answer(&state, &caller, StatusCode::OK, &RunView::of(before)).await;
+        return body.key.remember_answer(&state, &caller, StatusCode::OK, &RunView::of(before)).await;
     }
     state.store.cancel_run(&caller.scope, id, CANCELLED).await.map_err(missing)?;
     let run = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
     let status = if run.state == RunState::Cancelled { StatusCode::OK } else { StatusCode::ACCEPTED };
-    body.remember_answer(&state, &caller, status, &RunView::of(run)).await
+    body.key.remember_answer(&state, &caller, status, &RunView::of(run)).await
 }
 
 /// Run a run again
@@ -208,7 +209,7 @@ pub async fn retry_run(
     id: Id,
     body: JsonBody,
 ) -> Result<Response, Early> {
-    let id = body.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
+    let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     refuse_unknown_fields(&body.json_or_empty()?, &[])?;
     let now = state.clock.now();
     let old = state.store.get_run(&caller.scope, id).await.map_err(missing)?;
@@ -226,7 +227,7 @@ pub async fn retry_run(
         view
     };
     let told = |fire_key: &str| {
-        body.idempotency(&caller, StatusCode::CREATED, &view(fire_key)).map_err(response_not_serializable)
+        body.key.idempotency(&caller, StatusCode::CREATED, &view(fire_key)).map_err(response_not_serializable)
     };
     let by = caller.root();
     let answer = state.store.retry_run(&caller.scope, id, run_id, now, told, Some(&by)).await.map_err(missing)?;

@@ -25,7 +25,8 @@ use crate::http::HttpState;
 use crate::http::api::runs::RunView;
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, replayed_or};
+use crate::http::request::body::JsonBody;
+use crate::http::request::idempotency::{Early, replayed_or};
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -65,7 +66,7 @@ pub async fn create_task(
     caller.may(Permission::TasksWrite)?;
     let is_dry = dry_run(&mut query);
     query.done()?;
-    body.replay_if_repeated(&state, &caller).await?;
+    body.key.replay_if_repeated(&state, &caller).await?;
     let value = body.json()?;
     let (known, to_read, now) = (state.clone(), caller.clone(), state.clock.now());
     let read = move || read_new(&known, &to_read, &value, now);
@@ -74,7 +75,7 @@ pub async fn create_task(
     if is_dry {
         return Ok(Json(view).into_response());
     }
-    let once = body.idempotency(&caller, StatusCode::CREATED, &view)?;
+    let once = body.key.idempotency(&caller, StatusCode::CREATED, &view)?;
     let answer = state.store.create_task(&task, nominal, once.as_ref()).await?;
     let place = [(header::LOCATION, format!("/v1/tasks/{}", task.id))];
     replayed_or(answer, |()| (StatusCode::CREATED, place, Json(view)).into_response())
@@ -221,11 +222,11 @@ pub async fn pause_task(
     id: Id,
     body: JsonBody,
 ) -> Result<Response, Early> {
-    let id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
+    let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let schema::Pause { reason } = body.read_or_empty()?;
     let changed = state.store.change_task(&caller.scope, id, &TaskChange::Pause { reason }).await;
     let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
-    body.remember_answer(&state, &caller, StatusCode::OK, &view).await
+    body.key.remember_answer(&state, &caller, StatusCode::OK, &view).await
 }
 
 /// Resume a task
@@ -242,7 +243,7 @@ pub async fn resume_task(
     id: Id,
     body: JsonBody,
 ) -> Result<Response, Early> {
-    let id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
+    let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let schema::Resume { buffered_events } = body.read_or_empty()?;
     let change = match buffered_events.as_deref() {
         None | Some("run") => TaskChange::Resume,
@@ -251,7 +252,7 @@ pub async fn resume_task(
     };
     let changed = state.store.change_task(&caller.scope, id, &change).await;
     let Json(view) = shown(&state, &caller, &changed.map_err(missing)?).await?;
-    body.remember_answer(&state, &caller, StatusCode::OK, &view).await
+    body.key.remember_answer(&state, &caller, StatusCode::OK, &view).await
 }
 
 /// Run a task now
@@ -266,13 +267,13 @@ pub async fn run_task(
     id: Id,
     body: JsonBody,
 ) -> Result<Response, Early> {
-    let id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
+    let id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let schema::RunNow { input } = body.read_or_empty()?;
     let task = state.store.get_task(&caller.scope, id).await.map_err(missing)?;
     let now = state.clock.now();
     let run_id = id::new_id(now);
     let view = RunView::queued(&task, run_id, format!("m:{run_id}"), now, now, input.clone());
-    let once = body.idempotency(&caller, StatusCode::CREATED, &view)?;
+    let once = body.key.idempotency(&caller, StatusCode::CREATED, &view)?;
     let request = RunRequest { input, requested_by: Some(caller.root()) };
     let answer = state.store.run_now(&caller.scope, id, run_id, request, now, once.as_ref()).await.map_err(missing)?;
     let place = [(header::LOCATION, format!("/v1/runs/{}", view.run.id))];
@@ -291,7 +292,7 @@ pub async fn backfill_task(
     id: Id,
     body: JsonBody,
 ) -> Result<Response, Early> {
-    let task_id = body.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
+    let task_id = body.key.begin(&state, &caller, Permission::TasksWrite, id.of("task")).await?;
     let now = state.clock.now();
     let (from, to) = range(body.read()?, now)?;
     let task = state.store.get_task(&caller.scope, task_id).await.map_err(missing)?;
@@ -303,7 +304,7 @@ pub async fn backfill_task(
         return Err(ApiError::invalid("/to", message).into());
     }
     let backfill = Backfill { id: id::new_id(now), task_id, fires };
-    let once = body.idempotency(&caller, StatusCode::ACCEPTED, &backfill)?;
+    let once = body.key.idempotency(&caller, StatusCode::ACCEPTED, &backfill)?;
     let by = caller.root();
     let answer =
         state.store.backfill(&caller.scope, task_id, backfill.id, &backfill.fires, once.as_ref(), Some(&by)).await;

@@ -18,7 +18,8 @@ use crate::base::token::{Permission, TokenKind, TokenText};
 use crate::http::HttpState;
 use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, replayed_or};
+use crate::http::request::body::JsonBody;
+use crate::http::request::idempotency::{Early, replayed_or};
 use crate::http::request::page::{Items, ListPage};
 use crate::http::request::path::Id;
 use crate::http::request::query::Query;
@@ -93,7 +94,7 @@ pub async fn create_token(
     body: JsonBody,
 ) -> Result<Response, Early> {
     caller.may(Permission::TokensWrite)?;
-    body.replay_if_repeated(&state, &caller).await?;
+    body.key.replay_if_repeated(&state, &caller).await?;
     let now = state.clock.now();
     let wish = Wish::parse(&body.json()?, &caller, now)?;
     let text = TokenText::new(if wish.tenant.is_some() { TokenKind::Tenant } else { TokenKind::Admin });
@@ -109,7 +110,7 @@ pub async fn create_token(
         root: Some(caller.root()),
     };
     let mut made = MadeToken { view: TokenView::of(&token), token: None };
-    let once = body.idempotency(&caller, StatusCode::CREATED, &made)?;
+    let once = body.key.idempotency(&caller, StatusCode::CREATED, &made)?;
     let answer = state.store.create_token(&token, once.as_ref()).await?;
     made.token = Some(text.expose().to_owned());
     let place = [(header::LOCATION, format!("/v1/tokens/{}", token.id))];

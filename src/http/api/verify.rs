@@ -16,7 +16,8 @@ use crate::http::HttpState;
 use crate::http::api::recipients::{RecipientView, WRITES};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody};
+use crate::http::request::body::JsonBody;
+use crate::http::request::idempotency::Early;
 use crate::http::request::path::Id;
 use crate::http::schema;
 use crate::ports::vault::Vault;
@@ -53,9 +54,11 @@ pub async fn verify_recipient(
         }
         Some(code) => {
             // a code is good once: what it was answered must not be asked of it again
-            body.replay_if_repeated(&state, &caller).await?;
+            body.key.replay_if_repeated(&state, &caller).await?;
             let stored = verify_code(&state, &caller, &tenant, &channel, &code).await?;
-            body.remember_answer(&state, &caller, StatusCode::OK, &RecipientView::of(tenant.as_str(), &stored)).await
+            body.key
+                .remember_answer(&state, &caller, StatusCode::OK, &RecipientView::of(tenant.as_str(), &stored))
+                .await
         }
     }
 }
@@ -74,7 +77,7 @@ async fn send(
     let fresh = new_id(state.clock.now());
     let of = |id: Uuid| proof(tenant, channel, id, &stored.recipient);
     of(fresh)?;
-    let proof = of(body.identity(state, caller, fresh).await?.id)?;
+    let proof = of(body.key.identity(state, caller, fresh).await?.id)?;
     let message = NewDelivery {
         tenant_id: tenant.as_str().to_owned(),
         recipient: tenant.as_str().to_owned(),

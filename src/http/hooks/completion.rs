@@ -19,7 +19,8 @@ use crate::http::HttpState;
 use crate::http::api::runs::{RunView, missing};
 use crate::http::error::{ApiError, ProblemDetails};
 use crate::http::request::auth::AuthenticatedCaller;
-use crate::http::request::body::{Early, JsonBody, replayed_or};
+use crate::http::request::body::JsonBody;
+use crate::http::request::idempotency::{Early, replayed_or};
 use crate::http::request::path::Id;
 use crate::ports::vault::credentials::UsedSecrets;
 use crate::store::{RunCompletion, StoreError};
@@ -46,7 +47,7 @@ pub async fn complete_run(
     id: Id,
     body: JsonBody,
 ) -> Result<Response, Early> {
-    let id = body.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
+    let id = body.key.begin(&state, &caller, Permission::RunsWrite, id.of("run")).await?;
     let report = RuntimeReport::parse(&body.json()?)?;
     let run = wait_for_run(&state, &caller.scope, id).await.map_err(missing)?;
     let task = match run.task_id {
@@ -66,7 +67,7 @@ pub async fn complete_run(
     ended.finished_at = Some(now);
     let failed = ended.state == RunState::Failed;
     let view = RunView::of(ended);
-    let once = body.idempotency(&caller, StatusCode::OK, &view)?;
+    let once = body.key.idempotency(&caller, StatusCode::OK, &view)?;
     let answer = state.store.complete_run(&caller.scope, id, &completion, now, once.as_ref()).await.map_err(missing)?;
     if let (true, Some(task)) = (failed, &task)
         && let Some(limit) = task.spec.pause_after_failures

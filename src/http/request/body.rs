@@ -1,78 +1,30 @@
-//! The body of a request: how large, how slow, how it is read, and what a repetition of it is answered.
-//!
-//! A request that carries an `Idempotency-Key` takes effect once. Its answer is made before the effect and stored in
-//! the effect's own transaction, keyed by tenant and key; the same key with another request is refused.
+//! The body of a request: how large, how slow, and how it is read.
 
-use aws_lc_rs::digest::{Context, SHA256};
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, HeaderValue};
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::timeout;
 use utoipa::PartialSchema;
-use uuid::Uuid;
 
 use crate::base::invalid::{ValidationErrors, did_you_mean, escape, unknown_fields};
 use crate::base::json::typed;
-use crate::base::token::Permission;
 use crate::http::HttpState;
 use crate::http::error::ApiError;
-use crate::http::request::auth::AuthenticatedCaller;
-use crate::store::{Idempotency, StoredAnswer};
-
-const KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Said of an answer that was given before.
-pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
-/// Longest key, in characters.
-const KEY_LENGTH: usize = 255;
+use crate::http::request::idempotency::OpenKey;
+use crate::http::request::idempotency::RequestKey;
 
 /// A request's body, whole and within the limits, not yet understood.
 #[derive(Debug)]
 pub struct JsonBody {
     bytes: Bytes,
     json: bool,
-    key: Option<String>,
-    /// SHA-256 over method, path with query, and body.
-    digest: Vec<u8>,
-}
-
-/// The id of what a request makes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BodyIdentity {
-    /// Id of the made or changed thing.
-    pub id: Uuid,
-    /// An earlier request with the same key has made it, or was about to.
-    pub repeated: bool,
-}
-
-/// Why a handler ends before its own answer.
-#[derive(Debug)]
-pub enum Early {
-    /// The request is refused.
-    Refused(ApiError),
-    /// The request was answered before, so.
-    Answered(Box<Response>),
-}
-
-impl<E: Into<ApiError>> From<E> for Early {
-    fn from(error: E) -> Early {
-        Early::Refused(error.into())
-    }
-}
-
-impl IntoResponse for Early {
-    fn into_response(self) -> Response {
-        match self {
-            Early::Refused(error) => error.into_response(),
-            Early::Answered(answer) => *answer,
-        }
-    }
+    /// Its `Idempotency-Key`, with which it takes effect once.
+    pub key: RequestKey,
 }
 
 impl FromRequest<HttpState> for JsonBody {
@@ -87,18 +39,12 @@ impl FromRequest<HttpState> for JsonBody {
 fn received(request: Request, state: &HttpState) -> BoxFuture<'_, Result<JsonBody, ApiError>> {
     Box::pin(async move {
         let limits = &state.limits;
-        let key = key(request.headers())?;
         let json = is_json(request.headers());
-        let mut digest = Context::new(&SHA256);
-        digest.update(request.method().as_str().as_bytes());
-        digest.update(b"\n");
-        digest.update(request.uri().path_and_query().map_or("", |path| path.as_str()).as_bytes());
-        digest.update(b"\n");
+        let key = OpenKey::of(&request)?;
         let bytes = timeout(limits.body_time, read_body(request, limits.body_bytes))
             .await
             .map_err(|_| ApiError::BodyTimeout { limit: limits.body_time })??;
-        digest.update(&bytes);
-        Ok(JsonBody { bytes, json, key, digest: digest.finish().as_ref().to_vec() })
+        Ok(JsonBody { key: key.with_body(&bytes), bytes, json })
     })
 }
 
@@ -138,107 +84,6 @@ impl JsonBody {
         let said = if self.bytes.is_empty() { Value::Null } else { self.json()? };
         Ok(if said.is_null() { Value::Object(Default::default()) } else { said })
     }
-
-    /// An id of what this request makes, for effects whose own key in the store makes them happen once: `fresh`, or the one
-    /// that was remembered of an earlier request with the same key. It is remembered before the effect, so that a
-    /// repetition has the same id even where the answer of the first was lost, and for as long as the key stands for this
-    /// request; after that, and for another body, it is another id. Asked once nothing is left to refuse.
-    pub async fn identity(
-        &self,
-        state: &HttpState,
-        caller: &AuthenticatedCaller,
-        fresh: Uuid,
-    ) -> Result<BodyIdentity, ApiError> {
-        let Some(once) = self.idempotency(caller, StatusCode::ACCEPTED, &json!({ "identity": fresh }))? else {
-            return Ok(BodyIdentity { id: fresh, repeated: false });
-        };
-        let body = match state.store.remember_answer(&once, state.clock.now()).await? {
-            StoredAnswer::Done(()) => return Ok(BodyIdentity { id: fresh, repeated: false }),
-            StoredAnswer::Replayed { body, .. } => body,
-            StoredAnswer::Mismatch => return Err(key_reused()),
-        };
-        let known = body["identity"].as_str().and_then(|id| id.parse().ok());
-        known.map(|id| BodyIdentity { id, repeated: true }).ok_or_else(key_reused)
-    }
-
-    /// The idempotency data with which the store lets this request take effect once; `None` where no key was sent.
-    pub fn idempotency(
-        &self,
-        caller: &AuthenticatedCaller,
-        status: StatusCode,
-        answer: &impl Serialize,
-    ) -> Result<Option<Idempotency>, ApiError> {
-        let Some(key) = &self.key else { return Ok(None) };
-        let body = serde_json::to_value(answer).map_err(|error| ApiError::Internal { log: error.to_string() })?;
-        Ok(Some(Idempotency {
-            tenant: caller.scope.tenant().unwrap_or("*").to_owned(),
-            key: key.clone(),
-            digest: self.digest.clone(),
-            status: status.as_u16(),
-            body,
-        }))
-    }
-
-    /// The answer of an effect that has happened and that to repeat at once changes nothing (pausing, resuming,
-    /// cancelling): it is remembered in a transaction of its own, so that a repetition that comes late, when others have
-    /// acted since, is answered and takes no effect.
-    pub async fn remember_answer(
-        &self,
-        state: &HttpState,
-        caller: &AuthenticatedCaller,
-        status: StatusCode,
-        answer: &impl Serialize,
-    ) -> Result<Response, Early> {
-        let fresh = (status, axum::Json(answer)).into_response();
-        match self.idempotency(caller, status, answer)? {
-            None => Ok(fresh),
-            Some(once) => replayed_or(state.store.remember_answer(&once, state.clock.now()).await?, |()| fresh),
-        }
-    }
-
-    /// Begins a request that takes effect once, about the thing of this id: the caller may make it, and it was not answered
-    /// before.
-    pub async fn begin(
-        &self,
-        state: &HttpState,
-        caller: &AuthenticatedCaller,
-        permission: Permission,
-        id: Result<Uuid, ApiError>,
-    ) -> Result<Uuid, Early> {
-        caller.may(permission)?;
-        let id = id?;
-        self.replay_if_repeated(state, caller).await?;
-        Ok(id)
-    }
-
-    /// Ends early with the answer that this request got before, if it did. Asked before anything is judged: what was right
-    /// then may be refused by now (an instant that has passed), and the answer must be the same.
-    pub async fn replay_if_repeated(&self, state: &HttpState, caller: &AuthenticatedCaller) -> Result<(), Early> {
-        let Some(key) = &self.key else { return Ok(()) };
-        match state.store.recall_answer(&caller.scope, key, &self.digest, state.clock.now()).await? {
-            None => Ok(()),
-            Some(answer) => {
-                let answer = replayed_or(answer, |()| StatusCode::OK.into_response())?;
-                Err(Early::Answered(Box::new(answer)))
-            }
-        }
-    }
-}
-
-/// The answer of an effect that may have happened before.
-pub fn replayed_or<T>(answer: StoredAnswer<T>, fresh: impl FnOnce(T) -> Response) -> Result<Response, Early> {
-    match answer {
-        StoredAnswer::Done(done) => Ok(fresh(done)),
-        StoredAnswer::Replayed { status, body } => {
-            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
-            Ok((status, [(REPLAYED, HeaderValue::from_static("true"))], axum::Json(body)).into_response())
-        }
-        StoredAnswer::Mismatch => Err(key_reused().into()),
-    }
-}
-
-fn key_reused() -> ApiError {
-    ApiError::invalid("", "this Idempotency-Key was used for another request within the last 24 hours")
 }
 
 /// A body that is an object with these fields, and no others.
@@ -283,15 +128,6 @@ fn is_json(headers: &HeaderMap) -> bool {
     utf8 && (kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json")))
 }
 
-fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
-    let mut keys = headers.get_all(KEY).iter();
-    let Some(key) = keys.next() else { return Ok(None) };
-    match key.to_str() {
-        Ok(key) if (1..=KEY_LENGTH).contains(&key.len()) && keys.next().is_none() => Ok(Some(key.to_owned())),
-        _ => Err(ApiError::Malformed("Idempotency-Key must be given once, with 1 to 255 ASCII characters".into())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -307,15 +143,5 @@ mod tests {
             assert!(!of(kind), "{kind}");
         }
         assert!(!is_json(&HeaderMap::new()));
-    }
-
-    #[test]
-    fn key_is_given_once_and_short() {
-        let of = |values: &[&str]| key(&values.iter().map(|v| (KEY, v.parse().unwrap())).collect());
-        assert_eq!(of(&[]).unwrap(), None);
-        assert_eq!(of(&["a b"]).unwrap(), Some("a b".into()));
-        for bad in [&["a", "b"][..], &[""], &[&"x".repeat(256)]] {
-            assert!(of(bad).is_err(), "{bad:?}");
-        }
     }
 }

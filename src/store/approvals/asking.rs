@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::domain::approval::{Approval, POLICY, Via};
 use crate::store::db::text::{document, text};
 use crate::store::ops::audit::{AuditAction, SERVICE, write_audit};
-use crate::store::runs::blocked::EACH_IN_TURN;
+use crate::store::runs::overlap::rule::EACH_IN_TURN;
 use crate::store::sql::sql;
 use crate::store::tx::Tx;
 use crate::store::{Split, StoreError};

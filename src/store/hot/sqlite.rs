@@ -22,7 +22,7 @@ use crate::store::hot::Hot;
 use crate::store::hot::sqlite::starting::{
     READY, READY_OF_TENANT, pick, restarted_rows, start_each, tenants_in_turn, with_leases,
 };
-use crate::store::runs::blocked::BlockedRow;
+use crate::store::runs::global_limits::RunLimitsLeft;
 use crate::store::runs::lease::Beat;
 use crate::store::runs::lease::CLAIM_MARGIN;
 use crate::store::runs::lease::ClaimCursor;
@@ -33,8 +33,8 @@ use crate::store::runs::lease::RunClaim;
 use crate::store::runs::lease::StartedRow;
 use crate::store::runs::lease::Take;
 use crate::store::runs::lease::TakenRuns;
-use crate::store::runs::limits::RunLimitsLeft;
 use crate::store::runs::new_entry::TranscriptAppend;
+use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::runs::shares::tenant_hash;
 use crate::store::tasks::fires::{AsRead, FireBatch, FireDue, WrittenRows, all_moved};
 

@@ -16,7 +16,7 @@ use crate::store::db::text::{StoredJson, text};
 use crate::store::db::{Db, connection, fault, with_timeout};
 use crate::store::hot::{RunNowRows, run_now, run_now_committed};
 use crate::store::ops::idempotency::{Idempotency, StoredAnswer, once};
-use crate::store::runs::blocked::EACH_IN_TURN;
+use crate::store::runs::overlap::rule::EACH_IN_TURN;
 use crate::store::runs::slots::{LOCK_QUEUED, free, hand_over};
 use crate::store::runs::{NewRun, enqueue, insert_run, key_instant};
 use crate::store::tx::Tx;

@@ -24,7 +24,7 @@ use crate::store::runs::lease::Lease;
 use crate::store::runs::lease::RunClaim;
 use crate::store::runs::lease::StartedRow;
 use crate::store::runs::lease::Take;
-use crate::store::runs::slots::resolve_blocked;
+use crate::store::runs::overlap::resolve_blocked;
 use crate::store::{Store, StoreError, Topic};
 
 /// Result of a take.

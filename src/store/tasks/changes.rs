@@ -23,7 +23,7 @@ use crate::store::db::text::{document, optional, text};
 use crate::store::events::closing::{EventRelease, RELEASE};
 use crate::store::events::event_index::{index_event_task, is_indexed};
 use crate::store::hot::Hot;
-use crate::store::runs::slots::previous::LOCK_WAITING;
+use crate::store::runs::overlap::previous::LOCK_WAITING;
 use crate::store::runs::slots::{free, hand_over};
 use crate::store::runs::{NewRun, enqueue, insert_run, key_instant};
 use crate::store::sql::sql;

@@ -9,9 +9,9 @@ use uuid::Uuid;
 use crate::store::StoreError;
 use crate::store::db::sqlite_batch::{chunks, is_reusable, list};
 use crate::store::hot::sqlite::starting::with_leases;
-use crate::store::runs::blocked::BlockedRow;
 use crate::store::runs::lease::Lease;
-use crate::store::runs::slots::BLOCKED_ROW;
+use crate::store::runs::overlap::BLOCKED_ROW;
+use crate::store::runs::overlap::rule::BlockedRow;
 use crate::store::sql::sql;
 
 pub(super) async fn standing(conn: &mut SqliteConnection, leases: &[Lease]) -> Result<Vec<BlockedRow>, StoreError> {

@@ -8,10 +8,9 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::domain::run::RunState;
+use crate::domain::trigger::Overlap;
 use crate::store::approvals::close_questions;
-use crate::store::runs::blocked::BlockedRow;
-use crate::store::runs::blocked::Previous;
-use crate::store::runs::blocked::REASON_SUPERSEDED;
+use crate::store::runs::overlap::rule::{BlockedRow, Previous, REASON_SUPERSEDED};
 use crate::store::runs::slots::close_unstarted;
 use crate::store::tx::Tx;
 use crate::store::{Split, StoreError};
@@ -20,7 +19,7 @@ use crate::store::{Split, StoreError};
 /// these come after younger ones: so one that someone else has is not waited for, and its task is tried again.
 pub(super) async fn lock_previous(tx: &mut Tx<'_>, rows: &[BlockedRow]) -> Result<Vec<Previous>, StoreError> {
     let mut holders: Vec<Uuid> = Vec::new();
-    for row in rows.iter().filter(|row| row.overlap == "cancel_previous") {
+    for row in rows.iter().filter(|row| row.policy() == Overlap::CancelPrevious) {
         let holder: Option<Uuid> =
             tx.query("select run_id from slots where task_id = $1").bind(row.task_id).optional_scalar().await?;
         holders.extend(holder);
