@@ -65,13 +65,13 @@ pub use runs::completions::RunCompletion;
 pub use runs::lease::{
     Beat, Blocked, CLAIM_MARGIN, ClaimCursor, Finish, Lease, Park, RequeuedRun, RunClaim, RunLimits, Take,
 };
+pub use runs::pages::{RunFilter, RunOverview};
 pub use runs::recorded::RecordedAround;
 pub use runs::requests::{Cancelled, RunRequest};
 pub use runs::rescue::Stranded;
 pub use runs::run_location::{Holder, Parked, QueuedPlace, Whereabouts};
 pub use runs::shares::{Occupant, Shares, TenantShares, tenant_hash};
 pub use runs::starting::{StartedRun, Starts, Taking};
-pub use runs::{RunFilter, RunOverview};
 pub use tasks::TaskFilter;
 pub use tasks::conditions::{DuePoll, PollClaim, RecordedPoll};
 pub use tasks::creating::NewTask;

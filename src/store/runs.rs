@@ -9,6 +9,7 @@ pub(super) mod lease;
 pub(super) mod new_entry;
 mod new_run;
 pub(super) mod overlap;
+pub(super) mod pages;
 pub(super) mod parked;
 pub(super) mod parking;
 pub(super) mod recorded;
@@ -34,34 +35,13 @@ use crate::domain::run::cause::Cause;
 use crate::domain::run::outcome::RunFault;
 use crate::domain::run::{MissedInstants, Run, RunState, Usage};
 use crate::store::db::flow::QueueFlow;
-use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
 use crate::store::db::sqlite_batch;
-use crate::store::db::text::{StoredJson, optional_document, text};
+use crate::store::db::text::{StoredJson, optional_document};
 use crate::store::db::{Db, connection};
-use crate::store::ops::retention::oldest_id;
 use crate::store::sql::sql;
-use crate::store::tx::{Rows, SqlRecord, Tx};
+use crate::store::tx::{Rows, Tx};
 use crate::store::{Store, StoreError};
 pub(super) use new_run::{NewRun, enqueue, key_instant, missed_key};
-
-/// Which runs to list. Newest first, after the run `before`.
-#[derive(Debug, Clone, Default)]
-pub struct RunFilter {
-    /// Only of this tenant.
-    pub tenant: Option<String>,
-    /// Only of this task.
-    pub task_id: Option<Uuid>,
-    /// Only in this state.
-    pub state: Option<RunState>,
-    /// Created at or after.
-    pub since: Option<DateTime<Utc>>,
-    /// Created before.
-    pub until: Option<DateTime<Utc>>,
-    /// Only ids before this one, for the next page.
-    pub before: Option<Uuid>,
-    /// Most rows of the page.
-    pub limit: i64,
-}
 
 /// Records one run, off the hot path; answers how many rows that made: none where the fire has its record already.
 pub(super) async fn insert_run(tx: &mut Tx<'_>, run: &NewRun) -> Result<u64, StoreError> {
@@ -200,39 +180,6 @@ const SELECT_BRIEF: &str = sql!(
 /// The beginning of a read by listed keys.
 pub(super) const LISTED: &str = sql!(SELECT_WHOLE, "where r.id in ");
 
-/// Beginning of the statement for a page of runs: the rows that match are measured by what lists have of them.
-const MEASURED: &str = "with page as materialized (
-    select r.id, coalesce(octet_length(cast(r.event_ids as text)), 0) + coalesce(octet_length(cast(r.error as text)), 0)
-                 + coalesce(octet_length(r.reason), 0) as bytes
-      from runs r where true";
-const WHOLE: &str = sql!(SELECT_RUN, "join fit on fit.id = r.id");
-const BRIEF: &str = sql!(SELECT_BRIEF, "join fit on fit.id = r.id");
-
-/// A run as a list shows it: without its input and cause, and with the beginning of its output.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunOverview {
-    /// The run, its long values left out.
-    pub run: Run,
-    /// Length of the input, in bytes.
-    pub input_bytes: Option<i64>,
-    /// Length of the output, in bytes.
-    pub output_bytes: Option<i64>,
-}
-
-#[derive(sqlx_macros::FromRow)]
-struct RunSummaryRow {
-    #[sqlx(flatten)]
-    run: RunRow,
-    input_bytes: Option<i64>,
-    output_bytes: Option<i64>,
-}
-
-impl RunSummaryRow {
-    fn summary(self) -> Result<RunOverview, StoreError> {
-        Ok(RunOverview { run: self.run.run()?, input_bytes: self.input_bytes, output_bytes: self.output_bytes })
-    }
-}
-
 impl Store {
     /// One run.
     ///
@@ -325,58 +272,6 @@ impl Store {
                 self.unreadable.partition_readable::<_, _, Uuid>("runs", &Rows::Sqlite(rows), RunRow::run).0
             }
         })
-    }
-
-    /// Runs that match, newest first.
-    pub async fn list_runs(&self, scope: &Scope, filter: &RunFilter) -> Result<Vec<Run>, StoreError> {
-        Ok(self.page_of_runs(scope, filter, WHOLE, UNBOUNDED, RunRow::run).await?.rows)
-    }
-
-    /// A page of runs that match, newest first, as lists show them.
-    pub async fn run_summaries(&self, scope: &Scope, filter: &RunFilter) -> Result<RowPage<RunOverview>, StoreError> {
-        self.page_of_runs(scope, filter, BRIEF, PAGE_BYTES, RunSummaryRow::summary).await
-    }
-
-    async fn page_of_runs<R: SqlRecord, T>(
-        &self,
-        scope: &Scope,
-        filter: &RunFilter,
-        select: &'static str,
-        bound: i64,
-        parse: impl Fn(R) -> Result<T, StoreError>,
-    ) -> Result<RowPage<T>, StoreError> {
-        let mut read = self.db.read_of(scope.tenant()).await?;
-        let mut query = read.build(MEASURED);
-        let mut order = "";
-        for tenant in [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten() {
-            query.push_key("r.tenant_id", text(tenant).into_owned());
-            order = "r.tenant_id desc, ";
-        }
-        if let Some(task_id) = filter.task_id {
-            query.push_key("r.task_id", task_id);
-            order = "r.task_id desc, ";
-        }
-        if let Some(state) = filter.state {
-            query.push(" and r.state = ").push_bind(state.as_str());
-        }
-        if let Some(since) = filter.since {
-            // ids carry their time: the index ends the search, the row has the part below a millisecond
-            query.push(" and r.id >= ").push_bind(oldest_id(since.timestamp_millis()));
-            query.push(" and r.created_at >= ").push_bind(since);
-        }
-        if let Some(until) = filter.until {
-            query.push(" and r.id < ").push_bind(oldest_id(until.timestamp_millis() + 1));
-            query.push(" and r.created_at < ").push_bind(until);
-        }
-        if let Some(before) = filter.before {
-            query.push(" and r.id < ").push_bind(before);
-        }
-        query.push(" order by ").push(order).push("r.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
-        query.push(BOUND).push_bind(bound).push(IN_ORDER);
-        let rows = query.finish().rows().await?;
-        let found = RowPage::from_rows(&self.unreadable, "runs", &rows, filter.limit, parse);
-        read.end().await?;
-        Ok(found)
     }
 }
 

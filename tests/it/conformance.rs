@@ -58,6 +58,7 @@ mod recorded;
 mod rescue;
 mod retention;
 mod runs;
+mod runs_by_state;
 mod silent;
 mod slots;
 mod starting;

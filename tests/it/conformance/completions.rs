@@ -27,11 +27,11 @@ on_both!(
 async fn waiting(world: &StoreHarness, seconds: i64) -> (Task, StartedRun) {
     let task = world.task(json!({ "interval": "1h" })).await;
     let started = world.started(&task).await;
-    park(world, &started, seconds).await;
+    park_for_completion(world, &started, seconds).await;
     (task, started)
 }
 
-async fn park(world: &StoreHarness, started: &StartedRun, seconds: i64) {
+pub async fn park_for_completion(world: &StoreHarness, started: &StartedRun, seconds: i64) {
     let park = Some(Park::Completion { until: world.now() + TimeDelta::seconds(seconds) });
     let end = Finish { park, ran_ms: 1200, ..end_of(started, RunState::WaitingForCompletion) };
     assert!(world.store.finish_runs(&[end]).await.unwrap().is_empty());

@@ -1,0 +1,242 @@
+//! Pages of runs, newest first: in time that does not grow with what is stored.
+//!
+//! There is no index of runs by state, which each run would pay for at each step. Runs that are not over are looked up
+//! where they wait, in the queue or beside it. Of all others a page reads the newest [`SCANNED`] at most; it may end with
+//! fewer than were asked for, or none, and its cursor goes on behind them.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::base::id::Scope;
+use crate::domain::run::{Run, RunState};
+use crate::store::db::listing::{BOUND, FIT, IN_ORDER, PAGE_BYTES, RowPage, UNBOUNDED};
+use crate::store::db::text::text;
+use crate::store::ops::retention::oldest_id;
+use crate::store::runs::{RunRow, SELECT_BRIEF, SELECT_RUN};
+use crate::store::sql::sql;
+use crate::store::tx::{SqlRecord, StatementBuilder, Tx};
+use crate::store::{Split, Store, StoreError};
+
+/// Runs that a page by state reads at most.
+pub const SCANNED: i64 = 10_000;
+/// Most runs that are looked up where they wait; of more, the page reads the newest runs like any other.
+const WAITING: i64 = 2_000;
+
+/// Which runs to list. Newest first, after the run `before`.
+#[derive(Debug, Clone, Default)]
+pub struct RunFilter {
+    /// Only of this tenant.
+    pub tenant: Option<String>,
+    /// Only of this task.
+    pub task_id: Option<Uuid>,
+    /// Only in this state.
+    pub state: Option<RunState>,
+    /// Created at or after.
+    pub since: Option<DateTime<Utc>>,
+    /// Created before.
+    pub until: Option<DateTime<Utc>>,
+    /// Only ids before this one, for the next page.
+    pub before: Option<Uuid>,
+    /// Most rows of the page.
+    pub limit: i64,
+}
+
+/// Beginning of the statement for a page of runs: the rows that match are measured by what lists have of them.
+const MEASURED: &str = "with page as materialized (
+    select r.id, coalesce(octet_length(cast(r.event_ids as text)), 0) + coalesce(octet_length(cast(r.error as text)), 0)
+                 + coalesce(octet_length(r.reason), 0) as bytes
+      from runs r where true";
+const WHOLE: &str = sql!(SELECT_RUN, "join fit on fit.id = r.id");
+const BRIEF: &str = sql!(SELECT_BRIEF, "join fit on fit.id = r.id");
+
+/// A run as a list shows it: without its input and cause, and with the beginning of its output.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunOverview {
+    /// The run, its long values left out.
+    pub run: Run,
+    /// Length of the input, in bytes.
+    pub input_bytes: Option<i64>,
+    /// Length of the output, in bytes.
+    pub output_bytes: Option<i64>,
+}
+
+#[derive(sqlx_macros::FromRow)]
+struct RunSummaryRow {
+    #[sqlx(flatten)]
+    run: RunRow,
+    input_bytes: Option<i64>,
+    output_bytes: Option<i64>,
+}
+
+impl RunSummaryRow {
+    fn summary(self) -> Result<RunOverview, StoreError> {
+        Ok(RunOverview { run: self.run.run()?, input_bytes: self.input_bytes, output_bytes: self.output_bytes })
+    }
+}
+
+/// Where the runs of a page are looked for.
+enum RunSearch {
+    /// All that the filter's keys leave.
+    Everywhere,
+    /// Those that wait or are executed, in these places.
+    Waiting(&'static [WaitingPlace]),
+    /// Those from this id on; `None` where all that are left are few enough.
+    From(Option<Uuid>),
+}
+
+/// A part of the tables that have a row for each run that is not over.
+struct WaitingPlace {
+    table: &'static str,
+    condition: &'static str,
+}
+
+const READY: WaitingPlace = WaitingPlace { table: "queue", condition: "state = 'ready'" };
+const CLAIMED: WaitingPlace = WaitingPlace { table: "queue", condition: "state <> 'ready'" };
+const BLOCKED: WaitingPlace = WaitingPlace { table: "parked", condition: "reason = 'overlap'" };
+const PARKED: WaitingPlace = WaitingPlace { table: "parked", condition: "reason <> 'overlap'" };
+
+/// The places of runs in a state; none for runs that are over.
+fn places_of(state: RunState) -> &'static [WaitingPlace] {
+    match state {
+        RunState::Queued => &[READY, CLAIMED, BLOCKED],
+        RunState::Running => &[CLAIMED],
+        RunState::WaitingForInput | RunState::PendingApproval | RunState::WaitingForCompletion => &[PARKED],
+        RunState::Succeeded | RunState::Failed | RunState::Cancelled | RunState::Expired | RunState::Skipped => &[],
+    }
+}
+
+impl Store {
+    /// Runs that match, newest first.
+    pub async fn list_runs(&self, scope: &Scope, filter: &RunFilter) -> Result<Vec<Run>, StoreError> {
+        Ok(self.page_of_runs(scope, filter, WHOLE, UNBOUNDED, RunRow::run).await?.rows)
+    }
+
+    /// A page of runs that match, newest first, as lists show them.
+    pub async fn run_summaries(&self, scope: &Scope, filter: &RunFilter) -> Result<RowPage<RunOverview>, StoreError> {
+        self.page_of_runs(scope, filter, BRIEF, PAGE_BYTES, RunSummaryRow::summary).await
+    }
+
+    async fn page_of_runs<R: SqlRecord, T>(
+        &self,
+        scope: &Scope,
+        filter: &RunFilter,
+        select: &'static str,
+        bound: i64,
+        parse: impl Fn(R) -> Result<T, StoreError>,
+    ) -> Result<RowPage<T>, StoreError> {
+        let mut read = self.db.read_of(scope.tenant()).await?;
+        let search = search(&mut read.tx(), scope, filter).await?;
+        let mut query = read.build(MEASURED);
+        let mut order = "";
+        match &search {
+            RunSearch::Waiting(places) => push_waiting(&mut query, places, scope, filter),
+            RunSearch::From(Some(oldest)) => {
+                order = push_keys(&mut query, scope, filter);
+                query.push(" and r.id >= ").push_bind(*oldest);
+            }
+            RunSearch::Everywhere | RunSearch::From(None) => order = push_keys(&mut query, scope, filter),
+        }
+        if let Some(state) = filter.state {
+            query.push(" and r.state = ").push_bind(state.as_str());
+        }
+        push_times(&mut query, filter);
+        query.push(" order by ").push(order).push("r.id desc limit ").push_bind(filter.limit).push(FIT).push(select);
+        query.push(BOUND).push_bind(bound).push(IN_ORDER);
+        let rows = query.finish().rows().await?;
+        let mut found = RowPage::from_rows(&self.unreadable, "runs", &rows, filter.limit, parse);
+        if let RunSearch::From(oldest) = search
+            && (rows.len() as i64) < filter.limit
+            && !found.is_cut
+        {
+            found.behind = oldest;
+        }
+        read.end().await?;
+        Ok(found)
+    }
+}
+
+/// Where the runs of this filter are looked for.
+async fn search(tx: &mut Tx<'_>, scope: &Scope, filter: &RunFilter) -> Result<RunSearch, StoreError> {
+    let Some(state) = filter.state else { return Ok(RunSearch::Everywhere) };
+    let places = places_of(state);
+    if !places.is_empty() && count_waiting(tx, places, scope, filter).await? <= WAITING {
+        return Ok(RunSearch::Waiting(places));
+    }
+    let mut query = tx.build("select r.id from runs r where true");
+    let order = push_keys(&mut query, scope, filter);
+    push_times(&mut query, filter);
+    query.push(" order by ").push(order).push("r.id desc limit 1 offset ").push_bind(SCANNED - 1);
+    Ok(RunSearch::From(query.finish().optional_scalar().await?))
+}
+
+/// The tenants whose runs alone are answered: of the caller, and as asked for.
+fn tenants<'f>(scope: &'f Scope, filter: &'f RunFilter) -> impl Iterator<Item = &'f str> {
+    [scope.tenant(), filter.tenant.as_deref()].into_iter().flatten()
+}
+
+/// Adds the keys that an index begins with; answers what the order begins with.
+fn push_keys(query: &mut StatementBuilder<'_>, scope: &Scope, filter: &RunFilter) -> &'static str {
+    let mut order = "";
+    for tenant in tenants(scope, filter) {
+        query.push_key("r.tenant_id", text(tenant).into_owned());
+        order = "r.tenant_id desc, ";
+    }
+    if let Some(task_id) = filter.task_id {
+        query.push_key("r.task_id", task_id);
+        order = "r.task_id desc, ";
+    }
+    order
+}
+
+/// Adds the bounds of ids and times.
+fn push_times(query: &mut StatementBuilder<'_>, filter: &RunFilter) {
+    if let Some(since) = filter.since {
+        // ids carry their time: the index ends the search, the row has the part below a millisecond
+        query.push(" and r.id >= ").push_bind(oldest_id(since.timestamp_millis()));
+        query.push(" and r.created_at >= ").push_bind(since);
+    }
+    if let Some(until) = filter.until {
+        query.push(" and r.id < ").push_bind(oldest_id(until.timestamp_millis() + 1));
+        query.push(" and r.created_at < ").push_bind(until);
+    }
+    if let Some(before) = filter.before {
+        query.push(" and r.id < ").push_bind(before);
+    }
+}
+
+/// How many runs wait in these places, counted up to one more than [`WAITING`] in each.
+async fn count_waiting(
+    tx: &mut Tx<'_>,
+    places: &[WaitingPlace],
+    scope: &Scope,
+    filter: &RunFilter,
+) -> Result<i64, StoreError> {
+    let mut query = tx.build("select count(*) from (");
+    push_waiting_ids(&mut query, places, scope, filter);
+    query.push(") waiting");
+    Ok(query.finish().scalar().await?)
+}
+
+/// Adds that a run is one of those that wait in these places. The list is made before, so that Postgres looks its rows up
+/// by their ids, whatever it believes of the tables.
+fn push_waiting(query: &mut StatementBuilder<'_>, places: &[WaitingPlace], scope: &Scope, filter: &RunFilter) {
+    const BEFORE: Split = Split { postgres: " and r.id = any (array(", sqlite: " and r.id in (" };
+    const BEHIND: Split = Split { postgres: "))", sqlite: ")" };
+    query.push_split(BEFORE);
+    push_waiting_ids(query, places, scope, filter);
+    query.push_split(BEHIND);
+}
+
+fn push_waiting_ids(query: &mut StatementBuilder<'_>, places: &[WaitingPlace], scope: &Scope, filter: &RunFilter) {
+    for (index, place) in places.iter().enumerate() {
+        query.push(if index == 0 { "" } else { " union all " });
+        query.push("select run_id from (select run_id from ").push(place.table).push(" where ").push(place.condition);
+        for tenant in tenants(scope, filter) {
+            query.push_key("tenant_id", text(tenant).into_owned());
+        }
+        if let Some(task_id) = filter.task_id {
+            query.push_key("task_id", task_id);
+        }
+        query.push(" limit ").push_bind(WAITING + 1).push(") w");
+    }
+}
