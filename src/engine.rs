@@ -4,7 +4,7 @@
 //! [`service`] is the loop, [`scheduling::scheduler`] fires, [`events::matcher`] and [`events::windows`] make runs of
 //! events, [`events::watcher`] polls, [`scheduling::worker`] starts, [`running::execution`] is one run from start to
 //! end, [`running::finisher`] writes ends in batches, [`scheduling::heartbeat`] keeps leases, [`scheduling::rescuer`]
-//! picks up what dead workers left, `attendant` sees to runs that wait for people, [`delivery::notifier`] sends,
+//! picks up what dead workers left, [`running::approval_reminder`] sees to runs that wait for people, [`delivery::notifier`] sends,
 //! [`maintenance::sealer`] chains the audit log, [`events::forwarder`] hands on events that were taken while the bus
 //! was away, [`maintenance::housekeeping`] forgets, [`maintenance::zones`] plans anew what a change of the rules of
 //! time zones concerns.
@@ -129,7 +129,7 @@ pub struct Engine {
     /// Resumes tasks whose credential was saved.
     pub resumer: Arc<Resumer>,
     /// Asks people and reminds them.
-    pub attendant: Arc<ApprovalReminder>,
+    pub approval_reminder: Arc<ApprovalReminder>,
     /// Seals audit rows into the chain.
     pub sealer: Arc<Sealer>,
     /// Counts rows from before the quota of stored bytes.
@@ -231,7 +231,7 @@ impl Engine {
             rescuer: Arc::new(Rescuer::new(store.clone(), settings.lease())),
             expirer: Arc::new(Expirer::new(store.clone())),
             resumer: Arc::new(Resumer::new(store.clone())),
-            attendant: Arc::new(ApprovalReminder::new(store.clone(), approvals)),
+            approval_reminder: Arc::new(ApprovalReminder::new(store.clone(), approvals)),
             sealer: Arc::new(Sealer::new(store.clone(), vault)),
             byte_counter: Arc::new(ByteCounter::new(store.clone())),
             notifier: Arc::new(Notifier::new(Sending {
@@ -287,7 +287,7 @@ impl Engine {
             looped.spawn(Arc::clone(&self.rescuer), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.expirer), stop_claiming.clone()),
             looped.spawn(Arc::clone(&self.resumer), stop_claiming.clone()),
-            looped.spawn(Arc::clone(&self.attendant), stop_claiming.clone()),
+            looped.spawn(Arc::clone(&self.approval_reminder), stop_claiming.clone()),
         ];
         let keeping = vec![
             looped.spawn(Arc::clone(&self.heartbeat), stop_all.clone()),

@@ -187,6 +187,8 @@ pub struct Shared {
     pub streams: StreamLimiter,
     /// Gauges that are looked up when metrics are read.
     pub gauges: server::gauges::Gauges,
+    /// Figures that were counted a moment ago.
+    pub stats: server::stats::StatsCache,
 }
 
 impl HttpState {
@@ -200,7 +202,8 @@ impl HttpState {
         let hooks = hooks::Hooks::new(&parts.hooks);
         let streams = StreamLimiter::new(parts.limits);
         let gauges = server::gauges::Gauges::new(&parts.metrics);
-        HttpState(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, streams, gauges }))
+        let stats = server::stats::StatsCache::new();
+        HttpState(Arc::new(Shared { parts, admin_token, wrong_tokens, hooks, streams, gauges, stats }))
     }
 }
 

@@ -30,7 +30,7 @@ use crate::store::db::store_metrics::StoreMetrics;
 use crate::store::db::wakeup::Wakeups;
 use crate::store::db::write_batcher::WriteBatcher;
 use crate::store::ops::unreadable::UnreadableRow;
-use crate::store::tasks::turns::TenantCursor;
+use crate::store::tasks::tenant_turns::TenantCursor;
 
 pub use approvals::grants::{Grant, GrantUse};
 pub use approvals::{ApprovalFilter, ApprovalLink, Attend, Attended, Decided, DecisionRefusal, WaitingRun};

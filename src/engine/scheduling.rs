@@ -2,7 +2,7 @@
 
 pub mod active;
 pub mod heartbeat;
-pub(super) mod neighbours;
+pub(super) mod other_tenants;
 pub mod prefetch;
 pub mod rescuer;
 pub mod scheduler;

@@ -8,7 +8,7 @@ pub(super) mod failing;
 pub(super) mod fires;
 pub(super) mod row;
 pub(super) mod task_state;
-pub(super) mod turns;
+pub(super) mod tenant_turns;
 pub(super) mod zones;
 
 use std::collections::HashMap;

@@ -4,16 +4,16 @@
 //! events. What becomes of an event that matches is decided in this order: its age, `dedup`, `throttle`, `debounce` or
 //! `batch`. While the task is paused, `buffer_while_paused` collects instead. Nothing here knows the present time or keeps anything.
 
+mod compiled;
 pub mod examine;
 pub mod form;
-mod matcher;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::domain::trigger::policy::Overlap;
 
-pub use matcher::{
+pub use compiled::{
     Arrival, CompiledEventTrigger, EventVerdict, EventWindow, MatchPath, MissedEventField, Pattern, WindowKind, reason,
 };
 

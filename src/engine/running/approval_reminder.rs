@@ -1,4 +1,4 @@
-//! The attendant: runs that wait for people. Whom to remind, whom to ask as well, when to look again.
+//! Runs that wait for people. Whom to remind, whom to ask as well, when to look again.
 //!
 //! What is due is worked out purely from the questions and the clock, so a look that is made twice or late does no harm:
 //! a message has its key and is made once, and of reminders that were missed only the latest is sent. Whether a question
@@ -156,7 +156,7 @@ impl ApprovalReminder {
 }
 
 impl ServiceLoop for ApprovalReminder {
-    const NAME: &'static str = "attendant";
+    const NAME: &'static str = "approval_reminder";
     const POLL_INTERVAL: Duration = Duration::from_secs(3);
     const IDLE: Option<IdlePolicy<Self>> =
         Some(IdlePolicy { max_wait: Self::POLL_INTERVAL, next: |_, pending| pending.parked });

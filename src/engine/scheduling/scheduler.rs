@@ -13,7 +13,7 @@ use crate::base::clock::to_delta;
 use crate::base::metrics::Metrics;
 use crate::engine::Wakeup;
 use crate::engine::running::execution::Executions;
-use crate::engine::scheduling::neighbours::Neighbours;
+use crate::engine::scheduling::other_tenants::Neighbours;
 use crate::engine::scheduling::prefetch::PrefetchBuffer;
 use crate::engine::service::{IdlePolicy, MAX_IDLE_WAIT, NextTick, ServiceLoop, TickError};
 use crate::store::{FireDue, StartNow, Store, Topic};

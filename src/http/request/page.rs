@@ -30,7 +30,7 @@ pub struct ListPage {
 pub struct Items<T> {
     /// Things of this page.
     pub items: Vec<T>,
-    /// For the next page; `null` on the last.
+    /// For the next page; `null` on the last alone, however few items a page has.
     #[schema(required)]
     pub next_cursor: Option<String>,
 }

@@ -1,11 +1,19 @@
 //! How much there is, and how much waits: figures for operators, and for a tenant of its own things.
+//!
+//! They are counted at most every five seconds for each tenant, by one caller for all who ask meanwhile.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use chrono::{DateTime, Utc};
+use lru::LruCache;
 use serde::Serialize;
 
+use crate::base::id::Scope;
 use crate::base::token::Permission;
 use crate::domain::quota::{Quota, QuotaStanding};
 use crate::http::HttpState;
@@ -13,9 +21,16 @@ use crate::http::error::ApiError;
 use crate::http::request::auth::AuthenticatedCaller;
 use crate::http::request::query::Query;
 
+/// How long figures are good.
+const GOOD_FOR: Duration = Duration::from_secs(5);
+/// Tenants whose figures are kept.
+const KEPT: NonZeroUsize = NonZeroUsize::new(1_000).expect("more than none");
+
 /// The figures. A word that is missing counts zero.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct Stats {
+    /// When they were counted, up to five seconds ago.
+    pub as_of: DateTime<Utc>,
     /// Tasks by status.
     #[schema(example = json!({"active": 12, "paused": 1}))]
     pub tasks: BTreeMap<String, i64>,
@@ -42,14 +57,54 @@ pub async fn get_stats(
     let tenant = query.text("tenant_id");
     query.done()?;
     let scope = caller.narrowed(tenant.as_deref())?;
+    Ok(Json(state.stats.get(&state, &scope).await?))
+}
+
+/// The figures that were counted last, by tenant; `None` has those of all together.
+pub struct StatsCache(Mutex<LruCache<Option<String>, Arc<CachedStats>>>);
+
+/// Figures and the time at which they were counted, since the clock's start. Held while they are counted.
+type CachedStats = tokio::sync::Mutex<Option<(Duration, Stats)>>;
+
+impl StatsCache {
+    /// A cache without figures.
+    pub fn new() -> StatsCache {
+        StatsCache(Mutex::new(LruCache::new(KEPT)))
+    }
+
+    async fn get(&self, state: &HttpState, scope: &Scope) -> Result<Stats, ApiError> {
+        let tenant = scope.tenant().map(str::to_owned);
+        let cached = Arc::clone(self.0.lock().expect("stats lock").get_or_insert(tenant, Arc::default));
+        let mut cached = cached.lock().await;
+        let now = state.clock.elapsed();
+        if let Some((counted, stats)) = &*cached
+            && now.saturating_sub(*counted) < GOOD_FOR
+        {
+            return Ok(stats.clone());
+        }
+        let stats = count(state, scope).await?;
+        *cached = Some((now, stats.clone()));
+        Ok(stats)
+    }
+}
+
+impl Default for StatsCache {
+    fn default() -> StatsCache {
+        StatsCache::new()
+    }
+}
+
+async fn count(state: &HttpState, scope: &Scope) -> Result<Stats, ApiError> {
+    let as_of = state.clock.now();
     let quotas = match scope.tenant() {
         Some(tenant) => Some(state.store.quota_usage(tenant).await?.standings),
         None => None,
     };
-    Ok(Json(Stats {
+    Ok(Stats {
+        as_of,
         quotas,
-        tasks: state.store.count_tasks(&scope).await?.into_iter().collect(),
-        runs: state.store.count_runs(&scope).await?.into_iter().collect(),
-        pending_deliveries: state.store.count_deliveries(&scope).await?,
-    }))
+        tasks: state.store.count_tasks(scope).await?.into_iter().collect(),
+        runs: state.store.count_runs(scope).await?.into_iter().collect(),
+        pending_deliveries: state.store.count_deliveries(scope).await?,
+    })
 }

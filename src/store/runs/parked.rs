@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::store::db::text::document;
 use crate::store::sql::sql;
-use crate::store::tasks::turns::{self, TENANTS_IN_TURN, TenantDue};
+use crate::store::tasks::tenant_turns::{self, TENANTS_IN_TURN, TenantDue};
 use crate::store::{Split, Store, StoreError};
 
 /// Reasons of parked runs that services look after.
@@ -103,14 +103,14 @@ impl Store {
         let cursor = &self.attended[awaited as usize];
         let after = cursor.after();
         let looked: Vec<TenantDue> =
-            self.db.read().await?.query(tenants).bind(now).bind(after).bind(turns::LOOKED_AT).all().await?;
+            self.db.read().await?.query(tenants).bind(now).bind(after).bind(tenant_turns::LOOKED_AT).all().await?;
         let turn = cursor.turn(looked, limit.max(1) as usize);
         if turn.is_empty() {
             return Ok(earliest);
         }
         let mut read = self.db.read().await?;
         let select = read.query(of_tenants).bind(now).bind(document(&turn)?);
-        Ok(select.bind(turns::rows_per_tenant(limit, turn.len())).scalars().await?)
+        Ok(select.bind(tenant_turns::rows_per_tenant(limit, turn.len())).scalars().await?)
     }
 }
 

@@ -9,7 +9,9 @@
 
 mod batch;
 mod batch_offsets;
-mod planner;
+mod due_row;
+
+mod planning_pieces;
 mod quota;
 mod request;
 
@@ -36,13 +38,14 @@ use crate::store::runs::requests::LOCK_DUE;
 use crate::store::runs::starting::StartedRun;
 use crate::store::sql::sql;
 use crate::store::tasks::disabling::{UNREADABLE, stop_and_disable};
-use crate::store::tasks::turns::{self, TENANTS_IN_TURN, TenantDue};
+use crate::store::tasks::tenant_turns::{self, TENANTS_IN_TURN, TenantDue};
 use crate::store::tasks::zones::may_plan;
 use crate::store::{Split, Store, StoreError, Topic, split};
+use batch::Unplannable;
 pub(in crate::store) use batch::{AsRead, DueUpdate, FireBatch, PlannedRun, all_moved};
-use batch::{DueRow, Unplannable};
 pub(in crate::store) use batch_offsets::Apart;
-use planner::Planner;
+use due_row::DueRow;
+use planning_pieces::PlanningPieces;
 pub(in crate::store) use request::WrittenRows;
 pub use request::{FireDue, StartNow};
 
@@ -117,19 +120,19 @@ impl Store {
         let due = self.read_due(until, ask.limit, place.offset, &tenants).await?;
         let read = due.len();
         let zones = zone::current().release().clone();
-        let mut planner = Planner::new(due, ask.clone());
+        let mut pieces = PlanningPieces::new(due, ask.clone());
         let (mut fired, mut started, mut tasks) = Recorded::default();
         let mut left = read;
         for _ in 0..PIECES {
             if left == 0 || fired.other_zones {
                 break;
             }
-            match self.fire_piece(planner, ask, &zones).await {
+            match self.fire_piece(pieces, ask, &zones).await {
                 // what was recorded before is good, and is to be answered
                 Ok((_, (piece, ..))) if piece.other_zones && fired.tasks > 0 => break,
                 Ok((rest, piece)) => {
                     left = rest.len();
-                    planner = rest;
+                    pieces = rest;
                     fired.add(piece.0);
                     started.extend(piece.1);
                     tasks.extend(piece.2);
@@ -159,7 +162,7 @@ impl Store {
         let due: Vec<DueRow> = self.db.read().await?.query(DUE_TASK).bind(now).bind(task_id).all().await?;
         if let Some(tenant) = due.first().map(|row| row.tenant().to_owned()) {
             // a change that follows moves the task on: what is not recorded now would be lost
-            let (_, batch) = self.planned(&tenant, Planner::new(due, ask.clone())).await?;
+            let (_, batch) = self.planned(&tenant, PlanningPieces::new(due, ask.clone())).await?;
             self.record(batch, &ask, None).await?;
         }
         self.notify(Topic::Queue);
@@ -168,7 +171,7 @@ impl Store {
 
     /// Up to so many tenants that have something due, from behind those that had their turn last.
     async fn tenants_in_turn(&self, until: DateTime<Utc>, most: i64) -> Result<Vec<String>, StoreError> {
-        let (cursor, limit) = (self.apart.tenants(), turns::LOOKED_AT);
+        let (cursor, limit) = (self.apart.tenants(), tenant_turns::LOOKED_AT);
         let looked: Vec<TenantDue> =
             self.db.read_quick().await?.query(TENANTS).bind(until).bind(cursor.after()).bind(limit).all().await?;
         Ok(cursor.turn(looked, most.max(1) as usize))
@@ -191,7 +194,7 @@ impl Store {
             .bind(beside)
             .bind(offset)
             .bind(document(tenants)?)
-            .bind(turns::rows_per_tenant(beside, tenants.len()))
+            .bind(tenant_turns::rows_per_tenant(beside, tenants.len()))
             .rows()
             .await?;
         let (due, others) = self.unreadable.partition_readable("tasks", &rows, |row: DueRow| Ok(row));
@@ -225,21 +228,21 @@ impl Store {
     /// Plans and records one piece of a batch; the computing threads and the writer are others' until the next.
     async fn fire_piece(
         &self,
-        planner: Planner,
+        pieces: PlanningPieces,
         ask: &FireDue,
         zones: &ZoneRelease,
-    ) -> Result<(Planner, Recorded), StoreError> {
-        let (rest, batch) = self.planned(ENGINE, planner).await?;
+    ) -> Result<(PlanningPieces, Recorded), StoreError> {
+        let (rest, batch) = self.planned(ENGINE, pieces).await?;
         Ok((rest, self.record(batch, ask, Some(zones)).await?))
     }
 
     /// Plans the next piece aside, in the turn of `name`; with it, the notices to the owners of tasks
     /// that can't be scheduled.
-    async fn planned(&self, name: &str, mut planner: Planner) -> Result<(Planner, FireBatch), StoreError> {
-        let (planner, (mut batch, unplannable)) = self
+    async fn planned(&self, name: &str, mut pieces: PlanningPieces) -> Result<(PlanningPieces, FireBatch), StoreError> {
+        let (pieces, (mut batch, unplannable)) = self
             .compute(name, move || {
-                let piece = planner.piece();
-                (planner, piece)
+                let piece = pieces.piece();
+                (pieces, piece)
             })
             .await?;
         if !unplannable.is_empty() {
@@ -248,7 +251,7 @@ impl Store {
             let notice = |task: &Unplannable| Some((task.task_id, task.notice(recipients.get(&task.tenant_id))?));
             batch.notices = unplannable.iter().filter_map(notice).collect();
         }
-        Ok((planner, batch))
+        Ok((pieces, batch))
     }
 
     /// Writes what is still as it was read, unless another release of the zone rules plans than `zones`; those who wait for

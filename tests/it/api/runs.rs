@@ -1,5 +1,6 @@
 //! Runs: read as they were recorded, filtered, cancelled, run again.
 
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
 use super::service::{Api, daily_of};
@@ -109,6 +110,14 @@ async fn figures_count_what_there_is() {
     let own = api.ask("GET", "/v1/stats", Some(&bob), None).await.expect(200);
     assert_eq!(own["tasks"], json!({ "active": 1 }));
     assert_eq!(own["runs"].get("ready"), None);
+    // they are counted once in five seconds, and say when
+    task(&api, "bob").await;
+    assert_eq!(api.ask("GET", "/v1/stats", Some(&bob), None).await.expect(200), own);
+    api.advance(5);
+    let later = api.ask("GET", "/v1/stats", Some(&bob), None).await.expect(200);
+    assert_eq!(later["tasks"], json!({ "active": 2 }));
+    let counted = |figures: &Value| figures["as_of"].as_str().unwrap().parse::<DateTime<Utc>>().unwrap();
+    assert_eq!(counted(&later) - counted(&own), TimeDelta::seconds(5));
 }
 
 #[tokio::test]

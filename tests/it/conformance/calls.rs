@@ -1,6 +1,7 @@
 //! Calls of a tenant and looks of the engine whose reads must not grow with what others have stored; `plans` counts them.
 
 use reveille::base::id::new_id;
+use reveille::domain::run::RunState;
 use reveille::store::{EventFilter, RunFilter, TaskFilter};
 use serde_json::json;
 
@@ -20,6 +21,8 @@ pub async fn calls(world: &StoreHarness) {
     for task_id in [None, Some(task.id)] {
         store.run_summaries(&of_a, &of_task(task_id)).await.unwrap();
     }
+    let waiting = RunFilter { state: Some(RunState::PendingApproval), ..of_task(None) };
+    store.run_summaries(&of_a, &waiting).await.unwrap();
     store.count_tasks(&of_a).await.unwrap();
     store.last_event(&of_a).await.unwrap();
     store.read_events(&of_a, &EventFilter { limit: PAGE, ..EventFilter::default() }).await.unwrap();

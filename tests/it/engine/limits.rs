@@ -132,7 +132,8 @@ async fn tenants_own_limit_holds_on_an_instance_without_limits(mut world: World)
     // with the number gone, what waits starts
     let (status, _) = instance.ask("DELETE", quotas, ADMIN, None).await;
     assert_eq!(status, 204);
-    world.advance(1.0);
+    // five seconds, after which figures are counted again
+    world.advance(5.0);
     instance.settle(7).await;
     assert_eq!(of("ann").await.2, json!({ "limit": null, "usage": 5 }));
     world.journal.open_gate();

@@ -37,7 +37,7 @@ async fn each_service_goes_by_its_own_work() {
         "fires are recorded ahead"
     );
     assert_eq!(next_wake(&*engine.watcher, all), after(1));
-    assert_eq!(next_wake(&*engine.attendant, all), after(2));
+    assert_eq!(next_wake(&*engine.approval_reminder, all), after(2));
     assert_eq!(next_wake(&*engine.notifier, all), after(3));
     assert_eq!(next_wake(&*engine.windows, all), after(4));
     assert_eq!(next_wake(&*engine.worker, all), None);
@@ -77,7 +77,7 @@ async fn each_service_goes_by_its_own_work() {
     for none in [
         next_wake(&*engine.scheduler, PendingWork::default()),
         next_wake(&*engine.watcher, PendingWork::default()),
-        next_wake(&*engine.attendant, PendingWork::default()),
+        next_wake(&*engine.approval_reminder, PendingWork::default()),
         next_wake(&*engine.notifier, PendingWork::default()),
         next_wake(&*engine.windows, PendingWork::default()),
         next_wake(&*engine.expirer, PendingWork::default()),

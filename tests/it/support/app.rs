@@ -400,7 +400,7 @@ impl Instance {
 
     /// Sees to runs that wait for people.
     pub async fn attend(&self) {
-        self.tick_out(&self.engine().attendant).await;
+        self.tick_out(&self.engine().approval_reminder).await;
     }
 
     /// Sends what is due, and waits until it is recorded.

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::base::expr::{Language, MOST_STEPS, Variables};
 use crate::domain::event::Data;
-use crate::domain::trigger::event::matcher::{equals_or_contains, path};
+use crate::domain::trigger::event::compiled::{equals_or_contains, path};
 use crate::domain::trigger::event::{Arrival, EventTrigger, Pattern, VARIABLES};
 use crate::domain::trigger::interval::parse_length;
 

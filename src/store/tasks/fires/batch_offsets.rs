@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use crate::store::tasks::turns::TenantCursor;
+use crate::store::tasks::tenant_turns::TenantCursor;
 
 /// Batches in a row that begin behind those of other instances.
 const STAY: u32 = 8;

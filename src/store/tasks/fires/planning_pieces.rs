@@ -6,13 +6,14 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::FireDue;
-use super::batch::{DueRow, FireBatch, Left, Unplannable};
+use super::batch::{FireBatch, Left, Unplannable};
+use super::due_row::DueRow;
 use crate::domain::trigger::steps::PLANNED;
 
 /// Steps after which a piece ends, with the task that took the last of them: so it takes less than twice what one task may.
 const PIECE: u64 = PLANNED;
 
-pub(super) struct Planner {
+pub(super) struct PlanningPieces {
     rows: VecDeque<DueRow>,
     ask: FireDue,
     left: Left,
@@ -21,9 +22,9 @@ pub(super) struct Planner {
     in_turn: bool,
 }
 
-impl Planner {
-    pub fn new(due: Vec<DueRow>, ask: FireDue) -> Planner {
-        Planner { rows: due.into(), left: Left::of(&ask), ask, had: HashMap::new(), in_turn: false }
+impl PlanningPieces {
+    pub fn new(due: Vec<DueRow>, ask: FireDue) -> PlanningPieces {
+        PlanningPieces { rows: due.into(), left: Left::of(&ask), ask, had: HashMap::new(), in_turn: false }
     }
 
     /// How many are not planned.
@@ -43,7 +44,7 @@ impl Planner {
             if !self.in_turn {
                 next_turn(&mut self.had, row.tenant());
             }
-            steps += row.decide(&self.ask, &mut self.left, &mut batch, &mut unplannable);
+            steps += row.plan_into(&self.ask, &mut self.left, &mut batch, &mut unplannable);
         }
         if !self.in_turn && !self.rows.is_empty() {
             self.order_by_tenant();
@@ -125,10 +126,10 @@ mod tests {
         let scratch = Scratch::open().await;
         let ask = due(&scratch, COSTLY).await;
         let rows = scratch.store.read_due(ask.now, ask.limit, 0, &[]).await.expect("what is due");
-        let mut planner = Planner::new(rows, ask);
+        let mut unplanned = PlanningPieces::new(rows, ask);
         let mut pieces = Vec::new();
-        while planner.len() > 0 {
-            let (batch, unplannable) = planner.piece();
+        while unplanned.len() > 0 {
+            let (batch, unplannable) = unplanned.piece();
             let quiet = batch.runs.iter().any(|ready| ready.run.tenant_id == "quiet");
             pieces.push((batch.read.len(), unplannable.len(), quiet));
         }
