@@ -2,9 +2,10 @@
 //! services rely on polling, so a lost one costs a few seconds, while idle up to eight, and nothing else.
 //!
 //! Between instances wake-ups go by LISTEN and NOTIFY. A transaction that notifies takes a lock of the whole database
-//! when it commits, so ours do not: topics are gathered for a moment and sent in a statement of its own, and only for
-//! work that this instance can't do itself: its services forward it. The commit of that statement doesn't wait for the
-//! disk: a crash may lose a wake-up.
+//! when it commits, and holds it until the disk has the commit. So ours do not: topics are gathered for a moment and sent
+//! in a statement of its own, and only for work that this instance can't do itself: its services forward it. The commit of
+//! that statement doesn't wait for the disk: a crash may lose a wake-up. A run that somebody asks for is told of by its
+//! own commit, one at a time of each instance ([`CommitNotification`]).
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -69,6 +70,10 @@ struct Shared {
     /// Topics to be sent to other instances, a bit each.
     remote_topics: AtomicU8,
     pending: Notify,
+    /// Names this instance in its notifications, which it does not listen to.
+    origin: String,
+    /// Whether a commit is under way that notifies.
+    committing: AtomicBool,
     /// Whether events may be waited for.
     reading: watch::Sender<bool>,
 }
@@ -81,6 +86,9 @@ impl Wakeups {
             local_topics: AtomicU8::new(0),
             remote_topics: AtomicU8::new(0),
             pending: Notify::new(),
+            // tests have databases of their own, and a database may have several schemas with a service each
+            origin: format!("{:016x}", fastrand::u64(..)),
+            committing: AtomicBool::new(false),
             reading: watch::channel(true).0,
         }))
     }
@@ -92,6 +100,11 @@ impl Wakeups {
         }
     }
 
+    /// Payload of a notification: whose it is, and its topics.
+    fn payload(&self, topics: u8) -> String {
+        format!("{} {topics}", self.0.origin)
+    }
+
     fn wake_all(&self) {
         for topic in &self.0.topics {
             topic.send_replace(());
@@ -101,40 +114,38 @@ impl Wakeups {
     /// Sends notifications to other instances and listens to theirs, until the listener is closed. It listens once this
     /// returns, so a later poll misses nothing; where listening is refused, or takes long, it is tried again.
     pub(in crate::store) async fn connect_instances(&self, quick: &Connections, listener: &Listener) {
-        // tests have databases of their own, and a database may have several schemas with a service each
-        let origin = format!("{:016x}", fastrand::u64(..));
         let heard = listener.listen().await;
-        listener.spawn(self.clone().send_notifications(quick.clone(), listener.clone(), origin.clone()));
-        listener.spawn(self.clone().listen(listener.clone(), heard, origin));
+        listener.spawn(self.clone().send_notifications(quick.clone(), listener.clone()));
+        listener.spawn(self.clone().listen(listener.clone(), heard));
     }
 
     /// Sends until the listener is closed, and then what is left: other instances do what a stop hands back.
-    async fn send_notifications(self, quick: Connections, listener: Listener, origin: String) {
+    async fn send_notifications(self, quick: Connections, listener: Listener) {
         while listener.while_open(self.0.pending.notified()).await.is_some() {
-            self.send_pending(&quick, &origin).await;
+            self.send_pending(&quick).await;
             pause(GATHER_FOR).await;
         }
-        self.send_pending(&quick, &origin).await;
+        self.send_pending(&quick).await;
     }
 
-    async fn send_pending(&self, quick: &Connections, origin: &str) {
+    async fn send_pending(&self, quick: &Connections) {
         let called = self.0.remote_topics.swap(0, Ordering::AcqRel);
         if called == 0 {
             return;
         }
         let told = with_timeout(async {
-            sqlx::query(NOTIFY).bind(format!("{origin} {called}")).execute(&mut *quick.acquire().await?).await
+            sqlx::query(NOTIFY).bind(self.payload(called)).execute(&mut *quick.acquire().await?).await
         });
         if let Err(error) = told.await.inspect_err(note_connection_error) {
             tracing::debug!(%error, "other instances could not be notified, they poll by themselves");
         }
     }
 
-    async fn listen(self, listener: Listener, mut pg_listener: Result<PgListener, sqlx::Error>, origin: String) {
+    async fn listen(self, listener: Listener, mut pg_listener: Result<PgListener, sqlx::Error>) {
         let hearing = async {
             loop {
                 let error = match pg_listener {
-                    Ok(pg_listener) => self.dispatch(pg_listener, &origin).await,
+                    Ok(pg_listener) => self.dispatch(pg_listener).await,
                     Err(error) => error,
                 };
                 note_connection_error(&error);
@@ -151,7 +162,7 @@ impl Wakeups {
     }
 
     /// Wakes local waiters for notifications of other instances, until the connection fails.
-    async fn dispatch(&self, mut pg_listener: PgListener, origin: &str) -> sqlx::Error {
+    async fn dispatch(&self, mut pg_listener: PgListener) -> sqlx::Error {
         loop {
             let told = match timeout(PING_AFTER, pg_listener.try_recv()).await {
                 Ok(Ok(Some(told))) => told,
@@ -165,7 +176,7 @@ impl Wakeups {
             };
             let Some((by, called)) = told.payload().split_once(' ') else { continue };
             let called: u8 = called.parse().unwrap_or(u8::MAX);
-            if by != origin {
+            if by != self.0.origin {
                 for (_, topic) in self.0.topics.iter().enumerate().filter(|(topic, _)| called & (1 << topic) != 0) {
                     topic.send_replace(());
                 }
@@ -174,7 +185,31 @@ impl Wakeups {
     }
 }
 
+/// A notification that a transaction sends with its commit, to which its lock of the whole database is worth it: of each
+/// instance one at a time, so that commits of many are not made one after the other.
+pub(in crate::store) struct CommitNotification<'a> {
+    wakeups: &'a Wakeups,
+    /// For `pg_notify`.
+    pub payload: String,
+}
+
+impl Drop for CommitNotification<'_> {
+    fn drop(&mut self) {
+        self.wakeups.0.committing.store(false, Ordering::Release);
+    }
+}
+
 impl Store {
+    /// A notification of this topic for a commit that is about to be made, where other instances are to know of it and no
+    /// other commit is under way that notifies. Else [`Store::notify`] does it afterwards.
+    pub(in crate::store) fn notification_for_commit(&self, topic: Topic) -> Option<CommitNotification<'_>> {
+        let wakeups = &self.wakeups;
+        if wakeups.0.serving.load(Ordering::SeqCst) || wakeups.0.committing.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        Some(CommitNotification { wakeups, payload: wakeups.payload(1 << topic as u8) })
+    }
+
     /// The wake-ups of a topic from now on. Listen before asking the database, or one may be missed.
     pub fn listen(&self, topic: Topic) -> watch::Receiver<()> {
         self.wakeups.0.topics[topic as usize].subscribe()
@@ -231,5 +266,25 @@ impl Store {
     pub fn forward(&self, topic: Topic) {
         let bit = 1 << topic as u8;
         self.wakeups.queue_notification(self.wakeups.0.local_topics.fetch_and(!bit, Ordering::SeqCst) & bit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::db::scratch::Scratch;
+
+    #[tokio::test]
+    async fn one_commit_notifies_at_a_time_and_none_where_the_services_are() {
+        let scratch = Scratch::open().await;
+        let store = &scratch.store;
+        let first = store.notification_for_commit(Topic::Queue).expect("nobody else commits");
+        assert!(first.payload.ends_with(&format!(" {}", 1 << Topic::Queue as u8)), "{}", first.payload);
+        assert!(store.notification_for_commit(Topic::Queue).is_none(), "another commit is under way");
+        drop(first);
+        store.begin_work();
+        assert!(store.notification_for_commit(Topic::Queue).is_none(), "this instance does it itself");
+        store.end_work();
+        assert!(store.notification_for_commit(Topic::Queue).is_some());
     }
 }

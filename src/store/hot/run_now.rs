@@ -19,6 +19,8 @@ pub(in crate::store) struct RunNowRows<'a> {
     /// By whom it is asked for, as the record names them.
     pub requested_by: Option<&'a str>,
     pub now: DateTime<Utc>,
+    /// Payload for other instances, sent with the commit; on Postgres alone.
+    pub notification: Option<&'a str>,
 }
 
 const RUN_NOW: Split = split!("run_now");
@@ -30,7 +32,8 @@ pub(in crate::store) async fn run_now(tx: &mut Tx<'_>, ask: &RunNowRows<'_>) -> 
 
 /// The statement of either database is read to its end: what is left of a text that nobody reads on is not executed.
 async fn run_by(tx: &mut Tx<'_>, statement: Split, ask: &RunNowRows<'_>) -> Result<bool, StoreError> {
-    let tasks: Vec<i64> = tx
+    let notifies = matches!(tx, Tx::Postgres(_));
+    let mut query = tx
         .query(statement)
         .bind(ask.task_id)
         .bind(ask.tenant)
@@ -38,9 +41,11 @@ async fn run_by(tx: &mut Tx<'_>, statement: Split, ask: &RunNowRows<'_>) -> Resu
         .bind(format!("m:{}", ask.run_id))
         .bind(ask.now)
         .bind(optional_document(ask.input)?)
-        .bind(ask.requested_by)
-        .scalars()
-        .await?;
+        .bind(ask.requested_by);
+    if notifies {
+        query = query.bind(ask.notification);
+    }
+    let tasks: Vec<i64> = query.scalars().await?;
     Ok(tasks.first().is_some_and(|tasks| *tasks > 0))
 }
 

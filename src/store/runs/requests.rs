@@ -147,7 +147,12 @@ impl Store {
         };
         self.admit_once(&tenant, input.as_ref().map_or(0, bytes_of), idempotency, now).await?;
         let (input, requested_by) = (input.as_ref(), requested_by.as_deref());
-        let ask = RunNowRows { tenant: scope.tenant(), task_id, run_id, input, requested_by, now };
+        let with_commit = match &self.db {
+            Db::Postgres { .. } if idempotency.is_none() => self.notification_for_commit(Topic::Queue),
+            _ => None,
+        };
+        let notification = with_commit.as_ref().map(|with_commit| with_commit.payload.as_str());
+        let ask = RunNowRows { tenant: scope.tenant(), task_id, run_id, input, requested_by, now, notification };
         let is_there = match &self.db {
             // one statement, which confines itself
             Db::Postgres { quick, waits, .. } if idempotency.is_none() => {
@@ -182,7 +187,9 @@ impl Store {
         if !is_there {
             return Err(StoreError::NotFound);
         }
-        self.notify(Topic::Queue);
+        if with_commit.is_none() {
+            self.notify(Topic::Queue);
+        }
         Ok(StoredAnswer::Done(()))
     }
 

@@ -1,6 +1,6 @@
 -- A run that somebody asked for: recorded, counted, and ready in the queue. Asked for once more, it changes nothing. It is
 -- confined to who asks ($2) before any of it is read, so that row-level security stands behind it as behind every write
--- for a caller. Answers whether there is such a task.
+-- for a caller. Answers whether there is such a task. Other instances are told of it with the commit where $8 says so.
 with confined as materialized (
     select set_config('reveille.tenant', coalesce($2, '*'), true) as tenant
 ), d as materialized (
@@ -27,4 +27,5 @@ with confined as materialized (
 ), counted as (
     update due set run_count = run_count + 1 where task_id = $1 and exists (select from made)
 )
-select count(*) from t
+select (select count(*) from t),
+       case when $8::text is not null then cast(pg_notify('reveille_' || current_schema(), $8) as text) end

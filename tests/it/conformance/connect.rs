@@ -9,9 +9,11 @@ use futures::future::join_all;
 use reveille::base::clock::{self, Clock};
 use reveille::base::id::{Scope, new_id};
 use reveille::base::secret::SecretUrl;
-use reveille::store::{Idempotency, OpenError, Settings, Store, StoreError, StoredAnswer};
+use reveille::store::{Idempotency, OpenError, Settings, Store, StoreError, StoredAnswer, Topic};
 use serde_json::json;
+use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio::time::timeout;
 
 use super::world::{LEASE, START, StoreHarness, WORKER, leases, never_waits, new_task, open_postgres};
 use crate::support::binary::TempDir;
@@ -45,6 +47,25 @@ async fn databases_clock_is_measured(world: &StoreHarness) {
             && measured.database_now <= clock::machine_now() + TimeDelta::milliseconds(1)
     );
     assert_eq!(world.store.clock().now(), START, "a manual clock stays as it is");
+}
+
+#[tokio::test]
+async fn run_that_is_asked_for_is_told_of_by_its_own_commit() {
+    const RUNS: usize = 20;
+    let world = StoreHarness::postgres().await;
+    let task = world.task(json!({ "interval": "1h", "overlap": "allow" })).await;
+    let mut listener = PgListener::connect(&world.url()).await.unwrap();
+    listener.listen("reveille_public").await.unwrap();
+    let other = world.other_instance().await;
+    let heard_by_others = other.listen(Topic::Queue);
+    for _ in 0..RUNS {
+        world.run_now(&task).await;
+    }
+    // gathered and sent by a statement of its own, most of them would be one
+    for _ in 0..RUNS {
+        timeout(Duration::from_secs(10), listener.recv()).await.expect("a notification for each").unwrap();
+    }
+    assert!(heard_by_others.has_changed().unwrap());
 }
 
 fn sqlite_settings(url: &str) -> Settings {
