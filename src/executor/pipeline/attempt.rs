@@ -191,6 +191,9 @@ impl Attempts<'_> {
             Effect::Read if begun => Ok(()),
             Effect::Read => self.ledger.defer_intent(unit.place()).await,
             Effect::Repeatable | Effect::Once if begun => self.ledger.flush().await,
+            Effect::Repeatable | Effect::Once if failpoint!("intent_after_effect") => {
+                self.ledger.defer_intent(unit.place()).await
+            }
             Effect::Repeatable | Effect::Once => self.ledger.record_intent(unit.place()).await,
         }
     }
