@@ -77,6 +77,10 @@ pub trait AgentStore: Send + Sync {
     /// `Unavailable` they may be durable or not. The same entries (by `seq`) appended again change nothing.
     fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>>;
 
+    /// Takes entries that may wait. They are stored with the next append, which brings them along, or with the record of
+    /// how the execution ended; until then they are lost with the process.
+    fn defer(&self, entries: Vec<TranscriptEntry>);
+
     /// The questions that were put about calls of a turn of this run. Here and below: where nobody can be asked, none.
     fn approvals(&self, _turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))

@@ -5,6 +5,7 @@
 
 pub mod host;
 pub mod hub;
+pub mod leased_transcript;
 pub mod orchestrator;
 pub mod pipeline;
 pub mod schema;
@@ -87,7 +88,7 @@ pub trait Executor: Send + Sync {
     }
 
     /// Executes a run, or goes on with it where its transcript ends. Safe to drop at any await: what was appended
-    /// stays, the rest is done again.
+    /// stays, what was deferred comes with the record of the end, the rest is done again.
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>>;
 }
 

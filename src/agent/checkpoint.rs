@@ -93,6 +93,13 @@ impl Checkpoint {
         self.entries.extend((first..).zip(added).map(entry));
     }
 
+    /// Adds entries that the next append stores, or else the record of how the execution ended.
+    pub fn defer(&mut self, turn: i64, added: Vec<Added>) {
+        let first = self.entries.len();
+        self.add(turn, added);
+        self.store.defer(self.entries[first..].to_vec());
+    }
+
     /// Appends, durably, all or nothing, with what was added before. Where it fails, these entries are not in it.
     pub async fn append(&mut self, turn: i64, added: Vec<Added>) -> Result<(), RunError> {
         let before = self.entries.len();
@@ -239,6 +246,8 @@ mod tests {
                 Ok(())
             })
         }
+
+        fn defer(&self, _: Vec<TranscriptEntry>) {}
     }
 
     fn says(text: &str, calls: &[&str]) -> Added {

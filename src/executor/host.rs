@@ -1,30 +1,23 @@
-//! The store, as tools and agents see it: the tenant's own things through `ToolHost`, one run's transcript through
-//! `AgentStore`, fenced by its lease.
+//! The store, as tools see it: the tenant's own things through `ToolHost`.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::agent::{AgentStore, AppendError};
 use crate::base::id::{Scope, Tenant, new_id};
 use crate::base::invalid::ValidationErrors;
-use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk};
 use crate::domain::event::Event;
 use crate::domain::notification::new_delivery::channels as order_of;
 use crate::domain::notification::{MessageKind, NewDelivery, Recipient, SubjectRef, notices};
-use crate::domain::run::transcript::TranscriptEntry;
-use crate::domain::run::{Run, Usage};
 use crate::domain::task::change::TaskChange;
 use crate::domain::task::{DEFAULT_EXECUTOR, Draft, Output, Route, Spec, Task, TaskStatus, TaskValidator, Urgency};
 use crate::ports::bus::{Bus, BusError};
 use crate::ports::tool::{self, HostError, MissedByStep, ToolHost, ToolNotice};
-use crate::store::{GrantUse, Idempotency, Lease, Store, StoreError, StoredAnswer, TaskFilter, with_timeout};
+use crate::store::{Idempotency, Store, StoreError, StoredAnswer, TaskFilter, with_timeout};
 
-/// Entries of a transcript that are read at once.
-const PAGE: i64 = 500;
 /// The reason in the record of a task that a tool has paused.
 const REASON_PAUSED: &str = "paused_by_agent";
 
@@ -288,105 +281,6 @@ impl ToolHost for StoreHost {
 
     fn tell_missing<'a>(&'a self, tenant: &'a Tenant, missed: MissedByStep) -> BoxFuture<'a, Result<(), HostError>> {
         Box::pin(self.notify_owner_once(tenant, missed))
-    }
-}
-
-/// The transcript of a run that is executed here. Every append is fenced by the lease.
-pub struct LeasedTranscript {
-    store: Store,
-    lease: Lease,
-    /// The run's task and tenant.
-    owner: (Option<Uuid>, String),
-    usage: Mutex<Usage>,
-}
-
-impl LeasedTranscript {
-    /// The transcript of this run, as long as the lease stands.
-    pub fn new(store: Store, lease: Lease, run: &Run) -> LeasedTranscript {
-        let owner = (run.task_id, run.tenant_id.clone());
-        LeasedTranscript { store, lease, owner, usage: Mutex::default() }
-    }
-
-    /// Usage of all entries that were read or written here.
-    pub fn usage(&self) -> Usage {
-        *self.usage.lock().expect("usage lock")
-    }
-
-    fn count(&self, entries: &[TranscriptEntry]) {
-        let mut usage = self.usage.lock().expect("usage lock");
-        entries.iter().for_each(|entry| *usage += entry.usage);
-    }
-}
-
-impl AgentStore for LeasedTranscript {
-    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
-        Box::pin(async {
-            let mut entries: Vec<TranscriptEntry> = Vec::new();
-            loop {
-                let from = entries.last().map_or(0, |last| last.seq + 1);
-                let page = with_timeout(self.store.checkpoint(self.lease.run_id, from, PAGE)).await.map_err(refused)?;
-                let last_page = (page.len() as i64) < PAGE;
-                entries.extend(page);
-                if last_page {
-                    break;
-                }
-            }
-            *self.usage.lock().expect("usage lock") = Usage::default();
-            self.count(&entries);
-            Ok(entries)
-        })
-    }
-
-    fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
-        Box::pin(async move {
-            with_timeout(self.store.append(&self.owner.1, self.lease, &entries)).await.map_err(refused)?;
-            self.count(&entries);
-            Ok(())
-        })
-    }
-
-    fn approvals(&self, turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
-        Box::pin(
-            async move { with_timeout(self.store.approvals_of_turn(self.lease.run_id, turn)).await.map_err(refused) },
-        )
-    }
-
-    fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
-        Box::pin(async move {
-            with_timeout(self.store.mark_execution_started(self.lease, approval, digest)).await.map_err(refused)
-        })
-    }
-
-    fn use_grant<'a>(&'a self, call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {
-        Box::pin(async move {
-            let (Some(task_id), tenant) = &self.owner else { return Ok(None) };
-            let GrantAsk { turn, call_id, tool, definition, arguments } = call;
-            let (run_id, task_id) = (self.lease.run_id, *task_id);
-            let wanted = GrantUse { tenant, task_id, run_id, turn, call_id, tool, definition, arguments };
-            with_timeout(self.store.use_grant(&wanted)).await.map_err(refused)
-        })
-    }
-
-    fn note_outcome(&self, approval: Uuid, outcome: CallOutcome) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            if let Err(error) = with_timeout(self.store.note_outcome(approval, &outcome)).await {
-                tracing::warn!(%error, "what came of an approved call could not be noted");
-            }
-        })
-    }
-}
-
-fn refused(error: StoreError) -> AppendError {
-    match error {
-        StoreError::LeaseLost => AppendError::LeaseLost,
-        StoreError::Unavailable(why) | StoreError::TimedOut(why) => {
-            tracing::warn!(why, "a transcript could not be read or written");
-            AppendError::Unavailable
-        }
-        other => {
-            tracing::error!(error = %other, "a transcript can't be read or written");
-            AppendError::Corrupt
-        }
     }
 }
 

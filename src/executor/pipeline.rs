@@ -85,7 +85,11 @@ impl Pipeline {
         let (run, task) = (run_value(&job.run), task_value(task));
         let scope = StepScope::new(&world, FireScope::of(&job.run), run, task, beginning.state).await;
         let attempts = Attempts { world: &world, ledger: &ledger };
-        steps(&spec, &attempts, scope).await
+        tokio::select! {
+            biased;
+            ended = steps(&spec, &attempts, scope) => ended,
+            never = ledger.flush_overdue() => match never {},
+        }
     }
 
     /// The steps once more: tools, models and channels may have gone since they were checked.

@@ -66,6 +66,10 @@ pub(super) trait Hot {
     /// leases. What is there already stays as it is. On Postgres one statement, without a transaction.
     async fn append(&mut self, appends: &[&TranscriptAppend]) -> Result<HashSet<Lease>, StoreError>;
 
+    /// Appends to the transcripts of runs whose end this transaction has written: nobody else writes to them. What is
+    /// there already stays as it is.
+    async fn append_ended(&mut self, appends: &[TranscriptAppend]) -> Result<(), StoreError>;
+
     /// Writes ends, frees slots; answers the runs whose lease was still held.
     async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError>;
 
@@ -143,6 +147,13 @@ impl Hot for Tx<'_> {
         match self {
             Tx::Postgres(conn) => conn.append(appends).await,
             Tx::Sqlite(conn) => conn.append(appends).await,
+        }
+    }
+
+    async fn append_ended(&mut self, appends: &[TranscriptAppend]) -> Result<(), StoreError> {
+        match self {
+            Tx::Postgres(conn) => conn.append_ended(appends).await,
+            Tx::Sqlite(conn) => conn.append_ended(appends).await,
         }
     }
 

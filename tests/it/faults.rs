@@ -7,6 +7,7 @@ mod disk;
 mod failpoints;
 mod harness;
 mod killed;
+mod payments;
 mod poison;
 mod redis;
 mod shutdown;

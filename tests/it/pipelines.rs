@@ -1,6 +1,8 @@
 //! Pipelines and runs of foreign runtimes: every kind of step, what a crash at each point leaves, what is refused when a
 //! task is saved, trials, and the life of a run that waits for completion.
 
+mod appends;
+mod counts;
 mod dry_run;
 pub mod harness;
 mod ledger;

@@ -27,8 +27,9 @@ use crate::engine::running::credential_pause;
 use crate::engine::running::ending::RunEnding;
 use crate::engine::running::finisher::Finisher;
 use crate::engine::scheduling::active::{Active, RunGuard};
-use crate::executor::host::{LeasedTranscript, StoreHost};
+use crate::executor::host::StoreHost;
 use crate::executor::hub::Hub;
+use crate::executor::leased_transcript::LeasedTranscript;
 use crate::executor::{ExecutorRegistry, Job};
 use crate::ports::channel::ChannelRegistry;
 use crate::ports::vault::credentials::UsedSecrets;
@@ -145,7 +146,10 @@ impl Shared {
             random: fastrand::f64(),
         };
         match ending.finish(result) {
-            Ok(Some(finish)) => self.record(Box::new(finish), &started, told).await,
+            Ok(Some(finish)) => {
+                let finish = Finish { entries: transcript.take_deferred(), ..finish };
+                self.record(Box::new(finish), &started, told).await;
+            }
             Ok(None) => tracing::warn!(%run_id, "the run was taken over while it was executed"),
             Err(illegal) => tracing::error!(%run_id, %illegal, "an execution ended in no way that a run can"),
         }

@@ -146,6 +146,7 @@ fn unrecordable(finish: &Finish) -> Option<Finish> {
         error: Some(RunFault::new(UNRECORDABLE, "what the run ended with could not be stored")),
         again: None,
         park: None,
+        entries: vec![],
         deliveries: vec![],
         tells: finish.tells.as_ref().map(failed),
         ..finish.clone()

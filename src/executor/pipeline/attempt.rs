@@ -13,7 +13,7 @@ use crate::domain::run::outcome::{RunError, RunFault};
 use crate::domain::run::transcript::StepOutcome;
 use crate::executor::pipeline::context::StepContext;
 use crate::executor::pipeline::kind::{Effect, RetryAdvice, StepAction, StepError, StepFault, StepKind, StepResult};
-use crate::executor::pipeline::ledger::{Ledger, StepStanding, VALUE_BYTES};
+use crate::executor::pipeline::ledger::{Ledger, StepPlace, StepStanding, VALUE_BYTES};
 use crate::executor::pipeline::scope::StepScope;
 use crate::executor::pipeline::spec::ForEach;
 use crate::executor::pipeline::spec::{OnError, StepSpec, StepWork};
@@ -39,6 +39,12 @@ struct Unit<'a> {
     position: i64,
     /// A failure that time may heal is left to the run's next attempt, once the step's own are used up.
     later: bool,
+}
+
+impl<'a> Unit<'a> {
+    fn place(&self) -> StepPlace<'a> {
+        StepPlace { position: self.position, step: &self.step.name, index: self.index }
+    }
 }
 
 impl Attempts<'_> {
@@ -113,7 +119,8 @@ impl Attempts<'_> {
 
     async fn failed(&self, step: &str, position: i64, fault: RunFault) -> Result<RunFault, RunError> {
         let outcome = StepOutcome::Failed { error: fault.clone() };
-        self.ledger.record(position, step, None, outcome, Usage::default(), 0).await?;
+        let place = StepPlace { position, step, index: None };
+        self.ledger.defer_result(place, outcome, Usage::default(), 0).await?;
         Ok(fault)
     }
 
@@ -156,11 +163,8 @@ impl Attempts<'_> {
 
     /// One execution: the intent, the effect, and its value in the ledger.
     async fn attempt_once(&self, unit: Unit<'_>, scope: &StepScope) -> Result<Result<Value, StepFault>, RunError> {
-        let name = &unit.step.name;
         self.world.stop.check()?;
-        if unit.kind.effect() != Effect::Nothing && self.ledger.step_state(name, unit.index) != StepStanding::Open {
-            self.ledger.record_intent(unit.position, name, unit.index).await?;
-        }
+        self.intend(unit).await?;
         let begun = self.world.clock.elapsed();
         let done = self.with_time_limit(unit, scope).await;
         if unit.step.kind == "agent" {
@@ -177,6 +181,21 @@ impl Attempts<'_> {
         let duration_ms = self.world.clock.elapsed().saturating_sub(begun).as_millis() as i64;
         self.record(unit, StepOutcome::Done { value: value.clone() }, usage, duration_ms).await?;
         Ok(Ok(value))
+    }
+
+    /// Notes what is about to be executed; before an effect, durably, with all that it follows from.
+    async fn intend(&self, unit: Unit<'_>) -> Result<(), RunError> {
+        let begun = self.ledger.step_state(&unit.step.name, unit.index) == StepStanding::Open;
+        match unit.kind.effect() {
+            Effect::Nothing => Ok(()),
+            Effect::Read if begun => Ok(()),
+            Effect::Read => self.ledger.defer_intent(unit.place()).await,
+            Effect::Repeatable | Effect::Once if begun => self.ledger.flush().await,
+            Effect::Repeatable | Effect::Once if failpoint!("intent_after_effect") => {
+                self.ledger.defer_intent(unit.place()).await
+            }
+            Effect::Repeatable | Effect::Once => self.ledger.record_intent(unit.place()).await,
+        }
     }
 
     async fn with_time_limit(&self, unit: Unit<'_>, scope: &StepScope) -> Result<StepResult, StepError> {
@@ -202,6 +221,7 @@ impl Attempts<'_> {
         }
     }
 
+    /// Notes an outcome; durably where the effect would happen twice.
     async fn record(
         &self,
         unit: Unit<'_>,
@@ -209,7 +229,11 @@ impl Attempts<'_> {
         usage: Usage,
         duration_ms: i64,
     ) -> Result<(), RunError> {
-        self.ledger.record(unit.position, &unit.step.name, unit.index, outcome, usage, duration_ms).await
+        self.ledger.defer_result(unit.place(), outcome, usage, duration_ms).await?;
+        match unit.kind.effect() {
+            Effect::Once => self.ledger.flush().await,
+            Effect::Nothing | Effect::Read | Effect::Repeatable => Ok(()),
+        }
     }
 }
 

@@ -369,4 +369,6 @@ impl AgentStore for Nobody {
     fn append(&self, _: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
         Box::pin(async { Err(AppendError::Unavailable) })
     }
+
+    fn defer(&self, _: Vec<TranscriptEntry>) {}
 }

@@ -22,7 +22,7 @@ use crate::ports::vault::credentials::{CredentialError, CredentialFault};
 pub enum Effect {
     /// It computes: nothing outside of the run hears of it.
     Nothing,
-    /// It reads.
+    /// It reads: an execution may be forgotten with the process that made it.
     Read,
     /// Twice is as good as once: by its nature, or because the other side is told a key.
     Repeatable,

@@ -2,23 +2,34 @@
 //!
 //! A run that is resumed reads it and goes on where it ends: what has a result is not executed again. Entries of items
 //! of a `for_each` come in the order in which they happen.
+//!
+//! An entry is stored before anything takes effect that follows from it. Until then it is deferred: to the intent of the
+//! next effect, to the end of the run, or for a second. A step whose entry is lost with the process is executed again.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::Mutex as Locked;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 
 use crate::agent::AgentStore;
 use crate::agent::checkpoint::{Added, Checkpoint};
 use crate::base::clock::Clock;
+use crate::base::json::length::bytes_of;
 use crate::domain::run::Usage;
 use crate::domain::run::outcome::{RunError, RunFault};
 use crate::domain::run::transcript::{LEDGER, StepOutcome, TranscriptEntry, TranscriptMessage};
 
 /// Largest value of a step, in bytes of JSON.
 pub const VALUE_BYTES: usize = 256 * 1024;
+/// Entries wait no longer, so that a slow step does not cost the results before it.
+const DEFER_LIMIT: Duration = Duration::from_secs(1);
+/// Most bytes that wait: many ends are written in one transaction, each with what waited for it.
+const DEFERRED_BYTES: usize = 16 * 1024;
 
 /// Where a step, or one item of it, stands.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,10 +43,26 @@ pub enum StepStanding {
 }
 
 pub struct Ledger {
-    checkpoint: Mutex<Checkpoint>,
+    entries: Mutex<Entries>,
     steps: Locked<HashMap<(String, Option<u32>), StepStanding>>,
     store: Arc<dyn AgentStore>,
     clock: Clock,
+    /// Told of each entry that is deferred.
+    deferred: Notify,
+}
+
+struct Entries {
+    checkpoint: Checkpoint,
+    /// Bytes of the entries that are not stored.
+    waiting: usize,
+}
+
+/// A step, or one item of it, and its position in the pipeline.
+#[derive(Debug, Clone, Copy)]
+pub struct StepPlace<'a> {
+    pub position: i64,
+    pub step: &'a str,
+    pub index: Option<u32>,
 }
 
 /// The entry with which a pipeline began.
@@ -50,14 +77,21 @@ impl Ledger {
     pub async fn load(store: Arc<dyn AgentStore>, clock: Clock) -> Result<(Ledger, Option<StepStart>), RunError> {
         let checkpoint = Checkpoint::load(store.clone(), clock.clone()).await?;
         let (beginning, steps) = read(checkpoint.entries())?;
-        let ledger = Ledger { checkpoint: Mutex::new(checkpoint), steps: Locked::new(steps), store, clock };
+        let ledger = Ledger {
+            entries: Mutex::new(Entries { checkpoint, waiting: 0 }),
+            steps: Locked::new(steps),
+            store,
+            clock,
+            deferred: Notify::new(),
+        };
         Ok((ledger, beginning))
     }
 
+    /// The first entry of all.
     pub async fn begin(&self, beginning: &StepStart) -> Result<(), RunError> {
         let StepStart { digest, state } = beginning.clone();
         let entry = TranscriptMessage::Pipeline { digest, state: Value::Object(state), ledger: LEDGER };
-        self.checkpoint.lock().await.append(0, vec![Added::plain(entry)]).await
+        self.defer(0, Added::plain(entry)).await
     }
 
     pub fn step_state(&self, step: &str, index: Option<u32>) -> StepStanding {
@@ -67,45 +101,92 @@ impl Ledger {
 
     /// Usage of all steps together, in all attempts.
     pub async fn usage(&self) -> Usage {
-        self.checkpoint.lock().await.usage()
+        self.entries.lock().await.checkpoint.usage()
     }
 
-    /// Written before an effect.
-    pub async fn record_intent(&self, position: i64, step: &str, index: Option<u32>) -> Result<(), RunError> {
-        let entry = TranscriptMessage::Step { name: step.to_owned(), index, ledger: LEDGER };
-        self.checkpoint.lock().await.append(position, vec![Added::plain(entry)]).await?;
-        self.set(step, index, StepStanding::Open);
+    /// Stores the intent of an effect, with all entries before it.
+    pub async fn record_intent(&self, place: StepPlace<'_>) -> Result<(), RunError> {
+        let mut entries = self.entries.lock().await;
+        entries.checkpoint.append(place.position, vec![intent_of(place)]).await?;
+        entries.waiting = 0;
+        self.set(place, StepStanding::Open);
         Ok(())
     }
 
-    /// Written after it.
-    pub async fn record(
+    /// Notes the intent of a step that has no effect.
+    pub async fn defer_intent(&self, place: StepPlace<'_>) -> Result<(), RunError> {
+        self.defer(place.position, intent_of(place)).await?;
+        self.set(place, StepStanding::Open);
+        Ok(())
+    }
+
+    /// Notes what came of an execution.
+    pub async fn defer_result(
         &self,
-        position: i64,
-        step: &str,
-        index: Option<u32>,
+        place: StepPlace<'_>,
         outcome: StepOutcome,
         usage: Usage,
         duration_ms: i64,
     ) -> Result<(), RunError> {
         let standing = standing_of(&outcome);
-        let entry = TranscriptMessage::StepResult { name: step.to_owned(), index, outcome, ledger: LEDGER };
-        let added = Added { message: entry, usage, duration_ms: Some(duration_ms) };
-        self.checkpoint.lock().await.append(position, vec![added]).await?;
-        self.set(step, index, standing);
+        let StepPlace { position, step, index } = place;
+        let message = TranscriptMessage::StepResult { name: step.to_owned(), index, outcome, ledger: LEDGER };
+        self.defer(position, Added { message, usage, duration_ms: Some(duration_ms) }).await?;
+        self.set(place, standing);
+        Ok(())
+    }
+
+    /// Stores every entry.
+    pub async fn flush(&self) -> Result<(), RunError> {
+        self.entries.lock().await.flush().await
+    }
+
+    /// Stores what has waited for long, while steps are executed. A store that fails here fails where they need it.
+    pub async fn flush_overdue(&self) -> Infallible {
+        loop {
+            self.deferred.notified().await;
+            self.clock.sleep(DEFER_LIMIT).await;
+            if let Err(error) = self.flush().await {
+                tracing::warn!(?error, "the results of steps could not be stored while others are executed");
+                return pending().await;
+            }
+        }
+    }
+
+    /// Adds an entry that may wait, unless too much waits already.
+    async fn defer(&self, position: i64, added: Added) -> Result<(), RunError> {
+        let mut entries = self.entries.lock().await;
+        entries.waiting += bytes_of(&added.message);
+        entries.checkpoint.defer(position, vec![added]);
+        if entries.waiting > DEFERRED_BYTES {
+            entries.flush().await?;
+        }
+        self.deferred.notify_one();
         Ok(())
     }
 
     /// Reads again what others have appended: the conversation of an agent.
     pub async fn catch_up(&self) -> Result<(), RunError> {
         let fresh = Checkpoint::load(self.store.clone(), self.clock.clone()).await?;
-        *self.checkpoint.lock().await = fresh;
+        *self.entries.lock().await = Entries { checkpoint: fresh, waiting: 0 };
         Ok(())
     }
 
-    fn set(&self, step: &str, index: Option<u32>, standing: StepStanding) {
-        self.steps.lock().expect("ledger lock").insert((step.to_owned(), index), standing);
+    fn set(&self, place: StepPlace<'_>, standing: StepStanding) {
+        self.steps.lock().expect("ledger lock").insert((place.step.to_owned(), place.index), standing);
     }
+}
+
+impl Entries {
+    async fn flush(&mut self) -> Result<(), RunError> {
+        self.checkpoint.flush().await?;
+        self.waiting = 0;
+        Ok(())
+    }
+}
+
+fn intent_of(place: StepPlace<'_>) -> Added {
+    Added::plain(TranscriptMessage::Step { name: place.step.to_owned(), index: place.index, ledger: LEDGER })
 }
 
 fn standing_of(outcome: &StepOutcome) -> StepStanding {

@@ -3,7 +3,7 @@
 //! The transcript is the truth: committed entries carry its `seq` as event id, and a client that comes back with
 //! `Last-Event-ID` misses none. Live events of a run that this instance executes carry no id and are told as they
 //! come; what they led to is not told again when it is committed. A run that another instance executes is followed by
-//! its transcript alone.
+//! its transcript alone. Entries of a pipeline are committed up to a second late, or with the end of the run.
 
 mod memory;
 

@@ -217,6 +217,10 @@ impl Hot for PgConnection {
         appending::append(self, appends).await
     }
 
+    async fn append_ended(&mut self, appends: &[TranscriptAppend]) -> Result<(), StoreError> {
+        appending::append_ended(self, appends).await
+    }
+
     async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError> {
         let errors = ends.iter().map(|f| optional_document(f.error.as_ref())).collect::<Result<Vec<_>, _>>()?;
         let finish = include_str!("../sql/finish.postgres.sql");

@@ -144,6 +144,10 @@ impl Hot for SqliteConnection {
         appending::append(self, appends).await
     }
 
+    async fn append_ended(&mut self, appends: &[TranscriptAppend]) -> Result<(), StoreError> {
+        appending::append_ended(self, appends).await
+    }
+
     async fn finish(&mut self, ends: &[Finish], now: DateTime<Utc>) -> Result<Vec<FinishedRow>, StoreError> {
         finishing::finish(self, ends, now).await
     }

@@ -17,8 +17,10 @@ use crate::store::runs::lease::Beat;
 use crate::store::runs::lease::Finish;
 use crate::store::runs::lease::FinishedRow;
 use crate::store::runs::lease::Lease;
+use crate::store::runs::new_entry::{EntryColumns, TranscriptAppend};
 use crate::store::runs::parking::settle_park;
 use crate::store::runs::slots::hand_over;
+use crate::store::tx::Tx;
 use crate::store::{Split, Store, StoreError, Topic, split};
 
 impl Store {
@@ -55,6 +57,7 @@ impl Store {
         let by_run: HashMap<Uuid, &FinishedRow> = taken.iter().map(|taken| (taken.run_id, taken)).collect();
         let ended: Vec<(&Finish, &FinishedRow)> =
             ends.iter().filter_map(|end| Some((end, *by_run.get(&end.lease.run_id)?))).collect();
+        append_deferred(tx, &ended).await?;
         let mut tasks: Vec<Uuid> =
             ended.iter().filter(|(end, _)| end.again.is_none()).filter_map(|(end, _)| end.task_id).collect();
         tasks.sort();
@@ -98,6 +101,20 @@ impl Store {
             self.notify(Topic::Queue);
         }
         Ok(released)
+    }
+}
+
+/// Stores what waited for these ends, so that a transcript is complete once its run has ended.
+async fn append_deferred(tx: &mut Tx<'_>, ended: &[(&Finish, &FinishedRow)]) -> Result<(), StoreError> {
+    let waited = ended.iter().map(|(end, _)| *end).filter(|end| !end.entries.is_empty());
+    let append = |end: &Finish| {
+        let entries = end.entries.iter().map(EntryColumns::of).collect::<Result<_, _>>()?;
+        Ok(TranscriptAppend { lease: end.lease, entries })
+    };
+    let appends = waited.map(append).collect::<Result<Vec<_>, StoreError>>()?;
+    match appends.is_empty() {
+        true => Ok(()),
+        false => tx.append_ended(&appends).await,
     }
 }
 

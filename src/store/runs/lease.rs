@@ -7,6 +7,7 @@ use crate::domain::approval::Approval;
 use crate::domain::notification::NewDelivery;
 use crate::domain::notification::run_notification::RunNotification;
 use crate::domain::run::outcome::RunFault;
+use crate::domain::run::transcript::TranscriptEntry;
 use crate::domain::run::{Run, RunState, Usage};
 use crate::store::runs::shares::TenantShares;
 
@@ -69,6 +70,8 @@ pub struct Finish {
     pub ran_ms: i64,
     /// Back to the queue instead of an end.
     pub again: Option<RequeuedRun>,
+    /// Entries of its transcript that waited for the end.
+    pub entries: Vec<TranscriptEntry>,
     /// Messages that go out because of it.
     pub deliveries: Vec<NewDelivery>,
     /// Its end, to be told with measure.
@@ -96,6 +99,7 @@ impl Finish {
             usage: Usage::default(),
             ran_ms: 0,
             again: None,
+            entries: Vec::new(),
             deliveries: Vec::new(),
             tells: None,
             crashed: false,

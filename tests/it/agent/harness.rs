@@ -45,6 +45,8 @@ pub struct Memory {
     pub entries: Mutex<Vec<TranscriptEntry>>,
     /// How many entries each append has brought.
     pub appended: Mutex<Vec<usize>>,
+    /// Entries that wait for the next append, or the end.
+    pub deferred: Mutex<Vec<TranscriptEntry>>,
     /// Failures of the coming appends; an empty place is one that succeeds.
     pub failures: Mutex<VecDeque<Option<AppendError>>>,
     /// Questions to people; a test answers by changing them.
@@ -56,6 +58,14 @@ pub struct Memory {
 impl Memory {
     pub fn of(entries: Vec<TranscriptEntry>) -> Arc<Memory> {
         Arc::new(Memory { entries: Mutex::new(entries), ..Memory::default() })
+    }
+
+    /// Stores what waited, as the record of an execution's end does; answers how many entries those were.
+    pub fn end(&self) -> usize {
+        let deferred = std::mem::take(&mut *self.deferred.lock().unwrap());
+        let count = deferred.len();
+        self.entries.lock().unwrap().extend(deferred);
+        count
     }
 
     pub fn messages(&self) -> Vec<TranscriptMessage> {
@@ -74,9 +84,15 @@ impl AgentStore for Memory {
                 return Err(error);
             }
             self.appended.lock().unwrap().push(entries.len());
+            let last = entries.last().map_or(-1, |entry| entry.seq);
+            self.deferred.lock().unwrap().retain(|entry| entry.seq > last);
             self.entries.lock().unwrap().extend(entries);
             Ok(())
         })
+    }
+
+    fn defer(&self, entries: Vec<TranscriptEntry>) {
+        self.deferred.lock().unwrap().extend(entries);
     }
 
     fn approvals(&self, turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use futures::future::join_all;
 use reveille::base::id::Scope;
-use reveille::domain::run::Usage;
 use reveille::domain::run::transcript::{Echo, ToolCall, TranscriptEntry, TranscriptMessage};
-use reveille::store::{Lease, PAGE_BYTES, StartedRun, StoreError};
+use reveille::domain::run::{RunState, Usage};
+use reveille::store::{Finish, Lease, PAGE_BYTES, StartedRun, StoreError};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::world::{START, StoreHarness};
+use super::world::{START, StoreHarness, again, end_of};
 
 on_both!(
     entries_read_back_as_they_were_appended,
@@ -22,6 +22,7 @@ on_both!(
     appends_of_many_runs_go_together_and_one_without_its_lease_fails_alone,
     entry_that_the_database_refuses_fails_alone,
     without_the_lease_nothing_is_appended,
+    entries_that_waited_come_with_the_end_and_with_no_other,
     usage_of_turns_adds_up,
     unknown_format_is_not_guessed_at,
 );
@@ -168,6 +169,28 @@ async fn without_the_lease_nothing_is_appended(world: &StoreHarness) {
     let refused = world.store.append("a", started.lease, &conversation()).await;
     assert!(matches!(refused, Err(StoreError::LeaseLost)), "{refused:?}");
     assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 9).await.unwrap(), []);
+}
+
+async fn entries_that_waited_come_with_the_end_and_with_no_other(world: &StoreHarness) {
+    let all = many_started(world, 4).await;
+    let entries = conversation();
+    world.store.append("a", all[1].lease, &entries[..2]).await.unwrap();
+    let ends = [
+        Finish { entries: entries.clone(), ..end_of(&all[0], RunState::Succeeded) },
+        // two of them are stored: nobody knew whether they were
+        Finish { entries: entries.clone(), ..again(&all[1], START, false) },
+        end_of(&all[2], RunState::Failed),
+        Finish { entries: entries.clone(), lease: stale(&all[3]), ..end_of(&all[3], RunState::Succeeded) },
+    ];
+    assert_eq!(world.store.finish_runs(&ends).await.unwrap(), [all[3].run.id]);
+    for (started, stored) in all.iter().zip([&entries[..], &entries[..], &[], &[]]) {
+        assert_eq!(world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.unwrap(), stored);
+    }
+    world.succeed(&all[3]).await;
+}
+
+fn stale(started: &StartedRun) -> Lease {
+    Lease { token: started.lease.token + 1000, ..started.lease }
 }
 
 async fn usage_of_turns_adds_up(world: &StoreHarness) {

@@ -8,7 +8,7 @@ use reveille::base::clock::{machine_now, pause};
 use serde_json::json;
 
 use super::harness::{FaultHarness, PATIENCE};
-use super::stopped;
+use super::{payments, stopped};
 use crate::support::checker::Verdict;
 use crate::support::postgres::Database;
 use crate::support::redis::RedisServer;
@@ -183,6 +183,13 @@ async fn instance_that_goes_by_its_own_clock_is_caught() {
     stage.start_all().await;
     stage.busy().await;
     is_caught(&mut stage, "local_clock", &["early"]).await;
+}
+
+#[tokio::test]
+async fn intent_that_is_written_after_its_effect_is_caught() {
+    let mut stage = FaultHarness::sqlite().await.with("REVEILLE_FAILPOINT", "intent_after_effect");
+    payments::is_killed_while_it_pays(&mut stage).await;
+    is_caught(&mut stage, "intent_after_effect", &["paid_once"]).await;
 }
 
 /// One call of the store in a hundred fails, before it takes effect or after; the services live with it.

@@ -217,10 +217,24 @@ impl FaultHarness {
 
     /// Makes a task; an error says why, where it is refused for good.
     async fn task_unless_past(&mut self, trigger: Value) -> Result<String, String> {
+        let config = json!({ "url": self.effects.url(), "secret": SECRET });
+        self.task_of("webhook", config, trigger).await
+    }
+
+    /// A pipeline that computes, pays, and computes.
+    pub async fn paying(&mut self, trigger: Value) -> String {
+        let pay = json!({ "method": "POST", "url": self.effects.url(), "body": { "pays": "{{ run.id }}" } });
+        let steps =
+            json!([{ "name": "before", "map": "1" }, { "name": "pay", "http": pay }, { "name": "after", "map": "2" }]);
+        let made = self.task_of("pipeline", json!({ "steps": steps }), trigger).await;
+        made.unwrap_or_else(|why| panic!("the task was not made: {why}"))
+    }
+
+    async fn task_of(&mut self, executor: &str, config: Value, trigger: Value) -> Result<String, String> {
         let key = format!("{:016x}", fastrand::u64(..));
         let body = json!({
-            "tenant_id": "ann", "name": "due", "trigger": trigger, "executor": "webhook",
-            "action": { "instruction": "go", "config": { "url": self.effects.url(), "secret": SECRET } },
+            "tenant_id": "ann", "name": "due", "trigger": trigger, "executor": executor,
+            "action": { "instruction": "go", "config": config },
             "retry": { "max_attempts": 10, "backoff_seconds": 1 },
         });
         let begun = Instant::now();
@@ -345,6 +359,7 @@ impl FaultHarness {
         let seen_before = self.effects.journal().len();
         let records = self.source.read().await;
         self.known.effects = self.effects.journal();
+        self.known.payments = self.effects.payments();
         self.known.newer = self.known.effects.len() - seen_before;
         let mut verdict = judge(&records, &self.known);
         for id in self.lost_events(&records).filter(|_| self.known.ended) {

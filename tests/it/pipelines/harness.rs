@@ -1,8 +1,8 @@
 //! A pipeline on the stage of the agent's tests: a model and tools that are puppets, a transcript in memory, a host that
 //! writes down what it is asked, and a real HTTP server for the other side.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use reveille::agent::{AgentStore, AppendError, Configured};
@@ -121,9 +121,11 @@ pub fn job(stage: &AgentHarness, store: Arc<dyn AgentStore>, config: Value, caus
     }
 }
 
-/// One attempt.
+/// One attempt, whose end is recorded.
 pub async fn run(stage: &AgentHarness, config: Value, cause: Option<Cause>) -> Result<RunOutcome, RunError> {
-    pipeline(stage).execute(job(stage, stage.store.clone(), config, cause)).await
+    let ended = pipeline(stage).execute(job(stage, stage.store.clone(), config, cause)).await;
+    stage.store.end();
+    ended
 }
 
 /// The answer of a pipeline of one attempt.
@@ -161,7 +163,7 @@ fn of(index: Option<u32>) -> String {
     index.map_or(String::new(), |index| format!("[{index}]"))
 }
 
-/// When a worker dies, counted in appends to the transcript.
+/// When a worker dies, counted in appends to the transcript; the record of the end counts as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Death {
     /// Before this append.
@@ -175,12 +177,15 @@ pub struct Mortal {
     pub kept: Arc<Memory>,
     death: Death,
     appends: AtomicUsize,
+    /// Entries that go with the worker.
+    deferred: Mutex<Vec<TranscriptEntry>>,
     dead: watch::Sender<bool>,
 }
 
 impl Mortal {
     pub fn new(kept: Arc<Memory>, death: Death) -> Arc<Mortal> {
-        Arc::new(Mortal { kept, death, appends: AtomicUsize::new(0), dead: watch::channel(false).0 })
+        let (appends, deferred, dead) = (AtomicUsize::new(0), Mutex::default(), watch::channel(false).0);
+        Arc::new(Mortal { kept, death, appends, deferred, dead })
     }
 
     /// The outcome, or `None` where the worker died before there was one.
@@ -191,7 +196,12 @@ impl Mortal {
     ) -> Option<Result<RunOutcome, RunError>> {
         let mut dead = self.dead.subscribe();
         tokio::select! {
-            result = async { pipeline(stage).execute(job(stage, self.clone(), config.clone(), None)).await } => Some(result),
+            result = async {
+                let ended = pipeline(stage).execute(job(stage, self.clone(), config.clone(), None)).await;
+                let deferred = std::mem::take(&mut *self.deferred.lock().unwrap());
+                self.append(deferred).await.expect("the record of the end");
+                ended
+            } => Some(result),
             _ = dead.wait_for(|dead| *dead) => None,
         }
     }
@@ -208,10 +218,18 @@ impl AgentStore for Mortal {
             match self.death {
                 Death::Before(at) if at == n => {}
                 Death::After(at) if at == n => self.kept.append(entries).await?,
-                _ => return self.kept.append(entries).await,
+                _ => {
+                    let last = entries.last().map_or(-1, |entry| entry.seq);
+                    self.deferred.lock().unwrap().retain(|entry| entry.seq > last);
+                    return self.kept.append(entries).await;
+                }
             }
             self.dead.send_replace(true);
             std::future::pending().await
         })
+    }
+
+    fn defer(&self, entries: Vec<TranscriptEntry>) {
+        self.deferred.lock().unwrap().extend(entries);
     }
 }

@@ -1,13 +1,18 @@
 //! Pipelines over a whole service: what is recorded, told and kept, on both databases.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use reveille::agent::Configured;
+use reveille::base::clock::pause;
 use reveille::domain::approval::matrix::Category;
 use reveille::domain::run::RunState;
 use reveille::domain::task::TaskStatus;
 use reveille::ports::tool::{Tool, ToolOutput};
 use serde_json::{Value, json};
+use uuid::Uuid;
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use crate::agent::harness::FakeTool;
 use crate::support::app::Instance;
@@ -15,6 +20,10 @@ use crate::support::world::{ADMIN, World, on_both};
 
 on_both! {
     filtered_run_succeeds_and_nobody_is_told
+    attempt_that_follows_goes_on_with_what_the_one_before_gave
+    ledger_that_the_database_refuses_fails_its_run_alone
+    run_that_is_cancelled_keeps_what_its_steps_gave
+    run_that_fails_keeps_what_its_steps_gave_and_used
     values_and_events_of_a_run_are_there_afterwards
     agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason
     stored_pipeline_beyond_a_bound_disables_its_task_and_tells_its_owner_once
@@ -192,5 +201,94 @@ async fn agent_s_own_rules_decide_in_a_step_and_are_told_as_the_reason(mut world
         ]
     );
     assert_eq!(deeds.lock().unwrap().len(), 1);
+    instance.finish(&world).await;
+}
+
+/// The names and outcomes of a run's steps, as the API shows them.
+async fn steps_of(instance: &Instance, id: Uuid) -> Vec<String> {
+    let (status, page) = instance.ask("GET", &format!("/v1/runs/{id}/transcript"), ADMIN, None).await;
+    assert_eq!(status, 200, "{page}");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let line = |entry: &Value| format!("{} {}", text(&entry["name"]), text(&entry["outcome"]["status"]));
+    page["items"].as_array().expect("entries").iter().map(line).collect()
+}
+
+async fn run_that_is_cancelled_keeps_what_its_steps_gave(mut world: World) {
+    let deaf = FakeTool::new("deaf", |_, _| async move {
+        std::future::pending::<()>().await;
+        Ok(ToolOutput { text: String::new() })
+    });
+    world.tools = vec![Arc::new(deaf) as Arc<dyn Tool>];
+    let instance = world.instance();
+    let steps = json!([{ "name": "one", "map": "1" }, { "name": "two", "tool": { "name": "deaf" } }]);
+    let task = instance.task(json!({ "executor": "pipeline", "action": { "config": { "steps": steps } } })).await;
+    let id = instance.run_now(&task).await;
+    instance.settle(1).await;
+    pause(Duration::from_millis(50)).await;
+    assert_eq!(steps_of(&instance, id).await, [""; 0], "what waits is not stored");
+    instance.cancel(id).await;
+    instance.work().await;
+    let run = instance.until(id, |run| run.state.is_final()).await;
+    assert_eq!(run.state, RunState::Cancelled);
+    assert_eq!(steps_of(&instance, id).await, [" ", "one done", "two "]);
+    instance.finish(&world).await;
+}
+
+async fn run_that_fails_keeps_what_its_steps_gave_and_used(mut world: World) {
+    world.follows(&json!({ "steps": [{ "turn": 1, "text": "done" }] }));
+    let instance = world.instance();
+    let steps = json!([{ "name": "ask", "llm": { "prompt": "Well?" } }, { "name": "bad", "map": "1 / 0" }]);
+    let task = instance.task(json!({ "executor": "pipeline", "action": { "config": { "steps": steps } } })).await;
+    let id = instance.run_now(&task).await;
+    instance.settle(0).await;
+    let run = instance.until(id, |run| run.state.is_final()).await;
+    assert_eq!((run.state, run.usage.turns), (RunState::Failed, 1), "what the model cost is counted");
+    assert_eq!(steps_of(&instance, id).await, [" ", "ask ", "ask done", "bad failed"]);
+    instance.finish(&world).await;
+}
+
+async fn attempt_that_follows_goes_on_with_what_the_one_before_gave(mut world: World) {
+    world.egress.allow = vec!["127.0.0.1:*".into()];
+    let (first, server) = (Arc::new(AtomicBool::new(true)), MockServer::start().await);
+    let answer = move |_: &wiremock::Request| match first.swap(false, Ordering::Relaxed) {
+        true => ResponseTemplate::new(503),
+        false => ResponseTemplate::new(200),
+    };
+    Mock::given(wiremock::matchers::any()).respond_with(answer).mount(&server).await;
+    let instance = world.instance();
+    let steps = json!([{ "name": "one", "map": "1" }, { "name": "two", "http": { "url": server.uri() } }]);
+    let retry = json!({ "max_attempts": 2, "backoff_seconds": 1 });
+    let action = json!({ "config": { "steps": steps } });
+    let task = instance.task(json!({ "executor": "pipeline", "action": action, "retry": retry })).await;
+    let id = instance.run_now(&task).await;
+    instance.settle(0).await;
+    assert_eq!(instance.run(id).await.state, RunState::Queued);
+    let tried = [" ", "one done", "two ", "two again"];
+    assert_eq!(steps_of(&instance, id).await, tried);
+    world.advance(1.0);
+    instance.settle(0).await;
+    let run = instance.until(id, |run| run.state.is_final()).await;
+    assert_eq!((run.state, run.attempt), (RunState::Succeeded, 2));
+    assert_eq!(steps_of(&instance, id).await, [&tried[..], &["two ", "two done"]].concat());
+    instance.finish(&world).await;
+}
+
+async fn ledger_that_the_database_refuses_fails_its_run_alone(world: World) {
+    let index = "create unique index planted on turns (run_id) where turn = 3";
+    let instance = world.instance();
+    world.define(index, index).await;
+    let mut runs = Vec::new();
+    for count in [2, 3] {
+        let step = |n: i64| json!({ "name": format!("s{n}"), "tool": { "name": "current_time" } });
+        let config = json!({ "steps": (0..count).map(step).collect::<Vec<_>>() });
+        let task = instance.task(json!({ "executor": "pipeline", "action": { "config": config } })).await;
+        runs.push(instance.run_now(&task).await);
+    }
+    instance.settle(0).await;
+    let sound = instance.until(runs[0], |run| run.state.is_final()).await;
+    let refused = instance.until(runs[1], |run| run.state.is_final()).await;
+    assert_eq!((sound.state, refused.state), (RunState::Succeeded, RunState::Failed));
+    assert_eq!(refused.error.unwrap().code, "unrecordable");
+    assert_eq!((steps_of(&instance, runs[0]).await.len(), steps_of(&instance, runs[1]).await.len()), (5, 0));
     instance.finish(&world).await;
 }

@@ -14,7 +14,7 @@ use std::fmt;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::effects::Effect;
+use super::effects::{Effect, Payment};
 
 pub use oracle::Due;
 pub use records::{Records, RunRow, Source, TaskRow};
@@ -31,7 +31,9 @@ pub struct Known {
     pub outages: Vec<(DateTime<Utc>, DateTime<Utc>)>,
     /// Requests that the other side of the webhook tasks has seen.
     pub effects: Vec<Effect>,
-    /// How many of these, the last ones, came while the database was read: it need not know of them.
+    /// Requests of pipelines that must not be repeated, as the other side has seen them.
+    pub payments: Vec<Payment>,
+    /// How many of the effects, the last ones, came while the database was read: it need not know of them.
     pub newer: usize,
     /// How many processes were killed, or stopped for longer than a lease.
     pub crashes: i64,

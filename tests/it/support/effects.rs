@@ -1,5 +1,6 @@
 //! The other side of `webhook` tasks: takes runs as a foreign agent would, answers with the attempt's number, and writes
-//! down what arrived and when. It outlives the services of its test, so it sees both sides of a crash.
+//! down what arrived and when. It takes the payments of pipelines, too. It outlives the services of its test, so it sees
+//! both sides of a crash.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,11 +30,20 @@ pub struct Effect {
     pub at: DateTime<Utc>,
 }
 
+/// A request of a pipeline that must not be repeated.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Payment {
+    pub run_id: Uuid,
+    /// The idempotency key that came with it.
+    pub key: String,
+}
+
 /// Listens until its test ends. Clones share one journal.
 #[derive(Clone)]
 pub struct Effects {
     address: SocketAddr,
     journal: Arc<Mutex<Vec<Effect>>>,
+    payments: Arc<Mutex<Vec<Payment>>>,
     /// How long an answer takes, in milliseconds.
     delay: Arc<AtomicU64>,
     /// Answers to later attempts than this are kept.
@@ -45,8 +55,13 @@ impl Effects {
     pub async fn start() -> Effects {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let effects =
-            Effects { address, journal: Arc::default(), delay: Arc::default(), released: watch::channel(i64::MAX).0 };
+        let effects = Effects {
+            address,
+            journal: Arc::default(),
+            payments: Arc::default(),
+            delay: Arc::default(),
+            released: watch::channel(i64::MAX).0,
+        };
         let serving = effects.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -76,11 +91,20 @@ impl Effects {
         self.journal.lock().unwrap().clone()
     }
 
+    /// Payments in the order in which they arrived.
+    pub fn payments(&self) -> Vec<Payment> {
+        self.payments.lock().unwrap().clone()
+    }
+
     async fn serve(&self, mut stream: TcpStream) {
         let Some((key, body)) = request(&mut stream, "idempotency-key").await else { return };
         let Ok(body) = serde_json::from_slice::<Value>(&body) else { return };
-        let run = &body["data"]["run"];
         let id = |value: &Value| value.as_str().expect("an id").parse().expect("an id");
+        if body["pays"].is_string() {
+            self.payments.lock().unwrap().push(Payment { run_id: id(&body["pays"]), key });
+            return self.answer(&mut stream, "paid").await;
+        }
+        let run = &body["data"]["run"];
         let effect = Effect {
             run_id: id(&run["id"]),
             task_id: id(&body["data"]["task"]["id"]),
@@ -91,11 +115,16 @@ impl Effects {
         };
         let (output, attempt) = (answer_to(effect.run_id, effect.attempt), effect.attempt);
         self.journal.lock().unwrap().push(effect);
+        let _ = self.released.subscribe().wait_for(|released| attempt <= *released).await;
+        self.answer(&mut stream, &output).await;
+    }
+
+    /// Answers, after as long as answers take.
+    async fn answer(&self, stream: &mut TcpStream, output: &str) {
         let delay = self.delay.load(Ordering::Relaxed);
         if delay > 0 {
             pause(Duration::from_millis(delay)).await;
         }
-        let _ = self.released.subscribe().wait_for(|released| attempt <= *released).await;
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
         let body = serde_json::json!({ "output": output }).to_string();
         let _ = stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await;

@@ -162,6 +162,13 @@ impl StepTranscript {
     fn new(store: Arc<dyn AgentStore>, step: &str) -> StepTranscript {
         StepTranscript { store, step: step.to_owned(), ahead: AtomicI64::new(0) }
     }
+
+    /// The entries with their numbers in the run.
+    fn numbered_in_run(&self, mut entries: Vec<TranscriptEntry>) -> Vec<TranscriptEntry> {
+        let ahead = self.ahead.load(Ordering::SeqCst);
+        entries.iter_mut().for_each(|entry| entry.seq += ahead);
+        entries
+    }
 }
 
 impl AgentStore for StepTranscript {
@@ -174,10 +181,12 @@ impl AgentStore for StepTranscript {
         })
     }
 
-    fn append(&self, mut entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
-        let ahead = self.ahead.load(Ordering::SeqCst);
-        entries.iter_mut().for_each(|entry| entry.seq += ahead);
-        self.store.append(entries)
+    fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
+        self.store.append(self.numbered_in_run(entries))
+    }
+
+    fn defer(&self, entries: Vec<TranscriptEntry>) {
+        self.store.defer(self.numbered_in_run(entries));
     }
 }
 

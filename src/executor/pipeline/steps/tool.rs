@@ -55,7 +55,8 @@ pub fn read(value: &Value, reading: &mut StepReader) -> Option<Box<dyn StepKind>
 
 fn effect(tool: &Definition) -> Effect {
     match tool.category {
-        Category::Read | Category::Analysis => Effect::Read,
+        _ if tool.only_reads() => Effect::Read,
+        Category::Read | Category::Analysis => Effect::Repeatable,
         _ if tool.idempotent => Effect::Repeatable,
         _ => Effect::Once,
     }

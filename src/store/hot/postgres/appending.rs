@@ -1,4 +1,4 @@
-//! Appends to transcripts on Postgres: one statement for all runs of a batch.
+//! Appends to transcripts on Postgres: one statement for all runs of a batch, and one for those that come with ends.
 
 use std::collections::HashSet;
 
@@ -36,4 +36,26 @@ pub(super) async fn append(
         .fetch_all(conn)
         .await?;
     Ok(held.into_iter().collect())
+}
+
+pub(super) async fn append_ended(conn: &mut PgConnection, appends: &[TranscriptAppend]) -> Result<(), StoreError> {
+    let entries: Vec<(Lease, &EntryColumns)> =
+        appends.iter().flat_map(|append| append.entries.iter().map(|entry| (append.lease, entry))).collect();
+    sqlx::query(include_str!("../../sql/append_ended.postgres.sql"))
+        .bind(FORMAT)
+        .bind(entries.iter().map(|(lease, _)| lease.run_id).collect::<Vec<_>>())
+        .bind(entries.iter().map(|(_, entry)| entry.seq).collect::<Vec<_>>())
+        .bind(entries.iter().map(|(_, entry)| entry.turn).collect::<Vec<_>>())
+        .bind(entries.iter().map(|(_, entry)| entry.body.clone()).collect::<Vec<_>>())
+        .bind(entries.iter().map(|(_, entry)| entry.usage.turns).collect::<Vec<_>>())
+        .bind(entries.iter().map(|(_, entry)| entry.usage.tool_calls).collect::<Vec<_>>())
+        .bind(entries.iter().map(|(_, entry)| entry.usage.input_tokens).collect::<Vec<_>>())
+        .bind(entries.iter().map(|(_, entry)| entry.usage.output_tokens).collect::<Vec<_>>())
+        .bind(entries.iter().map(|(_, entry)| entry.usage.cost_micros).collect::<Vec<_>>())
+        .bind(entries.iter().map(|(_, entry)| entry.duration_ms).collect::<Vec<_>>())
+        .bind(entries.iter().map(|(_, entry)| entry.at).collect::<Vec<_>>())
+        .bind(entries.iter().map(|(_, entry)| entry.echo.as_deref()).collect::<Vec<_>>())
+        .execute(conn)
+        .await?;
+    Ok(())
 }

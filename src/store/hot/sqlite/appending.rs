@@ -1,4 +1,4 @@
-//! Appends to transcripts on SQLite: which leases stand, then the entries of those.
+//! Appends to transcripts on SQLite: which leases stand, then the entries of those; and entries that come with an end.
 
 use std::collections::HashSet;
 
@@ -22,13 +22,24 @@ pub(super) async fn append(
             holding(leases).build_query_as().persistent(is_reusable(leases.len())).fetch_all(&mut *conn).await?;
         held.extend(still);
     }
-    let of_held = appends.iter().filter(|append| held.contains(&append.lease));
+    insert(conn, appends.iter().copied().filter(|append| held.contains(&append.lease))).await?;
+    Ok(held)
+}
+
+pub(super) async fn append_ended(conn: &mut SqliteConnection, appends: &[TranscriptAppend]) -> Result<(), StoreError> {
+    insert(conn, appends.iter()).await
+}
+
+async fn insert(
+    conn: &mut SqliteConnection,
+    appends: impl Iterator<Item = &TranscriptAppend>,
+) -> Result<(), StoreError> {
     let entries: Vec<(Lease, &EntryColumns)> =
-        of_held.flat_map(|append| append.entries.iter().map(|entry| (append.lease, entry))).collect();
+        appends.flat_map(|append| append.entries.iter().map(|entry| (append.lease, entry))).collect();
     for entries in chunks(&entries) {
         inserting(entries).build().persistent(is_reusable(entries.len())).execute(&mut *conn).await?;
     }
-    Ok(held)
+    Ok(())
 }
 
 /// Those of these leases under which a run is started.

@@ -25,7 +25,9 @@ pub fn judge(records: &Records, known: &Known, verdict: &mut Verdict) {
     }
     queue(records, &runs, verdict);
     slots(records, verdict);
-    effects(&runs, known, verdict);
+    let pipelines = pipelines(records);
+    effects(&runs, &pipelines, known, verdict);
+    payments(&runs, &pipelines, known, verdict);
     deliveries(records, verdict);
     if known.ended && records.events.iter().any(|event| event.waits) {
         verdict.violated("ended", "an event still waits to be matched");
@@ -153,7 +155,7 @@ fn slots(records: &Records, verdict: &mut Verdict) {
 
 /// Judges the requests that the other side has seen: each attempt once, in order, not before its time, not after the
 /// end; and the recorded answer was the answer to the attempt that is recorded.
-fn effects(runs: &HashMap<Uuid, &RunRow>, known: &Known, verdict: &mut Verdict) {
+fn effects(runs: &HashMap<Uuid, &RunRow>, pipelines: &HashSet<Uuid>, known: &Known, verdict: &mut Verdict) {
     let mut of_run: HashMap<Uuid, Vec<&Effect>> = HashMap::new();
     let (older, _) = known.effects.split_at(known.effects.len() - known.newer);
     for effect in older {
@@ -191,7 +193,8 @@ fn effects(runs: &HashMap<Uuid, &RunRow>, known: &Known, verdict: &mut Verdict) 
         }
     }
     let answered: HashSet<(Uuid, i64)> = known.effects.iter().map(|effect| (effect.run_id, effect.attempt)).collect();
-    let of_webhook = |run: &RunRow| of_run.keys().len() > 0 && run.state == "succeeded";
+    let is_pipeline = |run: &RunRow| run.task_id.is_some_and(|id| pipelines.contains(&id));
+    let of_webhook = |run: &RunRow| !of_run.is_empty() && run.state == "succeeded" && !is_pipeline(run);
     for run in runs.values().filter(|run| of_webhook(run)) {
         if run.output.as_deref() != Some(&answer_to(run.id, run.attempt)) {
             let output = &run.output;
@@ -200,6 +203,26 @@ fn effects(runs: &HashMap<Uuid, &RunRow>, known: &Known, verdict: &mut Verdict) 
         if !answered.contains(&(run.id, run.attempt)) {
             verdict.violated("effects", format!("{} succeeded in attempt {}, which nobody saw", run.id, run.attempt));
         }
+    }
+}
+
+/// Tasks whose runs are pipelines.
+fn pipelines(records: &Records) -> HashSet<Uuid> {
+    let is_pipeline = |task: &&super::TaskRow| task.spec.0["executor"] == "pipeline";
+    records.tasks.iter().filter(is_pipeline).map(|task| task.id).collect()
+}
+
+/// Judges the payments of pipelines: nobody pays twice, and a run that succeeded has paid.
+fn payments(runs: &HashMap<Uuid, &RunRow>, pipelines: &HashSet<Uuid>, known: &Known, verdict: &mut Verdict) {
+    let mut paid = HashSet::new();
+    for payment in &known.payments {
+        if !paid.insert(payment.run_id) {
+            verdict.violated("paid_once", format!("{} has paid again, under the key {}", payment.run_id, payment.key));
+        }
+    }
+    let of_pipelines = runs.values().filter(|run| run.task_id.is_some_and(|id| pipelines.contains(&id)));
+    for run in of_pipelines.filter(|run| run.state == "succeeded" && !paid.contains(&run.id)) {
+        verdict.violated("effects", format!("{} succeeded, and has not paid", run.id));
     }
 }
 

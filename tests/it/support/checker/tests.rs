@@ -298,6 +298,21 @@ fn execution_after_the_fence_twice_or_unrecorded_is_found() {
 }
 
 #[test]
+fn payment_that_is_made_twice_or_is_missing_is_found() {
+    let paid = |payments: &[f64]| {
+        found(|records, known| {
+            records.tasks[0].spec.0["executor"] = json!("pipeline");
+            known.effects.clear();
+            let payment = |seconds: &f64| Payment { run_id: run(*seconds).id, key: "k".into() };
+            known.payments = payments.iter().map(payment).collect();
+        })
+    };
+    assert_eq!(paid(&[1.0, 2.0, 3.0, 4.0]), [""; 0]);
+    assert_eq!(paid(&[1.0, 2.0, 3.0, 4.0, 2.0]), ["paid_once"]);
+    assert_eq!(paid(&[1.0, 2.0, 3.0]), ["effects"]);
+}
+
+#[test]
 fn doubled_message_and_a_lost_event_are_found() {
     let row = DeliveryRow {
         tenant_id: "ann".into(),

@@ -1,0 +1,136 @@
+//! The transcript of one run, as its executor sees it: read and appended to under the run's lease, and with what may wait
+//! for the record of its end.
+
+use std::sync::Mutex;
+
+use futures::future::BoxFuture;
+use uuid::Uuid;
+
+use crate::agent::{AgentStore, AppendError};
+use crate::domain::approval::{Approval, Begun, CallOutcome, GrantAsk};
+use crate::domain::run::transcript::TranscriptEntry;
+use crate::domain::run::{Run, Usage};
+use crate::store::{GrantUse, Lease, Store, StoreError, with_timeout};
+
+/// Entries of a transcript that are read at once.
+const PAGE: i64 = 500;
+
+/// The transcript of a run that is executed here. Every append is fenced by the lease.
+pub struct LeasedTranscript {
+    store: Store,
+    lease: Lease,
+    /// The run's task and tenant.
+    owner: (Option<Uuid>, String),
+    usage: Mutex<Usage>,
+    /// Entries that the next append brings along, or the end.
+    deferred: Mutex<Vec<TranscriptEntry>>,
+}
+
+impl LeasedTranscript {
+    /// The transcript of this run, as long as the lease stands.
+    pub fn new(store: Store, lease: Lease, run: &Run) -> LeasedTranscript {
+        let owner = (run.task_id, run.tenant_id.clone());
+        LeasedTranscript { store, lease, owner, usage: Mutex::default(), deferred: Mutex::default() }
+    }
+
+    /// Usage of all entries that were read or written here, or wait.
+    pub fn usage(&self) -> Usage {
+        let mut usage = *self.usage.lock().expect("usage lock");
+        self.deferred.lock().expect("entries lock").iter().for_each(|entry| usage += entry.usage);
+        usage
+    }
+
+    /// Takes the entries that still wait, to be stored with the end.
+    pub fn take_deferred(&self) -> Vec<TranscriptEntry> {
+        std::mem::take(&mut *self.deferred.lock().expect("entries lock"))
+    }
+
+    /// Notes that these entries are stored.
+    fn stored(&self, entries: &[TranscriptEntry]) {
+        let Some(last) = entries.last().map(|entry| entry.seq) else { return };
+        // before they are counted: else they would count twice for a moment
+        self.deferred.lock().expect("entries lock").retain(|entry| entry.seq > last);
+        self.count(entries);
+    }
+
+    fn count(&self, entries: &[TranscriptEntry]) {
+        let mut usage = self.usage.lock().expect("usage lock");
+        entries.iter().for_each(|entry| *usage += entry.usage);
+    }
+}
+
+impl AgentStore for LeasedTranscript {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
+        Box::pin(async {
+            let mut entries: Vec<TranscriptEntry> = Vec::new();
+            loop {
+                let from = entries.last().map_or(0, |last| last.seq + 1);
+                let page = with_timeout(self.store.checkpoint(self.lease.run_id, from, PAGE)).await.map_err(refused)?;
+                let last_page = (page.len() as i64) < PAGE;
+                entries.extend(page);
+                if last_page {
+                    break;
+                }
+            }
+            *self.usage.lock().expect("usage lock") = Usage::default();
+            self.count(&entries);
+            Ok(entries)
+        })
+    }
+
+    fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
+        Box::pin(async move {
+            with_timeout(self.store.append(&self.owner.1, self.lease, &entries)).await.map_err(refused)?;
+            self.stored(&entries);
+            Ok(())
+        })
+    }
+
+    fn defer(&self, entries: Vec<TranscriptEntry>) {
+        self.deferred.lock().expect("entries lock").extend(entries);
+    }
+
+    fn approvals(&self, turn: i64) -> BoxFuture<'_, Result<Vec<Approval>, AppendError>> {
+        Box::pin(
+            async move { with_timeout(self.store.approvals_of_turn(self.lease.run_id, turn)).await.map_err(refused) },
+        )
+    }
+
+    fn begin<'a>(&'a self, approval: Uuid, digest: &'a str) -> BoxFuture<'a, Result<Begun, AppendError>> {
+        Box::pin(async move {
+            with_timeout(self.store.mark_execution_started(self.lease, approval, digest)).await.map_err(refused)
+        })
+    }
+
+    fn use_grant<'a>(&'a self, call: GrantAsk<'a>) -> BoxFuture<'a, Result<Option<Uuid>, AppendError>> {
+        Box::pin(async move {
+            let (Some(task_id), tenant) = &self.owner else { return Ok(None) };
+            let GrantAsk { turn, call_id, tool, definition, arguments } = call;
+            let (run_id, task_id) = (self.lease.run_id, *task_id);
+            let wanted = GrantUse { tenant, task_id, run_id, turn, call_id, tool, definition, arguments };
+            with_timeout(self.store.use_grant(&wanted)).await.map_err(refused)
+        })
+    }
+
+    fn note_outcome(&self, approval: Uuid, outcome: CallOutcome) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Err(error) = with_timeout(self.store.note_outcome(approval, &outcome)).await {
+                tracing::warn!(%error, "what came of an approved call could not be noted");
+            }
+        })
+    }
+}
+
+fn refused(error: StoreError) -> AppendError {
+    match error {
+        StoreError::LeaseLost => AppendError::LeaseLost,
+        StoreError::Unavailable(why) | StoreError::TimedOut(why) => {
+            tracing::warn!(why, "a transcript could not be read or written");
+            AppendError::Unavailable
+        }
+        other => {
+            tracing::error!(error = %other, "a transcript can't be read or written");
+            AppendError::Corrupt
+        }
+    }
+}

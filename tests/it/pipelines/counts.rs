@@ -1,0 +1,76 @@
+//! How often a pipeline appends to its transcript before it ends, on both databases.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::future::BoxFuture;
+use reveille::agent::{AgentStore, AppendError};
+use reveille::base::id::Scope;
+use reveille::domain::run::RunState;
+use reveille::domain::run::transcript::TranscriptEntry;
+use reveille::executor::leased_transcript::LeasedTranscript;
+use reveille::executor::{Executor, Job};
+use reveille::store::Finish;
+use serde_json::{Value, json};
+use wiremock::{Mock, MockServer, ResponseTemplate};
+
+use super::harness::{job, pipeline};
+use crate::agent::harness::AgentHarness;
+use crate::conformance::on_both;
+use crate::conformance::world::{StoreHarness, end_of};
+
+on_both!(appends_of_a_pipeline_are_one_before_each_effect_and_one_after_what_is_not_repeated);
+
+/// The transcript of a run, and how often it was appended to.
+struct Counting {
+    transcript: LeasedTranscript,
+    appends: AtomicUsize,
+}
+
+impl AgentStore for Counting {
+    fn load(&self) -> BoxFuture<'_, Result<Vec<TranscriptEntry>, AppendError>> {
+        self.transcript.load()
+    }
+
+    fn append(&self, entries: Vec<TranscriptEntry>) -> BoxFuture<'_, Result<(), AppendError>> {
+        self.appends.fetch_add(1, Ordering::Relaxed);
+        self.transcript.append(entries)
+    }
+
+    fn defer(&self, entries: Vec<TranscriptEntry>) {
+        self.transcript.defer(entries);
+    }
+}
+
+async fn appends_of_a_pipeline_are_one_before_each_effect_and_one_after_what_is_not_repeated(world: &StoreHarness) {
+    let server = MockServer::start().await;
+    Mock::given(wiremock::matchers::any()).respond_with(ResponseTemplate::new(200)).mount(&server).await;
+    let http = |method: &str| json!({ "name": method, "http": { "method": method, "url": server.uri() } });
+    let (filter, map) = (json!({ "name": "filter", "filter": "true" }), json!({ "name": "map", "map": "1" }));
+    for (steps, appends, entries) in [
+        (json!([filter, map]), 0, 3),
+        (json!([filter, http("GET"), map]), 0, 5),
+        (json!([filter, http("PUT"), map]), 1, 5),
+        (json!([filter, http("POST"), map]), 2, 5),
+        (json!([http("GET"), filter, http("PUT"), http("DELETE"), map]), 2, 9),
+    ] {
+        assert_eq!(counted(world, &steps).await, (appends, entries), "{steps}");
+    }
+}
+
+/// How many appends a run of these steps makes before its end, and how many entries are stored after it.
+async fn counted(world: &StoreHarness, steps: &Value) -> (usize, usize) {
+    let started = world.started(&world.task(json!({ "interval": "1h" })).await).await;
+    let transcript = LeasedTranscript::new(world.store.clone(), started.lease, &started.run);
+    let store = Arc::new(Counting { transcript, appends: AtomicUsize::new(0) });
+    let stage = AgentHarness::new(vec![], vec![]);
+    let config = json!({ "steps": steps });
+    let job = Job { run: started.run.clone(), ..job(&stage, store.clone(), config, None) };
+    pipeline(&stage).execute(job).await.expect("it succeeds");
+    let entries = store.transcript.take_deferred();
+    let end = Finish { entries, ..end_of(&started, RunState::Succeeded) };
+    assert!(world.store.finish_runs(&[end]).await.expect("recorded").is_empty());
+    let stored = world.store.transcript(&Scope::Every, started.run.id, 0, 100).await.expect("a transcript");
+    assert!(stored.iter().zip(0..).all(|(entry, seq)| entry.seq == seq), "{stored:?}");
+    (store.appends.load(Ordering::Relaxed), stored.len())
+}
