@@ -1,5 +1,6 @@
 //! The figures, each measured by a file of its own.
 
+pub(super) mod agent;
 pub(super) mod burst;
 pub(super) mod create;
 pub(super) mod drain;

@@ -27,7 +27,7 @@ pub struct Fixtures<'a> {
 
 /// The draft of a task of the measurements, with this trigger.
 pub fn draft(trigger: Value) -> Value {
-    json!({ "name": "A task of the measurement", "trigger": trigger, "executor": super::noop::NAME, "output": null })
+    json!({ "name": "A task of the measurement", "trigger": trigger, "executor": super::probe::NAME, "output": null })
 }
 
 /// A trigger that fires each hour, from the instant that the copies of its row are given. Its runs need

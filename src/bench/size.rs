@@ -31,6 +31,8 @@ pub struct BenchSize {
     pub events: usize,
     /// Events whose way to their start is timed, one after the other.
     pub event_samples: usize,
+    /// Runs of `agent_32`.
+    pub agent_runs: usize,
     /// How long the quiet tenant is watched, alone and beside others.
     pub neighbour_seconds: usize,
     /// Tasks of a kind that each hostile tenant has.
@@ -53,6 +55,7 @@ impl Default for BenchSize {
             event_tasks: 10_000,
             events: 20_000,
             event_samples: 500,
+            agent_runs: 2_000,
             neighbour_seconds: 30,
             hostile_tasks: 300,
         }
@@ -76,6 +79,7 @@ impl BenchSize {
             event_tasks: 200,
             events: 500,
             event_samples: 10,
+            agent_runs: 64,
             neighbour_seconds: 3,
             hostile_tasks: 10,
         }

@@ -81,26 +81,26 @@ async fn measure_bursts(
             let clock = service.store.clock().clone();
             // on a whole second, as most are
             let at = next_second(clock.now() + to_delta(AHEAD) + TimeDelta::milliseconds(tasks as i64 / 5));
-            service.noop.start_recording();
+            service.probe.start_recording();
             service.fixtures(place).due_by(trigger(), tasks, at).await?;
             let scale = Scale::of(place).await?;
             anyhow::ensure!(clock.now() < at, "the tasks were made too late");
             let stop = CancellationToken::new();
             let cleaning =
                 (old > 0).then(|| tokio::spawn(run_housekeeping(service.store.clone(), at - CLEANING, stop.clone())));
-            service.noop.until_executed(round * tasks as u64, PATIENCE).await?;
+            service.probe.until_executed(round * tasks as u64, PATIENCE).await?;
             stop.cancel();
             if let Some(cleaning) = cleaning {
                 forgotten += cleaning.await?;
             }
-            let noted = service.noop.take_recorded();
+            let noted = service.probe.take_recorded();
             starts.push(Samples::new(noted.iter().map(|start| scale.late(start.at, start.scheduled_for)).collect()));
         }
         anyhow::ensure!(
             old == 0 || (1..old).contains(&forgotten),
             "{forgotten} of {old} runs were forgotten meanwhile"
         );
-        let executed = service.noop.executed();
+        let executed = service.probe.executed();
         service.stop().await;
         Ok(((rounds * tasks) as u64 - executed, Samples::all(starts)))
     })
@@ -128,11 +128,11 @@ pub async fn single(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             json!({ "type": "schedule", "cron": "* * * * * *", "timezone": "Europe/Berlin", "overlap": "allow" });
         service.fixtures(place).task("ann", &draft(trigger)).await?;
         // the first seconds warm the connections
-        service.noop.until_executed(2, PATIENCE).await?;
-        service.noop.start_recording();
+        service.probe.until_executed(2, PATIENCE).await?;
+        service.probe.start_recording();
         let scale = Scale::of(place).await?;
-        service.noop.until_executed(2 + seconds as u64, PATIENCE).await?;
-        let noted = service.noop.take_recorded();
+        service.probe.until_executed(2 + seconds as u64, PATIENCE).await?;
+        let noted = service.probe.take_recorded();
         service.stop().await;
         Ok(Samples::new(noted.iter().map(|start| scale.late(start.at, start.scheduled_for)).collect()))
     })

@@ -45,12 +45,12 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         fixtures.due_of(LONE, 1, at + AFTER).await?;
         anyhow::ensure!(clock.now() < at - TimeDelta::seconds(2), "the tasks were made too late");
         let scale = Scale::of(place).await?;
-        instance.noop.start_recording();
+        instance.probe.start_recording();
         let service = instance.start().await?;
         let all = herd as i64 + 1;
-        service.noop.until_executed(all as u64, PATIENCE).await?;
+        service.probe.until_executed(all as u64, PATIENCE).await?;
         until_all_recorded(place, all).await?;
-        let (executed, noted) = (service.noop.executed() as i64, service.noop.take_recorded());
+        let (executed, noted) = (service.probe.executed() as i64, service.probe.take_recorded());
         service.stop().await;
         let record = record(place).await?;
         anyhow::ensure!((record.runs, record.finished) == (all, all), "of {all} fires came {record:?}");

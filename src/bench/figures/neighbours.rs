@@ -8,7 +8,6 @@
 
 mod hostile;
 mod quiet;
-mod service;
 mod sink;
 
 use std::time::Duration;
@@ -17,11 +16,10 @@ use crate::base::clock::pause;
 use crate::bench::env::BenchEnv;
 use crate::bench::figure::{BenchFigure, Samples};
 use crate::bench::figures::rest::memory;
+use crate::bench::process::service::BenchService;
 use crate::bench::session::Bench;
 use hostile::{Hostile, HostileCounts};
 use quiet::{QuietTenant, QuietTimes};
-use service::BenchService;
-pub use service::serve;
 use sink::MessageSink;
 
 pub const NAME: &str = "neighbours";
@@ -53,7 +51,7 @@ async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<QuietFig
     let watched = Duration::from_secs(seconds as u64);
     bench.progress(&format!("{NAME}: a quiet tenant alone, {seconds} s, with the default configuration and quotas"));
     let sink = MessageSink::open().await?;
-    let service = BenchService::start(bench.at, place).await?;
+    let service = BenchService::start(bench.at, place, None).await?;
     let mut quiet = QuietTenant::start(&service, &sink).await?;
     let alone = quiet.live(watched).await?;
     bench.progress(&format!("{NAME}: the same beside two hostile tenants with {crowd} tasks of a kind, {seconds} s"));

@@ -81,6 +81,9 @@ pub struct Args {
     /// Events that are timed one by one [default: 500]
     #[arg(long, value_name = "N")]
     event_samples: Option<usize>,
+    /// Runs of an agent in agent_32 [default: 2000]
+    #[arg(long, value_name = "N")]
+    agent_runs: Option<usize>,
     /// Seconds for which the quiet tenant of neighbours is watched, alone and beside others [default: 30]
     #[arg(long, value_name = "N")]
     neighbour_seconds: Option<usize>,
@@ -174,6 +177,7 @@ impl Args {
             event_tasks: or(self.event_tasks, usual.event_tasks),
             events: or(self.events, usual.events),
             event_samples: or(self.event_samples, usual.event_samples),
+            agent_runs: or(self.agent_runs, usual.agent_runs),
             neighbour_seconds: or(self.neighbour_seconds, usual.neighbour_seconds),
             hostile_tasks: or(self.hostile_tasks, usual.hostile_tasks).min(MOST_CROWD),
         }

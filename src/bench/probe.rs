@@ -1,7 +1,10 @@
-//! The executor of the measurements: it does nothing, counts how often it was asked to, and may note when.
+//! The executor of the measurements: it notes when a run is handed to it, and has one of the service's own executors
+//! execute it. Without such a target it does nothing.
+//!
+//! The service knows it as an executor that an embedder adds, so no part of the product is measured by a hook of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -9,6 +12,7 @@ use futures::future::BoxFuture;
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
+use crate::base::id::Tenant;
 use crate::base::invalid::ValidationErrors;
 use crate::domain::run::Usage;
 use crate::domain::run::outcome::{RunError, RunOutcome};
@@ -20,7 +24,7 @@ pub const NAME: &str = "bench";
 
 /// When a run was handed to its executor: on the record it is started by then.
 #[derive(Debug, Clone)]
-pub struct NoopStart {
+pub struct ProbedStart {
     pub run_id: Uuid,
     pub tenant: String,
     pub scheduled_for: DateTime<Utc>,
@@ -30,21 +34,28 @@ pub struct NoopStart {
 
 /// Cheap to clone; all clones are one.
 #[derive(Clone, Default)]
-pub struct Noop(Arc<Shared>);
+pub struct ExecutorProbe(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
+    /// Executes the runs; unset: nothing is done.
+    target: OnceLock<Arc<dyn Executor>>,
     executed: AtomicU64,
     noting: AtomicBool,
-    starts: Mutex<Vec<NoopStart>>,
-    listener: Mutex<Option<mpsc::UnboundedSender<NoopStart>>>,
+    starts: Mutex<Vec<ProbedStart>>,
+    listener: Mutex<Option<mpsc::UnboundedSender<ProbedStart>>>,
     /// Rings when it was executed so often; nobody is woken for each.
     awaited: AtomicU64,
     bell: Notify,
 }
 
-impl Noop {
-    /// How often it was executed.
+impl ExecutorProbe {
+    /// Hands runs to this executor from now on. The first target stays.
+    pub fn set_target(&self, target: Arc<dyn Executor>) {
+        let _ = self.0.target.set(target);
+    }
+
+    /// How many executions have ended; without a target, how many have begun.
     pub fn executed(&self) -> u64 {
         self.0.executed.load(Ordering::Acquire)
     }
@@ -55,13 +66,13 @@ impl Noop {
     }
 
     /// The starts that were noted, and notes no more.
-    pub fn take_recorded(&self) -> Vec<NoopStart> {
+    pub fn take_recorded(&self) -> Vec<ProbedStart> {
         self.0.noting.store(false, Ordering::Release);
         std::mem::take(&mut self.0.starts.lock().expect("bench lock"))
     }
 
     /// Each start from now on, as it comes.
-    pub fn listen(&self) -> mpsc::UnboundedReceiver<NoopStart> {
+    pub fn listen(&self) -> mpsc::UnboundedReceiver<ProbedStart> {
         let (sender, receiver) = mpsc::unbounded_channel();
         *self.0.listener.lock().expect("bench lock") = Some(sender);
         receiver
@@ -87,31 +98,58 @@ impl Noop {
     }
 }
 
-impl Executor for Noop {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn validate(&self, _: &Action, _: &mut ValidationErrors) {}
-
-    fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
+impl Shared {
+    /// Notes the start of a run, if anybody wants to know.
+    fn note(&self, job: &Job) {
         let at = job.clock.elapsed();
-        let shared = &*self.0;
-        let start = || NoopStart {
+        let start = || ProbedStart {
             run_id: job.run.id,
             tenant: job.run.tenant_id.clone(),
             scheduled_for: job.run.scheduled_for,
             at,
         };
-        if shared.noting.load(Ordering::Acquire) {
-            shared.starts.lock().expect("bench lock").push(start());
+        if self.noting.load(Ordering::Acquire) {
+            self.starts.lock().expect("bench lock").push(start());
         }
-        if let Some(listener) = &*shared.listener.lock().expect("bench lock") {
+        if let Some(listener) = &*self.listener.lock().expect("bench lock") {
             let _ = listener.send(start());
         }
-        if shared.executed.fetch_add(1, Ordering::AcqRel) + 1 >= shared.awaited.load(Ordering::Acquire) {
-            shared.bell.notify_waiters();
+    }
+
+    fn count(&self) {
+        if self.executed.fetch_add(1, Ordering::AcqRel) + 1 >= self.awaited.load(Ordering::Acquire) {
+            self.bell.notify_waiters();
         }
-        Box::pin(async { Ok(RunOutcome::Succeeded { output: String::new(), usage: Usage::default() }) })
+    }
+}
+
+impl Executor for ExecutorProbe {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn validate(&self, action: &Action, faults: &mut ValidationErrors) {
+        if let Some(target) = self.0.target.get() {
+            target.validate(action, faults);
+        }
+    }
+
+    fn seal(&self, tenant: &Tenant, action: &mut Action, before: Option<&Action>) -> Result<(), ValidationErrors> {
+        self.0.target.get().map_or(Ok(()), |target| target.seal(tenant, action, before))
+    }
+
+    fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
+        self.0.note(&job);
+        match self.0.target.get() {
+            Some(target) => Box::pin(async move {
+                let ended = target.execute(job).await;
+                self.0.count();
+                ended
+            }),
+            None => {
+                self.0.count();
+                Box::pin(async { Ok(RunOutcome::Succeeded { output: String::new(), usage: Usage::default() }) })
+            }
+        }
     }
 }
