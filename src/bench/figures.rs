@@ -10,6 +10,8 @@ pub(super) mod herd;
 pub(super) mod instances;
 pub(super) mod neighbours;
 pub(super) mod next_fire;
+pub(super) mod pipeline;
 pub(super) mod rest;
 pub(super) mod start;
+pub(super) mod webhook;
 pub(super) mod write;

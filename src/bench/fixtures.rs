@@ -30,6 +30,13 @@ pub fn draft(trigger: Value) -> Value {
     json!({ "name": "A task of the measurement", "trigger": trigger, "executor": super::probe::NAME, "output": null })
 }
 
+/// The draft of a task whose runs the executor of the measurements hands to `pipeline`: one step, which only computes.
+pub fn pipeline_draft(trigger: Value) -> Value {
+    let mut draft = draft(trigger);
+    draft["action"] = json!({ "config": { "steps": [{ "name": "wanted", "filter": "true" }] } });
+    draft
+}
+
 /// A trigger that fires each hour, from the instant that the copies of its row are given. Its runs need
 /// no slot.
 pub fn hourly() -> Value {
@@ -65,16 +72,29 @@ impl Fixtures<'_> {
 
     /// So many tasks with this trigger, of many tenants, that are all due at this instant.
     pub async fn due_by(&self, trigger: Value, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
-        self.copy_due(count, at, self.tenant_of("g.n"), trigger).await
+        self.due_as(&draft(trigger), count, at).await
     }
 
-    /// So many hourly tasks of one tenant, whose name has no quotes, that are all due at this instant.
-    pub async fn due_of(&self, tenant: &str, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
-        self.copy_due(count, at, format!("'{tenant}'"), hourly()).await
+    /// So many tasks of this draft, of many tenants, that are all due at this instant. Their trigger is an hourly one.
+    pub async fn due_as(&self, draft: &Value, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
+        self.copy_due(count, at, &tenant(0), self.tenant_of("g.n"), draft).await
     }
 
-    async fn copy_due(&self, count: usize, at: DateTime<Utc>, spread: String, trigger: Value) -> anyhow::Result<()> {
-        let model = self.task(&tenant(0), &draft(trigger)).await?;
+    /// So many tasks of this draft, of one tenant, whose name has no quotes, that are all due at this instant. Their
+    /// trigger is an hourly one.
+    pub async fn due_of(&self, tenant: &str, draft: &Value, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
+        self.copy_due(count, at, tenant, format!("'{tenant}'"), draft).await
+    }
+
+    async fn copy_due(
+        &self,
+        count: usize,
+        at: DateTime<Utc>,
+        tenant: &str,
+        spread: String,
+        draft: &Value,
+    ) -> anyhow::Result<()> {
+        let model = self.task(tenant, draft).await?;
         let id = self.id_of(&base_id(), "g.n");
         // the instant lies an hour after the anchor, on the grid of the interval
         let anchor = at - TimeDelta::hours(1);

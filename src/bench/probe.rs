@@ -22,9 +22,9 @@ use crate::executor::{Executor, Job};
 /// The name that tasks have it by.
 pub const NAME: &str = "bench";
 
-/// When a run was handed to its executor: on the record it is started by then.
+/// When a run was handed to its executor, on the record started by then; or when the executor was done with it.
 #[derive(Debug, Clone)]
-pub struct ProbedStart {
+pub struct ProbedRun {
     pub run_id: Uuid,
     pub tenant: String,
     pub scheduled_for: DateTime<Utc>,
@@ -42,8 +42,10 @@ struct Shared {
     target: OnceLock<Arc<dyn Executor>>,
     executed: AtomicU64,
     noting: AtomicBool,
-    starts: Mutex<Vec<ProbedStart>>,
-    listener: Mutex<Option<mpsc::UnboundedSender<ProbedStart>>>,
+    starts: Mutex<Vec<ProbedRun>>,
+    /// Of runs that a target has executed.
+    ends: Mutex<Vec<ProbedRun>>,
+    listener: Mutex<Option<mpsc::UnboundedSender<ProbedRun>>>,
     /// Rings when it was executed so often; nobody is woken for each.
     awaited: AtomicU64,
     bell: Notify,
@@ -60,19 +62,25 @@ impl ExecutorProbe {
         self.0.executed.load(Ordering::Acquire)
     }
 
-    /// Notes starts from now on.
+    /// Notes starts, and ends of what a target executes, from now on.
     pub fn start_recording(&self) {
         self.0.noting.store(true, Ordering::Release);
     }
 
     /// The starts that were noted, and notes no more.
-    pub fn take_recorded(&self) -> Vec<ProbedStart> {
+    pub fn take_recorded(&self) -> Vec<ProbedRun> {
+        self.take_starts_and_ends().0
+    }
+
+    /// The starts and the ends that were noted, and notes no more.
+    pub fn take_starts_and_ends(&self) -> (Vec<ProbedRun>, Vec<ProbedRun>) {
         self.0.noting.store(false, Ordering::Release);
-        std::mem::take(&mut self.0.starts.lock().expect("bench lock"))
+        let take = |noted: &Mutex<Vec<ProbedRun>>| std::mem::take(&mut *noted.lock().expect("bench lock"));
+        (take(&self.0.starts), take(&self.0.ends))
     }
 
     /// Each start from now on, as it comes.
-    pub fn listen(&self) -> mpsc::UnboundedReceiver<ProbedStart> {
+    pub fn listen(&self) -> mpsc::UnboundedReceiver<ProbedRun> {
         let (sender, receiver) = mpsc::unbounded_channel();
         *self.0.listener.lock().expect("bench lock") = Some(sender);
         receiver
@@ -98,22 +106,37 @@ impl ExecutorProbe {
     }
 }
 
-impl Shared {
-    /// Notes the start of a run, if anybody wants to know.
-    fn note(&self, job: &Job) {
-        let at = job.clock.elapsed();
-        let start = || ProbedStart {
+impl ProbedRun {
+    fn now(job: &Job) -> ProbedRun {
+        ProbedRun {
             run_id: job.run.id,
             tenant: job.run.tenant_id.clone(),
             scheduled_for: job.run.scheduled_for,
-            at,
-        };
+            at: job.clock.elapsed(),
+        }
+    }
+}
+
+impl Shared {
+    /// Notes the start of a run, if anybody wants to know.
+    fn note_start(&self, job: &Job) {
         if self.noting.load(Ordering::Acquire) {
-            self.starts.lock().expect("bench lock").push(start());
+            self.starts.lock().expect("bench lock").push(ProbedRun::now(job));
         }
         if let Some(listener) = &*self.listener.lock().expect("bench lock") {
-            let _ = listener.send(start());
+            let _ = listener.send(ProbedRun::now(job));
         }
+    }
+
+    /// Executes a run by the target, and notes its end, if anybody wants to know.
+    async fn execute(&self, target: &dyn Executor, job: Job) -> Result<RunOutcome, RunError> {
+        let noted = self.noting.load(Ordering::Acquire).then(|| job.clone());
+        let ended = target.execute(job).await;
+        if let Some(job) = noted {
+            self.ends.lock().expect("bench lock").push(ProbedRun::now(&job));
+        }
+        self.count();
+        ended
     }
 
     fn count(&self) {
@@ -139,13 +162,9 @@ impl Executor for ExecutorProbe {
     }
 
     fn execute(&self, job: Job) -> BoxFuture<'_, Result<RunOutcome, RunError>> {
-        self.0.note(&job);
+        self.0.note_start(&job);
         match self.0.target.get() {
-            Some(target) => Box::pin(async move {
-                let ended = target.execute(job).await;
-                self.0.count();
-                ended
-            }),
+            Some(target) => Box::pin(self.0.execute(&**target, job)),
             None => {
                 self.0.count();
                 Box::pin(async { Ok(RunOutcome::Succeeded { output: String::new(), usage: Usage::default() }) })

@@ -1,6 +1,7 @@
 //! Servers of the measurement's own, which the service calls: they speak HTTP on this machine, and answer at once.
 
 mod model;
+mod webhook;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -22,6 +23,7 @@ use tokio::task::JoinSet;
 use crate::base::clock::Clock;
 
 pub use model::{ModelServer, TURNS, set_model};
+pub use webhook::WebhookServer;
 
 /// A request, whole.
 pub struct ServerCall {

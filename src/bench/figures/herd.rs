@@ -9,6 +9,7 @@ use crate::base::clock::{pause, to_delta};
 use crate::bench::env::BenchEnv;
 use crate::bench::figure::{BenchFigure, Samples};
 use crate::bench::figures::burst::next_second;
+use crate::bench::fixtures::{draft, hourly};
 use crate::bench::instance::{Instance, PATIENCE, record, until_recorded};
 use crate::bench::limits::fire;
 use crate::bench::scale::Scale;
@@ -42,7 +43,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let making = began.elapsed().mul_f64(2.0 * herd as f64 / (stored - herd) as f64);
         let at = next_second(clock.now() + to_delta(making + AHEAD));
         fixtures.due(herd, at).await?;
-        fixtures.due_of(LONE, 1, at + AFTER).await?;
+        fixtures.due_of(LONE, &draft(hourly()), 1, at + AFTER).await?;
         anyhow::ensure!(clock.now() < at - TimeDelta::seconds(2), "the tasks were made too late");
         let scale = Scale::of(place).await?;
         instance.probe.start_recording();
