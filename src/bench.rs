@@ -42,7 +42,7 @@ pub use site::Where;
 pub use size::BenchSize;
 
 /// Every measurement: its name, and its description.
-pub const NAMES: [(&str, &str); 25] = [
+pub const NAMES: [(&str, &str); 26] = [
     ("fire", "due → recorded → executed → finished, runs a second"),
     ("drain", "a backlog of queued runs, runs a second"),
     ("drain_100k", "a backlog five times as long, and what becomes of it as it grows"),
@@ -63,6 +63,7 @@ pub const NAMES: [(&str, &str); 25] = [
     ("next_fire", "the next instant of a cron task with a zone"),
     ("agent_1", "a run of an agent of 3 turns and 2 calls, one at a time"),
     ("agent_32", "runs of such an agent, 32 at once"),
+    ("agent_wait_1000", "memory of a run while its model takes its time, of 1,000 runs"),
     ("pipeline_fire", "10,000 pipelines that are due at once: runs a second, and how late they start"),
     ("pipeline_fire_1000", "how late 1,000 pipelines start that are due at once"),
     ("webhook_fire", "how late 1,000 requests of `webhook` tasks come that are due at once"),
@@ -118,6 +119,7 @@ pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str
     figures::write::sqlite_enqueue(&mut bench).await?;
     figures::next_fire::measure(&mut bench)?;
     figures::agent::measure(&mut bench).await?;
+    figures::agent_wait::measure(&mut bench).await?;
     figures::pipeline::measure(&mut bench).await?;
     figures::webhook::measure(&mut bench).await?;
     figures::neighbours::measure(&mut bench).await?;

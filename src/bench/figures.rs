@@ -1,6 +1,7 @@
 //! The figures, each measured by a file of its own.
 
 pub(super) mod agent;
+pub(super) mod agent_wait;
 pub(super) mod burst;
 pub(super) mod create;
 pub(super) mod drain;

@@ -33,7 +33,7 @@ pub struct ServerCall {
     pub at: Duration,
 }
 
-/// What answers each call.
+/// Answers each call.
 type Answer = Arc<dyn Fn(ServerCall) -> BoxFuture<'static, Response<String>> + Send + Sync>;
 
 /// Listens until it is dropped.

@@ -27,7 +27,7 @@ use crate::store::Store;
 
 /// Runs at once of `agent_32`.
 const AT_ONCE: usize = 32;
-/// What a run may take over its limit, in one-row commits.
+/// Time that a run may take over its limit, in one-row commits.
 const COMMITS_OVER: f64 = 1.5 * TURNS as f64;
 /// The share of the bare client's rate that is to be reached.
 const SHARE: f64 = 0.3;
@@ -112,7 +112,7 @@ async fn many_at_once(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 }
 
 /// A task for an agent, whose runs are asked for.
-fn agent_task() -> Value {
+pub fn agent_task() -> Value {
     json!({
         "name": "An agent of the measurement",
         "trigger": { "type": "schedule", "interval": "1d", "overlap": "allow" },

@@ -79,7 +79,7 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 
 /// Tasks that are due at once, so often.
 pub struct BurstPlan {
-    /// What `pipeline` executes.
+    /// The draft that `pipeline` executes.
     pub draft: Value,
     pub tasks: usize,
     pub rounds: usize,

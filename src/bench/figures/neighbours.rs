@@ -51,7 +51,7 @@ async fn observe(bench: &Bench<'_>, place: &BenchEnv) -> anyhow::Result<QuietFig
     let watched = Duration::from_secs(seconds as u64);
     bench.progress(&format!("{NAME}: a quiet tenant alone, {seconds} s, with the default configuration and quotas"));
     let sink = MessageSink::open().await?;
-    let service = BenchService::start(bench.at, place, None).await?;
+    let service = BenchService::start(bench.at, place).await?;
     let mut quiet = QuietTenant::start(&service, &sink).await?;
     let alone = quiet.live(watched).await?;
     bench.progress(&format!("{NAME}: the same beside two hostile tenants with {crowd} tasks of a kind, {seconds} s"));
