@@ -42,7 +42,7 @@ pub use site::Where;
 pub use size::BenchSize;
 
 /// Every measurement: its name, and its description.
-pub const NAMES: [(&str, &str); 26] = [
+pub const NAMES: [(&str, &str); 28] = [
     ("fire", "due → recorded → executed → finished, runs a second"),
     ("drain", "a backlog of queued runs, runs a second"),
     ("drain_100k", "a backlog five times as long, and what becomes of it as it grows"),
@@ -67,6 +67,8 @@ pub const NAMES: [(&str, &str); 26] = [
     ("pipeline_fire", "10,000 pipelines that are due at once: runs a second, and how late they start"),
     ("pipeline_fire_1000", "how late 1,000 pipelines start that are due at once"),
     ("webhook_fire", "how late 1,000 requests of `webhook` tasks come that are due at once"),
+    ("list_runs_1m", "lists of runs of a tenant that has 1,000,000, by each filter"),
+    ("stats_1m", "figures of a tenant that has 1,000,000 runs"),
     ("neighbours", "a quiet tenant beside two hostile ones, by the default configuration and quotas"),
     ("events", "events through the bus, past 10,000 event tasks, to runs and their start"),
 ];
@@ -122,6 +124,7 @@ pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str
     figures::agent_wait::measure(&mut bench).await?;
     figures::pipeline::measure(&mut bench).await?;
     figures::webhook::measure(&mut bench).await?;
+    figures::lists::measure(&mut bench).await?;
     figures::neighbours::measure(&mut bench).await?;
     if bench.includes("events") {
         bench.figures.extend(figures::events::measure(at, size, told).await?);

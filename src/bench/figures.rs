@@ -9,6 +9,7 @@ pub(super) mod events;
 pub(super) mod fire;
 pub(super) mod herd;
 pub(super) mod instances;
+pub(super) mod lists;
 pub(super) mod neighbours;
 pub(super) mod next_fire;
 pub(super) mod pipeline;

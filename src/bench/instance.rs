@@ -79,6 +79,11 @@ impl Instance {
         Ok(StartedInstance { store, known, probe, hub, running: engine.start().await? })
     }
 
+    /// Ends it without a start, so that another process may have its database.
+    pub async fn close(self) {
+        self.store.close().await;
+    }
+
     /// Starts it, waits until so many runs are finished on the record, and stops it; answers how fast that was.
     ///
     /// # Errors

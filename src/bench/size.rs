@@ -19,6 +19,8 @@ pub struct BenchSize {
     pub single_task_seconds: usize,
     /// Tasks that are stored while nothing, or a herd of them, is due.
     pub stored_tasks: usize,
+    /// Runs that are stored while lists of them are read.
+    pub stored_runs: usize,
     /// Tasks that are due at one instant, half of the stored ones at most.
     pub herd: usize,
     /// How long a service at rest is watched.
@@ -49,6 +51,7 @@ impl Default for BenchSize {
             starts: 500,
             single_task_seconds: 60,
             stored_tasks: 1_000_000,
+            stored_runs: 1_000_000,
             herd: 200_000,
             idle_seconds: 20,
             creates: 20_000,
@@ -63,7 +66,7 @@ impl Default for BenchSize {
 }
 
 impl BenchSize {
-    /// Everything in about a minute.
+    /// Everything in about two minutes.
     pub fn quick() -> BenchSize {
         BenchSize {
             quick: true,
@@ -73,6 +76,7 @@ impl BenchSize {
             starts: 10,
             single_task_seconds: 4,
             stored_tasks: 2_000,
+            stored_runs: 2_000,
             herd: 200,
             idle_seconds: 1,
             creates: 160,
