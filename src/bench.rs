@@ -99,7 +99,7 @@ pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str
     let began_at = machine_now();
     let quick = size.quick;
     let mut bench = Bench { at, size, names, told, limits: Vec::new(), figures: Vec::new() };
-    bench.progress("the quotas of tenants are raised, so that none is met");
+    bench.progress("the quotas of tenants are raised but where the configuration is the default one");
     let on_postgres = at.database_url.is_some();
     if on_postgres {
         if names.is_empty() {
