@@ -3,8 +3,9 @@
 //! Absolute times say little on a shared machine. So each figure has a limit: the same work by a few lines of bare SQL
 //! or bare Redis, taken in the same run. It works in schemas, and under a prefix, of its own, and leaves nothing there.
 //!
-//! Reading order: [`figure`] is what comes out, `place` where it is measured, `stock` what is measured, `limits/` what
-//! it is measured against; one file per figure or two, [`report`] and [`plot`] for people.
+//! Reading order: [`figure`] is what comes out, `env` where it is measured, `fixtures` what is measured, `limits/`
+//! what it is measured against, `servers` whom the service calls meanwhile; one file per figure or two, [`report`] and
+//! [`plot`] for people.
 
 mod env;
 pub mod figure;
@@ -13,14 +14,15 @@ mod fixtures;
 mod instance;
 mod limits;
 pub mod machine;
-mod noop;
 mod part;
 pub mod plot;
+mod probe;
 mod process;
 mod protocol;
 mod rate;
 pub mod report;
 mod scale;
+mod servers;
 mod session;
 mod site;
 mod size;
@@ -40,7 +42,7 @@ pub use site::Where;
 pub use size::BenchSize;
 
 /// Every measurement: its name, and its description.
-pub const NAMES: [(&str, &str); 20] = [
+pub const NAMES: [(&str, &str); 28] = [
     ("fire", "due → recorded → executed → finished, runs a second"),
     ("drain", "a backlog of queued runs, runs a second"),
     ("drain_100k", "a backlog five times as long, and what becomes of it as it grows"),
@@ -59,6 +61,14 @@ pub const NAMES: [(&str, &str); 20] = [
     ("sqlite_fire", "`fire` on SQLite"),
     ("sqlite_enqueue", "run now, one after another, on SQLite"),
     ("next_fire", "the next instant of a cron task with a zone"),
+    ("agent_1", "a run of an agent of 3 turns and 2 calls, one at a time"),
+    ("agent_32", "runs of such an agent, 32 at once"),
+    ("agent_wait_1000", "memory of a run while its model takes its time, of 1,000 runs"),
+    ("pipeline_fire", "10,000 pipelines that are due at once: runs a second, and how late they start"),
+    ("pipeline_fire_1000", "how late 1,000 pipelines start that are due at once"),
+    ("webhook_fire", "how late 1,000 requests of `webhook` tasks come that are due at once"),
+    ("list_runs_1m", "lists of runs of a tenant that has 1,000,000, by each filter"),
+    ("stats_1m", "figures of a tenant that has 1,000,000 runs"),
     ("neighbours", "a quiet tenant beside two hostile ones, by the default configuration and quotas"),
     ("events", "events through the bus, past 10,000 event tasks, to runs and their start"),
 ];
@@ -89,7 +99,7 @@ pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str
     let began_at = machine_now();
     let quick = size.quick;
     let mut bench = Bench { at, size, names, told, limits: Vec::new(), figures: Vec::new() };
-    bench.progress("the quotas of tenants are raised, so that none is met");
+    bench.progress("the quotas of tenants are raised but where the configuration is the default one");
     let on_postgres = at.database_url.is_some();
     if on_postgres {
         if names.is_empty() {
@@ -110,6 +120,11 @@ pub async fn run(names: &[&str], at: &Where, size: BenchSize, told: &dyn Fn(&str
     figures::fire::on_sqlite(&mut bench).await?;
     figures::write::sqlite_enqueue(&mut bench).await?;
     figures::next_fire::measure(&mut bench)?;
+    figures::agent::measure(&mut bench).await?;
+    figures::agent_wait::measure(&mut bench).await?;
+    figures::pipeline::measure(&mut bench).await?;
+    figures::webhook::measure(&mut bench).await?;
+    figures::lists::measure(&mut bench).await?;
     figures::neighbours::measure(&mut bench).await?;
     if bench.includes("events") {
         bench.figures.extend(figures::events::measure(at, size, told).await?);

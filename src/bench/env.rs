@@ -24,6 +24,8 @@ pub const CONNECTIONS: u32 = 16;
 pub const AT_ONCE: usize = 16 * 1024;
 /// A key that guards nothing: nothing secret is stored.
 pub const KEY: &str = "bench:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+/// All addresses of this machine's own network, on every port.
+const LOOPBACK: &str = "127.0.0.0/8:*";
 /// Quotas so large that no tenant meets them.
 const OPEN: Quotas = Quotas {
     tasks: MOST,
@@ -85,15 +87,23 @@ impl Bare {
     }
 }
 
-/// A service that is measured: on this database, with this directory, and otherwise as by default.
-pub fn config(database_url: SecretUrl, dir: &Path) -> Config {
+/// A service as it is without configuration, but for where its data is, and that its tools, polls and webhooks reach the
+/// measurement's own addresses.
+pub fn default_config(database_url: SecretUrl, dir: &Path) -> Config {
     let mut config = Config::default();
     config.database.url = database_url;
-    // for callers as many as there are clients, and the engine's two
-    config.database.max_connections = CONNECTIONS + 2;
     config.server.data_dir = dir.display().to_string();
     config.server.listen = "127.0.0.1:0".into();
     config.vault.master_keys = vec![crate::ports::vault::KeySource::value(KEY)];
+    config.egress.allow = vec![LOOPBACK.into()];
+    config
+}
+
+/// A service that is measured: on this database, with this directory, and room for as many runs at once as there are.
+pub fn config(database_url: SecretUrl, dir: &Path) -> Config {
+    let mut config = default_config(database_url, dir);
+    // for callers as many as there are clients, and the engine's two
+    config.database.max_connections = CONNECTIONS + 2;
     config.engine.max_concurrent_runs = AT_ONCE;
     config.engine.prefetch = AT_ONCE;
     // one tenant does here what many do elsewhere; the page says so
@@ -153,6 +163,12 @@ impl BenchEnv {
             return Err(error).context(format!("{dir} can't be made"));
         }
         Ok(place)
+    }
+
+    /// Settings of a service in this place, as they are without configuration.
+    pub fn default_config(&self) -> Config {
+        let bus = self.config.bus.clone();
+        Config { bus, ..default_config(self.config.database.url.clone(), &self.dir) }
     }
 
     /// The Redis that was given, and the prefix of all keys here.

@@ -138,6 +138,13 @@ impl BenchFigure {
         self.require(words, met)
     }
 
+    /// Allows this much, whatever the limit is.
+    pub fn at_most_value(self, most: f64) -> BenchFigure {
+        let met = self.value <= most;
+        let words = format!("≤ {} {}", number(most), self.unit);
+        self.require(words, met)
+    }
+
     /// Asks for one thing more.
     pub fn require(self, words: String, met: bool) -> BenchFigure {
         let reach = match &self.reach {
@@ -271,6 +278,7 @@ mod tests {
         assert_eq!(figure(2.51).at_most(1.25).met, Some(false));
         assert_eq!((figure(1.4).at_least(0.7).met, figure(1.3).at_least(0.7).met), (Some(true), Some(false)));
         assert_eq!((figure(5.0).at_most_over(3.0).met, figure(5.1).at_most_over(3.0).met), (Some(true), Some(false)));
+        assert_eq!((figure(6.0).at_most_value(6.0).met, figure(6.1).at_most_value(6.0).met), (Some(true), Some(false)));
         assert_eq!(figure(1.0).met, None);
         let both = figure(2.5).at_most(1.25).with_part_at_most("p99", "ms", 9.0, 8.0);
         assert_eq!((both.met, both.reach.as_deref()), (Some(false), Some("≤ 1.25 × the limit, p99 ≤ 8 ms")));

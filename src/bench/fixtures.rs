@@ -18,6 +18,25 @@ pub const TENANTS: usize = 100;
 /// Rows copied by one statement: it has a time limit, and SQLite holds its one writer meanwhile.
 const AT_ONCE: usize = 20_000;
 
+/// Tasks that ended runs are spread over.
+pub const ENDED_TASKS: usize = 50;
+/// Ended runs that have failed, where there are enough.
+pub const ENDED_FAILED: usize = 10;
+/// Between two ended runs. A million of them fill eleven weeks, which is less than the retention.
+const BETWEEN_ENDED: TimeDelta = TimeDelta::milliseconds(6_900);
+
+/// Runs that have ended.
+pub struct EndedRuns {
+    /// One of their tasks.
+    pub task: Uuid,
+    /// The instant of the first.
+    pub first_at: DateTime<Utc>,
+    /// The instant of the one in the middle.
+    pub middle: DateTime<Utc>,
+    /// An instant after the last.
+    pub last_at: DateTime<Utc>,
+}
+
 /// Makes the rows of a measurement in an environment.
 pub struct Fixtures<'a> {
     pub place: &'a BenchEnv,
@@ -27,7 +46,14 @@ pub struct Fixtures<'a> {
 
 /// The draft of a task of the measurements, with this trigger.
 pub fn draft(trigger: Value) -> Value {
-    json!({ "name": "A task of the measurement", "trigger": trigger, "executor": super::noop::NAME, "output": null })
+    json!({ "name": "A task of the measurement", "trigger": trigger, "executor": super::probe::NAME, "output": null })
+}
+
+/// The draft of a task whose runs the executor of the measurements hands to `pipeline`: one step, which only computes.
+pub fn pipeline_draft(trigger: Value) -> Value {
+    let mut draft = draft(trigger);
+    draft["action"] = json!({ "config": { "steps": [{ "name": "wanted", "filter": "true" }] } });
+    draft
 }
 
 /// A trigger that fires each hour, from the instant that the copies of its row are given. Its runs need
@@ -65,16 +91,29 @@ impl Fixtures<'_> {
 
     /// So many tasks with this trigger, of many tenants, that are all due at this instant.
     pub async fn due_by(&self, trigger: Value, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
-        self.copy_due(count, at, self.tenant_of("g.n"), trigger).await
+        self.due_as(&draft(trigger), count, at).await
     }
 
-    /// So many hourly tasks of one tenant, whose name has no quotes, that are all due at this instant.
-    pub async fn due_of(&self, tenant: &str, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
-        self.copy_due(count, at, format!("'{tenant}'"), hourly()).await
+    /// So many tasks of this draft, of many tenants, that are all due at this instant. Their trigger is an hourly one.
+    pub async fn due_as(&self, draft: &Value, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
+        self.copy_due(count, at, &tenant(0), self.tenant_of("g.n"), draft).await
     }
 
-    async fn copy_due(&self, count: usize, at: DateTime<Utc>, spread: String, trigger: Value) -> anyhow::Result<()> {
-        let model = self.task(&tenant(0), &draft(trigger)).await?;
+    /// So many tasks of this draft, of one tenant, whose name has no quotes, that are all due at this instant. Their
+    /// trigger is an hourly one.
+    pub async fn due_of(&self, tenant: &str, draft: &Value, count: usize, at: DateTime<Utc>) -> anyhow::Result<()> {
+        self.copy_due(count, at, tenant, format!("'{tenant}'"), draft).await
+    }
+
+    async fn copy_due(
+        &self,
+        count: usize,
+        at: DateTime<Utc>,
+        tenant: &str,
+        spread: String,
+        draft: &Value,
+    ) -> anyhow::Result<()> {
+        let model = self.task(tenant, draft).await?;
         let id = self.id_of(&base_id(), "g.n");
         // the instant lies an hour after the anchor, on the grid of the interval
         let anchor = at - TimeDelta::hours(1);
@@ -109,6 +148,52 @@ impl Fixtures<'_> {
             self.delete(table, key, run_id).await?;
         }
         self.remove(model.id).await
+    }
+
+    /// So many runs of one tenant, whose name has no quotes, that have ended one after the other until a moment ago, over
+    /// [`ENDED_TASKS`] tasks. All have succeeded but [`ENDED_FAILED`], which are spread over the whole time.
+    pub async fn ended_runs(&self, tenant: &str, count: usize) -> anyhow::Result<EndedRuns> {
+        let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });
+        let model = self.task(tenant, &draft(trigger)).await?;
+        let (run_id, now) = (random_id(), self.store.clock().now());
+        self.store.run_now(&Scope::Every, model.id, run_id, None, now, None).await?;
+        let (base, far) = (base_id(), now + TimeDelta::days(1));
+        let task = self.id_of(&base, &format!("g.n % {ENDED_TASKS}"));
+        self.copy("tasks", "id", model.id, ENDED_TASKS, &[("id", task.as_str())], far).await?;
+        self.copy("due", "task_id", model.id, ENDED_TASKS, &[("task_id", task.as_str()), ("next_at", "$2")], far)
+            .await?;
+        let first_at = now - BETWEEN_ENDED * count as i32;
+        let (id, instant) = self.id_and_instant(first_at);
+        let key = format!("'m:' || {}", if self.place.is_postgres() { "g.n::text" } else { "g.n" });
+        let each = (count / ENDED_FAILED).max(1);
+        let state = format!("case when g.n % {each} = {} then 'failed' else 'succeeded' end", each / 2);
+        let instants =
+            ["scheduled_for", "created_at", "started_at", "finished_at"].map(|name| (name, instant.as_str()));
+        let run = [("id", id.as_str()), ("task_id", &task), ("fire_key", &key), ("state", &state), ("attempt", "1")];
+        self.copy("runs", "id", run_id, count, &[&run[..], &instants[..]].concat(), now).await?;
+        for (table, key) in [("runs", "id"), ("queue", "run_id")] {
+            self.delete(table, key, run_id).await?;
+        }
+        self.remove(model.id).await?;
+        let task = Uuid::try_parse(&format!("{base}{:012x}", 0))?;
+        Ok(EndedRuns { task, first_at, middle: first_at + BETWEEN_ENDED * (count / 2) as i32, last_at: now })
+    }
+
+    /// Ids that carry their instant, as those of runs do, and the instants: one for each number, from the first on.
+    fn id_and_instant(&self, first: DateTime<Utc>) -> (String, String) {
+        let (from, step) = (first.timestamp_millis(), BETWEEN_ENDED.num_milliseconds());
+        match self.place.inside {
+            Bare::Postgres(_) => {
+                let millis = format!("({from} + g.n::bigint * {step})");
+                let id = format!("(lpad(to_hex({millis}), 12, '0') || '70008' || lpad(to_hex(g.n), 15, '0'))::uuid");
+                (id, format!("to_timestamp({millis} / 1000.0)"))
+            }
+            Bare::Sqlite(_) => {
+                let millis = format!("({from} + g.n * {step})");
+                let id = format!("unhex(printf('%012x70008%015x', {millis}, g.n))");
+                (id, format!("strftime('%Y-%m-%dT%H:%M:%f+00:00', {millis} / 1000.0, 'unixepoch')"))
+            }
+        }
     }
 
     async fn remove(&self, task: Uuid) -> anyhow::Result<()> {

@@ -1,18 +1,21 @@
-//! An instance of the service in this process: the real one, with an executor that does nothing.
+//! An instance of the service in this process: the real one, with the executor of the measurements besides its own.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use chrono::{DateTime, Utc};
 
 use crate::app::{self, AppEnd, Built, Extras};
 use crate::base::clock::{Clock, pause};
 use crate::bench::env::{BenchEnv, on_bare};
 use crate::bench::fixtures::Fixtures;
-use crate::bench::noop::Noop;
+use crate::bench::probe::ExecutorProbe;
 use crate::bench::rate::{Rate, Watch};
+use crate::config::Config;
 use crate::domain::task::TaskValidator;
 use crate::engine::{Engine, Running};
+use crate::executor::hub::Hub;
 use crate::store::Store;
 
 /// The longest that a throughput may take.
@@ -22,7 +25,8 @@ pub const PATIENCE: Duration = Duration::from_secs(600);
 pub struct Instance {
     pub store: Store,
     pub known: TaskValidator,
-    pub noop: Noop,
+    pub probe: ExecutorProbe,
+    pub hub: Hub,
     engine: Engine,
 }
 
@@ -30,7 +34,8 @@ pub struct Instance {
 pub struct StartedInstance {
     pub store: Store,
     pub known: TaskValidator,
-    pub noop: Noop,
+    pub probe: ExecutorProbe,
+    pub hub: Hub,
     running: Running,
 }
 
@@ -46,12 +51,23 @@ pub struct RunRecord {
 }
 
 impl Instance {
+    /// One whose executor of the measurements does nothing, with room for all runs of a measurement.
     pub async fn build(place: &BenchEnv) -> anyhow::Result<Instance> {
-        let noop = Noop::default();
-        let extras = Extras { executors: vec![Arc::new(noop.clone())], ..Extras::default() };
+        Instance::build_with(&place.config, None).await
+    }
+
+    /// One with this configuration. Its executor of the measurements hands runs to this executor of the service, or
+    /// does nothing.
+    pub async fn build_with(config: &Config, executor: Option<&str>) -> anyhow::Result<Instance> {
+        let probe = ExecutorProbe::default();
+        let extras = Extras { executors: vec![Arc::new(probe.clone())], ..Extras::default() };
         let Built { store, engine, http, .. } =
-            app::build(&place.config, Clock::system(), extras, AppEnd::default(), |_| {}).await?;
-        Ok(Instance { store, known: http.known.clone(), noop, engine })
+            app::build(config, Clock::system(), extras, AppEnd::default(), |_| {}).await?;
+        if let Some(executor) = executor {
+            let target = http.executors.find(executor).context("the service has no such executor")?;
+            probe.set_target(Arc::clone(target));
+        }
+        Ok(Instance { store, known: http.known.clone(), probe, hub: http.hub.clone(), engine })
     }
 
     pub fn fixtures<'a>(&'a self, place: &'a BenchEnv) -> Fixtures<'a> {
@@ -59,8 +75,13 @@ impl Instance {
     }
 
     pub async fn start(self) -> anyhow::Result<StartedInstance> {
-        let Instance { store, known, noop, engine } = self;
-        Ok(StartedInstance { store, known, noop, running: engine.start().await? })
+        let Instance { store, known, probe, hub, engine } = self;
+        Ok(StartedInstance { store, known, probe, hub, running: engine.start().await? })
+    }
+
+    /// Ends it without a start, so that another process may have its database.
+    pub async fn close(self) {
+        self.store.close().await;
     }
 
     /// Starts it, waits until so many runs are finished on the record, and stops it; answers how fast that was.
@@ -70,10 +91,10 @@ impl Instance {
     pub async fn run_all(self, place: &BenchEnv, runs: usize, tasks: usize) -> anyhow::Result<Rate> {
         let watch = Watch::start();
         let started = self.start().await?;
-        started.noop.until_executed(runs as u64, PATIENCE).await?;
+        started.probe.until_executed(runs as u64, PATIENCE).await?;
         until_recorded(place).await?;
         let rate = watch.rate(runs);
-        let executed = started.noop.executed();
+        let executed = started.probe.executed();
         started.stop().await;
         let record = record(place).await?;
         let (runs, tasks) = (runs as i64, tasks as i64);

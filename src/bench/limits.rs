@@ -3,6 +3,7 @@
 pub mod commits;
 pub mod drain;
 pub mod fire;
+pub mod model;
 pub mod notify;
 pub mod rows;
 pub mod stream;

@@ -13,9 +13,9 @@ use crate::app::{self, App, AppEnd, Built, Extras};
 use crate::base::clock::Clock;
 use crate::base::secret::SecretUrl;
 use crate::bench::env;
-use crate::bench::figures::neighbours;
 use crate::bench::limits::notify;
-use crate::bench::noop::Noop;
+use crate::bench::probe::ExecutorProbe;
+use crate::bench::process::service;
 use crate::bench::protocol::{GO, Part, RAN, STOP, Said};
 
 /// Is what it is told to be.
@@ -35,7 +35,7 @@ pub async fn run() -> anyhow::Result<()> {
         }
         Part::Serve { url, dir, tells } => serve(url, &dir, tells, &mut commands).await?,
         Part::Whole(asked) => {
-            let app = neighbours::serve(&asked).await?;
+            let app = service::serve(&asked).await?;
             send(&Said::Ready);
             send(&Said::Listens { address: app.address() });
             wait_for_command(&mut commands, STOP).await;
@@ -49,9 +49,9 @@ pub async fn run() -> anyhow::Result<()> {
 }
 
 async fn serve(url: String, dir: &str, tells: bool, commands: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<u64> {
-    let noop = Noop::default();
+    let probe = ExecutorProbe::default();
     if tells {
-        let mut starts = noop.listen();
+        let mut starts = probe.listen();
         tokio::spawn(async move {
             while let Some(start) = starts.recv().await {
                 send(&Said::Started { run_id: start.run_id, at: start.at });
@@ -59,29 +59,29 @@ async fn serve(url: String, dir: &str, tells: bool, commands: &mut Lines<BufRead
         });
     }
     let config = env::config(SecretUrl::new(url), Path::new(dir));
-    let app = App::start(&config, extras(&noop), |_| {}).await?;
+    let app = App::start(&config, extras(&probe), |_| {}).await?;
     send(&Said::Ready);
     wait_for_command(commands, STOP).await;
     app.stop().await;
-    Ok(noop.executed())
+    Ok(probe.executed())
 }
 
 async fn engine(url: String, dir: &str, commands: &mut Lines<BufReader<Stdin>>) -> anyhow::Result<u64> {
-    let noop = Noop::default();
+    let probe = ExecutorProbe::default();
     let config = env::config(SecretUrl::new(url), Path::new(dir));
     let Built { store, engine, .. } =
-        app::build(&config, Clock::system(), extras(&noop), AppEnd::default(), |_| {}).await?;
+        app::build(&config, Clock::system(), extras(&probe), AppEnd::default(), |_| {}).await?;
     send(&Said::Ready);
     wait_for_command(commands, GO).await;
     let running = engine.start().await?;
     wait_for_command(commands, STOP).await;
     running.stop().await;
     store.close().await;
-    Ok(noop.executed())
+    Ok(probe.executed())
 }
 
-fn extras(noop: &Noop) -> Extras {
-    Extras { executors: vec![std::sync::Arc::new(noop.clone())], ..Extras::default() }
+fn extras(probe: &ExecutorProbe) -> Extras {
+    Extras { executors: vec![std::sync::Arc::new(probe.clone())], ..Extras::default() }
 }
 
 fn send(said: &Said) {

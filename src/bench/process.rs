@@ -1,5 +1,7 @@
 //! Another process of a measurement, from outside.
 
+pub mod service;
+
 use std::process::Stdio;
 use std::time::Duration;
 

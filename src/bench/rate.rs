@@ -51,6 +51,11 @@ impl Watch {
 }
 
 impl Rate {
+    /// A rate of which nothing else is known.
+    pub fn of(value: f64) -> Rate {
+        Rate { value, took: None }
+    }
+
     /// The one in the middle.
     pub fn median(mut rates: Vec<Rate>) -> Rate {
         rates.sort_by(|one, other| one.value.total_cmp(&other.value));

@@ -14,6 +14,9 @@ use crate::domain::quota::MOST;
 /// The least lateness that is drawn, in milliseconds: below it the axis would be all noise.
 const LEAST: f64 = 0.05;
 
+/// Beginnings of the names of figures that are measured with the default configuration.
+const BY_DEFAULT: [&str; 6] = ["agent", "pipeline_fire", "webhook_fire", "list_runs_1m", "stats_1m", neighbours::NAME];
+
 /// A file that belongs to the page.
 pub struct Picture {
     /// Name of the file.
@@ -164,14 +167,7 @@ impl BenchReport {
             "All `[quotas]` of tenants are raised to {MOST}, so that none is met: a tenant of the measurement does in seconds what\n\
              its quotas would spread over hours. They are counted all the same.\n"
         )?;
-        if self.figures.iter().any(|figure| figure.name.starts_with(neighbours::NAME)) {
-            writeln!(
-                out,
-                "Only `neighbours` is measured with the default configuration, these quotas included. Its limit is twice what the\n\
-                 quiet tenant takes alone in the same run; what takes less than {} ms is noise, and is not judged.\n",
-                neighbours::FLOOR
-            )?;
-        }
+        self.write_defaults(out)?;
         if self.quick || machine.build != "release" {
             writeln!(out, "> **Not to be judged by**: small sizes, or a build without optimisation.\n")?;
         }
@@ -218,6 +214,29 @@ impl BenchReport {
             writeln!(out, "\n{}", notes.trim())?;
         }
         Ok(())
+    }
+
+    /// Which figures are measured with the default configuration, where there are any.
+    fn write_defaults(&self, out: &mut String) -> std::fmt::Result {
+        let has = |name: &str| self.figures.iter().any(|figure| figure.name.starts_with(name));
+        let named: Vec<String> = BY_DEFAULT.into_iter().filter(|name| has(name)).map(|n| format!("`{n}`")).collect();
+        if named.is_empty() {
+            return Ok(());
+        }
+        let named = named.join(", ");
+        writeln!(
+            out,
+            "The figures of {named} are measured with the default configuration instead, these quotas included."
+        )?;
+        if has(neighbours::NAME) {
+            writeln!(
+                out,
+                "The limit of `neighbours` is twice what the quiet tenant takes alone in the same run; what takes less than {} ms is\n\
+                 noise, and is not judged.",
+                neighbours::FLOOR
+            )?;
+        }
+        writeln!(out)
     }
 
     fn figure(&self, name: &str) -> Option<&BenchFigure> {

@@ -19,6 +19,8 @@ pub struct BenchSize {
     pub single_task_seconds: usize,
     /// Tasks that are stored while nothing, or a herd of them, is due.
     pub stored_tasks: usize,
+    /// Runs that are stored while lists of them are read.
+    pub stored_runs: usize,
     /// Tasks that are due at one instant, half of the stored ones at most.
     pub herd: usize,
     /// How long a service at rest is watched.
@@ -31,6 +33,8 @@ pub struct BenchSize {
     pub events: usize,
     /// Events whose way to their start is timed, one after the other.
     pub event_samples: usize,
+    /// Runs of `agent_32`.
+    pub agent_runs: usize,
     /// How long the quiet tenant is watched, alone and beside others.
     pub neighbour_seconds: usize,
     /// Tasks of a kind that each hostile tenant has.
@@ -47,12 +51,14 @@ impl Default for BenchSize {
             starts: 500,
             single_task_seconds: 60,
             stored_tasks: 1_000_000,
+            stored_runs: 1_000_000,
             herd: 200_000,
             idle_seconds: 20,
             creates: 20_000,
             event_tasks: 10_000,
             events: 20_000,
             event_samples: 500,
+            agent_runs: 2_000,
             neighbour_seconds: 30,
             hostile_tasks: 300,
         }
@@ -60,7 +66,7 @@ impl Default for BenchSize {
 }
 
 impl BenchSize {
-    /// Everything in about a minute.
+    /// Everything in about two minutes.
     pub fn quick() -> BenchSize {
         BenchSize {
             quick: true,
@@ -70,12 +76,14 @@ impl BenchSize {
             starts: 10,
             single_task_seconds: 4,
             stored_tasks: 2_000,
+            stored_runs: 2_000,
             herd: 200,
             idle_seconds: 1,
             creates: 160,
             event_tasks: 200,
             events: 500,
             event_samples: 10,
+            agent_runs: 64,
             neighbour_seconds: 3,
             hostile_tasks: 10,
         }

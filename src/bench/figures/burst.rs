@@ -1,4 +1,7 @@
 //! `burst_…` and `lone`: how late tasks start that are all due at one instant, or that are alone, by the database's clock.
+//!
+//! The tasks of a burst are pipelines of one step that only computes, with room for all of them at once; the lone task does
+//! nothing.
 
 use std::time::Duration;
 
@@ -9,17 +12,21 @@ use tokio_util::sync::CancellationToken;
 use crate::base::clock::to_delta;
 use crate::bench::env::BenchEnv;
 use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
-use crate::bench::fixtures::{draft, hourly, hourly_with_a_slot};
+use crate::bench::fixtures::{draft, hourly, hourly_with_a_slot, pipeline_draft};
 use crate::bench::instance::{Instance, PATIENCE};
 use crate::bench::limits::timer;
+use crate::bench::probe::ProbedRun;
 use crate::bench::scale::Scale;
 use crate::bench::session::Bench;
+use crate::config::Config;
 use crate::engine::maintenance::housekeeping::Housekeeping;
 use crate::store::Store;
 
 /// So many times what the bare timer takes.
 const TIMES: f64 = 5.0;
 const BURSTS: [(&str, usize); 3] = [("burst_100", 100), ("burst_1000", 1_000), ("burst_10000", 10_000)];
+/// Told beside the lateness of starts.
+pub const STEP_DONE: &str = "p99 until its step is done";
 /// How long the making of so many tasks may take before they are due, beyond the scheduler's horizon.
 const AHEAD: Duration = Duration::from_secs(4);
 /// The burst that is measured once more while housekeeping forgets runs, and how many there are of these for each task.
@@ -40,22 +47,28 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         for _ in 0..rounds {
             sleeps.push(timer::concurrent(tasks).await);
         }
-        let starts = measure_bursts(bench, tasks, rounds, hourly, 0).await?;
-        let slotted = measure_bursts(bench, tasks, rounds, hourly_with_a_slot, 0).await?;
+        let plan = |trigger: Value, old| BurstPlan { draft: pipeline_draft(trigger), tasks, rounds, old };
+        let config = |place: &BenchEnv| place.config.clone();
+        let BurstTimes { starts, ends } = measure_bursts(bench, &plan(hourly(), 0), config).await?;
+        let slotted = measure_bursts(bench, &plan(hourly_with_a_slot(), 0), config).await?.starts;
         let sleeps = Samples::all(sleeps);
         let words = format!("timer burst: {tasks} sleeps of the runtime that end at once; p99");
         let limit = sleeps.percentile(0.99);
         bench
             .limits
             .push(FigureLimit::new(format!("timer_{name}"), words, "ms", limit).spread(sleeps.distribution("ms")));
-        let what = format!("lateness of {tasks} tasks that are due at one instant, p99");
+        let what = format!("lateness of {tasks} pipelines that are due at one instant, p99");
         let figure = BenchFigure::new(name, what, "ms", starts.count(), starts.percentile(0.99));
         let figure =
             figure.with_limit("timer burst of that size, p99", limit).at_most(TIMES).require_not_early(&starts);
         let words = "p99 of runs that take their task's slot";
-        let mut figure = figure.spread(&starts).with_part(words, "ms", slotted.percentile(0.99));
+        let mut figure = figure.spread(&starts).with_part(STEP_DONE, "ms", ends.percentile(0.99)).with_part(
+            words,
+            "ms",
+            slotted.percentile(0.99),
+        );
         if name == CLEANED.0 {
-            let amid = measure_bursts(bench, tasks, rounds, hourly, tasks * CLEANED.1).await?;
+            let amid = measure_bursts(bench, &plan(hourly(), tasks * CLEANED.1), config).await?.starts;
             let words = "p99 while runs past their retention are deleted";
             figure = figure.with_part_at_most(words, "ms", amid.percentile(0.99), TIMES * limit);
         }
@@ -64,49 +77,70 @@ pub async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How late each task started, in milliseconds, of so many that are due at once, so often. If there are `old` runs,
-/// housekeeping forgets some of them at each of these instants.
-async fn measure_bursts(
+/// Tasks that are due at once, so often.
+pub struct BurstPlan {
+    /// The draft that `pipeline` executes.
+    pub draft: Value,
+    pub tasks: usize,
+    pub rounds: usize,
+    /// Runs past their retention. If there are any, housekeeping forgets some of them at each instant.
+    pub old: usize,
+}
+
+/// How late, in milliseconds, of all tasks in all rounds.
+pub struct BurstTimes {
+    /// Runs were handed to their executor, their start recorded.
+    pub starts: Samples,
+    /// The executor was done with them.
+    pub ends: Samples,
+}
+
+/// How late the pipeline of each task was begun, its start recorded, in milliseconds, by a service with this configuration.
+pub async fn measure_bursts(
     bench: &Bench<'_>,
-    tasks: usize,
-    rounds: usize,
-    trigger: fn() -> Value,
-    old: usize,
-) -> anyhow::Result<Samples> {
-    let (lost, starts) = BenchEnv::with(bench.at, async |place| {
-        let service = Instance::build(place).await?.start().await?;
-        service.fixtures(place).old_runs(old).await?;
-        let (mut starts, mut forgotten) = (Vec::new(), 0);
+    plan: &BurstPlan,
+    config: impl Fn(&BenchEnv) -> Config,
+) -> anyhow::Result<BurstTimes> {
+    let &BurstPlan { ref draft, tasks, rounds, old } = plan;
+    let (lost, times) = BenchEnv::with(bench.at, async |place| {
+        let service = Instance::build_with(&config(place), Some("pipeline")).await?.start().await?;
+        if old > 0 {
+            service.fixtures(place).old_runs(old).await?;
+        }
+        let (mut starts, mut ends, mut forgotten) = (Vec::new(), Vec::new(), 0);
         for round in 1..=rounds as u64 {
             let clock = service.store.clock().clone();
             // on a whole second, as most are
             let at = next_second(clock.now() + to_delta(AHEAD) + TimeDelta::milliseconds(tasks as i64 / 5));
-            service.noop.start_recording();
-            service.fixtures(place).due_by(trigger(), tasks, at).await?;
+            service.probe.start_recording();
+            service.fixtures(place).due_as(draft, tasks, at).await?;
             let scale = Scale::of(place).await?;
             anyhow::ensure!(clock.now() < at, "the tasks were made too late");
             let stop = CancellationToken::new();
             let cleaning =
                 (old > 0).then(|| tokio::spawn(run_housekeeping(service.store.clone(), at - CLEANING, stop.clone())));
-            service.noop.until_executed(round * tasks as u64, PATIENCE).await?;
+            service.probe.until_executed(round * tasks as u64, PATIENCE).await?;
             stop.cancel();
             if let Some(cleaning) = cleaning {
                 forgotten += cleaning.await?;
             }
-            let noted = service.noop.take_recorded();
-            starts.push(Samples::new(noted.iter().map(|start| scale.late(start.at, start.scheduled_for)).collect()));
+            let (started, ended) = service.probe.take_starts_and_ends();
+            let late = |runs: Vec<ProbedRun>| runs.iter().map(|run| scale.late(run.at, run.scheduled_for)).collect();
+            starts.push(Samples::new(late(started)));
+            ends.push(Samples::new(late(ended)));
         }
         anyhow::ensure!(
             old == 0 || (1..old).contains(&forgotten),
             "{forgotten} of {old} runs were forgotten meanwhile"
         );
-        let executed = service.noop.executed();
+        let executed = service.probe.executed();
         service.stop().await;
-        Ok(((rounds * tasks) as u64 - executed, Samples::all(starts)))
+        let times = BurstTimes { starts: Samples::all(starts), ends: Samples::all(ends) };
+        Ok(((rounds * tasks) as u64 - executed, times))
     })
     .await?;
     anyhow::ensure!(lost == 0, "{lost} fires were lost");
-    Ok(starts)
+    Ok(times)
 }
 
 /// Does what housekeeping does, from then on; answers how many runs it forgot.
@@ -128,11 +162,11 @@ pub async fn single(bench: &mut Bench<'_>) -> anyhow::Result<()> {
             json!({ "type": "schedule", "cron": "* * * * * *", "timezone": "Europe/Berlin", "overlap": "allow" });
         service.fixtures(place).task("ann", &draft(trigger)).await?;
         // the first seconds warm the connections
-        service.noop.until_executed(2, PATIENCE).await?;
-        service.noop.start_recording();
+        service.probe.until_executed(2, PATIENCE).await?;
+        service.probe.start_recording();
         let scale = Scale::of(place).await?;
-        service.noop.until_executed(2 + seconds as u64, PATIENCE).await?;
-        let noted = service.noop.take_recorded();
+        service.probe.until_executed(2 + seconds as u64, PATIENCE).await?;
+        let noted = service.probe.take_recorded();
         service.stop().await;
         Ok(Samples::new(noted.iter().map(|start| scale.late(start.at, start.scheduled_for)).collect()))
     })

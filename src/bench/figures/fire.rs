@@ -82,7 +82,8 @@ pub async fn on_sqlite(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn bare_fire(place: &BenchEnv, fires: usize) -> anyhow::Result<Rate> {
+/// The limit of so many fires.
+pub async fn bare_fire(place: &BenchEnv, fires: usize) -> anyhow::Result<Rate> {
     // its tables are copies of the service's
     Instance::build(place).await?.store.close().await;
     fire::measure(place.postgres()?, fires).await

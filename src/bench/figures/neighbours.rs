@@ -8,7 +8,6 @@
 
 mod hostile;
 mod quiet;
-mod service;
 mod sink;
 
 use std::time::Duration;
@@ -17,11 +16,10 @@ use crate::base::clock::pause;
 use crate::bench::env::BenchEnv;
 use crate::bench::figure::{BenchFigure, Samples};
 use crate::bench::figures::rest::memory;
+use crate::bench::process::service::BenchService;
 use crate::bench::session::Bench;
 use hostile::{Hostile, HostileCounts};
 use quiet::{QuietTenant, QuietTimes};
-use service::BenchService;
-pub use service::serve;
 use sink::MessageSink;
 
 pub const NAME: &str = "neighbours";

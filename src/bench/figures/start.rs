@@ -36,7 +36,7 @@ pub async fn local(bench: &mut Bench<'_>) -> anyhow::Result<()> {
         let service = Instance::build(place).await?.start().await?;
         let trigger = json!({ "type": "schedule", "interval": "1d", "overlap": "allow" });
         let task = service.fixtures(place).task("ann", &draft(trigger)).await?;
-        let mut heard = service.noop.listen();
+        let mut heard = service.probe.listen();
         let clock = service.store.clock().clone();
         let mut measure = async |gap: Duration| {
             let (mut took, watch) = (Vec::with_capacity(starts), Watch::start());

@@ -10,9 +10,9 @@ use crate::bench::figure::Samples;
 use crate::bench::limits::millis;
 use crate::bench::rate::{Rate, Watch};
 
-const INSERT: &str = "insert into bare_commits (id, body) values ($1, $2)";
+pub const INSERT: &str = "insert into bare_commits (id, body) values ($1, $2)";
 /// As long as an order is that something is to be run.
-const BODY: &str = "a row about as long as what is written when somebody asks for a run to be started right now";
+pub const BODY: &str = "a row about as long as what is written when somebody asks for a run to be started right now";
 
 /// Makes the table.
 pub async fn prepare(bare: &Bare) -> anyhow::Result<()> {

@@ -23,7 +23,7 @@ const MOST_CROWD: usize = 1_000;
 It works in schemas and under a Redis prefix of its own, and removes them also when it is interrupted.
 Without --database-url it measures what there is to measure on SQLite, in a temporary file.
 A build without optimisation says little: use the released binary, on a machine that does nothing else.
-Everything takes about ten minutes there.
+Everything takes about a quarter of an hour there.
 
 Examples:
   reveille bench --database-url postgres://… --quick
@@ -42,7 +42,7 @@ pub struct Args {
     /// Redis to measure, for events
     #[arg(long, value_name = "URL")]
     redis_url: Option<String>,
-    /// Everything small, in about a minute: a first look
+    /// Everything small, in about two minutes: a first look
     #[arg(long)]
     quick: bool,
     /// Rounds of each throughput; the one in the middle counts [default: 3]
@@ -63,6 +63,9 @@ pub struct Args {
     /// Tasks that are stored in rest_1m and herd [default: 1000000]
     #[arg(long, value_name = "N")]
     stored_tasks: Option<usize>,
+    /// Runs that are stored in list_runs_1m and stats_1m [default: 1000000]
+    #[arg(long, value_name = "N")]
+    stored_runs: Option<usize>,
     /// Tasks that are due at one instant in herd [default: 200000]
     #[arg(long, value_name = "N")]
     herd: Option<usize>,
@@ -81,6 +84,9 @@ pub struct Args {
     /// Events that are timed one by one [default: 500]
     #[arg(long, value_name = "N")]
     event_samples: Option<usize>,
+    /// Runs of an agent in agent_32 [default: 2000]
+    #[arg(long, value_name = "N")]
+    agent_runs: Option<usize>,
     /// Seconds for which the quiet tenant of neighbours is watched, alone and beside others [default: 30]
     #[arg(long, value_name = "N")]
     neighbour_seconds: Option<usize>,
@@ -168,12 +174,14 @@ impl Args {
             starts: or(self.starts, usual.starts),
             single_task_seconds: or(self.single_task_seconds, usual.single_task_seconds),
             stored_tasks: or(self.stored_tasks, usual.stored_tasks).max(10),
+            stored_runs: or(self.stored_runs, usual.stored_runs).max(100),
             herd: or(self.herd, usual.herd),
             idle_seconds: or(self.idle_seconds, usual.idle_seconds),
             creates: or(self.creates, usual.creates),
             event_tasks: or(self.event_tasks, usual.event_tasks),
             events: or(self.events, usual.events),
             event_samples: or(self.event_samples, usual.event_samples),
+            agent_runs: or(self.agent_runs, usual.agent_runs),
             neighbour_seconds: or(self.neighbour_seconds, usual.neighbour_seconds),
             hostile_tasks: or(self.hostile_tasks, usual.hostile_tasks).min(MOST_CROWD),
         }

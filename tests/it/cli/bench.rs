@@ -14,9 +14,21 @@ use crate::support::binary::{TempDir, signal};
 use crate::support::postgres::Database;
 
 const PATIENCE: Duration = Duration::from_secs(300);
+const STEP_DONE: &str = "p99 until its step is done";
 const ON_SQLITE: [&str; 3] = ["sqlite_fire", "sqlite_enqueue", "next_fire"];
 const NEIGHBOURS: [&str; 5] =
     ["neighbours.schedule", "neighbours.events", "neighbours.polls", "neighbours.api", "neighbours.notifications"];
+/// Figures of the service's own executors and lists, on whichever database there is.
+const OF_USERS: [&str; 8] = [
+    "agent_1",
+    "agent_32",
+    "agent_wait_1000",
+    "pipeline_fire",
+    "pipeline_fire_1000",
+    "webhook_fire",
+    "list_runs_1m",
+    "stats_1m",
+];
 const ON_POSTGRES: [&str; 19] = [
     "fire",
     "drain",
@@ -72,6 +84,38 @@ fn part(figure: &Value, name: &str) -> f64 {
     part["value"].as_f64().expect("a number")
 }
 
+/// Each is whole, and all of what it says that it measured was there.
+fn check_figures_of_users(report: &Value) {
+    for name in OF_USERS {
+        figure(report, name);
+    }
+    // a run has to wait for its requests: it can't be faster than they are
+    let (one, many) = (figure(report, "agent_1"), figure(report, "agent_32"));
+    assert!(one["ratio"].as_f64() > Some(1.0) && spread(one).0 > 0.0, "{one:#}");
+    assert!(many["of"] == 64 && many["ratio"].as_f64() < Some(1.0), "{many:#}");
+    let wait = figure(report, "agent_wait_1000");
+    let by_default = part(wait, "runs under way by default configuration");
+    assert_eq!((part(wait, "runs under way"), by_default), (50.0, 50.0), "{wait:#}");
+    assert!(part(wait, "memory of the service before") > 1.0, "{wait:#}");
+    let (rate, late) = (figure(report, "pipeline_fire"), figure(report, "pipeline_fire_1000"));
+    assert_eq!((&rate["of"], &late["of"]), (&Value::from(500), &Value::from(50)));
+    for figure in [rate, late] {
+        assert!(part(figure, STEP_DONE) > part(figure, "earliest"), "{figure:#}");
+    }
+    let webhook = figure(report, "webhook_fire");
+    assert_eq!(webhook["of"], 50, "each request is timed once");
+    assert!(part(webhook, "p99") >= part(webhook, "p50") && part(webhook, "p50") > 0.0, "{webhook:#}");
+    // every filter was asked for more than once
+    let lists = figure(report, "list_runs_1m");
+    assert!(lists["of"].as_u64() >= Some(3 * 16), "{lists:#}");
+    let slowest = lists["parts"]
+        .as_array()
+        .expect("parts")
+        .iter()
+        .any(|part| part["name"].as_str().is_some_and(|name| name.starts_with("p50 of the slowest filter, `")));
+    assert!(slowest, "{lists:#}");
+}
+
 #[tokio::test]
 async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
     let database = Database::empty().await;
@@ -80,6 +124,7 @@ async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
     for name in ON_POSTGRES.into_iter().chain(NEIGHBOURS) {
         figure(&report, name);
     }
+    check_figures_of_users(&report);
     let limits: Vec<&str> = report["limits"].as_array().unwrap().iter().filter_map(|l| l["name"].as_str()).collect();
     for name in [
         "commits_1",
@@ -89,6 +134,9 @@ async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
         "bare_fire",
         "bare_drain",
         "bare_notify",
+        "bare_agent_1",
+        "bare_agent_32",
+        "bare_pipeline_fire",
         "timer_burst_1000",
         "timer_alone",
         "sqlite_insert_100",
@@ -101,6 +149,8 @@ async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
     let burst = figure(&report, "burst_10000");
     assert_eq!(burst["of"], 500);
     assert!(spread(burst).1 >= part(burst, "p99") && part(burst, "p99") >= part(burst, "p50"), "{burst:#}");
+    // its pipelines are begun before their step is done
+    assert!(part(burst, STEP_DONE) > part(burst, "earliest"), "{burst:#}");
     for name in ["instances_2", "instances_4"] {
         let shared = figure(&report, name);
         assert_eq!((part(shared, "lost"), part(shared, "doubled")), (0.0, 0.0), "{shared:#}");
@@ -117,8 +167,9 @@ async fn every_figure_is_measured_on_postgres_and_nothing_is_left_there() {
 async fn bench_without_postgres_measures_sqlite_and_writes_a_page() {
     let dir = TempDir::new();
     let shell = Shell::in_dir(&dir).with("TMPDIR", dir.path().display().to_string());
-    let names = [&["bench", "--quick", "neighbours"], &ON_SQLITE[..]].concat();
+    let names = [&["bench", "--quick", "neighbours"], &ON_SQLITE[..], &OF_USERS[..]].concat();
     let report = shell.json(&names).await;
+    check_figures_of_users(&report);
     for name in ON_SQLITE.into_iter().chain(NEIGHBOURS) {
         figure(&report, name);
     }
@@ -132,7 +183,7 @@ async fn bench_without_postgres_measures_sqlite_and_writes_a_page() {
         assert!(shown.contains(name) && page.contains(&format!("| `{name}` |")), "{shown}\n{page}");
     }
     assert!(
-        page.contains("Not to be judged by") && page.contains("Only `neighbours` is measured with the default"),
+        page.contains("Not to be judged by") && page.contains("are measured with the default configuration"),
         "{page}"
     );
     assert!(dir.path().join("plots").is_dir());
@@ -159,7 +210,7 @@ async fn interruption_removes_what_was_made() {
     let mut command = shell.command(&["bench", "fire", "--fires", "500000", "--database-url", &database.url]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("run the binary");
     let mut told = BufReader::new(child.stderr.take().expect("its stderr")).lines();
-    for expected in ["the quotas of tenants are raised, so that none is met", "fire: 500000 tasks, round 1"] {
+    for expected in ["the quotas of tenants are raised but where the configuration is the default one", "fire: 500000 tasks, round 1"] {
         let line = timeout(PATIENCE, told.next_line()).await.expect("a word").expect("a line");
         assert_eq!(line.as_deref(), Some(expected));
     }

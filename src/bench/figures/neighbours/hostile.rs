@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use crate::base::clock::pause;
 use crate::base::threads::LowRuntime;
 use crate::bench::figure::BenchFigure;
-use crate::bench::figures::neighbours::service::{BenchService, BenchTenant};
 use crate::bench::figures::neighbours::sink::MessageSink;
+use crate::bench::process::service::{BenchService, BenchTenant};
 
 const NAMES: [&str; 2] = ["a-hostile", "z-hostile"];
 /// Events of one request of a flood, and of one whose filter is dear.
@@ -70,7 +70,7 @@ impl Hostile {
         let (loops, stop, threads) = (JoinSet::new(), CancellationToken::new(), LowRuntime::start()?);
         let mut hostile = Hostile { loops, stop, counts: Arc::default(), threads };
         for (number, name) in NAMES.into_iter().enumerate() {
-            let tenant = service.tenant(name, &sink.url(number + 1, 0, "/slow/3")).await?;
+            let tenant = service.tenant_with_webhook(name, &sink.url(number + 1, 0, "/slow/3")).await?;
             tenant.import(&tasks(sink, number + 1, crowd)).await?;
             for ask in request_loops(name) {
                 hostile.repeat(tenant.clone(), ask);

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::base::clock::{machine_now, pause};
 use crate::bench::figure::Samples;
-use crate::bench::figures::neighbours::service::{BenchService, BenchTenant};
 use crate::bench::figures::neighbours::sink::{MARK, MessageSink};
+use crate::bench::process::service::{BenchService, BenchTenant};
 
 const NAME: &str = "quiet";
 /// Where its requests go.
@@ -56,7 +56,7 @@ impl QuietTenant<'_> {
     /// Makes its tasks.
     pub async fn start<'a>(service: &BenchService, sink: &'a MessageSink) -> anyhow::Result<QuietTenant<'a>> {
         let began = Instant::now();
-        let tenant = service.tenant(NAME, &sink.url(OWN, 0, "/hook/quiet")).await?;
+        let tenant = service.tenant_with_webhook(NAME, &sink.url(OWN, 0, "/hook/quiet")).await?;
         let step = sink.url(OWN, 1, "/step/{{ event.id }}");
         let look = json!({ "name": "look", "tool": { "name": "http_request", "args": { "url": step } } });
         let said = json!({ "name": "said", "map": format!("'{MARK}' + event.id + '.'") });

@@ -1,4 +1,4 @@
-//! The service of `neighbours`: a process of its own with the default configuration, and its API as a tenant calls it.
+//! A whole service in a process of its own with the default configuration, and its API as a tenant calls it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,28 +12,26 @@ use tokio::time::timeout;
 use crate::app::{App, Extras};
 use crate::base::secret::{Secret, SecretUrl};
 use crate::base::token::{TokenKind, TokenText};
-use crate::bench::env::{BenchEnv, KEY};
+use crate::bench::env::{self, BenchEnv};
 use crate::bench::process::PartProcess;
 use crate::bench::protocol::{Asked, Part, Said};
+use crate::bench::servers::set_model;
 use crate::bench::site::Where;
-use crate::config::Config;
 use crate::ports::egress;
 
 /// The longest that a call may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// All addresses of this machine's own network, on every port.
-const LOOPBACK: &str = "127.0.0.0/8:*";
 
-/// Becomes the service: as it is without configuration, but for where its data is, who may call it, and that tools,
-/// polls and webhooks reach the measurement's own addresses.
+/// Becomes the service: as it is without configuration, but for who may call it, its model, and its places.
 pub async fn serve(asked: &Asked) -> anyhow::Result<App> {
-    let mut config = Config::default();
-    config.database.url = SecretUrl::new(asked.url.clone());
-    config.server.data_dir = Path::new(&asked.dir).display().to_string();
-    config.server.listen = "127.0.0.1:0".into();
+    let mut config = env::default_config(SecretUrl::new(asked.url.clone()), Path::new(&asked.dir));
     config.server.admin_token = Some(Secret::new(asked.admin_token.clone()));
-    config.vault.master_keys = vec![crate::ports::vault::KeySource::value(KEY)];
-    config.egress.allow = vec![LOOPBACK.into()];
+    if let Some(base_url) = &asked.model {
+        set_model(&mut config, base_url.clone());
+    }
+    if let Some(places) = asked.places {
+        config.engine.max_concurrent_runs = places;
+    }
     if let Some((url, prefix)) = &asked.redis {
         config.bus.url = SecretUrl::new(url.clone());
         config.bus.stream_prefix.clone_from(prefix);
@@ -56,12 +54,26 @@ pub struct BenchTenant {
 }
 
 impl BenchService {
+    /// Starts it with the default configuration, without a model.
     pub async fn start(at: &Where, place: &BenchEnv) -> anyhow::Result<BenchService> {
+        BenchService::start_with(at, place, None, None).await
+    }
+
+    /// Starts it; `model` is where the API of its model begins, and `places` how many runs may be under way, if that is
+    /// not to be as by default.
+    pub async fn start_with(
+        at: &Where,
+        place: &BenchEnv,
+        model: Option<String>,
+        places: Option<usize>,
+    ) -> anyhow::Result<BenchService> {
         let token = TokenText::new(TokenKind::Admin).expose().to_owned();
         let asked = Asked {
             url: place.config.database.url.expose().to_owned(),
             dir: place.dir.display().to_string(),
             admin_token: token.clone(),
+            model,
+            places,
             redis: place.redis().map(|(url, prefix)| (url.to_owned(), prefix.to_owned())),
         };
         let mut process = PartProcess::start(at, &Part::Whole(asked)).await?;
@@ -74,12 +86,22 @@ impl BenchService {
         self.process.id()
     }
 
-    /// A tenant with a token that may do everything for it, and whose messages go to this webhook.
-    pub async fn tenant(&self, name: &str, webhook: &str) -> anyhow::Result<BenchTenant> {
+    /// Ends it in order.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.process.stop().await.map(drop)
+    }
+
+    /// A tenant with a token that may do everything for it.
+    pub async fn tenant(&self, name: &str) -> anyhow::Result<BenchTenant> {
         let token = json!({ "tenant_id": name, "name": "measurement", "scopes": ["*"] });
         let made = self.admin.post("/v1/tokens", &token).await?;
         let text = made["token"].as_str().context("the service shows no token")?;
-        let tenant = BenchTenant { token: text.to_owned(), ..self.admin.clone() };
+        Ok(BenchTenant { token: text.to_owned(), ..self.admin.clone() })
+    }
+
+    /// Such a tenant whose messages go to this webhook.
+    pub async fn tenant_with_webhook(&self, name: &str, webhook: &str) -> anyhow::Result<BenchTenant> {
+        let tenant = self.tenant(name).await?;
         let webhook = json!({ "url": webhook, "secret": SIGNING });
         let recipient = json!({ "timezone": "UTC", "addresses": { "webhook": webhook }, "fallback": ["webhook"] });
         let put = self.admin.request(Method::PUT, &format!("/v1/recipients/{name}")).json(&recipient);
@@ -89,7 +111,7 @@ impl BenchService {
 }
 
 /// Signs the messages of the measurement; it guards nothing.
-const SIGNING: &str = "whsec_bWVhc3VyZW1lbnQgbWVhc3VyZW1lbnQgbWVhc3VyZQ==";
+pub const SIGNING: &str = "whsec_bWVhc3VyZW1lbnQgbWVhc3VyZW1lbnQgbWVhc3VyZQ==";
 
 impl BenchTenant {
     fn new(address: SocketAddr, token: String) -> BenchTenant {

@@ -1,0 +1,158 @@
+//! A model over HTTP that speaks chat completions: it asks for a tool that only reads, asks for it once more, and answers.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{Response, header};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::bench::servers::{LoopbackServer, ServerCall};
+use crate::config::Config;
+use crate::ports::llm::ModelSettings;
+
+/// Turns of a conversation: two that call a tool, and one that answers.
+pub const TURNS: usize = 3;
+/// Stands in a request once for each result of a tool.
+const RESULT: &[u8] = br#""role":"tool""#;
+/// Stands in a request whose answer is to be streamed.
+const STREAMED: &[u8] = br#""stream":true"#;
+const ANSWER: &str = "It is noon in one place and evening in the other.";
+
+/// Listens until it is dropped.
+pub struct ModelServer {
+    server: LoopbackServer,
+    state: Arc<ModelState>,
+}
+
+#[derive(Default)]
+struct ModelState {
+    recording: AtomicBool,
+    recorded: Mutex<Vec<Bytes>>,
+    /// Final answers wait for the token, where there is one.
+    hold: Mutex<Option<CancellationToken>>,
+    waiting: AtomicUsize,
+}
+
+impl ModelServer {
+    /// Answers at once, until it is told otherwise.
+    pub async fn open() -> anyhow::Result<ModelServer> {
+        let state: Arc<ModelState> = Arc::default();
+        let answering = Arc::clone(&state);
+        let answer = move |call| {
+            let state = Arc::clone(&answering);
+            Box::pin(async move { state.answer(call).await }) as futures::future::BoxFuture<'static, _>
+        };
+        Ok(ModelServer { server: LoopbackServer::open(Arc::new(answer)).await?, state })
+    }
+
+    /// Where its API begins.
+    pub fn base_url(&self) -> String {
+        self.server.url("/v1")
+    }
+
+    /// Keeps the requests from now on.
+    pub fn start_recording(&self) {
+        self.state.recording.store(true, Ordering::Release);
+    }
+
+    /// The requests that were kept, and keeps no more.
+    pub fn take_recorded(&self) -> Vec<Bytes> {
+        self.state.recording.store(false, Ordering::Release);
+        std::mem::take(&mut self.state.recorded.lock().expect("bench lock"))
+    }
+
+    /// Lets final answers wait until the token is cancelled.
+    pub fn hold_answers(&self, until: CancellationToken) {
+        *self.state.hold.lock().expect("bench lock") = Some(until);
+    }
+
+    /// Requests that wait for their answer.
+    pub fn waiting(&self) -> usize {
+        self.state.waiting.load(Ordering::Acquire)
+    }
+}
+
+impl ModelState {
+    async fn answer(&self, call: ServerCall) -> Response<String> {
+        if self.recording.load(Ordering::Acquire) {
+            self.recorded.lock().expect("bench lock").push(call.body.clone());
+        }
+        let turn = count(&call.body, RESULT);
+        let hold = self.hold.lock().expect("bench lock").clone();
+        if let (Some(hold), true) = (hold, turn + 1 >= TURNS) {
+            self.waiting.fetch_add(1, Ordering::AcqRel);
+            hold.cancelled().await;
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+        let (message, reason) = message(turn);
+        let (kind, body) = match count(&call.body, STREAMED) > 0 {
+            true => ("text/event-stream", streamed(message, reason)),
+            false => ("application/json", whole(message, reason)),
+        };
+        let mut response = Response::new(body);
+        response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+        response
+    }
+}
+
+/// Makes this the model of a service.
+pub fn set_model(config: &mut Config, base_url: String) {
+    let model = ModelSettings { base_url: Some(base_url), model: "measurement".into(), ..ModelSettings::default() };
+    config.llm.models.insert(config.llm.default.clone(), model);
+}
+
+/// How often the text stands in it.
+fn count(body: &[u8], text: &[u8]) -> usize {
+    body.windows(text.len()).filter(|window| *window == text).count()
+}
+
+/// The message of a turn, and why it ends. Each call differs from the one before, so that none is taken for a loop.
+fn message(turn: usize) -> (Value, &'static str) {
+    let zones = ["Europe/Berlin", "Asia/Tokyo"];
+    match zones.get(turn) {
+        Some(zone) => {
+            let arguments = json!({ "timezone": zone }).to_string();
+            let function = json!({ "name": "current_time", "arguments": arguments });
+            let call = json!({ "index": 0, "id": format!("call_{turn}"), "type": "function", "function": function });
+            (json!({ "role": "assistant", "content": null, "tool_calls": [call] }), "tool_calls")
+        }
+        None => (json!({ "role": "assistant", "content": ANSWER }), "stop"),
+    }
+}
+
+fn whole(message: Value, reason: &str) -> String {
+    json!({ "choices": [{ "index": 0, "message": message, "finish_reason": reason }], "usage": usage() }).to_string()
+}
+
+fn streamed(message: Value, reason: &str) -> String {
+    let events = [
+        json!({ "choices": [{ "index": 0, "delta": message }] }),
+        json!({ "choices": [{ "index": 0, "delta": {}, "finish_reason": reason }] }),
+        json!({ "choices": [], "usage": usage() }),
+    ];
+    events.iter().map(|event| format!("data: {event}\n\n")).chain(["data: [DONE]\n\n".to_owned()]).collect()
+}
+
+fn usage() -> Value {
+    json!({ "prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn model_calls_a_tool_twice_and_then_answers() {
+        let reasons: Vec<&str> = (0..TURNS).map(|turn| message(turn).1).collect();
+        assert_eq!(reasons, ["tool_calls", "tool_calls", "stop"]);
+        assert_ne!(message(0).0["tool_calls"][0]["function"], message(1).0["tool_calls"][0]["function"]);
+    }
+
+    #[test]
+    fn results_of_tools_are_counted() {
+        let body = json!({ "messages": [{ "role": "tool" }, { "role": "user" }, { "role": "tool" }] }).to_string();
+        assert_eq!((count(body.as_bytes(), RESULT), count(b"short", RESULT)), (2, 0));
+    }
+}
