@@ -210,7 +210,10 @@ async fn interruption_removes_what_was_made() {
     let mut command = shell.command(&["bench", "fire", "--fires", "500000", "--database-url", &database.url]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("run the binary");
     let mut told = BufReader::new(child.stderr.take().expect("its stderr")).lines();
-    for expected in ["the quotas of tenants are raised but where the configuration is the default one", "fire: 500000 tasks, round 1"] {
+    for expected in [
+        "the quotas of tenants are raised but where the configuration is the default one",
+        "fire: 500000 tasks, round 1",
+    ] {
         let line = timeout(PATIENCE, told.next_line()).await.expect("a word").expect("a line");
         assert_eq!(line.as_deref(), Some(expected));
     }
