@@ -13,7 +13,7 @@ use crate::base::clock::to_delta;
 use crate::bench::env::BenchEnv;
 use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
 use crate::bench::fixtures::{draft, hourly, hourly_with_a_slot, pipeline_draft};
-use crate::bench::instance::{Instance, PATIENCE};
+use crate::bench::instance::{Instance, PATIENCE, record, until_recorded};
 use crate::bench::limits::timer;
 use crate::bench::probe::ProbedRun;
 use crate::bench::scale::Scale;
@@ -102,7 +102,7 @@ pub async fn measure_bursts(
     config: impl Fn(&BenchEnv) -> Config,
 ) -> anyhow::Result<BurstTimes> {
     let &BurstPlan { ref draft, tasks, rounds, old } = plan;
-    let (lost, times) = BenchEnv::with(bench.at, async |place| {
+    BenchEnv::with(bench.at, async |place| {
         let service = Instance::build_with(&config(place), Some("pipeline")).await?.start().await?;
         if old > 0 {
             service.fixtures(place).old_runs(old).await?;
@@ -133,14 +133,17 @@ pub async fn measure_bursts(
             old == 0 || (1..old).contains(&forgotten),
             "{forgotten} of {old} runs were forgotten meanwhile"
         );
-        let executed = service.probe.executed();
+        until_recorded(place).await?;
+        let (executed, all) = (service.probe.executed() as i64, (rounds * tasks) as i64);
         service.stop().await;
-        let times = BurstTimes { starts: Samples::all(starts), ends: Samples::all(ends) };
-        Ok(((rounds * tasks) as u64 - executed, times))
+        let finished = record(place).await?.finished;
+        anyhow::ensure!(
+            (executed, finished) == (all, all),
+            "of {all} fires {executed} were executed, and {finished} have succeeded at the first attempt"
+        );
+        Ok(BurstTimes { starts: Samples::all(starts), ends: Samples::all(ends) })
     })
-    .await?;
-    anyhow::ensure!(lost == 0, "{lost} fires were lost");
-    Ok(times)
+    .await
 }
 
 /// Does what housekeeping does, from then on; answers how many runs it forgot.
