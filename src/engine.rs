@@ -4,7 +4,7 @@
 //! [`service`] is the loop, [`scheduling::scheduler`] fires, [`events::matcher`] and [`events::windows`] make runs of
 //! events, [`events::watcher`] polls, [`scheduling::worker`] starts, [`running::execution`] is one run from start to
 //! end, [`running::finisher`] writes ends in batches, [`scheduling::heartbeat`] keeps leases, [`scheduling::rescuer`]
-//! picks up what dead workers left, [`running::approval_reminder`] sees to runs that wait for people, [`delivery::notifier`] sends,
+//! picks up what dead workers left, `running::approval_reminder` sees to runs that wait for people, [`delivery::notifier`] sends,
 //! [`maintenance::sealer`] chains the audit log, [`events::forwarder`] hands on events that were taken while the bus
 //! was away, [`maintenance::housekeeping`] forgets, [`maintenance::zones`] plans anew what a change of the rules of
 //! time zones concerns.

@@ -70,6 +70,8 @@ mod enabled {
         "no_slot",
         // an event is acknowledged before its runs are recorded
         "acknowledge_before_commit",
+        // the token that an append to a transcript needs, and the worker's own look at its lease
+        "append_without_fence",
         // the intent of a pipeline's step, before its effect
         "intent_after_effect",
         // the record of instants that do not run

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
-use reqwest::Method;
 use uuid::Uuid;
 
 use crate::bench::env::BenchEnv;
@@ -96,8 +95,16 @@ async fn check(tenant: &BenchTenant, ended: &EndedRuns) -> anyhow::Result<()> {
         (format!("until={}", text(ended.first_at)), 0),
         (format!("task_id={}&limit=1", ended.task), 1),
     ] {
-        let page = tenant.get(&format!("/v1/runs?{filter}")).await?;
-        let found = page["items"].as_array().map_or(0, Vec::len);
+        let (mut found, mut cursor) = (0, None);
+        loop {
+            let page = tenant.get(&address("/v1/runs", &filter, cursor.as_deref())).await?;
+            found += page["items"].as_array().map_or(0, Vec::len);
+            cursor = page["next_cursor"].as_str().map(str::to_owned);
+            // a page that is full says enough
+            if cursor.is_none() || found >= expected.max(1) {
+                break;
+            }
+        }
         ensure!(found == expected, "{found} instead of {expected} runs are listed by `{filter}`");
     }
     let stats = tenant.get("/v1/stats").await?;
@@ -127,15 +134,20 @@ fn text(instant: DateTime<Utc>) -> String {
     instant.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// Asks again and again, one request after the other.
+/// The address of a page.
+fn address(path: &str, filter: &str, cursor: Option<&str>) -> String {
+    let cursor = cursor.map(|cursor| format!("&cursor={cursor}")).unwrap_or_default();
+    format!("{path}?{filter}{cursor}")
+}
+
+/// Asks for one page after the other, and for the first again behind the last.
 async fn requests(tenant: &BenchTenant, path: &str, filter: String) -> anyhow::Result<Filtered> {
-    let (mut took, from) = (Vec::new(), Instant::now());
+    let (mut took, from, mut cursor) = (Vec::new(), Instant::now(), None);
     while took.len() < LEAST || (took.len() < REQUESTS && from.elapsed() < LONGEST) {
-        let request = tenant.request(Method::GET, &format!("{path}?{filter}"));
         let began = Instant::now();
-        let (status, _) = tenant.call(request).await?;
+        let page = tenant.get(&address(path, &filter, cursor.as_deref())).await?;
         took.push(millis(began));
-        ensure!(status.is_success(), "the service answered {status} to `{path}?{filter}`");
+        cursor = page["next_cursor"].as_str().map(str::to_owned);
     }
     Ok(Filtered { filter, took })
 }

@@ -192,6 +192,15 @@ async fn intent_that_is_written_after_its_effect_is_caught() {
     is_caught(&mut stage, "intent_after_effect", &["paid_once"]).await;
 }
 
+#[tokio::test]
+async fn append_without_a_fence_is_caught() {
+    let database = Database::empty().await;
+    let stage = FaultHarness::postgres(2, &database.url, &database.url).await;
+    let mut stage = stage.with("REVEILLE_FAILPOINT", "append_without_fence");
+    payments::sleeps_before_it_pays(&mut stage).await;
+    is_caught(&mut stage, "append_without_fence", &["paid_once"]).await;
+}
+
 /// One call of the store in a hundred fails, before it takes effect or after; the services live with it.
 async fn survives_failing_calls(stage: FaultHarness, what: &str) {
     let mut stage = stage.with("REVEILLE_STORE_FAULTS", "0.01,100");

@@ -230,6 +230,17 @@ impl FaultHarness {
         made.unwrap_or_else(|why| panic!("the task was not made: {why}"))
     }
 
+    /// A pipeline that reserves, which may be done twice, and pays.
+    pub async fn reserving(&mut self, trigger: Value) -> String {
+        let request = |method: &str, what: &str| json!({ "method": method, "url": self.effects.url(), "body": { what: "{{ run.id }}" } });
+        let steps = json!([
+            { "name": "reserve", "http": request("PUT", "reserves") },
+            { "name": "pay", "http": request("POST", "pays") },
+        ]);
+        let made = self.task_of("pipeline", json!({ "steps": steps }), trigger).await;
+        made.unwrap_or_else(|why| panic!("the task was not made: {why}"))
+    }
+
     async fn task_of(&mut self, executor: &str, config: Value, trigger: Value) -> Result<String, String> {
         let key = format!("{:016x}", fastrand::u64(..));
         let body = json!({

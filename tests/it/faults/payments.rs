@@ -3,14 +3,21 @@
 
 use std::time::{Duration, Instant};
 
-use reveille::base::clock::pause;
+use chrono::TimeDelta;
+use reveille::base::clock::{machine_now, pause};
 use serde_json::json;
 
-use super::harness::{FaultHarness, PATIENCE};
+use super::harness::{FaultHarness, LEASE_VARIABLE, PATIENCE};
+use crate::support::binary::signal;
+use crate::support::effects::Effects;
 use crate::support::postgres::Database;
 
 /// How long a payment takes: kills meet some, and what waits for the end is not stored meanwhile.
 const PAYMENT: Duration = Duration::from_millis(600);
+/// How long a reservation takes: the instance that reserves is asleep before it has the answer.
+const RESERVATION: Duration = Duration::from_secs(3);
+/// Runs of an instance that sleeps.
+const SLEEPING: usize = 6;
 /// Kills of one test.
 const KILLS: usize = 4;
 /// Entries of a run that went well: its beginning, two values, the intent of the payment and its result.
@@ -37,6 +44,44 @@ pub async fn is_killed_while_it_pays(stage: &mut FaultHarness) {
         stage.kill(0).await;
         stage.start(0).await;
     }
+}
+
+/// The first instance sleeps while its pipelines reserve, until another one has taken them over and pays. When it wakes,
+/// its reservations are answered, and payments are next.
+pub async fn sleeps_before_it_pays(stage: &mut FaultHarness) {
+    stage.set(LEASE_VARIABLE, "6");
+    stage.effects.takes(RESERVATION);
+    stage.start(0).await;
+    let at = (machine_now() + TimeDelta::seconds(4)).to_rfc3339();
+    for _ in 0..SLEEPING {
+        stage.reserving(json!({ "type": "schedule", "at": at, "overlap": "allow" })).await;
+    }
+    until(stage, "all reserve", |effects| effects.reservations() >= SLEEPING as u64).await;
+    let sleeper = stage.service(0).process_id();
+    signal("STOP", sleeper).await;
+    stage.known.crashes += 1;
+    stage.start(1).await;
+    until(stage, "all pay", |effects| effects.payments().len() >= SLEEPING).await;
+    signal("CONT", sleeper).await;
+}
+
+/// Waits until this is so of what arrived.
+async fn until(stage: &FaultHarness, what: &str, is_so: impl Fn(&Effects) -> bool) {
+    let begun = Instant::now();
+    while !is_so(&stage.effects) {
+        assert!(begun.elapsed() < PATIENCE, "not so: {what}\n{}", stage.logs());
+        pause(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn pipeline_that_sleeps_over_its_lease_does_not_pay_when_it_wakes() {
+    let database = Database::empty().await;
+    let mut stage = FaultHarness::postgres(2, &database.url, &database.url).await;
+    sleeps_before_it_pays(&mut stage).await;
+    stage.service(0).until_logged("the lease is lost").await;
+    stage.must_hold("postgres, pipelines asleep over their leases").await;
+    assert_eq!(stage.effects.payments().len(), SLEEPING);
 }
 
 async fn pays_once(mut stage: FaultHarness, what: &str) {

@@ -44,6 +44,7 @@ pub struct Effects {
     address: SocketAddr,
     journal: Arc<Mutex<Vec<Effect>>>,
     payments: Arc<Mutex<Vec<Payment>>>,
+    reservations: Arc<AtomicU64>,
     /// How long an answer takes, in milliseconds.
     delay: Arc<AtomicU64>,
     /// Answers to later attempts than this are kept.
@@ -59,6 +60,7 @@ impl Effects {
             address,
             journal: Arc::default(),
             payments: Arc::default(),
+            reservations: Arc::default(),
             delay: Arc::default(),
             released: watch::channel(i64::MAX).0,
         };
@@ -96,6 +98,11 @@ impl Effects {
         self.payments.lock().unwrap().clone()
     }
 
+    /// How often something was reserved, which may be done again.
+    pub fn reservations(&self) -> u64 {
+        self.reservations.load(Ordering::Relaxed)
+    }
+
     async fn serve(&self, mut stream: TcpStream) {
         let Some((key, body)) = request(&mut stream, "idempotency-key").await else { return };
         let Ok(body) = serde_json::from_slice::<Value>(&body) else { return };
@@ -103,6 +110,10 @@ impl Effects {
         if body["pays"].is_string() {
             self.payments.lock().unwrap().push(Payment { run_id: id(&body["pays"]), key });
             return self.answer(&mut stream, "paid").await;
+        }
+        if body["reserves"].is_string() {
+            self.reservations.fetch_add(1, Ordering::Relaxed);
+            return self.answer(&mut stream, "reserved").await;
         }
         let run = &body["data"]["run"];
         let effect = Effect {
