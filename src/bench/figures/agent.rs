@@ -15,8 +15,7 @@ use crate::base::id::Scope;
 use crate::bench::env::{BenchEnv, random_id};
 use crate::bench::figure::{BenchFigure, FigureLimit, Samples};
 use crate::bench::instance::{Instance, StartedInstance, record};
-use crate::bench::limits::commits;
-use crate::bench::limits::model::BareClient;
+use crate::bench::limits::model::{BareClient, BareTimes};
 use crate::bench::rate::{Rate, Watch};
 use crate::bench::servers::{ModelServer, TURNS, set_model};
 use crate::bench::session::Bench;
@@ -52,14 +51,13 @@ async fn one_by_one(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     let (commit, bare, took) = BenchEnv::with(bench.at, async |place| {
         let agent = AgentService::start(place).await?;
         let bare_client = agent.warm_up().await?;
-        let commit = commits::times(&place.bare, runs, 1, Duration::ZERO).await?;
-        let bare = bare_client.times(&place.bare, runs).await?;
+        let BareTimes { runs: bare, commits } = bare_client.times(&place.bare, runs).await?;
         let mut took = Vec::with_capacity(runs);
         for _ in 0..runs {
             took.push(agent.runner.run().await?.as_secs_f64() * 1000.0);
         }
         agent.stop(place, WARM_UP + runs).await?;
-        Ok((commit.percentile(0.5), bare, Samples::new(took)))
+        Ok((commits.percentile(0.5), bare, Samples::new(took)))
     })
     .await?;
     let limit = bare.percentile(0.5);

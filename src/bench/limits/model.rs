@@ -25,6 +25,13 @@ pub struct BareClient {
     requests: Vec<Bytes>,
 }
 
+/// Times of bare runs, in milliseconds.
+pub struct BareTimes {
+    pub runs: Samples,
+    /// The commits within them: so a disk that is busy for a while counts for both alike.
+    pub commits: Samples,
+}
+
 impl BareClient {
     /// `requests` are the bodies of one run, in order.
     pub fn new(base_url: &str, requests: Vec<Bytes>) -> BareClient {
@@ -32,24 +39,25 @@ impl BareClient {
         BareClient { client: egress::operator_client(PATIENCE), url, requests }
     }
 
-    /// How long each of so many runs takes, one after the other, in milliseconds: its requests, and a one-row commit
-    /// after each.
-    pub async fn times(&self, bare: &Bare, runs: usize) -> anyhow::Result<Samples> {
+    /// How long each of so many runs takes, one after the other: its requests, and a one-row commit after each.
+    pub async fn times(&self, bare: &Bare, runs: usize) -> anyhow::Result<BareTimes> {
         commits::prepare(bare).await?;
-        let mut took = Vec::with_capacity(runs);
+        let (mut took, mut committed) = (Vec::with_capacity(runs), Vec::new());
         on_bare!(bare, |pool| {
             let mut connection = pool.acquire().await?;
             for _ in 0..runs {
                 let began = Instant::now();
                 for request in &self.requests {
                     self.ask(request).await?;
+                    let asked = Instant::now();
                     let insert = sqlx::query(commits::INSERT).bind(random_id()).bind(commits::BODY);
                     insert.execute(&mut *connection).await?;
+                    committed.push(millis(asked));
                 }
                 took.push(millis(began));
             }
         });
-        Ok(Samples::new(took))
+        Ok(BareTimes { runs: Samples::new(took), commits: Samples::new(committed) })
     }
 
     /// Runs a second by so many clients at once, without a commit.

@@ -92,6 +92,9 @@ fn check_figures_of_users(report: &Value) {
     // a run has to wait for its requests: it can't be faster than they are
     let (one, many) = (figure(report, "agent_1"), figure(report, "agent_32"));
     assert!(one["ratio"].as_f64() > Some(1.0) && spread(one).0 > 0.0, "{one:#}");
+    // the commits are those of the limit: three of them can't take longer than it
+    let commit = part(one, "a one-row commit, p50");
+    assert!(commit > 0.0 && commit < one["limit"].as_f64().expect("a limit"), "{one:#}");
     assert!(many["of"] == 64 && many["ratio"].as_f64() < Some(1.0), "{many:#}");
     let wait = figure(report, "agent_wait_1000");
     let by_default = part(wait, "runs under way by default configuration");
